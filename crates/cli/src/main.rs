@@ -1,0 +1,2 @@
+//! The `tuff` command.
+fn main() {}

@@ -1,0 +1,52 @@
+//! Compression, bytes to bytes: the only home of native libraries, SIMD and `unsafe`.
+//!
+//! Two directions, two small faces:
+//!
+//! * [`EncodeFit`]: fill at most `n` output bytes with as much input as fits, and say what was consumed.
+//! * [`Decoder`]: `src` to exactly `dst.len()` bytes, whole or as a prefix, with contexts that are reused.
+//!
+//! What holds everywhere:
+//!
+//! * An encoder never writes past the end of `dst`, and its output never begins with a zero byte, so that a
+//!   right-aligned, zero-padded cluster can be told from its padding.
+//! * Output depends on the input from the given position on and on the settings, never on what the encoder
+//!   saw before: any thread may encode any piece and the bytes are the same.
+//! * A decoder reads foreign bytes: it returns an error, it never panics and never writes past `dst`.
+
+/// A compression format. The discriminant is the format's number in EROFS images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Algorithm {
+    /// A raw LZ4 block.
+    Lz4 = 0,
+    /// MicroLZMA: an LZMA1 stream whose first byte holds the complemented properties.
+    Lzma = 1,
+    /// Raw DEFLATE, window up to 32 KiB.
+    Deflate = 2,
+    /// One Zstandard frame.
+    Zstd = 3,
+}
+
+/// What one call of [`EncodeFit::fit`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fit {
+    /// Input bytes that the output decodes to, counted from the start position. 0 when not even one byte fits.
+    pub consumed: usize,
+    /// Output bytes written, from the start of `dst`.
+    pub written: usize,
+}
+
+/// Fixed-output compression.
+pub trait EncodeFit: Send {
+    /// Starts on new input. Called before the first [`fit`](Self::fit) on each `input`.
+    fn reset(&mut self);
+
+    /// Compresses the longest prefix of `input[at..]` that fits into `dst`.
+    ///
+    /// Between two calls of [`reset`](Self::reset), `input` is the same (it may have grown at its end) and `at` never
+    /// decreases, so that an encoder may index the input once. At most [`window`](Self::window) bytes are consumed.
+    fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit;
+
+    /// The most input that one call consumes. Unit: bytes.
+    fn window(&self) -> usize;
+}

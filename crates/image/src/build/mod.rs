@@ -1,0 +1,2 @@
+//! Building images.
+pub mod source;

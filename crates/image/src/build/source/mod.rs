@@ -1,0 +1,105 @@
+//! Where trees come from: directories, tar streams, manifests.
+//!
+//! A source turns its input into [`Entry`] values, one per path, in any order. What it means that two sources name the
+//! same path is decided in the tree, not here.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// One path with everything that an image stores of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Path below the root: components joined by `/`, no leading or trailing slash, no `.` or `..`. Empty: the root itself.
+    pub path: Vec<u8>,
+    /// What it is.
+    pub kind: Kind,
+    /// Owner, times and the rest. Ignored for [`Kind::Hardlink`].
+    pub meta: Meta,
+    /// Extended attributes, full names. Sorted by name; no name twice.
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The bytes of a regular file.
+    pub content: Content,
+}
+
+/// The type of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file of so many bytes.
+    File {
+        /// Unit: bytes.
+        size: u64,
+    },
+    /// A directory.
+    Dir,
+    /// A symbolic link to this target.
+    Symlink(Vec<u8>),
+    /// A character device.
+    Char(Device),
+    /// A block device.
+    Block(Device),
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// Another name of the entry at this path (same form as [`Entry::path`]), which came earlier.
+    Hardlink(Vec<u8>),
+}
+
+/// A device number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// 12 bits in EROFS.
+    pub major: u32,
+    /// 20 bits in EROFS.
+    pub minor: u32,
+}
+
+/// Attributes that every inode has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// Permission bits with set-id and sticky bits, 0..=0o7777. The type is in [`Kind`].
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Modification time. Unit: seconds since 1970, may be negative.
+    pub mtime: i64,
+    /// Nanoseconds of the modification time, below 10^9.
+    pub mtime_nsec: u32,
+}
+
+/// Where the bytes of a regular file are.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Content {
+    /// Not a regular file, or an empty one.
+    None,
+    /// The bytes themselves.
+    Bytes(Arc<[u8]>),
+    /// A file of the host.
+    Path(PathBuf),
+    /// The file at the entry's own path below a source directory. Used by the directory walk.
+    InSource,
+    /// A run of bytes of the source's own file (an uncompressed tar that can be read at any position).
+    Range {
+        /// Byte position in the tar file.
+        offset: u64,
+    },
+    /// Like `Range` for a file with holes: the runs that hold data, ascending; everything between them is zero.
+    Sparse(Arc<[DataRun]>),
+    /// The bytes come next from the stream that the entry came from, and only now.
+    Stream,
+    /// Like `Stream`, for a file with holes: the stream gives the runs back to back.
+    SparseStream(Arc<[DataRun]>),
+}
+
+/// One run of data of a sparse file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataRun {
+    /// Position in the file. Unit: bytes.
+    pub file_offset: u64,
+    /// Position in the tar file, for [`Content::Sparse`]; 0 for a stream.
+    pub source_offset: u64,
+    /// Unit: bytes.
+    pub len: u64,
+}

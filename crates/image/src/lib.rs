@@ -1,0 +1,2 @@
+//! tuff-image
+pub mod build;

@@ -1,0 +1,1 @@
+//! Errors put in on purpose.

@@ -1,0 +1,18 @@
+//! The only door to files, devices and memory that hold images and volumes.
+//!
+//! * [`ReadAt`]: positional reads through a shared reference. Many threads read one image without a lock, and tests use byte strings.
+//! * [`FileStore`], [`MemStore`], [`Window`]: a file or block device, bytes in memory, a part of another store.
+//! * [`Output`]: a file that appears under its final name only when it is complete.
+//! * [`fault`]: the same doors with errors put in on purpose.
+
+mod file;
+mod mem;
+mod output;
+mod read_at;
+
+pub mod fault;
+
+pub use file::FileStore;
+pub use mem::MemStore;
+pub use output::{Output, Target};
+pub use read_at::{ReadAt, Window};

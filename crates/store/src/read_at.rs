@@ -1,0 +1,80 @@
+//! Positional reads.
+
+use std::io;
+use std::sync::Arc;
+
+/// Something that can be read at any position by many threads at once.
+pub trait ReadAt: Send + Sync {
+    /// Reads some bytes at `offset`. Returns how many; 0 only at or past the end (or for an empty `buf`).
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// The size in bytes, as it was when the store was opened.
+    fn size(&self) -> u64;
+
+    /// Fills `buf` from `offset`, or fails with `UnexpectedEof`.
+    fn read_exact_at(&self, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
+        while !buf.is_empty() {
+            match self.read_at(buf, offset) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => {
+                    buf = &mut buf[n..];
+                    offset += n as u64;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<T: ReadAt + ?Sized> ReadAt for Arc<T> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        (**self).read_at(buf, offset)
+    }
+
+    fn size(&self) -> u64 {
+        (**self).size()
+    }
+}
+
+impl<T: ReadAt + ?Sized> ReadAt for &T {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        (**self).read_at(buf, offset)
+    }
+
+    fn size(&self) -> u64 {
+        (**self).size()
+    }
+}
+
+/// A part of another store, seen as a store of its own: an image at an offset, a file inside a tar.
+pub struct Window<S> {
+    inner: S,
+    start: u64,
+    len: u64,
+}
+
+impl<S: ReadAt> Window<S> {
+    /// The part of `inner` from byte `start` to its end. Empty if `start` lies past the end.
+    pub fn from(inner: S, start: u64) -> Self {
+        let len = inner.size().saturating_sub(start);
+        Self { inner, start, len }
+    }
+}
+
+impl<S: ReadAt> ReadAt for Window<S> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let left = self.len.saturating_sub(offset);
+        let want = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        if want == 0 {
+            return Ok(0);
+        }
+        // Fits: offset < len, and start + len was a position of the inner store.
+        self.inner.read_at(&mut buf[..want], self.start + offset)
+    }
+
+    fn size(&self) -> u64 {
+        self.len
+    }
+}
