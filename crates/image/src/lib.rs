@@ -1,2 +1,7 @@
-//! tuff-image
+//! EROFS images: read, check, extract and build them.
+
 pub mod build;
+pub mod error;
+pub mod read;
+
+pub use error::{Error, Result};

@@ -1,0 +1,323 @@
+//! Extended attributes: the body behind an inode, shared entries, long name prefixes, the name filter.
+//!
+//! ```text
+//! body    u32 filter | u8 shared count | 7 reserved | u32 shared id ... | entry ...
+//! entry   u8 name length | u8 name index | u16 value size | name | value | pad to 4
+//! prefix  u16 size | u8 base index | infix (size - 1) | pad to 4
+//! ```
+//! Source: `docs/format/xattr.md`.
+
+use crate::wire::{bytes, u16_at, u32_at};
+use crate::{Error, Result};
+use alloc::vec::Vec;
+
+/// Length of the header of a body. Unit: bytes.
+pub const HEADER_LEN: usize = 12;
+/// Longest stored name. Unit: bytes.
+pub const NAME_MAX: usize = 255;
+/// Bit of a name index that says "long prefix".
+pub const LONG_PREFIX: u8 = 0x80;
+
+/// Name space prefixes that users see, by index.
+const PREFIXES: [(u8, &[u8]); 6] = [
+    (2, b"system.posix_acl_access"),
+    (3, b"system.posix_acl_default"),
+    (1, b"user."),
+    (4, b"trusted."),
+    (5, b"lustre."),
+    (6, b"security."),
+];
+
+/// The prefix that `index` stands for. `None`: attributes with it are not visible.
+pub fn prefix(index: u8) -> Option<&'static [u8]> {
+    PREFIXES.iter().find(|(i, _)| *i == index).map(|(_, p)| *p)
+}
+
+/// Splits a full name into name index and the rest that is stored. `None` for a name space that EROFS does not have.
+pub fn split(name: &[u8]) -> Option<(u8, &[u8])> {
+    let (index, rest) = PREFIXES
+        .iter()
+        .find_map(|(i, p)| Some((*i, name.strip_prefix(*p)?)))?;
+    // The ACL names are whole names, the others need something behind the dot.
+    let whole = matches!(index, 2 | 3);
+    (whole == rest.is_empty()).then_some((index, rest))
+}
+
+/// One attribute as it is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Name space, or [`LONG_PREFIX`] and the number of a long prefix.
+    pub index: u8,
+    /// The name behind the prefix.
+    pub name: &'a [u8],
+    /// The value.
+    pub value: &'a [u8],
+}
+
+impl<'a> Entry<'a> {
+    /// Decodes the entry at the start of `src`. Returns its length with padding, too.
+    pub fn decode(src: &'a [u8]) -> Result<(Self, usize)> {
+        let &[name_len, index, v0, v1] = bytes(src, 0, 4, "attribute entry")? else {
+            return Err(Error::corrupt("attribute entry"));
+        };
+        let name_len = usize::from(name_len);
+        let value_len = usize::from(u16::from_le_bytes([v0, v1]));
+        let name = bytes(src, 4, name_len, "attribute name")?;
+        let value = bytes(src, 4 + name_len, value_len, "attribute value")?;
+        Ok((
+            Self { index, name, value },
+            (4 + name_len + value_len).next_multiple_of(4),
+        ))
+    }
+
+    /// Appends the entry with padding.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        debug_assert!(
+            self.name.len() <= NAME_MAX && self.value.len() <= 0xFFFF && out.len() % 4 == 0
+        );
+        let [v0, v1, ..] = self.value.len().to_le_bytes();
+        out.extend_from_slice(&[self.name.len() as u8, self.index, v0, v1]);
+        out.extend_from_slice(self.name);
+        out.extend_from_slice(self.value);
+        out.resize(out.len().next_multiple_of(4), 0);
+    }
+
+    /// Length with padding. Unit: bytes.
+    pub fn encoded_len(&self) -> usize {
+        (4 + self.name.len() + self.value.len()).next_multiple_of(4)
+    }
+
+    /// True for the all-zero entry that only takes room.
+    pub fn is_padding(&self) -> bool {
+        self.index == 0 && self.name.is_empty() && self.value.is_empty()
+    }
+}
+
+/// An attribute body, its header checked.
+#[derive(Clone, Copy)]
+pub struct Body<'a> {
+    /// Name filter: a bit that is set says "certainly absent".
+    pub filter: u32,
+    shared: &'a [u8],
+    entries: &'a [u8],
+}
+
+impl<'a> Body<'a> {
+    /// Splits a body.
+    pub fn new(src: &'a [u8]) -> Result<Self> {
+        if src.len() <= HEADER_LEN {
+            return Err(Error::bad(
+                "attribute body length",
+                src.len() as u64,
+                "more than its 12-byte header",
+            ));
+        }
+        let filter = u32_at(src, 0, "attribute body")?;
+        let count = usize::from(
+            bytes(src, 4, 1, "attribute body")?
+                .first()
+                .copied()
+                .unwrap_or(0),
+        );
+        let shared = bytes(src, HEADER_LEN, 4 * count, "attribute body: shared ids")?;
+        let entries = src.get(HEADER_LEN + 4 * count..).unwrap_or(&[]);
+        Ok(Self {
+            filter,
+            shared,
+            entries,
+        })
+    }
+
+    /// Ids of shared entries, in units of 4 bytes from their base.
+    pub fn shared_ids(&self) -> impl Iterator<Item = u32> + 'a {
+        self.shared
+            .chunks_exact(4)
+            .map(|c| u32_at(c, 0, "").unwrap_or(0))
+    }
+
+    /// The entries in the body, padding left out. Ends after the first error.
+    pub fn entries(&self) -> impl Iterator<Item = Result<Entry<'a>>> + 'a {
+        let mut rest = self.entries;
+        core::iter::from_fn(move || {
+            loop {
+                if rest.is_empty() {
+                    return None;
+                }
+                match Entry::decode(rest) {
+                    Ok((entry, len)) => match rest.get(len..) {
+                        Some(next) => {
+                            rest = next;
+                            if !entry.is_padding() {
+                                return Some(Ok(entry));
+                            }
+                        }
+                        None => {
+                            rest = &[];
+                            return Some(Err(Error::corrupt(
+                                "attribute entry reaches past the body",
+                            )));
+                        }
+                    },
+                    Err(e) => {
+                        rest = &[];
+                        return Some(Err(e));
+                    }
+                }
+            }
+        })
+    }
+}
+
+/// Encodes a body. Empty if there is nothing to store.
+pub fn encode_body(filter: u32, shared: &[u32], entries: &[Entry<'_>], out: &mut Vec<u8>) {
+    if shared.is_empty() && entries.is_empty() {
+        return;
+    }
+    debug_assert!(shared.len() <= 255);
+    out.extend_from_slice(&filter.to_le_bytes());
+    out.extend_from_slice(&[shared.len() as u8, 0, 0, 0, 0, 0, 0, 0]);
+    for id in shared {
+        out.extend_from_slice(&id.to_le_bytes());
+    }
+    for entry in entries {
+        entry.encode(out);
+    }
+}
+
+/// `i_xattr_icount` for a body of `len` bytes. `None` if it is too long for an inode.
+pub fn icount(len: usize) -> Option<u16> {
+    match len {
+        0 => Some(0),
+        _ => u16::try_from((len - HEADER_LEN) / 4 + 1).ok(),
+    }
+}
+
+/// The bit of a name filter for an attribute. `name` is everything behind the base prefix, infix included.
+pub fn filter_bit(base_index: u8, name: &[u8]) -> u32 {
+    const SEED: u32 = 0x25BB_E08F;
+    1 << (xxhash_rust::xxh32::xxh32(name, SEED + u32::from(base_index)) & 31)
+}
+
+/// A long name prefix: `trusted.overlay.` is base 4 and infix `overlay.`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LongPrefix {
+    /// Name space.
+    pub base: u8,
+    /// What follows the name space.
+    pub infix: Vec<u8>,
+}
+
+impl LongPrefix {
+    /// Decodes a record at the start of `src`. Returns its length without padding, too.
+    pub fn decode(src: &[u8]) -> Result<(Self, usize)> {
+        let size = usize::from(u16_at(src, 0, "attribute prefix record")?);
+        if !(1..=256).contains(&size) {
+            return Err(Error::bad(
+                "attribute prefix record size",
+                size as u64,
+                "1 to 256",
+            ));
+        }
+        match bytes(src, 2, size, "attribute prefix record")? {
+            [base, infix @ ..] => Ok((
+                Self {
+                    base: *base,
+                    infix: infix.to_vec(),
+                },
+                2 + size,
+            )),
+            [] => Err(Error::corrupt("attribute prefix record")),
+        }
+    }
+
+    /// Appends the record with padding.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        debug_assert!(self.infix.len() <= 255);
+        out.extend_from_slice(&(self.infix.len() as u16 + 1).to_le_bytes());
+        out.push(self.base);
+        out.extend_from_slice(&self.infix);
+        out.resize(out.len().next_multiple_of(4), 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filter_bits_are_the_documented_ones() {
+        for (base, name, bit) in [
+            (1, &b"foo"[..], 12),
+            (1, b"a", 21),
+            (1, b"a-rather-long-attribute-name", 7),
+            (2, b"", 30),
+            (3, b"", 21),
+            (4, b"overlay.opaque", 20),
+            (6, b"capability", 29),
+            (6, b"selinux", 11),
+        ] {
+            assert_eq!(filter_bit(base, name), 1 << bit);
+        }
+    }
+
+    #[test]
+    fn names_split_at_their_name_space() {
+        assert_eq!(split(b"user.a"), Some((1, &b"a"[..])));
+        assert_eq!(split(b"system.posix_acl_access"), Some((2, &b""[..])));
+        assert_eq!(split(b"system.other"), None);
+        assert_eq!(split(b"user."), None);
+        assert_eq!(split(b"security.capability"), Some((6, &b"capability"[..])));
+    }
+
+    #[test]
+    fn a_body_gives_back_ids_and_entries() {
+        let entries = [
+            Entry {
+                index: 1,
+                name: b"a",
+                value: b"b",
+            },
+            Entry {
+                index: 6,
+                name: b"selinux",
+                value: b"",
+            },
+            Entry {
+                index: 0x81,
+                name: b"opaque",
+                value: b"y",
+            },
+        ];
+        let mut bytes = Vec::new();
+        encode_body(0xFFDF_FFFF, &[7, 9], &entries, &mut bytes);
+        assert_eq!(
+            icount(bytes.len()),
+            Some(((bytes.len() - 12) / 4 + 1) as u16)
+        );
+        let body = Body::new(&bytes).unwrap();
+        assert_eq!(body.filter, 0xFFDF_FFFF);
+        assert_eq!(body.shared_ids().collect::<Vec<_>>(), [7, 9]);
+        assert_eq!(body.entries().collect::<Result<Vec<_>>>().unwrap(), entries);
+        for n in 0..bytes.len() {
+            if let Ok(body) = Body::new(&bytes[..n]) {
+                let _ = body.entries().count();
+            }
+        }
+    }
+
+    #[test]
+    fn prefix_records_are_as_documented() {
+        let mut out = Vec::new();
+        LongPrefix {
+            base: 1,
+            infix: b"common.".to_vec(),
+        }
+        .encode(&mut out);
+        LongPrefix {
+            base: 4,
+            infix: b"overlay.".to_vec(),
+        }
+        .encode(&mut out);
+        assert_eq!(out, *b"\x08\x00\x01common.\x00\x00\x09\x00\x04overlay.\x00");
+    }
+}

@@ -1,0 +1,113 @@
+//! What can go wrong with an image, in five cases that never mix.
+
+use std::fmt;
+use std::io;
+
+/// Result of everything in this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The five cases. Each names its place and says in one sentence what is wrong.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The image breaks a rule of its format.
+    Corrupt(Detail),
+    /// The image uses something that this version does not know.
+    Unsupported(Detail),
+    /// The image, or the work on it, needs more than a named limit allows.
+    Limit(Detail),
+    /// The host failed: a read, a write, a full disk.
+    Io(Detail, io::Error),
+    /// The caller asked for something that does not exist or makes no sense.
+    Usage(Detail),
+}
+
+/// Where, and what. Opaque: it is for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Detail {
+    place: String,
+    what: String,
+}
+
+impl Error {
+    /// Damage at a place.
+    pub fn corrupt(place: impl fmt::Display, what: impl fmt::Display) -> Self {
+        Self::Corrupt(Detail::new(place, what))
+    }
+
+    /// A named limit was reached.
+    pub fn limit(place: impl fmt::Display, what: impl fmt::Display) -> Self {
+        Self::Limit(Detail::new(place, what))
+    }
+
+    /// A failure of the host.
+    pub fn io(place: impl fmt::Display, what: impl fmt::Display, source: io::Error) -> Self {
+        Self::Io(Detail::new(place, what), source)
+    }
+
+    /// A request that makes no sense.
+    pub fn usage(what: impl fmt::Display) -> Self {
+        Self::Usage(Detail::new("", what))
+    }
+
+    /// A broken rule of the format, at a place.
+    pub fn format(place: impl fmt::Display, error: tuff_format::Error) -> Self {
+        let detail = Detail::new(place, error);
+        match error.kind {
+            tuff_format::Kind::Corrupt => Self::Corrupt(detail),
+            tuff_format::Kind::Unsupported => Self::Unsupported(detail),
+        }
+    }
+
+    /// Where it happened, as people read it. May be empty.
+    pub fn place(&self) -> &str {
+        &self.detail().place
+    }
+
+    /// What is wrong, without the place.
+    pub fn what(&self) -> &str {
+        &self.detail().what
+    }
+
+    fn detail(&self) -> &Detail {
+        match self {
+            Self::Corrupt(d) | Self::Unsupported(d) | Self::Limit(d) | Self::Io(d, _) | Self::Usage(d) => d,
+        }
+    }
+}
+
+impl Detail {
+    fn new(place: impl fmt::Display, what: impl fmt::Display) -> Self {
+        Self { place: place.to_string(), what: what.to_string() }
+    }
+}
+
+impl fmt::Display for Detail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.place.is_empty() {
+            write!(f, "{}: ", self.place)?;
+        }
+        f.write_str(&self.what)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Corrupt(d) => write!(f, "corrupt image: {d}"),
+            Self::Unsupported(d) => write!(f, "unsupported image: {d}"),
+            Self::Limit(d) => write!(f, "limit reached: {d}"),
+            Self::Io(d, e) => write!(f, "{d}: {e}"),
+            Self::Usage(d) => d.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io(_, e) => Some(e),
+            _ => None,
+        }
+    }
+}
