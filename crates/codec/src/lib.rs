@@ -3,15 +3,32 @@
 //! Two directions, two small faces:
 //!
 //! * [`EncodeFit`]: fill at most `n` output bytes with as much input as fits, and say what was consumed.
+//!   [`EncoderSpec`] says which method, level and sizes, and builds one.
 //! * [`Decoder`]: `src` to exactly `dst.len()` bytes, whole or as a prefix, with contexts that are reused.
 //!
 //! What holds everywhere:
 //!
 //! * An encoder never writes past the end of `dst`, and its output never begins with a zero byte, so that a
 //!   right-aligned, zero-padded cluster can be told from its padding.
-//! * Output depends on the input from the given position on and on the settings, never on what the encoder
-//!   saw before: any thread may encode any piece and the bytes are the same.
+//! * Output depends on the settings, on the bytes `input[at..]`, and on what was encoded since the last
+//!   [`reset`](EncodeFit::reset): the ratio reached so far is where the next search starts. It depends on nothing
+//!   else, neither on what came before that reset nor on the thread. A builder that resets at the start of each
+//!   independent piece therefore gets the same bytes for any number of threads and any order of the pieces.
 //! * A decoder reads foreign bytes: it returns an error, it never panics and never writes past `dst`.
+#![allow(unsafe_code)]
+
+mod decode;
+mod deflate;
+mod inplace;
+mod lz4;
+mod lzma;
+mod search;
+mod spec;
+mod zstd;
+
+pub use decode::{DecodeError, Decoder};
+pub use inplace::lz4_in_place;
+pub use spec::{EncoderSpec, Method, SpecError, WINDOW_MAX};
 
 /// A compression format. The discriminant is the format's number in EROFS images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,9 +53,17 @@ pub struct Fit {
     pub written: usize,
 }
 
+impl Fit {
+    /// Nothing fits.
+    const NOTHING: Fit = Fit {
+        consumed: 0,
+        written: 0,
+    };
+}
+
 /// Fixed-output compression.
 pub trait EncodeFit: Send {
-    /// Starts on new input. Called before the first [`fit`](Self::fit) on each `input`.
+    /// Starts on new input and forgets everything learnt. Called before the first [`fit`](Self::fit) on each `input`.
     fn reset(&mut self);
 
     /// Compresses the longest prefix of `input[at..]` that fits into `dst`.

@@ -1,0 +1,3 @@
+//! How fast each encoder fills clusters, and how well.
+
+fn main() {}

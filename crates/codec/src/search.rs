@@ -1,0 +1,189 @@
+//! Fixed output from an encoder that only knows fixed input: look for the longest input whose output still fits.
+//!
+//! The first try follows the ratio of the previous output. After that two tries make a line, which says where the
+//! next one should be (a secant step); sizes are only roughly monotone, so now and then the bracket is halved instead.
+//! The search ends when the output is at least 99.5 % full or the bracket is closed.
+
+use crate::Fit;
+
+/// Input bytes per output byte before anything is known.
+const FIRST_RATIO: f64 = 2.5;
+
+/// After so many tries every second one halves the bracket, so that the search ends whatever the sizes do.
+const PATIENCE: u32 = 5;
+
+/// The state of a search: what it learnt from previous outputs, and two buffers.
+pub(crate) struct Search {
+    ratio: f64,
+    best: Vec<u8>,
+    trial: Vec<u8>,
+}
+
+/// One try: so much input gave so much output.
+#[derive(Clone, Copy)]
+struct Try {
+    len: usize,
+    size: usize,
+}
+
+impl Search {
+    pub(crate) fn new(cluster: usize) -> Self {
+        let room = roomy(cluster);
+        Self {
+            ratio: FIRST_RATIO,
+            best: vec![0; room],
+            trial: vec![0; room],
+        }
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.ratio = FIRST_RATIO;
+    }
+
+    /// Finds how much of at most `max` input bytes fits into `dst`. `attempt` compresses so many input bytes into a
+    /// buffer and returns the output's size, or `None` if it does not fit there.
+    pub(crate) fn run(
+        &mut self,
+        max: usize,
+        dst: &mut [u8],
+        mut attempt: impl FnMut(usize, &mut [u8]) -> Option<usize>,
+    ) -> Fit {
+        let room = dst.len();
+        if max == 0 || room == 0 {
+            return Fit::NOTHING;
+        }
+        let enough = room - room / 200;
+        let goal = room - room / 500;
+        // A try may overshoot a little and still tell its size, which is what makes the next one good.
+        let tall = roomy(room);
+        if self.trial.len() < tall {
+            self.trial.resize(tall, 0);
+            self.best.resize(tall, 0);
+        }
+
+        let mut low = Try { len: 0, size: 0 };
+        let mut high: Option<(usize, Option<usize>)> = None;
+        let mut guess = reach(goal as f64 * self.ratio, max);
+        if max - guess < guess / 8 {
+            guess = max;
+        }
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match attempt(guess, &mut self.trial[..tall]) {
+                Some(size) if size <= room => {
+                    low = Try { len: guess, size };
+                    std::mem::swap(&mut self.best, &mut self.trial);
+                }
+                size => high = Some((guess, size)),
+            }
+            let end = high.map_or(max + 1, |(len, _)| len);
+            if low.size >= enough || end - low.len <= 1.max(low.len >> 12) {
+                break;
+            }
+            let halve = tries > PATIENCE && tries % 2 == 0;
+            guess = match (low, high) {
+                (Try { len, size: 0 }, None) => reach(len as f64 * 2.0, max),
+                (Try { len, size }, None) => {
+                    let next = reach(len as f64 * goal as f64 / size as f64, max);
+                    if max - next < next / 8 {
+                        max
+                    } else {
+                        next.max(len + len / 64)
+                    }
+                }
+                (Try { len, .. }, Some((end, _))) if halve => len + (end - len) / 2,
+                (Try { len: 0, .. }, Some((end, size))) => reach(
+                    end as f64 * goal as f64 / size.unwrap_or(2 * tall) as f64,
+                    max,
+                ),
+                (Try { len, size }, Some((_, None))) => {
+                    reach(len as f64 * goal as f64 / size as f64, max)
+                }
+                (Try { len, size }, Some((end, Some(above)))) => {
+                    len + reach(
+                        (goal - size.min(goal)) as f64 * (end - len) as f64 / (above - size) as f64,
+                        max,
+                    )
+                }
+            };
+            guess = guess.clamp(low.len + 1, end - 1);
+        }
+
+        if low.len == 0 {
+            return Fit::NOTHING;
+        }
+        if low.size * 8 >= room * 7 {
+            self.ratio = low.len as f64 / low.size as f64;
+        }
+        dst[..low.size].copy_from_slice(&self.best[..low.size]);
+        Fit {
+            consumed: low.len,
+            written: low.size,
+        }
+    }
+}
+
+/// The buffer that a try gets for an output of `room` bytes.
+fn roomy(room: usize) -> usize {
+    room + room / 4 + 256
+}
+
+/// A length from an estimate, at least 1 and at most `max`.
+fn reach(len: f64, max: usize) -> usize {
+    // `as` saturates, so that a hopeless estimate becomes `max`.
+    (len as usize).clamp(1, max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts the tries of a search over an encoder with these sizes.
+    fn tries(max: usize, room: usize, size: impl Fn(usize) -> usize) -> (Fit, u32) {
+        let mut count = 0;
+        let mut dst = vec![0; room];
+        let fit = Search::new(room).run(max, &mut dst, |len, out| {
+            count += 1;
+            Some(size(len)).filter(|&n| n <= out.len())
+        });
+        (fit, count)
+    }
+
+    #[test]
+    fn the_largest_length_that_fits_is_found_nearly() {
+        for ratio in [1, 2, 3, 50, 3000] {
+            let (fit, count) = tries(1 << 24, 4096, |len| 20 + len.div_ceil(ratio));
+            assert!(fit.written >= 4096 - 20, "ratio {ratio}: {fit:?}");
+            assert!(count <= 12, "ratio {ratio}: {count} tries");
+        }
+    }
+
+    #[test]
+    fn steps_close_the_bracket() {
+        let (fit, count) = tries(1 << 24, 4096, |len| if len < 77_777 { 1000 } else { 5000 });
+        assert!(
+            (77_777 - 77_777 / 4000..77_777).contains(&fit.consumed),
+            "{fit:?}"
+        );
+        assert!(count <= 40, "{count} tries");
+    }
+
+    #[test]
+    fn all_input_that_fits_is_taken() {
+        let (fit, _) = tries(1000, 4096, |len| 9 + len / 2);
+        assert_eq!(
+            fit,
+            Fit {
+                consumed: 1000,
+                written: 509
+            }
+        );
+    }
+
+    #[test]
+    fn nothing_fits_is_said() {
+        let (fit, _) = tries(1 << 20, 64, |_| 65);
+        assert_eq!(fit, Fit::NOTHING);
+    }
+}

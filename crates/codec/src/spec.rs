@@ -1,0 +1,314 @@
+//! Which encoder: method, level and sizes, checked once, and what an image must announce for them.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use crate::{Algorithm, EncodeFit, deflate, lz4, lzma, zstd};
+
+/// The most input that one cluster may hold. Unit: bytes.
+pub const WINDOW_MAX: usize = 12 << 20;
+
+/// The smallest and largest output that an encoder fills. Unit: bytes.
+const CLUSTER: RangeInclusive<usize> = 64..=1 << 20;
+
+/// How to compress. Several methods may write the same [`Algorithm`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Method {
+    /// LZ4, greedy.
+    Lz4,
+    /// LZ4, with a search for long matches.
+    Lz4hc,
+    /// Raw DEFLATE.
+    Deflate,
+    /// MicroLZMA.
+    Lzma,
+    /// Zstandard.
+    Zstd,
+}
+
+impl Method {
+    /// Every method.
+    pub const ALL: [Method; 5] = [
+        Method::Lz4,
+        Method::Lz4hc,
+        Method::Deflate,
+        Method::Lzma,
+        Method::Zstd,
+    ];
+
+    /// The format that the method writes.
+    #[must_use]
+    pub fn algorithm(self) -> Algorithm {
+        match self {
+            Method::Lz4 | Method::Lz4hc => Algorithm::Lz4,
+            Method::Deflate => Algorithm::Deflate,
+            Method::Lzma => Algorithm::Lzma,
+            Method::Zstd => Algorithm::Zstd,
+        }
+    }
+
+    /// The method's name, as it is written on a command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::Lz4 => "lz4",
+            Method::Lz4hc => "lz4hc",
+            Method::Deflate => "deflate",
+            Method::Lzma => "lzma",
+            Method::Zstd => "zstd",
+        }
+    }
+
+    /// The method of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Method> {
+        Method::ALL.into_iter().find(|method| method.name() == name)
+    }
+
+    /// The levels that exist. LZMA has a gap: 10 to 99 are no levels, and 100 to 109 are the "extreme" 0 to 9.
+    #[must_use]
+    pub fn levels(self) -> RangeInclusive<i32> {
+        match self {
+            Method::Lz4 => 1..=2,
+            Method::Lz4hc => 2..=12,
+            Method::Deflate => 1..=12,
+            Method::Lzma => 0..=109,
+            Method::Zstd => 1..=22,
+        }
+    }
+
+    /// Whether the level exists.
+    #[must_use]
+    pub fn has_level(self, level: i32) -> bool {
+        self.levels().contains(&level) && !(self == Method::Lzma && (10..100).contains(&level))
+    }
+
+    /// The level that is taken when none is given.
+    #[must_use]
+    pub fn default_level(self) -> i32 {
+        match self {
+            Method::Lz4 => 1,
+            Method::Lz4hc => 9,
+            Method::Deflate | Method::Lzma => 6,
+            Method::Zstd => 3,
+        }
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// All that decides what an encoder writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EncoderSpec {
+    /// How to compress.
+    pub method: Method,
+    /// How hard to try, one of [`Method::levels`].
+    pub level: i32,
+    /// The largest output that will be asked for. Unit: bytes, 64 to 1 MiB.
+    pub cluster: usize,
+    /// The most input that one output may hold. Unit: bytes, at most [`WINDOW_MAX`].
+    pub window: usize,
+    /// How far a match may reach back, if not as far as the method likes. Unit: bytes; LZMA: 4 KiB to 8 MiB,
+    /// Zstandard: a power of two from 1 KiB to 1 MiB, others: must be absent.
+    pub dict: Option<usize>,
+}
+
+/// What is wrong with an [`EncoderSpec`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpecError(String);
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for SpecError {}
+
+impl EncoderSpec {
+    /// The method at its default level, for outputs of up to `cluster` bytes, each with as much input as is allowed.
+    #[must_use]
+    pub fn new(method: Method, cluster: usize) -> Self {
+        Self {
+            method,
+            level: method.default_level(),
+            cluster,
+            window: WINDOW_MAX,
+            dict: None,
+        }
+    }
+
+    /// The same at another level.
+    #[must_use]
+    pub fn with_level(self, level: i32) -> Self {
+        Self { level, ..self }
+    }
+
+    /// How far the matches reach back at most: what an image announces so that readers can size their buffers.
+    /// Unit: bytes. LZ4: 65535. DEFLATE: 32768, which is 15 window bits. LZMA: the dictionary, by default 8 clusters,
+    /// at least 32 KiB and at most 8 MiB. Zstandard: the window, a power of two, by default 8 clusters, at least
+    /// 32 KiB and at most 1 MiB.
+    #[must_use]
+    pub fn history(&self) -> usize {
+        match self.method {
+            Method::Lz4 | Method::Lz4hc => 65535,
+            Method::Deflate => 32768,
+            Method::Lzma => self
+                .dict
+                .unwrap_or_else(|| (8 * self.cluster).clamp(32 << 10, 8 << 20)),
+            Method::Zstd => self
+                .dict
+                // At least 8 clusters would be the next power of two; at most 8 keeps readers' buffers in proportion.
+                .unwrap_or_else(|| {
+                    (1 << (8 * self.cluster).max(1).ilog2()).clamp(32 << 10, 1 << 20)
+                }),
+        }
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// Names the first setting that is out of its range.
+    pub fn check(&self) -> Result<(), SpecError> {
+        let method = self.method;
+        let err = |text: String| Err(SpecError(text));
+        if !method.has_level(self.level) {
+            let (low, high) = (
+                method.levels().start().to_owned(),
+                method.levels().end().to_owned(),
+            );
+            return match method {
+                Method::Lzma => err(format!(
+                    "lzma level {}, expected 0 to 9 or 100 to 109",
+                    self.level
+                )),
+                _ => err(format!(
+                    "{method} level {}, expected {low} to {high}",
+                    self.level
+                )),
+            };
+        }
+        if !CLUSTER.contains(&self.cluster) {
+            return err(format!(
+                "cluster of {} bytes, expected 64 to 1048576",
+                self.cluster
+            ));
+        }
+        if self.window == 0 || self.window > WINDOW_MAX {
+            return err(format!(
+                "window of {} bytes, expected 1 to {WINDOW_MAX}",
+                self.window
+            ));
+        }
+        match (method, self.dict) {
+            (_, None) => Ok(()),
+            (Method::Lzma, Some(dict)) if (4 << 10..=8 << 20).contains(&dict) => Ok(()),
+            (Method::Lzma, Some(dict)) => err(format!(
+                "lzma dictionary of {dict} bytes, expected 4 KiB to 8 MiB"
+            )),
+            (Method::Zstd, Some(dict))
+                if dict.is_power_of_two() && (1 << 10..=1 << 20).contains(&dict) =>
+            {
+                Ok(())
+            }
+            (Method::Zstd, Some(dict)) => err(format!(
+                "zstd window of {dict} bytes, expected a power of two from 1 KiB to 1 MiB"
+            )),
+            (_, Some(_)) => err(format!("{method} has no dictionary size")),
+        }
+    }
+
+    /// Makes an encoder, ready for its first input.
+    ///
+    /// # Errors
+    /// When a setting is out of its range or the encoder's memory cannot be had.
+    pub fn build(&self) -> Result<Box<dyn EncodeFit>, SpecError> {
+        self.check()?;
+        let memory = || SpecError(format!("not enough memory for a {} encoder", self.method));
+        Ok(match self.method {
+            Method::Lz4 => Box::new(lz4::Fast::new(self)),
+            Method::Lz4hc => Box::new(lz4::High::new(self)),
+            Method::Deflate => Box::new(deflate::Deflate::new(self).ok_or_else(memory)?),
+            Method::Lzma if lzma::rust_is_faster(self.level) => {
+                Box::new(lzma::RustLzma::new(self).ok_or_else(memory)?)
+            }
+            Method::Lzma => Box::new(lzma::NativeLzma::new(self).ok_or_else(memory)?),
+            Method::Zstd => Box::new(zstd::Zstd::new(self).ok_or_else(memory)?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_in_range_and_announce_what_the_format_allows() {
+        for method in Method::ALL {
+            for cluster in [4096, 16384, 65536, 1 << 20] {
+                let spec = EncoderSpec::new(method, cluster);
+                assert_eq!(spec.check(), Ok(()));
+                let expected = match (method, cluster) {
+                    (Method::Lz4 | Method::Lz4hc, _) => 65535,
+                    (Method::Deflate, _) => 32768,
+                    (_, 4096) => 32768,
+                    (_, 16384) => 131072,
+                    (_, 65536) => 524288,
+                    (Method::Lzma, _) => 8 << 20,
+                    (_, _) => 1 << 20,
+                };
+                assert_eq!(spec.history(), expected, "{method} {cluster}");
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_settings_are_named() {
+        let spec = EncoderSpec::new(Method::Zstd, 4096);
+        let text = |spec: EncoderSpec| spec.check().unwrap_err().to_string();
+        assert_eq!(text(spec.with_level(0)), "zstd level 0, expected 1 to 22");
+        assert_eq!(
+            text(EncoderSpec::new(Method::Lzma, 4096).with_level(10)),
+            "lzma level 10, expected 0 to 9 or 100 to 109"
+        );
+        assert_eq!(
+            text(EncoderSpec {
+                cluster: 63,
+                ..spec
+            }),
+            "cluster of 63 bytes, expected 64 to 1048576"
+        );
+        assert_eq!(
+            text(EncoderSpec { window: 0, ..spec }),
+            "window of 0 bytes, expected 1 to 12582912"
+        );
+        assert_eq!(
+            text(EncoderSpec {
+                dict: Some(3000),
+                ..spec
+            }),
+            "zstd window of 3000 bytes, expected a power of two from 1 KiB to 1 MiB"
+        );
+        assert_eq!(
+            text(EncoderSpec {
+                method: Method::Deflate,
+                level: 6,
+                dict: Some(4096),
+                ..spec
+            }),
+            "deflate has no dictionary size"
+        );
+    }
+
+    #[test]
+    fn names_lead_back_to_methods() {
+        for method in Method::ALL {
+            assert_eq!(Method::from_name(method.name()), Some(method));
+        }
+        assert_eq!(Method::from_name("xz"), None);
+    }
+}

@@ -1,0 +1,590 @@
+//! What every encoder and decoder promises, on data of every kind.
+
+use tuff_codec::{Algorithm, Decoder, EncodeFit, EncoderSpec, Fit, Method};
+
+/// Numbers that look random and are the same everywhere.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() >> 20) as usize % n
+    }
+}
+
+/// Words of a small language with a skewed choice, some numbers, and lines: compresses about 3:1.
+fn text(len: usize, seed: u64) -> Vec<u8> {
+    let mut noise = Noise(seed * 2 + 1);
+    let words: Vec<Vec<u8>> = (0..600)
+        .map(|_| {
+            (0..2 + noise.below(8))
+                .map(|_| b'a' + noise.below(26) as u8)
+                .collect()
+        })
+        .collect();
+    let mut out = Vec::with_capacity(len + 16);
+    while out.len() < len {
+        let pick = noise.below(600).min(noise.below(600)).min(noise.below(600));
+        out.extend_from_slice(&words[pick]);
+        match noise.below(12) {
+            0 => out.extend_from_slice(b";\n    "),
+            1 => out.extend_from_slice(noise.below(100_000).to_string().as_bytes()),
+            _ => out.push(b' '),
+        }
+    }
+    out.truncate(len);
+    out
+}
+
+fn random(len: usize, seed: u64) -> Vec<u8> {
+    let mut noise = Noise(seed * 2 + 1);
+    (0..len).map(|_| (noise.next() >> 30) as u8).collect()
+}
+
+fn periodic(len: usize, period: usize) -> Vec<u8> {
+    let base = random(period, period as u64);
+    (0..len).map(|i| base[i % period]).collect()
+}
+
+/// Text, noise and runs in turns, as in an executable with its sections.
+fn mixed(len: usize, seed: u64) -> Vec<u8> {
+    let mut noise = Noise(seed * 2 + 1);
+    let mut out = Vec::new();
+    while out.len() < len {
+        let n = 1 + noise.below(6000);
+        match noise.below(4) {
+            0 => out.extend(random(n, noise.next() >> 1)),
+            1 => out.extend(std::iter::repeat_n(noise.below(256) as u8, n)),
+            2 if !out.is_empty() => {
+                let from = noise.below(out.len());
+                out.extend_from_within(from..out.len().min(from + n));
+            }
+            _ => out.extend(text(n, noise.next() >> 1)),
+        }
+    }
+    out.truncate(len);
+    out
+}
+
+fn kinds(len: usize) -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("text", text(len, 1)),
+        ("random", random(len, 2)),
+        ("period 3", periodic(len, 3)),
+        ("period 1000", periodic(len, 1000)),
+        ("period 70001", periodic(len, 70001)),
+        ("zeros", vec![0; len]),
+        ("mixed", mixed(len, 3)),
+    ]
+}
+
+/// The levels where an encoder changes its ways, and the ends.
+fn levels(method: Method) -> &'static [i32] {
+    match method {
+        Method::Lz4 => &[1, 2],
+        Method::Lz4hc => &[2, 3, 6, 9, 10, 12],
+        Method::Deflate => &[1, 6, 9, 12],
+        Method::Lzma => &[0, 3, 6, 9, 100, 109],
+        Method::Zstd => &[1, 3, 5, 7, 9, 12, 15, 19, 22],
+    }
+}
+
+const GUARD: usize = 64;
+
+/// Encodes once and checks what one output promises: bounds, first byte, decoding.
+fn fit_checked(
+    encoder: &mut dyn EncodeFit,
+    decoder: &mut Decoder,
+    spec: &EncoderSpec,
+    input: &[u8],
+    at: usize,
+    room: usize,
+) -> (Fit, Vec<u8>) {
+    let context = || {
+        format!(
+            "{} {}, input {} at {at}, output {room}",
+            spec.method,
+            spec.level,
+            input.len()
+        )
+    };
+    let mut dst = vec![0xa5; room + GUARD];
+    let fit = encoder.fit(input, at, &mut dst[..room]);
+    assert!(
+        dst[room..].iter().all(|&byte| byte == 0xa5),
+        "{}: wrote past the end",
+        context()
+    );
+    assert!(
+        fit.written <= room && fit.consumed <= (input.len() - at).min(spec.window),
+        "{}: {fit:?}",
+        context()
+    );
+    dst.truncate(fit.written);
+    if fit.consumed == 0 {
+        return (fit, dst);
+    }
+    assert_ne!(dst[0], 0, "{}: begins with zero", context());
+    let expected = &input[at..at + fit.consumed];
+    let mut back = vec![0x5a; fit.consumed];
+    let result = decoder.decode(spec.method.algorithm(), &dst, &mut back);
+    assert!(
+        result.is_ok(),
+        "{}: {fit:?}: {}",
+        context(),
+        result.unwrap_err()
+    );
+    assert!(
+        back == expected,
+        "{}: {fit:?}: decodes to something else",
+        context()
+    );
+    (fit, dst)
+}
+
+/// Encodes all of `input` into outputs of `room` bytes, as a builder does. Returns them joined.
+fn fit_all(encoder: &mut dyn EncodeFit, spec: &EncoderSpec, input: &[u8], room: usize) -> Vec<u8> {
+    let mut decoder = Decoder::new();
+    let mut all = Vec::new();
+    let mut at = 0;
+    encoder.reset();
+    while at < input.len() {
+        let (fit, out) = fit_checked(encoder, &mut decoder, spec, input, at, room);
+        all.extend(out);
+        // What does not fit is stored by the builder.
+        at += if fit.consumed == 0 {
+            room
+        } else {
+            fit.consumed
+        };
+    }
+    all
+}
+
+#[test]
+fn every_encoder_round_trips_on_data_of_every_kind() {
+    for method in Method::ALL {
+        for &level in levels(method) {
+            let slow = matches!(
+                (method, level),
+                (Method::Zstd, 16..) | (Method::Lzma, _) | (Method::Deflate, 12)
+            );
+            for (room, len) in [(4096, 60_000), (65536, 400_000)] {
+                let spec = EncoderSpec::new(method, room).with_level(level);
+                let mut encoder = spec.build().unwrap();
+                for (_, input) in kinds(if slow { len / 4 } else { len }) {
+                    fit_all(&mut *encoder, &spec, &input, room);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_short_length_round_trips() {
+    let mut decoder = Decoder::new();
+    for method in Method::ALL {
+        for &level in levels(method) {
+            let step = match (method, level) {
+                (Method::Lz4 | Method::Lz4hc, ..10) | (Method::Deflate, ..7) => 1,
+                (Method::Zstd, ..6) => 7,
+                (Method::Lz4hc, _) => 3,
+                _ => 61,
+            };
+            let spec = EncoderSpec::new(method, 4096).with_level(level);
+            let mut encoder = spec.build().unwrap();
+            for (_, data) in [
+                ("text", text(8193, 5)),
+                ("mixed", mixed(8193, 6)),
+                ("zeros", vec![0; 8193]),
+            ] {
+                for len in (0..70).chain((70..=8192).step_by(step)) {
+                    encoder.reset();
+                    fit_checked(&mut *encoder, &mut decoder, &spec, &data[..len], 0, 4096);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_output_size_is_respected() {
+    let mut decoder = Decoder::new();
+    let inputs = [
+        text(40_000, 7),
+        random(10_000, 8),
+        mixed(40_000, 9),
+        vec![0; 40_000],
+    ];
+    for method in Method::ALL {
+        for &level in levels(method) {
+            let spec = EncoderSpec::new(method, 4096).with_level(level);
+            let mut encoder = spec.build().unwrap();
+            let step = match method {
+                Method::Lz4 | Method::Lz4hc => 37,
+                _ => 251,
+            };
+            for input in &inputs {
+                // Below 64 nothing is promised but that it is safe.
+                for room in (1..64)
+                    .step_by(3)
+                    .chain((64..=4096).step_by(step))
+                    .chain([4096])
+                {
+                    encoder.reset();
+                    let (fit, _) = fit_checked(&mut *encoder, &mut decoder, &spec, input, 0, room);
+                    assert!(
+                        room < 64 || fit.consumed > 0,
+                        "{method} {level}: nothing fits into {room}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn large_clusters_round_trip() {
+    let inputs = [mixed(3 << 20, 11), text(2 << 20, 12), vec![7; 14 << 20]];
+    for (method, level) in [
+        (Method::Lz4, 1),
+        (Method::Lz4, 2),
+        (Method::Lz4hc, 9),
+        (Method::Lz4hc, 12),
+        (Method::Deflate, 6),
+        (Method::Lzma, 1),
+        (Method::Zstd, 3),
+        (Method::Zstd, 9),
+    ] {
+        for log in [13, 15, 17, 20] {
+            let spec = EncoderSpec::new(method, 1 << log).with_level(level);
+            let mut encoder = spec.build().unwrap();
+            for input in &inputs {
+                encoder.reset();
+                let mut decoder = Decoder::new();
+                let (fit, _) = fit_checked(&mut *encoder, &mut decoder, &spec, input, 0, 1 << log);
+                assert!(fit.consumed > 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_window_bounds_what_is_consumed() {
+    for method in Method::ALL {
+        let spec = EncoderSpec {
+            window: 10_000,
+            ..EncoderSpec::new(method, 4096)
+        };
+        let mut encoder = spec.build().unwrap();
+        assert_eq!(encoder.window(), 10_000);
+        encoder.reset();
+        let (fit, _) = fit_checked(
+            &mut *encoder,
+            &mut Decoder::new(),
+            &spec,
+            &vec![1; 50_000],
+            0,
+            4096,
+        );
+        assert_eq!(fit.consumed, 10_000, "{method}");
+    }
+}
+
+#[test]
+fn a_used_encoder_writes_the_same_as_a_fresh_one_after_reset() {
+    for method in Method::ALL {
+        for &level in levels(method) {
+            let spec = EncoderSpec::new(method, 4096).with_level(level);
+            let mut used = spec.build().unwrap();
+            for (name, input) in kinds(30_000) {
+                let mut fresh = spec.build().unwrap();
+                let once = fit_all(&mut *fresh, &spec, &input, 4096);
+                let again = fit_all(&mut *used, &spec, &input, 4096);
+                assert!(once == again, "{method} {level} on {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn outputs_are_full() {
+    for method in Method::ALL {
+        for &level in levels(method) {
+            for (room, len) in [(4096, 100_000), (65536, 600_000)] {
+                let spec = EncoderSpec::new(method, room).with_level(level);
+                let mut encoder = spec.build().unwrap();
+                encoder.reset();
+                let input = text(len, 13);
+                let fit = encoder.fit(&input, 0, &mut vec![0; room]);
+                assert!(fit.consumed < len, "the input is long enough");
+                assert!(
+                    fit.written * 1000 >= room * 990,
+                    "{method} {level}: {} of {room}",
+                    fit.written
+                );
+            }
+        }
+    }
+}
+
+/// Streams of every format, with what they decode to.
+fn streams() -> Vec<(Algorithm, Vec<u8>, Vec<u8>)> {
+    let mut all = Vec::new();
+    for (method, level) in [
+        (Method::Lz4, 1),
+        (Method::Lz4hc, 9),
+        (Method::Deflate, 6),
+        (Method::Lzma, 1),
+        (Method::Lzma, 6),
+        (Method::Zstd, 3),
+        (Method::Zstd, 19),
+    ] {
+        let spec = EncoderSpec::new(method, 4096).with_level(level);
+        let mut encoder = spec.build().unwrap();
+        for (room, input) in [
+            (300, text(3000, 21)),
+            (1500, mixed(30_000, 22)),
+            (700, random(2000, 23)),
+            (64, vec![0; 5000]),
+        ] {
+            encoder.reset();
+            let mut dst = vec![0; room];
+            let fit = encoder.fit(&input, 0, &mut dst);
+            dst.truncate(fit.written);
+            all.push((method.algorithm(), dst, input[..fit.consumed].to_vec()));
+        }
+    }
+    all
+}
+
+#[test]
+fn prefixes_decode_to_the_first_bytes() {
+    let mut decoder = Decoder::new();
+    for (algorithm, src, expected) in streams() {
+        for len in (0..expected.len())
+            .step_by(expected.len() / 50 + 1)
+            .chain([expected.len()])
+        {
+            let mut dst = vec![0x5a; len];
+            decoder
+                .decode_prefix(algorithm, &src, &mut dst)
+                .unwrap_or_else(|e| panic!("{algorithm:?} {len}: {e}"));
+            assert!(
+                dst == expected[..len],
+                "{algorithm:?}, {len} of {}",
+                expected.len()
+            );
+        }
+        let mut longer = vec![0; expected.len() + 1];
+        assert!(
+            decoder.decode_prefix(algorithm, &src, &mut longer).is_err(),
+            "{algorithm:?}: there is no more"
+        );
+    }
+}
+
+#[test]
+fn wrong_lengths_are_rejected() {
+    let mut decoder = Decoder::new();
+    for (algorithm, src, expected) in streams() {
+        for len in [
+            0,
+            expected.len() - 1,
+            expected.len() + 1,
+            expected.len() + 100_000,
+        ] {
+            assert!(
+                decoder.decode(algorithm, &src, &mut vec![0; len]).is_err(),
+                "{algorithm:?}, {len}"
+            );
+        }
+        let mut longer = src.clone();
+        longer.push(0);
+        assert!(
+            decoder
+                .decode(algorithm, &longer, &mut vec![0; expected.len()])
+                .is_err(),
+            "{algorithm:?}: a byte more"
+        );
+    }
+}
+
+#[test]
+fn every_truncation_is_rejected() {
+    let mut decoder = Decoder::new();
+    for (algorithm, src, expected) in streams() {
+        let mut dst = vec![0; expected.len()];
+        for end in 0..src.len() {
+            assert!(
+                decoder.decode(algorithm, &src[..end], &mut dst).is_err(),
+                "{algorithm:?} cut at {end}"
+            );
+            let _ = decoder.decode_prefix(algorithm, &src[..end], &mut dst[..expected.len() / 2]);
+        }
+    }
+}
+
+#[test]
+fn flipped_bits_never_do_harm() {
+    let mut decoder = Decoder::new();
+    for (algorithm, src, expected) in streams() {
+        for bit in 0..src.len() * 8 {
+            let mut broken = src.clone();
+            broken[bit / 8] ^= 1 << (bit % 8);
+            for len in [expected.len(), expected.len() / 2] {
+                let mut dst = vec![0xa5; len + GUARD];
+                let _ = decoder.decode(algorithm, &broken, &mut dst[..len]);
+                let _ = decoder.decode_prefix(algorithm, &broken, &mut dst[..len]);
+                assert!(
+                    dst[len..].iter().all(|&byte| byte == 0xa5),
+                    "{algorithm:?} bit {bit}: wrote past the end"
+                );
+            }
+        }
+        // The context is as good as new after all that.
+        let mut dst = vec![0; expected.len()];
+        assert_eq!(decoder.decode(algorithm, &src, &mut dst), Ok(()));
+        assert!(dst == expected);
+    }
+}
+
+#[test]
+fn noise_is_never_decoded_out_of_bounds() {
+    let mut decoder = Decoder::new();
+    for seed in 0..2000 {
+        let mut src = random(1 + seed as usize % 300, seed);
+        for algorithm in [
+            Algorithm::Lz4,
+            Algorithm::Lzma,
+            Algorithm::Deflate,
+            Algorithm::Zstd,
+        ] {
+            if algorithm == Algorithm::Zstd && src.len() > 4 {
+                src[..4].copy_from_slice(&[0x28, 0xb5, 0x2f, 0xfd]);
+            }
+            let mut dst = vec![0xa5; 2000 + GUARD];
+            let _ = decoder.decode(algorithm, &src, &mut dst[..2000]);
+            let _ = decoder.decode_prefix(algorithm, &src, &mut dst[..2000]);
+            assert!(dst[2000..].iter().all(|&byte| byte == 0xa5));
+        }
+    }
+}
+
+#[test]
+fn zstd_frames_are_what_an_image_may_hold() {
+    for &level in levels(Method::Zstd) {
+        for (cluster, room) in [(4096, 4096), (65536, 65536), (65536, 1000)] {
+            let spec = EncoderSpec::new(Method::Zstd, cluster).with_level(level);
+            let mut encoder = spec.build().unwrap();
+            for (_, input) in kinds(200_000) {
+                encoder.reset();
+                let mut dst = vec![0; room];
+                let fit = encoder.fit(&input, 0, &mut dst);
+                assert!(fit.written > 6);
+                assert_eq!(dst[..4], [0x28, 0xb5, 0x2f, 0xfd]);
+                // Descriptor: no content size, not a single segment, no checksum, no dictionary id.
+                assert_eq!(dst[4], 0, "level {level}");
+                let (exponent, mantissa) = (u32::from(dst[5] >> 3), usize::from(dst[5] & 7));
+                let window = (1024usize << exponent) / 8 * (8 + mantissa);
+                assert!(window <= spec.history(), "level {level}: {window}");
+            }
+        }
+    }
+}
+
+#[test]
+fn zstd_frames_that_an_image_must_not_hold_are_rejected() {
+    let mut decoder = Decoder::new();
+    let mut try_frame = |rest: &[u8]| {
+        let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd];
+        frame.extend(rest);
+        decoder
+            .decode(Algorithm::Zstd, &frame, &mut [0; 4])
+            .map_err(|e| e.to_string())
+    };
+    // One raw block of 4 bytes: descriptor, window, block header, content.
+    assert_eq!(
+        try_frame(&[0, 0x50, 0x21, 0, 0, 1, 2, 3, 4]),
+        Ok(()),
+        "window of 1 MiB"
+    );
+    assert_eq!(
+        try_frame(&[0, 0x58, 0x21, 0, 0, 1, 2, 3, 4]),
+        Err("zstd window is larger than 1 MiB".into())
+    );
+    assert_eq!(
+        try_frame(&[0, 0xff, 0x21, 0, 0, 1, 2, 3, 4]),
+        Err("no zstd frame header".into())
+    );
+    assert_eq!(
+        try_frame(&[1, 0x50, 9, 0x21, 0, 0, 1, 2, 3, 4]),
+        Err("zstd frame wants a dictionary".into())
+    );
+    assert_eq!(
+        try_frame(&[0x20, 4, 0x21, 0, 0, 1, 2, 3, 4]),
+        Ok(()),
+        "single segment"
+    );
+    assert_eq!(
+        try_frame(&[0, 0x50, 0x21, 0, 0, 1, 2, 3, 4, 5]),
+        Err("bytes follow the zstd frame".into())
+    );
+    let skippable = [0x50, 0x2a, 0x4d, 0x18, 4, 0, 0, 0, 1, 2, 3, 4];
+    assert_eq!(
+        decoder
+            .decode(Algorithm::Zstd, &skippable, &mut [0; 4])
+            .unwrap_err()
+            .to_string(),
+        "a zstd skippable frame holds no data"
+    );
+}
+
+#[test]
+fn lz4_offsets_never_exceed_what_is_announced() {
+    // 70001 is a period that a 16-bit offset cannot reach: nothing may match.
+    for (method, level) in [
+        (Method::Lz4, 1),
+        (Method::Lz4, 2),
+        (Method::Lz4hc, 9),
+        (Method::Lz4hc, 12),
+    ] {
+        let spec = EncoderSpec::new(method, 1 << 20).with_level(level);
+        let mut encoder = spec.build().unwrap();
+        encoder.reset();
+        let input = periodic(300_000, 70001);
+        let (fit, out) = fit_checked(
+            &mut *encoder,
+            &mut Decoder::new(),
+            &spec,
+            &input,
+            0,
+            1 << 20,
+        );
+        assert_eq!(fit.consumed, 300_000);
+        assert!(out.len() > 300_000, "{method} {level}");
+    }
+}
+
+#[test]
+fn most_lz4_blocks_can_be_decoded_in_place() {
+    let spec = EncoderSpec::new(Method::Lz4hc, 4096);
+    let mut encoder = spec.build().unwrap();
+    encoder.reset();
+    let input = text(400_000, 31);
+    let (mut at, mut good, mut count) = (0, 0, 0);
+    while at < input.len() {
+        let mut dst = [0; 4096];
+        let fit = encoder.fit(&input, at, &mut dst);
+        at += fit.consumed;
+        count += 1;
+        good += usize::from(tuff_codec::lz4_in_place(&dst[..fit.written], fit.consumed));
+    }
+    assert!(good * 10 >= count * 8, "{good} of {count}");
+}
