@@ -59,6 +59,21 @@ impl Error {
         }
     }
 
+    /// The same error with `place` in front of where it happened: `nid 36: cluster at byte 4096`.
+    pub fn within(mut self, place: impl fmt::Display) -> Self {
+        let (Self::Corrupt(d)
+        | Self::Unsupported(d)
+        | Self::Limit(d)
+        | Self::Io(d, _)
+        | Self::Usage(d)) = &mut self;
+        d.place = if d.place.is_empty() {
+            place.to_string()
+        } else {
+            format!("{place}: {}", d.place)
+        };
+        self
+    }
+
     /// Where it happened, as people read it. May be empty.
     pub fn place(&self) -> &str {
         &self.detail().place
@@ -69,16 +84,36 @@ impl Error {
         &self.detail().what
     }
 
+    /// The same error at the place `to`, if its place is `from`: for a stage that does not know its file's name.
+    pub(crate) fn rename_place(mut self, from: &str, to: &str) -> Self {
+        let (Self::Corrupt(d)
+        | Self::Unsupported(d)
+        | Self::Limit(d)
+        | Self::Io(d, _)
+        | Self::Usage(d)) = &mut self;
+        if d.place == from {
+            d.place = to.to_owned();
+        }
+        self
+    }
+
     fn detail(&self) -> &Detail {
         match self {
-            Self::Corrupt(d) | Self::Unsupported(d) | Self::Limit(d) | Self::Io(d, _) | Self::Usage(d) => d,
+            Self::Corrupt(d)
+            | Self::Unsupported(d)
+            | Self::Limit(d)
+            | Self::Io(d, _)
+            | Self::Usage(d) => d,
         }
     }
 }
 
 impl Detail {
     fn new(place: impl fmt::Display, what: impl fmt::Display) -> Self {
-        Self { place: place.to_string(), what: what.to_string() }
+        Self {
+            place: place.to_string(),
+            what: what.to_string(),
+        }
     }
 }
 

@@ -1,1 +1,44 @@
-//! Reading images.
+//! Reading images: one straight flow from a request to bytes.
+//!
+//! ```text
+//!  read_at(inode, range)
+//!    └► inode     32 * nid + base → a checked view                     inode.rs
+//!         └► map       range → extents, whatever the layout            map.rs
+//!              └► fetch     device and position → bytes                fetch.rs
+//!                   └► decode    bytes → bytes, whole or a prefix      decode.rs
+//!                        └► into the caller's buffer                   file.rs
+//! ```
+//!
+//! An [`Extent`] says all that the steps behind it need, so fetching and decoding know nothing of inodes. Names and
+//! paths are bytes.
+//!
+//! Invariants:
+//!
+//! * [`Image`] is shared by threads without a lock around it; what is cached is bounded by [`Limits`].
+//! * Nothing is allocated, and no loop runs, by a number from the image before it was compared with a limit or with
+//!   the size of what is really there.
+//! * An error names the inode, the byte, what was found and what was expected.
+
+mod cache;
+pub(crate) mod decode;
+pub(crate) mod dir;
+pub(crate) mod fetch;
+pub(crate) mod file;
+mod image;
+mod inode;
+mod limits;
+pub(crate) mod map;
+mod path;
+mod xattr;
+
+pub use dir::{DirEntry, ReadDir};
+pub use fetch::{Bytes, Space, Spot};
+pub use file::FileReader;
+pub use image::{Image, OpenOptions};
+pub use inode::Inode;
+pub use limits::Limits;
+pub use map::{Cluster, ClusterCoding, Extent, Extents, Source};
+pub use xattr::Xattr;
+
+pub use tuff_format::Nid;
+pub use tuff_format::inode::{FileType, Layout};

@@ -1,0 +1,134 @@
+//! A bounded cache that many threads share: sharded, by weight, with a second chance for what was used.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Values by key, at most so many bytes of them.
+pub(crate) struct Cache<K, V> {
+    shards: Vec<Mutex<Shard<K, V>>>,
+    hasher: RandomState,
+    /// Per shard. Unit: bytes.
+    budget: usize,
+}
+
+struct Shard<K, V> {
+    places: HashMap<K, usize>,
+    slots: Vec<Slot<K, V>>,
+    /// Where the search for something to drop goes on.
+    hand: usize,
+    used: usize,
+}
+
+struct Slot<K, V> {
+    key: K,
+    value: V,
+    weight: usize,
+    /// Used since the hand passed: it gets a second chance.
+    used: bool,
+}
+
+impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
+    /// A cache for `budget` bytes in `shards` parts, each with its own lock. A value heavier than a shard's part is
+    /// never kept.
+    pub(crate) fn new(budget: usize, shards: usize) -> Self {
+        let shard = || {
+            Mutex::new(Shard {
+                places: HashMap::new(),
+                slots: Vec::new(),
+                hand: 0,
+                used: 0,
+            })
+        };
+        Self {
+            shards: (0..shards).map(|_| shard()).collect(),
+            hasher: RandomState::new(),
+            budget: budget / shards,
+        }
+    }
+
+    pub(crate) fn get(&self, key: &K) -> Option<V> {
+        let mut shard = self.shard(key);
+        let at = *shard.places.get(key)?;
+        let slot = &mut shard.slots[at];
+        slot.used = true;
+        Some(slot.value.clone())
+    }
+
+    /// Puts `value` in, and drops others to make room. The last of two values for one key stays.
+    pub(crate) fn put(&self, key: K, value: V, weight: usize) {
+        if weight > self.budget {
+            return;
+        }
+        let mut shard = self.shard(&key);
+        if let Some(at) = shard.places.get(&key).copied() {
+            shard.remove(at);
+        }
+        while shard.used + weight > self.budget {
+            shard.drop_one();
+        }
+        shard.used += weight;
+        let at = shard.slots.len();
+        shard.slots.push(Slot {
+            key,
+            value,
+            weight,
+            used: false,
+        });
+        shard.places.insert(key, at);
+    }
+
+    fn shard(&self, key: &K) -> MutexGuard<'_, Shard<K, V>> {
+        let n = self.hasher.hash_one(key) as usize % self.shards.len();
+        // A panic elsewhere leaves a shard whole: no step in between breaks it.
+        self.shards[n]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Hash + Eq + Copy, V> Shard<K, V> {
+    /// Drops the first value from the hand on that was not used lately. Called only while something is there.
+    fn drop_one(&mut self) {
+        loop {
+            if self.hand >= self.slots.len() {
+                self.hand = 0;
+            }
+            if !self.slots[self.hand].used {
+                self.remove(self.hand);
+                return;
+            }
+            self.slots[self.hand].used = false;
+            self.hand += 1;
+        }
+    }
+
+    fn remove(&mut self, at: usize) {
+        let slot = self.slots.swap_remove(at);
+        self.used -= slot.weight;
+        self.places.remove(&slot.key);
+        if let Some(moved) = self.slots.get(at) {
+            self.places.insert(moved.key, at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weight_never_exceeds_the_budget_and_used_values_stay() {
+        let cache = Cache::new(100, 1);
+        for i in 0..1000u32 {
+            cache.put(i, i, 10);
+            assert_eq!(cache.get(&0), Some(0), "used between all others");
+        }
+        let kept = (0..1000).filter(|i| cache.get(i).is_some()).count();
+        assert_eq!(kept, 10);
+        cache.put(7, 8, 10);
+        assert_eq!(cache.get(&7), Some(8));
+        cache.put(9, 9, 101);
+        assert_eq!(cache.get(&9), None, "heavier than the whole cache");
+    }
+}

@@ -1,0 +1,234 @@
+//! From the bytes of a cluster to the bytes of a file. Knows nothing of inodes or devices.
+
+use super::fetch::Fetched;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use tuff_codec::{Algorithm, DecodeError, Decoder};
+use tuff_format::BlockBits;
+use tuff_format::cluster::Coding;
+
+/// Why the bytes of a cluster stand for nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// The first block, where padding may be, is all zero.
+    Empty,
+    /// Fewer bytes than the extent is long. Unit: bytes.
+    Short(usize),
+    /// Not an algorithm.
+    Algorithm(u8),
+    /// What the codec says.
+    Codec(DecodeError),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("the first block is all zero, expected compressed bytes"),
+            Self::Short(n) => write!(f, "the cluster holds {n} bytes, fewer than its extent"),
+            Self::Algorithm(id) => write!(f, "algorithm {id} is not known"),
+            Self::Codec(e) => e.fmt(f),
+        }
+    }
+}
+
+/// How much of a cluster's content is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// All that it decodes to: with input left over, or with more or less output, it is broken.
+    All,
+    /// As many bytes from the start as there is room for.
+    Prefix,
+}
+
+/// What is the same for all clusters of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Form {
+    pub(crate) bits: BlockBits,
+    /// Compressed bytes lie at the end of their cluster, zeros in front. Images from before Linux 5.3 have LZ4 at the
+    /// start, and do not say where it ends.
+    pub(crate) right_aligned: bool,
+}
+
+/// The algorithm of a number in an image.
+pub(crate) fn algorithm(id: u8) -> Result<Algorithm, Broken> {
+    Ok(match id {
+        0 => Algorithm::Lz4,
+        1 => Algorithm::Lzma,
+        2 => Algorithm::Deflate,
+        3 => Algorithm::Zstd,
+        id => return Err(Broken::Algorithm(id)),
+    })
+}
+
+/// The name of a coding, for messages.
+pub(crate) fn name(coding: Coding) -> &'static str {
+    match coding {
+        Coding::Stored => "stored",
+        Coding::Interlaced => "interlaced",
+        Coding::Compressed(0) => "lz4",
+        Coding::Compressed(1) => "lzma",
+        Coding::Compressed(2) => "deflate",
+        Coding::Compressed(_) => "zstd",
+    }
+}
+
+/// The stream without the padding in front of it, which is shorter than a block.
+pub(crate) fn strip(src: &[u8], bits: BlockBits) -> Result<&[u8], Broken> {
+    let first = &src[..src.len().min(bits.size_usize())];
+    let zeros = first.iter().position(|b| *b != 0).ok_or(Broken::Empty)?;
+    Ok(&src[zeros..])
+}
+
+/// Decodes the first `dst.len()` bytes of an extent whose file offset is `la`.
+///
+/// `len` is the extent's length. Only for [`Coding::Compressed`] `want` matters.
+pub(crate) fn decode(
+    decoder: &mut Decoder,
+    coding: Coding,
+    src: &[u8],
+    form: Form,
+    (la, len): (u64, u64),
+    want: Want,
+    dst: &mut [u8],
+) -> Result<(), Broken> {
+    match coding {
+        Coding::Stored => {
+            let part = src.get(..dst.len()).ok_or(Broken::Short(src.len()))?;
+            dst.copy_from_slice(part);
+        }
+        Coding::Interlaced => {
+            for (from, to) in interlaced(form.bits, la, len, src.len() as u64, 0, dst.len() as u64)
+            {
+                let from = from.start as usize..from.end as usize;
+                let part = src.get(from).ok_or(Broken::Short(src.len()))?;
+                dst[to.start as usize..to.end as usize].copy_from_slice(part);
+            }
+        }
+        Coding::Compressed(id) => {
+            let algorithm = algorithm(id)?;
+            if !form.right_aligned {
+                return decoder
+                    .decode_prefix(algorithm, src, dst)
+                    .map_err(Broken::Codec);
+            }
+            let stream = strip(src, form.bits)?;
+            match want {
+                Want::All => decoder.decode(algorithm, stream, dst),
+                Want::Prefix => decoder.decode_prefix(algorithm, stream, dst),
+            }
+            .map_err(Broken::Codec)?;
+        }
+    }
+    Ok(())
+}
+
+type Span = std::ops::Range<u64>;
+
+/// Where bytes `[skip, skip + n)` of a rotated extent lie in its cluster of `plen` bytes: up to two runs, each with its
+/// place in the output.
+///
+/// The byte for file offset x lies at x % block size. The head of the extent is in the last block, what does not fit
+/// there starts over at the cluster's first byte.
+pub(crate) fn interlaced(
+    bits: BlockBits,
+    la: u64,
+    len: u64,
+    plen: u64,
+    skip: u64,
+    n: u64,
+) -> impl Iterator<Item = (Span, Span)> {
+    let at = bits.within(la);
+    let head = (bits.size() - at).min(len);
+    let last_block = plen.saturating_sub(bits.size());
+    let end = skip + n;
+    let first = (skip < head).then(|| {
+        let stop = end.min(head);
+        (
+            last_block + at + skip..last_block + at + stop,
+            0..stop - skip,
+        )
+    });
+    let second = (end > head).then(|| {
+        let from = skip.max(head);
+        (from - head..end - head, from - skip..n)
+    });
+    first.into_iter().chain(second)
+}
+
+/// What one thread needs to fetch and decode: contexts and buffers that are kept for the next cluster.
+#[derive(Default)]
+pub(crate) struct Worker {
+    pub(crate) decoder: Decoder,
+    pub(crate) fetched: Fetched,
+}
+
+/// Workers that nobody uses right now.
+#[derive(Default)]
+pub(crate) struct Workers(Mutex<Vec<Worker>>);
+
+impl Workers {
+    /// Runs `f` with a worker of its own.
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut Worker) -> T) -> T {
+        let mut worker = self.pool().pop().unwrap_or_default();
+        let result = f(&mut worker);
+        // What was fetched may be stale for nobody: an image never changes. The bytes stay.
+        self.pool().push(worker);
+        result
+    }
+
+    fn pool(&self) -> std::sync::MutexGuard<'_, Vec<Worker>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rotated_bytes_come_back_in_file_order() {
+        // Block of 512 bytes; the extent starts at offset 500 of a block and is 100 bytes long.
+        let bits = BlockBits::new(9).unwrap();
+        let mut src = vec![0u8; 512];
+        for x in 0..100u64 {
+            src[((500 + x) % 512) as usize] = x as u8;
+        }
+        let mut dst = [0; 100];
+        let mut decoder = Decoder::new();
+        decode(
+            &mut decoder,
+            Coding::Interlaced,
+            &src,
+            Form {
+                bits,
+                right_aligned: true,
+            },
+            (500, 100),
+            Want::All,
+            &mut dst,
+        )
+        .unwrap();
+        assert!(dst.iter().enumerate().all(|(i, b)| *b == i as u8));
+        // Any part of it, too.
+        for skip in 0..100 {
+            for n in 0..100 - skip {
+                let mut got = vec![255; n as usize];
+                for (from, to) in interlaced(bits, 500, 100, 512, skip, n) {
+                    got[to.start as usize..to.end as usize]
+                        .copy_from_slice(&src[from.start as usize..from.end as usize]);
+                }
+                assert!((skip..skip + n).eq(got.iter().map(|b| u64::from(*b))));
+            }
+        }
+    }
+
+    #[test]
+    fn padding_is_looked_for_in_the_first_block_only() {
+        let bits = BlockBits::new(9).unwrap();
+        let mut src = vec![0; 1024];
+        src[512] = 1;
+        assert_eq!(strip(&src, bits), Err(Broken::Empty));
+        src[511] = 2;
+        assert_eq!(strip(&src, bits).unwrap().len(), 513);
+    }
+}

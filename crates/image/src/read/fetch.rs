@@ -1,0 +1,254 @@
+//! From an address to bytes: devices, the unified address space, and the cache of metadata.
+
+use super::cache::Cache;
+use crate::{Error, Result};
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+use tuff_format::BlockBits;
+use tuff_format::device::Slot;
+use tuff_store::ReadAt;
+
+/// Metadata is read and kept in aligned pieces of this length. Unit: bytes.
+pub(crate) const WINDOW: u64 = 64 << 10;
+
+/// The primary device and the others, and how addresses find them.
+///
+/// With explicit devices, slot n of the device table is `extra[n - 1]`, and an address of device 0 inside the range that
+/// a slot claims belongs to that slot. Without, in "flat" mode, everything lies on the primary device.
+pub(crate) struct Devices {
+    primary: Arc<dyn ReadAt>,
+    extra: Vec<Arc<dyn ReadAt>>,
+    slots: Vec<Slot>,
+    bits: BlockBits,
+}
+
+/// A place on one of the stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Spot {
+    /// 0: the primary store; n: the n-th extra one.
+    pub store: u16,
+    /// Unit: bytes.
+    pub pos: u64,
+}
+
+impl Devices {
+    pub(crate) fn new(
+        primary: Arc<dyn ReadAt>,
+        extra: Vec<Arc<dyn ReadAt>>,
+        slots: Vec<Slot>,
+        bits: BlockBits,
+    ) -> Self {
+        Self {
+            primary,
+            extra,
+            slots,
+            bits,
+        }
+    }
+
+    pub(crate) fn primary_size(&self) -> u64 {
+        self.primary.size()
+    }
+
+    /// The device of a chunk, from the id as it is stored.
+    pub(crate) fn device_id(&self, raw: u16) -> Result<u16> {
+        let count = self.slots.len() as u32;
+        let id = u32::from(raw) & ((count + 1).next_power_of_two() - 1);
+        match u16::try_from(id) {
+            Ok(id) if u32::from(id) <= count => Ok(id),
+            _ => Err(Error::corrupt(
+                "",
+                format_args!("device id {id}, expected at most {count}"),
+            )),
+        }
+    }
+
+    /// Where byte `pos` of a device is, and how many bytes from there on lie on the same store.
+    pub(crate) fn locate(&self, device: u16, pos: u64) -> Result<(Spot, u64)> {
+        let base = |slot: &Slot| self.bits.bytes(slot.uniaddr);
+        let range = |slot: &Slot| Some((base(slot)?, self.bits.bytes(slot.blocks)?));
+        if self.extra.is_empty() {
+            let shift = match device {
+                0 => Some(0),
+                n => self.slots.get(usize::from(n) - 1).and_then(base),
+            };
+            let pos = shift.and_then(|s| s.checked_add(pos)).ok_or_else(|| {
+                Error::corrupt(
+                    format_args!("device {device}"),
+                    format_args!("byte {pos} is past any device"),
+                )
+            })?;
+            return Ok((Spot { store: 0, pos }, u64::MAX - pos));
+        }
+        if device > 0 {
+            return Ok((Spot { store: device, pos }, u64::MAX - pos));
+        }
+        let mut left = u64::MAX - pos;
+        for (slot, store) in self.slots.iter().zip(1u16..) {
+            if slot.uniaddr == 0 {
+                continue;
+            }
+            if let Some((start, len)) = range(slot) {
+                if pos >= start && pos - start < len {
+                    let pos = pos - start;
+                    return Ok((Spot { store, pos }, len - pos));
+                }
+                if start > pos {
+                    left = left.min(start - pos);
+                }
+            }
+        }
+        Ok((Spot { store: 0, pos }, left))
+    }
+
+    /// Fills `buf` from byte `pos` of a device.
+    pub(crate) fn read(&self, device: u16, mut pos: u64, mut buf: &mut [u8]) -> Result<()> {
+        while !buf.is_empty() {
+            let (spot, left) = self.locate(device, pos)?;
+            let n = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            let (now, rest) = buf.split_at_mut(n);
+            self.read_spot(spot, now)?;
+            buf = rest;
+            pos = pos.saturating_add(n as u64);
+        }
+        Ok(())
+    }
+
+    /// Fails if `len` bytes at `pos` of a device are not all there. Asked before memory is taken for them.
+    pub(crate) fn has(&self, device: u16, pos: u64, len: u64) -> Result<()> {
+        let (spot, left) = self.locate(device, pos)?;
+        self.bounds(spot, len.min(left))
+    }
+
+    fn bounds(&self, spot: Spot, len: u64) -> Result<()> {
+        let size = self.store(spot.store)?.size();
+        if spot.pos.checked_add(len).is_none_or(|end| end > size) {
+            return Err(Error::corrupt(
+                Self::place(spot),
+                format_args!("{len} bytes reach past the end, byte {size}"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Fills `buf` from one store.
+    pub(crate) fn read_spot(&self, spot: Spot, buf: &mut [u8]) -> Result<()> {
+        self.bounds(spot, buf.len() as u64)?;
+        let store = self.store(spot.store)?;
+        store.read_exact_at(buf, spot.pos).map_err(|e| {
+            Error::io(
+                Self::place(spot),
+                format_args!("reading {} bytes", buf.len()),
+                e,
+            )
+        })
+    }
+
+    fn store(&self, n: u16) -> Result<&Arc<dyn ReadAt>> {
+        match n {
+            0 => Ok(&self.primary),
+            n => self.extra.get(usize::from(n) - 1).ok_or_else(|| {
+                Error::corrupt("", format_args!("device {n} is not in the device table"))
+            }),
+        }
+    }
+
+    fn place(spot: Spot) -> String {
+        match spot.store {
+            0 => format!("byte {:#x}", spot.pos),
+            n => format!("device {n}, byte {:#x}", spot.pos),
+        }
+    }
+}
+
+/// Where metadata lies: in the image, or in what the metabox inode decodes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Space {
+    /// The primary device.
+    Image,
+    /// The metabox inode's data.
+    Metabox,
+}
+
+/// A run of bytes: part of a piece of the metadata cache, or its own.
+#[derive(Clone)]
+pub struct Bytes {
+    whole: Arc<Vec<u8>>,
+    range: Range<usize>,
+}
+
+impl Bytes {
+    /// `range` lies inside `whole`.
+    pub(crate) fn part(whole: Arc<Vec<u8>>, range: Range<usize>) -> Self {
+        debug_assert!(range.start <= range.end && range.end <= whole.len());
+        Self { whole, range }
+    }
+
+    pub(crate) fn own(bytes: Vec<u8>) -> Self {
+        let range = 0..bytes.len();
+        Self {
+            whole: Arc::new(bytes),
+            range,
+        }
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.whole[self.range.clone()]
+    }
+}
+
+/// Pieces of metadata by space and number.
+pub(crate) type Windows = Cache<(Space, u64), Arc<Vec<u8>>>;
+
+/// The last run of bytes that was read for clusters: neighbours are fetched with one read.
+#[derive(Default)]
+pub(crate) struct Fetched {
+    device: u16,
+    pos: u64,
+    len: usize,
+    bytes: Vec<u8>,
+}
+
+/// Most bytes fetched at once for clusters that lie side by side. Unit: bytes.
+pub(crate) const FETCH_MAX: u64 = 256 << 10;
+
+impl Fetched {
+    /// True if these bytes are at hand.
+    pub(crate) fn holds(&self, device: u16, pos: u64, len: usize) -> bool {
+        device == self.device
+            && pos >= self.pos
+            && pos.saturating_add(len as u64) <= self.pos.saturating_add(self.len as u64)
+    }
+
+    /// The `len` bytes at `pos`. If they must be read, `run` bytes (at least `len`) are, as far as the device goes.
+    pub(crate) fn get(
+        &mut self,
+        devices: &Devices,
+        device: u16,
+        pos: u64,
+        len: usize,
+        run: u64,
+    ) -> Result<&[u8]> {
+        if !self.holds(device, pos, len) {
+            let run = usize::try_from(run).unwrap_or(len).max(len);
+            let run = match devices.has(device, pos, run as u64) {
+                Ok(()) => run,
+                Err(_) => len,
+            };
+            devices.has(device, pos, len as u64)?;
+            self.len = 0;
+            if self.bytes.len() < run {
+                self.bytes.resize(run, 0);
+            }
+            devices.read(device, pos, &mut self.bytes[..run])?;
+            (self.device, self.pos, self.len) = (device, pos, run);
+        }
+        // Held: both ends were compared above.
+        let from = (pos - self.pos) as usize;
+        Ok(&self.bytes[from..from + len])
+    }
+}

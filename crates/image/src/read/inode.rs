@@ -1,0 +1,165 @@
+//! One inode, decoded and with its place.
+
+use super::fetch::Space;
+use super::image::Image;
+use crate::{Error, Result};
+use tuff_format::Nid;
+use tuff_format::inode::{self, FileType, Layout};
+
+/// An inode: what it says about a file, and where what belongs to it lies. Cheap to copy, valid for its image only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inode {
+    nid: Nid,
+    pos: u64,
+    raw: inode::Inode,
+    mtime: (i64, u32),
+}
+
+impl Inode {
+    /// Its number.
+    pub fn nid(&self) -> Nid {
+        self.nid
+    }
+
+    /// Where it lies in its [`space`](Self::space). Unit: bytes.
+    pub fn position(&self) -> u64 {
+        self.pos
+    }
+
+    /// Where it and all that follows it lie.
+    pub fn space(&self) -> Space {
+        if self.nid.in_metabox() {
+            Space::Metabox
+        } else {
+            Space::Image
+        }
+    }
+
+    /// The inode as it is stored.
+    pub fn raw(&self) -> &inode::Inode {
+        &self.raw
+    }
+
+    /// The type.
+    pub fn file_type(&self) -> FileType {
+        self.raw.file_type()
+    }
+
+    /// True for a directory.
+    pub fn is_dir(&self) -> bool {
+        self.file_type() == FileType::Dir
+    }
+
+    /// `st_mode`: type and permissions.
+    pub fn mode(&self) -> u16 {
+        self.raw.mode
+    }
+
+    /// Size of the data. Unit: bytes. Says nothing about how much of it there is in the image.
+    pub fn size(&self) -> u64 {
+        self.raw.size
+    }
+
+    /// Owner.
+    pub fn uid(&self) -> u32 {
+        self.raw.uid
+    }
+
+    /// Group.
+    pub fn gid(&self) -> u32 {
+        self.raw.gid
+    }
+
+    /// Link count, as stored.
+    pub fn nlink(&self) -> u32 {
+        self.raw.nlink
+    }
+
+    /// Time of the last change of the data, which is the only time there is: seconds since 1970 and nanoseconds.
+    pub fn mtime(&self) -> (i64, u32) {
+        self.mtime
+    }
+
+    /// Major and minor number of a device.
+    pub fn device(&self) -> Option<(u32, u32)> {
+        matches!(self.file_type(), FileType::Char | FileType::Block)
+            .then(|| inode::decode_device(self.raw.u as u32))
+    }
+
+    /// How the data is found.
+    pub fn layout(&self) -> Layout {
+        self.raw.layout
+    }
+
+    /// True if there may be extended attributes.
+    pub fn has_xattrs(&self) -> bool {
+        self.raw.xattr_icount > 0
+    }
+
+    /// Position of the attribute body in the inode's space. Unit: bytes.
+    pub fn xattr_position(&self) -> u64 {
+        // An inode that was read ends inside its space, so this does not overflow.
+        self.pos + self.raw.len() as u64
+    }
+
+    /// Position behind the attributes: inline data, or, once aligned, a table or an index. Unit: bytes.
+    pub fn payload_position(&self) -> u64 {
+        self.xattr_position()
+            .saturating_add(self.raw.xattr_len() as u64)
+    }
+
+    /// True if it has data: a file, a directory or a symlink that is not empty.
+    pub(crate) fn has_data(&self) -> bool {
+        let kind = self.file_type();
+        self.raw.size > 0 && matches!(kind, FileType::File | FileType::Dir | FileType::Symlink)
+    }
+
+    /// As people read it: number and place.
+    pub(crate) fn place(&self) -> impl std::fmt::Display {
+        let space = match self.space() {
+            Space::Image => "",
+            Space::Metabox => "metabox ",
+        };
+        format!("nid {} ({space}byte {:#x})", self.nid, self.pos)
+    }
+}
+
+impl Image {
+    /// The inode with this number.
+    ///
+    /// # Errors
+    /// `Corrupt` if it does not lie inside the image (or the metabox), or breaks a rule; `Unsupported` for a format or
+    /// layout of the future.
+    pub fn inode(&self, nid: Nid) -> Result<Inode> {
+        let sb = self.superblock();
+        let pos = nid
+            .position(sb.block_bits, sb.meta_blkaddr)
+            .ok_or_else(|| {
+                Error::corrupt(
+                    format_args!("nid {nid}"),
+                    "position does not fit in 64 bits",
+                )
+            })?;
+        let space = if nid.in_metabox() {
+            Space::Metabox
+        } else {
+            Space::Image
+        };
+        let place = |e: Error| e.within(format_args!("nid {nid} (byte {pos:#x})"));
+        let bytes = self
+            .bytes_up_to(space, pos, inode::EXTENDED_LEN)
+            .map_err(place)?;
+        let raw = inode::Inode::decode(&bytes).map_err(|e| place(Error::format("", e)))?;
+        let mtime = if raw.extended {
+            (raw.mtime, raw.mtime_nsec)
+        } else {
+            (sb.epoch.wrapping_add(raw.mtime), sb.fixed_nsec)
+        };
+        Ok(Inode {
+            nid,
+            pos,
+            raw,
+            mtime,
+        })
+    }
+}

@@ -1,0 +1,84 @@
+//! From a path to an inode.
+
+use super::image::Image;
+use super::inode::Inode;
+use crate::{Error, Result};
+use tuff_format::inode::FileType;
+
+impl Image {
+    /// The inode at `path`, which starts at the root with or without a slash. Symlinks are not followed, not even on
+    /// the way.
+    ///
+    /// # Errors
+    /// `Usage` if there is no such path, or something on the way is no directory.
+    pub fn resolve(&self, path: &[u8]) -> Result<Inode> {
+        self.walk(path, false)
+    }
+
+    /// As [`resolve`](Self::resolve), but symlinks are followed, as many as
+    /// [`Limits::symlinks`](super::Limits::symlinks) allows. Absolute ones start at the image's root again.
+    ///
+    /// # Errors
+    /// Also `Limit` for a chain of symlinks that is too long.
+    pub fn resolve_following(&self, path: &[u8]) -> Result<Inode> {
+        self.walk(path, true)
+    }
+
+    fn walk(&self, path: &[u8], follow: bool) -> Result<Inode> {
+        let mut here = self.root()?;
+        let mut followed = 0;
+        // What is still to be walked, last part first.
+        let mut todo: Vec<Vec<u8>> = Vec::new();
+        push_parts(path, &mut todo);
+        while let Some(name) = todo.pop() {
+            if !here.is_dir() {
+                return Err(missing(
+                    path,
+                    &name,
+                    "is below something that is no directory",
+                ));
+            }
+            let next = self
+                .lookup(&here, &name)?
+                .ok_or_else(|| missing(path, &name, "does not exist"))?;
+            let next = self.inode(next)?;
+            if !follow || next.file_type() != FileType::Symlink {
+                here = next;
+                continue;
+            }
+            followed += 1;
+            if followed > self.limits().symlinks {
+                return Err(Error::limit(
+                    String::from_utf8_lossy(path),
+                    format_args!(
+                        "more symlinks than the limit symlinks, {}",
+                        self.limits().symlinks
+                    ),
+                ));
+            }
+            let target = self.readlink(&next)?;
+            if target.starts_with(b"/") {
+                here = self.root()?;
+            }
+            push_parts(&target, &mut todo);
+        }
+        Ok(here)
+    }
+}
+
+fn push_parts(path: &[u8], todo: &mut Vec<Vec<u8>>) {
+    let parts = path.split(|b| *b == b'/').rev();
+    todo.extend(
+        parts
+            .filter(|p| !p.is_empty() && *p != b".")
+            .map(<[u8]>::to_vec),
+    );
+}
+
+fn missing(path: &[u8], name: &[u8], what: &str) -> Error {
+    Error::usage(format_args!(
+        "{}: {:?} {what}",
+        String::from_utf8_lossy(path),
+        String::from_utf8_lossy(name)
+    ))
+}
