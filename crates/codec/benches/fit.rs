@@ -1,3 +1,459 @@
-//! How fast each encoder fills clusters, and how well.
+//! How fast each encoder fills clusters, and how well, beside the plain way of using the same library.
+//!
+//! ```text
+//! cargo bench -p tuff-codec --bench fit -- DIR [--mib 16] [--runs 3] [--only zstd:3,lz4hc:9] [--cluster 4096,65536]
+//!                                              [--joined] [--alone]
+//! ```
+//!
+//! DIR may also come from `FIT_DIR`. Files are sampled evenly from the sorted tree, each is compressed on its own
+//! (`--joined`: all as one file; `--alone`: without the plain way, for a profiler), and each output is decoded and compared before its time counts. Times are CPU time of
+//! this thread; the two ways take turns, file by file.
+//!
+//! The plain way: LZ4 and LZ4HC by the library's own fixed-output functions; Zstandard and DEFLATE by doubling, then
+//! halving the bracket until the output is 99.9 % full (below 64 KiB: Zstandard 99.8 %, DEFLATE
+//! 99.6 %); LZMA by liblzma's MicroLZMA encoder
+//! with one stream object. The size is that of an image: every output rounded up to 4 KiB blocks, what does not shrink
+//! stored as a block, a rest of up to a block stored.
+#![allow(unsafe_code, missing_docs, clippy::undocumented_unsafe_blocks)]
 
-fn main() {}
+use std::ffi::{c_char, c_int, c_long, c_void};
+use std::path::{Path, PathBuf};
+
+use libdeflate_sys::{
+    libdeflate_alloc_compressor, libdeflate_compressor, libdeflate_deflate_compress,
+};
+use liblzma_sys as xz;
+use tuff_codec::{Decoder, EncodeFit, EncoderSpec, Fit, Method};
+use zstd_sys as zs;
+
+use lz4_sys as _;
+
+unsafe extern "C" {
+    fn LZ4_compress_destSize(s: *const c_char, d: *mut c_char, n: *mut c_int, room: c_int)
+    -> c_int;
+    fn LZ4_sizeofStateHC() -> c_int;
+    fn LZ4_compress_HC_destSize(
+        state: *mut c_void,
+        s: *const c_char,
+        d: *mut c_char,
+        n: *mut c_int,
+        room: c_int,
+        level: c_int,
+    ) -> c_int;
+    fn clock_gettime(clock: c_int, time: *mut [c_long; 2]) -> c_int;
+}
+
+const BLOCK: usize = 4096;
+
+/// CPU time of this thread. Unit: nanoseconds.
+fn cpu_ns() -> u64 {
+    const CLOCK_THREAD_CPUTIME_ID: c_int = 3;
+    let mut time = [0; 2];
+    // SAFETY: two longs are a timespec on 64-bit Linux.
+    unsafe { clock_gettime(CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time[0] as u64 * 1_000_000_000 + time[1] as u64
+}
+
+/// The plain way, method by method.
+enum Plain {
+    Lz4,
+    Lz4hc(Vec<u64>, i32),
+    Zstd(*mut zs::ZSTD_CCtx, Vec<u8>),
+    Deflate(*mut libdeflate_compressor, Vec<u8>),
+    Lzma(Box<xz::lzma_stream>, Box<xz::lzma_options_lzma>),
+}
+
+struct PlainFit {
+    plain: Plain,
+    window: usize,
+    /// Input bytes that went through a compressor.
+    passed: u64,
+}
+
+// SAFETY: the benchmark has one thread.
+unsafe impl Send for PlainFit {}
+
+impl PlainFit {
+    fn new(spec: &EncoderSpec) -> Self {
+        // SAFETY (all blocks here): constructors without preconditions; plain structures that may be zeroed.
+        let plain = match spec.method {
+            Method::Lz4 => Plain::Lz4,
+            Method::Lz4hc => Plain::Lz4hc(
+                vec![0; unsafe { LZ4_sizeofStateHC() } as usize / 8 + 1],
+                spec.level,
+            ),
+            Method::Zstd => {
+                let context = unsafe { zs::ZSTD_createCCtx() };
+                for (key, value) in [
+                    (zs::ZSTD_cParameter::ZSTD_c_compressionLevel, spec.level),
+                    (
+                        zs::ZSTD_cParameter::ZSTD_c_windowLog,
+                        spec.history().ilog2() as i32,
+                    ),
+                    (zs::ZSTD_cParameter::ZSTD_c_contentSizeFlag, 0),
+                ] {
+                    unsafe { zs::ZSTD_CCtx_setParameter(context, key, value) };
+                }
+                Plain::Zstd(context, vec![])
+            }
+            Method::Deflate => {
+                Plain::Deflate(unsafe { libdeflate_alloc_compressor(spec.level) }, vec![])
+            }
+            Method::Lzma => {
+                let mut options: Box<xz::lzma_options_lzma> =
+                    Box::new(unsafe { std::mem::zeroed() });
+                let preset = if spec.level >= 100 {
+                    (spec.level - 100) as u32 | 1 << 31
+                } else {
+                    spec.level as u32
+                };
+                unsafe { xz::lzma_lzma_preset(&mut *options, preset) };
+                options.dict_size = spec.history() as u32;
+                Plain::Lzma(Box::new(unsafe { std::mem::zeroed() }), options)
+            }
+        };
+        Self {
+            plain,
+            window: spec.window,
+            passed: 0,
+        }
+    }
+}
+
+/// Doubling, then halving.
+fn bisect(
+    src: &[u8],
+    dst: &mut [u8],
+    trial: &mut Vec<u8>,
+    slack: usize,
+    passed: &mut u64,
+    mut compress: impl FnMut(&[u8], &mut [u8]) -> Option<usize>,
+) -> Fit {
+    let room = dst.len();
+    trial.resize(room, 0);
+    let (mut low, mut high, mut size) = (0, src.len() + 1, 0);
+    let mut guess = (2 * room).min(src.len());
+    while high - low > 1 && size + slack < room {
+        *passed += guess as u64;
+        match compress(&src[..guess], trial) {
+            Some(n) => {
+                dst[..n].copy_from_slice(&trial[..n]);
+                (low, size) = (guess, n);
+            }
+            None => high = guess,
+        }
+        guess = if high > src.len() {
+            (2 * low).clamp(1, src.len())
+        } else {
+            low + (high - low) / 2
+        };
+        if guess == low {
+            break;
+        }
+    }
+    Fit {
+        consumed: low,
+        written: size,
+    }
+}
+
+impl EncodeFit for PlainFit {
+    fn reset(&mut self) {}
+
+    fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
+        let src = &input[at..input.len().min(at + self.window)];
+        let (from, to, room) = (
+            src.as_ptr().cast(),
+            dst.as_mut_ptr().cast(),
+            dst.len() as c_int,
+        );
+        let mut n = src.len() as c_int;
+        // SAFETY (all blocks here): live objects of the library, slices with their own lengths.
+        let fit = match &mut self.plain {
+            Plain::Lz4 => {
+                let written = unsafe { LZ4_compress_destSize(from, to, &mut n, room) };
+                Fit {
+                    consumed: n as usize,
+                    written: written as usize,
+                }
+            }
+            Plain::Lz4hc(state, level) => {
+                let state = state.as_mut_ptr().cast();
+                let written =
+                    unsafe { LZ4_compress_HC_destSize(state, from, to, &mut n, room, *level) };
+                Fit {
+                    consumed: n as usize,
+                    written: written as usize,
+                }
+            }
+            Plain::Zstd(context, trial) => {
+                let context = *context;
+                let slack = if dst.len() < 1 << 16 {
+                    dst.len() / 512
+                } else {
+                    dst.len() / 1024
+                };
+                return bisect(src, dst, trial, slack, &mut self.passed, |src, out| {
+                    let (from, to) = (src.as_ptr().cast(), out.as_mut_ptr().cast());
+                    let n = unsafe { zs::ZSTD_compress2(context, to, out.len(), from, src.len()) };
+                    (unsafe { zs::ZSTD_isError(n) } == 0).then_some(n)
+                });
+            }
+            Plain::Deflate(context, trial) => {
+                let context = *context;
+                let slack = if dst.len() < 1 << 16 {
+                    dst.len() / 256
+                } else {
+                    dst.len() / 1024
+                };
+                return bisect(src, dst, trial, slack, &mut self.passed, |src, out| {
+                    let (from, to) = (src.as_ptr().cast(), out.as_mut_ptr().cast());
+                    let n = unsafe {
+                        libdeflate_deflate_compress(context, from, src.len(), to, out.len())
+                    };
+                    (n > 0).then_some(n)
+                });
+            }
+            Plain::Lzma(stream, options) => {
+                unsafe { xz::lzma_microlzma_encoder(&mut **stream, &**options) };
+                stream.next_in = src.as_ptr();
+                stream.avail_in = src.len();
+                stream.next_out = dst.as_mut_ptr();
+                stream.avail_out = dst.len();
+                unsafe { xz::lzma_code(&mut **stream, xz::LZMA_FINISH) };
+                Fit {
+                    consumed: stream.total_in as usize,
+                    written: stream.total_out as usize,
+                }
+            }
+        };
+        self.passed += fit.consumed as u64;
+        fit
+    }
+
+    fn window(&self) -> usize {
+        self.window
+    }
+}
+
+/// What one encoder did with all files.
+#[derive(Default)]
+struct Tally {
+    /// Per run. Unit: nanoseconds.
+    ns: Vec<u64>,
+    /// In an image. Unit: bytes.
+    size: u64,
+    /// Input and output of the clusters that input did not end.
+    full: (u64, u64, u64),
+}
+
+/// Encodes one file as a builder would; adds its time to the last run, and its size when `sizes`.
+fn one_file(
+    encoder: &mut dyn EncodeFit,
+    spec: &EncoderSpec,
+    input: &[u8],
+    decoder: &mut Decoder,
+    sizes: bool,
+    tally: &mut Tally,
+) {
+    let mut arena = vec![0; input.len() + 2 * spec.cluster];
+    let mut fits = Vec::with_capacity(input.len() / BLOCK + 1);
+    let start = cpu_ns();
+    let (mut at, mut out) = (0, 0);
+    encoder.reset();
+    while input.len() - at > BLOCK {
+        let fit = encoder.fit(input, at, &mut arena[out..out + spec.cluster]);
+        if fit.consumed <= fit.written.next_multiple_of(BLOCK) {
+            // As many blocks as the cluster would have held.
+            let consumed = (fit.consumed / BLOCK * BLOCK).max(BLOCK);
+            fits.push(Fit {
+                consumed,
+                written: 0,
+            });
+            at += consumed;
+        } else {
+            fits.push(fit);
+            at += fit.consumed;
+            out += fit.written;
+        }
+    }
+    *tally.ns.last_mut().expect("a run has begun") += cpu_ns() - start;
+
+    let (mut at, mut out) = (0, 0);
+    let mut back = Vec::new();
+    for fit in fits {
+        if fit.written > 0 {
+            back.resize(fit.consumed, 0);
+            let src = &arena[out..out + fit.written];
+            decoder
+                .decode(spec.method.algorithm(), src, &mut back)
+                .expect("output decodes");
+            assert!(
+                back[..] == input[at..at + fit.consumed],
+                "output decodes to its input"
+            );
+            out += fit.written;
+        }
+        at += fit.consumed;
+        if sizes {
+            tally.size += if fit.written == 0 {
+                fit.consumed
+            } else {
+                fit.written.next_multiple_of(BLOCK)
+            } as u64;
+            if fit.written > 0 && at < input.len() {
+                tally.full.0 += fit.consumed as u64;
+                tally.full.1 += fit.written as u64;
+                tally.full.2 += spec.cluster as u64;
+            }
+        }
+    }
+    if sizes && at < input.len() {
+        tally.size += BLOCK as u64;
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn walk(dir: &Path, files: &mut Vec<(PathBuf, u64)>) {
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let Ok(kind) = entry.file_type() else {
+            continue;
+        };
+        if kind.is_dir() {
+            walk(&entry.path(), files);
+        } else if kind.is_file() {
+            let len = entry.metadata().map_or(0, |meta| meta.len());
+            if len > 0 {
+                files.push((entry.path(), len));
+            }
+        }
+    }
+}
+
+/// Files from all over the tree, together about `budget` bytes; none gives more than a quarter of it.
+fn sample(dir: &Path, budget: u64) -> Vec<Vec<u8>> {
+    let mut files = Vec::new();
+    walk(dir, &mut files);
+    files.sort();
+    let cap = (budget / 4).min(8 << 20);
+    let total: u64 = files.iter().map(|(_, len)| len.min(&cap)).sum();
+    // Every so-manieth file, whatever its size: the sample has the tree's mix of small and large files.
+    let step = (total as f64 / budget as f64).max(1.0);
+    let mut taken = Vec::new();
+    let mut due = step / 2.0;
+    for (i, (path, _)) in files.iter().enumerate() {
+        if i as f64 >= due {
+            due += step;
+            if let Ok(mut data) = std::fs::read(path) {
+                data.truncate(cap as usize);
+                taken.push(data);
+            }
+        }
+    }
+    taken
+}
+
+fn main() {
+    let mut dir = std::env::var("FIT_DIR").ok();
+    let (mut mib, mut runs, mut joined, mut alone) = (16, 3, false, false);
+    let mut only =
+        "lz4:1,lz4:2,lz4hc:9,lz4hc:12,zstd:3,zstd:9,zstd:15,deflate:6,lzma:1,lzma:6".to_owned();
+    let mut clusters = "4096,65536".to_owned();
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().expect("a value follows the option");
+        match &*arg {
+            "--bench" => {}
+            "--mib" => mib = value().parse().expect("a number"),
+            "--runs" => runs = value().parse().expect("a number"),
+            "--only" => only = value(),
+            "--cluster" => clusters = value(),
+            "--joined" => joined = true,
+            "--alone" => alone = true,
+            _ => dir = Some(arg),
+        }
+    }
+    let Some(dir) = dir else {
+        println!("no directory given: fit DIR, or FIT_DIR");
+        return;
+    };
+    let mut files = sample(Path::new(&dir), mib << 20);
+    if joined {
+        files = vec![files.concat()];
+    }
+    let total: usize = files.iter().map(Vec::len).sum();
+    println!(
+        "{dir}: {} files, {:.1} MB, {runs} runs",
+        files.len(),
+        total as f64 / 1e6
+    );
+    println!(
+        "{:<22} {:>8} {:>8} {:>7}  {:>7} {:>7}  {:>6} {:>6} {:>6}",
+        "", "plain", "ours", "speed", "size", "full", "passes", "fill", "fill"
+    );
+    println!(
+        "{:<22} {:>8} {:>8} {:>7}  {:>7} {:>7}  {:>6} {:>6} {:>6}",
+        "", "MB/s", "MB/s", "ratio", "%", "%", "plain", "plain", "ours"
+    );
+    let mut decoder = Decoder::new();
+    for name in only.split(',') {
+        let (method, level) = name.split_once(':').unwrap_or((name, ""));
+        let method = Method::from_name(method).expect("a method");
+        let level = level.parse().unwrap_or(method.default_level());
+        for cluster in clusters.split(',') {
+            let cluster = cluster.parse().expect("a number");
+            let spec = EncoderSpec::new(method, cluster).with_level(level);
+            let mut plain = PlainFit::new(&spec);
+            let mut ours = spec.build().expect("the settings are good");
+            let (mut a, mut b) = (Tally::default(), Tally::default());
+            for run in 0..runs {
+                a.ns.push(0);
+                b.ns.push(0);
+                for (i, file) in files.iter().enumerate() {
+                    if (i + run) % 2 == 0 && !alone {
+                        one_file(&mut plain, &spec, file, &mut decoder, run == 0, &mut a);
+                    }
+                    one_file(&mut *ours, &spec, file, &mut decoder, run == 0, &mut b);
+                    if (i + run) % 2 == 1 && !alone {
+                        one_file(&mut plain, &spec, file, &mut decoder, run == 0, &mut a);
+                    }
+                }
+            }
+            let speed = |tally: &Tally| {
+                median(
+                    tally
+                        .ns
+                        .iter()
+                        .map(|&ns| total as f64 * 1e3 / ns as f64)
+                        .collect(),
+                )
+            };
+            let ratios =
+                a.ns.iter()
+                    .zip(&b.ns)
+                    .map(|(&a, &b)| a as f64 / b as f64)
+                    .collect();
+            let ratio = |tally: &Tally| tally.full.1 as f64 / tally.full.0 as f64;
+            let fill = |tally: &Tally| 100.0 * tally.full.1 as f64 / tally.full.2 as f64;
+            println!(
+                "{:<22} {:>8.1} {:>8.1} {:>6.2}x  {:>+7.2} {:>+7.2}  {:>6.2} {:>6.2} {:>6.2}",
+                format!("{method}:{level} {cluster}"),
+                speed(&a),
+                speed(&b),
+                median(ratios),
+                100.0 * (b.size as f64 / a.size as f64 - 1.0),
+                100.0 * (ratio(&b) / ratio(&a) - 1.0),
+                plain.passed as f64 / runs as f64 / total as f64,
+                fill(&a),
+                fill(&b),
+            );
+        }
+    }
+}

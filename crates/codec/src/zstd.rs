@@ -13,9 +13,13 @@ use zstd_sys::{
     ZSTD_freeDCtx, ZSTD_getFrameHeader, ZSTD_isError, ZSTD_nextSrcSizeToDecompress,
 };
 
-use crate::lz4::piece;
-use crate::search::Search;
-use crate::{EncodeFit, EncoderSpec, Fit};
+mod bits;
+mod block;
+mod fit;
+mod fse;
+mod huffman;
+
+pub(crate) use fit::Zstd;
 
 /// The largest window that a frame may ask for, unless it is a single segment. Unit: bytes.
 const WINDOW: u64 = 1 << 20;
@@ -55,6 +59,10 @@ impl Compressor {
         Some(this)
     }
 
+    fn as_ptr(&mut self) -> *mut ZSTD_CCtx {
+        self.0.as_ptr()
+    }
+
     pub(crate) fn set(&self, parameter: ZSTD_cParameter, value: c_int) -> Option<()> {
         // SAFETY: the context is alive; the function checks the value.
         good(unsafe { ZSTD_CCtx_setParameter(self.0.as_ptr(), parameter, value) }).map(|_| ())
@@ -79,41 +87,6 @@ impl Compressor {
 pub(crate) fn good(n: usize) -> Option<usize> {
     // SAFETY: no preconditions.
     (unsafe { ZSTD_isError(n) } == 0).then_some(n)
-}
-
-/// The encoder.
-pub(crate) struct Zstd {
-    context: Compressor,
-    search: Search,
-    window: usize,
-}
-
-impl Zstd {
-    pub(crate) fn new(spec: &EncoderSpec) -> Option<Self> {
-        Some(Self {
-            context: Compressor::new(spec.level, spec.history().ilog2())?,
-            search: Search::new(spec.cluster),
-            window: spec.window,
-        })
-    }
-}
-
-impl EncodeFit for Zstd {
-    fn reset(&mut self) {
-        self.search.reset();
-    }
-
-    fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
-        let src = piece(input, at, self.window);
-        let context = &mut self.context;
-        self.search.run(src.len(), dst, |len, out| {
-            context.compress(&src[..len], out)
-        })
-    }
-
-    fn window(&self) -> usize {
-        self.window
-    }
 }
 
 /// A decompression context of the C library, and a buffer for prefixes.

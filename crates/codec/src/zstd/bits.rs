@@ -1,0 +1,128 @@
+//! Bits, low ones first, into a byte buffer; and logarithms for prices.
+
+/// Writes bits into a buffer.
+pub(super) struct BitWriter<'a> {
+    out: &'a mut [u8],
+    pos: usize,
+    bits: u64,
+    count: u32,
+}
+
+impl<'a> BitWriter<'a> {
+    /// Starts at `pos` in `out`, which needs eight bytes more than what will be written.
+    pub(super) fn new(out: &'a mut [u8], pos: usize) -> Self {
+        Self {
+            out,
+            pos,
+            bits: 0,
+            count: 0,
+        }
+    }
+
+    /// Adds the lowest `n` bits of `value`. At most 56 bits may be added between two calls of `flush`.
+    #[inline(always)]
+    pub(super) fn add(&mut self, value: u64, n: u32) {
+        self.bits |= (value & ((1 << n) - 1)) << self.count;
+        self.count += n;
+    }
+
+    /// As `add`, for a value that has no bits above the lowest `n`.
+    #[inline(always)]
+    pub(super) fn add_clean(&mut self, value: u64, n: u32) {
+        self.bits |= value << self.count;
+        self.count += n;
+    }
+
+    /// Moves whole bytes to the buffer.
+    #[inline(always)]
+    pub(super) fn flush(&mut self) {
+        self.out[self.pos..self.pos + 8].copy_from_slice(&self.bits.to_le_bytes());
+        let bytes = self.count / 8;
+        self.pos += bytes as usize;
+        self.bits >>= bytes * 8;
+        self.count &= 7;
+    }
+
+    /// Ends with a one bit, which tells a reader that starts from the end where the bits begin. Returns the position
+    /// behind the last byte.
+    pub(super) fn close(mut self) -> usize {
+        self.add(1, 1);
+        self.finish()
+    }
+
+    /// Ends with zero bits. Returns the position behind the last byte.
+    pub(super) fn finish(mut self) -> usize {
+        self.flush();
+        self.pos + usize::from(self.count > 0)
+    }
+}
+
+/// One bit in the unit of prices.
+pub(super) const BIT: u64 = 1 << 12;
+
+/// Mantissas of `log2`.
+const STEPS: usize = 1 << 10;
+
+/// `log2(1 + i / STEPS)`. Unit: 1 / BIT.
+static LOG2: [u16; STEPS] = log2_table();
+
+const fn log2_table() -> [u16; STEPS] {
+    let mut table = [0; STEPS];
+    let mut i = 0;
+    while i < STEPS {
+        // Squaring a number in [1, 2) shows its logarithm bit by bit.
+        let mut x = ((STEPS + i) as u128) << 50;
+        let mut log = 0u16;
+        let mut bit = 0;
+        while bit < 12 {
+            x = (x * x) >> 60;
+            log <<= 1;
+            if x >= 2 << 60 {
+                x >>= 1;
+                log |= 1;
+            }
+            bit += 1;
+        }
+        table[i] = log;
+        i += 1;
+    }
+    table
+}
+
+/// `log2` of a number that is not zero. Unit: 1 / BIT. Whole numbers all the way, so that every machine agrees.
+#[inline]
+pub(super) fn log2(n: u32) -> u64 {
+    let high = n.ilog2();
+    let mantissa = if high >= 10 {
+        n >> (high - 10)
+    } else {
+        n << (10 - high)
+    } as usize
+        & (STEPS - 1);
+    u64::from(high) * BIT + u64::from(LOG2[mantissa])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logarithms_are_near() {
+        for n in 1..200_000u32 {
+            let exact = f64::from(n).log2() * BIT as f64;
+            assert!((log2(n) as f64 - exact).abs() < 8.0, "{n}");
+        }
+    }
+
+    #[test]
+    fn bits_lie_low_first() {
+        let mut out = [0; 16];
+        let mut bits = BitWriter::new(&mut out, 1);
+        bits.add(0b101, 3);
+        bits.add(0xff, 4);
+        bits.flush();
+        bits.add(0b1_0110, 5);
+        assert_eq!(bits.close(), 3);
+        assert_eq!(out[..4], [0, 0b0111_1101, 0b1_1011, 0]);
+    }
+}

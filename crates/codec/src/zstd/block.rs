@@ -1,0 +1,804 @@
+//! One block: from literals and sequences to bytes, in two steps.
+//!
+//! [`Coder::plan`] needs only counts: it chooses codes and tables and says how large the block will be, to within a few
+//! bytes. [`Coder::emit`] writes it. A search for what fits plans several times and writes once.
+//!
+//! Source: RFC 8878, section 3.1.1.3.
+
+use super::bits::{BIT, BitWriter, log2};
+use super::fse::{Counts, SYMBOLS, Table};
+use super::huffman::Code;
+
+/// Literals followed by a match.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seq {
+    /// Literals before the match.
+    pub(super) literals: u32,
+    /// Bytes that the match copies, at least 3.
+    pub(super) matched: u32,
+    /// How far the match reaches back; as found, not as coded.
+    pub(super) offset: u32,
+    /// The offset as it is coded: 1 to 3 for a repeated one, or the offset and three.
+    pub(super) value: u32,
+    /// Codes of the literal length, the offset and the match length.
+    codes: [u8; 3],
+}
+
+impl Seq {
+    /// A sequence whose offset is still to be coded by [`Repeats`].
+    pub(super) fn new(literals: u32, matched: u32, offset: u32) -> Self {
+        Self {
+            literals,
+            matched,
+            offset,
+            value: 0,
+            codes: [0; 3],
+        }
+    }
+
+    /// Sets the coded offset, and with it all codes.
+    #[inline(always)]
+    fn coded(&mut self, value: u32) {
+        self.value = value;
+        let literals = match self.literals {
+            n @ ..64 => LITERALS_CODE[n as usize],
+            n => n.ilog2() as u8 + 19,
+        };
+        let matched = match self.matched - 3 {
+            n @ ..128 => MATCHED_CODE[n as usize],
+            n => n.ilog2() as u8 + 36,
+        };
+        // The offset's code is also the number of its extra bits.
+        self.codes = [literals, value.ilog2() as u8, matched];
+    }
+}
+
+/// Extra bits of each literal length code.
+const LITERALS_BITS: [u8; 36] = [
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 3, 4, 6, 7, 8, 9, 10, 11,
+    12, 13, 14, 15, 16,
+];
+
+/// Extra bits of each match length code.
+const MATCHED_BITS: [u8; 53] = [
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    1, 1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
+];
+
+static LITERALS_CODE: [u8; 64] = small_codes(&LITERALS_BITS);
+static MATCHED_CODE: [u8; 128] = small_codes(&MATCHED_BITS);
+
+/// The code of each small value: code after code covers 2^bits values.
+const fn small_codes<const N: usize, const M: usize>(bits: &[u8; M]) -> [u8; N] {
+    let mut table = [0; N];
+    let (mut value, mut code) = (0, 0);
+    while value < N {
+        let mut n = 1 << bits[code];
+        while n > 0 && value < N {
+            table[value] = code as u8;
+            value += 1;
+            n -= 1;
+        }
+        code += 1;
+    }
+    table
+}
+
+/// The three kinds of codes that a sequence has, in the order in which their tables are written.
+const LITERALS: usize = 0;
+const OFFSET: usize = 1;
+const MATCHED: usize = 2;
+
+/// The largest table of each kind has 2^log cells.
+const LOG_MAX: [u32; 3] = [9, 8, 9];
+
+/// The distributions that need no description.
+static FIXED: [Counts; 3] = [
+    Counts::fixed(
+        &[
+            4, 3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 2, 1, 1,
+            1, 1, 1, -1, -1, -1, -1,
+        ],
+        6,
+    ),
+    Counts::fixed(
+        &[
+            1, 1, 1, 1, 1, 1, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1,
+            -1,
+        ],
+        5,
+    ),
+    Counts::fixed(
+        &[
+            1, 4, 3, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+            1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1,
+        ],
+        6,
+    ),
+];
+
+/// What a block holds, counted.
+#[derive(Clone)]
+pub(super) struct Stats {
+    literals: [u32; 256],
+    literal_count: u32,
+    codes: [[u32; SYMBOLS]; 3],
+    seqs: u32,
+    /// Bits that follow the codes.
+    extra: u64,
+    /// Bytes that the block decodes to.
+    pub(super) content: usize,
+}
+
+impl Stats {
+    pub(super) fn new() -> Self {
+        Self {
+            literals: [0; 256],
+            literal_count: 0,
+            codes: [[0; SYMBOLS]; 3],
+            seqs: 0,
+            extra: 0,
+            content: 0,
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::new();
+    }
+
+    /// Counts literals in.
+    #[inline]
+    pub(super) fn add_literals(&mut self, literals: &[u8]) {
+        count(&mut self.literals, literals);
+        self.literal_count += literals.len() as u32;
+        self.content += literals.len();
+    }
+
+    /// Counts the last literal out.
+    fn drop_literal(&mut self, byte: u8) {
+        self.literals[usize::from(byte)] -= 1;
+        self.literal_count -= 1;
+        self.content -= 1;
+    }
+
+    /// Counts a sequence in, all but its literals.
+    #[inline]
+    pub(super) fn add_match(&mut self, seq: Seq) {
+        let (literals, offset, matched) =
+            (seq.codes[LITERALS], seq.codes[OFFSET], seq.codes[MATCHED]);
+        self.codes[LITERALS][usize::from(literals)] += 1;
+        self.codes[OFFSET][usize::from(offset)] += 1;
+        self.codes[MATCHED][usize::from(matched)] += 1;
+        self.extra += extra(literals, offset, matched);
+        self.seqs += 1;
+        self.content += seq.matched as usize;
+    }
+
+    fn drop_match(&mut self, seq: Seq) {
+        let (literals, offset, matched) =
+            (seq.codes[LITERALS], seq.codes[OFFSET], seq.codes[MATCHED]);
+        self.codes[LITERALS][usize::from(literals)] -= 1;
+        self.codes[OFFSET][usize::from(offset)] -= 1;
+        self.codes[MATCHED][usize::from(matched)] -= 1;
+        self.extra -= extra(literals, offset, matched);
+        self.seqs -= 1;
+        self.content -= seq.matched as usize;
+    }
+
+    /// Adds what another block holds.
+    pub(super) fn merge(&mut self, other: &Stats) {
+        for (a, b) in self.literals.iter_mut().zip(&other.literals) {
+            *a += b;
+        }
+        for (a, b) in self
+            .codes
+            .as_flattened_mut()
+            .iter_mut()
+            .zip(other.codes.as_flattened())
+        {
+            *a += b;
+        }
+        self.literal_count += other.literal_count;
+        self.seqs += other.seqs;
+        self.extra += other.extra;
+        self.content += other.content;
+    }
+
+    /// About how many bits a block of this takes, its own tables included: entropy, and a guess for the tables.
+    pub(super) fn estimate(&self) -> u64 {
+        let (bits, used) = entropy(&self.literals, self.literal_count);
+        let raw = u64::from(self.literal_count) * 8 * BIT;
+        let mut sum = raw.min(bits + bits / 128 + (80 + used * 3) * BIT);
+        for codes in &self.codes {
+            let (bits, used) = entropy(codes, self.seqs);
+            sum += bits + (20 + used * 3) * BIT;
+        }
+        sum / BIT + self.extra + 64
+    }
+}
+
+/// Counts bytes. Equal bytes in a row would wait for each other, so that four tables take turns.
+fn count(counts: &mut [u32; 256], bytes: &[u8]) {
+    if bytes.len() < 512 {
+        for &byte in bytes {
+            counts[usize::from(byte)] += 1;
+        }
+        return;
+    }
+    let mut tables = [[0u32; 256]; 4];
+    let chunks = bytes.chunks_exact(8);
+    for &byte in chunks.remainder() {
+        counts[usize::from(byte)] += 1;
+    }
+    for eight in chunks {
+        for (i, &byte) in eight.iter().enumerate() {
+            tables[i % 4][usize::from(byte)] += 1;
+        }
+    }
+    for (symbol, n) in counts.iter_mut().enumerate() {
+        *n += tables[0][symbol] + tables[1][symbol] + tables[2][symbol] + tables[3][symbol];
+    }
+}
+
+/// Extra bits of a sequence.
+#[inline(always)]
+fn extra(literals: u8, offset: u8, matched: u8) -> u64 {
+    u64::from(LITERALS_BITS[usize::from(literals)] + MATCHED_BITS[usize::from(matched)] + offset)
+}
+
+/// Entropy of all occurrences together, and how many symbols there are. Unit: 1 / BIT.
+fn entropy(counts: &[u32], total: u32) -> (u64, u64) {
+    if total == 0 {
+        return (0, 0);
+    }
+    let (mut sum, mut used) = (0, 0);
+    for &n in counts {
+        if n > 0 {
+            sum += u64::from(n) * log2(n);
+            used += 1;
+        }
+    }
+    ((u64::from(total) * log2(total)).saturating_sub(sum), used)
+}
+
+/// How the literals of a block are written.
+#[allow(clippy::large_enum_variant)] // lives on the stack, one or two at a time
+enum Literals {
+    Raw,
+    Single(u8),
+    Coded(Code),
+    /// With the code of the block before.
+    Again,
+}
+
+/// How the codes of one kind are written.
+#[derive(Clone)]
+enum Mode {
+    Fixed,
+    Single(u8),
+    Described(Counts),
+    /// With the table of the block before.
+    Again,
+}
+
+/// All choices for one block.
+pub(super) struct Plan {
+    literals: Literals,
+    modes: [Mode; 3],
+    /// Size of the block without its header, to within a few bytes. Unit: bytes.
+    pub(super) size: usize,
+}
+
+/// What one more or one less would cost, by the codes of a plan. Unit: 1 / BIT.
+pub(super) struct Prices {
+    literals: [u32; 256],
+    codes: [[u32; SYMBOLS]; 3],
+}
+
+impl Prices {
+    fn of(&self, seq: Seq) -> u64 {
+        let (literals, offset, matched) =
+            (seq.codes[LITERALS], seq.codes[OFFSET], seq.codes[MATCHED]);
+        u64::from(
+            self.codes[LITERALS][usize::from(literals)]
+                + self.codes[OFFSET][usize::from(offset)]
+                + self.codes[MATCHED][usize::from(matched)],
+        ) + extra(literals, offset, matched) * BIT
+    }
+}
+
+/// Where a block ends within a parse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// Sequences before the end.
+    pub(super) seqs: usize,
+    /// Literals of the next sequence that belong to the block, too.
+    pub(super) tail: usize,
+    /// Literals before the end, all in all.
+    pub(super) literals: usize,
+}
+
+impl Cut {
+    /// Where a parse begins.
+    pub(super) const START: Cut = Cut {
+        seqs: 0,
+        tail: 0,
+        literals: 0,
+    };
+}
+
+/// Moves the end of a block back until `excess` is saved (1 / BIT), but not before `start`.
+pub(super) fn shrink(
+    stats: &mut Stats,
+    cut: &mut Cut,
+    start: Cut,
+    seqs: &[Seq],
+    literals: &[u8],
+    prices: &Prices,
+    mut excess: u64,
+) {
+    while excess > 0 {
+        let saved;
+        if cut.tail > 0 {
+            cut.tail -= 1;
+            cut.literals -= 1;
+            let byte = literals[cut.literals];
+            stats.drop_literal(byte);
+            saved = u64::from(prices.literals[usize::from(byte)]);
+        } else if cut.seqs > start.seqs {
+            cut.seqs -= 1;
+            let seq = seqs[cut.seqs];
+            stats.drop_match(seq);
+            cut.tail = seq.literals as usize;
+            saved = prices.of(seq);
+        } else {
+            return;
+        }
+        excess = excess.saturating_sub(saved);
+    }
+}
+
+/// Moves the end of a block forward as long as `spare` lasts (1 / BIT) and the block holds at most `most` bytes.
+pub(super) fn grow(
+    stats: &mut Stats,
+    cut: &mut Cut,
+    seqs: &[Seq],
+    literals: &[u8],
+    prices: &Prices,
+    mut spare: u64,
+    most: usize,
+) {
+    loop {
+        let seq = seqs.get(cut.seqs).copied();
+        let cost;
+        if seq.is_none_or(|seq| cut.tail < seq.literals as usize) {
+            let Some(&byte) = literals.get(cut.literals) else {
+                return;
+            };
+            cost = u64::from(prices.literals[usize::from(byte)]);
+            if cost > spare || stats.content == most {
+                return;
+            }
+            stats.add_literals(&[byte]);
+            cut.tail += 1;
+            cut.literals += 1;
+        } else if let Some(seq) = seq {
+            cost = prices.of(seq);
+            if cost > spare || stats.content + seq.matched as usize > most {
+                return;
+            }
+            stats.add_match(seq);
+            cut.tail = 0;
+            cut.seqs += 1;
+        } else {
+            return;
+        }
+        spare -= cost;
+    }
+}
+
+/// Turns offsets into what is coded for them.
+#[derive(Clone, Copy)]
+pub(super) struct Repeats([u32; 3]);
+
+impl Repeats {
+    pub(super) const START: Repeats = Repeats([1, 4, 8]);
+
+    /// Sets the value that codes the sequence's offset.
+    #[inline(always)]
+    pub(super) fn code(&mut self, seq: &mut Seq) {
+        let [a, b, c] = self.0;
+        let offset = seq.offset;
+        let value;
+        if seq.literals > 0 {
+            if offset == a {
+                value = 1;
+            } else if offset == b {
+                value = 2;
+                self.0 = [b, a, c];
+            } else {
+                value = if offset == c { 3 } else { offset + 3 };
+                self.0 = [offset, a, b];
+            }
+        } else if offset == b {
+            value = 1;
+            self.0 = [b, a, c];
+        } else {
+            value = if offset == c {
+                2
+            } else if offset == a - 1 {
+                3
+            } else {
+                offset + 3
+            };
+            self.0 = [offset, a, b];
+        }
+        seq.coded(value);
+    }
+}
+
+/// Writes blocks; knows the tables of the blocks before.
+pub(super) struct Coder {
+    code: Option<Code>,
+    shares: [Option<Counts>; 3],
+    tables: [Box<Table>; 3],
+}
+
+impl Coder {
+    pub(super) fn new() -> Self {
+        Self {
+            code: None,
+            shares: [const { None }; 3],
+            tables: std::array::from_fn(|_| Box::new(Table::new())),
+        }
+    }
+
+    /// Starts a frame.
+    pub(super) fn reset(&mut self) {
+        self.code = None;
+        self.shares = [const { None }; 3];
+    }
+
+    /// Chooses codes and tables.
+    pub(super) fn plan(&self, stats: &Stats) -> Plan {
+        let (literals, mut size) = self.plan_literals(stats);
+        size += match stats.seqs {
+            0 => 1,
+            1..128 => 2,
+            128..0x7f00 => 3,
+            _ => 4,
+        };
+        let mut modes = [const { Mode::Fixed }; 3];
+        if stats.seqs > 0 {
+            let mut bits = stats.extra * BIT;
+            for (kind, slot) in modes.iter_mut().enumerate() {
+                let (mode, price) = self.plan_codes(kind, &stats.codes[kind], stats.seqs);
+                *slot = mode;
+                bits += price;
+            }
+            size += (bits / BIT / 8) as usize + 1;
+        }
+        Plan {
+            literals,
+            modes,
+            size,
+        }
+    }
+
+    /// How to write the literals, and how many bytes that takes.
+    fn plan_literals(&self, stats: &Stats) -> (Literals, usize) {
+        let n = stats.literal_count as usize;
+        let header = match n {
+            ..32 => 1,
+            32..4096 => 2,
+            _ => 3,
+        };
+        let raw = header + n;
+        if n < 8 {
+            return (Literals::Raw, raw);
+        }
+        if let Some(byte) = stats.literals.iter().position(|&count| count as usize == n) {
+            return (Literals::Single(byte as u8), header + 1);
+        }
+        let header = match n {
+            ..1024 => 3,
+            1024..16384 => 4,
+            _ => 5,
+        };
+        // Four streams have three lengths, and each wastes half a byte and its mark.
+        let streams = if n < SINGLE_STREAM { 1 } else { 6 + 3 };
+        let total = |bits: u64| header + streams + bits.div_ceil(8) as usize;
+        let again = self
+            .code
+            .as_ref()
+            .and_then(|code| code.price(&stats.literals))
+            .map(total);
+        let code = Code::new(&stats.literals, stats.literal_count);
+        let coded = code.and_then(|code| {
+            code.price(&stats.literals)
+                .map(|bits| (total(bits) + code.description().len(), code))
+        });
+        match (again, coded) {
+            (Some(again), coded)
+                if again < raw && coded.as_ref().is_none_or(|(coded, _)| again <= *coded) =>
+            {
+                (Literals::Again, again)
+            }
+            (_, Some((coded, code))) if coded < raw => (Literals::Coded(code), coded),
+            _ => (Literals::Raw, raw),
+        }
+    }
+
+    /// How to write the codes of one kind, and the price of table and codes.
+    fn plan_codes(&self, kind: usize, counts: &[u32; SYMBOLS], total: u32) -> (Mode, u64) {
+        if let Some(symbol) = counts.iter().position(|&n| n == total) {
+            // The fixed table needs no byte for the symbol; for very few sequences it is the cheaper one.
+            return match FIXED[kind].price(counts) {
+                Some(fixed) if fixed < 8 * BIT => (Mode::Fixed, fixed),
+                _ => (Mode::Single(symbol as u8), 8 * BIT),
+            };
+        }
+        // The last state is written whole, and the first symbol is free.
+        let ends = |counts: &Counts| u64::from(counts.log) * BIT / 2;
+        let mut best = (
+            Mode::Fixed,
+            FIXED[kind]
+                .price(counts)
+                .map_or(u64::MAX, |price| price + ends(&FIXED[kind])),
+        );
+        if let Some(shares) = &self.shares[kind]
+            && let Some(price) = shares.price(counts)
+            && price + ends(shares) < best.1
+        {
+            best = (Mode::Again, price + ends(shares));
+        }
+        if total > 8 || best.1 == u64::MAX {
+            let shares = Counts::normalise(counts, total, LOG_MAX[kind]);
+            let mut buffer = [0; 128];
+            let described = shares.describe(&mut buffer, 0) as u64 * 8 * BIT;
+            // present: every symbol that occurs has a share
+            let price = shares.price(counts).unwrap_or(u64::MAX / 2) + described + ends(&shares);
+            if price < best.1 {
+                best = (Mode::Described(shares), price);
+            }
+        }
+        best
+    }
+
+    /// What each symbol costs in a plan; a symbol that does not occur in it costs a little more than any other.
+    pub(super) fn prices(&self, plan: &Plan) -> Prices {
+        let bit = BIT as u32;
+        let literals = match &plan.literals {
+            Literals::Coded(code) => code
+                .lengths()
+                .map(|length| if length == 0 { 11 } else { length } * bit),
+            // present: the plan says that there is a code
+            Literals::Again => self.code.as_ref().map_or([8 * bit; 256], |code| {
+                code.lengths()
+                    .map(|length| if length == 0 { 11 } else { length } * bit)
+            }),
+            Literals::Raw => [8 * bit; 256],
+            Literals::Single(_) => [bit; 256],
+        };
+        let mut codes = [[10 * bit; SYMBOLS]; 3];
+        for (kind, codes) in codes.iter_mut().enumerate() {
+            let shares = match &plan.modes[kind] {
+                Mode::Fixed => &FIXED[kind],
+                Mode::Single(symbol) => {
+                    codes[usize::from(*symbol)] = 0;
+                    continue;
+                }
+                Mode::Described(shares) => shares,
+                Mode::Again => match &self.shares[kind] {
+                    Some(shares) => shares,
+                    None => continue,
+                },
+            };
+            for (price, &share) in codes.iter_mut().zip(&shares.norm) {
+                if share != 0 {
+                    *price = shares.log * bit - log2(u32::from(share.unsigned_abs())) as u32;
+                }
+            }
+        }
+        Prices { literals, codes }
+    }
+
+    /// Writes a block's content, which has to be what was counted for the plan. `out` has room for the planned size
+    /// and an eighth and 64 bytes more. Returns the position behind the content.
+    pub(super) fn emit(
+        &mut self,
+        plan: &Plan,
+        seqs: &[Seq],
+        literals: &[u8],
+        out: &mut [u8],
+        pos: usize,
+    ) -> usize {
+        let pos = self.emit_literals(&plan.literals, literals, out, pos);
+        self.emit_seqs(&plan.modes, seqs, out, pos)
+    }
+
+    /// Makes the tables of a plan those that the next block may use again.
+    pub(super) fn commit(&mut self, plan: Plan, any_seqs: bool) {
+        if let Literals::Coded(code) = plan.literals {
+            self.code = Some(code);
+        }
+        if any_seqs {
+            for (shares, mode) in self.shares.iter_mut().zip(plan.modes) {
+                match mode {
+                    Mode::Described(made) => *shares = Some(made),
+                    Mode::Again => {}
+                    Mode::Fixed | Mode::Single(_) => *shares = None,
+                }
+            }
+        }
+    }
+
+    fn emit_literals(
+        &self,
+        choice: &Literals,
+        literals: &[u8],
+        out: &mut [u8],
+        mut pos: usize,
+    ) -> usize {
+        let n = literals.len();
+        let (kind, code) = match choice {
+            Literals::Raw => {
+                pos = put_plain_header(0, n, out, pos);
+                out[pos..pos + n].copy_from_slice(literals);
+                return pos + n;
+            }
+            Literals::Single(byte) => {
+                pos = put_plain_header(1, n, out, pos);
+                out[pos] = *byte;
+                return pos + 1;
+            }
+            Literals::Coded(code) => (2, code),
+            // present: the plan says that there is a code
+            Literals::Again => (3, self.code.as_ref().expect("a code is used again")),
+        };
+        // The header's size depends on the number of literals alone.
+        let (format, bits, header) = match n {
+            ..SINGLE_STREAM => (0, 10, 3),
+            SINGLE_STREAM..1024 => (1, 10, 3),
+            1024..16384 => (2, 14, 4),
+            _ => (3, 18, 5),
+        };
+        let start = pos + header;
+        let mut end = start;
+        if kind == 2 {
+            let description = code.description();
+            out[end..end + description.len()].copy_from_slice(description);
+            end += description.len();
+        }
+        if format == 0 {
+            end = code.stream(literals, out, end);
+        } else {
+            let lengths = end;
+            end += 6;
+            let quarter = n.div_ceil(4);
+            for (i, part) in literals.chunks(quarter).enumerate() {
+                let from = end;
+                end = code.stream(part, out, end);
+                if i < 3 {
+                    // fits: a block has at most 128 KiB, a quarter's codes at most 11/8 of 32 KiB
+                    let len = (end - from) as u16;
+                    out[lengths + 2 * i..lengths + 2 * i + 2].copy_from_slice(&len.to_le_bytes());
+                }
+            }
+        }
+        let value = kind | format << 2 | (n as u64) << 4 | ((end - start) as u64) << (4 + bits);
+        out[pos..start].copy_from_slice(&value.to_le_bytes()[..header]);
+        end
+    }
+
+    fn emit_seqs(
+        &mut self,
+        modes: &[Mode; 3],
+        seqs: &[Seq],
+        out: &mut [u8],
+        mut pos: usize,
+    ) -> usize {
+        let n = seqs.len();
+        match n {
+            ..128 => {
+                out[pos] = n as u8;
+                pos += 1;
+            }
+            128..0x7f00 => {
+                out[pos] = (n >> 8) as u8 | 0x80;
+                out[pos + 1] = n as u8;
+                pos += 2;
+            }
+            _ => {
+                // fits: a block of 128 KiB has at most 43691 sequences
+                let n = (n - 0x7f00) as u16;
+                out[pos] = 0xff;
+                out[pos + 1..pos + 3].copy_from_slice(&n.to_le_bytes());
+                pos += 3;
+            }
+        }
+        let Some((&last, before)) = seqs.split_last() else {
+            return pos;
+        };
+        let field = |mode: &Mode| match mode {
+            Mode::Fixed => 0,
+            Mode::Single(_) => 1,
+            Mode::Described(_) => 2,
+            Mode::Again => 3,
+        };
+        out[pos] =
+            field(&modes[LITERALS]) << 6 | field(&modes[OFFSET]) << 4 | field(&modes[MATCHED]) << 2;
+        pos += 1;
+        for (kind, mode) in modes.iter().enumerate() {
+            let table = &mut self.tables[kind];
+            match mode {
+                Mode::Fixed => table.build(&FIXED[kind]),
+                Mode::Single(symbol) => {
+                    out[pos] = *symbol;
+                    pos += 1;
+                    table.build_single(*symbol);
+                }
+                Mode::Described(shares) => {
+                    pos = shares.describe(out, pos);
+                    table.build(shares);
+                }
+                // present: the plan says that there are shares
+                Mode::Again => {
+                    table.build(self.shares[kind].as_ref().expect("a table is used again"))
+                }
+            }
+        }
+        let [literals, offset, matched] = &self.tables;
+        let mut bits = BitWriter::new(out, pos);
+        let mut matched_state = matched.start(last.codes[MATCHED]);
+        let mut offset_state = offset.start(last.codes[OFFSET]);
+        let mut literals_state = literals.start(last.codes[LITERALS]);
+        put_extra(last, &mut bits);
+        for &seq in before.iter().rev() {
+            offset.code(&mut offset_state, seq.codes[OFFSET], &mut bits);
+            matched.code(&mut matched_state, seq.codes[MATCHED], &mut bits);
+            literals.code(&mut literals_state, seq.codes[LITERALS], &mut bits);
+            put_extra(seq, &mut bits);
+        }
+        matched.end(matched_state, &mut bits);
+        offset.end(offset_state, &mut bits);
+        literals.end(literals_state, &mut bits);
+        bits.flush();
+        bits.close()
+    }
+}
+
+/// So many literals are worth the lengths of four streams.
+const SINGLE_STREAM: usize = 256;
+
+/// Writes the bits that follow a sequence's codes.
+#[inline(always)]
+fn put_extra(seq: Seq, bits: &mut BitWriter<'_>) {
+    // 26 bits of states, and at most 7 that wait, may be there before.
+    bits.add(
+        u64::from(seq.literals),
+        LITERALS_BITS[usize::from(seq.codes[LITERALS])].into(),
+    );
+    // Codes with extra bits begin at multiples of their range, but for match lengths, which count from 3.
+    if seq.matched >= 3 + 512 || seq.literals >= 512 {
+        bits.flush();
+    }
+    bits.add(
+        u64::from(seq.matched - 3),
+        MATCHED_BITS[usize::from(seq.codes[MATCHED])].into(),
+    );
+    bits.flush();
+    bits.add(u64::from(seq.value), seq.codes[OFFSET].into());
+    bits.flush();
+}
+
+/// Writes the header of literals that are not coded.
+fn put_plain_header(kind: u32, n: usize, out: &mut [u8], pos: usize) -> usize {
+    let (value, len) = match n {
+        ..32 => (kind | (n as u32) << 3, 1),
+        32..4096 => (kind | 1 << 2 | (n as u32) << 4, 2),
+        _ => (kind | 3 << 2 | (n as u32) << 4, 3),
+    };
+    out[pos..pos + len].copy_from_slice(&value.to_le_bytes()[..len]);
+    pos + len
+}

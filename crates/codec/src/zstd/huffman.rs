@@ -1,0 +1,286 @@
+//! Huffman coding of literals: code lengths up to 11 bits, their description, and streams.
+//!
+//! Source: RFC 8878, section 4.2.
+
+use super::bits::BitWriter;
+use super::fse::{Counts, SYMBOLS, Table};
+
+/// The longest code. Unit: bits.
+const LENGTH_MAX: u32 = 11;
+
+/// The most bytes of a description: a length byte and 127 bytes. Unit: bytes.
+const DESCRIPTION_MAX: usize = 128;
+
+/// A code.
+#[derive(Clone)]
+pub(super) struct Code {
+    /// Code and length of each symbol: the length in the low byte, the code above. Zero for no code.
+    codes: [u32; 256],
+    description: [u8; DESCRIPTION_MAX + 8],
+    described: usize,
+}
+
+impl Code {
+    /// The code for these counts, of which at least two are not zero. `None` when the format cannot describe it.
+    pub(super) fn new(counts: &[u32; 256], total: u32) -> Option<Self> {
+        let mut order = [0u32; 256];
+        let mut used = 0;
+        for (symbol, &n) in counts.iter().enumerate() {
+            if n > 0 {
+                // fits: a block has at most 2^17 literals
+                order[used] = n << 8 | symbol as u32;
+                used += 1;
+            }
+        }
+        let order = &mut order[..used];
+        order.sort_unstable();
+        // A short text gains little from long codes, and describing them costs.
+        let enough = (total - 1).max(1).ilog2().max(1);
+        let limit = enough
+            .min(LENGTH_MAX)
+            .max(used.ilog2() + 1)
+            .clamp(5, LENGTH_MAX);
+        let mut lengths = [0u8; 256];
+        assign(order, limit, &mut lengths);
+        Self::from_lengths(&lengths)
+    }
+
+    fn from_lengths(lengths: &[u8; 256]) -> Option<Self> {
+        let longest = u32::from(lengths.iter().copied().max()?);
+        // Codes of one length are consecutive in symbol order, the longest codes begin at zero.
+        let mut per_length = [0u32; LENGTH_MAX as usize + 2];
+        for &length in lengths {
+            per_length[usize::from(length)] += 1;
+        }
+        let mut next = [0u32; LENGTH_MAX as usize + 2];
+        let mut value = 0;
+        for length in (1..=longest as usize).rev() {
+            next[length] = value;
+            value = (value + per_length[length]) >> 1;
+        }
+        let mut codes = [0; 256];
+        for (code, &length) in codes.iter_mut().zip(lengths) {
+            if length > 0 {
+                *code = next[usize::from(length)] << 8 | u32::from(length);
+                next[usize::from(length)] += 1;
+            }
+        }
+        let mut this = Self {
+            codes,
+            description: [0; DESCRIPTION_MAX + 8],
+            described: 0,
+        };
+        this.describe(lengths, longest)?;
+        Some(this)
+    }
+
+    fn describe(&mut self, lengths: &[u8; 256], longest: u32) -> Option<()> {
+        // present: the caller has found a longest code
+        let last = lengths.iter().rposition(|&length| length > 0)?;
+        let mut weights = [0u8; 256];
+        for (weight, &length) in weights.iter_mut().zip(lengths) {
+            *weight = if length > 0 {
+                longest as u8 + 1 - length
+            } else {
+                0
+            };
+        }
+        // The last weight follows from the others.
+        let weights = &weights[..last];
+        let plain = (last <= 128).then(|| 1 + last.div_ceil(2));
+        let packed = pack(weights, &mut self.description);
+        match (plain, packed) {
+            (plain, Some(packed)) if plain.is_none_or(|plain| packed < plain) => {
+                self.described = packed
+            }
+            (Some(plain), _) => {
+                self.description[0] = 127 + last as u8;
+                for (byte, pair) in self.description[1..].iter_mut().zip(weights.chunks(2)) {
+                    *byte = pair[0] << 4 | pair.get(1).copied().unwrap_or(0);
+                }
+                self.described = plain;
+            }
+            (None, _) => return None,
+        }
+        Some(())
+    }
+
+    /// The length of each symbol's code, 0 for none. Unit: bits.
+    pub(super) fn lengths(&self) -> [u32; 256] {
+        self.codes.map(|code| code & 0xff)
+    }
+
+    /// The description.
+    pub(super) fn description(&self) -> &[u8] {
+        &self.description[..self.described]
+    }
+
+    /// What it costs to code so many of each symbol. `None` if one of them has no code. Unit: bits.
+    pub(super) fn price(&self, counts: &[u32; 256]) -> Option<u64> {
+        let (mut sum, mut missing) = (0, 0);
+        for (&code, &n) in self.codes.iter().zip(counts) {
+            let length = code & 0xff;
+            missing |= if length == 0 { n } else { 0 };
+            sum += u64::from(n * length);
+        }
+        (missing == 0).then_some(sum)
+    }
+
+    /// Codes `literals` as one stream; returns the position behind it.
+    pub(super) fn stream(&self, literals: &[u8], out: &mut [u8], pos: usize) -> usize {
+        let mut bits = BitWriter::new(out, pos);
+        let chunks = literals.rchunks_exact(5);
+        let rest = chunks.remainder();
+        for five in chunks {
+            // 55 bits at most, and at most 7 wait from before.
+            for &byte in five.iter().rev() {
+                let code = self.codes[usize::from(byte)];
+                bits.add_clean(u64::from(code >> 8), code & 0xff);
+            }
+            bits.flush();
+        }
+        for &byte in rest.iter().rev() {
+            let code = self.codes[usize::from(byte)];
+            bits.add_clean(u64::from(code >> 8), code & 0xff);
+        }
+        bits.flush();
+        bits.close()
+    }
+}
+
+/// Code lengths of up to `limit` bits for the symbols in `order`: count and symbol, rarest first.
+fn assign(order: &[u32], limit: u32, lengths: &mut [u8; 256]) {
+    let n = order.len();
+    // Two queues: leaves in order, and inner nodes, which come out in order by themselves.
+    let mut weight = [0u32; 512];
+    let mut parent = [0u16; 512];
+    for (weight, &leaf) in weight.iter_mut().zip(order) {
+        *weight = leaf >> 8;
+    }
+    let (mut leaf, mut inner) = (0, n);
+    for node in n..2 * n - 1 {
+        let mut take = || {
+            let take_leaf = leaf < n && (inner >= node || weight[leaf] <= weight[inner]);
+            let slot = if take_leaf { &mut leaf } else { &mut inner };
+            *slot += 1;
+            *slot - 1
+        };
+        let (a, b) = (take(), take());
+        weight[node] = weight[a] + weight[b];
+        parent[a] = node as u16;
+        parent[b] = node as u16;
+    }
+    let mut depth = [0u8; 512];
+    for node in (0..2 * n - 2).rev() {
+        depth[node] = depth[usize::from(parent[node])].saturating_add(1);
+    }
+    // Codes that are too long are cut, which takes more room than there is; others give way, cheapest first.
+    let limit = limit as u8;
+    let room = 1u32 << limit;
+    let mut taken = 0;
+    for depth in &mut depth[..n] {
+        *depth = (*depth).min(limit);
+        taken += 1 << (limit - *depth);
+    }
+    while taken > room {
+        // The longest code below the limit gives up least; of these, the rarest symbol.
+        // present: as long as too much is taken, some code is shorter than the limit, for 2^limit exceeds the symbols
+        let longest = depth[..n]
+            .iter()
+            .copied()
+            .filter(|&depth| depth < limit)
+            .max()
+            .unwrap_or(limit - 1);
+        let victim = depth[..n]
+            .iter()
+            .position(|&depth| depth == longest)
+            .unwrap_or(0);
+        taken -= 1 << (limit - longest - 1);
+        depth[victim] += 1;
+    }
+    // What that gave away in excess goes to the most frequent symbols that can use it.
+    let mut spare = room - taken;
+    for depth in depth[..n].iter_mut().rev() {
+        while spare > 0 && *depth > 1 && 1 << (limit - *depth) <= spare {
+            spare -= 1 << (limit - *depth);
+            *depth -= 1;
+        }
+    }
+    for (&entry, &depth) in order.iter().zip(&depth[..n]) {
+        lengths[(entry & 0xff) as usize] = depth;
+    }
+}
+
+/// Codes the weights with FSE. Returns the description's size, `None` when that is no good.
+fn pack(weights: &[u8], out: &mut [u8; DESCRIPTION_MAX + 8]) -> Option<usize> {
+    let mut counts = [0u32; SYMBOLS];
+    for &weight in weights {
+        counts[usize::from(weight)] += 1;
+    }
+    let total = weights.len() as u32;
+    let used = counts.iter().filter(|&&n| n > 0).count();
+    if total < 3 || used < 2 {
+        return None;
+    }
+    let shares = Counts::normalise(&counts, total, 6);
+    // Too many weights of many kinds may need more than a description may have.
+    let estimate = shares.price(&counts)? / super::bits::BIT / 8 + 16;
+    if estimate as usize > DESCRIPTION_MAX - 1 {
+        return None;
+    }
+    let mut table = Table::new();
+    table.build(&shares);
+    let mut buffer = [0u8; 2 * DESCRIPTION_MAX];
+    let pos = shares.describe(&mut buffer, 1);
+    let mut bits = BitWriter::new(&mut buffer, pos);
+    // Two states take turns, the first has the even positions; coding goes backwards.
+    let mut states = [None; 2];
+    for (i, &weight) in weights.iter().enumerate().rev() {
+        match &mut states[i & 1] {
+            Some(state) => table.code(state, weight, &mut bits),
+            slot => *slot = Some(table.start(weight)),
+        }
+        bits.flush();
+    }
+    // present: there are at least three weights
+    table.end(states[1]?, &mut bits);
+    table.end(states[0]?, &mut bits);
+    bits.flush();
+    let end = bits.close();
+    if end > DESCRIPTION_MAX {
+        return None;
+    }
+    buffer[0] = (end - 1) as u8;
+    out[..end].copy_from_slice(&buffer[..end]);
+    Some(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_make_a_full_code_whatever_the_counts() {
+        let mut seed = 1u64;
+        for round in 0..3000 {
+            let symbols = 2 + round % 255;
+            let mut counts = [0u32; 256];
+            for n in &mut counts[..symbols] {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                *n = 1 + ((seed >> 50) as u32 >> (seed >> 33 & 15));
+            }
+            let total = counts.iter().sum();
+            let Some(code) = Code::new(&counts, total) else {
+                panic!("round {round}")
+            };
+            let mut room = 0;
+            for (&n, &code) in counts.iter().zip(&code.codes) {
+                let length = code & 0xff;
+                assert_eq!(n > 0, length > 0);
+                assert!(length <= 11);
+                room += if length > 0 { 1 << (11 - length) } else { 0 };
+            }
+            assert_eq!(room, 1 << 11, "round {round}");
+        }
+    }
+}
