@@ -222,7 +222,7 @@ impl Geometry {
             }
             pack.get_mut(..pack_len - 4)?
                 .copy_from_slice(bits.get(..pack_len - 4)?);
-            self.set_base(pack, &slot, in_pack, n + in_pack.len() == entries.len())?;
+            self.set_base(pack, &slot, in_pack)?;
             n += in_pack.len();
         }
         Some(out)
@@ -244,13 +244,7 @@ impl Geometry {
     }
 
     /// Chooses the base from the first head with a real block, then checks that the walk finds all others.
-    fn set_base(
-        &self,
-        pack: &mut [u8],
-        slot: &Slot,
-        entries: &[Lcluster],
-        at_end: bool,
-    ) -> Option<()> {
+    fn set_base(&self, pack: &mut [u8], slot: &Slot, entries: &[Lcluster]) -> Option<()> {
         let mut base = None;
         for (i, entry) in entries.iter().enumerate() {
             let Lcluster::Head { block, .. } = *entry else {
@@ -273,7 +267,7 @@ impl Geometry {
                 }
                 Some(base) if block == u32::wrapping_add(base, before) => {}
                 // The terminator and a tail that is not in a block of its own have no address to get right.
-                Some(_) if at_end && block == NO_BLOCK => {}
+                Some(_) if block == NO_BLOCK => {}
                 Some(_) => return None,
             }
         }

@@ -1,2 +1,169 @@
-//! Building images.
+//! Building images: one straight flow.
+//!
+//! ```text
+//!  sources ──► tree ──► pack ──► layout ──► emit
+//!    I/O       pure    workers    pure      output
+//! ```
+//!
+//! No stage calls back into an earlier one. A tar stream is the one source whose contents cannot be read later: they are
+//! packed as they come by, in the order of the stream.
+
+mod emit;
+mod layout;
+mod load;
+pub mod options;
+mod order;
+mod pack;
+pub mod progress;
 pub mod source;
+mod spill;
+pub mod stats;
+pub mod tree;
+mod xattrs;
+
+pub use options::{Compression, Fragments, InodeForm, Options, Rule, SparsePolicy};
+pub use progress::Progress;
+pub use stats::Stats;
+pub use tree::Whiteouts;
+pub use tuff_codec::Method;
+pub use tuff_format::features::Kernel;
+
+use crate::{Error, Result};
+use layout::{Parts, Plan};
+use load::{Loader, Policies};
+use pack::{PackOptions, Packer};
+use std::path::PathBuf;
+use tree::{NodeKind, Tree};
+use tuff_store::{Output, Target};
+
+/// What to build from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A directory.
+    Dir(PathBuf),
+    /// A tar file, perhaps compressed with gzip, xz or zstd.
+    Tar(PathBuf),
+    /// A tar on standard input, perhaps compressed.
+    TarStdin,
+    /// A manifest; see `docs/manifest.md`.
+    Manifest(PathBuf),
+}
+
+/// What a build came to.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// Counters.
+    pub stats: Stats,
+    /// Length of the image. Unit: bytes.
+    pub image_bytes: u64,
+}
+
+/// Builds an image from sources, merged in order, and writes it to `target`.
+///
+/// The output appears under its name only when it is complete. Same sources and options give the same bytes, whatever
+/// the number of threads.
+///
+/// # Errors
+///
+/// `Usage` for options that do not fit together or a tree that no image can hold, `Io` for a source or target that
+/// fails (a stopped build is `Io` with kind `Interrupted`), `Limit` for what is larger than the format allows.
+pub fn build(sources: &[Source], options: &Options, target: &Target, progress: &Progress) -> Result<Summary> {
+    options.check()?;
+    let name = match target {
+        Target::Path(path) => path.display().to_string(),
+        Target::Stdout => "standard output".to_owned(),
+    };
+    let output = Output::create(target).map_err(|e| Error::io(&name, "cannot create", e))?;
+    let (bytes, stats) = write(sources, options, &output, progress).map_err(|e| e.rename_place("image", &name))?;
+    progress.stage("finish");
+    output.finish(bytes, options.sync).map_err(|e| Error::io(&name, "cannot finish", e))?;
+    Ok(Summary { stats, image_bytes: bytes })
+}
+
+fn write(sources: &[Source], options: &Options, output: &Output, progress: &Progress) -> Result<(u64, Stats)> {
+    let bits = options.block;
+    let whiteouts = options.whiteouts.unwrap_or(if sources.len() > 1 { Whiteouts::Overlay } else { Whiteouts::Keep });
+    let policies = Policies::new(options);
+    let threads = options.threads.unwrap_or_else(available_threads);
+    let mut packer = Packer::new(
+        PackOptions {
+            bits,
+            threads,
+            in_flight: options.memory / 2,
+            spill: usize::try_from(options.memory / 8).unwrap_or(usize::MAX),
+            temporary: options.temporary.clone(),
+            first_block: emit::first_data_block(bits),
+            packed: policies.packed(),
+        },
+        output,
+        progress,
+    )?;
+    let prefixes = xattrs::prefixes(options)?;
+    let table = xattrs::prefix_table(&prefixes);
+    // With a packed inode the kernel looks for the prefix table there.
+    let table_in_packed = !prefixes.is_empty() && options.fragments != Fragments::Off;
+    if table_in_packed {
+        packer.start_packed(&table);
+    }
+
+    progress.stage("walk");
+    let mut tree = Tree::new(whiteouts);
+    let mut loader = Loader::new(options, &policies, threads);
+    for (i, source) in sources.iter().enumerate() {
+        if i > 0 {
+            tree.next_layer()?;
+        }
+        loader.load(source, sources.len() == 1, &mut tree, &mut packer, progress)?;
+    }
+    tree.finish();
+
+    progress.stage("pack");
+    loader.pack(&tree, &mut packer, progress)?;
+    let mut packed = packer.finish()?;
+
+    progress.stage("write");
+    let mut warnings = loader.warnings;
+    let xattrs = xattrs::Xattrs::plan(&tree, options, &prefixes, &mut warnings)?;
+    let mut area = xattrs.shared.clone();
+    let table_at = area.len() as u64;
+    if !table_in_packed {
+        area.extend_from_slice(&table);
+    }
+    count(&tree, &mut packed.stats);
+    let parts =
+        Parts { tree: &tree, packed: &packed, xattrs: &xattrs, options, xattr_area: area.len() as u64 };
+    let plan = Plan::new(&parts)?;
+    let table_pos = if table_in_packed { 0 } else { u64::from(plan.xattr_block) * bits.size() + table_at };
+    // Fits: at most 128 prefixes.
+    let prefix_at = (!prefixes.is_empty()).then_some((table_pos, prefixes.len() as u8));
+    let bytes = emit::emit(&parts, &plan, &area, prefix_at, output)?;
+    let mut stats = packed.stats.clone();
+    stats.image_blocks = plan.blocks(bits);
+    stats.meta_blocks = stats.image_blocks - u64::from(packed.end_block) + u64::from(emit::first_data_block(bits));
+    stats.block_size = bits.size();
+    stats.warnings = warnings;
+    Ok((bytes, stats))
+}
+
+fn count(tree: &Tree, stats: &mut Stats) {
+    for (i, inode) in layout::inode_order(tree).into_iter().enumerate() {
+        let node = &tree.nodes[inode as usize];
+        match &node.kind {
+            NodeKind::File { size, .. } => {
+                stats.files += 1;
+                stats.content_bytes += size;
+            }
+            NodeKind::Dir { .. } => stats.dirs += 1,
+            NodeKind::Symlink(_) => stats.symlinks += 1,
+            _ => stats.specials += 1,
+        }
+        if i > 0 && !matches!(node.kind, NodeKind::Dir { .. }) {
+            stats.hard_links += u64::from(node.nlink - 1);
+        }
+    }
+}
+
+/// Cores that this process may use: its affinity and its cgroup's quota count.
+pub fn available_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

@@ -3,6 +3,8 @@
 //! A source turns its input into [`Entry`] values, one per path, in any order. What it means that two sources name the
 //! same path is decided in the tree, not here.
 
+pub mod dir;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -1,0 +1,3 @@
+//! The verbs.
+
+pub mod build;

@@ -1,0 +1,84 @@
+//! Progress: a bar on a terminal, events with `--json`, silence otherwise. And ^C.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tuff_image::build::Progress;
+
+/// What to show while a long work runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Show {
+    /// A bar if standard error is a terminal.
+    Auto,
+    /// Nothing.
+    Quiet,
+    /// One JSON object per line on standard error.
+    Json,
+}
+
+/// Shows a build's progress until it is dropped; turns the first ^C or SIGTERM into a request to stop.
+pub struct Watch {
+    done: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Starts to watch.
+    pub fn start(progress: &Arc<Progress>, show: Show) -> Self {
+        let done = Arc::new(AtomicBool::new(false));
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            // The second signal ends the process at once.
+            let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop));
+            let _ = signal_hook::flag::register(signal, Arc::clone(&stop));
+        }
+        let (progress, ended) = (Arc::clone(progress), Arc::clone(&done));
+        let thread = std::thread::spawn(move || watch(&progress, show, &ended, &stop));
+        Self { done, thread: Some(thread) }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+fn watch(progress: &Progress, show: Show, done: &AtomicBool, stop: &AtomicBool) {
+    let draw = show == Show::Auto && std::io::stderr().is_terminal();
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+    if draw {
+        bar.set_draw_target(ProgressDrawTarget::stderr());
+        // The template is a constant of ours.
+        if let Ok(style) = ProgressStyle::with_template("{msg:6} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}") {
+            bar.set_style(style);
+        }
+    }
+    let mut last = std::time::Instant::now();
+    while !done.load(Ordering::Relaxed) {
+        if stop.load(Ordering::Relaxed) {
+            progress.stop();
+        }
+        let s = progress.snapshot();
+        if draw {
+            bar.set_message(s.stage);
+            bar.set_length(s.total_bytes);
+            bar.set_position(s.bytes);
+        }
+        if show == Show::Json && last.elapsed() >= Duration::from_millis(500) {
+            last = std::time::Instant::now();
+            let event = serde_json::json!({"event": "progress", "stage": s.stage, "entries": s.entries,
+                "bytes": s.bytes, "total_bytes": s.total_bytes});
+            eprintln!("{event}");
+        }
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    bar.finish_and_clear();
+}

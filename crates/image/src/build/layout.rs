@@ -1,0 +1,417 @@
+//! Where every inode and every block of metadata goes.
+//!
+//! ```text
+//! block 0          superblock, compression records
+//! 1 ..             file data, in the order it was packed
+//! then             whole blocks of directories and long symbolic links
+//! then             shared attributes, attribute prefixes
+//! then             inodes: each with attributes, index and inline tail; the root first
+//! ```
+//!
+//! Data comes first because the length of the metadata is known only when all data is packed; the inodes come last and
+//! together, so that a walk reads one run of blocks. `meta_blkaddr` is the block before the inodes: that keeps number 0
+//! free and the root's number small.
+//!
+//! Invariants:
+//!
+//! * No two inodes overlap; each starts at a multiple of 32 bytes.
+//! * An inline tail does not cross a block.
+
+use super::options::{InodeForm, Options};
+use super::pack::{FileData, FileTail, PACKED, Packed};
+use super::tree::{InodeId, NodeKind, ROOT, Tree};
+use super::xattrs::Xattrs;
+use crate::{Error, Result};
+use tuff_format::cluster::write::{header_pos, index_len};
+use tuff_format::dirent::Fill;
+use tuff_format::inode::{ALIGN, COMPACT_LEN, EXTENDED_LEN, Layout};
+use tuff_format::units::round_up;
+use tuff_format::{BlockBits, Nid};
+
+/// Everything placed.
+pub struct Plan {
+    /// Position of each inode in the inode zone, by inode. Unit: bytes.
+    pub positions: Vec<u64>,
+    /// Position of the packed inode.
+    pub packed_position: Option<u64>,
+    /// First whole block of each directory or long link that has some, in the order of `with_blocks`.
+    pub block_of: hashbrown::HashMap<InodeId, u32>,
+    /// First block of shared attributes and prefixes.
+    pub xattr_block: u32,
+    /// First block of inodes.
+    pub zone_block: u32,
+    /// Length of the inode zone. Unit: bytes, whole blocks.
+    pub zone_len: u64,
+    /// Number of inodes.
+    pub inodes: u64,
+    /// Base time of compact inodes.
+    pub epoch: (i64, u32),
+    /// Serial number of each inode, 1 for the root.
+    pub serials: Vec<u32>,
+}
+
+/// How one inode is written: sizes only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// 64 bytes.
+    pub extended: bool,
+    /// Data layout.
+    pub layout: Layout,
+    /// Data size.
+    pub size: u64,
+    /// Bytes from the inode's start to its inline tail.
+    pub before_tail: u64,
+    /// Inline bytes.
+    pub tail: u64,
+}
+
+/// All that layout and emit look at.
+pub struct Parts<'a> {
+    /// The tree.
+    pub tree: &'a Tree,
+    /// The data.
+    pub packed: &'a Packed,
+    /// The attributes.
+    pub xattrs: &'a Xattrs,
+    /// The options.
+    pub options: &'a Options,
+    /// Shared attributes and the prefix table: bytes of the attribute area.
+    pub xattr_area: u64,
+}
+
+impl Parts<'_> {
+    fn bits(&self) -> BlockBits {
+        self.options.block
+    }
+
+    /// The data of a file, identical files resolved.
+    pub fn data(&self, inode: InodeId) -> &FileData {
+        if inode == PACKED {
+            return &self.packed.packed;
+        }
+        match self.packed.files.get(inode as usize) {
+            Some(FileData::Same(first)) => self.data(*first),
+            Some(data) => data,
+            None => &FileData::None,
+        }
+    }
+
+    /// Attributes behind an inode.
+    pub fn body(&self, inode: InodeId) -> &[u8] {
+        if inode == PACKED { &[] } else { &self.xattrs.bodies[self.tree.nodes[inode as usize].xattrs as usize] }
+    }
+
+    /// Time of an inode, as the options want it.
+    pub fn time(&self, inode: InodeId) -> (i64, u32) {
+        let meta = &self.tree.nodes[inode as usize].meta;
+        match (self.options.timestamp, self.options.clamp) {
+            (Some(t), _) => (t, 0),
+            (None, Some(t)) if meta.mtime >= t => (t, 0),
+            _ => (meta.mtime, meta.mtime_nsec),
+        }
+    }
+
+    /// Owner and group of an inode, as the options want them.
+    pub fn owner(&self, inode: InodeId) -> (u32, u32) {
+        let meta = &self.tree.nodes[inode as usize].meta;
+        let o = self.options;
+        let uid = o.uid.unwrap_or(meta.uid).wrapping_add(o.uid_offset);
+        let gid = o.gid.unwrap_or(meta.gid).wrapping_add(o.gid_offset);
+        (uid, gid)
+    }
+
+    /// How an inode is written.
+    pub fn form(&self, inode: InodeId, epoch: (i64, u32)) -> Form {
+        let size = self.size(inode);
+        let extended = self.extended(inode, size, epoch);
+        let inode_len = if extended { EXTENDED_LEN } else { COMPACT_LEN };
+        let head = (inode_len + self.body(inode).len()) as u64;
+        let flat = |tail: u64| Form {
+            extended,
+            layout: if tail > 0 { Layout::FlatInline } else { Layout::FlatPlain },
+            size,
+            before_tail: head,
+            tail,
+        };
+        let kind = if inode == PACKED { None } else { Some(&self.tree.nodes[inode as usize].kind) };
+        match kind {
+            Some(NodeKind::Dir { .. } | NodeKind::Symlink(_)) => flat(self.inline_part(size, head)),
+            Some(NodeKind::Char(_) | NodeKind::Block(_) | NodeKind::Fifo | NodeKind::Socket) => flat(0),
+            None | Some(NodeKind::File { .. }) => match self.data(inode) {
+                FileData::None | FileData::Same(_) => flat(0),
+                FileData::Flat { tail, .. } => flat(tail.map_or(0, |t| t.len.into())),
+                FileData::WholeFragment { .. } => Form {
+                    extended,
+                    layout: Layout::CompressedFull,
+                    size,
+                    before_tail: header_pos(head) + 16,
+                    tail: 0,
+                },
+                FileData::Chunked(chunked) => {
+                    let chunk = self.bits().size() << chunked.bits;
+                    let table = 4 * size.div_ceil(chunk);
+                    let layout = Layout::ChunkBased;
+                    Form { extended, layout, size, before_tail: round_up(head, 4) + table, tail: 0 }
+                }
+                FileData::Compressed(data) => {
+                    let header = header_pos(head);
+                    let compact = self.options.compact_index && data.is_contiguous();
+                    let big = data.runs.iter().flat_map(|r| &r.pieces).any(|p| p.blocks > 1);
+                    let index = index_len(size, header, self.bits(), compact, big);
+                    let tail = match data.tail {
+                        FileTail::Inline(t) => t.len.into(),
+                        _ => 0,
+                    };
+                    let layout = if compact { Layout::CompressedCompact } else { Layout::CompressedFull };
+                    Form { extended, layout, size, before_tail: header + index, tail }
+                }
+            },
+        }
+    }
+
+    /// Bytes of a directory's or link's data that go behind the inode.
+    fn inline_part(&self, size: u64, head: u64) -> u64 {
+        let tail = self.bits().within(size);
+        // A place exists where head and tail leave the tail in one block.
+        if tail > 0 && head % ALIGN + tail <= self.bits().size() { tail } else { 0 }
+    }
+
+    fn size(&self, inode: InodeId) -> u64 {
+        if inode == PACKED {
+            return self.packed.packed_size;
+        }
+        match &self.tree.nodes[inode as usize].kind {
+            NodeKind::File { size, .. } => *size,
+            NodeKind::Symlink(target) => target.len() as u64,
+            NodeKind::Dir { .. } => self.dir_size(inode),
+            _ => 0,
+        }
+    }
+
+    fn dir_size(&self, dir: InodeId) -> u64 {
+        let mut fill = Fill::new(self.bits().size_usize());
+        dir_names(self.tree, dir, &mut |name, _| _ = fill.add(name.len()));
+        fill.size()
+    }
+
+    fn extended(&self, inode: InodeId, size: u64, epoch: (i64, u32)) -> bool {
+        if inode == PACKED {
+            return size > u32::MAX.into() || self.options.inodes == InodeForm::Extended;
+        }
+        let (uid, gid) = self.owner(inode);
+        let nlink = self.tree.nodes[inode as usize].nlink;
+        self.options.inodes == InodeForm::Extended
+            || size > u32::MAX.into()
+            || uid > 0xFFFF
+            || gid > 0xFFFF
+            || nlink > 0xFFFF
+            || self.time(inode) != epoch
+    }
+}
+
+impl super::pack::Compressed {
+    /// True if all clusters lie back to back, so that a COMPACT index can say it.
+    pub fn is_contiguous(&self) -> bool {
+        let mut next = None;
+        for run in &self.runs {
+            if next.is_some_and(|n| n != run.block) {
+                return false;
+            }
+            next = Some(run.block + run.pieces.iter().map(|p| u32::from(p.blocks)).sum::<u32>());
+        }
+        !matches!(self.tail, FileTail::Fragment(offset) if offset >> 32 != 0)
+    }
+}
+
+/// Calls `each` with every name of a directory in order, "." and ".." among them, and what it names.
+pub fn dir_names(tree: &Tree, dir: InodeId, each: &mut dyn FnMut(&[u8], InodeId)) {
+    let parent = tree.nodes[dir as usize].parent;
+    let mut dots = [(&b"."[..], dir), (&b".."[..], parent)].into_iter().peekable();
+    for d in tree.children(dir) {
+        let name = tree.name(d);
+        while let Some((dot, inode)) = dots.next_if(|(dot, _)| *dot < name) {
+            each(dot, inode);
+        }
+        each(name, d.inode);
+    }
+    for (dot, inode) in dots {
+        each(dot, inode);
+    }
+}
+
+impl Plan {
+    /// Places everything behind the data.
+    pub fn new(parts: &Parts<'_>) -> Result<Self> {
+        let bits = parts.bits();
+        let tree = parts.tree;
+        let order = inode_order(tree);
+        let epoch = common_time(parts, &order);
+        let mut positions = vec![u64::MAX; tree.nodes.len()];
+        let mut serials = vec![0; tree.nodes.len()];
+        let mut zone = Zone::new(bits.size());
+        let mut next_block = u64::from(parts.packed.end_block);
+        let mut block_of = hashbrown::HashMap::new();
+        for (i, inode) in order.iter().enumerate() {
+            check_link(parts, *inode)?;
+            let form = parts.form(*inode, epoch);
+            positions[*inode as usize] = zone.place(form.before_tail, form.tail);
+            serials[*inode as usize] = i as u32 + 1;
+            if matches!(tree.nodes[*inode as usize].kind, NodeKind::Dir { .. } | NodeKind::Symlink(_)) {
+                let blocks = bits.count(form.size - form.tail);
+                if blocks > 0 {
+                    block_of.insert(*inode, block32(next_block)?);
+                    next_block += blocks;
+                }
+            }
+        }
+        let mut inodes = order.len() as u64;
+        let mut packed_position = None;
+        if parts.packed.packed_size > 0 {
+            let form = parts.form(PACKED, epoch);
+            packed_position = Some(zone.place(form.before_tail, form.tail));
+            inodes += 1;
+        }
+        let xattr_block = block32(next_block)?;
+        let zone_block = block32(next_block + bits.count(parts.xattr_area))?;
+        let zone_len = round_up(zone.end, bits.size());
+        block32(u64::from(zone_block) + bits.count(zone_len))?;
+        Ok(Self { positions, packed_position, block_of, xattr_block, zone_block, zone_len, inodes, epoch, serials })
+    }
+
+    /// Number of an inode.
+    pub fn nid(&self, inode: InodeId, bits: BlockBits) -> Nid {
+        Nid((bits.size() + self.positions[inode as usize]) / ALIGN)
+    }
+
+    /// Block of number 0: one before the inodes.
+    pub fn meta_blkaddr(&self) -> u32 {
+        self.zone_block - 1
+    }
+
+    /// Length of the image. Unit: blocks.
+    pub fn blocks(&self, bits: BlockBits) -> u64 {
+        u64::from(self.zone_block) + bits.count(self.zone_len)
+    }
+}
+
+fn block32(block: u64) -> Result<u32> {
+    let fits = u32::try_from(block).ok().filter(|b| *b < 1 << 31);
+    fits.ok_or_else(|| Error::limit("image", "larger than 2^31 blocks"))
+}
+
+/// Inodes in the order of the zone: the root, then every directory's children together.
+pub fn inode_order(tree: &Tree) -> Vec<InodeId> {
+    let mut order = vec![ROOT];
+    let mut seen = vec![false; tree.nodes.len()];
+    tree.walk(|_, _, inode| {
+        if !std::mem::replace(&mut seen[inode as usize], true) {
+            order.push(inode);
+        }
+    });
+    order
+}
+
+/// The time that most inodes have: theirs can be compact.
+fn common_time(parts: &Parts<'_>, order: &[InodeId]) -> (i64, u32) {
+    let mut counts: hashbrown::HashMap<(i64, u32), u32> = hashbrown::HashMap::new();
+    for inode in order {
+        *counts.entry(parts.time(*inode)).or_default() += 1;
+    }
+    // The smallest of equally common ones, so that the order of the map does not matter.
+    counts.into_iter().max_by_key(|(time, n)| (*n, std::cmp::Reverse(*time))).map_or((0, 0), |(time, _)| time)
+}
+
+fn check_link(parts: &Parts<'_>, inode: InodeId) -> Result<()> {
+    if let NodeKind::Symlink(target) = &parts.tree.nodes[inode as usize].kind
+        && (target.is_empty() || target.len() > 4095 || target.contains(&0))
+    {
+        let path = parts.tree.path(inode);
+        let path = super::tree::lossy(&path);
+        return Err(Error::usage(format_args!(
+            "{path}: symbolic link target of {} bytes; it must have 1 to 4095 and no NUL",
+            target.len()
+        )));
+    }
+    Ok(())
+}
+
+/// The inode zone while it fills.
+struct Zone {
+    block: u64,
+    /// Everything before is given away or listed in `gaps`. A block border.
+    end: u64,
+    /// Free runs inside blocks: position and length.
+    gaps: Vec<(u64, u64)>,
+}
+
+/// Gaps that are remembered: enough to fill well, few enough to keep neighbours together.
+const GAPS_MAX: usize = 48;
+
+impl Zone {
+    fn new(block: u64) -> Self {
+        Self { block, end: 0, gaps: Vec::new() }
+    }
+
+    /// Finds room for `before` bytes and a tail that must not cross a block.
+    fn place(&mut self, before: u64, tail: u64) -> u64 {
+        let len = before + tail;
+        if len <= self.block {
+            let fitting = self.gaps.iter().enumerate().filter(|(_, (_, free))| *free >= len);
+            if let Some((i, _)) = fitting.min_by_key(|(_, (at, free))| (*free, *at)) {
+                let (at, free) = self.gaps.swap_remove(i);
+                self.give_back(at + round_up(len, ALIGN), free.saturating_sub(round_up(len, ALIGN)));
+                return at;
+            }
+        }
+        let mut start = self.end;
+        let within = (start + before) % self.block;
+        if tail > 0 && within + tail > self.block {
+            let shift = round_up(self.block - within, ALIGN);
+            self.give_back(start, shift);
+            start += shift;
+        }
+        let stop = round_up(start + len, ALIGN);
+        self.end = round_up(stop, self.block);
+        self.give_back(stop, self.end - stop);
+        start
+    }
+
+    fn give_back(&mut self, at: u64, len: u64) {
+        if len < ALIGN {
+            return;
+        }
+        if self.gaps.len() >= GAPS_MAX {
+            // The smallest is of the least use.
+            if let Some((i, _)) = self.gaps.iter().enumerate().min_by_key(|(_, (at, free))| (*free, *at)) {
+                self.gaps.swap_remove(i);
+            }
+        }
+        self.gaps.push((at, len));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_do_not_overlap_and_tails_do_not_cross_blocks() {
+        let mut zone = Zone::new(4096);
+        let mut seed = 3u64;
+        let mut placed = Vec::new();
+        for _ in 0..5000 {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let before = 32 + (seed >> 40) % 200 * if seed >> 60 == 0 { 100 } else { 1 };
+            let tail = if seed >> 33 & 1 == 0 { 0 } else { (seed >> 20) % 4064 };
+            let at = zone.place(before, tail);
+            assert_eq!(at % 32, 0);
+            assert!(tail == 0 || (at + before) % 4096 + tail <= 4096);
+            placed.push((at, at + before + tail));
+        }
+        placed.sort_unstable();
+        assert!(placed.windows(2).all(|w| w[0].1 <= w[1].0));
+        assert!(placed.last().unwrap().1 <= zone.end);
+        let used: u64 = placed.iter().map(|(a, b)| b - a).sum();
+        assert!(used * 10 > zone.end * 9, "{used} of {}", zone.end);
+    }
+}

@@ -1,0 +1,278 @@
+//! What a build can be told.
+
+use super::source::DataRun;
+use super::tree::Whiteouts;
+use crate::{Error, Result};
+use std::path::PathBuf;
+use tuff_codec::{EncoderSpec, Method};
+use tuff_format::BlockBits;
+use tuff_format::features::Kernel;
+
+/// Kernels that can be asked for, oldest first.
+pub const KERNELS: [Kernel; 7] =
+    [Kernel(5, 4), Kernel(5, 10), Kernel(5, 15), Kernel(6, 1), Kernel(6, 6), Kernel(6, 12), Kernel(6, 18)];
+
+/// How to compress, without cluster and window size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compression {
+    /// Method.
+    pub method: Method,
+    /// Level.
+    pub level: i32,
+    /// Dictionary or window, if given. Unit: bytes.
+    pub dict: Option<usize>,
+}
+
+/// Different settings for some paths.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Which paths.
+    pub glob: globset::GlobMatcher,
+    /// How to compress; `None` stores.
+    pub compression: Option<Compression>,
+    /// Cluster size, if it differs. Unit: bytes.
+    pub cluster: Option<usize>,
+}
+
+/// Whether to use something that costs and gains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fragments {
+    /// No packed inode.
+    Off,
+    /// Ends of files, and files smaller than a cluster.
+    Tails,
+}
+
+/// Which files with holes stay sparse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SparsePolicy {
+    /// Those with holes in at least half of their size.
+    Auto,
+    /// All.
+    Keep,
+    /// None: holes are zeros.
+    Fill,
+}
+
+/// Which inode forms to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InodeForm {
+    /// Compact where it can say everything.
+    Auto,
+    /// Extended always.
+    Extended,
+}
+
+/// Everything a build can be told.
+#[derive(Clone)]
+pub struct Options {
+    /// Oldest kernel that must mount the image.
+    pub kernel: Kernel,
+    /// Block size.
+    pub block: BlockBits,
+    /// How to compress; `None` stores everything.
+    pub compression: Option<Compression>,
+    /// Largest cluster. Unit: bytes.
+    pub cluster: usize,
+    /// Most input of a cluster. Unit: bytes.
+    pub window: usize,
+    /// The first that matches wins.
+    pub rules: Vec<Rule>,
+    /// Save less than so much and be stored. Unit: thousandths.
+    pub min_saving: u32,
+    /// Ends of stored files go behind their inodes.
+    pub inline_data: bool,
+    /// Ends of compressed files go behind their inodes.
+    pub tail_packing: bool,
+    /// The packed inode.
+    pub fragments: Fragments,
+    /// Cluster size of the packed inode. Unit: bytes.
+    pub fragment_cluster: usize,
+    /// Identical files share their data.
+    pub dedupe: bool,
+    /// COMPACT indexes where they can be used.
+    pub compact_index: bool,
+    /// Inode form.
+    pub inodes: InodeForm,
+    /// Files with holes.
+    pub sparse: SparsePolicy,
+    /// Attributes.
+    pub xattrs: bool,
+    /// An attribute of more inodes than this is shared.
+    pub xattr_share: u32,
+    /// Long name prefixes, full: `trusted.overlay.`.
+    pub xattr_prefixes: Vec<Vec<u8>>,
+    /// The per-inode name filter.
+    pub xattr_filter: bool,
+    /// Every inode gets this time.
+    pub timestamp: Option<i64>,
+    /// No inode gets a later time.
+    pub clamp: Option<i64>,
+    /// UUID; `None` derives it from the content.
+    pub uuid: Option<[u8; 16]>,
+    /// At most 15 bytes.
+    pub label: Vec<u8>,
+    /// Owner of everything.
+    pub uid: Option<u32>,
+    /// Group of everything.
+    pub gid: Option<u32>,
+    /// Added to every owner.
+    pub uid_offset: u32,
+    /// Added to every group.
+    pub gid_offset: u32,
+    /// Paths that are left out, with all below them.
+    pub exclude: globset::GlobSet,
+    /// Paths in the order their data should lie; all others follow.
+    pub order: Vec<Vec<u8>>,
+    /// Stay on the source's filesystem.
+    pub one_file_system: bool,
+    /// Meaning of whiteouts; `None`: `Overlay` for several sources, `Keep` for one.
+    pub whiteouts: Option<Whiteouts>,
+    /// Workers; `None`: as many as the process may use.
+    pub threads: Option<usize>,
+    /// Memory for buffers. Unit: bytes.
+    pub memory: u64,
+    /// Where temporary data goes if memory is not enough.
+    pub temporary: PathBuf,
+    /// Checksum of the superblock.
+    pub checksum: bool,
+    /// Wait until the image is on the disk.
+    pub sync: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            kernel: Kernel(6, 1),
+            block: BlockBits::B4K,
+            compression: Some(Compression { method: Method::Lz4hc, level: Method::Lz4hc.default_level(), dict: None }),
+            cluster: 64 << 10,
+            window: tuff_codec::WINDOW_MAX,
+            rules: Vec::new(),
+            min_saving: 20,
+            inline_data: true,
+            tail_packing: true,
+            fragments: Fragments::Off,
+            fragment_cluster: 64 << 10,
+            dedupe: true,
+            compact_index: true,
+            inodes: InodeForm::Auto,
+            sparse: SparsePolicy::Auto,
+            xattrs: true,
+            xattr_share: 2,
+            xattr_prefixes: Vec::new(),
+            xattr_filter: true,
+            timestamp: None,
+            clamp: None,
+            uuid: None,
+            label: Vec::new(),
+            uid: None,
+            gid: None,
+            uid_offset: 0,
+            gid_offset: 0,
+            exclude: globset::GlobSet::empty(),
+            order: Vec::new(),
+            one_file_system: false,
+            whiteouts: None,
+            threads: None,
+            memory: 256 << 20,
+            temporary: std::env::temp_dir(),
+            checksum: true,
+            sync: false,
+        }
+    }
+}
+
+impl Options {
+    /// The defaults for a kernel: those of [`Options::default`] as far as it can mount them.
+    pub fn for_kernel(kernel: Kernel) -> Self {
+        let mut options = Self { kernel, tail_packing: kernel >= Kernel(5, 17), ..Self::default() };
+        if kernel < Kernel(5, 13) {
+            options.cluster = options.block.size_usize();
+        }
+        options
+    }
+
+    /// The encoder for a compression and cluster size, as the options shape it.
+    pub fn encoder(&self, compression: Compression, cluster: usize) -> EncoderSpec {
+        let mut spec = EncoderSpec::new(compression.method, cluster).with_level(compression.level);
+        spec.window = self.window;
+        spec.dict = compression.dict;
+        spec
+    }
+
+    /// Says what does not fit together, or needs a newer kernel than was asked for. Called by the build itself.
+    pub fn check(&self) -> Result<()> {
+        let needs = |what: &str, kernel: Kernel| {
+            let asked = self.kernel;
+            if asked < kernel {
+                return Err(Error::usage(format_args!("{what} needs Linux {kernel}, but the image is for Linux {asked}")));
+            }
+            Ok(())
+        };
+        let block = self.block.size_usize();
+        if self.block.get() > 12 {
+            return Err(Error::usage(format_args!("block size {block}: only 512 to 4096 can be written")));
+        }
+        if block < 4096 {
+            needs("a block size below 4096 bytes", Kernel(6, 4))?;
+        }
+        let rules = self.rules.iter().filter_map(|r| Some((r.compression?, r.cluster.unwrap_or(self.cluster))));
+        let default = self.compression.map(|c| (c, self.cluster));
+        for (compression, cluster) in rules.chain(default) {
+            if cluster % block != 0 || cluster == 0 || cluster > 1 << 20 {
+                return Err(Error::usage(format_args!(
+                    "cluster size {cluster}: it must be a multiple of the block size {block}, up to 1048576"
+                )));
+            }
+            let spec = self.encoder(compression, cluster);
+            spec.check().map_err(Error::usage)?;
+            if block < 4096 {
+                needs("compression with a block size below 4096 bytes", Kernel(6, 8))?;
+            }
+            if cluster > block {
+                needs("a cluster of several blocks", Kernel(5, 13))?;
+            }
+            match compression.method {
+                Method::Lz4 | Method::Lz4hc => {}
+                Method::Lzma => needs("LZMA", Kernel(5, 16))?,
+                Method::Deflate => needs("DEFLATE", Kernel(6, 6))?,
+                Method::Zstd => needs("Zstandard", Kernel(6, 10))?,
+            }
+        }
+        if self.tail_packing && self.compression.is_some() {
+            needs("tail packing", Kernel(5, 17))?;
+        }
+        if self.window < block || self.window > tuff_codec::WINDOW_MAX {
+            return Err(Error::usage(format_args!("window of {} bytes: from one block to 12 MiB", self.window)));
+        }
+        if self.fragments != Fragments::Off {
+            needs("fragments", Kernel(6, 1))?;
+            if self.fragment_cluster % block != 0 || self.fragment_cluster == 0 || self.fragment_cluster > 1 << 20 {
+                return Err(Error::usage("the fragment cluster size must be a multiple of the block size, up to 1048576"));
+            }
+        }
+        if self.sparse == SparsePolicy::Keep {
+            needs("keeping every hole", Kernel(5, 15))?;
+        }
+        if !self.xattr_prefixes.is_empty() {
+            needs("an attribute name prefix", Kernel(6, 4))?;
+        }
+        if self.label.len() > 15 || self.label.contains(&0) {
+            return Err(Error::usage(format_args!("label of {} bytes: at most 15, none of them zero", self.label.len())));
+        }
+        Ok(())
+    }
+
+    /// True if a file of `size` bytes with data only in `runs` stays sparse.
+    pub(crate) fn keeps_sparse(&self, size: u64, runs: &[DataRun]) -> bool {
+        let data: u64 = runs.iter().map(|r| r.len).sum();
+        let holes = size - data.min(size);
+        self.kernel >= Kernel(5, 15)
+            && match self.sparse {
+                SparsePolicy::Auto => holes >= self.block.size() && holes >= size / 2,
+                SparsePolicy::Keep => holes >= self.block.size(),
+                SparsePolicy::Fill => false,
+            }
+    }
+}

@@ -1,0 +1,168 @@
+//! How a worker gets at the bytes of a file.
+
+use crate::build::source::DataRun;
+use crate::build::source::dir::DirSource;
+use crate::{Error, Result};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The bytes of one file. Cheap to clone: the segments of a large file share it.
+#[derive(Clone)]
+pub enum Input {
+    /// A file below a source directory.
+    Host {
+        /// The directory.
+        source: Arc<DirSource>,
+        /// Path below it.
+        path: Arc<[u8]>,
+        /// Size and modification time when the tree was walked.
+        seen: (u64, i64),
+    },
+    /// A file named by a manifest.
+    Path(Arc<PathBuf>),
+    /// Bytes of an open file from a position on.
+    Range {
+        /// The file.
+        file: Arc<File>,
+        /// Its name, for messages.
+        name: Arc<str>,
+        /// Where the content starts.
+        offset: u64,
+    },
+    /// In memory.
+    Bytes(Arc<[u8]>),
+    /// The chunks of a sparse file that hold data, back to back.
+    Sparse {
+        /// The whole file.
+        whole: Box<Input>,
+        /// Chunks with data.
+        chunks: Arc<[ChunkRun]>,
+        /// Unit: bytes.
+        chunk_size: u64,
+        /// Size of the whole file.
+        size: u64,
+    },
+    /// A sparse member of a tar: only its runs are stored.
+    Runs {
+        /// The file, or `None` when the runs are in `bytes`.
+        file: Arc<File>,
+        /// Its name, for messages.
+        name: Arc<str>,
+        /// Ascending.
+        runs: Arc<[DataRun]>,
+    },
+}
+
+/// Consecutive chunks of a sparse file that hold data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkRun {
+    /// First chunk.
+    pub first: u64,
+    /// Number of chunks.
+    pub count: u64,
+}
+
+/// An input that is ready to be read.
+pub enum Reader<'a> {
+    /// An open file and where its content starts.
+    File(File, String),
+    /// A shared file.
+    Shared(&'a File, &'a str, u64),
+    /// In memory.
+    Bytes(&'a [u8]),
+    /// A sparse file's data chunks.
+    Sparse(Box<Reader<'a>>, &'a [ChunkRun], u64, u64),
+    /// A sparse member's runs.
+    Runs(&'a File, &'a str, &'a [DataRun]),
+}
+
+impl Input {
+    /// Opens the input and makes sure that it is still what was seen.
+    pub fn open(&self) -> Result<Reader<'_>> {
+        match self {
+            Self::Host { source, path, seen } => {
+                let name = source.display(path);
+                let file = source.open_file(path).map_err(|e| Error::io(&name, "cannot open", e))?;
+                let meta = file.metadata().map_err(|e| Error::io(&name, "cannot examine", e))?;
+                if !meta.is_file() || (meta.size(), meta.mtime()) != *seen {
+                    return Err(changed(&name, &format!("its size was {} bytes and is {}", seen.0, meta.size())));
+                }
+                Ok(Reader::File(file, name))
+            }
+            Self::Path(path) => {
+                let name = path.display().to_string();
+                let file = File::open(path.as_path()).map_err(|e| Error::io(&name, "cannot open", e))?;
+                Ok(Reader::File(file, name))
+            }
+            Self::Range { file, name, offset } => Ok(Reader::Shared(file, name, *offset)),
+            Self::Bytes(bytes) => Ok(Reader::Bytes(bytes)),
+            Self::Sparse { whole, chunks, chunk_size, size } => {
+                Ok(Reader::Sparse(Box::new(whole.open()?), chunks, *chunk_size, *size))
+            }
+            Self::Runs { file, name, runs } => Ok(Reader::Runs(file, name, runs)),
+        }
+    }
+}
+
+impl Reader<'_> {
+    /// Fills `buf` from `offset` of the content.
+    pub fn read_exact(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        match self {
+            Self::File(file, name) => exact(file, buf, offset, name),
+            Self::Shared(file, name, start) => exact(file, buf, start + offset, name),
+            Self::Bytes(bytes) => {
+                let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+                let src = bytes.get(from..from + buf.len()).ok_or_else(|| Error::usage("content is shorter than its size"))?;
+                buf.copy_from_slice(src);
+                Ok(())
+            }
+            Self::Sparse(whole, chunks, chunk_size, size) => {
+                // `offset` counts only chunks with data.
+                let (mut skip, mut rest) = (offset, buf);
+                for run in *chunks {
+                    let start = run.first * chunk_size;
+                    let len = (run.count * chunk_size).min(size - start);
+                    if skip >= len {
+                        skip -= len;
+                        continue;
+                    }
+                    let n = rest.len().min(usize::try_from(len - skip).unwrap_or(usize::MAX));
+                    let (now, later) = rest.split_at_mut(n);
+                    whole.read_exact(now, start + skip)?;
+                    (rest, skip) = (later, 0);
+                    if rest.is_empty() {
+                        return Ok(());
+                    }
+                }
+                Err(Error::usage("sparse content is shorter than its chunks"))
+            }
+            Self::Runs(file, name, runs) => {
+                buf.fill(0);
+                let end = offset + buf.len() as u64;
+                let from = runs.partition_point(|r| r.file_offset + r.len <= offset);
+                for run in runs[from..].iter().take_while(|r| r.file_offset < end) {
+                    let lo = run.file_offset.max(offset);
+                    let hi = (run.file_offset + run.len).min(end);
+                    let part = &mut buf[(lo - offset) as usize..(hi - offset) as usize];
+                    exact(file, part, run.source_offset + (lo - run.file_offset), name)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn exact(file: &File, buf: &mut [u8], offset: u64, name: &str) -> Result<()> {
+    file.read_exact_at(buf, offset).map_err(|e| match e.kind() {
+        io::ErrorKind::UnexpectedEof => changed(name, "it became shorter"),
+        _ => Error::io(name, format_args!("cannot read at byte {offset}"), e),
+    })
+}
+
+fn changed(name: &str, how: &str) -> Error {
+    let e = io::Error::other(format!("the file changed while the image was built: {how}"));
+    Error::io(name, "cannot read", e)
+}

@@ -1,0 +1,565 @@
+//! From file contents to blocks and extents, on all cores, in one order.
+//!
+//! ```text
+//!  add_file ──► batch ──► [workers] ──► collect, in ticket order ──► output, FileData
+//!                            ▲                  │ fragments
+//!                            └── packed inode ◄─┘
+//! ```
+//!
+//! Invariants:
+//!
+//! * Tickets are given in the order of `add_file`, and results are taken in that order: the bytes do not depend on the
+//!   number of threads.
+//! * A segment of the packed inode is placed a fixed number of tickets after the one that filled it, between two files.
+//! * The segments of a file lie back to back.
+
+pub mod input;
+mod pool;
+pub mod segment;
+pub mod work;
+
+use crate::build::progress::Progress;
+use crate::build::source::DataRun;
+use crate::build::spill::{Spill, SpillRef};
+use crate::build::stats::Stats;
+use crate::build::tree::InodeId;
+use crate::{Error, Result};
+use hashbrown::HashMap;
+use input::{ChunkRun, Input};
+use pool::Pool;
+use segment::{ShortPiece, Tail};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tuff_format::BlockBits;
+use tuff_store::Output;
+use work::{Body, Job, JobOut, Part, PartOut, Policy};
+
+/// Number of the packed inode among files.
+pub const PACKED: InodeId = InodeId::MAX - 1;
+/// A file of at most so many bytes stays behind its inode even when small files go into the packed inode.
+pub const TINY: usize = 64;
+/// A job collects small files up to this. Unit: bytes.
+const BATCH_BYTES: u64 = 256 << 10;
+/// And up to so many.
+const BATCH_FILES: usize = 64;
+/// So many tickets after it was filled, a segment of the packed inode is written.
+const PACKED_DELAY: u64 = 64;
+/// Tickets of the packed inode's segments start here.
+const PACKED_TICKETS: u64 = 1 << 63;
+
+/// Where a file's data is.
+#[derive(Debug, Default)]
+pub enum FileData {
+    /// No data.
+    #[default]
+    None,
+    /// Consecutive blocks, perhaps with the end behind the inode.
+    Flat {
+        /// First block; meaningless if there is none.
+        block: u32,
+        /// The end.
+        tail: Option<SpillRef>,
+    },
+    /// Compressed.
+    Compressed(Box<Compressed>),
+    /// In the packed inode.
+    WholeFragment {
+        /// Position there.
+        offset: u64,
+    },
+    /// Chunks with holes between them.
+    Chunked(Box<Chunked>),
+    /// The same data as another file.
+    Same(InodeId),
+}
+
+/// Data of a compressed file.
+#[derive(Debug)]
+pub struct Compressed {
+    /// Runs of pieces whose blocks are consecutive.
+    pub runs: Vec<Run>,
+    /// The end of the file.
+    pub tail: FileTail,
+    /// Number of the algorithm.
+    pub algorithm: u8,
+}
+
+/// Pieces back to back.
+#[derive(Debug)]
+pub struct Run {
+    /// Block of the first piece.
+    pub block: u32,
+    /// In order.
+    pub pieces: Vec<ShortPiece>,
+}
+
+/// Where the last piece of a compressed file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileTail {
+    /// In a cluster.
+    Cluster,
+    /// Behind the index.
+    Inline(SpillRef),
+    /// In the packed inode.
+    Fragment(u64),
+}
+
+/// Data of a sparse file.
+#[derive(Debug)]
+pub struct Chunked {
+    /// log2 of the chunk size over the block size.
+    pub bits: u8,
+    /// Chunks with data, in order; their blocks are consecutive.
+    pub runs: Arc<[ChunkRun]>,
+    /// First block.
+    pub block: u32,
+}
+
+/// How the packer is set up.
+pub struct PackOptions {
+    /// Block size.
+    pub bits: BlockBits,
+    /// Workers.
+    pub threads: usize,
+    /// Bytes of jobs in flight.
+    pub in_flight: u64,
+    /// Bytes of tails kept in memory.
+    pub spill: usize,
+    /// Where to spill.
+    pub temporary: std::path::PathBuf,
+    /// First block for data.
+    pub first_block: u32,
+    /// How the packed inode is stored.
+    pub packed: Arc<Policy>,
+}
+
+/// The packer.
+pub struct Packer<'a> {
+    options: PackOptions,
+    output: &'a Output,
+    progress: &'a Progress,
+    pool: Pool,
+    next_ticket: u64,
+    next_collect: u64,
+    batch: Vec<Part>,
+    batch_bytes: u64,
+    result: Packed,
+    digest: xxhash_rust::xxh3::Xxh3,
+    fragments: Fragments,
+}
+
+/// All data, placed.
+pub struct Packed {
+    /// By inode.
+    pub files: Vec<FileData>,
+    /// Tails.
+    pub spill: Spill,
+    /// The packed inode's data.
+    pub packed: FileData,
+    /// The packed inode's size. Unit: bytes.
+    pub packed_size: u64,
+    /// First block behind the data.
+    pub end_block: u32,
+    /// Digest over all blocks.
+    pub digest: u128,
+    /// What was done.
+    pub stats: Stats,
+}
+
+#[derive(Default)]
+struct Fragments {
+    /// Not yet submitted.
+    buf: Vec<u8>,
+    /// Submitted bytes.
+    submitted: u64,
+    segments: u64,
+    /// Submitted segments that are not placed yet: ticket, and when it is due.
+    pending: VecDeque<(u64, u64)>,
+    /// By digest.
+    known: HashMap<[u8; 16], u64>,
+}
+
+impl<'a> Packer<'a> {
+    /// Starts the workers.
+    pub fn new(options: PackOptions, output: &'a Output, progress: &'a Progress) -> Result<Self> {
+        let pool = Pool::start(options.threads, options.in_flight, options.bits.size_usize())?;
+        let spill = Spill::new(options.spill, options.temporary.clone());
+        let result = Packed {
+            files: Vec::new(),
+            spill,
+            packed: FileData::None,
+            packed_size: 0,
+            end_block: options.first_block,
+            digest: 0,
+            stats: Stats::default(),
+        };
+        Ok(Self {
+            options,
+            output,
+            progress,
+            pool,
+            next_ticket: 0,
+            next_collect: 0,
+            batch: Vec::new(),
+            batch_bytes: 0,
+            result,
+            digest: xxhash_rust::xxh3::Xxh3::new(),
+            fragments: Fragments::default(),
+        })
+    }
+
+    /// Puts bytes at the start of the packed inode, before any fragment.
+    pub fn start_packed(&mut self, bytes: &[u8]) {
+        debug_assert!(self.fragments.buf.is_empty());
+        self.fragments.buf.extend_from_slice(bytes);
+    }
+
+    /// Adds a file of `size` bytes, not empty. Its data follows that of the files before it.
+    pub fn add_file(&mut self, file: InodeId, size: u64, input: Input, policy: &Arc<Policy>) -> Result<()> {
+        let segment = segment_size(policy);
+        if size <= segment {
+            // Fits: a segment is a few MiB.
+            let part = Part { file, input, offset: 0, len: size as usize, first: true, last: true, store: false, policy: Arc::clone(policy) };
+            self.batch.push(part);
+            self.batch_bytes += size;
+            if self.batch_bytes >= BATCH_BYTES || self.batch.len() >= BATCH_FILES {
+                self.submit_batch()?;
+            }
+            return Ok(());
+        }
+        self.submit_batch()?;
+        let store = policy.spec.is_some() && !worth_compressing(&input, size)?;
+        self.add_segments(file, size, &input, policy, segment, store)
+    }
+
+    /// Adds a file with holes: `runs` are the chunks that hold data.
+    pub fn add_sparse(&mut self, file: InodeId, size: u64, input: Input, sparse: Sparse, policy: &Arc<Policy>) -> Result<()> {
+        let chunk_size = self.options.bits.size() << sparse.bits;
+        let data: u64 = sparse.runs.iter().map(|r| (r.count * chunk_size).min(size - r.first * chunk_size)).sum();
+        self.submit_batch()?;
+        let runs = Arc::clone(&sparse.runs);
+        self.set(file, FileData::Chunked(Box::new(Chunked { bits: sparse.bits, runs: sparse.runs, block: 0 })));
+        self.result.stats.sparse_files += 1;
+        self.result.stats.hole_bytes += size - data;
+        if data > 0 {
+            let whole = Box::new(input);
+            let input = Input::Sparse { whole, chunks: runs, chunk_size, size };
+            // A chunk has its last, partial block among the others.
+            let policy = Arc::new(Policy { spec: None, inline_max: 0, ..(**policy).clone() });
+            self.add_segments(file, data, &input, &policy, segment_size(&policy), true)?;
+        }
+        Ok(())
+    }
+
+    /// `file` has the same data as `first`, which was added before.
+    pub fn add_same(&mut self, file: InodeId, first: InodeId, size: u64) {
+        self.result.stats.dedupe_files += 1;
+        self.result.stats.dedupe_bytes += size;
+        self.progress.add_bytes(size);
+        self.set(file, FileData::Same(first));
+    }
+
+    fn add_segments(&mut self, file: InodeId, size: u64, input: &Input, policy: &Arc<Policy>, segment: u64, store: bool) -> Result<()> {
+        let mut offset = 0;
+        while offset < size {
+            let len = segment.min(size - offset);
+            let policy = Arc::clone(policy);
+            let last = offset + len == size;
+            let part = Part { file, input: input.clone(), offset, len: len as usize, first: offset == 0, last, store, policy };
+            self.submit(vec![part], len)?;
+            offset += len;
+        }
+        Ok(())
+    }
+
+    fn submit_batch(&mut self) -> Result<()> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        let parts = std::mem::take(&mut self.batch);
+        let bytes = std::mem::take(&mut self.batch_bytes);
+        self.submit(parts, bytes)
+    }
+
+    fn submit(&mut self, parts: Vec<Part>, bytes: u64) -> Result<()> {
+        self.progress.check()?;
+        let cost = 2 * bytes + (64 << 10);
+        while self.next_collect < self.next_ticket && !self.pool.has_room(cost) {
+            self.collect(true)?;
+        }
+        self.pool.submit(Job { id: self.next_ticket, cost, parts }, false);
+        self.next_ticket += 1;
+        while self.next_collect < self.next_ticket && self.collect(false)? {}
+        Ok(())
+    }
+
+    /// Takes the next result. False if it is not there and `wait` is not set.
+    fn collect(&mut self, wait: bool) -> Result<bool> {
+        let ticket = self.next_collect;
+        let out = if wait { self.pool.take(ticket)? } else {
+            match self.pool.try_take(ticket) {
+                Some(out) => out?,
+                None => return Ok(false),
+            }
+        };
+        self.next_collect += 1;
+        if out.parts.first().is_some_and(|p| p.first) {
+            self.place_packed(ticket)?;
+        }
+        self.place(out)?;
+        self.submit_packed(false, ticket)?;
+        Ok(true)
+    }
+
+    /// Writes a result's blocks and notes where they are.
+    fn place(&mut self, out: JobOut) -> Result<()> {
+        let bits = self.options.bits;
+        let mut block = self.result.end_block;
+        let blocks = out.data.len() as u64 / bits.size();
+        // A signed block address: readers treat it so.
+        let end = u32::try_from(u64::from(block) + blocks).ok().filter(|b| *b < 1 << 31);
+        let end = end.ok_or_else(|| Error::limit("image", "larger than 2^31 blocks"))?;
+        if !out.data.is_empty() {
+            let at = u64::from(block) * bits.size();
+            self.output.write_at(&out.data, at).map_err(|e| Error::io("image", "cannot write", e))?;
+        }
+        self.digest.update(&out.digest.to_le_bytes());
+        for part in out.parts {
+            if part.file != PACKED {
+                self.progress.add_bytes(part.len as u64);
+            }
+            block += self.place_part(part, block)?;
+        }
+        debug_assert_eq!(block, end);
+        self.result.end_block = end;
+        self.pool.recycle(out.data);
+        Ok(())
+    }
+
+    fn place_part(&mut self, part: PartOut, block: u32) -> Result<u32> {
+        let PartOut { file, first, len, body } = part;
+        match body {
+            Body::Flat { blocks, tail } => {
+                self.result.stats.add_flat(len as u64, blocks, tail.as_ref().map_or(0, Vec::len));
+                let tail = tail.map(|t| self.result.spill.put(&t)).transpose()?;
+                match self.slot(file) {
+                    FileData::Chunked(chunked) if first => chunked.block = block,
+                    FileData::Flat { tail: slot, .. } if !first => *slot = tail,
+                    FileData::Chunked(_) => {}
+                    slot => *slot = FileData::Flat { block, tail },
+                }
+                Ok(blocks)
+            }
+            Body::Encoded { algorithm, pieces, tail, in_place } => {
+                self.result.stats.add_encoded(algorithm, &pieces, &tail, in_place);
+                let blocks = pieces.iter().map(|p| u32::from(p.blocks)).sum();
+                let tail = match tail {
+                    Tail::Cluster => FileTail::Cluster,
+                    Tail::Inline(bytes) => FileTail::Inline(self.result.spill.put(&bytes)?),
+                    Tail::Fragment(bytes) => FileTail::Fragment(self.add_fragment(&bytes)),
+                };
+                if let (FileTail::Fragment(offset), 1, true) = (tail, pieces.len(), first) {
+                    *self.slot(file) = FileData::WholeFragment { offset };
+                    return Ok(blocks);
+                }
+                let run = Run { block, pieces };
+                match self.slot(file) {
+                    FileData::Compressed(data) => {
+                        data.runs.push(run);
+                        data.tail = tail;
+                    }
+                    slot => {
+                        *slot = FileData::Compressed(Box::new(Compressed { runs: vec![run], tail, algorithm }));
+                    }
+                }
+                Ok(blocks)
+            }
+        }
+    }
+
+    fn slot(&mut self, file: InodeId) -> &mut FileData {
+        if file == PACKED {
+            return &mut self.result.packed;
+        }
+        let i = file as usize;
+        if i >= self.result.files.len() {
+            self.result.files.resize_with(i + 1, FileData::default);
+        }
+        &mut self.result.files[i]
+    }
+
+    fn set(&mut self, file: InodeId, data: FileData) {
+        *self.slot(file) = data;
+    }
+
+    /// Position of these bytes in the packed inode.
+    fn add_fragment(&mut self, bytes: &[u8]) -> u64 {
+        let digest = blake3::hash(bytes);
+        let mut key = [0; 16];
+        key.copy_from_slice(&digest.as_bytes()[..16]);
+        let f = &mut self.fragments;
+        let offset = f.submitted + f.buf.len() as u64;
+        match f.known.entry(key) {
+            hashbrown::hash_map::Entry::Occupied(e) => {
+                self.result.stats.fragment_dedupe_bytes += bytes.len() as u64;
+                *e.get()
+            }
+            hashbrown::hash_map::Entry::Vacant(e) => {
+                e.insert(offset);
+                f.buf.extend_from_slice(bytes);
+                self.result.stats.fragments += 1;
+                offset
+            }
+        }
+    }
+
+    /// Hands full segments of the packed inode to the workers; at the end, what is left.
+    fn submit_packed(&mut self, end: bool, ticket: u64) -> Result<()> {
+        let policy = Arc::clone(&self.options.packed);
+        let segment = segment_size(&policy) as usize;
+        loop {
+            let f = &mut self.fragments;
+            let len = f.buf.len().min(segment);
+            if len == 0 || len < segment && !end {
+                return Ok(());
+            }
+            let rest = f.buf.split_off(len);
+            let bytes: Arc<[u8]> = std::mem::replace(&mut f.buf, rest).into();
+            let last = end && f.buf.is_empty();
+            let id = PACKED_TICKETS + f.segments;
+            let part = Part {
+                file: PACKED,
+                input: Input::Bytes(bytes),
+                offset: 0,
+                len,
+                first: f.segments == 0,
+                last,
+                store: false,
+                policy: Arc::clone(&policy),
+            };
+            f.pending.push_back((id, ticket + PACKED_DELAY));
+            f.submitted += len as u64;
+            f.segments += 1;
+            self.pool.submit(Job { id, cost: 2 * len as u64, parts: vec![part] }, true);
+        }
+    }
+
+    /// Places the segments of the packed inode that are due before `ticket`.
+    fn place_packed(&mut self, ticket: u64) -> Result<()> {
+        while let Some((id, due)) = self.fragments.pending.front().copied() {
+            if due > ticket {
+                break;
+            }
+            self.fragments.pending.pop_front();
+            let out = self.pool.take(id)?;
+            self.place(out)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for everything and gives back where it is.
+    pub fn finish(mut self) -> Result<Packed> {
+        self.submit_batch()?;
+        while self.next_collect < self.next_ticket {
+            self.progress.check()?;
+            self.collect(true)?;
+        }
+        self.submit_packed(true, self.next_ticket)?;
+        self.place_packed(u64::MAX)?;
+        self.result.packed_size = self.fragments.submitted;
+        self.result.digest = self.digest.digest128();
+        Ok(self.result)
+    }
+}
+
+/// The chunks of a sparse file.
+pub struct Sparse {
+    /// log2 of the chunk size over the block size.
+    pub bits: u8,
+    /// Chunks that hold data.
+    pub runs: Arc<[ChunkRun]>,
+}
+
+impl Sparse {
+    /// Chooses a chunk size for a file of `size` bytes with data only in `runs`. Chunks are as large as the edges of the
+    /// holes allow, and never so small that the table outgrows its limit.
+    pub fn plan(size: u64, runs: &[DataRun], bits: BlockBits) -> Self {
+        const ENTRIES_MAX: u64 = 1 << 20;
+        let mut edges = 0;
+        for run in runs {
+            edges |= run.file_offset / bits.size();
+            let end = run.file_offset + run.len;
+            // The last chunk may be cut short by the end of the file.
+            if end < size {
+                edges |= bits.count(end);
+            }
+        }
+        let whole = bits.count(size).next_power_of_two().trailing_zeros();
+        let mut chunk = edges.trailing_zeros().min(whole).min(31);
+        while bits.count(size) >> chunk > ENTRIES_MAX && chunk < 31 {
+            chunk += 1;
+        }
+        let chunk_size = bits.size() << chunk;
+        let mut chunks: Vec<ChunkRun> = Vec::new();
+        for run in runs.iter().filter(|r| r.len > 0) {
+            let first = run.file_offset / chunk_size;
+            let end = (run.file_offset + run.len).div_ceil(chunk_size);
+            match chunks.last_mut() {
+                Some(last) if last.first + last.count >= first => {
+                    last.count = last.count.max(end - last.first);
+                }
+                _ => chunks.push(ChunkRun { first, count: end - first }),
+            }
+        }
+        Self { bits: chunk as u8, runs: chunks.into() }
+    }
+}
+
+/// Files longer than this are encoded in segments. Unit: bytes; a multiple of every block size.
+fn segment_size(policy: &Policy) -> u64 {
+    match policy.spec.map_or(0, |s| s.cluster) {
+        0..=0x2_0000 => 8 << 20,
+        0..=0x8_0000 => 16 << 20,
+        _ => 32 << 20,
+    }
+}
+
+/// Looks at a few places of a large file: false if none of them shrinks.
+fn worth_compressing(input: &Input, size: u64) -> Result<bool> {
+    const PROBES: u64 = 8;
+    const PROBE: usize = 64 << 10;
+    let reader = input.open()?;
+    let spec = tuff_codec::EncoderSpec::new(tuff_codec::Method::Lz4, PROBE);
+    let mut encoder = spec.build().map_err(Error::usage)?;
+    let (mut raw, mut out) = (vec![0; PROBE], vec![0; PROBE]);
+    for i in 0..PROBES {
+        let at = (size - PROBE as u64) / (PROBES - 1) * i;
+        reader.read_exact(&mut raw, at)?;
+        encoder.reset();
+        let fit = encoder.fit(&raw, 0, &mut out);
+        if fit.consumed == PROBE && fit.written < PROBE - PROBE / 32 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(file_offset: u64, len: u64) -> DataRun {
+        DataRun { file_offset, source_offset: 0, len }
+    }
+
+    #[test]
+    fn chunks_follow_the_edges_of_holes() {
+        let plan = Sparse::plan(8 << 20, &[run(0, 4096), run(1 << 20, 1 << 20)], BlockBits::B4K);
+        assert_eq!(plan.bits, 0);
+        assert_eq!(*plan.runs, [ChunkRun { first: 0, count: 1 }, ChunkRun { first: 256, count: 256 }]);
+        let plan = Sparse::plan(8 << 20, &[run(1 << 20, 1 << 20)], BlockBits::B4K);
+        assert_eq!((plan.bits, &*plan.runs), (8, &[ChunkRun { first: 1, count: 1 }][..]));
+        let plan = Sparse::plan(1 << 40, &[], BlockBits::B4K);
+        assert!(plan.runs.is_empty() && 1 << 40 >> 12 >> plan.bits <= 1 << 20);
+    }
+}

@@ -1,0 +1,149 @@
+//! Workers that read and encode, and the order in which their results come back.
+//!
+//! Invariants:
+//!
+//! * A result is a function of its job alone: any worker, at any time, makes the same bytes.
+//! * The bytes in flight stay below the budget, except that one job is always let through.
+
+use super::work::{Job, JobOut, Worker};
+use crate::{Error, Result};
+use hashbrown::HashMap;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// A pool of encoding threads.
+pub struct Pool {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    budget: u64,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    work: Condvar,
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Job>,
+    urgent: VecDeque<Job>,
+    done: HashMap<u64, (u64, Result<JobOut>)>,
+    in_flight: u64,
+    closed: bool,
+    /// Output buffers to use again.
+    buffers: Vec<Vec<u8>>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A worker that panicked has left a message in `done`; the state itself is never half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pool {
+    /// Starts `threads` workers with `budget` bytes of jobs in flight.
+    pub fn start(threads: usize, budget: u64, block: usize) -> Result<Self> {
+        let shared = Arc::new(Shared { state: Mutex::default(), work: Condvar::new(), done: Condvar::new() });
+        let mut pool = Self { shared, threads: Vec::new(), budget };
+        for n in 0..threads.max(1) {
+            let shared = Arc::clone(&pool.shared);
+            let thread = std::thread::Builder::new()
+                .name(format!("pack-{n}"))
+                .spawn(move || run(&shared, block))
+                .map_err(|e| Error::io("build", "cannot start a thread", e))?;
+            pool.threads.push(thread);
+        }
+        Ok(pool)
+    }
+
+    /// True if a job of this cost may be submitted now. Unit: bytes.
+    pub fn has_room(&self, cost: u64) -> bool {
+        let state = self.shared.lock();
+        state.in_flight == 0 || state.in_flight + cost <= self.budget
+    }
+
+    /// Hands a job to the workers. An urgent one goes before all that wait.
+    pub fn submit(&self, job: Job, urgent: bool) {
+        let mut state = self.shared.lock();
+        state.in_flight += job.cost;
+        if urgent { state.urgent.push_back(job) } else { state.queue.push_back(job) }
+        drop(state);
+        self.shared.work.notify_one();
+    }
+
+    /// The result of job `id`, if it is there.
+    pub fn try_take(&self, id: u64) -> Option<Result<JobOut>> {
+        let mut state = self.shared.lock();
+        let (cost, out) = state.done.remove(&id)?;
+        state.in_flight -= cost;
+        Some(out)
+    }
+
+    /// Waits for the result of job `id`, which was submitted.
+    pub fn take(&self, id: u64) -> Result<JobOut> {
+        let mut state = self.shared.lock();
+        loop {
+            if let Some((cost, out)) = state.done.remove(&id) {
+                state.in_flight -= cost;
+                return out;
+            }
+            state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Gives an output buffer back.
+    pub fn recycle(&self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        let mut state = self.shared.lock();
+        if state.buffers.len() < 2 * self.threads.len() + 2 {
+            state.buffers.push(buffer);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.closed = true;
+        state.queue.clear();
+        state.urgent.clear();
+        drop(state);
+        self.shared.work.notify_all();
+        for thread in self.threads.drain(..) {
+            // A panic was turned into an error where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(shared: &Shared, block: usize) {
+    let mut worker = Worker::new(block);
+    let mut state = shared.lock();
+    loop {
+        let job = state.urgent.pop_front().or_else(|| state.queue.pop_front());
+        let Some(job) = job else {
+            if state.closed {
+                return;
+            }
+            state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            continue;
+        };
+        let buffer = state.buffers.pop().unwrap_or_default();
+        drop(state);
+        let (id, cost) = (job.id, job.cost);
+        let out = catch_unwind(AssertUnwindSafe(|| worker.run(job, buffer))).unwrap_or_else(|_| {
+            worker = Worker::new(block);
+            Err(Error::limit("build", "a worker failed for a reason of its own; this is a bug"))
+        });
+        state = shared.lock();
+        // From now on it costs what it holds.
+        let held = out.as_ref().map_or(0, |o| o.data.len() as u64);
+        state.in_flight = state.in_flight - cost + held;
+        state.done.insert(id, (held, out));
+        shared.done.notify_all();
+    }
+}

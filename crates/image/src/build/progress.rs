@@ -1,0 +1,70 @@
+//! How far a build is, and whether it should stop.
+
+use crate::{Error, Result};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Counters that another thread may look at while the build runs.
+#[derive(Default)]
+pub struct Progress {
+    stop: AtomicBool,
+    entries: AtomicU64,
+    bytes: AtomicU64,
+    total_bytes: AtomicU64,
+    stage: Mutex<&'static str>,
+}
+
+/// A look at the counters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Snapshot {
+    /// What the build is at.
+    pub stage: &'static str,
+    /// Entries found so far.
+    pub entries: u64,
+    /// Bytes of file content done.
+    pub bytes: u64,
+    /// Bytes of file content in all; 0 while it is not known.
+    pub total_bytes: u64,
+}
+
+impl Progress {
+    /// Asks the build to stop; it fails with an error of kind `Interrupted`.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// The counters now.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            stage: self.stage.lock().map(|s| *s).unwrap_or_default(),
+            entries: self.entries.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            total_bytes: self.total_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Error::io("build", "stopped", std::io::ErrorKind::Interrupted.into()));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn stage(&self, name: &'static str) {
+        if let Ok(mut stage) = self.stage.lock() {
+            *stage = name;
+        }
+    }
+
+    pub(crate) fn add_entry(&self) {
+        self.entries.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_bytes(&self, n: u64) {
+        self.bytes.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_total(&self, n: u64) {
+        self.total_bytes.store(n, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,84 @@
+//! Small pieces of data that must wait for the metadata: in memory up to a budget, then in a file without a name.
+
+use crate::{Error, Result};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// Append-only bytes.
+pub struct Spill {
+    memory: Vec<u8>,
+    budget: usize,
+    file: Option<File>,
+    /// Bytes in the file.
+    flushed: u64,
+    dir: PathBuf,
+}
+
+/// A piece that was put away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpillRef {
+    at: u64,
+    /// Unit: bytes.
+    pub len: u32,
+}
+
+impl Spill {
+    /// Keeps `budget` bytes in memory; the file, if it comes to that, lies in `dir`.
+    pub fn new(budget: usize, dir: PathBuf) -> Self {
+        Self { memory: Vec::new(), budget, file: None, flushed: 0, dir }
+    }
+
+    /// Puts bytes away.
+    pub fn put(&mut self, bytes: &[u8]) -> Result<SpillRef> {
+        let fail = |dir: &PathBuf, e| Error::io(dir.display(), "cannot write temporary data", e);
+        if self.memory.len() + bytes.len() > self.budget {
+            if self.file.is_none() {
+                self.file = Some(tuff_store::anonymous(&self.dir).map_err(|e| fail(&self.dir, e))?);
+            }
+            if let Some(file) = &self.file {
+                file.write_all_at(&self.memory, self.flushed).map_err(|e| fail(&self.dir, e))?;
+            }
+            self.flushed += self.memory.len() as u64;
+            self.memory.clear();
+        }
+        let at = self.flushed + self.memory.len() as u64;
+        self.memory.extend_from_slice(bytes);
+        // Fits: pieces are shorter than a block.
+        Ok(SpillRef { at, len: bytes.len() as u32 })
+    }
+
+    /// Appends a piece to `out`.
+    pub fn get(&self, piece: SpillRef, out: &mut Vec<u8>) -> Result<()> {
+        let start = out.len();
+        out.resize(start + piece.len as usize, 0);
+        let (in_file, mut dst) = (self.flushed.saturating_sub(piece.at), &mut out[start..]);
+        let from_file = dst.len().min(usize::try_from(in_file).unwrap_or(usize::MAX));
+        if from_file > 0 {
+            let Some(file) = &self.file else { unreachable!("bytes were flushed, so there is a file") };
+            let (head, tail) = dst.split_at_mut(from_file);
+            file.read_exact_at(head, piece.at)
+                .map_err(|e| Error::io(self.dir.display(), "cannot read temporary data", e))?;
+            dst = tail;
+        }
+        let at = (piece.at + from_file as u64).saturating_sub(self.flushed) as usize;
+        dst.copy_from_slice(&self.memory[at..at + dst.len()]);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_come_back_from_memory_and_from_the_file() {
+        let mut spill = Spill::new(100, std::env::temp_dir());
+        let pieces: Vec<_> = (0..50u8).map(|i| spill.put(&vec![i; usize::from(i)]).unwrap()).collect();
+        for (i, piece) in pieces.into_iter().enumerate() {
+            let mut out = vec![9];
+            spill.get(piece, &mut out).unwrap();
+            assert_eq!(out[1..], vec![i as u8; i]);
+        }
+    }
+}
