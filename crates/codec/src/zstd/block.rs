@@ -404,35 +404,24 @@ pub(super) struct Repeats([u32; 3]);
 impl Repeats {
     pub(super) const START: Repeats = Repeats([1, 4, 8]);
 
-    /// Sets the value that codes the sequence's offset.
+    /// Sets the value that codes the sequence's offset. Without branches: what repeats is hard to predict.
     #[inline(always)]
     pub(super) fn code(&mut self, seq: &mut Seq) {
         let [a, b, c] = self.0;
         let offset = seq.offset;
-        let value;
-        if seq.literals > 0 {
-            if offset == a {
-                value = 1;
-            } else if offset == b {
-                value = 2;
-                self.0 = [b, a, c];
-            } else {
-                value = if offset == c { 3 } else { offset + 3 };
-                self.0 = [offset, a, b];
-            }
-        } else if offset == b {
-            value = 1;
-            self.0 = [b, a, c];
-        } else {
-            value = if offset == c {
-                2
-            } else if offset == a - 1 {
-                3
-            } else {
-                offset + 3
-            };
-            self.0 = [offset, a, b];
-        }
+        // Right behind a match the latest offset cannot repeat, and its neighbour takes the third place.
+        let shifted = seq.literals == 0;
+        let (first, second, third) = if shifted { (b, c, a - 1) } else { (a, b, c) };
+        let mut value = offset + 3;
+        value = if offset == third { 3 } else { value };
+        value = if offset == second { 2 } else { value };
+        value = if offset == first { 1 } else { value };
+        let same = !shifted & (offset == a);
+        self.0 = [
+            offset,
+            if same { b } else { a },
+            if same | (offset == b) { c } else { b },
+        ];
         seq.coded(value);
     }
 }

@@ -36,6 +36,9 @@ const SPLIT_ROOM: usize = 24 << 10;
 /// Input per output before anything is known.
 const FIRST_RATIO: f64 = 3.2;
 
+/// How much more input is parsed than should fit.
+const MARGIN: f64 = 1.08;
+
 /// Input below this is not worth own blocks. Unit: bytes.
 const SHORT: usize = 64;
 
@@ -67,8 +70,8 @@ struct Parse {
 /// How an attempt ended.
 enum Outcome {
     Done(Fit),
-    /// There is room for more than what was parsed.
-    Short,
+    /// There is room for more than what was parsed, which takes so many bytes.
+    Short(usize),
 }
 
 impl Zstd {
@@ -181,7 +184,7 @@ impl Zstd {
             consumed += content;
             if consumed == src.len() {
                 if more && pos < enough {
-                    return Outcome::Short;
+                    return Outcome::Short(pos);
                 }
                 break;
             }
@@ -496,7 +499,7 @@ impl EncodeFit for Zstd {
                 .run(src.len(), dst, |len, out| plain.compress(&src[..len], out));
         }
         // A little more than should fit.
-        let mut len = (room as f64 * self.ratio * 1.06) as usize + 256;
+        let mut len = (room as f64 * self.ratio * MARGIN) as usize + 256;
         loop {
             if len + len / 8 >= src.len() {
                 len = src.len();
@@ -518,7 +521,7 @@ impl EncodeFit for Zstd {
                     }
                     return fit;
                 }
-                Outcome::Short => len = len * 3 / 2,
+                Outcome::Short(pos) => len = (len as f64 * room as f64 / pos as f64 * MARGIN) as usize + 256,
             }
         }
     }
