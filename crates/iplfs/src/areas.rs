@@ -1,0 +1,207 @@
+//! Block addresses: the area in the top bits, the offset inside the area below.
+//!
+//! ```text
+//!  [area: 3 bits][offset: area_bits]      area 0 = metadata: fixed blocks, then the metadata log
+//!                                         areas 1..=6 = the six logs by temperature      7 = unused
+//! ```
+
+use std::fmt;
+use std::ops::Range;
+
+/// Bytes in a block. The only block size of the format.
+pub const BLOCK_SIZE: usize = 4096;
+
+/// One block of bytes.
+pub type Block = [u8; BLOCK_SIZE];
+
+/// A block of zeros on the heap.
+pub(crate) fn zero_block() -> Box<Block> {
+    Box::new([0; BLOCK_SIZE])
+}
+
+/// Address of a block in the whole address space of a volume. Unit: blocks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Addr(pub u64);
+
+impl Addr {
+    /// In a block slot: a hole. Block 0 is a superblock, so no file ever refers to it.
+    pub const HOLE: Addr = Addr(0);
+    /// In a block slot: space reserved by `fallocate` or a pending write, reads as zeros.
+    pub const RESERVED: Addr = Addr(u64::MAX);
+
+    /// True if the slot names a block on the device.
+    pub fn is_mapped(self) -> bool {
+        self != Addr::HOLE && self != Addr::RESERVED
+    }
+}
+
+impl fmt::Debug for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl fmt::Display for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// Number of a node. An inode's number is the number of its node. 0 names nothing.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Nid(pub u32);
+
+impl Nid {
+    /// No node.
+    pub const NONE: Nid = Nid(0);
+    /// The root directory.
+    pub const ROOT: Nid = Nid(1);
+}
+
+impl fmt::Debug for Nid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl fmt::Display for Nid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// One append-only log. Its number is the area it lives in.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub enum Log {
+    /// Blocks of the node address table and what does not fit a checkpoint pack.
+    Meta = 0,
+    /// Directory blocks.
+    HotData = 1,
+    /// Ordinary file data.
+    WarmData = 2,
+    /// File data that its owner called cold.
+    ColdData = 3,
+    /// Inodes and direct nodes of directories.
+    HotNode = 4,
+    /// Inodes and direct nodes of everything else.
+    WarmNode = 5,
+    /// Indirect nodes and nodes of extended attributes.
+    ColdNode = 6,
+}
+
+impl Log {
+    /// Every log, in area order.
+    pub const ALL: [Log; 7] = [
+        Log::Meta,
+        Log::HotData,
+        Log::WarmData,
+        Log::ColdData,
+        Log::HotNode,
+        Log::WarmNode,
+        Log::ColdNode,
+    ];
+
+    /// The three logs that roll-forward reads.
+    pub const NODES: [Log; 3] = [Log::HotNode, Log::WarmNode, Log::ColdNode];
+
+    /// True for the logs that hold blocks of files and directories.
+    pub fn is_data(self) -> bool {
+        matches!(self, Log::HotData | Log::WarmData | Log::ColdData)
+    }
+
+    /// Index into per-log tables, also the area number.
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// How addresses are cut, fixed when the volume is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// Bits of the offset inside an area, 29 to 58.
+    pub area_bits: u8,
+    /// Bits of the offset inside a section, the unit of discard bitmaps. 18 is 1 GiB.
+    pub section_bits: u8,
+    /// Bits of the offset inside a zone, the unit in which heads are moved after a crash.
+    pub zone_bits: u8,
+    /// Blocks of one checkpoint pack, two seals included.
+    pub pack_blocks: u32,
+}
+
+/// Where pack A starts. The blocks before it hold the superblocks and room for later formats.
+pub(crate) const PACK_START: u64 = 16;
+
+impl Geometry {
+    /// First block of pack 0 or 1.
+    pub fn pack_start(&self, pack: usize) -> Addr {
+        Addr(
+            PACK_START
+                + if pack == 0 {
+                    0
+                } else {
+                    u64::from(self.pack_blocks)
+                },
+        )
+    }
+
+    /// First block of the metadata log: everything before it is overwritten in place, nothing after it ever is.
+    pub fn fixed_end(&self) -> u64 {
+        PACK_START + 2 * u64::from(self.pack_blocks)
+    }
+
+    /// Blocks in an area.
+    pub fn area_blocks(&self) -> u64 {
+        1 << self.area_bits
+    }
+
+    /// Blocks in a zone.
+    pub fn zone_blocks(&self) -> u64 {
+        1 << self.zone_bits
+    }
+
+    /// Address of a block of a log.
+    pub fn addr(&self, log: Log, offset: u64) -> Addr {
+        Addr(((log as u64) << self.area_bits) | offset)
+    }
+
+    /// Range of addresses of a log, from two offsets.
+    pub fn range(&self, log: Log, offsets: Range<u64>) -> Range<u64> {
+        // A sum, not an OR: the end offset may equal the size of the area.
+        let base = (log as u64) << self.area_bits;
+        base + offsets.start..base + offsets.end
+    }
+
+    /// The log and the offset in its area, `None` for area 7 and beyond and for the fixed blocks.
+    pub fn place(&self, addr: Addr) -> Option<(Log, u64)> {
+        let area = usize::try_from(addr.0 >> self.area_bits).ok()?;
+        let log = *Log::ALL.get(area)?;
+        let offset = addr.0 & (self.area_blocks() - 1);
+        if log == Log::Meta && offset < self.fixed_end() {
+            None
+        } else {
+            Some((log, offset))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_split_into_area_and_offset_and_back() {
+        let geometry = Geometry {
+            area_bits: 48,
+            section_bits: 18,
+            zone_bits: 18,
+            pack_blocks: 256,
+        };
+        let addr = geometry.addr(Log::WarmNode, 77);
+        assert_eq!(addr.0, (5 << 48) + 77);
+        assert_eq!(geometry.place(addr), Some((Log::WarmNode, 77)));
+        assert_eq!(geometry.place(Addr(7 << 48)), None);
+        assert_eq!(geometry.place(Addr(0)), None);
+        assert_eq!(geometry.place(Addr(16 + 512)), Some((Log::Meta, 528)));
+        assert_eq!(geometry.range(Log::ColdNode, 0..1 << 48).end, 7 << 48);
+    }
+}

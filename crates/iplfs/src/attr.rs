@@ -1,0 +1,252 @@
+//! Attributes and extended attributes.
+
+use crate::areas::Nid;
+use crate::disk::inode::{Inode, Time, mode};
+use crate::disk::node::NodeBody;
+use crate::disk::xattr::{self, Xattrs};
+use crate::error::{Errno, Error, Result};
+use crate::file::SIZE_MAX;
+use crate::volume::Volume;
+
+/// What `stat` shows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: Nid,
+    /// Type and permissions.
+    pub mode: u32,
+    /// Names.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Length. Unit: bytes.
+    pub size: u64,
+    /// Space taken, the inode included. Unit: blocks of 4 KiB.
+    pub blocks: u64,
+    /// Last read.
+    pub atime: Time,
+    /// Last change of content.
+    pub mtime: Time,
+    /// Last change of anything.
+    pub ctime: Time,
+    /// Creation.
+    pub btime: Time,
+    /// Device number.
+    pub rdev: u32,
+    /// Differs between two inodes that had the same number.
+    pub generation: u32,
+    /// Flags kept for the owner of the volume.
+    pub flags: u32,
+    /// Project.
+    pub project: u32,
+}
+
+impl Attr {
+    pub(crate) fn of(ino: Nid, inode: &Inode) -> Self {
+        Self {
+            ino,
+            mode: inode.mode,
+            nlink: inode.nlink,
+            uid: inode.uid,
+            gid: inode.gid,
+            size: inode.size,
+            blocks: inode.blocks + 1,
+            atime: inode.atime,
+            mtime: inode.mtime,
+            ctime: inode.ctime,
+            btime: inode.btime,
+            rdev: inode.rdev,
+            generation: inode.generation,
+            flags: inode.flags,
+            project: inode.project,
+        }
+    }
+}
+
+/// What `setattr` changes; `None` leaves a field alone.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SetAttr {
+    /// Permissions; type bits are ignored.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Length. Unit: bytes.
+    pub size: Option<u64>,
+    /// Last read.
+    pub atime: Option<Time>,
+    /// Last change of content.
+    pub mtime: Option<Time>,
+    /// Flags.
+    pub flags: Option<u32>,
+    /// Project.
+    pub project: Option<u32>,
+    /// True if data written from now on is seldom overwritten or read.
+    pub cold: Option<bool>,
+}
+
+/// Whether an extended attribute must be new or must exist.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SetXattr {
+    /// Either.
+    #[default]
+    Any,
+    /// Fails with EEXIST if it exists.
+    Create,
+    /// Fails with ENODATA if it does not.
+    Replace,
+}
+
+impl Volume {
+    /// Attributes of an inode.
+    pub fn attr(&mut self, ino: Nid) -> Result<Attr> {
+        Ok(Attr::of(ino, self.inode(ino)?))
+    }
+
+    /// Changes attributes. A change of length or owner clears set-user-id and set-group-id of files, as POSIX asks.
+    pub fn set_attr(&mut self, ino: Nid, set: &SetAttr, now: Time) -> Result<Attr> {
+        self.writable()?;
+        let inode = self.inode(ino)?;
+        let old_size = inode.size;
+        if let Some(size) = set.size {
+            if inode.is_dir() {
+                return Err(Errno::IsDirectory.into());
+            }
+            if !inode.is_file() {
+                return Err(Errno::Invalid.into());
+            }
+            if size > SIZE_MAX {
+                return Err(Errno::FileTooBig.into());
+            }
+        }
+        let shrinks = set.size.is_some_and(|size| size < old_size);
+        self.begin(16, shrinks)?;
+        if let Some(size) = set.size.filter(|_| shrinks) {
+            // The block that is cut in two is read before anything changes.
+            self.plan_read(ino, size, 1)?.run()?;
+        }
+        self.mutate(|v| {
+            if let Some(size) = set.size {
+                v.set_size(ino, size)?;
+                if size != old_size || set.mtime.is_none() {
+                    v.inode_mut(ino)?.mtime = now;
+                }
+            }
+            let inode = v.inode_mut(ino)?;
+            inode.ctime = now;
+            if (set.uid.is_some() || set.gid.is_some() || set.size.is_some()) && !inode.is_dir() {
+                inode.mode &= if inode.mode & 0o010 != 0 {
+                    !0o6000
+                } else {
+                    !0o4000
+                };
+            }
+            if let Some(new) = set.mode {
+                inode.mode = inode.mode & mode::TYPE | new & 0o7777;
+            }
+            inode.uid = set.uid.unwrap_or(inode.uid);
+            inode.gid = set.gid.unwrap_or(inode.gid);
+            inode.atime = set.atime.unwrap_or(inode.atime);
+            inode.mtime = set.mtime.unwrap_or(inode.mtime);
+            inode.flags = set.flags.unwrap_or(inode.flags);
+            inode.project = set.project.unwrap_or(inode.project);
+            inode.heat = set.cold.map_or(inode.heat, u8::from);
+            Ok(Attr::of(ino, inode))
+        })
+    }
+
+    /// All extended attributes of an inode.
+    pub fn xattrs(&mut self, ino: Nid) -> Result<Xattrs> {
+        let inode = self.inode(ino)?;
+        let nid = inode.xattr_nid;
+        if nid == Nid::NONE {
+            return xattr::decode(&inode.xattr);
+        }
+        let node = self.node(nid)?;
+        match &node.body {
+            NodeBody::Xattr(bytes) if node.ino == ino => xattr::decode(bytes),
+            _ => Err(Error::corrupt(
+                format_args!("node {nid}"),
+                format_args!("holds no attributes of inode {ino}"),
+            )),
+        }
+    }
+
+    /// Value of an extended attribute.
+    pub fn get_xattr(&mut self, ino: Nid, name: &[u8]) -> Result<Vec<u8>> {
+        self.xattrs(ino)?
+            .remove(name)
+            .ok_or_else(|| Errno::NoAttribute.into())
+    }
+
+    /// Sets an extended attribute. The name carries its namespace, such as `user.`.
+    pub fn set_xattr(
+        &mut self,
+        ino: Nid,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+        now: Time,
+    ) -> Result<()> {
+        self.writable()?;
+        if name.is_empty() || name.len() > 255 || name.contains(&0) {
+            return Err(Errno::Invalid.into());
+        }
+        let mut xattrs = self.xattrs(ino)?;
+        match (how, xattrs.contains_key(name)) {
+            (SetXattr::Create, true) => return Err(Errno::Exists.into()),
+            (SetXattr::Replace, false) => return Err(Errno::NoAttribute.into()),
+            _ => {}
+        }
+        if value.len() > xattr::NODE_MAX {
+            return Err(Errno::TooBig.into());
+        }
+        xattrs.insert(name.to_vec(), value.to_vec());
+        self.store_xattrs(ino, &xattrs, now)
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&mut self, ino: Nid, name: &[u8], now: Time) -> Result<()> {
+        self.writable()?;
+        let mut xattrs = self.xattrs(ino)?;
+        if xattrs.remove(name).is_none() {
+            return Err(Errno::NoAttribute.into());
+        }
+        self.store_xattrs(ino, &xattrs, now)
+    }
+
+    fn store_xattrs(&mut self, ino: Nid, xattrs: &Xattrs, now: Time) -> Result<()> {
+        let bytes = xattr::encode(xattrs);
+        if bytes.len() > xattr::NODE_MAX {
+            return Err(Errno::NoSpace.into());
+        }
+        self.begin(8, false)?;
+        self.mutate(|v| {
+            let old = v.inode(ino)?.xattr_nid;
+            if bytes.len() <= xattr::INODE_MAX {
+                if old != Nid::NONE {
+                    v.free_node(old)?;
+                    v.inode_mut(ino)?.blocks -= 1;
+                }
+                let inode = v.inode_mut(ino)?;
+                inode.xattr = bytes;
+                inode.xattr_nid = Nid::NONE;
+            } else {
+                if old == Nid::NONE {
+                    let nid = v.new_node(Some(ino), 0, NodeBody::Xattr(bytes))?;
+                    let inode = v.inode_mut(ino)?;
+                    inode.xattr_nid = nid;
+                    inode.blocks += 1;
+                } else {
+                    v.node_mut(old)?.body = NodeBody::Xattr(bytes);
+                }
+                v.inode_mut(ino)?.xattr = Vec::new();
+            }
+            v.inode_mut(ino)?.ctime = now;
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,608 @@
+//! A full check: every node, every entry, every address, every count, and every block the device holds.
+
+use crate::areas::{Addr, BLOCK_SIZE, Log, Nid};
+use crate::device::BlockDevice;
+use crate::dir::{check_name, kind_of};
+use crate::disk::checkpoint::Phase;
+use crate::disk::dentry::{self, BUCKET_BLOCKS, Dentry, bucket_start};
+use crate::disk::inode::{Content, Inode};
+use crate::disk::nat::NatEntry;
+use crate::disk::node::{NodeBody, Slot};
+use crate::disk::xattr;
+use crate::error::Result;
+use crate::map::{child_base, ordinal_at, roots};
+use crate::mount::{find_checkpoint, read_superblock};
+use crate::options::MountOptions;
+use crate::volume::{Volume, verify_data};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How thorough a check is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CheckOptions {
+    /// Read every data block and compare its checksum.
+    pub data: bool,
+    /// Check the older checkpoint if the newest is damaged.
+    pub fallback: bool,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// Where.
+    pub place: String,
+    /// What was found and what was expected.
+    pub what: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.what)
+    }
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Everything wrong, in the order of the passes.
+    pub findings: Vec<Finding>,
+    /// Checkpoint that was checked.
+    pub version: u64,
+    /// False if the volume was not unmounted: the next mount will adopt or discard what lies behind the checkpoint.
+    pub clean: bool,
+    /// Inodes.
+    pub inodes: u64,
+    /// Blocks that the checkpoint refers to, without the fixed part, ascending.
+    pub reachable: Vec<u64>,
+    /// Blocks in the discard log.
+    pub pending_blocks: u64,
+    /// Blocks that the device holds and nothing knows. Space, not damage: `trim` gives them back.
+    pub leaked: Vec<Range<u64>>,
+}
+
+impl Report {
+    /// Number of leaked blocks.
+    pub fn leaked_blocks(&self) -> u64 {
+        self.leaked.iter().map(|run| run.end - run.start).sum()
+    }
+}
+
+/// Checks the newest checkpoint of a volume, reading only. The volume must not be mounted for writing, or must be in sync.
+pub fn check(dev: &Arc<dyn BlockDevice>, options: CheckOptions) -> Result<Report> {
+    let sb = read_superblock(&**dev)?;
+    let found = find_checkpoint(&**dev, &sb, options.fallback)?;
+    let mut checker = Checker {
+        report: Report {
+            version: found.seal.version,
+            ..Report::default()
+        },
+        claimed: HashSet::new(),
+        nodes: BTreeMap::new(),
+        visited: HashSet::new(),
+        live: 0,
+        phase: found.seal.phase,
+        data: options.data,
+        volume: Volume::at(dev.clone(), sb, MountOptions::default(), found),
+        inodes: BTreeMap::new(),
+        names: HashMap::new(),
+        subdirs: HashMap::new(),
+    };
+    checker.run()?;
+    Ok(checker.report)
+}
+
+struct Checker {
+    volume: Volume,
+    report: Report,
+    phase: Phase,
+    data: bool,
+    claimed: HashSet<u64>,
+    nodes: BTreeMap<Nid, NatEntry>,
+    visited: HashSet<Nid>,
+    live: u64,
+    inodes: BTreeMap<Nid, Inode>,
+    /// Entries that lead to an inode: directory, type.
+    names: HashMap<Nid, Vec<(Nid, u8)>>,
+    subdirs: HashMap<Nid, u32>,
+}
+
+impl Checker {
+    fn find(&mut self, place: impl fmt::Display, what: impl fmt::Display) {
+        self.report.findings.push(Finding {
+            place: place.to_string(),
+            what: what.to_string(),
+        });
+    }
+
+    fn run(&mut self) -> Result<()> {
+        self.table()?;
+        let inos: Vec<Nid> = self
+            .nodes
+            .iter()
+            .filter(|(nid, e)| **nid == e.ino)
+            .map(|(nid, _)| *nid)
+            .collect();
+        for ino in inos {
+            self.inode(ino);
+        }
+        self.links();
+        self.counts();
+        self.space()
+    }
+
+    fn table(&mut self) -> Result<()> {
+        let (mut nodes, mut tree) = (Vec::new(), Vec::new());
+        let dev = self.volume.dev.clone();
+        if let Err(e) = self.volume.nat.walk(
+            &*dev,
+            |nid, entry| nodes.push((nid, entry)),
+            |addr| tree.push(addr),
+        ) {
+            self.find("node address table", e);
+        }
+        if tree.len() as u64 != self.volume.nat.blocks {
+            let what = format!("{} blocks, counted {}", self.volume.nat.blocks, tree.len());
+            self.find("node address table", what);
+        }
+        for addr in tree {
+            self.claim(addr, "node address table", |log| log == Log::Meta);
+        }
+        for addr in self.volume.overflow.clone() {
+            self.claim(Addr(addr), "checkpoint overflow", |log| log == Log::Meta);
+        }
+        for (nid, entry) in nodes {
+            if nid.0 >= self.volume.nat.next_nid {
+                let what = format!("next number is {}", self.volume.nat.next_nid);
+                self.find(format_args!("node {nid}"), what);
+            }
+            self.nodes.insert(nid, entry);
+        }
+        Ok(())
+    }
+
+    fn claim(&mut self, addr: Addr, who: impl fmt::Display, fits: impl Fn(Log) -> bool) {
+        match self.volume.sb.geometry.place(addr) {
+            Some((log, offset)) if fits(log) => {
+                let head = self.volume.marks[log.index()].head;
+                if offset >= head {
+                    self.find(
+                        &who,
+                        format_args!(
+                            "block {addr} lies past the head {head:#x} of the {log:?} log"
+                        ),
+                    );
+                }
+            }
+            _ => self.find(&who, format_args!("block {addr} lies in the wrong area")),
+        }
+        if !self.claimed.insert(addr.0) {
+            self.find(&who, format_args!("block {addr} is referred to twice"));
+        }
+    }
+
+    /// Reads a node that `owner` names; notes it as used.
+    fn visit(&mut self, nid: Nid, owner: Nid) -> Option<NodeBody> {
+        let place = format!("node {nid} of inode {owner}");
+        match self.nodes.get(&nid) {
+            Some(entry) if entry.ino == owner => {}
+            other => {
+                let what = format!("table entry is {other:?}");
+                self.find(place, what);
+                return None;
+            }
+        }
+        if !self.visited.insert(nid) {
+            self.find(place, "is named twice");
+            return None;
+        }
+        let addr = self.nodes[&nid].addr;
+        self.claim(addr, &place, |log| Log::NODES.contains(&log));
+        self.live += 1;
+        match self.volume.node(nid) {
+            Ok(node) => Some(node.body.clone()),
+            Err(e) => {
+                self.find(place, e);
+                None
+            }
+        }
+    }
+
+    fn inode(&mut self, ino: Nid) {
+        let Some(body) = self.visit(ino, ino) else {
+            return;
+        };
+        let NodeBody::Inode(inode) = body else {
+            return self.find(format_args!("inode {ino}"), "is no inode");
+        };
+        let mut blocks = 0;
+        if let Content::Map(map) = &inode.content {
+            for (i, slot) in map.slots.iter().enumerate() {
+                blocks += self.slot(ino, i as u64, slot);
+            }
+        }
+        let mut todo = roots(&inode);
+        // Every step visits a node for the first time or stops there, so this ends.
+        while let Some((nid, level, base)) = todo.pop() {
+            let Some(body) = self.visit(nid, ino) else {
+                continue;
+            };
+            blocks += 1;
+            let place = format!("node {nid} of inode {ino}");
+            if self
+                .volume
+                .nodes
+                .get(&nid)
+                .is_some_and(|node| node.ordinal != ordinal_at(base))
+            {
+                self.find(
+                    &place,
+                    format_args!("ordinal, expected {}", ordinal_at(base)),
+                );
+            }
+            match (&body, level) {
+                (NodeBody::Direct(slots), 0) => {
+                    for (i, slot) in slots.iter().enumerate() {
+                        blocks += self.slot(ino, base + i as u64, slot);
+                    }
+                }
+                (NodeBody::Indirect(found, nids), _) if *found == level => {
+                    for (at, nid) in nids
+                        .iter()
+                        .enumerate()
+                        .filter(|(_, nid)| **nid != Nid::NONE)
+                    {
+                        todo.push((*nid, level - 1, child_base(base, level, at)));
+                    }
+                }
+                _ => self.find(place, format_args!("is no node of level {level}")),
+            }
+        }
+        let mut attributes = inode.xattr.clone();
+        if inode.xattr_nid != Nid::NONE {
+            if !attributes.is_empty() {
+                self.find(
+                    format_args!("inode {ino}"),
+                    "has attributes both inside and in a node",
+                );
+            }
+            match self.visit(inode.xattr_nid, ino) {
+                Some(NodeBody::Xattr(bytes)) => attributes = bytes,
+                Some(_) => self.find(
+                    format_args!("node {} of inode {ino}", inode.xattr_nid),
+                    "holds no attributes",
+                ),
+                None => {}
+            }
+            blocks += 1;
+        }
+        if let Err(e) = xattr::decode(&attributes) {
+            self.find(format_args!("inode {ino}"), e);
+        }
+        if blocks != inode.blocks {
+            self.find(
+                format_args!("inode {ino}"),
+                format_args!("{} blocks, counted {blocks}", inode.blocks),
+            );
+        }
+        if let Content::Inline(bytes) = &inode.content
+            && bytes.len() as u64 > inode.size
+        {
+            self.find(
+                format_args!("inode {ino}"),
+                format_args!("{} inline bytes, size {}", bytes.len(), inode.size),
+            );
+        }
+        if inode.is_dir() {
+            self.directory(ino, &inode);
+        }
+        self.inodes.insert(ino, *inode);
+    }
+
+    fn slot(&mut self, ino: Nid, index: u64, slot: &Slot) -> u64 {
+        if !slot.counts() {
+            return 0;
+        }
+        self.live += 1;
+        if slot.addr.is_mapped() {
+            let place = format!("block {index} of inode {ino}");
+            self.claim(slot.addr, &place, Log::is_data);
+            if self.data {
+                let mut bytes = [0; BLOCK_SIZE];
+                if let Err(e) = self.volume.read_data(ino, index, &[*slot], &mut bytes) {
+                    self.find(place, e);
+                } else if let Err(e) = verify_data(ino, index, slot, &bytes) {
+                    self.find(place, e);
+                }
+            }
+        }
+        1
+    }
+
+    fn directory(&mut self, ino: Nid, inode: &Inode) {
+        let mut seen = BTreeSet::new();
+        let mut count = 0;
+        if let Content::InlineDir(bytes) = &inode.content {
+            match dentry::all(&bytes[..]) {
+                Ok(entries) => entries
+                    .iter()
+                    .for_each(|e| count += self.entry(ino, None, e, &mut seen)),
+                Err(e) => self.find(format_args!("directory {ino}"), e),
+            }
+        } else {
+            let end = dentry::blocks_for(inode.depth);
+            let mut at = 0;
+            loop {
+                let index = match self.volume.next_claimed(ino, at) {
+                    Ok(Some(index)) => index,
+                    Ok(None) => break,
+                    Err(e) => return self.find(format_args!("directory {ino}"), e),
+                };
+                if index >= end {
+                    self.find(
+                        format_args!("directory {ino}"),
+                        format_args!("block {index} of {end}"),
+                    );
+                }
+                at = index + 1;
+                let entries = match self.volume.dir_block(ino, index) {
+                    Ok(Some(block)) => dentry::all(&block[..]),
+                    Ok(None) => Ok(Vec::new()),
+                    Err(e) => Err(e),
+                };
+                match entries {
+                    Ok(entries) => entries
+                        .iter()
+                        .for_each(|e| count += self.entry(ino, Some(index), e, &mut seen)),
+                    Err(e) => self.find(format_args!("block {index} of directory {ino}"), e),
+                }
+            }
+        }
+        if count != inode.entries {
+            self.find(
+                format_args!("directory {ino}"),
+                format_args!("{} entries, counted {count}", inode.entries),
+            );
+        }
+    }
+
+    fn entry(
+        &mut self,
+        dir: Nid,
+        block: Option<u64>,
+        entry: &Dentry,
+        seen: &mut BTreeSet<Vec<u8>>,
+    ) -> u64 {
+        let place = format!(
+            "entry {:?} of directory {dir}",
+            String::from_utf8_lossy(&entry.name)
+        );
+        if check_name(&entry.name).is_err() {
+            self.find(&place, "is no name");
+        }
+        if !seen.insert(entry.name.clone()) {
+            self.find(&place, "exists twice");
+        }
+        if self.volume.name_hash(&entry.name) != entry.hash {
+            self.find(&place, "hash does not match");
+        }
+        if let Some(block) = block {
+            let fits = (0..dentry::DEPTH_MAX).any(|level| {
+                let start = bucket_start(level, entry.hash);
+                (start..start + BUCKET_BLOCKS).contains(&block)
+            });
+            // What came from the inode keeps its slot in the first block, which is in the only bucket of level 0.
+            if !fits {
+                self.find(
+                    &place,
+                    format_args!("lies in block {block}, outside its buckets"),
+                );
+            }
+        }
+        self.names
+            .entry(entry.ino)
+            .or_default()
+            .push((dir, entry.kind));
+        1
+    }
+
+    fn links(&mut self) {
+        let names = std::mem::take(&mut self.names);
+        for (ino, entries) in &names {
+            match self
+                .inodes
+                .get(ino)
+                .map(|inode| (kind_of(inode.mode), inode.is_dir(), inode.parent))
+            {
+                None => self.find(
+                    format_args!("inode {ino}"),
+                    format_args!("is named by {entries:?} and missing"),
+                ),
+                Some((kind, is_dir, parent)) => {
+                    if entries.iter().any(|(_, k)| *k != kind) {
+                        self.find(
+                            format_args!("inode {ino}"),
+                            format_args!("type {kind}, entries say {entries:?}"),
+                        );
+                    }
+                    if is_dir {
+                        for (dir, _) in entries {
+                            *self.subdirs.entry(*dir).or_default() += 1;
+                        }
+                        if entries.len() > 1 || entries[0].0 != parent {
+                            self.find(
+                                format_args!("directory {ino}"),
+                                format_args!("parent {parent}, named by {entries:?}"),
+                            );
+                        }
+                    }
+                }
+            }
+        }
+        let orphans = self.volume.orphans.clone();
+        let inodes = std::mem::take(&mut self.inodes);
+        for (ino, inode) in &inodes {
+            let named = names.get(ino).map_or(0, Vec::len) as u32;
+            let orphan = orphans.contains(ino);
+            let want = match (*ino == Nid::ROOT, inode.is_dir(), orphan) {
+                (true, ..) => 2 + self.subdirs.get(ino).copied().unwrap_or(0),
+                (_, true, false) => 2 + self.subdirs.get(ino).copied().unwrap_or(0),
+                (_, true, true) => 0,
+                _ => named,
+            };
+            if inode.nlink != want {
+                self.find(
+                    format_args!("inode {ino}"),
+                    format_args!("{} links, counted {want}", inode.nlink),
+                );
+            }
+            if (named == 0) != orphan && *ino != Nid::ROOT {
+                self.find(
+                    format_args!("inode {ino}"),
+                    format_args!("{named} names, orphan: {orphan}"),
+                );
+            }
+            self.connected(*ino, inode, &inodes, &orphans);
+        }
+        for orphan in orphans.iter().filter(|ino| !inodes.contains_key(ino)) {
+            self.find(format_args!("orphan {orphan}"), "is missing");
+        }
+        match inodes.get(&Nid::ROOT) {
+            Some(root)
+                if root.is_dir() && root.parent == Nid::ROOT && !names.contains_key(&Nid::ROOT) => {
+            }
+            _ => self.find("root directory", "is missing, no directory, or named"),
+        }
+        self.report.inodes = inodes.len() as u64;
+    }
+
+    /// A directory must lead up to the root.
+    fn connected(
+        &mut self,
+        ino: Nid,
+        inode: &Inode,
+        inodes: &BTreeMap<Nid, Inode>,
+        orphans: &BTreeSet<Nid>,
+    ) {
+        if !inode.is_dir() || orphans.contains(&ino) {
+            return;
+        }
+        let mut at = ino;
+        for _ in 0..=inodes.len() {
+            if at == Nid::ROOT {
+                return;
+            }
+            match inodes.get(&at) {
+                Some(dir) => at = dir.parent,
+                None => break,
+            }
+        }
+        self.find(
+            format_args!("directory {ino}"),
+            "does not lead up to the root",
+        );
+    }
+
+    fn counts(&mut self) {
+        let lost: Vec<Nid> = self
+            .nodes
+            .keys()
+            .copied()
+            .filter(|nid| !self.visited.contains(nid))
+            .collect();
+        for nid in lost {
+            let what = format!(
+                "belongs to inode {}, which does not name it",
+                self.nodes[&nid].ino
+            );
+            self.find(format_args!("node {nid}"), what);
+        }
+        if self.live != self.volume.live {
+            let what = format!("{} live blocks, counted {}", self.volume.live, self.live);
+            self.find("checkpoint", what);
+        }
+        if self.report.inodes != self.volume.inodes {
+            let what = format!(
+                "{} inodes, counted {}",
+                self.volume.inodes, self.report.inodes
+            );
+            self.find("checkpoint", what);
+        }
+    }
+
+    fn space(&mut self) -> Result<()> {
+        self.report.clean = self.phase == Phase::Clean;
+        self.report.pending_blocks = self.volume.pending.blocks();
+        let pending: Vec<Range<u64>> = self.volume.pending.iter().collect();
+        self.report.reachable = self.claimed.iter().copied().collect();
+        self.report.reachable.sort_unstable();
+        for run in &pending {
+            let from = self
+                .report
+                .reachable
+                .partition_point(|addr| *addr < run.start);
+            if let Some(addr) = self
+                .report
+                .reachable
+                .get(from)
+                .copied()
+                .filter(|addr| *addr < run.end)
+            {
+                self.find("discard log", format_args!("names live block {addr:#x}"));
+            }
+        }
+        if !self.volume.dev.knows_allocated() {
+            return Ok(());
+        }
+        let g = self.volume.sb.geometry;
+        for log in Log::ALL {
+            let m = self.volume.marks[log.index()];
+            let start = if log == Log::Meta { g.fixed_end() } else { 0 };
+            // What lies behind the marks is the business of the next mount, unless there is nothing to recover.
+            let end = if self.phase == Phase::Clean {
+                g.area_blocks()
+            } else {
+                m.scan
+            };
+            let runs = self.volume.dev.allocated(g.range(log, start..end));
+            let runs = runs.map_err(|e| crate::Error::io(e, "asking for allocated blocks"))?;
+            for addr in runs.into_iter().flatten() {
+                let logged = pending.partition_point(|run| run.end <= addr);
+                let known = self.claimed.contains(&addr)
+                    || pending.get(logged).is_some_and(|run| run.contains(&addr));
+                if !known {
+                    match self.report.leaked.last_mut() {
+                        Some(run) if run.end == addr => run.end += 1,
+                        _ => self.report.leaked.push(addr..addr + 1),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Volume {
+    /// Finds blocks that the device holds and nothing refers to, and gives them back. Returns how many there were.
+    pub fn trim(&mut self) -> Result<u64> {
+        self.drain()?;
+        // Rule 9. Everything is in sync now, so what the device holds is what the check sees.
+        if !self.options.rules.hold(9) {
+            return Ok(0);
+        }
+        let report = check(&self.dev, CheckOptions::default())?;
+        if let Some(finding) = report.findings.first() {
+            return Err(crate::Error::Corrupt(format!(
+                "{finding}; nothing was trimmed"
+            )));
+        }
+        let blocks = report.leaked_blocks();
+        for run in report.leaked {
+            self.dead.insert_range(run);
+        }
+        self.needs_trim = false;
+        self.drain()?;
+        Ok(blocks)
+    }
+}

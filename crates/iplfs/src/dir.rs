@@ -1,0 +1,294 @@
+//! Entries of a directory: find, insert, remove, list.
+
+use crate::areas::{BLOCK_SIZE, Block, Nid, zero_block};
+use crate::disk::dentry::{self, Dentry, blocks_for, bucket_start};
+use crate::disk::inode::{Content, INLINE_MAX, Map, NAME_MAX, mode};
+use crate::disk::node::Slot;
+use crate::error::{Errno, Error, Result};
+use crate::hash::siphash;
+use crate::volume::Volume;
+
+/// Where an entry is: a block (`None` for the inode) and its first slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Spot {
+    pub(crate) block: Option<u64>,
+    pub(crate) slot: usize,
+}
+
+/// An entry found by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Found {
+    pub(crate) spot: Spot,
+    pub(crate) ino: Nid,
+}
+
+/// One entry of a listing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirEntry {
+    /// Inode.
+    pub ino: Nid,
+    /// Type bits of the mode, shifted down by 12, as in `d_type`.
+    pub kind: u8,
+    /// Name.
+    pub name: Vec<u8>,
+    /// Pass this to continue after the entry. Stays valid for as long as the directory lives.
+    pub cookie: u64,
+}
+
+/// Cookie of the first real entry; 1 and 2 stand after "." and "..".
+const FIRST_COOKIE: u64 = 2;
+const SLOTS: u64 = dentry::BLOCK_SLOTS as u64;
+
+/// Checks a name that is to become an entry.
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_MAX {
+        return Err(Errno::NameTooLong.into());
+    }
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0)
+    {
+        return Err(Errno::Invalid.into());
+    }
+    Ok(())
+}
+
+pub(crate) fn kind_of(mode_bits: u32) -> u8 {
+    ((mode_bits & mode::TYPE) >> 12) as u8
+}
+
+impl Volume {
+    pub(crate) fn name_hash(&self, name: &[u8]) -> u32 {
+        siphash(&self.sb.hash_key, name) as u32
+    }
+
+    /// Fails unless `dir` is a directory that still has a name.
+    pub(crate) fn need_dir(&mut self, dir: Nid) -> Result<()> {
+        let inode = self.inode(dir)?;
+        if !inode.is_dir() {
+            return Err(Errno::NotDirectory.into());
+        }
+        Ok(())
+    }
+
+    /// A directory block, `None` for a hole.
+    pub(crate) fn dir_block(&mut self, dir: Nid, index: u64) -> Result<Option<&Block>> {
+        if self.pages.get(dir, index).is_none() {
+            let slot = self.slot(dir, index)?;
+            if !slot.addr.is_mapped() {
+                return Ok(None);
+            }
+            let mut page = zero_block();
+            self.read_data(dir, index, &[slot], &mut page[..])?;
+            dentry::verify_block(&page, dir, index)?;
+            self.pages.insert(dir, index, page, false);
+        }
+        Ok(self.pages.get(dir, index))
+    }
+
+    /// Looks a name up.
+    pub(crate) fn find(&mut self, dir: Nid, name: &[u8]) -> Result<Option<Found>> {
+        let hash = self.name_hash(name);
+        let inode = self.inode(dir)?;
+        let depth = inode.depth;
+        if let Content::InlineDir(bytes) = &inode.content {
+            let found = dentry::find(&bytes[..], hash, name);
+            return Ok(found.map(|(slot, ino, _)| Found {
+                spot: Spot { block: None, slot },
+                ino,
+            }));
+        }
+        for level in 0..depth {
+            let start = bucket_start(level, hash);
+            for index in start..start + dentry::BUCKET_BLOCKS {
+                if let Some(block) = self.dir_block(dir, index)?
+                    && let Some((slot, ino, _)) = dentry::find(block, hash, name)
+                {
+                    return Ok(Some(Found {
+                        spot: Spot {
+                            block: Some(index),
+                            slot,
+                        },
+                        ino,
+                    }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Inserts an entry that does not exist yet. Counts it in the directory.
+    pub(crate) fn insert_entry(&mut self, dir: Nid, name: &[u8], ino: Nid, kind: u8) -> Result<()> {
+        let hash = self.name_hash(name);
+        let mut entry = Dentry {
+            slot: 0,
+            hash,
+            ino,
+            kind,
+            name: name.to_vec(),
+        };
+        let inode = self.inode_mut(dir)?;
+        inode.entries += 1;
+        if let Content::InlineDir(bytes) = &mut inode.content {
+            if let Some(slot) = dentry::room(&bytes[..], name.len()) {
+                entry.slot = slot;
+                dentry::insert(&mut bytes[..], &entry);
+                return Ok(());
+            }
+            self.dir_leaves_inode(dir)?;
+        }
+        for level in 0..dentry::DEPTH_MAX {
+            if level == self.inode(dir)?.depth {
+                let inode = self.inode_mut(dir)?;
+                inode.depth = level + 1;
+                inode.size = blocks_for(level + 1) * BLOCK_SIZE as u64;
+            }
+            let start = bucket_start(level, hash);
+            for index in start..start + dentry::BUCKET_BLOCKS {
+                let slot = match self.dir_block(dir, index)? {
+                    Some(block) => dentry::room(block, name.len()),
+                    None => Some(0),
+                };
+                let Some(slot) = slot else { continue };
+                entry.slot = slot;
+                self.claim(dir, index)?;
+                if self.pages.get(dir, index).is_none() {
+                    let mut page = zero_block();
+                    dentry::format_block(&mut page, dir, index);
+                    self.pages.insert(dir, index, page, true);
+                }
+                if let Some(page) = self.pages.get_mut(dir, index) {
+                    dentry::insert(&mut page[..], &entry);
+                }
+                return Ok(());
+            }
+        }
+        Err(Error::Limit(format!(
+            "directory {dir}: no room at {} levels",
+            dentry::DEPTH_MAX
+        )))
+    }
+
+    /// Moves the entries of a directory from its inode to its first block, each in the slot where it was.
+    fn dir_leaves_inode(&mut self, dir: Nid) -> Result<()> {
+        let inode = self.inode_mut(dir)?;
+        let Content::InlineDir(bytes) = &inode.content else {
+            return Ok(());
+        };
+        let bytes = bytes.clone();
+        inode.content = Content::Map(Map::empty());
+        inode.depth = 1;
+        inode.size = blocks_for(1) * BLOCK_SIZE as u64;
+        let mut page = zero_block();
+        dentry::format_block(&mut page, dir, 0);
+        for entry in dentry::all(&bytes[..])? {
+            dentry::insert(&mut page[..], &entry);
+        }
+        self.claim(dir, 0)?;
+        self.pages.insert(dir, 0, page, true);
+        Ok(())
+    }
+
+    /// Changes the bytes that hold an entry.
+    fn edit_entries<T>(
+        &mut self,
+        dir: Nid,
+        spot: Spot,
+        edit: impl FnOnce(&mut [u8]) -> T,
+    ) -> Result<T> {
+        let Some(index) = spot.block else {
+            return match &mut self.inode_mut(dir)?.content {
+                Content::InlineDir(bytes) => Ok(edit(&mut bytes[..])),
+                _ => Err(Errno::Stale.into()),
+            };
+        };
+        self.dir_block(dir, index)?;
+        self.claim(dir, index)?;
+        let page = self.pages.get_mut(dir, index).ok_or(Errno::Stale)?;
+        Ok(edit(&mut page[..]))
+    }
+
+    /// Removes an entry. A block that becomes empty is given back.
+    pub(crate) fn remove_entry(&mut self, dir: Nid, spot: Spot, name_len: usize) -> Result<()> {
+        let empty = self.edit_entries(dir, spot, |bytes| {
+            dentry::remove(bytes, spot.slot, name_len);
+            dentry::is_empty(bytes)
+        })?;
+        if let Some(index) = spot.block.filter(|_| empty) {
+            self.pages.remove(dir, index);
+            self.set_slot(dir, index, Slot::HOLE)?;
+        }
+        let inode = self.inode_mut(dir)?;
+        inode.entries = inode.entries.saturating_sub(1);
+        Ok(())
+    }
+
+    /// Points an entry at another inode.
+    pub(crate) fn retarget_entry(
+        &mut self,
+        dir: Nid,
+        spot: Spot,
+        ino: Nid,
+        kind: u8,
+    ) -> Result<()> {
+        self.edit_entries(dir, spot, |bytes| {
+            dentry::retarget(bytes, spot.slot, ino, kind)
+        })
+    }
+
+    /// Entries after `cookie` (0 for all), at most `max` of them, "." and ".." included. The order is stable: entries that stay are seen once,
+    /// whatever comes and goes between two calls.
+    pub fn read_dir(&mut self, dir: Nid, cookie: u64, max: usize) -> Result<Vec<DirEntry>> {
+        self.need_dir(dir)?;
+        let mut out = Vec::new();
+        let parent = self.inode(dir)?.parent;
+        for (at, name, ino) in [(0, &b"."[..], dir), (1, b"..", parent)] {
+            if cookie <= at && out.len() < max {
+                out.push(DirEntry {
+                    ino,
+                    kind: kind_of(mode::DIR),
+                    name: name.to_vec(),
+                    cookie: at + 1,
+                });
+            }
+        }
+        let mut at = cookie.max(FIRST_COOKIE) - FIRST_COOKIE;
+        while out.len() < max {
+            let inode = self.inode(dir)?;
+            let (bytes, block): (&[u8], u64) = match &inode.content {
+                Content::InlineDir(bytes) if at < SLOTS => (&bytes[..], 0),
+                Content::Map(_) => {
+                    let end = blocks_for(inode.depth);
+                    let claimed = self.next_claimed(dir, at / SLOTS)?;
+                    let Some(index) = claimed.filter(|index| *index < end) else {
+                        break;
+                    };
+                    at = at.max(index * SLOTS);
+                    match self.dir_block(dir, index)? {
+                        Some(block) => (&block[..], index),
+                        None => {
+                            at = (index + 1) * SLOTS;
+                            continue;
+                        }
+                    }
+                }
+                _ => break,
+            };
+            match dentry::next(bytes, (at - block * SLOTS) as usize)? {
+                Some(entry) => {
+                    at = block * SLOTS + (entry.slot + dentry::slots_for(entry.name.len())) as u64;
+                    // The cookie names the last slot of the entry, so that it is the position to go on from.
+                    let cookie = at + FIRST_COOKIE;
+                    out.push(DirEntry {
+                        ino: entry.ino,
+                        kind: entry.kind,
+                        name: entry.name,
+                        cookie,
+                    });
+                }
+                None => at = (block + 1) * SLOTS,
+            }
+        }
+        Ok(out)
+    }
+}
+
+const _: () = assert!(INLINE_MAX < BLOCK_SIZE);

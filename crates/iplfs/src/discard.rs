@@ -1,0 +1,261 @@
+//! Dead blocks on their way back to the device.
+//!
+//! ```text
+//!  dead ──checkpoint v──► logged(v) ──checkpoint v+1, no older reader──► issued ──flush──► forgotten
+//! ```
+//!
+//! The rules, by number, are in docs/iplfs/design.md. What must hold here:
+//!
+//! * A run is in the log of every committed checkpoint from the one that logged it until a flush after its discard.
+//! * A run logged by checkpoint v is issued only when v+1 is committed: then neither pack on the device refers to it.
+//! * A run logged by v is not issued while a reader that started before v is active.
+
+use crate::disk::checkpoint::DiscardEntry;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// When discards go to the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DiscardMode {
+    /// All of them, as soon as the rules allow, whatever else the device is doing.
+    Eager,
+    /// At most this many commands after each checkpoint.
+    Polite(usize),
+    /// Never: space comes back by `trim` only.
+    Never,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Logged,
+    Issued,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    blocks: u64,
+    /// Checkpoint that first had the run in its log.
+    logged: u64,
+    state: State,
+}
+
+/// Runs in the discard log, by address. They never overlap.
+#[derive(Default)]
+pub(crate) struct Pending {
+    runs: BTreeMap<u64, Run>,
+    blocks: u64,
+}
+
+impl Pending {
+    /// Adds runs that checkpoint `version` has in its log.
+    pub(crate) fn add(&mut self, runs: impl IntoIterator<Item = Range<u64>>, version: u64) {
+        for run in runs {
+            let blocks = run.end - run.start;
+            debug_assert!(
+                self.runs.range(run.clone()).next().is_none(),
+                "blocks {run:?} died twice"
+            );
+            if let Some(old) = self.runs.insert(
+                run.start,
+                Run {
+                    blocks,
+                    logged: version,
+                    state: State::Logged,
+                },
+            ) {
+                self.blocks -= old.blocks;
+            }
+            self.blocks += blocks;
+        }
+    }
+
+    /// Blocks in the log.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Every run, ascending.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        self.runs
+            .iter()
+            .map(|(start, run)| *start..start + run.blocks)
+    }
+
+    /// Runs that may be issued now: logged before `before` and, if `merge`, joined with their neighbours.
+    pub(crate) fn eligible(&self, before: u64, merge: bool) -> Vec<Range<u64>> {
+        let mut out: Vec<Range<u64>> = Vec::new();
+        for (&start, run) in &self.runs {
+            if run.state == State::Issued || run.logged >= before {
+                continue;
+            }
+            match out.last_mut() {
+                Some(last) if merge && last.end == start => last.end += run.blocks,
+                _ => out.push(start..start + run.blocks),
+            }
+        }
+        out
+    }
+
+    /// Notes that the device was told about `range`, cutting runs where it begins and ends.
+    pub(crate) fn issued(&mut self, range: Range<u64>) {
+        self.cut(range.start);
+        self.cut(range.end);
+        for run in self.runs.range_mut(range).map(|(_, run)| run) {
+            run.state = State::Issued;
+        }
+    }
+
+    fn cut(&mut self, at: u64) {
+        let Some((&start, &run)) = self.runs.range(..at).next_back() else {
+            return;
+        };
+        if start + run.blocks > at {
+            let left = at - start;
+            self.runs.insert(
+                start,
+                Run {
+                    blocks: left,
+                    ..run
+                },
+            );
+            self.runs.insert(
+                at,
+                Run {
+                    blocks: run.blocks - left,
+                    ..run
+                },
+            );
+        }
+    }
+
+    /// A flush returned: what was issued before it is done.
+    pub(crate) fn confirm(&mut self) {
+        self.runs.retain(|_, run| run.state == State::Logged);
+        self.blocks = self.runs.values().map(|run| run.blocks).sum();
+    }
+
+    /// Forgets all but the longest `keep` runs.
+    pub(crate) fn keep(&mut self, keep: usize) {
+        let mut by_length: Vec<(u64, u64)> = self
+            .runs
+            .iter()
+            .map(|(start, run)| (run.blocks, *start))
+            .collect();
+        by_length.sort_unstable();
+        let drop = by_length.len().saturating_sub(keep);
+        for (_, start) in by_length.into_iter().take(drop) {
+            self.runs.remove(&start);
+        }
+        self.blocks = self.runs.values().map(|run| run.blocks).sum();
+    }
+}
+
+/// Cuts a run into entries of the log: their length has 32 bits.
+pub(crate) fn to_entries(run: Range<u64>) -> impl Iterator<Item = DiscardEntry> {
+    const MAX: u64 = 1 << 31;
+    let (start, end) = (run.start, run.end);
+    (0..(end - start).div_ceil(MAX)).map(move |i| {
+        let from = start + i * MAX;
+        DiscardEntry {
+            start: crate::areas::Addr(from),
+            blocks: (end - from).min(MAX) as u32,
+        }
+    })
+}
+
+/// Readers that resolved addresses and have not finished with them.
+#[derive(Default, Clone)]
+pub(crate) struct Readers(Arc<Mutex<BTreeMap<u64, u64>>>);
+
+impl Readers {
+    /// Registers a reader that resolves addresses while `version` is the newest checkpoint.
+    pub(crate) fn enter(&self, version: u64) -> ReaderGuard {
+        *self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(version)
+            .or_default() += 1;
+        ReaderGuard {
+            readers: self.clone(),
+            version,
+        }
+    }
+
+    /// The checkpoint version of the oldest active reader.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .keys()
+            .next()
+            .copied()
+    }
+}
+
+/// Keeps the blocks a reader resolved from being discarded until it is dropped.
+pub(crate) struct ReaderGuard {
+    readers: Readers,
+    version: u64,
+}
+
+impl Drop for ReaderGuard {
+    fn drop(&mut self) {
+        let mut readers = self
+            .readers
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = readers.get_mut(&self.version) {
+            *count -= 1;
+            if *count == 0 {
+                readers.remove(&self.version);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_forgotten_only_after_issue_and_flush() {
+        let mut pending = Pending::default();
+        pending.add(std::iter::once(10..20), 5);
+        assert!(pending.eligible(5, true).is_empty());
+        assert_eq!(pending.eligible(6, true), vec![10..20]);
+        pending.confirm();
+        assert_eq!(pending.blocks(), 10);
+        pending.issued(12..16);
+        pending.confirm();
+        assert_eq!(pending.iter().collect::<Vec<_>>(), vec![10..12, 16..20]);
+        pending.issued(10..12);
+        pending.issued(16..20);
+        assert_eq!(pending.blocks(), 6);
+        pending.confirm();
+        assert_eq!(pending.blocks(), 0);
+    }
+
+    #[test]
+    fn neighbours_of_different_checkpoints_are_joined() {
+        let mut pending = Pending::default();
+        pending.add(std::iter::once(10..12), 5);
+        pending.add(std::iter::once(12..16), 6);
+        assert_eq!(pending.eligible(7, true), vec![10..16]);
+        assert_eq!(pending.eligible(7, false), vec![10..12, 12..16]);
+    }
+
+    #[test]
+    fn the_oldest_reader_counts() {
+        let readers = Readers::default();
+        let a = readers.enter(3);
+        let b = readers.enter(3);
+        let _c = readers.enter(9);
+        drop(a);
+        assert_eq!(readers.oldest(), Some(3));
+        drop(b);
+        assert_eq!(readers.oldest(), Some(9));
+    }
+}

@@ -1,0 +1,377 @@
+//! A checkpoint pack: two seals, then the body.
+//!
+//! ```text
+//!  pack:  [seal][seal copy][body …]            A and B take turns; a pack is pack_blocks long
+//!  body:  orphans 4 each │ NAT journal 16 each │ discard log 16 each      one byte stream
+//!  what does not fit the pack continues in one extent of the metadata log
+//! ```
+//!
+//! The body is written and flushed before either seal, and a seal carries the checksum of the body. So one sound seal proves that the
+//! checkpoint was committed, and a crash while the seals are written leaves at worst the old pack. With a single footer, a
+//! damaged committed checkpoint and an interrupted one would look the same, and damage would silently turn back time.
+
+use super::wire::{Get, Put, seal, sealed};
+use crate::areas::{Addr, BLOCK_SIZE, Block, Nid};
+use crate::disk::nat::NatEntry;
+use crate::error::{Error, Result};
+
+const MAGIC: [u8; 8] = *b"TUFF-CP\0";
+/// Blocks at the start of a pack that hold the seals.
+pub const SEALS: u64 = 2;
+
+/// Positions of one log. Units: blocks from the start of its area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LogMarks {
+    /// Where roll-forward starts to read. Equals `head` except while a recovery is under way.
+    pub scan: u64,
+    /// Where the next block goes.
+    pub head: u64,
+    /// Nothing is appended here or beyond before the next checkpoint.
+    pub limit: u64,
+    /// Nothing is appended here or beyond before the checkpoint after the next: where a mount that must fall back to this one starts anew.
+    pub far: u64,
+}
+
+/// How the volume was left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Unmounted: nothing was written after this checkpoint.
+    Clean,
+    /// In use: groups of nodes may follow the scan marks.
+    Mounted,
+    /// A recovery began here: groups lie between scan and head, its own blocks after head.
+    Recovering,
+}
+
+/// The content of a seal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seal {
+    /// Number of this checkpoint; each is one higher than the last.
+    pub version: u64,
+    /// Checkpoint whose tag roll-forward accepts.
+    pub roll_tag: u64,
+    /// How the volume was left.
+    pub phase: Phase,
+    /// True if blocks were leaked and only `trim` finds them.
+    pub needs_trim: bool,
+    /// Sequence number of the first node written after the checkpoint named by `roll_tag`.
+    pub next_seq: u64,
+    /// Every node number at or above this one was never used.
+    pub next_nid: u32,
+    /// Levels of the node address table, 0 if it is empty.
+    pub nat_height: u32,
+    /// Root block of the node address table.
+    pub nat_root: Addr,
+    /// Checksum of the root block.
+    pub nat_root_crc: u32,
+    /// Blocks of the node address table.
+    pub nat_blocks: u64,
+    /// Live blocks of files, directories and nodes, reserved ones included, without the node address table.
+    pub live_blocks: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Next generation number for an inode.
+    pub next_generation: u32,
+    /// Orphans in the body.
+    pub orphans: u32,
+    /// Journal entries in the body.
+    pub journal: u32,
+    /// Entries of the discard log in the body.
+    pub discards: u32,
+    /// Checksum of the body.
+    pub body_crc: u32,
+    /// Where the body continues, if it does not fit the pack.
+    pub overflow: Addr,
+    /// Blocks of that continuation.
+    pub overflow_blocks: u32,
+    /// Positions of the seven logs.
+    pub logs: [LogMarks; 7],
+}
+
+impl Seal {
+    /// The block as it lies on the device.
+    pub fn encode(&self) -> Block {
+        let mut block = [0; BLOCK_SIZE];
+        let mut put = Put::new(&mut block);
+        put.bytes(&MAGIC);
+        put.u64(self.version);
+        put.u64(self.roll_tag);
+        put.u8(match self.phase {
+            Phase::Clean => 0,
+            Phase::Mounted => 1,
+            Phase::Recovering => 2,
+        });
+        put.u8(u8::from(self.needs_trim));
+        put.u16(0);
+        put.u32(self.next_nid);
+        put.u64(self.next_seq);
+        put.u64(self.nat_root.0);
+        put.u32(self.nat_root_crc);
+        put.u32(self.nat_height);
+        put.u64(self.nat_blocks);
+        put.u64(self.live_blocks);
+        put.u64(self.inodes);
+        put.u32(self.next_generation);
+        put.u32(self.orphans);
+        put.u32(self.journal);
+        put.u32(self.discards);
+        put.u32(self.body_crc);
+        put.u32(self.overflow_blocks);
+        put.u64(self.overflow.0);
+        for log in &self.logs {
+            put.u64(log.scan);
+            put.u64(log.head);
+            put.u64(log.limit);
+            put.u64(log.far);
+        }
+        seal(&mut block);
+        block
+    }
+
+    /// Decodes a seal. `None` if the block is not a whole seal: that is an ordinary trace of a crash, not damage.
+    pub fn decode(block: &Block) -> Option<Self> {
+        let mut get = Get::new(block);
+        if get.array() != MAGIC || !sealed(block) {
+            return None;
+        }
+        let version = get.u64();
+        let roll_tag = get.u64();
+        let phase = match get.u8() {
+            0 => Phase::Clean,
+            1 => Phase::Mounted,
+            2 => Phase::Recovering,
+            _ => return None,
+        };
+        let needs_trim = get.u8() != 0;
+        let _ = get.u16();
+        let next_nid = get.u32();
+        let next_seq = get.u64();
+        let nat_root = Addr(get.u64());
+        let nat_root_crc = get.u32();
+        let nat_height = get.u32();
+        let (nat_blocks, live_blocks, inodes) = (get.u64(), get.u64(), get.u64());
+        let next_generation = get.u32();
+        let (orphans, journal, discards) = (get.u32(), get.u32(), get.u32());
+        let body_crc = get.u32();
+        let overflow_blocks = get.u32();
+        let overflow = Addr(get.u64());
+        let mut logs = [LogMarks::default(); 7];
+        for log in &mut logs {
+            *log = LogMarks {
+                scan: get.u64(),
+                head: get.u64(),
+                limit: get.u64(),
+                far: get.u64(),
+            };
+        }
+        Some(Self {
+            version,
+            roll_tag,
+            phase,
+            needs_trim,
+            next_seq,
+            next_nid,
+            nat_height,
+            nat_root,
+            nat_root_crc,
+            nat_blocks,
+            live_blocks,
+            inodes,
+            next_generation,
+            orphans,
+            journal,
+            discards,
+            body_crc,
+            overflow,
+            overflow_blocks,
+            logs,
+        })
+    }
+
+    /// Blocks that the body takes, in the pack and after it.
+    pub fn body_blocks(&self) -> u64 {
+        body_len(
+            self.orphans.into(),
+            self.journal.into(),
+            self.discards.into(),
+        )
+        .div_ceil(BLOCK_SIZE as u64)
+    }
+}
+
+/// Bytes of a body with these numbers of entries.
+pub fn body_len(orphans: u64, journal: u64, discards: u64) -> u64 {
+    orphans * 4 + journal * 16 + discards * 16
+}
+
+/// One entry of the discard log: blocks that are dead but may still be mapped by the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DiscardEntry {
+    /// First block.
+    pub start: Addr,
+    /// How many. Unit: blocks.
+    pub blocks: u32,
+}
+
+/// What follows the seals.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Body {
+    /// Inodes without a name that were open.
+    pub orphans: Vec<Nid>,
+    /// Entries of the node address table that differ from its tree.
+    pub journal: Vec<(Nid, NatEntry)>,
+    /// Dead blocks whose discard is not confirmed.
+    pub discards: Vec<DiscardEntry>,
+}
+
+impl Body {
+    /// The byte stream, padded with zeros to whole blocks.
+    pub fn encode(&self) -> Vec<u8> {
+        let len = body_len(
+            self.orphans.len() as u64,
+            self.journal.len() as u64,
+            self.discards.len() as u64,
+        );
+        let mut bytes = Vec::with_capacity((len as usize).next_multiple_of(BLOCK_SIZE));
+        for orphan in &self.orphans {
+            bytes.extend_from_slice(&orphan.0.to_le_bytes());
+        }
+        for (nid, entry) in &self.journal {
+            bytes.extend_from_slice(&nid.0.to_le_bytes());
+            bytes.extend_from_slice(&entry.ino.0.to_le_bytes());
+            bytes.extend_from_slice(&entry.addr.0.to_le_bytes());
+        }
+        for discard in &self.discards {
+            bytes.extend_from_slice(&discard.start.0.to_le_bytes());
+            bytes.extend_from_slice(&discard.blocks.to_le_bytes());
+            bytes.extend_from_slice(&[0; 4]);
+        }
+        bytes.resize(bytes.len().next_multiple_of(BLOCK_SIZE), 0);
+        bytes
+    }
+
+    /// Decodes the byte stream that `seal` describes.
+    pub fn decode(seal: &Seal, bytes: &[u8]) -> Result<Self> {
+        if bytes.len() as u64 != seal.body_blocks() * BLOCK_SIZE as u64
+            || crc32c::crc32c(bytes) != seal.body_crc
+        {
+            let place = format_args!("checkpoint {}", seal.version);
+            return Err(Error::corrupt(place, "checksum of the body does not match"));
+        }
+        let mut get = Get::new(bytes);
+        let orphans = (0..seal.orphans).map(|_| Nid(get.u32())).collect();
+        let journal = (0..seal.journal)
+            .map(|_| {
+                (
+                    Nid(get.u32()),
+                    NatEntry {
+                        ino: Nid(get.u32()),
+                        addr: Addr(get.u64()),
+                    },
+                )
+            })
+            .collect();
+        let discards = (0..seal.discards)
+            .map(|_| {
+                let entry = DiscardEntry {
+                    start: Addr(get.u64()),
+                    blocks: get.u32(),
+                };
+                get.u32();
+                entry
+            })
+            .collect();
+        Ok(Self {
+            orphans,
+            journal,
+            discards,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn sample() -> (Seal, Body) {
+        let body = Body {
+            orphans: vec![Nid(5), Nid(9)],
+            journal: vec![(
+                Nid(4),
+                NatEntry {
+                    ino: Nid(4),
+                    addr: Addr(1 << 50),
+                },
+            )],
+            discards: vec![DiscardEntry {
+                start: Addr(77),
+                blocks: 3,
+            }],
+        };
+        let mut logs = [LogMarks::default(); 7];
+        logs[6] = LogMarks {
+            scan: 1,
+            head: 2,
+            limit: 3,
+            far: 4,
+        };
+        let seal = Seal {
+            version: 12,
+            roll_tag: 11,
+            phase: Phase::Mounted,
+            needs_trim: true,
+            next_seq: 99,
+            next_nid: 10,
+            nat_height: 1,
+            nat_root: Addr(600),
+            nat_root_crc: 5,
+            nat_blocks: 1,
+            live_blocks: 8,
+            inodes: 4,
+            next_generation: 6,
+            orphans: 2,
+            journal: 1,
+            discards: 1,
+            body_crc: crc32c::crc32c(&body.encode()),
+            overflow: Addr(0),
+            overflow_blocks: 0,
+            logs,
+        };
+        (seal, body)
+    }
+
+    #[test]
+    fn round_trip() {
+        let (seal, body) = sample();
+        assert_eq!(Seal::decode(&seal.encode()), Some(seal.clone()));
+        assert_eq!(Body::decode(&seal, &body.encode()).unwrap(), body);
+    }
+
+    #[test]
+    fn a_seal_with_any_torn_sector_is_no_seal() {
+        let (seal, _) = sample();
+        let good = seal.encode();
+        let mut next = seal.clone();
+        next.version = 14;
+        next.live_blocks = 1000;
+        next.logs[6].head = 50;
+        let newer = next.encode();
+        for torn in 1..8usize {
+            let mut block = newer;
+            block[torn * 512..].copy_from_slice(&good[torn * 512..]);
+            assert_eq!(Seal::decode(&block), None, "torn after sector {torn}");
+        }
+    }
+
+    #[test]
+    fn a_body_with_a_flipped_bit_is_refused() {
+        let (seal, body) = sample();
+        let mut bytes = body.encode();
+        for at in 0..bytes.len() {
+            bytes[at] ^= 1;
+            assert!(Body::decode(&seal, &bytes).is_err());
+            bytes[at] ^= 1;
+        }
+        assert!(Body::decode(&seal, &bytes[..0]).is_err());
+    }
+}

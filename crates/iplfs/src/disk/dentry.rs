@@ -1,0 +1,300 @@
+//! Slots of a directory, in a block or in the inode.
+//!
+//! ```text
+//!  block:  0 magic 4 │ 4 ino 4 │ 8 index 8 │ zero … 64 │ bitmap 32 │ 200 × {hash 4, ino 4, len 2, type 1, zero 1} │ 200 × name 8
+//!  inode:                                                bitmap 24 │ 172 × {…}                                    │ 172 × name 8
+//! ```
+//!
+//! A name takes as many consecutive slots as it needs, eight bytes each; its record is that of the first. An entry never moves: not
+//! when others come or go, and not when a directory leaves its inode, because the first block then keeps every slot where it was. So the
+//! position of an entry is a cookie for `readdir` that stays true.
+//!
+//! Directories in blocks are a hash table in levels: level n has 2^n buckets of two blocks, starting at block 2·(2^n − 1). An entry
+//! lies in the first level whose bucket had room.
+
+use super::inode::{INLINE_MAX, NAME_MAX};
+use super::wire::{Get, Put};
+use crate::areas::{BLOCK_SIZE, Block, Nid};
+use crate::error::{Error, Result};
+
+const MAGIC: u32 = 0x5249_4454;
+/// Slots in a block.
+pub const BLOCK_SLOTS: usize = 200;
+/// Slots in an inode.
+pub const INODE_SLOTS: usize = 172;
+/// Most hash levels of a directory.
+pub const DEPTH_MAX: u8 = 24;
+/// Blocks in a bucket.
+pub const BUCKET_BLOCKS: u64 = 2;
+
+/// First block of a bucket of a level for a hash.
+pub fn bucket_start(level: u8, hash: u32) -> u64 {
+    let buckets = 1u64 << level;
+    BUCKET_BLOCKS * (buckets - 1) + BUCKET_BLOCKS * (u64::from(hash) & (buckets - 1))
+}
+
+/// Blocks of a directory with `depth` levels.
+pub fn blocks_for(depth: u8) -> u64 {
+    BUCKET_BLOCKS * ((1u64 << depth) - 1)
+}
+
+/// Slots that a name takes.
+pub fn slots_for(name_len: usize) -> usize {
+    name_len.div_ceil(8).max(1)
+}
+
+/// One entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Dentry {
+    /// First slot.
+    pub slot: usize,
+    /// Keyed hash of the name.
+    pub hash: u32,
+    /// The inode it names.
+    pub ino: Nid,
+    /// File type: the type bits of the mode, shifted down by 12.
+    pub kind: u8,
+    /// The name.
+    pub name: Vec<u8>,
+}
+
+/// How slots lie in their bytes.
+#[derive(Clone, Copy)]
+struct Shape {
+    bitmap: usize,
+    records: usize,
+    names: usize,
+    slots: usize,
+}
+
+const IN_BLOCK: Shape = Shape {
+    bitmap: 64,
+    records: 96,
+    names: 96 + BLOCK_SLOTS * 12,
+    slots: BLOCK_SLOTS,
+};
+const IN_INODE: Shape = Shape {
+    bitmap: 0,
+    records: 24,
+    names: 24 + INODE_SLOTS * 12,
+    slots: INODE_SLOTS,
+};
+const _: () = assert!(
+    IN_BLOCK.names + BLOCK_SLOTS * 8 == BLOCK_SIZE
+        && IN_INODE.names + INODE_SLOTS * 8 <= INLINE_MAX
+);
+
+fn shape(bytes: &[u8]) -> Shape {
+    if bytes.len() == BLOCK_SIZE {
+        IN_BLOCK
+    } else {
+        IN_INODE
+    }
+}
+
+/// Makes an empty block of the directory `ino`.
+pub fn format_block(block: &mut Block, ino: Nid, index: u64) {
+    block.fill(0);
+    let mut put = Put::new(block);
+    put.u32(MAGIC);
+    put.u32(ino.0);
+    put.u64(index);
+}
+
+/// Checks that a block belongs to the directory `ino` at `index`.
+pub fn verify_block(block: &Block, ino: Nid, index: u64) -> Result<()> {
+    let mut get = Get::new(block);
+    let found = (get.u32(), Nid(get.u32()), get.u64());
+    if found == (MAGIC, ino, index) {
+        return Ok(());
+    }
+    Err(Error::corrupt(
+        format_args!("block {index} of directory {ino}"),
+        format_args!("header is {found:?}"),
+    ))
+}
+
+fn used(bytes: &[u8], s: Shape, slot: usize) -> bool {
+    bytes[s.bitmap + slot / 8] >> (slot % 8) & 1 == 1
+}
+
+fn record(bytes: &[u8], s: Shape, slot: usize) -> (u32, Nid, usize, u8) {
+    let mut get = Get::new(&bytes[s.records + slot * 12..][..12]);
+    (get.u32(), Nid(get.u32()), usize::from(get.u16()), get.u8())
+}
+
+/// The entry at or after `from`, if any. `bytes` is a directory block or the content of an inode.
+pub fn next(bytes: &[u8], from: usize) -> Result<Option<Dentry>> {
+    let s = shape(bytes);
+    let Some(slot) = (from..s.slots).find(|&slot| used(bytes, s, slot)) else {
+        return Ok(None);
+    };
+    let (hash, ino, len, kind) = record(bytes, s, slot);
+    if len == 0 || len > NAME_MAX || slot + slots_for(len) > s.slots || ino == Nid::NONE {
+        return Err(Error::corrupt(
+            "directory entry",
+            format_args!("slot {slot}: name of {len} bytes, inode {ino}"),
+        ));
+    }
+    let name = bytes[s.names + slot * 8..][..len].to_vec();
+    Ok(Some(Dentry {
+        slot,
+        hash,
+        ino,
+        kind,
+        name,
+    }))
+}
+
+/// Every entry, in slot order.
+pub fn all(bytes: &[u8]) -> Result<Vec<Dentry>> {
+    let mut entries = Vec::new();
+    let mut at = 0;
+    while let Some(entry) = next(bytes, at)? {
+        at = entry.slot + slots_for(entry.name.len());
+        entries.push(entry);
+    }
+    Ok(entries)
+}
+
+/// The entry with this name.
+pub fn find(bytes: &[u8], hash: u32, name: &[u8]) -> Option<(usize, Nid, u8)> {
+    let s = shape(bytes);
+    let mut slot = 0;
+    while slot < s.slots {
+        if bytes[s.bitmap + slot / 8] == 0 {
+            slot = (slot / 8 + 1) * 8;
+            continue;
+        }
+        if !used(bytes, s, slot) {
+            slot += 1;
+            continue;
+        }
+        let (h, ino, len, kind) = record(bytes, s, slot);
+        if h == hash && len == name.len() && bytes[s.names + slot * 8..].get(..len) == Some(name) {
+            return Some((slot, ino, kind));
+        }
+        slot += slots_for(len);
+    }
+    None
+}
+
+/// First slot of a free run that fits a name of `name_len` bytes.
+pub fn room(bytes: &[u8], name_len: usize) -> Option<usize> {
+    let s = shape(bytes);
+    let want = slots_for(name_len);
+    let mut run = 0;
+    for slot in 0..s.slots {
+        run = if used(bytes, s, slot) { 0 } else { run + 1 };
+        if run == want {
+            return Some(slot + 1 - want);
+        }
+    }
+    None
+}
+
+/// Fills a free run found by [`room`].
+pub fn insert(bytes: &mut [u8], entry: &Dentry) {
+    let s = shape(bytes);
+    for slot in entry.slot..entry.slot + slots_for(entry.name.len()) {
+        assert!(!used(bytes, s, slot), "slot {slot} is taken");
+        bytes[s.bitmap + slot / 8] |= 1 << (slot % 8);
+    }
+    let mut put = Put::new(&mut bytes[s.records + entry.slot * 12..]);
+    put.u32(entry.hash);
+    put.u32(entry.ino.0);
+    put.u16(entry.name.len() as u16);
+    put.u8(entry.kind);
+    put.u8(0);
+    bytes[s.names + entry.slot * 8..][..entry.name.len()].copy_from_slice(&entry.name);
+}
+
+/// Frees the slots of an entry and wipes them, so that equal directories are equal bytes.
+pub fn remove(bytes: &mut [u8], slot: usize, name_len: usize) {
+    let s = shape(bytes);
+    for at in slot..slot + slots_for(name_len) {
+        bytes[s.bitmap + at / 8] &= !(1 << (at % 8));
+        bytes[s.records + at * 12..][..12].fill(0);
+        bytes[s.names + at * 8..][..8].fill(0);
+    }
+}
+
+/// Points an entry at another inode.
+pub fn retarget(bytes: &mut [u8], slot: usize, ino: Nid, kind: u8) {
+    let s = shape(bytes);
+    let record = &mut bytes[s.records + slot * 12..][..12];
+    record[4..8].copy_from_slice(&ino.0.to_le_bytes());
+    record[10] = kind;
+}
+
+/// True if no slot is taken.
+pub fn is_empty(bytes: &[u8]) -> bool {
+    let s = shape(bytes);
+    bytes[s.bitmap..s.records].iter().all(|byte| *byte == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(slot: usize, name: &[u8]) -> Dentry {
+        Dentry {
+            slot,
+            hash: 7,
+            ino: Nid(3),
+            kind: 8,
+            name: name.to_vec(),
+        }
+    }
+
+    #[test]
+    fn entries_come_back_and_slots_are_reused_only_where_they_fit() {
+        let mut block = [0; BLOCK_SIZE];
+        format_block(&mut block, Nid(1), 0);
+        let long = vec![b'x'; 255];
+        insert(&mut block, &entry(0, b"a"));
+        insert(&mut block, &entry(1, &long));
+        insert(&mut block, &entry(33, b"b"));
+        assert_eq!(find(&block, 7, &long), Some((1, Nid(3), 8)));
+        assert_eq!(find(&block, 7, b"b"), Some((33, Nid(3), 8)));
+        remove(&mut block, 0, 1);
+        assert_eq!(room(&block, 8), Some(0));
+        assert_eq!(room(&block, 9), Some(34));
+        assert_eq!(all(&block).unwrap().len(), 2);
+        remove(&mut block, 1, 255);
+        remove(&mut block, 33, 1);
+        assert!(is_empty(&block));
+        verify_block(&block, Nid(1), 0).unwrap();
+        assert!(verify_block(&block, Nid(2), 0).is_err());
+    }
+
+    #[test]
+    fn slots_keep_their_number_between_inode_and_block() {
+        let mut small = [0; INLINE_MAX];
+        insert(&mut small, &entry(170, b"last"));
+        let mut block = [0; BLOCK_SIZE];
+        for e in all(&small).unwrap() {
+            insert(&mut block, &e);
+        }
+        assert_eq!(find(&block, 7, b"last"), Some((170, Nid(3), 8)));
+    }
+
+    #[test]
+    fn wild_slots_are_an_error_and_no_panic() {
+        for fill in [0xff, 0x01, 0x80] {
+            let block = [fill; BLOCK_SIZE];
+            let _ = all(&block);
+            let _ = find(&block, 0x0101_0101, b"name");
+            let _ = find(&[fill; INLINE_MAX], 0x0101_0101, b"name");
+        }
+    }
+
+    #[test]
+    fn levels_follow_each_other_without_gaps() {
+        assert_eq!(bucket_start(0, 99), 0);
+        assert_eq!(bucket_start(1, 0), 2);
+        assert_eq!(bucket_start(1, 3), 4);
+        assert_eq!(bucket_start(2, 0), 6);
+        assert_eq!(blocks_for(2), 6);
+    }
+}

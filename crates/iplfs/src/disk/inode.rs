@@ -1,0 +1,356 @@
+//! The inode: attributes, a few extended attributes, and either the content itself or where it lies.
+//!
+//! ```text
+//!    0 mode 4 │ nlink 4 │ uid 4 │ gid 4 │ size 8 │ blocks 8 │ atime 12 │ mtime 12 │ ctime 12 │ btime 12
+//!   80 generation 4 │ flags 4 │ project 4 │ rdev 4 │ parent 4 │ xattr_nid 4 │ entries 8
+//!  112 layout 1 │ depth 1 │ heat 1 │ name_len 1 │ xattr_len 2 │ inline_len 2 │ zero 8
+//!  128 name 256 │ 384 xattr 208 │ 592 content 3464
+//!  content, layout 0: file bytes    layout 1: directory slots    layout 2: 286 × {addr 8, crc 4} │ 6 × nid 4
+//! ```
+//!
+//! `parent` and `name` are where the inode was created or last renamed to; roll-forward needs them for a file that is younger than the
+//! checkpoint, and a directory needs its parent for "..".
+
+use super::node::Slot;
+use super::wire::{Get, Put};
+use crate::areas::{Addr, Nid};
+
+/// Bytes of a file that fit its inode.
+pub const INLINE_MAX: usize = 3464;
+/// Block slots in an inode.
+pub const INODE_SLOTS: usize = 286;
+/// Node numbers in an inode: two direct, two indirect, one double, one triple.
+pub const INODE_NIDS: usize = 6;
+/// Bytes for extended attributes in an inode.
+pub const INLINE_XATTR: usize = 208;
+/// Longest name of a directory entry. Unit: bytes.
+pub const NAME_MAX: usize = 255;
+
+/// A point in time, as POSIX counts it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Time {
+    /// Seconds since 1970.
+    pub sec: i64,
+    /// Nanoseconds, below 10^9.
+    pub nsec: u32,
+}
+
+/// Type bits of a mode, as in POSIX.
+pub mod mode {
+    /// Mask of the type.
+    pub const TYPE: u32 = 0o170000;
+    /// Directory.
+    pub const DIR: u32 = 0o040000;
+    /// Regular file.
+    pub const FILE: u32 = 0o100000;
+    /// Symbolic link.
+    pub const LINK: u32 = 0o120000;
+    /// Character device.
+    pub const CHAR: u32 = 0o020000;
+    /// Block device.
+    pub const BLOCK: u32 = 0o060000;
+    /// Named pipe.
+    pub const FIFO: u32 = 0o010000;
+    /// Socket.
+    pub const SOCKET: u32 = 0o140000;
+}
+
+/// Where the bytes of a file, or the slots of a directory, are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Content {
+    /// In the inode. Shorter than the file if its end is a hole.
+    Inline(Vec<u8>),
+    /// A directory whose entries fit the inode.
+    InlineDir(Box<[u8; INLINE_MAX]>),
+    /// In blocks.
+    Map(Box<Map>),
+}
+
+/// The roots of a block map.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Map {
+    /// The first blocks of the file.
+    pub slots: [Slot; INODE_SLOTS],
+    /// Nodes with the blocks after those.
+    pub nids: [Nid; INODE_NIDS],
+}
+
+impl Map {
+    /// A map without blocks.
+    pub fn empty() -> Box<Self> {
+        Box::new(Self {
+            slots: [Slot::HOLE; INODE_SLOTS],
+            nids: [Nid::NONE; INODE_NIDS],
+        })
+    }
+}
+
+/// An inode.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Inode {
+    /// Type and permissions.
+    pub mode: u32,
+    /// Names that lead here; a directory counts "." and its subdirectories too.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Length. Unit: bytes.
+    pub size: u64,
+    /// Blocks taken by data (reserved ones included) and by nodes other than the inode.
+    pub blocks: u64,
+    /// Last read.
+    pub atime: Time,
+    /// Last change of content.
+    pub mtime: Time,
+    /// Last change of anything.
+    pub ctime: Time,
+    /// Creation.
+    pub btime: Time,
+    /// Differs between two inodes that had the same number.
+    pub generation: u32,
+    /// Flags for the owner of the volume; the filesystem keeps them.
+    pub flags: u32,
+    /// Project, for quotas.
+    pub project: u32,
+    /// Device number of a device node.
+    pub rdev: u32,
+    /// Directory of `name`.
+    pub parent: Nid,
+    /// Node with the extended attributes, if they do not fit here.
+    pub xattr_nid: Nid,
+    /// Entries of a directory, without "." and "..".
+    pub entries: u64,
+    /// Hash levels of a directory in blocks.
+    pub depth: u8,
+    /// 0 ordinary, 1 cold: where data blocks go.
+    pub heat: u8,
+    /// Name under which the inode was created or last renamed.
+    pub name: Vec<u8>,
+    /// Encoded extended attributes.
+    pub xattr: Vec<u8>,
+    /// The content or where it lies.
+    pub content: Content,
+}
+
+impl Inode {
+    /// An inode without content.
+    pub fn new(mode: u32, uid: u32, gid: u32, now: Time) -> Self {
+        let content = if mode & mode::TYPE == mode::DIR {
+            Content::InlineDir(Box::new([0; INLINE_MAX]))
+        } else {
+            Content::Inline(Vec::new())
+        };
+        Self {
+            mode,
+            nlink: 0,
+            uid,
+            gid,
+            size: 0,
+            blocks: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            generation: 0,
+            flags: 0,
+            project: 0,
+            rdev: 0,
+            parent: Nid::NONE,
+            xattr_nid: Nid::NONE,
+            entries: 0,
+            depth: 0,
+            heat: 0,
+            name: Vec::new(),
+            xattr: Vec::new(),
+            content,
+        }
+    }
+
+    /// True for a directory.
+    pub fn is_dir(&self) -> bool {
+        self.mode & mode::TYPE == mode::DIR
+    }
+
+    /// True for a regular file.
+    pub fn is_file(&self) -> bool {
+        self.mode & mode::TYPE == mode::FILE
+    }
+
+    /// True for a symbolic link.
+    pub fn is_link(&self) -> bool {
+        self.mode & mode::TYPE == mode::LINK
+    }
+
+    pub(crate) fn encode(&self, put: &mut Put<'_>) {
+        for v in [self.mode, self.nlink, self.uid, self.gid] {
+            put.u32(v);
+        }
+        put.u64(self.size);
+        put.u64(self.blocks);
+        for time in [self.atime, self.mtime, self.ctime, self.btime] {
+            put.i64(time.sec);
+            put.u32(time.nsec);
+        }
+        for v in [
+            self.generation,
+            self.flags,
+            self.project,
+            self.rdev,
+            self.parent.0,
+            self.xattr_nid.0,
+        ] {
+            put.u32(v);
+        }
+        put.u64(self.entries);
+        let (layout, inline_len) = match &self.content {
+            Content::Inline(bytes) => (0, bytes.len()),
+            Content::InlineDir(_) => (1, 0),
+            Content::Map(_) => (2, 0),
+        };
+        put.u8(layout);
+        put.u8(self.depth);
+        put.u8(self.heat);
+        put.u8(self.name.len() as u8);
+        put.u16(self.xattr.len() as u16);
+        put.u16(inline_len as u16);
+        put.u64(0);
+        let mut name = [0; 256];
+        name[..self.name.len()].copy_from_slice(&self.name);
+        put.bytes(&name);
+        let mut xattr = [0; INLINE_XATTR];
+        xattr[..self.xattr.len()].copy_from_slice(&self.xattr);
+        put.bytes(&xattr);
+        match &self.content {
+            Content::Inline(bytes) => put.bytes(bytes),
+            Content::InlineDir(bytes) => put.bytes(&bytes[..]),
+            Content::Map(map) => {
+                for slot in &map.slots {
+                    put.u64(slot.addr.0);
+                    put.u32(slot.crc);
+                }
+                for nid in &map.nids {
+                    put.u32(nid.0);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn decode(get: &mut Get<'_>) -> Result<Self, String> {
+        let (mode, nlink, uid, gid) = (get.u32(), get.u32(), get.u32(), get.u32());
+        let (size, blocks) = (get.u64(), get.u64());
+        let mut times = [Time::default(); 4];
+        for time in &mut times {
+            *time = Time {
+                sec: get.i64(),
+                nsec: get.u32(),
+            };
+        }
+        let (generation, flags, project, rdev) = (get.u32(), get.u32(), get.u32(), get.u32());
+        let (parent, xattr_nid) = (Nid(get.u32()), Nid(get.u32()));
+        let entries = get.u64();
+        let (layout, depth, heat) = (get.u8(), get.u8(), get.u8());
+        let name_len = usize::from(get.u8());
+        let (xattr_len, inline_len) = (usize::from(get.u16()), usize::from(get.u16()));
+        let _ = get.u64();
+        if xattr_len > INLINE_XATTR || inline_len > INLINE_MAX {
+            return Err(format!(
+                "{xattr_len} bytes of attributes and {inline_len} of content in an inode"
+            ));
+        }
+        let name = get.bytes(256)[..name_len].to_vec();
+        let xattr = get.bytes(INLINE_XATTR)[..xattr_len].to_vec();
+        let is_dir = mode & mode::TYPE == mode::DIR;
+        let content = match layout {
+            0 if !is_dir => Content::Inline(get.bytes(inline_len).to_vec()),
+            1 if is_dir => Content::InlineDir(Box::new(get.array())),
+            2 => {
+                let mut map = Map::empty();
+                for slot in &mut map.slots {
+                    *slot = Slot {
+                        addr: Addr(get.u64()),
+                        crc: get.u32(),
+                    };
+                }
+                for nid in &mut map.nids {
+                    *nid = Nid(get.u32());
+                }
+                Content::Map(map)
+            }
+            other => return Err(format!("layout {other} for mode {mode:o}")),
+        };
+        if depth > super::dentry::DEPTH_MAX {
+            return Err(format!(
+                "directory depth {depth}, expected at most {}",
+                super::dentry::DEPTH_MAX
+            ));
+        }
+        let [atime, mtime, ctime, btime] = times;
+        Ok(Self {
+            mode,
+            nlink,
+            uid,
+            gid,
+            size,
+            blocks,
+            atime,
+            mtime,
+            ctime,
+            btime,
+            generation,
+            flags,
+            project,
+            rdev,
+            parent,
+            xattr_nid,
+            entries,
+            depth,
+            heat,
+            name,
+            xattr,
+            content,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::node::{Footer, NodeBody};
+
+    #[test]
+    fn every_layout_round_trips() {
+        let now = Time {
+            sec: -5,
+            nsec: 999_999_999,
+        };
+        let footer = Footer {
+            nid: Nid(3),
+            ino: Nid(3),
+            ordinal: 0,
+            group: 2,
+            tag: 1,
+            seq: 1,
+        };
+        let mut file = Inode::new(mode::FILE | 0o644, 1, 2, now);
+        file.content = Content::Inline(vec![9; INLINE_MAX]);
+        file.size = INLINE_MAX as u64;
+        file.name = vec![b'n'; NAME_MAX];
+        file.xattr = vec![1; INLINE_XATTR];
+        let mut mapped = Inode::new(mode::FILE, 0, 0, now);
+        let mut map = Map::empty();
+        map.slots[INODE_SLOTS - 1] = Slot {
+            addr: Addr(3),
+            crc: 4,
+        };
+        map.nids[5] = Nid(77);
+        mapped.content = Content::Map(map);
+        let dir = Inode::new(mode::DIR | 0o755, 0, 0, now);
+        for inode in [file, mapped, dir] {
+            let body = NodeBody::Inode(Box::new(inode));
+            let block = body.encode(&footer);
+            assert_eq!(NodeBody::decode(&block, Addr(1)).unwrap(), (body, footer));
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! On-disk structures, one file each. Little endian; every block of metadata carries a CRC32C.
+//!
+//! Functions here are pure over bytes: no device, no clock, no state.
+
+pub mod checkpoint;
+pub mod dentry;
+pub mod inode;
+pub mod nat;
+pub mod node;
+pub mod superblock;
+pub mod wire;
+pub mod xattr;

@@ -1,0 +1,72 @@
+//! Extended attributes as bytes: `{name_len 1, value_len 2, name, value}` one after the other.
+//!
+//! All of them lie in the inode if they fit there, otherwise all of them in one node.
+
+use super::inode::INLINE_XATTR;
+use super::node::CONTENT;
+use crate::error::{Error, Result};
+use std::collections::BTreeMap;
+
+/// Bytes that fit the inode.
+pub const INODE_MAX: usize = INLINE_XATTR;
+/// Bytes that fit a node.
+pub const NODE_MAX: usize = CONTENT - 2;
+
+/// Attributes by name.
+pub type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Encodes attributes. Names are at most 255 bytes, values at most 65535: the caller has checked.
+pub fn encode(xattrs: &Xattrs) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (name, value) in xattrs {
+        bytes.push(name.len() as u8);
+        bytes.extend_from_slice(&(value.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(name);
+        bytes.extend_from_slice(value);
+    }
+    bytes
+}
+
+/// Decodes attributes.
+pub fn decode(mut bytes: &[u8]) -> Result<Xattrs> {
+    let mut xattrs = Xattrs::new();
+    while let [name_len, a, b, rest @ ..] = bytes {
+        let name_len = usize::from(*name_len);
+        let value_len = usize::from(u16::from_le_bytes([*a, *b]));
+        if name_len == 0 || rest.len() < name_len + value_len {
+            let what = format_args!(
+                "name of {name_len} and value of {value_len} bytes in {}",
+                rest.len()
+            );
+            return Err(Error::corrupt("extended attributes", what));
+        }
+        let (name, rest) = rest.split_at(name_len);
+        let (value, rest) = rest.split_at(value_len);
+        xattrs.insert(name.to_vec(), value.to_vec());
+        bytes = rest;
+    }
+    if bytes.is_empty() {
+        Ok(xattrs)
+    } else {
+        Err(Error::corrupt("extended attributes", "end inside an entry"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trip_and_every_truncation() {
+        let xattrs: Xattrs = [
+            (b"user.a".to_vec(), b"1".to_vec()),
+            (b"user.b".to_vec(), Vec::new()),
+        ]
+        .into();
+        let bytes = encode(&xattrs);
+        assert_eq!(decode(&bytes).unwrap(), xattrs);
+        for len in 1..bytes.len() {
+            assert_ne!(decode(&bytes[..len]).ok(), Some(xattrs.clone()));
+        }
+    }
+}

@@ -1,0 +1,498 @@
+//! Bytes of files: read, write, truncate, allocate, punch, find data and holes.
+
+use crate::areas::{BLOCK_SIZE, Block, Log, Nid, zero_block};
+use crate::device::BlockDevice;
+use crate::discard::ReaderGuard;
+use crate::disk::inode::{Content, INLINE_MAX, Map, Time, mode};
+use crate::disk::node::Slot;
+use crate::error::{Errno, Result};
+use crate::map::BLOCKS_MAX;
+use crate::volume::{Volume, verify_data};
+use std::sync::Arc;
+
+const BS: u64 = BLOCK_SIZE as u64;
+/// Largest size of a file. Unit: bytes. The tree reaches further, an off_t does not.
+pub const SIZE_MAX: u64 = {
+    let tree = BLOCKS_MAX * BS;
+    let signed = i64::MAX as u64;
+    if tree < signed { tree } else { signed }
+};
+/// Bytes of one write that are admitted together.
+const WRITE_STEP: usize = 1 << 20;
+
+/// What `fallocate` is asked to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Allocate {
+    /// Reserve space; the file grows if the range lies past its end.
+    Reserve,
+    /// Reserve space, also past the end, without growing the file.
+    KeepSize,
+    /// Give the range back; it reads as zeros.
+    PunchHole,
+    /// Make the range read as zeros and keep it reserved. `keep_size` as in `KeepSize`.
+    ZeroRange {
+        /// Do not grow the file.
+        keep_size: bool,
+    },
+}
+
+/// A resolved read that can be carried out without the volume: the blocks it names stay on the device until it is dropped.
+pub struct ReadPlan {
+    dev: Arc<dyn BlockDevice>,
+    ino: Nid,
+    /// One per block, from the block that holds the first byte.
+    pieces: Vec<Piece>,
+    first: u64,
+    skip: usize,
+    len: usize,
+    _guard: ReaderGuard,
+}
+
+enum Piece {
+    Zero,
+    Bytes(Box<Block>),
+    Stored(Slot),
+}
+
+impl ReadPlan {
+    /// Bytes that the read gives: fewer than asked for at the end of the file.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True at or past the end of the file.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Reads the bytes.
+    pub fn run(&self) -> Result<Vec<u8>> {
+        let mut out = vec![0; self.pieces.len() * BLOCK_SIZE];
+        let mut at = 0;
+        while at < self.pieces.len() {
+            let mut n = 1;
+            match &self.pieces[at] {
+                Piece::Zero => {}
+                Piece::Bytes(bytes) => {
+                    out[at * BLOCK_SIZE..][..BLOCK_SIZE].copy_from_slice(&bytes[..])
+                }
+                Piece::Stored(first) => {
+                    while let Some(Piece::Stored(slot)) = self.pieces.get(at + n)
+                        && slot.addr.0 == first.addr.0 + n as u64
+                    {
+                        n += 1;
+                    }
+                    let buf = &mut out[at * BLOCK_SIZE..(at + n) * BLOCK_SIZE];
+                    self.dev.read(first.addr, buf).map_err(|e| {
+                        crate::error::Error::io(
+                            e,
+                            format_args!(
+                                "reading {n} blocks of inode {} at {}",
+                                self.ino, first.addr
+                            ),
+                        )
+                    })?;
+                    for (i, bytes) in buf.chunks_exact(BLOCK_SIZE).enumerate() {
+                        if let Piece::Stored(slot) = &self.pieces[at + i] {
+                            verify_data(self.ino, self.first + (at + i) as u64, slot, bytes)?;
+                        }
+                    }
+                }
+            }
+            at += n;
+        }
+        out.drain(..self.skip);
+        out.truncate(self.len);
+        Ok(out)
+    }
+}
+
+impl Volume {
+    /// Reads up to `len` bytes at `offset`; fewer at the end of the file. Does not touch times.
+    pub fn read(&mut self, ino: Nid, offset: u64, len: usize) -> Result<Vec<u8>> {
+        self.plan_read(ino, offset, len)?.run()
+    }
+
+    /// Resolves a read without touching data blocks. Other operations may run between this and [`ReadPlan::run`].
+    pub fn plan_read(&mut self, ino: Nid, offset: u64, len: usize) -> Result<ReadPlan> {
+        let inode = self.inode(ino)?;
+        if inode.is_dir() {
+            return Err(Errno::IsDirectory.into());
+        }
+        let size = inode.size;
+        let len = (len as u64).min(size.saturating_sub(offset)) as usize;
+        let first = offset / BS;
+        let skip = (offset % BS) as usize;
+        let inline = match &inode.content {
+            Content::Inline(bytes) if len > 0 => Some(bytes.clone()),
+            _ => None,
+        };
+        let mut plan = ReadPlan {
+            dev: self.dev.clone(),
+            ino,
+            pieces: Vec::new(),
+            first,
+            skip: if len == 0 { 0 } else { skip },
+            len,
+            _guard: self.enter_reader(),
+        };
+        if len == 0 {
+            return Ok(plan);
+        }
+        for index in first..(offset + len as u64).div_ceil(BS) {
+            let piece = if let Some(bytes) = &inline {
+                let mut block = zero_block();
+                if index == 0 {
+                    block[..bytes.len()].copy_from_slice(bytes);
+                }
+                Piece::Bytes(block)
+            } else if let Some(page) = self.pages.get(ino, index) {
+                Piece::Bytes(Box::new(*page))
+            } else {
+                let slot = self.slot(ino, index)?;
+                if slot.addr.is_mapped() {
+                    Piece::Stored(slot)
+                } else {
+                    Piece::Zero
+                }
+            };
+            plan.pieces.push(piece);
+        }
+        Ok(plan)
+    }
+
+    /// Writes bytes at `offset`. All of them, or an error; a large write is admitted in steps of 1 MiB, and space running out after the first
+    /// step is reported as a short count.
+    pub fn write(&mut self, ino: Nid, offset: u64, data: &[u8], now: Time) -> Result<usize> {
+        self.writable()?;
+        let inode = self.inode(ino)?;
+        if inode.is_dir() {
+            return Err(Errno::IsDirectory.into());
+        }
+        if !inode.is_file() && !inode.is_link() {
+            return Err(Errno::Invalid.into());
+        }
+        if offset
+            .checked_add(data.len() as u64)
+            .is_none_or(|end| end > SIZE_MAX)
+        {
+            return Err(Errno::FileTooBig.into());
+        }
+        let mut done = 0;
+        while done < data.len() {
+            let step = &data[done..data.len().min(done + WRITE_STEP)];
+            match self.write_step(ino, offset + done as u64, step, now) {
+                Ok(()) => done += step.len(),
+                Err(crate::Error::Posix(Errno::NoSpace)) if done > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_step(&mut self, ino: Nid, offset: u64, data: &[u8], now: Time) -> Result<()> {
+        let end = offset + data.len() as u64;
+        let pages = end.div_ceil(BS) - offset / BS;
+        self.begin(2 * pages + pages / 300 + 8, false)?;
+        // Load what the write covers in part, so that the change itself cannot fail on a read.
+        let inline = matches!(self.inode(ino)?.content, Content::Inline(_));
+        if !inline {
+            for (index, from, to) in parts(offset, end) {
+                if to - from < BLOCK_SIZE {
+                    self.load_page(ino, index)?;
+                }
+            }
+        }
+        self.mutate(|v| {
+            if inline {
+                if end <= INLINE_MAX as u64 {
+                    if let Content::Inline(bytes) = &mut v.inode_mut(ino)?.content {
+                        if bytes.len() < end as usize {
+                            bytes.resize(end as usize, 0);
+                        }
+                        bytes[offset as usize..end as usize].copy_from_slice(data);
+                    }
+                    return v.wrote(ino, end, now);
+                }
+                v.leave_inode(ino)?;
+            }
+            for (index, from, to) in parts(offset, end) {
+                let bytes = &data[(index * BS + from as u64 - offset) as usize..][..to - from];
+                v.claim(ino, index)?;
+                if to - from < BLOCK_SIZE {
+                    v.load_page(ino, index)?;
+                } else if v.pages.get(ino, index).is_none() {
+                    v.pages.insert(ino, index, zero_block(), true);
+                }
+                if let Some(page) = v.pages.get_mut(ino, index) {
+                    page[from..to].copy_from_slice(bytes);
+                }
+            }
+            v.wrote(ino, end, now)
+        })
+    }
+
+    fn wrote(&mut self, ino: Nid, end: u64, now: Time) -> Result<()> {
+        let inode = self.inode_mut(ino)?;
+        inode.size = inode.size.max(end);
+        inode.mtime = now;
+        inode.ctime = now;
+        Ok(())
+    }
+
+    /// Moves the content of a file from its inode to a page.
+    fn leave_inode(&mut self, ino: Nid) -> Result<()> {
+        let inode = self.inode_mut(ino)?;
+        let Content::Inline(bytes) = &mut inode.content else {
+            return Ok(());
+        };
+        let bytes = std::mem::take(bytes);
+        inode.content = Content::Map(Map::empty());
+        if !bytes.is_empty() {
+            let mut page = zero_block();
+            page[..bytes.len()].copy_from_slice(&bytes);
+            self.claim(ino, 0)?;
+            self.pages.insert(ino, 0, page, true);
+        }
+        Ok(())
+    }
+
+    /// Puts a page of a file with a map into memory.
+    fn load_page(&mut self, ino: Nid, index: u64) -> Result<()> {
+        if self.pages.get(ino, index).is_some() {
+            return Ok(());
+        }
+        let slot = self.slot(ino, index)?;
+        let mut page = zero_block();
+        if slot.addr.is_mapped() {
+            self.read_data(ino, index, &[slot], &mut page[..])?;
+        }
+        self.pages.insert(ino, index, page, false);
+        Ok(())
+    }
+
+    /// Writes the dirty pages of an inode to the log of its temperature.
+    pub(crate) fn write_pages(&mut self, ino: Nid) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let is_dir = inode.is_dir();
+        let log = match (is_dir, inode.heat) {
+            (true, _) => Log::HotData,
+            (false, 0) => Log::WarmData,
+            _ => Log::ColdData,
+        };
+        let dirty = self.pages.dirty_of(ino);
+        for chunk in dirty.chunks(256) {
+            let mut bytes = Vec::with_capacity(chunk.len() * BLOCK_SIZE);
+            for index in chunk {
+                if let Some(page) = self.pages.get(ino, *index) {
+                    bytes.extend_from_slice(&page[..]);
+                }
+            }
+            let start = self.append(log, &bytes)?;
+            for (i, (index, block)) in chunk.iter().zip(bytes.chunks_exact(BLOCK_SIZE)).enumerate()
+            {
+                let slot = Slot {
+                    addr: crate::areas::Addr(start.0 + i as u64),
+                    crc: crc32c::crc32c(block),
+                };
+                self.set_slot(ino, *index, slot)?;
+                self.pages.written(ino, *index, is_dir);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the length of a file. What lies past the end is gone; what is new reads as zeros.
+    pub(crate) fn set_size(&mut self, ino: Nid, size: u64) -> Result<()> {
+        let old = self.inode(ino)?.size;
+        if let Content::Inline(bytes) = &mut self.inode_mut(ino)?.content {
+            bytes.truncate(usize::try_from(size).unwrap_or(usize::MAX));
+        } else {
+            let keep = size.div_ceil(BS);
+            self.pages.truncate(ino, keep);
+            self.free_from(ino, keep)?;
+            if size < old && !size.is_multiple_of(BS) {
+                self.zero_part(ino, size / BS, (size % BS) as usize, BLOCK_SIZE)?;
+            }
+        }
+        self.inode_mut(ino)?.size = size;
+        Ok(())
+    }
+
+    /// Zeroes part of a block, unless it is a hole or reserved.
+    fn zero_part(&mut self, ino: Nid, index: u64, from: usize, to: usize) -> Result<()> {
+        let stored = self.slot(ino, index)?.addr.is_mapped();
+        if !stored && self.pages.get(ino, index).is_none() {
+            return Ok(());
+        }
+        self.load_page(ino, index)?;
+        self.claim(ino, index)?;
+        if let Some(page) = self.pages.get_mut(ino, index) {
+            page[from..to].fill(0);
+        }
+        Ok(())
+    }
+
+    /// Reserves, punches or zeroes a range of a regular file.
+    pub fn fallocate(
+        &mut self,
+        ino: Nid,
+        how: Allocate,
+        offset: u64,
+        len: u64,
+        now: Time,
+    ) -> Result<()> {
+        self.writable()?;
+        let inode = self.inode(ino)?;
+        if inode.is_dir() {
+            return Err(Errno::IsDirectory.into());
+        }
+        if !inode.is_file() {
+            return Err(Errno::NotSupported.into());
+        }
+        let Some(end) = offset.checked_add(len).filter(|_| len > 0) else {
+            return Err(Errno::Invalid.into());
+        };
+        if end > SIZE_MAX {
+            return Err(Errno::FileTooBig.into());
+        }
+        let blocks = end.div_ceil(BS) - offset / BS;
+        let need = if how == Allocate::PunchHole {
+            16
+        } else {
+            blocks.saturating_add(blocks / 300 + 16)
+        };
+        self.begin(need, how == Allocate::PunchHole)?;
+        let inline = matches!(self.inode(ino)?.content, Content::Inline(_));
+        if !inline {
+            // Read the two ends before anything changes.
+            for index in [offset / BS, (end - 1) / BS] {
+                if self.slot(ino, index)?.addr.is_mapped() {
+                    self.load_page(ino, index)?;
+                }
+            }
+        }
+        self.mutate(|v| {
+            let zero = matches!(how, Allocate::PunchHole | Allocate::ZeroRange { .. });
+            if inline && how == Allocate::PunchHole {
+                if let Content::Inline(bytes) = &mut v.inode_mut(ino)?.content {
+                    let len = bytes.len() as u64;
+                    bytes[offset.min(len) as usize..end.min(len) as usize].fill(0);
+                }
+            } else {
+                v.leave_inode(ino)?;
+                if zero {
+                    v.punch(ino, offset, end)?;
+                }
+            }
+            if how != Allocate::PunchHole {
+                for index in offset / BS..end.div_ceil(BS) {
+                    v.claim(ino, index)?;
+                }
+            }
+            let grow = matches!(
+                how,
+                Allocate::Reserve | Allocate::ZeroRange { keep_size: false }
+            );
+            let inode = v.inode_mut(ino)?;
+            if grow {
+                inode.size = inode.size.max(end);
+            }
+            if zero {
+                inode.mtime = now;
+            }
+            inode.ctime = now;
+            Ok(())
+        })
+    }
+
+    fn punch(&mut self, ino: Nid, offset: u64, end: u64) -> Result<()> {
+        let first_whole = offset.div_ceil(BS);
+        let end_whole = end / BS;
+        for (index, from, to) in parts(offset, end) {
+            // Only the two ends can be partial: skip what lies between without walking it.
+            if index >= first_whole && index < end_whole {
+                break;
+            }
+            self.zero_part(ino, index, from, to)?;
+        }
+        if !end.is_multiple_of(BS) && end_whole > offset / BS {
+            self.zero_part(ino, end_whole, 0, (end % BS) as usize)?;
+        }
+        let mut at = first_whole;
+        while let Some(index) = self
+            .next_claimed(ino, at)?
+            .filter(|index| *index < end_whole)
+        {
+            self.pages.remove(ino, index);
+            self.set_slot(ino, index, Slot::HOLE)?;
+            at = index + 1;
+        }
+        Ok(())
+    }
+
+    /// First byte of data at or after `offset`.
+    pub fn seek_data(&mut self, ino: Nid, offset: u64) -> Result<u64> {
+        let size = self.inode(ino)?.size;
+        if offset >= size {
+            return Err(Errno::NoSuchOffset.into());
+        }
+        if let Content::Inline(bytes) = &self.inode(ino)?.content {
+            return if offset < bytes.len() as u64 {
+                Ok(offset)
+            } else {
+                Err(Errno::NoSuchOffset.into())
+            };
+        }
+        let mut at = offset / BS;
+        while let Some(index) = self.next_claimed(ino, at)? {
+            if index * BS >= size {
+                break;
+            }
+            if self.holds_data(ino, index)? {
+                return Ok((index * BS).max(offset));
+            }
+            at = index + 1;
+        }
+        Err(Errno::NoSuchOffset.into())
+    }
+
+    /// First byte of a hole at or after `offset`; the end of the file is one.
+    pub fn seek_hole(&mut self, ino: Nid, offset: u64) -> Result<u64> {
+        let size = self.inode(ino)?.size;
+        if offset >= size {
+            return Err(Errno::NoSuchOffset.into());
+        }
+        if let Content::Inline(bytes) = &self.inode(ino)?.content {
+            return Ok(offset.max(bytes.len() as u64).min(size));
+        }
+        let mut index = offset / BS;
+        while index * BS < size && self.holds_data(ino, index)? {
+            index += 1;
+        }
+        Ok((index * BS).max(offset).min(size))
+    }
+
+    fn holds_data(&mut self, ino: Nid, index: u64) -> Result<bool> {
+        Ok(self.pages.get(ino, index).is_some() || self.slot(ino, index)?.addr.is_mapped())
+    }
+
+    /// Target of a symbolic link.
+    pub fn read_link(&mut self, ino: Nid) -> Result<Vec<u8>> {
+        let inode = self.inode(ino)?;
+        if inode.mode & mode::TYPE != mode::LINK {
+            return Err(Errno::Invalid.into());
+        }
+        let size = inode.size as usize;
+        self.read(ino, 0, size)
+    }
+}
+
+/// The blocks of a byte range: index, and where in the block it starts and ends.
+fn parts(offset: u64, end: u64) -> impl Iterator<Item = (u64, usize, usize)> {
+    (offset / BS..end.div_ceil(BS)).map(move |index| {
+        let from = offset.saturating_sub(index * BS).min(BS);
+        let to = (end - index * BS).min(BS);
+        (index, from as usize, to as usize)
+    })
+}

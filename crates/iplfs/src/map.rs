@@ -1,0 +1,414 @@
+//! From a block of a file to its slot: the inode, or a direct node under up to three levels of indirect nodes.
+//!
+//! ```text
+//!  inode: 286 slots │ direct │ direct │ indirect │ indirect │ double │ triple
+//! ```
+
+use crate::areas::Nid;
+use crate::disk::inode::{Content, INODE_NIDS, INODE_SLOTS, Inode, Map};
+use crate::disk::node::{DIRECT_SLOTS, INDIRECT_SLOTS, NodeBody, Slot};
+use crate::error::{Errno, Error, Result};
+use crate::volume::Volume;
+
+const D: u64 = DIRECT_SLOTS as u64;
+const I: u64 = INDIRECT_SLOTS as u64;
+/// Level of the node behind each of the inode's six numbers.
+const ROOT_LEVELS: [u8; INODE_NIDS] = [0, 0, 1, 1, 2, 3];
+
+/// Blocks under a node of a level.
+const fn span(level: u8) -> u64 {
+    match level {
+        0 => D,
+        1 => D * I,
+        2 => D * I * I,
+        _ => D * I * I * I,
+    }
+}
+
+/// First block past the largest file.
+pub(crate) const BLOCKS_MAX: u64 =
+    INODE_SLOTS as u64 + 2 * span(0) + 2 * span(1) + span(2) + span(3);
+
+/// Where a block belongs: under which of the inode's numbers, and how far into that tree.
+struct Place {
+    root: usize,
+    level: u8,
+    /// First block under the root.
+    base: u64,
+}
+
+fn place(index: u64) -> Option<Place> {
+    let mut base = INODE_SLOTS as u64;
+    for (root, level) in ROOT_LEVELS.into_iter().enumerate() {
+        if index < base + span(level) {
+            return Some(Place { root, level, base });
+        }
+        base += span(level);
+    }
+    None
+}
+
+/// Direct nodes before the one that holds block `index`.
+fn ordinal(index: u64) -> u32 {
+    // Fits: BLOCKS_MAX / 338 is below 2^31.
+    ((index - INODE_SLOTS as u64) / D) as u32
+}
+
+/// The node that holds a slot, or the first block past what is missing.
+enum Probe {
+    Found(Nid, usize),
+    Missing(u64),
+}
+
+impl Volume {
+    pub(crate) fn map_of(&mut self, ino: Nid) -> Result<&Map> {
+        match &self.inode(ino)?.content {
+            Content::Map(map) => Ok(map),
+            _ => Err(Error::corrupt(
+                format_args!("inode {ino}"),
+                "content is inline where blocks were expected",
+            )),
+        }
+    }
+
+    fn map_mut(&mut self, ino: Nid) -> Result<&mut Map> {
+        self.map_of(ino)?;
+        match &mut self.inode_mut(ino)?.content {
+            Content::Map(map) => Ok(map),
+            _ => Err(Errno::Stale.into()),
+        }
+    }
+
+    fn indirect_entry(&mut self, nid: Nid, level: u8, ino: Nid, at: usize) -> Result<Nid> {
+        let node = self.node(nid)?;
+        match &node.body {
+            NodeBody::Indirect(found, nids) if *found == level && node.ino == ino => Ok(nids[at]),
+            _ => Err(Error::corrupt(
+                format_args!("node {nid}"),
+                format_args!("is no level-{level} node of inode {ino}"),
+            )),
+        }
+    }
+
+    fn probe(&mut self, ino: Nid, index: u64) -> Result<Probe> {
+        if index < INODE_SLOTS as u64 {
+            return Ok(Probe::Found(ino, index as usize));
+        }
+        let Some(Place {
+            root,
+            mut level,
+            base,
+        }) = place(index)
+        else {
+            return Err(Errno::FileTooBig.into());
+        };
+        let mut nid = self.map_of(ino)?.nids[root];
+        let mut rest = index - base;
+        loop {
+            if nid == Nid::NONE {
+                return Ok(Probe::Missing(index - rest + span(level)));
+            }
+            if level == 0 {
+                let node = self.node(nid)?;
+                return match &node.body {
+                    NodeBody::Direct(_) if node.ino == ino => Ok(Probe::Found(nid, rest as usize)),
+                    _ => Err(Error::corrupt(
+                        format_args!("node {nid}"),
+                        format_args!("is no direct node of inode {ino}"),
+                    )),
+                };
+            }
+            let below = span(level - 1);
+            nid = self.indirect_entry(nid, level, ino, (rest / below) as usize)?;
+            rest %= below;
+            level -= 1;
+        }
+    }
+
+    /// Slot of a block of an inode with a map.
+    pub(crate) fn slot(&mut self, ino: Nid, index: u64) -> Result<Slot> {
+        match self.probe(ino, index)? {
+            Probe::Missing(_) => Ok(Slot::HOLE),
+            Probe::Found(nid, at) => self.slot_at(nid, at),
+        }
+    }
+
+    fn slot_at(&mut self, nid: Nid, at: usize) -> Result<Slot> {
+        match &self.node(nid)?.body {
+            NodeBody::Direct(slots) => Ok(slots[at]),
+            NodeBody::Inode(inode) => match &inode.content {
+                Content::Map(map) => Ok(map.slots[at]),
+                _ => Ok(Slot::HOLE),
+            },
+            _ => Err(Errno::Stale.into()),
+        }
+    }
+
+    /// The direct node (or the inode) that holds a slot, made if it is missing, and marked dirty.
+    fn holder(&mut self, ino: Nid, index: u64) -> Result<(Nid, usize)> {
+        if index < INODE_SLOTS as u64 {
+            self.map_mut(ino)?;
+            return Ok((ino, index as usize));
+        }
+        if let Probe::Found(nid, at) = self.probe(ino, index)? {
+            self.node_mut(nid)?;
+            return Ok((nid, at));
+        }
+        let Some(Place {
+            root,
+            mut level,
+            base,
+        }) = place(index)
+        else {
+            return Err(Errno::FileTooBig.into());
+        };
+        let mut rest = index - base;
+        let mut nid = self.map_of(ino)?.nids[root];
+        if nid == Nid::NONE {
+            nid = self.new_map_node(ino, level, index - rest)?;
+            self.map_mut(ino)?.nids[root] = nid;
+        }
+        while level > 0 {
+            let below = span(level - 1);
+            let at = (rest / below) as usize;
+            rest %= below;
+            let mut next = self.indirect_entry(nid, level, ino, at)?;
+            level -= 1;
+            if next == Nid::NONE {
+                next = self.new_map_node(ino, level, index - rest)?;
+                if let NodeBody::Indirect(_, nids) = &mut self.node_mut(nid)?.body {
+                    nids[at] = next;
+                }
+            }
+            nid = next;
+        }
+        self.node_mut(nid)?;
+        Ok((nid, rest as usize))
+    }
+
+    fn new_map_node(&mut self, ino: Nid, level: u8, first: u64) -> Result<Nid> {
+        let body = if level == 0 {
+            NodeBody::Direct(Box::new([Slot::HOLE; DIRECT_SLOTS]))
+        } else {
+            NodeBody::Indirect(level, Box::new([Nid::NONE; INDIRECT_SLOTS]))
+        };
+        let nid = self.new_node(Some(ino), ordinal(first), body)?;
+        self.inode_mut(ino)?.blocks += 1;
+        Ok(nid)
+    }
+
+    /// Replaces a slot. What the old one held is freed, what the new one holds is counted.
+    pub(crate) fn set_slot(&mut self, ino: Nid, index: u64, new: Slot) -> Result<()> {
+        let (nid, at) = self.holder(ino, index)?;
+        let old = match &mut self.node_mut(nid)?.body {
+            NodeBody::Direct(slots) => std::mem::replace(&mut slots[at], new),
+            NodeBody::Inode(inode) => match &mut inode.content {
+                Content::Map(map) => std::mem::replace(&mut map.slots[at], new),
+                _ => return Err(Errno::Stale.into()),
+            },
+            _ => return Err(Errno::Stale.into()),
+        };
+        if old.counts() != new.counts() {
+            let inode = self.inode_mut(ino)?;
+            inode.blocks = if new.counts() {
+                inode.blocks + 1
+            } else {
+                inode.blocks.saturating_sub(1)
+            };
+        }
+        self.live += u64::from(new.counts());
+        self.free_slot(old);
+        Ok(())
+    }
+
+    /// Claims space for a block that is about to get a dirty page, and marks its node dirty.
+    pub(crate) fn claim(&mut self, ino: Nid, index: u64) -> Result<()> {
+        self.holder(ino, index)?;
+        if self.slot(ino, index)? == Slot::HOLE {
+            self.set_slot(ino, index, Slot::RESERVED)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// First block at or after `from` whose slot is not a hole.
+    pub(crate) fn next_claimed(&mut self, ino: Nid, from: u64) -> Result<Option<u64>> {
+        let mut index = from;
+        while index < BLOCKS_MAX {
+            match self.probe(ino, index)? {
+                Probe::Missing(next) => index = next,
+                Probe::Found(nid, at) => {
+                    let slots: &[Slot] = match &self.node(nid)?.body {
+                        NodeBody::Direct(slots) => &slots[..],
+                        NodeBody::Inode(inode) => match &inode.content {
+                            Content::Map(map) => &map.slots,
+                            _ => return Ok(None),
+                        },
+                        _ => return Ok(None),
+                    };
+                    if let Some(step) = slots[at..].iter().position(|slot| slot.counts()) {
+                        return Ok(Some(index + step as u64));
+                    }
+                    index += (slots.len() - at) as u64;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Frees every block from `first` on, and the nodes that become empty by that.
+    pub(crate) fn free_from(&mut self, ino: Nid, first: u64) -> Result<()> {
+        if first < INODE_SLOTS as u64 {
+            let tail: Vec<Slot> = {
+                let map = self.map_mut(ino)?;
+                map.slots[first as usize..]
+                    .iter_mut()
+                    .map(std::mem::take)
+                    .collect()
+            };
+            for slot in tail {
+                self.give_back(ino, slot)?;
+            }
+        }
+        let mut base = INODE_SLOTS as u64;
+        for (root, level) in ROOT_LEVELS.into_iter().enumerate() {
+            let nid = self.map_of(ino)?.nids[root];
+            let reached = nid != Nid::NONE && first < base + span(level);
+            if reached && self.free_under(ino, nid, level, first.saturating_sub(base))? {
+                self.map_mut(ino)?.nids[root] = Nid::NONE;
+            }
+            base += span(level);
+        }
+        Ok(())
+    }
+
+    fn give_back(&mut self, ino: Nid, slot: Slot) -> Result<()> {
+        if slot.counts() {
+            self.free_slot(slot);
+            let inode = self.inode_mut(ino)?;
+            inode.blocks = inode.blocks.saturating_sub(1);
+        }
+        Ok(())
+    }
+
+    /// Frees what lies at or after block `from` of the subtree of a node. True if the node itself went. Recursion ends at level 0, at most
+    /// four deep.
+    fn free_under(&mut self, ino: Nid, nid: Nid, level: u8, from: u64) -> Result<bool> {
+        if level == 0 {
+            let node = self.node(nid)?;
+            let NodeBody::Direct(slots) = &node.body else {
+                return Err(Error::corrupt(
+                    format_args!("node {nid}"),
+                    "is no direct node",
+                ));
+            };
+            let gone: Vec<Slot> = slots[from as usize..]
+                .iter()
+                .copied()
+                .filter(|slot| slot.counts())
+                .collect();
+            for slot in &gone {
+                self.give_back(ino, *slot)?;
+            }
+            if from > 0 {
+                if !gone.is_empty()
+                    && let NodeBody::Direct(slots) = &mut self.node_mut(nid)?.body
+                {
+                    slots[from as usize..].fill(Slot::HOLE);
+                }
+                return Ok(false);
+            }
+        } else {
+            let below = span(level - 1);
+            let first = (from / below) as usize;
+            for at in first..INDIRECT_SLOTS {
+                let child = self.indirect_entry(nid, level, ino, at)?;
+                if child == Nid::NONE {
+                    continue;
+                }
+                let child_from = from.saturating_sub(at as u64 * below);
+                if self.free_under(ino, child, level - 1, child_from)?
+                    && let NodeBody::Indirect(_, nids) = &mut self.node_mut(nid)?.body
+                {
+                    nids[at] = Nid::NONE;
+                }
+            }
+            if from > 0 {
+                return Ok(false);
+            }
+        }
+        self.free_node(nid)?;
+        let inode = self.inode_mut(ino)?;
+        inode.blocks = inode.blocks.saturating_sub(1);
+        Ok(true)
+    }
+}
+
+/// Calls `visit` with every node number in an inode and its level.
+pub(crate) fn roots(inode: &Inode) -> Vec<(Nid, u8, u64)> {
+    let Content::Map(map) = &inode.content else {
+        return Vec::new();
+    };
+    let mut base = INODE_SLOTS as u64;
+    let mut out = Vec::new();
+    for (nid, level) in map.nids.iter().zip(ROOT_LEVELS) {
+        if *nid != Nid::NONE {
+            out.push((*nid, level, base));
+        }
+        base += span(level);
+    }
+    out
+}
+
+/// First block of child `at` of a node of `level` whose first block is `base`.
+pub(crate) fn child_base(base: u64, level: u8, at: usize) -> u64 {
+    base + at as u64 * span(level - 1)
+}
+
+/// The ordinal that a map node with this first block carries.
+pub(crate) fn ordinal_at(base: u64) -> u32 {
+    ordinal(base)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roots_follow_each_other_without_gaps() {
+        assert!(matches!(
+            place(286),
+            Some(Place {
+                root: 0,
+                level: 0,
+                base: 286
+            })
+        ));
+        assert!(matches!(
+            place(286 + 338),
+            Some(Place {
+                root: 1,
+                level: 0,
+                base: 624
+            })
+        ));
+        assert!(matches!(
+            place(286 + 2 * 338),
+            Some(Place {
+                root: 2,
+                level: 1,
+                base: 962
+            })
+        ));
+        assert!(matches!(
+            place(BLOCKS_MAX - 1),
+            Some(Place {
+                root: 5,
+                level: 3,
+                ..
+            })
+        ));
+        assert!(place(BLOCKS_MAX).is_none());
+        const { assert!((BLOCKS_MAX - 286) / 338 < 1 << 31) };
+    }
+}

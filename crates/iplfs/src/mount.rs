@@ -1,0 +1,269 @@
+//! Making a volume, opening one, and choosing the checkpoint to open it at.
+
+use crate::areas::{Addr, BLOCK_SIZE, Block, Log, Nid};
+use crate::device::BlockDevice;
+use crate::disk::checkpoint::{Body, Phase, SEALS, Seal};
+use crate::disk::inode::{INLINE_MAX, Inode, mode};
+use crate::disk::nat::{NAT_HEIGHT_MAX, NatPointer};
+use crate::disk::node::NodeBody;
+use crate::disk::superblock::Superblock;
+use crate::error::{Error, Result};
+use crate::options::{FormatOptions, MountOptions};
+use crate::volume::{State, Volume};
+use std::sync::Arc;
+
+/// A checkpoint as found on the device.
+pub(crate) struct Found {
+    pub(crate) seal: Seal,
+    pub(crate) body: Body,
+    pub(crate) pack: usize,
+}
+
+pub(crate) fn read_block(dev: &dyn BlockDevice, addr: Addr) -> Result<Block> {
+    let mut block = [0; BLOCK_SIZE];
+    dev.read(addr, &mut block)
+        .map_err(|e| Error::io(e, format_args!("reading block {addr}")))?;
+    Ok(block)
+}
+
+/// The superblock: the sound copy with the higher generation.
+pub fn read_superblock(dev: &dyn BlockDevice) -> Result<Superblock> {
+    let copies = [Addr(0), Addr(1)]
+        .map(|addr| read_block(dev, addr).and_then(|block| Superblock::decode(&block)));
+    match copies {
+        [Ok(a), Ok(b)] => Ok(if b.generation > a.generation { b } else { a }),
+        [Ok(sb), Err(_)] | [Err(_), Ok(sb)] => Ok(sb),
+        [Err(e), Err(_)] => Err(e),
+    }
+}
+
+/// The newest committed checkpoint. If its body is damaged that is an error, because a committed checkpoint is not lost by a crash; with `fallback` the one
+/// before it is used instead.
+pub(crate) fn find_checkpoint(
+    dev: &dyn BlockDevice,
+    sb: &Superblock,
+    fallback: bool,
+) -> Result<Found> {
+    let mut seals: Vec<(usize, Seal)> = Vec::new();
+    for pack in 0..2 {
+        let start = sb.geometry.pack_start(pack);
+        // Either copy proves that the checkpoint was committed.
+        let copies = [start, Addr(start.0 + 1)].map(|addr| read_block(dev, addr));
+        let best = copies
+            .into_iter()
+            .flatten()
+            .filter_map(|b| Seal::decode(&b))
+            .max_by_key(|seal| seal.version);
+        seals.extend(best.map(|seal| (pack, seal)));
+    }
+    seals.sort_by_key(|(_, seal)| std::cmp::Reverse(seal.version));
+    let mut first_error = None;
+    for (pack, seal) in seals {
+        match read_body(dev, sb, pack, &seal) {
+            Ok(body) => return Ok(Found { seal, body, pack }),
+            Err(e) if fallback => first_error = first_error.or(Some(e)),
+            Err(e) => return Err(e),
+        }
+    }
+    Err(first_error
+        .unwrap_or_else(|| Error::corrupt("checkpoint packs", "no sound seal in either")))
+}
+
+fn read_body(dev: &dyn BlockDevice, sb: &Superblock, pack: usize, seal: &Seal) -> Result<Body> {
+    let g = &sb.geometry;
+    let place = || format!("checkpoint {}", seal.version);
+    let blocks = seal.body_blocks();
+    let in_pack = blocks.min(u64::from(g.pack_blocks) - SEALS);
+    if blocks - in_pack != u64::from(seal.overflow_blocks) || seal.overflow_blocks > 1 << 20 {
+        return Err(Error::corrupt(
+            place(),
+            format_args!("body of {blocks} blocks, {} overflow", seal.overflow_blocks),
+        ));
+    }
+    if seal.nat_height > NAT_HEIGHT_MAX {
+        return Err(Error::corrupt(
+            place(),
+            format_args!("node address table of {} levels", seal.nat_height),
+        ));
+    }
+    for (log, m) in Log::ALL.iter().zip(&seal.logs) {
+        let start = if *log == Log::Meta { g.fixed_end() } else { 0 };
+        if !(start <= m.scan
+            && m.scan <= m.head
+            && m.head <= m.limit
+            && m.limit <= m.far
+            && m.far <= g.area_blocks())
+        {
+            return Err(Error::corrupt(
+                place(),
+                format_args!("marks of the {log:?} log are {m:?}"),
+            ));
+        }
+    }
+    let mut bytes = vec![0; blocks as usize * BLOCK_SIZE];
+    let (head, tail) = bytes.split_at_mut(in_pack as usize * BLOCK_SIZE);
+    let read = |addr, buf: &mut [u8]| {
+        if buf.is_empty() {
+            return Ok(());
+        }
+        dev.read(addr, buf)
+            .map_err(|e| Error::io(e, format_args!("reading checkpoint {}", seal.version)))
+    };
+    read(Addr(g.pack_start(pack).0 + SEALS), head)?;
+    read(seal.overflow, tail)?;
+    let body = Body::decode(seal, &bytes)?;
+    let mut dead: Vec<_> = body
+        .discards
+        .iter()
+        .map(|e| (e.start.0, e.start.0.saturating_add(e.blocks.into())))
+        .collect();
+    dead.sort_unstable();
+    let overlap = dead.windows(2).any(|pair| pair[1].0 < pair[0].1);
+    if overlap
+        || dead.iter().any(|(start, end)| {
+            start >= end || *end > 7 << g.area_bits || g.place(Addr(*start)).is_none()
+        })
+    {
+        return Err(Error::corrupt(
+            place(),
+            "discard log names a block twice, or one that is in no log",
+        ));
+    }
+    Ok(body)
+}
+
+impl Volume {
+    /// Makes an empty volume on a device, forgetting what was there.
+    pub fn format(dev: Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<()> {
+        let mut label = [0; 64];
+        let Some(room) = label.get_mut(..options.label.len()) else {
+            return Err(Error::Usage(format!(
+                "label of {} bytes, at most 64 fit",
+                options.label.len()
+            )));
+        };
+        room.copy_from_slice(options.label.as_bytes());
+        let sb = Superblock {
+            uuid: options.uuid,
+            hash_key: options.hash_key,
+            geometry: options.geometry,
+            quota_blocks: options.quota_blocks,
+            reserve_blocks: options.reserve_blocks,
+            generation: 1,
+            label,
+        };
+        sb.verify()
+            .map_err(|e| Error::Usage(format!("these options make no volume: {e}")))?;
+        let g = sb.geometry;
+        let io = |e| Error::io(e, "preparing the device");
+        // An old volume must not be taken for this one if making this one is interrupted.
+        dev.preallocate(0..g.fixed_end()).map_err(io)?;
+        let zeros = vec![0; BLOCK_SIZE * 2];
+        for addr in [Addr(0), g.pack_start(0), g.pack_start(1)] {
+            dev.write(addr, &zeros).map_err(io)?;
+        }
+        dev.flush().map_err(io)?;
+        if dev.knows_allocated() {
+            for run in dev.allocated(g.fixed_end()..7 << g.area_bits).map_err(io)? {
+                dev.discard(run).map_err(io)?;
+            }
+        }
+        let mut volume = Volume::empty(dev.clone(), sb.clone(), MountOptions::default());
+        for log in Log::ALL {
+            let head = if log == Log::Meta { g.fixed_end() } else { 0 };
+            let m = &mut volume.marks[log.index()];
+            (m.scan, m.head, m.limit) = (head, head, head + volume.options.window_blocks);
+            m.far = m.limit + volume.options.window_blocks;
+        }
+        // Version numbers start at a place that depends on the identity, so that node blocks of an older volume on the same
+        // device never carry a tag that roll-forward looks for.
+        let seed = crate::hash::siphash(&options.uuid, b"first checkpoint");
+        volume.version = (seed & 0x7fff_ffff) << 24;
+        volume.pack = 1;
+        volume.nat.next_nid = Nid::ROOT.0;
+        let caller = &options.caller;
+        let mut root = Inode::new(mode::DIR | 0o755, caller.uid, caller.gid, caller.now);
+        root.nlink = 2;
+        root.parent = Nid::ROOT;
+        root.size = INLINE_MAX as u64;
+        let nid = volume.new_node(None, 0, NodeBody::Inode(Box::new(root)))?;
+        assert_eq!(nid, Nid::ROOT, "the first number given out is the root's");
+        volume.inodes = 1;
+        volume.unmount()?;
+        let block = sb.encode();
+        dev.write(Addr(0), &[block, block].concat()).map_err(io)?;
+        dev.flush().map_err(io)
+    }
+
+    /// Opens a volume. After a crash this recovers it first; see [`MountOptions::read_only`] for looking without touching.
+    pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Self> {
+        let sb = read_superblock(&*dev)?;
+        let found = find_checkpoint(&*dev, &sb, options.fallback)?;
+        let phase = found.seal.phase;
+        let read_only = options.read_only;
+        let mut volume = Self::at(dev, sb, options, found);
+        volume.inode(Nid::ROOT).map_err(|e| match e {
+            Error::Posix(_) => Error::corrupt("root directory", "its inode is missing"),
+            other => other,
+        })?;
+        if read_only {
+            if phase != Phase::Clean {
+                volume.roll_forward()?;
+            }
+            volume.state = State::ReadOnly;
+            return Ok(volume);
+        }
+        if phase == Phase::Clean {
+            // From here on the device no longer says "clean".
+            volume.commit(Phase::Mounted)?;
+            volume.evict_orphans();
+        } else {
+            volume.recover()?;
+        }
+        Ok(volume)
+    }
+
+    /// The state that a checkpoint describes, in memory.
+    pub(crate) fn at(
+        dev: Arc<dyn BlockDevice>,
+        sb: Superblock,
+        options: MountOptions,
+        found: Found,
+    ) -> Self {
+        let Found { seal, body, pack } = found;
+        let mut volume = Self::empty(dev, sb, options);
+        volume.marks = seal.logs;
+        volume.version = seal.version;
+        volume.pack = pack;
+        volume.roll_tag = seal.roll_tag;
+        volume.next_seq = seal.next_seq;
+        volume.base_seq = seal.next_seq;
+        volume.next_generation = seal.next_generation;
+        volume.nat.height = seal.nat_height;
+        volume.nat.root = NatPointer {
+            addr: seal.nat_root,
+            crc: seal.nat_root_crc,
+        };
+        volume.nat.blocks = seal.nat_blocks;
+        volume.nat.next_nid = seal.next_nid;
+        volume.nat.replay(body.journal);
+        volume.live = seal.live_blocks;
+        volume.inodes = seal.inodes;
+        volume.needs_trim = seal.needs_trim;
+        volume.overflow = seal.overflow.0..seal.overflow.0 + u64::from(seal.overflow_blocks);
+        volume.orphans = body.orphans.into_iter().collect();
+        let runs = body
+            .discards
+            .into_iter()
+            .map(|e| e.start.0..e.start.0 + u64::from(e.blocks));
+        volume.pending.add(runs, seal.version);
+        volume
+    }
+
+    pub(crate) fn evict_orphans(&mut self) {
+        let orphans: Vec<Nid> = self.orphans.iter().copied().collect();
+        for ino in orphans {
+            self.evict_if_unused(ino);
+        }
+    }
+}

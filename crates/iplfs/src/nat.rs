@@ -1,0 +1,319 @@
+//! The node address table in memory: the tree on the device, and what has changed since it was last written.
+
+use crate::areas::{Addr, BLOCK_SIZE, Geometry, Log, Nid};
+use crate::device::BlockDevice;
+use crate::disk::nat::{NAT_FANOUT, NAT_HEIGHT_MAX, NatBlock, NatEntry, NatPointer, height_for};
+use crate::error::{Errno, Error, Result};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+const FANOUT: u32 = NAT_FANOUT as u32;
+
+/// Changes of one level of the tree: block, then position and pair.
+type Changes = BTreeMap<u32, Vec<(usize, (u64, u32))>>;
+
+/// The table.
+#[derive(Default)]
+pub(crate) struct Nat {
+    pub(crate) height: u32,
+    pub(crate) root: NatPointer,
+    /// Blocks of the tree.
+    pub(crate) blocks: u64,
+    pub(crate) next_nid: u32,
+    /// What differs from the tree. A `RESERVED` address is a node that was never written.
+    dirty: BTreeMap<Nid, NatEntry>,
+    cache: HashMap<(u32, u32), NatBlock>,
+    /// Numbers that may be given out.
+    free: BTreeSet<Nid>,
+    /// Numbers freed since the last checkpoint. Giving one out again before that would let roll-forward
+    /// put a new file under an old name.
+    freed: BTreeSet<Nid>,
+    /// First leaf not yet searched for free numbers.
+    search_leaf: u32,
+}
+
+/// A tree written to new places, not yet in force.
+pub(crate) struct NatUpdate {
+    pub(crate) bytes: Vec<u8>,
+    blocks: Vec<(NatPointer, NatBlock)>,
+    height: u32,
+    root: NatPointer,
+    pub(crate) dead: Vec<Addr>,
+    count: u64,
+}
+
+impl Nat {
+    /// Entry of a number, `HOLE` if it is free.
+    pub(crate) fn get(&mut self, dev: &dyn BlockDevice, nid: Nid) -> Result<NatEntry> {
+        if let Some(entry) = self.dirty.get(&nid) {
+            return Ok(*entry);
+        }
+        let Some(leaf) = self.load(dev, 0, nid.0 / FANOUT)? else {
+            return Ok(NatEntry::default());
+        };
+        let (addr, ino) = leaf.pairs[(nid.0 % FANOUT) as usize];
+        Ok(NatEntry {
+            addr: Addr(addr),
+            ino: Nid(ino),
+        })
+    }
+
+    /// Sets the entry of a number.
+    pub(crate) fn set(&mut self, nid: Nid, entry: NatEntry) {
+        self.dirty.insert(nid, entry);
+    }
+
+    /// Notes during recovery that a number is in use.
+    pub(crate) fn claim(&mut self, nid: Nid) {
+        self.next_nid = self.next_nid.max(nid.0.saturating_add(1));
+        self.free.remove(&nid);
+    }
+
+    /// Gives out a number; it is in use from now on.
+    pub(crate) fn allocate(&mut self, dev: &dyn BlockDevice, ino: Option<Nid>) -> Result<Nid> {
+        let leaves = if self.height == 0 {
+            0
+        } else {
+            self.next_nid.div_ceil(FANOUT)
+        };
+        while self.free.is_empty() && self.search_leaf < leaves {
+            let leaf = self.search_leaf;
+            self.search_leaf += 1;
+            self.search(dev, leaf)?;
+        }
+        let nid = match self.free.pop_first() {
+            Some(nid) => nid,
+            None => {
+                let nid = Nid(self.next_nid);
+                self.next_nid = self.next_nid.checked_add(1).ok_or(Errno::NoSpace)?;
+                nid
+            }
+        };
+        self.dirty.insert(
+            nid,
+            NatEntry {
+                addr: Addr::RESERVED,
+                ino: ino.unwrap_or(nid),
+            },
+        );
+        Ok(nid)
+    }
+
+    fn search(&mut self, dev: &dyn BlockDevice, leaf: u32) -> Result<()> {
+        let end = u64::from(leaf + 1) * u64::from(FANOUT);
+        let end = end.min(u64::from(self.next_nid)) as u32;
+        for nid in (leaf * FANOUT).max(2)..end {
+            let nid = Nid(nid);
+            if !self.freed.contains(&nid) && self.get(dev, nid)?.addr == Addr::HOLE {
+                self.free.insert(nid);
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees a number. It is given out again only after the next checkpoint.
+    pub(crate) fn release(&mut self, nid: Nid) {
+        self.dirty.insert(nid, NatEntry::default());
+        self.freed.insert(nid);
+    }
+
+    /// A checkpoint was committed.
+    pub(crate) fn committed(&mut self) {
+        let freed = std::mem::take(&mut self.freed);
+        self.free.extend(freed);
+    }
+
+    /// Entries that differ from the tree.
+    pub(crate) fn journal(&self) -> &BTreeMap<Nid, NatEntry> {
+        &self.dirty
+    }
+
+    /// Takes over the journal of a pack.
+    pub(crate) fn replay(&mut self, journal: Vec<(Nid, NatEntry)>) {
+        self.dirty.extend(journal);
+    }
+
+    /// Blocks that writing the tree would take at most.
+    pub(crate) fn update_blocks_max(&self) -> u64 {
+        (self.dirty.len() as u64).min(self.blocks + 1 + self.dirty.len() as u64 / 8)
+            + u64::from(NAT_HEIGHT_MAX)
+    }
+
+    /// Reads a block of the tree. `None` if nothing under it was ever used.
+    fn load(&mut self, dev: &dyn BlockDevice, level: u32, index: u32) -> Result<Option<&NatBlock>> {
+        if !self.cache.contains_key(&(level, index)) {
+            let pointer = self.pointer(dev, level, index)?;
+            if pointer.addr == Addr::HOLE {
+                return Ok(None);
+            }
+            let mut block = [0; BLOCK_SIZE];
+            dev.read(pointer.addr, &mut block).map_err(|e| {
+                Error::io(
+                    e,
+                    format_args!("reading the node address table at {}", pointer.addr),
+                )
+            })?;
+            let block = NatBlock::decode(&block, level, index, pointer.crc)?;
+            self.cache.insert((level, index), block);
+        }
+        Ok(self.cache.get(&(level, index)))
+    }
+
+    fn pointer(&mut self, dev: &dyn BlockDevice, level: u32, index: u32) -> Result<NatPointer> {
+        // Depth of this recursion is the height of the tree, at most NAT_HEIGHT_MAX: `load` calls back with level + 1.
+        if level >= self.height {
+            return Ok(NatPointer::default());
+        }
+        if level + 1 == self.height {
+            return Ok(if index == 0 {
+                self.root
+            } else {
+                NatPointer::default()
+            });
+        }
+        let Some(parent) = self.load(dev, level + 1, index / FANOUT)? else {
+            return Ok(NatPointer::default());
+        };
+        let (addr, crc) = parent.pairs[(index % FANOUT) as usize];
+        Ok(NatPointer {
+            addr: Addr(addr),
+            crc,
+        })
+    }
+
+    /// Builds the tree that holds every change, its blocks laid out from `head` of the metadata log on.
+    pub(crate) fn prepare(
+        &mut self,
+        dev: &dyn BlockDevice,
+        geometry: &Geometry,
+        head: u64,
+    ) -> Result<NatUpdate> {
+        let height = height_for(self.next_nid).max(self.height).max(1);
+        let old_height = self.height;
+        let mut update = NatUpdate {
+            bytes: Vec::new(),
+            blocks: Vec::new(),
+            height,
+            root: NatPointer::default(),
+            dead: Vec::new(),
+            count: self.blocks,
+        };
+        let changes: Vec<(Nid, NatEntry)> = self
+            .dirty
+            .iter()
+            .map(|(nid, entry)| (*nid, *entry))
+            .collect();
+        let mut level_changes = Changes::new();
+        for (nid, entry) in changes {
+            assert!(entry.addr != Addr::RESERVED, "node {nid} was never written");
+            let pair = (entry.addr.0, entry.ino.0);
+            level_changes
+                .entry(nid.0 / FANOUT)
+                .or_default()
+                .push(((nid.0 % FANOUT) as usize, pair));
+        }
+        for level in 0..height {
+            let mut above = Changes::new();
+            if level == old_height && level > 0 && self.root.addr != Addr::HOLE {
+                // The tree grows: the old root becomes the first child, unless this update already replaced it.
+                let pairs = level_changes.entry(0).or_default();
+                if !pairs.iter().any(|(at, _)| *at == 0) {
+                    pairs.push((0, (self.root.addr.0, self.root.crc)));
+                }
+            }
+            for (index, pairs) in level_changes {
+                let old = self.pointer(dev, level, index)?;
+                let mut block = match self.load(dev, level, index)? {
+                    Some(block) => block.clone(),
+                    None => NatBlock::empty(level, index),
+                };
+                for (at, pair) in pairs {
+                    block.pairs[at] = pair;
+                }
+                if old.addr != Addr::HOLE {
+                    update.dead.push(old.addr);
+                } else {
+                    update.count += 1;
+                }
+                let addr = geometry.addr(Log::Meta, head + update.blocks.len() as u64);
+                let (bytes, crc) = block.encode();
+                update.bytes.extend_from_slice(&bytes);
+                update.blocks.push((NatPointer { addr, crc }, block));
+                above
+                    .entry(index / FANOUT)
+                    .or_default()
+                    .push(((index % FANOUT) as usize, (addr.0, crc)));
+                update.root = NatPointer { addr, crc };
+            }
+            level_changes = above;
+        }
+        Ok(update)
+    }
+
+    /// Puts a tree in force whose blocks were written.
+    pub(crate) fn apply(&mut self, update: NatUpdate) {
+        self.height = update.height;
+        self.root = update.root;
+        self.blocks = update.count;
+        for (_, block) in update.blocks {
+            self.cache.insert((block.level, block.index), block);
+        }
+        self.dirty.clear();
+    }
+
+    /// Calls `visit` with every number in use and every block of the tree.
+    pub(crate) fn walk(
+        &mut self,
+        dev: &dyn BlockDevice,
+        mut node: impl FnMut(Nid, NatEntry),
+        mut tree_block: impl FnMut(Addr),
+    ) -> Result<()> {
+        let mut level_blocks = if self.height == 0 || self.root.addr == Addr::HOLE {
+            Vec::new()
+        } else {
+            vec![0u32]
+        };
+        for level in (0..self.height).rev() {
+            let mut below = Vec::new();
+            for index in level_blocks {
+                tree_block(self.pointer(dev, level, index)?.addr);
+                let Some(block) = self.load(dev, level, index)?.cloned() else {
+                    continue;
+                };
+                for (at, (addr, other)) in block
+                    .pairs
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, pair)| pair.0 != 0)
+                {
+                    let number = u64::from(index) * u64::from(FANOUT) + at as u64;
+                    let Ok(number) = u32::try_from(number) else {
+                        return Err(Error::corrupt(
+                            "node address table",
+                            format_args!("entry for number {number}"),
+                        ));
+                    };
+                    if level == 0 {
+                        if !self.dirty.contains_key(&Nid(number)) {
+                            node(
+                                Nid(number),
+                                NatEntry {
+                                    addr: Addr(*addr),
+                                    ino: Nid(*other),
+                                },
+                            );
+                        }
+                    } else {
+                        below.push(number);
+                    }
+                }
+            }
+            level_blocks = below;
+        }
+        for (nid, entry) in &self.dirty {
+            if entry.addr != Addr::HOLE {
+                node(*nid, *entry);
+            }
+        }
+        Ok(())
+    }
+}

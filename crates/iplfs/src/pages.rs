@@ -1,0 +1,120 @@
+//! Blocks of files and directories in memory: dirty ones until they are written, clean ones of directories as a cache.
+
+use crate::areas::{Block, Nid};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+#[derive(Default)]
+struct FilePages {
+    pages: BTreeMap<u64, Box<Block>>,
+    dirty: BTreeSet<u64>,
+}
+
+/// Pages of all inodes.
+#[derive(Default)]
+pub(crate) struct Pages {
+    files: HashMap<Nid, FilePages>,
+    dirty_files: BTreeSet<Nid>,
+    dirty: u64,
+    total: u64,
+}
+
+impl Pages {
+    pub(crate) fn get(&self, ino: Nid, index: u64) -> Option<&Block> {
+        self.files.get(&ino)?.pages.get(&index).map(|page| &**page)
+    }
+
+    /// A page that is about to change.
+    pub(crate) fn get_mut(&mut self, ino: Nid, index: u64) -> Option<&mut Block> {
+        let file = self.files.get_mut(&ino)?;
+        let page = file.pages.get_mut(&index)?;
+        if file.dirty.insert(index) {
+            self.dirty += 1;
+            self.dirty_files.insert(ino);
+        }
+        Some(page)
+    }
+
+    /// Adds or replaces a page.
+    pub(crate) fn insert(&mut self, ino: Nid, index: u64, page: Box<Block>, dirty: bool) {
+        let file = self.files.entry(ino).or_default();
+        if file.pages.insert(index, page).is_none() {
+            self.total += 1;
+        }
+        if dirty && file.dirty.insert(index) {
+            self.dirty += 1;
+            self.dirty_files.insert(ino);
+        }
+    }
+
+    /// Forgets a page, dirty or not.
+    pub(crate) fn remove(&mut self, ino: Nid, index: u64) {
+        if let Some(file) = self.files.get_mut(&ino) {
+            self.total -= u64::from(file.pages.remove(&index).is_some());
+            self.dirty -= u64::from(file.dirty.remove(&index));
+            if file.dirty.is_empty() {
+                self.dirty_files.remove(&ino);
+            }
+            if file.pages.is_empty() {
+                self.files.remove(&ino);
+            }
+        }
+    }
+
+    /// Forgets the pages from `first` on.
+    pub(crate) fn truncate(&mut self, ino: Nid, first: u64) {
+        let gone: Vec<u64> = match self.files.get(&ino) {
+            Some(file) => file.pages.range(first..).map(|(index, _)| *index).collect(),
+            None => return,
+        };
+        for index in gone {
+            self.remove(ino, index);
+        }
+    }
+
+    /// A dirty page was written. `keep` leaves it as a clean one.
+    pub(crate) fn written(&mut self, ino: Nid, index: u64, keep: bool) {
+        if !keep {
+            return self.remove(ino, index);
+        }
+        if let Some(file) = self.files.get_mut(&ino) {
+            self.dirty -= u64::from(file.dirty.remove(&index));
+            if file.dirty.is_empty() {
+                self.dirty_files.remove(&ino);
+            }
+        }
+    }
+
+    pub(crate) fn dirty_of(&self, ino: Nid) -> Vec<u64> {
+        self.files
+            .get(&ino)
+            .map(|file| file.dirty.iter().copied().collect())
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn dirty_inos(&self) -> Vec<Nid> {
+        self.dirty_files.iter().copied().collect()
+    }
+
+    pub(crate) fn has_dirty(&self, ino: Nid) -> bool {
+        self.dirty_files.contains(&ino)
+    }
+
+    /// Dirty pages of all inodes.
+    pub(crate) fn dirty(&self) -> u64 {
+        self.dirty
+    }
+
+    /// Clean pages of all inodes.
+    pub(crate) fn clean(&self) -> u64 {
+        self.total - self.dirty
+    }
+
+    pub(crate) fn drop_clean(&mut self) {
+        for file in self.files.values_mut() {
+            let dirty = &file.dirty;
+            file.pages.retain(|index, _| dirty.contains(index));
+        }
+        self.files.retain(|_, file| !file.pages.is_empty());
+        self.total = self.dirty;
+    }
+}

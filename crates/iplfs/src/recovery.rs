@@ -1,0 +1,320 @@
+//! After a crash: adopt what fsync left behind the checkpoint, give back the rest, start anew beyond it.
+//!
+//! ```text
+//!   scan            head of the crashed mount            far                     far'
+//!    │ groups of nodes, data │ never durable │ … limit …  │ this recovery writes   │
+//!    └───────────── tail: adopted or discarded ───────────┘
+//! ```
+//!
+//! The first thing a recovery writes is a checkpoint that says so: same content, same scan marks, but heads moved to `far`. If
+//! the recovery is cut short, the next one finds that checkpoint, rolls forward from the same marks, starts beyond the new `far`, and
+//! counts everything between as tail. So no address is used twice, however often it is cut short.
+
+use crate::areas::{Addr, BLOCK_SIZE, Log, Nid};
+use crate::dir::kind_of;
+use crate::disk::checkpoint::Phase;
+use crate::disk::inode::{Content, Inode};
+use crate::disk::nat::NatEntry;
+use crate::disk::node::{Footer, NodeBody, Slot};
+use crate::error::{Error, Result};
+use crate::map::roots;
+use crate::options::Caller;
+use crate::volume::{Node, Volume, verify_data};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// A node found behind the checkpoint.
+struct Rolled {
+    addr: Addr,
+    footer: Footer,
+    body: NodeBody,
+}
+
+impl Volume {
+    pub(crate) fn recover(&mut self) -> Result<()> {
+        if self.options.rules.hold(4) {
+            let zone = self.sb.geometry.zone_blocks();
+            for m in &mut self.marks {
+                let restart = m.far.next_multiple_of(zone);
+                (m.head, m.limit) = (restart, restart);
+                m.far = restart + self.options.window_blocks;
+            }
+        }
+        let restart = self.marks.map(|m| m.head);
+        self.commit(Phase::Recovering)?;
+        let adopted = self.mutate(|v| v.roll_forward())?;
+        self.mutate(|v| v.drop_tail(&adopted, restart))?;
+        self.evict_orphans();
+        self.checkpoint()
+    }
+
+    /// Adopts groups in the order in which they were written, up to the first that is not whole. Returns the blocks adopted.
+    pub(crate) fn roll_forward(&mut self) -> Result<HashSet<u64>> {
+        let mut adopted = HashSet::new();
+        let mut open: Vec<Rolled> = Vec::new();
+        let mut at: BTreeMap<Log, u64> = Log::NODES
+            .iter()
+            .map(|log| (*log, self.marks[log.index()].scan))
+            .collect();
+        let mut ahead: HashMap<Log, Option<Rolled>> = HashMap::new();
+        let mut seq = self.base_seq;
+        loop {
+            let mut next = None;
+            for log in Log::NODES {
+                let offset = at[&log];
+                let found = match ahead.remove(&log) {
+                    Some(found) => found,
+                    None => self.roll_candidate(log, offset)?,
+                };
+                if found
+                    .as_ref()
+                    .is_some_and(|rolled| rolled.footer.seq == seq)
+                {
+                    at.insert(log, offset + 1);
+                    next = found;
+                    break;
+                }
+                ahead.insert(log, found);
+            }
+            let Some(rolled) = next else { break };
+            seq += 1;
+            let group = rolled.footer.group as usize;
+            open.push(rolled);
+            if group > 0 {
+                if group > open.len() {
+                    break;
+                }
+                let members = open.split_off(open.len() - group);
+                open.clear();
+                if !self.adopt(members, &mut adopted)? {
+                    break;
+                }
+                self.stats.adopted_groups += 1;
+            }
+        }
+        self.next_seq = self.next_seq.max(seq);
+        Ok(adopted)
+    }
+
+    /// The node at an offset of a log, if it was written after the checkpoint we start from.
+    fn roll_candidate(&mut self, log: Log, offset: u64) -> Result<Option<Rolled>> {
+        if offset >= self.marks[log.index()].far {
+            return Ok(None);
+        }
+        let addr = self.sb.geometry.addr(log, offset);
+        match self.read_node_at(addr) {
+            Ok((body, footer)) if footer.tag == self.roll_tag => {
+                Ok(Some(Rolled { addr, footer, body }))
+            }
+            Ok(_) | Err(Error::Corrupt(_)) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Makes a group part of the volume if every block it newly names is whole. False if not.
+    fn adopt(&mut self, members: Vec<Rolled>, adopted: &mut HashSet<u64>) -> Result<bool> {
+        let ino = members[members.len() - 1].footer.nid;
+        let NodeBody::Inode(last) = &members[members.len() - 1].body else {
+            return Ok(false);
+        };
+        if members.iter().any(|m| m.footer.ino != ino) {
+            return Ok(false);
+        }
+        let is_new = self.nat.get(&*self.dev, ino)?.addr == Addr::HOLE;
+        let (parent, name) = (last.parent, last.name.clone());
+        // First look at everything, then change anything.
+        for member in &members {
+            let old = self.old_version(member.footer.nid)?;
+            let old_slots = old.as_ref().map(slots).unwrap_or_default();
+            let known: HashSet<Addr> = old_slots.iter().map(|slot| slot.addr).collect();
+            for slot in slots(&member.body)
+                .iter()
+                .filter(|s| s.addr.is_mapped() && !known.contains(&s.addr))
+            {
+                let mut block = [0; BLOCK_SIZE];
+                self.dev.read(slot.addr, &mut block).map_err(|e| {
+                    Error::io(
+                        e,
+                        format_args!("reading block {} of inode {ino}", slot.addr),
+                    )
+                })?;
+                if verify_data(ino, 0, slot, &block).is_err() {
+                    return Ok(false);
+                }
+            }
+        }
+        for member in members {
+            let nid = member.footer.nid;
+            let old = self.old_version(nid)?;
+            let (old_slots, new_slots) = (
+                old.as_ref().map(slots).unwrap_or_default(),
+                slots(&member.body).to_vec(),
+            );
+            let (old_nids, new_nids) = (
+                old.as_ref().map(nids).unwrap_or_default(),
+                nids(&member.body),
+            );
+            let kept: HashSet<Nid> = new_nids.iter().map(|(nid, _)| *nid).collect();
+            for (gone, level) in old_nids.into_iter().filter(|(nid, _)| !kept.contains(nid)) {
+                self.forget_subtree(gone, level, adopted)?;
+            }
+            let width = old_slots.len().max(new_slots.len());
+            for at in 0..width {
+                let old = old_slots.get(at).copied().unwrap_or(Slot::HOLE);
+                let new = new_slots.get(at).copied().unwrap_or(Slot::HOLE);
+                self.live += u64::from(new.counts());
+                if old.addr == new.addr {
+                    self.live -= u64::from(old.counts());
+                } else {
+                    self.free_slot(old);
+                    adopted.remove(&old.addr.0);
+                    if new.addr.is_mapped() {
+                        adopted.insert(new.addr.0);
+                    }
+                }
+            }
+            let entry = self.nat.get(&*self.dev, nid)?;
+            if entry.addr == Addr::HOLE {
+                self.live += 1;
+                self.nat.claim(nid);
+            } else {
+                self.kill(entry.addr);
+                adopted.remove(&entry.addr.0);
+            }
+            adopted.insert(member.addr.0);
+            self.nat.set(
+                nid,
+                NatEntry {
+                    addr: member.addr,
+                    ino,
+                },
+            );
+            let Footer { ino, ordinal, .. } = member.footer;
+            self.nodes.insert(
+                nid,
+                Node {
+                    ino,
+                    ordinal,
+                    body: member.body,
+                },
+            );
+        }
+        self.changed = true;
+        if is_new {
+            self.inodes += 1;
+            self.next_generation = self
+                .next_generation
+                .max(self.inode(ino)?.generation.wrapping_add(1));
+            self.adopt_name(ino, parent, &name)?;
+        }
+        Ok(true)
+    }
+
+    /// Puts a new file under the name it was created with. An fsync leaves a new file to roll-forward only if its directory is known to the
+    /// checkpoint and what had the name before is gone.
+    fn adopt_name(&mut self, ino: Nid, parent: Nid, name: &[u8]) -> Result<()> {
+        let inode = self.inode(ino)?;
+        let (mode_bits, now) = (inode.mode, inode.btime);
+        self.need_dir(parent).map_err(|_| {
+            Error::corrupt(
+                format_args!("inode {ino}"),
+                format_args!("was created in {parent}, which is no directory"),
+            )
+        })?;
+        let caller = Caller {
+            now,
+            uid: 0,
+            gid: 0,
+        };
+        match self.find(parent, name)? {
+            Some(found) => {
+                self.retarget_entry(parent, found.spot, ino, kind_of(mode_bits))?;
+                self.drop_link(parent, name, found.ino, &caller)?;
+            }
+            None => self.insert_entry(parent, name, ino, kind_of(mode_bits))?,
+        }
+        self.touch(parent, now)
+    }
+
+    fn old_version(&mut self, nid: Nid) -> Result<Option<NodeBody>> {
+        if self.nat.get(&*self.dev, nid)?.addr == Addr::HOLE {
+            return Ok(None);
+        }
+        Ok(Some(self.node(nid)?.body.clone()))
+    }
+
+    /// Frees a node that a newer version of its parent no longer names, with everything under it. Ends at level 0, at most four deep.
+    fn forget_subtree(&mut self, nid: Nid, level: u8, adopted: &mut HashSet<u64>) -> Result<()> {
+        let Some(body) = self.old_version(nid)? else {
+            return Ok(());
+        };
+        if level > 0 {
+            for (child, below) in nids(&body) {
+                self.forget_subtree(child, below, adopted)?;
+            }
+        }
+        for slot in slots(&body) {
+            self.free_slot(*slot);
+            adopted.remove(&slot.addr.0);
+        }
+        let entry = self.nat.get(&*self.dev, nid)?;
+        adopted.remove(&entry.addr.0);
+        self.free_node(nid)
+    }
+
+    /// Puts what was written behind the checkpoint and not adopted into the dead map: nothing else remembers it.
+    fn drop_tail(&mut self, adopted: &HashSet<u64>, restart: [u64; 7]) -> Result<()> {
+        for log in Log::ALL {
+            // This recovery's own blocks start at `restart`.
+            let range = self
+                .sb
+                .geometry
+                .range(log, self.marks[log.index()].scan..restart[log.index()]);
+            let runs = self.dev.allocated(range).map_err(|e| {
+                Error::io(e, format_args!("asking for the tail of the {log:?} log"))
+            })?;
+            for addr in runs.into_iter().flatten() {
+                let known = adopted.contains(&addr) || self.overflow.contains(&addr);
+                if !known && self.dead.insert(Addr(addr)) {
+                    self.stats.tail_blocks += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Block slots of a node.
+fn slots(body: &NodeBody) -> &[Slot] {
+    match body {
+        NodeBody::Direct(slots) => &slots[..],
+        NodeBody::Inode(inode) => match &inode.content {
+            Content::Map(map) => &map.slots,
+            _ => &[],
+        },
+        _ => &[],
+    }
+}
+
+/// Node numbers in a node, with the level of what they name.
+fn nids(body: &NodeBody) -> Vec<(Nid, u8)> {
+    match body {
+        NodeBody::Inode(inode) => inode_nids(inode),
+        NodeBody::Indirect(level, nids) => nids
+            .iter()
+            .filter(|nid| **nid != Nid::NONE)
+            .map(|nid| (*nid, level - 1))
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn inode_nids(inode: &Inode) -> Vec<(Nid, u8)> {
+    let mut out: Vec<(Nid, u8)> = roots(inode)
+        .into_iter()
+        .map(|(nid, level, _)| (nid, level))
+        .collect();
+    if inode.xattr_nid != Nid::NONE {
+        out.push((inode.xattr_nid, 0));
+    }
+    out
+}

@@ -1,0 +1,115 @@
+//! Who may use how much: the quota, the reserve, and what stands in the way of both.
+//!
+//! ```text
+//!  live + dead + buffered + new  ≤  quota − reserve        ordinary changes
+//!  live + dead + buffered + new  ≤  quota                  deletes
+//! ```
+//!
+//! `dead` is what died and is not yet known to be off the device; `buffered` is what dirty pages, dirty nodes and the node address table will take
+//! when they are written to new places, before their old places are given back.
+
+use crate::disk::nat::NAT_HEIGHT_MAX;
+use crate::error::{Errno, Result};
+use crate::volume::{State, Volume};
+
+/// How full a volume is. Unit: blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// What the volume may take.
+    pub quota: u64,
+    /// Part of it that only deletes may use.
+    pub reserve: u64,
+    /// Data, nodes, the node address table, and what is reserved for files.
+    pub live: u64,
+    /// Dead, not yet in a discard log.
+    pub dead: u64,
+    /// In the discard log, not yet confirmed.
+    pub pending: u64,
+    /// What dirty memory will take when it is written.
+    pub buffered: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// True if blocks may have leaked; `trim` finds them.
+    pub needs_trim: bool,
+}
+
+impl Space {
+    /// Blocks that ordinary changes can still take.
+    pub fn available(&self) -> u64 {
+        let used = self.live + self.dead + self.pending + self.buffered;
+        self.quota.saturating_sub(self.reserve).saturating_sub(used)
+    }
+}
+
+impl Volume {
+    /// How full the volume is.
+    pub fn space(&self) -> Space {
+        Space {
+            quota: self.sb.quota_blocks,
+            reserve: self.sb.reserve_blocks,
+            live: self.live + self.nat.blocks + (self.overflow.end - self.overflow.start),
+            dead: self.dead.blocks(),
+            pending: self.pending.blocks(),
+            buffered: self.pages.dirty() + self.dirty_nodes + self.nat.update_blocks_max(),
+            inodes: self.inodes,
+            needs_trim: self.needs_trim,
+        }
+    }
+
+    /// Opens an operation that will dirty at most `blocks` blocks: makes room in memory, in the logs and on the device.
+    /// `privileged` operations give space back and may use the reserve.
+    pub(crate) fn begin(&mut self, blocks: u64, privileged: bool) -> Result<()> {
+        self.writable()?;
+        self.shrink_caches();
+        let heavy = self.pages.dirty() > self.options.dirty_pages_max
+            || self.dirty_nodes > self.options.dirty_nodes_max;
+        if heavy || self.log_room() < self.unwritten() + blocks {
+            self.checkpoint()?;
+        }
+        if self.admits(blocks, privileged) {
+            return Ok(());
+        }
+        // Perhaps only the dead are in the way.
+        if self.dead.blocks() + self.pending.blocks() + self.pages.dirty() + self.dirty_nodes > 0 {
+            self.drain()?;
+        }
+        if self.admits(blocks, privileged) {
+            Ok(())
+        } else {
+            Err(Errno::NoSpace.into())
+        }
+    }
+
+    fn admits(&self, blocks: u64, privileged: bool) -> bool {
+        let space = self.space();
+        let used = space.live + space.dead + space.pending + space.buffered;
+        let limit = if privileged {
+            space.quota
+        } else {
+            space.quota - space.reserve
+        };
+        used + blocks <= limit
+    }
+
+    fn unwritten(&self) -> u64 {
+        self.pages.dirty()
+            + self.dirty_nodes
+            + self.nat.update_blocks_max()
+            + u64::from(NAT_HEIGHT_MAX)
+            + 16
+    }
+
+    /// Blocks that the fullest log may still take before a checkpoint.
+    fn log_room(&self) -> u64 {
+        self.marks
+            .iter()
+            .map(|m| m.limit - m.head)
+            .min()
+            .unwrap_or(0)
+    }
+
+    /// True if an earlier failure made the volume refuse changes.
+    pub fn is_broken(&self) -> bool {
+        matches!(self.state, State::Broken(_))
+    }
+}

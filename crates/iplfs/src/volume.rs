@@ -1,0 +1,457 @@
+//! The volume: its state in memory, its nodes, and how blocks are appended and die.
+//!
+//! Invariants:
+//!
+//! * No address outside the fixed part of area 0 is written twice, in the whole life of the volume.
+//! * A node in memory that is not dirty equals its block on the device.
+//! * A dirty page has a slot that is not a hole: space is claimed when data arrives, not when it is written.
+//! * Blocks reach the dead map in the same step in which the last reference in memory goes.
+//! * A checkpoint is the state of the whole volume between two operations.
+
+use crate::areas::{Addr, BLOCK_SIZE, Log, Nid, zero_block};
+use crate::dead::DeadMap;
+use crate::device::{BlockDevice, blocks_in};
+use crate::discard::{Pending, ReaderGuard, Readers};
+use crate::disk::checkpoint::LogMarks;
+use crate::disk::inode::{Inode, Time};
+use crate::disk::nat::NatEntry;
+use crate::disk::node::{Footer, NodeBody, Slot};
+use crate::disk::superblock::Superblock;
+use crate::error::{Errno, Error, Result};
+use crate::nat::Nat;
+use crate::options::MountOptions;
+use crate::pages::Pages;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A node in memory.
+pub(crate) struct Node {
+    pub(crate) ino: Nid,
+    pub(crate) ordinal: u32,
+    pub(crate) body: NodeBody,
+}
+
+/// What happened since the last checkpoint that decides whether an fsync can leave its work to roll-forward.
+#[derive(Default)]
+pub(crate) struct Since {
+    /// Inodes created.
+    pub(crate) created: HashSet<Nid>,
+    /// Inodes whose names changed other than by their creation.
+    pub(crate) renamed: HashSet<Nid>,
+    /// Names given up by an inode that lives on. Roll-forward must not put another file there: it would drop the only name
+    /// under which the older checkpoint knows that inode.
+    pub(crate) vacated: HashSet<(Nid, Vec<u8>)>,
+    /// A directory changed its place.
+    pub(crate) directory_moved: bool,
+}
+
+/// Whether changes are accepted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    Writable,
+    ReadOnly,
+    /// A change failed half-way; nothing of it may reach the device.
+    Broken(String),
+}
+
+/// A mounted volume.
+pub struct Volume {
+    pub(crate) dev: Arc<dyn BlockDevice>,
+    pub(crate) sb: Superblock,
+    pub(crate) options: MountOptions,
+    pub(crate) state: State,
+    pub(crate) marks: [LogMarks; 7],
+    /// Newest committed checkpoint.
+    pub(crate) version: u64,
+    /// Pack that holds it, 0 or 1.
+    pub(crate) pack: usize,
+    /// What a failed checkpoint may have left on the device is unknown: only a whole new one counts.
+    pub(crate) must_checkpoint: bool,
+    pub(crate) roll_tag: u64,
+    pub(crate) next_seq: u64,
+    /// `next_seq` at the last checkpoint.
+    pub(crate) base_seq: u64,
+    pub(crate) next_generation: u32,
+    pub(crate) nat: Nat,
+    pub(crate) nodes: HashMap<Nid, Node>,
+    /// Dirty nodes, by the inode they belong to.
+    pub(crate) dirty: BTreeMap<Nid, BTreeSet<Nid>>,
+    pub(crate) dirty_nodes: u64,
+    pub(crate) pages: Pages,
+    pub(crate) dead: DeadMap,
+    pub(crate) pending: Pending,
+    pub(crate) readers: Readers,
+    /// Live blocks of data and nodes, reserved ones included.
+    pub(crate) live: u64,
+    pub(crate) inodes: u64,
+    pub(crate) overflow: Range<u64>,
+    pub(crate) needs_trim: bool,
+    pub(crate) orphans: BTreeSet<Nid>,
+    pub(crate) holds: HashMap<Nid, u64>,
+    pub(crate) since: Since,
+    /// Something changed since the last checkpoint.
+    pub(crate) changed: bool,
+    pub(crate) stats: Stats,
+}
+
+/// Counters since the mount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Checkpoints committed.
+    pub checkpoints: u64,
+    /// Fsyncs left to roll-forward.
+    pub fsync_groups: u64,
+    /// Blocks appended to each log.
+    pub appended_blocks: [u64; 7],
+    /// Blocks written in place to checkpoint packs.
+    pub pack_blocks: u64,
+    /// Blocks discarded.
+    pub discarded_blocks: u64,
+    /// Discard commands issued.
+    pub discard_commands: u64,
+    /// Zones given back as a whole.
+    pub released_zones: u64,
+    /// Groups that roll-forward adopted at mount.
+    pub adopted_groups: u64,
+    /// Blocks of the un-adopted tail that the mount put in the discard log.
+    pub tail_blocks: u64,
+}
+
+impl Volume {
+    pub(crate) fn empty(dev: Arc<dyn BlockDevice>, sb: Superblock, options: MountOptions) -> Self {
+        let section_bits = sb.geometry.section_bits;
+        Self {
+            dev,
+            sb,
+            options,
+            state: State::Writable,
+            marks: [LogMarks::default(); 7],
+            version: 0,
+            pack: 0,
+            must_checkpoint: false,
+            roll_tag: 0,
+            next_seq: 1,
+            base_seq: 1,
+            next_generation: 1,
+            nat: Nat::default(),
+            nodes: HashMap::new(),
+            dirty: BTreeMap::new(),
+            dirty_nodes: 0,
+            pages: Pages::default(),
+            dead: DeadMap::new(section_bits),
+            pending: Pending::default(),
+            readers: Readers::default(),
+            live: 0,
+            inodes: 0,
+            overflow: 0..0,
+            needs_trim: false,
+            orphans: BTreeSet::new(),
+            holds: HashMap::new(),
+            since: Since::default(),
+            changed: false,
+            stats: Stats::default(),
+        }
+    }
+
+    /// Counters since the mount.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// What was fixed when the volume was made.
+    pub fn superblock(&self) -> &Superblock {
+        &self.sb
+    }
+
+    /// Version of the newest committed checkpoint.
+    pub fn checkpoint_version(&self) -> u64 {
+        self.version
+    }
+
+    pub(crate) fn writable(&self) -> Result<()> {
+        match &self.state {
+            State::Writable => Ok(()),
+            State::ReadOnly => Err(Errno::ReadOnly.into()),
+            State::Broken(why) => Err(Error::Limit(format!(
+                "an earlier change failed half-way, mount again: {why}"
+            ))),
+        }
+    }
+
+    /// Runs the part of an operation that changes memory. If it fails half-way, the volume accepts no further change: the device still
+    /// holds the last sound state, and that is what the next mount sees.
+    pub(crate) fn mutate<T>(&mut self, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        self.changed = true;
+        let result = change(self);
+        if let Err(e) = &result
+            && e.is_fatal_midway()
+        {
+            self.state = State::Broken(e.to_string());
+        }
+        result
+    }
+
+    pub(crate) fn enter_reader(&self) -> ReaderGuard {
+        self.readers.enter(self.version)
+    }
+
+    // ---- blocks ----
+
+    /// Appends blocks to a log. The address is used up even if the device refuses.
+    pub(crate) fn append(&mut self, log: Log, data: &[u8]) -> Result<Addr> {
+        let n = blocks_in(data);
+        let marks = &mut self.marks[log.index()];
+        if marks.head + n > marks.limit.min(self.sb.geometry.area_blocks()) {
+            let what = format!(
+                "{log:?} log: {n} blocks at {:#x} pass the limit {:#x}",
+                marks.head, marks.limit
+            );
+            return Err(Error::Limit(what));
+        }
+        let addr = self.sb.geometry.addr(log, marks.head);
+        marks.head += n;
+        self.stats.appended_blocks[log.index()] += n;
+        if let Err(e) = self.dev.write(addr, data) {
+            self.dead.insert_range(addr.0..addr.0 + n);
+            return Err(Error::io(e, format_args!("appending {n} blocks at {addr}")));
+        }
+        Ok(addr)
+    }
+
+    /// The last reference to a block of a file or node is gone.
+    pub(crate) fn kill(&mut self, addr: Addr) {
+        if addr.is_mapped() {
+            if !self.dead.insert(addr) {
+                // Two references to one block: the volume is damaged, and writing on would spread it.
+                self.state = State::Broken(format!("block {addr} died twice"));
+            }
+            if !self.options.rules.hold(1) {
+                let _ = self.dev.discard(addr.0..addr.0 + 1);
+            }
+        }
+    }
+
+    /// Frees what a slot holds.
+    pub(crate) fn free_slot(&mut self, slot: Slot) {
+        if slot.counts() {
+            self.live -= 1;
+            self.kill(slot.addr);
+        }
+    }
+
+    // ---- nodes ----
+
+    /// A node, read from the device if need be.
+    pub(crate) fn node(&mut self, nid: Nid) -> Result<&Node> {
+        if !self.nodes.contains_key(&nid) {
+            let node = self.read_node(nid)?;
+            self.nodes.insert(nid, node);
+        }
+        Ok(&self.nodes[&nid])
+    }
+
+    /// A node that is about to change.
+    pub(crate) fn node_mut(&mut self, nid: Nid) -> Result<&mut Node> {
+        let ino = self.node(nid)?.ino;
+        self.mark_dirty(ino, nid);
+        self.nodes.get_mut(&nid).ok_or_else(|| Errno::Stale.into())
+    }
+
+    pub(crate) fn mark_dirty(&mut self, ino: Nid, nid: Nid) {
+        if self.dirty.entry(ino).or_default().insert(nid) {
+            self.dirty_nodes += 1;
+        }
+        self.changed = true;
+    }
+
+    pub(crate) fn mark_clean(&mut self, ino: Nid, nid: Nid) {
+        if let Some(set) = self.dirty.get_mut(&ino) {
+            if set.remove(&nid) {
+                self.dirty_nodes -= 1;
+            }
+            if set.is_empty() {
+                self.dirty.remove(&ino);
+            }
+        }
+    }
+
+    fn read_node(&mut self, nid: Nid) -> Result<Node> {
+        let entry = self.nat.get(&*self.dev, nid)?;
+        if !entry.addr.is_mapped() {
+            return Err(Errno::Stale.into());
+        }
+        let (body, footer) = self.read_node_at(entry.addr)?;
+        if (footer.nid, footer.ino) != (nid, entry.ino) {
+            let what = format_args!("is node {} of inode {}", footer.nid, footer.ino);
+            return Err(Error::corrupt(
+                format_args!("node {nid} of inode {} (block {})", entry.ino, entry.addr),
+                what,
+            ));
+        }
+        Ok(Node {
+            ino: footer.ino,
+            ordinal: footer.ordinal,
+            body,
+        })
+    }
+
+    pub(crate) fn read_node_at(&self, addr: Addr) -> Result<(NodeBody, Footer)> {
+        let mut block = zero_block();
+        self.dev
+            .read(addr, &mut block[..])
+            .map_err(|e| Error::io(e, format_args!("reading node block {addr}")))?;
+        NodeBody::decode(&block, addr)
+    }
+
+    /// An inode. `Stale` if the number names none.
+    pub(crate) fn inode(&mut self, ino: Nid) -> Result<&Inode> {
+        match &self.node(ino)?.body {
+            NodeBody::Inode(inode) => Ok(inode),
+            _ => Err(Errno::Stale.into()),
+        }
+    }
+
+    /// An inode that is about to change.
+    pub(crate) fn inode_mut(&mut self, ino: Nid) -> Result<&mut Inode> {
+        self.inode(ino)?;
+        match &mut self.node_mut(ino)?.body {
+            NodeBody::Inode(inode) => Ok(inode),
+            _ => Err(Errno::Stale.into()),
+        }
+    }
+
+    /// Makes a node. The caller puts its number where it belongs.
+    pub(crate) fn new_node(
+        &mut self,
+        ino: Option<Nid>,
+        ordinal: u32,
+        body: NodeBody,
+    ) -> Result<Nid> {
+        let nid = self.nat.allocate(&*self.dev, ino)?;
+        let ino = ino.unwrap_or(nid);
+        self.nodes.insert(nid, Node { ino, ordinal, body });
+        self.mark_dirty(ino, nid);
+        self.live += 1;
+        Ok(nid)
+    }
+
+    /// Frees a node, not what it names.
+    pub(crate) fn free_node(&mut self, nid: Nid) -> Result<()> {
+        let entry = self.nat.get(&*self.dev, nid)?;
+        self.kill(entry.addr);
+        self.live -= 1;
+        self.nat.release(nid);
+        self.nodes.remove(&nid);
+        self.mark_clean(entry.ino, nid);
+        Ok(())
+    }
+
+    fn node_log(&mut self, nid: Nid) -> Result<Log> {
+        let node = self.node(nid)?;
+        let ino = node.ino;
+        if matches!(node.body, NodeBody::Indirect(..) | NodeBody::Xattr(_)) {
+            return Ok(Log::ColdNode);
+        }
+        Ok(if self.inode(ino)?.is_dir() {
+            Log::HotNode
+        } else {
+            Log::WarmNode
+        })
+    }
+
+    /// Writes dirty nodes in the given order. With `group`, the last one is marked as the end of an fsync.
+    pub(crate) fn write_nodes(&mut self, nids: &[Nid], group: bool) -> Result<()> {
+        for (chunk_index, chunk) in nids.chunks(256).enumerate() {
+            let mut logs: BTreeMap<Log, (Vec<u8>, Vec<Nid>)> = BTreeMap::new();
+            for (i, &nid) in chunk.iter().enumerate() {
+                let log = self.node_log(nid)?;
+                let last = chunk_index * 256 + i + 1 == nids.len();
+                let node = &self.nodes[&nid];
+                let footer = Footer {
+                    nid,
+                    ino: node.ino,
+                    ordinal: node.ordinal,
+                    group: if group && last { nids.len() as u32 } else { 0 },
+                    tag: self.version,
+                    seq: self.next_seq,
+                };
+                self.next_seq += 1;
+                let (bytes, members) = logs.entry(log).or_default();
+                bytes.extend_from_slice(&node.body.encode(&footer));
+                members.push(nid);
+            }
+            for (log, (bytes, members)) in logs {
+                // A failure leaves a gap in the sequence, which would hide every later group from roll-forward.
+                let start = self
+                    .append(log, &bytes)
+                    .inspect_err(|_| self.must_checkpoint = true)?;
+                for (i, nid) in members.into_iter().enumerate() {
+                    let old = self.nat.get(&*self.dev, nid)?;
+                    self.kill(old.addr);
+                    self.nat.set(
+                        nid,
+                        NatEntry {
+                            addr: Addr(start.0 + i as u64),
+                            ino: old.ino,
+                        },
+                    );
+                    self.mark_clean(old.ino, nid);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops clean nodes and pages if too many are in memory. Called between operations only.
+    pub(crate) fn shrink_caches(&mut self) {
+        if self.nodes.len() > self.options.node_cache_max {
+            let dirty = &self.dirty;
+            self.nodes
+                .retain(|nid, node| dirty.get(&node.ino).is_some_and(|set| set.contains(nid)));
+        }
+        if self.pages.clean() > self.options.page_cache_max {
+            self.pages.drop_clean();
+        }
+    }
+
+    /// Reads whole blocks and compares each with the checksum of its slot.
+    pub(crate) fn read_data(
+        &self,
+        ino: Nid,
+        index: u64,
+        slots: &[Slot],
+        buf: &mut [u8],
+    ) -> Result<()> {
+        let first = slots[0].addr;
+        self.dev.read(first, buf).map_err(|e| {
+            Error::io(
+                e,
+                format_args!("reading {} blocks of inode {ino} at {first}", slots.len()),
+            )
+        })?;
+        for (i, (slot, bytes)) in slots.iter().zip(buf.chunks_exact(BLOCK_SIZE)).enumerate() {
+            verify_data(ino, index + i as u64, slot, bytes)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn touch(&mut self, ino: Nid, now: Time) -> Result<()> {
+        let inode = self.inode_mut(ino)?;
+        inode.mtime = now;
+        inode.ctime = now;
+        Ok(())
+    }
+}
+
+pub(crate) fn verify_data(ino: Nid, index: u64, slot: &Slot, bytes: &[u8]) -> Result<()> {
+    let found = crc32c::crc32c(bytes);
+    if found == slot.crc {
+        return Ok(());
+    }
+    let place = format_args!("block {index} of inode {ino} (block {})", slot.addr).to_string();
+    Err(Error::corrupt(
+        place,
+        format_args!("checksum {found:#010x}, expected {:#010x}", slot.crc),
+    ))
+}
