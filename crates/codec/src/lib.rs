@@ -19,6 +19,7 @@
 
 mod decode;
 mod deflate;
+mod frontier;
 mod inplace;
 mod lz4;
 mod lzma;

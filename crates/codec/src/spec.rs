@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use crate::{Algorithm, EncodeFit, deflate, lz4, lzma, zstd};
+use crate::{Algorithm, EncodeFit, deflate, frontier, lz4, lzma, zstd};
 
 /// The most input that one cluster may hold. Unit: bytes.
 pub const WINDOW_MAX: usize = 12 << 20;
@@ -231,7 +231,13 @@ impl EncoderSpec {
         let memory = || SpecError(format!("not enough memory for a {} encoder", self.method));
         Ok(match self.method {
             Method::Lz4 => Box::new(lz4::Fast::new(self)),
-            Method::Lz4hc => Box::new(lz4::High::new(self)),
+            Method::Lz4hc => match self.level {
+                ..=8 => Box::new(lz4::High::new(self)),
+                9 => Box::new(frontier::Frontier::new(self, 32)),
+                10 => Box::new(frontier::Frontier::new(self, 64)),
+                11 => Box::new(frontier::Frontier::new(self, 128)),
+                _ => Box::new(frontier::Frontier::new(self, 512)),
+            },
             Method::Deflate => Box::new(deflate::Deflate::new(self).ok_or_else(memory)?),
             Method::Lzma if lzma::rust_is_faster(self.level) => {
                 Box::new(lzma::RustLzma::new(self).ok_or_else(memory)?)

@@ -521,7 +521,9 @@ impl EncodeFit for Zstd {
                     }
                     return fit;
                 }
-                Outcome::Short(pos) => len = (len as f64 * room as f64 / pos as f64 * MARGIN) as usize + 256,
+                Outcome::Short(pos) => {
+                    len = (len as f64 * room as f64 / pos as f64 * MARGIN) as usize + 256
+                }
             }
         }
     }

@@ -1,0 +1,607 @@
+//! LZ4 with an exact parse: the high-compression encoder for the levels that search most.
+//!
+//! What makes a parse that fills a fixed output cheap is that it runs forward: the price of a position is the least
+//! output that encodes everything before it, so the answer is the last position that still fits. Two facts about LZ4
+//! make it exact and fast:
+//!
+//! * A match costs the same at any distance, and every end of a match is a match. So the best match that reaches a
+//!   position is the one that starts earliest, cut to one of three lengths: up to 18 (no extension byte), up to 273
+//!   (one), or all of it.
+//! * A match that reaches further than all known ones contains the four bytes right at the frontier. So there is no
+//!   search at every position: only the chain of that one gram is walked, matches are extended *backwards*, and the one
+//!   that starts earliest is the next event. Positions between events need no search at all.
+//!
+//! ```text
+//!   start           p (earliest start)        g    R (frontier)        e (reach)
+//!   |----------------|=========================|gram|===================|
+//!                    ^ for every j in R+1..=e: the match from p is the best that reaches j
+//! ```
+//!
+//! Positions are indexed once per input: a table of latest positions by hash, and a ring of distances to the one before
+//! with the same hash. A cluster never looks in front of its start, so that nothing has to be cleared between clusters.
+//!
+//! Source: LZ4 block format description (sequences, end rules).
+
+use crate::lz4::piece;
+use crate::{EncodeFit, EncoderSpec, Fit};
+
+/// The index has 2^16 heads.
+const HASH_LOG: u32 = 16;
+
+/// Distances that can be coded, and positions that the ring remembers. Unit: bytes.
+const DISTANCE: usize = 1 << 16;
+
+/// The last bytes of a block are literals. Unit: bytes.
+const LAST_LITERALS: usize = 5;
+
+/// The last match starts so far before the end of a block. Unit: bytes.
+const LAST_MATCH: usize = 12;
+
+/// The longest match without an extension byte, and with one.
+const SHORT: usize = 18;
+const MEDIUM: usize = 273;
+
+/// From such a length on everything before a match is settled, and forgotten but for the result.
+const LONG: usize = 2048;
+
+/// How far before the end of a settled match the next one may start.
+const KEPT: usize = 512;
+
+/// The index starts over before its count outgrows 32 bits.
+const COUNT_MAX: usize = 1 << 30;
+
+/// The cheapest way to a position.
+#[derive(Clone, Copy, Default)]
+struct Cell {
+    /// Output for everything before the position, without the token of the literals in front of it. Unit: bytes.
+    cost: u32,
+    /// How it ends: the start of a match, or [`RUN`] and the number of literals behind the last match.
+    link: u32,
+}
+
+/// Marks a link as a number of literals.
+const RUN: u32 = 1 << 31;
+
+/// The start of a settled match, which lies in front of all cells.
+const SETTLED: u32 = RUN - 1;
+
+/// The match that reaches furthest up to `reach`.
+#[derive(Clone, Copy)]
+struct Event {
+    /// Unit: bytes, from the start of the cluster.
+    reach: u32,
+    distance: u32,
+}
+
+/// Literals, then a match.
+#[derive(Clone, Copy)]
+struct Seq {
+    literals: u32,
+    matched: u32,
+    distance: u32,
+}
+
+/// The encoder.
+pub(crate) struct Frontier {
+    /// Latest position of each hash, as the index counts, plus one.
+    heads: Vec<u32>,
+    /// Distance to the position before with the same hash, 0 for none.
+    ring: Vec<u16>,
+    /// The position that the index counts as `bias`. What was indexed before lies so far back that nothing reaches it,
+    /// which is as good as an empty table and much cheaper.
+    origin: usize,
+    bias: usize,
+    /// The next position to index.
+    next: usize,
+    cells: Vec<Cell>,
+    events: Vec<Event>,
+    seqs: Vec<Seq>,
+    tail: Vec<Seq>,
+    /// Chain entries looked at per event.
+    attempts: usize,
+    window: usize,
+    fit: fn(&mut Frontier, &[u8], usize, &mut [u8]) -> Fit,
+}
+
+impl Frontier {
+    /// An encoder that looks at up to `attempts` earlier positions for each event.
+    pub(crate) fn new(spec: &EncoderSpec, attempts: usize) -> Self {
+        Self {
+            heads: vec![0; 1 << HASH_LOG],
+            ring: vec![0; DISTANCE],
+            origin: 0,
+            bias: 0,
+            next: 0,
+            cells: Vec::new(),
+            events: Vec::new(),
+            seqs: Vec::new(),
+            tail: Vec::new(),
+            attempts,
+            window: spec.window,
+            fit: best_fit(),
+        }
+    }
+
+    /// Forgets all positions and starts to index at `at`.
+    fn clear(&mut self, at: usize) {
+        self.bias += self.next - self.origin + DISTANCE;
+        self.origin = at;
+        self.next = at;
+        if self.bias > COUNT_MAX {
+            self.heads.fill(0);
+            self.bias = 0;
+        }
+    }
+}
+
+impl EncodeFit for Frontier {
+    fn reset(&mut self) {
+        self.clear(0);
+    }
+
+    fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
+        (self.fit)(self, input, at, dst)
+    }
+
+    fn window(&self) -> usize {
+        self.window
+    }
+}
+
+/// The version for this machine: the same code, compiled for what it has.
+fn best_fit() -> fn(&mut Frontier, &[u8], usize, &mut [u8]) -> Fit {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("bmi1")
+        && std::arch::is_x86_feature_detected!("bmi2")
+        && std::arch::is_x86_feature_detected!("lzcnt")
+        && std::arch::is_x86_feature_detected!("avx2")
+    {
+        // SAFETY: the features were detected a line above.
+        return |encoder, input, at, dst| unsafe { fit_avx2(encoder, input, at, dst) };
+    }
+    fit_portable
+}
+
+fn fit_portable(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
+    fit(encoder, input, at, dst)
+}
+
+/// # Safety
+/// The machine has these features.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "bmi1,bmi2,lzcnt,avx2")]
+unsafe fn fit_avx2(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
+    fit(encoder, input, at, dst)
+}
+
+#[inline(always)]
+fn load4(data: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(data[at..at + 4].try_into().expect("four bytes"))
+}
+
+#[inline(always)]
+fn load8(data: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(data[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[inline(always)]
+fn hash(gram: u32) -> usize {
+    (gram.wrapping_mul(2_654_435_761) >> (32 - HASH_LOG)) as usize
+}
+
+/// How many bytes are equal from `a` and `b < a` on, up to `end`.
+#[inline(always)]
+fn forward(data: &[u8], mut a: usize, mut b: usize, end: usize) -> usize {
+    let from = a;
+    while a + 8 <= end {
+        let differ = load8(data, a) ^ load8(data, b);
+        if differ != 0 {
+            return a - from + differ.trailing_zeros() as usize / 8;
+        }
+        a += 8;
+        b += 8;
+    }
+    while a < end && data[a] == data[b] {
+        a += 1;
+        b += 1;
+    }
+    a - from
+}
+
+/// How many bytes are equal right before `a` and `b < a`, up to `most`.
+#[inline(always)]
+fn backward(data: &[u8], a: usize, b: usize, most: usize) -> usize {
+    let mut n = 0;
+    while n + 8 <= most {
+        let differ = load8(data, a - n - 8) ^ load8(data, b - n - 8);
+        if differ != 0 {
+            return n + differ.leading_zeros() as usize / 8;
+        }
+        n += 8;
+    }
+    while n < most && data[a - n - 1] == data[b - n - 1] {
+        n += 1;
+    }
+    n
+}
+
+/// Offset, token and extension bytes of a match.
+#[inline(always)]
+fn match_cost(len: usize) -> u32 {
+    if len <= SHORT {
+        3
+    } else {
+        4 + ((len - SHORT - 1) / 255) as u32
+    }
+}
+
+/// Cells of one cluster, from `base` on. Positions are counted from the start of the cluster.
+struct Paths<'a> {
+    cells: &'a mut Vec<Cell>,
+    base: usize,
+}
+
+impl Paths<'_> {
+    #[inline(always)]
+    fn at(&self, position: usize) -> Cell {
+        self.cells[position - self.base]
+    }
+
+    #[inline(always)]
+    fn end(&self) -> usize {
+        self.base + self.cells.len()
+    }
+
+    /// The next position by one more literal.
+    #[inline(always)]
+    fn literal(last: Cell) -> Cell {
+        if last.link & RUN == 0 {
+            return Cell {
+                cost: last.cost + 1,
+                link: RUN | 1,
+            };
+        }
+        let n = (last.link & !RUN) + 1;
+        // A byte more whenever the length outgrows the token or an extension byte.
+        let extra = n >= 15 && (n - 15).is_multiple_of(255);
+        Cell {
+            cost: last.cost + 1 + u32::from(extra),
+            link: RUN | n,
+        }
+    }
+}
+
+#[inline(always)]
+fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
+    let src = piece(input, at, encoder.window);
+    let room = dst.len();
+    if src.is_empty() || room == 0 {
+        return Fit::NOTHING;
+    }
+    if encoder.next > at + DISTANCE || at < encoder.origin || at - encoder.origin > COUNT_MAX {
+        encoder.clear(at);
+    }
+    encoder.next = encoder.next.max(at);
+    encoder.seqs.clear();
+    encoder.events.clear();
+    encoder.cells.clear();
+
+    let len = src.len();
+    let match_end = len.saturating_sub(LAST_LITERALS);
+    let match_start_end = (len + 1).saturating_sub(LAST_MATCH);
+    // A cell that costs this leaves no room for the last token.
+    let limit = room as u32;
+    let mut settled = None;
+    let mut paths = Paths {
+        cells: &mut encoder.cells,
+        base: 0,
+    };
+    paths.cells.push(Cell { cost: 0, link: RUN });
+    // The frontier: all positions up to here have a cell.
+    let mut reach = 0;
+    'fill: while reach < len {
+        let mut found = None;
+        if reach >= 3 && reach - 3 < match_start_end && reach < match_end {
+            let g = reach - 3;
+            // Index everything up to the gram.
+            let (mut next, shift) = (encoder.next, encoder.bias.wrapping_sub(encoder.origin));
+            while next <= at + g {
+                let slot = &mut encoder.heads[hash(load4(input, next))];
+                let count = next.wrapping_add(shift) as u32 + 1;
+                let delta = count - *slot;
+                let known = *slot != 0 && delta < DISTANCE as u32;
+                encoder.ring[next % DISTANCE] = if known { delta as u16 } else { 0 };
+                *slot = count;
+                next += 1;
+            }
+            encoder.next = next;
+            found = search(src, at, g, match_end, &encoder.ring, encoder.attempts);
+        }
+        let Some((back, ahead, distance)) = found else {
+            let cell = Paths::literal(paths.at(reach));
+            if cell.cost >= limit {
+                break;
+            }
+            paths.cells.push(cell);
+            reach += 1;
+            continue;
+        };
+        let g = reach - 3;
+        let (mut start, end) = (g - back, g + 4 + ahead);
+        encoder.events.push(Event {
+            reach: end as u32,
+            distance: distance as u32,
+        });
+        if start < paths.base {
+            start = paths.base;
+        }
+        let first = paths.at(start).cost;
+        if end - reach >= LONG && first + match_cost(end - start) < limit {
+            // The match is so long that every way leads through its start: keep the way there and forget the rest.
+            trace(
+                &paths,
+                start,
+                &encoder.events,
+                settled,
+                &mut encoder.tail,
+                &mut encoder.seqs,
+            );
+            let literals = match paths.at(start).link {
+                link if link & RUN != 0 => link & !RUN,
+                _ => 0,
+            };
+            settled = Some((start, literals, distance as u32));
+            paths.base = end - KEPT;
+            paths.cells.clear();
+            for j in paths.base..=end {
+                paths.cells.push(Cell {
+                    cost: first + match_cost(j - start),
+                    link: SETTLED,
+                });
+            }
+            reach = end;
+            continue;
+        }
+        let mut last = paths.at(reach);
+        for j in reach + 1..=end {
+            let literal = Paths::literal(last);
+            let length = j - start;
+            // The earliest start for each number of extension bytes.
+            let mut cell = Cell {
+                cost: first + match_cost(length),
+                link: start as u32,
+            };
+            if length > SHORT {
+                let cost = paths.at(j - SHORT).cost + 3;
+                if cost < cell.cost {
+                    cell = Cell {
+                        cost,
+                        link: (j - SHORT) as u32,
+                    };
+                }
+                if length > MEDIUM {
+                    let cost = paths.at(j - MEDIUM).cost + 4;
+                    if cost < cell.cost {
+                        cell = Cell {
+                            cost,
+                            link: (j - MEDIUM) as u32,
+                        };
+                    }
+                }
+            }
+            if literal.cost < cell.cost || cell.link as usize >= match_start_end {
+                cell = literal;
+            }
+            if cell.cost >= limit {
+                break 'fill;
+            }
+            paths.cells.push(cell);
+            reach = j;
+            last = cell;
+        }
+    }
+
+    // The end: a few positions back there may be one that gets further with its last literals.
+    let mut best: Option<(usize, usize, u32)> = None;
+    let mut position = paths.end();
+    while position > paths.base {
+        position -= 1;
+        if best.is_some() && position + 64 < paths.end() {
+            break;
+        }
+        let cell = paths.at(position);
+        let run = if cell.link & RUN == 0 {
+            0
+        } else {
+            (cell.link & !RUN) as usize
+        };
+        let matched_at = position - run;
+        let needed = if matched_at == 0 {
+            0
+        } else {
+            let start = match paths.at(matched_at).link {
+                SETTLED => settled.map_or(0, |(start, ..)| start),
+                start => start as usize,
+            };
+            LAST_LITERALS
+                .max(LAST_MATCH.saturating_sub(matched_at - start))
+                .saturating_sub(run)
+        };
+        let mut more = 0;
+        let mut state = cell;
+        while position + more < len {
+            let next = Paths::literal(state);
+            if next.cost >= limit {
+                break;
+            }
+            state = next;
+            more += 1;
+        }
+        if more >= needed {
+            let (end, cost) = (position + more, state.cost);
+            if best.is_none_or(|(_, best_end, best_cost)| {
+                end > best_end || (end == best_end && cost < best_cost)
+            }) {
+                best = Some((position, end, cost));
+            }
+        }
+    }
+    let Some((position, end, _)) = best else {
+        return Fit::NOTHING;
+    };
+    if end == 0 {
+        return Fit::NOTHING;
+    }
+    trace(
+        &paths,
+        position,
+        &encoder.events,
+        settled,
+        &mut encoder.tail,
+        &mut encoder.seqs,
+    );
+    let written = emit(&encoder.seqs, &src[..end], dst);
+    Fit {
+        consumed: end,
+        written,
+    }
+}
+
+/// Finds the match over the gram at `g` that starts earliest, and of these the one that ends last. Returns bytes before
+/// the gram, bytes behind it and the distance.
+#[inline(always)]
+fn search(
+    src: &[u8],
+    at: usize,
+    g: usize,
+    match_end: usize,
+    ring: &[u16],
+    attempts: usize,
+) -> Option<(usize, usize, usize)> {
+    let gram = load4(src, g);
+    let mut best = None;
+    let (mut back, mut ahead) = (0, 0);
+    let mut distance = 0;
+    for _ in 0..attempts {
+        let c = g - distance;
+        let delta = usize::from(ring[(at + c) % DISTANCE]);
+        distance += delta;
+        if delta == 0 || distance > g || distance >= DISTANCE {
+            break;
+        }
+        let c = g - distance;
+        if best.is_some() {
+            // Must start earlier, or end later.
+            if c > back && load4(src, c - back - 1) == load4(src, g - back - 1) {
+                if load4(src, c) != gram {
+                    continue;
+                }
+            } else if g + 8 + ahead <= match_end
+                && load4(src, c + ahead + 1) == load4(src, g + ahead + 1)
+                && load4(src, c) == gram
+            {
+            } else {
+                continue;
+            }
+        } else if load4(src, c) != gram {
+            continue;
+        }
+        let back_here = backward(src, g, c, c);
+        if best.is_some() && back_here < back {
+            continue;
+        }
+        let ahead_here = forward(src, g + 4, c + 4, match_end);
+        if best.is_none() || back_here > back || ahead_here > ahead {
+            (back, ahead) = (back_here, ahead_here);
+            best = Some(distance);
+        }
+    }
+    best.map(|distance| (back, ahead, distance))
+}
+
+/// Collects the sequences on the way to `position`; those behind `base` are already in `seqs`.
+#[inline(always)]
+fn trace(
+    paths: &Paths<'_>,
+    mut position: usize,
+    events: &[Event],
+    settled: Option<(usize, u32, u32)>,
+    tail: &mut Vec<Seq>,
+    seqs: &mut Vec<Seq>,
+) {
+    tail.clear();
+    let mut events = events;
+    loop {
+        let cell = paths.at(position);
+        if cell.link & RUN != 0 {
+            let run = (cell.link & !RUN) as usize;
+            if run == 0 || run == position {
+                break;
+            }
+            position -= run;
+            continue;
+        }
+        if cell.link == SETTLED {
+            if let Some((start, literals, distance)) = settled {
+                tail.push(Seq {
+                    literals,
+                    matched: (position - start) as u32,
+                    distance,
+                });
+            }
+            break;
+        }
+        let start = cell.link as usize;
+        let literals = match paths.at(start).link {
+            link if link & RUN != 0 => link & !RUN,
+            _ => 0,
+        };
+        // The first event that reaches the position.
+        let event = events.partition_point(|event| (event.reach as usize) < position);
+        tail.push(Seq {
+            literals,
+            matched: (position - start) as u32,
+            distance: events[event].distance,
+        });
+        events = &events[..=event];
+        position = start;
+    }
+    seqs.extend(tail.drain(..).rev());
+}
+
+/// Writes a block that decodes to `src`. Returns its size.
+#[inline(always)]
+fn emit(seqs: &[Seq], src: &[u8], dst: &mut [u8]) -> usize {
+    let (mut read, mut write) = (0, 0);
+    for seq in seqs {
+        let (literals, extension) = (seq.literals as usize, seq.matched as usize - 4);
+        dst[write] = ((literals.min(15) << 4) | extension.min(15)) as u8;
+        write = extend(literals, dst, write + 1);
+        dst[write..write + literals].copy_from_slice(&src[read..read + literals]);
+        write += literals;
+        read += literals + seq.matched as usize;
+        dst[write..write + 2].copy_from_slice(&(seq.distance as u16).to_le_bytes());
+        write = extend(extension, dst, write + 2);
+    }
+    let rest = &src[read..];
+    dst[write] = (rest.len().min(15) << 4) as u8;
+    write = extend(rest.len(), dst, write + 1);
+    dst[write..write + rest.len()].copy_from_slice(rest);
+    write + rest.len()
+}
+
+/// Writes the extension bytes of a length.
+#[inline(always)]
+fn extend(len: usize, dst: &mut [u8], mut write: usize) -> usize {
+    if len >= 15 {
+        let mut rest = len - 15;
+        while rest >= 255 {
+            dst[write] = 255;
+            write += 1;
+            rest -= 255;
+        }
+        dst[write] = rest as u8;
+        write += 1;
+    }
+    write
+}
