@@ -4,6 +4,10 @@
 //! same path is decided in the tree, not here.
 
 pub mod dir;
+pub mod error;
+mod member_path;
+pub mod tar;
+mod text;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,0 +1,142 @@
+//! Bytes written as text: the encodings that tar records and manifests use for names and values.
+
+/// Decodes base64 (standard alphabet). Padding may be missing. `None` if it is not base64.
+pub(super) fn base64(text: &[u8]) -> Option<Vec<u8>> {
+    let body = match text {
+        [body @ .., b'=', b'='] if text.len().is_multiple_of(4) => body,
+        [body @ .., b'='] if text.len().is_multiple_of(4) => body,
+        body => body,
+    };
+    let mut out = Vec::with_capacity(body.len() / 4 * 3 + 2);
+    for group in body.chunks(4) {
+        let mut bits = 0u32;
+        for &c in group {
+            bits = bits << 6 | u32::from(base64_digit(c)?);
+        }
+        match group.len() {
+            4 => out.extend_from_slice(&[(bits >> 16) as u8, (bits >> 8) as u8, bits as u8]),
+            3 if bits & 0b11 == 0 => {
+                out.extend_from_slice(&[(bits >> 10) as u8, (bits >> 2) as u8]);
+            }
+            2 if bits & 0b1111 == 0 => out.push((bits >> 4) as u8),
+            _ => return None,
+        }
+    }
+    Some(out)
+}
+
+fn base64_digit(c: u8) -> Option<u8> {
+    match c {
+        b'A'..=b'Z' => Some(c - b'A'),
+        b'a'..=b'z' => Some(c - b'a' + 26),
+        b'0'..=b'9' => Some(c - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    }
+}
+
+/// The value of a hexadecimal digit.
+pub(super) fn hex_digit(c: u8) -> Option<u8> {
+    match c {
+        b'0'..=b'9' => Some(c - b'0'),
+        b'a'..=b'f' => Some(c - b'a' + 10),
+        b'A'..=b'F' => Some(c - b'A' + 10),
+        _ => None,
+    }
+}
+
+/// Decodes `%XX`. A percent sign without two hexadecimal digits stands for itself.
+///
+/// `which` says which decoded bytes count: GNU tar encodes only `%` and `=`, and leaves any other `%41` alone.
+pub(super) fn percent(text: &[u8], which: impl Fn(u8) -> bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, tail @ ..] = rest {
+        if *first == b'%'
+            && let [high, low, after @ ..] = tail
+            && let (Some(high), Some(low)) = (hex_digit(*high), hex_digit(*low))
+            && which(high << 4 | low)
+        {
+            out.push(high << 4 | low);
+            rest = after;
+        } else {
+            out.push(*first);
+            rest = tail;
+        }
+    }
+    out
+}
+
+/// A number of decimal digits only, no sign, at least one digit, at most 2^63 - 1.
+pub(super) fn decimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    let mut value = 0u64;
+    for &c in text {
+        if !c.is_ascii_digit() {
+            return None;
+        }
+        value = value.checked_mul(10)?.checked_add(u64::from(c - b'0'))?;
+    }
+    i64::try_from(value).is_ok().then_some(value)
+}
+
+/// Like [`decimal`], with an optional minus sign.
+pub(super) fn signed_decimal(text: &[u8]) -> Option<i64> {
+    let (negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
+    let value = i64::try_from(decimal(digits)?).ok()?;
+    Some(if negative { -value } else { value })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_decodes_with_and_without_padding() {
+        for (text, bytes) in [
+            ("", &b""[..]),
+            ("Zg==", b"f"),
+            ("Zg", b"f"),
+            ("Zm8=", b"fo"),
+            ("Zm8", b"fo"),
+            ("Zm9v", b"foo"),
+            ("/+8A", b"\xff\xef\x00"),
+        ] {
+            assert_eq!(base64(text.as_bytes()).as_deref(), Some(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_base64_is_refused() {
+        for text in [
+            "Z", "Zg=", "Zg===", "Z g=", "Zh==", "Zm9", "=", "====", "Zm9v\n", "_-_-",
+        ] {
+            assert_eq!(base64(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn percent_decodes_only_what_it_is_told() {
+        assert_eq!(
+            percent(b"a%3Db%25%41%", |b| b == b'=' || b == b'%'),
+            b"a=b%%41%"
+        );
+        assert_eq!(percent(b"%41%4", |_| true), b"A%4");
+    }
+
+    #[test]
+    fn decimal_stops_at_the_largest_signed_number() {
+        assert_eq!(decimal(b"9223372036854775807"), Some(i64::MAX as u64));
+        assert_eq!(decimal(b"9223372036854775808"), None);
+        assert_eq!(decimal(b""), None);
+        assert_eq!(decimal(b"+1"), None);
+        assert_eq!(signed_decimal(b"-12"), Some(-12));
+        assert_eq!(signed_decimal(b"-"), None);
+    }
+}
