@@ -3,6 +3,7 @@
 //! A source turns its input into [`Entry`] values, one per path, in any order. What it means that two sources name the
 //! same path is decided in the tree, not here.
 
+pub mod compressed;
 pub mod dir;
 pub mod error;
 mod member_path;
