@@ -6,6 +6,7 @@
 pub mod compressed;
 pub mod dir;
 pub mod error;
+pub mod manifest;
 mod member_path;
 pub mod tar;
 mod text;

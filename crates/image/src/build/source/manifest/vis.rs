@@ -1,0 +1,131 @@
+//! Bytes written as text in a manifest: vis(3) escapes, and hexadecimal.
+
+use super::super::text::hex_digit;
+
+/// Decodes what vis(3) writes: `\ooo`, `\n` and its kin, `\^X`, `\M-x`, `\M^X`, and a backslash before punctuation.
+///
+/// # Errors
+///
+/// The position of a backslash that begins no such escape.
+pub(super) fn unvis(text: &[u8]) -> Result<Vec<u8>, usize> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let [first, tail @ ..] = rest {
+        if *first != b'\\' {
+            out.push(*first);
+            rest = tail;
+            continue;
+        }
+        let (byte, after) = escape(tail).ok_or(text.len() - rest.len())?;
+        out.push(byte);
+        rest = after;
+    }
+    Ok(out)
+}
+
+/// One escape after its backslash: the byte, and what follows.
+fn escape(text: &[u8]) -> Option<(u8, &[u8])> {
+    let (&first, tail) = text.split_first()?;
+    let plain = match first {
+        b'0'..=b'7' => return octal(text),
+        b'^' => {
+            let (&c, after) = tail.split_first()?;
+            return Some((control(c)?, after));
+        }
+        b'M' => {
+            let (&how, tail) = tail.split_first()?;
+            let (&c, after) = tail.split_first()?;
+            return match how {
+                b'-' if c < 0x80 => Some((c | 0x80, after)),
+                b'^' => Some((control(c)? | 0x80, after)),
+                _ => None,
+            };
+        }
+        b'a' => 0x07,
+        b'b' => 0x08,
+        b't' => b'\t',
+        b'n' => b'\n',
+        b'v' => 0x0b,
+        b'f' => 0x0c,
+        b'r' => b'\r',
+        b'E' => 0x1b,
+        b's' => b' ',
+        b'$' => return None,
+        c if c.is_ascii_punctuation() => c,
+        _ => return None,
+    };
+    Some((plain, tail))
+}
+
+/// One to three octal digits, at most 255.
+fn octal(text: &[u8]) -> Option<(u8, &[u8])> {
+    let mut value = 0u16;
+    let mut used = 0;
+    for &c in text.iter().take(3) {
+        if !matches!(c, b'0'..=b'7') {
+            break;
+        }
+        value = value << 3 | u16::from(c - b'0');
+        used += 1;
+    }
+    Some((u8::try_from(value).ok()?, &text[used..]))
+}
+
+/// The control character that `^c` stands for.
+fn control(c: u8) -> Option<u8> {
+    match c {
+        b'?' => Some(0x7f),
+        b'@'..=b'_' => Some(c - b'@'),
+        b'a'..=b'z' => Some(c - b'a' + 1),
+        _ => None,
+    }
+}
+
+/// Decodes pairs of hexadecimal digits. `None` if it is not that.
+pub(super) fn hex(text: &[u8]) -> Option<Vec<u8>> {
+    let (pairs, rest) = text.as_chunks::<2>();
+    if !rest.is_empty() {
+        return None;
+    }
+    pairs
+        .iter()
+        .map(|&[high, low]| Some(hex_digit(high)? << 4 | hex_digit(low)?))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hex_wants_pairs() {
+        assert_eq!(hex(b"00fFaB"), Some(vec![0x00, 0xff, 0xab]));
+        assert_eq!(hex(b""), Some(vec![]));
+        assert_eq!(hex(b"abc"), None);
+        assert_eq!(hex(b"zz"), None);
+    }
+
+    #[test]
+    fn unvis_knows_every_form_of_vis() {
+        for (text, bytes) in [
+            ("plain", &b"plain"[..]),
+            (r"a\040b", b"a b"),
+            (r"a\sb\tc", b"a b\tc"),
+            (r"\#x\\", b"#x\\"),
+            (r"\M-a\M^A\^A\^?", b"\xe1\x81\x01\x7f"),
+            (r"\377\0\08", b"\xff\0\x008"),
+            (r"\E\a\b\n\v\f\r", b"\x1b\x07\x08\n\x0b\x0c\r"),
+            (r"\M- ", b"\xa0"),
+        ] {
+            assert_eq!(unvis(text.as_bytes()).as_deref(), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn unvis_points_at_the_backslash_that_is_wrong() {
+        assert_eq!(unvis(br"ab\q"), Err(2));
+        assert_eq!(unvis(br"ab\"), Err(2));
+        assert_eq!(unvis(br"\400"), Err(0));
+        assert_eq!(unvis(br"x\M"), Err(1));
+    }
+}
