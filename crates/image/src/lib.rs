@@ -1,6 +1,7 @@
 //! EROFS images: read, check, extract and build them.
 
 pub mod build;
+pub mod check;
 pub mod error;
 pub mod read;
 

@@ -115,7 +115,7 @@ impl Inode {
     }
 
     /// As people read it: number and place.
-    pub(crate) fn place(&self) -> impl std::fmt::Display {
+    pub(crate) fn place(&self) -> String {
         let space = match self.space() {
             Space::Image => "",
             Space::Metabox => "metabox ",

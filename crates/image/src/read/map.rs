@@ -368,6 +368,11 @@ impl FileMap {
 }
 
 impl Chunks {
+    /// Position behind the table of an inode whose attributes end at `after`. Unit: bytes.
+    pub(crate) fn table_end(&self, after: u64) -> u64 {
+        round_up(after, self.format.entry_len() as u64).saturating_add(self.table.len() as u64)
+    }
+
     /// The run of chunks from the one that holds `offset` on that lie side by side.
     fn extent_at(&self, image: &Image, offset: u64, until: u64) -> Result<Extent> {
         let chunk_size = self.format.chunk_size(self.bits);

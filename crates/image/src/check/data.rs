@@ -1,0 +1,486 @@
+//! All data, once: jobs by position, workers that decode and forget.
+
+use super::marks::{DataMap, Owner};
+use super::{Options, Rule, Shared};
+use crate::Error;
+use crate::read::decode::{self, Want, Worker};
+use crate::read::fetch::{FETCH_MAX, Spot};
+use crate::read::map::{Cluster, ClusterCoding, Extent, Source};
+use crate::read::{Image, Nid};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Scope;
+
+/// An extent whose bytes are to be read.
+#[derive(Clone, Copy)]
+struct Job {
+    /// Of the first inode that has it, for messages.
+    nid: Nid,
+    extent: Extent,
+    /// Bytes behind the data that should be zero: the rest of its last block.
+    padding: u32,
+}
+
+/// Jobs that are sorted together.
+const BATCH: usize = 4096;
+/// Bytes that one worker takes at once. Unit: bytes in the image.
+const ITEM: u64 = 1 << 20;
+/// Longest piece of raw data in a job. Unit: bytes.
+const RAW: u64 = 1 << 20;
+/// Prefixes that wait for somebody to have all of their cluster.
+const PREFIXES: usize = 1 << 18;
+
+/// Where the walk puts extents.
+pub(super) struct Jobs<'a> {
+    image: &'a Image,
+    shared: &'a Shared,
+    batch: Vec<Job>,
+    prefixes: Vec<Job>,
+    /// `None`: data is not read.
+    queue: Option<SyncSender<Vec<Job>>>,
+    map: DataMap,
+}
+
+impl<'a> Jobs<'a> {
+    /// Starts the workers.
+    pub(super) fn start<'s>(
+        image: &'a Image,
+        options: &Options,
+        shared: &'a Shared,
+        scope: &'s Scope<'s, 'a>,
+    ) -> Self {
+        let threads = match options.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n,
+        };
+        let queue = options.data.then(|| {
+            let (send, receive) = sync_channel::<Vec<Job>>(4 * threads);
+            let receive = Arc::new(Mutex::new(receive));
+            for _ in 0..threads {
+                let receive = receive.clone();
+                let in_place = options.in_place;
+                scope.spawn(move || work(image, shared, in_place, &receive));
+            }
+            send
+        });
+        Self {
+            image,
+            shared,
+            batch: Vec::new(),
+            prefixes: Vec::new(),
+            queue,
+            map: DataMap::default(),
+        }
+    }
+
+    /// Takes an extent of `nid`: marks its blocks, and has it read if nobody did.
+    pub(super) fn add(&mut self, nid: Nid, extent: Extent, last: bool) {
+        match extent.source {
+            Source::Hole | Source::Fragment { .. } => {}
+            Source::Inline { .. } => self.push(Job {
+                nid,
+                extent,
+                padding: 0,
+            }),
+            Source::Raw { device, pos } => self.raw(nid, extent, device, pos, last),
+            Source::Cluster(cluster) => self.cluster(nid, extent, cluster),
+        }
+    }
+
+    fn raw(&mut self, nid: Nid, extent: Extent, device: u16, pos: u64, last: bool) {
+        let bits = self.image.superblock().block_bits;
+        let mut done = 0;
+        while done < extent.len {
+            let at = pos.saturating_add(done);
+            let (spot, left) = match self.image.devices.locate(device, at) {
+                Ok(found) => found,
+                Err(e) => {
+                    let place = format!("nid {nid}");
+                    return self.shared.failed(Rule::DataRange, &place, &e);
+                }
+            };
+            let n = (extent.len - done).min(RAW).min(left);
+            if let Err(e) = self.image.devices.has(device, at, n) {
+                return self
+                    .shared
+                    .failed(Rule::DataRange, &format!("nid {nid}"), &e);
+            }
+            let padding = if last && done + n == extent.len {
+                (bits.size() - 1) & n.wrapping_neg()
+            } else {
+                0
+            };
+            if self.take_raw(nid, spot, n) {
+                let source = Source::Raw { device, pos: at };
+                let extent = Extent {
+                    offset: extent.offset + done,
+                    len: n,
+                    source,
+                };
+                let padding = padding as u32; // fits: below a block
+                self.push(Job {
+                    nid,
+                    extent,
+                    padding,
+                });
+            }
+            done += n;
+        }
+    }
+
+    /// Marks blocks of raw data. True if one of them is new.
+    fn take_raw(&mut self, nid: Nid, spot: Spot, len: u64) -> bool {
+        let bits = self.image.superblock().block_bits;
+        let mut new = false;
+        for block in spot.pos >> bits.get()..bits.count(spot.pos + len) {
+            match self.map.get(spot.store, block) {
+                Owner::Raw => {}
+                Owner::Free => {
+                    self.map.set(spot.store, block, Owner::Raw);
+                    new = true;
+                }
+                _ => {
+                    self.overlap(nid, spot.store, block, "data");
+                    return new;
+                }
+            }
+        }
+        new
+    }
+
+    fn overlap(&self, nid: Nid, store: u16, block: u64, what: &str) {
+        let bits = self.image.superblock().block_bits.get();
+        let device = match store {
+            0 => String::new(),
+            n => format!("device {n}, "),
+        };
+        self.shared.error(
+            Rule::Overlap,
+            format_args!("nid {nid}: {device}byte {:#x}", block << bits),
+            format_args!("the block of this {what} also belongs to a cluster"),
+        );
+    }
+
+    fn cluster(&mut self, nid: Nid, extent: Extent, cluster: Cluster) {
+        let bits = self.image.superblock().block_bits;
+        let place = || {
+            format!(
+                "nid {nid}: {}",
+                crate::read::file::cluster_place(&extent, cluster)
+            )
+        };
+        let inside = self
+            .image
+            .devices
+            .has(0, cluster.pos, cluster.len.into())
+            .and_then(|()| self.image.devices.locate(0, cluster.pos));
+        let spot = match inside {
+            Ok((spot, _)) => spot,
+            Err(e) => return self.shared.failed(Rule::DataRange, &place(), &e),
+        };
+        let aligned = bits.within(cluster.pos) == 0;
+        let first = spot.pos >> bits.get();
+        let blocks = first..bits.count(spot.pos + u64::from(cluster.len));
+        let before = if aligned {
+            self.map.get(spot.store, first)
+        } else {
+            self.map.odd(cluster.pos)
+        };
+        // Fits: the map allows at most 12 MiB.
+        let len = extent.len as u32;
+        let job = Job {
+            nid,
+            extent,
+            padding: 0,
+        };
+        let owner = match (before, cluster.partial) {
+            (Owner::Whole(have), false) if have == len => return,
+            (Owner::Whole(have), true) if have >= len => return,
+            (Owner::Whole(have), _) => {
+                return self.shared.error(
+                    Rule::Cluster,
+                    place(),
+                    format_args!("{len} bytes long, but elsewhere the cluster decodes to {have}"),
+                );
+            }
+            (Owner::Inside | Owner::Raw, _) => {
+                self.overlap(nid, spot.store, first, "cluster");
+                return self.push(job);
+            }
+            (Owner::Free, true) | (Owner::Partial, true) => {
+                self.prefixes.push(job);
+                Owner::Partial
+            }
+            (Owner::Free | Owner::Partial, false) => {
+                self.push(job);
+                Owner::Whole(len)
+            }
+        };
+        if !aligned {
+            self.map.set_odd(cluster.pos, owner);
+        } else {
+            self.map.set(spot.store, first, owner);
+        }
+        // Bytes of encoded extents may share a block with their neighbours: only whole blocks have one owner.
+        let rest = first + 1..blocks.end;
+        let whole = aligned && bits.within(cluster.len.into()) == 0;
+        if before == Owner::Free && whole {
+            for block in rest {
+                match self.map.get(spot.store, block) {
+                    Owner::Free => self.map.set(spot.store, block, Owner::Inside),
+                    _ => {
+                        self.overlap(nid, spot.store, block, "cluster");
+                        break;
+                    }
+                }
+            }
+        }
+        if self.prefixes.len() >= PREFIXES {
+            self.flush_prefixes();
+        }
+    }
+
+    fn push(&mut self, job: Job) {
+        if self.queue.is_none() {
+            return;
+        }
+        self.batch.push(job);
+        if self.batch.len() >= BATCH {
+            self.flush();
+        }
+    }
+
+    /// Hands out the batch in runs by position.
+    fn flush(&mut self) {
+        let Some(queue) = &self.queue else { return };
+        self.batch.sort_unstable_by_key(|job| place_of(&job.extent));
+        let mut rest = &self.batch[..];
+        while !rest.is_empty() {
+            let (mut n, mut bytes) = (0, 0);
+            while n < rest.len() && (n == 0 || bytes < ITEM) {
+                bytes += weight(&rest[n].extent);
+                n += 1;
+            }
+            // The workers end only when the queue does.
+            let _ = queue.send(rest[..n].to_vec());
+            rest = &rest[n..];
+        }
+        self.batch.clear();
+    }
+
+    /// Of prefixes of one cluster only the longest is decoded, and none if somebody has it all.
+    fn flush_prefixes(&mut self) {
+        let mut prefixes = std::mem::take(&mut self.prefixes);
+        let key = |job: &Job| (place_of(&job.extent), std::cmp::Reverse(job.extent.len));
+        prefixes.sort_unstable_by_key(key);
+        prefixes.dedup_by_key(|job| place_of(&job.extent));
+        for job in prefixes {
+            let Source::Cluster(cluster) = job.extent.source else {
+                continue;
+            };
+            let bits = self.image.superblock().block_bits;
+            let owner = match self.image.devices.locate(0, cluster.pos) {
+                Ok((spot, _)) if bits.within(cluster.pos) == 0 => {
+                    self.map.get(spot.store, spot.pos >> bits.get())
+                }
+                _ => self.map.odd(cluster.pos),
+            };
+            match owner {
+                Owner::Whole(have) if u64::from(have) < job.extent.len => self.shared.error(
+                    Rule::Cluster,
+                    format_args!(
+                        "nid {}: {}",
+                        job.nid,
+                        crate::read::file::cluster_place(&job.extent, cluster)
+                    ),
+                    format_args!(
+                        "{} bytes long, but elsewhere the cluster decodes to {have}",
+                        job.extent.len
+                    ),
+                ),
+                Owner::Whole(_) => {}
+                _ => self.push(job),
+            }
+        }
+    }
+
+    /// Ends the queue. The workers end when it is empty.
+    pub(super) fn finish(mut self) -> DataMap {
+        self.flush_prefixes();
+        self.flush();
+        self.map
+    }
+}
+
+/// Where an extent's bytes are, as a key for sorting.
+fn place_of(extent: &Extent) -> (u8, u16, u64) {
+    match extent.source {
+        Source::Raw { device, pos } => (0, device, pos),
+        Source::Cluster(cluster) => (0, 0, cluster.pos),
+        Source::Inline { space, pos, .. } => (1, space as u16, pos),
+        Source::Hole | Source::Fragment { .. } => (2, 0, 0),
+    }
+}
+
+fn weight(extent: &Extent) -> u64 {
+    match extent.source {
+        // What is decoded costs more than what is only read.
+        Source::Cluster(cluster) => u64::from(cluster.len).max(extent.len / 4),
+        _ => extent.len,
+    }
+}
+
+fn work(image: &Image, shared: &Shared, in_place: bool, queue: &Mutex<Receiver<Vec<Job>>>) {
+    let mut worker = Worker::default();
+    let mut out = Vec::new();
+    loop {
+        let item = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(item) = item else { return };
+        for (i, job) in item.iter().enumerate() {
+            let run = run_from(&item[i..]);
+            if let Err(e) = run_job(image, shared, in_place, &mut worker, &mut out, job, run) {
+                let rule = match job.extent.source {
+                    Source::Raw { .. } => Rule::DataRange,
+                    _ => Rule::Cluster,
+                };
+                shared.failed(rule, &format!("nid {}", job.nid), &e);
+            }
+        }
+    }
+}
+
+/// Bytes that the clusters at the start of `jobs` take side by side.
+fn run_from(jobs: &[Job]) -> u64 {
+    let mut run: Option<(u64, u64)> = None;
+    for job in jobs {
+        let Source::Cluster(c) = job.extent.source else {
+            break;
+        };
+        let end = c.pos + u64::from(c.len);
+        match run {
+            None => run = Some((c.pos, end)),
+            Some((start, at)) if c.pos == at && end - start <= FETCH_MAX => {
+                run = Some((start, end))
+            }
+            Some(_) => break,
+        }
+    }
+    run.map_or(0, |(start, end)| end - start)
+}
+
+fn run_job(
+    image: &Image,
+    shared: &Shared,
+    in_place: bool,
+    worker: &mut Worker,
+    out: &mut Vec<u8>,
+    job: &Job,
+    run: u64,
+) -> Result<(), Error> {
+    let totals = &shared.totals;
+    let extent = &job.extent;
+    match extent.source {
+        Source::Raw { device, pos } => {
+            // Fits: RAW and a block.
+            let len = extent.len as usize;
+            let both = len + job.padding as usize;
+            let out = room(out, both);
+            if image.devices.has(device, pos, both as u64).is_ok() {
+                image.devices.read(device, pos, out)?;
+                if out[len..].iter().any(|b| *b != 0) {
+                    shared.warning(
+                        Rule::Padding,
+                        format_args!("nid {}: byte {:#x}", job.nid, pos + extent.len),
+                        "bytes behind the end of the data are not zero",
+                    );
+                }
+            } else {
+                image.devices.read(device, pos, &mut out[..len])?;
+            }
+            totals.raw_bytes.fetch_add(extent.len, Relaxed);
+        }
+        Source::Inline {
+            space,
+            pos,
+            len,
+            coding,
+        } => {
+            let src = image.bytes(space, pos, len as usize)?;
+            let out = room(out, image.decoded_len(extent)?);
+            image
+                .decode(worker, coding, &src, extent, Want::All, out)
+                .map_err(|e| Error::corrupt(format_args!("inline data at byte {pos:#x}"), e))?;
+            totals.raw_bytes.fetch_add(len.into(), Relaxed);
+        }
+        Source::Cluster(cluster) => {
+            let out = room(out, image.decoded_len(extent)?);
+            image.decode_cluster(worker, extent, cluster, run, out)?;
+            totals.clusters.fetch_add(1, Relaxed);
+            totals.encoded_bytes.fetch_add(cluster.len.into(), Relaxed);
+            totals.decoded_bytes.fetch_add(extent.len, Relaxed);
+            if let ClusterCoding::Compressed(id) = cluster.coding {
+                let src =
+                    worker
+                        .fetched
+                        .get(&image.devices, 0, cluster.pos, cluster.len as usize, 0)?;
+                let Ok(stream) = decode::strip(src, image.form().bits) else {
+                    return Ok(());
+                };
+                match id {
+                    0 => {
+                        totals.lz4_clusters.fetch_add(1, Relaxed);
+                        if in_place && tuff_codec::lz4_in_place(stream, out.len()) {
+                            totals.lz4_in_place.fetch_add(1, Relaxed);
+                        }
+                    }
+                    3 => check_window(image, shared, job, cluster, stream),
+                    _ => {}
+                }
+            }
+        }
+        Source::Hole | Source::Fragment { .. } => {}
+    }
+    Ok(())
+}
+
+fn room(out: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    if out.len() < len {
+        out.resize(len, 0);
+    }
+    &mut out[..len]
+}
+
+/// The window of a Zstandard frame is no larger than the image announces.
+fn check_window(image: &Image, shared: &Shared, job: &Job, cluster: Cluster, stream: &[u8]) {
+    let Some(log) = image.configs().zstd_window_log else {
+        return;
+    };
+    let window = zstd_window(stream, job.extent.len);
+    if window.is_some_and(|w| w > 1 << log) {
+        shared.error(
+            Rule::Config,
+            format_args!(
+                "nid {}: {}",
+                job.nid,
+                crate::read::file::cluster_place(&job.extent, cluster)
+            ),
+            format_args!(
+                "window of {} bytes, the image announces at most {}",
+                window.unwrap_or(0),
+                1u64 << log
+            ),
+        );
+    }
+}
+
+/// The window that a frame's header asks for; `content` stands for the content size of a single segment.
+fn zstd_window(frame: &[u8], content: u64) -> Option<u64> {
+    let (descriptor, rest) = frame.get(4..)?.split_first()?;
+    if descriptor & 0x20 != 0 {
+        return Some(content);
+    }
+    let byte = u64::from(*rest.first()?);
+    let base = 1u64.checked_shl(10 + (byte >> 3) as u32)?;
+    Some(base + base / 8 * (byte & 7))
+}

@@ -1,0 +1,177 @@
+//! Which bytes of an image belong to what: two maps that take memory only where something is.
+
+use std::collections::{HashMap, HashSet};
+
+/// Blocks in one page of the data map.
+const PAGE: u64 = 512;
+
+/// What a block of data belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// Nothing yet.
+    Free,
+    /// Data as it is, which files may share in any way.
+    Raw,
+    /// The middle of a cluster.
+    Inside,
+    /// The start of a cluster of which only prefixes are known.
+    Partial,
+    /// The start of a cluster that decodes to so many bytes, as somebody says.
+    Whole(u32),
+}
+
+impl Owner {
+    fn pack(self) -> u32 {
+        match self {
+            Self::Free => 0,
+            Self::Raw => 1 << 30,
+            Self::Inside => 2 << 30,
+            Self::Partial => 3 << 30,
+            // Fits: decoded lengths are at most 12 MiB, and none is 0.
+            Self::Whole(len) => len,
+        }
+    }
+
+    fn unpack(word: u32) -> Self {
+        match word {
+            0 => Self::Free,
+            0x4000_0000 => Self::Raw,
+            0x8000_0000 => Self::Inside,
+            0xC000_0000 => Self::Partial,
+            len => Self::Whole(len),
+        }
+    }
+}
+
+/// Owners of blocks, four bytes each, in pages that exist only once something in them is owned.
+#[derive(Default)]
+pub(super) struct DataMap {
+    pages: HashMap<(u16, u64), Box<[u32]>>,
+    /// Clusters that do not start at a block, as encoded extents may have them.
+    odd: HashMap<u64, Owner>,
+}
+
+impl DataMap {
+    pub(super) fn get(&self, store: u16, block: u64) -> Owner {
+        let page = self.pages.get(&(store, block / PAGE));
+        // Fits: below PAGE.
+        page.map_or(Owner::Free, |p| Owner::unpack(p[(block % PAGE) as usize]))
+    }
+
+    pub(super) fn set(&mut self, store: u16, block: u64, owner: Owner) {
+        let page = self.pages.entry((store, block / PAGE));
+        let page = page.or_insert_with(|| vec![0; PAGE as usize].into_boxed_slice());
+        page[(block % PAGE) as usize] = owner.pack();
+    }
+
+    pub(super) fn odd(&self, pos: u64) -> Owner {
+        self.odd.get(&pos).copied().unwrap_or(Owner::Free)
+    }
+
+    pub(super) fn set_odd(&mut self, pos: u64, owner: Owner) {
+        self.odd.insert(pos, owner);
+    }
+}
+
+/// The unit in which inodes are placed. Unit: bytes.
+const SLOT: u64 = 32;
+/// The part of a space that one entry of the slot map covers. Unit: bytes.
+const SPAN: u64 = 128 * SLOT;
+
+/// Slots of 32 bytes that inodes and what follows them take, and slots at which inodes start.
+#[derive(Default)]
+pub(super) struct SlotMap {
+    taken: HashMap<u64, u128>,
+    starts: HashMap<u64, u128>,
+    /// Spans that hold metadata that is no inode's own: superblock, shared attributes.
+    pub(super) other: HashSet<u64>,
+}
+
+impl SlotMap {
+    /// Marks the start of an inode at `pos`. True if it is new.
+    pub(super) fn start(&mut self, pos: u64) -> bool {
+        let bit = 1u128 << (pos % SPAN / SLOT);
+        let word = self.starts.entry(pos / SPAN).or_default();
+        let new = *word & bit == 0;
+        *word |= bit;
+        new
+    }
+
+    /// Takes `[start, end)` in whole slots. The first slot of it that was taken before, if there is one.
+    pub(super) fn take(&mut self, start: u64, end: u64) -> Option<u64> {
+        let mut found = None;
+        let mut slot = start / SLOT;
+        let last = end.div_ceil(SLOT);
+        while slot < last {
+            let (span, from) = (slot / 128, slot % 128);
+            let n = (last - slot).min(128 - from);
+            let ones = if n == 128 { u128::MAX } else { (1 << n) - 1 };
+            let bits = ones << from;
+            let word = self.taken.entry(span).or_default();
+            let both = *word & bits;
+            if both != 0 && found.is_none() {
+                found = Some((span * 128 + u64::from(both.trailing_zeros())) * SLOT);
+            }
+            *word |= bits;
+            slot += n;
+        }
+        found
+    }
+
+    /// Runs of bytes, at least as long as a slot, that hold metadata.
+    pub(super) fn spans(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.taken.iter().flat_map(|(span, bits)| {
+            let base = span * SPAN;
+            let (bits, mut at) = (*bits, 0);
+            std::iter::from_fn(move || {
+                while at < 128 {
+                    at += (bits.checked_shr(at)?).trailing_zeros();
+                    let ones = (bits.checked_shr(at)?).trailing_ones();
+                    let from = at;
+                    at += ones;
+                    if ones > 0 {
+                        return Some((base + u64::from(from) * SLOT, base + u64::from(at) * SLOT));
+                    }
+                }
+                None
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_taken_once() {
+        let mut map = SlotMap::default();
+        assert_eq!(map.take(64, 100), None);
+        assert_eq!(map.take(128, 10_000), None);
+        assert_eq!(map.take(9_000, 9_001), Some(8_992));
+        assert_eq!(map.take(32, 64), None);
+        assert!(map.start(64) && !map.start(64) && map.start(96));
+        let mut spans: Vec<_> = map.spans().collect();
+        spans.sort();
+        assert_eq!(spans, [(32, 4096), (4096, 8192), (8192, 10_016)]);
+    }
+
+    #[test]
+    fn owners_survive_packing() {
+        let mut map = DataMap::default();
+        for (i, owner) in [
+            Owner::Raw,
+            Owner::Inside,
+            Owner::Partial,
+            Owner::Whole(1),
+            Owner::Whole(12 << 20),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            map.set(1, i as u64 * 700, owner);
+            assert_eq!(map.get(1, i as u64 * 700), owner);
+            assert_eq!(map.get(0, i as u64 * 700), Owner::Free);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Rules of the superblock, most of them against what the walk found.
+
+use super::walk::Marks;
+use super::{Rule, Severity, Shared};
+use crate::read::{Image, Space};
+use std::sync::atomic::Ordering::Relaxed;
+use tuff_format::features::{ALL, incompat};
+use tuff_format::superblock::OFFSET;
+
+const PLACE: &str = "superblock (byte 0x400)";
+
+pub(super) fn check(image: &Image, shared: &Shared, marks: &Marks) {
+    let sb = image.superblock();
+    if image.checksum_ok() == Some(false) {
+        shared.error(
+            Rule::Checksum,
+            PLACE,
+            format_args!("checksum {:#010x} does not match", sb.checksum),
+        );
+    }
+    for range in [0x6A..0x6Cusize, 0x78..0x80] {
+        let len = range.len();
+        let bytes = image.bytes(Space::Image, OFFSET + range.start as u64, len);
+        if bytes.is_ok_and(|b| b.iter().any(|b| *b != 0)) {
+            let what = format_args!("bytes {range:?} are not zero");
+            shared.add(Severity::Note, Rule::Reserved, PLACE, what);
+        }
+    }
+    let size = sb.block_bits.bytes(sb.blocks).unwrap_or(u64::MAX);
+    if size > image.store_size() {
+        shared.error(
+            Rule::ImageSize,
+            PLACE,
+            format_args!(
+                "{} blocks, {size} bytes, but the image has only {}",
+                sb.blocks,
+                image.store_size()
+            ),
+        );
+    }
+    let inodes = shared.totals.inodes.load(Relaxed);
+    if sb.inodes != inodes {
+        shared.warning(
+            Rule::InodeCount,
+            PLACE,
+            format_args!("counts {} inodes, {inodes} were found", sb.inodes),
+        );
+    }
+    if !sb.label.contains(&0) {
+        let what = "the label has no NUL: kernels before 6.15 refuse it";
+        shared.add(Severity::Note, Rule::Reserved, PLACE, what);
+    }
+    features(image, shared, marks);
+    configs(image, shared, marks);
+}
+
+/// Each feature that is used has its bit. A bit without use is only worth a note.
+fn features(image: &Image, shared: &Shared, marks: &Marks) {
+    let (sb, used) = (image.superblock(), &marks.used);
+    let uses = [
+        (
+            incompat::LZ4_0PADDING,
+            used.compressed && image.form().right_aligned,
+        ),
+        (
+            incompat::COMPR_CFGS,
+            used.big_cluster || sb.has(incompat::COMPR_CFGS) && used.compressed,
+        ),
+        (incompat::CHUNKED_FILE, used.chunks),
+        (incompat::DEVICE_TABLE, used.device || used.head2),
+        (incompat::ZTAILPACKING, used.inline_cluster),
+        (
+            incompat::FRAGMENTS,
+            used.fragment || used.partial || used.interlaced,
+        ),
+        (incompat::XATTR_PREFIXES, used.long_prefix),
+        (
+            incompat::BIT48,
+            used.bit48 || sb.root.0 > u16::MAX.into() || sb.blocks > u32::MAX.into(),
+        ),
+        (incompat::METABOX, used.metabox),
+    ];
+    for (bit, is_used) in uses {
+        let name = ALL
+            .iter()
+            .find(|f| f.incompat && f.bit == bit)
+            .map_or("", |f| f.name);
+        match (is_used, sb.has(bit)) {
+            (true, false) => shared.error(
+                Rule::Features,
+                PLACE,
+                format_args!("feature {name} is used, but its bit {bit:#x} is not set"),
+            ),
+            (false, true) => shared.add(
+                Severity::Note,
+                Rule::Features,
+                PLACE,
+                format_args!("bit {bit:#x} is set, but feature {name} is not used"),
+            ),
+            _ => {}
+        }
+    }
+}
+
+fn configs(image: &Image, shared: &Shared, marks: &Marks) {
+    let (sb, configs) = (image.superblock(), image.configs());
+    if let Some(lz4) = configs.lz4 {
+        let most = u64::from(lz4.max_pcluster_blocks.max(1)) << sb.block_bits.get();
+        if most > 1 << 20 {
+            shared.error(
+                Rule::Config,
+                PLACE,
+                format_args!("LZ4 clusters of up to {most} bytes, expected at most 1 MiB"),
+            );
+        }
+        if marks.used.lz4_len > most {
+            shared.error(
+                Rule::Config,
+                PLACE,
+                format_args!(
+                    "an LZ4 cluster of {} bytes, announced are at most {most}",
+                    marks.used.lz4_len
+                ),
+            );
+        }
+    }
+}
