@@ -69,14 +69,26 @@ impl Volume {
 
     /// Commits the state of memory as the next checkpoint. Everything dirty but the node address table has been written.
     pub(crate) fn commit(&mut self, phase: Phase) -> Result<()> {
-        if self.nat.journal().len() > self.options.journal_max {
+        self.commit_body(phase, false)
+    }
+
+    /// Commits the state that was just read from the device, in another phase. Nothing is appended and the part of the body outside the pack
+    /// stays where it is: a crash before this commit would make the next mount append at the same place again.
+    pub(crate) fn commit_again(&mut self, phase: Phase) -> Result<()> {
+        self.commit_body(phase, true)
+    }
+
+    fn commit_body(&mut self, phase: Phase, again: bool) -> Result<()> {
+        if !again && self.nat.journal().len() > self.options.journal_max {
             self.write_nat()?;
         }
         let version = self.version + 1;
         // What the last body took beyond its pack dies with this commit, and only this log can still say so.
-        self.dead.insert_range(self.overflow.clone());
+        if !again {
+            self.dead.insert_range(self.overflow.clone());
+        }
         let fresh = std::mem::replace(&mut self.dead, DeadMap::new(self.sb.geometry.section_bits));
-        let result = self.write_pack(phase, version, &fresh);
+        let result = self.write_pack(phase, version, &fresh, again);
         let (overflow, fresh_runs) = match result {
             Ok(done) => done,
             Err(e) => {
@@ -114,6 +126,7 @@ impl Volume {
         phase: Phase,
         version: u64,
         fresh: &DeadMap,
+        again: bool,
     ) -> Result<(Range<u64>, Vec<Range<u64>>)> {
         let room = (u64::from(self.sb.geometry.pack_blocks) - SEALS) * BLOCK_SIZE as u64;
         let mut fresh_runs = fresh.runs();
@@ -137,7 +150,17 @@ impl Volume {
         let extra = |b: &Body| len_of(b).saturating_sub(room).div_ceil(BLOCK_SIZE as u64);
         let mut overflow = 0..0;
         let want = extra(&body);
-        if want > 0 {
+        if want > 0 && again {
+            overflow = self.overflow.clone();
+            if overflow.end - overflow.start != want
+                || crc32c::crc32c(&body.encode()) != self.body_crc
+            {
+                return Err(Error::corrupt(
+                    "checkpoint body",
+                    "does not encode to the bytes it was read from",
+                ));
+            }
+        } else if want > 0 {
             let bytes = body.encode();
             let placed = if want > self.options.overflow_blocks_max || !self.options.rules.hold(8) {
                 None
@@ -163,9 +186,12 @@ impl Volume {
         let in_pack = &bytes[..bytes.len().min(room as usize)];
         let seal = self.seal(phase, version, &body, crc32c::crc32c(&bytes), &overflow);
         if let Err(e) = self.write_body_and_seals(in_pack, &seal) {
-            self.dead.insert_range(overflow);
+            if !again {
+                self.dead.insert_range(overflow);
+            }
             return Err(e);
         }
+        self.body_crc = seal.body_crc;
         self.marks = seal.logs;
         self.roll_tag = seal.roll_tag;
         Ok((overflow, fresh_runs))
@@ -244,10 +270,10 @@ impl Volume {
         } else {
             Vec::new()
         };
-        old.into_iter()
-            .chain(fresh.iter().cloned())
-            .flat_map(to_entries)
-            .collect()
+        let runs = old.into_iter().chain(fresh.iter().cloned());
+        let mut entries: Vec<_> = runs.flat_map(to_entries).collect();
+        entries.sort_unstable_by_key(|entry| entry.start);
+        entries
     }
 
     /// Gives up discards until at most `keep` entries are left. They stay mapped on the device until `trim` finds them.

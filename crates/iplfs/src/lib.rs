@@ -26,6 +26,7 @@ pub mod areas;
 mod attr;
 mod check;
 mod commit;
+pub mod crash;
 mod dead;
 pub mod device;
 mod dir;

@@ -215,7 +215,7 @@ impl Volume {
         }
         if phase == Phase::Clean {
             // From here on the device no longer says "clean".
-            volume.commit(Phase::Mounted)?;
+            volume.commit_again(Phase::Mounted)?;
             volume.evict_orphans();
         } else {
             volume.recover()?;
@@ -251,6 +251,7 @@ impl Volume {
         volume.inodes = seal.inodes;
         volume.needs_trim = seal.needs_trim;
         volume.overflow = seal.overflow.0..seal.overflow.0 + u64::from(seal.overflow_blocks);
+        volume.body_crc = seal.body_crc;
         volume.orphans = body.orphans.into_iter().collect();
         let runs = body
             .discards

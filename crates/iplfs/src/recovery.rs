@@ -35,12 +35,12 @@ impl Volume {
             let zone = self.sb.geometry.zone_blocks();
             for m in &mut self.marks {
                 let restart = m.far.next_multiple_of(zone);
-                (m.head, m.limit) = (restart, restart);
-                m.far = restart + self.options.window_blocks;
+                (m.head, m.limit) = (restart, restart + self.options.window_blocks);
+                m.far = m.limit + self.options.window_blocks;
             }
         }
         let restart = self.marks.map(|m| m.head);
-        self.commit(Phase::Recovering)?;
+        self.commit_again(Phase::Recovering)?;
         let adopted = self.mutate(|v| v.roll_forward())?;
         self.mutate(|v| v.drop_tail(&adopted, restart))?;
         self.evict_orphans();

@@ -86,6 +86,8 @@ pub struct Volume {
     pub(crate) live: u64,
     pub(crate) inodes: u64,
     pub(crate) overflow: Range<u64>,
+    /// Checksum of the body of the newest checkpoint.
+    pub(crate) body_crc: u32,
     pub(crate) needs_trim: bool,
     pub(crate) orphans: BTreeSet<Nid>,
     pub(crate) holds: HashMap<Nid, u64>,
@@ -145,6 +147,7 @@ impl Volume {
             live: 0,
             inodes: 0,
             overflow: 0..0,
+            body_crc: 0,
             needs_trim: false,
             orphans: BTreeSet::new(),
             holds: HashMap::new(),

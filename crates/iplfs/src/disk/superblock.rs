@@ -111,9 +111,9 @@ impl Superblock {
         if !(4..=24).contains(&g.zone_bits) {
             return bad(format!("zone_bits {}, expected 4 to 24", g.zone_bits));
         }
-        if !(4..=65536).contains(&g.pack_blocks) {
+        if !(3..=65536).contains(&g.pack_blocks) {
             return bad(format!(
-                "pack_blocks {}, expected 4 to 65536",
+                "pack_blocks {}, expected 3 to 65536",
                 g.pack_blocks
             ));
         }

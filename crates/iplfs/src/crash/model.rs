@@ -1,0 +1,355 @@
+//! A filesystem as simple as it can be, to say what a real one should show.
+
+use crate::areas::{BLOCK_SIZE, Nid};
+use crate::disk::inode::mode;
+use crate::error::{Errno, Error, Result};
+use crate::volume::Volume;
+use std::collections::BTreeMap;
+
+/// Number of an object in the model; it never changes and is never reused.
+pub type Id = u32;
+
+/// Bytes of a file, with holes: only blocks that are not all zeros are kept.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Sparse {
+    /// Length. Unit: bytes.
+    pub size: u64,
+    /// Blocks by index.
+    pub blocks: BTreeMap<u64, Vec<u8>>,
+}
+
+const BS: u64 = BLOCK_SIZE as u64;
+
+impl Sparse {
+    /// Replaces bytes, growing if need be.
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
+        let mut rest = data;
+        let mut at = offset;
+        while !rest.is_empty() {
+            let from = (at % BS) as usize;
+            let (now, later) = rest.split_at(rest.len().min(BLOCK_SIZE - from));
+            let block = self
+                .blocks
+                .entry(at / BS)
+                .or_insert_with(|| vec![0; BLOCK_SIZE]);
+            block[from..from + now.len()].copy_from_slice(now);
+            at += now.len() as u64;
+            rest = later;
+        }
+        self.size = self.size.max(offset + data.len() as u64);
+        self.tidy();
+    }
+
+    /// Zeroes a range inside the file.
+    pub fn zero(&mut self, offset: u64, end: u64) {
+        for (index, block) in self
+            .blocks
+            .range_mut(offset / BS..end.div_ceil(BS).max(offset / BS))
+        {
+            let from = offset.saturating_sub(index * BS).min(BS) as usize;
+            let to = (end - index * BS).min(BS) as usize;
+            block[from..to].fill(0);
+        }
+        self.tidy();
+    }
+
+    /// Sets the length.
+    pub fn resize(&mut self, size: u64) {
+        if size < self.size {
+            self.zero(size, self.size);
+        }
+        self.size = size;
+    }
+
+    fn tidy(&mut self) {
+        self.blocks
+            .retain(|_, block| block.iter().any(|byte| *byte != 0));
+    }
+
+    fn sum(&self) -> u32 {
+        self.blocks.iter().fold(0, |sum, (index, b)| {
+            crc32c::crc32c_append(sum ^ *index as u32, b)
+        })
+    }
+}
+
+impl From<Vec<u8>> for Sparse {
+    fn from(bytes: Vec<u8>) -> Self {
+        let mut sparse = Self::default();
+        sparse.write(0, &bytes);
+        sparse
+    }
+}
+
+/// An object.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Object {
+    /// Type and permissions.
+    pub mode: u32,
+    /// Content of a file, target of a link.
+    pub bytes: Sparse,
+    /// Entries of a directory.
+    pub entries: BTreeMap<Vec<u8>, Id>,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Last change of content, in operations.
+    pub mtime: i64,
+    /// Creation, in operations.
+    pub btime: i64,
+}
+
+impl Object {
+    fn is_dir(&self) -> bool {
+        self.mode & mode::TYPE == mode::DIR
+    }
+}
+
+/// The whole filesystem.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Model {
+    /// Objects by number; 1 is the root.
+    pub objects: BTreeMap<Id, Object>,
+    /// Next free number.
+    pub next: Id,
+}
+
+/// What can be seen of a filesystem from outside: one entry per path.
+pub type Tree = BTreeMap<String, Seen>;
+
+/// What can be seen of one path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// First path, in order, that leads to the same object: how hard links are told from copies.
+    pub same_as: String,
+    /// Type and permissions.
+    pub mode: u32,
+    /// Number of names.
+    pub nlink: u32,
+    /// Content or target.
+    pub bytes: Sparse,
+    /// Extended attributes.
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Last change of content.
+    pub mtime: i64,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        let root = Object {
+            mode: mode::DIR | 0o755,
+            ..Object::default()
+        };
+        Self {
+            objects: [(1, root)].into(),
+            next: 2,
+        }
+    }
+}
+
+impl Model {
+    /// The object at a path such as `/d/c`.
+    pub fn at(&self, path: &str) -> Option<Id> {
+        let mut id = 1;
+        for name in path.split('/').filter(|name| !name.is_empty()) {
+            id = *self.objects.get(&id)?.entries.get(name.as_bytes())?;
+        }
+        Some(id)
+    }
+
+    /// The directory and the last name of a path.
+    pub fn parent(&self, path: &str) -> Option<(Id, Vec<u8>)> {
+        let (dir, name) = path.rsplit_once('/')?;
+        let id = self.at(dir)?;
+        self.objects
+            .get(&id)?
+            .is_dir()
+            .then(|| (id, name.as_bytes().to_vec()))
+    }
+
+    /// Adds an object under a name.
+    pub fn add(&mut self, dir: Id, name: &[u8], object: Object) -> Id {
+        let id = self.next;
+        self.next += 1;
+        self.objects.insert(id, object);
+        self.object(dir).entries.insert(name.to_vec(), id);
+        id
+    }
+
+    /// An object that exists.
+    pub fn object(&mut self, id: Id) -> &mut Object {
+        self.objects.entry(id).or_default()
+    }
+
+    /// Every name of an object.
+    pub fn names(&self, id: Id) -> Vec<(Id, Vec<u8>)> {
+        let mut names = Vec::new();
+        for (dir, object) in &self.objects {
+            names.extend(
+                object
+                    .entries
+                    .iter()
+                    .filter(|(_, to)| **to == id)
+                    .map(|(name, _)| (*dir, name.clone())),
+            );
+        }
+        names
+    }
+
+    /// Forgets objects without a name.
+    pub fn sweep(&mut self) {
+        loop {
+            let named: Vec<Id> = self
+                .objects
+                .values()
+                .flat_map(|o| o.entries.values().copied())
+                .collect();
+            let before = self.objects.len();
+            self.objects.retain(|id, _| *id == 1 || named.contains(id));
+            if self.objects.len() == before {
+                return;
+            }
+        }
+    }
+
+    /// What can be seen.
+    pub fn tree(&self) -> Tree {
+        let mut tree = Tree::new();
+        let mut first: BTreeMap<Id, String> = BTreeMap::new();
+        self.visit(1, "/", &mut tree, &mut first);
+        tree
+    }
+
+    fn visit(&self, id: Id, path: &str, tree: &mut Tree, first: &mut BTreeMap<Id, String>) {
+        let object = &self.objects[&id];
+        let same_as = first.entry(id).or_insert_with(|| path.to_string()).clone();
+        let nlink = if object.is_dir() {
+            2 + object
+                .entries
+                .values()
+                .filter(|id| self.objects[id].is_dir())
+                .count() as u32
+        } else {
+            self.names(id).len() as u32
+        };
+        let seen = Seen {
+            same_as,
+            mode: object.mode,
+            nlink,
+            bytes: object.bytes.clone(),
+            xattrs: object.xattrs.clone(),
+            mtime: object.mtime,
+        };
+        tree.insert(path.to_string(), seen);
+        for (name, child) in &object.entries {
+            let path = join(path, name);
+            self.visit(*child, &path, tree, first);
+        }
+    }
+}
+
+fn join(dir: &str, name: &[u8]) -> String {
+    format!(
+        "{}/{}",
+        dir.trim_end_matches('/'),
+        String::from_utf8_lossy(name)
+    )
+}
+
+/// What can be seen of a mounted volume.
+pub fn tree_of(volume: &mut Volume) -> Result<Tree> {
+    let mut tree = Tree::new();
+    let mut first: BTreeMap<Nid, String> = BTreeMap::new();
+    look(volume, Nid::ROOT, "/", &mut tree, &mut first)?;
+    Ok(tree)
+}
+
+fn look(
+    volume: &mut Volume,
+    ino: Nid,
+    path: &str,
+    tree: &mut Tree,
+    first: &mut BTreeMap<Nid, String>,
+) -> Result<()> {
+    let attr = volume.attr(ino)?;
+    let is_dir = attr.mode & mode::TYPE == mode::DIR;
+    let same_as = first.entry(ino).or_insert_with(|| path.to_string()).clone();
+    let bytes = if is_dir {
+        Sparse::default()
+    } else {
+        content(volume, ino, attr.size)?
+    };
+    let xattrs = volume.xattrs(ino)?;
+    let seen = Seen {
+        same_as,
+        mode: attr.mode,
+        nlink: attr.nlink,
+        bytes,
+        xattrs,
+        mtime: attr.mtime.sec,
+    };
+    tree.insert(path.to_string(), seen);
+    if is_dir {
+        let mut entries = volume.read_dir(ino, 2, usize::MAX)?;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        for entry in entries {
+            look(volume, entry.ino, &join(path, &entry.name), tree, first)?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads a file by its data, skipping holes.
+fn content(volume: &mut Volume, ino: Nid, size: u64) -> Result<Sparse> {
+    let mut sparse = Sparse {
+        size,
+        ..Sparse::default()
+    };
+    let mut at = 0;
+    while at < size {
+        let data = match volume.seek_data(ino, at) {
+            Ok(data) => data,
+            Err(Error::Posix(Errno::NoSuchOffset)) => break,
+            Err(e) => return Err(e),
+        };
+        let hole = volume.seek_hole(ino, data)?;
+        sparse.write(data, &volume.read(ino, data, (hole - data) as usize)?);
+        at = hole;
+    }
+    sparse.size = size;
+    Ok(sparse)
+}
+
+/// The first difference between two trees, in words.
+pub fn difference(want: &Tree, got: &Tree) -> Option<String> {
+    for (path, seen) in got {
+        match want.get(path) {
+            None => return Some(format!("{path} exists")),
+            Some(other) if other != seen => {
+                let bytes = |s: &Seen| {
+                    format!(
+                        "{} bytes {:#x}, mode {:o}, {} links",
+                        s.bytes.size,
+                        s.bytes.sum(),
+                        s.mode,
+                        s.nlink
+                    )
+                };
+                return Some(format!(
+                    "{path}: {} (mtime {}, {} xattrs, same as {}), expected {} (mtime {}, {} xattrs, same as {})",
+                    bytes(seen),
+                    seen.mtime,
+                    seen.xattrs.len(),
+                    seen.same_as,
+                    bytes(other),
+                    other.mtime,
+                    other.xattrs.len(),
+                    other.same_as
+                ));
+            }
+            _ => {}
+        }
+    }
+    want.keys()
+        .find(|path| !got.contains_key(*path))
+        .map(|path| format!("{path} is missing"))
+}

@@ -1,0 +1,476 @@
+//! Operations of the crash workloads, done to a volume and to the model alike.
+
+use super::model::{Id, Model, Object};
+use crate::areas::Nid;
+use crate::attr::{SetAttr, SetXattr};
+use crate::disk::inode::{Time, mode};
+use crate::error::{Error, Result};
+use crate::file::Allocate;
+use crate::namei::Rename;
+use crate::options::Caller;
+use crate::volume::Volume;
+
+/// One operation on paths.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// Make an empty file.
+    Create(&'static str),
+    /// Make a directory.
+    Mkdir(&'static str),
+    /// Make a symbolic link.
+    Symlink(&'static str),
+    /// Make a file without a name, write a little, give it a name.
+    Tmpfile(&'static str),
+    /// Give a file another name.
+    Link(&'static str, &'static str),
+    /// Remove a name.
+    Unlink(&'static str),
+    /// Remove a directory.
+    Rmdir(&'static str),
+    /// Rename.
+    Rename(&'static str, &'static str, Rename),
+    /// Write `len` bytes at an offset.
+    Write(&'static str, u64, usize),
+    /// Set the length.
+    Truncate(&'static str, u64),
+    /// Reserve, punch or zero.
+    Allocate(&'static str, Allocate, u64, u64),
+    /// Set an extended attribute of this many bytes.
+    SetXattr(&'static str, usize),
+    /// Remove it.
+    RemoveXattr(&'static str),
+    /// Change permissions.
+    Chmod(&'static str, u32),
+}
+
+/// What follows an operation to make it last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Persist {
+    /// Nothing.
+    None,
+    /// fsync of what the operation touched.
+    Fsync,
+    /// fdatasync of the same.
+    Fdatasync,
+    /// sync of the volume.
+    Sync,
+}
+
+/// Every kind of persistence.
+pub const PERSISTS: [Persist; 4] = [
+    Persist::None,
+    Persist::Fsync,
+    Persist::Fdatasync,
+    Persist::Sync,
+];
+
+/// An operation and what follows it.
+pub type Step = (Op, Persist);
+
+const XATTR: &[u8] = b"user.x";
+
+impl Op {
+    /// Path that an fsync after the operation names: the object if it still has a name, else the directory that lost it.
+    pub fn target(&self) -> &'static str {
+        match self {
+            Op::Create(p) | Op::Mkdir(p) | Op::Symlink(p) | Op::Tmpfile(p) | Op::Link(_, p) => p,
+            Op::Rename(_, p, _) | Op::Write(p, ..) | Op::Truncate(p, _) | Op::Allocate(p, ..) => p,
+            Op::SetXattr(p, _) | Op::RemoveXattr(p) | Op::Chmod(p, _) => p,
+            Op::Unlink(p) | Op::Rmdir(p) => p.rsplit_once('/').map_or("/", |(dir, _)| dir),
+        }
+    }
+
+    /// Does the operation to the model. False if it could not be done; the model is then unchanged.
+    pub fn model(&self, m: &mut Model, now: i64) -> bool {
+        self.try_model(m, now).is_some()
+    }
+
+    fn try_model(&self, m: &mut Model, now: i64) -> Option<()> {
+        let fresh = |mode_bits| Object {
+            mode: mode_bits,
+            mtime: now,
+            btime: now,
+            ..Object::default()
+        };
+        match *self {
+            Op::Create(p) => new(m, p, fresh(mode::FILE | 0o644), now),
+            Op::Mkdir(p) => new(m, p, fresh(mode::DIR | 0o755), now),
+            Op::Symlink(p) => new(
+                m,
+                p,
+                Object {
+                    bytes: b"some/where".to_vec().into(),
+                    ..fresh(mode::LINK | 0o777)
+                },
+                now,
+            ),
+            Op::Tmpfile(p) => new(
+                m,
+                p,
+                Object {
+                    bytes: pattern(now, 0, 5000).into(),
+                    ..fresh(mode::FILE | 0o600)
+                },
+                now,
+            ),
+            Op::Link(a, b) => {
+                let id = m
+                    .at(a)
+                    .filter(|id| m.objects[id].mode & mode::TYPE != mode::DIR)?;
+                let (dir, name) = m.parent(b)?;
+                if m.at(b).is_some() {
+                    return None;
+                }
+                m.object(dir).entries.insert(name, id);
+                m.object(dir).mtime = now;
+                Some(())
+            }
+            Op::Unlink(p) => gone(m, p, false, now),
+            Op::Rmdir(p) => gone(m, p, true, now),
+            Op::Rename(a, b, how) => rename(m, a, b, how, now),
+            Op::Write(p, offset, len) => {
+                let file = file(m, p)?;
+                file.bytes.write(offset, &pattern(now, offset, len));
+                file.mtime = now;
+                Some(())
+            }
+            Op::Truncate(p, size) => {
+                let file = file(m, p)?;
+                file.bytes.resize(size);
+                file.mtime = now;
+                Some(())
+            }
+            Op::Allocate(p, how, offset, len) => {
+                let file = file(m, p)?;
+                let end = offset + len;
+                if matches!(
+                    how,
+                    Allocate::Reserve | Allocate::ZeroRange { keep_size: false }
+                ) {
+                    file.bytes.size = file.bytes.size.max(end);
+                }
+                if matches!(how, Allocate::PunchHole | Allocate::ZeroRange { .. }) {
+                    file.bytes.zero(offset, end);
+                    file.mtime = now;
+                }
+                Some(())
+            }
+            Op::SetXattr(p, len) => {
+                let id = m.at(p)?;
+                m.object(id)
+                    .xattrs
+                    .insert(XATTR.to_vec(), pattern(now, 0, len));
+                Some(())
+            }
+            Op::RemoveXattr(p) => {
+                let id = m.at(p)?;
+                m.object(id).xattrs.remove(XATTR).map(|_| ())
+            }
+            Op::Chmod(p, bits) => {
+                let id = m.at(p)?;
+                let object = m.object(id);
+                object.mode = object.mode & mode::TYPE | bits;
+                Some(())
+            }
+        }
+    }
+
+    /// Does the operation to a volume.
+    pub fn volume(&self, v: &mut Volume, now: i64) -> Result<()> {
+        let time = Time { sec: now, nsec: 0 };
+        let caller = Caller {
+            now: time,
+            uid: 0,
+            gid: 0,
+        };
+        match *self {
+            Op::Create(p) => {
+                let (dir, name) = parent(v, p)?;
+                v.create(dir, name, mode::FILE | 0o644, 0, &caller)
+                    .map(drop)
+            }
+            Op::Mkdir(p) => {
+                let (dir, name) = parent(v, p)?;
+                v.create(dir, name, mode::DIR | 0o755, 0, &caller).map(drop)
+            }
+            Op::Symlink(p) => {
+                let (dir, name) = parent(v, p)?;
+                v.symlink(dir, name, b"some/where", &caller).map(drop)
+            }
+            Op::Tmpfile(p) => {
+                let (dir, name) = parent(v, p)?;
+                let ino = v.tmpfile(dir, 0o600, &caller)?.ino;
+                v.write(ino, 0, &pattern(now, 0, 5000), time)?;
+                let linked = v.link(ino, dir, name, &caller);
+                v.release(ino);
+                linked.map(drop)
+            }
+            Op::Link(a, b) => {
+                let ino = at(v, a)?;
+                let (dir, name) = parent(v, b)?;
+                v.link(ino, dir, name, &caller).map(drop)
+            }
+            Op::Unlink(p) => {
+                let (dir, name) = parent(v, p)?;
+                v.unlink(dir, name, &caller)
+            }
+            Op::Rmdir(p) => {
+                let (dir, name) = parent(v, p)?;
+                v.rmdir(dir, name, &caller)
+            }
+            Op::Rename(a, b, how) => {
+                let (from, name) = parent(v, a)?;
+                let (to, new) = parent(v, b)?;
+                v.rename(from, name, to, new, how, &caller)
+            }
+            Op::Write(p, offset, len) => {
+                let ino = at(v, p)?;
+                v.write(ino, offset, &pattern(now, offset, len), time)
+                    .map(drop)
+            }
+            Op::Truncate(p, size) => {
+                let ino = at(v, p)?;
+                v.set_attr(
+                    ino,
+                    &SetAttr {
+                        size: Some(size),
+                        ..SetAttr::default()
+                    },
+                    time,
+                )
+                .map(drop)
+            }
+            Op::Allocate(p, how, offset, len) => {
+                let ino = at(v, p)?;
+                v.fallocate(ino, how, offset, len, time)
+            }
+            Op::SetXattr(p, len) => {
+                let ino = at(v, p)?;
+                v.set_xattr(ino, XATTR, &pattern(now, 0, len), SetXattr::Any, time)
+            }
+            Op::RemoveXattr(p) => {
+                let ino = at(v, p)?;
+                v.remove_xattr(ino, XATTR, time)
+            }
+            Op::Chmod(p, bits) => {
+                let ino = at(v, p)?;
+                v.set_attr(
+                    ino,
+                    &SetAttr {
+                        mode: Some(bits),
+                        ..SetAttr::default()
+                    },
+                    time,
+                )
+                .map(drop)
+            }
+        }
+    }
+}
+
+/// The inode at a path.
+pub fn at(v: &mut Volume, path: &str) -> Result<Nid> {
+    let mut ino = Nid::ROOT;
+    for name in path.split('/').filter(|name| !name.is_empty()) {
+        ino = v.lookup(ino, name.as_bytes())?;
+    }
+    Ok(ino)
+}
+
+fn parent<'p>(v: &mut Volume, path: &'p str) -> Result<(Nid, &'p [u8])> {
+    let (dir, name) = path
+        .rsplit_once('/')
+        .ok_or_else(|| Error::Usage(format!("path {path} has no slash")))?;
+    Ok((at(v, dir)?, name.as_bytes()))
+}
+
+/// Bytes that name the operation that wrote them, so that a stranger's bytes are recognised.
+fn pattern(now: i64, offset: u64, len: usize) -> Vec<u8> {
+    (offset..offset + len as u64)
+        .map(|at| (now as u64 * 37 + at * 11 + at / 251 + 1) as u8 | 1)
+        .collect()
+}
+
+fn file<'m>(m: &'m mut Model, path: &str) -> Option<&'m mut Object> {
+    let id = m.at(path)?;
+    let object = m.object(id);
+    (object.mode & mode::TYPE == mode::FILE).then_some(object)
+}
+
+fn new(m: &mut Model, path: &str, object: Object, now: i64) -> Option<()> {
+    let (dir, name) = m.parent(path)?;
+    if m.at(path).is_some() {
+        return None;
+    }
+    m.add(dir, &name, object);
+    m.object(dir).mtime = now;
+    Some(())
+}
+
+fn gone(m: &mut Model, path: &str, want_dir: bool, now: i64) -> Option<()> {
+    let id = m.at(path)?;
+    let object = &m.objects[&id];
+    let is_dir = object.mode & mode::TYPE == mode::DIR;
+    if is_dir != want_dir || !object.entries.is_empty() {
+        return None;
+    }
+    let (dir, name) = m.parent(path)?;
+    m.object(dir).entries.remove(&name);
+    m.object(dir).mtime = now;
+    m.sweep();
+    Some(())
+}
+
+fn under(m: &Model, dir: Id, top: Id) -> bool {
+    dir == top || m.names(dir).iter().any(|(up, _)| under(m, *up, top))
+}
+
+fn rename(m: &mut Model, a: &str, b: &str, how: Rename, now: i64) -> Option<()> {
+    let id = m.at(a)?;
+    let (from, name) = m.parent(a)?;
+    let (to, new) = m.parent(b)?;
+    let is_dir = |m: &Model, id: Id| m.objects[&id].mode & mode::TYPE == mode::DIR;
+    if is_dir(m, id) && under(m, to, id) {
+        return None;
+    }
+    let target = m.at(b);
+    match (how, target) {
+        (Rename::NoReplace, Some(_)) | (Rename::Exchange, None) => return None,
+        (Rename::Exchange, Some(other)) => {
+            if is_dir(m, other) && under(m, from, other) {
+                return None;
+            }
+            m.object(from).entries.insert(name, other);
+        }
+        (_, target) => {
+            if let Some(other) = target {
+                if other == id {
+                    return None;
+                }
+                if is_dir(m, id) != is_dir(m, other) || !m.objects[&other].entries.is_empty() {
+                    return None;
+                }
+            }
+            m.object(from).entries.remove(&name);
+            if how == Rename::Whiteout {
+                m.add(
+                    from,
+                    &name,
+                    Object {
+                        mode: mode::CHAR,
+                        mtime: now,
+                        btime: now,
+                        ..Object::default()
+                    },
+                );
+            }
+        }
+    }
+    m.object(to).entries.insert(new, id);
+    m.object(from).mtime = now;
+    m.object(to).mtime = now;
+    m.sweep();
+    Some(())
+}
+
+/// What every workload starts from.
+pub fn base() -> Vec<Op> {
+    let mut ops = vec![
+        Op::Create("/a"),
+        Op::Write("/a", 0, 100),
+        Op::Create("/b"),
+        Op::Write("/b", 0, 9000),
+        Op::Mkdir("/d"),
+        Op::Create("/d/c"),
+        Op::Write("/d/c", 0, 5000),
+        Op::Mkdir("/e"),
+        Op::Create("/big"),
+        Op::Write("/big", 0, 10),
+        Op::Write("/big", 290 * 4096, 6000),
+        Op::Write("/big", 300 * 4096, 100),
+        Op::Create("/x"),
+        Op::SetXattr("/x", 1000),
+        Op::Link("/x", "/d/x"),
+        Op::Mkdir("/full"),
+    ];
+    ops.extend(FULL.iter().map(|path| Op::Create(path)));
+    // Some dead blocks, so that a discard log exists from the start.
+    ops.push(Op::Write("/b", 0, 5000));
+    ops.push(Op::Write("/d/c", 4096, 10));
+    ops
+}
+
+/// Names of 32 slots each that leave an inline directory with room for twelve more.
+const FULL: [&str; 5] = [
+    "/full/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "/full/baaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "/full/caaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "/full/daaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "/full/eaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+];
+/// One more name than the directory has room for in its inode.
+const FULL_NEW: &str = "/full/this name needs thirteen slots, which is one more than there are left in the inode of its directory, yes";
+
+/// The operations that workloads are made of. Some make sense only after others: a sequence in which one cannot be done is left out.
+pub fn alphabet() -> Vec<Op> {
+    use Allocate::{KeepSize, PunchHole, Reserve, ZeroRange};
+    vec![
+        Op::Create("/n"),
+        Op::Create("/d/n"),
+        Op::Create("/a"),
+        Op::Create("/d/c"),
+        Op::Create("/m/n"),
+        Op::Create(FULL_NEW),
+        Op::Unlink(FULL[2]),
+        Op::Mkdir("/m"),
+        Op::Symlink("/s"),
+        Op::Tmpfile("/n"),
+        Op::Link("/b", "/l"),
+        Op::Link("/n", "/d/l"),
+        Op::Link("/a", "/d/n"),
+        Op::Unlink("/a"),
+        Op::Unlink("/b"),
+        Op::Unlink("/big"),
+        Op::Unlink("/n"),
+        Op::Unlink("/x"),
+        Op::Unlink("/d/c"),
+        Op::Rmdir("/e"),
+        Op::Rename("/a", "/n", Rename::Replace),
+        Op::Rename("/a", "/b", Rename::Replace),
+        Op::Rename("/n", "/a", Rename::Replace),
+        Op::Rename("/n", "/d/n", Rename::NoReplace),
+        Op::Rename("/d/c", "/a", Rename::Replace),
+        Op::Rename("/d", "/e", Rename::Replace),
+        Op::Rename("/d", "/e/d", Rename::Replace),
+        Op::Rename("/a", "/d/c", Rename::Exchange),
+        Op::Rename("/d", "/e", Rename::Exchange),
+        Op::Rename("/a", "/n", Rename::Whiteout),
+        Op::Rename("/d/x", "/b", Rename::Whiteout),
+        Op::Write("/a", 20, 50),
+        Op::Write("/a", 50, 6000),
+        Op::Write("/b", 4096, 4096),
+        Op::Write("/b", 9000, 6000),
+        Op::Write("/d/c", 100, 4500),
+        Op::Write("/n", 0, 30),
+        Op::Write("/n", 0, 5000),
+        Op::Write("/big", 290 * 4096 + 5, 4096),
+        Op::Write("/big", 700 * 4096, 10),
+        Op::Write("/big", 1000 * 4096, 10),
+        Op::Truncate("/a", 7),
+        Op::Truncate("/b", 100),
+        Op::Truncate("/b", 0),
+        Op::Truncate("/a", 20000),
+        Op::Truncate("/big", 295 * 4096 + 100),
+        Op::Truncate("/big", 4096),
+        Op::Allocate("/b", PunchHole, 100, 5000),
+        Op::Allocate("/big", PunchHole, 290 * 4096, 4096),
+        Op::Allocate("/b", ZeroRange { keep_size: false }, 4000, 9000),
+        Op::Allocate("/a", Reserve, 0, 20000),
+        Op::Allocate("/b", KeepSize, 8192, 20000),
+        Op::SetXattr("/a", 20),
+        Op::SetXattr("/a", 1500),
+        Op::SetXattr("/x", 10),
+        Op::RemoveXattr("/x"),
+        Op::Chmod("/d/c", 0o711),
+    ]
+}

@@ -1,0 +1,65 @@
+//! Crash campaigns, bounded so that they fit an ordinary test run.
+//!
+//! The full ones are ignored tests: `cargo test --release -p tuff-iplfs --test crash -- --ignored --nocapture`.
+
+use tuff_iplfs::Rules;
+use tuff_iplfs::crash::Campaign;
+
+fn run(mut campaign: Campaign, look: impl FnOnce(&mut Campaign) -> Result<(), String>) {
+    let result = look(&mut campaign);
+    println!("{:?}", campaign.tally);
+    result.unwrap();
+    assert!(
+        campaign.tally.states > 0 && campaign.tally.nested > 0,
+        "nothing was looked at"
+    );
+}
+
+#[test]
+fn every_single_operation_survives_every_crash() {
+    let mut campaign = Campaign::new(Rules::default(), 1).unwrap();
+    campaign.nested_every = 64;
+    run(campaign, Campaign::all_of_one);
+}
+
+#[test]
+fn some_pairs_of_operations_survive_every_crash() {
+    let mut campaign = Campaign::new(Rules::default(), 3).unwrap();
+    campaign.samples = 3;
+    campaign.nested_every = 64;
+    run(campaign, |c| c.all_of_two(181, 7));
+}
+
+#[test]
+fn sampled_sequences_of_three_and_ten_survive_every_crash() {
+    let mut campaign = Campaign::new(Rules::default(), 4).unwrap();
+    campaign.samples = 2;
+    campaign.nested_every = 64;
+    run(campaign, |c| {
+        c.sampled(3, 40).and_then(|()| c.sampled(10, 12))
+    });
+}
+
+#[test]
+fn a_discard_log_longer_than_its_pack_survives_crashes() {
+    let mut campaign = Campaign::with_long_log(Rules::default(), 5).unwrap();
+    campaign.samples = 1;
+    campaign.nested_every = 16;
+    run(campaign, |c| c.sampled(2, 6));
+}
+
+#[test]
+#[ignore = "every pair: about a million states, ten minutes of one core in a release build"]
+fn every_pair_of_operations_survives_every_crash() {
+    run(Campaign::new(Rules::default(), 2).unwrap(), |c| {
+        c.all_of_two(1, 0)
+    });
+}
+
+#[test]
+#[ignore = "two thousand sequences of three, five hundred of twelve"]
+fn many_sampled_sequences_survive_every_crash() {
+    run(Campaign::new(Rules::default(), 6).unwrap(), |c| {
+        c.sampled(3, 2000).and_then(|()| c.sampled(12, 500))
+    });
+}
