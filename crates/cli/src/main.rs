@@ -7,7 +7,7 @@
 //! | 0 | done |
 //! | 1 | `check` and `diff`: something was found |
 //! | 2 | wrong arguments, or a request that makes no sense |
-//! | 3 | the image is corrupt |
+//! | 3 | the image, or what it is to be built from, is corrupt |
 //! | 4 | the image is unsupported, or a limit was reached |
 //! | 5 | the host failed: a file that cannot be read, a full disk |
 //! | 130 | stopped by a signal |
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
 fn exit_code(e: &Error) -> u8 {
     match e {
         Error::Usage(_) => 2,
-        Error::Corrupt(_) => 3,
+        Error::Corrupt(_) | Error::Source(_) => 3,
         Error::Io(_, e) if e.kind() == std::io::ErrorKind::Interrupted => 130,
         Error::Io(..) => 5,
         _ => 4,

@@ -10,7 +10,7 @@ use tuff_image::build::Progress;
 
 /// What to show while a long work runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Show {
+pub(crate) enum Show {
     /// A bar if standard error is a terminal.
     Auto,
     /// Nothing.
@@ -20,14 +20,14 @@ pub enum Show {
 }
 
 /// Shows a build's progress until it is dropped; turns the first ^C or SIGTERM into a request to stop.
-pub struct Watch {
+pub(crate) struct Watch {
     done: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watch {
     /// Starts to watch.
-    pub fn start(progress: &Arc<Progress>, show: Show) -> Self {
+    pub(crate) fn start(progress: &Arc<Progress>, show: Show) -> Self {
         let done = Arc::new(AtomicBool::new(false));
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {

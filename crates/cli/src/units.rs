@@ -1,7 +1,7 @@
 //! Numbers as people write and read them.
 
 /// Parses a size: a number with an optional suffix K, M, G, T (powers of 1024; a trailing B or iB is fine).
-pub fn parse_size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, suffix) = text.split_at(digits);
     let shift = match suffix.to_ascii_lowercase().as_str() {
@@ -17,7 +17,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 /// A size for people: three or four digits and a unit.
-pub fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
@@ -29,7 +29,7 @@ pub fn size(bytes: u64) -> String {
 }
 
 /// A share in percent.
-pub fn percent(part: u64, whole: u64) -> String {
+pub(crate) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".to_owned() } else { format!("{:.1} %", part as f64 * 100.0 / whole as f64) }
 }
 

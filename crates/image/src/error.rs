@@ -1,4 +1,4 @@
-//! What can go wrong with an image, in five cases that never mix.
+//! What can go wrong with an image, in six cases that never mix.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::io;
 /// Result of everything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The five cases. Each names its place and says in one sentence what is wrong.
+/// The cases. Each names its place and says in one sentence what is wrong.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,6 +18,8 @@ pub enum Error {
     Limit(Detail),
     /// The host failed: a read, a write, a full disk.
     Io(Detail, io::Error),
+    /// What an image is to be built from is damaged, or of a form that this version does not know.
+    Source(Detail),
     /// The caller asked for something that does not exist or makes no sense.
     Usage(Detail),
 }
@@ -65,6 +67,7 @@ impl Error {
         | Self::Unsupported(d)
         | Self::Limit(d)
         | Self::Io(d, _)
+        | Self::Source(d)
         | Self::Usage(d)) = &mut self;
         d.place = if d.place.is_empty() {
             place.to_string()
@@ -72,6 +75,19 @@ impl Error {
             format!("{place}: {}", d.place)
         };
         self
+    }
+
+    /// A source that cannot be used.
+    pub(crate) fn source(error: crate::build::source::error::SourceError) -> Self {
+        use crate::build::source::error::SourceErrorKind;
+        let detail = Detail::new("", &error);
+        match error.kind() {
+            SourceErrorKind::Corrupt | SourceErrorKind::Unsupported => Self::Source(detail),
+            SourceErrorKind::Limit => Self::Limit(detail),
+            SourceErrorKind::Usage => Self::Usage(detail),
+            // The sentence has the cause already.
+            SourceErrorKind::Io => Self::Io(Detail::new("", "cannot read the source"), io::Error::other(error)),
+        }
     }
 
     /// Where it happened, as people read it. May be empty.
@@ -90,6 +106,7 @@ impl Error {
         | Self::Unsupported(d)
         | Self::Limit(d)
         | Self::Io(d, _)
+        | Self::Source(d)
         | Self::Usage(d)) = &mut self;
         if d.place == from {
             d.place = to.to_owned();
@@ -103,7 +120,7 @@ impl Error {
             | Self::Unsupported(d)
             | Self::Limit(d)
             | Self::Io(d, _)
-            | Self::Usage(d) => d,
+            | Self::Source(d) | Self::Usage(d) => d,
         }
     }
 }
@@ -133,7 +150,7 @@ impl fmt::Display for Error {
             Self::Unsupported(d) => write!(f, "unsupported image: {d}"),
             Self::Limit(d) => write!(f, "limit reached: {d}"),
             Self::Io(d, e) => write!(f, "{d}: {e}"),
-            Self::Usage(d) => d.fmt(f),
+            Self::Source(d) | Self::Usage(d) => d.fmt(f),
         }
     }
 }

@@ -20,7 +20,7 @@ use tuff_store::Target;
 /// in .mtree or .manifest). Several sources are merged in order, the later wins. IMAGE is a file, a block device, or -
 /// for standard output.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Sources, then the image
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "IMAGE"])]
     paths: Vec<PathBuf>,
@@ -251,7 +251,7 @@ fn parse_uuid(text: &str) -> Result<Uuid, String> {
 }
 
 /// Runs the verb.
-pub fn run(args: Args) -> Result<ExitCode> {
+pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let (sources, target) = places(&args)?;
     let options = options(&args)?;
     let show = if args.json { Show::Json } else if args.quiet { Show::Quiet } else { Show::Auto };

@@ -51,7 +51,7 @@ impl Sink<'_> {
 }
 
 /// Writes all metadata, the superblock last. Returns the length of the image in bytes.
-pub fn emit(parts: &Parts<'_>, plan: &Plan, area: &[u8], prefix_at: Option<(u64, u8)>, output: &Output) -> Result<u64> {
+pub(crate) fn emit(parts: &Parts<'_>, plan: &Plan, area: &[u8], prefix_at: Option<(u64, u8)>, output: &Output) -> Result<u64> {
     let bits = parts.options.block;
     let start = u64::from(parts.packed.end_block) * bits.size();
     let mut sink = Sink { output, digest: Xxh3::new(), at: start, buf: Vec::with_capacity(CHUNK + (64 << 10)) };
@@ -418,7 +418,7 @@ fn derived_uuid(sb: &Superblock, records: &[u8], data: u128, meta: u128) -> [u8;
 }
 
 /// Blocks before the data: the superblock, for small blocks more than one.
-pub fn first_data_block(bits: BlockBits) -> u32 {
+pub(crate) fn first_data_block(bits: BlockBits) -> u32 {
     // 1024 bytes, superblock and records: 256 bytes at most.
     bits.count(1024 + 256) as u32
 }

@@ -29,54 +29,54 @@ use tuff_format::units::round_up;
 use tuff_format::{BlockBits, Nid};
 
 /// Everything placed.
-pub struct Plan {
+pub(crate) struct Plan {
     /// Position of each inode in the inode zone, by inode. Unit: bytes.
-    pub positions: Vec<u64>,
+    pub(crate) positions: Vec<u64>,
     /// Position of the packed inode.
-    pub packed_position: Option<u64>,
+    pub(crate) packed_position: Option<u64>,
     /// First whole block of each directory or long link that has some, in the order of `with_blocks`.
-    pub block_of: hashbrown::HashMap<InodeId, u32>,
+    pub(crate) block_of: hashbrown::HashMap<InodeId, u32>,
     /// First block of shared attributes and prefixes.
-    pub xattr_block: u32,
+    pub(crate) xattr_block: u32,
     /// First block of inodes.
-    pub zone_block: u32,
+    pub(crate) zone_block: u32,
     /// Length of the inode zone. Unit: bytes, whole blocks.
-    pub zone_len: u64,
+    pub(crate) zone_len: u64,
     /// Number of inodes.
-    pub inodes: u64,
+    pub(crate) inodes: u64,
     /// Base time of compact inodes.
-    pub epoch: (i64, u32),
+    pub(crate) epoch: (i64, u32),
     /// Serial number of each inode, 1 for the root.
-    pub serials: Vec<u32>,
+    pub(crate) serials: Vec<u32>,
 }
 
 /// How one inode is written: sizes only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
+pub(crate) struct Form {
     /// 64 bytes.
-    pub extended: bool,
+    pub(crate) extended: bool,
     /// Data layout.
-    pub layout: Layout,
+    pub(crate) layout: Layout,
     /// Data size.
-    pub size: u64,
+    pub(crate) size: u64,
     /// Bytes from the inode's start to its inline tail.
-    pub before_tail: u64,
+    pub(crate) before_tail: u64,
     /// Inline bytes.
-    pub tail: u64,
+    pub(crate) tail: u64,
 }
 
 /// All that layout and emit look at.
-pub struct Parts<'a> {
+pub(crate) struct Parts<'a> {
     /// The tree.
-    pub tree: &'a Tree,
+    pub(crate) tree: &'a Tree,
     /// The data.
-    pub packed: &'a Packed,
+    pub(crate) packed: &'a Packed,
     /// The attributes.
-    pub xattrs: &'a Xattrs,
+    pub(crate) xattrs: &'a Xattrs,
     /// The options.
-    pub options: &'a Options,
+    pub(crate) options: &'a Options,
     /// Shared attributes and the prefix table: bytes of the attribute area.
-    pub xattr_area: u64,
+    pub(crate) xattr_area: u64,
 }
 
 impl Parts<'_> {
@@ -85,7 +85,7 @@ impl Parts<'_> {
     }
 
     /// The data of a file, identical files resolved.
-    pub fn data(&self, inode: InodeId) -> &FileData {
+    pub(crate) fn data(&self, inode: InodeId) -> &FileData {
         if inode == PACKED {
             return &self.packed.packed;
         }
@@ -97,12 +97,12 @@ impl Parts<'_> {
     }
 
     /// Attributes behind an inode.
-    pub fn body(&self, inode: InodeId) -> &[u8] {
+    pub(crate) fn body(&self, inode: InodeId) -> &[u8] {
         if inode == PACKED { &[] } else { &self.xattrs.bodies[self.tree.nodes[inode as usize].xattrs as usize] }
     }
 
     /// Time of an inode, as the options want it.
-    pub fn time(&self, inode: InodeId) -> (i64, u32) {
+    pub(crate) fn time(&self, inode: InodeId) -> (i64, u32) {
         let meta = &self.tree.nodes[inode as usize].meta;
         match (self.options.timestamp, self.options.clamp) {
             (Some(t), _) => (t, 0),
@@ -112,7 +112,7 @@ impl Parts<'_> {
     }
 
     /// Owner and group of an inode, as the options want them.
-    pub fn owner(&self, inode: InodeId) -> (u32, u32) {
+    pub(crate) fn owner(&self, inode: InodeId) -> (u32, u32) {
         let meta = &self.tree.nodes[inode as usize].meta;
         let o = self.options;
         let uid = o.uid.unwrap_or(meta.uid).wrapping_add(o.uid_offset);
@@ -121,7 +121,7 @@ impl Parts<'_> {
     }
 
     /// How an inode is written.
-    pub fn form(&self, inode: InodeId, epoch: (i64, u32)) -> Form {
+    pub(crate) fn form(&self, inode: InodeId, epoch: (i64, u32)) -> Form {
         let size = self.size(inode);
         let extended = self.extended(inode, size, epoch);
         let inode_len = if extended { EXTENDED_LEN } else { COMPACT_LEN };
@@ -211,7 +211,7 @@ impl Parts<'_> {
 
 impl super::pack::Compressed {
     /// True if all clusters lie back to back, so that a COMPACT index can say it.
-    pub fn is_contiguous(&self) -> bool {
+    pub(crate) fn is_contiguous(&self) -> bool {
         let mut next = None;
         for run in &self.runs {
             if next.is_some_and(|n| n != run.block) {
@@ -224,7 +224,7 @@ impl super::pack::Compressed {
 }
 
 /// Calls `each` with every name of a directory in order, "." and ".." among them, and what it names.
-pub fn dir_names(tree: &Tree, dir: InodeId, each: &mut dyn FnMut(&[u8], InodeId)) {
+pub(crate) fn dir_names(tree: &Tree, dir: InodeId, each: &mut dyn FnMut(&[u8], InodeId)) {
     let parent = tree.nodes[dir as usize].parent;
     let mut dots = [(&b"."[..], dir), (&b".."[..], parent)].into_iter().peekable();
     for d in tree.children(dir) {
@@ -241,7 +241,7 @@ pub fn dir_names(tree: &Tree, dir: InodeId, each: &mut dyn FnMut(&[u8], InodeId)
 
 impl Plan {
     /// Places everything behind the data.
-    pub fn new(parts: &Parts<'_>) -> Result<Self> {
+    pub(crate) fn new(parts: &Parts<'_>) -> Result<Self> {
         let bits = parts.bits();
         let tree = parts.tree;
         let order = inode_order(tree);
@@ -279,17 +279,17 @@ impl Plan {
     }
 
     /// Number of an inode.
-    pub fn nid(&self, inode: InodeId, bits: BlockBits) -> Nid {
+    pub(crate) fn nid(&self, inode: InodeId, bits: BlockBits) -> Nid {
         Nid((bits.size() + self.positions[inode as usize]) / ALIGN)
     }
 
     /// Block of number 0: one before the inodes.
-    pub fn meta_blkaddr(&self) -> u32 {
+    pub(crate) fn meta_blkaddr(&self) -> u32 {
         self.zone_block - 1
     }
 
     /// Length of the image. Unit: blocks.
-    pub fn blocks(&self, bits: BlockBits) -> u64 {
+    pub(crate) fn blocks(&self, bits: BlockBits) -> u64 {
         u64::from(self.zone_block) + bits.count(self.zone_len)
     }
 }
@@ -300,7 +300,7 @@ fn block32(block: u64) -> Result<u32> {
 }
 
 /// Inodes in the order of the zone: the root, then every directory's children together.
-pub fn inode_order(tree: &Tree) -> Vec<InodeId> {
+pub(crate) fn inode_order(tree: &Tree) -> Vec<InodeId> {
     let mut order = vec![ROOT];
     let mut seen = vec![false; tree.nodes.len()];
     tree.walk(|_, _, inode| {

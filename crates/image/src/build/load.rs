@@ -1,23 +1,30 @@
 //! From sources to the tree, and from the tree to the packer.
 
+use super::Source;
 use super::options::{Fragments, Options};
 use super::order::{ContentKey, data_order, twins};
 use super::pack::input::Input;
 use super::pack::segment::TailPolicy;
 use super::pack::work::Policy;
-use super::pack::{Packer, Sparse};
+use super::pack::{Packer, Sparse, segment_size};
 use super::progress::Progress;
 use super::source::dir::{DirSource, WalkOptions};
+use super::source::compressed::{self, Compression, MAGIC_LEN};
+use super::source::manifest::ManifestReader;
+use super::source::tar::{self, TarReader};
 use super::source::{Content, DataRun, Entry, Kind};
 use super::tree::{InodeId, NodeKind, Tree, lossy};
-use super::Source;
 use crate::{Error, Result};
 use hashbrown::HashMap;
 use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
+use tuff_store::FileStore;
 
 /// Settings per rule, made once.
-pub struct Policies {
+pub(crate) struct Policies {
     default: Arc<Policy>,
     rules: Vec<(globset::GlobMatcher, Arc<Policy>)>,
     packed: Arc<Policy>,
@@ -25,7 +32,7 @@ pub struct Policies {
 
 impl Policies {
     /// The policies of these options.
-    pub fn new(options: &Options) -> Self {
+    pub(crate) fn new(options: &Options) -> Self {
         let block = options.block.size_usize();
         // Head and tail of a plain extended inode still share a block.
         let room = block - 96;
@@ -68,7 +75,7 @@ impl Policies {
     }
 
     /// How the packed inode is stored.
-    pub fn packed(&self) -> Arc<Policy> {
+    pub(crate) fn packed(&self) -> Arc<Policy> {
         Arc::clone(&self.packed)
     }
 }
@@ -81,13 +88,13 @@ enum Provider {
 }
 
 /// Loads sources and feeds the packer.
-pub struct Loader<'a> {
+pub(crate) struct Loader<'a> {
     options: &'a Options,
     policies: &'a Policies,
     threads: usize,
     providers: Vec<Provider>,
     /// What was left out or changed.
-    pub warnings: Vec<String>,
+    pub(crate) warnings: Vec<String>,
     /// Contents of a stream that are packed already.
     streamed: HashMap<ContentKey, InodeId>,
     packed: hashbrown::HashSet<InodeId>,
@@ -95,7 +102,7 @@ pub struct Loader<'a> {
 
 impl<'a> Loader<'a> {
     /// A loader for these options.
-    pub fn new(options: &'a Options, policies: &'a Policies, threads: usize) -> Self {
+    pub(crate) fn new(options: &'a Options, policies: &'a Policies, threads: usize) -> Self {
         Self {
             options,
             policies,
@@ -108,33 +115,176 @@ impl<'a> Loader<'a> {
     }
 
     /// Adds a source to the tree. A tar stream that is the only source is packed on the way.
-    pub fn load(
+    pub(crate) fn load(
         &mut self,
         source: &Source,
-        _only: bool,
+        only: bool,
         tree: &mut Tree,
-        _packer: &mut Packer<'_>,
+        packer: &mut Packer<'_>,
         progress: &Progress,
     ) -> Result<()> {
+        // A stream's contents are where the stream is: an order of their own, or another source, needs a copy.
+        let stream = only && self.options.order.is_empty();
         match source {
-            Source::Dir(path) => {
-                let dir = Arc::new(DirSource::open(path)?);
-                let exclude = |path: &[u8]| self.excluded(path);
-                let options = WalkOptions {
-                    exclude: &exclude,
-                    one_file_system: self.options.one_file_system,
-                    xattrs: self.options.xattrs,
-                };
-                dir.walk(&options, &mut |entry| {
-                    progress.check()?;
-                    progress.add_entry();
-                    tree.add(entry).map(|_| ())
-                })?;
-                self.providers.push(Provider::Dir(dir));
+            Source::Dir(path) => self.load_dir(path, tree, progress),
+            Source::Manifest(path) => {
+                let manifest = ManifestReader::open(path).map_err(Error::source)?;
+                for entry in manifest {
+                    self.add(entry.map_err(Error::source)?, tree, progress)?;
+                }
+                self.providers.push(Provider::Elsewhere);
+                Ok(())
             }
-            Source::Tar(_) | Source::TarStdin | Source::Manifest(_) => return Err(Error::usage("not yet")),
+            Source::Tar(path) => {
+                let name = path.display().to_string();
+                let file = File::open(path).map_err(|e| Error::io(&name, "cannot open the source", e))?;
+                let mut magic = [0; MAGIC_LEN];
+                let seekable = file.metadata().is_ok_and(|m| m.is_file());
+                let n = if seekable { read_start(&file, &mut magic).map_err(|e| Error::io(&name, "cannot read", e))? } else { 0 };
+                let plain = Compression::detect(&magic[..n]).map_err(|e| Error::source(e.in_source(&name)))? == Compression::Plain;
+                if seekable && plain {
+                    self.load_tar(&name, file, tree, progress)
+                } else {
+                    self.load_stream(&name, file, stream, tree, packer, progress)
+                }
+            }
+            Source::TarStdin => self.load_stream("standard input", std::io::stdin(), stream, tree, packer, progress),
         }
+    }
+
+    fn load_dir(&mut self, path: &Path, tree: &mut Tree, progress: &Progress) -> Result<()> {
+        let dir = Arc::new(DirSource::open(path)?);
+        let exclude = |path: &[u8]| self.excluded(path);
+        let options = WalkOptions {
+            exclude: &exclude,
+            one_file_system: self.options.one_file_system,
+            xattrs: self.options.xattrs,
+        };
+        dir.walk(&options, &mut |entry| {
+            progress.check()?;
+            progress.add_entry();
+            tree.add(entry).map(|_| ())
+        })?;
+        self.providers.push(Provider::Dir(dir));
         Ok(())
+    }
+
+    /// A tar that can be read at any position: its headers now, its contents when they are packed.
+    fn load_tar(&mut self, name: &str, file: File, tree: &mut Tree, progress: &Progress) -> Result<()> {
+        let store = FileStore::new(file.try_clone().map_err(|e| Error::io(name, "cannot open", e))?);
+        let store = store.map_err(|e| Error::io(name, "cannot examine", e))?;
+        for entry in tar::scan_file(name, &store) {
+            self.add(entry.map_err(Error::source)?, tree, progress)?;
+        }
+        self.providers.push(Provider::Tar(Arc::new(file), name.into()));
+        Ok(())
+    }
+
+    /// A tar that comes by once: packed on the way, or copied first.
+    fn load_stream(
+        &mut self,
+        name: &str,
+        reader: impl Read + Send + 'static,
+        pack: bool,
+        tree: &mut Tree,
+        packer: &mut Packer<'_>,
+        progress: &Progress,
+    ) -> Result<()> {
+        let (_, mut reader) = compressed::open(name, reader).map_err(Error::source)?;
+        if !pack {
+            let fail = |e| Error::io(self.options.temporary.display(), "cannot copy the stream", e);
+            let mut file = tuff_store::anonymous(&self.options.temporary).map_err(fail)?;
+            std::io::copy(&mut reader, &mut file).map_err(|e| Error::source(e.into()))?;
+            return self.load_tar(name, file, tree, progress);
+        }
+        let mut tar = TarReader::new(name, reader);
+        while let Some(mut entry) = tar.next_entry().map_err(Error::source)? {
+            let runs = match &entry.content {
+                Content::SparseStream(runs) => Some(Arc::clone(runs)),
+                Content::Stream => None,
+                _ => {
+                    self.add(entry, tree, progress)?;
+                    continue;
+                }
+            };
+            let Kind::File { size } = entry.kind else { continue };
+            let (number, policy) = self.policies.of(|| entry.path.clone());
+            let policy = Arc::clone(policy);
+            if let Some(runs) = &runs {
+                entry.content = Content::Sparse(Arc::clone(runs));
+            }
+            let Some(inode) = self.add(entry, tree, progress)? else { continue };
+            self.packed.insert(inode);
+            match runs {
+                Some(runs) => self.stream_sparse(inode, size, &runs, &mut tar, &policy, packer)?,
+                None if size <= segment_size(&policy) => {
+                    // Fits: a segment is a few MiB.
+                    let mut bytes = vec![0; size as usize];
+                    tar.data().read_exact(&mut bytes).map_err(|e| Error::source(e.into()))?;
+                    self.stream_small(inode, number, bytes, &policy, packer)?;
+                }
+                None => packer.add_stream(inode, size, &mut tar.data(), &policy)?,
+            }
+        }
+        tar.finish().map_err(Error::source)?;
+        self.providers.push(Provider::Elsewhere);
+        Ok(())
+    }
+
+    fn stream_small(&mut self, inode: InodeId, policy_number: u32, bytes: Vec<u8>, policy: &Arc<Policy>, packer: &mut Packer<'_>) -> Result<()> {
+        let size = bytes.len() as u64;
+        if self.options.dedupe {
+            let key = (size, policy_number, *blake3::hash(&bytes).as_bytes());
+            match self.streamed.entry(key) {
+                hashbrown::hash_map::Entry::Occupied(e) => {
+                    packer.add_same(inode, *e.get(), size);
+                    return Ok(());
+                }
+                hashbrown::hash_map::Entry::Vacant(e) => _ = e.insert(inode),
+            }
+        }
+        packer.add_file(inode, size, Input::Bytes(bytes.into()), policy)
+    }
+
+    /// The stored runs of a sparse member go through a file of their own, since its chunks may cut them anywhere.
+    fn stream_sparse<R: Read>(
+        &mut self,
+        inode: InodeId,
+        size: u64,
+        runs: &[DataRun],
+        tar: &mut TarReader<R>,
+        policy: &Arc<Policy>,
+        packer: &mut Packer<'_>,
+    ) -> Result<()> {
+        let fail = |e| Error::io(self.options.temporary.display(), "cannot write temporary data", e);
+        let mut file = tuff_store::anonymous(&self.options.temporary).map_err(fail)?;
+        std::io::copy(&mut tar.data(), &mut file).map_err(|e| Error::source(e.into()))?;
+        let mut at = 0;
+        let placed = |r: &DataRun| {
+            let run = DataRun { source_offset: at, ..*r };
+            at += r.len;
+            run
+        };
+        let runs: Arc<[DataRun]> = runs.iter().map(placed).collect();
+        let input = Input::Runs { file: Arc::new(file), name: "sparse member".into(), runs: Arc::clone(&runs) };
+        if self.options.keeps_sparse(size, &runs) {
+            return packer.add_sparse(inode, size, input, Sparse::plan(size, &runs, self.options.block), policy);
+        }
+        packer.add_file(inode, size, input, policy)
+    }
+
+    /// Adds an entry of a tar or manifest, unless it or a directory above it is left out.
+    fn add(&self, mut entry: Entry, tree: &mut Tree, progress: &Progress) -> Result<Option<InodeId>> {
+        progress.check()?;
+        progress.add_entry();
+        let mut ends = entry.path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(i, _)| i);
+        if ends.any(|end| self.excluded(&entry.path[..end])) || self.excluded(&entry.path) {
+            return Ok(None);
+        }
+        if !self.options.xattrs {
+            entry.xattrs.clear();
+        }
+        tree.add(entry)
     }
 
     fn excluded(&self, path: &[u8]) -> bool {
@@ -143,7 +293,7 @@ impl<'a> Loader<'a> {
     }
 
     /// The content of a file and the number of its policy. `None`: it was packed from a stream.
-    pub fn input(&self, tree: &Tree, inode: InodeId) -> Result<Option<(Input, u32)>> {
+    pub(crate) fn input(&self, tree: &Tree, inode: InodeId) -> Result<Option<(Input, u32)>> {
         let node = &tree.nodes[inode as usize];
         let NodeKind::File { size, content } = &node.kind else { return Ok(None) };
         let (number, _) = self.policies.of(|| tree.path(inode));
@@ -169,7 +319,7 @@ impl<'a> Loader<'a> {
     }
 
     /// Hands every file's content to the packer, in the order of the data.
-    pub fn pack(&mut self, tree: &Tree, packer: &mut Packer<'_>, progress: &Progress) -> Result<()> {
+    pub(crate) fn pack(&mut self, tree: &Tree, packer: &mut Packer<'_>, progress: &Progress) -> Result<()> {
         let mut order = data_order(tree, self.options);
         order.retain(|i| !self.packed.contains(i));
         let size_of = |inode: InodeId| match &tree.nodes[inode as usize].kind {
@@ -211,7 +361,13 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// True for an entry that has content of its own to store.
-pub fn has_content(entry: &Entry) -> bool {
-    matches!(entry.kind, Kind::File { size } if size > 0)
+fn read_start(file: &File, buf: &mut [u8]) -> std::io::Result<usize> {
+    let mut n = 0;
+    while n < buf.len() {
+        match file.read_at(&mut buf[n..], n as u64)? {
+            0 => break,
+            more => n += more,
+        }
+    }
+    Ok(n)
 }

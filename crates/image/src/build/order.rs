@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// A file's content: length, policy and digest.
-pub type ContentKey = (u64, u32, [u8; 32]);
+pub(crate) type ContentKey = (u64, u32, [u8; 32]);
 
 /// Regular files in the order of their data: first the paths of `--order`, then the order of the tree.
-pub fn data_order(tree: &Tree, options: &Options) -> Vec<InodeId> {
+pub(crate) fn data_order(tree: &Tree, options: &Options) -> Vec<InodeId> {
     let mut order = Vec::new();
     let mut seen = HashSet::new();
     let mut push = |inode: InodeId| {
@@ -42,7 +42,7 @@ fn resolve(tree: &Tree, path: &[u8]) -> Option<InodeId> {
 }
 
 /// Digests of the files whose size another file has, too; others have no twin and are not read.
-pub fn twins(
+pub(crate) fn twins(
     tree: &Tree,
     order: &[InodeId],
     loader: &Loader<'_>,

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 /// Append-only bytes.
-pub struct Spill {
+pub(crate) struct Spill {
     memory: Vec<u8>,
     budget: usize,
     file: Option<File>,
@@ -17,20 +17,20 @@ pub struct Spill {
 
 /// A piece that was put away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SpillRef {
+pub(crate) struct SpillRef {
     at: u64,
     /// Unit: bytes.
-    pub len: u32,
+    pub(crate) len: u32,
 }
 
 impl Spill {
     /// Keeps `budget` bytes in memory; the file, if it comes to that, lies in `dir`.
-    pub fn new(budget: usize, dir: PathBuf) -> Self {
+    pub(crate) fn new(budget: usize, dir: PathBuf) -> Self {
         Self { memory: Vec::new(), budget, file: None, flushed: 0, dir }
     }
 
     /// Puts bytes away.
-    pub fn put(&mut self, bytes: &[u8]) -> Result<SpillRef> {
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<SpillRef> {
         let fail = |dir: &PathBuf, e| Error::io(dir.display(), "cannot write temporary data", e);
         if self.memory.len() + bytes.len() > self.budget {
             if self.file.is_none() {
@@ -49,7 +49,7 @@ impl Spill {
     }
 
     /// Appends a piece to `out`.
-    pub fn get(&self, piece: SpillRef, out: &mut Vec<u8>) -> Result<()> {
+    pub(crate) fn get(&self, piece: SpillRef, out: &mut Vec<u8>) -> Result<()> {
         let start = out.len();
         out.resize(start + piece.len as usize, 0);
         let (in_file, mut dst) = (self.flushed.saturating_sub(piece.at), &mut out[start..]);

@@ -7,15 +7,15 @@ use hashbrown::HashMap;
 use tuff_format::xattr::{self, Entry, LONG_PREFIX, LongPrefix};
 
 /// Attributes, encoded.
-pub struct Xattrs {
+pub(crate) struct Xattrs {
     /// Body per attribute set, indexed like [`Tree::xattr_sets`]. Empty: none.
-    pub bodies: Vec<Vec<u8>>,
+    pub(crate) bodies: Vec<Vec<u8>>,
     /// The shared entries, for the block that `xattr_blkaddr` names.
-    pub shared: Vec<u8>,
+    pub(crate) shared: Vec<u8>,
 }
 
 /// Checks and decodes the prefixes that were asked for.
-pub fn prefixes(options: &Options) -> Result<Vec<LongPrefix>> {
+pub(crate) fn prefixes(options: &Options) -> Result<Vec<LongPrefix>> {
     let mut out = Vec::new();
     for full in &options.xattr_prefixes {
         let bases = [1u8, 4, 6].into_iter().filter_map(|i| Some((i, xattr::prefix(i)?)));
@@ -52,7 +52,7 @@ fn split<'a>(name: &'a [u8], prefixes: &[LongPrefix]) -> Option<Split<'a>> {
 
 impl Xattrs {
     /// Counts, shares and encodes. Attributes that the format has no place for are left out with a warning.
-    pub fn plan(tree: &Tree, options: &Options, prefixes: &[LongPrefix], warnings: &mut Vec<String>) -> Result<Self> {
+    pub(crate) fn plan(tree: &Tree, options: &Options, prefixes: &[LongPrefix], warnings: &mut Vec<String>) -> Result<Self> {
         // Sets in the order of the image's inodes, so that the shared area does not depend on the order of sources.
         let mut users = vec![0u32; tree.xattr_sets.len()];
         let mut order = Vec::new();
@@ -131,7 +131,7 @@ impl Xattrs {
 }
 
 /// The table of long prefixes.
-pub fn prefix_table(prefixes: &[LongPrefix]) -> Vec<u8> {
+pub(crate) fn prefix_table(prefixes: &[LongPrefix]) -> Vec<u8> {
     let mut out = Vec::new();
     for p in prefixes {
         p.encode(&mut out);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// The bytes of one file. Cheap to clone: the segments of a large file share it.
 #[derive(Clone)]
-pub enum Input {
+pub(crate) enum Input {
     /// A file below a source directory.
     Host {
         /// The directory.
@@ -58,15 +58,15 @@ pub enum Input {
 
 /// Consecutive chunks of a sparse file that hold data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChunkRun {
+pub(crate) struct ChunkRun {
     /// First chunk.
-    pub first: u64,
+    pub(crate) first: u64,
     /// Number of chunks.
-    pub count: u64,
+    pub(crate) count: u64,
 }
 
 /// An input that is ready to be read.
-pub enum Reader<'a> {
+pub(crate) enum Reader<'a> {
     /// An open file and where its content starts.
     File(File, String),
     /// A shared file.
@@ -81,7 +81,7 @@ pub enum Reader<'a> {
 
 impl Input {
     /// Opens the input and makes sure that it is still what was seen.
-    pub fn open(&self) -> Result<Reader<'_>> {
+    pub(crate) fn open(&self) -> Result<Reader<'_>> {
         match self {
             Self::Host { source, path, seen } => {
                 let name = source.display(path);
@@ -109,7 +109,7 @@ impl Input {
 
 impl Reader<'_> {
     /// Fills `buf` from `offset` of the content.
-    pub fn read_exact(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+    pub(crate) fn read_exact(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         match self {
             Self::File(file, name) => exact(file, buf, offset, name),
             Self::Shared(file, name, start) => exact(file, buf, start + offset, name),

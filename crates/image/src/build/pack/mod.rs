@@ -13,10 +13,11 @@
 //! * A segment of the packed inode is placed a fixed number of tickets after the one that filled it, between two files.
 //! * The segments of a file lie back to back.
 
-pub mod input;
+mod blocks;
+pub(crate) mod input;
 mod pool;
-pub mod segment;
-pub mod work;
+pub(crate) mod segment;
+pub(crate) mod work;
 
 use crate::build::progress::Progress;
 use crate::build::source::DataRun;
@@ -29,15 +30,16 @@ use input::{ChunkRun, Input};
 use pool::Pool;
 use segment::{ShortPiece, Tail};
 use std::collections::VecDeque;
+use std::io::Read;
 use std::sync::Arc;
 use tuff_format::BlockBits;
 use tuff_store::Output;
 use work::{Body, Job, JobOut, Part, PartOut, Policy};
 
 /// Number of the packed inode among files.
-pub const PACKED: InodeId = InodeId::MAX - 1;
+pub(crate) const PACKED: InodeId = InodeId::MAX - 1;
 /// A file of at most so many bytes stays behind its inode even when small files go into the packed inode.
-pub const TINY: usize = 64;
+pub(crate) const TINY: usize = 64;
 /// A job collects small files up to this. Unit: bytes.
 const BATCH_BYTES: u64 = 256 << 10;
 /// And up to so many.
@@ -49,7 +51,7 @@ const PACKED_TICKETS: u64 = 1 << 63;
 
 /// Where a file's data is.
 #[derive(Debug, Default)]
-pub enum FileData {
+pub(crate) enum FileData {
     /// No data.
     #[default]
     None,
@@ -75,27 +77,27 @@ pub enum FileData {
 
 /// Data of a compressed file.
 #[derive(Debug)]
-pub struct Compressed {
+pub(crate) struct Compressed {
     /// Runs of pieces whose blocks are consecutive.
-    pub runs: Vec<Run>,
+    pub(crate) runs: Vec<Run>,
     /// The end of the file.
-    pub tail: FileTail,
+    pub(crate) tail: FileTail,
     /// Number of the algorithm.
-    pub algorithm: u8,
+    pub(crate) algorithm: u8,
 }
 
 /// Pieces back to back.
 #[derive(Debug)]
-pub struct Run {
+pub(crate) struct Run {
     /// Block of the first piece.
-    pub block: u32,
+    pub(crate) block: u32,
     /// In order.
-    pub pieces: Vec<ShortPiece>,
+    pub(crate) pieces: Vec<ShortPiece>,
 }
 
 /// Where the last piece of a compressed file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileTail {
+pub(crate) enum FileTail {
     /// In a cluster.
     Cluster,
     /// Behind the index.
@@ -106,35 +108,35 @@ pub enum FileTail {
 
 /// Data of a sparse file.
 #[derive(Debug)]
-pub struct Chunked {
+pub(crate) struct Chunked {
     /// log2 of the chunk size over the block size.
-    pub bits: u8,
+    pub(crate) bits: u8,
     /// Chunks with data, in order; their blocks are consecutive.
-    pub runs: Arc<[ChunkRun]>,
+    pub(crate) runs: Arc<[ChunkRun]>,
     /// First block.
-    pub block: u32,
+    pub(crate) block: u32,
 }
 
 /// How the packer is set up.
-pub struct PackOptions {
+pub(crate) struct PackOptions {
     /// Block size.
-    pub bits: BlockBits,
+    pub(crate) bits: BlockBits,
     /// Workers.
-    pub threads: usize,
+    pub(crate) threads: usize,
     /// Bytes of jobs in flight.
-    pub in_flight: u64,
+    pub(crate) in_flight: u64,
     /// Bytes of tails kept in memory.
-    pub spill: usize,
+    pub(crate) spill: usize,
     /// Where to spill.
-    pub temporary: std::path::PathBuf,
+    pub(crate) temporary: std::path::PathBuf,
     /// First block for data.
-    pub first_block: u32,
+    pub(crate) first_block: u32,
     /// How the packed inode is stored.
-    pub packed: Arc<Policy>,
+    pub(crate) packed: Arc<Policy>,
 }
 
 /// The packer.
-pub struct Packer<'a> {
+pub(crate) struct Packer<'a> {
     options: PackOptions,
     output: &'a Output,
     progress: &'a Progress,
@@ -149,21 +151,21 @@ pub struct Packer<'a> {
 }
 
 /// All data, placed.
-pub struct Packed {
+pub(crate) struct Packed {
     /// By inode.
-    pub files: Vec<FileData>,
+    pub(crate) files: Vec<FileData>,
     /// Tails.
-    pub spill: Spill,
+    pub(crate) spill: Spill,
     /// The packed inode's data.
-    pub packed: FileData,
+    pub(crate) packed: FileData,
     /// The packed inode's size. Unit: bytes.
-    pub packed_size: u64,
+    pub(crate) packed_size: u64,
     /// First block behind the data.
-    pub end_block: u32,
+    pub(crate) end_block: u32,
     /// Digest over all blocks.
-    pub digest: u128,
+    pub(crate) digest: u128,
     /// What was done.
-    pub stats: Stats,
+    pub(crate) stats: Stats,
 }
 
 #[derive(Default)]
@@ -181,7 +183,7 @@ struct Fragments {
 
 impl<'a> Packer<'a> {
     /// Starts the workers.
-    pub fn new(options: PackOptions, output: &'a Output, progress: &'a Progress) -> Result<Self> {
+    pub(crate) fn new(options: PackOptions, output: &'a Output, progress: &'a Progress) -> Result<Self> {
         let pool = Pool::start(options.threads, options.in_flight, options.bits.size_usize())?;
         let spill = Spill::new(options.spill, options.temporary.clone());
         let result = Packed {
@@ -209,13 +211,13 @@ impl<'a> Packer<'a> {
     }
 
     /// Puts bytes at the start of the packed inode, before any fragment.
-    pub fn start_packed(&mut self, bytes: &[u8]) {
+    pub(crate) fn start_packed(&mut self, bytes: &[u8]) {
         debug_assert!(self.fragments.buf.is_empty());
         self.fragments.buf.extend_from_slice(bytes);
     }
 
     /// Adds a file of `size` bytes, not empty. Its data follows that of the files before it.
-    pub fn add_file(&mut self, file: InodeId, size: u64, input: Input, policy: &Arc<Policy>) -> Result<()> {
+    pub(crate) fn add_file(&mut self, file: InodeId, size: u64, input: Input, policy: &Arc<Policy>) -> Result<()> {
         let segment = segment_size(policy);
         if size <= segment {
             // Fits: a segment is a few MiB.
@@ -232,8 +234,30 @@ impl<'a> Packer<'a> {
         self.add_segments(file, size, &input, policy, segment, store)
     }
 
+    /// Adds a file of `size` bytes that are read from `reader` now.
+    pub(crate) fn add_stream(&mut self, file: InodeId, size: u64, reader: &mut dyn Read, policy: &Arc<Policy>) -> Result<()> {
+        self.submit_batch()?;
+        let segment = segment_size(policy);
+        let (mut at, mut store) = (0, false);
+        while at < size {
+            let len = segment.min(size - at) as usize;
+            let mut bytes = vec![0; len];
+            reader.read_exact(&mut bytes).map_err(|e| Error::source(e.into()))?;
+            let input = Input::Bytes(bytes.into());
+            if at == 0 && policy.spec.is_some() {
+                store = !worth_compressing(&input, len as u64)?;
+            }
+            let last = at + len as u64 == size;
+            let policy = Arc::clone(policy);
+            let part = Part { file, input, offset: 0, len, first: at == 0, last, store, policy };
+            self.submit(vec![part], len as u64)?;
+            at += len as u64;
+        }
+        Ok(())
+    }
+
     /// Adds a file with holes: `runs` are the chunks that hold data.
-    pub fn add_sparse(&mut self, file: InodeId, size: u64, input: Input, sparse: Sparse, policy: &Arc<Policy>) -> Result<()> {
+    pub(crate) fn add_sparse(&mut self, file: InodeId, size: u64, input: Input, sparse: Sparse, policy: &Arc<Policy>) -> Result<()> {
         let chunk_size = self.options.bits.size() << sparse.bits;
         let data: u64 = sparse.runs.iter().map(|r| (r.count * chunk_size).min(size - r.first * chunk_size)).sum();
         self.submit_batch()?;
@@ -252,7 +276,7 @@ impl<'a> Packer<'a> {
     }
 
     /// `file` has the same data as `first`, which was added before.
-    pub fn add_same(&mut self, file: InodeId, first: InodeId, size: u64) {
+    pub(crate) fn add_same(&mut self, file: InodeId, first: InodeId, size: u64) {
         self.result.stats.dedupe_files += 1;
         self.result.stats.dedupe_bytes += size;
         self.progress.add_bytes(size);
@@ -319,9 +343,9 @@ impl<'a> Packer<'a> {
         // A signed block address: readers treat it so.
         let end = u32::try_from(u64::from(block) + blocks).ok().filter(|b| *b < 1 << 31);
         let end = end.ok_or_else(|| Error::limit("image", "larger than 2^31 blocks"))?;
-        if !out.data.is_empty() {
+        if out.data.len() > 0 {
             let at = u64::from(block) * bits.size();
-            self.output.write_at(&out.data, at).map_err(|e| Error::io("image", "cannot write", e))?;
+            self.output.write_at(out.data.bytes(), at).map_err(|e| Error::io("image", "cannot write", e))?;
         }
         self.digest.update(&out.digest.to_le_bytes());
         for part in out.parts {
@@ -458,7 +482,7 @@ impl<'a> Packer<'a> {
     }
 
     /// Waits for everything and gives back where it is.
-    pub fn finish(mut self) -> Result<Packed> {
+    pub(crate) fn finish(mut self) -> Result<Packed> {
         self.submit_batch()?;
         while self.next_collect < self.next_ticket {
             self.progress.check()?;
@@ -473,17 +497,17 @@ impl<'a> Packer<'a> {
 }
 
 /// The chunks of a sparse file.
-pub struct Sparse {
+pub(crate) struct Sparse {
     /// log2 of the chunk size over the block size.
-    pub bits: u8,
+    pub(crate) bits: u8,
     /// Chunks that hold data.
-    pub runs: Arc<[ChunkRun]>,
+    pub(crate) runs: Arc<[ChunkRun]>,
 }
 
 impl Sparse {
     /// Chooses a chunk size for a file of `size` bytes with data only in `runs`. Chunks are as large as the edges of the
     /// holes allow, and never so small that the table outgrows its limit.
-    pub fn plan(size: u64, runs: &[DataRun], bits: BlockBits) -> Self {
+    pub(crate) fn plan(size: u64, runs: &[DataRun], bits: BlockBits) -> Self {
         const ENTRIES_MAX: u64 = 1 << 20;
         let mut edges = 0;
         for run in runs {
@@ -516,7 +540,7 @@ impl Sparse {
 }
 
 /// Files longer than this are encoded in segments. Unit: bytes; a multiple of every block size.
-fn segment_size(policy: &Policy) -> u64 {
+pub(crate) fn segment_size(policy: &Policy) -> u64 {
     match policy.spec.map_or(0, |s| s.cluster) {
         0..=0x2_0000 => 8 << 20,
         0..=0x8_0000 => 16 << 20,
@@ -560,6 +584,6 @@ mod tests {
         let plan = Sparse::plan(8 << 20, &[run(1 << 20, 1 << 20)], BlockBits::B4K);
         assert_eq!((plan.bits, &*plan.runs), (8, &[ChunkRun { first: 1, count: 1 }][..]));
         let plan = Sparse::plan(1 << 40, &[], BlockBits::B4K);
-        assert!(plan.runs.is_empty() && 1 << 40 >> 12 >> plan.bits <= 1 << 20);
+        assert!(plan.runs.is_empty() && (1u64 << 28) >> plan.bits <= 1 << 20);
     }
 }

@@ -5,6 +5,7 @@
 //! * A result is a function of its job alone: any worker, at any time, makes the same bytes.
 //! * The bytes in flight stay below the budget, except that one job is always let through.
 
+use super::blocks::Blocks;
 use super::work::{Job, JobOut, Worker};
 use crate::{Error, Result};
 use hashbrown::HashMap;
@@ -14,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 /// A pool of encoding threads.
-pub struct Pool {
+pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     budget: u64,
@@ -34,7 +35,7 @@ struct State {
     in_flight: u64,
     closed: bool,
     /// Output buffers to use again.
-    buffers: Vec<Vec<u8>>,
+    buffers: Vec<Blocks>,
 }
 
 impl Shared {
@@ -46,7 +47,7 @@ impl Shared {
 
 impl Pool {
     /// Starts `threads` workers with `budget` bytes of jobs in flight.
-    pub fn start(threads: usize, budget: u64, block: usize) -> Result<Self> {
+    pub(crate) fn start(threads: usize, budget: u64, block: usize) -> Result<Self> {
         let shared = Arc::new(Shared { state: Mutex::default(), work: Condvar::new(), done: Condvar::new() });
         let mut pool = Self { shared, threads: Vec::new(), budget };
         for n in 0..threads.max(1) {
@@ -61,13 +62,13 @@ impl Pool {
     }
 
     /// True if a job of this cost may be submitted now. Unit: bytes.
-    pub fn has_room(&self, cost: u64) -> bool {
+    pub(crate) fn has_room(&self, cost: u64) -> bool {
         let state = self.shared.lock();
         state.in_flight == 0 || state.in_flight + cost <= self.budget
     }
 
     /// Hands a job to the workers. An urgent one goes before all that wait.
-    pub fn submit(&self, job: Job, urgent: bool) {
+    pub(crate) fn submit(&self, job: Job, urgent: bool) {
         let mut state = self.shared.lock();
         state.in_flight += job.cost;
         if urgent { state.urgent.push_back(job) } else { state.queue.push_back(job) }
@@ -76,7 +77,7 @@ impl Pool {
     }
 
     /// The result of job `id`, if it is there.
-    pub fn try_take(&self, id: u64) -> Option<Result<JobOut>> {
+    pub(crate) fn try_take(&self, id: u64) -> Option<Result<JobOut>> {
         let mut state = self.shared.lock();
         let (cost, out) = state.done.remove(&id)?;
         state.in_flight -= cost;
@@ -84,7 +85,7 @@ impl Pool {
     }
 
     /// Waits for the result of job `id`, which was submitted.
-    pub fn take(&self, id: u64) -> Result<JobOut> {
+    pub(crate) fn take(&self, id: u64) -> Result<JobOut> {
         let mut state = self.shared.lock();
         loop {
             if let Some((cost, out)) = state.done.remove(&id) {
@@ -96,8 +97,8 @@ impl Pool {
     }
 
     /// Gives an output buffer back.
-    pub fn recycle(&self, mut buffer: Vec<u8>) {
-        buffer.clear();
+    pub(crate) fn recycle(&self, mut buffer: Blocks) {
+        buffer.truncate(0);
         let mut state = self.shared.lock();
         if state.buffers.len() < 2 * self.threads.len() + 2 {
             state.buffers.push(buffer);

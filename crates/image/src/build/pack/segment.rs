@@ -6,23 +6,24 @@
 //! * Every piece but a file's last ends in a later block than it starts in.
 //! * A segment but a file's last has a multiple of the block size.
 
+use super::blocks::Blocks;
 use tuff_codec::EncodeFit;
 use tuff_format::cluster::HeadKind;
 
 /// One extent of a file, before it has an address. Blocks of consecutive pieces are consecutive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShortPiece {
+pub(crate) struct ShortPiece {
     /// Length in the file. Unit: bytes.
-    pub len: u32,
+    pub(crate) len: u32,
     /// Blocks it takes; 0 for an inline or fragment tail.
-    pub blocks: u16,
+    pub(crate) blocks: u16,
     /// Stored or compressed.
-    pub kind: HeadKind,
+    pub(crate) kind: HeadKind,
 }
 
 /// What becomes of the end of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TailPolicy {
+pub(crate) enum TailPolicy {
     /// It gets blocks like the rest.
     Cluster,
     /// Up to so many encoded bytes go behind the inode.
@@ -33,7 +34,7 @@ pub enum TailPolicy {
 
 /// What became of the end of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tail {
+pub(crate) enum Tail {
     /// Nothing special.
     Cluster,
     /// The last piece's bytes, to be put behind the index.
@@ -44,30 +45,29 @@ pub enum Tail {
 
 /// How to encode.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub(crate) struct Shape {
     /// Unit: bytes.
-    pub block: usize,
+    pub(crate) block: usize,
     /// Largest cluster. Unit: bytes.
-    pub cluster: usize,
+    pub(crate) cluster: usize,
     /// For the end of a file.
-    pub tail: TailPolicy,
+    pub(crate) tail: TailPolicy,
 }
 
 /// An encoded segment. Its blocks were appended to the output.
 #[derive(Debug)]
-pub struct Segment {
+pub(crate) struct Segment {
     /// Extents in order.
-    pub pieces: Vec<ShortPiece>,
+    pub(crate) pieces: Vec<ShortPiece>,
     /// The end.
-    pub tail: Tail,
+    pub(crate) tail: Tail,
 }
 
 /// Encodes `input`, appending whole blocks to `out`. `last`: the file ends with it.
-pub fn encode(input: &[u8], last: bool, encoder: &mut dyn EncodeFit, shape: &Shape, out: &mut Vec<u8>) -> Segment {
+pub(crate) fn encode(input: &[u8], last: bool, encoder: &mut dyn EncodeFit, shape: &Shape, out: &mut Blocks) -> Segment {
     let block = shape.block;
     debug_assert!(last || input.len() % block == 0);
     let mut pieces = Vec::with_capacity(input.len() / shape.cluster + 1);
-    let mut scratch = std::mem::take(out);
     let mut tail = Tail::Cluster;
     let mut at = 0;
     encoder.reset();
@@ -81,16 +81,14 @@ pub fn encode(input: &[u8], last: bool, encoder: &mut dyn EncodeFit, shape: &Sha
             tail = Tail::Fragment(input[at..].to_vec());
             break;
         }
-        let start = scratch.len();
-        scratch.resize(start + shape.cluster, 0);
-        let fit = encoder.fit(input, at, &mut scratch[start..]);
+        let spare = out.spare(shape.cluster);
+        let fit = encoder.fit(input, at, spare);
         debug_assert!(fit.consumed <= left && fit.written <= shape.cluster);
         let ends = last && fit.consumed == left;
         if let TailPolicy::Inline(max) = shape.tail
             && ends
-            && let Some((bytes, kind)) = inline(&input[at..], &scratch[start..start + fit.written], max)
+            && let Some((bytes, kind)) = inline(&input[at..], &spare[..fit.written], max)
         {
-            scratch.truncate(start);
             pieces.push(ShortPiece { len: left as u32, blocks: 0, kind });
             tail = Tail::Inline(bytes);
             break;
@@ -98,28 +96,25 @@ pub fn encode(input: &[u8], last: bool, encoder: &mut dyn EncodeFit, shape: &Sha
         let blocks = fit.written.div_ceil(block);
         if pays(fit.consumed, blocks * block) {
             // Right-aligned: the zeros go in front, and there are fewer than a block of them.
-            scratch.truncate(start + blocks * block);
             let pad = blocks * block - fit.written;
             if pad > 0 {
-                scratch.copy_within(start..start + fit.written, start + pad);
-                scratch[start..start + pad].fill(0);
+                spare.copy_within(..fit.written, pad);
+                spare[..pad].fill(0);
             }
+            out.commit(blocks * block);
             pieces.push(ShortPiece { len: fit.consumed as u32, blocks: blocks as u16, kind: HeadKind::Head1 });
             at += fit.consumed;
         } else {
             // What one cluster took did not shrink: store all of it, block by block, and try again behind it.
-            scratch.truncate(start);
             let end = at + left.min((fit.consumed / block * block).max(block));
             while at < end {
                 let n = block.min(end - at);
-                scratch.extend_from_slice(&input[at..at + n]);
-                scratch.resize(scratch.len().next_multiple_of(block), 0);
+                out.extend_padded(&input[at..at + n], block);
                 pieces.push(ShortPiece { len: n as u32, blocks: 1, kind: HeadKind::Plain });
                 at += n;
             }
         }
     }
-    *out = scratch;
     Segment { pieces, tail }
 }
 
@@ -167,7 +162,8 @@ mod tests {
     fn check(input: &[u8], shape: &Shape) {
         let spec = EncoderSpec::new(Method::Lz4, shape.cluster);
         let mut encoder = spec.build().unwrap();
-        let mut out = vec![7; 4096];
+        let mut out = Blocks::default();
+        out.extend_padded(&[7; 4096], 4096);
         let segment = encode(input, true, encoder.as_mut(), shape, &mut out);
         let (mut at, mut block, mut decoder) = (0usize, 4096, Decoder::new());
         let count = segment.pieces.len();
@@ -182,7 +178,7 @@ mod tests {
                     continue;
                 }
                 Tail::Inline(bytes) if i + 1 == count => &bytes[..],
-                _ => &out[block..end],
+                _ => &out.bytes()[block..end],
             };
             if piece.kind == HeadKind::Plain {
                 assert_eq!(&bytes[..len], want);

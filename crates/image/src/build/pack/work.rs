@@ -1,5 +1,6 @@
 //! What a worker does: read some parts of files, encode them, lay the blocks back to back.
 
+use super::blocks::Blocks;
 use super::input::Input;
 use super::segment::{self, Shape, ShortPiece, Tail, TailPolicy};
 use crate::build::tree::InodeId;
@@ -12,74 +13,74 @@ use xxhash_rust::xxh3::xxh3_128;
 
 /// How the data of a file is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub(crate) struct Policy {
     /// How to compress; `None` stores.
-    pub spec: Option<EncoderSpec>,
+    pub(crate) spec: Option<EncoderSpec>,
     /// What becomes of the end of a compressed file.
-    pub tail: TailPolicy,
+    pub(crate) tail: TailPolicy,
     /// The last partial block of a stored file goes behind the inode, if it has at most so many bytes.
-    pub inline_max: usize,
+    pub(crate) inline_max: usize,
     /// A file that saves less than this is stored. Unit: thousandths of its size.
-    pub min_saving: u32,
+    pub(crate) min_saving: u32,
 }
 
 /// One file, or one segment of a large one.
-pub struct Part {
+pub(crate) struct Part {
     /// Which.
-    pub file: InodeId,
+    pub(crate) file: InodeId,
     /// Where its bytes are.
-    pub input: Input,
+    pub(crate) input: Input,
     /// Position in the content. Unit: bytes.
-    pub offset: u64,
+    pub(crate) offset: u64,
     /// Unit: bytes, at least 1.
-    pub len: usize,
+    pub(crate) len: usize,
     /// The content begins with this part.
-    pub first: bool,
+    pub(crate) first: bool,
     /// The content ends with this part.
-    pub last: bool,
+    pub(crate) last: bool,
     /// Stored, whatever the policy says: decided for the whole file.
-    pub store: bool,
+    pub(crate) store: bool,
     /// How.
-    pub policy: Arc<Policy>,
+    pub(crate) policy: Arc<Policy>,
 }
 
 /// Work for one worker.
-pub struct Job {
+pub(crate) struct Job {
     /// Names the result.
-    pub id: u64,
+    pub(crate) id: u64,
     /// Memory that it takes while it runs. Unit: bytes.
-    pub cost: u64,
+    pub(crate) cost: u64,
     /// In the order of their blocks.
-    pub parts: Vec<Part>,
+    pub(crate) parts: Vec<Part>,
 }
 
 /// What came of a job.
 #[derive(Debug)]
-pub struct JobOut {
+pub(crate) struct JobOut {
     /// Whole blocks.
-    pub data: Vec<u8>,
+    pub(crate) data: Blocks,
     /// Digest of `data`.
-    pub digest: u128,
+    pub(crate) digest: u128,
     /// In the order of their blocks.
-    pub parts: Vec<PartOut>,
+    pub(crate) parts: Vec<PartOut>,
 }
 
 /// What came of a part.
 #[derive(Debug)]
-pub struct PartOut {
+pub(crate) struct PartOut {
     /// Which file.
-    pub file: InodeId,
+    pub(crate) file: InodeId,
     /// True for the first part of its file.
-    pub first: bool,
+    pub(crate) first: bool,
     /// Bytes of content.
-    pub len: usize,
+    pub(crate) len: usize,
     /// Its data.
-    pub body: Body,
+    pub(crate) body: Body,
 }
 
 /// The data of a part.
 #[derive(Debug)]
-pub enum Body {
+pub(crate) enum Body {
     /// As it is.
     Flat {
         /// Blocks in the job's data.
@@ -101,10 +102,12 @@ pub enum Body {
 }
 
 /// A worker: its buffer and its encoders.
-pub struct Worker {
+pub(crate) struct Worker {
     block: usize,
     input: Vec<u8>,
     encoders: HashMap<EncoderSpec, Box<dyn EncodeFit>>,
+    /// LZ4 clusters of this job so far: which of them are sampled must depend on the job alone.
+    lz4_clusters: usize,
 }
 
 /// Of so many LZ4 clusters one is tried for decoding in place: a sample, since it costs a pass over the cluster.
@@ -116,37 +119,42 @@ const INDEX_COST: usize = 24;
 
 impl Worker {
     /// A worker for images of this block size.
-    pub fn new(block: usize) -> Self {
-        Self { block, input: Vec::new(), encoders: HashMap::new() }
+    pub(crate) fn new(block: usize) -> Self {
+        Self { block, input: Vec::new(), encoders: HashMap::new(), lz4_clusters: 0 }
     }
 
     /// Does a job. `data` is an empty buffer to fill.
-    pub fn run(&mut self, job: Job, mut data: Vec<u8>) -> Result<JobOut> {
+    pub(crate) fn run(&mut self, job: Job, mut data: Blocks) -> Result<JobOut> {
+        self.lz4_clusters = 0;
         let mut parts = Vec::with_capacity(job.parts.len());
         for part in job.parts {
             let reader = part.input.open()?;
-            self.input.clear();
-            self.input.resize(part.len, 0);
-            reader.read_exact(&mut self.input, part.offset)?;
-            let body = self.encode(&part, &mut data)?;
+            let mut input = std::mem::take(&mut self.input);
+            if input.len() < part.len {
+                input.resize(part.len, 0);
+            }
+            reader.read_exact(&mut input[..part.len], part.offset)?;
+            let body = self.encode(&part, &input[..part.len], &mut data);
+            self.input = input;
+            let body = body?;
             parts.push(PartOut { file: part.file, first: part.first, len: part.len, body });
         }
-        let digest = xxh3_128(&data);
+        let digest = xxh3_128(data.bytes());
         Ok(JobOut { data, digest, parts })
     }
 
-    fn encode(&mut self, part: &Part, data: &mut Vec<u8>) -> Result<Body> {
+    fn encode(&mut self, part: &Part, input: &[u8], data: &mut Blocks) -> Result<Body> {
         let policy = &part.policy;
         let whole = part.first && part.last;
         let start = data.len();
         let Some(spec) = policy.spec.filter(|_| !part.store) else {
-            return Ok(self.flat(part, data));
+            return Ok(self.flat(part, input, data));
         };
         if let TailPolicy::Fragment(_) = policy.tail
             && whole
             && part.len <= super::TINY
         {
-            return Ok(self.flat(part, data));
+            return Ok(self.flat(part, input, data));
         }
         if self.encoders.len() >= ENCODERS_MAX && !self.encoders.contains_key(&spec) {
             self.encoders.clear();
@@ -156,13 +164,13 @@ impl Worker {
             hashbrown::hash_map::Entry::Vacant(e) => e.insert(spec.build().map_err(Error::usage)?),
         };
         let shape = Shape { block: self.block, cluster: spec.cluster, tail: policy.tail };
-        let segment = segment::encode(&self.input, part.last, encoder.as_mut(), &shape, data);
+        let segment = segment::encode(input, part.last, encoder.as_mut(), &shape, data);
         if whole && !self.pays(part, &segment.pieces, &segment.tail) {
             data.truncate(start);
-            return Ok(self.flat(part, data));
+            return Ok(self.flat(part, input, data));
         }
         let in_place = match spec.method.algorithm() {
-            tuff_codec::Algorithm::Lz4 => sample_in_place(&segment.pieces, &data[start..], self.block),
+            tuff_codec::Algorithm::Lz4 => self.sample_in_place(&segment.pieces, &data.bytes()[start..]),
             _ => (0, 0),
         };
         let algorithm = spec.method.algorithm() as u8;
@@ -189,28 +197,30 @@ impl Worker {
         (encoded as u64) < limit
     }
 
-    fn flat(&self, part: &Part, data: &mut Vec<u8>) -> Body {
-        let tail_len = self.input.len() % self.block;
+    fn flat(&self, part: &Part, input: &[u8], data: &mut Blocks) -> Body {
+        let tail_len = input.len() % self.block;
         let inline = part.last && tail_len > 0 && tail_len <= part.policy.inline_max;
-        let stored = if inline { self.input.len() - tail_len } else { self.input.len() };
-        data.extend_from_slice(&self.input[..stored]);
-        data.resize(data.len().next_multiple_of(self.block), 0);
-        let tail = inline.then(|| self.input[stored..].to_vec());
+        let stored = if inline { input.len() - tail_len } else { input.len() };
+        data.extend_padded(&input[..stored], self.block);
+        let tail = inline.then(|| input[stored..].to_vec());
         Body::Flat { blocks: stored.div_ceil(self.block) as u32, tail }
     }
-}
 
-fn sample_in_place(pieces: &[ShortPiece], data: &[u8], block: usize) -> (u32, u32) {
-    let (mut tried, mut fit, mut at) = (0, 0, 0usize);
-    for (i, piece) in pieces.iter().enumerate() {
-        let end = at + usize::from(piece.blocks) * block;
-        if piece.kind == HeadKind::Head1 && piece.blocks > 0 && i % IN_PLACE_SAMPLE == 0 {
-            let cluster = &data[at..end];
-            let zeros = cluster.iter().take_while(|b| **b == 0).count();
-            tried += 1;
-            fit += u32::from(tuff_codec::lz4_in_place(&cluster[zeros..], piece.len as usize));
+    fn sample_in_place(&mut self, pieces: &[ShortPiece], data: &[u8]) -> (u32, u32) {
+        let (mut tried, mut fit, mut at) = (0, 0, 0usize);
+        for piece in pieces.iter().filter(|p| p.blocks > 0) {
+            let end = at + usize::from(piece.blocks) * self.block;
+            if piece.kind == HeadKind::Head1 {
+                self.lz4_clusters += 1;
+                if self.lz4_clusters % IN_PLACE_SAMPLE == 0 {
+                    let cluster = &data[at..end];
+                    let zeros = cluster.iter().take_while(|b| **b == 0).count();
+                    tried += 1;
+                    fit += u32::from(tuff_codec::lz4_in_place(&cluster[zeros..], piece.len as usize));
+                }
+            }
+            at = end;
         }
-        at = end;
+        (tried, fit)
     }
-    (tried, fit)
 }
