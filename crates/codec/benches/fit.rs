@@ -252,11 +252,12 @@ fn one_file(
     encoder: &mut dyn EncodeFit,
     spec: &EncoderSpec,
     input: &[u8],
-    decoder: &mut Decoder,
+    (decoder, arena): (&mut Decoder, &mut Vec<u8>),
     sizes: bool,
     tally: &mut Tally,
 ) {
-    let mut arena = vec![0; input.len() + 2 * spec.cluster];
+    // Fresh pages would cost more than a fast encoder.
+    arena.resize(arena.len().max(input.len() + 2 * spec.cluster), 0);
     let mut fits = Vec::with_capacity(input.len() / BLOCK + 1);
     let start = cpu_ns();
     let (mut at, mut out) = (0, 0);
@@ -403,6 +404,7 @@ fn main() {
         "", "MB/s", "MB/s", "ratio", "%", "%", "plain", "plain", "ours"
     );
     let mut decoder = Decoder::new();
+    let mut arena = Vec::new();
     for name in only.split(',') {
         let (method, level) = name.split_once(':').unwrap_or((name, ""));
         let method = Method::from_name(method).expect("a method");
@@ -418,11 +420,32 @@ fn main() {
                 b.ns.push(0);
                 for (i, file) in files.iter().enumerate() {
                     if (i + run) % 2 == 0 && !alone {
-                        one_file(&mut plain, &spec, file, &mut decoder, run == 0, &mut a);
+                        one_file(
+                            &mut plain,
+                            &spec,
+                            file,
+                            (&mut decoder, &mut arena),
+                            run == 0,
+                            &mut a,
+                        );
                     }
-                    one_file(&mut *ours, &spec, file, &mut decoder, run == 0, &mut b);
+                    one_file(
+                        &mut *ours,
+                        &spec,
+                        file,
+                        (&mut decoder, &mut arena),
+                        run == 0,
+                        &mut b,
+                    );
                     if (i + run) % 2 == 1 && !alone {
-                        one_file(&mut plain, &spec, file, &mut decoder, run == 0, &mut a);
+                        one_file(
+                            &mut plain,
+                            &spec,
+                            file,
+                            (&mut decoder, &mut arena),
+                            run == 0,
+                            &mut a,
+                        );
                     }
                 }
             }

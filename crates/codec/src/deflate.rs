@@ -7,19 +7,32 @@ use std::ptr::{self, NonNull};
 
 use libdeflate_sys::{
     libdeflate_alloc_compressor, libdeflate_alloc_decompressor, libdeflate_compressor,
-    libdeflate_decompressor, libdeflate_deflate_compress, libdeflate_deflate_decompress_ex,
-    libdeflate_free_compressor, libdeflate_free_decompressor,
+    libdeflate_decompressor, libdeflate_deflate_compress, libdeflate_deflate_compress_bound,
+    libdeflate_deflate_decompress_ex, libdeflate_free_compressor, libdeflate_free_decompressor,
     libdeflate_result_LIBDEFLATE_INSUFFICIENT_SPACE as INSUFFICIENT_SPACE,
     libdeflate_result_LIBDEFLATE_SHORT_OUTPUT as SHORT_OUTPUT,
     libdeflate_result_LIBDEFLATE_SUCCESS as SUCCESS,
 };
 
+mod cut;
+
+use cut::{Code, cut};
+
 use crate::lz4::piece;
-use crate::search::Search;
+use crate::probe::Probe;
 use crate::{EncodeFit, EncoderSpec, Fit};
 
 /// The first bit of the padding behind the header of a stored block.
 const PADDING: u8 = 0x08;
+
+/// What a byte of output is worth at first. Unit: bytes of LZ4.
+const WORTH: f64 = 1.42;
+
+/// After so many tries the output is taken as it is.
+const TRIES: u32 = 8;
+
+/// Added to every length, so that short ones grow. Unit: bytes.
+const SLACK: usize = 32;
 
 /// More than any single step of the decoder writes: a stored block. Unit: bytes.
 const STEP: usize = 1 << 16;
@@ -37,52 +50,106 @@ impl Drop for Compressor {
     }
 }
 
-/// The encoder.
+/// How much more input is compressed than should fit.
+const MARGIN: f64 = 1.03;
+
+/// The encoder: compresses a little more than fits, once, and cuts the stream.
 pub(crate) struct Deflate {
     compressor: Compressor,
-    search: Search,
+    probe: Probe,
+    stream: Vec<u8>,
+    literals: Box<Code>,
+    distances: Box<Code>,
     window: usize,
 }
 
 impl Deflate {
     pub(crate) fn new(spec: &EncoderSpec) -> Option<Self> {
+        // SAFETY: no preconditions; an unknown level gives null.
+        let compressor = NonNull::new(unsafe { libdeflate_alloc_compressor(spec.level) })?;
         Some(Self {
-            // SAFETY: no preconditions; an unknown level gives null.
-            compressor: Compressor(NonNull::new(unsafe {
-                libdeflate_alloc_compressor(spec.level)
-            })?),
-            search: Search::new(spec.cluster),
+            compressor: Compressor(compressor),
+            probe: Probe::new(WORTH),
+            stream: Vec::new(),
+            literals: Box::new(Code::new()),
+            distances: Box::new(Code::new()),
             window: spec.window,
         })
+    }
+
+    /// Compresses all of `src` into `stream`. Returns the size.
+    fn compress(&mut self, src: &[u8]) -> Option<usize> {
+        let compressor = self.compressor.0.as_ptr();
+        // SAFETY: the compressor is alive and `&mut self` makes it ours.
+        let bound = unsafe { libdeflate_deflate_compress_bound(compressor, src.len()) };
+        if self.stream.len() < bound {
+            self.stream.resize(bound, 0);
+        }
+        let stream = &mut self.stream[..bound];
+        // SAFETY: as above; both are slices of the lengths passed.
+        let n = unsafe {
+            libdeflate_deflate_compress(
+                compressor,
+                src.as_ptr().cast(),
+                src.len(),
+                stream.as_mut_ptr().cast(),
+                stream.len(),
+            )
+        };
+        (n > 0).then_some(n)
     }
 }
 
 impl EncodeFit for Deflate {
     fn reset(&mut self) {
-        self.search.reset();
+        self.probe.reset();
     }
 
     fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
         let src = piece(input, at, self.window);
-        let compressor = self.compressor.0.as_ptr();
-        let fit = self.search.run(src.len(), dst, |len, out| {
-            let src = &src[..len];
-            // SAFETY: the compressor is alive and `&mut self` makes it ours; both are slices of the lengths passed.
-            let n = unsafe {
-                libdeflate_deflate_compress(
-                    compressor,
-                    src.as_ptr().cast(),
-                    src.len(),
-                    out.as_mut_ptr().cast(),
-                    out.len(),
-                )
+        let room = dst.len();
+        if src.is_empty() || room == 0 {
+            return Fit::NOTHING;
+        }
+        let mut len = (self.probe.guess(src, room) as f64 * MARGIN) as usize + SLACK;
+        let mut tries = 0;
+        let (consumed, written) = loop {
+            tries += 1;
+            if len + len / 16 >= src.len() {
+                len = src.len();
+            }
+            let Some(size) = self.compress(&src[..len]) else {
+                return Fit::NOTHING;
             };
-            (n > 0).then_some(n)
-        });
-        if fit.written > 0 && dst[0] == 0 {
+            if size <= room {
+                if len == src.len() || size >= room - room / 200 || tries > TRIES {
+                    break (len, size);
+                }
+                len = (len as f64 * room as f64 / size as f64 * MARGIN) as usize + SLACK;
+                continue;
+            }
+            let stream = &mut self.stream[..size];
+            let Some(cut) = cut(stream, room, &mut self.literals, &mut self.distances) else {
+                return Fit::NOTHING;
+            };
+            // Codes for much more than what is left of the stream are not the best for it.
+            if tries <= TRIES
+                && size > room + room / 4
+                && len > cut.content + cut.content / 8 + SLACK
+            {
+                len = cut.content + cut.content / 32 + SLACK;
+                continue;
+            }
+            break (cut.content, cut.size);
+        };
+        if written * 8 >= room * 7 {
+            self.probe.learn(consumed);
+        }
+        dst[..written].copy_from_slice(&self.stream[..written]);
+        if dst[0] == 0 {
             dst[0] = PADDING;
         }
-        fit
+        Fit { consumed, written }
     }
 
     fn window(&self) -> usize {

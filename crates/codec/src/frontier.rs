@@ -27,6 +27,7 @@ use crate::{EncodeFit, EncoderSpec, Fit};
 
 /// The index has 2^16 heads.
 const HASH_LOG: u32 = 16;
+const HEADS: usize = 1 << HASH_LOG;
 
 /// Distances that can be coded, and positions that the ring remembers. Unit: bytes.
 const DISTANCE: usize = 1 << 16;
@@ -43,6 +44,13 @@ const MEDIUM: usize = 273;
 
 /// From such a length on everything before a match is settled, and forgotten but for the result.
 const LONG: usize = 2048;
+
+/// Positions are indexed so many at a time, ahead of the search. Matches are that much shorter-sighted, so that what
+/// lies ahead never takes the place of what is still in reach. Unit: bytes.
+const AHEAD: usize = 64;
+
+/// Cells are filled so many at a time.
+const STRIDE: usize = 4;
 
 /// How far before the end of a settled match the next one may start.
 const KEPT: usize = 512;
@@ -84,9 +92,9 @@ struct Seq {
 /// The encoder.
 pub(crate) struct Frontier {
     /// Latest position of each hash, as the index counts, plus one.
-    heads: Vec<u32>,
+    heads: Box<[u32; HEADS]>,
     /// Distance to the position before with the same hash, 0 for none.
-    ring: Vec<u16>,
+    ring: Box<[u16; DISTANCE]>,
     /// The position that the index counts as `bias`. What was indexed before lies so far back that nothing reaches it,
     /// which is as good as an empty table and much cheaper.
     origin: usize,
@@ -107,8 +115,8 @@ impl Frontier {
     /// An encoder that looks at up to `attempts` earlier positions for each event.
     pub(crate) fn new(spec: &EncoderSpec, attempts: usize) -> Self {
         Self {
-            heads: vec![0; 1 << HASH_LOG],
-            ring: vec![0; DISTANCE],
+            heads: zeros(),
+            ring: zeros(),
             origin: 0,
             bias: 0,
             next: 0,
@@ -148,6 +156,14 @@ impl EncodeFit for Frontier {
     }
 }
 
+/// A table on the heap.
+fn zeros<T: Copy + Default, const N: usize>() -> Box<[T; N]> {
+    match vec![T::default(); N].into_boxed_slice().try_into() {
+        Ok(table) => table,
+        Err(_) => unreachable!("the slice has N elements"),
+    }
+}
+
 /// The version for this machine: the same code, compiled for what it has.
 fn best_fit() -> fn(&mut Frontier, &[u8], usize, &mut [u8]) -> Fit {
     #[cfg(target_arch = "x86_64")]
@@ -174,14 +190,20 @@ unsafe fn fit_avx2(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u
     fit(encoder, input, at, dst)
 }
 
+/// Four bytes at `at`, which the caller has compared with the end of `data`.
 #[inline(always)]
 fn load4(data: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(data[at..at + 4].try_into().expect("four bytes"))
+    debug_assert!(at + 4 <= data.len());
+    // SAFETY: every caller names the comparison that keeps `at + 4` within `data`; any alignment will do.
+    unsafe { data.as_ptr().add(at).cast::<u32>().read_unaligned() }.to_le()
 }
 
+/// Eight bytes at `at`, which the caller has compared with the end of `data`.
 #[inline(always)]
 fn load8(data: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(data[at..at + 8].try_into().expect("eight bytes"))
+    debug_assert!(at + 8 <= data.len());
+    // SAFETY: as in `load4`.
+    unsafe { data.as_ptr().add(at).cast::<u64>().read_unaligned() }.to_le()
 }
 
 #[inline(always)]
@@ -235,40 +257,58 @@ fn match_cost(len: usize) -> u32 {
     }
 }
 
-/// Cells of one cluster, from `base` on. Positions are counted from the start of the cluster.
+/// Cells of one cluster: those of the positions `base..base + cells.len()`, as far as they are filled. Positions are
+/// counted from the start of the cluster.
+#[derive(Clone, Copy)]
 struct Paths<'a> {
-    cells: &'a mut Vec<Cell>,
+    cells: &'a [Cell],
     base: usize,
 }
 
 impl Paths<'_> {
-    #[inline(always)]
     fn at(&self, position: usize) -> Cell {
         self.cells[position - self.base]
     }
 
-    #[inline(always)]
-    fn end(&self) -> usize {
-        self.base + self.cells.len()
+    /// Literals right before a position.
+    fn run(&self, position: usize) -> u32 {
+        match self.at(position).link {
+            link if link & RUN != 0 => link & !RUN,
+            _ => 0,
+        }
     }
+}
 
-    /// The next position by one more literal.
-    #[inline(always)]
-    fn literal(last: Cell) -> Cell {
-        if last.link & RUN == 0 {
-            return Cell {
-                cost: last.cost + 1,
-                link: RUN | 1,
-            };
-        }
-        let n = (last.link & !RUN) + 1;
-        // A byte more whenever the length outgrows the token or an extension byte.
-        let extra = n >= 15 && (n - 15).is_multiple_of(255);
-        Cell {
-            cost: last.cost + 1 + u32::from(extra),
-            link: RUN | n,
-        }
+/// The next position by one more literal.
+#[inline(always)]
+fn literal(last: Cell) -> Cell {
+    // A match is followed by the first literal of a run.
+    let n = if last.link & RUN == 0 {
+        1
+    } else {
+        (last.link & !RUN) + 1
+    };
+    // A byte more whenever the length outgrows the token or an extension byte.
+    let extra = n >= 15 && (n - 15).is_multiple_of(255);
+    Cell {
+        cost: last.cost + 1 + u32::from(extra),
+        link: RUN | n,
     }
+}
+
+/// The cheaper of two ways.
+#[inline(always)]
+fn cheaper(a: Cell, b: Cell) -> Cell {
+    if b.cost < a.cost { b } else { a }
+}
+
+/// A match whose start everything behind it leads through.
+#[derive(Clone, Copy)]
+struct Settled {
+    start: usize,
+    /// Literals in front of it.
+    literals: u32,
+    distance: u32,
 }
 
 #[inline(always)]
@@ -282,9 +322,25 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
         encoder.clear(at);
     }
     encoder.next = encoder.next.max(at);
-    encoder.seqs.clear();
-    encoder.events.clear();
-    encoder.cells.clear();
+    let Frontier {
+        heads,
+        ring,
+        origin,
+        bias,
+        next,
+        cells: store,
+        events,
+        seqs,
+        tail,
+        attempts,
+        ..
+    } = encoder;
+    let (heads, ring, attempts): (&mut [u32; HEADS], &mut [u16; DISTANCE], usize) =
+        (heads, ring, *attempts);
+    let shift = bias.wrapping_sub(*origin);
+    let mut indexed = *next;
+    seqs.clear();
+    events.clear();
 
     let len = src.len();
     let match_end = len.saturating_sub(LAST_LITERALS);
@@ -292,79 +348,109 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
     // A cell that costs this leaves no room for the last token.
     let limit = room as u32;
     let mut settled = None;
-    let mut paths = Paths {
-        cells: &mut encoder.cells,
-        base: 0,
-    };
-    paths.cells.push(Cell { cost: 0, link: RUN });
-    // The frontier: all positions up to here have a cell.
+    let mut cells = grown(store, 1);
+    cells[0] = Cell { cost: 0, link: RUN };
+    let mut base = 0;
+    // The frontier: all positions from `base` up to here have a cell, this is the last one.
     let mut reach = 0;
+    let mut last = cells[0];
     'fill: while reach < len {
         let mut found = None;
         if reach >= 3 && reach - 3 < match_start_end && reach < match_end {
             let g = reach - 3;
-            // Index everything up to the gram.
-            let (mut next, shift) = (encoder.next, encoder.bias.wrapping_sub(encoder.origin));
-            while next <= at + g {
-                let slot = &mut encoder.heads[hash(load4(input, next))];
-                let count = next.wrapping_add(shift) as u32 + 1;
-                let delta = count - *slot;
-                let known = *slot != 0 && delta < DISTANCE as u32;
-                encoder.ring[next % DISTANCE] = if known { delta as u16 } else { 0 };
-                *slot = count;
-                next += 1;
+            if indexed <= at + g {
+                // In steps: the table's answers take long, and come side by side.
+                let to = (at + g + AHEAD).min(input.len() - 3);
+                // The last gram ends where the input does at the latest.
+                for position in indexed..to {
+                    let slot = &mut heads[hash(load4(input, position))];
+                    let count = position.wrapping_add(shift) as u32 + 1;
+                    let delta = count - *slot;
+                    let known = *slot != 0 && delta < DISTANCE as u32;
+                    ring[position % DISTANCE] = if known { delta as u16 } else { 0 };
+                    *slot = count;
+                }
+                indexed = to;
             }
-            encoder.next = next;
-            found = search(src, at, g, match_end, &encoder.ring, encoder.attempts);
+            found = search(src, at, g, match_end, ring, attempts);
         }
         let Some((back, ahead, distance)) = found else {
-            let cell = Paths::literal(paths.at(reach));
-            if cell.cost >= limit {
+            last = literal(last);
+            if last.cost >= limit {
                 break;
             }
-            paths.cells.push(cell);
             reach += 1;
+            if reach - base == cells.len() {
+                cells = grown(store, reach - base + 1);
+            }
+            cells[reach - base] = last;
             continue;
         };
         let g = reach - 3;
-        let (mut start, end) = (g - back, g + 4 + ahead);
-        encoder.events.push(Event {
+        let (start, end) = ((g - back).max(base), g + 4 + ahead);
+        events.push(Event {
             reach: end as u32,
             distance: distance as u32,
         });
-        if start < paths.base {
-            start = paths.base;
-        }
-        let first = paths.at(start).cost;
+        let first = cells[start - base].cost;
         if end - reach >= LONG && first + match_cost(end - start) < limit {
             // The match is so long that every way leads through its start: keep the way there and forget the rest.
-            trace(
-                &paths,
+            let paths = Paths { cells, base };
+            trace(paths, start, events, settled, tail, seqs);
+            settled = Some(Settled {
                 start,
-                &encoder.events,
-                settled,
-                &mut encoder.tail,
-                &mut encoder.seqs,
-            );
-            let literals = match paths.at(start).link {
-                link if link & RUN != 0 => link & !RUN,
-                _ => 0,
-            };
-            settled = Some((start, literals, distance as u32));
-            paths.base = end - KEPT;
-            paths.cells.clear();
-            for j in paths.base..=end {
-                paths.cells.push(Cell {
+                literals: paths.run(start),
+                distance: distance as u32,
+            });
+            base = end - KEPT;
+            cells = grown(store, KEPT + 1);
+            for (cell, j) in cells.iter_mut().zip(base..=end) {
+                *cell = Cell {
                     cost: first + match_cost(j - start),
                     link: SETTLED,
-                });
+                };
             }
             reach = end;
+            last = cells[KEPT];
             continue;
         }
-        let mut last = paths.at(reach);
-        for j in reach + 1..=end {
-            let literal = Paths::literal(last);
+        if end - base + STRIDE >= cells.len() {
+            cells = grown(store, end - base + 1 + STRIDE);
+        }
+        // Up to the first extension byte all ends cost the same, so that once the match is the cheaper way it stays it.
+        let until = end.min(start + SHORT);
+        if until > reach && start + SHORT < match_start_end {
+            let cell = Cell {
+                cost: first + 3,
+                link: start as u32,
+            };
+            while reach < until {
+                let next = literal(last);
+                if next.cost >= cell.cost {
+                    break;
+                }
+                if next.cost >= limit {
+                    break 'fill;
+                }
+                reach += 1;
+                last = next;
+                cells[reach - base] = next;
+            }
+            if reach < until {
+                if cell.cost >= limit {
+                    break 'fill;
+                }
+                // In strides, beyond the end: cheaper than to know how many.
+                let fill = &mut cells[reach + 1 - base..until + STRIDE - base];
+                for stride in fill.chunks_exact_mut(STRIDE) {
+                    stride.fill(cell);
+                }
+                reach = until;
+                last = cell;
+            }
+        }
+        while reach < end {
+            let j = reach + 1;
             let length = j - start;
             // The earliest start for each number of extension bytes.
             let mut cell = Cell {
@@ -372,56 +458,84 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
                 link: start as u32,
             };
             if length > SHORT {
-                let cost = paths.at(j - SHORT).cost + 3;
-                if cost < cell.cost {
-                    cell = Cell {
-                        cost,
-                        link: (j - SHORT) as u32,
-                    };
-                }
+                let from = j - SHORT;
+                cell = cheaper(
+                    cell,
+                    Cell {
+                        cost: cells[from - base].cost + 3,
+                        link: from as u32,
+                    },
+                );
                 if length > MEDIUM {
-                    let cost = paths.at(j - MEDIUM).cost + 4;
-                    if cost < cell.cost {
-                        cell = Cell {
-                            cost,
-                            link: (j - MEDIUM) as u32,
-                        };
-                    }
+                    let from = j - MEDIUM;
+                    cell = cheaper(
+                        cell,
+                        Cell {
+                            cost: cells[from - base].cost + 4,
+                            link: from as u32,
+                        },
+                    );
                 }
             }
-            if literal.cost < cell.cost || cell.link as usize >= match_start_end {
-                cell = literal;
+            if cell.link as usize >= match_start_end {
+                cell = literal(last);
             }
-            if cell.cost >= limit {
+            last = cheaper(cell, literal(last));
+            if last.cost >= limit {
                 break 'fill;
             }
-            paths.cells.push(cell);
             reach = j;
-            last = cell;
+            cells[j - base] = last;
         }
     }
+    let paths = Paths {
+        cells: &cells[..=reach - base],
+        base,
+    };
 
-    // The end: a few positions back there may be one that gets further with its last literals.
+    *next = indexed;
+
+    let Some((position, end)) = end_of_block(paths, settled, len, limit) else {
+        return Fit::NOTHING;
+    };
+    trace(paths, position, events, settled, tail, seqs);
+    let written = emit(seqs, &src[..end], dst);
+    Fit {
+        consumed: end,
+        written,
+    }
+}
+
+/// The cells, at least so many.
+fn grown(store: &mut Vec<Cell>, len: usize) -> &mut [Cell] {
+    if store.len() < len {
+        store.resize(len + len / 2 + 4096, Cell::default());
+    }
+    store
+}
+
+/// Finds the position from which the last literals get furthest: usually the last one, but there may be too few
+/// literals behind its last match. Returns the position and the end of the block.
+fn end_of_block(
+    paths: Paths<'_>,
+    settled: Option<Settled>,
+    len: usize,
+    limit: u32,
+) -> Option<(usize, usize)> {
     let mut best: Option<(usize, usize, u32)> = None;
-    let mut position = paths.end();
-    while position > paths.base {
-        position -= 1;
-        if best.is_some() && position + 64 < paths.end() {
+    for (back, &cell) in paths.cells.iter().enumerate().rev() {
+        if best.is_some() && back + 64 < paths.cells.len() {
             break;
         }
-        let cell = paths.at(position);
-        let run = if cell.link & RUN == 0 {
-            0
-        } else {
-            (cell.link & !RUN) as usize
-        };
+        let position = paths.base + back;
+        let run = paths.run(position) as usize;
         let matched_at = position - run;
         let needed = if matched_at == 0 {
             0
         } else {
-            let start = match paths.at(matched_at).link {
-                SETTLED => settled.map_or(0, |(start, ..)| start),
-                start => start as usize,
+            let start = match (paths.at(matched_at).link, settled) {
+                (SETTLED, Some(settled)) => settled.start,
+                (start, _) => start as usize,
             };
             LAST_LITERALS
                 .max(LAST_MATCH.saturating_sub(matched_at - start))
@@ -430,41 +544,21 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
         let mut more = 0;
         let mut state = cell;
         while position + more < len {
-            let next = Paths::literal(state);
+            let next = literal(state);
             if next.cost >= limit {
                 break;
             }
             state = next;
             more += 1;
         }
-        if more >= needed {
-            let (end, cost) = (position + more, state.cost);
-            if best.is_none_or(|(_, best_end, best_cost)| {
-                end > best_end || (end == best_end && cost < best_cost)
-            }) {
-                best = Some((position, end, cost));
-            }
+        let end = position + more;
+        let better =
+            best.is_none_or(|(_, far, cost)| end > far || (end == far && state.cost < cost));
+        if more >= needed && end > 0 && better {
+            best = Some((position, end, state.cost));
         }
     }
-    let Some((position, end, _)) = best else {
-        return Fit::NOTHING;
-    };
-    if end == 0 {
-        return Fit::NOTHING;
-    }
-    trace(
-        &paths,
-        position,
-        &encoder.events,
-        settled,
-        &mut encoder.tail,
-        &mut encoder.seqs,
-    );
-    let written = emit(&encoder.seqs, &src[..end], dst);
-    Fit {
-        consumed: end,
-        written,
-    }
+    best.map(|(position, end, _)| (position, end))
 }
 
 /// Finds the match over the gram at `g` that starts earliest, and of these the one that ends last. Returns bytes before
@@ -475,7 +569,7 @@ fn search(
     at: usize,
     g: usize,
     match_end: usize,
-    ring: &[u16],
+    ring: &[u16; DISTANCE],
     attempts: usize,
 ) -> Option<(usize, usize, usize)> {
     let gram = load4(src, g);
@@ -486,7 +580,7 @@ fn search(
         let c = g - distance;
         let delta = usize::from(ring[(at + c) % DISTANCE]);
         distance += delta;
-        if delta == 0 || distance > g || distance >= DISTANCE {
+        if delta == 0 || distance > g || distance > DISTANCE - AHEAD {
             break;
         }
         let c = g - distance;
@@ -520,17 +614,17 @@ fn search(
 }
 
 /// Collects the sequences on the way to `position`; those behind `base` are already in `seqs`.
-#[inline(always)]
+#[inline(never)]
 fn trace(
-    paths: &Paths<'_>,
+    paths: Paths<'_>,
     mut position: usize,
     events: &[Event],
-    settled: Option<(usize, u32, u32)>,
+    settled: Option<Settled>,
     tail: &mut Vec<Seq>,
     seqs: &mut Vec<Seq>,
 ) {
     tail.clear();
-    let mut events = events;
+    let mut event = events.len();
     loop {
         let cell = paths.at(position);
         if cell.link & RUN != 0 {
@@ -542,7 +636,13 @@ fn trace(
             continue;
         }
         if cell.link == SETTLED {
-            if let Some((start, literals, distance)) = settled {
+            // present: only a settled match leaves such a link
+            if let Some(Settled {
+                start,
+                literals,
+                distance,
+            }) = settled
+            {
                 tail.push(Seq {
                     literals,
                     matched: (position - start) as u32,
@@ -552,25 +652,23 @@ fn trace(
             break;
         }
         let start = cell.link as usize;
-        let literals = match paths.at(start).link {
-            link if link & RUN != 0 => link & !RUN,
-            _ => 0,
-        };
+        let literals = paths.run(start);
         // The first event that reaches the position.
-        let event = events.partition_point(|event| (event.reach as usize) < position);
+        while event > 0 && events[event - 1].reach as usize >= position {
+            event -= 1;
+        }
         tail.push(Seq {
             literals,
             matched: (position - start) as u32,
             distance: events[event].distance,
         });
-        events = &events[..=event];
         position = start;
     }
     seqs.extend(tail.drain(..).rev());
 }
 
 /// Writes a block that decodes to `src`. Returns its size.
-#[inline(always)]
+#[inline(never)]
 fn emit(seqs: &[Seq], src: &[u8], dst: &mut [u8]) -> usize {
     let (mut read, mut write) = (0, 0);
     for seq in seqs {

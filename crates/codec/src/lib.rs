@@ -23,6 +23,7 @@ mod frontier;
 mod inplace;
 mod lz4;
 mod lzma;
+mod probe;
 mod search;
 mod spec;
 mod zstd;

@@ -58,18 +58,49 @@ impl State {
     }
 }
 
+/// Fills outputs, greedily.
+pub(crate) struct Filler(State);
+
+impl Filler {
+    pub(crate) fn new() -> Self {
+        // SAFETY: no preconditions.
+        let bytes = unsafe { LZ4_sizeofState() };
+        Self(State::new(bytes))
+    }
+
+    /// Compresses as much of `src` as fits into `dst`. `src` is at most [`WINDOW_MAX`](crate::WINDOW_MAX) long.
+    pub(crate) fn fill(&mut self, src: &[u8], dst: &mut [u8]) -> Fit {
+        if src.is_empty() || dst.is_empty() {
+            return Fit::NOTHING;
+        }
+        let mut consumed = src.len() as c_int; // fits: at most WINDOW_MAX
+        let room = dst.len().min(c_int::MAX as usize) as c_int;
+        // SAFETY: the state has LZ4_sizeofState() bytes, 8-aligned, by `new`; the function initialises it. `src` and
+        // `dst` are slices of the lengths passed.
+        let written = unsafe {
+            LZ4_compress_destSize_extState(
+                self.0.as_mut_ptr(),
+                src.as_ptr().cast(),
+                dst.as_mut_ptr().cast(),
+                &mut consumed,
+                room,
+                1,
+            )
+        };
+        done(consumed, written)
+    }
+}
+
 /// The greedy encoder.
 pub(crate) struct Fast {
-    state: State,
+    filler: Filler,
     window: usize,
 }
 
 impl Fast {
     pub(crate) fn new(spec: &EncoderSpec) -> Self {
-        // SAFETY: no preconditions.
-        let bytes = unsafe { LZ4_sizeofState() };
         Self {
-            state: State::new(bytes),
+            filler: Filler::new(),
             window: spec.window,
         }
     }
@@ -79,25 +110,7 @@ impl EncodeFit for Fast {
     fn reset(&mut self) {}
 
     fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
-        let src = piece(input, at, self.window);
-        if src.is_empty() || dst.is_empty() {
-            return Fit::NOTHING;
-        }
-        let mut consumed = src.len() as c_int; // fits: at most WINDOW_MAX
-        let room = dst.len().min(c_int::MAX as usize) as c_int;
-        // SAFETY: `state` has LZ4_sizeofState() bytes, 8-aligned, by Fast::new; the function initialises it. `src` and
-        // `dst` are slices of the lengths passed.
-        let written = unsafe {
-            LZ4_compress_destSize_extState(
-                self.state.as_mut_ptr(),
-                src.as_ptr().cast(),
-                dst.as_mut_ptr().cast(),
-                &mut consumed,
-                room,
-                1,
-            )
-        };
-        done(consumed, written)
+        self.filler.fill(piece(input, at, self.window), dst)
     }
 
     fn window(&self) -> usize {

@@ -1,20 +1,18 @@
 //! Fixed output from an encoder that only knows fixed input: look for the longest input whose output still fits.
 //!
-//! The first try follows the ratio of the previous output. After that two tries make a line, which says where the
+//! The first try is what a [`Probe`] guesses. After that two tries make a line, which says where the
 //! next one should be (a secant step); sizes are only roughly monotone, so now and then the bracket is halved instead.
 //! The search ends when the output is at least 99.5 % full or the bracket is closed.
 
 use crate::Fit;
-
-/// Input bytes per output byte before anything is known.
-const FIRST_RATIO: f64 = 2.5;
+use crate::probe::Probe;
 
 /// After so many tries every second one halves the bracket, so that the search ends whatever the sizes do.
 const PATIENCE: u32 = 5;
 
 /// The state of a search: what it learnt from previous outputs, and two buffers.
 pub(crate) struct Search {
-    ratio: f64,
+    probe: Probe,
     best: Vec<u8>,
     trial: Vec<u8>,
 }
@@ -27,28 +25,28 @@ struct Try {
 }
 
 impl Search {
-    pub(crate) fn new(cluster: usize) -> Self {
+    /// For outputs of up to `cluster` bytes. `worth` is for the [`Probe`].
+    pub(crate) fn new(cluster: usize, worth: f64) -> Self {
         let room = roomy(cluster);
         Self {
-            ratio: FIRST_RATIO,
+            probe: Probe::new(worth),
             best: vec![0; room],
             trial: vec![0; room],
         }
     }
 
     pub(crate) fn reset(&mut self) {
-        self.ratio = FIRST_RATIO;
+        self.probe.reset();
     }
 
-    /// Finds how much of at most `max` input bytes fits into `dst`. `attempt` compresses so many input bytes into a
-    /// buffer and returns the output's size, or `None` if it does not fit there.
+    /// Finds how much of `src` fits into `dst`. `attempt` compresses so many bytes of it into a buffer and returns the output's size, or `None` if it does not fit there.
     pub(crate) fn run(
         &mut self,
-        max: usize,
+        src: &[u8],
         dst: &mut [u8],
         mut attempt: impl FnMut(usize, &mut [u8]) -> Option<usize>,
     ) -> Fit {
-        let room = dst.len();
+        let (room, max) = (dst.len(), src.len());
         if max == 0 || room == 0 {
             return Fit::NOTHING;
         }
@@ -63,7 +61,7 @@ impl Search {
 
         let mut low = Try { len: 0, size: 0 };
         let mut high: Option<(usize, Option<usize>)> = None;
-        let mut guess = reach(goal as f64 * self.ratio, max);
+        let mut guess = reach(self.probe.guess(src, goal) as f64, max);
         if max - guess < guess / 8 {
             guess = max;
         }
@@ -114,7 +112,7 @@ impl Search {
             return Fit::NOTHING;
         }
         if low.size * 8 >= room * 7 {
-            self.ratio = low.len as f64 / low.size as f64;
+            self.probe.learn(low.len);
         }
         dst[..low.size].copy_from_slice(&self.best[..low.size]);
         Fit {
@@ -143,7 +141,7 @@ mod tests {
     fn tries(max: usize, room: usize, size: impl Fn(usize) -> usize) -> (Fit, u32) {
         let mut count = 0;
         let mut dst = vec![0; room];
-        let fit = Search::new(room).run(max, &mut dst, |len, out| {
+        let fit = Search::new(room, 1.5).run(&vec![0; max], &mut dst, |len, out| {
             count += 1;
             Some(size(len)).filter(|&n| n <= out.len())
         });

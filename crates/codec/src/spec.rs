@@ -233,10 +233,10 @@ impl EncoderSpec {
             Method::Lz4 => Box::new(lz4::Fast::new(self)),
             Method::Lz4hc => match self.level {
                 ..=8 => Box::new(lz4::High::new(self)),
-                9 => Box::new(frontier::Frontier::new(self, 32)),
-                10 => Box::new(frontier::Frontier::new(self, 64)),
-                11 => Box::new(frontier::Frontier::new(self, 128)),
-                _ => Box::new(frontier::Frontier::new(self, 512)),
+                9 => Box::new(frontier::Frontier::new(self, 12)),
+                10 => Box::new(frontier::Frontier::new(self, 32)),
+                11 => Box::new(frontier::Frontier::new(self, 64)),
+                _ => Box::new(frontier::Frontier::new(self, 128)),
             },
             Method::Deflate => Box::new(deflate::Deflate::new(self).ok_or_else(memory)?),
             Method::Lzma if lzma::rust_is_faster(self.level) => {

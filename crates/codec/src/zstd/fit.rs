@@ -83,7 +83,7 @@ impl Zstd {
         Some(Self {
             finder,
             plain: Compressor::new(spec.level, window_log)?,
-            search: Search::new(SHORT),
+            search: Search::new(SHORT, 1.5),
             found: Vec::new(),
             parse: Parse::default(),
             coder: Coder::new(),
@@ -496,7 +496,7 @@ impl EncodeFit for Zstd {
             let plain = &mut self.plain;
             return self
                 .search
-                .run(src.len(), dst, |len, out| plain.compress(&src[..len], out));
+                .run(src, dst, |len, out| plain.compress(&src[..len], out));
         }
         // A little more than should fit.
         let mut len = (room as f64 * self.ratio * MARGIN) as usize + 256;
@@ -511,7 +511,7 @@ impl EncodeFit for Zstd {
                 let plain = &mut self.plain;
                 return self
                     .search
-                    .run(src.len(), dst, |len, out| plain.compress(&src[..len], out));
+                    .run(src, dst, |len, out| plain.compress(&src[..len], out));
             }
             match self.frame(part, room, more) {
                 Outcome::Done(fit) => {
