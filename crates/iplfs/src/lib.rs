@@ -24,6 +24,7 @@
 
 pub mod areas;
 mod attr;
+pub mod backend;
 mod check;
 mod commit;
 pub mod crash;

@@ -1,0 +1,103 @@
+//! One sparse file, or one thin block device, as the whole address space.
+//!
+//! A file must be able to reach 7 · 2^area_bits blocks: with 29 bits that is 14 TiB, which even ext4 can. A block device must be as large as
+//! that in addresses, so it is a thin one; its discards are hole punches, which Linux passes on as such.
+
+use super::{BS, data_runs, lock, punch, read_sparse};
+use crate::areas::Addr;
+use crate::device::BlockDevice;
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+/// A file or block device that holds a volume.
+pub struct FileDevice {
+    file: File,
+    /// Blocks of a block device; a file grows.
+    size: Option<u64>,
+}
+
+impl FileDevice {
+    /// Makes an empty file that does not exist yet.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path)?;
+        lock(&file, false)?;
+        Ok(Self { file, size: None })
+    }
+
+    /// Opens a file or block device. `ResourceBusy` if it is open as a volume or mounted.
+    pub fn open(path: &Path, read_only: bool) -> io::Result<Self> {
+        let is_device = std::fs::metadata(path)?.file_type().is_block_device();
+        let mut options = OpenOptions::new();
+        options.read(true).write(!read_only);
+        if is_device && !read_only {
+            // On a block device this asks for it exclusively, which fails while it is mounted.
+            options.custom_flags(OFlags::EXCL.bits() as i32);
+        }
+        let mut file = options.open(path)?;
+        lock(&file, read_only)?;
+        let size = if is_device {
+            Some(file.seek(SeekFrom::End(0))? / BS)
+        } else {
+            None
+        };
+        Ok(Self { file, size })
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn read(&self, addr: Addr, buf: &mut [u8]) -> io::Result<()> {
+        read_sparse(&self.file, addr.0, buf)
+    }
+
+    fn write(&self, addr: Addr, data: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(data, addr.0 * BS)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn discard(&self, blocks: Range<u64>) -> io::Result<()> {
+        punch(&self.file, blocks)
+    }
+
+    fn allocated(&self, blocks: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        match self.size {
+            None => data_runs(&self.file, blocks),
+            Some(size) => Ok(std::iter::once(blocks.start..blocks.end.min(size))
+                .filter(|r| r.start < r.end)
+                .collect()),
+        }
+    }
+
+    fn knows_allocated(&self) -> bool {
+        self.size.is_none()
+    }
+
+    fn preallocate(&self, blocks: Range<u64>) -> io::Result<()> {
+        if self.size.is_some() {
+            return Ok(());
+        }
+        let len = (blocks.end - blocks.start) * BS;
+        match fallocate(&self.file, FallocateFlags::empty(), blocks.start * BS, len) {
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn free_blocks(&self) -> io::Result<Option<u64>> {
+        if self.size.is_some() {
+            return Ok(None);
+        }
+        let host = fstatvfs(&self.file)?;
+        Ok(Some(host.f_bavail.saturating_mul(host.f_frsize) / BS))
+    }
+}

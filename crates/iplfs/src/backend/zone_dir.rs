@@ -1,0 +1,348 @@
+//! A directory with one sparse file per zone.
+//!
+//! ```text
+//!  DIR/volume            what this is, the size of a zone, and the lock
+//!  DIR/zones/0000000000  … one file per zone that holds anything, named by its number in hexadecimal
+//! ```
+//!
+//! Zone files because no common host filesystem has files of 8 EiB (ext4 ends at 16 TiB), and because a dead zone is one `unlink` where a
+//! large file would need a hole punched for every block. The directory plays the part of the root of an interval map, the
+//! extent tree of each file that of its map node.
+
+use super::{BS, data_runs, lock, punch, read_sparse};
+use crate::areas::{Addr, BLOCK_SIZE};
+use crate::device::BlockDevice;
+use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const MAGIC: &str = "tuff volume in zone files, version 1";
+/// Zone files kept open.
+const OPEN_MAX: usize = 128;
+
+/// A volume's device in a directory.
+pub struct ZoneDir {
+    zones_path: PathBuf,
+    /// Held open for its lock.
+    _volume: File,
+    zones_dir: File,
+    zone_blocks: u64,
+    read_only: bool,
+    can_punch: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Zones that have a file.
+    zones: BTreeSet<u64>,
+    open: BTreeMap<u64, Arc<File>>,
+    /// Files changed since the last flush.
+    dirty: BTreeMap<u64, Arc<File>>,
+    /// The directory of zones changed since the last flush.
+    names_dirty: bool,
+}
+
+impl ZoneDir {
+    /// Makes an empty device in a directory that does not exist or is empty. `zone_blocks` is a power of two.
+    pub fn create(path: &Path, zone_blocks: u64) -> io::Result<Self> {
+        if !zone_blocks.is_power_of_two() || !(16..=1 << 24).contains(&zone_blocks) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("zones of {zone_blocks} blocks"),
+            ));
+        }
+        fs::create_dir_all(path)?;
+        if fs::read_dir(path)?.next().is_some() {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "the directory is not empty",
+            ));
+        }
+        fs::create_dir(path.join("zones"))?;
+        fs::write(
+            path.join("volume"),
+            format!("{MAGIC}\nzone_blocks {zone_blocks}\n"),
+        )?;
+        File::open(path.join("volume"))?.sync_all()?;
+        File::open(path)?.sync_all()?;
+        Self::open(path, false)
+    }
+
+    /// Opens a device that `create` made. `ResourceBusy` if it is open.
+    pub fn open(path: &Path, read_only: bool) -> io::Result<Self> {
+        let volume = File::open(path.join("volume"))?;
+        lock(&volume, read_only)?;
+        let text = fs::read_to_string(path.join("volume"))?;
+        let mut lines = text.lines();
+        let bad = |what: &str| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{}: {what}", path.display()),
+            )
+        };
+        if lines.next() != Some(MAGIC) {
+            return Err(bad("is no volume in zone files"));
+        }
+        let zone_blocks = lines
+            .next()
+            .and_then(|line| line.strip_prefix("zone_blocks "))
+            .and_then(|n| n.parse::<u64>().ok())
+            .filter(|n| n.is_power_of_two() && (16..=1 << 24).contains(n))
+            .ok_or_else(|| bad("does not say how large its zones are"))?;
+        let zones_path = path.join("zones");
+        let mut zones = BTreeSet::new();
+        for entry in fs::read_dir(&zones_path)? {
+            let name = entry?.file_name();
+            let zone = name
+                .to_str()
+                .and_then(|name| u64::from_str_radix(name, 16).ok());
+            zones.insert(zone.ok_or_else(|| bad("holds a file that is no zone"))?);
+        }
+        let zones_dir = File::open(&zones_path)?;
+        let can_punch = read_only || probe_punch(path)?;
+        Ok(Self {
+            zones_path,
+            _volume: volume,
+            zones_dir,
+            zone_blocks,
+            read_only,
+            can_punch,
+            state: Mutex::new(State {
+                zones,
+                ..State::default()
+            }),
+        })
+    }
+
+    fn lock_state(&self) -> MutexGuard<'_, State> {
+        // Every change below is a single insertion or removal: a panic elsewhere leaves nothing half-done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn file_path(&self, zone: u64) -> PathBuf {
+        self.zones_path.join(format!("{zone:010x}"))
+    }
+
+    /// The file of a zone; `None` if there is none and none is to be made.
+    fn file(&self, zone: u64, make: bool) -> io::Result<Option<Arc<File>>> {
+        let mut state = self.lock_state();
+        let file = match state.open.get(&zone) {
+            Some(file) => file.clone(),
+            None => {
+                let exists = state.zones.contains(&zone);
+                if !exists && !make {
+                    return Ok(None);
+                }
+                let mut options = OpenOptions::new();
+                options.read(true).write(!self.read_only);
+                // `create` is not `create_new`: a file may be left by a crash before its name was in our list.
+                let file = Arc::new(
+                    options
+                        .create(make && !exists)
+                        .truncate(false)
+                        .open(self.file_path(zone))?,
+                );
+                if !exists {
+                    state.zones.insert(zone);
+                    state.names_dirty = true;
+                }
+                if state.open.len() >= OPEN_MAX {
+                    state.open.pop_first();
+                }
+                state.open.insert(zone, file.clone());
+                file
+            }
+        };
+        if make {
+            state.dirty.insert(zone, file.clone());
+        }
+        Ok(Some(file))
+    }
+
+    /// Cuts a range of addresses at zone boundaries: zone and blocks inside it.
+    fn pieces(&self, blocks: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> + use<> {
+        let size = self.zone_blocks;
+        let mut at = blocks.start;
+        std::iter::from_fn(move || {
+            if at >= blocks.end {
+                return None;
+            }
+            let zone = at / size;
+            let end = blocks.end.min((zone + 1) * size);
+            let piece = (zone, at % size..end - zone * size);
+            at = end;
+            Some(piece)
+        })
+    }
+
+    fn remove(&self, zone: u64) -> io::Result<()> {
+        let mut state = self.lock_state();
+        state.open.remove(&zone);
+        state.dirty.remove(&zone);
+        if state.zones.contains(&zone) {
+            fs::remove_file(self.file_path(zone))?;
+            state.zones.remove(&zone);
+            state.names_dirty = true;
+        }
+        Ok(())
+    }
+}
+
+/// Tries on a scratch file whether the host can punch holes.
+fn probe_punch(dir: &Path) -> io::Result<bool> {
+    let path = dir.join("probe");
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&path)?;
+    file.write_all_at(&[1; BLOCK_SIZE], 0)?;
+    let can = match punch(&file, 0..1) {
+        Ok(()) => true,
+        Err(e) if matches!(e.raw_os_error(), Some(95 | 38)) => false,
+        Err(e) => return Err(e),
+    };
+    fs::remove_file(path)?;
+    Ok(can)
+}
+
+impl BlockDevice for ZoneDir {
+    fn read(&self, addr: Addr, buf: &mut [u8]) -> io::Result<()> {
+        let mut rest = buf;
+        for (zone, piece) in self.pieces(addr.0..addr.0 + (rest.len() / BLOCK_SIZE) as u64) {
+            let (now, later) = rest.split_at_mut((piece.end - piece.start) as usize * BLOCK_SIZE);
+            match self.file(zone, false)? {
+                Some(file) => read_sparse(&file, piece.start, now)?,
+                None => now.fill(0),
+            }
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn write(&self, addr: Addr, data: &[u8]) -> io::Result<()> {
+        let mut rest = data;
+        for (zone, piece) in self.pieces(addr.0..addr.0 + (rest.len() / BLOCK_SIZE) as u64) {
+            let (now, later) = rest.split_at((piece.end - piece.start) as usize * BLOCK_SIZE);
+            if let Some(file) = self.file(zone, true)? {
+                file.write_all_at(now, piece.start * BS)?;
+            }
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let (dirty, names) = {
+            let mut state = self.lock_state();
+            (
+                std::mem::take(&mut state.dirty),
+                std::mem::take(&mut state.names_dirty),
+            )
+        };
+        // The names first: data in a file that a crash forgets is lost.
+        let result = if names {
+            self.zones_dir.sync_all()
+        } else {
+            Ok(())
+        };
+        let result = result.and_then(|()| dirty.values().try_for_each(|file| file.sync_data()));
+        if result.is_err() {
+            let mut state = self.lock_state();
+            state.names_dirty |= names;
+            for (zone, file) in dirty {
+                state.dirty.entry(zone).or_insert(file);
+            }
+        }
+        result
+    }
+
+    fn discard(&self, blocks: Range<u64>) -> io::Result<()> {
+        for (zone, piece) in self.pieces(blocks) {
+            if piece == (0..self.zone_blocks) {
+                self.remove(zone)?;
+            } else if let Some(file) = self.file(zone, false)? {
+                punch(&file, piece)?;
+                self.lock_state().dirty.insert(zone, file);
+            }
+        }
+        Ok(())
+    }
+
+    fn allocated(&self, blocks: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        if blocks.start >= blocks.end {
+            return Ok(Vec::new());
+        }
+        let zones: Vec<u64> = {
+            let state = self.lock_state();
+            state
+                .zones
+                .range(blocks.start / self.zone_blocks..=(blocks.end - 1) / self.zone_blocks)
+                .copied()
+                .collect()
+        };
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for zone in zones {
+            let base = zone * self.zone_blocks;
+            let Some(file) = self.file(zone, false)? else {
+                continue;
+            };
+            let inside =
+                blocks.start.max(base) - base..blocks.end.min(base + self.zone_blocks) - base;
+            for run in data_runs(&file, inside)? {
+                match runs.last_mut() {
+                    Some(last) if last.end == base + run.start => last.end = base + run.end,
+                    _ => runs.push(base + run.start..base + run.end),
+                }
+            }
+        }
+        Ok(runs)
+    }
+
+    fn knows_allocated(&self) -> bool {
+        true
+    }
+
+    fn granule(&self) -> u64 {
+        // Without holes only a whole file comes back.
+        if self.can_punch { 1 } else { self.zone_blocks }
+    }
+
+    fn zone_blocks(&self) -> Option<u64> {
+        Some(self.zone_blocks)
+    }
+
+    fn release_zone(&self, zone: u64) -> io::Result<()> {
+        self.remove(zone)
+    }
+
+    fn zones(&self, zones: Range<u64>) -> io::Result<Vec<u64>> {
+        Ok(self.lock_state().zones.range(zones).copied().collect())
+    }
+
+    fn preallocate(&self, blocks: Range<u64>) -> io::Result<()> {
+        for (zone, piece) in self.pieces(blocks) {
+            if let Some(file) = self.file(zone, true)? {
+                let (start, len) = (piece.start * BS, (piece.end - piece.start) * BS);
+                match fallocate(&*file, FallocateFlags::empty(), start, len) {
+                    // A host that cannot reserve is no reason to refuse; the reserve of the volume covers the packs.
+                    Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
+                    Err(e) => return Err(e.into()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn free_blocks(&self) -> io::Result<Option<u64>> {
+        let host = fstatvfs(&self.zones_dir)?;
+        Ok(Some(host.f_bavail.saturating_mul(host.f_frsize) / BS))
+    }
+}

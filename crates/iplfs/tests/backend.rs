@@ -1,0 +1,216 @@
+//! Volumes on the host: in zone files and in one file. What the host gives up must follow what is live.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tuff_iplfs::backend::{FileDevice, ZoneDir};
+use tuff_iplfs::crash::Rng;
+use tuff_iplfs::{
+    BlockDevice, Caller, CheckOptions, FormatOptions, Geometry, MountOptions, Nid, Time, Volume,
+    check, mode,
+};
+
+const CALLER: Caller = Caller {
+    now: Time { sec: 1, nsec: 0 },
+    uid: 0,
+    gid: 0,
+};
+
+fn scratch(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&path);
+    let _ = std::fs::remove_file(&path);
+    path
+}
+
+fn format(dev: Arc<dyn BlockDevice>) {
+    let geometry = Geometry {
+        area_bits: 29,
+        section_bits: 18,
+        zone_bits: 10,
+        pack_blocks: 64,
+    };
+    Volume::format(
+        dev,
+        &FormatOptions {
+            geometry,
+            ..FormatOptions::new([1; 16], [2; 16], 1 << 20)
+        },
+    )
+    .unwrap();
+}
+
+/// Bytes that the host says a tree of files takes.
+fn host_bytes(path: &Path) -> u64 {
+    let meta = std::fs::symlink_metadata(path).unwrap();
+    let below = if meta.is_dir() {
+        std::fs::read_dir(path)
+            .unwrap()
+            .map(|entry| host_bytes(&entry.unwrap().path()))
+            .sum()
+    } else {
+        0
+    };
+    below + meta.blocks() * 512
+}
+
+/// Writes, overwrites and deletes files with remounts between; returns what must be there.
+fn churn(open: impl Fn() -> Arc<dyn BlockDevice>) -> BTreeMap<String, Vec<u8>> {
+    let mut want: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    let mut rng = Rng::new(9);
+    for round in 0..4u8 {
+        let options = MountOptions {
+            window_blocks: 1 << 14,
+            ..MountOptions::default()
+        };
+        let mut v = Volume::mount(open(), options).unwrap();
+        for (name, bytes) in &want {
+            let ino = v.lookup(Nid::ROOT, name.as_bytes()).unwrap();
+            assert!(
+                v.read(ino, 0, bytes.len() + 1).unwrap() == *bytes,
+                "{name} in round {round}"
+            );
+        }
+        for step in 0..60 {
+            let name = format!("file {}", rng.below(12));
+            if rng.below(4) == 0 && want.remove(&name).is_some() {
+                v.unlink(Nid::ROOT, name.as_bytes(), &CALLER).unwrap();
+                continue;
+            }
+            let ino = match v.lookup(Nid::ROOT, name.as_bytes()) {
+                Ok(ino) => ino,
+                Err(_) => {
+                    v.create(Nid::ROOT, name.as_bytes(), mode::FILE, 0, &CALLER)
+                        .unwrap()
+                        .ino
+                }
+            };
+            let (offset, len) = (rng.below(400_000), 1 + rng.below(300_000));
+            let data = vec![round * 60 + step + 1; len];
+            v.write(ino, offset as u64, &data, CALLER.now).unwrap();
+            let bytes = want.entry(name).or_default();
+            bytes.resize(bytes.len().max(offset + len), 0);
+            bytes[offset..offset + len].copy_from_slice(&data);
+            if step % 20 == 0 {
+                v.fsync(ino).unwrap();
+            }
+        }
+        if round % 2 == 0 {
+            v.unmount().unwrap();
+        } else {
+            v.sync().unwrap();
+        }
+    }
+    want
+}
+
+fn live_and_sound(dev: &Arc<dyn BlockDevice>) -> u64 {
+    let mut v = Volume::mount(dev.clone(), MountOptions::default()).unwrap();
+    v.drain().unwrap();
+    let live = v.space().live;
+    v.unmount().unwrap();
+    let report = check(
+        dev,
+        CheckOptions {
+            data: true,
+            fallback: false,
+        },
+    )
+    .unwrap();
+    assert_eq!(report.findings, []);
+    assert!(report.leaked.is_empty(), "{:x?}", report.leaked);
+    live * 4096
+}
+
+#[test]
+fn zone_files_take_what_is_live_and_little_more() {
+    let path = scratch("zone-files");
+    format(Arc::new(ZoneDir::create(&path, 1024).unwrap()));
+    churn(|| Arc::new(ZoneDir::open(&path, false).unwrap()));
+    let dev: Arc<dyn BlockDevice> = Arc::new(ZoneDir::open(&path, false).unwrap());
+    let live = live_and_sound(&dev);
+    let taken = host_bytes(&path);
+    assert!(
+        taken <= live + live / 50 + (1 << 20),
+        "{taken} bytes taken, {live} live"
+    );
+    // Heads have passed many zones; files are left only for those that still hold something.
+    let zones = std::fs::read_dir(path.join("zones")).unwrap().count() as u64;
+    assert!(zones <= 8 + live / (4 << 20) * 2 + 8, "{zones} zone files");
+}
+
+#[test]
+fn one_sparse_file_takes_what_is_live_and_little_more() {
+    let path = scratch("one-file");
+    format(Arc::new(FileDevice::create(&path).unwrap()));
+    churn(|| Arc::new(FileDevice::open(&path, false).unwrap()));
+    let dev: Arc<dyn BlockDevice> = Arc::new(FileDevice::open(&path, false).unwrap());
+    let live = live_and_sound(&dev);
+    let taken = host_bytes(&path);
+    assert!(
+        taken <= live + live / 50 + (1 << 20),
+        "{taken} bytes taken, {live} live"
+    );
+}
+
+#[test]
+fn a_volume_that_is_open_is_refused() {
+    let path = scratch("locked-zones");
+    let first = ZoneDir::create(&path, 1024).unwrap();
+    assert_eq!(
+        ZoneDir::open(&path, false).err().unwrap().kind(),
+        io::ErrorKind::ResourceBusy
+    );
+    assert_eq!(
+        ZoneDir::open(&path, true).err().unwrap().kind(),
+        io::ErrorKind::ResourceBusy
+    );
+    drop(first);
+    let readers = [
+        ZoneDir::open(&path, true).unwrap(),
+        ZoneDir::open(&path, true).unwrap(),
+    ];
+    assert_eq!(
+        ZoneDir::open(&path, false).err().unwrap().kind(),
+        io::ErrorKind::ResourceBusy
+    );
+    drop(readers);
+    ZoneDir::open(&path, false).unwrap();
+    assert_eq!(
+        ZoneDir::create(&path, 1024).err().unwrap().kind(),
+        io::ErrorKind::AlreadyExists
+    );
+
+    let path = scratch("locked-file");
+    let first = FileDevice::create(&path).unwrap();
+    assert_eq!(
+        FileDevice::open(&path, false).err().unwrap().kind(),
+        io::ErrorKind::ResourceBusy
+    );
+    drop(first);
+    FileDevice::open(&path, false).unwrap();
+}
+
+#[test]
+fn blocks_cross_zone_files_and_whole_zones_are_unlinked() {
+    let path = scratch("zones");
+    let dev = ZoneDir::create(&path, 16).unwrap();
+    let data: Vec<u8> = (0..40).flat_map(|n| [n; 4096]).collect();
+    dev.write(tuff_iplfs::Addr(10), &data).unwrap();
+    dev.flush().unwrap();
+    let mut back = vec![0; data.len() + 8192];
+    dev.read(tuff_iplfs::Addr(9), &mut back).unwrap();
+    assert!(
+        back[4096..data.len() + 4096] == data
+            && back[..4096] == [0; 4096]
+            && back[data.len() + 4096..] == [0; 4096]
+    );
+    assert_eq!(dev.allocated(0..1000).unwrap(), vec![10..50; 1]);
+    dev.discard(12..34).unwrap();
+    assert_eq!(dev.allocated(0..1000).unwrap(), [10..12, 34..50]);
+    assert_eq!(dev.zones(0..100).unwrap(), [0, 2, 3]);
+    dev.read(tuff_iplfs::Addr(20), &mut back[..4096]).unwrap();
+    assert_eq!(back[..4096], [0; 4096]);
+}
