@@ -13,7 +13,7 @@ use crate::discard::{DiscardMode, to_entries};
 use crate::disk::checkpoint::{Body, LogMarks, Phase, SEALS, Seal, body_len};
 use crate::disk::inode::mode;
 use crate::error::{Error, Result};
-use crate::volume::Volume;
+use crate::volume::{State, Volume};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -299,10 +299,13 @@ impl Volume {
             .map_err(|e| Error::io(e, format_args!("writing a checkpoint pack at {addr}")))
     }
 
+    /// Makes what was written durable. If the device cannot, nobody knows which blocks it still has, and hosts forget that they ever
+    /// had them: the only sound state is the one a new mount finds.
     pub(crate) fn flush(&mut self) -> Result<()> {
-        self.dev
-            .flush()
-            .map_err(|e| Error::io(e, "flushing the device"))
+        self.dev.flush().map_err(|e| {
+            self.state = State::Broken(format!("a flush failed: {e}"));
+            Error::io(e, "flushing the device")
+        })
     }
 
     // ---- fsync ----
@@ -340,7 +343,7 @@ impl Volume {
         self.inode_mut(ino)?;
         group.push(ino);
         self.write_nodes(&group, true)?;
-        self.flush().inspect_err(|_| self.must_checkpoint = true)?;
+        self.flush()?;
         self.stats.fsync_groups += 1;
         Ok(())
     }

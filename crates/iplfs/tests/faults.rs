@@ -1,0 +1,200 @@
+//! A device that fails: one call of every kind at every point of a run.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use tuff_iplfs::crash::Rng;
+use tuff_iplfs::crash::model::{Model, difference, tree_of};
+use tuff_iplfs::crash::workload::{Op, Persist, alphabet, at, base};
+use tuff_iplfs::mem::MemDevice;
+use tuff_iplfs::{
+    Addr, BlockDevice, CheckOptions, Error, FormatOptions, Geometry, MountOptions, Volume, check,
+};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Call {
+    Read,
+    Write,
+    Flush,
+    Discard,
+}
+
+/// Fails the n-th call of one kind, once.
+struct Flaky {
+    inner: Arc<MemDevice>,
+    call: Call,
+    countdown: AtomicI64,
+}
+
+impl Flaky {
+    fn pass(&self, call: Call) -> io::Result<()> {
+        if call == self.call && self.countdown.fetch_sub(1, Ordering::Relaxed) == 0 {
+            return Err(io::Error::other("put in on purpose"));
+        }
+        Ok(())
+    }
+
+    fn has_failed(&self) -> bool {
+        self.countdown.load(Ordering::Relaxed) < 0
+    }
+}
+
+impl BlockDevice for Flaky {
+    fn read(&self, addr: Addr, buf: &mut [u8]) -> io::Result<()> {
+        self.pass(Call::Read)?;
+        self.inner.read(addr, buf)
+    }
+    fn write(&self, addr: Addr, data: &[u8]) -> io::Result<()> {
+        // A failed write leaves half of its blocks behind.
+        if let Err(e) = self.pass(Call::Write) {
+            self.inner.write(addr, &data[..data.len() / 8192 * 4096])?;
+            return Err(e);
+        }
+        self.inner.write(addr, data)
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.pass(Call::Flush)
+    }
+    fn discard(&self, blocks: Range<u64>) -> io::Result<()> {
+        self.pass(Call::Discard)?;
+        self.inner.discard(blocks)
+    }
+    fn allocated(&self, blocks: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        self.inner.allocated(blocks)
+    }
+    fn knows_allocated(&self) -> bool {
+        true
+    }
+}
+
+/// Runs random operations; those that fail must have done nothing. Returns false once the fault lies past the end of the run.
+fn run(call: Call, n: i64, seed: u64) -> bool {
+    let inner = Arc::new(MemDevice::new());
+    let geometry = Geometry {
+        area_bits: 29,
+        section_bits: 8,
+        zone_bits: 4,
+        pack_blocks: 6,
+    };
+    let format = FormatOptions {
+        geometry,
+        reserve_blocks: 256,
+        ..FormatOptions::new([3; 16], [5; 16], 4096)
+    };
+    Volume::format(inner.clone(), &format).unwrap();
+    let options = MountOptions {
+        window_blocks: 512,
+        journal_max: 8,
+        node_cache_max: 8,
+        ..MountOptions::default()
+    };
+    let mut v = Volume::mount(inner.clone(), options.clone()).unwrap();
+    let mut model = Model::default();
+    for (now, op) in base().iter().enumerate() {
+        op.volume(&mut v, now as i64).unwrap();
+        assert!(op.model(&mut model, now as i64));
+    }
+    v.unmount().unwrap();
+
+    let flaky = Arc::new(Flaky {
+        inner: inner.clone(),
+        call,
+        countdown: AtomicI64::new(n),
+    });
+    let place = format!("{call:?} {n}, seed {seed}");
+    // The newest state known to be durable, and the present one.
+    let mut durable = model.clone();
+    let mut rng = Rng::new(seed);
+    let ops = alphabet();
+    if let Ok(mut v) = Volume::mount(flaky.clone(), options.clone()) {
+        for now in 100..140 {
+            let op: &Op = &ops[rng.below(ops.len())];
+            let persist = [Persist::None, Persist::Fsync, Persist::Sync][rng.below(3)];
+            let mut next = model.clone();
+            let possible = op.model(&mut next, now);
+            match op.volume(&mut v, now) {
+                Ok(()) => model = if possible { next } else { model },
+                Err(Error::Posix(_)) => {
+                    assert!(!possible || v.is_broken(), "{place}: {op:?} is refused")
+                }
+                Err(e) => assert!(flaky.has_failed(), "{place}: {op:?}: {e}"),
+            }
+            let result = match persist {
+                Persist::Sync => v.sync(),
+                Persist::Fsync => at(&mut v, op.target()).and_then(|ino| v.fsync(ino)),
+                _ => Ok(()),
+            };
+            if persist == Persist::Sync && result.is_ok() {
+                durable = model.clone();
+            }
+        }
+        if !v.is_broken() {
+            // The fault may hit this very look; it comes once.
+            let seen = tree_of(&mut v)
+                .or_else(|_| tree_of(&mut v))
+                .unwrap_or_else(|e| panic!("{place}: {e}"));
+            assert_eq!(difference(&model.tree(), &seen), None, "{place}");
+            if v.drain().is_ok() {
+                durable = model.clone();
+            }
+        }
+    }
+    // Whatever happened, the next mount finds a sound volume.
+    let mut v = Volume::mount(inner.clone(), options).unwrap_or_else(|e| panic!("{place}: {e}"));
+    let seen = tree_of(&mut v).unwrap_or_else(|e| panic!("{place}: {e}"));
+    if durable == model {
+        assert_eq!(
+            difference(&model.tree(), &seen),
+            None,
+            "{place}, after the next mount"
+        );
+    }
+    v.drain().unwrap();
+    let leaked = v.trim().unwrap();
+    v.unmount().unwrap();
+    let dev: Arc<dyn BlockDevice> = inner.clone();
+    let report = check(
+        &dev,
+        CheckOptions {
+            data: true,
+            fallback: false,
+        },
+    )
+    .unwrap();
+    assert_eq!(report.findings, [], "{place}");
+    assert!(report.leaked.is_empty(), "{place}");
+    assert_eq!(leaked, 0, "{place}: blocks leaked");
+    flaky.has_failed()
+}
+
+fn every(call: Call) {
+    for seed in 0..3 {
+        let mut n = 0;
+        while run(call, n, seed) {
+            n += 1;
+        }
+        println!("{call:?}, seed {seed}: {n} places");
+        assert!(n > 10);
+    }
+}
+
+#[test]
+fn a_failed_read_changes_nothing() {
+    every(Call::Read);
+}
+
+#[test]
+fn a_failed_write_loses_nothing_that_was_durable() {
+    every(Call::Write);
+}
+
+#[test]
+fn after_a_failed_flush_only_a_new_mount_is_believed() {
+    every(Call::Flush);
+}
+
+#[test]
+fn a_failed_discard_is_tried_again() {
+    every(Call::Discard);
+}
