@@ -365,7 +365,7 @@ fn main() {
     let mut dir = std::env::var("FIT_DIR").ok();
     let (mut mib, mut runs, mut joined, mut alone) = (16, 3, false, false);
     let mut only =
-        "lz4:1,lz4:2,lz4hc:9,lz4hc:12,zstd:3,zstd:9,zstd:15,deflate:6,lzma:1,lzma:6".to_owned();
+        "lz4:1,lz4hc:9,lz4hc:12,zstd:3,zstd:9,zstd:15,deflate:6,lzma:1,lzma:6".to_owned();
     let mut clusters = "4096,65536".to_owned();
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {

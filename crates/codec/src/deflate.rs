@@ -26,7 +26,7 @@ use crate::{EncodeFit, EncoderSpec, Fit};
 const PADDING: u8 = 0x08;
 
 /// What a byte of output is worth at first. Unit: bytes of LZ4.
-const WORTH: f64 = 1.42;
+const WORTH: f64 = 1.5;
 
 /// After so many tries the output is taken as it is.
 const TRIES: u32 = 8;
@@ -51,7 +51,7 @@ impl Drop for Compressor {
 }
 
 /// How much more input is compressed than should fit.
-const MARGIN: f64 = 1.03;
+const MARGIN: f64 = 1.05;
 
 /// The encoder: compresses a little more than fits, once, and cuts the stream.
 pub(crate) struct Deflate {

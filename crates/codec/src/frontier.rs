@@ -211,7 +211,7 @@ fn hash(gram: u32) -> usize {
     (gram.wrapping_mul(2_654_435_761) >> (32 - HASH_LOG)) as usize
 }
 
-/// How many bytes are equal from `a` and `b < a` on, up to `end`.
+/// How many bytes are equal from `a` and `b < a` on, up to `end`, which is within `data`.
 #[inline(always)]
 fn forward(data: &[u8], mut a: usize, mut b: usize, end: usize) -> usize {
     let from = a;
@@ -230,7 +230,7 @@ fn forward(data: &[u8], mut a: usize, mut b: usize, end: usize) -> usize {
     a - from
 }
 
-/// How many bytes are equal right before `a` and `b < a`, up to `most`.
+/// How many bytes are equal right before `a` and `b < a`, up to `most`, which is at most `b`.
 #[inline(always)]
 fn backward(data: &[u8], a: usize, b: usize, most: usize) -> usize {
     let mut n = 0;
@@ -372,7 +372,7 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
                 }
                 indexed = to;
             }
-            found = search(src, at, g, match_end, ring, attempts);
+            found = search(src, at, g, (base, match_end), ring, attempts);
         }
         let Some((back, ahead, distance)) = found else {
             last = literal(last);
@@ -561,14 +561,17 @@ fn end_of_block(
     best.map(|(position, end, _)| (position, end))
 }
 
-/// Finds the match over the gram at `g` that starts earliest, and of these the one that ends last. Returns bytes before
-/// the gram, bytes behind it and the distance.
+/// Finds the match over the gram at `g` that starts earliest, but not before `base`, and of these the one that ends
+/// last, but not behind `match_end`. Returns bytes before the gram, bytes behind it and the distance.
+///
+/// The gram ends at `match_end` at the latest, which is within `src`; that bounds all loads at `g` and in front of it,
+/// and so those at the earlier `c`.
 #[inline(always)]
 fn search(
     src: &[u8],
     at: usize,
     g: usize,
-    match_end: usize,
+    (base, match_end): (usize, usize),
     ring: &[u16; DISTANCE],
     attempts: usize,
 ) -> Option<(usize, usize, usize)> {
@@ -586,7 +589,7 @@ fn search(
         let c = g - distance;
         if best.is_some() {
             // Must start earlier, or end later.
-            if c > back && load4(src, c - back - 1) == load4(src, g - back - 1) {
+            if c.min(g - base) > back && load4(src, c - back - 1) == load4(src, g - back - 1) {
                 if load4(src, c) != gram {
                     continue;
                 }
@@ -600,7 +603,7 @@ fn search(
         } else if load4(src, c) != gram {
             continue;
         }
-        let back_here = backward(src, g, c, c);
+        let back_here = backward(src, g, c, c.min(g - base));
         if best.is_some() && back_here < back {
             continue;
         }
@@ -702,4 +705,79 @@ fn extend(len: usize, dst: &mut [u8], mut write: usize) -> usize {
         write += 1;
     }
     write
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Method;
+
+    /// Words from a small set, with a noisy stretch and a long run now and then.
+    fn input(len: usize) -> Vec<u8> {
+        let mut seed = 7u64;
+        let mut next = move |n: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as usize % n
+        };
+        let mut out = Vec::new();
+        while out.len() < len {
+            match next(300) {
+                0 => out.extend((0..next(3000)).map(|_| next(256) as u8)),
+                1 => out.extend(std::iter::repeat_n(b'x', next(9000))),
+                2 if out.len() > 5000 => {
+                    let from = next(out.len() - 5000);
+                    out.extend_from_within(from..from + 5000);
+                }
+                _ => out.extend_from_slice(
+                    &b"the quick brown fox jumps over a lazy dog "[next(20)..20 + next(20)],
+                ),
+            }
+        }
+        out.truncate(len);
+        out
+    }
+
+    fn all(mut encoder: Frontier, input: &[u8], room: usize) -> Vec<u8> {
+        encoder.reset();
+        let (mut at, mut out) = (0, Vec::new());
+        while at < input.len() {
+            let mut dst = vec![0; room];
+            let fit = encoder.fit(input, at, &mut dst);
+            at += fit.consumed;
+            out.extend_from_slice(&dst[..fit.written]);
+        }
+        out
+    }
+
+    #[test]
+    fn the_portable_version_writes_the_same() {
+        let input = input(600_000);
+        for room in [500, 4096, 65536] {
+            let spec = EncoderSpec::new(Method::Lz4hc, 65536);
+            let portable = Frontier {
+                fit: fit_portable,
+                ..Frontier::new(&spec, 64)
+            };
+            assert!(
+                all(Frontier::new(&spec, 64), &input, room) == all(portable, &input, room),
+                "output {room}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_index_outlives_many_resets() {
+        let spec = EncoderSpec::new(Method::Lz4hc, 4096);
+        let input = input(20_000);
+        let mut encoder = Frontier::new(&spec, 16);
+        let mut dst = vec![0; 4096];
+        let fresh = encoder.fit(&input, 0, &mut dst);
+        let expected = dst.clone();
+        for _ in 0..30_000 {
+            // Each leaves a distance behind, so that the count starts over on the way.
+            encoder.reset();
+        }
+        assert_eq!(encoder.fit(&input, 0, &mut dst), fresh);
+        assert!(dst == expected);
+    }
 }

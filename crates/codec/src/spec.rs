@@ -69,7 +69,7 @@ impl Method {
     #[must_use]
     pub fn levels(self) -> RangeInclusive<i32> {
         match self {
-            Method::Lz4 => 1..=2,
+            Method::Lz4 => 1..=1,
             Method::Lz4hc => 2..=12,
             Method::Deflate => 1..=12,
             Method::Lzma => 0..=109,
@@ -232,7 +232,9 @@ impl EncoderSpec {
         Ok(match self.method {
             Method::Lz4 => Box::new(lz4::Fast::new(self)),
             Method::Lz4hc => match self.level {
+                // Small clusters leave little to search: there the library is as good, and faster.
                 ..=8 => Box::new(lz4::High::new(self)),
+                9 if self.cluster < 32 << 10 => Box::new(lz4::High::new(self)),
                 9 => Box::new(frontier::Frontier::new(self, 12)),
                 10 => Box::new(frontier::Frontier::new(self, 32)),
                 11 => Box::new(frontier::Frontier::new(self, 64)),

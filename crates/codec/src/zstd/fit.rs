@@ -9,7 +9,9 @@
 //! Planning needs only counts, so that moving the end of the output costs next to nothing: no input is matched twice
 //! and no bit is written twice, unless the prediction of how much input is needed was too low.
 
-use zstd_sys::{ZSTD_Sequence, ZSTD_cParameter, ZSTD_generateSequences};
+use std::ffi::c_int;
+
+use zstd_sys::{ZSTD_Sequence, ZSTD_cParameter, ZSTD_generateSequences, ZSTD_getCParams};
 
 use super::bits::BIT;
 use super::block::{Coder, Cut, Plan, Repeats, Seq, Stats, grow, shrink};
@@ -78,6 +80,19 @@ impl Zstd {
     pub(crate) fn new(spec: &EncoderSpec) -> Option<Self> {
         let window_log = spec.history().ilog2();
         let finder = Compressor::new(spec.level, window_log)?;
+        // The library adapts its tables to the length it is given. That is a guess here, and should not matter.
+        // SAFETY: no preconditions.
+        let tuned = unsafe { ZSTD_getCParams(spec.level, (3 * spec.cluster) as u64, 0) };
+        for (parameter, value) in [
+            (ZSTD_cParameter::ZSTD_c_chainLog, tuned.chainLog),
+            (ZSTD_cParameter::ZSTD_c_hashLog, tuned.hashLog),
+            (ZSTD_cParameter::ZSTD_c_searchLog, tuned.searchLog),
+            (ZSTD_cParameter::ZSTD_c_minMatch, tuned.minMatch),
+            (ZSTD_cParameter::ZSTD_c_targetLength, tuned.targetLength),
+            (ZSTD_cParameter::ZSTD_c_strategy, tuned.strategy as u32),
+        ] {
+            finder.set(parameter, c_int::try_from(value).ok()?)?;
+        }
         // The library's own splitter would need the block's bytes, which are never made.
         finder.set(ZSTD_cParameter::ZSTD_c_experimentalParam13, 2)?;
         Some(Self {
@@ -154,15 +169,17 @@ impl Zstd {
                 break;
             }
             let body = pos + BLOCK_HEADER;
-            let raw = plan.size >= content;
-            let mut stop = body + content;
+            // A coded block has to be smaller than its content.
+            let mut raw = plan.size >= content;
+            let mut stop = usize::MAX;
+            if !raw && plan.size <= left {
+                stop = coder.emit(&plan, open.seqs(parse), open.literals(parse), out, body);
+                raw = stop - body >= content;
+            }
             if raw && content <= left {
+                stop = body + content;
                 out[body..stop].copy_from_slice(&src[consumed..consumed + content]);
                 open.end_repeats = open.start_repeats;
-            } else if !raw && plan.size <= left {
-                stop = coder.emit(&plan, open.seqs(parse), open.literals(parse), out, body);
-            } else {
-                stop = usize::MAX;
             }
             if stop > room {
                 if let Some((kind, stop)) =
@@ -366,10 +383,10 @@ impl Open {
             }
             if plan.size <= left {
                 let stop = coder.emit(&plan, self.seqs(parse), self.literals(parse), out, body);
-                if stop <= room {
+                if stop <= room && stop - body < content {
                     return Some((2, stop));
                 }
-                margin += stop - room + 1;
+                margin += stop.saturating_sub(room) + 1;
             } else {
                 margin += plan.size - left + 8;
             }
