@@ -1,0 +1,284 @@
+//! The kernel is the judge: what `build` makes, mounted, is the tree that went in; and this library's reader agrees.
+
+mod common;
+
+use common::{Ignore, Record, Scratch, assert_same, host_tree, image_tree, is_root, nasty_tree, open};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tuff_image::build::{
+    Compression, Fragments, InodeForm, Kernel, Method, Options, Progress, Rule, Source, SparsePolicy, build,
+};
+use tuff_store::Target;
+
+fn compression(method: Method, level: i32) -> Option<Compression> {
+    Some(Compression { method, level, dict: None })
+}
+
+/// Builds an image of a directory.
+fn build_dir(source: &Path, image: &Path, options: &Options) {
+    let sources = [Source::Dir(source.to_owned())];
+    build(&sources, options, &Target::Path(image.to_owned()), &Progress::default()).unwrap();
+}
+
+/// How an image can be mounted here. Empty, aloud, if it cannot.
+fn ways_to_mount() -> Vec<&'static str> {
+    if !is_root() {
+        eprintln!("SKIPPED: mounting needs root");
+        return Vec::new();
+    }
+    let _ = Command::new("modprobe").arg("erofs").output();
+    if !std::fs::read_to_string("/proc/filesystems").unwrap_or_default().contains("erofs") {
+        eprintln!("SKIPPED: this kernel has no erofs");
+        return Vec::new();
+    }
+    let mut ways = vec!["loop"];
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut parts = release.split('.').map(|p| p.parse::<u32>().unwrap_or(0));
+    if (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (6, 12) {
+        ways.push("file");
+    } else {
+        eprintln!("SKIPPED: mounts straight from a file need Linux 6.12");
+    }
+    ways
+}
+
+/// A mount that must work.
+struct Mount(PathBuf);
+
+impl Mount {
+    fn new(image: &Path, dir: &Path, way: &str) -> Self {
+        std::fs::create_dir_all(dir).unwrap();
+        if way == "loop" {
+            let out = Command::new("mount").args(["-t", "erofs", "-o", "loop,ro"]).arg(image).arg(dir).output().unwrap();
+            assert!(out.status.success(), "mount: {}", String::from_utf8_lossy(&out.stderr));
+        } else {
+            let flags = rustix::mount::MountFlags::RDONLY;
+            rustix::mount::mount(image, dir, "erofs", flags, None).unwrap_or_else(|e| panic!("mount from a file: {e}"));
+        }
+        Self(dir.to_owned())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::empty());
+    }
+}
+
+/// Everything but what a filesystem decides for itself.
+fn from_source(tree: &[Record]) -> Ignore {
+    // Some filesystems do not count subdirectories.
+    let counts = tree.iter().any(|r| r.mode & 0xF000 == 0x4000 && r.nlink > 1);
+    Ignore { dir_size: true, dir_nlink: !counts, holes: true, ..Ignore::default() }
+}
+
+fn variants() -> Vec<(String, Options)> {
+    let newest = || Options::for_kernel(Kernel(6, 18));
+    let mut all = vec![("defaults".to_owned(), Options::default())];
+    all.push(("for 5.4".to_owned(), Options::for_kernel(Kernel(5, 4))));
+    for (method, level, cluster) in [
+        (Method::Lz4, 1, 4 << 10),
+        (Method::Lz4, 1, 64 << 10),
+        (Method::Lz4, 2, 1 << 20),
+        (Method::Lz4hc, 3, 16 << 10),
+        (Method::Lz4hc, 12, 128 << 10),
+        (Method::Deflate, 1, 4 << 10),
+        (Method::Deflate, 9, 64 << 10),
+        (Method::Lzma, 0, 4 << 10),
+        (Method::Lzma, 6, 1 << 20),
+        (Method::Zstd, 3, 4 << 10),
+        (Method::Zstd, 15, 64 << 10),
+        (Method::Zstd, 1, 1 << 20),
+    ] {
+        for layout in ["plain", "tails", "fragments", "full"] {
+            let mut o = newest();
+            o.compression = compression(method, level);
+            (o.cluster, o.fragment_cluster) = (cluster, cluster);
+            o.tail_packing = layout == "tails";
+            o.compact_index = layout != "full";
+            if layout == "fragments" {
+                o.fragments = Fragments::Tails;
+            }
+            all.push((format!("{method} {level} {cluster} {layout}"), o));
+        }
+    }
+    let mut stored = newest();
+    stored.compression = None;
+    all.push(("stored".to_owned(), stored.clone()));
+    stored.inline_data = false;
+    stored.sparse = SparsePolicy::Keep;
+    stored.dedupe = false;
+    all.push(("stored, no inline data, sparse, no dedupe".to_owned(), stored));
+    for block in [9, 10, 11] {
+        let mut o = newest();
+        o.block = tuff_format::BlockBits::new(block).unwrap();
+        o.compression = None;
+        all.push((format!("stored, blocks of {}", 1 << block), o.clone()));
+        o.compression = compression(Method::Lz4, 1);
+        o.cluster = 16 << 10;
+        all.push((format!("lz4, blocks of {}", 1 << block), o));
+    }
+    let mut o = newest();
+    o.inodes = InodeForm::Extended;
+    o.xattr_share = 0;
+    o.xattr_filter = false;
+    o.checksum = false;
+    o.window = 64 << 10;
+    o.min_saving = 0;
+    all.push(("extended, everything shared, no filter, no checksum, small window".to_owned(), o));
+    for fragments in [Fragments::Off, Fragments::Tails] {
+        let mut o = newest();
+        o.xattr_prefixes = vec![b"user.overlay.".to_vec(), b"trusted.overlay.".to_vec()];
+        o.xattr_share = 1000;
+        o.fragments = fragments;
+        o.tail_packing = false;
+        all.push((format!("attribute prefixes, fragments {fragments:?}"), o));
+    }
+    let mut o = newest();
+    let rule = |glob: &str, compression, cluster| Rule {
+        glob: globset::Glob::new(glob).unwrap().compile_matcher(),
+        compression,
+        cluster,
+    };
+    o.rules = vec![
+        rule("text*", compression(Method::Lzma, 1), Some(32 << 10)),
+        rule("mixed*", compression(Method::Zstd, 5), None),
+        rule("zeros", None, None),
+        rule("shares*", compression(Method::Deflate, 5), Some(4 << 10)),
+    ];
+    all.push(("four algorithms".to_owned(), o));
+    all
+}
+
+#[test]
+fn the_kernel_reads_back_what_was_built() {
+    let scratch = Scratch::new("build-kernel");
+    let source = scratch.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    nasty_tree(&source);
+    common::longest_name(&source);
+    let expected = host_tree(&source);
+    let ignore = from_source(&expected);
+    let ways = ways_to_mount();
+    let has_fsck = Command::new("fsck.erofs").arg("-V").output().is_ok();
+    if !has_fsck {
+        eprintln!("SKIPPED: no fsck.erofs on PATH");
+    }
+    for (i, (name, options)) in variants().into_iter().enumerate() {
+        let image = scratch.path().join(format!("{i}.erofs"));
+        build_dir(&source, &image, &options);
+        let ours = image_tree(&open(&image));
+        assert_same(&format!("{name}: this reader"), &expected, &ours, ignore);
+        for way in &ways {
+            let mount = Mount::new(&image, &scratch.path().join("mnt"), way);
+            let kernel = host_tree(&mount.0);
+            assert_same(&format!("{name}: mounted by {way}"), &expected, &kernel, ignore);
+            // Between the two readers of one image nothing may differ, but before 6.13 the kernel shows no holes.
+            assert_same(&format!("{name}: {way} and this reader"), &kernel, &ours, Ignore { holes: true, ..Ignore::default() });
+        }
+        if has_fsck {
+            check_by_incumbent(&image, &name, &options);
+        }
+        std::fs::remove_file(&image).unwrap();
+    }
+}
+
+/// Debian's fsck.erofs decodes everything, where it knows the format.
+fn check_by_incumbent(image: &Path, name: &str, options: &Options) {
+    // 1.5 takes blocks below 4 KiB for damage.
+    if options.block.get() != 12 {
+        return;
+    }
+    let out = Command::new("fsck.erofs").arg("--extract").arg(image).output().unwrap();
+    let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
+    if !out.status.success() && ["please upgrade", "unidentified", "unsupported", "unknown compression format", "Operation not supported"].iter().any(|s| said.contains(s)) {
+        eprintln!("SKIPPED: {name}: fsck.erofs is too old: {}", said.lines().next().unwrap_or_default());
+        return;
+    }
+    assert!(out.status.success(), "{name}: fsck.erofs: {said}");
+}
+
+#[test]
+fn holes_survive() {
+    let scratch = Scratch::new("build-holes");
+    let source = scratch.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    let file = |name: &str, size: u64, runs: &[(u64, usize)]| {
+        use std::os::unix::fs::FileExt;
+        let file = std::fs::File::create(source.join(name)).unwrap();
+        file.set_len(size).unwrap();
+        for (at, len) in runs {
+            file.write_all_at(&common::noise(*len, *at), *at).unwrap();
+        }
+    };
+    file("trailing", 8 << 20, &[(0, 1 << 20)]);
+    file("only", 5 << 20, &[]);
+    file("leading", 5 << 20, &[(4 << 20, 1 << 20)]);
+    file("middle", 3 << 20, &[(0, 4096), ((3 << 20) - 4096, 4096)]);
+    file("many", 4 << 20, &[(65536, 65536), (1 << 20, 4096), (2 << 20, 300_000)]);
+
+    file("odd-end", (1 << 20) + 17, &[(1 << 20, 17)]);
+    let expected = host_tree(&source);
+    let has_holes = expected.iter().any(|r| r.data.as_ref().is_some_and(Vec::is_empty) && r.size > 0);
+    if !has_holes {
+        eprintln!("SKIPPED: the filesystem of the temporary directory shows no holes");
+        return;
+    }
+    let options = Options { kernel: Kernel(6, 18), sparse: SparsePolicy::Keep, ..Options::default() };
+    let image = scratch.path().join("image");
+    build_dir(&source, &image, &options);
+    assert!(std::fs::metadata(&image).unwrap().len() < 6 << 20);
+    let ignore = Ignore { dir_size: true, dir_nlink: true, ..Ignore::default() };
+    let ours = image_tree(&open(&image));
+    assert_same("holes, this reader", &expected, &ours, ignore);
+    for way in ways_to_mount() {
+        let mount = Mount::new(&image, &scratch.path().join("mnt"), way);
+        assert_same("holes, kernel", &expected, &host_tree(&mount.0), ignore);
+    }
+}
+
+#[test]
+fn bytes_do_not_depend_on_threads_or_output() {
+    let scratch = Scratch::new("build-threads");
+    let source = scratch.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    nasty_tree(&source);
+    std::fs::write(source.join("large"), common::mixed(20 << 20, 5)).unwrap();
+    for fragments in [Fragments::Off, Fragments::Tails] {
+        let images: Vec<Vec<u8>> = [1, 2, 7, 16]
+            .into_iter()
+            .map(|threads| {
+                let image = scratch.path().join(format!("{threads}"));
+                let mut options = Options { threads: Some(threads), fragments, ..Options::default() };
+                options.compression = compression(Method::Lz4, 1);
+                options.cluster = 16 << 10;
+                // A budget that makes the submitter wait, for one of them.
+                options.memory = if threads == 7 { 1 << 20 } else { options.memory };
+                build_dir(&source, &image, &options);
+                std::fs::read(image).unwrap()
+            })
+            .collect();
+        assert!(images.windows(2).all(|w| w[0] == w[1]), "{fragments:?}");
+    }
+}
+
+#[test]
+fn a_real_tree_comes_back() {
+    let source = ["/usr/share/perl", "/usr/lib/python3", "/usr/share/doc"].map(Path::new).into_iter().find(|p| p.is_dir());
+    let Some(source) = source else {
+        eprintln!("SKIPPED: no part of /usr to build from");
+        return;
+    };
+    let scratch = Scratch::new("build-real");
+    let expected = host_tree(source);
+    let ignore = from_source(&expected);
+    for fragments in [Fragments::Off, Fragments::Tails] {
+        let image = scratch.path().join("image");
+        build_dir(source, &image, &Options { fragments, ..Options::default() });
+        assert_same("this reader", &expected, &image_tree(&open(&image)), ignore);
+        for way in ways_to_mount() {
+            let mount = Mount::new(&image, &scratch.path().join("mnt"), way);
+            assert_same("kernel", &expected, &host_tree(&mount.0), ignore);
+        }
+    }
+}
