@@ -2,7 +2,11 @@
 
 pub mod build;
 pub mod check;
+pub mod dump;
 pub mod error;
+pub mod extract;
 pub mod read;
+pub mod tar;
+pub mod walk;
 
 pub use error::{Error, Result};

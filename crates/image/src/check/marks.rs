@@ -7,7 +7,7 @@ const PAGE: u64 = 512;
 
 /// What a block of data belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(crate) enum Owner {
     /// Nothing yet.
     Free,
     /// Data as it is, which files may share in any way.
@@ -45,30 +45,30 @@ impl Owner {
 
 /// Owners of blocks, four bytes each, in pages that exist only once something in them is owned.
 #[derive(Default)]
-pub(super) struct DataMap {
+pub(crate) struct DataMap {
     pages: HashMap<(u16, u64), Box<[u32]>>,
     /// Clusters that do not start at a block, as encoded extents may have them.
     odd: HashMap<u64, Owner>,
 }
 
 impl DataMap {
-    pub(super) fn get(&self, store: u16, block: u64) -> Owner {
+    pub(crate) fn get(&self, store: u16, block: u64) -> Owner {
         let page = self.pages.get(&(store, block / PAGE));
         // Fits: below PAGE.
         page.map_or(Owner::Free, |p| Owner::unpack(p[(block % PAGE) as usize]))
     }
 
-    pub(super) fn set(&mut self, store: u16, block: u64, owner: Owner) {
+    pub(crate) fn set(&mut self, store: u16, block: u64, owner: Owner) {
         let page = self.pages.entry((store, block / PAGE));
         let page = page.or_insert_with(|| vec![0; PAGE as usize].into_boxed_slice());
         page[(block % PAGE) as usize] = owner.pack();
     }
 
-    pub(super) fn odd(&self, pos: u64) -> Owner {
+    pub(crate) fn odd(&self, pos: u64) -> Owner {
         self.odd.get(&pos).copied().unwrap_or(Owner::Free)
     }
 
-    pub(super) fn set_odd(&mut self, pos: u64, owner: Owner) {
+    pub(crate) fn set_odd(&mut self, pos: u64, owner: Owner) {
         self.odd.insert(pos, owner);
     }
 }
@@ -80,16 +80,16 @@ const SPAN: u64 = 128 * SLOT;
 
 /// Slots of 32 bytes that inodes and what follows them take, and slots at which inodes start.
 #[derive(Default)]
-pub(super) struct SlotMap {
+pub(crate) struct SlotMap {
     taken: HashMap<u64, u128>,
     starts: HashMap<u64, u128>,
     /// Spans that hold metadata that is no inode's own: superblock, shared attributes.
-    pub(super) other: HashSet<u64>,
+    pub(crate) other: HashSet<u64>,
 }
 
 impl SlotMap {
     /// Marks the start of an inode at `pos`. True if it is new.
-    pub(super) fn start(&mut self, pos: u64) -> bool {
+    pub(crate) fn start(&mut self, pos: u64) -> bool {
         let bit = 1u128 << (pos % SPAN / SLOT);
         let word = self.starts.entry(pos / SPAN).or_default();
         let new = *word & bit == 0;
@@ -98,7 +98,7 @@ impl SlotMap {
     }
 
     /// Takes `[start, end)` in whole slots. The first slot of it that was taken before, if there is one.
-    pub(super) fn take(&mut self, start: u64, end: u64) -> Option<u64> {
+    pub(crate) fn take(&mut self, start: u64, end: u64) -> Option<u64> {
         let mut found = None;
         let mut slot = start / SLOT;
         let last = end.div_ceil(SLOT);
@@ -119,7 +119,7 @@ impl SlotMap {
     }
 
     /// Runs of bytes, at least as long as a slot, that hold metadata.
-    pub(super) fn spans(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub(crate) fn spans(&self) -> impl Iterator<Item = (u64, u64)> {
         self.taken.iter().flat_map(|(span, bits)| {
             let base = span * SPAN;
             let (bits, mut at) = (*bits, 0);

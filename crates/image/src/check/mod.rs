@@ -17,7 +17,7 @@
 mod data;
 mod finding;
 mod inode;
-mod marks;
+pub(crate) mod marks;
 mod superblock;
 mod walk;
 mod xattr;

@@ -1,0 +1,127 @@
+//! Owner, mode, extended attributes and times, in the order in which one does not undo the other.
+
+use super::Shared;
+use super::target::Dir;
+use crate::read::{FileType, Inode};
+use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// Bits of a mode that hand on the owner's rights.
+const SUID_SGID: u32 = 0o6000;
+
+impl Shared<'_> {
+    /// Sets what belongs to an open file or directory.
+    pub(super) fn set_open(&self, fd: BorrowedFd<'_>, inode: &Inode, dir: &Dir, name: &[u8]) {
+        let problem = |what: &str, e: Errno| self.refused(dir, name, what, e);
+        let mut mode = u32::from(inode.mode()) & 0o7777;
+        if self.owners {
+            let (uid, gid) = owner(inode);
+            if let Err(e) = fs::fchown(fd, Some(uid), Some(gid)) {
+                problem("owner", e);
+                mode &= !SUID_SGID;
+            }
+        } else if mode & SUID_SGID != 0 && inode.file_type() == FileType::File {
+            // Set for another user they would mean something else.
+            mode &= !SUID_SGID;
+            self.problem(
+                dir.path(name),
+                "set-user-id bits are left out, as the owner is",
+            );
+        }
+        // After the owner, whose change takes bits away.
+        if let Err(e) = fs::fchmod(fd, Mode::from_raw_mode(mode)) {
+            problem("mode", e);
+        }
+        self.each_xattr(inode, dir, name, |attribute, value| {
+            fs::fsetxattr(fd, attribute, value, XattrFlags::empty())
+        });
+        let times = self.options.times.then(|| fs::futimens(fd, &times(inode)));
+        if let Some(Err(e)) = times {
+            problem("times", e);
+        }
+    }
+
+    /// Sets what belongs to an entry that cannot be opened: a symlink, device, fifo or socket.
+    pub(super) fn set_entry(&self, above: BorrowedFd<'_>, inode: &Inode, dir: &Dir, name: &[u8]) {
+        let problem = |what: &str, e: Errno| self.refused(dir, name, what, e);
+        if self.owners {
+            let (uid, gid) = owner(inode);
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            if let Err(e) = fs::chownat(above, name, Some(uid), Some(gid), flags) {
+                problem("owner", e);
+            }
+        }
+        let link = inode.file_type() == FileType::Symlink;
+        let mode = (!link).then(|| chmod_entry(above, name, inode.mode()));
+        if let Some(Err(e)) = mode {
+            problem("mode", e);
+        }
+        // There is no call that takes a handle and a name. The path through the handle leads nowhere else.
+        let mut path = format!("/proc/self/fd/{}/", above.as_raw_fd()).into_bytes();
+        path.extend_from_slice(name);
+        self.each_xattr(inode, dir, name, |attribute, value| {
+            fs::lsetxattr(&path[..], attribute, value, XattrFlags::empty())
+        });
+        if self.options.times {
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            if let Err(e) = fs::utimensat(above, name, &times(inode), flags) {
+                problem("times", e);
+            }
+        }
+    }
+
+    fn each_xattr(
+        &self,
+        inode: &Inode,
+        dir: &Dir,
+        name: &[u8],
+        set: impl Fn(&[u8], &[u8]) -> rustix::io::Result<()>,
+    ) {
+        if !self.options.xattrs || !inode.has_xattrs() {
+            return;
+        }
+        match self.image.xattrs(inode) {
+            Err(e) => self.problem(dir.path(name), e),
+            Ok(all) => {
+                for x in all {
+                    if let Err(e) = set(&x.name, &x.value) {
+                        let what = format!("attribute {}", String::from_utf8_lossy(&x.name));
+                        self.refused(dir, name, &what, e);
+                    }
+                }
+            }
+        }
+    }
+
+    fn refused(&self, dir: &Dir, name: &[u8], what: &str, e: Errno) {
+        self.problem(dir.path(name), format_args!("{what} not restored: {e}"));
+    }
+}
+
+/// Changes the mode of an entry, and not of what somebody may have put in its place.
+fn chmod_entry(above: BorrowedFd<'_>, name: &[u8], mode: u16) -> rustix::io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = fs::openat(above, name, flags, Mode::empty())?;
+    let found = fs::fstat(&fd)?.st_mode;
+    if found & 0o170_000 != u32::from(mode) & 0o170_000 {
+        return Err(Errno::INVAL);
+    }
+    let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    fs::chmod(path, Mode::from_raw_mode(u32::from(mode) & 0o7777))
+}
+
+fn owner(inode: &Inode) -> (Uid, Gid) {
+    (Uid::from_raw(inode.uid()), Gid::from_raw(inode.gid()))
+}
+
+fn times(inode: &Inode) -> Timestamps {
+    let (tv_sec, nsec) = inode.mtime();
+    // Nanoseconds beyond a second, or words that utimensat takes for "now" and "leave alone", are damage.
+    let tv_nsec = if nsec < 1_000_000_000 { nsec.into() } else { 0 };
+    let time = Timespec { tv_sec, tv_nsec };
+    Timestamps {
+        last_access: time,
+        last_modification: time,
+    }
+}

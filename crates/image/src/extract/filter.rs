@@ -1,0 +1,162 @@
+//! Which paths are wanted.
+
+use super::Options;
+use crate::read::Image;
+use crate::{Error, Result};
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+/// Paths and globs, ready to be asked.
+pub(super) struct Filter {
+    /// Without slashes around them.
+    paths: Vec<Vec<u8>>,
+    include: Option<GlobSet>,
+    exclude: Option<GlobSet>,
+}
+
+/// What to do with a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Leave it out, with all below.
+    No,
+    /// Leave it out, but something below may be wanted.
+    Inside,
+    /// Take it, with all below that is not excluded.
+    Yes,
+}
+
+impl Filter {
+    pub(super) fn new(image: &Image, options: &Options) -> Result<Self> {
+        let mut paths = Vec::new();
+        for path in &options.paths {
+            image.resolve(path)?;
+            let parts: Vec<&[u8]> = path
+                .split(|b| *b == b'/')
+                .filter(|p| !p.is_empty() && *p != b".")
+                .collect();
+            if parts.contains(&&b".."[..]) {
+                let shown = String::from_utf8_lossy(path);
+                return Err(Error::usage(format_args!("{shown}: \"..\" in a path")));
+            }
+            paths.push(parts.join(&b'/'));
+        }
+        // The root stands for everything.
+        if paths.iter().any(Vec::is_empty) {
+            paths.clear();
+        }
+        Ok(Self {
+            paths,
+            include: globs(&options.include)?,
+            exclude: globs(&options.exclude)?,
+        })
+    }
+
+    /// True if everything is wanted.
+    pub(super) fn is_all(&self) -> bool {
+        self.paths.is_empty() && self.include.is_none() && self.exclude.is_none()
+    }
+
+    /// What to do with `path`, whose directory got `above`.
+    pub(super) fn ask(&self, path: &[u8], above: Verdict) -> Verdict {
+        let as_path = OsStr::from_bytes(path);
+        if self.exclude.as_ref().is_some_and(|g| g.is_match(as_path)) {
+            return Verdict::No;
+        }
+        if above == Verdict::Yes {
+            return Verdict::Yes;
+        }
+        let by_path = if self.paths.is_empty() {
+            Verdict::Yes
+        } else {
+            let verdicts = self.paths.iter().map(|wanted| relation(wanted, path));
+            verdicts.fold(Verdict::No, best)
+        };
+        match &self.include {
+            Some(globs) if by_path == Verdict::Yes && !globs.is_match(as_path) => Verdict::Inside,
+            _ => by_path,
+        }
+    }
+
+    /// What the root gets.
+    pub(super) fn root(&self) -> Verdict {
+        if self.paths.is_empty() && self.include.is_none() {
+            Verdict::Yes
+        } else {
+            Verdict::Inside
+        }
+    }
+}
+
+fn relation(wanted: &[u8], path: &[u8]) -> Verdict {
+    let below = |a: &[u8], b: &[u8]| b.starts_with(a) && (b.len() == a.len() || b[a.len()] == b'/');
+    if below(wanted, path) {
+        Verdict::Yes
+    } else if below(path, wanted) {
+        Verdict::Inside
+    } else {
+        Verdict::No
+    }
+}
+
+fn best(a: Verdict, b: Verdict) -> Verdict {
+    match (a, b) {
+        (Verdict::Yes, _) | (_, Verdict::Yes) => Verdict::Yes,
+        (Verdict::Inside, _) | (_, Verdict::Inside) => Verdict::Inside,
+        _ => Verdict::No,
+    }
+}
+
+/// `*` stays inside a name, `**` does not. A glob without a slash is about the last name of a path.
+fn globs(patterns: &[String]) -> Result<Option<GlobSet>> {
+    if patterns.is_empty() {
+        return Ok(None);
+    }
+    let mut set = GlobSetBuilder::new();
+    let bad = |e: globset::Error| Error::usage(e);
+    for pattern in patterns {
+        let trimmed = pattern.trim_start_matches('/').trim_end_matches('/');
+        let whole = if pattern.trim_end_matches('/').contains('/') {
+            trimmed.to_owned()
+        } else {
+            format!("**/{trimmed}")
+        };
+        let glob = GlobBuilder::new(&whole).literal_separator(true).build();
+        set.add(glob.map_err(bad)?);
+    }
+    Ok(Some(set.build().map_err(bad)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filter(paths: &[&str], include: &[&str], exclude: &[&str]) -> Filter {
+        let owned = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+        Filter {
+            paths: paths.iter().map(|p| p.as_bytes().to_vec()).collect(),
+            include: globs(&owned(include)).unwrap(),
+            exclude: globs(&owned(exclude)).unwrap(),
+        }
+    }
+
+    #[test]
+    fn paths_take_what_is_below_and_lead_there() {
+        let f = filter(&["usr/lib"], &[], &[]);
+        assert_eq!(f.root(), Verdict::Inside);
+        assert_eq!(f.ask(b"usr", Verdict::Inside), Verdict::Inside);
+        assert_eq!(f.ask(b"usr/lib", Verdict::Inside), Verdict::Yes);
+        assert_eq!(f.ask(b"usr/lib/a", Verdict::Yes), Verdict::Yes);
+        assert_eq!(f.ask(b"usr/libexec", Verdict::Inside), Verdict::No);
+        assert_eq!(f.ask(b"var", Verdict::Inside), Verdict::No);
+    }
+
+    #[test]
+    fn globs_without_a_slash_are_about_the_last_name() {
+        let f = filter(&[], &["*.so"], &["/usr/*/tmp"]);
+        assert_eq!(f.ask(b"usr/lib", f.root()), Verdict::Inside);
+        assert_eq!(f.ask(b"usr/lib/a.so", Verdict::Inside), Verdict::Yes);
+        assert_eq!(f.ask(b"usr/x/tmp", Verdict::Inside), Verdict::No);
+        assert_eq!(f.ask(b"usr/x/y/tmp", Verdict::Inside), Verdict::Inside);
+    }
+}

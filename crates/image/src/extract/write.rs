@@ -1,0 +1,384 @@
+//! Workers: they decode clusters, put neighbouring pieces together, and write.
+
+use super::Shared;
+use super::batch::{From, Piece, State, Task};
+use super::target::{Handles, create_file, reopen_file};
+use crate::read::decode::{Want, Worker};
+use crate::read::fetch::FETCH_MAX;
+use crate::read::map::{Cluster, Extent, Source};
+use crate::{Error, Result};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::{Arc, PoisonError};
+
+/// Neighbouring pieces are written together up to this. Unit: bytes.
+const WRITE: usize = 512 << 10;
+/// Longest piece of raw data that is read at once. Unit: bytes.
+const READ: u64 = 256 << 10;
+
+/// What one thread needs for writing.
+pub(super) struct Writer<'a> {
+    shared: &'a Shared<'a>,
+    pub(super) handles: Handles,
+    worker: Worker,
+    /// What the current cluster decodes to, if it is of several pieces.
+    decoded: Vec<u8>,
+    out: Out,
+}
+
+/// Bytes of one file that wait to be written.
+#[derive(Default)]
+struct Out {
+    task: Option<Arc<Task>>,
+    at: u64,
+    bytes: Vec<u8>,
+    len: usize,
+    /// Pieces that are complete once this is written.
+    pieces: u32,
+}
+
+impl<'a> Writer<'a> {
+    pub(super) fn new(shared: &'a Shared<'a>) -> Self {
+        Self {
+            shared,
+            handles: Handles::default(),
+            worker: Worker::default(),
+            decoded: Vec::new(),
+            out: Out::default(),
+        }
+    }
+
+    /// Writes all pieces of an item, which are sorted.
+    pub(super) fn run(&mut self, pieces: Vec<Piece>) {
+        let mut rest = &pieces[..];
+        while let Some(first) = rest.first() {
+            if self.shared.stopped() {
+                return;
+            }
+            let n = match first.cluster() {
+                None => 1,
+                Some(c) => {
+                    let same = |p: &&Piece| {
+                        p.cluster()
+                            .is_some_and(|d| (d.pos, d.len, d.coding) == (c.pos, c.len, c.coding))
+                    };
+                    rest.iter().take_while(same).count()
+                }
+            };
+            let (now, later) = rest.split_at(n);
+            match now {
+                [one] => self.single(one, later),
+                several => self.several(several, later),
+            }
+            rest = later;
+        }
+        self.flush();
+    }
+
+    /// A piece that shares its cluster with no other here.
+    fn single(&mut self, piece: &Piece, later: &[Piece]) {
+        let result = match piece.from {
+            From::Nothing => {
+                self.flush();
+                self.complete(&piece.task, 1);
+                return;
+            }
+            From::Raw { device, pos } => self.raw(piece, device, pos),
+            From::Inline { .. } => self.inline(piece),
+            From::Cluster {
+                cluster,
+                extent_len,
+                skip,
+            } => {
+                if skip > 0 || piece.len != extent_len {
+                    return self.several(std::slice::from_ref(piece), later);
+                }
+                self.reserve(piece).and_then(|at| {
+                    let extent = extent_of(piece, cluster, extent_len);
+                    let run = run_from(cluster, later);
+                    let Self {
+                        shared,
+                        worker,
+                        out,
+                        ..
+                    } = self;
+                    let dst = &mut out.bytes[at..out.len];
+                    shared.totals.clusters.fetch_add(1, Relaxed);
+                    shared
+                        .image
+                        .decode_cluster(worker, &extent, cluster, run, dst)
+                })
+            }
+        };
+        self.end_piece(piece, result);
+    }
+
+    /// Pieces of one cluster: it is decoded once, as far as the longest of them needs.
+    fn several(&mut self, pieces: &[Piece], later: &[Piece]) {
+        let longest = pieces.iter().filter_map(|p| match p.from {
+            From::Cluster {
+                cluster,
+                extent_len,
+                ..
+            } => Some((extent_len, !cluster.partial, cluster, p)),
+            _ => None,
+        });
+        let Some((extent_len, _, cluster, piece)) =
+            longest.max_by_key(|(len, whole, ..)| (*len, *whole))
+        else {
+            return;
+        };
+        let extent = extent_of(piece, cluster, extent_len);
+        let decoded = self.shared.image.decoded_len(&extent).and_then(|len| {
+            if self.decoded.len() < len {
+                self.decoded.resize(len, 0);
+            }
+            let run = run_from(cluster, later);
+            self.shared.totals.clusters.fetch_add(1, Relaxed);
+            let dst = &mut self.decoded[..len];
+            self.shared
+                .image
+                .decode_cluster(&mut self.worker, &extent, cluster, run, dst)
+        });
+        if let Err(e) = decoded {
+            for piece in pieces {
+                let place = format_args!("nid {}: {}", piece.task.nid(), e.place());
+                let again = Error::corrupt(place, e.what());
+                self.end_piece(piece, Err(again));
+            }
+            return;
+        }
+        for piece in pieces {
+            let From::Cluster { skip, .. } = piece.from else {
+                continue;
+            };
+            let result = self.reserve(piece).map(|at| {
+                // In bounds: a piece lies inside its extent, and the longest extent was decoded.
+                let src = &self.decoded[skip as usize..][..piece.len as usize];
+                self.out.bytes[at..self.out.len].copy_from_slice(src);
+            });
+            self.end_piece(piece, result);
+        }
+    }
+
+    fn raw(&mut self, piece: &Piece, device: u16, pos: u64) -> Result<()> {
+        let mut done = 0;
+        while done < piece.len {
+            let n = (piece.len - done).min(READ);
+            let part = (piece.to + done, n);
+            let at = self.reserve_part(piece, part)?;
+            let dst = &mut self.out.bytes[at..self.out.len];
+            self.shared.image.devices.read(device, pos + done, dst)?;
+            done += n;
+        }
+        Ok(())
+    }
+
+    fn inline(&mut self, piece: &Piece) -> Result<()> {
+        let From::Inline {
+            space,
+            pos,
+            src_len,
+            coding,
+            extent: (offset, len),
+            skip,
+        } = piece.from
+        else {
+            return Ok(());
+        };
+        let image = self.shared.image;
+        let src = image.bytes(space, pos, src_len as usize)?;
+        let extent = Extent {
+            offset,
+            len,
+            source: Source::Hole,
+        };
+        let whole = image.decoded_len(&extent)?;
+        if self.decoded.len() < whole {
+            self.decoded.resize(whole, 0);
+        }
+        let dst = &mut self.decoded[..whole];
+        image
+            .decode(&mut self.worker, coding, &src, &extent, Want::All, dst)
+            .map_err(|e| Error::corrupt(format_args!("inline data at byte {pos:#x}"), e))?;
+        let at = self.reserve(piece)?;
+        let src = &self.decoded[skip as usize..][..piece.len as usize];
+        self.out.bytes[at..self.out.len].copy_from_slice(src);
+        Ok(())
+    }
+
+    /// Counts a piece as done once what waits is written, or as failed.
+    fn end_piece(&mut self, piece: &Piece, result: Result<()>) {
+        match result {
+            Ok(()) => {
+                self.out.pieces += 1;
+                if self.out.len >= WRITE {
+                    self.flush();
+                }
+            }
+            Err(e) => {
+                // What was reserved for it is not to be written.
+                self.out.len = self.out.len.min(self.out_len_before(piece));
+                self.flush();
+                let e = e.within(format_args!("nid {}", piece.task.nid()));
+                self.shared.fail_later(piece.task.path(), e);
+                self.complete(&piece.task, 1);
+            }
+        }
+    }
+
+    /// Bytes waiting that lie before `piece`.
+    fn out_len_before(&self, piece: &Piece) -> usize {
+        match &self.out.task {
+            Some(task) if Arc::ptr_eq(task, &piece.task) => {
+                usize::try_from(piece.to.saturating_sub(self.out.at)).unwrap_or(usize::MAX)
+            }
+            _ => usize::MAX,
+        }
+    }
+
+    fn reserve(&mut self, piece: &Piece) -> Result<usize> {
+        self.reserve_part(piece, (piece.to, piece.len))
+    }
+
+    /// Room for bytes of a file in what waits, right behind what is there or alone. Returns where it starts.
+    fn reserve_part(&mut self, piece: &Piece, (to, len): (u64, u64)) -> Result<usize> {
+        let follows = |task: &Arc<Task>| Arc::ptr_eq(task, &piece.task);
+        let fits = self.out.task.as_ref().is_some_and(follows)
+            && self.out.at + self.out.len as u64 == to
+            && self.out.len < WRITE;
+        if !fits {
+            self.flush();
+            self.out.task = Some(piece.task.clone());
+            self.out.at = to;
+        }
+        let at = self.out.len;
+        let len = usize::try_from(len)
+            .map_err(|_| Error::limit("", format_args!("a piece of {len} bytes")))?;
+        if self.out.bytes.len() < at + len {
+            self.out.bytes.resize(at + len, 0);
+        }
+        self.out.len = at + len;
+        Ok(at)
+    }
+
+    /// Writes what waits.
+    fn flush(&mut self) {
+        let Some(task) = self.out.task.take() else {
+            return;
+        };
+        let (len, pieces) = (self.out.len, std::mem::take(&mut self.out.pieces));
+        self.out.len = 0;
+        if let Err(e) = self.write(&task, len) {
+            self.shared.fail_later(task.path(), e);
+        }
+        if pieces > 0 {
+            self.complete(&task, pieces);
+        }
+    }
+
+    fn write(&mut self, task: &Arc<Task>, len: usize) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let Some(file) = self.open(task)? else {
+            return Ok(());
+        };
+        file.write_all_at(&self.out.bytes[..len], self.out.at)
+            .map_err(|e| Error::io("", format_args!("writing {len} bytes"), e))?;
+        self.shared.totals.bytes.fetch_add(len as u64, Relaxed);
+        Ok(())
+    }
+
+    /// The open file, made if need be. `None`: that failed before.
+    fn open(&mut self, task: &Arc<Task>) -> Result<Option<Arc<File>>> {
+        let shared = self.shared;
+        let mut state = task.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = match &*state {
+            State::Open(file) => return Ok(Some(file.clone())),
+            State::Gone => return Ok(None),
+            State::New => {
+                let above = self.handles.get(&shared.root, &task.dir);
+                let overwrite = shared.options.overwrite;
+                above.and_then(|above| create_file(&*above, &task.name, overwrite))
+            }
+            State::Closed => {
+                let above = self.handles.get(&shared.root, &task.dir);
+                above.and_then(|above| reopen_file(&*above, &task.name))
+            }
+        };
+        match file {
+            Ok(file) => {
+                let file = Arc::new(file);
+                shared.open.fetch_add(1, Relaxed);
+                *state = State::Open(file.clone());
+                Ok(Some(file))
+            }
+            Err(e) => {
+                *state = State::Gone;
+                Err(e)
+            }
+        }
+    }
+
+    /// Counts pieces of a file as done. The last one ends the file.
+    pub(super) fn complete(&mut self, task: &Arc<Task>, pieces: u32) {
+        let shared = self.shared;
+        if task.left.fetch_sub(pieces, AcqRel) == pieces {
+            if let Err(e) = self.finish(task) {
+                shared.fail_later(task.path(), e);
+            }
+            return;
+        }
+        if shared.open.load(Relaxed) > shared.open_max {
+            let mut state = task.state.lock().unwrap_or_else(PoisonError::into_inner);
+            if matches!(*state, State::Open(_)) {
+                *state = State::Closed;
+                shared.open.fetch_sub(1, Relaxed);
+            }
+        }
+    }
+
+    fn finish(&mut self, task: &Arc<Task>) -> Result<()> {
+        let shared = self.shared;
+        let Some(file) = self.open(task)? else {
+            return Ok(());
+        };
+        if task.ends_in_hole.load(Relaxed) {
+            let size = task.inode.size();
+            file.set_len(size)
+                .map_err(|e| Error::io("", format_args!("making it {size} bytes long"), e))?;
+        }
+        shared.set_open(file.as_fd(), &task.inode, &task.dir, &task.name);
+        *task.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Gone;
+        shared.open.fetch_sub(1, Relaxed);
+        shared.totals.files.fetch_add(1, Relaxed);
+        Ok(())
+    }
+}
+
+/// An extent as the decoder wants it. Its file offset is only for messages: the cluster is compressed.
+fn extent_of(piece: &Piece, cluster: Cluster, len: u64) -> Extent {
+    Extent {
+        offset: piece.to,
+        len,
+        source: Source::Cluster(cluster),
+    }
+}
+
+/// Bytes from `cluster` on that are worth fetching at once: clusters side by side.
+fn run_from(cluster: Cluster, later: &[Piece]) -> u64 {
+    let mut end = cluster.pos + u64::from(cluster.len);
+    for piece in later {
+        match piece.cluster() {
+            Some(c) if c.pos + u64::from(c.len) == end => {}
+            Some(c) if c.pos == end && end - cluster.pos <= FETCH_MAX => {
+                end = c.pos + u64::from(c.len);
+            }
+            _ => break,
+        }
+    }
+    end - cluster.pos
+}
