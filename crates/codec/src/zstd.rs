@@ -18,6 +18,7 @@ mod block;
 mod fit;
 mod fse;
 mod huffman;
+mod pairs;
 
 pub(crate) use fit::Zstd;
 

@@ -11,10 +11,13 @@
 
 use std::ffi::c_int;
 
-use zstd_sys::{ZSTD_Sequence, ZSTD_cParameter, ZSTD_generateSequences, ZSTD_getCParams};
+use zstd_sys::{
+    ZSTD_Sequence, ZSTD_cParameter, ZSTD_generateSequences, ZSTD_getCParams, ZSTD_strategy,
+};
 
 use super::bits::BIT;
 use super::block::{Coder, Cut, Plan, Repeats, Seq, Stats, grow, shrink};
+use super::pairs::Pairs;
 use super::{BLOCK, Compressor, good};
 use crate::lz4::piece;
 use crate::search::Search;
@@ -47,6 +50,8 @@ const SHORT: usize = 64;
 /// The encoder.
 pub(crate) struct Zstd {
     finder: Compressor,
+    /// Finds the matches instead, at the levels where it is the better one.
+    pairs: Option<Pairs>,
     /// Does what the library's matches cannot be had for: tiny input.
     plain: Compressor,
     search: Search,
@@ -67,7 +72,12 @@ struct Parse {
     literals: Vec<u8>,
     /// Literals in all.
     len: usize,
+    /// Literals that were taken from a sequence, which are blocks of their own.
+    moved: Vec<(usize, u32)>,
 }
+
+/// Short runs of literals are copied as so many bytes, which is one instruction.
+const STEP: usize = 16;
 
 /// How an attempt ended.
 enum Outcome {
@@ -95,8 +105,10 @@ impl Zstd {
         }
         // The library's own splitter would need the block's bytes, which are never made.
         finder.set(ZSTD_cParameter::ZSTD_c_experimentalParam13, 2)?;
+        let pairs = tuned.strategy == ZSTD_strategy::ZSTD_dfast;
         Some(Self {
             finder,
+            pairs: pairs.then(|| Pairs::new(1 << window_log, tuned.minMatch <= 4)),
             plain: Compressor::new(spec.level, window_log)?,
             search: Search::new(SHORT, 1.5),
             found: Vec::new(),
@@ -136,6 +148,33 @@ impl Zstd {
         Some(())
     }
 
+    /// Parses `src[..len]`, which is `input[at..at + len]`. `again` says that a shorter part of it was parsed before.
+    fn parse(&mut self, input: &[u8], at: usize, len: usize, again: bool) -> Option<()> {
+        let most = self.block_max();
+        let Some(pairs) = &mut self.pairs else {
+            return self.find(&input[at..at + len]);
+        };
+        let parse = &mut self.parse;
+        if !again {
+            pairs.begin(at);
+            parse.clear(len, len / 8);
+        } else {
+            // The literals behind the last match may become a match.
+            parse.len -= pairs.trailing();
+            let room = len + STEP;
+            if parse.literals.len() < room {
+                parse.literals.resize(room, 0);
+            }
+        }
+        let until = &input[..at + len];
+        pairs.find(until, |from, seq| {
+            parse.copy(until, from, seq.literals as usize);
+            parse.push(seq, most);
+        });
+        parse.copy(until, pairs.anchor(), until.len() - pairs.anchor());
+        Some(())
+    }
+
     /// Builds the frame from the parse of `src`. `more` says that there is input behind it.
     fn frame(&mut self, src: &[u8], room: usize, more: bool) -> Outcome {
         let most = self.block_max();
@@ -143,6 +182,7 @@ impl Zstd {
             parse, coder, out, ..
         } = self;
         coder.reset();
+        parse.restore();
         // A block that is emitted and then does not fit is never larger than its content and some tables.
         if out.len() < room + 2 * BLOCK {
             out.resize(room + 2 * BLOCK, 0);
@@ -308,7 +348,10 @@ impl Open {
     fn next(self, parse: &mut Parse) -> Open {
         if let Some(seq) = parse.seqs.get_mut(self.end.seqs) {
             // It has given literals to the block that ends here.
-            seq.literals -= self.end.tail as u32;
+            if self.end.tail > 0 {
+                seq.literals -= self.end.tail as u32;
+                parse.moved.push((self.end.seqs, self.end.tail as u32));
+            }
         }
         Open::new(
             Cut {
@@ -354,7 +397,7 @@ impl Open {
                         &prices,
                         excess,
                     );
-                } else if plan.size + 2 + room / 400 < goal && self.stats.content < most {
+                } else if plan.size + 2 + room / 1000 < goal && self.stats.content < most {
                     let spare = (goal - plan.size) as u64 * 8 * BIT;
                     grow(
                         &mut self.stats,
@@ -413,43 +456,62 @@ fn put_header(out: &mut [u8], pos: usize, kind: u32, size: usize) {
 impl Parse {
     /// Takes over what the library found in `src`. `most` is the most that a block decodes to.
     fn fill(&mut self, src: &[u8], found: &[ZSTD_Sequence], most: usize) {
-        /// Short runs of literals are copied as so many bytes, which is one instruction.
-        const STEP: usize = 16;
-        self.seqs.clear();
-        self.seqs.reserve(found.len());
-        if self.literals.len() < src.len() + STEP {
-            self.literals.resize(src.len() + STEP, 0);
-        }
-        let (mut at, mut len, mut waiting) = (0, 0, 0);
+        self.clear(src.len(), found.len());
+        let (mut at, mut waiting) = (0, 0);
         for seq in found {
-            let literals = seq.litLength as usize;
-            if literals <= STEP && at + STEP <= src.len() {
-                self.literals[len..len + STEP].copy_from_slice(&src[at..at + STEP]);
-            } else {
-                self.literals[len..len + literals].copy_from_slice(&src[at..at + literals]);
-            }
-            at += literals;
-            len += literals;
+            self.copy(src, at, seq.litLength as usize);
             waiting += seq.litLength;
+            at += (seq.litLength + seq.matchLength) as usize;
             // Without a match: the end of one of the library's blocks.
-            let mut matched = seq.matchLength;
-            while matched > 0 {
-                // Half a block at most, so that match and literals find room in one.
-                let half = (most / 2) as u32;
-                let part = if matched <= half {
-                    matched
-                } else {
-                    half.min(matched - 3)
-                };
-                self.seqs.push(Seq::new(waiting, part, seq.offset));
+            if seq.matchLength > 0 {
+                self.push(Seq::new(waiting, seq.matchLength, seq.offset), most);
                 waiting = 0;
-                matched -= part;
-                at += part as usize;
             }
         }
-        let rest = &src[at..];
-        self.literals[len..len + rest.len()].copy_from_slice(rest);
-        self.len = len + rest.len();
+        self.copy(src, at, src.len() - at);
+    }
+
+    /// Starts a parse of up to `len` bytes.
+    fn clear(&mut self, len: usize, seqs: usize) {
+        self.moved.clear();
+        self.seqs.clear();
+        self.seqs.reserve(seqs);
+        self.len = 0;
+        if self.literals.len() < len + STEP {
+            self.literals.resize(len + STEP, 0);
+        }
+    }
+
+    /// Takes over literals.
+    #[inline(always)]
+    fn copy(&mut self, src: &[u8], at: usize, n: usize) {
+        let len = self.len;
+        if n <= STEP && at + STEP <= src.len() {
+            self.literals[len..len + STEP].copy_from_slice(&src[at..at + STEP]);
+        } else {
+            self.literals[len..len + n].copy_from_slice(&src[at..at + n]);
+        }
+        self.len += n;
+    }
+
+    /// Takes over a sequence, whose literals it has.
+    #[inline(always)]
+    fn push(&mut self, mut seq: Seq, most: usize) {
+        // Half a block at most, so that match and literals find room in one.
+        let half = (most / 2) as u32;
+        while seq.matched > half {
+            let part = half.min(seq.matched - 3);
+            self.seqs.push(Seq::new(seq.literals, part, seq.offset));
+            seq = Seq::new(0, seq.matched - part, seq.offset);
+        }
+        self.seqs.push(seq);
+    }
+
+    /// Gives back what was moved.
+    fn restore(&mut self) {
+        for (seq, literals) in self.moved.drain(..) {
+            self.seqs[seq].literals += literals;
+        }
     }
 
     /// Whether that is the end of the parse.
@@ -504,6 +566,9 @@ impl EncodeFit for Zstd {
     fn reset(&mut self) {
         self.ratio = FIRST_RATIO;
         self.search.reset();
+        if let Some(pairs) = &mut self.pairs {
+            pairs.reset();
+        }
     }
 
     fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
@@ -515,6 +580,7 @@ impl EncodeFit for Zstd {
                 .search
                 .run(src, dst, |len, out| plain.compress(&src[..len], out));
         }
+        let mut again = false;
         // A little more than should fit.
         let mut len = (room as f64 * self.ratio * MARGIN) as usize + 256;
         loop {
@@ -523,7 +589,7 @@ impl EncodeFit for Zstd {
             }
             let part = &src[..len];
             let more = len < src.len();
-            if self.find(part).is_none() {
+            if self.parse(input, at, len, again).is_none() {
                 // The library refuses to parse a last block of a few bytes.
                 let plain = &mut self.plain;
                 return self
@@ -539,7 +605,8 @@ impl EncodeFit for Zstd {
                     return fit;
                 }
                 Outcome::Short(pos) => {
-                    len = (len as f64 * room as f64 / pos as f64 * MARGIN) as usize + 256
+                    again = true;
+                    len = (len as f64 * room as f64 / pos as f64 * MARGIN) as usize + 256;
                 }
             }
         }
