@@ -531,10 +531,45 @@ impl Checker {
         }
     }
 
+    /// What snapshots refer to must decode, lie below their heads, and add up with what the checkpoint says it holds for them.
+    fn snapshots(&mut self) {
+        let mut held = HashSet::new();
+        for at in 0..self.volume.snapshots.len() {
+            let heads = self.volume.snapshots[at].heads;
+            let place = format!("snapshot {}", self.volume.snapshots[at].name);
+            match self.volume.at_snapshot(at).references() {
+                Ok(blocks) => {
+                    if let Some(addr) = blocks
+                        .iter()
+                        .find(|addr| !self.volume.is_older(Addr(**addr), &heads))
+                    {
+                        self.find(&place, format_args!("block {addr:#x} lies past its heads"));
+                    }
+                    held.extend(
+                        blocks
+                            .into_iter()
+                            .filter(|addr| !self.claimed.contains(addr)),
+                    );
+                }
+                Err(e) => self.find(place, e),
+            }
+        }
+        if held.len() as u64 != self.volume.held {
+            let what = format!(
+                "{} blocks held for snapshots, counted {}",
+                self.volume.held,
+                held.len()
+            );
+            self.find("checkpoint", what);
+        }
+        self.claimed.extend(held);
+    }
+
     fn space(&mut self) -> Result<()> {
         self.report.clean = self.phase == Phase::Clean;
         self.report.pending_blocks = self.volume.pending.blocks();
         let pending: Vec<Range<u64>> = self.volume.pending.iter().collect();
+        self.snapshots();
         self.report.reachable = self.claimed.iter().copied().collect();
         self.report.reachable.sort_unstable();
         for run in &pending {

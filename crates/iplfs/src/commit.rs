@@ -10,7 +10,7 @@ use crate::areas::{Addr, BLOCK_SIZE, Log, Nid};
 use crate::dead::DeadMap;
 use crate::device::blocks_in;
 use crate::discard::{DiscardMode, to_entries};
-use crate::disk::checkpoint::{Body, LogMarks, Phase, SEALS, Seal, body_len};
+use crate::disk::checkpoint::{Body, LogMarks, Phase, SEALS, Seal};
 use crate::disk::inode::mode;
 use crate::error::{Error, Result};
 use crate::volume::{State, Volume};
@@ -54,6 +54,20 @@ impl Volume {
         // Inodes after the nodes that their own map names, so that a file's nodes lie together.
         let nids: Vec<Nid> = self.dirty.values().flatten().copied().collect();
         self.write_nodes(&nids, false)
+    }
+
+    /// Bytes of a body that fit the pack.
+    pub(crate) fn body_room(&self) -> usize {
+        (self.sb.geometry.pack_blocks as usize - SEALS as usize) * BLOCK_SIZE
+    }
+
+    /// A checkpoint whose journal is empty: the tree on the device is the whole node address table.
+    pub(crate) fn checkpoint_whole_table(&mut self) -> Result<()> {
+        self.write_all()?;
+        if !self.nat.journal().is_empty() {
+            self.write_nat()?;
+        }
+        self.commit(Phase::Mounted)
     }
 
     fn write_nat(&mut self) -> Result<()> {
@@ -128,9 +142,10 @@ impl Volume {
         fresh: &DeadMap,
         again: bool,
     ) -> Result<(Range<u64>, Vec<Range<u64>>)> {
-        let room = (u64::from(self.sb.geometry.pack_blocks) - SEALS) * BLOCK_SIZE as u64;
+        let room = self.body_room() as u64;
         let mut fresh_runs = fresh.runs();
         let mut body = Body {
+            snapshots: self.snapshots.clone(),
             orphans: self.orphans.iter().copied().collect(),
             journal: self
                 .nat
@@ -140,14 +155,11 @@ impl Volume {
                 .collect(),
             discards: self.log_entries(&fresh_runs),
         };
-        let len_of = |b: &Body| {
-            body_len(
-                b.orphans.len() as u64,
-                b.journal.len() as u64,
-                b.discards.len() as u64,
-            )
+        let extra = |b: &Body| {
+            (b.byte_len() as u64)
+                .saturating_sub(room)
+                .div_ceil(BLOCK_SIZE as u64)
         };
-        let extra = |b: &Body| len_of(b).saturating_sub(room).div_ceil(BLOCK_SIZE as u64);
         let mut overflow = 0..0;
         let want = extra(&body);
         if want > 0 && again {
@@ -171,10 +183,10 @@ impl Volume {
                 Some(addr) => overflow = addr.0..addr.0 + want,
                 None => {
                     // Rule 8: better a leak that is known than a checkpoint that cannot be made.
-                    let must = body_len(body.orphans.len() as u64, body.journal.len() as u64, 0);
+                    let must = (body.byte_len() - body.discards.len() * 16) as u64;
                     let keep = room.checked_sub(must).ok_or_else(|| {
                         Error::Limit(
-                            "orphans and journal of a checkpoint do not fit its pack".to_string(),
+                            "what a checkpoint must hold does not fit its pack".to_string(),
                         )
                     })? / 16;
                     self.leak_beyond(keep as usize, &mut fresh_runs);
@@ -253,7 +265,9 @@ impl Volume {
             nat_blocks: self.nat.blocks,
             live_blocks: self.live,
             inodes: self.inodes,
+            held_blocks: self.held,
             next_generation: self.next_generation,
+            snapshots: body.snapshots.len() as u32,
             orphans: body.orphans.len() as u32,
             journal: body.journal.len() as u32,
             discards: body.discards.len() as u32,

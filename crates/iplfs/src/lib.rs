@@ -44,6 +44,7 @@ mod nat;
 mod options;
 mod pages;
 mod recovery;
+mod snapshot;
 mod space;
 mod volume;
 
@@ -54,6 +55,7 @@ pub use device::BlockDevice;
 pub use dir::DirEntry;
 pub use discard::DiscardMode;
 pub use disk::inode::{Time, mode};
+pub use disk::snapshot::Snapshot;
 pub use disk::xattr::Xattrs;
 pub use error::{Errno, Error, Result};
 pub use file::{Allocate, ReadPlan, SIZE_MAX};

@@ -247,6 +247,8 @@ impl Volume {
         volume.nat.blocks = seal.nat_blocks;
         volume.nat.next_nid = seal.next_nid;
         volume.nat.replay(body.journal);
+        volume.snapshots = body.snapshots;
+        volume.held = seal.held_blocks;
         volume.live = seal.live_blocks;
         volume.inodes = seal.inodes;
         volume.needs_trim = seal.needs_trim;

@@ -21,6 +21,8 @@ pub struct Space {
     pub reserve: u64,
     /// Data, nodes, the node address table, and what is reserved for files.
     pub live: u64,
+    /// Dead, but part of a snapshot.
+    pub held: u64,
     /// Dead, not yet in a discard log.
     pub dead: u64,
     /// In the discard log, not yet confirmed.
@@ -36,7 +38,7 @@ pub struct Space {
 impl Space {
     /// Blocks that ordinary changes can still take.
     pub fn available(&self) -> u64 {
-        let used = self.live + self.dead + self.pending + self.buffered;
+        let used = self.live + self.held + self.dead + self.pending + self.buffered;
         self.quota.saturating_sub(self.reserve).saturating_sub(used)
     }
 }
@@ -48,6 +50,7 @@ impl Volume {
             quota: self.sb.quota_blocks,
             reserve: self.sb.reserve_blocks,
             live: self.live + self.nat.blocks + (self.overflow.end - self.overflow.start),
+            held: self.held,
             dead: self.dead.blocks(),
             pending: self.pending.blocks(),
             buffered: self.pages.dirty() + self.dirty_nodes + self.nat.update_blocks_max(),
@@ -82,7 +85,7 @@ impl Volume {
 
     fn admits(&self, blocks: u64, privileged: bool) -> bool {
         let space = self.space();
-        let used = space.live + space.dead + space.pending + space.buffered;
+        let used = space.live + space.held + space.dead + space.pending + space.buffered;
         let limit = if privileged {
             space.quota
         } else {

@@ -16,6 +16,7 @@ use crate::disk::checkpoint::LogMarks;
 use crate::disk::inode::{Inode, Time};
 use crate::disk::nat::NatEntry;
 use crate::disk::node::{Footer, NodeBody, Slot};
+use crate::disk::snapshot::Snapshot;
 use crate::disk::superblock::Superblock;
 use crate::error::{Errno, Error, Result};
 use crate::nat::Nat;
@@ -23,7 +24,7 @@ use crate::options::MountOptions;
 use crate::pages::Pages;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// A node in memory.
 pub(crate) struct Node {
@@ -89,6 +90,13 @@ pub struct Volume {
     /// Checksum of the body of the newest checkpoint.
     pub(crate) body_crc: u32,
     pub(crate) needs_trim: bool,
+    /// Oldest first.
+    pub(crate) snapshots: Vec<Snapshot>,
+    /// Dead blocks that only snapshots refer to.
+    pub(crate) held: u64,
+    pub(crate) open_snapshots: HashMap<String, Weak<()>>,
+    /// Held by a volume that is an open snapshot of another.
+    pub(crate) snapshot_token: Option<Arc<()>>,
     pub(crate) orphans: BTreeSet<Nid>,
     pub(crate) holds: HashMap<Nid, u64>,
     pub(crate) since: Since,
@@ -149,6 +157,10 @@ impl Volume {
             overflow: 0..0,
             body_crc: 0,
             needs_trim: false,
+            snapshots: Vec::new(),
+            held: 0,
+            open_snapshots: HashMap::new(),
+            snapshot_token: None,
             orphans: BTreeSet::new(),
             holds: HashMap::new(),
             since: Since::default(),
@@ -225,6 +237,14 @@ impl Volume {
     /// The last reference to a block of a file or node is gone.
     pub(crate) fn kill(&mut self, addr: Addr) {
         if addr.is_mapped() {
+            let pinned = self
+                .snapshots
+                .last()
+                .is_some_and(|newest| self.is_older(addr, &newest.heads));
+            if pinned {
+                self.held += 1;
+                return;
+            }
             if !self.dead.insert(addr) {
                 // Two references to one block: the volume is damaged, and writing on would spread it.
                 self.state = State::Broken(format!("block {addr} died twice"));

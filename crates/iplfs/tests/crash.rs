@@ -49,6 +49,16 @@ fn a_discard_log_longer_than_its_pack_survives_crashes() {
 }
 
 #[test]
+fn snapshots_survive_every_crash() {
+    let mut campaign = Campaign::with_snapshot(Rules::default(), 7).unwrap();
+    campaign.samples = 2;
+    campaign.nested_every = 64;
+    run(campaign, |c| {
+        c.sampled(2, 20).and_then(|()| c.sampled(12, 12))
+    });
+}
+
+#[test]
 #[ignore = "every pair: about a million states, ten minutes of one core in a release build"]
 fn every_pair_of_operations_survives_every_crash() {
     run(Campaign::new(Rules::default(), 2).unwrap(), |c| {
@@ -61,5 +71,8 @@ fn every_pair_of_operations_survives_every_crash() {
 fn many_sampled_sequences_survive_every_crash() {
     run(Campaign::new(Rules::default(), 6).unwrap(), |c| {
         c.sampled(3, 2000).and_then(|()| c.sampled(12, 500))
+    });
+    run(Campaign::with_snapshot(Rules::default(), 8).unwrap(), |c| {
+        c.sampled(3, 1000).and_then(|()| c.sampled(12, 500))
     });
 }

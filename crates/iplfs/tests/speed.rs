@@ -7,21 +7,34 @@ use std::sync::Arc;
 use std::time::Instant;
 use tuff_iplfs::backend::ZoneDir;
 use tuff_iplfs::crash::Rng;
-use tuff_iplfs::{BlockDevice, Caller, FormatOptions, MountOptions, Nid, Volume, mem::MemDevice, mode};
+use tuff_iplfs::{
+    BlockDevice, Caller, FormatOptions, MountOptions, Nid, Volume, mem::MemDevice, mode,
+};
 
-const CALLER: Caller = Caller { now: tuff_iplfs::Time { sec: 1, nsec: 0 }, uid: 0, gid: 0 };
+const CALLER: Caller = Caller {
+    now: tuff_iplfs::Time { sec: 1, nsec: 0 },
+    uid: 0,
+    gid: 0,
+};
 
 fn work(name: &str, dev: Arc<dyn BlockDevice>) {
     Volume::format(dev.clone(), &FormatOptions::new([1; 16], [2; 16], 1 << 20)).unwrap();
     let mut v = Volume::mount(dev, MountOptions::default()).unwrap();
     let report = |what: &str, start: Instant, n: u64| {
         let spent = start.elapsed();
-        println!("{name}: {what}: {n} in {spent:?}, {:?} each", spent / n as u32);
+        println!(
+            "{name}: {what}: {n} in {spent:?}, {:?} each",
+            spent / n as u32
+        );
     };
     let start = Instant::now();
-    let big = v.create(Nid::ROOT, b"big", mode::FILE, 0, &CALLER).unwrap().ino;
+    let big = v
+        .create(Nid::ROOT, b"big", mode::FILE, 0, &CALLER)
+        .unwrap()
+        .ino;
     for n in 0..512u64 {
-        v.write(big, n << 20, &[n as u8; 1 << 20], CALLER.now).unwrap();
+        v.write(big, n << 20, &[n as u8; 1 << 20], CALLER.now)
+            .unwrap();
     }
     v.sync().unwrap();
     report("sequential MiB written", start, 512);
@@ -32,21 +45,37 @@ fn work(name: &str, dev: Arc<dyn BlockDevice>) {
     report("sequential MiB read", start, 512);
     let start = Instant::now();
     for n in 0..10_000 {
-        let ino = v.create(Nid::ROOT, format!("file {n}").as_bytes(), mode::FILE, 0, &CALLER).unwrap().ino;
+        let ino = v
+            .create(
+                Nid::ROOT,
+                format!("file {n}").as_bytes(),
+                mode::FILE,
+                0,
+                &CALLER,
+            )
+            .unwrap()
+            .ino;
         v.write(ino, 0, &[1; 6000], CALLER.now).unwrap();
     }
     v.sync().unwrap();
     report("files of 6000 bytes made", start, 10_000);
     let start = Instant::now();
     for n in 0..10_000 {
-        v.unlink(Nid::ROOT, format!("file {n}").as_bytes(), &CALLER).unwrap();
+        v.unlink(Nid::ROOT, format!("file {n}").as_bytes(), &CALLER)
+            .unwrap();
     }
     v.sync().unwrap();
     report("files deleted", start, 10_000);
     let mut rng = Rng::new(1);
     let start = Instant::now();
     for _ in 0..20_000 {
-        v.write(big, (rng.below(512 << 8) * 4096) as u64, &[9; 4096], CALLER.now).unwrap();
+        v.write(
+            big,
+            (rng.below(512 << 8) * 4096) as u64,
+            &[9; 4096],
+            CALLER.now,
+        )
+        .unwrap();
     }
     v.sync().unwrap();
     report("random blocks overwritten", start, 20_000);
@@ -71,6 +100,9 @@ fn ordinary_work_takes_ordinary_time() {
     work("memory", Arc::new(MemDevice::new()));
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("speed");
     let _ = std::fs::remove_dir_all(&path);
-    work("zone files", Arc::new(ZoneDir::create(&path, 1 << 18).unwrap()));
+    work(
+        "zone files",
+        Arc::new(ZoneDir::create(&path, 1 << 18).unwrap()),
+    );
     std::fs::remove_dir_all(&path).unwrap();
 }

@@ -111,6 +111,8 @@ pub struct Model {
     pub objects: BTreeMap<Id, Object>,
     /// Next free number.
     pub next: Id,
+    /// Snapshots by name.
+    pub snapshots: BTreeMap<String, Tree>,
 }
 
 /// What can be seen of a filesystem from outside: one entry per path.
@@ -142,6 +144,7 @@ impl Default for Model {
         Self {
             objects: [(1, root)].into(),
             next: 2,
+            snapshots: BTreeMap::new(),
         }
     }
 }
@@ -211,8 +214,21 @@ impl Model {
         }
     }
 
-    /// What can be seen.
+    /// What can be seen: the files, and those of each snapshot under its name.
     pub fn tree(&self) -> Tree {
+        let mut tree = self.present();
+        for (name, snapshot) in &self.snapshots {
+            tree.extend(
+                snapshot
+                    .iter()
+                    .map(|(path, seen)| (format!("{name}:{path}"), seen.clone())),
+            );
+        }
+        tree
+    }
+
+    /// What can be seen without the snapshots.
+    pub fn present(&self) -> Tree {
         let mut tree = Tree::new();
         let mut first: BTreeMap<Id, String> = BTreeMap::new();
         self.visit(1, "/", &mut tree, &mut first);
@@ -260,6 +276,19 @@ pub fn tree_of(volume: &mut Volume) -> Result<Tree> {
     let mut tree = Tree::new();
     let mut first: BTreeMap<Nid, String> = BTreeMap::new();
     look(volume, Nid::ROOT, "/", &mut tree, &mut first)?;
+    let names: Vec<String> = volume
+        .snapshots()
+        .iter()
+        .map(|snapshot| snapshot.name.clone())
+        .collect();
+    for name in names {
+        let snapshot = tree_of(&mut volume.open_snapshot(&name)?)?;
+        tree.extend(
+            snapshot
+                .into_iter()
+                .map(|(path, seen)| (format!("{name}:{path}"), seen)),
+        );
+    }
     Ok(tree)
 }
 

@@ -76,16 +76,27 @@ enum Promise {
 impl Campaign {
     /// A campaign on a small volume, with the given rules in force.
     pub fn new(rules: Rules, seed: u64) -> Result<Self, Failure> {
-        Self::with(rules, seed, 6, 0)
+        Self::with(rules, seed, 6, 0, false)
     }
 
     /// A campaign on a volume whose discard log does not fit its pack.
     pub fn with_long_log(rules: Rules, seed: u64) -> Result<Self, Failure> {
-        Self::with(rules, seed, 3, 300)
+        Self::with(rules, seed, 3, 300, false)
+    }
+
+    /// A campaign on a volume with a snapshot that differs from its present.
+    pub fn with_snapshot(rules: Rules, seed: u64) -> Result<Self, Failure> {
+        Self::with(rules, seed, 6, 0, true)
     }
 
     /// `holes`: dead blocks, none beside another, in the discard log from the start.
-    fn with(rules: Rules, seed: u64, pack_blocks: u32, holes: u64) -> Result<Self, Failure> {
+    fn with(
+        rules: Rules,
+        seed: u64,
+        pack_blocks: u32,
+        holes: u64,
+        snapshot: bool,
+    ) -> Result<Self, Failure> {
         let geometry = Geometry {
             area_bits: 29,
             section_bits: 8,
@@ -118,6 +129,9 @@ impl Campaign {
             };
             let mut volume = Volume::mount(disk.clone(), sound)?;
             let mut ops = base();
+            if snapshot {
+                ops.insert(ops.len() - 2, Op::Snapshot("old"));
+            }
             if holes > 0 {
                 ops.push(Op::Create("/holes"));
                 ops.push(Op::Write("/holes", 0, holes as usize * 8192));
@@ -227,6 +241,11 @@ impl Campaign {
                         _ => Promise::Everything,
                     }
                 }
+            };
+            // Making and deleting a snapshot is a checkpoint of its own.
+            let promise = match op {
+                Op::Snapshot(_) | Op::DeleteSnapshot(_) => Promise::Everything,
+                _ => promise,
             };
             marks.push((begin, disk.position()));
             promises.push(promise);

@@ -41,6 +41,10 @@ pub enum Op {
     RemoveXattr(&'static str),
     /// Change permissions.
     Chmod(&'static str, u32),
+    /// Keep the present state under a name.
+    Snapshot(&'static str),
+    /// Let it go.
+    DeleteSnapshot(&'static str),
 }
 
 /// What follows an operation to make it last.
@@ -76,6 +80,7 @@ impl Op {
             Op::Create(p) | Op::Mkdir(p) | Op::Symlink(p) | Op::Tmpfile(p) | Op::Link(_, p) => p,
             Op::Rename(_, p, _) | Op::Write(p, ..) | Op::Truncate(p, _) | Op::Allocate(p, ..) => p,
             Op::SetXattr(p, _) | Op::RemoveXattr(p) | Op::Chmod(p, _) => p,
+            Op::Snapshot(_) | Op::DeleteSnapshot(_) => "/",
             Op::Unlink(p) | Op::Rmdir(p) => p.rsplit_once('/').map_or("/", |(dir, _)| dir),
         }
     }
@@ -172,6 +177,15 @@ impl Op {
                 object.mode = object.mode & mode::TYPE | bits;
                 Some(())
             }
+            Op::Snapshot(name) => {
+                if m.snapshots.contains_key(name) {
+                    return None;
+                }
+                let present = m.present();
+                m.snapshots.insert(name.to_string(), present);
+                Some(())
+            }
+            Op::DeleteSnapshot(name) => m.snapshots.remove(name).map(|_| ()),
         }
     }
 
@@ -264,6 +278,8 @@ impl Op {
                 )
                 .map(drop)
             }
+            Op::Snapshot(name) => v.snapshot(name, time),
+            Op::DeleteSnapshot(name) => v.delete_snapshot(name),
         }
     }
 }
@@ -472,5 +488,9 @@ pub fn alphabet() -> Vec<Op> {
         Op::SetXattr("/x", 10),
         Op::RemoveXattr("/x"),
         Op::Chmod("/d/c", 0o711),
+        Op::Snapshot("s"),
+        Op::Snapshot("t"),
+        Op::DeleteSnapshot("s"),
+        Op::DeleteSnapshot("old"),
     ]
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  pack:  [seal][seal copy][body …]            A and B take turns; a pack is pack_blocks long
-//!  body:  orphans 4 each │ NAT journal 16 each │ discard log 16 each      one byte stream
+//!  body:  snapshots 192 each │ orphans 4 each │ NAT journal 16 each │ discard log 16 each      one byte stream
 //!  what does not fit the pack continues in one extent of the metadata log
 //! ```
 //!
@@ -13,6 +13,7 @@
 use super::wire::{Get, Put, seal, sealed};
 use crate::areas::{Addr, BLOCK_SIZE, Block, Nid};
 use crate::disk::nat::NatEntry;
+use crate::disk::snapshot::{SNAPSHOT_LEN, Snapshot};
 use crate::error::{Error, Result};
 
 const MAGIC: [u8; 8] = *b"TUFF-CP\0";
@@ -72,6 +73,10 @@ pub struct Seal {
     pub inodes: u64,
     /// Next generation number for an inode.
     pub next_generation: u32,
+    /// Dead blocks that only snapshots still refer to.
+    pub held_blocks: u64,
+    /// Snapshots in the body.
+    pub snapshots: u32,
     /// Orphans in the body.
     pub orphans: u32,
     /// Journal entries in the body.
@@ -111,7 +116,9 @@ impl Seal {
         put.u64(self.nat_blocks);
         put.u64(self.live_blocks);
         put.u64(self.inodes);
+        put.u64(self.held_blocks);
         put.u32(self.next_generation);
+        put.u32(self.snapshots);
         put.u32(self.orphans);
         put.u32(self.journal);
         put.u32(self.discards);
@@ -150,7 +157,9 @@ impl Seal {
         let nat_root_crc = get.u32();
         let nat_height = get.u32();
         let (nat_blocks, live_blocks, inodes) = (get.u64(), get.u64(), get.u64());
+        let held_blocks = get.u64();
         let next_generation = get.u32();
+        let snapshots = get.u32();
         let (orphans, journal, discards) = (get.u32(), get.u32(), get.u32());
         let body_crc = get.u32();
         let overflow_blocks = get.u32();
@@ -177,7 +186,9 @@ impl Seal {
             nat_blocks,
             live_blocks,
             inodes,
+            held_blocks,
             next_generation,
+            snapshots,
             orphans,
             journal,
             discards,
@@ -188,20 +199,18 @@ impl Seal {
         })
     }
 
+    /// Bytes that the body takes before padding.
+    pub fn body_len(&self) -> u64 {
+        SNAPSHOT_LEN as u64 * u64::from(self.snapshots)
+            + 4 * u64::from(self.orphans)
+            + 16 * u64::from(self.journal)
+            + 16 * u64::from(self.discards)
+    }
+
     /// Blocks that the body takes, in the pack and after it.
     pub fn body_blocks(&self) -> u64 {
-        body_len(
-            self.orphans.into(),
-            self.journal.into(),
-            self.discards.into(),
-        )
-        .div_ceil(BLOCK_SIZE as u64)
+        self.body_len().div_ceil(BLOCK_SIZE as u64)
     }
-}
-
-/// Bytes of a body with these numbers of entries.
-pub fn body_len(orphans: u64, journal: u64, discards: u64) -> u64 {
-    orphans * 4 + journal * 16 + discards * 16
 }
 
 /// One entry of the discard log: blocks that are dead but may still be mapped by the device.
@@ -216,6 +225,8 @@ pub struct DiscardEntry {
 /// What follows the seals.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Body {
+    /// Snapshots, oldest first.
+    pub snapshots: Vec<Snapshot>,
     /// Inodes without a name that were open.
     pub orphans: Vec<Nid>,
     /// Entries of the node address table that differ from its tree.
@@ -225,14 +236,20 @@ pub struct Body {
 }
 
 impl Body {
+    /// Bytes of the stream before padding.
+    pub fn byte_len(&self) -> usize {
+        self.snapshots.len() * SNAPSHOT_LEN
+            + self.orphans.len() * 4
+            + self.journal.len() * 16
+            + self.discards.len() * 16
+    }
+
     /// The byte stream, padded with zeros to whole blocks.
     pub fn encode(&self) -> Vec<u8> {
-        let len = body_len(
-            self.orphans.len() as u64,
-            self.journal.len() as u64,
-            self.discards.len() as u64,
-        );
-        let mut bytes = Vec::with_capacity((len as usize).next_multiple_of(BLOCK_SIZE));
+        let mut bytes = Vec::with_capacity(self.byte_len().next_multiple_of(BLOCK_SIZE));
+        for snapshot in &self.snapshots {
+            bytes.extend_from_slice(&snapshot.encode());
+        }
         for orphan in &self.orphans {
             bytes.extend_from_slice(&orphan.0.to_le_bytes());
         }
@@ -259,6 +276,9 @@ impl Body {
             return Err(Error::corrupt(place, "checksum of the body does not match"));
         }
         let mut get = Get::new(bytes);
+        let snapshots = (0..seal.snapshots)
+            .map(|_| Snapshot::decode(&mut get))
+            .collect::<Result<Vec<_>>>()?;
         let orphans = (0..seal.orphans).map(|_| Nid(get.u32())).collect();
         let journal = (0..seal.journal)
             .map(|_| {
@@ -282,6 +302,7 @@ impl Body {
             })
             .collect();
         Ok(Self {
+            snapshots,
             orphans,
             journal,
             discards,
@@ -295,6 +316,7 @@ mod tests {
 
     pub(crate) fn sample() -> (Seal, Body) {
         let body = Body {
+            snapshots: Vec::new(),
             orphans: vec![Nid(5), Nid(9)],
             journal: vec![(
                 Nid(4),
@@ -328,7 +350,9 @@ mod tests {
             nat_blocks: 1,
             live_blocks: 8,
             inodes: 4,
+            held_blocks: 0,
             next_generation: 6,
+            snapshots: 0,
             orphans: 2,
             journal: 1,
             discards: 1,

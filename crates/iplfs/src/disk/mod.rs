@@ -7,6 +7,7 @@ pub mod dentry;
 pub mod inode;
 pub mod nat;
 pub mod node;
+pub mod snapshot;
 pub mod superblock;
 pub mod wire;
 pub mod xattr;

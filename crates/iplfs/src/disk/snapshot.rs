@@ -1,0 +1,139 @@
+//! A snapshot: the roots of a checkpoint, kept in the body of every later one.
+//!
+//! ```text
+//!  0 name 64 │ 64 sec 8 │ nsec 4 │ next_nid 4 │ 80 version 8 │ nat_root 8 │ nat_root_crc 4 │ nat_height 4
+//!  104 nat_blocks 8 │ live_blocks 8 │ inodes 8 │ 128 heads 7 × 8 │ zero 8
+//! ```
+//!
+//! Nothing else is needed: the node address table is never overwritten, so its root names the whole state, and the heads say which blocks are older than
+//! the snapshot. A block that dies later and is older than the newest snapshot was alive in it, and is kept.
+
+use super::inode::Time;
+use super::wire::{Get, Put};
+use crate::areas::Addr;
+use crate::disk::nat::{NAT_HEIGHT_MAX, NatPointer};
+use crate::error::{Error, Result};
+
+/// Bytes of a record.
+pub const SNAPSHOT_LEN: usize = 192;
+/// Longest name. Unit: bytes.
+pub const NAME_MAX: usize = 64;
+
+/// One snapshot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// Its name, unique in the volume.
+    pub name: String,
+    /// When it was made.
+    pub time: Time,
+    /// The checkpoint that holds it first.
+    pub version: u64,
+    /// Every node number at or above this one was unused.
+    pub next_nid: u32,
+    /// Root of its node address table.
+    pub nat_root: NatPointer,
+    /// Levels of that table.
+    pub nat_height: u32,
+    /// Blocks of that table.
+    pub nat_blocks: u64,
+    /// Live blocks of data and nodes.
+    pub live_blocks: u64,
+    /// Inodes.
+    pub inodes: u64,
+    /// Offset in each log below which a block is older than the snapshot.
+    pub heads: [u64; 7],
+}
+
+impl Snapshot {
+    /// The record as it lies in the body of a checkpoint.
+    pub fn encode(&self) -> [u8; SNAPSHOT_LEN] {
+        let mut bytes = [0; SNAPSHOT_LEN];
+        let mut put = Put::new(&mut bytes);
+        let mut name = [0; NAME_MAX];
+        name[..self.name.len()].copy_from_slice(self.name.as_bytes());
+        put.bytes(&name);
+        put.i64(self.time.sec);
+        put.u32(self.time.nsec);
+        put.u32(self.next_nid);
+        put.u64(self.version);
+        put.u64(self.nat_root.addr.0);
+        put.u32(self.nat_root.crc);
+        put.u32(self.nat_height);
+        for v in [self.nat_blocks, self.live_blocks, self.inodes] {
+            put.u64(v);
+        }
+        for head in self.heads {
+            put.u64(head);
+        }
+        bytes
+    }
+
+    /// Decodes a record.
+    pub(crate) fn decode(get: &mut Get<'_>) -> Result<Self> {
+        let name: [u8; NAME_MAX] = get.array();
+        let len = name.iter().position(|byte| *byte == 0).unwrap_or(NAME_MAX);
+        let name = std::str::from_utf8(&name[..len]);
+        let Some(name) = name.ok().filter(|name| !name.is_empty()) else {
+            return Err(Error::corrupt("snapshot", "name is empty or no text"));
+        };
+        let time = Time {
+            sec: get.i64(),
+            nsec: get.u32(),
+        };
+        let (next_nid, version) = (get.u32(), get.u64());
+        let nat_root = NatPointer {
+            addr: Addr(get.u64()),
+            crc: get.u32(),
+        };
+        let nat_height = get.u32();
+        if nat_height > NAT_HEIGHT_MAX {
+            return Err(Error::corrupt(
+                format_args!("snapshot {name}"),
+                format_args!("table of {nat_height} levels"),
+            ));
+        }
+        let (nat_blocks, live_blocks, inodes) = (get.u64(), get.u64(), get.u64());
+        let heads = std::array::from_fn(|_| get.u64());
+        let _ = get.u64();
+        Ok(Self {
+            name: name.to_string(),
+            time,
+            version,
+            next_nid,
+            nat_root,
+            nat_height,
+            nat_blocks,
+            live_blocks,
+            inodes,
+            heads,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trip() {
+        let snapshot = Snapshot {
+            name: "before the upgrade".to_string(),
+            time: Time { sec: -1, nsec: 5 },
+            version: 77,
+            next_nid: 12,
+            nat_root: NatPointer {
+                addr: Addr(600),
+                crc: 9,
+            },
+            nat_height: 2,
+            nat_blocks: 3,
+            live_blocks: 4,
+            inodes: 5,
+            heads: [1, 2, 3, 4, 5, 6, 7],
+        };
+        let bytes = snapshot.encode();
+        assert_eq!(Snapshot::decode(&mut Get::new(&bytes)).unwrap(), snapshot);
+        assert!(Snapshot::decode(&mut Get::new(&[0; SNAPSHOT_LEN])).is_err());
+        assert!(Snapshot::decode(&mut Get::new(&[0xff; SNAPSHOT_LEN])).is_err());
+    }
+}

@@ -1,0 +1,184 @@
+//! Snapshots: what they show, and that their space comes back in whatever order they go.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tuff_iplfs::crash::Rng;
+use tuff_iplfs::crash::model::tree_of;
+use tuff_iplfs::crash::workload::{Op, alphabet, base};
+use tuff_iplfs::mem::MemDevice;
+use tuff_iplfs::{
+    BlockDevice, CheckOptions, Errno, Error, FormatOptions, Geometry, MountOptions, Time, Volume,
+    check,
+};
+
+const GEOMETRY: Geometry = Geometry {
+    area_bits: 29,
+    section_bits: 8,
+    zone_bits: 4,
+    pack_blocks: 8,
+};
+const NOW: Time = Time { sec: 1, nsec: 0 };
+
+fn device() -> Arc<MemDevice> {
+    let device = Arc::new(MemDevice::new());
+    let options = FormatOptions {
+        geometry: GEOMETRY,
+        reserve_blocks: 256,
+        ..FormatOptions::new([3; 16], [5; 16], 8192)
+    };
+    Volume::format(device.clone(), &options).unwrap();
+    let mut v = mount(&device);
+    for (now, op) in base().iter().enumerate() {
+        op.volume(&mut v, now as i64).unwrap();
+    }
+    v.unmount().unwrap();
+    device
+}
+
+fn mount(device: &Arc<MemDevice>) -> Volume {
+    let options = MountOptions {
+        window_blocks: 512,
+        journal_max: 8,
+        ..MountOptions::default()
+    };
+    Volume::mount(device.clone(), options).unwrap()
+}
+
+fn exact(v: &mut Volume, device: &Arc<MemDevice>) {
+    v.drain().unwrap();
+    let dev: Arc<dyn BlockDevice> = device.clone();
+    let report = check(
+        &dev,
+        CheckOptions {
+            data: true,
+            fallback: false,
+        },
+    )
+    .unwrap();
+    assert_eq!(report.findings, []);
+    let held: Vec<u64> = device
+        .allocated(GEOMETRY.fixed_end()..u64::MAX)
+        .unwrap()
+        .into_iter()
+        .flatten()
+        .collect();
+    assert_eq!(held, report.reachable);
+}
+
+#[test]
+fn snapshots_stay_as_they_were_and_their_space_comes_back_in_any_order() {
+    for seed in 0..6 {
+        let device = device();
+        let mut v = mount(&device);
+        let mut rng = Rng::new(seed);
+        let ops: Vec<Op> = alphabet()
+            .into_iter()
+            .filter(|op| !matches!(op, Op::Snapshot(_) | Op::DeleteSnapshot(_)))
+            .collect();
+        let mut want = BTreeMap::new();
+        for step in 0..400 {
+            match rng.below(20) {
+                0 => {
+                    let name = format!("s{step}");
+                    let shown = tree_of_present(&mut v);
+                    v.snapshot(&name, NOW).unwrap();
+                    want.insert(name, shown);
+                }
+                1 => {
+                    let names: Vec<String> = want.keys().cloned().collect();
+                    if let Some(name) = names.get(rng.below(names.len().max(1))) {
+                        v.delete_snapshot(name).unwrap();
+                        want.remove(name);
+                    }
+                }
+                2 if step % 3 == 0 => {
+                    // A crash or an unmount between.
+                    if step % 2 == 0 {
+                        v.unmount().unwrap();
+                    } else {
+                        v.sync().unwrap();
+                    }
+                    v = mount(&device);
+                }
+                _ => match ops[rng.below(ops.len())].volume(&mut v, step) {
+                    Ok(()) | Err(Error::Posix(_)) => {}
+                    Err(e) => panic!("seed {seed}, step {step}: {e}"),
+                },
+            }
+            if step % 50 == 0 {
+                exact(&mut v, &device);
+                for (name, tree) in &want {
+                    assert!(
+                        tree_of(&mut v.open_snapshot(name).unwrap()).unwrap() == *tree,
+                        "seed {seed}: {name}"
+                    );
+                }
+            }
+        }
+        let names: Vec<String> = want.keys().cloned().collect();
+        for name in names {
+            v.delete_snapshot(&name).unwrap();
+        }
+        exact(&mut v, &device);
+        assert_eq!(v.space().held, 0);
+    }
+}
+
+/// The present, without the snapshots.
+fn tree_of_present(v: &mut Volume) -> tuff_iplfs::crash::model::Tree {
+    let mut tree = tree_of(v).unwrap();
+    tree.retain(|path, _| path.starts_with('/'));
+    tree
+}
+
+#[test]
+fn an_open_snapshot_cannot_be_deleted_and_names_are_unique() {
+    let device = device();
+    let mut v = mount(&device);
+    v.snapshot("one", NOW).unwrap();
+    assert!(matches!(
+        v.snapshot("one", NOW),
+        Err(Error::Posix(Errno::Exists))
+    ));
+    assert!(matches!(
+        v.snapshot("", NOW),
+        Err(Error::Posix(Errno::Invalid))
+    ));
+    assert!(matches!(
+        v.delete_snapshot("two"),
+        Err(Error::Posix(Errno::NotFound))
+    ));
+    let mut open = v.open_snapshot("one").unwrap();
+    assert!(matches!(
+        v.delete_snapshot("one"),
+        Err(Error::Posix(Errno::Busy))
+    ));
+    assert!(matches!(
+        Op::Unlink("/a").volume(&mut open, 0),
+        Err(Error::Posix(Errno::ReadOnly))
+    ));
+    Op::Unlink("/a").volume(&mut v, 0).unwrap();
+    v.drain().unwrap();
+    assert!(tree_of(&mut open).unwrap().contains_key("/a"));
+    drop(open);
+    v.delete_snapshot("one").unwrap();
+    exact(&mut v, &device);
+}
+
+#[test]
+fn what_a_snapshot_keeps_counts_against_the_quota() {
+    let device = device();
+    let mut v = mount(&device);
+    Op::Create("/n").volume(&mut v, 0).unwrap();
+    Op::Write("/n", 0, 400 * 4096).volume(&mut v, 0).unwrap();
+    v.snapshot("one", NOW).unwrap();
+    let before = v.space();
+    Op::Unlink("/n").volume(&mut v, 0).unwrap();
+    v.drain().unwrap();
+    assert!(v.space().held > 400, "{:?}", v.space());
+    assert!(v.space().available() <= before.available());
+    v.delete_snapshot("one").unwrap();
+    v.drain().unwrap();
+    assert_eq!(v.space().held, 0);
+    assert!(v.space().available() > before.available() + 390);
+}
