@@ -35,7 +35,7 @@ impl Code {
         let order = &mut order[..used];
         order.sort_unstable();
         // A short text gains little from long codes, and describing them costs.
-        let enough = (total - 1).max(1).ilog2().max(1);
+        let enough = (total - 1).max(1).ilog2().saturating_sub(1).max(1);
         let limit = enough
             .min(LENGTH_MAX)
             .max(used.ilog2() + 1)
