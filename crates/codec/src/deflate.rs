@@ -241,3 +241,59 @@ impl Decompressor {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Method;
+
+    /// A stream with stored, fixed and dynamic blocks, and what it decodes to.
+    fn mixed_stream() -> (Vec<u8>, Vec<u8>) {
+        let mut seed = 3u32;
+        let mut noise = move || {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 24) as u8
+        };
+        let mut input: Vec<u8> = (0..3000).map(|_| noise()).collect();
+        for n in 0..4000u32 {
+            input.extend_from_slice(format!("line {} of {}\n", n * n % 977, n % 7).as_bytes());
+        }
+        input.extend((0..70_000).map(|_| noise()));
+        input.extend_from_slice(b"the end");
+        let mut deflate = Deflate::new(&EncoderSpec::new(Method::Deflate, 1 << 20)).unwrap();
+        let size = deflate.compress(&input).unwrap();
+        (deflate.stream[..size].to_vec(), input)
+    }
+
+    #[test]
+    fn a_cut_stream_decodes_to_a_prefix_and_is_nearly_full() {
+        let (stream, input) = mixed_stream();
+        let (mut literals, mut distances) = (Code::new(), Code::new());
+        let mut decompressor = Decompressor::new().unwrap();
+        let mut content_before = 0;
+        for room in (1..300)
+            .chain((300..stream.len()).step_by(97))
+            .chain([stream.len()])
+        {
+            let mut copy = stream.clone();
+            let Some(cut) = cut(&mut copy, room, &mut literals, &mut distances) else {
+                assert!(room < 200, "nothing fits into {room}");
+                continue;
+            };
+            assert!(
+                cut.size <= room && cut.size + 200 >= room.min(stream.len()),
+                "{cut:?} of {room}"
+            );
+            assert!(cut.content >= content_before, "more room, less content");
+            content_before = cut.content;
+            let mut back = vec![0; cut.content];
+            assert_eq!(
+                decompressor.decode(&copy[..cut.size], &mut back),
+                Ok(()),
+                "{cut:?} of {room}"
+            );
+            assert!(back == input[..cut.content]);
+        }
+        assert_eq!(content_before, input.len());
+    }
+}

@@ -193,8 +193,8 @@ fn every_short_length_round_trips() {
         for &level in levels(method) {
             let step = match (method, level) {
                 (Method::Lz4 | Method::Lz4hc, ..10) | (Method::Deflate, ..7) => 1,
-                (Method::Zstd, ..6) => 7,
-                (Method::Lz4hc, _) => 3,
+                (Method::Zstd, ..6) => 13,
+                (Method::Lz4hc, _) => 7,
                 _ => 61,
             };
             let spec = EncoderSpec::new(method, 4096).with_level(level);
