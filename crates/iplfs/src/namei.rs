@@ -264,6 +264,8 @@ impl Volume {
         if inode.is_dir() {
             inode.nlink = 0;
             self.orphans.insert(ino);
+            // The older checkpoint may know entries in it. Roll-forward must not drop them with it.
+            self.since.vacated.insert((dir, name.to_vec()));
             let parent = self.inode_mut(dir)?;
             parent.nlink = parent.nlink.saturating_sub(1);
             return Ok(());

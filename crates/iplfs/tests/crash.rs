@@ -23,6 +23,14 @@ fn every_single_operation_survives_every_crash() {
 }
 
 #[test]
+fn tricky_sequences_survive_every_crash() {
+    let mut campaign = Campaign::new(Rules::default(), 9).unwrap();
+    campaign.samples = 2;
+    campaign.nested_every = 64;
+    run(campaign, Campaign::all_tricky);
+}
+
+#[test]
 fn some_pairs_of_operations_survive_every_crash() {
     let mut campaign = Campaign::new(Rules::default(), 3).unwrap();
     campaign.samples = 3;

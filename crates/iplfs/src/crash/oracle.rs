@@ -397,6 +397,27 @@ impl Campaign {
         Ok(())
     }
 
+    /// Every tricky sequence, with each persistence at its end and each before it.
+    pub fn all_tricky(&mut self) -> Result<(), Failure> {
+        for ops in super::workload::tricky() {
+            for last in super::workload::PERSISTS {
+                for between in super::workload::PERSISTS {
+                    let n = ops.len();
+                    let persist = |i| if i + 1 == n { last } else { between };
+                    let steps: Vec<Step> = ops
+                        .iter()
+                        .enumerate()
+                        .map(|(i, op)| (op.clone(), persist(i)))
+                        .collect();
+                    let before = self.tally.workloads;
+                    self.workload(&steps)?;
+                    assert!(self.tally.workloads > before, "{ops:?} cannot be done");
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Random sequences of `len` operations that can all be done.
     pub fn sampled(&mut self, len: usize, count: usize) -> Result<(), Failure> {
         let ops = alphabet();

@@ -408,6 +408,9 @@ pub fn base() -> Vec<Op> {
         Op::SetXattr("/x", 1000),
         Op::Link("/x", "/d/x"),
         Op::Mkdir("/full"),
+        Op::Mkdir("/g"),
+        Op::Create("/g/x"),
+        Op::Write("/g/x", 0, 4200),
     ];
     ops.extend(FULL.iter().map(|path| Op::Create(path)));
     // Some dead blocks, so that a discard log exists from the start.
@@ -426,6 +429,124 @@ const FULL: [&str; 5] = [
 ];
 /// One more name than the directory has room for in its inode.
 const FULL_NEW: &str = "/full/this name needs thirteen slots, which is one more than there are left in the inode of its directory, yes";
+
+/// Longer sequences in which something depends on something that is not yet durable. Each is run with every persistence after its
+/// last operation, and with fsyncs between or not.
+pub fn tricky() -> Vec<Vec<Op>> {
+    use Rename::{Exchange, Replace, Whiteout};
+    let rename = Op::Rename;
+    vec![
+        // A directory that the checkpoint knows full gives its name to a file.
+        vec![Op::Unlink("/g/x"), Op::Rmdir("/g"), Op::Create("/g")],
+        vec![
+            rename("/g/x", "/n", Replace),
+            Op::Rmdir("/g"),
+            Op::Create("/g"),
+            Op::Write("/g", 0, 5000),
+        ],
+        vec![
+            rename("/g/x", "/n", Replace),
+            rename("/e", "/g", Replace),
+            Op::Rmdir("/g"),
+            Op::Create("/g"),
+        ],
+        // A name changes hands while its first owner lives on.
+        vec![Op::Link("/a", "/l"), Op::Unlink("/a"), Op::Create("/a")],
+        vec![
+            rename("/a", "/n", Replace),
+            Op::Create("/a"),
+            Op::Write("/a", 0, 4100),
+        ],
+        vec![
+            rename("/a", "/b", Exchange),
+            Op::Unlink("/a"),
+            Op::Create("/a"),
+        ],
+        vec![
+            rename("/a", "/n", Whiteout),
+            Op::Unlink("/a"),
+            Op::Create("/a"),
+        ],
+        vec![
+            Op::Link("/b", "/l"),
+            rename("/a", "/b", Replace),
+            Op::Unlink("/b"),
+            Op::Create("/b"),
+        ],
+        // A name changes hands and its first owner goes.
+        vec![
+            Op::Create("/n"),
+            Op::Write("/n", 0, 10),
+            Op::Unlink("/n"),
+            Op::Create("/n"),
+            Op::Write("/n", 0, 9000),
+        ],
+        vec![
+            Op::Unlink("/big"),
+            Op::Create("/big"),
+            Op::Write("/big", 0, 9000),
+        ],
+        vec![
+            Op::Unlink("/x"),
+            Op::Create("/x"),
+            Op::Unlink("/d/x"),
+            Op::Create("/d/x"),
+        ],
+        // A file under a directory that is new or has moved.
+        vec![
+            Op::Mkdir("/m"),
+            Op::Create("/m/n"),
+            Op::Write("/m/n", 0, 100),
+        ],
+        vec![
+            rename("/d", "/m", Replace),
+            Op::Create("/m/n"),
+            Op::Write("/m/n", 0, 100),
+        ],
+        vec![
+            Op::Create("/g/n"),
+            rename("/g", "/m", Replace),
+            Op::Write("/m/n", 0, 100),
+        ],
+        // Nodes that come and go between fsyncs.
+        vec![
+            Op::Truncate("/big", 4096),
+            Op::Write("/big", 290 * 4096, 10),
+            Op::Truncate("/big", 0),
+            Op::Write("/big", 962 * 4096, 10),
+        ],
+        vec![
+            Op::Write("/big", 962 * 4096, 10),
+            Op::Write("/big", 2000 * 4096, 10),
+            Op::Truncate("/big", 963 * 4096),
+        ],
+        vec![
+            Op::RemoveXattr("/x"),
+            Op::SetXattr("/x", 2000),
+            Op::SetXattr("/x", 5),
+            Op::SetXattr("/x", 3000),
+        ],
+        vec![
+            Op::Truncate("/b", 0),
+            Op::Write("/b", 0, 10),
+            Op::Write("/b", 0, 5000),
+            Op::Unlink("/b"),
+        ],
+        // Snapshots around changes.
+        vec![
+            Op::Snapshot("s"),
+            Op::Unlink("/big"),
+            Op::Snapshot("t"),
+            Op::DeleteSnapshot("s"),
+        ],
+        vec![
+            Op::Write("/b", 0, 9000),
+            Op::Snapshot("s"),
+            Op::Write("/b", 0, 9000),
+            Op::DeleteSnapshot("s"),
+        ],
+    ]
+}
 
 /// The operations that workloads are made of. Some make sense only after others: a sequence in which one cannot be done is left out.
 pub fn alphabet() -> Vec<Op> {
