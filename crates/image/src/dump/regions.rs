@@ -1,0 +1,452 @@
+//! Runs of bytes that belong to something, from a walk over everything that can be reached.
+
+use crate::read::map::{Extents, FileMap};
+use crate::read::{ClusterCoding, Extent, Image, Inode, Nid, Source, Space};
+use crate::walk::{Walk, shown};
+use crate::{Error, Result};
+use std::collections::HashSet;
+use tuff_format::cluster::Coding;
+use tuff_format::device::SLOT_LEN;
+use tuff_format::features::{compat, incompat};
+use tuff_format::inode::Layout;
+use tuff_format::superblock::OFFSET;
+use tuff_format::units::round_up;
+use tuff_format::xattr::{Body, Entry};
+
+/// Where bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Area {
+    /// A store: 0 for the primary one, n for the n-th extra device.
+    Store(u16),
+    /// The data of the metabox inode.
+    Metabox,
+}
+
+/// What a run of bytes is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// The bytes in front of the superblock.
+    Boot,
+    /// The superblock with its slots.
+    Superblock,
+    /// Compression records.
+    Configs,
+    /// The device table.
+    Devices,
+    /// The table of long attribute name prefixes.
+    Prefixes,
+    /// A shared attribute, by id.
+    SharedXattr(u32),
+    /// An inode.
+    Inode,
+    /// The attribute body of an inode.
+    Xattrs,
+    /// A chunk table.
+    Chunks,
+    /// Map header and index of a compressed inode.
+    Index,
+    /// The end of a file behind its inode, or all of it.
+    Tail,
+    /// The last cluster of a file behind its index.
+    InlineCluster(u8),
+    /// Directory blocks.
+    Directory,
+    /// Data as it is.
+    Raw,
+    /// A stored cluster.
+    Stored,
+    /// A compressed cluster, by algorithm.
+    Cluster(u8),
+}
+
+impl Kind {
+    /// The words people use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Boot => "boot area",
+            Self::Superblock => "superblock",
+            Self::Configs => "compression records",
+            Self::Devices => "device table",
+            Self::Prefixes => "attribute name prefixes",
+            Self::SharedXattr(_) => "shared attribute",
+            Self::Inode => "inode",
+            Self::Xattrs => "attributes",
+            Self::Chunks => "chunk table",
+            Self::Index => "index",
+            Self::Tail => "inline data",
+            Self::InlineCluster(_) => "inline cluster",
+            Self::Directory => "directory",
+            Self::Raw => "data",
+            Self::Stored => "stored cluster",
+            Self::Cluster(_) => "cluster",
+        }
+    }
+
+    /// True for what several owners may share or overlap in.
+    pub fn is_data(self) -> bool {
+        matches!(self, Self::Raw | Self::Stored | Self::Cluster(_))
+    }
+}
+
+/// A run of bytes that belongs to something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Where it is.
+    pub area: Area,
+    /// First byte.
+    pub start: u64,
+    /// Behind the last byte.
+    pub end: u64,
+    /// What it is.
+    pub kind: Kind,
+    /// The inode it belongs to, the lowest if there are several.
+    pub nid: Option<Nid>,
+    /// Data: position in the file of that inode. Unit: bytes.
+    pub offset: u64,
+    /// Data: what it stands for in the file. Of a cluster that several files use: the most. Unit: bytes.
+    pub len: u64,
+    /// A cluster of which only the start is used.
+    pub partial: bool,
+    /// How many extents name exactly this run.
+    pub refs: u32,
+}
+
+impl Region {
+    fn new(area: Area, start: u64, end: u64, kind: Kind) -> Self {
+        Self {
+            area,
+            start,
+            end,
+            kind,
+            nid: None,
+            offset: 0,
+            len: 0,
+            partial: false,
+            refs: 1,
+        }
+    }
+
+    /// The same run for the same purpose.
+    fn same_as(&self, other: &Self) -> bool {
+        (self.area, self.start, self.end, self.kind)
+            == (other.area, other.start, other.end, other.kind)
+    }
+}
+
+/// All regions of an image, in order, and what could not be read on the way.
+#[derive(Debug, Default)]
+pub struct Regions {
+    /// By area and position. Runs that several extents name in the same way are there once.
+    pub list: Vec<Region>,
+    /// What is broken. What hangs on it is missing from the list.
+    pub errors: Vec<Error>,
+}
+
+/// What a collector tells of an inode besides its regions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Found {
+    /// Bytes in the image that the inode's data takes, packed data not counted.
+    pub(super) stored: u64,
+    pub(super) hole_bytes: u64,
+    pub(super) fragment_bytes: u64,
+    /// Extents that lie in clusters, by algorithm; the last is stored.
+    pub(super) cluster_bytes: [u64; 5],
+}
+
+impl Regions {
+    /// Collects the regions of the whole image.
+    pub fn of(image: &Image) -> Self {
+        let mut collector = Collector::new(image);
+        collector.tables();
+        collector.tree(|_, _, _, _| {});
+        collector.finish()
+    }
+
+    /// Collects the regions of one inode, shared attributes among them.
+    pub fn of_inode(image: &Image, inode: &Inode) -> Self {
+        let mut collector = Collector::new(image);
+        collector.inode(inode, "");
+        collector.finish()
+    }
+}
+
+/// Goes over an image and notes regions.
+pub(super) struct Collector<'a> {
+    image: &'a Image,
+    list: Vec<Region>,
+    errors: Vec<Error>,
+    shared: HashSet<u32>,
+}
+
+impl<'a> Collector<'a> {
+    pub(super) fn new(image: &'a Image) -> Self {
+        Self {
+            image,
+            list: Vec::new(),
+            errors: Vec::new(),
+            shared: HashSet::new(),
+        }
+    }
+
+    pub(super) fn finish(mut self) -> Regions {
+        let key = |r: &Region| (r.area, r.start, r.end, r.kind, r.nid, r.offset);
+        self.list.sort_unstable_by_key(key);
+        self.list.dedup_by(|later, first| {
+            let same = first.same_as(later);
+            if same {
+                first.refs = first.refs.saturating_add(1);
+                first.len = first.len.max(later.len);
+                first.partial &= later.partial;
+            }
+            same
+        });
+        Regions {
+            list: self.list,
+            errors: self.errors,
+        }
+    }
+
+    /// What belongs to no inode.
+    pub(super) fn tables(&mut self) {
+        let (image, sb) = (self.image, self.image.superblock());
+        let primary = Area::Store(0);
+        self.list.push(Region::new(primary, 0, OFFSET, Kind::Boot));
+        let end = OFFSET + sb.len() as u64;
+        self.list
+            .push(Region::new(primary, OFFSET, end, Kind::Superblock));
+        let configs = image.configs().encode().len() as u64;
+        if configs > 0 {
+            self.list
+                .push(Region::new(primary, end, end + configs, Kind::Configs));
+        }
+        if !image.slots().is_empty() {
+            let start = u64::from(sb.devt_slotoff) * SLOT_LEN as u64;
+            let end = start + (image.slots().len() * SLOT_LEN) as u64;
+            self.list
+                .push(Region::new(primary, start, end, Kind::Devices));
+        }
+        let table: u64 = image
+            .prefixes()
+            .iter()
+            .map(|p| (3 + p.infix.len() as u64).next_multiple_of(4))
+            .sum();
+        let area = if sb.has_compat(compat::PLAIN_XATTR_PFX) {
+            Some(primary)
+        } else if sb.has(incompat::METABOX) {
+            Some(Area::Metabox)
+        } else if sb.packed.is_some() {
+            None // inside the packed inode's data
+        } else {
+            Some(primary)
+        };
+        if let (Some(area), true) = (area, table > 0) {
+            let start = u64::from(sb.xattr_prefix_start) * 4;
+            self.list
+                .push(Region::new(area, start, start + table, Kind::Prefixes));
+        }
+    }
+
+    /// All inodes, each once, and all names. `visit` gets the path, the inode, what was found out about it, and whether
+    /// this is its first name.
+    pub(super) fn tree(&mut self, mut visit: impl FnMut(&[u8], &Inode, &Found, bool)) {
+        for (inode, name) in [
+            (self.image.packed(), "packed inode"),
+            (self.image.metabox(), "metabox inode"),
+        ] {
+            if let Some(inode) = inode.copied() {
+                self.inode(&inode, name);
+            }
+        }
+        let walk = match Walk::root(self.image) {
+            Ok(walk) => walk,
+            Err(e) => return self.errors.push(e),
+        };
+        let mut seen = HashSet::new();
+        for entry in walk {
+            match entry {
+                Err(e) => self.errors.push(e),
+                Ok(entry) => {
+                    let several = !entry.inode.is_dir() && entry.inode.nlink() != 1;
+                    let first = !several || seen.insert(entry.inode.nid());
+                    let found = if first {
+                        let place = shown(&entry.path);
+                        self.inode(&entry.inode, &place)
+                    } else {
+                        Found::default()
+                    };
+                    visit(&entry.path, &entry.inode, &found, first);
+                }
+            }
+        }
+    }
+
+    /// Everything that belongs to an inode.
+    pub(super) fn inode(&mut self, inode: &Inode, place: &str) -> Found {
+        let mut found = Found::default();
+        if let Err(e) = self.try_inode(inode, &mut found) {
+            let e = if place.is_empty() { e } else { e.within(place) };
+            self.errors.push(e);
+        }
+        found
+    }
+
+    fn try_inode(&mut self, inode: &Inode, found: &mut Found) -> Result<()> {
+        let area = area_of(inode.space());
+        let after = inode.payload_position();
+        self.add(
+            inode,
+            area,
+            inode.position(),
+            inode.xattr_position(),
+            Kind::Inode,
+        );
+        self.add(inode, area, inode.xattr_position(), after, Kind::Xattrs);
+        let xattrs = self.shared_xattrs(inode);
+        let map = self.image.map_once(inode)?;
+        match &map {
+            FileMap::Chunks(chunks) if inode.layout() == Layout::ChunkBased => {
+                let end = chunks.table_end(after);
+                // Entries are 4 or 8 bytes; the table is aligned to them.
+                let format = tuff_format::chunk::Format::decode(inode.raw().u)
+                    .map_err(|e| Error::format(inode.place(), e))?;
+                let start = round_up(after, format.entry_len() as u64);
+                self.add(inode, area, start, end, Kind::Chunks);
+            }
+            FileMap::Clusters(clusters) => {
+                let end = clusters.map.inline_pos();
+                self.add(inode, area, round_up(after, 8), end, Kind::Index);
+            }
+            _ => {}
+        }
+        for extent in Extents::new(self.image, inode.nid(), map, 0..inode.size()) {
+            self.extent(inode, &extent?, found)?;
+        }
+        xattrs
+    }
+
+    fn extent(&mut self, inode: &Inode, extent: &Extent, found: &mut Found) -> Result<()> {
+        let (device, pos, len, kind, partial) = match extent.source {
+            Source::Hole => {
+                found.hole_bytes += extent.len;
+                return Ok(());
+            }
+            Source::Fragment { .. } => {
+                found.fragment_bytes += extent.len;
+                return Ok(());
+            }
+            Source::Inline {
+                space,
+                pos,
+                len,
+                coding,
+            } => {
+                let kind = match coding {
+                    Coding::Compressed(id) => Kind::InlineCluster(id),
+                    _ => Kind::Tail,
+                };
+                let mut region =
+                    Region::new(area_of(space), pos, pos.saturating_add(len.into()), kind);
+                region.nid = Some(inode.nid());
+                (region.offset, region.len) = (extent.offset, extent.len);
+                found.stored += u64::from(len);
+                self.list.push(region);
+                return Ok(());
+            }
+            Source::Raw { device, pos } => {
+                let kind = if inode.is_dir() {
+                    Kind::Directory
+                } else {
+                    Kind::Raw
+                };
+                (device, pos, extent.len, kind, false)
+            }
+            Source::Cluster(cluster) => {
+                let (kind, i) = match cluster.coding {
+                    ClusterCoding::Compressed(id) => (Kind::Cluster(id), usize::from(id.min(3))),
+                    _ => (Kind::Stored, 4),
+                };
+                found.cluster_bytes[i] += extent.len;
+                (0, cluster.pos, cluster.len.into(), kind, cluster.partial)
+            }
+        };
+        found.stored += len;
+        let (mut at, mut left, mut offset) = (pos, len, extent.offset);
+        while left > 0 {
+            let (spot, run) = self.image.devices.locate(device, at)?;
+            let n = left.min(run.max(1));
+            let mut region = Region::new(
+                Area::Store(spot.store),
+                spot.pos,
+                spot.pos.saturating_add(n),
+                kind,
+            );
+            region.nid = Some(inode.nid());
+            region.offset = offset;
+            region.len = if kind.is_data() && kind != Kind::Raw {
+                extent.len
+            } else {
+                n
+            };
+            region.partial = partial;
+            self.list.push(region);
+            at = at.saturating_add(n);
+            offset = offset.saturating_add(n);
+            left -= n;
+        }
+        Ok(())
+    }
+
+    /// Notes the shared attributes that an inode names.
+    fn shared_xattrs(&mut self, inode: &Inode) -> Result<()> {
+        if !inode.has_xattrs() {
+            return Ok(());
+        }
+        let body = self.image.xattr_body(inode)?;
+        let body = Body::new(&body).map_err(|e| Error::format(inode.place(), e))?;
+        for id in body.shared_ids() {
+            if !self.shared.insert(id) {
+                continue;
+            }
+            let (space, start) = self.image.shared_position(id);
+            let bytes = self.image.shared_xattr(id);
+            let bytes = bytes.map_err(|e| e.within(inode.place()))?;
+            let (entry, _) = Entry::decode(&bytes).map_err(|e| Error::format(inode.place(), e))?;
+            let end = start.saturating_add(entry.encoded_len() as u64);
+            self.list.push(Region::new(
+                area_of(space),
+                start,
+                end,
+                Kind::SharedXattr(id),
+            ));
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, inode: &Inode, area: Area, start: u64, end: u64, kind: Kind) {
+        if end > start {
+            let mut region = Region::new(area, start, end, kind);
+            region.nid = Some(inode.nid());
+            self.list.push(region);
+        }
+    }
+}
+
+pub(super) fn area_of(space: Space) -> Area {
+    match space {
+        Space::Image => Area::Store(0),
+        Space::Metabox => Area::Metabox,
+    }
+}
+
+/// Size of an area, as far as it is known. Unit: bytes.
+pub(super) fn area_size(image: &Image, area: Area) -> u64 {
+    match area {
+        Area::Store(0) => image.store_size(),
+        Area::Store(n) => {
+            let slot = image.slots().get(usize::from(n) - 1);
+            let bits = image.superblock().block_bits;
+            slot.and_then(|s| bits.bytes(s.blocks)).unwrap_or(0)
+        }
+        Area::Metabox => image.metabox().map_or(0, Inode::size),
+    }
+}
