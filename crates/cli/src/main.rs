@@ -4,16 +4,20 @@
 //!
 //! | code | meaning |
 //! |---|---|
-//! | 0 | done |
+//! | 0 | done; also if the reader of standard output went away before the end |
 //! | 1 | `check` and `diff`: something was found |
-//! | 2 | wrong arguments, or a request that makes no sense |
+//! | 2 | wrong arguments, a path that is not in the image, or another request that makes no sense |
 //! | 3 | the image, or what it is to be built from, is corrupt |
 //! | 4 | the image is unsupported, or a limit was reached |
 //! | 5 | the host failed: a file that cannot be read, a full disk |
 //! | 130 | stopped by a signal |
 
 mod cmd;
+mod image;
+mod out;
 mod progress;
+mod select;
+mod text;
 mod units;
 
 use clap::{Parser, Subcommand};
@@ -31,14 +35,35 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     Build(Box<cmd::build::Args>),
+    Info(cmd::info::Args),
+    Ls(cmd::ls::Args),
+    Cat(cmd::cat::Args),
+    Stat(cmd::stat::Args),
+    Extents(cmd::extents::Args),
+    Tar(cmd::tar::Args),
+    Check(cmd::check::Args),
+    Dump(cmd::dump::Args),
+    Man(cmd::man::Args),
+    Completions(cmd::completions::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().verb {
         Verb::Build(args) => cmd::build::run(*args),
+        Verb::Info(args) => cmd::info::run(&args),
+        Verb::Ls(args) => cmd::ls::run(&args),
+        Verb::Cat(args) => cmd::cat::run(&args),
+        Verb::Stat(args) => cmd::stat::run(&args),
+        Verb::Extents(args) => cmd::extents::run(&args),
+        Verb::Tar(args) => cmd::tar::run(&args),
+        Verb::Check(args) => cmd::check::run(&args),
+        Verb::Dump(args) => cmd::dump::run(&args),
+        Verb::Man(args) => cmd::man::run(&args),
+        Verb::Completions(args) => cmd::completions::run(&args),
     };
     match result {
         Ok(code) => code,
+        Err(e) if out::reader_left(&e) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("tuff: {e}");
             ExitCode::from(exit_code(&e))

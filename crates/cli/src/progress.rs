@@ -19,6 +19,38 @@ pub(crate) enum Show {
     Json,
 }
 
+/// One line on a terminal that says what a long work is doing, gone when it is dropped.
+pub(crate) struct Bar(ProgressBar);
+
+impl Bar {
+    /// Shows something only if `wanted` and standard error is a terminal.
+    pub(crate) fn new(wanted: bool) -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
+        if wanted && std::io::stderr().is_terminal() {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+            // The template is a constant of ours.
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
+                bar.set_style(style);
+            }
+        }
+        Self(bar)
+    }
+
+    /// Replaces the line.
+    pub(crate) fn show(&self, what: impl std::fmt::Display) {
+        if !self.0.is_hidden() {
+            self.0.set_message(what.to_string());
+            self.0.tick();
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
 /// Shows a build's progress until it is dropped; turns the first ^C or SIGTERM into a request to stop.
 pub(crate) struct Watch {
     done: Arc<AtomicBool>,

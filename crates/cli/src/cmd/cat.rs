@@ -1,0 +1,49 @@
+//! `tuff cat`: the bytes of files.
+
+use crate::image::ImageArgs;
+use crate::out::Out;
+use crate::select::entry;
+use std::ffi::OsString;
+use std::process::ExitCode;
+use tuff_image::read::FileType;
+use tuff_image::{Error, Result};
+
+/// Write the bytes of files to standard output.
+///
+/// Symlinks are followed inside the image.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// Files
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<OsString>,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let image = args.image.open()?;
+    let mut out = Out::new();
+    let mut buf = vec![0; 1 << 20];
+    for path in &args.paths {
+        let file = entry(&image, path, true)?;
+        if file.inode.file_type() != FileType::File {
+            return Err(Error::usage(format_args!(
+                "'{}' is a {}, expected a file",
+                path.display(),
+                file.inode.file_type().name()
+            )));
+        }
+        let mut reader = image.reader(&file.inode)?;
+        loop {
+            let n = reader.read_some(&mut buf);
+            let n = n.map_err(|e| e.within(path.display()))?;
+            if n == 0 {
+                break;
+            }
+            out.bytes(&buf[..n])?;
+        }
+    }
+    out.finish()?;
+    Ok(ExitCode::SUCCESS)
+}

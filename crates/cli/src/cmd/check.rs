@@ -1,0 +1,145 @@
+//! `tuff check`: every structure and every cluster of an image.
+
+use crate::image::ImageArgs;
+use crate::out::Out;
+use crate::progress::Bar;
+use crate::units::size;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+use tuff_image::Result;
+use tuff_image::check::{self, Options, Report, Severity};
+
+/// Check an image: every structure, every rule, every data cluster decoded.
+///
+/// One line per finding: severity, rule, place, what was found. Exit code 0 if there is nothing to fix (notes do not
+/// count), 1 if something was found, above 1 if the image cannot be opened.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// Only structures: no data is read
+    #[arg(short, long)]
+    metadata: bool,
+    /// Warnings and notes do not count: only errors give exit code 1
+    #[arg(long)]
+    errors_only: bool,
+    /// Also find out how many LZ4 clusters can be decoded in place
+    #[arg(long, conflicts_with = "metadata")]
+    in_place: bool,
+    /// Findings to keep; further ones are only counted
+    #[arg(long, default_value_t = 10_000, value_name = "N")]
+    findings: usize,
+    /// Threads that decode (default: as many as the process may use)
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// No progress, no summary; findings only
+    #[arg(short, long)]
+    quiet: bool,
+    /// One JSON object
+    #[arg(long, conflicts_with = "quiet")]
+    json: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let image = args.image.open_unverified()?;
+    let options = Options {
+        data: !args.metadata,
+        in_place: args.in_place,
+        threads: args.threads.map_or(0, usize::from),
+        findings: args.findings,
+    };
+    let bar = Bar::new(!args.quiet && !args.json);
+    let start = std::time::Instant::now();
+    let report = check::check(&image, &options, |totals| {
+        bar.show(format_args!(
+            "{} inodes, {} decoded",
+            totals.inodes,
+            size(totals.decoded_bytes + totals.raw_bytes)
+        ));
+    });
+    drop(bar);
+    let seconds = start.elapsed().as_secs_f64();
+    let mut out = Out::new();
+    if args.json {
+        out.line(report_json(&report, seconds))?;
+    } else {
+        text(&report, args.quiet, seconds, &mut out)?;
+    }
+    out.finish()?;
+    let clean = if args.errors_only {
+        report.count(Severity::Error) == 0 && report.dropped == 0
+    } else {
+        report.is_clean()
+    };
+    Ok(ExitCode::from(u8::from(!clean)))
+}
+
+fn text(report: &Report, quiet: bool, seconds: f64, out: &mut Out) -> Result<()> {
+    for finding in &report.findings {
+        out.line(crate::text::escaped_line(&finding.to_string()))?;
+    }
+    if report.dropped > 0 {
+        out.line(format_args!(
+            "{} more findings are not shown",
+            report.dropped
+        ))?;
+    }
+    if quiet {
+        return Ok(());
+    }
+    let t = &report.totals;
+    out.line(format_args!(
+        "{} inodes, {} directories, {} clusters ({} to {}), {} as it is, in {seconds:.2} s",
+        t.inodes,
+        t.directories,
+        t.clusters,
+        size(t.encoded_bytes),
+        size(t.decoded_bytes),
+        size(t.raw_bytes)
+    ))?;
+    if t.lz4_in_place > 0 {
+        let share = crate::units::percent(t.lz4_in_place, t.lz4_clusters);
+        out.line(format_args!(
+            "{share} of {} LZ4 clusters can be decoded in place",
+            t.lz4_clusters
+        ))?;
+    }
+    let (errors, warnings, notes) = counts(report);
+    if errors + warnings + notes == 0 && report.dropped == 0 {
+        return out.line("clean");
+    }
+    out.line(format_args!(
+        "{errors} errors, {warnings} warnings, {notes} notes"
+    ))
+}
+
+fn counts(report: &Report) -> (usize, usize, usize) {
+    (
+        report.count(Severity::Error),
+        report.count(Severity::Warning),
+        report.count(Severity::Note),
+    )
+}
+
+fn report_json(report: &Report, seconds: f64) -> Value {
+    let findings: Vec<Value> = report
+        .findings
+        .iter()
+        .map(|f| {
+            json!({"severity": f.severity.to_string(), "rule": f.rule.name(), "place": f.place, "what": f.what})
+        })
+        .collect();
+    let t = &report.totals;
+    let (errors, warnings, notes) = counts(report);
+    json!({
+        "clean": report.is_clean(),
+        "errors": errors, "warnings": warnings, "notes": notes, "not_kept": report.dropped,
+        "findings": findings,
+        "inodes": t.inodes, "directories": t.directories, "file_bytes": t.file_bytes,
+        "clusters": t.clusters, "encoded_bytes": t.encoded_bytes, "decoded_bytes": t.decoded_bytes,
+        "raw_bytes": t.raw_bytes,
+        "lz4_clusters": t.lz4_clusters, "lz4_in_place": t.lz4_in_place,
+        "seconds": seconds,
+    })
+}

@@ -1,0 +1,232 @@
+//! `tuff dump`: every byte of an image, structure by structure.
+
+use crate::image::ImageArgs;
+use crate::out::Out;
+use crate::text::{escape, hex, put_bytes};
+use crate::units::percent;
+use serde_json::{Map, Value as Json, json};
+use std::process::ExitCode;
+use tuff_format::Nid;
+use tuff_image::dump::{Area, Item, Items, Regions, SpaceTable, Value};
+use tuff_image::{Error, Result};
+
+/// Print every byte of an image: structure by structure, with byte ranges, and what the bytes are spent on.
+///
+/// Structures are printed as fields; bytes that no field says are printed in hexadecimal, data as a digest (the first
+/// 128 bits of BLAKE3). Two images with the same dump are the same.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// Only the space table
+    #[arg(short, long, conflicts_with = "inode")]
+    summary: bool,
+    /// Only what belongs to this inode (metabox:N for one in the metabox)
+    #[arg(short, long, value_name = "NID", value_parser = parse_nid)]
+    inode: Option<Nid>,
+    /// One JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_nid(text: &str) -> Result<Nid, String> {
+    let (digits, bit) = match text.strip_prefix("metabox:") {
+        Some(digits) => (digits, 1 << 63),
+        None => (text, 0),
+    };
+    let number: Result<u64, _> = digits.parse();
+    number
+        .map(|n| Nid(n | bit))
+        .map_err(|_| format!("'{text}' is not an inode number; write 36 or metabox:36"))
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let image = args.image.open_unverified()?;
+    let mut regions = match args.inode {
+        Some(nid) => {
+            let inode = image.inode(nid);
+            // The number came from the user, so a place outside the image is a wrong request.
+            let inode = inode.map_err(|e| Error::usage(format_args!("no inode there: {e}")))?;
+            Regions::of_inode(&image, &inode)
+        }
+        None => Regions::of(&image),
+    };
+    let mut errors = std::mem::take(&mut regions.errors);
+    let mut out = Out::new();
+    if !args.summary {
+        let items = match args.inode {
+            Some(_) => Items::of_regions(&image, &regions),
+            None => Items::all(&image, &regions),
+        };
+        for item in items {
+            if let Some(e) = &item.error {
+                errors.push(Error::corrupt(
+                    format_args!("{} at {:#x}", item.name, item.start),
+                    e,
+                ));
+            }
+            if args.json {
+                out.line(item_json(&item))?;
+            } else {
+                item_text(&item, &mut out)?;
+            }
+        }
+    }
+    if args.inode.is_none() {
+        for table in SpaceTable::of(&image, &regions.list) {
+            if args.json {
+                out.line(table_json(&table))?;
+            } else {
+                table_text(&table, &mut out)?;
+            }
+        }
+    }
+    out.finish()?;
+    if errors.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let first = errors.remove(0);
+    for e in &errors {
+        eprintln!("tuff: {e}");
+    }
+    Err(first)
+}
+
+fn area_name(area: Area) -> String {
+    match area {
+        Area::Store(0) => String::new(),
+        Area::Store(n) => format!("device {n}, "),
+        Area::Metabox => "metabox, ".to_owned(),
+    }
+}
+
+fn item_text(item: &Item, out: &mut Out) -> Result<()> {
+    let mut line = format!(
+        "{}{:#x}..{:#x} {}",
+        area_name(item.area),
+        item.start,
+        item.end,
+        item.name
+    );
+    put_fields(&item.fields, &mut line);
+    out.line(line)?;
+    for row in &item.rows {
+        let mut line = "   ".to_owned();
+        put_fields(row, &mut line);
+        out.line(line)?;
+    }
+    if let Some(e) = &item.error {
+        out.line(format_args!("    broken: {e}"))?;
+    }
+    let Some(raw) = &item.raw else {
+        return Ok(());
+    };
+    for (i, bytes) in raw.chunks(16).enumerate() {
+        if bytes.iter().all(|b| *b == 0) && i > 0 {
+            // Zeros follow from the range; a run of them is not worth its lines.
+            continue;
+        }
+        let at = item.start + 16 * i as u64;
+        let shown: String = bytes
+            .iter()
+            .map(|b| {
+                if b.is_ascii_graphic() || *b == b' ' {
+                    char::from(*b)
+                } else {
+                    '.'
+                }
+            })
+            .collect();
+        let pairs: Vec<String> = bytes.chunks(2).map(hex).collect();
+        out.line(format_args!(
+            "    {at:08x}: {:<39}  {shown}",
+            pairs.join(" ")
+        ))?;
+    }
+    Ok(())
+}
+
+fn put_fields(fields: &[(&'static str, Value)], line: &mut String) {
+    for (name, value) in fields {
+        *line += &format!(" {name}=");
+        match value {
+            Value::Number(n) => *line += &n.to_string(),
+            Value::Signed(n) => *line += &n.to_string(),
+            Value::Hex(n) => *line += &format!("{n:#x}"),
+            Value::Text(text) if text.contains(' ') => *line += &format!("\"{text}\""),
+            Value::Text(text) => *line += text,
+            Value::Bytes(bytes) => {
+                line.push('"');
+                let mut text = String::new();
+                escape(bytes, &mut text);
+                *line += &text.replace('"', "\\\"");
+                line.push('"');
+            }
+        }
+    }
+}
+
+fn fields_json(fields: &[(&'static str, Value)]) -> Map<String, Json> {
+    let mut out = Map::new();
+    for (name, value) in fields {
+        match value {
+            Value::Number(n) | Value::Hex(n) => _ = out.insert((*name).to_owned(), (*n).into()),
+            Value::Signed(n) => _ = out.insert((*name).to_owned(), (*n).into()),
+            Value::Text(text) => _ = out.insert((*name).to_owned(), text.as_str().into()),
+            Value::Bytes(bytes) => put_bytes(&mut out, name, bytes),
+        }
+    }
+    out
+}
+
+fn item_json(item: &Item) -> Json {
+    let mut object = json!({
+        "device": area_json(item.area), "start": item.start, "end": item.end, "what": item.name,
+        "fields": fields_json(&item.fields),
+    });
+    if !item.rows.is_empty() {
+        object["rows"] = item
+            .rows
+            .iter()
+            .map(|r| Json::Object(fields_json(r)))
+            .collect();
+    }
+    if let Some(raw) = &item.raw {
+        object["raw_hex"] = hex(raw).into();
+    }
+    if let Some(e) = &item.error {
+        object["error"] = e.as_str().into();
+    }
+    object
+}
+
+fn area_json(area: Area) -> Json {
+    match area {
+        Area::Store(n) => n.into(),
+        Area::Metabox => "metabox".into(),
+    }
+}
+
+fn table_text(table: &SpaceTable, out: &mut Out) -> Result<()> {
+    out.line(format_args!("{}space:", area_name(table.area)))?;
+    for row in &table.rows {
+        out.line(format_args!(
+            "  {:<22} {:>14} bytes {:>8} {:>9} runs",
+            row.name,
+            row.bytes,
+            percent(row.bytes, table.size),
+            row.count
+        ))?;
+    }
+    out.line(format_args!("  {:<22} {:>14} bytes", "all", table.size))
+}
+
+fn table_json(table: &SpaceTable) -> Json {
+    let rows: Vec<Json> = table
+        .rows
+        .iter()
+        .map(|r| json!({"name": r.name, "bytes": r.bytes, "runs": r.count}))
+        .collect();
+    json!({"what": "space", "device": area_json(table.area), "bytes": table.size, "rows": rows})
+}

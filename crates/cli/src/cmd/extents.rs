@@ -1,0 +1,178 @@
+//! `tuff extents`: where the bytes of a file are.
+
+use crate::image::ImageArgs;
+use crate::out::Out;
+use crate::select::entry;
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::process::ExitCode;
+use tuff_format::cluster::Coding;
+use tuff_image::Result;
+use tuff_image::read::{Extent, Image, Inode, Source};
+
+/// List where the bytes of files are in the image.
+///
+/// One line per extent: position and length in the file, position and length in the image, coding, flags. Flags:
+/// "last", "partial" (the cluster decodes to more), "inline" (behind the inode), "packed" (position in the packed
+/// inode's data), "device=N", "metabox".
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// Files, directories or symlinks
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<OsString>,
+    /// One JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let image = args.image.open()?;
+    let mut out = Out::new();
+    for path in &args.paths {
+        let found = entry(&image, path, false)?;
+        if args.paths.len() > 1 && !args.json {
+            out.line(format_args!("{}:", path.display()))?;
+        }
+        if !args.json {
+            out.line(HEADING)?;
+        }
+        each(&image, &found.inode, |extent, last| {
+            let line = Line::of(extent, last);
+            if args.json {
+                let mut object = line.json();
+                object["path"] = path.to_string_lossy().into();
+                return out.line(object);
+            }
+            out.line(line.text())
+        })?;
+    }
+    out.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The columns of [`Line::text`].
+pub(crate) const HEADING: &str =
+    "     offset      length        physical     plength  coding      flags";
+
+/// Calls `f` with each extent of an inode, and whether it is the last.
+pub(crate) fn each(
+    image: &Image,
+    inode: &Inode,
+    mut f: impl FnMut(&Extent, bool) -> Result<()>,
+) -> Result<()> {
+    for extent in image.extents(inode, 0..inode.size())? {
+        let extent = extent?;
+        f(&extent, extent.end() >= inode.size())?;
+    }
+    Ok(())
+}
+
+/// An extent in columns.
+pub(crate) struct Line {
+    offset: u64,
+    len: u64,
+    /// Position and length in the image.
+    physical: Option<(u64, u64)>,
+    coding: &'static str,
+    flags: Vec<String>,
+}
+
+impl Line {
+    /// The columns of an extent.
+    pub(crate) fn of(extent: &Extent, last: bool) -> Self {
+        let mut flags = Vec::new();
+        let (physical, coding) = match extent.source {
+            Source::Hole => (None, "hole"),
+            Source::Raw { device, pos } => {
+                if device != 0 {
+                    flags.push(format!("device={device}"));
+                }
+                (Some((pos, extent.len)), "plain")
+            }
+            Source::Cluster(cluster) => {
+                if cluster.partial {
+                    flags.push("partial".to_owned());
+                }
+                let coding = coding_name(cluster.coding.into());
+                (Some((cluster.pos, cluster.len.into())), coding)
+            }
+            Source::Inline {
+                space,
+                pos,
+                len,
+                coding,
+            } => {
+                flags.push("inline".to_owned());
+                if space == tuff_image::read::Space::Metabox {
+                    flags.push("metabox".to_owned());
+                }
+                let coding = if coding == Coding::Stored {
+                    "plain"
+                } else {
+                    coding_name(coding)
+                };
+                (Some((pos, len.into())), coding)
+            }
+            Source::Fragment { offset } => {
+                flags.push("packed".to_owned());
+                (Some((offset, extent.len)), "fragment")
+            }
+        };
+        if last {
+            flags.push("last".to_owned());
+        }
+        Self {
+            offset: extent.offset,
+            len: extent.len,
+            physical,
+            coding,
+            flags,
+        }
+    }
+
+    /// One line of text.
+    pub(crate) fn text(&self) -> String {
+        let (pos, plen) = match self.physical {
+            Some((pos, plen)) => (format!("{pos:#x}"), plen.to_string()),
+            None => ("-".to_owned(), "-".to_owned()),
+        };
+        let flags = self.flags.join(",");
+        format!(
+            "{:>11} {:>11} {pos:>15} {plen:>11}  {:<10}  {flags}",
+            self.offset, self.len, self.coding
+        )
+        .trim_end()
+        .to_owned()
+    }
+
+    /// One JSON object.
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "offset": self.offset, "length": self.len,
+            "physical": self.physical.map(|p| p.0), "plength": self.physical.map(|p| p.1),
+            "coding": self.coding, "flags": self.flags,
+        })
+    }
+}
+
+/// The name of a coding.
+pub(crate) fn coding_name(coding: Coding) -> &'static str {
+    match coding {
+        Coding::Stored => "stored",
+        Coding::Interlaced => "interlaced",
+        Coding::Compressed(id) => algorithm_name(id),
+    }
+}
+
+/// The name of an algorithm.
+pub(crate) fn algorithm_name(id: u8) -> &'static str {
+    match id {
+        0 => "lz4",
+        1 => "lzma",
+        2 => "deflate",
+        _ => "zstd",
+    }
+}

@@ -1,0 +1,581 @@
+//! `tuff info`: what an image is, and what its bytes are spent on.
+
+use super::extents::algorithm_name;
+use crate::image::ImageArgs;
+use crate::out::Out;
+use crate::text::{escaped, full_time, put_bytes};
+use crate::units::{percent, size};
+use serde_json::{Map, Value, json};
+use std::process::ExitCode;
+use tuff_format::features::{ALL, Feature, Kernel, incompat, lowest_kernel};
+use tuff_format::superblock::Superblock;
+use tuff_image::dump::{Area, GroupStats, Survey, SurveyOptions};
+use tuff_image::read::Image;
+use tuff_image::{Error, Result};
+
+/// Show what an image is: features, kernels, compression, counts, and what its bytes are spent on.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// Only the superblock: instant, whatever the size of the image
+    #[arg(short, long, conflicts_with = "files")]
+    brief: bool,
+    /// Also by file type and extension, cluster sizes, and LZ4 clusters that can be decoded in place (reads them)
+    #[arg(short, long)]
+    files: bool,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// File extensions that the text shows: those with most bytes.
+const EXTENSIONS_SHOWN: usize = 20;
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let image = args.image.open_unverified()?;
+    let options = SurveyOptions {
+        files: args.files,
+        in_place: args.files,
+    };
+    let mut survey = (!args.brief).then(|| Survey::of(&image, options));
+    let mut out = Out::new();
+    if args.json {
+        let mut object = superblock_json(&image);
+        if let Some(survey) = &survey {
+            survey_json(survey, &mut object);
+        }
+        out.line(Value::Object(object))?;
+    } else {
+        superblock_text(&image, &mut out)?;
+        if let Some(survey) = &survey {
+            survey_text(survey, &mut out)?;
+        }
+    }
+    out.finish()?;
+    // What could be counted was; the first thing that could not decides the exit code.
+    let errors = survey.as_mut().map(|s| std::mem::take(&mut s.errors));
+    let mut errors = errors.unwrap_or_default();
+    if image.checksum_ok() == Some(false) {
+        let what = "the checksum does not match the bytes it covers";
+        errors.insert(0, Error::corrupt("superblock (byte 1024)", what));
+    }
+    if errors.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let first = errors.remove(0);
+    for e in &errors {
+        eprintln!("tuff: {e}");
+    }
+    Err(first)
+}
+
+/// Something that needs a kernel of at least this release.
+struct Need {
+    kernel: Kernel,
+    what: String,
+}
+
+/// The oldest kernel that mounts the image, and what asks for it.
+fn needs(image: &Image) -> (Kernel, Vec<Need>) {
+    let sb = image.superblock();
+    let mut needs: Vec<Need> = features(sb)
+        .filter(|f| f.incompat)
+        .map(|f| Need {
+            kernel: f.kernel,
+            what: f.name.to_owned(),
+        })
+        .collect();
+    let mut need = |kernel, what: &str| {
+        needs.push(Need {
+            kernel,
+            what: what.to_owned(),
+        });
+    };
+    for (id, kernel) in [(1, Kernel(5, 16)), (2, Kernel(6, 6)), (3, Kernel(6, 10))] {
+        if sb.has(incompat::COMPR_CFGS) && sb.algorithms() & 1 << id != 0 {
+            need(kernel, algorithm_name(id));
+        }
+    }
+    if sb.block_bits.size() < 4096 {
+        let compressed = sb.algorithms() != 0;
+        let kernel = if compressed {
+            Kernel(6, 8)
+        } else {
+            Kernel(6, 4)
+        };
+        need(kernel, "blocks smaller than 4 KiB");
+    }
+    if !sb.label.contains(&0) {
+        need(Kernel(6, 15), "a label of 16 bytes");
+    }
+    let newest = needs.iter().map(|n| n.kernel).max();
+    let lowest = lowest_kernel(sb.incompat).max(newest.unwrap_or(Kernel(5, 4)));
+    (lowest, needs)
+}
+
+fn features(sb: &Superblock) -> impl Iterator<Item = &'static Feature> {
+    let (compat, incompat) = (sb.compat, sb.incompat);
+    ALL.iter()
+        .filter(move |f| f.bit & if f.incompat { incompat } else { compat } != 0)
+}
+
+fn uuid(bytes: &[u8; 16]) -> String {
+    let hex = crate::text::hex(bytes);
+    [
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..],
+    ]
+    .join("-")
+}
+
+fn build_time(sb: &Superblock) -> (i64, u32) {
+    let seconds = sb.epoch.saturating_add(sb.build_time.into());
+    (seconds, sb.fixed_nsec)
+}
+
+fn checksum(image: &Image) -> &'static str {
+    match image.checksum_ok() {
+        Some(true) => "right",
+        Some(false) => "wrong",
+        None => "none",
+    }
+}
+
+/// One line per compression record: algorithm and what it announces.
+fn records(image: &Image) -> Vec<(&'static str, String)> {
+    let c = image.configs();
+    let block = image.superblock().block_bits.size();
+    let mut out = Vec::new();
+    if let Some(lz4) = c.lz4 {
+        let distance = if lz4.max_distance == 0 {
+            65535
+        } else {
+            lz4.max_distance
+        };
+        let cluster = u64::from(lz4.max_pcluster_blocks.max(1)) * block;
+        out.push((
+            "lz4",
+            format!("distance {distance}, clusters up to {}", size(cluster)),
+        ));
+    }
+    if let Some(dict) = c.lzma_dict_size {
+        out.push(("lzma", format!("dictionary {}", size(dict.into()))));
+    }
+    if let Some(bits) = c.deflate_window_bits {
+        out.push(("deflate", format!("window {}", size(1 << bits))));
+    }
+    if let Some(log) = c.zstd_window_log {
+        out.push(("zstd", format!("window {}", size(1 << log))));
+    }
+    out
+}
+
+fn superblock_text(image: &Image, out: &mut Out) -> Result<()> {
+    let sb = image.superblock();
+    let block = sb.block_bits.size();
+    let mut line = |name: &str, value: String| out.line(format_args!("{name:<13} {value}"));
+    let bytes = sb.blocks.saturating_mul(block);
+    line(
+        "size",
+        format!("{} ({} blocks of {block} bytes)", size(bytes), sb.blocks),
+    )?;
+    if bytes != image.store_size() {
+        line(
+            "stored in",
+            format!(
+                "{} ({} bytes)",
+                size(image.store_size()),
+                image.store_size()
+            ),
+        )?;
+    }
+    line(
+        "label",
+        if sb.label().is_empty() {
+            "-".into()
+        } else {
+            escaped(sb.label())
+        },
+    )?;
+    line("uuid", uuid(&sb.uuid))?;
+    line("time", full_time(build_time(sb)))?;
+    line("checksum", checksum(image).to_owned())?;
+    line("inodes", sb.inodes.to_string())?;
+    let mut nids = format!("root {}", sb.root);
+    for (name, nid) in [("packed", sb.packed), ("metabox", sb.metabox)] {
+        if let Some(nid) = nid {
+            nids += &format!(", {name} {nid}");
+        }
+    }
+    line("nids", nids)?;
+    let (lowest, needs) = needs(image);
+    let because: Vec<&str> = needs
+        .iter()
+        .filter(|n| n.kernel == lowest)
+        .map(|n| n.what.as_str())
+        .collect();
+    let because = if because.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", because.join("; "))
+    };
+    line("kernel", format!("{lowest} or newer{because}"))?;
+    out.line("features")?;
+    for f in features(sb) {
+        let (set, since) = match f.incompat {
+            true => ("incompat", format!("needs {}", f.kernel)),
+            false => ("compat", format!("used by {}", f.kernel)),
+        };
+        out.line(format_args!(
+            "  {set:<8} {:#05x}  {:<26} {since}",
+            f.bit, f.name
+        ))?;
+    }
+    let known = ALL
+        .iter()
+        .filter(|f| !f.incompat)
+        .fold(0, |bits, f| bits | f.bit);
+    if sb.compat & !known != 0 {
+        out.line(format_args!(
+            "  compat   {:#05x}  not known to this version",
+            sb.compat & !known
+        ))?;
+    }
+    let records = records(image);
+    if !records.is_empty() {
+        out.line("compression")?;
+        for (name, what) in records {
+            out.line(format_args!("  {name:<8} {what}"))?;
+        }
+    }
+    if !image.slots().is_empty() {
+        out.line("devices")?;
+        for (i, slot) in image.slots().iter().enumerate() {
+            let tag = slot.tag.split(|b| *b == 0).next().unwrap_or(&[]);
+            out.line(format_args!(
+                "  {:<8} {} blocks at {}, tag {}",
+                i + 1,
+                slot.blocks,
+                slot.uniaddr,
+                escaped(tag)
+            ))?;
+        }
+    }
+    for (i, prefix) in image.prefixes().iter().enumerate() {
+        let base = tuff_format::xattr::prefix(prefix.base).unwrap_or(b"?");
+        let name = [base, &prefix.infix].concat();
+        out.line(format_args!("prefix {i:<6} {}", escaped(&name)))?;
+    }
+    Ok(())
+}
+
+fn survey_text(s: &Survey, out: &mut Out) -> Result<()> {
+    let mut tree = Vec::new();
+    for (count, one, many) in [
+        (s.types[0], "file", "files"),
+        (s.types[1], "directory", "directories"),
+        (s.types[2], "symlink", "symlinks"),
+        (s.types[3] + s.types[4], "device", "devices"),
+        (s.types[5], "fifo", "fifos"),
+        (s.types[6], "socket", "sockets"),
+        (s.hard_links(), "hard link", "hard links"),
+    ] {
+        if count > 0 {
+            tree.push(format!("{count} {}", if count == 1 { one } else { many }));
+        }
+    }
+    let mut line = |name: &str, value: String| out.line(format_args!("{name:<13} {value}"));
+    line("tree", tree.join(", "))?;
+    let total: u64 = s
+        .space
+        .iter()
+        .filter(|t| t.area != Area::Metabox)
+        .map(|t| t.size)
+        .sum();
+    line(
+        "content",
+        format!(
+            "{}, {} in the image",
+            size(s.file_bytes),
+            percent(total, s.file_bytes)
+        ),
+    )?;
+    line(
+        "inode forms",
+        format!(
+            "{} extended, {} compact",
+            s.extended,
+            s.inodes() - s.extended
+        ),
+    )?;
+    let layouts: Vec<String> = s
+        .layouts
+        .iter()
+        .map(|(name, n)| format!("{n} {name}"))
+        .collect();
+    line("layouts", layouts.join(", "))?;
+    if s.with_xattrs > 0 {
+        line("attributes", format!("on {} inodes", s.with_xattrs))?;
+    }
+    for (id, a) in (0..).zip(&s.algorithms) {
+        let clusters = a.clusters + a.inline_clusters;
+        if clusters > 0 {
+            let share = percent(a.stored_bytes, a.decoded_bytes);
+            let (stored, decoded) = (size(a.stored_bytes), size(a.decoded_bytes));
+            line(
+                algorithm_name(id),
+                format!("{clusters} clusters, {stored} from {decoded} ({share})"),
+            )?;
+        }
+    }
+    if s.stored_clusters > 0 {
+        line(
+            "stored",
+            format!("{} clusters of compressed files", s.stored_clusters),
+        )?;
+    }
+    if s.inline_tails > 0 {
+        line(
+            "inline",
+            format!("{} tails, {}", s.inline_tails, size(s.inline_bytes)),
+        )?;
+    }
+    if s.fragments > 0 {
+        let (used, packed) = (size(s.fragment_bytes), size(s.packed_bytes));
+        line(
+            "fragments",
+            format!(
+                "{} files, {used} as files count it, {packed} packed",
+                s.fragments
+            ),
+        )?;
+    }
+    if s.shared_runs > 0 {
+        line(
+            "shared",
+            format!(
+                "{} runs, {} saved",
+                s.shared_runs,
+                size(s.shared_saved_bytes)
+            ),
+        )?;
+    }
+    if s.sparse_files > 0 {
+        line(
+            "holes",
+            format!("{} in {} files", size(s.hole_bytes), s.sparse_files),
+        )?;
+    }
+    if let Some((seen, possible)) = s.in_place.filter(|(seen, _)| *seen > 0) {
+        line(
+            "in place",
+            format!(
+                "{possible} of {seen} LZ4 clusters ({})",
+                percent(possible, seen)
+            ),
+        )?;
+    }
+    for table in &s.space {
+        match table.area {
+            Area::Store(0) => out.line("space")?,
+            Area::Store(n) => out.line(format_args!("space on device {n}"))?,
+            Area::Metabox => out.line("space in the metabox")?,
+        }
+        for row in &table.rows {
+            out.line(format_args!(
+                "  {:<22} {:>14} bytes {:>8} {:>9} runs",
+                row.name,
+                row.bytes,
+                percent(row.bytes, table.size),
+                row.count
+            ))?;
+        }
+        out.line(format_args!("  {:<22} {:>14} bytes", "all", table.size))?;
+    }
+    groups_text(s, out)
+}
+
+fn groups_text(s: &Survey, out: &mut Out) -> Result<()> {
+    if s.by_type.is_empty() {
+        return Ok(());
+    }
+    out.line("clusters by length")?;
+    for (i, count) in s.histogram.iter().enumerate().filter(|(_, n)| **n > 0) {
+        out.line(format_args!("  up to {:>4} blocks {count:>14}", 1u64 << i))?;
+    }
+    let row = |name: &str, g: &GroupStats| {
+        format!(
+            "  {name:<14} {:>9} inodes {:>16} bytes {:>16} stored {:>8}",
+            g.inodes,
+            g.bytes,
+            g.stored_bytes,
+            percent(g.stored_bytes, g.bytes)
+        )
+    };
+    out.line("by type")?;
+    for (name, group) in &s.by_type {
+        out.line(row(name, group))?;
+    }
+    out.line("by extension")?;
+    let mut groups: Vec<_> = s.by_extension.iter().collect();
+    groups.sort_by(|a, b| b.1.bytes.cmp(&a.1.bytes).then(a.0.cmp(b.0)));
+    let (shown, others) = groups.split_at(groups.len().min(EXTENSIONS_SHOWN));
+    for (name, group) in shown {
+        let name = if name.is_empty() {
+            "-".to_owned()
+        } else {
+            escaped(name)
+        };
+        out.line(row(&name, group))?;
+    }
+    if !others.is_empty() {
+        let mut rest = GroupStats::default();
+        for (_, g) in others {
+            rest.inodes += g.inodes;
+            rest.bytes += g.bytes;
+            rest.stored_bytes += g.stored_bytes;
+        }
+        out.line(row(&format!("{} others", others.len()), &rest))?;
+    }
+    Ok(())
+}
+
+fn superblock_json(image: &Image) -> Map<String, Value> {
+    let sb = image.superblock();
+    let (lowest, needs) = needs(image);
+    let features: Vec<Value> = features(sb)
+        .map(|f| {
+            let set = if f.incompat { "incompat" } else { "compat" };
+            json!({"set": set, "bit": f.bit, "name": f.name, "kernel": f.kernel.to_string()})
+        })
+        .collect();
+    let records: Map<String, Value> = records(image)
+        .into_iter()
+        .map(|(name, what)| (name.to_owned(), what.into()))
+        .collect();
+    let devices: Vec<Value> = image
+        .slots()
+        .iter()
+        .map(|slot| {
+            let mut one = Map::new();
+            one.insert("blocks".into(), slot.blocks.into());
+            one.insert("first_block".into(), slot.uniaddr.into());
+            put_bytes(
+                &mut one,
+                "tag",
+                slot.tag.split(|b| *b == 0).next().unwrap_or(&[]),
+            );
+            Value::Object(one)
+        })
+        .collect();
+    let (seconds, nanos) = build_time(sb);
+    let mut out = Map::new();
+    let mut put = |key: &str, value: Value| _ = out.insert(key.to_owned(), value);
+    put("block_size", sb.block_bits.size().into());
+    put("blocks", sb.blocks.into());
+    put("store_bytes", image.store_size().into());
+    put("uuid", uuid(&sb.uuid).into());
+    put("time", seconds.into());
+    put("time_nsec", nanos.into());
+    put("checksum", checksum(image).into());
+    put("inodes", sb.inodes.into());
+    put("root_nid", sb.root.0.into());
+    put("packed_nid", sb.packed.map(|n| n.0).into());
+    put("metabox_nid", sb.metabox.map(|n| n.0).into());
+    put("compat", sb.compat.into());
+    put("incompat", sb.incompat.into());
+    put("features", features.into());
+    put("lowest_kernel", lowest.to_string().into());
+    let needs = needs
+        .iter()
+        .map(|n| json!({"kernel": n.kernel.to_string(), "what": n.what}));
+    put("needs", needs.collect());
+    put("compression", records.into());
+    put("devices", devices.into());
+    put_bytes(&mut out, "label", sb.label());
+    out
+}
+
+fn survey_json(s: &Survey, out: &mut Map<String, Value>) {
+    let types: Map<String, Value> = Survey::TYPES
+        .iter()
+        .zip(s.types)
+        .map(|(kind, count)| (kind.name().to_owned(), count.into()))
+        .collect();
+    let algorithms: Map<String, Value> = (0..)
+        .zip(&s.algorithms)
+        .filter(|(_, a)| a.clusters + a.inline_clusters > 0)
+        .map(|(id, a)| {
+            let value = json!({"clusters": a.clusters, "inline_clusters": a.inline_clusters,
+                "stored_bytes": a.stored_bytes, "decoded_bytes": a.decoded_bytes});
+            (algorithm_name(id).to_owned(), value)
+        })
+        .collect();
+    let space: Vec<Value> = s
+        .space
+        .iter()
+        .map(|table| {
+            let area = match table.area {
+                Area::Store(n) => n.to_string(),
+                Area::Metabox => "metabox".to_owned(),
+            };
+            let rows: Vec<Value> = table
+                .rows
+                .iter()
+                .map(|r| json!({"name": r.name, "bytes": r.bytes, "runs": r.count}))
+                .collect();
+            json!({"device": area, "bytes": table.size, "rows": rows})
+        })
+        .collect();
+    let group = |g: &GroupStats| json!({"inodes": g.inodes, "bytes": g.bytes, "stored_bytes": g.stored_bytes});
+    let mut put = |key: &str, value: Value| _ = out.insert(key.to_owned(), value);
+    put("types", types.into());
+    put("names", s.names.into());
+    put("hard_links", s.hard_links().into());
+    put("extended_inodes", s.extended.into());
+    put("layouts", json!(s.layouts));
+    put("inodes_with_xattrs", s.with_xattrs.into());
+    put("file_bytes", s.file_bytes.into());
+    put("algorithms", algorithms.into());
+    put("stored_clusters", s.stored_clusters.into());
+    put("cluster_blocks_histogram", json!(s.histogram));
+    put(
+        "inline",
+        json!({"tails": s.inline_tails, "bytes": s.inline_bytes}),
+    );
+    put(
+        "fragments",
+        json!({"files": s.fragments, "bytes": s.fragment_bytes, "packed_bytes": s.packed_bytes}),
+    );
+    put(
+        "shared",
+        json!({"runs": s.shared_runs, "saved_bytes": s.shared_saved_bytes}),
+    );
+    put(
+        "holes",
+        json!({"files": s.sparse_files, "bytes": s.hole_bytes}),
+    );
+    put("space", space.into());
+    let errors: Vec<Value> = s.errors.iter().map(|e| e.to_string().into()).collect();
+    put("errors", errors.into());
+    if let Some((seen, possible)) = s.in_place {
+        put("in_place", json!({"clusters": seen, "possible": possible}));
+    }
+    if !s.by_type.is_empty() {
+        let types = s
+            .by_type
+            .iter()
+            .map(|(name, g)| ((*name).to_owned(), group(g)));
+        put("by_type", types.collect::<Map<_, _>>().into());
+        let extensions = s
+            .by_extension
+            .iter()
+            .map(|(name, g)| (escaped(name), group(g)));
+        put("by_extension", extensions.collect::<Map<_, _>>().into());
+    }
+}

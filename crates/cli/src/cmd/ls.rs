@@ -1,0 +1,230 @@
+//! `tuff ls`: names in an image.
+
+use crate::image::ImageArgs;
+use crate::out::Out;
+use crate::select::{Selected, entry, select};
+use crate::text::{escape, escaped, full_time, mode_string, put_bytes, time};
+use serde_json::{Map, Value};
+use std::ffi::OsString;
+use std::process::ExitCode;
+use tuff_image::read::{FileType, Image, Inode};
+use tuff_image::walk::{Entry, Walk};
+use tuff_image::{Error, Result};
+
+/// List names in an image.
+///
+/// A directory is listed with what is in it, anything else by itself; patterns (*, ?, [..], {..}, ** for any number of
+/// directories) list what they match. Strange bytes in names are escaped as in C, so that a line is a name.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// Paths or patterns (default: the root)
+    #[arg(value_name = "PATH|GLOB")]
+    paths: Vec<OsString>,
+    /// Mode, links, owner, group, size or device, time (UTC), name and link target
+    #[arg(short, long)]
+    long: bool,
+    /// All that is below, with full paths
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// Directories by themselves, not what is in them
+    #[arg(short, long, conflicts_with = "recursive")]
+    directory: bool,
+    /// Inode numbers in front
+    #[arg(short, long)]
+    inode: bool,
+    /// Times to the nanosecond (with -l)
+    #[arg(long)]
+    full_time: bool,
+    /// Names as they are, each ended by a NUL instead of a newline
+    #[arg(short = '0', long, conflicts_with = "json")]
+    null: bool,
+    /// One JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let image = args.image.open()?;
+    let mut lister = Lister {
+        image: &image,
+        args,
+        out: Out::new(),
+        broken: None,
+    };
+    if args.paths.is_empty() {
+        let root = Entry {
+            path: Vec::new(),
+            inode: image.root()?,
+        };
+        lister.path(root)?;
+    }
+    for path in &args.paths {
+        match select(&image, path) {
+            Ok(Selected::Path(entry)) => lister.path(entry)?,
+            Ok(Selected::Pattern(entries)) => lister.pattern(entries)?,
+            // Perhaps it leads through a symlink.
+            Err(Error::Usage(_)) => {
+                let entry = entry(&image, path, false)?;
+                lister.path(entry)?;
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    lister.out.finish()?;
+    // What could be listed was listed; the first thing that could not decides the exit code.
+    lister.broken.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+struct Lister<'a> {
+    image: &'a Image,
+    args: &'a Args,
+    out: Out,
+    broken: Option<Error>,
+}
+
+impl Lister<'_> {
+    /// Something that was named exactly.
+    fn path(&mut self, entry: Entry) -> Result<()> {
+        if self.args.recursive {
+            return self.tree(entry);
+        }
+        if !entry.inode.is_dir() || self.args.directory {
+            return self.entry(&entry.path, &entry.inode);
+        }
+        let mut walk = Walk::new(self.image, entry.path.clone(), entry.inode);
+        walk.next();
+        while let Some(entry) = walk.next() {
+            walk.skip_below();
+            match entry {
+                Ok(entry) if self.args.json => self.entry(&entry.path, &entry.inode)?,
+                Ok(entry) => self.entry(entry.name(), &entry.inode)?,
+                Err(e) => self.error(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// What a pattern matched.
+    fn pattern(&mut self, entries: Vec<Entry>) -> Result<()> {
+        if !self.args.recursive {
+            return entries
+                .iter()
+                .try_for_each(|e| self.entry(&e.path, &e.inode));
+        }
+        entries.into_iter().try_for_each(|e| self.tree(e))
+    }
+
+    fn tree(&mut self, entry: Entry) -> Result<()> {
+        for entry in Walk::new(self.image, entry.path, entry.inode) {
+            match entry {
+                Ok(entry) => self.entry(&entry.path, &entry.inode)?,
+                Err(e) => self.error(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn error(&mut self, e: Error) {
+        if let Some(before) = self.broken.replace(e) {
+            eprintln!("tuff: {before}");
+        }
+    }
+
+    fn entry(&mut self, name: &[u8], inode: &Inode) -> Result<()> {
+        let name = if name.is_empty() { b"/" } else { name };
+        if self.args.json {
+            let object = self.object(name, inode)?;
+            return self.out.line(Value::Object(object));
+        }
+        let mut line = String::new();
+        if self.args.inode {
+            line += &format!("{:>10} ", inode.nid());
+        }
+        if self.args.long {
+            let (size, mtime) = (size_or_device(inode), inode.mtime());
+            let time = if self.args.full_time {
+                full_time(mtime)
+            } else {
+                time(mtime.0)
+            };
+            line += &format!(
+                "{} {:>3} {:>5} {:>5} {size:>10} {time} ",
+                mode_string(inode.mode()),
+                inode.nlink(),
+                inode.uid(),
+                inode.gid()
+            );
+        }
+        let target = match inode.file_type() {
+            FileType::Symlink if self.args.long => Some(self.image.readlink(inode)?),
+            _ => None,
+        };
+        if self.args.null {
+            self.out.bytes(line.as_bytes())?;
+            self.out.bytes(name)?;
+            if let Some(target) = target {
+                self.out.bytes(b" -> ")?;
+                self.out.bytes(&target)?;
+            }
+            return self.out.bytes(&[0]);
+        }
+        escape(name, &mut line);
+        if let Some(target) = target {
+            line += " -> ";
+            escape(&target, &mut line);
+        }
+        self.out.line(line)
+    }
+
+    fn object(&self, path: &[u8], inode: &Inode) -> Result<Map<String, Value>> {
+        let mut out = Map::new();
+        put_bytes(&mut out, "path", path);
+        put_inode(self.image, inode, &mut out)?;
+        Ok(out)
+    }
+}
+
+/// What every verb says of an inode in JSON.
+pub(crate) fn put_inode(image: &Image, inode: &Inode, out: &mut Map<String, Value>) -> Result<()> {
+    let (seconds, nanos) = inode.mtime();
+    let kind = inode.file_type();
+    out.insert("type".into(), kind.name().into());
+    out.insert("nid".into(), inode.nid().0.into());
+    out.insert(
+        "mode".into(),
+        format!("{:04o}", inode.mode() & 0o7777).into(),
+    );
+    out.insert("nlink".into(), inode.nlink().into());
+    out.insert("uid".into(), inode.uid().into());
+    out.insert("gid".into(), inode.gid().into());
+    out.insert("size".into(), inode.size().into());
+    out.insert("mtime".into(), seconds.into());
+    out.insert("mtime_nsec".into(), nanos.into());
+    if let Some((major, minor)) = inode.device() {
+        out.insert("major".into(), major.into());
+        out.insert("minor".into(), minor.into());
+    }
+    if kind == FileType::Symlink {
+        put_bytes(out, "target", &image.readlink(inode)?);
+    }
+    Ok(())
+}
+
+fn size_or_device(inode: &Inode) -> String {
+    match inode.device() {
+        Some((major, minor)) => format!("{major}, {minor}"),
+        None => inode.size().to_string(),
+    }
+}
+
+/// A path for messages and listings.
+pub(crate) fn shown(path: &[u8]) -> String {
+    if path.is_empty() {
+        "/".to_owned()
+    } else {
+        escaped(path)
+    }
+}

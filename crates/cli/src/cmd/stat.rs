@@ -1,0 +1,200 @@
+//! `tuff stat`: everything that an image says of a path.
+
+use super::extents::{self, Line};
+use super::ls::{put_inode, shown};
+use crate::image::ImageArgs;
+use crate::out::Out;
+use crate::select::entry;
+use crate::text::{escaped, full_time, mode_string, put_bytes};
+use serde_json::{Map, Value, json};
+use std::ffi::OsString;
+use std::process::ExitCode;
+use tuff_image::read::{FileType, Image, Inode, Layout, Source};
+use tuff_image::walk::Entry;
+use tuff_image::{Error, Result};
+
+/// Show everything about paths in an image.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// Paths
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<OsString>,
+    /// Follow a symlink at the end of a path
+    #[arg(short = 'L', long)]
+    dereference: bool,
+    /// Also where the data is
+    #[arg(short, long)]
+    extents: bool,
+    /// One JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let image = args.image.open()?;
+    let mut out = Out::new();
+    for (i, path) in args.paths.iter().enumerate() {
+        let found = entry(&image, path, args.dereference)?;
+        if args.json {
+            out.line(Value::Object(object(&image, &found, args.extents)?))?;
+        } else {
+            if i > 0 {
+                out.line("")?;
+            }
+            text(&image, &found, args.extents, &mut out)?;
+        }
+    }
+    out.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What an inode's data takes.
+#[derive(Default)]
+struct Storage {
+    extents: u64,
+    /// In the image, behind the inode included.
+    stored_bytes: u64,
+    hole_bytes: u64,
+    packed_bytes: u64,
+}
+
+fn storage(image: &Image, inode: &Inode) -> Result<Storage> {
+    let mut out = Storage::default();
+    extents::each(image, inode, |extent, _| {
+        out.extents += 1;
+        match extent.source {
+            Source::Hole => out.hole_bytes += extent.len,
+            Source::Raw { .. } => out.stored_bytes += extent.len,
+            Source::Cluster(c) => out.stored_bytes += u64::from(c.len),
+            Source::Inline { len, .. } => out.stored_bytes += u64::from(len),
+            Source::Fragment { .. } => out.packed_bytes += extent.len,
+        }
+        Ok(())
+    })?;
+    Ok(out)
+}
+
+fn has_data(inode: &Inode) -> bool {
+    matches!(
+        inode.file_type(),
+        FileType::File | FileType::Dir | FileType::Symlink
+    ) && inode.size() > 0
+}
+
+fn text(image: &Image, entry: &Entry, with_extents: bool, out: &mut Out) -> Result<()> {
+    let inode = &entry.inode;
+    let mut line = |name: &str, value: String| out.line(format_args!("{name:<9} {value}"));
+    line("path", shown(&entry.path))?;
+    line("type", inode.file_type().name().to_owned())?;
+    if inode.file_type() == FileType::Symlink {
+        line("target", escaped(&image.readlink(inode)?))?;
+    }
+    line(
+        "inode",
+        format!(
+            "{} at {} byte {:#x}, {}, {}",
+            inode.nid(),
+            inode.space(),
+            inode.position(),
+            if inode.raw().extended {
+                "extended"
+            } else {
+                "compact"
+            },
+            layout_name(inode.layout())
+        ),
+    )?;
+    line(
+        "mode",
+        format!(
+            "{:04o} {}",
+            inode.mode() & 0o7777,
+            mode_string(inode.mode())
+        ),
+    )?;
+    line("owner", format!("{}:{}", inode.uid(), inode.gid()))?;
+    line("links", inode.nlink().to_string())?;
+    if let Some((major, minor)) = inode.device() {
+        line("device", format!("{major}, {minor}"))?;
+    }
+    line("size", inode.size().to_string())?;
+    line("modified", full_time(inode.mtime()))?;
+    if has_data(inode) {
+        let s = storage(image, inode)?;
+        let mut parts = vec![format!("{} bytes, extents: {}", s.stored_bytes, s.extents)];
+        if s.packed_bytes > 0 {
+            parts.push(format!("{} bytes packed with others", s.packed_bytes));
+        }
+        if s.hole_bytes > 0 {
+            parts.push(format!("{} bytes of holes", s.hole_bytes));
+        }
+        line("stored", parts.join(", "))?;
+    }
+    for xattr in image.xattrs(inode)? {
+        line(
+            "xattr",
+            format!("{}={}", escaped(&xattr.name), escaped(&xattr.value)),
+        )?;
+    }
+    if with_extents && has_data(inode) {
+        out.line(extents::HEADING)?;
+        extents::each(image, inode, |extent, last| {
+            out.line(Line::of(extent, last).text())
+        })?;
+    }
+    Ok(())
+}
+
+fn object(image: &Image, entry: &Entry, with_extents: bool) -> Result<Map<String, Value>> {
+    let inode = &entry.inode;
+    let mut out = Map::new();
+    let path: &[u8] = if entry.path.is_empty() {
+        b"/"
+    } else {
+        &entry.path
+    };
+    put_bytes(&mut out, "path", path);
+    put_inode(image, inode, &mut out)?;
+    out.insert("position".into(), inode.position().into());
+    out.insert("space".into(), inode.space().to_string().into());
+    out.insert("extended".into(), inode.raw().extended.into());
+    out.insert("layout".into(), layout_name(inode.layout()).into());
+    let xattrs = image.xattrs(inode)?.into_iter().map(|x| {
+        let mut one = Map::new();
+        put_bytes(&mut one, "name", &x.name);
+        put_bytes(&mut one, "value", &x.value);
+        Value::Object(one)
+    });
+    out.insert("xattrs".into(), xattrs.collect());
+    if has_data(inode) {
+        let s = storage(image, inode)?;
+        let value = json!({"extents": s.extents, "bytes": s.stored_bytes, "hole_bytes": s.hole_bytes,
+            "packed_bytes": s.packed_bytes});
+        out.insert("stored".into(), value);
+    }
+    if with_extents {
+        let mut list = Vec::new();
+        if has_data(inode) {
+            extents::each(image, inode, |extent, last| {
+                list.push(Line::of(extent, last).json());
+                Ok::<(), Error>(())
+            })?;
+        }
+        out.insert("extents".into(), list.into());
+    }
+    Ok(out)
+}
+
+/// The name of a layout.
+fn layout_name(layout: Layout) -> &'static str {
+    match layout {
+        Layout::FlatPlain => "plain",
+        Layout::CompressedFull => "compressed, full index",
+        Layout::FlatInline => "inline",
+        Layout::CompressedCompact => "compressed, compact index",
+        Layout::ChunkBased => "chunks",
+    }
+}
