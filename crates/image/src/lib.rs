@@ -2,6 +2,7 @@
 
 pub mod build;
 pub mod check;
+pub mod diff;
 pub mod dump;
 pub mod error;
 pub mod extract;

@@ -1,0 +1,199 @@
+//! A directory of the host as one side of a comparison.
+
+use super::side::Node;
+use crate::read::{FileType, Xattr};
+use crate::walk::shown;
+use crate::{Error, Result};
+use rustix::fs::{self, AtFlags, Dir, Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+
+/// Paths up to this long are handed to the kernel in one piece. Unit: bytes.
+const PIECE: usize = 4000;
+/// Longest list of names or value of an attribute on Linux. Unit: bytes.
+const XATTR_MAX: usize = 65536;
+
+/// An open directory of the host, and the directory below it that was used last.
+pub struct HostTree {
+    name: String,
+    root: OwnedFd,
+    last: Option<(Vec<u8>, OwnedFd)>,
+}
+
+impl HostTree {
+    /// Opens a directory.
+    ///
+    /// # Errors
+    /// `Io` if it cannot be opened.
+    pub fn open(path: &Path) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = fs::open(path, flags, Mode::empty());
+        let root = root.map_err(|e| Error::io(path.display(), "cannot open", e.into()))?;
+        Ok(Self {
+            name: path.display().to_string(),
+            root,
+            last: None,
+        })
+    }
+
+    /// The root's attributes.
+    pub(super) fn root(&self) -> Result<Node> {
+        let stat = fs::fstat(&self.root).map_err(|e| self.failed(b"", "cannot examine", e))?;
+        Ok(node(&stat))
+    }
+
+    /// Names in a directory, in bytewise order.
+    pub(super) fn names(&mut self, dir: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let list = |fd: &OwnedFd| -> Result<Vec<Vec<u8>>, Errno> {
+            let mut names = Vec::new();
+            for entry in Dir::read_from(fd)? {
+                let entry = entry?;
+                let name = entry.file_name().to_bytes();
+                if name != b"." && name != b".." {
+                    names.push(name.to_vec());
+                }
+            }
+            names.sort_unstable();
+            Ok(names)
+        };
+        self.within(dir, |fd| list(fd))
+            .map_err(|e| self.failed(dir, "cannot list", e))
+    }
+
+    /// The attributes of `name` in the directory `dir`.
+    pub(super) fn node(&mut self, dir: &[u8], name: &[u8]) -> Result<Node> {
+        self.within(dir, |fd| fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW))
+            .map(|stat| node(&stat))
+            .map_err(|e| self.failed(&join(dir, name), "cannot examine", e))
+    }
+
+    /// The target of a symlink.
+    pub(super) fn target(&mut self, dir: &[u8], name: &[u8]) -> Result<Vec<u8>> {
+        self.within(dir, |fd| fs::readlinkat(fd, name, Vec::new()))
+            .map(std::ffi::CString::into_bytes)
+            .map_err(|e| self.failed(&join(dir, name), "cannot read the symlink", e))
+    }
+
+    /// Opens a regular file.
+    pub(super) fn file(&mut self, dir: &[u8], name: &[u8]) -> Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        self.within(dir, |fd| fs::openat(fd, name, flags, Mode::empty()))
+            .map(File::from)
+            .map_err(|e| self.failed(&join(dir, name), "cannot open", e))
+    }
+
+    /// All attributes that an image could hold, by name. An empty `name` is the directory itself.
+    pub(super) fn xattrs(&mut self, dir: &[u8], name: &[u8]) -> Result<Vec<Xattr>> {
+        // There is no call that takes a directory and a name, so the path goes through the directory's handle.
+        let read = |fd: &OwnedFd| {
+            let mut path = format!("/proc/self/fd/{}/", fd.as_raw_fd()).into_bytes();
+            path.extend_from_slice(if name.is_empty() { b"." } else { name });
+            xattrs_at(&path)
+        };
+        self.within(dir, read)
+            .map_err(|e| self.failed(&join(dir, name), "cannot read attributes", e))
+    }
+
+    /// Runs `f` with a handle of the directory `dir`.
+    fn within<T>(
+        &mut self,
+        dir: &[u8],
+        f: impl FnOnce(&OwnedFd) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        if dir.is_empty() {
+            return f(&self.root);
+        }
+        let last = match self.last.take() {
+            Some((path, fd)) if path == dir => (path, fd),
+            _ => (dir.to_vec(), self.open_dir(dir)?),
+        };
+        f(&self.last.insert(last).1)
+    }
+
+    /// Opens a directory below the root however long its path is: in pieces, each relative to the one before.
+    fn open_dir(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut at: Option<OwnedFd> = None;
+        let mut rest = path;
+        loop {
+            // A name has at most 255 bytes, so a long path has a slash in its first piece.
+            let cut = if rest.len() <= PIECE {
+                rest.len()
+            } else {
+                let slash = rest[..PIECE].iter().rposition(|b| *b == b'/');
+                slash.ok_or(Errno::NAMETOOLONG)?
+            };
+            let dir = at.as_ref().map_or(self.root.as_fd(), AsFd::as_fd);
+            let next = fs::openat(dir, &rest[..cut], flags, Mode::empty())?;
+            match rest.get(cut + 1..) {
+                Some(more) if !more.is_empty() => rest = more,
+                _ => return Ok(next),
+            }
+            at = Some(next);
+        }
+    }
+
+    fn failed(&self, path: &[u8], what: &str, e: Errno) -> Error {
+        Error::io(self.place(path), what, e.into())
+    }
+
+    /// A path as messages name it.
+    pub(super) fn place(&self, path: &[u8]) -> String {
+        format!("{}{}", self.name.trim_end_matches('/'), shown(path))
+    }
+}
+
+fn xattrs_at(path: &[u8]) -> Result<Vec<Xattr>, Errno> {
+    let mut list = vec![0; XATTR_MAX];
+    let n = match fs::llistxattr(path, &mut list[..]) {
+        Ok(n) => n,
+        Err(Errno::NOTSUP) => 0,
+        Err(e) => return Err(e),
+    };
+    let mut out = Vec::new();
+    for name in list[..n].split(|b| *b == 0) {
+        // What an image has no name space for cannot differ.
+        if name.is_empty() || tuff_format::xattr::split(name).is_none() {
+            continue;
+        }
+        let mut value = vec![0; XATTR_MAX];
+        match fs::lgetxattr(path, name, &mut value[..]) {
+            Ok(n) => value.truncate(n),
+            Err(Errno::NODATA) => continue,
+            Err(e) => return Err(e),
+        }
+        out.push(Xattr {
+            name: name.to_vec(),
+            value,
+        });
+    }
+    out.sort();
+    Ok(out)
+}
+
+fn node(stat: &fs::Stat) -> Node {
+    // The type bits of a mode are the same everywhere.
+    let mode = stat.st_mode as u16;
+    let kind = FileType::from_mode(mode).unwrap_or(FileType::File);
+    let device = (fs::major(stat.st_rdev), fs::minor(stat.st_rdev));
+    Node {
+        kind,
+        mode: mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mtime: (stat.st_mtime, stat.st_mtime_nsec as u32),
+        nlink: u64::try_from(stat.st_nlink).unwrap_or(u64::MAX),
+        size: stat.st_size as u64,
+        device: matches!(kind, FileType::Char | FileType::Block).then_some(device),
+        id: (stat.st_dev, stat.st_ino),
+        inode: None,
+    }
+}
+
+fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut path = dir.to_vec();
+    crate::walk::push_name(&mut path, name);
+    path
+}

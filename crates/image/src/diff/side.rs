@@ -1,0 +1,169 @@
+//! One side of a comparison, whatever it is.
+
+use super::host::HostTree;
+use crate::read::{FileType, Image, Inode, Xattr};
+use crate::walk::shown;
+use crate::{Error, Result};
+use std::os::unix::fs::FileExt;
+use tuff_format::dirent::is_name;
+
+/// A tree to compare.
+pub enum Side<'a> {
+    /// The tree of an image.
+    Image(&'a Image),
+    /// A directory of the host.
+    Host(HostTree),
+}
+
+/// What a name stands for.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) kind: FileType,
+    /// Without the type.
+    pub(super) mode: u16,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) mtime: (i64, u32),
+    pub(super) nlink: u64,
+    pub(super) size: u64,
+    pub(super) device: Option<(u32, u32)>,
+    /// The same for all names of an inode.
+    pub(super) id: (u64, u64),
+    /// In an image.
+    pub(super) inode: Option<Inode>,
+}
+
+/// The bytes of a file on one side.
+pub(super) enum Content<'a> {
+    Image(&'a Image, Inode),
+    Host(std::fs::File, String),
+}
+
+impl<'a> Side<'a> {
+    pub(super) fn root(&self) -> Result<Node> {
+        match self {
+            Self::Image(image) => Ok(node(image.root()?)),
+            Self::Host(tree) => tree.root(),
+        }
+    }
+
+    /// Names in a directory, in bytewise order.
+    pub(super) fn names(&mut self, path: &[u8], dir: &Node) -> Result<Vec<Vec<u8>>> {
+        match self {
+            Self::Host(tree) => tree.names(path),
+            Self::Image(image) => {
+                let within = |e: Error| e.within(shown(path));
+                let inode = inode_of(dir)?;
+                let mut names: Vec<Vec<u8>> = Vec::new();
+                for entry in image.read_dir(inode).map_err(within)? {
+                    let name = entry.map_err(within)?.name;
+                    if name == b"." || name == b".." {
+                        continue;
+                    }
+                    if !is_name(&name) || names.last().is_some_and(|last| *last >= name) {
+                        let name = String::from_utf8_lossy(&name);
+                        let what = format_args!("entry {name:?} is no name, or out of order");
+                        return Err(within(Error::corrupt(inode.place(), what)));
+                    }
+                    names.push(name);
+                }
+                Ok(names)
+            }
+        }
+    }
+
+    /// What `name` in the directory `dir` stands for.
+    pub(super) fn node(&mut self, path: &[u8], dir: &Node, name: &[u8]) -> Result<Node> {
+        match self {
+            Self::Host(tree) => tree.node(path, name),
+            Self::Image(image) => {
+                let within = |e: Error| e.within(shown(path));
+                let nid = image.lookup(inode_of(dir)?, name).map_err(within)?;
+                let nid = nid.ok_or_else(|| {
+                    let name = String::from_utf8_lossy(name);
+                    let what = format_args!("entry {name:?} is listed, but not found");
+                    within(Error::corrupt("directory", what))
+                })?;
+                Ok(node(image.inode(nid).map_err(within)?))
+            }
+        }
+    }
+
+    /// The target of the symlink `name`.
+    pub(super) fn target(&mut self, path: &[u8], name: &[u8], node: &Node) -> Result<Vec<u8>> {
+        match self {
+            Self::Host(tree) => tree.target(path, name),
+            Self::Image(image) => image.readlink(inode_of(node)?),
+        }
+    }
+
+    /// Attributes, by name.
+    pub(super) fn xattrs(&mut self, path: &[u8], name: &[u8], node: &Node) -> Result<Vec<Xattr>> {
+        match self {
+            Self::Host(tree) => tree.xattrs(path, name),
+            Self::Image(image) => {
+                let mut xattrs = image.xattrs(inode_of(node)?)?;
+                xattrs.sort();
+                Ok(xattrs)
+            }
+        }
+    }
+
+    /// The bytes of the file `name`.
+    pub(super) fn content(&mut self, path: &[u8], name: &[u8], node: &Node) -> Result<Content<'a>> {
+        match self {
+            Self::Host(tree) => {
+                let mut full = path.to_vec();
+                crate::walk::push_name(&mut full, name);
+                Ok(Content::Host(tree.file(path, name)?, tree.place(&full)))
+            }
+            Self::Image(image) => Ok(Content::Image(image, *inode_of(node)?)),
+        }
+    }
+
+    /// True if link counts may count names outside of the tree.
+    pub(super) fn is_host(&self) -> bool {
+        matches!(self, Self::Host(_))
+    }
+}
+
+impl Content<'_> {
+    /// Fills `buf` from `offset` on, as far as the file goes. Returns how much.
+    pub(super) fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        match self {
+            Self::Image(image, inode) => image.read_at(inode, buf, offset),
+            Self::Host(file, place) => {
+                let mut n = 0;
+                while n < buf.len() {
+                    match file.read_at(&mut buf[n..], offset + n as u64) {
+                        Ok(0) => break,
+                        Ok(more) => n += more,
+                        Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                        Err(e) => return Err(Error::io(place, "cannot read", e)),
+                    }
+                }
+                Ok(n)
+            }
+        }
+    }
+}
+
+fn node(inode: Inode) -> Node {
+    Node {
+        kind: inode.file_type(),
+        mode: inode.mode() & 0o7777,
+        uid: inode.uid(),
+        gid: inode.gid(),
+        mtime: inode.mtime(),
+        nlink: inode.nlink().into(),
+        size: inode.size(),
+        device: inode.device(),
+        id: (0, inode.nid().0),
+        inode: Some(inode),
+    }
+}
+
+fn inode_of(node: &Node) -> Result<&Inode> {
+    let inode = node.inode.as_ref();
+    inode.ok_or_else(|| Error::usage("not of this image"))
+}
