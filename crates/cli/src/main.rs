@@ -5,7 +5,7 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | done; also if the reader of standard output went away before the end |
-//! | 1 | `check` and `diff`: something was found |
+//! | 1 | `check` and `diff`: something was found; `extract`: something is not as in the image |
 //! | 2 | wrong arguments, a path that is not in the image, or another request that makes no sense |
 //! | 3 | the image, or what it is to be built from, is corrupt |
 //! | 4 | the image is unsupported, or a limit was reached |
@@ -40,8 +40,10 @@ enum Verb {
     Cat(cmd::cat::Args),
     Stat(cmd::stat::Args),
     Extents(cmd::extents::Args),
+    Extract(Box<cmd::extract::Args>),
     Tar(cmd::tar::Args),
     Check(cmd::check::Args),
+    Diff(cmd::diff::Args),
     Dump(cmd::dump::Args),
     Man(cmd::man::Args),
     Completions(cmd::completions::Args),
@@ -55,8 +57,10 @@ fn main() -> ExitCode {
         Verb::Cat(args) => cmd::cat::run(&args),
         Verb::Stat(args) => cmd::stat::run(&args),
         Verb::Extents(args) => cmd::extents::run(&args),
+        Verb::Extract(args) => cmd::extract::run(&args),
         Verb::Tar(args) => cmd::tar::run(&args),
         Verb::Check(args) => cmd::check::run(&args),
+        Verb::Diff(args) => cmd::diff::run(&args),
         Verb::Dump(args) => cmd::dump::run(&args),
         Verb::Man(args) => cmd::man::run(&args),
         Verb::Completions(args) => cmd::completions::run(&args),

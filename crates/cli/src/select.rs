@@ -103,7 +103,14 @@ fn pattern(argument: &OsStr, path: &[u8]) -> Result<GlobSet> {
     };
     let text = OsString::from_vec(path.to_vec());
     let text = text.to_str().ok_or_else(|| wrong(&"patterns are UTF-8"))?;
-    let glob = GlobBuilder::new(text)
+    // Without a slash it is about names anywhere, as everywhere in this program.
+    let anywhere = !argument.as_bytes().contains(&b'/');
+    let text = if anywhere {
+        format!("**/{text}")
+    } else {
+        text.to_owned()
+    };
+    let glob = GlobBuilder::new(&text)
         .literal_separator(true)
         .backslash_escape(true)
         .build();

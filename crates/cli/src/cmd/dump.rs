@@ -10,7 +10,7 @@ use tuff_format::Nid;
 use tuff_image::dump::{Area, Item, Items, Regions, SpaceTable, Value};
 use tuff_image::{Error, Result};
 
-/// Print every byte of an image: structure by structure, with byte ranges, and what the bytes are spent on.
+/// Print every byte of an image, structure by structure, and what the bytes are spent on.
 ///
 /// Structures are printed as fields; bytes that no field says are printed in hexadecimal, data as a digest (the first
 /// 128 bits of BLAKE3). Two images with the same dump are the same.

@@ -13,7 +13,7 @@ use tuff_image::dump::{Area, GroupStats, Survey, SurveyOptions};
 use tuff_image::read::Image;
 use tuff_image::{Error, Result};
 
-/// Show what an image is: features, kernels, compression, counts, and what its bytes are spent on.
+/// Show what an image is, and what its bytes are spent on: features, kernels, compression, counts.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -13,8 +13,9 @@ use tuff_image::{Error, Result};
 
 /// List names in an image.
 ///
-/// A directory is listed with what is in it, anything else by itself; patterns (*, ?, [..], {..}, ** for any number of
-/// directories) list what they match. Strange bytes in names are escaped as in C, so that a line is a name.
+/// A directory is listed with what is in it, anything else by itself. Patterns (*, ?, [..], {..}, ** for any number of
+/// directories) list what they match: names anywhere if they have no slash, else paths from the root. Strange bytes in
+/// names are escaped as in C, so that a line is a name.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

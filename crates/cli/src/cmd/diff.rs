@@ -1,0 +1,179 @@
+//! `tuff diff`: what differs between two images, or an image and a directory.
+
+use super::ls::shown;
+use crate::image::OpenArgs;
+use crate::out::Out;
+use crate::text::{escaped, full_time, put_bytes};
+use serde_json::{Map, Value, json};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tuff_image::Result;
+use tuff_image::diff::{self, Change, Difference, HostTree, Options, Side, Totals};
+use tuff_image::read::Image;
+
+/// Compare the trees of two images, or of an image and a directory.
+///
+/// One line per path: "-" only in A, "+" only in B, "~" in both but different, with what differs and both values. What
+/// is compared is what a mount would show: type, mode, owner, time, hard links, device, attributes, target, every byte.
+/// Exit code 0 if the trees are the same, 1 if not.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Image or directory
+    #[arg(value_name = "A")]
+    a: PathBuf,
+    /// Image or directory
+    #[arg(value_name = "B")]
+    b: PathBuf,
+    #[command(flatten)]
+    open: OpenArgs,
+    /// Only names, types, bytes, link targets and device numbers
+    #[arg(short, long)]
+    content_only: bool,
+    /// Nothing but the exit code
+    #[arg(short, long)]
+    quiet: bool,
+    /// One JSON object per line, the totals last
+    #[arg(long, conflicts_with = "quiet")]
+    json: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let (image_a, image_b) = (open(&args.a, &args.open)?, open(&args.b, &args.open)?);
+    let mut a = side(&args.a, image_a.as_ref())?;
+    let mut b = side(&args.b, image_b.as_ref())?;
+    let options = Options {
+        content_only: args.content_only,
+    };
+    let mut out = Out::new();
+    let totals = diff::diff(&mut a, &mut b, &options, &mut |path, change| match (
+        args.quiet, args.json,
+    ) {
+        (true, _) => Ok(()),
+        (_, true) => out.line(change_json(path, change)),
+        _ => out.line(change_text(path, change)),
+    })?;
+    if args.json {
+        out.line(totals_json(&totals))?;
+    }
+    out.finish()?;
+    Ok(ExitCode::from(u8::from(!totals.same())))
+}
+
+/// The image at `path`, or `None` for a directory.
+fn open(path: &Path, args: &OpenArgs) -> Result<Option<Image>> {
+    if path.is_dir() {
+        return Ok(None);
+    }
+    args.open(path).map(Some)
+}
+
+fn side<'a>(path: &Path, image: Option<&'a Image>) -> Result<Side<'a>> {
+    match image {
+        Some(image) => Ok(Side::Image(image)),
+        None => Ok(Side::Host(HostTree::open(path)?)),
+    }
+}
+
+fn change_text(path: &[u8], change: &Change) -> String {
+    match change {
+        Change::Removed(kind) => format!("- {} ({})", shown(path), kind.name()),
+        Change::Added(kind) => format!("+ {} ({})", shown(path), kind.name()),
+        Change::Changed(list) => {
+            let list: Vec<String> = list.iter().map(difference_text).collect();
+            format!("~ {}: {}", shown(path), list.join(", "))
+        }
+    }
+}
+
+fn difference_text(d: &Difference) -> String {
+    let opt = |v: &Option<Vec<u8>>| {
+        v.as_ref()
+            .map_or("none".to_owned(), |v| format!("\"{}\"", escaped(v)))
+    };
+    match d {
+        Difference::Type(a, b) => format!("type {} -> {}", a.name(), b.name()),
+        Difference::Mode(a, b) => format!("mode {a:04o} -> {b:04o}"),
+        Difference::Uid(a, b) => format!("owner {a} -> {b}"),
+        Difference::Gid(a, b) => format!("group {a} -> {b}"),
+        Difference::Mtime(a, b) => format!("time {} -> {}", full_time(*a), full_time(*b)),
+        Difference::Nlink(a, b) => format!("links {a} -> {b}"),
+        Difference::LinkTo(a, b) => format!("hard link to {} -> {}", opt(a), opt(b)),
+        Difference::Size(a, b) => format!("size {a} -> {b}"),
+        Difference::Device(a, b) => format!("device {},{} -> {},{}", a.0, a.1, b.0, b.1),
+        Difference::Target(a, b) => format!("target \"{}\" -> \"{}\"", escaped(a), escaped(b)),
+        Difference::Xattr(name, a, b) => {
+            format!("xattr {} {} -> {}", escaped(name), opt(a), opt(b))
+        }
+        Difference::Content(at) => format!("content from byte {at}"),
+        _ => "something else".to_owned(),
+    }
+}
+
+fn change_json(path: &[u8], change: &Change) -> Value {
+    let mut out = Map::new();
+    put_bytes(&mut out, "path", if path.is_empty() { b"/" } else { path });
+    let (word, more) = match change {
+        Change::Removed(kind) => ("removed", ("type", kind.name().into())),
+        Change::Added(kind) => ("added", ("type", kind.name().into())),
+        Change::Changed(list) => (
+            "changed",
+            (
+                "differences",
+                list.iter().map(difference_json).collect::<Vec<_>>().into(),
+            ),
+        ),
+    };
+    out.insert("change".into(), word.into());
+    out.insert(more.0.into(), more.1);
+    Value::Object(out)
+}
+
+fn difference_json(d: &Difference) -> Value {
+    let time = |t: &(i64, u32)| json!([t.0, t.1]);
+    let mut out = Map::new();
+    let mut put = |what: &str, a: Value, b: Value| {
+        out.insert("what".into(), what.into());
+        out.insert("a".into(), a);
+        out.insert("b".into(), b);
+    };
+    match d {
+        Difference::Type(a, b) => put("type", a.name().into(), b.name().into()),
+        Difference::Mode(a, b) => put("mode", format!("{a:04o}").into(), format!("{b:04o}").into()),
+        Difference::Uid(a, b) => put("uid", (*a).into(), (*b).into()),
+        Difference::Gid(a, b) => put("gid", (*a).into(), (*b).into()),
+        Difference::Mtime(a, b) => put("mtime", time(a), time(b)),
+        Difference::Nlink(a, b) => put("nlink", (*a).into(), (*b).into()),
+        Difference::Size(a, b) => put("size", (*a).into(), (*b).into()),
+        Difference::Device(a, b) => put("device", json!([a.0, a.1]), json!([b.0, b.1])),
+        Difference::Content(at) => {
+            out.insert("what".into(), "content".into());
+            out.insert("at".into(), (*at).into());
+        }
+        Difference::LinkTo(a, b) => put_both(&mut out, "link", a.as_deref(), b.as_deref()),
+        Difference::Target(a, b) => put_both(&mut out, "target", Some(a), Some(b)),
+        Difference::Xattr(name, a, b) => {
+            put_both(&mut out, "xattr", a.as_deref(), b.as_deref());
+            put_bytes(&mut out, "name", name);
+        }
+        _ => _ = out.insert("what".into(), "something else".into()),
+    }
+    Value::Object(out)
+}
+
+fn put_both(out: &mut Map<String, Value>, what: &str, a: Option<&[u8]>, b: Option<&[u8]>) {
+    out.insert("what".into(), what.into());
+    for (key, value) in [("a", a), ("b", b)] {
+        match value {
+            Some(value) => put_bytes(out, key, value),
+            None => _ = out.insert(key.into(), Value::Null),
+        }
+    }
+}
+
+fn totals_json(t: &Totals) -> Value {
+    json!({
+        "event": "done", "same": t.same(), "compared": t.compared, "added": t.added, "removed": t.removed,
+        "changed": t.changed, "content_bytes": t.content_bytes,
+    })
+}

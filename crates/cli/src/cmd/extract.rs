@@ -1,0 +1,210 @@
+//! `tuff extract`: an image back into a directory.
+
+use crate::image::ImageArgs;
+use crate::out::Out;
+use crate::progress::Bar;
+use crate::select::{Selected, select};
+use crate::text::{escaped, escaped_line, put_bytes};
+use crate::units::size;
+use serde_json::{Map, Value, json};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tuff_image::extract::{self, Options, Report};
+use tuff_image::read::Image;
+use tuff_image::{Error, Result};
+
+/// Extract an image into a directory.
+///
+/// Nothing outside DIR is touched, whatever the image says. What the host does not let be restored (owners, attributes)
+/// is named, and gives exit code 1.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// Directory; made if it does not exist
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Paths or patterns, each with all below it (default: everything)
+    #[arg(value_name = "PATH|GLOB")]
+    paths: Vec<OsString>,
+    /// Leave out what matches, with all below it
+    #[arg(long, value_name = "GLOB")]
+    exclude: Vec<String>,
+    /// Take this many directories off the front of every path
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    strip: usize,
+    /// Replace files that exist, go on in directories that do
+    #[arg(long)]
+    overwrite: bool,
+    /// Restore owners (default: as root)
+    #[arg(long, overrides_with = "no_owner")]
+    owner: bool,
+    /// Do not restore owners
+    #[arg(long, overrides_with = "owner")]
+    no_owner: bool,
+    /// Restore extended attributes (default)
+    #[arg(long, overrides_with = "no_xattrs")]
+    xattrs: bool,
+    /// Do not restore extended attributes
+    #[arg(long, overrides_with = "xattrs")]
+    no_xattrs: bool,
+    /// Do not restore times
+    #[arg(long)]
+    no_times: bool,
+    /// Go on after damage, and name what is missing
+    #[arg(short, long)]
+    keep_going: bool,
+    /// Most names to make
+    #[arg(long, value_name = "N")]
+    max_files: Option<u64>,
+    /// Most bytes to write
+    #[arg(long, value_name = "SIZE", value_parser = crate::units::parse_size)]
+    max_bytes: Option<u64>,
+    /// Threads (default: as many as the process may use)
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// No progress, no summary
+    #[arg(short, long)]
+    quiet: bool,
+    /// The summary as one JSON object
+    #[arg(long, conflicts_with = "quiet")]
+    json: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let image = args.image.open()?;
+    let (paths, include) = wanted(&image, &args.paths)?;
+    let defaults = Options::default();
+    let options = Options {
+        paths,
+        include,
+        exclude: args.exclude.clone(),
+        strip: args.strip,
+        overwrite: args.overwrite,
+        owners: match (args.owner, args.no_owner) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            _ => None,
+        },
+        xattrs: !args.no_xattrs,
+        times: !args.no_times,
+        keep_going: args.keep_going,
+        threads: args.threads.map_or(0, usize::from),
+        files: args.max_files.unwrap_or(defaults.files),
+        bytes: args.max_bytes.unwrap_or(defaults.bytes),
+        ..defaults
+    };
+    let bar = Bar::new(!args.quiet && !args.json);
+    let start = std::time::Instant::now();
+    let report = extract::extract(&image, &args.dir, &options, |totals| {
+        bar.show(format_args!(
+            "{} files, {}",
+            totals.files,
+            size(totals.bytes)
+        ));
+    });
+    drop(bar);
+    let report = report?;
+    let seconds = start.elapsed().as_secs_f64();
+    let mut out = Out::new();
+    if args.json {
+        out.line(summary_json(&report, seconds))?;
+    } else {
+        for problem in &report.problems {
+            eprintln!(
+                "tuff: {}: {}",
+                escaped(&problem.path),
+                escaped_line(&problem.what)
+            );
+        }
+        if report.dropped > 0 {
+            eprintln!("tuff: {} more problems are not shown", report.dropped);
+        }
+        if !args.quiet {
+            summary_text(&report, seconds, &mut out)?;
+        }
+    }
+    out.finish()?;
+    let whole = report.problems.is_empty() && report.dropped == 0;
+    Ok(ExitCode::from(u8::from(!whole)))
+}
+
+/// What the arguments name, as paths or as patterns.
+fn wanted(image: &Image, arguments: &[OsString]) -> Result<(Vec<Vec<u8>>, Vec<String>)> {
+    let (mut paths, mut globs) = (Vec::new(), Vec::new());
+    // Every argument as a pattern, names escaped. `None` once one cannot be: it is not UTF-8.
+    let mut all_globs = Some(Vec::new());
+    for argument in arguments {
+        match select(image, argument)? {
+            Selected::Path(entry) => {
+                match std::str::from_utf8(&entry.path) {
+                    Ok(path) => {
+                        if let Some(all) = &mut all_globs {
+                            all.push(format!("/{}", globset::escape(path)));
+                        }
+                    }
+                    Err(_) => all_globs = None,
+                }
+                paths.push(entry.path);
+            }
+            // Not as paths: there may be as many as there are files.
+            Selected::Pattern(_) => {
+                let glob = String::from_utf8_lossy(argument.as_bytes()).into_owned();
+                if let Some(all) = &mut all_globs {
+                    all.push(glob.clone());
+                }
+                globs.push(glob);
+            }
+        }
+    }
+    match all_globs {
+        _ if globs.is_empty() => Ok((paths, Vec::new())),
+        _ if paths.is_empty() => Ok((Vec::new(), globs)),
+        // A path that is the root stands for everything.
+        _ if paths.iter().any(Vec::is_empty) => Ok((Vec::new(), Vec::new())),
+        Some(all) => Ok((Vec::new(), all)),
+        None => Err(Error::usage(
+            "patterns do not go together with a path that is not UTF-8",
+        )),
+    }
+}
+
+fn summary_text(report: &Report, seconds: f64, out: &mut Out) -> Result<()> {
+    let t = &report.totals;
+    out.line(format_args!(
+        "{} files, {} directories, {} symlinks, {} others, {} hard links, {} written in {seconds:.2} s",
+        t.files,
+        t.directories,
+        t.symlinks,
+        t.specials,
+        t.links,
+        size(t.bytes)
+    ))?;
+    let problems = report.problems.len() as u64 + report.dropped;
+    if problems > 0 {
+        out.line(format_args!("{problems} things are not as in the image"))?;
+    }
+    Ok(())
+}
+
+fn summary_json(report: &Report, seconds: f64) -> Value {
+    let problems: Vec<Value> = report
+        .problems
+        .iter()
+        .map(|p| {
+            let mut one = Map::new();
+            put_bytes(&mut one, "path", &p.path);
+            one.insert("what".into(), p.what.clone().into());
+            Value::Object(one)
+        })
+        .collect();
+    let t = &report.totals;
+    json!({
+        "files": t.files, "directories": t.directories, "symlinks": t.symlinks, "specials": t.specials,
+        "hard_links": t.links, "bytes": t.bytes, "clusters": t.clusters,
+        "problems": problems, "not_kept": report.dropped, "seconds": seconds,
+    })
+}
