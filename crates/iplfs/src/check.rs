@@ -632,6 +632,7 @@ impl Volume {
                 "{finding}; nothing was trimmed"
             )));
         }
+        self.release_all_zones()?;
         let blocks = report.leaked_blocks();
         for run in report.leaked {
             self.dead.insert_range(run);

@@ -440,30 +440,48 @@ impl Volume {
         }
     }
 
-    /// Rule 6: a zone that lies wholly below its log's durable head and holds nothing is given back as a whole.
-    fn release_zones(&mut self, zones: BTreeSet<u64>) -> Result<()> {
+    /// Rule 6: a zone that lies wholly below its log's durable head and holds nothing is given back as a whole. Looks at the given zones and at those
+    /// that a head left since the last time.
+    fn release_zones(&mut self, mut zones: BTreeSet<u64>) -> Result<()> {
         let Some(zone_blocks) = self.dev.zone_blocks() else {
             return Ok(());
         };
+        let asking = |e| Error::io(e, "asking for zones");
+        for log in Log::ALL {
+            let passed = self.sb.geometry.range(
+                log,
+                self.zones_seen[log.index()]..self.marks[log.index()].scan,
+            );
+            if passed.start / zone_blocks < passed.end / zone_blocks {
+                zones.extend(
+                    self.dev
+                        .zones(passed.start / zone_blocks..passed.end / zone_blocks)
+                        .map_err(asking)?,
+                );
+                self.zones_seen[log.index()] = self.marks[log.index()].scan;
+            }
+        }
         for zone in zones {
             let blocks = zone * zone_blocks..(zone + 1) * zone_blocks;
             let Some((log, first)) = self.sb.geometry.place(Addr(blocks.start)) else {
                 continue;
             };
             let below = first + zone_blocks <= self.marks[log.index()].scan;
-            let holds = self
-                .dev
-                .allocated(blocks)
-                .map_err(|e| Error::io(e, "asking for allocated blocks"))?;
-            let empty = holds.is_empty();
-            if (below || !self.options.rules.hold(6)) && (empty || !self.options.rules.hold(6)) {
-                // Not reached through an error: the zone stays, empty, and is offered again with its next discard.
-                if self.dev.release_zone(zone).is_ok() {
-                    self.stats.released_zones += 1;
-                }
+            let empty = self.dev.allocated(blocks).map_err(asking)?.is_empty();
+            // A zone that could not be released stays, empty, and is offered again by `trim`.
+            if (below && empty || !self.options.rules.hold(6))
+                && self.dev.release_zone(zone).is_ok()
+            {
+                self.stats.released_zones += 1;
             }
         }
         Ok(())
+    }
+
+    /// Looks at every zone again, also at those that a crash left empty.
+    pub(crate) fn release_all_zones(&mut self) -> Result<()> {
+        self.zones_seen = [0; 7];
+        self.release_zones(BTreeSet::new())
     }
 
     /// Brings every dead block back to the device: checkpoints, discards, flushes, until nothing waits that can go.

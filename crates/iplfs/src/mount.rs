@@ -74,7 +74,7 @@ fn read_body(dev: &dyn BlockDevice, sb: &Superblock, pack: usize, seal: &Seal) -
     let place = || format!("checkpoint {}", seal.version);
     let blocks = seal.body_blocks();
     let in_pack = blocks.min(u64::from(g.pack_blocks) - SEALS);
-    if blocks - in_pack != u64::from(seal.overflow_blocks) || seal.overflow_blocks > 1 << 20 {
+    if blocks - in_pack != u64::from(seal.overflow_blocks) || seal.overflow_blocks > 1 << 16 {
         return Err(Error::corrupt(
             place(),
             format_args!("body of {blocks} blocks, {} overflow", seal.overflow_blocks),

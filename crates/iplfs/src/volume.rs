@@ -90,6 +90,8 @@ pub struct Volume {
     /// Checksum of the body of the newest checkpoint.
     pub(crate) body_crc: u32,
     pub(crate) needs_trim: bool,
+    /// Per log, the offset up to which zones were looked at after the head left them.
+    pub(crate) zones_seen: [u64; 7],
     /// Oldest first.
     pub(crate) snapshots: Vec<Snapshot>,
     /// Dead blocks that only snapshots refer to.
@@ -157,6 +159,7 @@ impl Volume {
             overflow: 0..0,
             body_crc: 0,
             needs_trim: false,
+            zones_seen: [0; 7],
             snapshots: Vec::new(),
             held: 0,
             open_snapshots: HashMap::new(),

@@ -352,10 +352,10 @@ fn a_device_without_room_fails_writes_and_nothing_else() {
     v.write(kept, 0, &[3; 100_000], NOW).unwrap();
     v.sync().unwrap();
     let held = device.blocks().len() as u64;
-    device.set_capacity(Some(held + 60));
+    device.set_capacity(Some(held + 320));
     let more = create(&mut v, "more");
     let mut failed = false;
-    for n in 0..40 {
+    for n in 0..100 {
         let result = v
             .write(more, n * 40_960, &[4; 40_960], NOW)
             .map(drop)

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  DIR/volume            what this is, the size of a zone, and the lock
+//!  DIR/ballast           space for the moment when the host is full
 //!  DIR/zones/0000000000  … one file per zone that holds anything, named by its number in hexadecimal
 //! ```
 //!
@@ -22,12 +23,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const MAGIC: &str = "tuff volume in zone files, version 1";
+/// Space kept for the moment when the host is full: enough for the checkpoint that makes a delete durable. Unit: blocks.
+const BALLAST_BLOCKS: u64 = 512;
 /// Zone files kept open.
 const OPEN_MAX: usize = 128;
 
 /// A volume's device in a directory.
 pub struct ZoneDir {
     zones_path: PathBuf,
+    ballast_path: PathBuf,
     /// Held open for its lock.
     _volume: File,
     zones_dir: File,
@@ -46,6 +50,7 @@ struct State {
     dirty: BTreeMap<u64, Arc<File>>,
     /// The directory of zones changed since the last flush.
     names_dirty: bool,
+    has_ballast: bool,
 }
 
 impl ZoneDir {
@@ -106,8 +111,9 @@ impl ZoneDir {
         }
         let zones_dir = File::open(&zones_path)?;
         let can_punch = read_only || probe_punch(path)?;
-        Ok(Self {
+        let device = Self {
             zones_path,
+            ballast_path: path.join("ballast"),
             _volume: volume,
             zones_dir,
             zone_blocks,
@@ -117,7 +123,39 @@ impl ZoneDir {
                 zones,
                 ..State::default()
             }),
-        })
+        };
+        device.take_ballast();
+        Ok(device)
+    }
+
+    /// Reserves the ballast if it is not there. A host that is full or cannot reserve goes without.
+    fn take_ballast(&self) {
+        if self.read_only || self.lock_state().has_ballast {
+            return;
+        }
+        let make = || -> io::Result<()> {
+            let file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&self.ballast_path)?;
+            Ok(fallocate(
+                &file,
+                FallocateFlags::empty(),
+                0,
+                BALLAST_BLOCKS * BS,
+            )?)
+        };
+        match make() {
+            Ok(()) => self.lock_state().has_ballast = true,
+            Err(_) => drop(fs::remove_file(&self.ballast_path)),
+        }
+    }
+
+    /// Gives the ballast up. False if there was none.
+    fn drop_ballast(&self) -> bool {
+        std::mem::take(&mut self.lock_state().has_ballast)
+            && fs::remove_file(&self.ballast_path).is_ok()
     }
 
     fn lock_state(&self) -> MutexGuard<'_, State> {
@@ -232,7 +270,13 @@ impl BlockDevice for ZoneDir {
         for (zone, piece) in self.pieces(addr.0..addr.0 + (rest.len() / BLOCK_SIZE) as u64) {
             let (now, later) = rest.split_at((piece.end - piece.start) as usize * BLOCK_SIZE);
             if let Some(file) = self.file(zone, true)? {
-                file.write_all_at(now, piece.start * BS)?;
+                match file.write_all_at(now, piece.start * BS) {
+                    // Nothing refers to the blocks yet, so writing them once more is no second write.
+                    Err(e) if e.kind() == io::ErrorKind::StorageFull && self.drop_ballast() => {
+                        file.write_all_at(now, piece.start * BS)?;
+                    }
+                    other => other?,
+                }
             }
             rest = later;
         }
@@ -260,6 +304,8 @@ impl BlockDevice for ZoneDir {
             for (zone, file) in dirty {
                 state.dirty.entry(zone).or_insert(file);
             }
+        } else {
+            self.take_ballast();
         }
         result
     }

@@ -32,17 +32,24 @@ struct State {
     before: Arc<HashSet<u64>>,
     written: BTreeSet<u64>,
     violations: Vec<String>,
+    /// Zones that exist, empty or not.
+    zones: BTreeSet<u64>,
 }
+
+/// Size of a zone of the device. Unit: blocks.
+const ZONE_BLOCKS: u64 = 16;
 
 impl CrashDisk {
     /// A device that holds `blocks`. `written` is every address ever written, also by writes that a crash undid.
     pub fn new(blocks: Blocks, written: Arc<HashSet<u64>>, fixed_end: u64) -> Self {
+        let zones = blocks.keys().map(|addr| addr / ZONE_BLOCKS).collect();
         let state = State {
             blocks,
             events: Vec::new(),
             before: written,
             written: BTreeSet::new(),
             violations: Vec::new(),
+            zones,
         };
         Self {
             state: Mutex::new(state),
@@ -97,6 +104,7 @@ impl BlockDevice for CrashDisk {
                     .push(format!("block {at:#x} was written twice"));
             }
             state.blocks.insert(at, block.clone());
+            state.zones.insert(at / ZONE_BLOCKS);
         }
         state.events.push(Event::Write(addr.0, blocks));
         Ok(())
@@ -127,5 +135,19 @@ impl BlockDevice for CrashDisk {
 
     fn knows_allocated(&self) -> bool {
         true
+    }
+
+    fn zone_blocks(&self) -> Option<u64> {
+        Some(ZONE_BLOCKS)
+    }
+
+    fn release_zone(&self, zone: u64) -> io::Result<()> {
+        self.discard(zone * ZONE_BLOCKS..(zone + 1) * ZONE_BLOCKS)?;
+        self.lock().zones.remove(&zone);
+        Ok(())
+    }
+
+    fn zones(&self, zones: Range<u64>) -> io::Result<Vec<u64>> {
+        Ok(self.lock().zones.range(zones).copied().collect())
     }
 }

@@ -190,6 +190,26 @@ pub fn dead_zones_go_and_others_stay(rules: Rules) -> Result<(), Failure> {
             first + 2
         ));
     }
+    // A zone that is dead before its log has passed it goes when the head leaves it.
+    let before = device
+        .zones(first..first + 100)
+        .map_err(|e| e.to_string())?
+        .len();
+    for n in 0..20 {
+        let name = format!("n{n}");
+        file(&mut volume, &name, 3, 1).map_err(failed)?;
+        volume.sync().map_err(failed)?;
+        volume
+            .unlink(Nid::ROOT, name.as_bytes(), &CALLER)
+            .map_err(failed)?;
+        volume.drain().map_err(failed)?;
+    }
+    let zones = device
+        .zones(first..first + 100)
+        .map_err(|e| e.to_string())?;
+    if zones.len() > before + 1 {
+        return Err(format!("zones left: {zones:?}, before {before}"));
+    }
     drop(volume);
     holds(&device, 1)
 }
