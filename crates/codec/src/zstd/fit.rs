@@ -39,10 +39,10 @@ const SEGMENT: usize = 8 << 10;
 const SPLIT_ROOM: usize = 24 << 10;
 
 /// Input per output before anything is known.
-const FIRST_RATIO: f64 = 3.2;
+const FIRST_RATIO: f64 = 2.8;
 
 /// How much more input is parsed than should fit.
-const MARGIN: f64 = 1.08;
+const MARGIN: f64 = 1.10;
 
 /// Input below this is not worth own blocks. Unit: bytes.
 const SHORT: usize = 64;
