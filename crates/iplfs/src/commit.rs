@@ -37,11 +37,12 @@ impl Volume {
         self.commit(Phase::Mounted)
     }
 
-    /// Ends the use of the volume. What is held open without a name goes at the next mount.
+    /// Ends the use of the volume. What is held open without a name goes at the next mount. An error if something done was lost.
     pub fn unmount(mut self) -> Result<()> {
-        if self.writable().is_err() {
+        if self.state == State::ReadOnly {
             return Ok(());
         }
+        self.writable()?;
         self.write_all()?;
         self.commit(Phase::Clean)
     }

@@ -20,6 +20,9 @@ pub const SIZE_MAX: u64 = {
 /// Bytes of one write that are admitted together.
 const WRITE_STEP: usize = 1 << 20;
 
+/// Bytes of one reservation or hole that are dealt with together.
+const ALLOCATE_STEP: u64 = 1 << 28;
+
 /// What `fallocate` is asked to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Allocate {
@@ -356,13 +359,45 @@ impl Volume {
         if end > SIZE_MAX {
             return Err(Errno::FileTooBig.into());
         }
+        let punch = how == Allocate::PunchHole;
         let blocks = end.div_ceil(BS) - offset / BS;
-        let need = if how == Allocate::PunchHole {
-            16
-        } else {
-            blocks.saturating_add(blocks / 300 + 16)
-        };
-        self.begin(need, how == Allocate::PunchHole)?;
+        // The whole is admitted first, so that a reservation that cannot succeed leaves nothing; then it is done in steps, so that no single change
+        // dirties more nodes than a checkpoint can write.
+        self.begin(
+            if punch {
+                16
+            } else {
+                blocks.saturating_add(blocks / 300 + 16)
+            },
+            punch,
+        )?;
+        let mut at = offset;
+        while at < end {
+            if punch && at > offset {
+                match self.next_claimed(ino, at / BS)? {
+                    Some(index) => at = at.max(index * BS),
+                    None => break,
+                }
+                if at >= end {
+                    break;
+                }
+            }
+            let stop = end.min((at / ALLOCATE_STEP + 1) * ALLOCATE_STEP);
+            self.fallocate_step(ino, how, at, stop, now)?;
+            at = stop;
+        }
+        Ok(())
+    }
+
+    fn fallocate_step(
+        &mut self,
+        ino: Nid,
+        how: Allocate,
+        offset: u64,
+        end: u64,
+        now: Time,
+    ) -> Result<()> {
+        self.begin((end - offset) / BS / 300 + 16, how == Allocate::PunchHole)?;
         let inline = matches!(self.inode(ino)?.content, Content::Inline(_));
         if !inline {
             // Read the two ends before anything changes.

@@ -247,6 +247,18 @@ impl Volume {
         let Some(body) = self.old_version(nid)? else {
             return Ok(());
         };
+        // Without this a node that names itself would never end.
+        let found = if let NodeBody::Indirect(found, _) = &body {
+            *found
+        } else {
+            0
+        };
+        if found != level {
+            return Err(Error::corrupt(
+                format_args!("node {nid}"),
+                format_args!("level {found}, expected {level}"),
+            ));
+        }
         if level > 0 {
             for (child, below) in nids(&body) {
                 self.forget_subtree(child, below, adopted)?;

@@ -288,6 +288,36 @@ fn a_file_equals_plain_bytes_after_any_sequence() {
 }
 
 #[test]
+fn huge_reservations_and_holes_are_done_in_steps() {
+    let device = device();
+    let mut v = mount(&device);
+    let ino = create(&mut v, "f");
+    let quota = 1 << 20;
+    let large = (quota - 50_000) * 4096;
+    assert!(matches!(
+        v.fallocate(ino, Allocate::Reserve, 0, 1 << 45, NOW),
+        Err(Error::Posix(Errno::NoSpace))
+    ));
+    assert_eq!(
+        (v.attr(ino).unwrap().blocks, v.attr(ino).unwrap().size),
+        (1, 0)
+    );
+    v.fallocate(ino, Allocate::Reserve, 5000, large, NOW)
+        .unwrap();
+    assert_eq!(v.attr(ino).unwrap().size, 5000 + large);
+    assert!(matches!(
+        v.seek_data(ino, 0),
+        Err(Error::Posix(Errno::NoSuchOffset))
+    ));
+    v.write(ino, large / 2, &[7; 10_000], NOW).unwrap();
+    v.fallocate(ino, Allocate::PunchHole, 0, SIZE_MAX, NOW)
+        .unwrap();
+    assert_eq!(v.read(ino, large / 2, 10_000).unwrap(), [0; 10_000]);
+    v.unlink(Nid::ROOT, b"f", &CALLER).unwrap();
+    exact(v, &device);
+}
+
+#[test]
 fn attributes_live_in_the_inode_or_in_a_node_of_their_own() {
     let device = device();
     let mut v = mount(&device);
