@@ -2,7 +2,7 @@
 //!
 //! A [`CrashDisk`] records every write, discard and flush of a run. From the record every state is built that a power failure could have left: any subset of
 //! what was not flushed, torn sectors, discards that happened, happened in part, or not. Each state is mounted, compared with what
-//! a [`Model`] says may be seen, checked, drained, and compared with what the device holds.
+//! a [`model::Model`] says may be seen, checked, drained, and compared with what the device holds.
 //!
 //! Nothing here knows how the filesystem works inside: the promise it is held to is in [`oracle`].
 
