@@ -1,25 +1,25 @@
-//! All data, once: jobs by position, workers that decode and forget.
+//! All data, once: which extents are new, sorted by position.
 
 use super::marks::{DataMap, Owner};
+use super::work::Work;
 use super::{Options, Rule, Shared};
-use crate::Error;
-use crate::read::decode::{self, Want, Worker};
-use crate::read::fetch::{FETCH_MAX, Spot};
-use crate::read::map::{Cluster, ClusterCoding, Extent, Source};
+use crate::read::fetch::Spot;
+use crate::read::file::cluster_place;
+use crate::read::map::{Cluster, Extent, Source};
 use crate::read::{Image, Nid};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread::Scope;
 
 /// An extent whose bytes are to be read.
 #[derive(Clone, Copy)]
-struct Job {
+pub(super) struct Job {
     /// Of the first inode that has it, for messages.
-    nid: Nid,
-    extent: Extent,
+    pub(super) nid: Nid,
+    pub(super) extent: Extent,
     /// Bytes behind the data that should be zero: the rest of its last block.
-    padding: u32,
+    pub(super) padding: u32,
 }
 
 /// Jobs that are sorted together.
@@ -59,8 +59,9 @@ impl<'a> Jobs<'a> {
             let receive = Arc::new(Mutex::new(receive));
             for _ in 0..threads {
                 let receive = receive.clone();
-                let in_place = options.in_place;
-                scope.spawn(move || work(image, shared, in_place, &receive));
+                shared.workers.fetch_add(1, Relaxed);
+                let work = Work::new(image, shared, options.in_place);
+                scope.spawn(move || work.run(&receive));
             }
             send
         });
@@ -164,12 +165,7 @@ impl<'a> Jobs<'a> {
 
     fn cluster(&mut self, nid: Nid, extent: Extent, cluster: Cluster) {
         let bits = self.image.superblock().block_bits;
-        let place = || {
-            format!(
-                "nid {nid}: {}",
-                crate::read::file::cluster_place(&extent, cluster)
-            )
-        };
+        let place = || format!("nid {nid}: {}", cluster_place(&extent, cluster));
         let inside = self
             .image
             .devices
@@ -289,11 +285,7 @@ impl<'a> Jobs<'a> {
             match owner {
                 Owner::Whole(have) if u64::from(have) < job.extent.len => self.shared.error(
                     Rule::Cluster,
-                    format_args!(
-                        "nid {}: {}",
-                        job.nid,
-                        crate::read::file::cluster_place(&job.extent, cluster)
-                    ),
+                    format_args!("nid {}: {}", job.nid, cluster_place(&job.extent, cluster)),
                     format_args!(
                         "{} bytes long, but elsewhere the cluster decodes to {have}",
                         job.extent.len
@@ -329,158 +321,4 @@ fn weight(extent: &Extent) -> u64 {
         Source::Cluster(cluster) => u64::from(cluster.len).max(extent.len / 4),
         _ => extent.len,
     }
-}
-
-fn work(image: &Image, shared: &Shared, in_place: bool, queue: &Mutex<Receiver<Vec<Job>>>) {
-    let mut worker = Worker::default();
-    let mut out = Vec::new();
-    loop {
-        let item = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(item) = item else { return };
-        for (i, job) in item.iter().enumerate() {
-            let run = run_from(&item[i..]);
-            if let Err(e) = run_job(image, shared, in_place, &mut worker, &mut out, job, run) {
-                let rule = match job.extent.source {
-                    Source::Raw { .. } => Rule::DataRange,
-                    _ => Rule::Cluster,
-                };
-                shared.failed(rule, &format!("nid {}", job.nid), &e);
-            }
-        }
-    }
-}
-
-/// Bytes that the clusters at the start of `jobs` take side by side.
-fn run_from(jobs: &[Job]) -> u64 {
-    let mut run: Option<(u64, u64)> = None;
-    for job in jobs {
-        let Source::Cluster(c) = job.extent.source else {
-            break;
-        };
-        let end = c.pos + u64::from(c.len);
-        match run {
-            None => run = Some((c.pos, end)),
-            Some((start, at)) if c.pos == at && end - start <= FETCH_MAX => {
-                run = Some((start, end))
-            }
-            Some(_) => break,
-        }
-    }
-    run.map_or(0, |(start, end)| end - start)
-}
-
-fn run_job(
-    image: &Image,
-    shared: &Shared,
-    in_place: bool,
-    worker: &mut Worker,
-    out: &mut Vec<u8>,
-    job: &Job,
-    run: u64,
-) -> Result<(), Error> {
-    let totals = &shared.totals;
-    let extent = &job.extent;
-    match extent.source {
-        Source::Raw { device, pos } => {
-            // Fits: RAW and a block.
-            let len = extent.len as usize;
-            let both = len + job.padding as usize;
-            let out = room(out, both);
-            if image.devices.has(device, pos, both as u64).is_ok() {
-                image.devices.read(device, pos, out)?;
-                if out[len..].iter().any(|b| *b != 0) {
-                    shared.warning(
-                        Rule::Padding,
-                        format_args!("nid {}: byte {:#x}", job.nid, pos + extent.len),
-                        "bytes behind the end of the data are not zero",
-                    );
-                }
-            } else {
-                image.devices.read(device, pos, &mut out[..len])?;
-            }
-            totals.raw_bytes.fetch_add(extent.len, Relaxed);
-        }
-        Source::Inline {
-            space,
-            pos,
-            len,
-            coding,
-        } => {
-            let src = image.bytes(space, pos, len as usize)?;
-            let out = room(out, image.decoded_len(extent)?);
-            image
-                .decode(worker, coding, &src, extent, Want::All, out)
-                .map_err(|e| Error::corrupt(format_args!("inline data at byte {pos:#x}"), e))?;
-            totals.raw_bytes.fetch_add(len.into(), Relaxed);
-        }
-        Source::Cluster(cluster) => {
-            let out = room(out, image.decoded_len(extent)?);
-            image.decode_cluster(worker, extent, cluster, run, out)?;
-            totals.clusters.fetch_add(1, Relaxed);
-            totals.encoded_bytes.fetch_add(cluster.len.into(), Relaxed);
-            totals.decoded_bytes.fetch_add(extent.len, Relaxed);
-            if let ClusterCoding::Compressed(id) = cluster.coding {
-                let src =
-                    worker
-                        .fetched
-                        .get(&image.devices, 0, cluster.pos, cluster.len as usize, 0)?;
-                let Ok(stream) = decode::strip(src, image.form().bits) else {
-                    return Ok(());
-                };
-                match id {
-                    0 => {
-                        totals.lz4_clusters.fetch_add(1, Relaxed);
-                        if in_place && tuff_codec::lz4_in_place(stream, out.len()) {
-                            totals.lz4_in_place.fetch_add(1, Relaxed);
-                        }
-                    }
-                    3 => check_window(image, shared, job, cluster, stream),
-                    _ => {}
-                }
-            }
-        }
-        Source::Hole | Source::Fragment { .. } => {}
-    }
-    Ok(())
-}
-
-fn room(out: &mut Vec<u8>, len: usize) -> &mut [u8] {
-    if out.len() < len {
-        out.resize(len, 0);
-    }
-    &mut out[..len]
-}
-
-/// The window of a Zstandard frame is no larger than the image announces.
-fn check_window(image: &Image, shared: &Shared, job: &Job, cluster: Cluster, stream: &[u8]) {
-    let Some(log) = image.configs().zstd_window_log else {
-        return;
-    };
-    let window = zstd_window(stream, job.extent.len);
-    if window.is_some_and(|w| w > 1 << log) {
-        shared.error(
-            Rule::Config,
-            format_args!(
-                "nid {}: {}",
-                job.nid,
-                crate::read::file::cluster_place(&job.extent, cluster)
-            ),
-            format_args!(
-                "window of {} bytes, the image announces at most {}",
-                window.unwrap_or(0),
-                1u64 << log
-            ),
-        );
-    }
-}
-
-/// The window that a frame's header asks for; `content` stands for the content size of a single segment.
-fn zstd_window(frame: &[u8], content: u64) -> Option<u64> {
-    let (descriptor, rest) = frame.get(4..)?.split_first()?;
-    if descriptor & 0x20 != 0 {
-        return Some(content);
-    }
-    let byte = u64::from(*rest.first()?);
-    let base = 1u64.checked_shl(10 + (byte >> 3) as u32)?;
-    Some(base + base / 8 * (byte & 7))
 }

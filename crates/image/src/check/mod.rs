@@ -3,7 +3,7 @@
 //! ```text
 //!  walk    one thread: directories, inodes, attributes, indexes      walk.rs inode.rs xattr.rs superblock.rs
 //!    └► jobs    clusters not seen yet, sorted by position            data.rs, marks.rs
-//!         └► workers   fetch, decode into a buffer, forget           data.rs
+//!         └► workers   fetch, decode into a buffer, forget           work.rs
 //! ```
 //!
 //! A finding never stops the check: what hangs on a broken structure is left out, everything else goes on.
@@ -20,13 +20,17 @@ mod inode;
 pub(crate) mod marks;
 mod superblock;
 mod walk;
+mod work;
 mod xattr;
 
 pub use finding::{Finding, Rule, Severity};
 
 use crate::read::Image;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Mutex, PoisonError};
+use std::thread::Thread;
+use std::time::Duration;
 
 /// What to check.
 #[derive(Clone, Debug)]
@@ -110,7 +114,12 @@ pub fn check(image: &Image, options: &Options, mut progress: impl FnMut(&Totals)
         let jobs = data::Jobs::start(image, options, &shared, scope);
         let mut walk = walk::Walk::new(image, &shared, jobs, &mut progress);
         walk.run();
-        walk.finish()
+        let marks = walk.finish();
+        while shared.workers.load(Acquire) > 0 {
+            std::thread::park_timeout(Duration::from_millis(100));
+            progress(&shared.totals.get());
+        }
+        marks
     });
     superblock::check(image, &shared, &marks);
     let report = shared.into_report();
@@ -124,6 +133,19 @@ struct Shared {
     limit: usize,
     dropped: AtomicU64,
     totals: AtomicTotals,
+    /// Workers that are not yet done, and who waits for them.
+    workers: AtomicUsize,
+    waiting: Thread,
+}
+
+/// Counts as a worker as long as it lives.
+struct AtWork<'a>(&'a Shared);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.workers.fetch_sub(1, Release);
+        self.0.waiting.unpark();
+    }
 }
 
 #[derive(Default)]
@@ -140,6 +162,15 @@ struct AtomicTotals {
 }
 
 impl AtomicTotals {
+    fn add(&self, more: &Totals) {
+        self.clusters.fetch_add(more.clusters, Relaxed);
+        self.encoded_bytes.fetch_add(more.encoded_bytes, Relaxed);
+        self.decoded_bytes.fetch_add(more.decoded_bytes, Relaxed);
+        self.raw_bytes.fetch_add(more.raw_bytes, Relaxed);
+        self.lz4_clusters.fetch_add(more.lz4_clusters, Relaxed);
+        self.lz4_in_place.fetch_add(more.lz4_in_place, Relaxed);
+    }
+
     fn get(&self) -> Totals {
         Totals {
             inodes: self.inodes.load(Relaxed),
@@ -162,7 +193,14 @@ impl Shared {
             limit: options.findings,
             dropped: AtomicU64::new(0),
             totals: AtomicTotals::default(),
+            workers: AtomicUsize::new(0),
+            waiting: std::thread::current(),
         }
+    }
+
+    /// Marks the end of a worker that [`workers`](Self::workers) counted when it was started.
+    fn worker(&self) -> AtWork<'_> {
+        AtWork(self)
     }
 
     fn add(&self, severity: Severity, rule: Rule, place: impl ToString, what: impl ToString) {

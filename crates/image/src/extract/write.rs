@@ -97,7 +97,7 @@ impl<'a> Writer<'a> {
                 }
                 self.reserve(piece).and_then(|at| {
                     let extent = extent_of(piece, cluster, extent_len);
-                    let run = run_from(cluster, later);
+                    let run = || run_from(cluster, later);
                     let Self {
                         shared,
                         worker,
@@ -135,7 +135,7 @@ impl<'a> Writer<'a> {
             if self.decoded.len() < len {
                 self.decoded.resize(len, 0);
             }
-            let run = run_from(cluster, later);
+            let run = || run_from(cluster, later);
             self.shared.totals.clusters.fetch_add(1, Relaxed);
             let dst = &mut self.decoded[..len];
             self.shared

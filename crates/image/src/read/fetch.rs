@@ -224,17 +224,18 @@ impl Fetched {
             && pos.saturating_add(len as u64) <= self.pos.saturating_add(self.len as u64)
     }
 
-    /// The `len` bytes at `pos`. If they must be read, `run` bytes (at least `len`) are, as far as the device goes.
+    /// The `len` bytes at `pos`. If they must be read, as many as `run` says are (at least `len`), as far as the device
+    /// goes.
     pub(crate) fn get(
         &mut self,
         devices: &Devices,
         device: u16,
         pos: u64,
         len: usize,
-        run: u64,
+        run: impl FnOnce() -> u64,
     ) -> Result<&[u8]> {
         if !self.holds(device, pos, len) {
-            let run = usize::try_from(run).unwrap_or(len).max(len);
+            let run = usize::try_from(run()).unwrap_or(len).max(len);
             let run = match devices.has(device, pos, run as u64) {
                 Ok(()) => run,
                 Err(_) => len,

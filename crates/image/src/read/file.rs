@@ -209,11 +209,7 @@ impl Image {
         next: &Extents<'_>,
     ) -> Result<()> {
         if skip == 0 && dst.len() as u64 == extent.len {
-            let run = if worker_holds(worker, cluster) {
-                0
-            } else {
-                adjacent(cluster, next.clone())
-            };
+            let run = || adjacent(cluster, next.clone());
             return self.decode_cluster(worker, extent, cluster, run, dst);
         }
         let whole = self.decoded(worker, extent, cluster)?;
@@ -238,7 +234,7 @@ impl Image {
             }
         }
         let mut whole = vec![0; self.decoded_len(extent)?];
-        self.decode_cluster(worker, extent, cluster, 0, &mut whole)?;
+        self.decode_cluster(worker, extent, cluster, || 0, &mut whole)?;
         let whole = Arc::new(whole);
         self.decoded.put(key, whole.clone(), whole.len());
         Ok(whole)
@@ -259,14 +255,14 @@ impl Image {
         Ok(extent.len as usize)
     }
 
-    /// Fetches and decodes a compressed cluster. `dst` is as long as the extent; `run` is how many bytes are worth
-    /// fetching at once.
+    /// Fetches and decodes a compressed cluster. `dst` is as long as the extent; `run` says how many bytes are
+    /// worth fetching at once.
     pub(crate) fn decode_cluster(
         &self,
         worker: &mut Worker,
         extent: &Extent,
         cluster: Cluster,
-        run: u64,
+        run: impl FnOnce() -> u64,
         dst: &mut [u8],
     ) -> Result<()> {
         let Worker { decoder, fetched } = worker;
@@ -309,10 +305,6 @@ pub(crate) fn cluster_place(extent: &Extent, cluster: Cluster) -> String {
         cluster.len,
         decode::name(cluster.coding.into())
     )
-}
-
-fn worker_holds(worker: &Worker, cluster: Cluster) -> bool {
-    worker.fetched.holds(0, cluster.pos, cluster.len as usize)
 }
 
 /// How many bytes from the start of `cluster` on belong to clusters that follow each other in `next` and on the device.

@@ -8,6 +8,8 @@
     reason = "every test uses its part of this module"
 )]
 
+pub mod assemble;
+
 use rustix::fs::{self as rfs, AtFlags, CWD, Mode, OFlags, SeekFrom, XattrFlags};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -519,7 +521,11 @@ pub fn mixed(size: usize, seed: u64) -> Vec<u8> {
     let mut i = seed;
     while out.len() < size {
         let n = 3000 + (i * 7919 % 9000) as usize;
-        out.extend(if i.is_multiple_of(2) { text(n, i) } else { noise(n, i) });
+        out.extend(if i.is_multiple_of(2) {
+            text(n, i)
+        } else {
+            noise(n, i)
+        });
         i += 1;
     }
     out.truncate(size);

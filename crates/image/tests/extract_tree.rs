@@ -1,0 +1,433 @@
+//! What an extraction makes is what the image holds, and nothing else, whatever image and target are like.
+
+mod common;
+
+use common::assemble::{Body, Node, assemble, dir, file, symlink};
+use common::{
+    Ignore, Scratch, assert_same, host_tree, image_tree, is_root, mkfs, nasty_tree, open,
+};
+use rustix::fs as rfs;
+use std::os::unix::fs::{MetadataExt, symlink as make_symlink};
+use std::path::{Path, PathBuf};
+use tuff_image::Error;
+use tuff_image::extract::{Options, Report, extract};
+use tuff_image::read::Image;
+use tuff_store::MemStore;
+
+fn options() -> Options {
+    Options::default()
+}
+
+fn image(bytes: Vec<u8>) -> Image {
+    Image::open(MemStore::new(bytes), Default::default()).unwrap()
+}
+
+fn run(image: &Image, target: &Path, options: &Options) -> Result<Report, Error> {
+    extract(image, target, options, |_| ())
+}
+
+fn same_as_image() -> Ignore {
+    Ignore {
+        dir_size: true,
+        dir_nlink: true,
+        holes: true,
+        owners: !is_root(),
+        ..Ignore::default()
+    }
+}
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../testdata/golden")
+        .join(name)
+}
+
+#[test]
+fn every_golden_image_extracts_to_what_it_holds() {
+    if !is_root() {
+        eprintln!("SKIPPED: not root, devices and owners cannot be made");
+        return;
+    }
+    let scratch = Scratch::new("extract-golden");
+    for entry in std::fs::read_dir(golden("")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|e| e != "erofs") {
+            continue;
+        }
+        for threads in [1, 3] {
+            let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+            let target = scratch.path().join(format!("{name}-{threads}"));
+            let image = open(&path);
+            let report = run(
+                &image,
+                &target,
+                &Options {
+                    threads,
+                    ..options()
+                },
+            )
+            .unwrap();
+            assert_eq!(report.problems, [], "{name}");
+            assert_same(
+                &name,
+                &image_tree(&image),
+                &host_tree(&target),
+                same_as_image(),
+            );
+            // What the incumbent gets wrong: a hole at the end, an empty attribute.
+            let sparse = std::fs::metadata(target.join("sparse")).unwrap();
+            assert_eq!(sparse.len(), 40_000, "{name}");
+            if name.contains("chunk") {
+                assert!(
+                    sparse.blocks() * 512 <= 8192,
+                    "{name}: the holes are holes again"
+                );
+            }
+            assert_eq!(std::fs::metadata(target.join("hi")).unwrap().nlink(), 2);
+            assert_eq!(report.totals.links, 1);
+        }
+    }
+}
+
+#[test]
+fn a_nasty_tree_survives_image_and_extraction() {
+    let scratch = Scratch::new("extract-nasty");
+    let source = scratch.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    nasty_tree(&source);
+    let wanted = host_tree(&source);
+    for (i, options) in [
+        &["-zlz4hc", "-C65536", "-Eall-fragments,dedupe,ztailpacking"][..],
+        &["-zlz4", "-C4096"],
+        &["--chunksize=4096"],
+        &["-Elegacy-compress", "-zlz4"],
+    ]
+    .iter()
+    .enumerate()
+    {
+        let file = scratch.path().join(format!("{i}.erofs"));
+        if mkfs(&file, &source, options).is_none() {
+            continue;
+        }
+        let target = scratch.path().join(format!("out-{i}"));
+        let report = run(&open(&file), &target, &Options::default()).unwrap();
+        if is_root() {
+            assert_eq!(report.problems, []);
+        }
+        assert_same(
+            &format!("{options:?}"),
+            &wanted,
+            &host_tree(&target),
+            same_as_image(),
+        );
+    }
+}
+
+#[test]
+fn nothing_that_exists_is_written_to() {
+    let scratch = Scratch::new("extract-exists");
+    let target = scratch.path().join("out");
+    std::fs::create_dir(&target).unwrap();
+    std::fs::write(target.join("hi"), "mine").unwrap();
+    let error = run(&open(&golden("lz4.erofs")), &target, &options()).unwrap_err();
+    assert!(matches!(error, Error::Usage(_)), "{error}");
+    assert!(error.to_string().contains("hi"), "{error}");
+    assert_eq!(std::fs::read(target.join("hi")).unwrap(), b"mine");
+}
+
+#[test]
+fn overwriting_replaces_files_links_and_hard_links() {
+    let scratch = Scratch::new("extract-again");
+    let target = scratch.path().join("out");
+    let outside = scratch.path().join("outside");
+    std::fs::write(&outside, "precious").unwrap();
+    let image = open(&golden("zstd.erofs"));
+    let again = Options {
+        overwrite: true,
+        ..options()
+    };
+    run(&image, &target, &again).unwrap();
+    // A symlink where a file comes, and a second name of something else where a hard link comes.
+    std::fs::remove_file(target.join("letters")).unwrap();
+    make_symlink(&outside, target.join("letters")).unwrap();
+    std::fs::remove_file(target.join("hi-too")).unwrap();
+    std::fs::hard_link(&outside, target.join("hi-too")).unwrap();
+    run(&image, &target, &again).unwrap();
+    assert_same(
+        "again",
+        &image_tree(&image),
+        &host_tree(&target),
+        same_as_image(),
+    );
+    assert_eq!(std::fs::read(&outside).unwrap(), b"precious");
+}
+
+#[test]
+fn a_planted_symlink_is_never_walked_through() {
+    let scratch = Scratch::new("extract-planted");
+    let (target, outside) = (scratch.path().join("out"), scratch.path().join("outside"));
+    std::fs::create_dir(&target).unwrap();
+    std::fs::create_dir(&outside).unwrap();
+    make_symlink(&outside, target.join("dir")).unwrap();
+    let image = open(&golden("plain.erofs"));
+    assert!(run(&image, &target, &options()).is_err());
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+    let again = Options {
+        overwrite: true,
+        ..options()
+    };
+    run(&image, &target, &again).unwrap();
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+    assert!(
+        std::fs::symlink_metadata(target.join("dir"))
+            .unwrap()
+            .is_dir()
+    );
+}
+
+/// A root with raw entries: names and nodes as they are.
+fn raw_root(entries: &[(&[u8], usize, u8)]) -> Node {
+    let entries = entries
+        .iter()
+        .map(|(n, i, k)| (n.to_vec(), *i, *k))
+        .collect();
+    Node {
+        body: Body::RawDir(entries),
+        ..dir(&[])
+    }
+}
+
+#[test]
+fn names_that_lead_out_of_the_target_are_refused() {
+    for name in [
+        &b"../evil"[..],
+        b"a/b",
+        b"/evil",
+        b"x\0y",
+        b"sub/../../evil",
+    ] {
+        let scratch = Scratch::new("extract-names");
+        let target = scratch.path().join("in/out");
+        std::fs::create_dir_all(&target).unwrap();
+        let made = assemble(&[
+            raw_root(&[(b".", 0, 2), (b"..", 0, 2), (name, 1, 1), (b"zz", 2, 1)]),
+            file(b"x"),
+            file(b"y"),
+        ]);
+        let image = image(made.bytes);
+        assert!(run(&image, &target, &options()).is_err(), "{name:?}");
+        let going_on = Options {
+            keep_going: true,
+            overwrite: true,
+            ..options()
+        };
+        let report = run(&image, &target, &going_on).unwrap();
+        assert_eq!(report.problems.len(), 1, "{name:?}: {:?}", report.problems);
+        let all: Vec<_> = host_tree(scratch.path())
+            .into_iter()
+            .map(|r| r.path)
+            .collect();
+        assert_eq!(all, [&b""[..], b"in", b"in/out", b"in/out/zz"], "{name:?}");
+    }
+}
+
+#[test]
+fn a_symlink_and_a_directory_of_one_name_do_not_lead_out() {
+    let scratch = Scratch::new("extract-twice");
+    let outside = scratch.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    let link = symlink(outside.to_str().unwrap());
+    let sub = Node {
+        body: Body::RawDir(vec![
+            (b".".to_vec(), 2, 2),
+            (b"..".to_vec(), 0, 2),
+            (b"f".to_vec(), 3, 1),
+        ]),
+        ..dir(&[])
+    };
+    let root = raw_root(&[(b".", 0, 2), (b"..", 0, 2), (b"d", 1, 7), (b"d", 2, 2)]);
+    let made = assemble(&[root, link, sub, file(b"x")]);
+    for overwrite in [false, true] {
+        let target = scratch.path().join(format!("out-{overwrite}"));
+        let _ = run(
+            &image(made.bytes.clone()),
+            &target,
+            &Options {
+                overwrite,
+                ..options()
+            },
+        );
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn directories_in_circles_and_with_two_names_end() {
+    let root = dir(&[("a", 1), ("b", 1)]);
+    let made = assemble(&[root, dir(&[("back", 0)])]);
+    let scratch = Scratch::new("extract-circle");
+    let image = image(made.bytes);
+    assert!(matches!(
+        run(&image, &scratch.path().join("a"), &options()),
+        Err(Error::Corrupt(_))
+    ));
+    let going_on = Options {
+        keep_going: true,
+        ..options()
+    };
+    let report = run(&image, &scratch.path().join("b"), &going_on).unwrap();
+    assert_eq!(report.problems.len(), 2);
+    assert_eq!(report.totals.directories, 1);
+}
+
+#[test]
+fn paths_longer_than_the_system_takes_are_made() {
+    let depth = 1200;
+    let name = "a-directory-name";
+    let mut nodes: Vec<Node> = (0..depth).map(|i| dir(&[(name, i + 1)])).collect();
+    nodes.push(file(b"bottom"));
+    let scratch = Scratch::new("extract-deep");
+    let target = scratch.path().join("out");
+    let report = run(&image(assemble(&nodes).bytes), &target, &options()).unwrap();
+    assert_eq!(
+        (report.totals.directories, report.totals.files),
+        (depth as u64 - 1, 1)
+    );
+    assert!(depth * name.len() > 4096);
+    let mut fd = common::open_dir(&target);
+    for _ in 0..depth - 1 {
+        let flags = rfs::OFlags::DIRECTORY | rfs::OFlags::NOFOLLOW;
+        fd = rfs::openat(&fd, name, flags, rfs::Mode::empty()).unwrap();
+    }
+    let stat = rfs::statat(&fd, name, rfs::AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    assert_eq!(
+        (stat.st_size, stat.st_mtime),
+        (6, 1_700_000_000 + depth as i64)
+    );
+    // Removed the same way: tools that take paths may fail on it.
+    let removed = std::process::Command::new("rm")
+        .arg("-rf")
+        .arg(&target)
+        .status()
+        .unwrap();
+    assert!(removed.success());
+}
+
+#[test]
+fn filters_take_paths_globs_and_leading_names() {
+    let scratch = Scratch::new("extract-filter");
+    let image = open(&golden("lz4.erofs"));
+    let names = |what: &str, options: Options| {
+        let target = scratch.path().join(what);
+        run(&image, &target, &options).unwrap();
+        let tree = host_tree(&target);
+        let names = tree.into_iter().map(|r| String::from_utf8(r.path).unwrap());
+        names.filter(|n| !n.is_empty()).collect::<Vec<_>>()
+    };
+    let paths = vec![b"/dir/sub".to_vec(), b"hi".to_vec()];
+    assert_eq!(
+        names("paths", Options { paths, ..options() }),
+        ["dir", "dir/sub", "dir/sub/file", "hi"]
+    );
+    let include = vec!["entry-10?".to_owned()];
+    let got = names(
+        "include",
+        Options {
+            include,
+            ..options()
+        },
+    );
+    assert_eq!(
+        (got.len(), &got[0][..], &got[1][..]),
+        (11, "dir", "dir/entry-100")
+    );
+    let exclude = vec!["dir".to_owned(), "n*".to_owned()];
+    let got = names(
+        "exclude",
+        Options {
+            exclude,
+            ..options()
+        },
+    );
+    assert_eq!(
+        got,
+        [
+            "empty", "fifo", "hi", "hi-too", "letters", "link", "packed", "sparse"
+        ]
+    );
+    let strip = Options {
+        strip: 1,
+        paths: vec![b"dir".to_vec()],
+        ..options()
+    };
+    let got = names("strip", strip);
+    assert_eq!(
+        (got.len(), &got[130][..], &got[131][..]),
+        (132, "sub", "sub/file")
+    );
+    let missing = Options {
+        paths: vec![b"no/such".to_vec()],
+        ..options()
+    };
+    assert!(matches!(
+        run(&image, &scratch.path().join("x"), &missing),
+        Err(Error::Usage(_))
+    ));
+}
+
+#[test]
+fn limits_end_an_extraction() {
+    let scratch = Scratch::new("extract-limits");
+    let image = open(&golden("lz4.erofs"));
+    let files = Options {
+        files: 20,
+        keep_going: true,
+        ..options()
+    };
+    assert!(matches!(
+        run(&image, &scratch.path().join("a"), &files),
+        Err(Error::Limit(_))
+    ));
+    let bytes = Options {
+        bytes: 1000,
+        ..options()
+    };
+    assert!(matches!(
+        run(&image, &scratch.path().join("b"), &bytes),
+        Err(Error::Limit(_))
+    ));
+}
+
+#[test]
+fn damage_is_an_error_or_a_problem_and_the_rest_is_made() {
+    let scratch = Scratch::new("extract-damage");
+    let clean = open(&golden("lz4.erofs"));
+    let letters = clean.resolve(b"letters").unwrap();
+    let extent = clean
+        .extents(&letters, 0..1)
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap();
+    let tuff_image::read::Source::Cluster(cluster) = extent.source else {
+        panic!("compressed")
+    };
+    let mut bytes = std::fs::read(golden("lz4.erofs")).unwrap();
+    bytes[cluster.pos as usize..][..cluster.len as usize].fill(0xFF);
+    let image = image(bytes);
+    let error = run(&image, &scratch.path().join("a"), &options()).unwrap_err();
+    assert!(matches!(&error, Error::Corrupt(_)), "{error}");
+    assert!(error.to_string().contains("letters"), "{error}");
+    let going_on = Options {
+        keep_going: true,
+        ..options()
+    };
+    let report = run(&image, &scratch.path().join("b"), &going_on).unwrap();
+    assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
+    assert_eq!(report.problems[0].path, b"letters");
+    let mut wanted = image_tree(&clean);
+    let mut got = host_tree(&scratch.path().join("b"));
+    wanted.retain(|r| r.path != b"letters");
+    got.retain(|r| r.path != b"letters");
+    assert_same("the rest", &wanted, &got, same_as_image());
+}
