@@ -1,5 +1,6 @@
 //! Entries of an image to members of a tar.
 
+use super::acl;
 use super::header::{BLOCK, Header, Kind, record};
 use super::sparse;
 use crate::read::{FileType, Image, Inode, Nid};
@@ -190,6 +191,14 @@ impl<'a, W: Write> TarWriter<'a, W> {
         let mut xattrs = self.image.xattrs(inode)?;
         xattrs.sort();
         for xattr in xattrs {
+            let acl = match &xattr.name[..] {
+                b"system.posix_acl_access" => Some(&b"SCHILY.acl.access"[..]),
+                b"system.posix_acl_default" => Some(&b"SCHILY.acl.default"[..]),
+                _ => None,
+            };
+            if let (Some(key), Some(words)) = (acl, acl::words(&xattr.value)) {
+                record(key, words.as_bytes(), &mut out);
+            }
             let mut key = b"SCHILY.xattr.".to_vec();
             for b in xattr.name {
                 // A key ends at its first equals sign: written as GNU tar writes it.

@@ -1,7 +1,7 @@
 //! An image as a tar stream, the same bytes every time.
 //!
 //! ```text
-//!  entry ──► records that the header cannot hold ──► header ──► data            member.rs, header.rs, sparse.rs
+//!  entry ──► records that the header cannot hold ──► header ──► data            member.rs header.rs sparse.rs acl.rs
 //!             ("x" member, PAX)                       ustar      padded to 512
 //! ```
 //!
@@ -11,6 +11,7 @@
 //! * A member has PAX records only for what its ustar header cannot say, in one fixed order, attributes by name.
 //! * A further name of an inode is a link to the first name that was written.
 
+mod acl;
 mod header;
 mod member;
 mod sparse;
