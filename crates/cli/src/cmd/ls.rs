@@ -66,11 +66,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         match select(&image, path) {
             Ok(Selected::Path(entry)) => lister.path(entry)?,
             Ok(Selected::Pattern(entries)) => lister.pattern(entries)?,
-            // Perhaps it leads through a symlink.
-            Err(Error::Usage(_)) => {
-                let entry = entry(&image, path, false)?;
-                lister.path(entry)?;
-            }
+            // Perhaps it leads through a symlink. If not, the first message is the better one.
+            Err(e @ Error::Usage(_)) => match entry(&image, path, false) {
+                Ok(entry) => lister.path(entry)?,
+                Err(_) => return Err(e),
+            },
             Err(e) => return Err(e),
         }
     }

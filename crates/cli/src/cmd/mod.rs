@@ -1,6 +1,6 @@
 //! The verbs.
 
-pub mod build;
+pub(crate) mod build;
 pub(crate) mod cat;
 pub(crate) mod check;
 pub(crate) mod completions;

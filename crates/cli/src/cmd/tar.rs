@@ -15,8 +15,8 @@ use tuff_store::{Output, Target};
 
 /// Write an image as a tar: PAX, the same bytes every time.
 ///
-/// Hard links, extended attributes (SCHILY.xattr), devices, holes (GNU.sparse 1.0), nanosecond times, long names and
-/// large numbers are kept; GNU tar and bsdtar read it. Sockets have no place in a tar and are named on standard error.
+/// Hard links, extended attributes and ACLs (SCHILY.xattr, SCHILY.acl), devices, holes (GNU.sparse 1.0), nanosecond
+/// times, long names and large numbers are kept. Sockets have no place in a tar: they are named on standard error.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

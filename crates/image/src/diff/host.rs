@@ -184,7 +184,7 @@ fn node(stat: &fs::Stat) -> Node {
         uid: stat.st_uid,
         gid: stat.st_gid,
         mtime: (stat.st_mtime, stat.st_mtime_nsec as u32),
-        nlink: u64::try_from(stat.st_nlink).unwrap_or(u64::MAX),
+        nlink: stat.st_nlink as u64, // at most 64 bits, by architecture
         size: stat.st_size as u64,
         device: matches!(kind, FileType::Char | FileType::Block).then_some(device),
         id: (stat.st_dev, stat.st_ino),

@@ -261,7 +261,7 @@ fn superblock(image: &Image, bytes: &[u8]) -> Said {
         ("meta_block", number(sb.meta_blkaddr)),
         ("xattr_block", number(sb.xattr_blkaddr)),
         ("uuid", text(uuid(&sb.uuid))),
-        ("label", Value::Bytes(sb.label().to_vec())),
+        ("label", padded(&sb.label)),
         (
             "algorithms_or_distance",
             Value::Hex(sb.algs_or_distance.into()),
@@ -331,12 +331,11 @@ fn configs(image: &Image, bytes: &[u8]) -> Said {
 fn devices(image: &Image, bytes: &[u8]) -> Said {
     let slots = image.slots();
     let rows = slots.iter().enumerate().map(|(i, slot)| {
-        let tag = slot.tag.split(|b| *b == 0).next().unwrap_or(&[]);
         vec![
             ("device", Value::Number(i as u64 + 1)),
             ("blocks", Value::Number(slot.blocks)),
             ("first_block", Value::Number(slot.uniaddr)),
-            ("tag", Value::Bytes(tag.to_vec())),
+            ("tag", padded(&slot.tag)),
         ]
     });
     let encoded: Vec<u8> = slots.iter().flat_map(|s| s.encode()).collect();
@@ -631,6 +630,15 @@ fn uuid(bytes: &[u8; 16]) -> String {
         out += &format!("{b:02x}");
     }
     out
+}
+
+/// Text that is padded with NUL at its end; one inside, and what follows it, is shown.
+fn padded(bytes: &[u8]) -> Value {
+    let len = bytes
+        .iter()
+        .rposition(|b| *b != 0)
+        .map_or(0, |last| last + 1);
+    Value::Bytes(bytes[..len].to_vec())
 }
 
 fn text(value: impl ToString) -> Value {

@@ -1,0 +1,210 @@
+//! tar and extract: what goes out comes back the same.
+
+use crate::common::{Place, code, is_root, stderr, tool};
+use std::fs;
+
+/// Compares an image with a directory; without root, only what anyone can make.
+fn assert_same(place: &Place, image: &str, dir: &str) {
+    let mut args = vec!["diff", image, dir];
+    if !is_root() {
+        eprintln!("SKIPPED: owners, devices, trusted attributes: they need root");
+        args.push("--content-only");
+    }
+    assert_eq!(place.text(&args), "");
+}
+
+#[test]
+fn tar_depends_on_the_tree_alone() {
+    let place = Place::with_image("tar-stable");
+    place.image("stored", &["-z", "none", "--inodes", "extended"]);
+    place.image(
+        "zstd",
+        &["-z", "zstd", "--kernel", "6.18", "--fragments", "on"],
+    );
+    let first = place.run(&["tar", "i"]);
+    assert_eq!((code(&first), stderr(&first).as_str()), (0, ""));
+    assert_eq!(first.stdout.len() % 10_240, 0);
+    for image in ["i", "stored", "zstd"] {
+        assert!(place.run(&["tar", image]).stdout == first.stdout, "{image}");
+        place.text(&["tar", image, "out.tar"]);
+        assert!(
+            fs::read(place.path("out.tar")).unwrap() == first.stdout,
+            "{image} to a file"
+        );
+    }
+}
+
+#[test]
+fn gnu_tar_makes_the_same_tree() {
+    let place = Place::with_image("tar-gnu");
+    for (i, options) in [&[][..], &["--no-sparse"]].into_iter().enumerate() {
+        let (tar, dir) = (format!("{i}.tar"), format!("out{i}"));
+        place.text(&[&["tar", "i", &tar][..], options].concat());
+        fs::create_dir(place.path(&dir)).unwrap();
+        let mut args = vec!["-xpf", &tar, "-C", &dir, "--xattrs", "--xattrs-include=*"];
+        if !is_root() {
+            args.extend(["--exclude=blk", "--exclude=chr", "--no-xattrs"]);
+        }
+        args.push("--warning=no-timestamp");
+        let Some(out) = tool(&place.0, "tar", &args) else {
+            return;
+        };
+        assert!(out.status.success(), "{}", stderr(&out));
+        if is_root() {
+            assert_same(&place, "i", &dir);
+        } else {
+            eprintln!("SKIPPED: devices: they need root");
+            let out = place.run(&["diff", "--content-only", "i", &dir]);
+            let said = String::from_utf8_lossy(&out.stdout).into_owned();
+            assert_eq!(said, "- blk (block device)\n- chr (char device)\n");
+        }
+    }
+    // Holes stay holes.
+    use std::os::unix::fs::MetadataExt;
+    let blocks = |dir: &str| {
+        fs::metadata(place.path(dir).join("sparse"))
+            .unwrap()
+            .blocks()
+    };
+    assert!(
+        blocks("out0") < blocks("out1"),
+        "{} {}",
+        blocks("out0"),
+        blocks("out1")
+    );
+}
+
+#[test]
+fn an_image_of_the_tar_is_the_same_tree() {
+    let place = Place::with_image("tar-build");
+    place.text(&["tar", "i", "t.tar"]);
+    place.text(&["build", "-q", "--sparse", "keep", "t.tar", "again"]);
+    assert_eq!(place.text(&["diff", "i", "again"]), "");
+}
+
+#[test]
+fn parts_of_a_tree_keep_their_paths() {
+    let place = Place::with_image("tar-parts");
+    place.text(&["tar", "i", "t.tar", "/dir/h*", "many", "hello"]);
+    let Some(out) = tool(&place.0, "tar", &["-tf", "t.tar"]) else {
+        return;
+    };
+    // The second name of an inode is a link to the first one that is there.
+    assert_eq!(
+        String::from_utf8_lossy(&out.stdout),
+        "dir/hello-again\nhello\nmany/\nmany/copy\n"
+    );
+    let Some(out) = tool(&place.0, "tar", &["-tvf", "t.tar", "hello"]) else {
+        return;
+    };
+    assert!(String::from_utf8_lossy(&out.stdout).contains("hello link to dir/hello-again"));
+}
+
+#[test]
+fn sockets_are_named() {
+    let place = Place::new("tar-socket");
+    fs::write(
+        place.path("s.mtree"),
+        "#mtree\n. type=dir\n./sock type=socket\n",
+    )
+    .unwrap();
+    place.text(&["build", "-q", "s.mtree", "i"]);
+    let out = place.run(&["tar", "i", "t.tar"]);
+    assert_eq!(code(&out), 0);
+    assert_eq!(
+        stderr(&out),
+        "tuff: warning: sock: sockets have no place in a tar\n"
+    );
+}
+
+#[test]
+fn extract_gives_the_tree_back() {
+    let place = Place::with_image("extract");
+    let mut args = vec!["extract", "-q", "i", "out"];
+    if !is_root() {
+        args.extend(["--exclude", "/blk", "--exclude", "/chr", "--no-xattrs"]);
+        eprintln!("SKIPPED: devices, attributes: they need root");
+    }
+    place.text(&args);
+    if is_root() {
+        assert_same(&place, "i", "out");
+    }
+    let again = place.run(&args);
+    assert_eq!(code(&again), 2);
+    assert!(
+        stderr(&again).contains("exists already"),
+        "{}",
+        stderr(&again)
+    );
+    args.push("--overwrite");
+    place.text(&args);
+    if is_root() {
+        assert_same(&place, "i", "out");
+    }
+}
+
+#[test]
+fn extract_takes_paths_patterns_and_strips() {
+    let place = Place::with_image("extract-parts");
+    let names = |dir: &str| {
+        let mut names: Vec<String> = fs::read_dir(place.path(dir))
+            .unwrap()
+            .map(|e| e.unwrap().file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    };
+    place.text(&["extract", "-q", "i", "a", "hello*"]);
+    assert_eq!(names("a"), ["dir", "hello"]);
+    assert_eq!(names("a/dir"), ["hello-again"]);
+    place.text(&["extract", "-q", "--strip", "1", "i", "b", "many", "/dir/t*"]);
+    assert_eq!(names("b"), ["copy", "text"]);
+    let summary = &place.json(&["extract", "--json", "i", "c", "dir/text"])[0];
+    assert_eq!(
+        (&summary["files"], &summary["bytes"]),
+        (&1.into(), &468_890.into())
+    );
+    let out = place.run(&["extract", "--max-bytes", "1K", "i", "d", "dir/text"]);
+    assert_eq!(code(&out), 4, "{}", stderr(&out));
+}
+
+#[test]
+fn acls_come_back_as_acls_and_as_attributes() {
+    if !is_root() {
+        eprintln!("SKIPPED: ACLs of others: they need root");
+        return;
+    }
+    let place = Place::new("tar-acl");
+    // user::rw-,user:1000:rwx,group::r--,mask::rwx,other::r--
+    let entries = "0100 0600 ffffffff 0200 0700 e8030000 0400 0400 ffffffff 1000 0700 ffffffff 2000 0400 ffffffff";
+    let acl = format!("0x02000000{}", entries.replace(' ', ""));
+    let line = "type=dir mode=0755\n./f type=file size=0 mode=0674 xattr.system.posix_acl_access=";
+    fs::write(
+        place.path("a.mtree"),
+        format!("#mtree\n/set uid=0 gid=0 time=1\n. {line}{acl}\n"),
+    )
+    .unwrap();
+    place.text(&["build", "-q", "a.mtree", "i"]);
+    place.text(&["tar", "i", "t.tar"]);
+    for (dir, option) in [("acls", "--acls"), ("xattrs", "--no-acls")] {
+        fs::create_dir(place.path(dir)).unwrap();
+        let args = [
+            "-xpf",
+            "t.tar",
+            "-C",
+            dir,
+            "--xattrs",
+            "--xattrs-include=*",
+            option,
+        ];
+        let Some(out) = tool(&place.0, "tar", &args) else {
+            return;
+        };
+        if stderr(&out).contains("not supported") {
+            eprintln!("SKIPPED: {}", stderr(&out));
+            continue;
+        }
+        assert!(out.status.success(), "{}", stderr(&out));
+        assert_eq!(place.text(&["diff", "i", dir]), "", "{option}");
+    }
+}

@@ -1,0 +1,6 @@
+//! The verbs over an image, as people and scripts meet them: what they print, their exit codes, and what they leave.
+
+mod common;
+mod copy;
+mod judge;
+mod show;
