@@ -1,2 +1,455 @@
-//! The lab.
-fn main() {}
+//! The command `tuff-lab`.
+//!
+//! Exit codes, which scripts may rely on:
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | our own tool failed or was wrong; with `report --check`, the document's block is not what the record says |
+//! | 2 | wrong arguments, or a definition that makes no sense |
+//! | 3 | a record is corrupt |
+//! | 5 | the host failed |
+
+use clap::{Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tuff_lab::corpus::{Corpora, SHIPPED};
+use tuff_lab::define::{Action, Definition, Size};
+use tuff_lab::engine::{TOOLS, Tool};
+use tuff_lab::record::{self, Line, RecordWriter};
+use tuff_lab::report::{self, Style};
+use tuff_lab::run::{self, Conditions};
+use tuff_lab::{Error, Result, machine, measure};
+
+/// Measure Tuff beside the tools people use today.
+#[derive(Parser)]
+#[command(
+    name = "tuff-lab",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Run(RunArgs),
+    /// Measure building images from trees, at the settings given
+    Build(OneArgs),
+    /// Measure extracting images, at the settings given
+    Extract(OneArgs),
+    /// Measure checking images, at the settings given
+    Check(OneArgs),
+    Report(ReportArgs),
+    Corpus(CorpusArgs),
+    #[command(hide = true)]
+    Sample(SampleArgs),
+}
+
+/// Measure what definitions ask for, and keep the samples as a record
+#[derive(clap::Args)]
+struct RunArgs {
+    /// Definition files
+    #[arg(required = true, value_name = "DEFINITION")]
+    definitions: Vec<PathBuf>,
+    /// Only tasks whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Where records go, each run in a folder DATE-MACHINE
+    #[arg(long, default_value = "benchmarks/record", value_name = "DIR")]
+    records: PathBuf,
+    /// Date in the folder's name (default: today)
+    #[arg(long, value_name = "YYYY-MM-DD")]
+    date: Option<String>,
+    /// Machine in the folder's name (default: the host's name)
+    #[arg(long, value_name = "NAME")]
+    machine: Option<String>,
+    #[command(flatten)]
+    how: HowArgs,
+}
+
+/// Measure one thing, at settings given here, and print the table
+#[derive(clap::Args)]
+struct OneArgs {
+    /// Algorithm and level, such as zstd:3
+    #[arg(
+        short = 'z',
+        long,
+        default_value = "lz4hc:9",
+        value_name = "ALG[:LEVEL]"
+    )]
+    compress: String,
+    /// Cluster size (EROFS) or block size (SquashFS)
+    #[arg(short = 'C', long, default_value = "64K", value_name = "SIZE")]
+    cluster: Size,
+    #[command(flatten)]
+    how: HowArgs,
+}
+
+#[derive(clap::Args)]
+struct HowArgs {
+    /// Trees to measure on; the name is the last part of the path unless given
+    #[arg(long, required = true, value_name = "[NAME=]DIR")]
+    tree: Vec<String>,
+    /// Where a tool is (default: PATH, and beside this program)
+    #[arg(long, value_name = "NAME=PATH")]
+    tool: Vec<String>,
+    /// Rounds of every task (default: what the definition says)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// Shuffle the order inside rounds by this seed (default: the definition's order)
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Folder for images and extracted trees, best on tmpfs
+    #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
+    work: PathBuf,
+    /// A sample is loud when others used more than this share of the CPU
+    #[arg(long, default_value_t = 0.1, value_name = "SHARE")]
+    max_foreign: f64,
+    /// Take a loud sample again, up to this often
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    retries: u32,
+    /// Compare results in full in every round, not in the first only
+    #[arg(long)]
+    verify_every_round: bool,
+    /// Control group (a folder) to measure commands in, for the memory of all processes together
+    #[arg(long, value_name = "DIR")]
+    cgroup: Option<PathBuf>,
+}
+
+/// Make tables from records
+#[derive(clap::Args)]
+struct ReportArgs {
+    /// Record files, or folders of them
+    #[arg(required = true, value_name = "RECORD")]
+    records: Vec<PathBuf>,
+    /// How much to tell
+    #[arg(long, value_enum, default_value = "full")]
+    style: StyleArg,
+    /// Only this action
+    #[arg(long, value_enum)]
+    action: Option<ActionArg>,
+    /// Put the table into this document, between <!-- lab:begin BLOCK --> and <!-- lab:end BLOCK -->
+    #[arg(long, value_name = "FILE", requires = "block")]
+    readme: Option<PathBuf>,
+    /// Name of the block
+    #[arg(long, value_name = "BLOCK", requires = "readme")]
+    block: Option<String>,
+    /// Change nothing; exit with 1 when the document's block is another
+    #[arg(long, requires = "readme")]
+    check: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum StyleArg {
+    /// Every tool of every task, notes, bars, command lines
+    Full,
+    /// Ours beside each rival
+    Brief,
+    /// What was to be reached and what was
+    Bars,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ActionArg {
+    Build,
+    Extract,
+    Check,
+}
+
+/// Make the trees to measure on, from packages of the Debian release that runs here
+#[derive(clap::Args)]
+struct CorpusArgs {
+    /// Folder to make them in
+    dir: PathBuf,
+    /// Only these (default: those marked usual)
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Recipes (default: those that ship)
+    #[arg(long, value_name = "FILE")]
+    corpora: Option<PathBuf>,
+    /// Say what there is, make nothing
+    #[arg(long)]
+    list: bool,
+}
+
+/// Run one command and print what it used
+#[derive(clap::Args)]
+struct SampleArgs {
+    /// File for what the command says
+    #[arg(long)]
+    said: PathBuf,
+    /// Control group to join
+    #[arg(long)]
+    cgroup: Option<PathBuf>,
+    /// The command
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().verb {
+        Verb::Run(args) => run_verb(&args),
+        Verb::Build(args) => one_verb(&args, Action::Build),
+        Verb::Extract(args) => one_verb(&args, Action::Extract),
+        Verb::Check(args) => one_verb(&args, Action::Check),
+        Verb::Report(args) => report_verb(&args),
+        Verb::Corpus(args) => corpus_verb(&args),
+        Verb::Sample(args) => sample_verb(&args),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(e) => {
+            eprintln!("tuff-lab: {e}");
+            ExitCode::from(e.exit_code())
+        }
+    }
+}
+
+fn run_verb(args: &RunArgs) -> Result<bool> {
+    let definitions: Vec<Definition> = args
+        .definitions
+        .iter()
+        .map(|d| Definition::read(d))
+        .collect::<Result<_>>()?;
+    let mut conditions = conditions(&args.how)?;
+    conditions.only = args.only.clone();
+    let date = args.date.clone().unwrap_or_else(today);
+    let name = args.machine.clone().unwrap_or_else(machine::host_name);
+    let folder = args.records.join(format!("{date}-{name}"));
+    let mut fine = true;
+    for definition in &definitions {
+        let mut writer = RecordWriter::create(&folder, &definition.name)?;
+        eprintln!("record: {}", writer.path().display());
+        fine &= run::run(definition, &conditions, &mut |line| writer.write(line))?;
+    }
+    Ok(fine)
+}
+
+/// The clock is asked for the name of a folder, and for nothing else.
+fn today() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    machine::date(now.map_or(0, |d| d.as_secs()))
+}
+
+fn one_verb(args: &OneArgs, action: Action) -> Result<bool> {
+    let definition = one_task(&args.compress, args.cluster, action)?;
+    let mut lines: Vec<Line> = Vec::new();
+    let fine = run::run(&definition, &conditions(&args.how)?, &mut |line| {
+        lines.push(line.clone());
+        Ok(())
+    })?;
+    let gathered = report::gather(&[lines], None)?;
+    print!("{}", report::render(&gathered, Style::Full));
+    Ok(fine)
+}
+
+/// Every tool that can do `action`, at the same settings.
+fn one_task(compress: &str, cluster: Size, action: Action) -> Result<Definition> {
+    let (algorithm, level) = match compress.split_once(':') {
+        Some((algorithm, level)) => (algorithm, format!(", level = {level}")),
+        None => (compress, String::new()),
+    };
+    let settings = format!(
+        "{{ algorithm = '{algorithm}'{level}, cluster = '{cluster}', inline_tails = false, fragments = 'off', dedupe = 'off' }}"
+    );
+    let runs = match action {
+        Action::Build => ["tuff", "mkfs.erofs", "mksquashfs"].as_slice(),
+        Action::Extract => ["tuff", "fsck.erofs", "unsquashfs"].as_slice(),
+        Action::Check => ["tuff", "fsck.erofs"].as_slice(),
+    };
+    let run = |name: &&str| {
+        let incumbent = name.ends_with(".erofs");
+        format!("{{ tool = '{name}', incumbent = {incumbent} }}")
+    };
+    let runs: Vec<String> = runs.iter().map(run).collect();
+    let text = format!(
+        "[[task]]\nname = '{compress} {cluster}'\naction = '{action}'\nsettings = {settings}\nrun = [{}]\n",
+        runs.join(", ")
+    );
+    Definition::parse("command line", &text)
+}
+
+fn conditions(how: &HowArgs) -> Result<Conditions> {
+    let mut trees: Vec<(String, PathBuf)> = Vec::new();
+    for text in &how.tree {
+        let (name, path) = match text.split_once('=') {
+            Some((name, path)) => (name.to_owned(), PathBuf::from(path)),
+            None => {
+                let path = PathBuf::from(text);
+                let name = path.file_name().map(|n| n.to_string_lossy().into_owned());
+                (name.unwrap_or_else(|| "tree".to_owned()), path)
+            }
+        };
+        if trees.iter().any(|(n, _)| *n == name) {
+            return Err(Error::Usage(format!("two trees are called '{name}'")));
+        }
+        if !path.is_dir() {
+            return Err(Error::Usage(format!(
+                "tree {}: no directory there",
+                path.display()
+            )));
+        }
+        trees.push((name, path));
+    }
+    let tools = how.tool.iter().map(|t| tool_at(t)).collect::<Result<_>>()?;
+    Ok(Conditions {
+        trees,
+        tools,
+        rounds: how.rounds,
+        only: None,
+        seed: how.seed,
+        work: how.work.clone(),
+        max_foreign: how.max_foreign,
+        retries: how.retries,
+        verify_every_round: how.verify_every_round,
+        cgroup: how.cgroup.clone(),
+    })
+}
+
+fn tool_at(text: &str) -> Result<(Tool, PathBuf)> {
+    let parsed = text
+        .split_once('=')
+        .and_then(|(name, path)| Some((Tool::from_name(name)?, path)));
+    let Some((tool, path)) = parsed else {
+        let names: Vec<&str> = TOOLS.iter().map(|t| t.name()).collect();
+        return Err(Error::Usage(format!(
+            "--tool '{text}': write NAME=PATH; names are {}",
+            names.join(", ")
+        )));
+    };
+    // Commands run in another folder.
+    let path = std::path::absolute(path).map_err(|e| Error::io("find", Path::new(path), e))?;
+    Ok((tool, path))
+}
+
+fn report_verb(args: &ReportArgs) -> Result<bool> {
+    let mut records = Vec::new();
+    for path in &args.records {
+        records.extend(record::read(path)?);
+    }
+    let action = args.action.map(|a| match a {
+        ActionArg::Build => Action::Build,
+        ActionArg::Extract => Action::Extract,
+        ActionArg::Check => Action::Check,
+    });
+    let style = match args.style {
+        StyleArg::Full => Style::Full,
+        StyleArg::Brief => Style::Brief,
+        StyleArg::Bars => Style::Bars,
+    };
+    let table = report::render(&report::gather(&records, action)?, style);
+    let (Some(readme), Some(block)) = (&args.readme, &args.block) else {
+        print!("{table}");
+        return Ok(true);
+    };
+    let word = |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_owned());
+    let mut options = Vec::new();
+    options.extend(word(args.style.to_possible_value()).map(|s| format!("--style {s}")));
+    options.extend(
+        args.action
+            .and_then(|a| word(a.to_possible_value()))
+            .map(|a| format!("--action {a}")),
+    );
+    let command = report::block_command(readme, &args.records, block, &options);
+    let document = std::fs::read_to_string(readme).map_err(|e| Error::io("read", readme, e))?;
+    let spliced = report::splice(
+        &document,
+        block,
+        &format!("\n{table}\nMade by `{command}`.\n"),
+    )?;
+    if args.check {
+        if spliced.changed {
+            eprintln!(
+                "tuff-lab: block '{block}' of {} is not what the record says; run {command}",
+                readme.display()
+            );
+        }
+        return Ok(!spliced.changed);
+    }
+    if spliced.changed {
+        std::fs::write(readme, spliced.text).map_err(|e| Error::io("write", readme, e))?;
+    }
+    Ok(true)
+}
+
+fn corpus_verb(args: &CorpusArgs) -> Result<bool> {
+    let text = match &args.corpora {
+        Some(path) => std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?,
+        None => SHIPPED.to_owned(),
+    };
+    let corpora = Corpora::parse(&text)?;
+    if let Some(name) = args
+        .only
+        .iter()
+        .find(|n| !corpora.list.iter().any(|c| c.name == **n))
+    {
+        return Err(Error::Usage(format!(
+            "there is no corpus '{name}'; --list says what there is"
+        )));
+    }
+    for corpus in &corpora.list {
+        if args.list {
+            println!("{:<10} {}", corpus.name, corpus.about);
+        } else if args.only.contains(&corpus.name) || (args.only.is_empty() && corpus.usual) {
+            eprintln!("{}: {}", corpus.name, corpus.about);
+            corpus.make(&args.dir)?;
+        }
+    }
+    Ok(true)
+}
+
+fn sample_verb(args: &SampleArgs) -> Result<bool> {
+    let (program, arguments) = args
+        .command
+        .split_first()
+        .ok_or_else(|| Error::Usage("a command is needed".to_owned()))?;
+    let usage = measure::take(program, arguments, &args.said, args.cgroup.as_deref())?;
+    let text = serde_json::to_string(&usage);
+    println!(
+        "{}",
+        text.map_err(|e| Error::Command(format!("the sample cannot be written: {e}")))?
+    );
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn one_task_holds_every_tool_that_can_do_it() {
+        let labels = |action| -> Vec<String> {
+            let definition = one_task("zstd:3", Size(65536), action).unwrap();
+            definition.tasks[0]
+                .runs
+                .iter()
+                .map(|r| r.label().to_owned())
+                .collect()
+        };
+        assert_eq!(labels(Action::Build), ["tuff", "mkfs.erofs", "mksquashfs"]);
+        assert_eq!(labels(Action::Check), ["tuff", "fsck.erofs"]);
+        assert!(one_task("zstd:x", Size(65536), Action::Build).is_err());
+    }
+
+    #[test]
+    fn tools_are_given_by_name_and_place() {
+        assert_eq!(
+            tool_at("mkfs.erofs=/a/b").unwrap(),
+            (Tool::MkfsErofs, "/a/b".into())
+        );
+        assert!(tool_at("mkfs.ext4=/a/b").is_err());
+        assert!(tool_at("tuff").is_err());
+    }
+}

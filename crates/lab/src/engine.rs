@@ -1,0 +1,733 @@
+//! The tools, and how neutral settings become each tool's command line.
+//!
+//! A command line is a template: the words `{TREE}`, `{IMAGE}` and `{TARGET}` stand for places, which only
+//! [`Plan::arguments`] fills in. Records keep the template, so that they name no path of the machine.
+//!
+//! What a tool cannot be asked for is an error, never silence: a comparison must not run at other settings than its
+//! table says. What a tool has only one value of is a note.
+
+use crate::define::{Action, Algorithm, Dedupe, Fragments, Settings};
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The tools that can take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Tool {
+    /// Ours.
+    #[serde(rename = "tuff")]
+    Tuff,
+    /// Builds EROFS images.
+    #[serde(rename = "mkfs.erofs")]
+    MkfsErofs,
+    /// Checks and extracts EROFS images.
+    #[serde(rename = "fsck.erofs")]
+    FsckErofs,
+    /// Builds SquashFS images.
+    #[serde(rename = "mksquashfs")]
+    Mksquashfs,
+    /// Extracts SquashFS images.
+    #[serde(rename = "unsquashfs")]
+    Unsquashfs,
+}
+
+/// All tools, in the order of their names in help and records.
+pub const TOOLS: [Tool; 5] = [
+    Tool::Tuff,
+    Tool::MkfsErofs,
+    Tool::FsckErofs,
+    Tool::Mksquashfs,
+    Tool::Unsquashfs,
+];
+
+/// Kinds of image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// EROFS.
+    Erofs,
+    /// SquashFS.
+    Squashfs,
+}
+
+impl Format {
+    /// Name of the filesystem as mount(8) takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Erofs => "erofs",
+            Format::Squashfs => "squashfs",
+        }
+    }
+}
+
+impl Tool {
+    /// Name of the program.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tool::Tuff => "tuff",
+            Tool::MkfsErofs => "mkfs.erofs",
+            Tool::FsckErofs => "fsck.erofs",
+            Tool::Mksquashfs => "mksquashfs",
+            Tool::Unsquashfs => "unsquashfs",
+        }
+    }
+
+    /// The tool of that name.
+    pub fn from_name(name: &str) -> Option<Tool> {
+        TOOLS.into_iter().find(|t| t.name() == name)
+    }
+
+    /// Kind of image that the tool makes or reads.
+    pub fn format(self) -> Format {
+        match self {
+            Tool::Tuff | Tool::MkfsErofs | Tool::FsckErofs => Format::Erofs,
+            Tool::Mksquashfs | Tool::Unsquashfs => Format::Squashfs,
+        }
+    }
+
+    /// Who makes the image that this tool extracts or checks, when `erofs` makes the EROFS ones.
+    pub fn maker(self, erofs: Tool) -> Tool {
+        match self.format() {
+            Format::Erofs => erofs,
+            Format::Squashfs => Tool::Mksquashfs,
+        }
+    }
+
+    /// Is the tool's output promised to be the same bytes each time?
+    pub fn is_deterministic(self) -> bool {
+        self == Tool::Tuff
+    }
+
+    fn version_argument(self) -> &'static str {
+        match self {
+            Tool::Tuff => "--version",
+            Tool::MkfsErofs | Tool::FsckErofs => "-V",
+            Tool::Mksquashfs | Tool::Unsquashfs => "-version",
+        }
+    }
+}
+
+/// A command line with holes for places.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    tool: Tool,
+    template: Vec<String>,
+    /// What a reader of the table should know about the mapping.
+    pub notes: Vec<String>,
+}
+
+/// What fills the holes.
+#[derive(Clone, Copy, Debug)]
+pub struct Places<'a> {
+    /// The source tree.
+    pub tree: &'a Path,
+    /// The image: output of a build, input of the rest.
+    pub image: &'a Path,
+    /// The directory to extract to, which does not exist yet.
+    pub target: &'a Path,
+}
+
+impl Plan {
+    /// The command line as a record and a reader see it.
+    pub fn shown(&self) -> String {
+        let mut text = self.tool.name().to_owned();
+        for word in &self.template {
+            text.push(' ');
+            text.push_str(&word.replace(['{', '}'], ""));
+        }
+        text
+    }
+
+    /// The arguments with the holes filled.
+    pub fn arguments(&self, places: Places<'_>) -> Vec<OsString> {
+        let fill = |word: &String| {
+            for (hole, path) in [
+                ("{TREE}", places.tree),
+                ("{IMAGE}", places.image),
+                ("{TARGET}", places.target),
+            ] {
+                if let Some(prefix) = word.strip_suffix(hole) {
+                    let mut bytes = prefix.as_bytes().to_vec();
+                    bytes.extend_from_slice(path.as_os_str().as_bytes());
+                    return OsString::from_vec(bytes);
+                }
+            }
+            OsString::from(word)
+        };
+        self.template.iter().map(fill).collect()
+    }
+}
+
+/// The command line of `tool` for `action` with `settings`, then `extra`. The error says what the tool cannot do.
+pub fn plan(
+    tool: Tool,
+    action: Action,
+    settings: &Settings,
+    extra: &[String],
+) -> Result<Plan, String> {
+    let mut plan = Plan {
+        tool,
+        template: Vec::new(),
+        notes: Vec::new(),
+    };
+    match (tool, action) {
+        (Tool::Tuff, Action::Build) => tuff_build(&mut plan, settings)?,
+        (Tool::MkfsErofs, Action::Build) => mkfs_erofs(&mut plan, settings)?,
+        (Tool::Mksquashfs, Action::Build) => mksquashfs(&mut plan, settings)?,
+        (Tool::Tuff, Action::Extract | Action::Check) => {
+            plan.word(action.to_string());
+            if let Some(n) = settings.threads {
+                plan.word(format!("--threads={n}"));
+            }
+        }
+        (Tool::FsckErofs, Action::Extract | Action::Check) => {
+            if settings.threads.is_some() {
+                return Err("fsck.erofs has no option for threads".to_owned());
+            }
+            let target = action == Action::Extract;
+            plan.word(if target {
+                "--extract={TARGET}"
+            } else {
+                "--extract"
+            });
+            if target && settings.xattrs == Some(true) {
+                plan.word("--xattrs");
+            }
+        }
+        (Tool::Unsquashfs, Action::Extract) => {
+            plan.word("-no-progress");
+            if let Some(n) = settings.threads {
+                plan.word("-processors");
+                plan.word(n.to_string());
+            }
+            plan.word("-dest");
+            plan.word("{TARGET}");
+        }
+        _ => return Err(format!("{} cannot {action}", tool.name())),
+    }
+    plan.template.extend_from_slice(extra);
+    match (tool, action) {
+        (Tool::MkfsErofs, _) => plan.words(["{IMAGE}", "{TREE}"]),
+        (Tool::Tuff, Action::Build) => plan.words(["{TREE}", "{IMAGE}"]),
+        (Tool::Tuff, Action::Extract) => plan.words(["{IMAGE}", "{TARGET}"]),
+        // mksquashfs takes options behind its operands only.
+        (Tool::Mksquashfs, _) => {
+            plan.template
+                .splice(0..0, ["{TREE}".to_owned(), "{IMAGE}".to_owned()]);
+        }
+        _ => plan.word("{IMAGE}"),
+    }
+    Ok(plan)
+}
+
+impl Plan {
+    fn word(&mut self, word: impl Into<String>) {
+        self.template.push(word.into());
+    }
+
+    fn words<const N: usize>(&mut self, words: [&str; N]) {
+        self.template.extend(words.map(str::to_owned));
+    }
+}
+
+fn tuff_build(plan: &mut Plan, s: &Settings) -> Result<(), String> {
+    plan.words(["build", "--quiet"]);
+    // Ours refuses what its default kernel cannot mount; the others do not ask.
+    match s.algorithm {
+        Some(Algorithm::Deflate) => plan.word("--kernel=6.6"),
+        Some(Algorithm::Zstd) => plan.word("--kernel=6.12"),
+        _ => {}
+    }
+    if let Some(algorithm) = s.algorithm {
+        let name = match algorithm {
+            Algorithm::None => "none",
+            Algorithm::Lz4 => "lz4",
+            Algorithm::Lz4hc => "lz4hc",
+            Algorithm::Deflate => "deflate",
+            Algorithm::Libdeflate => {
+                return Err("libdeflate is an encoder of mkfs.erofs".to_owned());
+            }
+            Algorithm::Lzma => "lzma",
+            Algorithm::Zstd => "zstd",
+        };
+        plan.word("-z");
+        plan.word(match s.level {
+            Some(level) => format!("{name}:{level}"),
+            None => name.to_owned(),
+        });
+    } else if s.level.is_some() {
+        return Err("a level needs an algorithm".to_owned());
+    }
+    if let Some(cluster) = s.cluster {
+        plan.word("-C");
+        plan.word(cluster.to_string());
+    }
+    if let Some(dict) = s.dict {
+        plan.word(format!("--dict={dict}"));
+    }
+    if let Some(on) = s.inline_tails {
+        plan.word(if on {
+            "--tail-packing=on"
+        } else {
+            "--tail-packing=off"
+        });
+    }
+    if let Some(fragments) = s.fragments {
+        plan.word(match fragments {
+            Fragments::Off => "--fragments=off",
+            Fragments::Tails => "--fragments=on",
+            Fragments::All => "--fragments=all",
+        });
+    }
+    if let Some(cluster) = s.fragment_cluster {
+        plan.word(format!("--fragment-cluster={cluster}"));
+    }
+    if let Some(dedupe) = s.dedupe {
+        plan.word(match dedupe {
+            Dedupe::Off => "--dedupe=off",
+            Dedupe::Files => "--dedupe=on",
+            Dedupe::Content => "--dedupe=content",
+        });
+    }
+    if let Some(goal) = &s.auto {
+        plan.word(format!("--auto={goal}"));
+    }
+    if let Some(n) = s.threads {
+        plan.word(format!("--threads={n}"));
+    }
+    Ok(())
+}
+
+fn mkfs_erofs(plan: &mut Plan, s: &Settings) -> Result<(), String> {
+    no_auto(plan.tool, s)?;
+    plan.word("--quiet");
+    let name = match s.algorithm {
+        None | Some(Algorithm::None) => None,
+        Some(Algorithm::Lz4) => Some("lz4"),
+        Some(Algorithm::Lz4hc) => Some("lz4hc"),
+        Some(Algorithm::Deflate) => Some("deflate"),
+        Some(Algorithm::Libdeflate) => Some("libdeflate"),
+        Some(Algorithm::Lzma) => Some("lzma"),
+        Some(Algorithm::Zstd) => Some("zstd"),
+    };
+    match (name, s.level, s.dict) {
+        (None, None, None) => {}
+        (None, ..) => return Err("a level or dictionary needs an algorithm".to_owned()),
+        (Some("lz4"), Some(_), _) => return Err("mkfs.erofs has no level for lz4".to_owned()),
+        // The form with `level=` is unknown before 1.7; the short one is understood by all.
+        (Some(name), level, None) => {
+            let level = level.map_or(String::new(), |l| format!(",{l}"));
+            plan.word(format!("-z{name}{level}"));
+        }
+        (Some(name), level, Some(dict)) => {
+            let level = level.map_or(String::new(), |l| format!(",level={l}"));
+            plan.word(format!("-z{name}{level},dictsize={}", dict.0));
+        }
+    }
+    if let Some(cluster) = s.cluster {
+        plan.word(format!("-C{}", cluster.0));
+    }
+    let mut extended = Vec::new();
+    if s.inline_tails == Some(true) {
+        extended.push("ztailpacking".to_owned());
+    }
+    let cluster = s
+        .fragment_cluster
+        .map_or(String::new(), |c| format!("={}", c.0));
+    match s.fragments {
+        None | Some(Fragments::Off) => {}
+        Some(Fragments::Tails) => extended.push(format!("fragments{cluster}")),
+        Some(Fragments::All) => extended.push(format!("all-fragments{cluster}")),
+    }
+    match s.dedupe {
+        None | Some(Dedupe::Off) => {}
+        Some(Dedupe::Files) => {
+            return Err("mkfs.erofs has no dedupe of whole files only".to_owned());
+        }
+        Some(Dedupe::Content) => extended.push("dedupe".to_owned()),
+    }
+    if !extended.is_empty() {
+        plan.word(format!("-E{}", extended.join(",")));
+    }
+    if let Some(n) = s.threads {
+        plan.word(format!("--workers={n}"));
+    }
+    Ok(())
+}
+
+fn mksquashfs(plan: &mut Plan, s: &Settings) -> Result<(), String> {
+    no_auto(plan.tool, s)?;
+    if s.fragment_cluster.is_some() {
+        return Err("mksquashfs packs fragments in blocks of the common size".to_owned());
+    }
+    plan.words(["-noappend", "-no-progress", "-quiet"]);
+    let comp = match s.algorithm {
+        None => None,
+        Some(Algorithm::None) => {
+            plan.words(["-noI", "-noD", "-noF", "-noX"]);
+            None
+        }
+        Some(Algorithm::Lz4 | Algorithm::Lz4hc) => Some("lz4"),
+        Some(Algorithm::Deflate) => Some("gzip"),
+        Some(Algorithm::Libdeflate) => {
+            return Err("libdeflate is an encoder of mkfs.erofs".to_owned());
+        }
+        Some(Algorithm::Lzma) => Some("xz"),
+        Some(Algorithm::Zstd) => Some("zstd"),
+    };
+    if let Some(comp) = comp {
+        plan.words(["-comp", comp]);
+    }
+    match (s.algorithm, s.level) {
+        (Some(Algorithm::Lz4), Some(_)) => return Err("mksquashfs has no level for lz4".to_owned()),
+        (Some(Algorithm::Lz4hc), level) => {
+            plan.word("-Xhc");
+            if level.is_some() {
+                plan.notes
+                    .push("mksquashfs has one level of LZ4HC".to_owned());
+            }
+        }
+        (Some(Algorithm::Lzma), Some(_)) => {
+            plan.notes
+                .push("mksquashfs takes no level for xz".to_owned());
+        }
+        (Some(Algorithm::Deflate | Algorithm::Zstd), Some(level)) => {
+            plan.word("-Xcompression-level");
+            plan.word(level.to_string());
+        }
+        (None | Some(Algorithm::None), Some(_)) => {
+            return Err("a level needs an algorithm".to_owned());
+        }
+        _ => {}
+    }
+    match (s.algorithm, s.dict) {
+        (_, None) => {}
+        (Some(Algorithm::Lzma), Some(dict)) => {
+            plan.word("-Xdict-size");
+            plan.word(dict.0.to_string());
+        }
+        _ => return Err("mksquashfs takes a dictionary size for xz only".to_owned()),
+    }
+    if let Some(cluster) = s.cluster {
+        plan.word("-b");
+        plan.word(cluster.0.to_string());
+    }
+    match s.fragments {
+        None => {}
+        Some(Fragments::Off) => plan.word("-no-fragments"),
+        Some(Fragments::Tails) => plan.word("-always-use-fragments"),
+        Some(Fragments::All) => {
+            return Err("mksquashfs cannot put all files in fragments".to_owned());
+        }
+    }
+    match s.dedupe {
+        None | Some(Dedupe::Files) => {}
+        Some(Dedupe::Off) => plan.word("-no-duplicates"),
+        Some(Dedupe::Content) => {
+            return Err("mksquashfs has no dedupe below whole files".to_owned());
+        }
+    }
+    if let Some(n) = s.threads {
+        plan.word("-processors");
+        plan.word(n.to_string());
+    }
+    Ok(())
+}
+
+fn no_auto(tool: Tool, s: &Settings) -> Result<(), String> {
+    match &s.auto {
+        Some(_) => Err(format!("{} chooses no settings by itself", tool.name())),
+        None => Ok(()),
+    }
+}
+
+/// Where a tool was found, and which it is.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The tool.
+    pub tool: Tool,
+    /// Its program.
+    pub path: PathBuf,
+    /// What the record says about it.
+    pub receipt: Receipt,
+}
+
+/// Identity of a tool, without its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Receipt {
+    /// The tool.
+    pub tool: Tool,
+    /// What it calls its version: the line it prints.
+    pub version: String,
+    /// BLAKE3 of the program file, in hexadecimal, the first 16 digits.
+    pub program_digest: String,
+}
+
+impl Receipt {
+    /// The version number alone: the first word of the version line that begins with a digit.
+    pub fn number(&self) -> &str {
+        let mut words = self.version.split([' ', '(', ')', 'v']);
+        let number = words.find(|w| w.starts_with(|c: char| c.is_ascii_digit()));
+        number.unwrap_or("?")
+    }
+}
+
+/// Finds a tool: at the place that `given` says, else beside this program (ours), else on PATH. `None` when it is
+/// nowhere; an error when a given place holds no program.
+pub fn find(tool: Tool, given: &[(Tool, PathBuf)]) -> Result<Option<Found>> {
+    let path = match given.iter().rev().find(|(t, _)| *t == tool) {
+        Some((_, path)) if is_program(path) => Some(path.clone()),
+        Some((_, path)) => {
+            return Err(Error::Usage(format!(
+                "{} at {}: no program there",
+                tool.name(),
+                path.display()
+            )));
+        }
+        None => search(tool),
+    };
+    let Some(path) = path else { return Ok(None) };
+    let version = version(tool, &path)?;
+    let bytes = std::fs::read(&path).map_err(|e| Error::io("read", &path, e))?;
+    let program_digest = blake3::hash(&bytes).to_hex()[..16].to_owned();
+    let receipt = Receipt {
+        tool,
+        version,
+        program_digest,
+    };
+    Ok(Some(Found {
+        tool,
+        path,
+        receipt,
+    }))
+}
+
+fn search(tool: Tool) -> Option<PathBuf> {
+    let beside = std::env::current_exe().ok().filter(|_| tool == Tool::Tuff);
+    let beside = beside.and_then(|exe| exe.parent().map(Path::to_owned));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    beside
+        .into_iter()
+        .chain(std::env::split_paths(&path))
+        .map(|folder| folder.join(tool.name()))
+        .find(|p| is_program(p))
+}
+
+fn is_program(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+}
+
+/// Some versions answer on standard error, or with a failure; the line counts, not the exit code.
+fn version(tool: Tool, path: &Path) -> Result<String> {
+    let output = Command::new(path)
+        .arg(tool.version_argument())
+        .output()
+        .map_err(|e| Error::io("run", path, e))?;
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    let has_number = |l: &&str| {
+        l.split([' ', 'v'])
+            .any(|w| w.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let line = text
+        .lines()
+        .find(has_number)
+        .unwrap_or("unknown version")
+        .trim();
+    Ok(line.replace(&*path.to_string_lossy(), tool.name()))
+}
+
+/// The program's name for a message.
+pub fn shown_program(path: &Path) -> String {
+    path.file_name()
+        .unwrap_or(OsStr::new("?"))
+        .to_string_lossy()
+        .into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::define::Size;
+
+    fn shown(tool: Tool, action: Action, settings: &Settings) -> String {
+        plan(tool, action, settings, &[]).unwrap().shown()
+    }
+
+    fn lz4hc() -> Settings {
+        Settings {
+            algorithm: Some(Algorithm::Lz4hc),
+            level: Some(9),
+            cluster: Some(Size(65536)),
+            inline_tails: Some(false),
+            fragments: Some(Fragments::Off),
+            dedupe: Some(Dedupe::Off),
+            ..Settings::default()
+        }
+    }
+
+    #[test]
+    fn the_same_settings_in_each_builders_language() {
+        assert_eq!(
+            shown(Tool::Tuff, Action::Build, &lz4hc()),
+            "tuff build --quiet -z lz4hc:9 -C 64K --tail-packing=off --fragments=off --dedupe=off TREE IMAGE"
+        );
+        assert_eq!(
+            shown(Tool::MkfsErofs, Action::Build, &lz4hc()),
+            "mkfs.erofs --quiet -zlz4hc,9 -C65536 IMAGE TREE"
+        );
+        let squashfs = plan(Tool::Mksquashfs, Action::Build, &lz4hc(), &[]).unwrap();
+        assert_eq!(
+            squashfs.shown(),
+            "mksquashfs TREE IMAGE -noappend -no-progress -quiet -comp lz4 -Xhc -b 65536 -no-fragments -no-duplicates"
+        );
+        assert_eq!(squashfs.notes, ["mksquashfs has one level of LZ4HC"]);
+    }
+
+    #[test]
+    fn every_layout_flag_reaches_the_command_line() {
+        let settings = Settings {
+            algorithm: Some(Algorithm::Zstd),
+            level: Some(3),
+            cluster: Some(Size(65536)),
+            dict: Some(Size(1 << 20)),
+            inline_tails: Some(true),
+            fragments: Some(Fragments::All),
+            fragment_cluster: Some(Size(131_072)),
+            dedupe: Some(Dedupe::Content),
+            threads: Some(1),
+            ..Settings::default()
+        };
+        assert_eq!(
+            shown(Tool::Tuff, Action::Build, &settings),
+            "tuff build --quiet --kernel=6.12 -z zstd:3 -C 64K --dict=1M --tail-packing=on --fragments=all \
+             --fragment-cluster=128K --dedupe=content --threads=1 TREE IMAGE"
+        );
+        assert_eq!(
+            shown(Tool::MkfsErofs, Action::Build, &settings),
+            "mkfs.erofs --quiet -zzstd,level=3,dictsize=1048576 -C65536 \
+             -Eztailpacking,all-fragments=131072,dedupe --workers=1 IMAGE TREE"
+        );
+    }
+
+    #[test]
+    fn no_settings_mean_the_tools_own_defaults() {
+        let none = Settings::default();
+        assert_eq!(
+            shown(Tool::Tuff, Action::Build, &none),
+            "tuff build --quiet TREE IMAGE"
+        );
+        assert_eq!(
+            shown(Tool::MkfsErofs, Action::Build, &none),
+            "mkfs.erofs --quiet IMAGE TREE"
+        );
+        assert_eq!(
+            shown(Tool::Mksquashfs, Action::Build, &none),
+            "mksquashfs TREE IMAGE -noappend -no-progress -quiet"
+        );
+    }
+
+    #[test]
+    fn readers_get_an_image_and_a_target() {
+        let none = Settings::default();
+        assert_eq!(
+            shown(Tool::Tuff, Action::Extract, &none),
+            "tuff extract IMAGE TARGET"
+        );
+        assert_eq!(shown(Tool::Tuff, Action::Check, &none), "tuff check IMAGE");
+        assert_eq!(
+            shown(Tool::FsckErofs, Action::Extract, &none),
+            "fsck.erofs --extract=TARGET IMAGE"
+        );
+        assert_eq!(
+            shown(Tool::FsckErofs, Action::Check, &none),
+            "fsck.erofs --extract IMAGE"
+        );
+        assert_eq!(
+            shown(Tool::Unsquashfs, Action::Extract, &none),
+            "unsquashfs -no-progress -dest TARGET IMAGE"
+        );
+    }
+
+    #[test]
+    fn what_a_tool_cannot_do_is_an_error_and_not_silence() {
+        let refuse =
+            |tool, settings: Settings| plan(tool, Action::Build, &settings, &[]).unwrap_err();
+        let files = Settings {
+            dedupe: Some(Dedupe::Files),
+            ..Settings::default()
+        };
+        assert_eq!(
+            refuse(Tool::MkfsErofs, files),
+            "mkfs.erofs has no dedupe of whole files only"
+        );
+        let level = Settings {
+            level: Some(3),
+            algorithm: Some(Algorithm::Lz4),
+            ..Settings::default()
+        };
+        assert_eq!(
+            refuse(Tool::MkfsErofs, level),
+            "mkfs.erofs has no level for lz4"
+        );
+        let all = Settings {
+            fragments: Some(Fragments::All),
+            ..Settings::default()
+        };
+        assert_eq!(
+            refuse(Tool::Mksquashfs, all),
+            "mksquashfs cannot put all files in fragments"
+        );
+        let auto = Settings {
+            auto: Some("size".to_owned()),
+            ..Settings::default()
+        };
+        assert_eq!(
+            refuse(Tool::Mksquashfs, auto),
+            "mksquashfs chooses no settings by itself"
+        );
+        assert_eq!(
+            refuse(Tool::Unsquashfs, Settings::default()),
+            "unsquashfs cannot build"
+        );
+    }
+
+    #[test]
+    fn holes_are_filled_with_any_bytes() {
+        let odd = OsString::from_vec(b"/t/\xff{IMAGE}".to_vec());
+        let places = Places {
+            tree: Path::new("/tree"),
+            image: Path::new("/image"),
+            target: Path::new(&odd),
+        };
+        let plan = plan(Tool::FsckErofs, Action::Extract, &Settings::default(), &[]).unwrap();
+        let expected = [
+            OsString::from_vec(b"--extract=/t/\xff{IMAGE}".to_vec()),
+            "/image".into(),
+        ];
+        assert_eq!(plan.arguments(places), expected);
+    }
+
+    #[test]
+    fn version_numbers_are_found_in_every_tools_line() {
+        for (line, number) in [
+            ("tuff 0.1.0", "0.1.0"),
+            ("mkfs.erofs (erofs-utils) 1.9.3", "1.9.3"),
+            ("mkfs.erofs 1.5", "1.5"),
+            ("mksquashfs version 4.5.1 (2022/03/17)", "4.5.1"),
+            ("fsck.erofs (erofs-utils) v1.8", "1.8"),
+            ("unknown version", "?"),
+        ] {
+            let receipt = Receipt {
+                tool: Tool::Tuff,
+                version: line.to_owned(),
+                program_digest: String::new(),
+            };
+            assert_eq!(receipt.number(), number, "{line}");
+        }
+    }
+}

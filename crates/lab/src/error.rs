@@ -1,0 +1,48 @@
+//! Errors of the lab, and the exit codes they become.
+
+use std::fmt;
+use std::path::Path;
+
+/// What went wrong, in the classes that a caller branches on.
+#[derive(Debug)]
+pub enum Error {
+    /// Wrong arguments, or a definition that makes no sense.
+    Usage(String),
+    /// A record that cannot be read as one: place and reason.
+    Corrupt(String),
+    /// The host failed: what was tried, and what it said.
+    Io(String, std::io::Error),
+    /// A command that the lab itself needs (mount, apt-get, dpkg) failed.
+    Command(String),
+}
+
+/// Shorthand.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An I/O error about a path.
+    pub fn io(what: &str, path: &Path, error: std::io::Error) -> Self {
+        Error::Io(format!("{what} {}", path.display()), error)
+    }
+
+    /// The exit code that scripts may rely on: 2 wrong arguments, 3 corrupt record, 5 the host failed.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::Usage(_) => 2,
+            Error::Corrupt(_) => 3,
+            Error::Io(..) | Error::Command(_) => 5,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Usage(text) | Error::Command(text) => f.write_str(text),
+            Error::Corrupt(text) => write!(f, "corrupt record: {text}"),
+            Error::Io(what, error) => write!(f, "cannot {what}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

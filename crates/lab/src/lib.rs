@@ -1,0 +1,31 @@
+//! The lab: measures Tuff beside the tools people use today, and says honestly what came out.
+//!
+//! ```text
+//!  define ──► engine ──► run ──► record ──► report
+//!  what        command     │      JSON       tables, README
+//!  to do       lines       │      lines
+//!                          ├── measure   one command, alone in a fresh process, with its usage
+//!                          └── verify    is the result right? only then does its time count
+//! ```
+//!
+//! Invariants:
+//!
+//! * Rivals run as subprocesses only; every tool, ours included, is measured through the same door.
+//! * A time counts only after the result of that tool with those settings was found right in the same run.
+//! * Raw samples are kept, rejected ones too; tables are made from records and from nothing else.
+//! * A record names no path of the machine it was made on: command lines are templates.
+//! * No result depends on a clock or on chance that the record does not name.
+
+pub mod corpus;
+pub mod define;
+pub mod engine;
+pub mod error;
+pub mod machine;
+pub mod measure;
+pub mod record;
+pub mod report;
+pub mod run;
+pub mod stats;
+pub mod verify;
+
+pub use error::{Error, Result};

@@ -1,0 +1,160 @@
+//! The machine a record was made on: what changes figures, and nothing that identifies its owner.
+
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// What a reader of a table needs to know about the machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Model of the first CPU.
+    pub cpu: String,
+    /// CPUs online.
+    pub cpus: u32,
+    /// CPUs that this process may use.
+    pub cpus_allowed: u32,
+    /// Does a hypervisor run below?
+    pub virtual_machine: bool,
+    /// Frequency governor of the first CPU, when there is one.
+    pub governor: Option<String>,
+    /// Kernel name, release and architecture.
+    pub kernel: String,
+    /// Memory. Unit: bytes.
+    pub memory_bytes: u64,
+    /// Distribution, as it calls itself.
+    pub system: String,
+}
+
+impl Machine {
+    /// Asks the running system.
+    pub fn inspect() -> Result<Machine> {
+        let read = |path: &str| {
+            std::fs::read_to_string(path).map_err(|e| Error::io("read", Path::new(path), e))
+        };
+        let cpuinfo = read("/proc/cpuinfo")?;
+        let uname = rustix::system::uname();
+        let allowed = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+        let governor = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
+        Ok(Machine {
+            cpu: cpu_field(&cpuinfo, "model name")
+                .unwrap_or("unknown")
+                .to_owned(),
+            cpus: online_cpus()?,
+            cpus_allowed: u32::try_from(allowed).unwrap_or(u32::MAX),
+            virtual_machine: cpu_field(&cpuinfo, "flags")
+                .is_some_and(|f| f.split(' ').any(|f| f == "hypervisor")),
+            governor: std::fs::read_to_string(governor)
+                .ok()
+                .map(|g| g.trim().to_owned()),
+            kernel: format!(
+                "{} {} {}",
+                uname.sysname().to_string_lossy(),
+                uname.release().to_string_lossy(),
+                uname.machine().to_string_lossy()
+            ),
+            memory_bytes: memory_field(&read("/proc/meminfo")?, "MemTotal").unwrap_or(0),
+            system: pretty_name(&release).unwrap_or("unknown").to_owned(),
+        })
+    }
+}
+
+/// Memory that can be had without swapping. Unit: bytes.
+pub fn memory_available() -> Option<u64> {
+    memory_field(
+        &std::fs::read_to_string("/proc/meminfo").ok()?,
+        "MemAvailable",
+    )
+}
+
+/// Number of CPUs that are online.
+pub fn online_cpus() -> Result<u32> {
+    let path = Path::new("/proc/stat");
+    let stat = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+    let is_cpu = |l: &&str| l.starts_with("cpu") && !l.starts_with("cpu ");
+    Ok(u32::try_from(stat.lines().filter(is_cpu).count())
+        .unwrap_or(u32::MAX)
+        .max(1))
+}
+
+/// Name of the host, for the folder of a record.
+pub fn host_name() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+fn cpu_field<'a>(cpuinfo: &'a str, name: &str) -> Option<&'a str> {
+    let line = cpuinfo
+        .lines()
+        .find(|l| l.split(':').next().is_some_and(|k| k.trim() == name))?;
+    Some(line.split_once(':')?.1.trim())
+}
+
+fn memory_field(meminfo: &str, name: &str) -> Option<u64> {
+    let value = meminfo
+        .lines()
+        .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
+    let kib: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+fn pretty_name(release: &str) -> Option<&str> {
+    let value = release
+        .lines()
+        .find_map(|l| l.strip_prefix("PRETTY_NAME="))?;
+    Some(value.trim_matches('"'))
+}
+
+/// The date of a moment, as YYYY-MM-DD in UTC. Unit of the argument: seconds since 1970.
+///
+/// Counts days from 0000-03-01, so that a leap day is the last of its year; 146,097 days are 400 years.
+pub fn date(seconds: u64) -> String {
+    let days = seconds / 86_400 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, expected) in [
+            (0, "1970-01-01"),
+            (951_782_400, "2000-02-29"),
+            (951_868_800, "2000-03-01"),
+            (1_709_164_800, "2024-02-29"),
+            (1_735_689_599, "2024-12-31"),
+            (1_735_689_600, "2025-01-01"),
+            (4_107_542_400, "2100-03-01"),
+        ] {
+            assert_eq!(date(seconds), expected);
+        }
+    }
+
+    #[test]
+    fn fields_are_read_from_the_kernels_texts() {
+        let cpu = "processor\t: 0\nmodel name\t: Some CPU: fast\nflags\t\t: fpu hypervisor\n";
+        assert_eq!(cpu_field(cpu, "model name"), Some("Some CPU: fast"));
+        assert_eq!(
+            memory_field("MemTotal:       2048 kB\n", "MemTotal"),
+            Some(2_097_152)
+        );
+        assert_eq!(memory_field("MemTotal: x kB\n", "MemTotal"), None);
+        assert_eq!(pretty_name("A=1\nPRETTY_NAME=\"Debian\"\n"), Some("Debian"));
+    }
+}

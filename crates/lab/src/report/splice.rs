@@ -1,0 +1,140 @@
+//! A block of a document that is made by a command: found between markers, replaced, compared.
+
+use crate::{Error, Result};
+use std::path::{Component, Path, PathBuf};
+
+/// A document with its block replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spliced {
+    /// The new text.
+    pub text: String,
+    /// Is it another than before?
+    pub changed: bool,
+}
+
+/// Replaces what stands between `<!-- lab:begin NAME -->` and `<!-- lab:end NAME -->`. Both markers must be there
+/// once, each on a line of its own, in this order.
+pub fn splice(document: &str, name: &str, block: &str) -> Result<Spliced> {
+    let begin = marker(document, &format!("<!-- lab:begin {name} -->"))?;
+    let end = marker(document, &format!("<!-- lab:end {name} -->"))?;
+    if end.start < begin.end {
+        return Err(Error::Usage(format!(
+            "block '{name}' ends before it begins"
+        )));
+    }
+    let text = format!(
+        "{}\n{}\n{}",
+        document[..begin.end].trim_end(),
+        block.trim_end(),
+        &document[end.start..]
+    );
+    let changed = text != document;
+    Ok(Spliced { text, changed })
+}
+
+fn marker(document: &str, marker: &str) -> Result<std::ops::Range<usize>> {
+    let mut found = None;
+    let mut at = 0;
+    for line in document.split_inclusive('\n') {
+        if line.trim() == marker {
+            if found.is_some() {
+                return Err(Error::Usage(format!("the line '{marker}' is there twice")));
+            }
+            found = Some(at..at + line.len());
+        }
+        at += line.len();
+    }
+    found.ok_or_else(|| Error::Usage(format!("the line '{marker}' is missing")))
+}
+
+/// The command that makes a block, as the block names it: places are relative to the document's folder, so that the
+/// text is the same wherever the project lies.
+pub fn block_command(
+    document: &Path,
+    records: &[PathBuf],
+    name: &str,
+    options: &[String],
+) -> String {
+    let folder = absolute(document)
+        .parent()
+        .map(Path::to_owned)
+        .unwrap_or_default();
+    let relative = |path: &Path| {
+        let full = absolute(path);
+        full.strip_prefix(&folder)
+            .unwrap_or(&full)
+            .display()
+            .to_string()
+    };
+    let mut words = vec!["tuff-lab report".to_owned()];
+    words.extend_from_slice(options);
+    words.push(format!("--readme {} --block {name}", relative(document)));
+    words.extend(records.iter().map(|r| relative(r)));
+    words.join(" ")
+}
+
+/// Without asking the filesystem for more than the current folder: a record may be a link.
+fn absolute(path: &Path) -> PathBuf {
+    let full = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    full.components()
+        .filter(|c| *c != Component::CurDir)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOCUMENT: &str = "# T\n\n<!-- lab:begin x -->\nold\n<!-- lab:end x -->\n\nrest\n";
+
+    #[test]
+    fn only_the_block_is_replaced() {
+        let spliced = splice(DOCUMENT, "x", "new\nlines\n\n").unwrap();
+        let expected = "# T\n\n<!-- lab:begin x -->\nnew\nlines\n<!-- lab:end x -->\n\nrest\n";
+        assert_eq!((spliced.text.as_str(), spliced.changed), (expected, true));
+    }
+
+    #[test]
+    fn replacing_a_block_by_itself_changes_nothing() {
+        assert!(!splice(DOCUMENT, "x", "old\n").unwrap().changed);
+        let empty = "<!-- lab:begin x -->\n<!-- lab:end x -->\n";
+        let once = splice(empty, "x", "new").unwrap();
+        assert!(!splice(&once.text, "x", "new").unwrap().changed);
+    }
+
+    #[test]
+    fn markers_must_be_there_once_and_in_order() {
+        let error = |document: &str| splice(document, "x", "").unwrap_err().to_string();
+        assert_eq!(
+            error("text\n"),
+            "the line '<!-- lab:begin x -->' is missing"
+        );
+        assert_eq!(
+            error("<!-- lab:begin x -->\n"),
+            "the line '<!-- lab:end x -->' is missing"
+        );
+        assert_eq!(
+            error("<!-- lab:end x -->\n<!-- lab:begin x -->\n"),
+            "block 'x' ends before it begins"
+        );
+        let twice = format!("{DOCUMENT}{DOCUMENT}");
+        assert_eq!(
+            error(&twice),
+            "the line '<!-- lab:begin x -->' is there twice"
+        );
+    }
+
+    #[test]
+    fn the_command_of_a_block_names_no_place_outside_the_project() {
+        let command = block_command(
+            Path::new("/p/README.md"),
+            &["/p/benchmarks/record/a".into(), "/p/./b.jsonl".into()],
+            "images",
+            &["--style brief".to_owned()],
+        );
+        assert_eq!(
+            command,
+            "tuff-lab report --style brief --readme README.md --block images benchmarks/record/a b.jsonl"
+        );
+    }
+}

@@ -1,0 +1,52 @@
+//! Images mounted by the running kernel, read-only, for as long as a value lives.
+
+use crate::engine::Format;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A mounted image; unmounted when dropped.
+#[derive(Debug)]
+pub struct Mount {
+    point: PathBuf,
+}
+
+impl Mount {
+    /// Mounts `image` at `point`, which is made when it does not exist. The error is a sentence: no rights, no loop
+    /// devices, or a kernel without this filesystem or algorithm are no fault of the image.
+    pub fn new(image: &Path, format: Format, point: &Path) -> Result<Mount, String> {
+        std::fs::create_dir_all(point).map_err(|e| format!("no mount point: {e}"))?;
+        let output = Command::new("mount")
+            .args(["-t", format.name(), "-o", "ro,loop"])
+            .args([image, point])
+            .stdin(Stdio::null())
+            .env("LC_ALL", "C")
+            .output()
+            .map_err(|e| format!("mount does not run: {e}"))?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let line = text
+                .lines()
+                .find(|l| !l.trim().is_empty())
+                .unwrap_or("mount failed");
+            let reason = line.rsplit(": ").next().unwrap_or(line);
+            return Err(reason.trim().trim_end_matches('.').to_owned());
+        }
+        Ok(Mount {
+            point: point.to_owned(),
+        })
+    }
+
+    /// Where it is mounted.
+    pub fn point(&self) -> &Path {
+        &self.point
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let done = Command::new("umount").arg(&self.point).status();
+        if !done.is_ok_and(|s| s.success()) {
+            eprintln!("tuff-lab: warning: {} stays mounted", self.point.display());
+        }
+    }
+}

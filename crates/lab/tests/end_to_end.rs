@@ -1,0 +1,318 @@
+//! The whole way on a tiny tree, with whatever tools are on PATH: definition, samples, record, report, document.
+//!
+//! Nothing here looks at a time. A tool that is missing is skipped aloud.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tuff_lab::record::{self, Line};
+use tuff_lab::verify::Judge;
+
+struct Lab {
+    folder: tempfile::TempDir,
+}
+
+impl Lab {
+    fn new() -> Lab {
+        let folder = tempfile::tempdir().unwrap();
+        let lab = Lab { folder };
+        let tree = lab.path("tree");
+        std::fs::create_dir_all(tree.join("sub/empty")).unwrap();
+        for i in 0..20 {
+            let text = format!("line {i} of a file that compresses well\n").repeat(200 * i);
+            std::fs::write(tree.join(format!("sub/file{i}")), text).unwrap();
+        }
+        std::fs::hard_link(tree.join("sub/file3"), tree.join("link")).unwrap();
+        symlink("sub/file3", tree.join("symlink")).unwrap();
+        std::fs::write(tree.join("script"), "#!/bin/sh\n").unwrap();
+        let mode = std::fs::Permissions::from_mode(0o750);
+        std::fs::set_permissions(tree.join("script"), mode).unwrap();
+        std::fs::create_dir(lab.path("work")).unwrap();
+        lab
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tuff-lab"));
+        command
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .output()
+            .unwrap()
+    }
+
+    /// Runs a definition and returns its record.
+    fn run(&self, definition: &str, more: &[&str]) -> (Output, Vec<Line>) {
+        std::fs::write(self.path("d.toml"), definition).unwrap();
+        let mut arguments = vec!["run", "d.toml", "--tree", "tree", "--work", "work"];
+        arguments.extend([
+            "--records",
+            "records",
+            "--date",
+            "2001-02-03",
+            "--machine",
+            "m",
+        ]);
+        arguments.extend(more);
+        let output = self.command(&arguments);
+        let lines = record::read(&self.path("records/2001-02-03-m/d.jsonl")).unwrap();
+        (output, lines.into_iter().next().unwrap())
+    }
+
+    /// A program that answers like the real one, by this script.
+    fn script(&self, name: &str, text: &str) -> String {
+        let path = self.path(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path.to_string_lossy().into_owned()
+    }
+}
+
+fn is_there(tool: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|p| p.join(tool).is_file());
+    if !found {
+        eprintln!("SKIPPED what needs {tool}: it was not found on PATH");
+    }
+    found
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn kept(lines: &[Line], label: &str) -> usize {
+    let counts = |l: &&Line| matches!(l, Line::Sample(s) if s.kept && s.label == label);
+    lines.iter().filter(counts).count()
+}
+
+fn failures(lines: &[Line], label: &str) -> Vec<String> {
+    let reason = |l: &Line| match l {
+        Line::Failed(f) if f.label == label => Some(f.reason.clone()),
+        _ => None,
+    };
+    lines.iter().filter_map(reason).collect()
+}
+
+#[test]
+fn squashfs_goes_all_the_way_from_definition_to_document() {
+    if !is_there("mksquashfs") || !is_there("unsquashfs") {
+        return;
+    }
+    let lab = Lab::new();
+    let definition = r#"
+        rounds = 2
+        [[task]]
+        name = "small"
+        action = "build"
+        run = [{ tool = "mksquashfs", incumbent = true }]
+        [[task]]
+        name = "small"
+        action = "extract"
+        run = [{ tool = "unsquashfs", incumbent = true }]
+    "#;
+    let (output, lines) = lab.run(definition, &["--seed", "1"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(kept(&lines, "mksquashfs"), 2);
+    assert_eq!(kept(&lines, "unsquashfs"), 2);
+    let judged = lines
+        .iter()
+        .filter(|l| matches!(l, Line::Verdict(v) if v.verdict.wrong.is_none()));
+    assert_eq!(judged.count(), 2);
+    let raw = std::fs::read_to_string(lab.path("records/2001-02-03-m/d.jsonl")).unwrap();
+    assert!(
+        !raw.contains(&*lab.folder.path().to_string_lossy()),
+        "a record names a path of the machine"
+    );
+    assert!(
+        std::fs::read_dir(lab.path("work"))
+            .unwrap()
+            .next()
+            .is_none(),
+        "something stays in the work folder"
+    );
+
+    std::fs::write(
+        lab.path("README.md"),
+        "# T\n<!-- lab:begin x -->\n<!-- lab:end x -->\nrest\n",
+    )
+    .unwrap();
+    let report = [
+        "report",
+        "--readme",
+        "README.md",
+        "--block",
+        "x",
+        "records/2001-02-03-m",
+    ];
+    let check = [&report[..], &["--check"]].concat();
+    assert_eq!(lab.command(&check).status.code(), Some(1));
+    assert!(lab.command(&report).status.success());
+    assert!(lab.command(&check).status.success());
+    let readme = std::fs::read_to_string(lab.path("README.md")).unwrap();
+    assert!(readme.contains("| small | mksquashfs "), "{readme}");
+    assert!(readme.contains(
+        "`tuff-lab report --style full --readme README.md --block x records/2001-02-03-m`"
+    ));
+    assert!(readme.ends_with("<!-- lab:end x -->\nrest\n"));
+    std::fs::write(
+        lab.path("README.md"),
+        readme.replace("| small |", "| large |"),
+    )
+    .unwrap();
+    assert_eq!(lab.command(&check).status.code(), Some(1));
+}
+
+#[test]
+fn erofs_images_are_built_checked_and_extracted() {
+    if !is_there("mkfs.erofs") || !is_there("fsck.erofs") {
+        return;
+    }
+    let lab = Lab::new();
+    let definition = r#"
+        rounds = 1
+        [[task]]
+        name = "small"
+        action = "build"
+        settings = { algorithm = "lz4", cluster = "4K" }
+        run = [{ tool = "mkfs.erofs" }]
+        [[task]]
+        name = "small"
+        action = "extract"
+        settings = { algorithm = "lz4", cluster = "4K" }
+        run = [{ tool = "fsck.erofs" }]
+        [[task]]
+        name = "small"
+        action = "check"
+        settings = { algorithm = "lz4", cluster = "4K" }
+        run = [{ tool = "fsck.erofs" }]
+    "#;
+    let (output, lines) = lab.run(definition, &[]);
+    let unmounted = |l: &Line| match l {
+        Line::Made(m) => m
+            .verdict
+            .wrong
+            .as_ref()
+            .is_some_and(|w| w.starts_with("no mount")),
+        _ => false,
+    };
+    if lines.iter().any(unmounted) {
+        eprintln!(
+            "SKIPPED erofs_images_are_built_checked_and_extracted: no mount, and no reader of ours"
+        );
+        return;
+    }
+    assert_eq!(kept(&lines, "mkfs.erofs"), 1, "{}", text(&output.stderr));
+    // Extraction and check are the rival's business: they count, or the record says why not.
+    let out = kept(&lines, "fsck.erofs") + failures(&lines, "fsck.erofs").len();
+    assert_eq!(out, 2, "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_tool_that_refuses_drops_out_with_its_own_words() {
+    let lab = Lab::new();
+    let program = lab.script("tuff", "test \"$1\" = --version && { echo tuff 9.9; exit; }\necho no such thing: $2 $4 >&2; exit 2");
+    let definition = r#"
+        [[task]]
+        name = "small"
+        action = "build"
+        run = [{ tool = "tuff" }]
+    "#;
+    let (output, lines) = lab.run(definition, &["--tool", &format!("tuff={program}")]);
+    assert_eq!(output.status.code(), Some(1), "our own tool failed");
+    assert_eq!(kept(&lines, "tuff"), 0);
+    let [reason] = failures(&lines, "tuff").try_into().unwrap();
+    assert_eq!(reason, "exit code 2: no such thing: --quiet WORK/image");
+}
+
+#[test]
+fn an_image_of_another_tree_does_not_count() {
+    let lab = Lab::new();
+    let program = lab.script(
+        "tuff",
+        "case $1 in --version) echo tuff 9.9;; build) echo image > $4;; extract) mkdir $3;; esac",
+    );
+    let definition = r#"
+        [[task]]
+        name = "small"
+        action = "build"
+        run = [{ tool = "tuff" }]
+    "#;
+    let (_, lines) = lab.run(definition, &["--tool", &format!("tuff={program}")]);
+    assert_eq!(kept(&lines, "tuff"), 0);
+    let [reason] = failures(&lines, "tuff").try_into().unwrap();
+    assert!(reason.contains("names differ in 25 entries"), "{reason}");
+    let judged = |l: &Line| matches!(l, Line::Verdict(v) if v.verdict.judge == Judge::ExtractedBy(tuff_lab::engine::Tool::Tuff));
+    assert!(
+        lines.iter().any(judged),
+        "what cannot be mounted is read by a reader, and the record says so"
+    );
+}
+
+#[test]
+fn an_empty_extraction_and_a_check_that_sees_no_damage_do_not_count() {
+    if !is_there("mkfs.erofs") || !is_mountable() {
+        return;
+    }
+    let lab = Lab::new();
+    let program = lab.script(
+        "tuff",
+        "case $1 in --version) echo tuff 9.9;; extract) mkdir $3;; esac",
+    );
+    let definition = r#"
+        [[task]]
+        name = "small"
+        action = "extract"
+        run = [{ tool = "tuff" }]
+        [[task]]
+        name = "small"
+        action = "check"
+        run = [{ tool = "tuff" }]
+    "#;
+    let (_, lines) = lab.run(definition, &["--tool", &format!("tuff={program}")]);
+    assert_eq!(kept(&lines, "tuff"), 0);
+    let [extract, check] = failures(&lines, "tuff").try_into().unwrap();
+    assert_eq!(
+        extract,
+        "wrong result: names differ in 25 entries, first 'link'"
+    );
+    assert_eq!(check, "wrong result: it did not notice a damaged image");
+}
+
+#[test]
+fn an_image_that_changes_from_round_to_round_is_no_result_of_ours() {
+    if !is_there("mkfs.erofs") || !is_mountable() {
+        return;
+    }
+    let lab = Lab::new();
+    let program = lab.script(
+        "tuff",
+        "test \"$1\" = --version && { echo tuff 9.9; exit; }\nmkfs.erofs --quiet -zlz4 $4 $3 && echo $$ >> $4",
+    );
+    let definition = r#"
+        rounds = 2
+        [[task]]
+        name = "small"
+        action = "build"
+        run = [{ tool = "tuff" }]
+    "#;
+    let (_, lines) = lab.run(definition, &["--tool", &format!("tuff={program}")]);
+    assert_eq!(
+        failures(&lines, "tuff"),
+        ["the image differs from the first round's"]
+    );
+}
+
+fn is_mountable() -> bool {
+    let root = Path::new("/proc/self/status");
+    let status = std::fs::read_to_string(root).unwrap();
+    let root = status.lines().any(|l| l.starts_with("Uid:\t0\t"));
+    let loops = Path::new("/dev/loop-control").exists();
+    if !root || !loops {
+        eprintln!("SKIPPED what needs a mount: not root, or no loop devices");
+    }
+    root && loops
+}
