@@ -184,12 +184,21 @@ fn node(stat: &fs::Stat) -> Node {
         uid: stat.st_uid,
         gid: stat.st_gid,
         mtime: (stat.st_mtime, stat.st_mtime_nsec as u32),
-        nlink: stat.st_nlink as u64, // at most 64 bits, by architecture
+        nlink: nlink_of(stat),
         size: stat.st_size as u64,
         device: matches!(kind, FileType::Char | FileType::Block).then_some(device),
         id: (stat.st_dev, stat.st_ino),
         inode: None,
     }
+}
+
+/// Widened: the field is 64 bits wide on some architectures and narrower on others.
+#[allow(
+    clippy::useless_conversion,
+    reason = "useless only where the field is 64 bits wide"
+)]
+fn nlink_of(stat: &fs::Stat) -> u64 {
+    u64::from(stat.st_nlink)
 }
 
 fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {

@@ -438,15 +438,10 @@ pub(super) fn area_of(space: Space) -> Area {
     }
 }
 
-/// Size of an area, as far as it is known. Unit: bytes.
+/// Size of an area. Unit: bytes.
 pub(super) fn area_size(image: &Image, area: Area) -> u64 {
     match area {
-        Area::Store(0) => image.store_size(),
-        Area::Store(n) => {
-            let slot = image.slots().get(usize::from(n) - 1);
-            let bits = image.superblock().block_bits;
-            slot.and_then(|s| bits.bytes(s.blocks)).unwrap_or(0)
-        }
+        Area::Store(n) => image.devices.size(n),
         Area::Metabox => image.metabox().map_or(0, Inode::size),
     }
 }

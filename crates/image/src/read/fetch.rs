@@ -50,6 +50,11 @@ impl Devices {
         self.primary.size()
     }
 
+    /// Size of a store. The device table need not know it. Unit: bytes.
+    pub(crate) fn size(&self, store: u16) -> u64 {
+        self.store(store).map_or(0, |s| s.size())
+    }
+
     /// The device of a chunk, from the id as it is stored.
     pub(crate) fn device_id(&self, raw: u16) -> Result<u16> {
         let count = self.slots.len() as u32;
