@@ -1,6 +1,7 @@
 //! A tree with one of everything, images of it, and runs of the binary.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -143,12 +144,17 @@ pub(crate) fn is_root() -> bool {
     id.is_ok_and(|o| o.stdout == b"0\n")
 }
 
+/// Says what a test leaves out here, past the test runner, which would swallow it.
+pub(crate) fn skipped(what: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
+}
+
 /// Runs a tool of the host. `None`, said aloud, if it is not there.
 pub(crate) fn tool(dir: &Path, name: &str, args: &[&str]) -> Option<Output> {
     match Command::new(name).current_dir(dir).args(args).output() {
         Ok(out) => Some(out),
         Err(e) => {
-            eprintln!("SKIPPED: {name}: {e}");
+            skipped(format_args!("{name}: {e}"));
             None
         }
     }

@@ -1,6 +1,6 @@
 //! ls, cat, stat, extents, info and dump.
 
-use crate::common::{Place, code, stderr, text};
+use crate::common::{Place, code, skipped, stderr, text, tool};
 use std::collections::HashSet;
 
 #[test]
@@ -302,6 +302,44 @@ fn golden_images_are_clean_and_accounted_for() {
         assert_eq!(place.text(&["diff", image, "again"]), "", "{image}");
     }
     assert!(seen > 20, "{seen}");
+}
+
+#[test]
+fn extra_devices_are_read_and_accounted_for() {
+    let place = Place::new("devices");
+    std::fs::create_dir(place.path("src")).unwrap();
+    std::fs::write(place.path("src/file"), text()).unwrap();
+    let args = ["--blobdev=blob", "--chunksize=4096", "-T0", "i", "src"];
+    let Some(out) = tool(&place.0, "mkfs.erofs", &args) else {
+        return;
+    };
+    if !out.status.success() {
+        return skipped(format_args!(
+            "mkfs.erofs --blobdev: {}",
+            stderr(&out).trim_end()
+        ));
+    }
+    let out = place.run(&["cat", "--device", "blob", "i", "file"]);
+    assert!(out.stdout == text().as_bytes(), "{}", stderr(&out));
+    let extents = place.json(&["extents", "--json", "--device", "blob", "i", "file"]);
+    assert!(
+        extents[0]["flags"]
+            .as_array()
+            .unwrap()
+            .contains(&"device=1".into()),
+        "{extents:?}"
+    );
+    let dump = place.text(&["dump", "--device", "blob", "i"]);
+    assert!(
+        dump.contains("\ndevice 1, 0x0..") && dump.contains("\ndevice 1, space:\n"),
+        "{dump}"
+    );
+    let info = place.text(&["info", "--device", "blob", "i"]);
+    assert!(
+        info.contains("\ndevices\n  1 ") && info.contains("\nspace on device 1\n"),
+        "{info}"
+    );
+    place.text(&["check", "-q", "--device", "blob", "i"]);
 }
 
 #[test]
