@@ -73,9 +73,15 @@ impl Devices {
         let base = |slot: &Slot| self.bits.bytes(slot.uniaddr);
         let range = |slot: &Slot| Some((base(slot)?, self.bits.bytes(slot.blocks)?));
         if self.extra.is_empty() {
+            let slot = self.slots.get(usize::from(device).wrapping_sub(1));
+            if slot.is_some_and(|slot| slot.uniaddr == 0) {
+                return Err(Error::usage(format_args!(
+                    "data is on device {device}, which was not given"
+                )));
+            }
             let shift = match device {
                 0 => Some(0),
-                n => self.slots.get(usize::from(n) - 1).and_then(base),
+                _ => slot.and_then(base),
             };
             let pos = shift.and_then(|s| s.checked_add(pos)).ok_or_else(|| {
                 Error::corrupt(

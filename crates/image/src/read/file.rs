@@ -372,18 +372,20 @@ impl FileReader<'_> {
         // Fits: compared with a length in memory.
         let from = held.filter(|at| *at < self.held.len() as u64);
         if from.is_none() {
-            let extents = Extents::new(
+            let end = self.pos.saturating_add(buf.len() as u64);
+            let mut extents = Extents::new(
                 self.image,
                 self.inode.nid(),
                 self.map.clone(),
-                self.pos..self.pos.saturating_add(1),
+                self.pos..end,
             );
-            let Some(extent) = extents.into_iter().next().transpose()? else {
+            let Some(extent) = extents.next().transpose()? else {
                 return Ok(0);
             };
-            let whole = extent.len <= buf.len() as u64 && self.pos == extent.offset;
-            if whole || buf.len() as u64 >= HELD.max(extent.len) {
-                // Straight into the caller's buffer.
+            let direct = whole_extents(self.pos, end, extent, extents);
+            if direct > 0 {
+                // Straight into the caller's buffer. Fits: at most its length.
+                let buf = &mut buf[..direct as usize];
                 let n = self
                     .image
                     .read_mapped(&self.inode, &self.map, buf, self.pos)?;
@@ -395,6 +397,7 @@ impl FileReader<'_> {
                 Source::Cluster(c) if matches!(c.coding, ClusterCoding::Compressed(_)) => {
                     (extent.offset, self.image.decoded_len(&extent)? as u64)
                 }
+                Source::Inline { .. } => (extent.offset, self.image.decoded_len(&extent)? as u64),
                 _ => (self.pos, (extent.end() - self.pos).min(HELD)),
             };
             self.held.clear();
@@ -415,6 +418,29 @@ impl FileReader<'_> {
         self.pos += n as u64;
         Ok(n)
     }
+}
+
+/// How many bytes from `pos` on can be read without leaving a part of a cluster behind, which would have to be decoded
+/// again: whole clusters that end before `end`, and any bytes that are not compressed if there are many of them.
+fn whole_extents(pos: u64, end: u64, first: Extent, more: Extents<'_>) -> u64 {
+    let mut to = pos;
+    for extent in std::iter::once(Ok(first)).chain(more) {
+        let Ok(extent) = extent else { break };
+        let compressed = match extent.source {
+            Source::Cluster(c) => matches!(c.coding, ClusterCoding::Compressed(_)),
+            Source::Inline { .. } | Source::Fragment { .. } => true,
+            Source::Hole | Source::Raw { .. } => false,
+        };
+        if extent.end() <= end && (!compressed || extent.offset >= to) {
+            to = extent.end();
+        } else {
+            if !compressed && end - to >= HELD {
+                to = end;
+            }
+            break;
+        }
+    }
+    to - pos
 }
 
 impl Read for FileReader<'_> {

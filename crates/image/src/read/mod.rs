@@ -12,6 +12,29 @@
 //! An [`Extent`] says all that the steps behind it need, so fetching and decoding know nothing of inodes. Names and
 //! paths are bytes.
 //!
+//! ```
+//! use std::io::Read;
+//! use std::path::Path;
+//! use tuff_image::read::{Image, OpenOptions};
+//! use tuff_store::FileStore;
+//!
+//! # let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/golden/zstd.erofs"));
+//! let image = Image::open(FileStore::open(path)?, OpenOptions::default())?;
+//! for entry in image.read_dir(&image.root()?)? {
+//!     let entry = entry?;
+//!     let inode = image.inode(entry.nid)?;
+//!     println!("{:o} {:>8} {}", inode.mode(), inode.size(), entry.name.escape_ascii());
+//! }
+//! let numbers = image.resolve(b"/numbers")?;
+//! let mut text = String::new();
+//! image.reader(&numbers)?.read_to_string(&mut text)?;
+//! assert!(text.starts_with("1\n2\n3\n"));
+//! let mut part = [0; 4];
+//! image.read_at(&numbers, &mut part, 2)?;
+//! assert_eq!(&part, b"2\n3\n");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Invariants:
 //!
 //! * [`Image`] is shared by threads without a lock around it; what is cached is bounded by [`Limits`].
