@@ -176,7 +176,14 @@ pub(super) struct Collector<'a> {
     list: Vec<Region>,
     errors: Vec<Error>,
     shared: HashSet<u32>,
+    /// Length of the list at which it is merged next.
+    merge_at: usize,
 }
+
+/// Blocks of a directory that are one region, so that an item has not too many rows.
+const DIR_BLOCKS: u64 = 16;
+/// The least length of a list that is worth merging before it is complete.
+const MERGE_AT: usize = 1 << 20;
 
 impl<'a> Collector<'a> {
     pub(super) fn new(image: &'a Image) -> Self {
@@ -185,45 +192,57 @@ impl<'a> Collector<'a> {
             list: Vec::new(),
             errors: Vec::new(),
             shared: HashSet::new(),
+            merge_at: MERGE_AT,
         }
     }
 
     pub(super) fn finish(mut self) -> Regions {
-        let key = |r: &Region| (r.area, r.start, r.end, r.kind, r.nid, r.offset);
-        self.list.sort_unstable_by_key(key);
-        self.list.dedup_by(|later, first| {
-            let same = first.same_as(later);
-            if same {
-                first.refs = first.refs.saturating_add(1);
-                first.len = first.len.max(later.len);
-                first.partial &= later.partial;
-            }
-            same
-        });
+        self.merge();
         Regions {
             list: self.list,
             errors: self.errors,
         }
     }
 
+    /// Sorts, and merges runs that are the same.
+    fn merge(&mut self) {
+        let key = |r: &Region| (r.area, r.start, r.end, r.kind, r.nid, r.offset);
+        self.list.sort_unstable_by_key(key);
+        self.list.dedup_by(|later, first| {
+            let same = first.same_as(later);
+            if same {
+                first.refs = first.refs.saturating_add(later.refs);
+                first.len = first.len.max(later.len);
+                first.partial &= later.partial;
+            }
+            same
+        });
+    }
+
+    /// Notes a region. Many inodes that name the same runs take no more memory than one of them.
+    fn push(&mut self, region: Region) {
+        if self.list.len() >= self.merge_at {
+            self.merge();
+            self.merge_at = MERGE_AT.max(2 * self.list.len());
+        }
+        self.list.push(region);
+    }
+
     /// What belongs to no inode.
     pub(super) fn tables(&mut self) {
         let (image, sb) = (self.image, self.image.superblock());
         let primary = Area::Store(0);
-        self.list.push(Region::new(primary, 0, OFFSET, Kind::Boot));
+        self.push(Region::new(primary, 0, OFFSET, Kind::Boot));
         let end = OFFSET + sb.len() as u64;
-        self.list
-            .push(Region::new(primary, OFFSET, end, Kind::Superblock));
+        self.push(Region::new(primary, OFFSET, end, Kind::Superblock));
         let configs = image.configs().encode().len() as u64;
         if configs > 0 {
-            self.list
-                .push(Region::new(primary, end, end + configs, Kind::Configs));
+            self.push(Region::new(primary, end, end + configs, Kind::Configs));
         }
         if !image.slots().is_empty() {
             let start = u64::from(sb.devt_slotoff) * SLOT_LEN as u64;
             let end = start + (image.slots().len() * SLOT_LEN) as u64;
-            self.list
-                .push(Region::new(primary, start, end, Kind::Devices));
+            self.push(Region::new(primary, start, end, Kind::Devices));
         }
         let table: u64 = image
             .prefixes()
@@ -241,8 +260,7 @@ impl<'a> Collector<'a> {
         };
         if let (Some(area), true) = (area, table > 0) {
             let start = u64::from(sb.xattr_prefix_start) * 4;
-            self.list
-                .push(Region::new(area, start, start + table, Kind::Prefixes));
+            self.push(Region::new(area, start, start + table, Kind::Prefixes));
         }
     }
 
@@ -349,7 +367,7 @@ impl<'a> Collector<'a> {
                 region.nid = Some(inode.nid());
                 (region.offset, region.len) = (extent.offset, extent.len);
                 found.stored += u64::from(len);
-                self.list.push(region);
+                self.push(region);
                 return Ok(());
             }
             Source::Raw { device, pos } => {
@@ -370,10 +388,14 @@ impl<'a> Collector<'a> {
             }
         };
         found.stored += len;
+        let piece = match kind {
+            Kind::Directory => DIR_BLOCKS << self.image.superblock().block_bits.get(),
+            _ => u64::MAX,
+        };
         let (mut at, mut left, mut offset) = (pos, len, extent.offset);
         while left > 0 {
             let (spot, run) = self.image.devices.locate(device, at)?;
-            let n = left.min(run.max(1));
+            let n = left.min(run.max(1)).min(piece);
             let mut region = Region::new(
                 Area::Store(spot.store),
                 spot.pos,
@@ -388,7 +410,7 @@ impl<'a> Collector<'a> {
                 n
             };
             region.partial = partial;
-            self.list.push(region);
+            self.push(region);
             at = at.saturating_add(n);
             offset = offset.saturating_add(n);
             left -= n;
@@ -412,7 +434,7 @@ impl<'a> Collector<'a> {
             let bytes = bytes.map_err(|e| e.within(inode.place()))?;
             let (entry, _) = Entry::decode(&bytes).map_err(|e| Error::format(inode.place(), e))?;
             let end = start.saturating_add(entry.encoded_len() as u64);
-            self.list.push(Region::new(
+            self.push(Region::new(
                 area_of(space),
                 start,
                 end,
@@ -426,7 +448,7 @@ impl<'a> Collector<'a> {
         if end > start {
             let mut region = Region::new(area, start, end, kind);
             region.nid = Some(inode.nid());
-            self.list.push(region);
+            self.push(region);
         }
     }
 }
