@@ -14,7 +14,11 @@ fn main() -> ExitCode {
             for finding in &findings {
                 eprintln!("{finding}");
             }
-            if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            if findings.is_empty() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
         }
         _ => {
             eprintln!("usage: cargo xtask tidy");

@@ -20,7 +20,9 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
     let mut findings = Vec::new();
     for file in &files {
         let name = file.display();
-        let Ok(text) = std::fs::read_to_string(root.join(file)) else { continue };
+        let Ok(text) = std::fs::read_to_string(root.join(file)) else {
+            continue;
+        };
         match file.extension().and_then(|e| e.to_str()) {
             Some("md") => {
                 for path in named_paths(&text) {
@@ -29,13 +31,23 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
                     }
                 }
             }
-            Some("rs") => findings.extend(unreached(root, file).map(|why| format!("{name}: {why}"))),
+            Some("rs") => {
+                findings.extend(unreached(root, file).map(|why| format!("{name}: {why}")))
+            }
             _ => {}
         }
     }
-    for file in files.iter().filter(|f| f.starts_with("testdata") && f.extension().is_some_and(|e| e == "erofs")) {
-        if !root.join(file.with_extension("md")).exists() && !root.join(file.with_file_name("README.md")).exists() {
-            findings.push(format!("{}: an image without a recipe beside it", file.display()));
+    for file in files
+        .iter()
+        .filter(|f| f.starts_with("testdata") && f.extension().is_some_and(|e| e == "erofs"))
+    {
+        if !root.join(file.with_extension("md")).exists()
+            && !root.join(file.with_file_name("README.md")).exists()
+        {
+            findings.push(format!(
+                "{}: an image without a recipe beside it",
+                file.display()
+            ));
         }
     }
     findings
@@ -46,10 +58,14 @@ fn files(root: &Path) -> Vec<PathBuf> {
     let mut out = Vec::new();
     let mut stack = vec![PathBuf::new()];
     while let Some(dir) = stack.pop() {
-        let Ok(entries) = std::fs::read_dir(root.join(&dir)) else { continue };
+        let Ok(entries) = std::fs::read_dir(root.join(&dir)) else {
+            continue;
+        };
         for entry in entries.flatten() {
             let path = dir.join(entry.file_name());
-            let skip = ["target", ".git", "corpus", "artifacts"].iter().any(|s| path.ends_with(s));
+            let skip = ["target", ".git", "corpus", "artifacts"]
+                .iter()
+                .any(|s| path.ends_with(s));
             match entry.file_type() {
                 Ok(t) if t.is_dir() && !skip => stack.push(path),
                 Ok(t) if t.is_file() => out.push(path),
@@ -63,13 +79,25 @@ fn files(root: &Path) -> Vec<PathBuf> {
 
 /// What a document names as a path of the project: code spans and link targets that look like one.
 fn named_paths(text: &str) -> BTreeSet<String> {
-    const ROOTS: [&str; 9] =
-        ["crates/", "docs/", "benchmarks/", "testdata/", "fuzz/", "xtask/", ".ci/", ".cargo/", "README.md"];
+    const ROOTS: [&str; 9] = [
+        "crates/",
+        "docs/",
+        "benchmarks/",
+        "testdata/",
+        "fuzz/",
+        "xtask/",
+        ".ci/",
+        ".cargo/",
+        "README.md",
+    ];
     let mut out = BTreeSet::new();
     for (i, span) in text.split('`').enumerate() {
         let span = span.trim();
         let is_code = i % 2 == 1;
-        if is_code && ROOTS.iter().any(|r| span.starts_with(r)) && !span.contains(['*', '<', '{', ' ', '\n', '…']) {
+        if is_code
+            && ROOTS.iter().any(|r| span.starts_with(r))
+            && !span.contains(['*', '<', '{', ' ', '\n', '…'])
+        {
             out.insert(span.split("::").next().unwrap_or(span).to_owned());
         }
     }
@@ -92,22 +120,37 @@ fn unreached(root: &Path, file: &Path) -> Option<String> {
     let stem = file.file_stem()?.to_str()?;
     let dir = file.parent()?;
     let is_root = matches!(stem, "main" | "lib" | "build");
-    let of_cargo = ["tests", "benches", "examples", "fuzz_targets", "bin"].iter().any(|d| dir.ends_with(d));
+    let of_cargo = ["tests", "benches", "examples", "fuzz_targets", "bin"]
+        .iter()
+        .any(|d| dir.ends_with(d));
     if is_root || of_cargo {
         return None;
     }
     // `a/mod.rs` is declared above `a`, `a/b.rs` in `a/mod.rs`, `a.rs` or the crate's root.
-    let (name, dir) = if stem == "mod" { (dir.file_name()?.to_str()?, dir.parent()?) } else { (stem, dir) };
-    let candidates = ["mod.rs", "lib.rs", "main.rs"].map(|f| dir.join(f)).into_iter();
+    let (name, dir) = if stem == "mod" {
+        (dir.file_name()?.to_str()?, dir.parent()?)
+    } else {
+        (stem, dir)
+    };
+    let candidates = ["mod.rs", "lib.rs", "main.rs"]
+        .map(|f| dir.join(f))
+        .into_iter();
     let parents: Vec<PathBuf> = candidates.chain([dir.with_extension("rs")]).collect();
     let tests = dir.ends_with("tests");
     let declared = |text: &str| {
         text.lines().any(|l| {
-            let l = l.trim().trim_start_matches("pub(crate) ").trim_start_matches("pub(super) ").trim_start_matches("pub ");
+            let l = l
+                .trim()
+                .trim_start_matches("pub(crate) ")
+                .trim_start_matches("pub(super) ")
+                .trim_start_matches("pub ");
             l == format!("mod {name};")
         })
     };
-    let found = parents.iter().filter_map(|p| std::fs::read_to_string(root.join(p)).ok()).any(|t| declared(&t));
+    let found = parents
+        .iter()
+        .filter_map(|p| std::fs::read_to_string(root.join(p)).ok())
+        .any(|t| declared(&t));
     (!found && !tests).then(|| format!("no module declares it (looked for `mod {name};`)"))
 }
 

@@ -26,7 +26,12 @@ use tuff_image::Error;
 
 /// Build, read, check and extract EROFS images.
 #[derive(Parser)]
-#[command(name = "tuff", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(
+    name = "tuff",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,

@@ -64,12 +64,16 @@ impl Watch {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
             // The second signal ends the process at once.
-            let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop));
+            let _ =
+                signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop));
             let _ = signal_hook::flag::register(signal, Arc::clone(&stop));
         }
         let (progress, ended) = (Arc::clone(progress), Arc::clone(&done));
         let thread = std::thread::spawn(move || watch(&progress, show, &ended, &stop));
-        Self { done, thread: Some(thread) }
+        Self {
+            done,
+            thread: Some(thread),
+        }
     }
 }
 
@@ -89,7 +93,9 @@ fn watch(progress: &Progress, show: Show, done: &AtomicBool, stop: &AtomicBool) 
     if draw {
         bar.set_draw_target(ProgressDrawTarget::stderr());
         // The template is a constant of ours.
-        if let Ok(style) = ProgressStyle::with_template("{msg:6} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}") {
+        if let Ok(style) = ProgressStyle::with_template(
+            "{msg:6} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}",
+        ) {
             bar.set_style(style);
         }
     }

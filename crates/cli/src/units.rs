@@ -10,10 +10,18 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         "m" | "mb" | "mib" => 20,
         "g" | "gb" | "gib" => 30,
         "t" | "tb" | "tib" => 40,
-        _ => return Err(format!("'{text}' is not a size; write for example 4096, 64K or 1M")),
+        _ => {
+            return Err(format!(
+                "'{text}' is not a size; write for example 4096, 64K or 1M"
+            ));
+        }
     };
-    let number: u64 = number.parse().map_err(|_| format!("'{text}' is not a size; write for example 4096, 64K or 1M"))?;
-    number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' is too large"))
+    let number: u64 = number
+        .parse()
+        .map_err(|_| format!("'{text}' is not a size; write for example 4096, 64K or 1M"))?;
+    number
+        .checked_mul(1 << shift)
+        .ok_or_else(|| format!("'{text}' is too large"))
 }
 
 /// A size for people: three or four digits and a unit.
@@ -25,12 +33,20 @@ pub(crate) fn size(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+    if unit == 0 {
+        format!("{bytes} B")
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
 }
 
 /// A share in percent.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 { "-".to_owned() } else { format!("{:.1} %", part as f64 * 100.0 / whole as f64) }
+    if whole == 0 {
+        "-".to_owned()
+    } else {
+        format!("{:.1} %", part as f64 * 100.0 / whole as f64)
+    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,10 @@ fn run(args: &[&str], dir: &Path) -> Output {
 
 /// Exit code, and what was said on standard error.
 fn code(out: &Output) -> (i32, String) {
-    (out.status.code().unwrap_or(-1), String::from_utf8_lossy(&out.stderr).into_owned())
+    (
+        out.status.code().unwrap_or(-1),
+        String::from_utf8_lossy(&out.stderr).into_owned(),
+    )
 }
 
 /// A directory with a small tree in `tree`.
@@ -24,7 +27,8 @@ struct Place(PathBuf);
 
 impl Place {
     fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("tuff-cli-build-{name}-{}", std::process::id()));
+        let dir =
+            std::env::temp_dir().join(format!("tuff-cli-build-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(dir.join("tree/sub")).unwrap();
         std::fs::write(dir.join("tree/hello"), "hello, image\n".repeat(1000)).unwrap();
@@ -34,8 +38,10 @@ impl Place {
     }
 
     fn names(&self) -> Vec<String> {
-        let mut names: Vec<_> =
-            std::fs::read_dir(&self.0).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        let mut names: Vec<_> = std::fs::read_dir(&self.0)
+            .unwrap()
+            .map(|e| e.unwrap().file_name().to_string_lossy().into_owned())
+            .collect();
         names.sort();
         names
     }
@@ -54,20 +60,46 @@ fn wrong_arguments_are_one_sentence_and_code_2() {
         (&["build", "tree"][..], "SOURCE"),
         (&["build", "-z", "lz5", "tree", "i"], "not an algorithm"),
         (&["build", "-z", "lz4hc:13", "tree", "i"], "no level"),
-        (&["build", "-C", "5000", "tree", "i"], "multiple of the block size"),
+        (
+            &["build", "-C", "5000", "tree", "i"],
+            "multiple of the block size",
+        ),
         (&["build", "-C", "2M", "tree", "i"], "up to 1048576"),
         (&["build", "-b", "3000", "tree", "i"], "power of two"),
-        (&["build", "--kernel", "5.4", "-z", "zstd", "tree", "i"], "Zstandard needs Linux 6.10"),
-        (&["build", "--kernel", "5.4", "-C", "64K", "tree", "i"], "needs Linux 5.13"),
+        (
+            &["build", "--kernel", "5.4", "-z", "zstd", "tree", "i"],
+            "Zstandard needs Linux 6.10",
+        ),
+        (
+            &["build", "--kernel", "5.4", "-C", "64K", "tree", "i"],
+            "needs Linux 5.13",
+        ),
         (&["build", "--kernel", "4.19", "tree", "i"], "5.4 and newer"),
-        (&["build", "--fragments", "on", "--kernel", "5.15", "tree", "i"], "fragments needs Linux 6.1"),
-        (&["build", "--label", "sixteen bytes or more", "tree", "i"], "label"),
+        (
+            &[
+                "build",
+                "--fragments",
+                "on",
+                "--kernel",
+                "5.15",
+                "tree",
+                "i",
+            ],
+            "fragments needs Linux 6.1",
+        ),
+        (
+            &["build", "--label", "sixteen bytes or more", "tree", "i"],
+            "label",
+        ),
         (&["build", "--uuid", "nonsense", "tree", "i"], "not a UUID"),
         (&["build", "--timestamp", "never", "tree", "i"], "invalid"),
         (&["build", "--exclude", "[", "tree", "i"], "pattern '['"),
         (&["build", "--rule", "x", "tree", "i"], "GLOB=ALG"),
         (&["build", "--threads", "0", "tree", "i"], "at least 1"),
-        (&["build", "--sparse", "maybe", "tree", "i"], "invalid value"),
+        (
+            &["build", "--sparse", "maybe", "tree", "i"],
+            "invalid value",
+        ),
     ] {
         let out = run(args, &place.0);
         let (code, said) = code(&out);
@@ -82,7 +114,10 @@ fn missing_sources_name_themselves_with_code_5() {
     let place = Place::new("missing");
     let (code, said) = code(&run(&["build", "nowhere", "i"], &place.0));
     assert_eq!(code, 5);
-    assert_eq!(said, "tuff: nowhere: cannot open the source: No such file or directory (os error 2)\n");
+    assert_eq!(
+        said,
+        "tuff: nowhere: cannot open the source: No such file or directory (os error 2)\n"
+    );
     let out = run(&["build", "tree", "no/such/dir/i"], &place.0);
     assert_eq!(out.status.code(), Some(5));
     assert!(String::from_utf8_lossy(&out.stderr).contains("no/such/dir/i"));
@@ -91,7 +126,10 @@ fn missing_sources_name_themselves_with_code_5() {
 #[test]
 fn a_damaged_tar_names_itself_with_code_3() {
     let place = Place::new("tar");
-    let tar = Command::new("tar").args(["-cf", "t.tar", "tree"]).current_dir(&place.0).status();
+    let tar = Command::new("tar")
+        .args(["-cf", "t.tar", "tree"])
+        .current_dir(&place.0)
+        .status();
     if !tar.is_ok_and(|s| s.success()) {
         eprintln!("SKIPPED: no tar on PATH");
         return;
@@ -100,21 +138,30 @@ fn a_damaged_tar_names_itself_with_code_3() {
     std::fs::write(place.0.join("t.tar"), &bytes[..bytes.len() / 3]).unwrap();
     let (code, said) = code(&run(&["build", "t.tar", "i"], &place.0));
     assert_eq!(code, 3, "{said}");
-    assert!(said.contains("t.tar") && said.lines().count() == 1, "{said}");
+    assert!(
+        said.contains("t.tar") && said.lines().count() == 1,
+        "{said}"
+    );
     assert_eq!(place.names(), ["t.tar", "tree"]);
 }
 
 #[test]
 fn the_same_tree_gives_the_same_bytes_by_file_and_by_stdout() {
     let place = Place::new("stdout");
-    assert_eq!(run(&["build", "tree", "a"], &place.0).status.code(), Some(0));
+    assert_eq!(
+        run(&["build", "tree", "a"], &place.0).status.code(),
+        Some(0)
+    );
     let out = run(&["build", "-q", "tree", "-"], &place.0);
     assert_eq!(out.status.code(), Some(0));
     assert_eq!(out.stdout, std::fs::read(place.0.join("a")).unwrap());
     assert!(out.stderr.is_empty());
     let out = run(&["build", "-q", "-j", "3", "tree", "b"], &place.0);
     assert!(out.stdout.is_empty() && out.stderr.is_empty());
-    assert_eq!(std::fs::read(place.0.join("b")).unwrap(), std::fs::read(place.0.join("a")).unwrap());
+    assert_eq!(
+        std::fs::read(place.0.join("b")).unwrap(),
+        std::fs::read(place.0.join("a")).unwrap()
+    );
 }
 
 #[test]
@@ -133,9 +180,16 @@ fn source_date_epoch_is_an_upper_bound_and_an_option_wins() {
     let place = Place::new("epoch");
     let build = |name: &str, epoch: &str, args: &[&str]| {
         let mut command = tuff();
-        command.current_dir(&place.0).env("SOURCE_DATE_EPOCH", epoch).args(["build", "-q"]).args(args);
+        command
+            .current_dir(&place.0)
+            .env("SOURCE_DATE_EPOCH", epoch)
+            .args(["build", "-q"])
+            .args(args);
         let out = command.args(["tree", name]).output().unwrap();
-        (out.status.code(), std::fs::read(place.0.join(name)).unwrap_or_default())
+        (
+            out.status.code(),
+            std::fs::read(place.0.join(name)).unwrap_or_default(),
+        )
     };
     // The superblock's epoch is the time that most inodes have.
     let epoch = |image: &[u8]| i64::from_le_bytes(image[1048..1056].try_into().unwrap());
@@ -152,7 +206,9 @@ fn a_stopped_build_leaves_nothing() {
     let mut seed = 1u64;
     let big: Vec<u8> = (0..24 << 20)
         .map(|_| {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            seed = seed
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             (seed >> 60) as u8 + b'a'
         })
         .collect();
@@ -161,13 +217,21 @@ fn a_stopped_build_leaves_nothing() {
     }
     let child = tuff()
         .current_dir(&place.0)
-        .args(["build", "-z", "lzma:9", "--kernel", "6.18", "-j", "1", "tree", "image"])
+        .args([
+            "build", "-z", "lzma:9", "--kernel", "6.18", "-j", "1", "tree", "image",
+        ])
         .stderr(std::process::Stdio::piped())
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
     std::thread::sleep(Duration::from_millis(700));
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &child.id().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
     let out = child.wait_with_output().unwrap();
     let (code, said) = code(&out);
     assert_eq!(code, 130, "{said}");
@@ -180,7 +244,10 @@ fn a_full_disk_is_named_and_leaves_nothing() {
     let place = Place::new("full");
     let small = place.0.join("small");
     std::fs::create_dir(&small).unwrap();
-    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=256k", "none"]).arg(&small).output();
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=256k", "none"])
+        .arg(&small)
+        .output();
     if !mounted.is_ok_and(|o| o.status.success()) {
         eprintln!("SKIPPED: a small tmpfs needs root");
         return;
@@ -191,7 +258,10 @@ fn a_full_disk_is_named_and_leaves_nothing() {
     let _ = Command::new("umount").arg(&small).status();
     let (code, said) = code(&out);
     assert_eq!(code, 5, "{said}");
-    assert_eq!(said, "tuff: small/image: cannot write: No space left on device (os error 28)\n");
+    assert_eq!(
+        said,
+        "tuff: small/image: cannot write: No space left on device (os error 28)\n"
+    );
     assert_eq!(left, 0);
 }
 
@@ -199,14 +269,24 @@ fn a_full_disk_is_named_and_leaves_nothing() {
 fn trees_at_the_edge_can_be_built() {
     let place = Place::new("edge");
     std::fs::create_dir(place.0.join("nothing")).unwrap();
-    assert_eq!(run(&["build", "nothing", "a"], &place.0).status.code(), Some(0));
+    assert_eq!(
+        run(&["build", "nothing", "a"], &place.0).status.code(),
+        Some(0)
+    );
     // Deeper than PATH_MAX.
     let script = "cd tree && for i in $(seq 40); do d=$(printf 'd%.0s' $(seq 200)); mkdir $d && cd -P $d || exit 1; done; echo bottom > file";
-    let made = Command::new("bash").args(["-c", script]).current_dir(&place.0).status().unwrap();
+    let made = Command::new("bash")
+        .args(["-c", script])
+        .current_dir(&place.0)
+        .status()
+        .unwrap();
     assert!(made.success());
     let out = run(&["build", "tree", "deep"], &place.0);
     assert_eq!(code(&out), (0, String::new()));
-    let _ = Command::new("rm").args(["-rf", "tree"]).current_dir(&place.0).status();
+    let _ = Command::new("rm")
+        .args(["-rf", "tree"])
+        .current_dir(&place.0)
+        .status();
 }
 
 #[test]
@@ -221,9 +301,19 @@ fn a_manifest_builds_what_only_root_could_make() {
     let out = run(&["build", "--json", "tree.mtree", "a"], &place.0);
     assert_eq!(code(&out).0, 0, "{}", code(&out).1);
     let summary: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-    assert_eq!((&summary["specials"], &summary["symlinks"]), (&1.into(), &1.into()));
-    std::fs::write(place.0.join("bad.mtree"), "#mtree\n./x type=file contents=gone\n").unwrap();
+    assert_eq!(
+        (&summary["specials"], &summary["symlinks"]),
+        (&1.into(), &1.into())
+    );
+    std::fs::write(
+        place.0.join("bad.mtree"),
+        "#mtree\n./x type=file contents=gone\n",
+    )
+    .unwrap();
     let (code, said) = code(&run(&["build", "bad.mtree", "b"], &place.0));
     assert_eq!(code, 5, "{said}");
-    assert!(said.contains("bad.mtree") && said.contains("gone"), "{said}");
+    assert!(
+        said.contains("bad.mtree") && said.contains("gone"),
+        "{said}"
+    );
 }

@@ -84,19 +84,19 @@ impl Configs {
                     }
                     out.lzma_dict_size = Some(dict);
                 }
-                2 => match bytes(body, 0, 6, "DEFLATE record")? {
-                    &[bits, ..] if bits <= 15 => out.deflate_window_bits = Some(bits),
-                    &[bits, ..] => {
+                2 => match *bytes(body, 0, 6, "DEFLATE record")? {
+                    [bits, ..] if bits <= 15 => out.deflate_window_bits = Some(bits),
+                    [bits, ..] => {
                         return Err(Error::unsupported("DEFLATE window bits", bits.into()));
                     }
                     _ => return Err(Error::corrupt("DEFLATE record")),
                 },
-                _ => match bytes(body, 0, 6, "Zstandard record")? {
-                    &[0, log, ..] if log <= 10 => out.zstd_window_log = Some(log + 10),
-                    &[0, log, ..] => {
+                _ => match *bytes(body, 0, 6, "Zstandard record")? {
+                    [0, log, ..] if log <= 10 => out.zstd_window_log = Some(log + 10),
+                    [0, log, ..] => {
                         return Err(Error::bad("Zstandard window log", log.into(), "at most 10"));
                     }
-                    &[format, ..] => {
+                    [format, ..] => {
                         return Err(Error::bad("Zstandard record format", format.into(), "0"));
                     }
                     _ => return Err(Error::corrupt("Zstandard record")),

@@ -73,7 +73,9 @@ impl<'a> Entry<'a> {
     /// Appends the entry with padding.
     pub fn encode(&self, out: &mut Vec<u8>) {
         debug_assert!(
-            self.name.len() <= NAME_MAX && self.value.len() <= 0xFFFF && out.len() % 4 == 0
+            self.name.len() <= NAME_MAX
+                && self.value.len() <= 0xFFFF
+                && out.len().is_multiple_of(4)
         );
         let [v0, v1, ..] = self.value.len().to_le_bytes();
         out.extend_from_slice(&[self.name.len() as u8, self.index, v0, v1]);

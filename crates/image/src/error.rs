@@ -86,7 +86,10 @@ impl Error {
             SourceErrorKind::Limit => Self::Limit(detail),
             SourceErrorKind::Usage => Self::Usage(detail),
             // The sentence has the cause already.
-            SourceErrorKind::Io => Self::Io(Detail::new("", "cannot read the source"), io::Error::other(error)),
+            SourceErrorKind::Io => Self::Io(
+                Detail::new("", "cannot read the source"),
+                io::Error::other(error),
+            ),
         }
     }
 
@@ -120,7 +123,8 @@ impl Error {
             | Self::Unsupported(d)
             | Self::Limit(d)
             | Self::Io(d, _)
-            | Self::Source(d) | Self::Usage(d) => d,
+            | Self::Source(d)
+            | Self::Usage(d) => d,
         }
     }
 }

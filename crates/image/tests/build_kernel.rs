@@ -2,22 +2,35 @@
 
 mod common;
 
-use common::{Ignore, Record, Scratch, assert_same, host_tree, image_tree, is_root, nasty_tree, open};
+use common::{
+    Ignore, Record, Scratch, assert_same, host_tree, image_tree, is_root, nasty_tree, open,
+};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tuff_image::build::{
-    Compression, Fragments, InodeForm, Kernel, Method, Options, Progress, Rule, Source, SparsePolicy, build,
+    Compression, Fragments, InodeForm, Kernel, Method, Options, Progress, Rule, Source,
+    SparsePolicy, build,
 };
 use tuff_store::Target;
 
 fn compression(method: Method, level: i32) -> Option<Compression> {
-    Some(Compression { method, level, dict: None })
+    Some(Compression {
+        method,
+        level,
+        dict: None,
+    })
 }
 
 /// Builds an image of a directory.
 fn build_dir(source: &Path, image: &Path, options: &Options) {
     let sources = [Source::Dir(source.to_owned())];
-    build(&sources, options, &Target::Path(image.to_owned()), &Progress::default()).unwrap();
+    build(
+        &sources,
+        options,
+        &Target::Path(image.to_owned()),
+        &Progress::default(),
+    )
+    .unwrap();
 }
 
 /// How an image can be mounted here. Empty, aloud, if it cannot.
@@ -27,7 +40,10 @@ fn ways_to_mount() -> Vec<&'static str> {
         return Vec::new();
     }
     let _ = Command::new("modprobe").arg("erofs").output();
-    if !std::fs::read_to_string("/proc/filesystems").unwrap_or_default().contains("erofs") {
+    if !std::fs::read_to_string("/proc/filesystems")
+        .unwrap_or_default()
+        .contains("erofs")
+    {
         eprintln!("SKIPPED: this kernel has no erofs");
         return Vec::new();
     }
@@ -49,11 +65,21 @@ impl Mount {
     fn new(image: &Path, dir: &Path, way: &str) -> Self {
         std::fs::create_dir_all(dir).unwrap();
         if way == "loop" {
-            let out = Command::new("mount").args(["-t", "erofs", "-o", "loop,ro"]).arg(image).arg(dir).output().unwrap();
-            assert!(out.status.success(), "mount: {}", String::from_utf8_lossy(&out.stderr));
+            let out = Command::new("mount")
+                .args(["-t", "erofs", "-o", "loop,ro"])
+                .arg(image)
+                .arg(dir)
+                .output()
+                .unwrap();
+            assert!(
+                out.status.success(),
+                "mount: {}",
+                String::from_utf8_lossy(&out.stderr)
+            );
         } else {
             let flags = rustix::mount::MountFlags::RDONLY;
-            rustix::mount::mount(image, dir, "erofs", flags, None).unwrap_or_else(|e| panic!("mount from a file: {e}"));
+            rustix::mount::mount(image, dir, "erofs", flags, None)
+                .unwrap_or_else(|e| panic!("mount from a file: {e}"));
         }
         Self(dir.to_owned())
     }
@@ -68,8 +94,15 @@ impl Drop for Mount {
 /// Everything but what a filesystem decides for itself.
 fn from_source(tree: &[Record]) -> Ignore {
     // Some filesystems do not count subdirectories.
-    let counts = tree.iter().any(|r| r.mode & 0xF000 == 0x4000 && r.nlink > 1);
-    Ignore { dir_size: true, dir_nlink: !counts, holes: true, ..Ignore::default() }
+    let counts = tree
+        .iter()
+        .any(|r| r.mode & 0xF000 == 0x4000 && r.nlink > 1);
+    Ignore {
+        dir_size: true,
+        dir_nlink: !counts,
+        holes: true,
+        ..Ignore::default()
+    }
 }
 
 fn variants() -> Vec<(String, Options)> {
@@ -79,7 +112,7 @@ fn variants() -> Vec<(String, Options)> {
     for (method, level, cluster) in [
         (Method::Lz4, 1, 4 << 10),
         (Method::Lz4, 1, 64 << 10),
-        (Method::Lz4, 2, 1 << 20),
+        (Method::Lz4hc, 2, 1 << 20),
         (Method::Lz4hc, 3, 16 << 10),
         (Method::Lz4hc, 12, 128 << 10),
         (Method::Deflate, 1, 4 << 10),
@@ -96,9 +129,11 @@ fn variants() -> Vec<(String, Options)> {
             (o.cluster, o.fragment_cluster) = (cluster, cluster);
             o.tail_packing = layout == "tails";
             o.compact_index = layout != "full";
-            if layout == "fragments" {
-                o.fragments = Fragments::Tails;
-            }
+            o.fragments = if layout == "fragments" {
+                Fragments::Tails
+            } else {
+                Fragments::Off
+            };
             all.push((format!("{method} {level} {cluster} {layout}"), o));
         }
     }
@@ -108,7 +143,10 @@ fn variants() -> Vec<(String, Options)> {
     stored.inline_data = false;
     stored.sparse = SparsePolicy::Keep;
     stored.dedupe = false;
-    all.push(("stored, no inline data, sparse, no dedupe".to_owned(), stored));
+    all.push((
+        "stored, no inline data, sparse, no dedupe".to_owned(),
+        stored,
+    ));
     for block in [9, 10, 11] {
         let mut o = newest();
         o.block = tuff_format::BlockBits::new(block).unwrap();
@@ -124,8 +162,12 @@ fn variants() -> Vec<(String, Options)> {
     o.xattr_filter = false;
     o.checksum = false;
     o.window = 64 << 10;
+    o.fragments = Fragments::Off;
     o.min_saving = 0;
-    all.push(("extended, everything shared, no filter, no checksum, small window".to_owned(), o));
+    all.push((
+        "extended, everything shared, no filter, no checksum, small window".to_owned(),
+        o,
+    ));
     for fragments in [Fragments::Off, Fragments::Tails] {
         let mut o = newest();
         o.xattr_prefixes = vec![b"user.overlay.".to_vec(), b"trusted.overlay.".to_vec()];
@@ -172,9 +214,22 @@ fn the_kernel_reads_back_what_was_built() {
         for way in &ways {
             let mount = Mount::new(&image, &scratch.path().join("mnt"), way);
             let kernel = host_tree(&mount.0);
-            assert_same(&format!("{name}: mounted by {way}"), &expected, &kernel, ignore);
+            assert_same(
+                &format!("{name}: mounted by {way}"),
+                &expected,
+                &kernel,
+                ignore,
+            );
             // Between the two readers of one image nothing may differ, but before 6.13 the kernel shows no holes.
-            assert_same(&format!("{name}: {way} and this reader"), &kernel, &ours, Ignore { holes: true, ..Ignore::default() });
+            assert_same(
+                &format!("{name}: {way} and this reader"),
+                &kernel,
+                &ours,
+                Ignore {
+                    holes: true,
+                    ..Ignore::default()
+                },
+            );
         }
         if has_fsck {
             check_by_incumbent(&image, &name, &options);
@@ -189,10 +244,27 @@ fn check_by_incumbent(image: &Path, name: &str, options: &Options) {
     if options.block.get() != 12 {
         return;
     }
-    let out = Command::new("fsck.erofs").arg("--extract").arg(image).output().unwrap();
+    let out = Command::new("fsck.erofs")
+        .arg("--extract")
+        .arg(image)
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
-    if !out.status.success() && ["please upgrade", "unidentified", "unsupported", "unknown compression format", "Operation not supported"].iter().any(|s| said.contains(s)) {
-        eprintln!("SKIPPED: {name}: fsck.erofs is too old: {}", said.lines().next().unwrap_or_default());
+    if !out.status.success()
+        && [
+            "please upgrade",
+            "unidentified",
+            "unsupported",
+            "unknown compression format",
+            "Operation not supported",
+        ]
+        .iter()
+        .any(|s| said.contains(s))
+    {
+        eprintln!(
+            "SKIPPED: {name}: fsck.erofs is too old: {}",
+            said.lines().next().unwrap_or_default()
+        );
         return;
     }
     assert!(out.status.success(), "{name}: fsck.erofs: {said}");
@@ -215,20 +287,34 @@ fn holes_survive() {
     file("only", 5 << 20, &[]);
     file("leading", 5 << 20, &[(4 << 20, 1 << 20)]);
     file("middle", 3 << 20, &[(0, 4096), ((3 << 20) - 4096, 4096)]);
-    file("many", 4 << 20, &[(65536, 65536), (1 << 20, 4096), (2 << 20, 300_000)]);
+    file(
+        "many",
+        4 << 20,
+        &[(65536, 65536), (1 << 20, 4096), (2 << 20, 300_000)],
+    );
 
     file("odd-end", (1 << 20) + 17, &[(1 << 20, 17)]);
     let expected = host_tree(&source);
-    let has_holes = expected.iter().any(|r| r.data.as_ref().is_some_and(Vec::is_empty) && r.size > 0);
+    let has_holes = expected
+        .iter()
+        .any(|r| r.data.as_ref().is_some_and(Vec::is_empty) && r.size > 0);
     if !has_holes {
         eprintln!("SKIPPED: the filesystem of the temporary directory shows no holes");
         return;
     }
-    let options = Options { kernel: Kernel(6, 18), sparse: SparsePolicy::Keep, ..Options::default() };
+    let options = Options {
+        kernel: Kernel(6, 18),
+        sparse: SparsePolicy::Keep,
+        ..Options::default()
+    };
     let image = scratch.path().join("image");
     build_dir(&source, &image, &options);
     assert!(std::fs::metadata(&image).unwrap().len() < 6 << 20);
-    let ignore = Ignore { dir_size: true, dir_nlink: true, ..Ignore::default() };
+    let ignore = Ignore {
+        dir_size: true,
+        dir_nlink: true,
+        ..Ignore::default()
+    };
     let ours = image_tree(&open(&image));
     assert_same("holes, this reader", &expected, &ours, ignore);
     for way in ways_to_mount() {
@@ -249,11 +335,19 @@ fn bytes_do_not_depend_on_threads_or_output() {
             .into_iter()
             .map(|threads| {
                 let image = scratch.path().join(format!("{threads}"));
-                let mut options = Options { threads: Some(threads), fragments, ..Options::default() };
+                let mut options = Options {
+                    threads: Some(threads),
+                    fragments,
+                    ..Options::default()
+                };
                 options.compression = compression(Method::Lz4, 1);
                 options.cluster = 16 << 10;
                 // A budget that makes the submitter wait, for one of them.
-                options.memory = if threads == 7 { 1 << 20 } else { options.memory };
+                options.memory = if threads == 7 {
+                    1 << 20
+                } else {
+                    options.memory
+                };
                 build_dir(&source, &image, &options);
                 std::fs::read(image).unwrap()
             })
@@ -264,7 +358,10 @@ fn bytes_do_not_depend_on_threads_or_output() {
 
 #[test]
 fn a_real_tree_comes_back() {
-    let source = ["/usr/share/perl", "/usr/lib/python3", "/usr/share/doc"].map(Path::new).into_iter().find(|p| p.is_dir());
+    let source = ["/usr/share/perl", "/usr/lib/python3", "/usr/share/doc"]
+        .map(Path::new)
+        .into_iter()
+        .find(|p| p.is_dir());
     let Some(source) = source else {
         eprintln!("SKIPPED: no part of /usr to build from");
         return;
@@ -274,7 +371,14 @@ fn a_real_tree_comes_back() {
     let ignore = from_source(&expected);
     for fragments in [Fragments::Off, Fragments::Tails] {
         let image = scratch.path().join("image");
-        build_dir(source, &image, &Options { fragments, ..Options::default() });
+        build_dir(
+            source,
+            &image,
+            &Options {
+                fragments,
+                ..Options::default()
+            },
+        );
         assert_same("this reader", &expected, &image_tree(&open(&image)), ignore);
         for way in ways_to_mount() {
             let mount = Mount::new(&image, &scratch.path().join("mnt"), way);

@@ -433,6 +433,28 @@ fn rules_of_clusters() {
 }
 
 #[test]
+fn a_hint_that_jumps_over_a_head_is_found_however_long_it_is() {
+    let nonhead = |back: u16, ahead: u16| {
+        let ([a, b], [c, d]) = (back.to_le_bytes(), ahead.to_le_bytes());
+        [2, 0, 0, 0, a, b, c, d]
+    };
+    let index = |wrong: u16| {
+        let mut entries = vec![head(1)];
+        entries.extend((1..90).map(|n| nonhead(n, 90 - n)));
+        entries[1] = nonhead(1, wrong);
+        entries.push(head(2));
+        entries.extend((1..10).map(|n| nonhead(n, 10 - n)));
+        let mut node = compressed(100 * 4096, [0; 8], &entries);
+        node.change = |i| i.u = 2;
+        node
+    };
+    let with = |wrong| with_clusters(index(wrong), file(b""), &[], |_| ());
+    // The clusters are missing, which is another rule.
+    assert_eq!(rules(with(89)), [Rule::ImageSize, Rule::DataRange][1..]);
+    assert_eq!(rules(with(90)), [Rule::Index]);
+}
+
+#[test]
 fn fragments_lie_inside_the_packed_inode() {
     let fragment = |offset: u64, size: u64| Node {
         body: Body::Raw {

@@ -1,12 +1,14 @@
-//! Bytes that somebody changed: whatever is done with such an image ends, soon, in an answer or an error.
+//! Bytes that somebody changed: whatever is done with such an image ends, soon, in an answer or an error, and touches
+//! nothing but the target of an extraction.
 
 mod common;
 
 use common::{Random, Scratch, mkfs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tuff_image::check::{Options, check};
+use tuff_image::extract::{self, extract};
 use tuff_image::read::{FileType, Image, Limits, OpenOptions};
 use tuff_store::MemStore;
 
@@ -67,6 +69,38 @@ fn walk(image: &Image) {
     }
 }
 
+/// Extracts what there is, below `around`, where nothing else may appear.
+fn extract_all(bytes: &[u8], around: &Path) {
+    let options = OpenOptions {
+        verify_checksum: false,
+        ..OpenOptions::default()
+    };
+    let Ok(image) = Image::open(MemStore::new(bytes), options) else {
+        return;
+    };
+    let target = around.join("target");
+    let options = extract::Options {
+        keep_going: true,
+        owners: Some(false),
+        threads: 2,
+        files: 300,
+        bytes: 4 << 20,
+        ..extract::Options::default()
+    };
+    let _ = extract(&image, &target, &options, |_| ());
+    let found = std::fs::read_dir(around).unwrap();
+    for entry in found {
+        assert_eq!(entry.unwrap().file_name(), "target");
+    }
+    if std::fs::remove_dir_all(&target).is_err() {
+        let _ = std::process::Command::new("chmod")
+            .args(["-R", "u+rwx"])
+            .arg(&target)
+            .output();
+        let _ = std::fs::remove_dir_all(&target);
+    }
+}
+
 fn one(name: &str, what: &str, bytes: &[u8]) {
     let start = Instant::now();
     let result = std::panic::catch_unwind(|| use_all(bytes));
@@ -86,6 +120,7 @@ fn campaign(name: &str, good: &[u8], seed: u64, budget: Duration) {
     let used: Vec<usize> = (0..good.len()).filter(|i| good[*i] != 0).collect();
     let mut random = Random(seed);
     let mut flips = 0;
+    let around = Scratch::new("hostile-extract");
     for bit in (1024 * 8)..(1024 + 256) * 8 {
         flip(&mut bytes, bit);
         one(name, &format!("bit {bit}"), &bytes);
@@ -114,6 +149,9 @@ fn campaign(name: &str, good: &[u8], seed: u64, budget: Duration) {
         };
         bytes[at..at + 8].copy_from_slice(&word);
         one(name, &format!("{word:02x?} at {at}"), &bytes);
+        if flips % 16 == 0 {
+            extract_all(&bytes, around.path());
+        }
         bytes[at..at + 8].copy_from_slice(&good[at..at + 8]);
         flips += 1;
     }

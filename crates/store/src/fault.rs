@@ -16,12 +16,22 @@ impl<S: ReadAt> Faulty<S> {
     /// Reads that touch `bad` fail with EIO.
     pub fn bad_range(inner: S, bad: std::ops::Range<u64>) -> Self {
         let size = inner.size();
-        Self { inner, bad, size, reads: AtomicU64::new(0) }
+        Self {
+            inner,
+            bad,
+            size,
+            reads: AtomicU64::new(0),
+        }
     }
 
     /// Everything past `size` is gone, though the store still claims its old size.
     pub fn truncated(inner: S, size: u64) -> Self {
-        Self { inner, bad: 0..0, size, reads: AtomicU64::new(0) }
+        Self {
+            inner,
+            bad: 0..0,
+            size,
+            reads: AtomicU64::new(0),
+        }
     }
 
     /// Number of reads so far.
@@ -39,7 +49,11 @@ impl<S: ReadAt> ReadAt for Faulty<S> {
         }
         let left = self.size.saturating_sub(offset);
         let n = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        if n == 0 { Ok(0) } else { self.inner.read_at(&mut buf[..n], offset) }
+        if n == 0 {
+            Ok(0)
+        } else {
+            self.inner.read_at(&mut buf[..n], offset)
+        }
     }
 
     fn size(&self) -> u64 {
@@ -60,7 +74,10 @@ mod tests {
         assert!(store.read_exact_at(&mut buf, 5).is_err());
         assert!(store.read_exact_at(&mut buf, 20).is_ok());
         let store = Faulty::truncated(MemStore::new(vec![1; 100]), 15);
-        assert_eq!(store.read_exact_at(&mut buf, 10).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(
+            store.read_exact_at(&mut buf, 10).unwrap_err().kind(),
+            io::ErrorKind::UnexpectedEof
+        );
         assert_eq!(store.size(), 100);
     }
 }

@@ -28,7 +28,10 @@ impl FileStore {
         } else if meta.is_file() {
             meta.len()
         } else {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a regular file nor a block device"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "neither a regular file nor a block device",
+            ));
         };
         Ok(Self { file, size })
     }

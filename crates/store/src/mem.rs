@@ -20,7 +20,9 @@ impl MemStore {
 
 impl ReadAt for MemStore {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(self.0.len());
+        let from = usize::try_from(offset)
+            .unwrap_or(usize::MAX)
+            .min(self.0.len());
         let n = buf.len().min(self.0.len() - from);
         buf[..n].copy_from_slice(&self.0[from..from + n]);
         Ok(n)

@@ -25,7 +25,10 @@ pub struct Output {
 
 enum Kind {
     /// A file with a temporary name, beside its final one.
-    Named { temporary: PathBuf, path: PathBuf },
+    Named {
+        temporary: PathBuf,
+        path: PathBuf,
+    },
     Device,
     /// A file without a name, copied out at the end.
     Spool,
@@ -36,19 +39,31 @@ impl Output {
     /// Opens a place for the bytes: beside the final name, so that the last step is a rename.
     pub fn create(target: &Target) -> io::Result<Self> {
         match target {
-            Target::Stdout => Ok(Self { file: anonymous(&std::env::temp_dir())?, kind: Kind::Spool }),
+            Target::Stdout => Ok(Self {
+                file: anonymous(&std::env::temp_dir())?,
+                kind: Kind::Spool,
+            }),
             Target::Path(path) => {
                 if std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device()) {
                     let file = OpenOptions::new().read(true).write(true).open(path)?;
-                    return Ok(Self { file, kind: Kind::Device });
+                    return Ok(Self {
+                        file,
+                        kind: Kind::Device,
+                    });
                 }
                 // A symbolic link is followed, so that the link stays and what it names is replaced.
                 let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
                 if path.is_dir() {
-                    return Err(io::Error::new(io::ErrorKind::IsADirectory, "is a directory"));
+                    return Err(io::Error::new(
+                        io::ErrorKind::IsADirectory,
+                        "is a directory",
+                    ));
                 }
                 let (file, temporary) = beside(&path)?;
-                Ok(Self { file, kind: Kind::Named { temporary, path } })
+                Ok(Self {
+                    file,
+                    kind: Kind::Named { temporary, path },
+                })
             }
         }
     }
@@ -81,7 +96,9 @@ impl Output {
                 let mut buf = vec![0; 1 << 20];
                 let mut at = 0;
                 while at < len {
-                    let n = buf.len().min(usize::try_from(len - at).unwrap_or(usize::MAX));
+                    let n = buf
+                        .len()
+                        .min(usize::try_from(len - at).unwrap_or(usize::MAX));
                     self.file.read_exact_at(&mut buf[..n], at)?;
                     out.write_all(&buf[..n])?;
                     at += n as u64;
@@ -113,8 +130,13 @@ pub fn anonymous(dir: &Path) -> io::Result<File> {
 
 /// A new file in the directory of `path`, under a name of its own.
 fn beside(path: &Path) -> io::Result<(File, PathBuf)> {
-    let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "has no file name"))?;
-    let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path
+        .file_name()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "has no file name"))?;
+    let dir = path
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     for n in 0..1000u32 {
         let mut temporary = std::ffi::OsString::from(".");
         // A name may be 255 bytes long; the temporary one must fit, too.
@@ -122,7 +144,13 @@ fn beside(path: &Path) -> io::Result<(File, PathBuf)> {
         temporary.push(String::from_utf8_lossy(&name.as_encoded_bytes()[..keep]).as_ref());
         temporary.push(format!(".tuff-{}-{n}", std::process::id()));
         let temporary = dir.join(temporary);
-        match OpenOptions::new().read(true).write(true).create_new(true).mode(0o666).open(&temporary) {
+        match OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o666)
+            .open(&temporary)
+        {
             Ok(file) => return Ok((file, temporary)),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(e),

@@ -3,13 +3,13 @@
 use crate::progress::{Show, Watch};
 use crate::units::{parse_size, percent, size};
 use clap::ValueEnum;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use tuff_image::build::options::FRAGMENT_CLUSTER;
 use tuff_image::build::{
-    self, Compression, Fragments, InodeForm, Kernel, Method, Options, Progress, Rule, Source, SparsePolicy, Summary,
-    Whiteouts,
+    self, Compression, Fragments, InodeForm, Kernel, Method, Options, Progress, Rule, Source,
+    SparsePolicy, Summary, Whiteouts,
 };
 use tuff_image::{Error, Result};
 use tuff_store::Target;
@@ -44,25 +44,46 @@ pub(crate) struct Args {
     #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Compression")]
     dict: Option<u64>,
     /// Settings for some paths; the first rule that matches wins
-    #[arg(long, value_name = "GLOB=ALG[:LEVEL][,CLUSTER]", help_heading = "Compression")]
+    #[arg(
+        long,
+        value_name = "GLOB=ALG[:LEVEL][,CLUSTER]",
+        help_heading = "Compression"
+    )]
     rule: Vec<String>,
     /// Store a file that saves less than this share of its size
-    #[arg(long, default_value_t = 2.0, value_name = "PERCENT", help_heading = "Compression")]
+    #[arg(
+        long,
+        default_value_t = 2.0,
+        value_name = "PERCENT",
+        help_heading = "Compression"
+    )]
     min_saving: f64,
-    /// Ends of compressed files behind their inodes
+    /// Ends of compressed files behind their inodes (default: on if there are no fragments and the kernel can)
     #[arg(long, value_enum, value_name = "WHEN", help_heading = "Layout")]
     tail_packing: Option<Switch>,
     /// Ends of stored files behind their inodes
-    #[arg(long, value_enum, default_value = "on", value_name = "WHEN", help_heading = "Layout")]
+    #[arg(
+        long,
+        value_enum,
+        default_value = "on",
+        value_name = "WHEN",
+        help_heading = "Layout"
+    )]
     inline_data: Switch,
-    /// Ends of files and small files packed together
+    /// Ends of files and small files packed together (default: on for 6.1 and newer)
     #[arg(long, value_enum, value_name = "WHEN", help_heading = "Layout")]
     fragments: Option<Switch>,
-    /// Cluster size of packed fragments
+    /// Cluster size of packed fragments (default: 16K, or the cluster size if that is smaller)
     #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Layout")]
     fragment_cluster: Option<u64>,
     /// Identical files share their data
-    #[arg(long, value_enum, default_value = "on", value_name = "WHEN", help_heading = "Layout")]
+    #[arg(
+        long,
+        value_enum,
+        default_value = "on",
+        value_name = "WHEN",
+        help_heading = "Layout"
+    )]
     dedupe: Switch,
     /// Index form of compressed files
     #[arg(long, value_enum, default_value = "compact", help_heading = "Layout")]
@@ -78,7 +99,12 @@ pub(crate) struct Args {
     order: Option<PathBuf>,
 
     /// Time of every inode, in seconds since 1970 (default: times as they are; SOURCE_DATE_EPOCH is an upper bound)
-    #[arg(long, value_name = "SECONDS", allow_hyphen_values = true, help_heading = "Metadata")]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        allow_hyphen_values = true,
+        help_heading = "Metadata"
+    )]
     timestamp: Option<i64>,
     /// UUID: a UUID, "zero", or "content" (derived from the image's content)
     #[arg(long, default_value = "content", value_parser = parse_uuid, help_heading = "Metadata")]
@@ -196,10 +222,14 @@ struct MaybeCompression(Option<Compression>);
 struct Uuid(Option<[u8; 16]>);
 
 fn parse_kernel(text: &str) -> Result<Kernel, String> {
-    let parsed = text.split_once('.').and_then(|(a, b)| Some(Kernel(a.parse().ok()?, b.parse().ok()?)));
+    let parsed = text
+        .split_once('.')
+        .and_then(|(a, b)| Some(Kernel(a.parse().ok()?, b.parse().ok()?)));
     match parsed {
         Some(kernel) if kernel >= Kernel(5, 4) => Ok(kernel),
-        Some(kernel) => Err(format!("EROFS images are for Linux 5.4 and newer, not {kernel}")),
+        Some(kernel) => Err(format!(
+            "EROFS images are for Linux 5.4 and newer, not {kernel}"
+        )),
         None => Err("write it as 5.4, 5.10, 5.15, 6.1, 6.6, 6.12 or 6.18".to_owned()),
     }
 }
@@ -212,8 +242,9 @@ fn parse_compression(text: &str) -> Result<MaybeCompression, String> {
         Some((name, level)) => (name, Some(level.trim_start_matches("level="))),
         None => (text, None),
     };
-    let method = Method::from_name(name)
-        .ok_or_else(|| format!("'{name}' is not an algorithm; known are none, lz4, lz4hc, deflate, lzma and zstd"))?;
+    let method = Method::from_name(name).ok_or_else(|| {
+        format!("'{name}' is not an algorithm; known are none, lz4, lz4hc, deflate, lzma and zstd")
+    })?;
     let level = match level {
         None => method.default_level(),
         Some(level) => level
@@ -222,7 +253,11 @@ fn parse_compression(text: &str) -> Result<MaybeCompression, String> {
             .filter(|l| method.has_level(*l))
             .ok_or_else(|| format!("{name} has no level '{level}'; it has {}", levels(method)))?,
     };
-    Ok(MaybeCompression(Some(Compression { method, level, dict: None })))
+    Ok(MaybeCompression(Some(Compression {
+        method,
+        level,
+        dict: None,
+    })))
 }
 
 fn levels(method: Method) -> String {
@@ -242,11 +277,17 @@ fn parse_uuid(text: &str) -> Result<Uuid, String> {
     let hex: Vec<u8> = text.bytes().filter(|b| *b != b'-').collect();
     let bytes: Option<Vec<u8>> = hex
         .chunks(2)
-        .map(|pair| std::str::from_utf8(pair).ok().and_then(|p| u8::from_str_radix(p, 16).ok()))
+        .map(|pair| {
+            std::str::from_utf8(pair)
+                .ok()
+                .and_then(|p| u8::from_str_radix(p, 16).ok())
+        })
         .collect();
     match bytes.and_then(|b| <[u8; 16]>::try_from(b).ok()) {
         Some(uuid) if hex.len() == 32 => Ok(Uuid(Some(uuid))),
-        _ => Err(format!("'{text}' is not a UUID; write 32 hexadecimal digits, zero or content")),
+        _ => Err(format!(
+            "'{text}' is not a UUID; write 32 hexadecimal digits, zero or content"
+        )),
     }
 }
 
@@ -254,7 +295,13 @@ fn parse_uuid(text: &str) -> Result<Uuid, String> {
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let (sources, target) = places(&args)?;
     let options = options(&args)?;
-    let show = if args.json { Show::Json } else if args.quiet { Show::Quiet } else { Show::Auto };
+    let show = if args.json {
+        Show::Json
+    } else if args.quiet {
+        Show::Quiet
+    } else {
+        Show::Auto
+    };
     let progress = Arc::new(Progress::default());
     let watch = Watch::start(&progress, show);
     let start = std::time::Instant::now();
@@ -282,7 +329,11 @@ fn places(args: &Args) -> Result<(Vec<Source>, Target)> {
         return Err(Error::usage("a source and an image are needed"));
     };
     let dash = Path::new("-");
-    let target = if image == dash { Target::Stdout } else { Target::Path(image.clone()) };
+    let target = if image == dash {
+        Target::Stdout
+    } else {
+        Target::Path(image.clone())
+    };
     let sources: Result<Vec<Source>> = sources
         .iter()
         .map(|path| {
@@ -302,14 +353,19 @@ fn places(args: &Args) -> Result<(Vec<Source>, Target)> {
         .collect();
     let sources = sources?;
     if sources.iter().filter(|s| **s == Source::TarStdin).count() > 1 {
-        return Err(Error::usage("standard input can be only one of the sources"));
+        return Err(Error::usage(
+            "standard input can be only one of the sources",
+        ));
     }
     Ok((sources, target))
 }
 
 fn guess(path: &Path) -> Result<SourceType> {
-    let meta = std::fs::metadata(path).map_err(|e| Error::io(path.display(), "cannot open the source", e))?;
-    let manifest = path.extension().is_some_and(|e| e == "mtree" || e == "manifest");
+    let meta = std::fs::metadata(path)
+        .map_err(|e| Error::io(path.display(), "cannot open the source", e))?;
+    let manifest = path
+        .extension()
+        .is_some_and(|e| e == "mtree" || e == "manifest");
     Ok(if meta.is_dir() {
         SourceType::Dir
     } else if manifest {
@@ -321,10 +377,14 @@ fn guess(path: &Path) -> Result<SourceType> {
 
 fn options(args: &Args) -> Result<Options> {
     let mut o = Options::for_kernel(args.kernel);
-    let narrow = |n: u64, what: &str| usize::try_from(n).map_err(|_| Error::usage(format_args!("{what} is too large")));
+    let narrow = |n: u64, what: &str| {
+        usize::try_from(n).map_err(|_| Error::usage(format_args!("{what} is too large")))
+    };
     let block = args.block_size;
     if !block.is_power_of_two() || !(512..=65536).contains(&block) {
-        return Err(Error::usage(format_args!("block size {block}: a power of two from 512 to 4096 is needed")));
+        return Err(Error::usage(format_args!(
+            "block size {block}: a power of two from 512 to 4096 is needed"
+        )));
     }
     o.block = tuff_format::BlockBits::new(block.trailing_zeros() as u8).map_err(Error::usage)?;
     if let Some(MaybeCompression(compression)) = args.compress {
@@ -332,11 +392,12 @@ fn options(args: &Args) -> Result<Options> {
     }
     let dict = args.dict.map(|d| narrow(d, "--dict")).transpose()?;
     if let Some(compression) = &mut o.compression {
-        compression.dict = dict.filter(|_| matches!(compression.method, Method::Lzma | Method::Zstd));
+        compression.dict =
+            dict.filter(|_| matches!(compression.method, Method::Lzma | Method::Zstd));
     }
     if let Some(cluster) = args.cluster {
         o.cluster = narrow(cluster, "--cluster")?;
-        o.fragment_cluster = o.cluster;
+        o.fragment_cluster = o.cluster.min(FRAGMENT_CLUSTER);
     }
     if let Some(cluster) = args.fragment_cluster {
         o.fragment_cluster = narrow(cluster, "--fragment-cluster")?;
@@ -344,31 +405,60 @@ fn options(args: &Args) -> Result<Options> {
     if let Some(window) = args.window {
         o.window = narrow(window, "--window")?;
     }
-    o.rules = args.rule.iter().map(|r| parse_rule(r, dict)).collect::<Result<_>>()?;
+    o.rules = args
+        .rule
+        .iter()
+        .map(|r| parse_rule(r, dict))
+        .collect::<Result<_>>()?;
     if !(0.0..=100.0).contains(&args.min_saving) {
-        return Err(Error::usage(format_args!("--min-saving {}: from 0 to 100 percent", args.min_saving)));
+        return Err(Error::usage(format_args!(
+            "--min-saving {}: from 0 to 100 percent",
+            args.min_saving
+        )));
     }
     o.min_saving = (args.min_saving * 10.0) as u32;
-    if let Some(switch) = args.fragments {
-        o.fragments = if switch == Switch::On { Fragments::Tails } else { Fragments::Off };
-    }
-    match args.tail_packing {
-        Some(switch) => o.tail_packing = switch == Switch::On,
-        // An explicit choice of fragments replaces the default for tails.
-        None if args.fragments == Some(Switch::On) => o.tail_packing = false,
-        None => {}
+    // Either of the two takes the ends of files; asking for one is asking the other to go.
+    match (args.fragments, args.tail_packing) {
+        (Some(Switch::On), Some(Switch::On)) => {
+            return Err(Error::usage(
+                "--fragments=on and --tail-packing=on: the end of a file can be in one place only",
+            ));
+        }
+        (Some(Switch::On), _) => (o.fragments, o.tail_packing) = (Fragments::Tails, false),
+        (_, Some(Switch::On)) => (o.fragments, o.tail_packing) = (Fragments::Off, true),
+        (Some(Switch::Off), None) => {
+            o.fragments = Fragments::Off;
+            o.tail_packing = args.kernel >= Kernel(5, 17);
+        }
+        (Some(Switch::Off), Some(Switch::Off)) => {
+            (o.fragments, o.tail_packing) = (Fragments::Off, false)
+        }
+        (None, Some(Switch::Off)) => o.tail_packing = false,
+        (None, None) => {}
     }
     o.inline_data = args.inline_data == Switch::On;
     o.dedupe = args.dedupe == Switch::On;
     o.compact_index = args.index == IndexForm::Compact;
-    o.inodes = if args.inodes == Inodes::Extended { InodeForm::Extended } else { InodeForm::Auto };
+    o.inodes = if args.inodes == Inodes::Extended {
+        InodeForm::Extended
+    } else {
+        InodeForm::Auto
+    };
     o.sparse = match args.sparse {
         Sparse::Auto => SparsePolicy::Auto,
         Sparse::Keep => SparsePolicy::Keep,
         Sparse::Fill => SparsePolicy::Fill,
     };
     if let Some(file) = &args.order {
-        o.order = lines(file)?.into_iter().map(|l| l.trim_start_matches("./").trim_matches('/').as_bytes().to_vec()).collect();
+        o.order = lines(file)?
+            .into_iter()
+            .map(|l| {
+                l.trim_start_matches("./")
+                    .trim_matches('/')
+                    .as_bytes()
+                    .to_vec()
+            })
+            .collect();
     }
     o.timestamp = args.timestamp;
     if args.timestamp.is_none() {
@@ -376,11 +466,19 @@ fn options(args: &Args) -> Result<Options> {
     }
     o.uuid = args.uuid.0;
     o.label = args.label.clone().into_bytes();
-    (o.uid, o.gid) = if args.all_root { (Some(0), Some(0)) } else { (args.uid, args.gid) };
+    (o.uid, o.gid) = if args.all_root {
+        (Some(0), Some(0))
+    } else {
+        (args.uid, args.gid)
+    };
     (o.uid_offset, o.gid_offset) = (args.uid_offset, args.gid_offset);
     o.xattrs = !args.no_xattrs;
     o.xattr_share = args.xattr_share;
-    o.xattr_prefixes = args.xattr_prefix.iter().map(|p| p.clone().into_bytes()).collect();
+    o.xattr_prefixes = args
+        .xattr_prefix
+        .iter()
+        .map(|p| p.clone().into_bytes())
+        .collect();
     o.xattr_filter = !args.no_xattr_filter;
     o.checksum = !args.no_checksum;
     let mut patterns = args.exclude.clone();
@@ -404,16 +502,26 @@ fn options(args: &Args) -> Result<Options> {
 }
 
 fn source_date_epoch() -> Result<Option<i64>> {
-    let Some(value) = std::env::var_os("SOURCE_DATE_EPOCH") else { return Ok(None) };
+    let Some(value) = std::env::var_os("SOURCE_DATE_EPOCH") else {
+        return Ok(None);
+    };
     let parsed = value.to_str().and_then(|v| v.trim().parse().ok());
     let shown = value.to_string_lossy();
-    parsed.map(Some).ok_or_else(|| Error::usage(format_args!("SOURCE_DATE_EPOCH is '{shown}', not a number of seconds")))
+    parsed.map(Some).ok_or_else(|| {
+        Error::usage(format_args!(
+            "SOURCE_DATE_EPOCH is '{shown}', not a number of seconds"
+        ))
+    })
 }
 
 fn lines(file: &Path) -> Result<Vec<String>> {
     let text = std::fs::read(file).map_err(|e| Error::io(file.display(), "cannot read", e))?;
     let text = String::from_utf8_lossy(&text).into_owned();
-    Ok(text.lines().map(str::to_owned).filter(|l| !l.is_empty() && !l.starts_with('#')).collect())
+    Ok(text
+        .lines()
+        .map(str::to_owned)
+        .filter(|l| !l.is_empty() && !l.starts_with('#'))
+        .collect())
 }
 
 /// A pattern without a slash matches a name anywhere; with one, a path from the root.
@@ -427,7 +535,10 @@ fn anchored(pattern: &str) -> String {
 }
 
 fn glob(pattern: &str) -> Result<globset::Glob> {
-    let built = globset::GlobBuilder::new(&anchored(pattern)).literal_separator(true).backslash_escape(true).build();
+    let built = globset::GlobBuilder::new(&anchored(pattern))
+        .literal_separator(true)
+        .backslash_escape(true)
+        .build();
     built.map_err(|e| Error::usage(format_args!("pattern '{pattern}': {}", e.kind())))
 }
 
@@ -436,22 +547,34 @@ fn glob_set(patterns: &[String]) -> Result<globset::GlobSet> {
     for pattern in patterns {
         set.add(glob(pattern)?);
     }
-    set.build().map_err(|e| Error::usage(format_args!("patterns: {e}")))
+    set.build()
+        .map_err(|e| Error::usage(format_args!("patterns: {e}")))
 }
 
 fn parse_rule(text: &str, dict: Option<usize>) -> Result<Rule> {
     let wrong = |what: &str| Error::usage(format_args!("--rule '{text}': {what}"));
-    let (pattern, settings) = text.rsplit_once('=').ok_or_else(|| wrong("write GLOB=ALG[:LEVEL][,CLUSTER]"))?;
+    let (pattern, settings) = text
+        .rsplit_once('=')
+        .ok_or_else(|| wrong("write GLOB=ALG[:LEVEL][,CLUSTER]"))?;
     let (algorithm, cluster) = match settings.split_once(',') {
-        Some((algorithm, cluster)) => (algorithm, Some(parse_size(cluster).map_err(|e| wrong(&e))?)),
+        Some((algorithm, cluster)) => {
+            (algorithm, Some(parse_size(cluster).map_err(|e| wrong(&e))?))
+        }
         None => (settings, None),
     };
     let MaybeCompression(mut compression) = parse_compression(algorithm).map_err(|e| wrong(&e))?;
     if let Some(c) = &mut compression {
         c.dict = dict.filter(|_| matches!(c.method, Method::Lzma | Method::Zstd));
     }
-    let cluster = cluster.map(usize::try_from).transpose().map_err(|_| wrong("the cluster is too large"))?;
-    Ok(Rule { glob: glob(pattern)?.compile_matcher(), compression, cluster })
+    let cluster = cluster
+        .map(usize::try_from)
+        .transpose()
+        .map_err(|_| wrong("the cluster is too large"))?;
+    Ok(Rule {
+        glob: glob(pattern)?.compile_matcher(),
+        compression,
+        cluster,
+    })
 }
 
 fn text(summary: &Summary, seconds: f64) -> String {
@@ -472,13 +595,27 @@ fn text(summary: &Summary, seconds: f64) -> String {
     line("content", size(s.content_bytes));
     line(
         "image",
-        format!("{} ({} of the content) in {seconds:.2} s", size(summary.image_bytes), percent(summary.image_bytes, s.content_bytes)),
+        format!(
+            "{} ({} of the content) in {seconds:.2} s",
+            size(summary.image_bytes),
+            percent(summary.image_bytes, s.content_bytes)
+        ),
     );
-    for (name, a) in build::stats::ALGORITHM_NAMES.iter().zip(&s.algorithms).filter(|(_, a)| a.clusters > 0) {
+    for (name, a) in build::stats::ALGORITHM_NAMES
+        .iter()
+        .zip(&s.algorithms)
+        .filter(|(_, a)| a.clusters > 0)
+    {
         let stored = a.blocks * s.block_size;
         line(
             name,
-            format!("{} in {} clusters, {} ({})", size(a.input_bytes), a.clusters, size(stored), percent(stored, a.input_bytes)),
+            format!(
+                "{} in {} clusters, {} ({})",
+                size(a.input_bytes),
+                a.clusters,
+                size(stored),
+                percent(stored, a.input_bytes)
+            ),
         );
     }
     if s.stored_bytes > 0 {
@@ -486,19 +623,38 @@ fn text(summary: &Summary, seconds: f64) -> String {
     }
     line("metadata", size(s.meta_blocks * s.block_size));
     if s.inline_tails > 0 {
-        line("inline", format!("{} tails, {}", s.inline_tails, size(s.inline_bytes)));
+        line(
+            "inline",
+            format!("{} tails, {}", s.inline_tails, size(s.inline_bytes)),
+        );
     }
     if s.fragments > 0 {
-        line("fragments", format!("{}, {} shared", s.fragments, size(s.fragment_dedupe_bytes)));
+        line(
+            "fragments",
+            format!("{}, {} shared", s.fragments, size(s.fragment_dedupe_bytes)),
+        );
     }
     if s.dedupe_files > 0 {
-        line("dedupe", format!("{} files, {}", s.dedupe_files, size(s.dedupe_bytes)));
+        line(
+            "dedupe",
+            format!("{} files, {}", s.dedupe_files, size(s.dedupe_bytes)),
+        );
     }
     if s.sparse_files > 0 {
-        line("sparse", format!("{} files, {} of holes", s.sparse_files, size(s.hole_bytes)));
+        line(
+            "sparse",
+            format!("{} files, {} of holes", s.sparse_files, size(s.hole_bytes)),
+        );
     }
     if s.in_place_tried > 0 {
-        line("in place", format!("{} of {} sampled LZ4 clusters", percent(s.in_place, s.in_place_tried), s.in_place_tried));
+        line(
+            "in place",
+            format!(
+                "{} of {} sampled LZ4 clusters",
+                percent(s.in_place, s.in_place_tried),
+                s.in_place_tried
+            ),
+        );
     }
     out
 }
@@ -552,7 +708,12 @@ mod tests {
 
     #[test]
     fn patterns_without_a_slash_match_anywhere() {
-        let set = glob_set(&["*.o".to_owned(), "/var/log/*".to_owned(), "usr/doc/".to_owned()]).unwrap();
+        let set = glob_set(&[
+            "*.o".to_owned(),
+            "/var/log/*".to_owned(),
+            "usr/doc/".to_owned(),
+        ])
+        .unwrap();
         for path in ["a.o", "x/y/a.o", "var/log/x", "usr/doc"] {
             assert!(set.is_match(path), "{path}");
         }
@@ -563,7 +724,10 @@ mod tests {
 
     #[test]
     fn uuids_are_read() {
-        assert!(parse_uuid("00112233-4455-6677-8899-aabbccddeeff").is_ok_and(|u| u.0.unwrap()[15] == 0xff));
+        assert!(
+            parse_uuid("00112233-4455-6677-8899-aabbccddeeff")
+                .is_ok_and(|u| u.0.unwrap()[15] == 0xff)
+        );
         assert!(parse_uuid("0011").is_err());
         assert!(parse_uuid("zz112233-4455-6677-8899-aabbccddeeff").is_err());
     }

@@ -58,7 +58,7 @@ impl Geometry {
                 lcluster_bits.into(),
             ));
         }
-        let align = (32 - start % 32) / 4 & 7;
+        let align = ((32 - start % 32) / 4) & 7;
         let first = align.min(total);
         let second = if packs_2b && align < total {
             (total - align) / 16 * 16

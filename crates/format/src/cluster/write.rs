@@ -155,7 +155,7 @@ fn lclusters(pieces: &[Piece], tail: Tail, size: u64, bits: BlockBits, big: bool
                 blocks,
             });
         }
-        if last && size % lcluster != 0 && next > head {
+        if last && !size.is_multiple_of(lcluster) && next > head {
             let ofs = (size % lcluster) as u16;
             entries.push(Lcluster::Head {
                 kind: HeadKind::Plain,
@@ -380,7 +380,10 @@ mod tests {
             let index = index(&pieces, tail, 0, header_pos, BlockBits::B4K, round % 3 != 0);
             let far = matches!(tail, Tail::Fragment(offset) if offset >> 32 != 0);
             let wanted = round % 3 != 0 && round % 7 != 6 && !far;
-            assert!(index.compact || !wanted, "round {round}: back to back is compact");
+            assert!(
+                index.compact || !wanted,
+                "round {round}: back to back is compact"
+            );
             let big = pieces.iter().any(|p| p.blocks > 1);
             let len = index_len(size, header_pos, BlockBits::B4K, index.compact, big);
             assert_eq!(len, index.bytes.len() as u64);

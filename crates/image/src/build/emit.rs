@@ -34,14 +34,23 @@ impl Sink<'_> {
     }
 
     fn pad_to(&mut self, offset: u64) {
-        assert!(offset >= self.offset(), "{offset} was promised to start after {}", self.offset());
+        assert!(
+            offset >= self.offset(),
+            "{offset} was promised to start after {}",
+            self.offset()
+        );
         let n = offset - self.offset();
-        self.buf.resize(self.buf.len() + usize::try_from(n).expect("a gap is shorter than a block"), 0);
+        self.buf.resize(
+            self.buf.len() + usize::try_from(n).expect("a gap is shorter than a block"),
+            0,
+        );
     }
 
     fn flush(&mut self, at_least: usize) -> Result<()> {
         if self.buf.len() >= at_least && !self.buf.is_empty() {
-            self.output.write_at(&self.buf, self.at).map_err(|e| Error::io("image", "cannot write", e))?;
+            self.output
+                .write_at(&self.buf, self.at)
+                .map_err(|e| Error::io("image", "cannot write", e))?;
             self.digest.update(&self.buf);
             self.at += self.buf.len() as u64;
             self.buf.clear();
@@ -51,28 +60,52 @@ impl Sink<'_> {
 }
 
 /// Writes all metadata, the superblock last. Returns the length of the image in bytes.
-pub(crate) fn emit(parts: &Parts<'_>, plan: &Plan, area: &[u8], prefix_at: Option<(u64, u8)>, output: &Output) -> Result<u64> {
+pub(crate) fn emit(
+    parts: &Parts<'_>,
+    plan: &Plan,
+    area: &[u8],
+    prefix_at: Option<(u64, u8)>,
+    output: &Output,
+) -> Result<u64> {
     let bits = parts.options.block;
     let start = u64::from(parts.packed.end_block) * bits.size();
-    let mut sink = Sink { output, digest: Xxh3::new(), at: start, buf: Vec::with_capacity(CHUNK + (64 << 10)) };
+    let mut sink = Sink {
+        output,
+        digest: Xxh3::new(),
+        at: start,
+        buf: Vec::with_capacity(CHUNK + (64 << 10)),
+    };
     let order = inode_order(parts.tree);
     // Whole blocks of directories and long links, as the plan numbered them.
     for inode in &order {
-        let Some(block) = plan.block_of.get(inode) else { continue };
+        let Some(block) = plan.block_of.get(inode) else {
+            continue;
+        };
         sink.pad_to(u64::from(*block) * bits.size());
         let form = parts.form(*inode, plan.epoch);
         let end = sink.offset() + form.size - form.tail;
         match &parts.tree.nodes[*inode as usize].kind {
-            NodeKind::Symlink(target) => sink.buf.extend_from_slice(&target[..target.len() - form.tail as usize]),
+            NodeKind::Symlink(target) => sink
+                .buf
+                .extend_from_slice(&target[..target.len() - form.tail as usize]),
             _ => dir_blocks(parts, plan, *inode, &mut |bytes, whole| {
                 if whole || form.tail == 0 {
                     sink.buf.extend_from_slice(bytes);
-                    sink.buf.resize(sink.buf.len().next_multiple_of(if whole { bits.size_usize() } else { 1 }), 0);
+                    sink.buf.resize(
+                        sink.buf
+                            .len()
+                            .next_multiple_of(if whole { bits.size_usize() } else { 1 }),
+                        0,
+                    );
                 }
                 sink.flush(CHUNK)
             })?,
         }
-        assert_eq!(sink.offset(), end, "a directory has the size that was planned");
+        assert_eq!(
+            sink.offset(),
+            end,
+            "a directory has the size that was planned"
+        );
         let padded = sink.offset().next_multiple_of(bits.size());
         sink.pad_to(padded);
         sink.flush(CHUNK)?;
@@ -84,7 +117,10 @@ pub(crate) fn emit(parts: &Parts<'_>, plan: &Plan, area: &[u8], prefix_at: Optio
     assert!(gap < bits.size());
     sink.pad_to(zone);
     // Inodes by position.
-    let mut by_position: Vec<(u64, InodeId)> = order.iter().map(|i| (plan.positions[*i as usize], *i)).collect();
+    let mut by_position: Vec<(u64, InodeId)> = order
+        .iter()
+        .map(|i| (plan.positions[*i as usize], *i))
+        .collect();
     by_position.extend(plan.packed_position.map(|p| (p, PACKED)));
     by_position.sort_unstable();
     for (position, inode) in by_position {
@@ -141,7 +177,11 @@ fn emit_inode(parts: &Parts<'_>, plan: &Plan, id: InodeId, out: &mut Vec<u8>) ->
     let form = parts.form(id, plan.epoch);
     let start = out.len();
     let body = parts.body(id);
-    let no_block = if form.extended { (1u64 << 48) - 1 } else { u32::MAX.into() };
+    let no_block = if form.extended {
+        (1u64 << 48) - 1
+    } else {
+        u32::MAX.into()
+    };
     let mut inode = Inode {
         extended: form.extended,
         layout: form.layout,
@@ -168,7 +208,9 @@ fn emit_inode(parts: &Parts<'_>, plan: &Plan, id: InodeId, out: &mut Vec<u8>) ->
             (inode.mtime, inode.mtime_nsec) = parts.time(id);
         }
         match &node.kind {
-            NodeKind::Char(d) | NodeKind::Block(d) => inode.u = encode_device(d.major, d.minor).into(),
+            NodeKind::Char(d) | NodeKind::Block(d) => {
+                inode.u = encode_device(d.major, d.minor).into()
+            }
             NodeKind::Fifo | NodeKind::Socket => {}
             NodeKind::Dir { .. } | NodeKind::Symlink(_) => {
                 inode.u = plan.block_of.get(&id).map_or(no_block, |b| u64::from(*b));
@@ -176,17 +218,29 @@ fn emit_inode(parts: &Parts<'_>, plan: &Plan, id: InodeId, out: &mut Vec<u8>) ->
             NodeKind::File { .. } => {}
         }
     }
-    let is_file = id == PACKED || matches!(parts.tree.nodes[id as usize].kind, NodeKind::File { .. });
+    let is_file =
+        id == PACKED || matches!(parts.tree.nodes[id as usize].kind, NodeKind::File { .. });
     if is_file {
         inode.u = match parts.data(id) {
             FileData::None | FileData::Same(_) => no_block,
-            FileData::Flat { block, .. } if bits.count(form.size - form.tail) > 0 => (*block).into(),
+            FileData::Flat { block, .. } if bits.count(form.size - form.tail) > 0 => {
+                (*block).into()
+            }
             FileData::Flat { .. } => no_block,
             FileData::WholeFragment { .. } => 0,
-            FileData::Chunked(c) => chunk::Format { bits: c.bits, indexes: false, bit48: false }.encode().into(),
-            FileData::Compressed(data) => {
-                data.runs.iter().flat_map(|r| &r.pieces).map(|p| u64::from(p.blocks)).sum()
+            FileData::Chunked(c) => chunk::Format {
+                bits: c.bits,
+                indexes: false,
+                bit48: false,
             }
+            .encode()
+            .into(),
+            FileData::Compressed(data) => data
+                .runs
+                .iter()
+                .flat_map(|r| &r.pieces)
+                .map(|p| u64::from(p.blocks))
+                .sum(),
         };
     }
     inode.encode(out);
@@ -195,17 +249,25 @@ fn emit_inode(parts: &Parts<'_>, plan: &Plan, id: InodeId, out: &mut Vec<u8>) ->
         emit_file(parts, id, start, out)?;
     } else {
         match &parts.tree.nodes[id as usize].kind {
-            NodeKind::Symlink(target) => out.extend_from_slice(&target[target.len() - form.tail as usize..]),
-            NodeKind::Dir { .. } if form.tail > 0 => dir_blocks(parts, plan, id, &mut |bytes, more| {
-                if !more {
-                    out.extend_from_slice(bytes);
-                }
-                Ok(())
-            })?,
+            NodeKind::Symlink(target) => {
+                out.extend_from_slice(&target[target.len() - form.tail as usize..])
+            }
+            NodeKind::Dir { .. } if form.tail > 0 => {
+                dir_blocks(parts, plan, id, &mut |bytes, more| {
+                    if !more {
+                        out.extend_from_slice(bytes);
+                    }
+                    Ok(())
+                })?
+            }
             _ => {}
         }
     }
-    assert_eq!((out.len() - start) as u64, form.before_tail + form.tail, "an inode has the length that was planned");
+    assert_eq!(
+        (out.len() - start) as u64,
+        form.before_tail + form.tail,
+        "an inode has the length that was planned"
+    );
     Ok(())
 }
 
@@ -230,8 +292,14 @@ fn emit_file(parts: &Parts<'_>, id: InodeId, start: usize, out: &mut Vec<u8>) ->
         }
         FileData::Chunked(c) => {
             pad(out, 4);
-            let format = chunk::Format { bits: c.bits, indexes: false, bit48: false };
-            let NodeKind::File { size, .. } = parts.tree.nodes[id as usize].kind else { return Ok(()) };
+            let format = chunk::Format {
+                bits: c.bits,
+                indexes: false,
+                bit48: false,
+            };
+            let NodeKind::File { size, .. } = parts.tree.nodes[id as usize].kind else {
+                return Ok(());
+            };
             let chunk_size = format.chunk_size(bits);
             let (mut at, mut block) = (0, u64::from(c.block));
             for run in &*c.runs {
@@ -256,20 +324,29 @@ fn emit_file(parts: &Parts<'_>, id: InodeId, start: usize, out: &mut Vec<u8>) ->
             for run in &data.runs {
                 let mut block = run.block;
                 for p in &run.pieces {
-                    pieces.push(Piece { len: p.len.into(), kind: p.kind, block, blocks: p.blocks, partial: false });
+                    pieces.push(Piece {
+                        len: p.len.into(),
+                        kind: p.kind,
+                        block,
+                        blocks: p.blocks,
+                        partial: false,
+                    });
                     block += u32::from(p.blocks);
                 }
             }
             let tail = match data.tail {
                 FileTail::Cluster => Tail::Cluster,
                 // Fits: shorter than a block.
-                FileTail::Inline(t) => Tail::Inline(t.len as u16),
+                FileTail::Inline(t) => Tail::Inline(t.len() as u16),
                 FileTail::Fragment(offset) => Tail::Fragment(offset),
             };
             let header = header_pos((out.len() - start) as u64);
             let compact = parts.options.compact_index && data.is_contiguous();
             let index = write::index(&pieces, tail, data.algorithm, header, bits, compact);
-            assert_eq!(index.compact, compact, "contiguous clusters have a compact index");
+            assert_eq!(
+                index.compact, compact,
+                "contiguous clusters have a compact index"
+            );
             out.extend_from_slice(&index.bytes);
             if let FileTail::Inline(t) = data.tail {
                 parts.packed.spill.get(t, out)?;
@@ -288,7 +365,11 @@ struct Used {
 }
 
 fn used(parts: &Parts<'_>) -> Used {
-    let mut used = Used { incompat: 0, algorithms: 0, largest: [0; 4] };
+    let mut used = Used {
+        incompat: 0,
+        algorithms: 0,
+        largest: [0; 4],
+    };
     let packed = (parts.packed.packed_size > 0).then_some(&parts.packed.packed);
     for data in parts.packed.files.iter().chain(packed) {
         match data {
@@ -319,19 +400,36 @@ fn used(parts: &Parts<'_>) -> Used {
 
 fn configs(parts: &Parts<'_>, used: &Used) -> Configs {
     let o = parts.options;
-    let rules = o.rules.iter().filter_map(|r| Some((r.compression?, r.cluster.unwrap_or(o.cluster))));
-    let default = o.compression.into_iter().flat_map(|c| [(c, o.cluster), (c, o.fragment_cluster)]);
-    let specs: Vec<EncoderSpec> = rules.chain(default).map(|(c, cluster)| o.encoder(c, cluster)).collect();
+    let rules = o
+        .rules
+        .iter()
+        .filter_map(|r| Some((r.compression?, r.cluster.unwrap_or(o.cluster))));
+    let default = o
+        .compression
+        .into_iter()
+        .flat_map(|c| [(c, o.cluster), (c, o.fragment_cluster)]);
+    let specs: Vec<EncoderSpec> = rules
+        .chain(default)
+        .map(|(c, cluster)| o.encoder(c, cluster))
+        .collect();
     let has = |id: u8| used.algorithms & 1 << id != 0;
     let largest = |id: u8| {
         let of = specs.iter().filter(|s| s.method.algorithm() as u8 == id);
         of.map(EncoderSpec::history).max().unwrap_or(0) as u32
     };
     Configs {
-        lz4: has(0).then_some(Lz4 { max_distance: 65535, max_pcluster_blocks: used.largest[0].max(1) }),
+        lz4: has(0).then_some(Lz4 {
+            max_distance: 65535,
+            max_pcluster_blocks: used.largest[0].max(1),
+        }),
         lzma_dict_size: has(1).then(|| largest(1).clamp(4096, 8 << 20)),
         deflate_window_bits: has(2).then_some(15),
-        zstd_window_log: has(3).then(|| largest(3).next_power_of_two().trailing_zeros().clamp(10, 20) as u8),
+        zstd_window_log: has(3).then(|| {
+            largest(3)
+                .next_power_of_two()
+                .trailing_zeros()
+                .clamp(10, 20) as u8
+        }),
     }
 }
 
@@ -351,7 +449,11 @@ fn emit_superblock(
     let mut sb = Superblock {
         compat: compat::MTIME
             | if o.checksum { compat::SB_CHKSUM } else { 0 }
-            | if o.xattr_filter { compat::XATTR_FILTER } else { 0 },
+            | if o.xattr_filter {
+                compat::XATTR_FILTER
+            } else {
+                0
+            },
         incompat: used.incompat,
         checksum: 0,
         block_bits: bits,
@@ -386,20 +488,28 @@ fn emit_superblock(
     if let Some((at, count)) = prefix_at {
         sb.incompat |= incompat::XATTR_PREFIXES;
         sb.xattr_prefix_count = count;
-        let start = u32::try_from(at / 4).map_err(|_| Error::limit("attribute prefixes", "beyond 16 GiB"))?;
+        let start = u32::try_from(at / 4)
+            .map_err(|_| Error::limit("attribute prefixes", "beyond 16 GiB"))?;
         sb.xattr_prefix_start = start;
     }
-    sb.uuid = o.uuid.unwrap_or_else(|| derived_uuid(&sb, &records, parts.packed.digest, meta_digest));
+    sb.uuid = o
+        .uuid
+        .unwrap_or_else(|| derived_uuid(&sb, &records, parts.packed.digest, meta_digest));
     let len = (superblock::checksum_len(bits)).max(bits.size_usize().saturating_sub(1024));
     let mut covered = sb.encode();
     covered.extend_from_slice(&records);
-    assert!(covered.len() <= len, "superblock and records fit their block");
+    assert!(
+        covered.len() <= len,
+        "superblock and records fit their block"
+    );
     covered.resize(len, 0);
     if o.checksum {
         superblock::seal(&mut covered);
     }
     let fail = |e| Error::io("image", "cannot write", e);
-    output.write_at(&[0; superblock::OFFSET as usize], 0).map_err(fail)?;
+    output
+        .write_at(&[0; superblock::OFFSET as usize], 0)
+        .map_err(fail)?;
     output.write_at(&covered, superblock::OFFSET).map_err(fail)
 }
 
@@ -422,4 +532,3 @@ pub(crate) fn first_data_block(bits: BlockBits) -> u32 {
     // 1024 bytes, superblock and records: 256 bytes at most.
     bits.count(1024 + 256) as u32
 }
-

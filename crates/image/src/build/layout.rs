@@ -98,7 +98,11 @@ impl Parts<'_> {
 
     /// Attributes behind an inode.
     pub(crate) fn body(&self, inode: InodeId) -> &[u8] {
-        if inode == PACKED { &[] } else { &self.xattrs.bodies[self.tree.nodes[inode as usize].xattrs as usize] }
+        if inode == PACKED {
+            &[]
+        } else {
+            &self.xattrs.bodies[self.tree.nodes[inode as usize].xattrs as usize]
+        }
     }
 
     /// Time of an inode, as the options want it.
@@ -128,18 +132,28 @@ impl Parts<'_> {
         let head = (inode_len + self.body(inode).len()) as u64;
         let flat = |tail: u64| Form {
             extended,
-            layout: if tail > 0 { Layout::FlatInline } else { Layout::FlatPlain },
+            layout: if tail > 0 {
+                Layout::FlatInline
+            } else {
+                Layout::FlatPlain
+            },
             size,
             before_tail: head,
             tail,
         };
-        let kind = if inode == PACKED { None } else { Some(&self.tree.nodes[inode as usize].kind) };
+        let kind = if inode == PACKED {
+            None
+        } else {
+            Some(&self.tree.nodes[inode as usize].kind)
+        };
         match kind {
             Some(NodeKind::Dir { .. } | NodeKind::Symlink(_)) => flat(self.inline_part(size, head)),
-            Some(NodeKind::Char(_) | NodeKind::Block(_) | NodeKind::Fifo | NodeKind::Socket) => flat(0),
+            Some(NodeKind::Char(_) | NodeKind::Block(_) | NodeKind::Fifo | NodeKind::Socket) => {
+                flat(0)
+            }
             None | Some(NodeKind::File { .. }) => match self.data(inode) {
                 FileData::None | FileData::Same(_) => flat(0),
-                FileData::Flat { tail, .. } => flat(tail.map_or(0, |t| t.len.into())),
+                FileData::Flat { tail, .. } => flat(tail.map_or(0, |t| t.len() as u64)),
                 FileData::WholeFragment { .. } => Form {
                     extended,
                     layout: Layout::CompressedFull,
@@ -151,19 +165,39 @@ impl Parts<'_> {
                     let chunk = self.bits().size() << chunked.bits;
                     let table = 4 * size.div_ceil(chunk);
                     let layout = Layout::ChunkBased;
-                    Form { extended, layout, size, before_tail: round_up(head, 4) + table, tail: 0 }
+                    Form {
+                        extended,
+                        layout,
+                        size,
+                        before_tail: round_up(head, 4) + table,
+                        tail: 0,
+                    }
                 }
                 FileData::Compressed(data) => {
                     let header = header_pos(head);
                     let compact = self.options.compact_index && data.is_contiguous();
-                    let big = data.runs.iter().flat_map(|r| &r.pieces).any(|p| p.blocks > 1);
+                    let big = data
+                        .runs
+                        .iter()
+                        .flat_map(|r| &r.pieces)
+                        .any(|p| p.blocks > 1);
                     let index = index_len(size, header, self.bits(), compact, big);
                     let tail = match data.tail {
-                        FileTail::Inline(t) => t.len.into(),
+                        FileTail::Inline(t) => t.len() as u64,
                         _ => 0,
                     };
-                    let layout = if compact { Layout::CompressedCompact } else { Layout::CompressedFull };
-                    Form { extended, layout, size, before_tail: header + index, tail }
+                    let layout = if compact {
+                        Layout::CompressedCompact
+                    } else {
+                        Layout::CompressedFull
+                    };
+                    Form {
+                        extended,
+                        layout,
+                        size,
+                        before_tail: header + index,
+                        tail,
+                    }
                 }
             },
         }
@@ -173,7 +207,11 @@ impl Parts<'_> {
     fn inline_part(&self, size: u64, head: u64) -> u64 {
         let tail = self.bits().within(size);
         // A place exists where head and tail leave the tail in one block.
-        if tail > 0 && head % ALIGN + tail <= self.bits().size() { tail } else { 0 }
+        if tail > 0 && head % ALIGN + tail <= self.bits().size() {
+            tail
+        } else {
+            0
+        }
     }
 
     fn size(&self, inode: InodeId) -> u64 {
@@ -226,7 +264,9 @@ impl super::pack::Compressed {
 /// Calls `each` with every name of a directory in order, "." and ".." among them, and what it names.
 pub(crate) fn dir_names(tree: &Tree, dir: InodeId, each: &mut dyn FnMut(&[u8], InodeId)) {
     let parent = tree.nodes[dir as usize].parent;
-    let mut dots = [(&b"."[..], dir), (&b".."[..], parent)].into_iter().peekable();
+    let mut dots = [(&b"."[..], dir), (&b".."[..], parent)]
+        .into_iter()
+        .peekable();
     for d in tree.children(dir) {
         let name = tree.name(d);
         while let Some((dot, inode)) = dots.next_if(|(dot, _)| *dot < name) {
@@ -256,7 +296,10 @@ impl Plan {
             let form = parts.form(*inode, epoch);
             positions[*inode as usize] = zone.place(form.before_tail, form.tail);
             serials[*inode as usize] = i as u32 + 1;
-            if matches!(tree.nodes[*inode as usize].kind, NodeKind::Dir { .. } | NodeKind::Symlink(_)) {
+            if matches!(
+                tree.nodes[*inode as usize].kind,
+                NodeKind::Dir { .. } | NodeKind::Symlink(_)
+            ) {
                 let blocks = bits.count(form.size - form.tail);
                 if blocks > 0 {
                     block_of.insert(*inode, block32(next_block)?);
@@ -275,7 +318,17 @@ impl Plan {
         let zone_block = block32(next_block + bits.count(parts.xattr_area))?;
         let zone_len = round_up(zone.end, bits.size());
         block32(u64::from(zone_block) + bits.count(zone_len))?;
-        Ok(Self { positions, packed_position, block_of, xattr_block, zone_block, zone_len, inodes, epoch, serials })
+        Ok(Self {
+            positions,
+            packed_position,
+            block_of,
+            xattr_block,
+            zone_block,
+            zone_len,
+            inodes,
+            epoch,
+            serials,
+        })
     }
 
     /// Number of an inode.
@@ -318,7 +371,10 @@ fn common_time(parts: &Parts<'_>, order: &[InodeId]) -> (i64, u32) {
         *counts.entry(parts.time(*inode)).or_default() += 1;
     }
     // The smallest of equally common ones, so that the order of the map does not matter.
-    counts.into_iter().max_by_key(|(time, n)| (*n, std::cmp::Reverse(*time))).map_or((0, 0), |(time, _)| time)
+    counts
+        .into_iter()
+        .max_by_key(|(time, n)| (*n, std::cmp::Reverse(*time)))
+        .map_or((0, 0), |(time, _)| time)
 }
 
 fn check_link(parts: &Parts<'_>, inode: InodeId) -> Result<()> {
@@ -349,17 +405,28 @@ const GAPS_MAX: usize = 48;
 
 impl Zone {
     fn new(block: u64) -> Self {
-        Self { block, end: 0, gaps: Vec::new() }
+        Self {
+            block,
+            end: 0,
+            gaps: Vec::new(),
+        }
     }
 
     /// Finds room for `before` bytes and a tail that must not cross a block.
     fn place(&mut self, before: u64, tail: u64) -> u64 {
         let len = before + tail;
         if len <= self.block {
-            let fitting = self.gaps.iter().enumerate().filter(|(_, (_, free))| *free >= len);
+            let fitting = self
+                .gaps
+                .iter()
+                .enumerate()
+                .filter(|(_, (_, free))| *free >= len);
             if let Some((i, _)) = fitting.min_by_key(|(_, (at, free))| (*free, *at)) {
                 let (at, free) = self.gaps.swap_remove(i);
-                self.give_back(at + round_up(len, ALIGN), free.saturating_sub(round_up(len, ALIGN)));
+                self.give_back(
+                    at + round_up(len, ALIGN),
+                    free.saturating_sub(round_up(len, ALIGN)),
+                );
                 return at;
             }
         }
@@ -382,7 +449,12 @@ impl Zone {
         }
         if self.gaps.len() >= GAPS_MAX {
             // The smallest is of the least use.
-            if let Some((i, _)) = self.gaps.iter().enumerate().min_by_key(|(_, (at, free))| (*free, *at)) {
+            if let Some((i, _)) = self
+                .gaps
+                .iter()
+                .enumerate()
+                .min_by_key(|(_, (at, free))| (*free, *at))
+            {
                 self.gaps.swap_remove(i);
             }
         }
@@ -400,9 +472,15 @@ mod tests {
         let mut seed = 3u64;
         let mut placed = Vec::new();
         for _ in 0..5000 {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            seed = seed
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             let before = 32 + (seed >> 40) % 200 * if seed >> 60 == 0 { 100 } else { 1 };
-            let tail = if seed >> 33 & 1 == 0 { 0 } else { (seed >> 20) % 4064 };
+            let tail = if seed >> 33 & 1 == 0 {
+                0
+            } else {
+                (seed >> 20) % 4064
+            };
             let at = zone.place(before, tail);
             assert_eq!(at % 32, 0);
             assert!(tail == 0 || (at + before) % 4096 + tail <= 4096);

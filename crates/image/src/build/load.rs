@@ -2,14 +2,14 @@
 
 use super::Source;
 use super::options::{Fragments, Options};
-use super::order::{ContentKey, data_order, twins};
+use super::order::{ContentKey, content_key, data_order, twins};
 use super::pack::input::Input;
 use super::pack::segment::TailPolicy;
 use super::pack::work::Policy;
 use super::pack::{Packer, Sparse, segment_size};
 use super::progress::Progress;
-use super::source::dir::{DirSource, WalkOptions};
 use super::source::compressed::{self, Compression, MAGIC_LEN};
+use super::source::dir::{DirSource, WalkOptions};
 use super::source::manifest::ManifestReader;
 use super::source::tar::{self, TarReader};
 use super::source::{Content, DataRun, Entry, Kind};
@@ -57,7 +57,12 @@ impl Policies {
             rules: options
                 .rules
                 .iter()
-                .map(|r| (r.glob.clone(), policy(r.compression, r.cluster.unwrap_or(options.cluster))))
+                .map(|r| {
+                    (
+                        r.glob.clone(),
+                        policy(r.compression, r.cluster.unwrap_or(options.cluster)),
+                    )
+                })
                 .collect(),
             packed: Arc::new(packed),
         }
@@ -70,8 +75,14 @@ impl Policies {
         }
         let path = path();
         let path: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(&path[..]);
-        let found = self.rules.iter().enumerate().find(|(_, (glob, _))| glob.is_match(path));
-        found.map_or((0, &self.default), |(i, (_, policy))| (i as u32 + 1, policy))
+        let found = self
+            .rules
+            .iter()
+            .enumerate()
+            .find(|(_, (glob, _))| glob.is_match(path));
+        found.map_or((0, &self.default), |(i, (_, policy))| {
+            (i as u32 + 1, policy)
+        })
     }
 
     /// How the packed inode is stored.
@@ -137,18 +148,32 @@ impl<'a> Loader<'a> {
             }
             Source::Tar(path) => {
                 let name = path.display().to_string();
-                let file = File::open(path).map_err(|e| Error::io(&name, "cannot open the source", e))?;
+                let file =
+                    File::open(path).map_err(|e| Error::io(&name, "cannot open the source", e))?;
                 let mut magic = [0; MAGIC_LEN];
                 let seekable = file.metadata().is_ok_and(|m| m.is_file());
-                let n = if seekable { read_start(&file, &mut magic).map_err(|e| Error::io(&name, "cannot read", e))? } else { 0 };
-                let plain = Compression::detect(&magic[..n]).map_err(|e| Error::source(e.in_source(&name)))? == Compression::Plain;
+                let n = if seekable {
+                    read_start(&file, &mut magic).map_err(|e| Error::io(&name, "cannot read", e))?
+                } else {
+                    0
+                };
+                let plain = Compression::detect(&magic[..n])
+                    .map_err(|e| Error::source(e.in_source(&name)))?
+                    == Compression::Plain;
                 if seekable && plain {
                     self.load_tar(&name, file, tree, progress)
                 } else {
                     self.load_stream(&name, file, stream, tree, packer, progress)
                 }
             }
-            Source::TarStdin => self.load_stream("standard input", std::io::stdin(), stream, tree, packer, progress),
+            Source::TarStdin => self.load_stream(
+                "standard input",
+                std::io::stdin(),
+                stream,
+                tree,
+                packer,
+                progress,
+            ),
         }
     }
 
@@ -170,13 +195,23 @@ impl<'a> Loader<'a> {
     }
 
     /// A tar that can be read at any position: its headers now, its contents when they are packed.
-    fn load_tar(&mut self, name: &str, file: File, tree: &mut Tree, progress: &Progress) -> Result<()> {
-        let store = FileStore::new(file.try_clone().map_err(|e| Error::io(name, "cannot open", e))?);
+    fn load_tar(
+        &mut self,
+        name: &str,
+        file: File,
+        tree: &mut Tree,
+        progress: &Progress,
+    ) -> Result<()> {
+        let store = FileStore::new(
+            file.try_clone()
+                .map_err(|e| Error::io(name, "cannot open", e))?,
+        );
         let store = store.map_err(|e| Error::io(name, "cannot examine", e))?;
         for entry in tar::scan_file(name, &store) {
             self.add(entry.map_err(Error::source)?, tree, progress)?;
         }
-        self.providers.push(Provider::Tar(Arc::new(file), name.into()));
+        self.providers
+            .push(Provider::Tar(Arc::new(file), name.into()));
         Ok(())
     }
 
@@ -192,7 +227,13 @@ impl<'a> Loader<'a> {
     ) -> Result<()> {
         let (_, mut reader) = compressed::open(name, reader).map_err(Error::source)?;
         if !pack {
-            let fail = |e| Error::io(self.options.temporary.display(), "cannot copy the stream", e);
+            let fail = |e| {
+                Error::io(
+                    self.options.temporary.display(),
+                    "cannot copy the stream",
+                    e,
+                )
+            };
             let mut file = tuff_store::anonymous(&self.options.temporary).map_err(fail)?;
             std::io::copy(&mut reader, &mut file).map_err(|e| Error::source(e.into()))?;
             return self.load_tar(name, file, tree, progress);
@@ -207,20 +248,26 @@ impl<'a> Loader<'a> {
                     continue;
                 }
             };
-            let Kind::File { size } = entry.kind else { continue };
+            let Kind::File { size } = entry.kind else {
+                continue;
+            };
             let (number, policy) = self.policies.of(|| entry.path.clone());
             let policy = Arc::clone(policy);
             if let Some(runs) = &runs {
                 entry.content = Content::Sparse(Arc::clone(runs));
             }
-            let Some(inode) = self.add(entry, tree, progress)? else { continue };
+            let Some(inode) = self.add(entry, tree, progress)? else {
+                continue;
+            };
             self.packed.insert(inode);
             match runs {
                 Some(runs) => self.stream_sparse(inode, size, &runs, &mut tar, &policy, packer)?,
                 None if size <= segment_size(&policy) => {
                     // Fits: a segment is a few MiB.
                     let mut bytes = vec![0; size as usize];
-                    tar.data().read_exact(&mut bytes).map_err(|e| Error::source(e.into()))?;
+                    tar.data()
+                        .read_exact(&mut bytes)
+                        .map_err(|e| Error::source(e.into()))?;
                     self.stream_small(inode, number, bytes, &policy, packer)?;
                 }
                 None => packer.add_stream(inode, size, &mut tar.data(), &policy)?,
@@ -231,10 +278,17 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    fn stream_small(&mut self, inode: InodeId, policy_number: u32, bytes: Vec<u8>, policy: &Arc<Policy>, packer: &mut Packer<'_>) -> Result<()> {
+    fn stream_small(
+        &mut self,
+        inode: InodeId,
+        policy_number: u32,
+        bytes: Vec<u8>,
+        policy: &Arc<Policy>,
+        packer: &mut Packer<'_>,
+    ) -> Result<()> {
         let size = bytes.len() as u64;
         if self.options.dedupe {
-            let key = (size, policy_number, *blake3::hash(&bytes).as_bytes());
+            let key = content_key(size, policy_number, blake3::Hasher::new().update(&bytes));
             match self.streamed.entry(key) {
                 hashbrown::hash_map::Entry::Occupied(e) => {
                     packer.add_same(inode, *e.get(), size);
@@ -256,28 +310,57 @@ impl<'a> Loader<'a> {
         policy: &Arc<Policy>,
         packer: &mut Packer<'_>,
     ) -> Result<()> {
-        let fail = |e| Error::io(self.options.temporary.display(), "cannot write temporary data", e);
+        let fail = |e| {
+            Error::io(
+                self.options.temporary.display(),
+                "cannot write temporary data",
+                e,
+            )
+        };
         let mut file = tuff_store::anonymous(&self.options.temporary).map_err(fail)?;
         std::io::copy(&mut tar.data(), &mut file).map_err(|e| Error::source(e.into()))?;
         let mut at = 0;
         let placed = |r: &DataRun| {
-            let run = DataRun { source_offset: at, ..*r };
+            let run = DataRun {
+                source_offset: at,
+                ..*r
+            };
             at += r.len;
             run
         };
         let runs: Arc<[DataRun]> = runs.iter().map(placed).collect();
-        let input = Input::Runs { file: Arc::new(file), name: "sparse member".into(), runs: Arc::clone(&runs) };
+        let input = Input::Runs {
+            file: Arc::new(file),
+            name: "sparse member".into(),
+            runs: Arc::clone(&runs),
+        };
         if self.options.keeps_sparse(size, &runs) {
-            return packer.add_sparse(inode, size, input, Sparse::plan(size, &runs, self.options.block), policy);
+            return packer.add_sparse(
+                inode,
+                size,
+                input,
+                Sparse::plan(size, &runs, self.options.block),
+                policy,
+            );
         }
         packer.add_file(inode, size, input, policy)
     }
 
     /// Adds an entry of a tar or manifest, unless it or a directory above it is left out.
-    fn add(&self, mut entry: Entry, tree: &mut Tree, progress: &Progress) -> Result<Option<InodeId>> {
+    fn add(
+        &self,
+        mut entry: Entry,
+        tree: &mut Tree,
+        progress: &Progress,
+    ) -> Result<Option<InodeId>> {
         progress.check()?;
         progress.add_entry();
-        let mut ends = entry.path.iter().enumerate().filter(|(_, b)| **b == b'/').map(|(i, _)| i);
+        let mut ends = entry
+            .path
+            .iter()
+            .enumerate()
+            .filter(|(_, b)| **b == b'/')
+            .map(|(i, _)| i);
         if ends.any(|end| self.excluded(&entry.path[..end])) || self.excluded(&entry.path) {
             return Ok(None);
         }
@@ -295,31 +378,51 @@ impl<'a> Loader<'a> {
     /// The content of a file and the number of its policy. `None`: it was packed from a stream.
     pub(crate) fn input(&self, tree: &Tree, inode: InodeId) -> Result<Option<(Input, u32)>> {
         let node = &tree.nodes[inode as usize];
-        let NodeKind::File { size, content } = &node.kind else { return Ok(None) };
+        let NodeKind::File { size, content } = &node.kind else {
+            return Ok(None);
+        };
         let (number, _) = self.policies.of(|| tree.path(inode));
-        let provider = self.providers.get(usize::from(node.layer)).unwrap_or(&Provider::Elsewhere);
+        let provider = self
+            .providers
+            .get(usize::from(node.layer))
+            .unwrap_or(&Provider::Elsewhere);
         let input = match (content, provider) {
-            (Content::InSource, Provider::Dir(source)) | (Content::Sparse(_), Provider::Dir(source)) => Input::Host {
+            (Content::InSource, Provider::Dir(source))
+            | (Content::Sparse(_), Provider::Dir(source)) => Input::Host {
                 source: Arc::clone(source),
                 path: tree.path(inode).into(),
                 seen: (*size, node.meta.mtime),
             },
-            (Content::Range { offset }, Provider::Tar(file, name)) => {
-                Input::Range { file: Arc::clone(file), name: Arc::clone(name), offset: *offset }
-            }
-            (Content::Sparse(runs), Provider::Tar(file, name)) => {
-                Input::Runs { file: Arc::clone(file), name: Arc::clone(name), runs: Arc::clone(runs) }
-            }
+            (Content::Range { offset }, Provider::Tar(file, name)) => Input::Range {
+                file: Arc::clone(file),
+                name: Arc::clone(name),
+                offset: *offset,
+            },
+            (Content::Sparse(runs), Provider::Tar(file, name)) => Input::Runs {
+                file: Arc::clone(file),
+                name: Arc::clone(name),
+                runs: Arc::clone(runs),
+            },
             (Content::Path(path), _) => Input::Path(Arc::new(path.clone())),
             (Content::Bytes(bytes), _) => Input::Bytes(Arc::clone(bytes)),
             (Content::Stream | Content::SparseStream(_) | Content::None, _) => return Ok(None),
-            _ => return Err(Error::usage(format_args!("{}: content of another kind of source", lossy(&tree.path(inode))))),
+            _ => {
+                return Err(Error::usage(format_args!(
+                    "{}: content of another kind of source",
+                    lossy(&tree.path(inode))
+                )));
+            }
         };
         Ok(Some((input, number)))
     }
 
     /// Hands every file's content to the packer, in the order of the data.
-    pub(crate) fn pack(&mut self, tree: &Tree, packer: &mut Packer<'_>, progress: &Progress) -> Result<()> {
+    pub(crate) fn pack(
+        &mut self,
+        tree: &Tree,
+        packer: &mut Packer<'_>,
+        progress: &Progress,
+    ) -> Result<()> {
         let mut order = data_order(tree, self.options);
         order.retain(|i| !self.packed.contains(i));
         let size_of = |inode: InodeId| match &tree.nodes[inode as usize].kind {
@@ -327,20 +430,20 @@ impl<'a> Loader<'a> {
             _ => 0,
         };
         progress.set_total(order.iter().map(|i| size_of(*i)).sum());
-        let keys = if self.options.dedupe { twins(tree, &order, self, self.threads)? } else { HashMap::new() };
-        let mut first: HashMap<ContentKey, InodeId> = HashMap::new();
+        let twins = if self.options.dedupe {
+            twins(tree, &order, self, self.threads)?
+        } else {
+            HashMap::new()
+        };
         for inode in order {
             let size = size_of(inode);
-            if let Some(key) = keys.get(&inode) {
-                match first.entry(*key) {
-                    hashbrown::hash_map::Entry::Occupied(e) => {
-                        packer.add_same(inode, *e.get(), size);
-                        continue;
-                    }
-                    hashbrown::hash_map::Entry::Vacant(e) => _ = e.insert(inode),
-                }
+            if let Some(first) = twins.get(&inode) {
+                packer.add_same(inode, *first, size);
+                continue;
             }
-            let Some((input, _)) = self.input(tree, inode)? else { continue };
+            let Some((input, _)) = self.input(tree, inode)? else {
+                continue;
+            };
             let (_, policy) = self.policies.of(|| tree.path(inode));
             match self.sparse_runs(tree, inode, size) {
                 Some(runs) => {
@@ -355,7 +458,10 @@ impl<'a> Loader<'a> {
 
     fn sparse_runs<'t>(&self, tree: &'t Tree, inode: InodeId, size: u64) -> Option<&'t [DataRun]> {
         match &tree.nodes[inode as usize].kind {
-            NodeKind::File { content: Content::Sparse(runs), .. } if self.options.keeps_sparse(size, runs) => Some(runs),
+            NodeKind::File {
+                content: Content::Sparse(runs),
+                ..
+            } if self.options.keeps_sparse(size, runs) => Some(runs),
             _ => None,
         }
     }

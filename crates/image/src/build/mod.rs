@@ -67,22 +67,42 @@ pub struct Summary {
 ///
 /// `Usage` for options that do not fit together or a tree that no image can hold, `Io` for a source or target that
 /// fails (a stopped build is `Io` with kind `Interrupted`), `Limit` for what is larger than the format allows.
-pub fn build(sources: &[Source], options: &Options, target: &Target, progress: &Progress) -> Result<Summary> {
+pub fn build(
+    sources: &[Source],
+    options: &Options,
+    target: &Target,
+    progress: &Progress,
+) -> Result<Summary> {
     options.check()?;
     let name = match target {
         Target::Path(path) => path.display().to_string(),
         Target::Stdout => "standard output".to_owned(),
     };
     let output = Output::create(target).map_err(|e| Error::io(&name, "cannot create", e))?;
-    let (bytes, stats) = write(sources, options, &output, progress).map_err(|e| e.rename_place("image", &name))?;
+    let (bytes, stats) =
+        write(sources, options, &output, progress).map_err(|e| e.rename_place("image", &name))?;
     progress.stage("finish");
-    output.finish(bytes, options.sync).map_err(|e| Error::io(&name, "cannot finish", e))?;
-    Ok(Summary { stats, image_bytes: bytes })
+    output
+        .finish(bytes, options.sync)
+        .map_err(|e| Error::io(&name, "cannot finish", e))?;
+    Ok(Summary {
+        stats,
+        image_bytes: bytes,
+    })
 }
 
-fn write(sources: &[Source], options: &Options, output: &Output, progress: &Progress) -> Result<(u64, Stats)> {
+fn write(
+    sources: &[Source],
+    options: &Options,
+    output: &Output,
+    progress: &Progress,
+) -> Result<(u64, Stats)> {
     let bits = options.block;
-    let whiteouts = options.whiteouts.unwrap_or(if sources.len() > 1 { Whiteouts::Overlay } else { Whiteouts::Keep });
+    let whiteouts = options.whiteouts.unwrap_or(if sources.len() > 1 {
+        Whiteouts::Overlay
+    } else {
+        Whiteouts::Keep
+    });
     let policies = Policies::new(options);
     let threads = options.threads.unwrap_or_else(available_threads);
     let mut packer = Packer::new(
@@ -130,16 +150,26 @@ fn write(sources: &[Source], options: &Options, output: &Output, progress: &Prog
         area.extend_from_slice(&table);
     }
     count(&tree, &mut packed.stats);
-    let parts =
-        Parts { tree: &tree, packed: &packed, xattrs: &xattrs, options, xattr_area: area.len() as u64 };
+    let parts = Parts {
+        tree: &tree,
+        packed: &packed,
+        xattrs: &xattrs,
+        options,
+        xattr_area: area.len() as u64,
+    };
     let plan = Plan::new(&parts)?;
-    let table_pos = if table_in_packed { 0 } else { u64::from(plan.xattr_block) * bits.size() + table_at };
+    let table_pos = if table_in_packed {
+        0
+    } else {
+        u64::from(plan.xattr_block) * bits.size() + table_at
+    };
     // Fits: at most 128 prefixes.
     let prefix_at = (!prefixes.is_empty()).then_some((table_pos, prefixes.len() as u8));
     let bytes = emit::emit(&parts, &plan, &area, prefix_at, output)?;
     let mut stats = packed.stats.clone();
     stats.image_blocks = plan.blocks(bits);
-    stats.meta_blocks = stats.image_blocks - u64::from(packed.end_block) + u64::from(emit::first_data_block(bits));
+    stats.meta_blocks =
+        stats.image_blocks - u64::from(packed.end_block) + u64::from(emit::first_data_block(bits));
     stats.block_size = bits.size();
     stats.warnings = warnings;
     Ok((bytes, stats))

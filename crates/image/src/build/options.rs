@@ -9,8 +9,18 @@ use tuff_format::BlockBits;
 use tuff_format::features::Kernel;
 
 /// Kernels that can be asked for, oldest first.
-pub const KERNELS: [Kernel; 7] =
-    [Kernel(5, 4), Kernel(5, 10), Kernel(5, 15), Kernel(6, 1), Kernel(6, 6), Kernel(6, 12), Kernel(6, 18)];
+pub const KERNELS: [Kernel; 7] = [
+    Kernel(5, 4),
+    Kernel(5, 10),
+    Kernel(5, 15),
+    Kernel(6, 1),
+    Kernel(6, 6),
+    Kernel(6, 12),
+    Kernel(6, 18),
+];
+
+/// Cluster size of the packed inode, where larger ones are not asked for: what a read of a small file decodes. Unit: bytes.
+pub const FRAGMENT_CLUSTER: usize = 16 << 10;
 
 /// How to compress, without cluster and window size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,15 +155,19 @@ impl Default for Options {
         Self {
             kernel: Kernel(6, 1),
             block: BlockBits::B4K,
-            compression: Some(Compression { method: Method::Lz4hc, level: Method::Lz4hc.default_level(), dict: None }),
+            compression: Some(Compression {
+                method: Method::Lz4hc,
+                level: Method::Lz4hc.default_level(),
+                dict: None,
+            }),
             cluster: 64 << 10,
             window: tuff_codec::WINDOW_MAX,
             rules: Vec::new(),
             min_saving: 20,
             inline_data: true,
-            tail_packing: true,
-            fragments: Fragments::Off,
-            fragment_cluster: 64 << 10,
+            tail_packing: false,
+            fragments: Fragments::Tails,
+            fragment_cluster: FRAGMENT_CLUSTER,
             dedupe: true,
             compact_index: true,
             inodes: InodeForm::Auto,
@@ -186,7 +200,14 @@ impl Default for Options {
 impl Options {
     /// The defaults for a kernel: those of [`Options::default`] as far as it can mount them.
     pub fn for_kernel(kernel: Kernel) -> Self {
-        let mut options = Self { kernel, tail_packing: kernel >= Kernel(5, 17), ..Self::default() };
+        let mut options = Self {
+            kernel,
+            ..Self::default()
+        };
+        if kernel < Kernel(6, 1) {
+            options.fragments = Fragments::Off;
+            options.tail_packing = kernel >= Kernel(5, 17);
+        }
         if kernel < Kernel(5, 13) {
             options.cluster = options.block.size_usize();
         }
@@ -206,21 +227,28 @@ impl Options {
         let needs = |what: &str, kernel: Kernel| {
             let asked = self.kernel;
             if asked < kernel {
-                return Err(Error::usage(format_args!("{what} needs Linux {kernel}, but the image is for Linux {asked}")));
+                return Err(Error::usage(format_args!(
+                    "{what} needs Linux {kernel}, but the image is for Linux {asked}"
+                )));
             }
             Ok(())
         };
         let block = self.block.size_usize();
         if self.block.get() > 12 {
-            return Err(Error::usage(format_args!("block size {block}: only 512 to 4096 can be written")));
+            return Err(Error::usage(format_args!(
+                "block size {block}: only 512 to 4096 can be written"
+            )));
         }
         if block < 4096 {
             needs("a block size below 4096 bytes", Kernel(6, 4))?;
         }
-        let rules = self.rules.iter().filter_map(|r| Some((r.compression?, r.cluster.unwrap_or(self.cluster))));
+        let rules = self
+            .rules
+            .iter()
+            .filter_map(|r| Some((r.compression?, r.cluster.unwrap_or(self.cluster))));
         let default = self.compression.map(|c| (c, self.cluster));
         for (compression, cluster) in rules.chain(default) {
-            if cluster % block != 0 || cluster == 0 || cluster > 1 << 20 {
+            if !cluster.is_multiple_of(block) || cluster == 0 || cluster > 1 << 20 {
                 return Err(Error::usage(format_args!(
                     "cluster size {cluster}: it must be a multiple of the block size {block}, up to 1048576"
                 )));
@@ -228,7 +256,10 @@ impl Options {
             let spec = self.encoder(compression, cluster);
             spec.check().map_err(Error::usage)?;
             if block < 4096 {
-                needs("compression with a block size below 4096 bytes", Kernel(6, 8))?;
+                needs(
+                    "compression with a block size below 4096 bytes",
+                    Kernel(6, 8),
+                )?;
             }
             if cluster > block {
                 needs("a cluster of several blocks", Kernel(5, 13))?;
@@ -244,12 +275,20 @@ impl Options {
             needs("tail packing", Kernel(5, 17))?;
         }
         if self.window < block || self.window > tuff_codec::WINDOW_MAX {
-            return Err(Error::usage(format_args!("window of {} bytes: from one block to 12 MiB", self.window)));
+            return Err(Error::usage(format_args!(
+                "window of {} bytes: from one block to 12 MiB",
+                self.window
+            )));
         }
         if self.fragments != Fragments::Off {
             needs("fragments", Kernel(6, 1))?;
-            if self.fragment_cluster % block != 0 || self.fragment_cluster == 0 || self.fragment_cluster > 1 << 20 {
-                return Err(Error::usage("the fragment cluster size must be a multiple of the block size, up to 1048576"));
+            if !self.fragment_cluster.is_multiple_of(block)
+                || self.fragment_cluster == 0
+                || self.fragment_cluster > 1 << 20
+            {
+                return Err(Error::usage(
+                    "the fragment cluster size must be a multiple of the block size, up to 1048576",
+                ));
             }
         }
         if self.sparse == SparsePolicy::Keep {
@@ -259,7 +298,10 @@ impl Options {
             needs("an attribute name prefix", Kernel(6, 4))?;
         }
         if self.label.len() > 15 || self.label.contains(&0) {
-            return Err(Error::usage(format_args!("label of {} bytes: at most 15, none of them zero", self.label.len())));
+            return Err(Error::usage(format_args!(
+                "label of {} bytes: at most 15, none of them zero",
+                self.label.len()
+            )));
         }
         Ok(())
     }

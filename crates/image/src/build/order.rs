@@ -8,15 +8,26 @@ use hashbrown::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// A file's content: length, policy and digest.
-pub(crate) type ContentKey = (u64, u32, [u8; 32]);
+/// What stands for a file's content: a digest over its length, the number of its policy, and its bytes.
+pub(crate) type ContentKey = [u8; 24];
+
+/// Files with this key have the same content and are stored the same way.
+pub(crate) fn content_key(size: u64, policy: u32, hasher: &mut blake3::Hasher) -> ContentKey {
+    hasher
+        .update(&size.to_le_bytes())
+        .update(&policy.to_le_bytes());
+    let mut key = [0; 24];
+    key.copy_from_slice(&hasher.finalize().as_bytes()[..24]);
+    key
+}
 
 /// Regular files in the order of their data: first the paths of `--order`, then the order of the tree.
 pub(crate) fn data_order(tree: &Tree, options: &Options) -> Vec<InodeId> {
     let mut order = Vec::new();
     let mut seen = HashSet::new();
     let mut push = |inode: InodeId| {
-        let is_file = matches!(tree.nodes[inode as usize].kind, NodeKind::File { size, .. } if size > 0);
+        let is_file =
+            matches!(tree.nodes[inode as usize].kind, NodeKind::File { size, .. } if size > 0);
         if is_file && seen.insert(inode) {
             order.push(inode);
         }
@@ -41,13 +52,13 @@ fn resolve(tree: &Tree, path: &[u8]) -> Option<InodeId> {
     Some(at)
 }
 
-/// Digests of the files whose size another file has, too; others have no twin and are not read.
+/// Files with the content of an earlier one, and which that is. Only files whose size another file has, too, are read.
 pub(crate) fn twins(
     tree: &Tree,
     order: &[InodeId],
     loader: &Loader<'_>,
     threads: usize,
-) -> Result<HashMap<InodeId, ContentKey>> {
+) -> Result<HashMap<InodeId, InodeId>> {
     let size_of = |inode: InodeId| match tree.nodes[inode as usize].kind {
         NodeKind::File { size, .. } => size,
         _ => 0,
@@ -56,31 +67,42 @@ pub(crate) fn twins(
     for inode in order {
         *sizes.entry(size_of(*inode)).or_default() += 1;
     }
-    let candidates: Vec<InodeId> = order.iter().copied().filter(|i| sizes[&size_of(*i)] > 1).collect();
+    let candidates: Vec<InodeId> = order
+        .iter()
+        .copied()
+        .filter(|i| sizes[&size_of(*i)] > 1)
+        .collect();
+    drop(sizes);
     let next = AtomicUsize::new(0);
-    let found: Mutex<Result<HashMap<InodeId, ContentKey>>> = Mutex::new(Ok(HashMap::with_capacity(candidates.len())));
+    // Digest, and position among the candidates: sorted, the first of equal files comes first.
+    let found: Mutex<Result<Vec<(ContentKey, u32)>>> =
+        Mutex::new(Ok(Vec::with_capacity(candidates.len())));
     let work = || {
         let mut buf = vec![0; 1 << 20];
         let mut mine = Vec::new();
-        let outcome = loop {
+        loop {
             // A few at a time: neighbours in the tree are neighbours on the disk.
-            let from = next.fetch_add(16, Ordering::Relaxed);
-            if from >= candidates.len() {
-                break Ok(());
+            let from = next.fetch_add(64, Ordering::Relaxed);
+            let run = candidates
+                .get(from..candidates.len().min(from + 64))
+                .unwrap_or(&[]);
+            let hashed = run.iter().enumerate().try_for_each(|(i, inode)| {
+                // Fits: inodes are counted in 32 bits.
+                mine.push((
+                    digest(tree, *inode, size_of(*inode), loader, &mut buf)?,
+                    (from + i) as u32,
+                ));
+                Ok(())
+            });
+            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+            match (hashed, found.as_mut()) {
+                (Ok(()), Ok(all)) => all.append(&mut mine),
+                (Err(e), Ok(_)) => *found = Err(e),
+                (_, Err(_)) => {}
             }
-            let run = &candidates[from..candidates.len().min(from + 16)];
-            let hashed: Result<Vec<_>> =
-                run.iter().map(|i| Ok((*i, digest(tree, *i, size_of(*i), loader, &mut buf)?))).collect();
-            match hashed {
-                Ok(hashed) => mine.extend(hashed),
-                Err(e) => break Err(e),
+            if run.is_empty() || found.is_err() {
+                return;
             }
-        };
-        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-        match (outcome, found.as_mut()) {
-            (Ok(()), Ok(all)) => all.extend(mine),
-            (Err(e), Ok(_)) => *found = Err(e),
-            (_, Err(_)) => {}
         }
     };
     std::thread::scope(|scope| {
@@ -89,19 +111,37 @@ pub(crate) fn twins(
         }
         work();
     });
-    found.into_inner().unwrap_or_else(PoisonError::into_inner)
+    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+    found.sort_unstable();
+    let twins = found.chunk_by(|a, b| a.0 == b.0).flat_map(|same| {
+        let first = candidates[same[0].1 as usize];
+        same[1..].iter().map(move |(_, i)| (*i, first))
+    });
+    Ok(twins
+        .map(|(i, first)| (candidates[i as usize], first))
+        .collect())
 }
 
-fn digest(tree: &Tree, inode: InodeId, size: u64, loader: &Loader<'_>, buf: &mut [u8]) -> Result<ContentKey> {
-    let (input, policy) = loader.input(tree, inode)?.ok_or_else(|| Error::usage("content that cannot be read twice"))?;
+fn digest(
+    tree: &Tree,
+    inode: InodeId,
+    size: u64,
+    loader: &Loader<'_>,
+    buf: &mut [u8],
+) -> Result<ContentKey> {
+    let (input, policy) = loader
+        .input(tree, inode)?
+        .ok_or_else(|| Error::usage("content that cannot be read twice"))?;
     let reader = input.open()?;
     let mut hasher = blake3::Hasher::new();
     let mut at = 0;
     while at < size {
-        let n = buf.len().min(usize::try_from(size - at).unwrap_or(usize::MAX));
+        let n = buf
+            .len()
+            .min(usize::try_from(size - at).unwrap_or(usize::MAX));
         reader.read_exact(&mut buf[..n], at)?;
         hasher.update(&buf[..n]);
         at += n as u64;
     }
-    Ok((size, policy, *hasher.finalize().as_bytes()))
+    Ok(content_key(size, policy, &mut hasher))
 }

@@ -45,7 +45,11 @@ impl Progress {
 
     pub(crate) fn check(&self) -> Result<()> {
         if self.stop.load(Ordering::Relaxed) {
-            return Err(Error::io("build", "stopped", std::io::ErrorKind::Interrupted.into()));
+            return Err(Error::io(
+                "build",
+                "stopped",
+                std::io::ErrorKind::Interrupted.into(),
+            ));
         }
         Ok(())
     }

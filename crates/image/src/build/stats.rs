@@ -82,7 +82,13 @@ impl Stats {
         self.inline_bytes += inline as u64;
     }
 
-    pub(crate) fn add_encoded(&mut self, algorithm: u8, pieces: &[ShortPiece], tail: &Tail, in_place: (u32, u32)) {
+    pub(crate) fn add_encoded(
+        &mut self,
+        algorithm: u8,
+        pieces: &[ShortPiece],
+        tail: &Tail,
+        in_place: (u32, u32),
+    ) {
         self.in_place_tried += u64::from(in_place.0);
         self.in_place += u64::from(in_place.1);
         match tail {
@@ -93,7 +99,9 @@ impl Stats {
             }
             Tail::Fragment(bytes) => self.fragment_bytes += bytes.len() as u64,
         }
-        let Some(of) = self.algorithms.get_mut(usize::from(algorithm)) else { return };
+        let Some(of) = self.algorithms.get_mut(usize::from(algorithm)) else {
+            return;
+        };
         let fragment = matches!(tail, Tail::Fragment(_));
         for (i, p) in pieces.iter().enumerate() {
             if fragment && i + 1 == pieces.len() {

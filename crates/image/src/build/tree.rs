@@ -151,7 +151,10 @@ impl Tree {
 
     /// Starts the next source: its entries win over those of earlier ones, its whiteouts act on them.
     pub fn next_layer(&mut self) -> Result<()> {
-        self.layer = self.layer.checked_add(1).ok_or_else(|| Error::usage("more than 65535 sources"))?;
+        self.layer = self
+            .layer
+            .checked_add(1)
+            .ok_or_else(|| Error::usage("more than 65535 sources"))?;
         Ok(())
     }
 
@@ -159,7 +162,13 @@ impl Tree {
     fn unnamed_dir(&self) -> Node {
         Node {
             kind: NodeKind::Dir { start: 0, count: 0 },
-            meta: Meta { mode: 0o755, uid: 0, gid: 0, mtime: 0, mtime_nsec: 0 },
+            meta: Meta {
+                mode: 0o755,
+                uid: 0,
+                gid: 0,
+                mtime: 0,
+                mtime_nsec: 0,
+            },
             xattrs: 0,
             nlink: 2,
             parent: ROOT,
@@ -198,12 +207,16 @@ impl Tree {
             Kind::Hardlink(ref target) => {
                 let missing = || {
                     let (link, target) = (lossy(&entry.path), lossy(target));
-                    Error::usage(format_args!("{link}: hard link to {target}, which is not there before it"))
+                    Error::usage(format_args!(
+                        "{link}: hard link to {target}, which is not there before it"
+                    ))
                 };
                 let inode = self.resolve(target).ok_or_else(missing)?;
                 if self.nodes[inode as usize].file_type() == FileType::Dir {
                     let (link, target) = (lossy(&entry.path), lossy(target));
-                    return Err(Error::usage(format_args!("{link}: hard link to {target}, which is a directory")));
+                    return Err(Error::usage(format_args!(
+                        "{link}: hard link to {target}, which is a directory"
+                    )));
                 }
                 if old.is_some_and(|d| self.dentries[d as usize].inode == inode) {
                     return Ok(Some(inode));
@@ -225,7 +238,10 @@ impl Tree {
             }
             kind => {
                 let kind = match kind {
-                    Kind::File { size } => NodeKind::File { size, content: entry.content },
+                    Kind::File { size } => NodeKind::File {
+                        size,
+                        content: entry.content,
+                    },
                     Kind::Symlink(target) => NodeKind::Symlink(target.into()),
                     Kind::Char(device) => NodeKind::Char(device),
                     Kind::Block(device) => NodeKind::Block(device),
@@ -235,8 +251,16 @@ impl Tree {
                 };
                 let xattrs = self.intern(entry.xattrs)?;
                 let (parent, layer) = (NONE, self.layer);
-                let node =
-                    Node { kind, meta: entry.meta, xattrs, nlink: 0, parent, name: NONE, layer, first_child: NONE };
+                let node = Node {
+                    kind,
+                    meta: entry.meta,
+                    xattrs,
+                    nlink: 0,
+                    parent,
+                    name: NONE,
+                    layer,
+                    first_child: NONE,
+                };
                 self.push(node)?
             }
         };
@@ -248,7 +272,12 @@ impl Tree {
     }
 
     /// Sets a directory's attributes; an opaque one hides what earlier sources put into it.
-    fn describe(&mut self, inode: InodeId, meta: Meta, mut xattrs: Vec<(Vec<u8>, Vec<u8>)>) -> Result<()> {
+    fn describe(
+        &mut self,
+        inode: InodeId,
+        meta: Meta,
+        mut xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    ) -> Result<()> {
         if self.whiteouts == Whiteouts::Overlay {
             let opaque = |n: &[u8]| matches!(n, b"trusted.overlay.opaque" | b"user.overlay.opaque");
             if xattrs.iter().any(|(n, v)| opaque(n) && v == b"y") {
@@ -301,7 +330,9 @@ impl Tree {
     }
 
     fn push(&mut self, node: Node) -> Result<InodeId> {
-        let id = u32::try_from(self.nodes.len()).ok().filter(|id| *id != NONE);
+        let id = u32::try_from(self.nodes.len())
+            .ok()
+            .filter(|id| *id != NONE);
         let id = id.ok_or_else(|| Error::limit("tree", "more than 4294967294 inodes"))?;
         self.nodes.push(node);
         Ok(id)
@@ -332,12 +363,23 @@ impl Tree {
     fn link(&mut self, parent: InodeId, name: &[u8], inode: InodeId) -> Result<()> {
         let too_many = || Error::limit("tree", "more than 4 GiB of names");
         let name_at = u32::try_from(self.names.len()).map_err(|_| too_many())?;
-        let id = u32::try_from(self.dentries.len()).ok().filter(|id| *id != NONE).ok_or_else(too_many)?;
+        let id = u32::try_from(self.dentries.len())
+            .ok()
+            .filter(|id| *id != NONE)
+            .ok_or_else(too_many)?;
         self.names.extend_from_slice(name);
         let next = std::mem::replace(&mut self.nodes[parent as usize].first_child, id);
         // Fits: checked by `is_name` in `add`, and directories on the way are checked below.
         let name_len = name.len() as u8;
-        self.dentries.push(Dentry { parent, inode, name_at, name_len, dead: false, layer: self.layer, next });
+        self.dentries.push(Dentry {
+            parent,
+            inode,
+            name_at,
+            name_len,
+            dead: false,
+            layer: self.layer,
+            next,
+        });
         let hash = self.hash(parent, name);
         let (dentries, names, hasher) = (&self.dentries, &self.names, &self.hasher);
         self.table.insert_unique(hash, id, |id| {
@@ -392,7 +434,10 @@ impl Tree {
         for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
             if !tuff_format::dirent::is_name(name) {
                 let path = lossy(path);
-                return Err(Error::usage(format_args!("{path}: a name of {} bytes; names have 1 to 255", name.len())));
+                return Err(Error::usage(format_args!(
+                    "{path}: a name of {} bytes; names have 1 to 255",
+                    name.len()
+                )));
             }
             let old = self.find(dir, name);
             let inode = old.map(|d| self.dentries[d as usize].inode);
@@ -428,13 +473,17 @@ impl Tree {
         if xattrs.is_empty() {
             return Ok(0);
         }
-        let mut set: Vec<_> = xattrs.into_iter().map(|(n, v)| (n.into_boxed_slice(), v.into_boxed_slice())).collect();
+        let mut set: Vec<_> = xattrs
+            .into_iter()
+            .map(|(n, v)| (n.into_boxed_slice(), v.into_boxed_slice()))
+            .collect();
         set.sort_unstable();
         let set = set.into_boxed_slice();
         if let Some(id) = self.set_ids.get(&set) {
             return Ok(*id);
         }
-        let id = u32::try_from(self.xattr_sets.len()).map_err(|_| Error::limit("tree", "attribute sets"))?;
+        let id = u32::try_from(self.xattr_sets.len())
+            .map_err(|_| Error::limit("tree", "attribute sets"))?;
         self.set_ids.insert(set.clone(), id);
         self.xattr_sets.push(set);
         Ok(id)
@@ -446,14 +495,23 @@ impl Tree {
         self.set_ids = HashMap::new();
         self.dentries.retain(|d| !d.dead);
         let names = &self.names;
-        let name = |d: &Dentry| &names[d.name_at as usize..d.name_at as usize + usize::from(d.name_len)];
-        self.dentries.sort_unstable_by(|a, b| (a.parent, name(a)).cmp(&(b.parent, name(b))));
+        let name =
+            |d: &Dentry| &names[d.name_at as usize..d.name_at as usize + usize::from(d.name_len)];
+        self.dentries
+            .sort_unstable_by(|a, b| (a.parent, name(a)).cmp(&(b.parent, name(b))));
         let mut at = 0;
         while at < self.dentries.len() {
             let parent = self.dentries[at].parent;
-            let end = at + self.dentries[at..].iter().take_while(|d| d.parent == parent).count();
+            let end = at
+                + self.dentries[at..]
+                    .iter()
+                    .take_while(|d| d.parent == parent)
+                    .count();
             // Fits: the number of dentries was checked when they were added.
-            self.nodes[parent as usize].kind = NodeKind::Dir { start: at as u32, count: (end - at) as u32 };
+            self.nodes[parent as usize].kind = NodeKind::Dir {
+                start: at as u32,
+                count: (end - at) as u32,
+            };
             at = end;
         }
         let mut order = Vec::new();
@@ -469,7 +527,9 @@ impl Tree {
     /// The children of a directory, sorted.
     pub fn children(&self, dir: InodeId) -> &[Dentry] {
         match self.nodes[dir as usize].kind {
-            NodeKind::Dir { start, count } => &self.dentries[start as usize..(start + count) as usize],
+            NodeKind::Dir { start, count } => {
+                &self.dentries[start as usize..(start + count) as usize]
+            }
             _ => &[],
         }
     }
@@ -479,7 +539,9 @@ impl Tree {
     pub fn walk(&self, mut visit: impl FnMut(&Self, DentryId, InodeId)) {
         let mut stack = vec![ROOT];
         while let Some(dir) = stack.pop() {
-            let NodeKind::Dir { start, count } = self.nodes[dir as usize].kind else { continue };
+            let NodeKind::Dir { start, count } = self.nodes[dir as usize].kind else {
+                continue;
+            };
             let before = stack.len();
             for id in start..start + count {
                 let inode = self.dentries[id as usize].inode;
@@ -516,11 +578,23 @@ mod tests {
     use super::*;
 
     fn meta() -> Meta {
-        Meta { mode: 0o644, uid: 1, gid: 2, mtime: 3, mtime_nsec: 4 }
+        Meta {
+            mode: 0o644,
+            uid: 1,
+            gid: 2,
+            mtime: 3,
+            mtime_nsec: 4,
+        }
     }
 
     fn entry(path: &str, kind: Kind) -> Entry {
-        Entry { path: path.into(), kind, meta: meta(), xattrs: Vec::new(), content: Content::None }
+        Entry {
+            path: path.into(),
+            kind,
+            meta: meta(),
+            xattrs: Vec::new(),
+            content: Content::None,
+        }
     }
 
     fn file(path: &str) -> Entry {
@@ -546,7 +620,10 @@ mod tests {
         for p in ["b/z", "b/a/x", "a", "b/-", "B", "c/d"] {
             tree.add(file(p)).unwrap();
         }
-        assert_eq!(paths(tree), ["/B", "/a", "/b", "/c", "b/-", "b/a", "b/z", "b/a/x", "c/d"]);
+        assert_eq!(
+            paths(tree),
+            ["/B", "/a", "/b", "/c", "b/-", "b/a", "b/z", "b/a/x", "c/d"]
+        );
     }
 
     #[test]
@@ -556,12 +633,28 @@ mod tests {
             tree.add(file(p)).unwrap();
         }
         tree.next_layer().unwrap();
-        for p in [".wh.gone", "opaque/new", "opaque/.wh..wh..opq", "file/now-a-dir", "dir/.wh.mine", "dir/mine"] {
+        for p in [
+            ".wh.gone",
+            "opaque/new",
+            "opaque/.wh..wh..opq",
+            "file/now-a-dir",
+            "dir/.wh.mine",
+            "dir/mine",
+        ] {
             tree.add(file(p)).unwrap();
         }
         assert_eq!(
             paths(tree),
-            ["/dir", "/file", "/keep", "/opaque", "dir/mine", "dir/old", "file/now-a-dir", "opaque/new"]
+            [
+                "/dir",
+                "/file",
+                "/keep",
+                "/opaque",
+                "dir/mine",
+                "dir/old",
+                "file/now-a-dir",
+                "opaque/new"
+            ]
         );
     }
 
@@ -572,9 +665,12 @@ mod tests {
             tree.add(file(p)).unwrap();
         }
         tree.next_layer().unwrap();
-        tree.add(entry("a", Kind::Char(Device { major: 0, minor: 0 }))).unwrap();
+        tree.add(entry("a", Kind::Char(Device { major: 0, minor: 0 })))
+            .unwrap();
         let mut opaque = entry("d", Kind::Dir);
-        opaque.xattrs.push((b"trusted.overlay.opaque".to_vec(), b"y".to_vec()));
+        opaque
+            .xattrs
+            .push((b"trusted.overlay.opaque".to_vec(), b"y".to_vec()));
         tree.add(opaque).unwrap();
         assert_eq!(paths(tree), ["/d", "/e", "e/y"]);
     }
@@ -583,12 +679,18 @@ mod tests {
     fn hard_links_share_an_inode_and_count() {
         let mut tree = Tree::new(Whiteouts::Keep);
         let a = tree.add(file("a")).unwrap().unwrap();
-        let b = tree.add(entry("d/b", Kind::Hardlink(b"a".to_vec()))).unwrap().unwrap();
+        let b = tree
+            .add(entry("d/b", Kind::Hardlink(b"a".to_vec())))
+            .unwrap()
+            .unwrap();
         assert_eq!(a, b);
         assert_eq!(tree.nodes[a as usize].nlink, 2);
         tree.add(file("a")).unwrap();
         assert_eq!(tree.nodes[a as usize].nlink, 1);
-        assert!(tree.add(entry("x", Kind::Hardlink(b"nothing".to_vec()))).is_err());
+        assert!(
+            tree.add(entry("x", Kind::Hardlink(b"nothing".to_vec())))
+                .is_err()
+        );
         assert!(tree.add(entry("x", Kind::Hardlink(b"d".to_vec()))).is_err());
         assert_eq!(tree.nodes[ROOT as usize].nlink, 3);
     }

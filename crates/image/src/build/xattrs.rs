@@ -18,16 +18,26 @@ pub(crate) struct Xattrs {
 pub(crate) fn prefixes(options: &Options) -> Result<Vec<LongPrefix>> {
     let mut out = Vec::new();
     for full in &options.xattr_prefixes {
-        let bases = [1u8, 4, 6].into_iter().filter_map(|i| Some((i, xattr::prefix(i)?)));
-        let found = bases.into_iter().find_map(|(i, p)| Some((i, full.strip_prefix(p)?)));
+        let bases = [1u8, 4, 6]
+            .into_iter()
+            .filter_map(|i| Some((i, xattr::prefix(i)?)));
+        let found = bases
+            .into_iter()
+            .find_map(|(i, p)| Some((i, full.strip_prefix(p)?)));
         let (base, infix) = found.filter(|(_, infix)| (1..=255).contains(&infix.len())).ok_or_else(|| {
             let full = lossy(full);
             Error::usage(format_args!("attribute prefix {full}: it must begin with user., trusted. or security. and go on"))
         })?;
-        out.push(LongPrefix { base, infix: infix.to_vec() });
+        out.push(LongPrefix {
+            base,
+            infix: infix.to_vec(),
+        });
     }
     if out.len() > 128 {
-        return Err(Error::usage(format_args!("{} attribute prefixes: at most 128", out.len())));
+        return Err(Error::usage(format_args!(
+            "{} attribute prefixes: at most 128",
+            out.len()
+        )));
     }
     Ok(out)
 }
@@ -42,17 +52,33 @@ struct Split<'a> {
 fn split<'a>(name: &'a [u8], prefixes: &[LongPrefix]) -> Option<Split<'a>> {
     let (base, rest) = xattr::split(name)?;
     let filter = xattr::filter_bit(base, rest);
-    let long = prefixes.iter().enumerate().filter(|(_, p)| p.base == base && rest.starts_with(&p.infix));
+    let long = prefixes
+        .iter()
+        .enumerate()
+        .filter(|(_, p)| p.base == base && rest.starts_with(&p.infix));
     match long.max_by_key(|(_, p)| p.infix.len()) {
         // Fits: at most 128 prefixes.
-        Some((i, p)) => Some(Split { index: LONG_PREFIX | i as u8, name: &rest[p.infix.len()..], filter }),
-        None => Some(Split { index: base, name: rest, filter }),
+        Some((i, p)) => Some(Split {
+            index: LONG_PREFIX | i as u8,
+            name: &rest[p.infix.len()..],
+            filter,
+        }),
+        None => Some(Split {
+            index: base,
+            name: rest,
+            filter,
+        }),
     }
 }
 
 impl Xattrs {
     /// Counts, shares and encodes. Attributes that the format has no place for are left out with a warning.
-    pub(crate) fn plan(tree: &Tree, options: &Options, prefixes: &[LongPrefix], warnings: &mut Vec<String>) -> Result<Self> {
+    pub(crate) fn plan(
+        tree: &Tree,
+        options: &Options,
+        prefixes: &[LongPrefix],
+        warnings: &mut Vec<String>,
+    ) -> Result<Self> {
         // Sets in the order of the image's inodes, so that the shared area does not depend on the order of sources.
         let mut users = vec![0u32; tree.xattr_sets.len()];
         let mut order = Vec::new();
@@ -76,17 +102,30 @@ impl Xattrs {
                 *uses.entry((n, v)).or_default() += users[*set as usize];
             }
         }
-        let mut this = Self { bodies: vec![Vec::new(); tree.xattr_sets.len()], shared: Vec::new() };
+        let mut this = Self {
+            bodies: vec![Vec::new(); tree.xattr_sets.len()],
+            shared: Vec::new(),
+        };
         let mut ids: HashMap<(&[u8], &[u8]), u32> = HashMap::new();
         let mut skipped: HashMap<&[u8], u32> = HashMap::new();
         for set in &order {
-            let body = this.body(&tree.xattr_sets[*set as usize], options, prefixes, &uses, &mut ids, &mut skipped)?;
+            let body = this.body(
+                &tree.xattr_sets[*set as usize],
+                options,
+                prefixes,
+                &uses,
+                &mut ids,
+                &mut skipped,
+            )?;
             this.bodies[*set as usize] = body;
         }
         let mut skipped: Vec<_> = skipped.into_iter().collect();
         skipped.sort_unstable();
         for (name, _) in skipped {
-            warnings.push(format!("attribute {}: left out, EROFS has no place for its name or value", lossy(name)));
+            warnings.push(format!(
+                "attribute {}: left out, EROFS has no place for its name or value",
+                lossy(name)
+            ));
         }
         Ok(this)
     }
@@ -102,13 +141,18 @@ impl Xattrs {
     ) -> Result<Vec<u8>> {
         let (mut filter, mut shared, mut inline) = (0, Vec::new(), Vec::new());
         for (name, value) in &**set {
-            let stored = split(name, prefixes).filter(|s| s.name.len() <= xattr::NAME_MAX && value.len() <= 0xFFFF);
+            let stored = split(name, prefixes)
+                .filter(|s| s.name.len() <= xattr::NAME_MAX && value.len() <= 0xFFFF);
             let Some(stored) = stored else {
                 *skipped.entry(name).or_default() += 1;
                 continue;
             };
             filter |= stored.filter;
-            let entry = Entry { index: stored.index, name: stored.name, value };
+            let entry = Entry {
+                index: stored.index,
+                name: stored.name,
+                value,
+            };
             if uses[&(&**name, &**value)] > options.xattr_share && shared.len() < 255 {
                 let id = *ids.entry((name, value)).or_insert_with(|| {
                     let id = self.shared.len() / 4;
@@ -124,7 +168,10 @@ impl Xattrs {
         let mut body = Vec::new();
         xattr::encode_body(filter, &shared, &inline, &mut body);
         if xattr::icount(body.len()).is_none() {
-            return Err(Error::limit("attributes", format_args!("{} bytes behind one inode, at most 262148", body.len())));
+            return Err(Error::limit(
+                "attributes",
+                format_args!("{} bytes behind one inode, at most 262148", body.len()),
+            ));
         }
         Ok(body)
     }

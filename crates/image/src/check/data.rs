@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::Scope;
+use tuff_format::cluster::Coding;
 
 /// An extent whose bytes are to be read.
 #[derive(Clone, Copy)]
@@ -79,6 +80,18 @@ impl<'a> Jobs<'a> {
     pub(super) fn add(&mut self, nid: Nid, extent: Extent, last: bool) {
         match extent.source {
             Source::Hole | Source::Fragment { .. } => {}
+            // Nothing to decode, and next to the inode, which was just read: not worth a job.
+            Source::Inline {
+                space,
+                pos,
+                len,
+                coding: Coding::Stored,
+            } if self.queue.is_some() => match self.image.bytes(space, pos, len as usize) {
+                Ok(_) => _ = self.shared.totals.raw_bytes.fetch_add(len.into(), Relaxed),
+                Err(e) => self
+                    .shared
+                    .failed(Rule::DataRange, &format!("nid {nid}"), &e),
+            },
             Source::Inline { .. } => self.push(Job {
                 nid,
                 extent,

@@ -8,8 +8,9 @@ use tuff_format::BlockBits;
 use tuff_format::device::Slot;
 use tuff_store::ReadAt;
 
-/// Metadata is read and kept in aligned pieces of this length. Unit: bytes.
-pub(crate) const WINDOW: u64 = 64 << 10;
+/// Metadata is read and kept in aligned pieces of this length: a few inodes' neighbourhood, not the data that other
+/// writers put between inodes. Unit: bytes.
+pub(crate) const WINDOW: u64 = 16 << 10;
 
 /// The primary device and the others, and how addresses find them.
 ///

@@ -85,23 +85,39 @@ impl Input {
         match self {
             Self::Host { source, path, seen } => {
                 let name = source.display(path);
-                let file = source.open_file(path).map_err(|e| Error::io(&name, "cannot open", e))?;
-                let meta = file.metadata().map_err(|e| Error::io(&name, "cannot examine", e))?;
+                let file = source
+                    .open_file(path)
+                    .map_err(|e| Error::io(&name, "cannot open", e))?;
+                let meta = file
+                    .metadata()
+                    .map_err(|e| Error::io(&name, "cannot examine", e))?;
                 if !meta.is_file() || (meta.size(), meta.mtime()) != *seen {
-                    return Err(changed(&name, &format!("its size was {} bytes and is {}", seen.0, meta.size())));
+                    return Err(changed(
+                        &name,
+                        &format!("its size was {} bytes and is {}", seen.0, meta.size()),
+                    ));
                 }
                 Ok(Reader::File(file, name))
             }
             Self::Path(path) => {
                 let name = path.display().to_string();
-                let file = File::open(path.as_path()).map_err(|e| Error::io(&name, "cannot open", e))?;
+                let file =
+                    File::open(path.as_path()).map_err(|e| Error::io(&name, "cannot open", e))?;
                 Ok(Reader::File(file, name))
             }
             Self::Range { file, name, offset } => Ok(Reader::Shared(file, name, *offset)),
             Self::Bytes(bytes) => Ok(Reader::Bytes(bytes)),
-            Self::Sparse { whole, chunks, chunk_size, size } => {
-                Ok(Reader::Sparse(Box::new(whole.open()?), chunks, *chunk_size, *size))
-            }
+            Self::Sparse {
+                whole,
+                chunks,
+                chunk_size,
+                size,
+            } => Ok(Reader::Sparse(
+                Box::new(whole.open()?),
+                chunks,
+                *chunk_size,
+                *size,
+            )),
             Self::Runs { file, name, runs } => Ok(Reader::Runs(file, name, runs)),
         }
     }
@@ -114,8 +130,12 @@ impl Reader<'_> {
             Self::File(file, name) => exact(file, buf, offset, name),
             Self::Shared(file, name, start) => exact(file, buf, start + offset, name),
             Self::Bytes(bytes) => {
-                let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
-                let src = bytes.get(from..from + buf.len()).ok_or_else(|| Error::usage("content is shorter than its size"))?;
+                let from = usize::try_from(offset)
+                    .unwrap_or(usize::MAX)
+                    .min(bytes.len());
+                let src = bytes
+                    .get(from..from + buf.len())
+                    .ok_or_else(|| Error::usage("content is shorter than its size"))?;
                 buf.copy_from_slice(src);
                 Ok(())
             }
@@ -129,7 +149,9 @@ impl Reader<'_> {
                         skip -= len;
                         continue;
                     }
-                    let n = rest.len().min(usize::try_from(len - skip).unwrap_or(usize::MAX));
+                    let n = rest
+                        .len()
+                        .min(usize::try_from(len - skip).unwrap_or(usize::MAX));
                     let (now, later) = rest.split_at_mut(n);
                     whole.read_exact(now, start + skip)?;
                     (rest, skip) = (later, 0);

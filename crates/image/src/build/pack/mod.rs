@@ -183,8 +183,16 @@ struct Fragments {
 
 impl<'a> Packer<'a> {
     /// Starts the workers.
-    pub(crate) fn new(options: PackOptions, output: &'a Output, progress: &'a Progress) -> Result<Self> {
-        let pool = Pool::start(options.threads, options.in_flight, options.bits.size_usize())?;
+    pub(crate) fn new(
+        options: PackOptions,
+        output: &'a Output,
+        progress: &'a Progress,
+    ) -> Result<Self> {
+        let pool = Pool::start(
+            options.threads,
+            options.in_flight,
+            options.bits.size_usize(),
+        )?;
         let spill = Spill::new(options.spill, options.temporary.clone());
         let result = Packed {
             files: Vec::new(),
@@ -217,11 +225,26 @@ impl<'a> Packer<'a> {
     }
 
     /// Adds a file of `size` bytes, not empty. Its data follows that of the files before it.
-    pub(crate) fn add_file(&mut self, file: InodeId, size: u64, input: Input, policy: &Arc<Policy>) -> Result<()> {
+    pub(crate) fn add_file(
+        &mut self,
+        file: InodeId,
+        size: u64,
+        input: Input,
+        policy: &Arc<Policy>,
+    ) -> Result<()> {
         let segment = segment_size(policy);
         if size <= segment {
             // Fits: a segment is a few MiB.
-            let part = Part { file, input, offset: 0, len: size as usize, first: true, last: true, store: false, policy: Arc::clone(policy) };
+            let part = Part {
+                file,
+                input,
+                offset: 0,
+                len: size as usize,
+                first: true,
+                last: true,
+                store: false,
+                policy: Arc::clone(policy),
+            };
             self.batch.push(part);
             self.batch_bytes += size;
             if self.batch_bytes >= BATCH_BYTES || self.batch.len() >= BATCH_FILES {
@@ -235,21 +258,38 @@ impl<'a> Packer<'a> {
     }
 
     /// Adds a file of `size` bytes that are read from `reader` now.
-    pub(crate) fn add_stream(&mut self, file: InodeId, size: u64, reader: &mut dyn Read, policy: &Arc<Policy>) -> Result<()> {
+    pub(crate) fn add_stream(
+        &mut self,
+        file: InodeId,
+        size: u64,
+        reader: &mut dyn Read,
+        policy: &Arc<Policy>,
+    ) -> Result<()> {
         self.submit_batch()?;
         let segment = segment_size(policy);
         let (mut at, mut store) = (0, false);
         while at < size {
             let len = segment.min(size - at) as usize;
             let mut bytes = vec![0; len];
-            reader.read_exact(&mut bytes).map_err(|e| Error::source(e.into()))?;
+            reader
+                .read_exact(&mut bytes)
+                .map_err(|e| Error::source(e.into()))?;
             let input = Input::Bytes(bytes.into());
             if at == 0 && policy.spec.is_some() {
                 store = !worth_compressing(&input, len as u64)?;
             }
             let last = at + len as u64 == size;
             let policy = Arc::clone(policy);
-            let part = Part { file, input, offset: 0, len, first: at == 0, last, store, policy };
+            let part = Part {
+                file,
+                input,
+                offset: 0,
+                len,
+                first: at == 0,
+                last,
+                store,
+                policy,
+            };
             self.submit(vec![part], len as u64)?;
             at += len as u64;
         }
@@ -257,19 +297,46 @@ impl<'a> Packer<'a> {
     }
 
     /// Adds a file with holes: `runs` are the chunks that hold data.
-    pub(crate) fn add_sparse(&mut self, file: InodeId, size: u64, input: Input, sparse: Sparse, policy: &Arc<Policy>) -> Result<()> {
+    pub(crate) fn add_sparse(
+        &mut self,
+        file: InodeId,
+        size: u64,
+        input: Input,
+        sparse: Sparse,
+        policy: &Arc<Policy>,
+    ) -> Result<()> {
         let chunk_size = self.options.bits.size() << sparse.bits;
-        let data: u64 = sparse.runs.iter().map(|r| (r.count * chunk_size).min(size - r.first * chunk_size)).sum();
+        let data: u64 = sparse
+            .runs
+            .iter()
+            .map(|r| (r.count * chunk_size).min(size - r.first * chunk_size))
+            .sum();
         self.submit_batch()?;
         let runs = Arc::clone(&sparse.runs);
-        self.set(file, FileData::Chunked(Box::new(Chunked { bits: sparse.bits, runs: sparse.runs, block: 0 })));
+        self.set(
+            file,
+            FileData::Chunked(Box::new(Chunked {
+                bits: sparse.bits,
+                runs: sparse.runs,
+                block: 0,
+            })),
+        );
         self.result.stats.sparse_files += 1;
         self.result.stats.hole_bytes += size - data;
         if data > 0 {
             let whole = Box::new(input);
-            let input = Input::Sparse { whole, chunks: runs, chunk_size, size };
+            let input = Input::Sparse {
+                whole,
+                chunks: runs,
+                chunk_size,
+                size,
+            };
             // A chunk has its last, partial block among the others.
-            let policy = Arc::new(Policy { spec: None, inline_max: 0, ..(**policy).clone() });
+            let policy = Arc::new(Policy {
+                spec: None,
+                inline_max: 0,
+                ..(**policy).clone()
+            });
             self.add_segments(file, data, &input, &policy, segment_size(&policy), true)?;
         }
         Ok(())
@@ -283,13 +350,30 @@ impl<'a> Packer<'a> {
         self.set(file, FileData::Same(first));
     }
 
-    fn add_segments(&mut self, file: InodeId, size: u64, input: &Input, policy: &Arc<Policy>, segment: u64, store: bool) -> Result<()> {
+    fn add_segments(
+        &mut self,
+        file: InodeId,
+        size: u64,
+        input: &Input,
+        policy: &Arc<Policy>,
+        segment: u64,
+        store: bool,
+    ) -> Result<()> {
         let mut offset = 0;
         while offset < size {
             let len = segment.min(size - offset);
             let policy = Arc::clone(policy);
             let last = offset + len == size;
-            let part = Part { file, input: input.clone(), offset, len: len as usize, first: offset == 0, last, store, policy };
+            let part = Part {
+                file,
+                input: input.clone(),
+                offset,
+                len: len as usize,
+                first: offset == 0,
+                last,
+                store,
+                policy,
+            };
             self.submit(vec![part], len)?;
             offset += len;
         }
@@ -311,7 +395,14 @@ impl<'a> Packer<'a> {
         while self.next_collect < self.next_ticket && !self.pool.has_room(cost) {
             self.collect(true)?;
         }
-        self.pool.submit(Job { id: self.next_ticket, cost, parts }, false);
+        self.pool.submit(
+            Job {
+                id: self.next_ticket,
+                cost,
+                parts,
+            },
+            false,
+        );
         self.next_ticket += 1;
         while self.next_collect < self.next_ticket && self.collect(false)? {}
         Ok(())
@@ -320,7 +411,9 @@ impl<'a> Packer<'a> {
     /// Takes the next result. False if it is not there and `wait` is not set.
     fn collect(&mut self, wait: bool) -> Result<bool> {
         let ticket = self.next_collect;
-        let out = if wait { self.pool.take(ticket)? } else {
+        let out = if wait {
+            self.pool.take(ticket)?
+        } else {
             match self.pool.try_take(ticket) {
                 Some(out) => out?,
                 None => return Ok(false),
@@ -341,11 +434,15 @@ impl<'a> Packer<'a> {
         let mut block = self.result.end_block;
         let blocks = out.data.len() as u64 / bits.size();
         // A signed block address: readers treat it so.
-        let end = u32::try_from(u64::from(block) + blocks).ok().filter(|b| *b < 1 << 31);
+        let end = u32::try_from(u64::from(block) + blocks)
+            .ok()
+            .filter(|b| *b < 1 << 31);
         let end = end.ok_or_else(|| Error::limit("image", "larger than 2^31 blocks"))?;
         if out.data.len() > 0 {
             let at = u64::from(block) * bits.size();
-            self.output.write_at(out.data.bytes(), at).map_err(|e| Error::io("image", "cannot write", e))?;
+            self.output
+                .write_at(out.data.bytes(), at)
+                .map_err(|e| Error::io("image", "cannot write", e))?;
         }
         self.digest.update(&out.digest.to_le_bytes());
         for part in out.parts {
@@ -361,10 +458,17 @@ impl<'a> Packer<'a> {
     }
 
     fn place_part(&mut self, part: PartOut, block: u32) -> Result<u32> {
-        let PartOut { file, first, len, body } = part;
+        let PartOut {
+            file,
+            first,
+            len,
+            body,
+        } = part;
         match body {
             Body::Flat { blocks, tail } => {
-                self.result.stats.add_flat(len as u64, blocks, tail.as_ref().map_or(0, Vec::len));
+                self.result
+                    .stats
+                    .add_flat(len as u64, blocks, tail.as_ref().map_or(0, Vec::len));
                 let tail = tail.map(|t| self.result.spill.put(&t)).transpose()?;
                 match self.slot(file) {
                     FileData::Chunked(chunked) if first => chunked.block = block,
@@ -374,13 +478,22 @@ impl<'a> Packer<'a> {
                 }
                 Ok(blocks)
             }
-            Body::Encoded { algorithm, pieces, tail, in_place } => {
-                self.result.stats.add_encoded(algorithm, &pieces, &tail, in_place);
+            Body::Encoded {
+                algorithm,
+                pieces,
+                tail,
+                in_place,
+            } => {
+                self.result
+                    .stats
+                    .add_encoded(algorithm, &pieces, &tail, in_place);
                 let blocks = pieces.iter().map(|p| u32::from(p.blocks)).sum();
                 let tail = match tail {
                     Tail::Cluster => FileTail::Cluster,
                     Tail::Inline(bytes) => FileTail::Inline(self.result.spill.put(&bytes)?),
-                    Tail::Fragment(bytes) => FileTail::Fragment(self.add_fragment(&bytes)),
+                    Tail::Fragment(bytes) => {
+                        FileTail::Fragment(self.add_fragment(&bytes, first && pieces.len() == 1))
+                    }
                 };
                 if let (FileTail::Fragment(offset), 1, true) = (tail, pieces.len(), first) {
                     *self.slot(file) = FileData::WholeFragment { offset };
@@ -393,7 +506,11 @@ impl<'a> Packer<'a> {
                         data.tail = tail;
                     }
                     slot => {
-                        *slot = FileData::Compressed(Box::new(Compressed { runs: vec![run], tail, algorithm }));
+                        *slot = FileData::Compressed(Box::new(Compressed {
+                            runs: vec![run],
+                            tail,
+                            algorithm,
+                        }));
                     }
                 }
                 Ok(blocks)
@@ -416,25 +533,23 @@ impl<'a> Packer<'a> {
         *self.slot(file) = data;
     }
 
-    /// Position of these bytes in the packed inode.
-    fn add_fragment(&mut self, bytes: &[u8]) -> u64 {
-        let digest = blake3::hash(bytes);
-        let mut key = [0; 16];
-        key.copy_from_slice(&digest.as_bytes()[..16]);
+    /// Position of these bytes in the packed inode. Ends of files are looked up among those before; whole files were
+    /// compared already.
+    fn add_fragment(&mut self, bytes: &[u8], whole: bool) -> u64 {
         let f = &mut self.fragments;
         let offset = f.submitted + f.buf.len() as u64;
-        match f.known.entry(key) {
-            hashbrown::hash_map::Entry::Occupied(e) => {
+        if !whole {
+            let mut key = [0; 16];
+            key.copy_from_slice(&blake3::hash(bytes).as_bytes()[..16]);
+            if let Some(known) = f.known.get(&key) {
                 self.result.stats.fragment_dedupe_bytes += bytes.len() as u64;
-                *e.get()
+                return *known;
             }
-            hashbrown::hash_map::Entry::Vacant(e) => {
-                e.insert(offset);
-                f.buf.extend_from_slice(bytes);
-                self.result.stats.fragments += 1;
-                offset
-            }
+            f.known.insert(key, offset);
         }
+        f.buf.extend_from_slice(bytes);
+        self.result.stats.fragments += 1;
+        offset
     }
 
     /// Hands full segments of the packed inode to the workers; at the end, what is left.
@@ -464,7 +579,14 @@ impl<'a> Packer<'a> {
             f.pending.push_back((id, ticket + PACKED_DELAY));
             f.submitted += len as u64;
             f.segments += 1;
-            self.pool.submit(Job { id, cost: 2 * len as u64, parts: vec![part] }, true);
+            self.pool.submit(
+                Job {
+                    id,
+                    cost: 2 * len as u64,
+                    parts: vec![part],
+                },
+                true,
+            );
         }
     }
 
@@ -532,10 +654,16 @@ impl Sparse {
                 Some(last) if last.first + last.count >= first => {
                     last.count = last.count.max(end - last.first);
                 }
-                _ => chunks.push(ChunkRun { first, count: end - first }),
+                _ => chunks.push(ChunkRun {
+                    first,
+                    count: end - first,
+                }),
             }
         }
-        Self { bits: chunk as u8, runs: chunks.into() }
+        Self {
+            bits: chunk as u8,
+            runs: chunks.into(),
+        }
     }
 }
 
@@ -543,7 +671,7 @@ impl Sparse {
 pub(crate) fn segment_size(policy: &Policy) -> u64 {
     match policy.spec.map_or(0, |s| s.cluster) {
         0..=0x2_0000 => 8 << 20,
-        0..=0x8_0000 => 16 << 20,
+        0x2_0001..=0x8_0000 => 16 << 20,
         _ => 32 << 20,
     }
 }
@@ -573,16 +701,36 @@ mod tests {
     use super::*;
 
     fn run(file_offset: u64, len: u64) -> DataRun {
-        DataRun { file_offset, source_offset: 0, len }
+        DataRun {
+            file_offset,
+            source_offset: 0,
+            len,
+        }
     }
 
     #[test]
     fn chunks_follow_the_edges_of_holes() {
-        let plan = Sparse::plan(8 << 20, &[run(0, 4096), run(1 << 20, 1 << 20)], BlockBits::B4K);
+        let plan = Sparse::plan(
+            8 << 20,
+            &[run(0, 4096), run(1 << 20, 1 << 20)],
+            BlockBits::B4K,
+        );
         assert_eq!(plan.bits, 0);
-        assert_eq!(*plan.runs, [ChunkRun { first: 0, count: 1 }, ChunkRun { first: 256, count: 256 }]);
+        assert_eq!(
+            *plan.runs,
+            [
+                ChunkRun { first: 0, count: 1 },
+                ChunkRun {
+                    first: 256,
+                    count: 256
+                }
+            ]
+        );
         let plan = Sparse::plan(8 << 20, &[run(1 << 20, 1 << 20)], BlockBits::B4K);
-        assert_eq!((plan.bits, &*plan.runs), (8, &[ChunkRun { first: 1, count: 1 }][..]));
+        assert_eq!(
+            (plan.bits, &*plan.runs),
+            (8, &[ChunkRun { first: 1, count: 1 }][..])
+        );
         let plan = Sparse::plan(1 << 40, &[], BlockBits::B4K);
         assert!(plan.runs.is_empty() && (1u64 << 28) >> plan.bits <= 1 << 20);
     }

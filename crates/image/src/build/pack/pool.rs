@@ -48,8 +48,16 @@ impl Shared {
 impl Pool {
     /// Starts `threads` workers with `budget` bytes of jobs in flight.
     pub(crate) fn start(threads: usize, budget: u64, block: usize) -> Result<Self> {
-        let shared = Arc::new(Shared { state: Mutex::default(), work: Condvar::new(), done: Condvar::new() });
-        let mut pool = Self { shared, threads: Vec::new(), budget };
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            work: Condvar::new(),
+            done: Condvar::new(),
+        });
+        let mut pool = Self {
+            shared,
+            threads: Vec::new(),
+            budget,
+        };
         for n in 0..threads.max(1) {
             let shared = Arc::clone(&pool.shared);
             let thread = std::thread::Builder::new()
@@ -71,7 +79,11 @@ impl Pool {
     pub(crate) fn submit(&self, job: Job, urgent: bool) {
         let mut state = self.shared.lock();
         state.in_flight += job.cost;
-        if urgent { state.urgent.push_back(job) } else { state.queue.push_back(job) }
+        if urgent {
+            state.urgent.push_back(job)
+        } else {
+            state.queue.push_back(job)
+        }
         drop(state);
         self.shared.work.notify_one();
     }
@@ -92,7 +104,11 @@ impl Pool {
                 state.in_flight -= cost;
                 return out;
             }
-            state = self.shared.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .shared
+                .done
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -130,7 +146,10 @@ fn run(shared: &Shared, block: usize) {
             if state.closed {
                 return;
             }
-            state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = shared
+                .work
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
             continue;
         };
         let buffer = state.buffers.pop().unwrap_or_default();
@@ -138,7 +157,10 @@ fn run(shared: &Shared, block: usize) {
         let (id, cost) = (job.id, job.cost);
         let out = catch_unwind(AssertUnwindSafe(|| worker.run(job, buffer))).unwrap_or_else(|_| {
             worker = Worker::new(block);
-            Err(Error::limit("build", "a worker failed for a reason of its own; this is a bug"))
+            Err(Error::limit(
+                "build",
+                "a worker failed for a reason of its own; this is a bug",
+            ))
         });
         state = shared.lock();
         // From now on it costs what it holds.

@@ -64,9 +64,15 @@ pub(crate) struct Segment {
 }
 
 /// Encodes `input`, appending whole blocks to `out`. `last`: the file ends with it.
-pub(crate) fn encode(input: &[u8], last: bool, encoder: &mut dyn EncodeFit, shape: &Shape, out: &mut Blocks) -> Segment {
+pub(crate) fn encode(
+    input: &[u8],
+    last: bool,
+    encoder: &mut dyn EncodeFit,
+    shape: &Shape,
+    out: &mut Blocks,
+) -> Segment {
     let block = shape.block;
-    debug_assert!(last || input.len() % block == 0);
+    debug_assert!(last || input.len().is_multiple_of(block));
     let mut pieces = Vec::with_capacity(input.len() / shape.cluster + 1);
     let mut tail = Tail::Cluster;
     let mut at = 0;
@@ -77,7 +83,11 @@ pub(crate) fn encode(input: &[u8], last: bool, encoder: &mut dyn EncodeFit, shap
             && last
             && left <= max
         {
-            pieces.push(ShortPiece { len: left as u32, blocks: 0, kind: HeadKind::Head1 });
+            pieces.push(ShortPiece {
+                len: left as u32,
+                blocks: 0,
+                kind: HeadKind::Head1,
+            });
             tail = Tail::Fragment(input[at..].to_vec());
             break;
         }
@@ -89,7 +99,11 @@ pub(crate) fn encode(input: &[u8], last: bool, encoder: &mut dyn EncodeFit, shap
             && ends
             && let Some((bytes, kind)) = inline(&input[at..], &spare[..fit.written], max)
         {
-            pieces.push(ShortPiece { len: left as u32, blocks: 0, kind });
+            pieces.push(ShortPiece {
+                len: left as u32,
+                blocks: 0,
+                kind,
+            });
             tail = Tail::Inline(bytes);
             break;
         }
@@ -102,7 +116,11 @@ pub(crate) fn encode(input: &[u8], last: bool, encoder: &mut dyn EncodeFit, shap
                 spare[..pad].fill(0);
             }
             out.commit(blocks * block);
-            pieces.push(ShortPiece { len: fit.consumed as u32, blocks: blocks as u16, kind: HeadKind::Head1 });
+            pieces.push(ShortPiece {
+                len: fit.consumed as u32,
+                blocks: blocks as u16,
+                kind: HeadKind::Head1,
+            });
             at += fit.consumed;
         } else {
             // What one cluster took did not shrink: store all of it, block by block, and try again behind it.
@@ -110,7 +128,11 @@ pub(crate) fn encode(input: &[u8], last: bool, encoder: &mut dyn EncodeFit, shap
             while at < end {
                 let n = block.min(end - at);
                 out.extend_padded(&input[at..at + n], block);
-                pieces.push(ShortPiece { len: n as u32, blocks: 1, kind: HeadKind::Plain });
+                pieces.push(ShortPiece {
+                    len: n as u32,
+                    blocks: 1,
+                    kind: HeadKind::Plain,
+                });
                 at += n;
             }
         }
@@ -144,7 +166,11 @@ mod tests {
         (0..n)
             .map(|i| {
                 seed = seed.wrapping_mul(1664525).wrapping_add(1013904223);
-                if i % 7 == 0 { (seed >> 28) as u8 + b'a' } else { b"the log-structured image "[i % 25] }
+                if i % 7 == 0 {
+                    (seed >> 28) as u8 + b'a'
+                } else {
+                    b"the log-structured image "[i % 25]
+                }
             })
             .collect()
     }
@@ -153,7 +179,9 @@ mod tests {
         let mut seed = 7u64;
         (0..n)
             .map(|_| {
-                seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                seed = seed
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
                 (seed >> 56) as u8
             })
             .collect()
@@ -186,7 +214,9 @@ mod tests {
                 let zeros = bytes.iter().take_while(|b| **b == 0).count();
                 assert!(zeros < shape.block);
                 let mut got = vec![0; len];
-                decoder.decode(tuff_codec::Algorithm::Lz4, &bytes[zeros..], &mut got).unwrap();
+                decoder
+                    .decode(tuff_codec::Algorithm::Lz4, &bytes[zeros..], &mut got)
+                    .unwrap();
                 assert_eq!(got, want);
                 assert!(piece.blocks == 0 || len > usize::from(piece.blocks) * shape.block);
             }
@@ -203,9 +233,29 @@ mod tests {
         mixed.extend(noise(70_000));
         mixed.extend(text(33_333));
         for cluster in [4096, 16384, 65536] {
-            for tail in [TailPolicy::Cluster, TailPolicy::Inline(4000), TailPolicy::Fragment(cluster)] {
-                let shape = Shape { block: 4096, cluster, tail };
-                for n in [1, 100, 4095, 4096, 4097, 8192, 12345, 65536, 200_000, 270_001, mixed.len()] {
+            for tail in [
+                TailPolicy::Cluster,
+                TailPolicy::Inline(4000),
+                TailPolicy::Fragment(cluster),
+            ] {
+                let shape = Shape {
+                    block: 4096,
+                    cluster,
+                    tail,
+                };
+                for n in [
+                    1,
+                    100,
+                    4095,
+                    4096,
+                    4097,
+                    8192,
+                    12345,
+                    65536,
+                    200_000,
+                    270_001,
+                    mixed.len(),
+                ] {
                     check(&mixed[..n], &shape);
                     check(&noise(n), &shape);
                 }

@@ -120,7 +120,12 @@ const INDEX_COST: usize = 24;
 impl Worker {
     /// A worker for images of this block size.
     pub(crate) fn new(block: usize) -> Self {
-        Self { block, input: Vec::new(), encoders: HashMap::new(), lz4_clusters: 0 }
+        Self {
+            block,
+            input: Vec::new(),
+            encoders: HashMap::new(),
+            lz4_clusters: 0,
+        }
     }
 
     /// Does a job. `data` is an empty buffer to fill.
@@ -137,10 +142,19 @@ impl Worker {
             let body = self.encode(&part, &input[..part.len], &mut data);
             self.input = input;
             let body = body?;
-            parts.push(PartOut { file: part.file, first: part.first, len: part.len, body });
+            parts.push(PartOut {
+                file: part.file,
+                first: part.first,
+                len: part.len,
+                body,
+            });
         }
         let digest = xxh3_128(data.bytes());
-        Ok(JobOut { data, digest, parts })
+        Ok(JobOut {
+            data,
+            digest,
+            parts,
+        })
     }
 
     fn encode(&mut self, part: &Part, input: &[u8], data: &mut Blocks) -> Result<Body> {
@@ -163,25 +177,40 @@ impl Worker {
             hashbrown::hash_map::Entry::Occupied(e) => e.into_mut(),
             hashbrown::hash_map::Entry::Vacant(e) => e.insert(spec.build().map_err(Error::usage)?),
         };
-        let shape = Shape { block: self.block, cluster: spec.cluster, tail: policy.tail };
+        let shape = Shape {
+            block: self.block,
+            cluster: spec.cluster,
+            tail: policy.tail,
+        };
         let segment = segment::encode(input, part.last, encoder.as_mut(), &shape, data);
         if whole && !self.pays(part, &segment.pieces, &segment.tail) {
             data.truncate(start);
             return Ok(self.flat(part, input, data));
         }
         let in_place = match spec.method.algorithm() {
-            tuff_codec::Algorithm::Lz4 => self.sample_in_place(&segment.pieces, &data.bytes()[start..]),
+            tuff_codec::Algorithm::Lz4 => {
+                self.sample_in_place(&segment.pieces, &data.bytes()[start..])
+            }
             _ => (0, 0),
         };
         let algorithm = spec.method.algorithm() as u8;
-        Ok(Body::Encoded { algorithm, pieces: segment.pieces, tail: segment.tail, in_place })
+        Ok(Body::Encoded {
+            algorithm,
+            pieces: segment.pieces,
+            tail: segment.tail,
+            in_place,
+        })
     }
 
     /// True if the encoded file is enough smaller than the stored one. A fragment is never looked at: it is compressed
     /// elsewhere.
     fn pays(&self, part: &Part, pieces: &[ShortPiece], tail: &Tail) -> bool {
         let raw_tail = part.len % self.block;
-        let flat = if raw_tail <= part.policy.inline_max { part.len } else { part.len.next_multiple_of(self.block) };
+        let flat = if raw_tail <= part.policy.inline_max {
+            part.len
+        } else {
+            part.len.next_multiple_of(self.block)
+        };
         let blocks: usize = pieces.iter().map(|p| usize::from(p.blocks)).sum();
         let (skipped, inline) = match tail {
             Tail::Cluster => (0, 0),
@@ -193,17 +222,25 @@ impl Worker {
         }
         let index = INDEX_COST + 2 * (part.len / self.block);
         let encoded = blocks * self.block + inline + index;
-        let limit = (flat - skipped) as u64 * u64::from(1000 - part.policy.min_saving.min(1000)) / 1000;
+        let limit =
+            (flat - skipped) as u64 * u64::from(1000 - part.policy.min_saving.min(1000)) / 1000;
         (encoded as u64) < limit
     }
 
     fn flat(&self, part: &Part, input: &[u8], data: &mut Blocks) -> Body {
         let tail_len = input.len() % self.block;
         let inline = part.last && tail_len > 0 && tail_len <= part.policy.inline_max;
-        let stored = if inline { input.len() - tail_len } else { input.len() };
+        let stored = if inline {
+            input.len() - tail_len
+        } else {
+            input.len()
+        };
         data.extend_padded(&input[..stored], self.block);
         let tail = inline.then(|| input[stored..].to_vec());
-        Body::Flat { blocks: stored.div_ceil(self.block) as u32, tail }
+        Body::Flat {
+            blocks: stored.div_ceil(self.block) as u32,
+            tail,
+        }
     }
 
     fn sample_in_place(&mut self, pieces: &[ShortPiece], data: &[u8]) -> (u32, u32) {
@@ -212,11 +249,14 @@ impl Worker {
             let end = at + usize::from(piece.blocks) * self.block;
             if piece.kind == HeadKind::Head1 {
                 self.lz4_clusters += 1;
-                if self.lz4_clusters % IN_PLACE_SAMPLE == 0 {
+                if self.lz4_clusters.is_multiple_of(IN_PLACE_SAMPLE) {
                     let cluster = &data[at..end];
                     let zeros = cluster.iter().take_while(|b| **b == 0).count();
                     tried += 1;
-                    fit += u32::from(tuff_codec::lz4_in_place(&cluster[zeros..], piece.len as usize));
+                    fit += u32::from(tuff_codec::lz4_in_place(
+                        &cluster[zeros..],
+                        piece.len as usize,
+                    ));
                 }
             }
             at = end;

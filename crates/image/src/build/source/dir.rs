@@ -37,7 +37,10 @@ impl DirSource {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|e| Error::io(path.display(), "cannot open the source directory", e.into()))?;
-        Ok(Self { root, name: path.to_owned() })
+        Ok(Self {
+            root,
+            name: path.to_owned(),
+        })
     }
 
     /// Name of an entry for messages.
@@ -65,14 +68,22 @@ impl DirSource {
         let mut rest = path;
         while rest.len() > PATH_PIECE {
             // A component has at most 255 bytes, so there is a slash.
-            let cut = rest[..PATH_PIECE].iter().rposition(|b| *b == b'/').ok_or(Errno::NAMETOOLONG)?;
+            let cut = rest[..PATH_PIECE]
+                .iter()
+                .rposition(|b| *b == b'/')
+                .ok_or(Errno::NAMETOOLONG)?;
             let dir = at.as_ref().map_or(self.root.as_fd(), AsFd::as_fd);
             let piece = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             at = Some(rustix::fs::openat(dir, &rest[..cut], piece, Mode::empty())?);
             rest = &rest[cut + 1..];
         }
         let dir = at.as_ref().map_or(self.root.as_fd(), AsFd::as_fd);
-        rustix::fs::openat(dir, if rest.is_empty() { b"." } else { rest }, flags, Mode::empty())
+        rustix::fs::openat(
+            dir,
+            if rest.is_empty() { b"." } else { rest },
+            flags,
+            Mode::empty(),
+        )
     }
 
     /// The runs of a file that hold data. Where the filesystem cannot tell, all of it.
@@ -95,15 +106,24 @@ impl DirSource {
             if start >= size || end <= start {
                 break;
             }
-            runs.push(DataRun { file_offset: start, source_offset: start, len: end - start });
+            runs.push(DataRun {
+                file_offset: start,
+                source_offset: start,
+                len: end - start,
+            });
             at = end;
         }
         Ok(runs)
     }
 
     /// Visits the root and everything below it, parents first, each directory's names in bytewise order.
-    pub fn walk(&self, options: &WalkOptions<'_>, visit: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
-        let fail = |path: &[u8], what: &str, e: Errno| Error::io(self.display(path), what, e.into());
+    pub fn walk(
+        &self,
+        options: &WalkOptions<'_>,
+        visit: &mut dyn FnMut(Entry) -> Result<()>,
+    ) -> Result<()> {
+        let fail =
+            |path: &[u8], what: &str, e: Errno| Error::io(self.display(path), what, e.into());
         let root = rustix::fs::fstat(&self.root).map_err(|e| fail(b"", "cannot stat", e))?;
         let mut entry = Entry {
             path: Vec::new(),
@@ -113,7 +133,8 @@ impl DirSource {
             content: Content::None,
         };
         if options.xattrs {
-            entry.xattrs = xattrs_of(self.root.as_fd(), b".", true).map_err(|e| fail(b"", "cannot read attributes", e))?;
+            entry.xattrs = xattrs_of(self.root.as_fd(), b".", true)
+                .map_err(|e| fail(b"", "cannot read attributes", e))?;
         }
         visit(entry)?;
         // First name of each inode that has several.
@@ -121,8 +142,11 @@ impl DirSource {
         let mut stack = vec![Vec::new()];
         while let Some(dir_path) = stack.pop() {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let dir = self.open_at(&dir_path, flags).map_err(|e| fail(&dir_path, "cannot open directory", e))?;
-            let mut names = names_of(&dir).map_err(|e| fail(&dir_path, "cannot list directory", e))?;
+            let dir = self
+                .open_at(&dir_path, flags)
+                .map_err(|e| fail(&dir_path, "cannot open directory", e))?;
+            let mut names =
+                names_of(&dir).map_err(|e| fail(&dir_path, "cannot list directory", e))?;
             names.sort_unstable();
             let before = stack.len();
             for name in names {
@@ -140,7 +164,8 @@ impl DirSource {
                 };
                 let file_type = FileType::from_raw_mode(stat.st_mode);
                 let several = stat.st_nlink > 1 && file_type != FileType::Directory;
-                let mut kind = kind_of(&dir, &name, &stat).map_err(|e| fail(&path, "cannot read symbolic link", e))?;
+                let mut kind = kind_of(&dir, &name, &stat)
+                    .map_err(|e| fail(&path, "cannot read symbolic link", e))?;
                 if several {
                     match links.get(&(stat.st_dev, stat.st_ino)) {
                         Some(first) => kind = Kind::Hardlink(first.clone()),
@@ -159,13 +184,25 @@ impl DirSource {
                     Kind::File { size: 0 } => Content::None,
                     // Fewer blocks than its size: it may have holes.
                     Kind::File { size } if (stat.st_blocks as u64).saturating_mul(512) < size => {
-                        let runs = self.data_runs(&path, size).map_err(|e| Error::io(self.display(&path), "cannot read", e))?;
-                        if runs.iter().map(|r| r.len).sum::<u64>() < size { Content::Sparse(runs.into()) } else { Content::InSource }
+                        let runs = self
+                            .data_runs(&path, size)
+                            .map_err(|e| Error::io(self.display(&path), "cannot read", e))?;
+                        if runs.iter().map(|r| r.len).sum::<u64>() < size {
+                            Content::Sparse(runs.into())
+                        } else {
+                            Content::InSource
+                        }
                     }
                     Kind::File { .. } => Content::InSource,
                     _ => Content::None,
                 };
-                visit(Entry { path, kind, meta: meta(&stat), xattrs, content })?;
+                visit(Entry {
+                    path,
+                    kind,
+                    meta: meta(&stat),
+                    xattrs,
+                    content,
+                })?;
             }
             stack[before..].reverse();
         }
@@ -195,7 +232,10 @@ fn names_of(dir: &OwnedFd) -> Result<Vec<CString>, Errno> {
 }
 
 fn kind_of(dir: &OwnedFd, name: &CString, stat: &Stat) -> Result<Kind, Errno> {
-    let device = Device { major: rustix::fs::major(stat.st_rdev), minor: rustix::fs::minor(stat.st_rdev) };
+    let device = Device {
+        major: rustix::fs::major(stat.st_rdev),
+        minor: rustix::fs::minor(stat.st_rdev),
+    };
     Ok(match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => Kind::Dir,
         FileType::Symlink => {
@@ -205,19 +245,30 @@ fn kind_of(dir: &OwnedFd, name: &CString, stat: &Stat) -> Result<Kind, Errno> {
         FileType::BlockDevice => Kind::Block(device),
         FileType::Fifo => Kind::Fifo,
         FileType::Socket => Kind::Socket,
-        FileType::RegularFile | FileType::Unknown => Kind::File { size: stat.st_size as u64 },
+        FileType::RegularFile | FileType::Unknown => Kind::File {
+            size: stat.st_size as u64,
+        },
     })
 }
 
+/// Names and values of attributes.
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// All attributes of `name` in `dir`, sorted. There is no call that takes a directory and a name, so the path goes
 /// through the directory's handle.
-fn xattrs_of(dir: BorrowedFd<'_>, name: &[u8], dir_itself: bool) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Errno> {
+fn xattrs_of(dir: BorrowedFd<'_>, name: &[u8], dir_itself: bool) -> Result<Pairs, Errno> {
     let mut path = format!("/proc/self/fd/{}", dir.as_raw_fd()).into_bytes();
     if !dir_itself {
         path.push(b'/');
         path.extend_from_slice(name);
     }
-    let list = |buf: &mut [u8]| if dir_itself { rustix::fs::listxattr(&path[..], buf) } else { rustix::fs::llistxattr(&path[..], buf) };
+    let list = |buf: &mut [u8]| {
+        if dir_itself {
+            rustix::fs::listxattr(&path[..], buf)
+        } else {
+            rustix::fs::llistxattr(&path[..], buf)
+        }
+    };
     let mut buf = [0u8; 1024];
     let mut big;
     let names: &[u8] = match list(&mut buf[..]) {
@@ -233,7 +284,11 @@ fn xattrs_of(dir: BorrowedFd<'_>, name: &[u8], dir_itself: bool) -> Result<Vec<(
     let mut out = Vec::new();
     for name in names.split(|b| *b == 0).filter(|n| !n.is_empty()) {
         let get = |value: &mut [u8]| {
-            if dir_itself { rustix::fs::getxattr(&path[..], name, value) } else { rustix::fs::lgetxattr(&path[..], name, value) }
+            if dir_itself {
+                rustix::fs::getxattr(&path[..], name, value)
+            } else {
+                rustix::fs::lgetxattr(&path[..], name, value)
+            }
         };
         let mut value = vec![0u8; 256];
         let n = match get(&mut value[..]) {
