@@ -180,6 +180,13 @@ pub fn plan(
         (Tool::Mksquashfs, Action::Build) => mksquashfs(&mut plan, settings)?,
         (Tool::Tuff, Action::Extract | Action::Check) => {
             plan.word(action.to_string());
+            if action == Action::Extract {
+                match settings.xattrs {
+                    None => {}
+                    Some(true) => plan.word("--xattrs"),
+                    Some(false) => plan.word("--no-xattrs"),
+                }
+            }
             if let Some(n) = settings.threads {
                 plan.word(format!("--threads={n}"));
             }
@@ -194,12 +201,19 @@ pub fn plan(
             } else {
                 "--extract"
             });
-            if target && settings.xattrs == Some(true) {
-                plan.word("--xattrs");
+            match settings.xattrs {
+                Some(true) if target => plan.word("--xattrs"),
+                Some(false) if target => plan.word("--no-xattrs"),
+                _ => {}
             }
         }
         (Tool::Unsquashfs, Action::Extract) => {
             plan.word("-no-progress");
+            match settings.xattrs {
+                None => {}
+                Some(true) => plan.word("-xattrs"),
+                Some(false) => plan.word("-no-xattrs"),
+            }
             if let Some(n) = settings.threads {
                 plan.word("-processors");
                 plan.word(n.to_string());
@@ -651,6 +665,32 @@ mod tests {
             shown(Tool::Unsquashfs, Action::Extract, &none),
             "unsquashfs -no-progress -dest TARGET IMAGE"
         );
+    }
+
+    #[test]
+    fn attributes_are_asked_for_in_each_readers_language() {
+        for (xattrs, tuff, fsck, unsquashfs) in [
+            (true, "--xattrs", "--xattrs", "-xattrs"),
+            (false, "--no-xattrs", "--no-xattrs", "-no-xattrs"),
+        ] {
+            let settings = Settings {
+                xattrs: Some(xattrs),
+                ..Settings::default()
+            };
+            let shown = |tool| shown(tool, Action::Extract, &settings);
+            assert_eq!(
+                shown(Tool::Tuff),
+                format!("tuff extract {tuff} IMAGE TARGET")
+            );
+            assert_eq!(
+                shown(Tool::FsckErofs),
+                format!("fsck.erofs --extract=TARGET {fsck} IMAGE")
+            );
+            assert_eq!(
+                shown(Tool::Unsquashfs),
+                format!("unsquashfs -no-progress {unsquashfs} -dest TARGET IMAGE")
+            );
+        }
     }
 
     #[test]

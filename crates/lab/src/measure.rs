@@ -94,7 +94,7 @@ pub struct Job<'a> {
 pub struct Outcome {
     /// What it used.
     pub usage: Usage,
-    /// The end of what it printed, for a message when it failed.
+    /// What it printed, shortened to what says why it failed.
     pub said: String,
 }
 
@@ -123,7 +123,7 @@ pub fn sample(job: &Job<'_>) -> Result<Outcome> {
         .map_err(|e| Error::Command(format!("the sample's answer cannot be read: {e}")))?;
     Ok(Outcome {
         usage,
-        said: last_lines(&log),
+        said: telling_lines(&log),
     })
 }
 
@@ -140,7 +140,7 @@ pub fn run_within(job: &Job<'_>, limit: Duration) -> Result<Option<(Option<i32>,
     let end = Instant::now() + limit;
     loop {
         if let Some(status) = child.try_wait().map_err(waiting)? {
-            return Ok(Some((status.code(), last_lines(&log))));
+            return Ok(Some((status.code(), telling_lines(&log))));
         }
         if Instant::now() > end {
             // It may just have ended; either way it is waited for.
@@ -171,8 +171,9 @@ fn said_to(command: &mut Command, log: &Path) -> Result<()> {
     Ok(())
 }
 
-fn last_lines(log: &Path) -> String {
-    const LINES: usize = 3;
+/// What of a command's words says why it failed: lines that speak of an error, from the first; else the last ones.
+fn telling_lines(log: &Path) -> String {
+    const LINES: usize = 2;
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text
@@ -180,7 +181,17 @@ fn last_lines(log: &Path) -> String {
         .map(str::trim)
         .filter(|l| !l.is_empty())
         .collect();
-    lines[lines.len().saturating_sub(LINES)..].join("; ")
+    let speaks = |l: &&str| {
+        let l = l.to_ascii_lowercase();
+        ["error", "fatal", "fail", "<e>", "panicked"]
+            .iter()
+            .any(|w| l.contains(w))
+    };
+    let telling: Vec<&str> = lines.iter().copied().filter(speaks).take(LINES).collect();
+    if telling.is_empty() {
+        return lines[lines.len().saturating_sub(LINES)..].join("; ");
+    }
+    telling.join("; ")
 }
 
 /// The inside of `tuff-lab sample`: runs the command and says what it used.
@@ -361,6 +372,21 @@ mod tests {
         assert_eq!(Group::peak_bytes(folder.path()), Some(1234));
         std::fs::write(folder.path().join("memory.peak"), "4321\n").unwrap();
         assert_eq!(Group::peak_bytes(folder.path()), Some(4321));
+    }
+
+    #[test]
+    fn lines_that_speak_of_an_error_are_told_before_the_last_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("said");
+        std::fs::write(
+            &log,
+            "hello\nerror: no such option\n\n  usage: x\nFor more, try --help\n",
+        )
+        .unwrap();
+        assert_eq!(telling_lines(&log), "error: no such option");
+        std::fs::write(&log, "one\ntwo\nthree\n").unwrap();
+        assert_eq!(telling_lines(&log), "two; three");
+        assert_eq!(telling_lines(&folder.path().join("missing")), "");
     }
 
     #[test]

@@ -281,8 +281,8 @@ impl Session<'_> {
         reason: String,
     ) -> Result<()> {
         eprintln!(
-            "{}: {}: {label} drops out: {reason}",
-            source.name, task.name
+            "{}: {} {}: {label} drops out: {reason}",
+            source.name, task.action, task.name
         );
         if tool == Tool::Tuff {
             self.ours_fine = false;
@@ -415,7 +415,7 @@ impl Session<'_> {
             };
             sample.image_bytes = sample_made.image_bytes;
             sample.image_digest = sample_made.image_digest.clone();
-            self.show(&sample);
+            show(task.action, &sample);
             samples.push(sample);
             if let Some(verdict) = verdict {
                 let wrong = verdict.wrong.clone();
@@ -447,33 +447,6 @@ impl Session<'_> {
             self.failed(task, source, subject.label, subject.found.tool, reason)?;
         }
         Ok(())
-    }
-
-    fn show(&self, sample: &SampleLine) {
-        let SampleLine {
-            tree,
-            task,
-            label,
-            round,
-            usage,
-            ..
-        } = sample;
-        let mut warning = String::new();
-        if sample.loud {
-            warning = format!(
-                ", warning: others used {:.0} % of the CPU",
-                usage.foreign_share() * 100.0
-            );
-        }
-        if usage.read_bytes > 0 {
-            warning += &format!(", warning: {} bytes came from a device", usage.read_bytes);
-        }
-        eprintln!(
-            "{tree}: {task}: round {round}: {label} {:.3} s, CPU {:.3} s, {} MiB{warning}",
-            usage.wall_s(),
-            usage.cpu_s(),
-            usage.max_rss_bytes >> 20
-        );
     }
 
     /// What a successful command made, and a verdict when this was the time for one. The inner error is a failure that
@@ -626,6 +599,34 @@ fn unreadable(judge: Judge, why: &str) -> Verdict {
         differ: Vec::new(),
         wrong: Some(why.to_owned()),
     }
+}
+
+/// Tells who waits.
+fn show(action: Action, sample: &SampleLine) {
+    let SampleLine {
+        tree,
+        task,
+        label,
+        round,
+        usage,
+        ..
+    } = sample;
+    let mut warning = String::new();
+    if sample.loud {
+        warning = format!(
+            ", warning: others used {:.0} % of the CPU",
+            usage.foreign_share() * 100.0
+        );
+    }
+    if usage.read_bytes > 0 {
+        warning += &format!(", warning: {} bytes came from a device", usage.read_bytes);
+    }
+    eprintln!(
+        "{tree}: {action} {task}: round {round}: {label} {:.3} s, CPU {:.3} s, {} MiB{warning}",
+        usage.wall_s(),
+        usage.cpu_s(),
+        usage.max_rss_bytes >> 20
+    );
 }
 
 /// Marks the sample that counts: the last when it is quiet, else the quietest.

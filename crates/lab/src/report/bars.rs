@@ -65,11 +65,12 @@ fn found(case: &Case, bar: &Bar) -> Option<f64> {
     }
 }
 
+/// Sizes have a figure more: a bar of 1 is missed by a single block.
 fn ratio_text(value: f64, measure: Measure) -> String {
     if measure == Measure::Size {
-        format!("{value:.3}")
+        format!("{value:.4}")
     } else {
-        format!("{value:.2}")
+        format!("{value:.3}")
     }
 }
 
