@@ -1,0 +1,377 @@
+//! A sheet of blocks on which a test places structures itself: for what neither our writer nor the usual one makes.
+//!
+//! ```text
+//!  0        1024         1280      2048                16384
+//!  | zeros  | superblock | devices | places of 512 ... | data: blocks, clusters, runs of bytes ...
+//!             records      (128)     one inode each
+//! ```
+//! The metabox, if there is one, has places of 512 bytes, too; the first is free for tables.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    reason = "every test uses its part of this module"
+)]
+
+use tuff_codec::{EncoderSpec, Method};
+use tuff_format::cluster::{Lcluster, MapHeader, full};
+use tuff_format::config::{Configs, Lz4};
+use tuff_format::device::Slot;
+use tuff_format::dirent::{self, Dirent};
+use tuff_format::features::incompat;
+use tuff_format::inode::{FileType, Inode, Layout};
+use tuff_format::superblock::{OFFSET, Superblock, checksum_len, seal};
+use tuff_format::xattr::{self, Entry, LongPrefix};
+use tuff_format::{BlockBits, Nid};
+
+/// Block size of every sheet.
+pub const BS: usize = 4096;
+/// First byte behind the places for inodes.
+const DATA: usize = 16384;
+/// Where the device table lies.
+const DEVICES: usize = 1280;
+/// The base time of all sheets.
+pub const EPOCH: i64 = 1_700_000_000;
+const METABOX: u64 = 1 << 63;
+
+/// The k-th place in the image, 0 to 27.
+pub fn place(k: u64) -> Nid {
+    Nid((2048 + 512 * k) / 32)
+}
+
+/// The k-th place in the metabox, from 1 on.
+pub fn boxed(k: u64) -> Nid {
+    Nid(METABOX | 512 * k / 32)
+}
+
+/// Position of the map header of an extended inode without attributes, as far as a COMPACT index cares: places start at
+/// multiples of 512.
+pub const HEADER_POS: u64 = 64;
+
+pub struct Sheet {
+    pub sb: Superblock,
+    pub configs: Configs,
+    pub slots: Vec<Slot>,
+    bytes: Vec<u8>,
+    metabox: Vec<u8>,
+}
+
+impl Sheet {
+    /// A sheet with the root's number and these features. With `COMPR_CFGS` all algorithms are announced.
+    pub fn new(incompat: u32) -> Self {
+        let all = Configs {
+            lz4: Some(Lz4 {
+                max_distance: 65535,
+                max_pcluster_blocks: 16,
+            }),
+            lzma_dict_size: Some(1 << 20),
+            deflate_window_bits: Some(15),
+            zstd_window_log: Some(20),
+        };
+        let compressed = incompat & incompat::COMPR_CFGS != 0;
+        Self {
+            sb: Superblock {
+                compat: tuff_format::features::compat::SB_CHKSUM,
+                incompat,
+                checksum: 0,
+                block_bits: BlockBits::B4K,
+                ext_slots: u8::from(incompat & incompat::METABOX != 0),
+                root: place(0),
+                inodes: 0,
+                epoch: EPOCH,
+                fixed_nsec: 0,
+                blocks: 0,
+                meta_blkaddr: 0,
+                xattr_blkaddr: 0,
+                uuid: [7; 16],
+                label: *b"assembled\0\0\0\0\0\0\0",
+                algs_or_distance: 0,
+                extra_devices: 0,
+                devt_slotoff: 0,
+                xattr_prefix_count: 0,
+                xattr_prefix_start: 0,
+                packed: None,
+                xattr_filter_reserved: 0,
+                ishare_prefix: 0,
+                build_time: 0,
+                metabox: None,
+            },
+            configs: if compressed { all } else { Configs::default() },
+            slots: Vec::new(),
+            bytes: vec![0; DATA],
+            metabox: Vec::new(),
+        }
+    }
+
+    /// Puts an inode with its attribute body at a place, and `payload` behind it at the next multiple of `align`.
+    pub fn put(&mut self, nid: Nid, inode: Inode, xattrs: &[u8], align: usize, payload: &[u8]) {
+        let inode = Inode {
+            xattr_icount: xattr::icount(xattrs.len()).unwrap(),
+            ino: (nid.0 & 0xFFFF) as u32,
+            ..inode
+        };
+        let mut out = Vec::new();
+        inode.encode(&mut out);
+        out.extend_from_slice(xattrs);
+        out.resize(out.len().next_multiple_of(align), 0);
+        out.extend_from_slice(payload);
+        let at = (nid.0 & !METABOX) as usize * 32;
+        self.write(nid.in_metabox(), at, &out);
+        self.sb.inodes += 1;
+    }
+
+    /// Puts a directory whose entries are its payload, "." and ".." among them.
+    pub fn put_dir(
+        &mut self,
+        nid: Nid,
+        parent: Nid,
+        xattrs: &[u8],
+        entries: &[(&str, Nid, FileType)],
+    ) {
+        let mut all = vec![(".", nid, FileType::Dir), ("..", parent, FileType::Dir)];
+        all.extend_from_slice(entries);
+        let bytes = dir_block(all);
+        let subdirs = entries.iter().filter(|e| e.2 == FileType::Dir).count();
+        let inode = Inode {
+            mode: 0o040755,
+            nlink: 2 + subdirs as u32,
+            ..inode(Layout::FlatInline, bytes.len() as u64, 0)
+        };
+        self.put(nid, inode, xattrs, 1, &bytes);
+    }
+
+    /// A root with these files in it.
+    pub fn put_root(&mut self, files: &[(&str, Nid)]) {
+        let entries: Vec<_> = files
+            .iter()
+            .map(|(n, i)| (*n, *i, FileType::File))
+            .collect();
+        let root = self.sb.root;
+        self.put_dir(root, root, &[], &entries);
+    }
+
+    /// Writes bytes at a position of the image or of the metabox, where nothing is yet.
+    pub fn write(&mut self, metabox: bool, at: usize, bytes: &[u8]) {
+        let space = if metabox {
+            &mut self.metabox
+        } else {
+            &mut self.bytes
+        };
+        if space.len() < at + bytes.len() {
+            space.resize(at + bytes.len(), 0);
+        }
+        let spot = &mut space[at..at + bytes.len()];
+        assert!(spot.iter().all(|b| *b == 0), "{at:#x} is taken");
+        spot.copy_from_slice(bytes);
+    }
+
+    /// Appends whole blocks with `bytes` at their start. Returns the first block's address.
+    pub fn blocks(&mut self, bytes: &[u8]) -> u32 {
+        self.bytes.resize(self.bytes.len().next_multiple_of(BS), 0);
+        let block = self.bytes.len() / BS;
+        self.bytes.extend_from_slice(bytes);
+        self.bytes.resize(self.bytes.len().next_multiple_of(BS), 0);
+        block as u32
+    }
+
+    /// Appends whole blocks with `bytes` at their end, as compressed bytes lie. Returns the first block's address.
+    pub fn cluster(&mut self, bytes: &[u8]) -> u32 {
+        let mut padded = vec![0; bytes.len().next_multiple_of(BS) - bytes.len()];
+        padded.extend_from_slice(bytes);
+        self.blocks(&padded)
+    }
+
+    /// Appends bytes without any alignment. Returns the position of the first.
+    pub fn run(&mut self, bytes: &[u8]) -> u64 {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        at as u64
+    }
+
+    /// Puts the metabox inode, flat or compressed, with what was put into the metabox so far as its data.
+    pub fn close_metabox(&mut self, nid: Nid, compressed: bool) {
+        let data = self.metabox.clone();
+        self.sb.metabox = Some(nid);
+        if !compressed {
+            let block = self.blocks(&data);
+            let file = inode(Layout::FlatPlain, data.len() as u64, block.into());
+            return self.put(nid, file, &[], 1, &[]);
+        }
+        assert!(data.len() > BS, "nothing to compress");
+        let block = self.cluster(&squeeze(Method::Zstd, &data));
+        let len = data.len() as u64;
+        let record = record16(len_word(BS as u32, 4), u64::from(block) * BS as u64, 0);
+        let payload = extents(16, 1, 0, 0, &record);
+        self.put(nid, inode(Layout::CompressedFull, len, 1), &[], 8, &payload);
+    }
+
+    /// Sets the table of long name prefixes, which starts at `at` of its container; returns its bytes.
+    pub fn prefixes(&mut self, at: usize, prefixes: &[(u8, &str)]) -> Vec<u8> {
+        self.sb.incompat |= incompat::XATTR_PREFIXES;
+        self.sb.xattr_prefix_count = prefixes.len() as u8;
+        self.sb.xattr_prefix_start = at as u32 / 4;
+        let mut out = Vec::new();
+        for (base, infix) in prefixes {
+            out.resize(out.len().next_multiple_of(4), 0);
+            LongPrefix {
+                base: *base,
+                infix: infix.as_bytes().to_vec(),
+            }
+            .encode(&mut out);
+        }
+        out
+    }
+
+    /// The image: whole blocks, superblock, records and device table in place, checksum right.
+    pub fn finish(mut self) -> Vec<u8> {
+        self.bytes.resize(self.bytes.len().next_multiple_of(BS), 0);
+        self.sb.blocks += (self.bytes.len() / BS) as u64;
+        if self.sb.has(incompat::COMPR_CFGS) {
+            self.sb.algs_or_distance = self.configs.algorithms();
+        }
+        if !self.slots.is_empty() {
+            self.sb.extra_devices = self.slots.len() as u16;
+            self.sb.devt_slotoff = (DEVICES / 128) as u16;
+        }
+        let mut head = self.sb.encode();
+        if self.sb.has(incompat::COMPR_CFGS) {
+            head.extend_from_slice(&self.configs.encode());
+        }
+        self.write(false, OFFSET as usize, &head);
+        for (i, slot) in self.slots.clone().iter().enumerate() {
+            self.write(false, DEVICES + 128 * i, &slot.encode());
+        }
+        seal(&mut self.bytes[OFFSET as usize..][..checksum_len(BlockBits::B4K)]);
+        self.bytes
+    }
+}
+
+/// An extended inode of a regular file.
+pub fn inode(layout: Layout, size: u64, u: u64) -> Inode {
+    Inode {
+        extended: true,
+        layout,
+        flag4: false,
+        xattr_icount: 0,
+        mode: 0o100644,
+        nlink: 1,
+        size,
+        mtime: EPOCH,
+        mtime_nsec: 9,
+        u,
+        ino: 0,
+        uid: 0,
+        gid: 0,
+        no_start: false,
+    }
+}
+
+/// A compact inode of a regular file, made at [`EPOCH`].
+pub fn compact(layout: Layout, size: u64, u: u64) -> Inode {
+    Inode {
+        extended: false,
+        mtime: 0,
+        mtime_nsec: 0,
+        ..inode(layout, size, u)
+    }
+}
+
+/// One directory block.
+pub fn dir_block(mut entries: Vec<(&str, Nid, FileType)>) -> Vec<u8> {
+    entries.sort_by_key(|e| e.0.as_bytes());
+    let entries: Vec<_> = entries
+        .iter()
+        .map(|(name, nid, kind)| Dirent {
+            nid: *nid,
+            file_type: kind.dirent_code(),
+            name: name.as_bytes(),
+        })
+        .collect();
+    let mut out = Vec::new();
+    dirent::encode(&entries, &mut out);
+    out
+}
+
+/// An attribute body: shared ids, then entries of name index, name and value.
+pub fn xattrs(shared: &[u32], entries: &[(u8, &str, &str)]) -> Vec<u8> {
+    let entries: Vec<_> = entries.iter().map(|(i, n, v)| entry(*i, n, v)).collect();
+    let mut out = Vec::new();
+    xattr::encode_body(0, shared, &entries, &mut out);
+    out
+}
+
+/// One attribute.
+pub fn entry<'a>(index: u8, name: &'a str, value: &'a str) -> Entry<'a> {
+    Entry {
+        index,
+        name: name.as_bytes(),
+        value: value.as_bytes(),
+    }
+}
+
+/// All of `data`, compressed.
+pub fn squeeze(method: Method, data: &[u8]) -> Vec<u8> {
+    let mut out = vec![0; 1 << 16];
+    let mut encoder = EncoderSpec::new(method, 1 << 16).build().unwrap();
+    encoder.reset();
+    let fit = encoder.fit(data, 0, &mut out);
+    assert_eq!(fit.consumed, data.len(), "too much for one cluster");
+    out.truncate(fit.written);
+    out
+}
+
+/// Map header and FULL index. The low nibble of `algorithms` is HEAD1's, the high one HEAD2's.
+pub fn full_index(word: u32, advise: u16, algorithms: u8, entries: &[Lcluster]) -> Vec<u8> {
+    let header = MapHeader::Index {
+        word,
+        advise,
+        algorithms,
+        cluster_bits: 0,
+    };
+    let mut out = header.encode().to_vec();
+    out.resize(full::START as usize, 0);
+    full::encode(entries, &mut out);
+    out
+}
+
+/// Map header and table of encoded extents, for [`HEADER_POS`]. For records of 4 and 8 bytes `bits` is log2 of the
+/// extents' length over the block size; for those of 16 and 32 `count` is stored.
+pub fn extents(record: u16, count: u32, bits: u8, advise: u16, table: &[u8]) -> Vec<u8> {
+    let code = record.trailing_zeros() as u16 - 2;
+    let header = MapHeader::Index {
+        word: if record < 16 { 0 } else { count },
+        advise: 1 | code << 1 | advise,
+        algorithms: 0,
+        cluster_bits: bits,
+    };
+    let mut out = header.encode().to_vec();
+    let start = (HEADER_POS + 8).next_multiple_of(record.into()) - HEADER_POS;
+    out.resize(start as usize, 0);
+    out.extend_from_slice(table);
+    out
+}
+
+/// The first word of a record: encoded length, and 0 for stored or 1 + the algorithm's number.
+pub fn len_word(len: u32, format: u32) -> u32 {
+    len | format << 28
+}
+
+/// In the first word of a record: the extent is a prefix of what its cluster decodes to.
+pub const PARTIAL: u32 = 1 << 27;
+
+/// A record of 16 bytes.
+pub fn record16(word: u32, at: u64, la: u32) -> Vec<u8> {
+    [word, at as u32, (at >> 32) as u32, la]
+        .iter()
+        .flat_map(|w| w.to_le_bytes())
+        .collect()
+}
+
+/// A record of 32 bytes.
+pub fn record32(word: u32, at: u64, la: u64) -> Vec<u8> {
+    let mut out = record16(word, at, la as u32);
+    out.extend_from_slice(&((la >> 32) as u32).to_le_bytes());
+    out.resize(32, 0);
+    out
+}
