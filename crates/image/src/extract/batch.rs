@@ -104,8 +104,8 @@ pub(super) const BATCH: usize = 1 << 13;
 const ITEM: u64 = 2 << 20;
 /// What making a file costs, as bytes that could be decoded meanwhile. Unit: bytes.
 const FILE: u64 = 16 << 10;
-/// Items that wait. More, and the walk does some of the work itself.
-const WAITING: usize = 256;
+/// Pieces that wait. More, and the walk does some of the work itself.
+const WAITING: usize = 4 * BATCH;
 
 /// Items of work, and who waits for them.
 pub(super) struct Queue<'a> {
@@ -117,9 +117,19 @@ pub(super) struct Queue<'a> {
 #[derive(Default)]
 struct QueueState {
     items: VecDeque<Vec<Piece>>,
+    /// Pieces in the items.
+    waiting: usize,
     /// Items taken and not yet done.
     running: usize,
     closed: bool,
+}
+
+impl QueueState {
+    fn take(&mut self) -> Option<Vec<Piece>> {
+        let item = self.items.pop_front()?;
+        self.waiting -= item.len();
+        Some(item)
+    }
 }
 
 /// Runs `walk` beside `threads - 1` workers, and lets it work, too, when it waits.
@@ -157,7 +167,7 @@ impl Queue<'_> {
         let mut writer = Writer::new(self.shared);
         let mut state = self.lock();
         loop {
-            if let Some(item) = state.items.pop_front() {
+            if let Some(item) = state.take() {
                 state.running += 1;
                 drop(state);
                 writer.run(item);
@@ -198,18 +208,21 @@ impl Queue<'_> {
         if !item.is_empty() {
             self.push(item);
         }
-        while self.lock().items.len() > WAITING {
+        while self.lock().waiting > WAITING {
             self.help(writer);
         }
     }
 
     fn push(&self, item: Vec<Piece>) {
-        self.lock().items.push_back(item);
+        let mut state = self.lock();
+        state.waiting += item.len();
+        state.items.push_back(item);
+        drop(state);
         self.changed.notify_all();
     }
 
     fn help(&self, writer: &mut Writer<'_>) {
-        let item = self.lock().items.pop_front();
+        let item = self.lock().take();
         if let Some(item) = item {
             writer.run(item);
         }
