@@ -520,11 +520,7 @@ fn a_second_algorithm_in_one_file_is_read() {
 
 #[test]
 fn findings_are_the_same_for_any_number_of_threads() {
-    let mut bytes = std::fs::read(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../testdata/golden/four.erofs"
-    ))
-    .unwrap();
+    let mut bytes = common::sample::bytes("four");
     let mut random = common::Random(7);
     for _ in 0..200 {
         let at = 1200 + random.below(bytes.len() as u64 - 1200) as usize;

@@ -261,11 +261,7 @@ fn errors_name_inode_byte_and_what_was_expected() {
 
 #[test]
 fn a_small_cache_changes_nothing_but_speed() {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../testdata/golden/metabox-48bit.erofs"
-    );
-    let bytes = std::fs::read(path).unwrap();
+    let bytes = common::sample::bytes("prefix-packed");
     let mut limits = Limits::default();
     (
         limits.metadata_cache,
@@ -282,11 +278,7 @@ fn a_small_cache_changes_nothing_but_speed() {
 
 #[test]
 fn many_threads_read_one_image() {
-    let path = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../testdata/golden/all-fragments.erofs"
-    );
-    let image = open(std::fs::read(path).unwrap());
+    let image = common::sample::image("fragments");
     let wanted = image_tree(&image);
     std::thread::scope(|scope| {
         for _ in 0..8 {

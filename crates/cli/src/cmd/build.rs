@@ -168,6 +168,9 @@ pub(crate) struct Args {
     /// Wait until the image is on the disk
     #[arg(long, help_heading = "Work")]
     sync: bool,
+    /// Time per stage in the summary
+    #[arg(long, help_heading = "Work")]
+    stats: bool,
     /// No progress, no summary
     #[arg(short = 'q', long, help_heading = "Work")]
     quiet: bool,
@@ -309,16 +312,21 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     drop(watch);
     let summary = result?;
     let seconds = start.elapsed().as_secs_f64();
+    let stages = if args.stats {
+        progress.stages()
+    } else {
+        Vec::new()
+    };
     for warning in &summary.stats.warnings {
         eprintln!("tuff: warning: {warning}");
     }
     // A summary must not land in an image that goes to standard output.
     let to_stdout = target == Target::Stdout;
     match show {
-        Show::Json if to_stdout => eprintln!("{}", json(&summary, seconds)),
-        Show::Json => println!("{}", json(&summary, seconds)),
-        Show::Auto if to_stdout => eprint!("{}", text(&summary, seconds)),
-        Show::Auto => print!("{}", text(&summary, seconds)),
+        Show::Json if to_stdout => eprintln!("{}", json(&summary, seconds, &stages)),
+        Show::Json => println!("{}", json(&summary, seconds, &stages)),
+        Show::Auto if to_stdout => eprint!("{}", text(&summary, seconds, &stages)),
+        Show::Auto => print!("{}", text(&summary, seconds, &stages)),
         Show::Quiet => {}
     }
     Ok(ExitCode::SUCCESS)
@@ -577,7 +585,10 @@ fn parse_rule(text: &str, dict: Option<usize>) -> Result<Rule> {
     })
 }
 
-fn text(summary: &Summary, seconds: f64) -> String {
+/// Names of stages, and how long each took.
+type Stages = [(&'static str, std::time::Duration)];
+
+fn text(summary: &Summary, seconds: f64, stages: &Stages) -> String {
     use std::fmt::Write;
     let s = &summary.stats;
     let mut out = String::new();
@@ -656,10 +667,13 @@ fn text(summary: &Summary, seconds: f64) -> String {
             ),
         );
     }
+    for (name, time) in stages {
+        line(&format!("  {name}"), format!("{:.2} s", time.as_secs_f64()));
+    }
     out
 }
 
-fn json(summary: &Summary, seconds: f64) -> serde_json::Value {
+fn json(summary: &Summary, seconds: f64, stages: &Stages) -> serde_json::Value {
     let s = &summary.stats;
     let algorithms: serde_json::Map<String, serde_json::Value> = build::stats::ALGORITHM_NAMES
         .iter()
@@ -687,6 +701,7 @@ fn json(summary: &Summary, seconds: f64) -> serde_json::Value {
         "dedupe_files": s.dedupe_files, "dedupe_bytes": s.dedupe_bytes,
         "sparse_files": s.sparse_files, "hole_bytes": s.hole_bytes,
         "in_place": {"sampled": s.in_place_tried, "possible": s.in_place},
+        "stage_seconds": stages.iter().map(|(name, t)| ((*name).to_owned(), t.as_secs_f64().into())).collect::<serde_json::Map<_, _>>(),
         "warnings": s.warnings,
     })
 }

@@ -2,7 +2,7 @@
 
 use super::Source;
 use super::options::{Fragments, Options};
-use super::order::{ContentKey, content_key, data_order, twins};
+use super::order::{data_order, twins};
 use super::pack::input::Input;
 use super::pack::segment::TailPolicy;
 use super::pack::work::Policy;
@@ -106,8 +106,6 @@ pub(crate) struct Loader<'a> {
     providers: Vec<Provider>,
     /// What was left out or changed.
     pub(crate) warnings: Vec<String>,
-    /// Contents of a stream that are packed already.
-    streamed: HashMap<ContentKey, InodeId>,
     packed: hashbrown::HashSet<InodeId>,
 }
 
@@ -120,7 +118,6 @@ impl<'a> Loader<'a> {
             threads,
             providers: Vec::new(),
             warnings: Vec::new(),
-            streamed: HashMap::new(),
             packed: hashbrown::HashSet::new(),
         }
     }
@@ -268,7 +265,8 @@ impl<'a> Loader<'a> {
                     tar.data()
                         .read_exact(&mut bytes)
                         .map_err(|e| Error::source(e.into()))?;
-                    self.stream_small(inode, number, bytes, &policy, packer)?;
+                    let twin = self.options.dedupe.then_some(number);
+                    packer.add_file(inode, size, Input::Bytes(bytes.into()), &policy, twin)?;
                 }
                 None => packer.add_stream(inode, size, &mut tar.data(), &policy)?,
             }
@@ -276,28 +274,6 @@ impl<'a> Loader<'a> {
         tar.finish().map_err(Error::source)?;
         self.providers.push(Provider::Elsewhere);
         Ok(())
-    }
-
-    fn stream_small(
-        &mut self,
-        inode: InodeId,
-        policy_number: u32,
-        bytes: Vec<u8>,
-        policy: &Arc<Policy>,
-        packer: &mut Packer<'_>,
-    ) -> Result<()> {
-        let size = bytes.len() as u64;
-        if self.options.dedupe {
-            let key = content_key(size, policy_number, blake3::Hasher::new().update(&bytes));
-            match self.streamed.entry(key) {
-                hashbrown::hash_map::Entry::Occupied(e) => {
-                    packer.add_same(inode, *e.get(), size);
-                    return Ok(());
-                }
-                hashbrown::hash_map::Entry::Vacant(e) => _ = e.insert(inode),
-            }
-        }
-        packer.add_file(inode, size, Input::Bytes(bytes.into()), policy)
     }
 
     /// The stored runs of a sparse member go through a file of their own, since its chunks may cut them anywhere.
@@ -343,7 +319,7 @@ impl<'a> Loader<'a> {
                 policy,
             );
         }
-        packer.add_file(inode, size, input, policy)
+        packer.add_file(inode, size, input, policy, None)
     }
 
     /// Adds an entry of a tar or manifest, unless it or a directory above it is left out.
@@ -430,18 +406,27 @@ impl<'a> Loader<'a> {
             _ => 0,
         };
         progress.set_total(order.iter().map(|i| size_of(*i)).sum());
+        let mut sizes: HashMap<u64, u32> = HashMap::new();
+        if self.options.dedupe {
+            for inode in &order {
+                *sizes.entry(size_of(*inode)).or_default() += 1;
+            }
+        }
+        progress.stage("compare");
         let twins = if self.options.dedupe {
-            twins(tree, &order, self, self.threads)?
+            twins(tree, &order, &sizes, self, self.threads)?
         } else {
             HashMap::new()
         };
+        progress.stage("pack");
         for inode in order {
             let size = size_of(inode);
             if let Some(first) = twins.get(&inode) {
+                progress.add_bytes(size);
                 packer.add_same(inode, *first, size);
                 continue;
             }
-            let Some((input, _)) = self.input(tree, inode)? else {
+            let Some((input, number)) = self.input(tree, inode)? else {
                 continue;
             };
             let (_, policy) = self.policies.of(|| tree.path(inode));
@@ -450,10 +435,18 @@ impl<'a> Loader<'a> {
                     let sparse = Sparse::plan(size, runs, self.options.block);
                     packer.add_sparse(inode, size, input, sparse, policy)?;
                 }
-                None => packer.add_file(inode, size, input, policy)?,
+                None => {
+                    let twin = sizes.get(&size).is_some_and(|n| *n > 1).then_some(number);
+                    packer.add_file(inode, size, input, policy, twin)?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// True for a file that stays sparse.
+    pub(crate) fn is_sparse(&self, tree: &Tree, inode: InodeId) -> bool {
+        matches!(tree.nodes[inode as usize].kind, NodeKind::File { size, .. } if self.sparse_runs(tree, inode, size).is_some())
     }
 
     fn sparse_runs<'t>(&self, tree: &'t Tree, inode: InodeId, size: u64) -> Option<&'t [DataRun]> {

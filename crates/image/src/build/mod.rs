@@ -114,6 +114,8 @@ fn write(
             temporary: options.temporary.clone(),
             first_block: emit::first_data_block(bits),
             packed: policies.packed(),
+            // About 40 bytes each.
+            known_max: usize::try_from(options.memory / 8 / 40).unwrap_or(usize::MAX),
         },
         output,
         progress,
@@ -137,7 +139,6 @@ fn write(
     }
     tree.finish();
 
-    progress.stage("pack");
     loader.pack(&tree, &mut packer, progress)?;
     let mut packed = packer.finish()?;
 

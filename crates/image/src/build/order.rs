@@ -2,6 +2,7 @@
 
 use super::load::Loader;
 use super::options::Options;
+use super::pack::SEGMENT_MIN;
 use super::tree::{InodeId, NodeKind, Tree};
 use crate::{Error, Result};
 use hashbrown::{HashMap, HashSet};
@@ -52,10 +53,12 @@ fn resolve(tree: &Tree, path: &[u8]) -> Option<InodeId> {
     Some(at)
 }
 
-/// Files with the content of an earlier one, and which that is. Only files whose size another file has, too, are read.
+/// Large files with the content of an earlier one, and which that is. Only those whose size another file has, too, are
+/// read; smaller files are compared while they are packed.
 pub(crate) fn twins(
     tree: &Tree,
     order: &[InodeId],
+    sizes: &HashMap<u64, u32>,
     loader: &Loader<'_>,
     threads: usize,
 ) -> Result<HashMap<InodeId, InodeId>> {
@@ -63,16 +66,13 @@ pub(crate) fn twins(
         NodeKind::File { size, .. } => size,
         _ => 0,
     };
-    let mut sizes: HashMap<u64, u32> = HashMap::new();
-    for inode in order {
-        *sizes.entry(size_of(*inode)).or_default() += 1;
-    }
     let candidates: Vec<InodeId> = order
         .iter()
         .copied()
-        .filter(|i| sizes[&size_of(*i)] > 1)
+        .filter(|i| {
+            size_of(*i) > SEGMENT_MIN && sizes[&size_of(*i)] > 1 && !loader.is_sparse(tree, *i)
+        })
         .collect();
-    drop(sizes);
     let next = AtomicUsize::new(0);
     // Digest, and position among the candidates: sorted, the first of equal files comes first.
     let found: Mutex<Result<Vec<(ContentKey, u32)>>> =
@@ -81,10 +81,9 @@ pub(crate) fn twins(
         let mut buf = vec![0; 1 << 20];
         let mut mine = Vec::new();
         loop {
-            // A few at a time: neighbours in the tree are neighbours on the disk.
-            let from = next.fetch_add(64, Ordering::Relaxed);
+            let from = next.fetch_add(1, Ordering::Relaxed);
             let run = candidates
-                .get(from..candidates.len().min(from + 64))
+                .get(from..candidates.len().min(from + 1))
                 .unwrap_or(&[]);
             let hashed = run.iter().enumerate().try_for_each(|(i, inode)| {
                 // Fits: inodes are counted in 32 bits.

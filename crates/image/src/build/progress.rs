@@ -3,6 +3,7 @@
 use crate::{Error, Result};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Counters that another thread may look at while the build runs.
 #[derive(Default)]
@@ -11,7 +12,8 @@ pub struct Progress {
     entries: AtomicU64,
     bytes: AtomicU64,
     total_bytes: AtomicU64,
-    stage: Mutex<&'static str>,
+    /// Each stage and when it began.
+    stages: Mutex<Vec<(&'static str, Instant)>>,
 }
 
 /// A look at the counters.
@@ -36,7 +38,12 @@ impl Progress {
     /// The counters now.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
-            stage: self.stage.lock().map(|s| *s).unwrap_or_default(),
+            stage: self
+                .stages
+                .lock()
+                .ok()
+                .and_then(|s| s.last().map(|(name, _)| *name))
+                .unwrap_or_default(),
             entries: self.entries.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
             total_bytes: self.total_bytes.load(Ordering::Relaxed),
@@ -54,9 +61,26 @@ impl Progress {
         Ok(())
     }
 
+    /// The stages so far and how long each took, the last one until now.
+    pub fn stages(&self) -> Vec<(&'static str, Duration)> {
+        let Ok(stages) = self.stages.lock() else {
+            return Vec::new();
+        };
+        let ends = stages
+            .iter()
+            .skip(1)
+            .map(|(_, at)| *at)
+            .chain([Instant::now()]);
+        stages
+            .iter()
+            .zip(ends)
+            .map(|((name, start), end)| (*name, end - *start))
+            .collect()
+    }
+
     pub(crate) fn stage(&self, name: &'static str) {
-        if let Ok(mut stage) = self.stage.lock() {
-            *stage = name;
+        if let Ok(mut stages) = self.stages.lock() {
+            stages.push((name, Instant::now()));
         }
     }
 

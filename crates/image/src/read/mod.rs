@@ -14,12 +14,18 @@
 //!
 //! ```
 //! use std::io::Read;
-//! use std::path::Path;
 //! use tuff_image::read::{Image, OpenOptions};
 //! use tuff_store::FileStore;
 //!
-//! # let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/golden/zstd.erofs"));
-//! let image = Image::open(FileStore::open(path)?, OpenOptions::default())?;
+//! # use tuff_image::build::{Options, Progress, Source, build};
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("image.erofs");
+//! # std::fs::create_dir(dir.path().join("tree"))?;
+//! # let lines: String = (1..=2500).map(|n| format!("{n}\n")).collect();
+//! # std::fs::write(dir.path().join("tree/numbers"), lines)?;
+//! # let (sources, target) = ([Source::Dir(dir.path().join("tree"))], tuff_store::Target::Path(path.clone()));
+//! # build(&sources, &Options::default(), &target, &Progress::default())?;
+//! let image = Image::open(FileStore::open(&path)?, OpenOptions::default())?;
 //! for entry in image.read_dir(&image.root()?)? {
 //!     let entry = entry?;
 //!     let inode = image.inode(entry.nid)?;

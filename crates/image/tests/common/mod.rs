@@ -9,6 +9,7 @@
 )]
 
 pub mod assemble;
+pub mod sample;
 
 use rustix::fs::{self as rfs, AtFlags, CWD, Mode, OFlags, SeekFrom, XattrFlags};
 use std::collections::{BTreeMap, HashMap};

@@ -19,6 +19,7 @@ mod pool;
 pub(crate) mod segment;
 pub(crate) mod work;
 
+use crate::build::order::ContentKey;
 use crate::build::progress::Progress;
 use crate::build::source::DataRun;
 use crate::build::spill::{Spill, SpillRef};
@@ -133,6 +134,8 @@ pub(crate) struct PackOptions {
     pub(crate) first_block: u32,
     /// How the packed inode is stored.
     pub(crate) packed: Arc<Policy>,
+    /// Contents that are remembered for whole-file dedupe.
+    pub(crate) known_max: usize,
 }
 
 /// The packer.
@@ -148,6 +151,8 @@ pub(crate) struct Packer<'a> {
     result: Packed,
     digest: xxhash_rust::xxh3::Xxh3,
     fragments: Fragments,
+    /// First file of each content that another may have.
+    known: HashMap<ContentKey, InodeId>,
 }
 
 /// All data, placed.
@@ -215,6 +220,7 @@ impl<'a> Packer<'a> {
             result,
             digest: xxhash_rust::xxh3::Xxh3::new(),
             fragments: Fragments::default(),
+            known: HashMap::new(),
         })
     }
 
@@ -224,13 +230,15 @@ impl<'a> Packer<'a> {
         self.fragments.buf.extend_from_slice(bytes);
     }
 
-    /// Adds a file of `size` bytes, not empty. Its data follows that of the files before it.
+    /// Adds a file of `size` bytes, not empty. Its data follows that of the files before it. With `twin`, the number of its
+    /// policy, it shares the data of an earlier file with the same content, if that has one segment.
     pub(crate) fn add_file(
         &mut self,
         file: InodeId,
         size: u64,
         input: Input,
         policy: &Arc<Policy>,
+        twin: Option<u32>,
     ) -> Result<()> {
         let segment = segment_size(policy);
         if size <= segment {
@@ -244,6 +252,7 @@ impl<'a> Packer<'a> {
                 last: true,
                 store: false,
                 policy: Arc::clone(policy),
+                twin,
             };
             self.batch.push(part);
             self.batch_bytes += size;
@@ -289,6 +298,7 @@ impl<'a> Packer<'a> {
                 last,
                 store,
                 policy,
+                twin: None,
             };
             self.submit(vec![part], len as u64)?;
             at += len as u64;
@@ -346,7 +356,6 @@ impl<'a> Packer<'a> {
     pub(crate) fn add_same(&mut self, file: InodeId, first: InodeId, size: u64) {
         self.result.stats.dedupe_files += 1;
         self.result.stats.dedupe_bytes += size;
-        self.progress.add_bytes(size);
         self.set(file, FileData::Same(first));
     }
 
@@ -373,6 +382,7 @@ impl<'a> Packer<'a> {
                 last,
                 store,
                 policy,
+                twin: None,
             };
             self.submit(vec![part], len)?;
             offset += len;
@@ -428,41 +438,73 @@ impl<'a> Packer<'a> {
         Ok(true)
     }
 
-    /// Writes a result's blocks and notes where they are.
+    /// Writes a result's blocks and notes where they are. Files that turn out to have the content of an earlier one leave
+    /// no blocks.
     fn place(&mut self, out: JobOut) -> Result<()> {
-        let bits = self.options.bits;
-        let mut block = self.result.end_block;
-        let blocks = out.data.len() as u64 / bits.size();
-        // A signed block address: readers treat it so.
-        let end = u32::try_from(u64::from(block) + blocks)
-            .ok()
-            .filter(|b| *b < 1 << 31);
-        let end = end.ok_or_else(|| Error::limit("image", "larger than 2^31 blocks"))?;
-        if out.data.len() > 0 {
-            let at = u64::from(block) * bits.size();
-            self.output
-                .write_at(out.data.bytes(), at)
-                .map_err(|e| Error::io("image", "cannot write", e))?;
-        }
+        let block_size = self.options.bits.size_usize();
         self.digest.update(&out.digest.to_le_bytes());
+        // Of the job's data: what waits to be written, and where the next part starts.
+        let (mut start, mut at) = (0, 0);
         for part in out.parts {
             if part.file != PACKED {
                 self.progress.add_bytes(part.len as u64);
             }
-            block += self.place_part(part, block)?;
+            let end = at + part.body.blocks() as usize * block_size;
+            if let Some(first) = part.key.and_then(|key| self.twin_of(part.file, key)) {
+                self.write(&out.data.bytes()[start..at])?;
+                start = end;
+                self.add_same(part.file, first, part.len as u64);
+            } else {
+                let block = u64::from(self.result.end_block) + ((at - start) / block_size) as u64;
+                // A signed block address: readers treat it so.
+                let block = u32::try_from(block).ok().filter(|b| *b < 1 << 31);
+                let block =
+                    block.ok_or_else(|| Error::limit("image", "larger than 2^31 blocks"))?;
+                self.place_part(part, block)?;
+            }
+            at = end;
         }
-        debug_assert_eq!(block, end);
-        self.result.end_block = end;
+        self.write(&out.data.bytes()[start..at])?;
         self.pool.recycle(out.data);
         Ok(())
     }
 
-    fn place_part(&mut self, part: PartOut, block: u32) -> Result<u32> {
+    /// The earlier file with this key. Remembers the file if there is none.
+    fn twin_of(&mut self, file: InodeId, key: ContentKey) -> Option<InodeId> {
+        if let Some(first) = self.known.get(&key) {
+            return Some(*first);
+        }
+        // Beyond the limit later twins are missed, the same ones every time.
+        if self.known.len() < self.options.known_max {
+            self.known.insert(key, file);
+        }
+        None
+    }
+
+    /// Appends whole blocks to the image.
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let bits = self.options.bits;
+        let end = u64::from(self.result.end_block) + bits.count(bytes.len() as u64);
+        let end = u32::try_from(end).ok().filter(|b| *b < 1 << 31);
+        let end = end.ok_or_else(|| Error::limit("image", "larger than 2^31 blocks"))?;
+        let at = u64::from(self.result.end_block) * bits.size();
+        self.output
+            .write_at(bytes, at)
+            .map_err(|e| Error::io("image", "cannot write", e))?;
+        self.result.end_block = end;
+        Ok(())
+    }
+
+    fn place_part(&mut self, part: PartOut, block: u32) -> Result<()> {
         let PartOut {
             file,
             first,
             len,
             body,
+            key: _,
         } = part;
         match body {
             Body::Flat { blocks, tail } => {
@@ -476,7 +518,6 @@ impl<'a> Packer<'a> {
                     FileData::Chunked(_) => {}
                     slot => *slot = FileData::Flat { block, tail },
                 }
-                Ok(blocks)
             }
             Body::Encoded {
                 algorithm,
@@ -487,7 +528,6 @@ impl<'a> Packer<'a> {
                 self.result
                     .stats
                     .add_encoded(algorithm, &pieces, &tail, in_place);
-                let blocks = pieces.iter().map(|p| u32::from(p.blocks)).sum();
                 let tail = match tail {
                     Tail::Cluster => FileTail::Cluster,
                     Tail::Inline(bytes) => FileTail::Inline(self.result.spill.put(&bytes)?),
@@ -497,7 +537,7 @@ impl<'a> Packer<'a> {
                 };
                 if let (FileTail::Fragment(offset), 1, true) = (tail, pieces.len(), first) {
                     *self.slot(file) = FileData::WholeFragment { offset };
-                    return Ok(blocks);
+                    return Ok(());
                 }
                 let run = Run { block, pieces };
                 match self.slot(file) {
@@ -513,9 +553,9 @@ impl<'a> Packer<'a> {
                         }));
                     }
                 }
-                Ok(blocks)
             }
         }
+        Ok(())
     }
 
     fn slot(&mut self, file: InodeId) -> &mut FileData {
@@ -575,6 +615,7 @@ impl<'a> Packer<'a> {
                 last,
                 store: false,
                 policy: Arc::clone(&policy),
+                twin: None,
             };
             f.pending.push_back((id, ticket + PACKED_DELAY));
             f.submitted += len as u64;
@@ -667,10 +708,13 @@ impl Sparse {
     }
 }
 
+/// No file up to this length is cut into segments. Unit: bytes.
+pub(crate) const SEGMENT_MIN: u64 = 8 << 20;
+
 /// Files longer than this are encoded in segments. Unit: bytes; a multiple of every block size.
 pub(crate) fn segment_size(policy: &Policy) -> u64 {
     match policy.spec.map_or(0, |s| s.cluster) {
-        0..=0x2_0000 => 8 << 20,
+        0..=0x2_0000 => SEGMENT_MIN,
         0x2_0001..=0x8_0000 => 16 << 20,
         _ => 32 << 20,
     }

@@ -3,6 +3,7 @@
 use super::blocks::Blocks;
 use super::input::Input;
 use super::segment::{self, Shape, ShortPiece, Tail, TailPolicy};
+use crate::build::order::{ContentKey, content_key};
 use crate::build::tree::InodeId;
 use crate::{Error, Result};
 use hashbrown::HashMap;
@@ -42,6 +43,8 @@ pub(crate) struct Part {
     pub(crate) store: bool,
     /// How.
     pub(crate) policy: Arc<Policy>,
+    /// Another file may have the same content: number of the policy, for the key that tells.
+    pub(crate) twin: Option<u32>,
 }
 
 /// Work for one worker.
@@ -74,6 +77,8 @@ pub(crate) struct PartOut {
     pub(crate) first: bool,
     /// Bytes of content.
     pub(crate) len: usize,
+    /// Stands for the content, where another file may have the same.
+    pub(crate) key: Option<ContentKey>,
     /// Its data.
     pub(crate) body: Body,
 }
@@ -99,6 +104,16 @@ pub(crate) enum Body {
         /// LZ4 clusters that were tried for decoding in place, and how many can be.
         in_place: (u32, u32),
     },
+}
+
+impl Body {
+    /// Blocks in the job's data.
+    pub(crate) fn blocks(&self) -> u32 {
+        match self {
+            Self::Flat { blocks, .. } => *blocks,
+            Self::Encoded { pieces, .. } => pieces.iter().map(|p| u32::from(p.blocks)).sum(),
+        }
+    }
 }
 
 /// A worker: its buffer and its encoders.
@@ -139,13 +154,22 @@ impl Worker {
                 input.resize(part.len, 0);
             }
             reader.read_exact(&mut input[..part.len], part.offset)?;
-            let body = self.encode(&part, &input[..part.len], &mut data);
+            let content = &input[..part.len];
+            let key = part.twin.map(|policy| {
+                content_key(
+                    part.len as u64,
+                    policy,
+                    blake3::Hasher::new().update(content),
+                )
+            });
+            let body = self.encode(&part, content, &mut data);
             self.input = input;
             let body = body?;
             parts.push(PartOut {
                 file: part.file,
                 first: part.first,
                 len: part.len,
+                key,
                 body,
             });
         }
