@@ -1,0 +1,14 @@
+//! Extents of a table of encoded extents ascend without gaps, hold the offset that was asked for, and end.
+//! Input: four bytes of size, eight of map header, then the index.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| tuff_fuzz::map(
+    data,
+    tuff_format::inode::Layout::CompressedFull,
+    |header| {
+        header[4] |= 1;
+    }
+));

@@ -1,0 +1,27 @@
+//! The items of a dump leave no byte of an area out.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tuff_image::dump::{Items, Regions};
+
+fuzz_target!(|data: &[u8]| {
+    let Some(image) = tuff_fuzz::open(data) else {
+        return;
+    };
+    let regions = Regions::of(&image);
+    let mut at = None;
+    for item in Items::all(&image, &regions).take(10_000) {
+        assert!(item.start <= item.end);
+        match at {
+            Some((area, end)) if area == item.area => {
+                assert!(item.start <= end);
+                at = Some((area, item.end.max(end)));
+            }
+            _ => {
+                assert_eq!(item.start, 0);
+                at = Some((item.area, item.end));
+            }
+        }
+    }
+});

@@ -1,0 +1,161 @@
+//! Writes seed corpora: `cargo run --release --example seeds -- corpus`.
+//!
+//! Images are put together by the assembler of the reader's tests, and by the builder over its options; seeds of the
+//! rooms are cut out of them.
+
+#[path = "../crates/image/tests/assemble/mod.rs"]
+mod assemble;
+
+use assemble::{
+    EPOCH, Sheet, boxed, entry, extents, inode, len_word, place, record16, squeeze, xattrs,
+};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use tuff_codec::Method;
+use tuff_format::features::incompat;
+use tuff_format::inode::{FileType, Layout};
+use tuff_image::build::{Compression, Fragments, Kernel, Options, Progress, Source, build};
+use tuff_store::Target;
+
+fn main() -> std::io::Result<()> {
+    let out = PathBuf::from(std::env::args_os().nth(1).unwrap_or("corpus".into()));
+    let put = |target: &str, name: &str, bytes: &[u8]| {
+        let dir = out.join(target);
+        std::fs::create_dir_all(&dir)?;
+        std::fs::write(dir.join(name), bytes)
+    };
+    let text = text();
+    for (method, target) in [
+        (Method::Lz4, "decode_lz4"),
+        (Method::Lzma, "decode_lzma"),
+        (Method::Deflate, "decode_deflate"),
+        (Method::Zstd, "decode_zstd"),
+    ] {
+        for len in [1, 300, 20_000] {
+            let mut seed = (len as u32).to_le_bytes()[..3].to_vec();
+            seed.extend(squeeze(method, &text[..len]));
+            put(target, &len.to_string(), &seed)?;
+        }
+    }
+    let scratch = out.join(".scratch");
+    let mut images = built(&scratch, &text)?;
+    images.push(("metabox".into(), metabox(&text)));
+    for (name, image) in &images {
+        for target in ["read", "check", "dump"] {
+            put(target, name, image)?;
+        }
+        put("superblock", name, &image[1024..1168])?;
+        put(
+            "config",
+            name,
+            &[&image[1024 + 0x54..1024 + 0x56], &image[1152..1280]].concat(),
+        )?;
+        // Wherever inodes, directories and attributes are, they begin at a multiple of 32.
+        for at in (1152..image.len().min(4096)).step_by(32) {
+            if image[at..at + 32].iter().any(|b| *b != 0) {
+                let end = image.len().min(at + 256);
+                let piece = &image[at..end];
+                let name = format!("{name}-{at:x}");
+                for target in ["inode", "dirent", "xattr"] {
+                    put(target, &name, piece)?;
+                }
+                // A size in front of what may be a map header.
+                for target in ["cluster_full", "cluster_compact", "cluster_extents"] {
+                    put(target, &name, &[&20_000u32.to_le_bytes(), piece].concat())?;
+                }
+                put("chunk", &name, &[&[0x20, 0], piece].concat())?;
+                put("device", &name, &[&[1], piece].concat())?;
+            }
+        }
+    }
+    let tar = {
+        let image = tuff_fuzz::open(&images[0].1).expect("an image of our own");
+        let mut out = Vec::new();
+        let mut writer = tuff_image::tar::TarWriter::new(&image, &mut out, Default::default());
+        let walk = tuff_image::walk::Walk::root(&image).expect("a root of our own");
+        for entry in walk.flatten() {
+            writer.append(&entry).expect("written to memory");
+        }
+        writer.finish().expect("written to memory");
+        out
+    };
+    put("tar", "image", &tar)?;
+    put("compressed", "plain", &tar[..600])?;
+    let manifest = "#mtree\n/set uid=0 mode=0644 time=1.5\n. type=dir\n f type=file size=5 \\\n xattr.user.a=0sAAAA\n..\n\
+                    ./d/null type=char device=1,3\n./h hardlink=f\n./l type=link link=a\\040b\n";
+    put("manifest", "all", manifest.as_bytes())?;
+    std::fs::remove_dir_all(scratch)
+}
+
+fn text() -> Vec<u8> {
+    (0..8000u32)
+        .flat_map(|i| format!("{} {}\n", i % 700, i % 13).into_bytes())
+        .collect()
+}
+
+fn built(scratch: &Path, text: &[u8]) -> std::io::Result<Vec<(String, Vec<u8>)>> {
+    let tree = scratch.join("tree");
+    std::fs::create_dir_all(tree.join("dir"))?;
+    std::fs::write(tree.join("text"), &text[..40_000])?;
+    std::fs::write(tree.join("dir/small"), "small")?;
+    let mut sparse = std::fs::File::create(tree.join("sparse"))?;
+    sparse.write_all(b"start")?;
+    sparse.set_len(100_000)?;
+    std::os::unix::fs::symlink("text", tree.join("link"))?;
+    let mut out = Vec::new();
+    for (name, method, fragments, compact) in [
+        ("lz4", Some(Method::Lz4), Fragments::Off, true),
+        ("lzma", Some(Method::Lzma), Fragments::Off, true),
+        ("deflate-full", Some(Method::Deflate), Fragments::Off, false),
+        ("zstd-fragments", Some(Method::Zstd), Fragments::Tails, true),
+        ("stored", None, Fragments::Off, true),
+    ] {
+        let mut options = Options::for_kernel(Kernel(6, 18));
+        options.compression = method.map(|method| Compression {
+            method,
+            level: tuff_codec::EncoderSpec::new(method, 16384).level,
+            dict: None,
+        });
+        (options.cluster, options.fragment_cluster) = (16384, 16384);
+        options.fragments = fragments;
+        options.compact_index = compact;
+        options.timestamp = Some(EPOCH);
+        let file = scratch.join(name);
+        let (sources, target) = ([Source::Dir(tree.clone())], Target::Path(file.clone()));
+        build(&sources, &options, &target, &Progress::default()).map_err(std::io::Error::other)?;
+        out.push((name.to_owned(), std::fs::read(file)?));
+    }
+    Ok(out)
+}
+
+/// Root and a file with encoded extents in a metabox, a shared attribute, a prefix.
+fn metabox(text: &[u8]) -> Vec<u8> {
+    let features =
+        incompat::LZ4_0PADDING | incompat::COMPR_CFGS | incompat::BIT48 | incompat::METABOX;
+    let mut sheet = Sheet::new(features);
+    sheet.sb.compat |= tuff_format::features::compat::SHARED_EA_IN_METABOX;
+    let mut shared = Vec::new();
+    entry(1, "shared", "value").encode(&mut shared);
+    sheet.write(true, 16, &shared);
+    let table = sheet.prefixes(64, &[(1, "long.")]);
+    sheet.write(true, 64, &table);
+    sheet.sb.root = boxed(1);
+    let attributes = xattrs(&[4], &[(0x80, "name", "x")]);
+    sheet.put_dir(
+        boxed(1),
+        boxed(1),
+        &attributes,
+        &[("f", boxed(2), FileType::File)],
+    );
+    let packed = squeeze(Method::Zstd, &text[..9000]);
+    let at = sheet.run(&packed);
+    let table = [
+        record16(len_word(packed.len() as u32, 4), at, 0),
+        record16(0, 0, 9000),
+    ]
+    .concat();
+    let file = inode(Layout::CompressedFull, 12_000, 1);
+    sheet.put(boxed(2), file, &[], 8, &extents(16, 2, 0, 0, &table));
+    sheet.close_metabox(place(1), false);
+    sheet.finish()
+}

@@ -1,0 +1,149 @@
+//! What several targets do with their input.
+
+use std::io::Read;
+use tuff_codec::{Algorithm, Decoder};
+use tuff_format::cluster::{Form, Map};
+use tuff_format::features::incompat;
+use tuff_format::inode::Layout;
+use tuff_format::superblock::{MAGIC, Superblock};
+use tuff_image::read::{FileType, Image, Limits, OpenOptions};
+use tuff_store::MemStore;
+
+/// The image in `data`, with limits that keep one input short; its checksum does not count.
+pub fn open(data: &[u8]) -> Option<Image> {
+    let mut limits = Limits::default();
+    (limits.dir_size, limits.index_size, limits.decoded_size) = (1 << 20, 1 << 20, 1 << 20);
+    let options = OpenOptions {
+        limits,
+        verify_checksum: false,
+        ..OpenOptions::default()
+    };
+    Image::open(MemStore::new(data), options).ok()
+}
+
+/// Walks and reads, at most 200 inodes and the first megabyte of each.
+pub fn walk(image: &Image) {
+    let Ok(root) = image.root() else { return };
+    let mut todo = vec![(root, 0)];
+    let mut visited = 0;
+    while let Some((inode, depth)) = todo.pop() {
+        visited += 1;
+        if visited > 200 {
+            return; // a damaged tree may be a graph
+        }
+        for xattr in image.xattrs(&inode).into_iter().flatten() {
+            let _ = image.xattr(&inode, &xattr.name);
+        }
+        match inode.file_type() {
+            FileType::Dir if depth < 8 => {
+                for entry in image
+                    .read_dir(&inode)
+                    .into_iter()
+                    .flatten()
+                    .flatten()
+                    .take(100)
+                {
+                    let _ = image.lookup(&inode, &entry.name);
+                    if let Ok(child) = image.inode(entry.nid) {
+                        todo.push((child, depth + 1));
+                    }
+                }
+            }
+            FileType::Symlink => {
+                let _ = image.readlink(&inode);
+            }
+            FileType::File => {
+                let mut all = Vec::new();
+                let Ok(reader) = image.reader(&inode) else {
+                    continue;
+                };
+                if reader.take(1 << 20).read_to_end(&mut all).is_err() {
+                    continue;
+                }
+                let mut part = [0; 100];
+                for at in [0, all.len() / 2, all.len().saturating_sub(1)] {
+                    if let Ok(n) = image.read_at(&inode, &mut part, at as u64) {
+                        let end = all.len().min(at + n);
+                        assert!(part[..end - at] == all[at..end], "nid {}", inode.nid());
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A superblock with all features.
+fn superblock() -> Superblock {
+    let mut bytes = [0; 144];
+    bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    bytes[12] = 12;
+    bytes[13] = 1;
+    bytes[0x50..0x54].copy_from_slice(&incompat::KNOWN.to_le_bytes());
+    bytes[0x54] = 0b1111;
+    bytes[0x60] = 99;
+    Superblock::decode(&bytes).expect("a superblock of our own")
+}
+
+/// Asks a compressed file's index for everything; `force` fixes bits of the map header.
+pub fn map(data: &[u8], layout: Layout, force: fn(&mut [u8; 8])) {
+    let Some((size, rest)) = data.split_first_chunk::<4>() else {
+        return;
+    };
+    let Some((header, index)) = rest.split_first_chunk::<8>() else {
+        return;
+    };
+    let mut header = *header;
+    force(&mut header);
+    let size = u64::from(u32::from_le_bytes(*size));
+    let Ok(map) = Map::new(&superblock(), layout, size, &header, 0x520) else {
+        return;
+    };
+    if map.index_len() > index.len() as u64 {
+        return; // Nobody loads what is not there.
+    }
+    if !matches!(map.form, Form::WholeFragment { .. }) {
+        let _ = map.verify_index(index);
+    }
+    let mut end = 0;
+    for extent in map.extents_from(index, 0).take(5000) {
+        let Ok(extent) = extent else { break };
+        assert_eq!(extent.la, end);
+        assert!(extent.end() > end && extent.end() <= size);
+        end = extent.end();
+    }
+    for i in 0..50 {
+        let offset = size / 50 * i;
+        if let Ok(extent) = map.extent_at(index, offset) {
+            assert!(extent.la <= offset && offset < extent.end());
+        }
+    }
+}
+
+/// Decodes whole and in part.
+pub fn decode(data: &[u8], algorithm: Algorithm) {
+    let Some((len, src)) = data.split_first_chunk::<3>() else {
+        return;
+    };
+    let len = (u32::from_le_bytes([len[0], len[1], len[2], 0]) as usize).min(1 << 20);
+    let mut decoder = Decoder::new();
+    let mut whole = vec![0; len];
+    let done = decoder.decode(algorithm, src, &mut whole).is_ok();
+    for part in [len, len / 2, len.min(1)] {
+        let mut prefix = vec![0; part];
+        let ok = decoder.decode_prefix(algorithm, src, &mut prefix).is_ok();
+        if done {
+            assert!(ok, "a prefix of {part} of {len} bytes");
+            assert!(prefix[..] == whole[..part]);
+        }
+    }
+}
+
+/// A path that a source hands on is relative, without "." and "..", and of non-empty parts.
+pub fn path(path: &[u8]) {
+    let bad = |part: &[u8]| matches!(part, b"" | b"." | b"..");
+    assert!(
+        path.is_empty() || !path.split(|b| *b == b'/').any(bad),
+        "{path:?}"
+    );
+}
