@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Random, Scratch, mkfs};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tuff_image::check::{Options, check};

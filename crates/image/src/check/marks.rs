@@ -83,9 +83,12 @@ const SPAN: u64 = 128 * SLOT;
 pub(crate) struct SlotMap {
     taken: HashMap<u64, u128>,
     starts: HashMap<u64, u128>,
-    /// Spans that hold metadata that is no inode's own: superblock, shared attributes.
-    pub(crate) other: HashSet<u64>,
+    /// Units of [`OTHER`] bytes that hold metadata that is no inode's own: shared attributes.
+    other: HashSet<u64>,
 }
+
+/// The smallest block there is: a larger unit would blame its neighbours. Unit: bytes.
+const OTHER: u64 = 512;
 
 impl SlotMap {
     /// Marks the start of an inode at `pos`. True if it is new.
@@ -118,9 +121,15 @@ impl SlotMap {
         found
     }
 
+    /// Marks `[start, end)` as metadata that any number of inodes may have in common.
+    pub(crate) fn share(&mut self, start: u64, end: u64) {
+        self.other.extend(start / OTHER..end.div_ceil(OTHER));
+    }
+
     /// Runs of bytes, at least as long as a slot, that hold metadata.
     pub(crate) fn spans(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.taken.iter().flat_map(|(span, bits)| {
+        let other = self.other.iter().map(|n| (n * OTHER, (n + 1) * OTHER));
+        let taken = self.taken.iter().flat_map(|(span, bits)| {
             let base = span * SPAN;
             let (bits, mut at) = (*bits, 0);
             std::iter::from_fn(move || {
@@ -135,7 +144,8 @@ impl SlotMap {
                 }
                 None
             })
-        })
+        });
+        taken.chain(other)
     }
 }
 
@@ -151,9 +161,19 @@ mod tests {
         assert_eq!(map.take(9_000, 9_001), Some(8_992));
         assert_eq!(map.take(32, 64), None);
         assert!(map.start(64) && !map.start(64) && map.start(96));
+        map.share(20_000, 20_500);
         let mut spans: Vec<_> = map.spans().collect();
         spans.sort();
-        assert_eq!(spans, [(32, 4096), (4096, 8192), (8192, 10_016)]);
+        assert_eq!(
+            spans,
+            [
+                (32, 4096),
+                (4096, 8192),
+                (8192, 10_016),
+                (19_968, 20_480),
+                (20_480, 20_992)
+            ]
+        );
     }
 
     #[test]

@@ -379,8 +379,7 @@ enum Step {
 fn data_in_metadata(image: &Image, shared: &Shared, marks: &Marks, data: &DataMap) {
     let bits = image.superblock().block_bits;
     let end = OFFSET + image.superblock().len() as u64;
-    let other = marks.image.other.iter().map(|n| (n * 4096, n * 4096 + 1));
-    let runs = marks.image.spans().chain(other).chain([(OFFSET, end)]);
+    let runs = marks.image.spans().chain([(OFFSET, end)]);
     let mut blocks: Vec<u64> = runs
         .flat_map(|(start, end)| start >> bits.get()..bits.count(end))
         .filter(|block| data.get(0, *block) != Owner::Free)

@@ -38,10 +38,7 @@ impl Walk<'_, '_> {
             };
             let (space, pos) = self.image.shared_position(id);
             if space == Space::Image {
-                self.marks
-                    .image
-                    .other
-                    .extend(pos / 4096..=(pos + bytes.len() as u64).saturating_sub(1) / 4096);
+                self.marks.image.share(pos, pos + bytes.len() as u64);
             }
             match Entry::decode(&bytes) {
                 Ok((entry, _)) => self.check_xattr(&entry, inode, &mut seen),
