@@ -172,3 +172,41 @@ impl Table {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Map, header};
+    use crate::features::incompat;
+    use crate::inode::Layout;
+    use crate::superblock::{MAGIC, Superblock};
+    use alloc::vec::Vec;
+
+    /// Seen: fuzzing found a table whose extents came twice. Cost: readers saw the same bytes of a file again. Cause: with
+    /// records out of order the search for the next extent lands on one that covers the last. Cure: each extent begins
+    /// where the one before ended, or is an error.
+    #[test]
+    fn records_out_of_order_are_an_error() {
+        let mut bytes = [0; 128];
+        bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[12] = 12;
+        let mut sb = Superblock::decode(&bytes).unwrap();
+        sb.incompat = incompat::BIT48;
+        let header = header::MapHeader::Index {
+            word: 3,
+            advise: header::EXTENTS | 2 << 1,
+            algorithms: 0,
+            cluster_bits: 0,
+        };
+        let map = Map::new(&sb, Layout::CompressedFull, 100, &header.encode(), 64).unwrap();
+        // Holes at 0, at 3 and again at 0.
+        let table: Vec<u8> = [0u32, 3, 0]
+            .iter()
+            .flat_map(|la| [0, 0, 0, *la])
+            .flat_map(u32::to_le_bytes)
+            .collect();
+        let mut extents = map.extents_from(&table, 0);
+        assert_eq!(extents.next().unwrap().unwrap().end(), 3);
+        assert!(extents.next().unwrap().is_err());
+        assert!(extents.next().is_none());
+    }
+}

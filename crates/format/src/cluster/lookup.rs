@@ -211,6 +211,7 @@ impl Map {
             map: *self,
             index,
             next: offset,
+            started: false,
             failed: false,
         }
     }
@@ -505,6 +506,7 @@ pub struct Extents<'a> {
     map: Map,
     index: &'a [u8],
     next: u64,
+    started: bool,
     failed: bool,
 }
 
@@ -515,7 +517,16 @@ impl Iterator for Extents<'_> {
         if self.failed || self.next >= self.map.size {
             return None;
         }
-        let extent = self.map.extent_at(self.index, self.next);
+        let extent = match self.map.extent_at(self.index, self.next) {
+            // Records out of order lead a search to an extent that came already.
+            Ok(extent) if self.started && extent.la != self.next => Err(Error::bad(
+                "extent: file offset",
+                extent.la,
+                "the end of the one before",
+            )),
+            extent => extent,
+        };
+        self.started = true;
         match &extent {
             // Moves on: the extent holds `next`, so its end lies behind.
             Ok(extent) => self.next = extent.end(),
