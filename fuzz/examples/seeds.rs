@@ -3,7 +3,7 @@
 //! Images are put together by the assembler of the reader's tests, and by the builder over its options; seeds of the
 //! rooms are cut out of them.
 
-#[path = "../crates/image/tests/assemble/mod.rs"]
+#[path = "../../crates/image/tests/assemble/mod.rs"]
 mod assemble;
 
 use assemble::{
