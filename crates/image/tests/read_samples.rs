@@ -54,7 +54,7 @@ fn every_form_holds_the_tree() {
                 assert!(got == content, "{name}: {path}");
             }
         }
-        check_attributes(&name, &image);
+        check_attributes(name, &image);
         // And all the rest is the same in all of them.
         let mut tree = image_tree(&image);
         for record in &mut tree {
