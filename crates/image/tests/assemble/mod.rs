@@ -42,7 +42,7 @@ pub fn place(k: u64) -> Nid {
 
 /// The k-th place in the metabox, from 1 on.
 pub fn boxed(k: u64) -> Nid {
-    Nid(METABOX | 512 * k / 32)
+    Nid(METABOX | (512 * k / 32))
 }
 
 /// Position of the map header of an extended inode without attributes, as far as a COMPACT index cares: places start at
