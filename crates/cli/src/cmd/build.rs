@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Store a file that saves less than this share of its size
     #[arg(
         long,
-        default_value_t = 2.0,
+        default_value_t = 1.0,
         value_name = "PERCENT",
         help_heading = "Compression"
     )]

@@ -268,9 +268,18 @@ const FORMS: &[&[&str]] = &[
     &["-z", "lz4", "-C", "4K"],
     &["-z", "lz4", "-C", "64K"],
     &["-z", "lzma", "-C", "16K"],
-    &["-z", "deflate", "-C", "16K"],
-    &["-z", "zstd", "-C", "64K"],
-    &["-z", "zstd", "-C", "64K", "--rule", "hello*=lz4"],
+    &["--kernel", "6.18", "-z", "deflate", "-C", "16K"],
+    &["--kernel", "6.18", "-z", "zstd", "-C", "64K"],
+    &[
+        "--kernel",
+        "6.18",
+        "-z",
+        "zstd",
+        "-C",
+        "64K",
+        "--rule",
+        "hello*=lz4",
+    ],
 ];
 
 /// One tree in the forms that the options make.

@@ -11,6 +11,9 @@ use super::{Coding, Data, Extent};
 use crate::wire::u32_at;
 use crate::{BlockBits, Error, Result};
 
+/// Most 4-byte records that a table may have: each look-up adds up those before.
+pub const ACCUMULATED_MAX: u64 = 1 << 17;
+
 const PLEN: u32 = (1 << 21) - 1;
 const PARTIAL_REF: u32 = 1 << 27;
 

@@ -97,6 +97,10 @@ impl Map {
             } else {
                 u64::from(word) | u64::from(u16::from_le_bytes([algorithms, cluster_bits])) << 32
             };
+            // Positions accumulate over 4-byte records: a look-up adds up all before, so their number is bounded.
+            if record == 4 && count > extent::ACCUMULATED_MAX {
+                return Err(Error::unsupported("number of 4-byte extent records", count));
+            }
             let table = extent::Table {
                 record,
                 count,

@@ -163,7 +163,7 @@ impl Default for Options {
             cluster: 64 << 10,
             window: tuff_codec::WINDOW_MAX,
             rules: Vec::new(),
-            min_saving: 20,
+            min_saving: 10,
             inline_data: true,
             tail_packing: false,
             fragments: Fragments::Tails,

@@ -142,7 +142,7 @@ pub(crate) fn encode(
 
 /// True if decoding `room` bytes of clusters is worth it for `consumed` bytes of file.
 fn pays(consumed: usize, room: usize) -> bool {
-    consumed > room + room / 64
+    consumed > room
 }
 
 /// The encoded end of a file, or the raw one if that is no longer, if it may go behind the inode.
