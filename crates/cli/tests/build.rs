@@ -57,7 +57,8 @@ impl Drop for Place {
 fn wrong_arguments_are_one_sentence_and_code_2() {
     let place = Place::new("usage");
     for (args, says) in [
-        (&["build", "tree"][..], "SOURCE"),
+        (&["build"][..], "<SOURCE>... <IMAGE>"),
+        (&["build", "tree"], "a source and an image"),
         (&["build", "-z", "lz5", "tree", "i"], "not an algorithm"),
         (&["build", "-z", "lz4hc:13", "tree", "i"], "no level"),
         (
@@ -106,6 +107,23 @@ fn wrong_arguments_are_one_sentence_and_code_2() {
         assert_eq!(code, 2, "{args:?}: {said}");
         assert!(said.contains(says), "{args:?}: {said}");
         assert_eq!(place.names(), ["tree"], "{args:?}");
+    }
+}
+
+/// The image is the last path wherever options stand.
+#[test]
+fn options_may_stand_before_between_and_behind_the_paths() {
+    let place = Place::new("order");
+    for args in [
+        &["build", "-zlz4", "tree", "more", "i"][..],
+        &["build", "tree", "-zlz4", "more", "i"],
+        &["build", "tree", "more", "-z", "lz4", "i", "-q"],
+    ] {
+        std::fs::create_dir_all(place.0.join("more")).unwrap();
+        let (code, said) = code(&run(args, &place.0));
+        assert_eq!(code, 0, "{args:?}: {said}");
+        assert_eq!(place.names(), ["i", "more", "tree"], "{args:?}");
+        std::fs::remove_file(place.0.join("i")).unwrap();
     }
 }
 

@@ -1,0 +1,321 @@
+//! The arguments of `tuff build`, and how their values are read.
+
+use crate::units::parse_size;
+use clap::ValueEnum;
+use std::path::PathBuf;
+use tuff_image::build::{Compression, Kernel, Method};
+
+/// Build an image from directories, tars and manifests.
+///
+/// SOURCE is a directory, a tar (plain, gzip, xz or zstd; - for standard input) or a manifest (a file whose name ends
+/// in .mtree or .manifest). Several sources are merged in order, the later wins. IMAGE is a file, a block device, or -
+/// for standard output.
+// The two kinds of paths are one argument because options may stand between them: clap gives a last argument of its own
+// the first path that an option follows.
+#[derive(clap::Args)]
+#[command(override_usage = "tuff build [OPTIONS] <SOURCE>... <IMAGE>")]
+pub(crate) struct Args {
+    /// One or more SOURCE, then IMAGE
+    #[arg(required = true, value_name = "PATH")]
+    pub(super) paths: Vec<PathBuf>,
+
+    /// Oldest Linux that must mount the image
+    #[arg(long, default_value = "6.1", value_parser = parse_kernel, help_heading = "Format")]
+    pub(super) kernel: Kernel,
+    /// Block size
+    #[arg(short = 'b', long, default_value = "4096", value_parser = parse_size, value_name = "SIZE", help_heading = "Format")]
+    pub(super) block_size: u64,
+    /// Algorithm: none, lz4, lz4hc, deflate, lzma or zstd, with an optional level (lz4hc:12)
+    #[arg(short = 'z', long, value_parser = parse_compression, value_name = "ALG[:LEVEL]", help_heading = "Compression")]
+    pub(super) compress: Option<MaybeCompression>,
+    /// Largest compressed cluster, 4K to 1M
+    #[arg(short = 'C', long, value_parser = parse_size, value_name = "SIZE", help_heading = "Compression")]
+    pub(super) cluster: Option<u64>,
+    /// Most input of one cluster, up to 12M
+    #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Compression")]
+    pub(super) window: Option<u64>,
+    /// Dictionary or window of LZMA and Zstandard
+    #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Compression")]
+    pub(super) dict: Option<u64>,
+    /// Settings for some paths; the first rule that matches wins
+    #[arg(
+        long,
+        value_name = "GLOB=ALG[:LEVEL][,CLUSTER]",
+        help_heading = "Compression"
+    )]
+    pub(super) rule: Vec<String>,
+    /// Store a file that saves less than this share of its size
+    #[arg(
+        long,
+        default_value_t = 1.0,
+        value_name = "PERCENT",
+        help_heading = "Compression"
+    )]
+    pub(super) min_saving: f64,
+    /// Ends of compressed files behind their inodes (default: on if there are no fragments and the kernel can)
+    #[arg(long, value_enum, value_name = "WHEN", help_heading = "Layout")]
+    pub(super) tail_packing: Option<Switch>,
+    /// Ends of stored files behind their inodes
+    #[arg(
+        long,
+        value_enum,
+        default_value = "on",
+        value_name = "WHEN",
+        help_heading = "Layout"
+    )]
+    pub(super) inline_data: Switch,
+    /// Ends of files and small files packed together (default: on for 6.1 and newer)
+    #[arg(long, value_enum, value_name = "WHEN", help_heading = "Layout")]
+    pub(super) fragments: Option<Switch>,
+    /// Cluster size of packed fragments (default: 16K, or the cluster size if that is smaller)
+    #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Layout")]
+    pub(super) fragment_cluster: Option<u64>,
+    /// Identical files share their data
+    #[arg(
+        long,
+        value_enum,
+        default_value = "on",
+        value_name = "WHEN",
+        help_heading = "Layout"
+    )]
+    pub(super) dedupe: Switch,
+    /// Index form of compressed files
+    #[arg(long, value_enum, default_value = "compact", help_heading = "Layout")]
+    pub(super) index: IndexForm,
+    /// Inode form
+    #[arg(long, value_enum, default_value = "auto", help_heading = "Layout")]
+    pub(super) inodes: Inodes,
+    /// Files with holes: keep all sparse, fill all, or keep those that are at least half holes
+    #[arg(long, value_enum, default_value = "auto", help_heading = "Layout")]
+    pub(super) sparse: Sparse,
+    /// File with paths, one per line, in the order their data should lie
+    #[arg(long, value_name = "FILE", help_heading = "Layout")]
+    pub(super) order: Option<PathBuf>,
+
+    /// Time of every inode, in seconds since 1970 (default: times as they are; SOURCE_DATE_EPOCH is an upper bound)
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        allow_hyphen_values = true,
+        help_heading = "Metadata"
+    )]
+    pub(super) timestamp: Option<i64>,
+    /// UUID: a UUID, "zero", or "content" (derived from the image's content)
+    #[arg(long, default_value = "content", value_parser = parse_uuid, help_heading = "Metadata")]
+    pub(super) uuid: Uuid,
+    /// Volume label, up to 15 bytes
+    #[arg(short = 'L', long, default_value = "", help_heading = "Metadata")]
+    pub(super) label: String,
+    /// Everything belongs to root
+    #[arg(long, conflicts_with_all = ["uid", "gid"], help_heading = "Metadata")]
+    pub(super) all_root: bool,
+    /// Owner of everything
+    #[arg(long, help_heading = "Metadata")]
+    pub(super) uid: Option<u32>,
+    /// Group of everything
+    #[arg(long, help_heading = "Metadata")]
+    pub(super) gid: Option<u32>,
+    /// Added to every owner
+    #[arg(long, default_value_t = 0, value_name = "N", help_heading = "Metadata")]
+    pub(super) uid_offset: u32,
+    /// Added to every group
+    #[arg(long, default_value_t = 0, value_name = "N", help_heading = "Metadata")]
+    pub(super) gid_offset: u32,
+    /// Store no extended attributes
+    #[arg(long, help_heading = "Metadata")]
+    pub(super) no_xattrs: bool,
+    /// Share an attribute that more inodes than this have
+    #[arg(long, default_value_t = 2, value_name = "N", help_heading = "Metadata")]
+    pub(super) xattr_share: u32,
+    /// A long attribute name prefix to store once, such as trusted.overlay.
+    #[arg(long, value_name = "PREFIX", help_heading = "Metadata")]
+    pub(super) xattr_prefix: Vec<String>,
+    /// Leave the per-inode attribute name filter out
+    #[arg(long, help_heading = "Metadata")]
+    pub(super) no_xattr_filter: bool,
+    /// Leave the superblock checksum out
+    #[arg(long, help_heading = "Metadata")]
+    pub(super) no_checksum: bool,
+
+    /// Leave out paths that match, with all below them
+    #[arg(long, value_name = "GLOB", help_heading = "Sources")]
+    pub(super) exclude: Vec<String>,
+    /// File with such patterns, one per line
+    #[arg(long, value_name = "FILE", help_heading = "Sources")]
+    pub(super) exclude_from: Vec<PathBuf>,
+    /// Do not enter other filesystems
+    #[arg(long, help_heading = "Sources")]
+    pub(super) one_file_system: bool,
+    /// What whiteouts mean (default: overlay for several sources, keep for one)
+    #[arg(long, value_enum, help_heading = "Sources")]
+    pub(super) whiteouts: Option<WhiteoutKind>,
+    /// Take every source for this kind
+    #[arg(long, value_enum, value_name = "KIND", help_heading = "Sources")]
+    pub(super) source_type: Option<SourceType>,
+
+    /// Worker threads (default: as many as the process may use)
+    #[arg(short = 'j', long, value_name = "N", help_heading = "Work")]
+    pub(super) threads: Option<usize>,
+    /// Memory for buffers
+    #[arg(long, default_value = "256M", value_parser = parse_size, value_name = "SIZE", help_heading = "Work")]
+    pub(super) memory: u64,
+    /// Wait until the image is on the disk
+    #[arg(long, help_heading = "Work")]
+    pub(super) sync: bool,
+    /// Time per stage in the summary
+    #[arg(long, help_heading = "Work")]
+    pub(super) stats: bool,
+    /// No progress, no summary
+    #[arg(short = 'q', long, help_heading = "Work")]
+    pub(super) quiet: bool,
+    /// Progress as JSON lines on standard error, the summary as one JSON object on standard output
+    #[arg(long, conflicts_with = "quiet", help_heading = "Work")]
+    pub(super) json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum IndexForm {
+    Compact,
+    Full,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Inodes {
+    Auto,
+    Extended,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Sparse {
+    Auto,
+    Keep,
+    Fill,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum WhiteoutKind {
+    Overlay,
+    Aufs,
+    Keep,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum SourceType {
+    Dir,
+    Tar,
+    Manifest,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct MaybeCompression(pub(super) Option<Compression>);
+
+#[derive(Clone, Copy)]
+pub(super) struct Uuid(pub(super) Option<[u8; 16]>);
+
+fn parse_kernel(text: &str) -> Result<Kernel, String> {
+    let parsed = text
+        .split_once('.')
+        .and_then(|(a, b)| Some(Kernel(a.parse().ok()?, b.parse().ok()?)));
+    match parsed {
+        Some(kernel) if kernel >= Kernel(5, 4) => Ok(kernel),
+        Some(kernel) => Err(format!(
+            "EROFS images are for Linux 5.4 and newer, not {kernel}"
+        )),
+        None => Err("write it as 5.4, 5.10, 5.15, 6.1, 6.6, 6.12 or 6.18".to_owned()),
+    }
+}
+
+pub(super) fn parse_compression(text: &str) -> Result<MaybeCompression, String> {
+    if matches!(text, "none" | "stored") {
+        return Ok(MaybeCompression(None));
+    }
+    let (name, level) = match text.split_once([':', ',']) {
+        Some((name, level)) => (name, Some(level.trim_start_matches("level="))),
+        None => (text, None),
+    };
+    let method = Method::from_name(name).ok_or_else(|| {
+        format!("'{name}' is not an algorithm; known are none, lz4, lz4hc, deflate, lzma and zstd")
+    })?;
+    let level = match level {
+        None => method.default_level(),
+        Some(level) => level
+            .parse()
+            .ok()
+            .filter(|l| method.has_level(*l))
+            .ok_or_else(|| format!("{name} has no level '{level}'; it has {}", levels(method)))?,
+    };
+    Ok(MaybeCompression(Some(Compression {
+        method,
+        level,
+        dict: None,
+    })))
+}
+
+fn levels(method: Method) -> String {
+    let range = method.levels();
+    match method {
+        Method::Lzma => "0 to 9, and 100 to 109 for their extreme forms".to_owned(),
+        _ => format!("{} to {}", range.start(), range.end()),
+    }
+}
+
+fn parse_uuid(text: &str) -> Result<Uuid, String> {
+    match text {
+        "content" => return Ok(Uuid(None)),
+        "zero" | "clear" => return Ok(Uuid(Some([0; 16]))),
+        _ => {}
+    }
+    let hex: Vec<u8> = text.bytes().filter(|b| *b != b'-').collect();
+    let bytes: Option<Vec<u8>> = hex
+        .chunks(2)
+        .map(|pair| {
+            std::str::from_utf8(pair)
+                .ok()
+                .and_then(|p| u8::from_str_radix(p, 16).ok())
+        })
+        .collect();
+    match bytes.and_then(|b| <[u8; 16]>::try_from(b).ok()) {
+        Some(uuid) if hex.len() == 32 => Ok(Uuid(Some(uuid))),
+        _ => Err(format!(
+            "'{text}' is not a UUID; write 32 hexadecimal digits, zero or content"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn algorithms_and_levels_are_checked() {
+        assert!(parse_compression("lz4hc:12").is_ok());
+        assert!(parse_compression("lz4hc,12").is_ok());
+        assert!(parse_compression("zstd,level=22").is_ok());
+        assert!(parse_compression("none").is_ok_and(|c| c.0.is_none()));
+        assert!(parse_compression("lz5").is_err());
+        assert!(parse_compression("lz4hc:13").is_err());
+        assert!(parse_compression("lzma:50").is_err());
+    }
+
+    #[test]
+    fn uuids_are_read() {
+        assert!(
+            parse_uuid("00112233-4455-6677-8899-aabbccddeeff")
+                .is_ok_and(|u| u.0.unwrap()[15] == 0xff)
+        );
+        assert!(parse_uuid("0011").is_err());
+        assert!(parse_uuid("zz112233-4455-6677-8899-aabbccddeeff").is_err());
+    }
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        use clap::CommandFactory;
+        crate::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,291 @@
+//! Arguments to what the library takes: sources, a target and options.
+
+use super::args::{
+    Args, IndexForm, Inodes, MaybeCompression, SourceType, Sparse, Switch, WhiteoutKind,
+    parse_compression,
+};
+use crate::units::parse_size;
+use std::path::Path;
+use tuff_image::build::options::FRAGMENT_CLUSTER;
+use tuff_image::build::{
+    Fragments, InodeForm, Kernel, Method, Options, Rule, Source, SparsePolicy, Whiteouts,
+};
+use tuff_image::{Error, Result};
+use tuff_store::Target;
+
+/// Where the tree comes from and where the image goes.
+pub(super) fn places(args: &Args) -> Result<(Vec<Source>, Target)> {
+    let (image, sources) = match args.paths.split_last() {
+        Some((image, sources)) if !sources.is_empty() => (image, sources),
+        _ => return Err(Error::usage("a source and an image are needed")),
+    };
+    let dash = Path::new("-");
+    let target = if image == dash {
+        Target::Stdout
+    } else {
+        Target::Path(image.clone())
+    };
+    let sources: Result<Vec<Source>> = sources
+        .iter()
+        .map(|path| {
+            if path == dash {
+                return Ok(Source::TarStdin);
+            }
+            let kind = match args.source_type {
+                Some(kind) => kind,
+                None => guess(path)?,
+            };
+            Ok(match kind {
+                SourceType::Dir => Source::Dir(path.clone()),
+                SourceType::Tar => Source::Tar(path.clone()),
+                SourceType::Manifest => Source::Manifest(path.clone()),
+            })
+        })
+        .collect();
+    let sources = sources?;
+    if sources.iter().filter(|s| **s == Source::TarStdin).count() > 1 {
+        return Err(Error::usage(
+            "standard input can be only one of the sources",
+        ));
+    }
+    Ok((sources, target))
+}
+
+fn guess(path: &Path) -> Result<SourceType> {
+    let meta = std::fs::metadata(path)
+        .map_err(|e| Error::io(path.display(), "cannot open the source", e))?;
+    let manifest = path
+        .extension()
+        .is_some_and(|e| e == "mtree" || e == "manifest");
+    Ok(if meta.is_dir() {
+        SourceType::Dir
+    } else if manifest {
+        SourceType::Manifest
+    } else {
+        SourceType::Tar
+    })
+}
+
+/// The library's options.
+pub(super) fn options(args: &Args) -> Result<Options> {
+    let mut o = Options::for_kernel(args.kernel);
+    let narrow = |n: u64, what: &str| {
+        usize::try_from(n).map_err(|_| Error::usage(format_args!("{what} is too large")))
+    };
+    let block = args.block_size;
+    if !block.is_power_of_two() || !(512..=65536).contains(&block) {
+        return Err(Error::usage(format_args!(
+            "block size {block}: a power of two from 512 to 4096 is needed"
+        )));
+    }
+    o.block = tuff_format::BlockBits::new(block.trailing_zeros() as u8).map_err(Error::usage)?;
+    if let Some(MaybeCompression(compression)) = args.compress {
+        o.compression = compression;
+    }
+    let dict = args.dict.map(|d| narrow(d, "--dict")).transpose()?;
+    if let Some(compression) = &mut o.compression {
+        compression.dict =
+            dict.filter(|_| matches!(compression.method, Method::Lzma | Method::Zstd));
+    }
+    if let Some(cluster) = args.cluster {
+        o.cluster = narrow(cluster, "--cluster")?;
+        o.fragment_cluster = o.cluster.min(FRAGMENT_CLUSTER);
+    }
+    if let Some(cluster) = args.fragment_cluster {
+        o.fragment_cluster = narrow(cluster, "--fragment-cluster")?;
+    }
+    if let Some(window) = args.window {
+        o.window = narrow(window, "--window")?;
+    }
+    o.rules = args
+        .rule
+        .iter()
+        .map(|r| parse_rule(r, dict))
+        .collect::<Result<_>>()?;
+    if !(0.0..=100.0).contains(&args.min_saving) {
+        return Err(Error::usage(format_args!(
+            "--min-saving {}: from 0 to 100 percent",
+            args.min_saving
+        )));
+    }
+    o.min_saving = (args.min_saving * 10.0) as u32;
+    // Either of the two takes the ends of files; asking for one is asking the other to go.
+    match (args.fragments, args.tail_packing) {
+        (Some(Switch::On), Some(Switch::On)) => {
+            return Err(Error::usage(
+                "--fragments=on and --tail-packing=on: the end of a file can be in one place only",
+            ));
+        }
+        (Some(Switch::On), _) => (o.fragments, o.tail_packing) = (Fragments::Tails, false),
+        (_, Some(Switch::On)) => (o.fragments, o.tail_packing) = (Fragments::Off, true),
+        (Some(Switch::Off), None) => {
+            o.fragments = Fragments::Off;
+            o.tail_packing = args.kernel >= Kernel(5, 17);
+        }
+        (Some(Switch::Off), Some(Switch::Off)) => {
+            (o.fragments, o.tail_packing) = (Fragments::Off, false)
+        }
+        (None, Some(Switch::Off)) => o.tail_packing = false,
+        (None, None) => {}
+    }
+    o.inline_data = args.inline_data == Switch::On;
+    o.dedupe = args.dedupe == Switch::On;
+    o.compact_index = args.index == IndexForm::Compact;
+    o.inodes = if args.inodes == Inodes::Extended {
+        InodeForm::Extended
+    } else {
+        InodeForm::Auto
+    };
+    o.sparse = match args.sparse {
+        Sparse::Auto => SparsePolicy::Auto,
+        Sparse::Keep => SparsePolicy::Keep,
+        Sparse::Fill => SparsePolicy::Fill,
+    };
+    if let Some(file) = &args.order {
+        o.order = lines(file)?
+            .into_iter()
+            .map(|l| {
+                l.trim_start_matches("./")
+                    .trim_matches('/')
+                    .as_bytes()
+                    .to_vec()
+            })
+            .collect();
+    }
+    o.timestamp = args.timestamp;
+    if args.timestamp.is_none() {
+        o.clamp = source_date_epoch()?;
+    }
+    o.uuid = args.uuid.0;
+    o.label = args.label.clone().into_bytes();
+    (o.uid, o.gid) = if args.all_root {
+        (Some(0), Some(0))
+    } else {
+        (args.uid, args.gid)
+    };
+    (o.uid_offset, o.gid_offset) = (args.uid_offset, args.gid_offset);
+    o.xattrs = !args.no_xattrs;
+    o.xattr_share = args.xattr_share;
+    o.xattr_prefixes = args
+        .xattr_prefix
+        .iter()
+        .map(|p| p.clone().into_bytes())
+        .collect();
+    o.xattr_filter = !args.no_xattr_filter;
+    o.checksum = !args.no_checksum;
+    let mut patterns = args.exclude.clone();
+    for file in &args.exclude_from {
+        patterns.extend(lines(file)?);
+    }
+    o.exclude = glob_set(&patterns)?;
+    o.one_file_system = args.one_file_system;
+    o.whiteouts = args.whiteouts.map(|w| match w {
+        WhiteoutKind::Overlay => Whiteouts::Overlay,
+        WhiteoutKind::Aufs => Whiteouts::Aufs,
+        WhiteoutKind::Keep => Whiteouts::Keep,
+    });
+    if args.threads == Some(0) {
+        return Err(Error::usage("--threads 0: at least 1 is needed"));
+    }
+    o.threads = args.threads;
+    o.memory = args.memory;
+    o.sync = args.sync;
+    Ok(o)
+}
+
+fn source_date_epoch() -> Result<Option<i64>> {
+    let Some(value) = std::env::var_os("SOURCE_DATE_EPOCH") else {
+        return Ok(None);
+    };
+    let parsed = value.to_str().and_then(|v| v.trim().parse().ok());
+    let shown = value.to_string_lossy();
+    parsed.map(Some).ok_or_else(|| {
+        Error::usage(format_args!(
+            "SOURCE_DATE_EPOCH is '{shown}', not a number of seconds"
+        ))
+    })
+}
+
+fn lines(file: &Path) -> Result<Vec<String>> {
+    let text = std::fs::read(file).map_err(|e| Error::io(file.display(), "cannot read", e))?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    Ok(text
+        .lines()
+        .map(str::to_owned)
+        .filter(|l| !l.is_empty() && !l.starts_with('#'))
+        .collect())
+}
+
+/// A pattern without a slash matches a name anywhere; with one, a path from the root.
+fn anchored(pattern: &str) -> String {
+    let pattern = pattern.trim_end_matches('/');
+    match pattern.trim_start_matches("./").strip_prefix('/') {
+        Some(path) => path.to_owned(),
+        None if pattern.contains('/') => pattern.trim_start_matches("./").to_owned(),
+        None => format!("**/{pattern}"),
+    }
+}
+
+fn glob(pattern: &str) -> Result<globset::Glob> {
+    let built = globset::GlobBuilder::new(&anchored(pattern))
+        .literal_separator(true)
+        .backslash_escape(true)
+        .build();
+    built.map_err(|e| Error::usage(format_args!("pattern '{pattern}': {}", e.kind())))
+}
+
+fn glob_set(patterns: &[String]) -> Result<globset::GlobSet> {
+    let mut set = globset::GlobSetBuilder::new();
+    for pattern in patterns {
+        set.add(glob(pattern)?);
+    }
+    set.build()
+        .map_err(|e| Error::usage(format_args!("patterns: {e}")))
+}
+
+fn parse_rule(text: &str, dict: Option<usize>) -> Result<Rule> {
+    let wrong = |what: &str| Error::usage(format_args!("--rule '{text}': {what}"));
+    let (pattern, settings) = text
+        .rsplit_once('=')
+        .ok_or_else(|| wrong("write GLOB=ALG[:LEVEL][,CLUSTER]"))?;
+    let (algorithm, cluster) = match settings.split_once(',') {
+        Some((algorithm, cluster)) => {
+            (algorithm, Some(parse_size(cluster).map_err(|e| wrong(&e))?))
+        }
+        None => (settings, None),
+    };
+    let MaybeCompression(mut compression) = parse_compression(algorithm).map_err(|e| wrong(&e))?;
+    if let Some(c) = &mut compression {
+        c.dict = dict.filter(|_| matches!(c.method, Method::Lzma | Method::Zstd));
+    }
+    let cluster = cluster
+        .map(usize::try_from)
+        .transpose()
+        .map_err(|_| wrong("the cluster is too large"))?;
+    Ok(Rule {
+        glob: glob(pattern)?.compile_matcher(),
+        compression,
+        cluster,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_without_a_slash_match_anywhere() {
+        let set = glob_set(&[
+            "*.o".to_owned(),
+            "/var/log/*".to_owned(),
+            "usr/doc/".to_owned(),
+        ])
+        .unwrap();
+        for path in ["a.o", "x/y/a.o", "var/log/x", "usr/doc"] {
+            assert!(set.is_match(path), "{path}");
+        }
+        for path in ["a.c", "x/var/log/y", "var/log/x/y"] {
+            assert!(!set.is_match(path), "{path}");
+        }
+    }
+}

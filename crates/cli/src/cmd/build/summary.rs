@@ -1,0 +1,127 @@
+//! What `tuff build` says when it is done.
+
+use crate::units::{percent, size};
+use tuff_image::build::{self, Summary};
+
+/// Names of stages, and how long each took.
+pub(super) type Stages = [(&'static str, std::time::Duration)];
+
+/// The summary as lines.
+pub(super) fn text(summary: &Summary, seconds: f64, stages: &Stages) -> String {
+    use std::fmt::Write;
+    let s = &summary.stats;
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(out, "{name:<12} {value}");
+    };
+    line(
+        "tree",
+        format!(
+            "{} files, {} directories, {} links, {} others, {} hard links",
+            s.files, s.dirs, s.symlinks, s.specials, s.hard_links
+        ),
+    );
+    line("content", size(s.content_bytes));
+    line(
+        "image",
+        format!(
+            "{} ({} of the content) in {seconds:.2} s",
+            size(summary.image_bytes),
+            percent(summary.image_bytes, s.content_bytes)
+        ),
+    );
+    for (name, a) in build::stats::ALGORITHM_NAMES
+        .iter()
+        .zip(&s.algorithms)
+        .filter(|(_, a)| a.clusters > 0)
+    {
+        let stored = a.blocks * s.block_size;
+        line(
+            name,
+            format!(
+                "{} in {} clusters, {} ({})",
+                size(a.input_bytes),
+                a.clusters,
+                size(stored),
+                percent(stored, a.input_bytes)
+            ),
+        );
+    }
+    if s.stored_bytes > 0 {
+        line("stored", size(s.stored_bytes));
+    }
+    line("metadata", size(s.meta_blocks * s.block_size));
+    if s.inline_tails > 0 {
+        line(
+            "inline",
+            format!("{} tails, {}", s.inline_tails, size(s.inline_bytes)),
+        );
+    }
+    if s.fragments > 0 {
+        line(
+            "fragments",
+            format!("{}, {} shared", s.fragments, size(s.fragment_dedupe_bytes)),
+        );
+    }
+    if s.dedupe_files > 0 {
+        line(
+            "dedupe",
+            format!("{} files, {}", s.dedupe_files, size(s.dedupe_bytes)),
+        );
+    }
+    if s.sparse_files > 0 {
+        line(
+            "sparse",
+            format!("{} files, {} of holes", s.sparse_files, size(s.hole_bytes)),
+        );
+    }
+    if s.in_place_tried > 0 {
+        line(
+            "in place",
+            format!(
+                "{} of {} sampled LZ4 clusters",
+                percent(s.in_place, s.in_place_tried),
+                s.in_place_tried
+            ),
+        );
+    }
+    for (name, time) in stages {
+        line(&format!("  {name}"), format!("{:.2} s", time.as_secs_f64()));
+    }
+    out
+}
+
+/// The summary as one JSON object.
+pub(super) fn json(summary: &Summary, seconds: f64, stages: &Stages) -> serde_json::Value {
+    let s = &summary.stats;
+    let algorithms: serde_json::Map<String, serde_json::Value> = build::stats::ALGORITHM_NAMES
+        .iter()
+        .zip(&s.algorithms)
+        .filter(|(_, a)| a.clusters > 0)
+        .map(|(name, a)| {
+            let value = serde_json::json!({"input_bytes": a.input_bytes, "clusters": a.clusters,
+                "stored_bytes": a.blocks * s.block_size});
+            ((*name).to_owned(), value)
+        })
+        .collect();
+    serde_json::json!({
+        "event": "done",
+        "seconds": seconds,
+        "image_bytes": summary.image_bytes,
+        "content_bytes": s.content_bytes,
+        "files": s.files, "directories": s.dirs, "symlinks": s.symlinks, "specials": s.specials, "hard_links": s.hard_links,
+        "algorithms": algorithms,
+        "cluster_blocks_histogram": s.cluster_histogram,
+        "stored_bytes": s.stored_bytes,
+        "plain_clusters": s.plain_clusters,
+        "metadata_bytes": s.meta_blocks * s.block_size,
+        "inline_tails": s.inline_tails, "inline_bytes": s.inline_bytes,
+        "fragments": s.fragments, "fragment_bytes": s.fragment_bytes, "fragment_dedupe_bytes": s.fragment_dedupe_bytes,
+        "dedupe_files": s.dedupe_files, "dedupe_bytes": s.dedupe_bytes,
+        "sparse_files": s.sparse_files, "hole_bytes": s.hole_bytes,
+        "in_place": {"sampled": s.in_place_tried, "possible": s.in_place},
+        "stage_seconds": stages.iter().map(|(name, t)| ((*name).to_owned(), t.as_secs_f64().into())).collect::<serde_json::Map<_, _>>(),
+        "warnings": s.warnings,
+    })
+}
