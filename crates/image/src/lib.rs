@@ -7,6 +7,7 @@ pub mod dump;
 pub mod error;
 pub mod extract;
 pub mod read;
+pub mod serve;
 pub mod tar;
 pub mod walk;
 
