@@ -62,7 +62,7 @@ fn walk(src: &[u8], dst_len: usize) -> Option<bool> {
 }
 
 /// A length of four bits and its extension bytes.
-fn length(src: &[u8], read: &mut usize, nibble: u8) -> Option<usize> {
+pub(crate) fn length(src: &[u8], read: &mut usize, nibble: u8) -> Option<usize> {
     let mut n = usize::from(nibble);
     if nibble == 15 {
         loop {

@@ -26,6 +26,7 @@ mod lzma;
 mod probe;
 mod search;
 mod spec;
+mod window;
 mod zstd;
 
 pub use decode::{DecodeError, Decoder};

@@ -216,3 +216,33 @@ pub(crate) fn decode_prefix(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     };
     usize::try_from(n).ok()
 }
+
+/// Room that a block of `src_len` bytes needs behind its output to be decoded in place. Unit: bytes. Source: the
+/// library's LZ4_DECOMPRESS_INPLACE_MARGIN.
+pub(crate) fn in_place_margin(src_len: usize) -> usize {
+    (src_len >> 8) + 32
+}
+
+/// Decodes the block at the end of `buf`, `src_len` bytes long, to the start of `buf`. Returns the bytes written; `None`
+/// if the block is broken, longer than `len`, or has too little room.
+pub(crate) fn decode_in_place(buf: &mut [u8], src_len: usize, len: usize) -> Option<usize> {
+    let at = buf.len().checked_sub(src_len)?;
+    if len.checked_add(in_place_margin(src_len))? > buf.len() {
+        return None;
+    }
+    let (src_len, dst_len) = (c_int::try_from(src_len).ok()?, c_int::try_from(len).ok()?);
+    let start = buf.as_mut_ptr();
+    // SAFETY: `at + src_len` is the buffer's length and `len` is less, by the two checks above, so both ranges lie in
+    // `buf`, which is ours alone. The function reads within the one and writes within the other whatever the bytes are.
+    // That they overlap is allowed: the library promises right results for a block at the end of a buffer with this
+    // margin, and it takes no pointer for unaliased.
+    let n = unsafe {
+        LZ4_decompress_safe(
+            start.add(at).cast_const().cast(),
+            start.cast(),
+            src_len,
+            dst_len,
+        )
+    };
+    usize::try_from(n).ok()
+}

@@ -211,11 +211,23 @@ impl EncodeFit for RustLzma {
 }
 
 /// The decoder of the C library.
-pub(crate) struct Decompressor(Stream);
+pub(crate) struct Decompressor {
+    stream: Stream,
+    /// Where bytes go that are not wanted.
+    front: Vec<u8>,
+}
+
+/// Length of the piece in which unwanted bytes are decoded. Unit: bytes.
+const FRONT: usize = 64 << 10;
+
+const SHORT: &str = "lzma stream is broken or ends before the expected length";
 
 impl Decompressor {
     pub(crate) fn new() -> Self {
-        Self(Stream::new())
+        Self {
+            stream: Stream::new(),
+            front: Vec::new(),
+        }
     }
 
     /// Decodes a whole stream to exactly `dst.len()` bytes.
@@ -228,16 +240,44 @@ impl Decompressor {
         self.run(src, dst, false)
     }
 
-    fn run(&mut self, src: &[u8], dst: &mut [u8], exact: bool) -> Result<(), &'static str> {
+    /// Decodes until there are `skip + dst.len()` bytes, and keeps the last of them.
+    pub(crate) fn decode_part(
+        &mut self,
+        src: &[u8],
+        skip: usize,
+        dst: &mut [u8],
+    ) -> Result<(), &'static str> {
+        self.start(src.len(), skip.saturating_add(dst.len()), false)?;
+        if self.front.is_empty() {
+            self.front.resize(FRONT, 0);
+        }
+        let (mut read, mut skipped) = (0, 0);
+        while skipped < skip {
+            let n = (skip - skipped).min(FRONT);
+            let (_, r, w) = self.stream.run(&src[read..], &mut self.front[..n]);
+            if w != n {
+                return Err(SHORT);
+            }
+            read += r;
+            skipped += n;
+        }
+        let (_, _, written) = self.stream.run(&src[read..], dst);
+        if written != dst.len() {
+            return Err(SHORT);
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, src_len: usize, dst_len: usize, exact: bool) -> Result<(), &'static str> {
         // Matches reach back to the start of the output at most. Powers of two, so that the library keeps its memory
         // from one call to the next.
-        let dict = dst.len().clamp(4096, DICT_MAX).next_power_of_two();
+        let dict = dst_len.clamp(4096, DICT_MAX).next_power_of_two();
         // SAFETY: the stream is zeroed or was initialised by the library.
         let ready = unsafe {
             lzma_microlzma_decoder(
-                &mut self.0.0,
-                src.len() as u64,
-                dst.len() as u64,
+                &mut self.stream.0,
+                src_len as u64,
+                dst_len as u64,
                 u8::from(exact),
                 dict as u32,
             )
@@ -245,9 +285,14 @@ impl Decompressor {
         if ready != LZMA_OK {
             return Err("the lzma decoder cannot be set up");
         }
-        let (ended, read, written) = self.0.run(src, dst);
+        Ok(())
+    }
+
+    fn run(&mut self, src: &[u8], dst: &mut [u8], exact: bool) -> Result<(), &'static str> {
+        self.start(src.len(), dst.len(), exact)?;
+        let (ended, read, written) = self.stream.run(src, dst);
         if written != dst.len() {
-            return Err("lzma stream is broken or ends before the expected length");
+            return Err(SHORT);
         }
         if exact && !(ended && read == src.len()) {
             return Err("lzma stream does not end where the output does");

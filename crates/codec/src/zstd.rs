@@ -7,10 +7,12 @@ use std::ffi::c_int;
 use std::ptr::NonNull;
 
 use zstd_sys::{
-    ZSTD_CCtx, ZSTD_CCtx_setParameter, ZSTD_DCtx, ZSTD_FrameHeader, ZSTD_FrameType_e,
-    ZSTD_cParameter, ZSTD_compress2, ZSTD_createCCtx, ZSTD_createDCtx, ZSTD_decompressBegin,
-    ZSTD_decompressContinue, ZSTD_decompressDCtx, ZSTD_findFrameCompressedSize, ZSTD_freeCCtx,
-    ZSTD_freeDCtx, ZSTD_getFrameHeader, ZSTD_isError, ZSTD_nextSrcSizeToDecompress,
+    ZSTD_CCtx, ZSTD_CCtx_setParameter, ZSTD_DCtx, ZSTD_DCtx_reset, ZSTD_DCtx_setParameter,
+    ZSTD_FrameHeader, ZSTD_FrameType_e, ZSTD_ResetDirective, ZSTD_cParameter, ZSTD_compress2,
+    ZSTD_createCCtx, ZSTD_createDCtx, ZSTD_dParameter, ZSTD_decompressBegin,
+    ZSTD_decompressContinue, ZSTD_decompressDCtx, ZSTD_decompressStream,
+    ZSTD_findFrameCompressedSize, ZSTD_freeCCtx, ZSTD_freeDCtx, ZSTD_getFrameHeader, ZSTD_inBuffer,
+    ZSTD_isError, ZSTD_nextSrcSizeToDecompress, ZSTD_outBuffer,
 };
 
 mod bits;
@@ -27,6 +29,13 @@ const WINDOW: u64 = 1 << 20;
 
 /// The most that one block decodes to. Unit: bytes.
 const BLOCK: usize = 128 << 10;
+
+/// The most that decoding through a window may take, for single segments: more than any cluster decodes to. Unit: log2
+/// of bytes.
+const WINDOW_LOG: c_int = 24;
+
+const BROKEN: &str = "zstd frame is broken";
+const SHORT: &str = "zstd frame ends before the expected length";
 
 /// Bit of the frame header descriptor (byte 4 of the frame): the window is the content.
 const SINGLE_SEGMENT: u8 = 0x20;
@@ -110,10 +119,19 @@ impl Decompressor {
     pub(crate) fn new() -> Option<Self> {
         // SAFETY: no preconditions.
         let context = NonNull::new(unsafe { ZSTD_createDCtx() })?;
-        Some(Self {
+        let this = Self {
             context,
             buffer: Vec::new(),
-        })
+        };
+        // SAFETY: the context is alive; the function checks the value.
+        good(unsafe {
+            ZSTD_DCtx_setParameter(
+                context.as_ptr(),
+                ZSTD_dParameter::ZSTD_d_windowLogMax,
+                WINDOW_LOG,
+            )
+        })?;
+        Some(this)
     }
 
     /// Decodes one whole frame to exactly `dst.len()` bytes. The output is the library's window, so that it allocates
@@ -144,10 +162,61 @@ impl Decompressor {
         }
     }
 
+    /// Decodes until there are `skip + dst.len()` bytes, and keeps the last of them. The library's window is as large as
+    /// the frame says: at most 1 MiB, or its content.
+    pub(crate) fn decode_part(
+        &mut self,
+        src: &[u8],
+        skip: usize,
+        dst: &mut [u8],
+    ) -> Result<(), &'static str> {
+        check_header(src)?;
+        if self.buffer.len() < BLOCK {
+            self.buffer.resize(BLOCK, 0);
+        }
+        let context = self.context.as_ptr();
+        // SAFETY: the context is alive and `&mut self` makes it ours.
+        good(unsafe { ZSTD_DCtx_reset(context, ZSTD_ResetDirective::ZSTD_reset_session_only) })
+            .ok_or(BROKEN)?;
+        let mut input = ZSTD_inBuffer {
+            src: src.as_ptr().cast(),
+            size: src.len(),
+            pos: 0,
+        };
+        let (mut skipped, mut written) = (0, 0);
+        while written < dst.len() {
+            let front = skipped < skip;
+            let out = if front {
+                &mut self.buffer[..BLOCK.min(skip - skipped)]
+            } else {
+                &mut dst[written..]
+            };
+            let mut output = ZSTD_outBuffer {
+                dst: out.as_mut_ptr().cast(),
+                size: out.len(),
+                pos: 0,
+            };
+            let before = input.pos;
+            // SAFETY: as above; `input` is `src`, `output` is `out`, both alive and of the lengths given.
+            let left = unsafe { ZSTD_decompressStream(context, &mut output, &mut input) };
+            let left = good(left).ok_or(BROKEN)?;
+            if output.pos == 0 && (left == 0 || input.pos == before) {
+                return Err(SHORT);
+            }
+            if front {
+                skipped += output.pos;
+            } else {
+                written += output.pos;
+            }
+            if left == 0 && written < dst.len() {
+                return Err(SHORT); // the frame ended; what follows is none of ours
+            }
+        }
+        Ok(())
+    }
+
     /// Decodes block after block until there are `dst.len()` bytes.
     pub(crate) fn decode_prefix(&mut self, src: &[u8], dst: &mut [u8]) -> Result<(), &'static str> {
-        const BROKEN: &str = "zstd frame is broken";
-        const SHORT: &str = "zstd frame ends before the expected length";
         check_header(src)?;
         // The last block may reach behind `dst`, and a block must have the ones before it right in front of it.
         if self.buffer.len() < dst.len() + BLOCK {

@@ -390,6 +390,93 @@ fn prefixes_decode_to_the_first_bytes() {
 }
 
 #[test]
+fn parts_decode_to_the_same_bytes() {
+    let mut decoder = Decoder::new();
+    let mut all = streams();
+    for method in Method::ALL {
+        // Longer than any window, and over a megabyte.
+        let spec = EncoderSpec::new(method, 1 << 20)
+            .with_level(method.default_level().min(3).max(*method.levels().start()));
+        let mut encoder = spec.build().unwrap();
+        let input = mixed(1_500_000, 77);
+        encoder.reset();
+        let mut dst = vec![0; 1 << 20];
+        let fit = encoder.fit(&input, 0, &mut dst);
+        dst.truncate(fit.written);
+        all.push((method.algorithm(), dst, input[..fit.consumed].to_vec()));
+    }
+    for (algorithm, src, expected) in all {
+        let len = expected.len();
+        for (skip, n) in [
+            (0, len),
+            (len / 2, 1),
+            (len - 1, 1),
+            (len / 3, len / 3),
+            (len.saturating_sub(70_000), len.min(70_000)),
+        ] {
+            let mut dst = vec![0x5a; n];
+            decoder
+                .decode_part(algorithm, &src, skip, &mut dst)
+                .unwrap_or_else(|e| panic!("{algorithm:?} {skip} + {n} of {len}: {e}"));
+            assert!(
+                dst == expected[skip..skip + n],
+                "{algorithm:?} {skip} + {n} of {len}"
+            );
+        }
+        assert!(
+            decoder.decode_part(algorithm, &src, len, &mut [0]).is_err(),
+            "{algorithm:?}: there is no more"
+        );
+        let mut dst = vec![0; len];
+        assert_eq!(
+            decoder.decode(algorithm, &src, &mut dst),
+            Ok(()),
+            "the context is whole"
+        );
+    }
+}
+
+#[test]
+fn in_place_equals_apart() {
+    let mut decoder = Decoder::new();
+    let mut tried = 0;
+    for (algorithm, src, expected) in streams() {
+        if algorithm != Algorithm::Lz4 {
+            continue;
+        }
+        tried += 1;
+        let len = Decoder::in_place_len(src.len(), expected.len());
+        for room in [len, len + 1, len + 5000] {
+            let mut buf = vec![0xAA; room];
+            buf[room - src.len()..].copy_from_slice(&src);
+            decoder
+                .decode_in_place(&mut buf, src.len(), expected.len())
+                .unwrap();
+            assert!(buf[..expected.len()] == expected[..]);
+            // Another length is another block.
+            buf[room - src.len()..].copy_from_slice(&src);
+            let wrong = expected.len() - 1;
+            assert!(decoder.decode_in_place(&mut buf, src.len(), wrong).is_err());
+        }
+        // Whatever the bytes are, nothing outside happens.
+        for seed in 0..200 {
+            let mut buf = random(len, seed);
+            let _ = decoder.decode_in_place(&mut buf, src.len(), expected.len());
+        }
+        let mut short = vec![0; src.len().max(expected.len())];
+        let at = short.len() - src.len();
+        short[at..].copy_from_slice(&src);
+        assert!(
+            decoder
+                .decode_in_place(&mut short, src.len(), expected.len())
+                .is_err(),
+            "no margin"
+        );
+    }
+    assert!(tried > 0);
+}
+
+#[test]
 fn wrong_lengths_are_rejected() {
     let mut decoder = Decoder::new();
     for (algorithm, src, expected) in streams() {
@@ -441,6 +528,7 @@ fn flipped_bits_never_do_harm() {
                 let mut dst = vec![0xa5; len + GUARD];
                 let _ = decoder.decode(algorithm, &broken, &mut dst[..len]);
                 let _ = decoder.decode_prefix(algorithm, &broken, &mut dst[..len]);
+                let _ = decoder.decode_part(algorithm, &broken, len / 2, &mut dst[..len / 2]);
                 assert!(
                     dst[len..].iter().all(|&byte| byte == 0xa5),
                     "{algorithm:?} bit {bit}: wrote past the end"
