@@ -5,12 +5,14 @@
 //! * `archive`: the content of a tar inside one package.
 //! * `generated`: small files from a seed.
 //! * `releases`: tags of a git repository, side by side.
+//! * `parts`: folders and stretches of other corpora, which lie beside it.
 
+use crate::define::Size;
 use crate::{Error, Result};
 use serde::Deserialize;
 use std::ffi::OsStr;
 use std::fs::{File, FileTimes};
-use std::io::Write;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
@@ -70,6 +72,28 @@ pub enum Recipe {
         /// Tags.
         tags: Vec<String>,
     },
+    /// Parts of corpora that lie in the same folder.
+    Parts {
+        /// Folders copied under their last name.
+        folders: Vec<PathBuf>,
+        /// Large files made of many or of one.
+        cuts: Vec<Cut>,
+    },
+}
+
+/// A file made of a stretch of what lies elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cut {
+    /// Path of the file in the tree.
+    pub file: PathBuf,
+    /// A file, or a folder whose regular files stand for one after the other in the order of their paths.
+    pub from: PathBuf,
+    /// How much of that comes before the stretch.
+    #[serde(default)]
+    pub skip: Size,
+    /// Length of the stretch.
+    pub length: Size,
 }
 
 /// Small files from a seed.
@@ -140,10 +164,71 @@ impl Corpus {
             }
             Recipe::Generated(generated) => generated.make(&part)?,
             Recipe::Releases { repository, tags } => releases(repository, tags, &scratch, &part)?,
+            Recipe::Parts { folders, cuts } => {
+                for name in folders {
+                    let mut copy = Command::new("cp");
+                    done(copy.arg("-a").arg(folder.join(name)).arg(&part))?;
+                }
+                for cut in cuts {
+                    cut.make(folder, &part)?;
+                }
+            }
         }
         std::fs::rename(&part, &tree).map_err(|e| Error::io("rename", &part, e))?;
         remove(&scratch)
     }
+}
+
+impl Cut {
+    fn make(&self, folder: &Path, tree: &Path) -> Result<()> {
+        let from = folder.join(&self.from);
+        let path = tree.join(&self.file);
+        if let Some(parent) = path.parent() {
+            create(parent)?;
+        }
+        let mut file = File::create_new(&path).map_err(|e| Error::io("create", &path, e))?;
+        let (mut skip, mut left) = (self.skip.0, self.length.0);
+        for source in files_in_order(&from)? {
+            let failed = |e| Error::io("copy", &source, e);
+            let mut content = File::open(&source).map_err(failed)?;
+            let length = content.metadata().map_err(failed)?.len();
+            if skip >= length {
+                skip -= length;
+                continue;
+            }
+            content.seek(SeekFrom::Start(skip)).map_err(failed)?;
+            skip = 0;
+            left -= std::io::copy(&mut content.take(left), &mut file).map_err(failed)?;
+            if left == 0 {
+                return Ok(());
+            }
+        }
+        Err(Error::Usage(format!(
+            "{} is too short for {}",
+            from.display(),
+            self.file.display()
+        )))
+    }
+}
+
+/// `path` itself, or the regular files below it in the order of their paths.
+fn files_in_order(path: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut open = vec![path.to_owned()];
+    while let Some(path) = open.pop() {
+        let kind = path
+            .symlink_metadata()
+            .map_err(|e| Error::io("look at", &path, e))?;
+        if kind.is_dir() {
+            for entry in std::fs::read_dir(&path).map_err(|e| Error::io("list", &path, e))? {
+                open.push(entry.map_err(|e| Error::io("list", &path, e))?.path());
+            }
+        } else if kind.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 fn create(folder: &Path) -> Result<()> {
@@ -336,11 +421,46 @@ mod tests {
     fn the_file_that_ships_names_the_trees_of_the_bars() {
         let corpora = Corpora::parse(SHIPPED).unwrap();
         let names: Vec<&str> = corpora.list.iter().map(|c| c.name.as_str()).collect();
-        assert_eq!(names, ["root", "linux", "million", "releases"]);
+        assert_eq!(
+            names,
+            ["root", "linux", "million", "releases", "reading", "bigtext"]
+        );
         let Recipe::Releases { tags, .. } = &corpora.list[3].recipe else {
             panic!("releases")
         };
         assert_eq!(tags.len(), 20);
+    }
+
+    #[test]
+    fn parts_are_copied_and_cut_from_what_lies_beside() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("s/d");
+        std::fs::create_dir_all(&source).unwrap();
+        for (name, text) in [("a", "0123"), ("b", "4567"), ("c", "89")] {
+            std::fs::write(source.join(name), text).unwrap();
+        }
+        let cut = |skip, length| Cut {
+            file: "sub/cut".into(),
+            from: "s".into(),
+            skip: Size(skip),
+            length: Size(length),
+        };
+        let corpus = |name: &str, cut| Corpus {
+            name: name.to_owned(),
+            about: String::new(),
+            usual: false,
+            recipe: Recipe::Parts {
+                folders: vec!["s/d".into()],
+                cuts: vec![cut],
+            },
+        };
+        corpus("t", cut(5, 4)).make(folder.path()).unwrap();
+        let text = |path: &str| std::fs::read_to_string(folder.path().join(path)).unwrap();
+        assert_eq!(
+            (text("t/d/b"), text("t/sub/cut")),
+            ("4567".to_owned(), "5678".to_owned())
+        );
+        assert!(corpus("u", cut(5, 6)).make(folder.path()).is_err());
     }
 
     #[test]

@@ -214,7 +214,7 @@ pub enum Dedupe {
 }
 
 /// A size in bytes; written as a number, or with K, M or G for powers of 1024.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
 impl std::str::FromStr for Size {
@@ -500,7 +500,11 @@ mod tests {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks/definitions");
         let mut count = 0;
         for entry in std::fs::read_dir(folder).unwrap() {
-            let definition = Definition::read(&entry.unwrap().path()).unwrap();
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                continue;
+            }
+            let definition = Definition::read(&path).unwrap();
             assert!(!definition.about.is_empty(), "{}", definition.name);
             count += 1;
         }

@@ -502,7 +502,7 @@ pub fn find(tool: Tool, given: &[(Tool, PathBuf)]) -> Result<Option<Found>> {
                 path.display()
             )));
         }
-        None => search(tool),
+        None => search(tool.name()),
     };
     let Some(path) = path else { return Ok(None) };
     let version = version(tool, &path)?;
@@ -520,18 +520,21 @@ pub fn find(tool: Tool, given: &[(Tool, PathBuf)]) -> Result<Option<Found>> {
     }))
 }
 
-fn search(tool: Tool) -> Option<PathBuf> {
-    let beside = std::env::current_exe().ok().filter(|_| tool == Tool::Tuff);
+/// Looks for a program beside this one (ours), then on PATH.
+pub(crate) fn search(name: &str) -> Option<PathBuf> {
+    let beside = std::env::current_exe()
+        .ok()
+        .filter(|_| name == Tool::Tuff.name());
     let beside = beside.and_then(|exe| exe.parent().map(Path::to_owned));
     let path = std::env::var_os("PATH").unwrap_or_default();
     beside
         .into_iter()
         .chain(std::env::split_paths(&path))
-        .map(|folder| folder.join(tool.name()))
+        .map(|folder| folder.join(name))
         .find(|p| is_program(p))
 }
 
-fn is_program(path: &Path) -> bool {
+pub(crate) fn is_program(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 

@@ -8,6 +8,8 @@
 //!                          └── verify    is the result right? only then does its time count
 //! ```
 //!
+//! That is the first room: commands that make and read images. The second, [`serve`], measures reads through mounts.
+//!
 //! Invariants:
 //!
 //! * Rivals run as subprocesses only; every tool, ours included, is measured through the same door.
@@ -25,7 +27,9 @@ pub mod measure;
 pub mod record;
 pub mod report;
 pub mod run;
+pub mod serve;
 pub mod stats;
 pub mod verify;
+mod work;
 
 pub use error::{Error, Result};

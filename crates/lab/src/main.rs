@@ -20,6 +20,7 @@ use tuff_lab::engine::{TOOLS, Tool};
 use tuff_lab::record::{self, Line, RecordWriter};
 use tuff_lab::report::{self, Style};
 use tuff_lab::run::{self, Conditions};
+use tuff_lab::serve;
 use tuff_lab::{Error, Result, machine, measure};
 
 /// Measure Tuff beside the tools people use today.
@@ -44,6 +45,7 @@ enum Verb {
     Extract(OneArgs),
     /// Measure checking images, at the settings given
     Check(OneArgs),
+    Serve(ServeArgs),
     Report(ReportArgs),
     Corpus(CorpusArgs),
     #[command(hide = true)]
@@ -119,6 +121,40 @@ struct HowArgs {
     /// Control group (a folder) to measure commands in, for the memory of all processes together
     #[arg(long, value_name = "DIR")]
     cgroup: Option<PathBuf>,
+}
+
+/// Measure reads through mounts: ours, the kernel's, and other FUSE servers'
+///
+/// Writes the record, its table and its plot as NAME.jsonl, NAME.md and NAME.svg.
+#[derive(clap::Args)]
+struct ServeArgs {
+    /// Definition file
+    #[arg(value_name = "DEFINITION", required_unless_present = "from")]
+    definition: Option<PathBuf>,
+    /// Tree that images are made of
+    #[arg(long, value_name = "DIR", required_unless_present = "from")]
+    tree: Option<PathBuf>,
+    /// Measure nothing; make table and plot of this record again
+    #[arg(long, value_name = "RECORD", conflicts_with_all = ["definition", "tree"])]
+    from: Option<PathBuf>,
+    /// Only workloads whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Only images whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    image: Option<String>,
+    /// Where a program is (default: PATH, and beside this program)
+    #[arg(long, value_name = "NAME=PATH")]
+    tool: Vec<String>,
+    /// Rounds of every workload (default: what the definition says)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// Folder for images and mount points, on a disk
+    #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
+    work: PathBuf,
+    /// Where the record goes
+    #[arg(long, default_value = "benchmarks/record/serve", value_name = "DIR")]
+    records: PathBuf,
 }
 
 /// Make tables from records
@@ -197,6 +233,7 @@ fn main() -> ExitCode {
         Verb::Build(args) => one_verb(&args, Action::Build),
         Verb::Extract(args) => one_verb(&args, Action::Extract),
         Verb::Check(args) => one_verb(&args, Action::Check),
+        Verb::Serve(args) => serve_verb(&args),
         Verb::Report(args) => report_verb(&args),
         Verb::Corpus(args) => corpus_verb(&args),
         Verb::Sample(args) => sample_verb(&args),
@@ -229,6 +266,55 @@ fn run_verb(args: &RunArgs) -> Result<bool> {
         fine &= run::run(definition, &conditions, &mut |line| writer.write(line))?;
     }
     Ok(fine)
+}
+
+fn serve_verb(args: &ServeArgs) -> Result<bool> {
+    let mut fine = true;
+    let record = match (&args.from, &args.definition, &args.tree) {
+        (Some(record), ..) => record.clone(),
+        (None, Some(definition), Some(tree)) => {
+            let definition = serve::define::Definition::read(definition)?;
+            let conditions = serve::run::Conditions {
+                tree: tree.clone(),
+                tools: args
+                    .tool
+                    .iter()
+                    .map(|t| program_at(t))
+                    .collect::<Result<_>>()?,
+                rounds: args.rounds,
+                only: args.only.clone(),
+                image: args.image.clone(),
+                work: args.work.clone(),
+            };
+            let mut writer = RecordWriter::create(&args.records, &definition.name)?;
+            eprintln!("record: {}", writer.path().display());
+            fine = serve::run::run(&definition, &conditions, &mut |line| writer.write_any(line))?;
+            writer.path().to_owned()
+        }
+        _ => {
+            return Err(Error::Usage(
+                "a definition and a tree are needed".to_owned(),
+            ));
+        }
+    };
+    let lines = serve::record::read(&record)?;
+    let gathered = serve::report::gather(&lines);
+    let table = serve::report::render(&gathered);
+    print!("{table}");
+    for (extension, text) in [("md", table), ("svg", serve::report::plot(&gathered))] {
+        let path = record.with_extension(extension);
+        std::fs::write(&path, text).map_err(|e| Error::io("write", &path, e))?;
+    }
+    Ok(fine)
+}
+
+/// `NAME=PATH`, whole, since commands run in another folder.
+fn program_at(text: &str) -> Result<(String, PathBuf)> {
+    let (name, path) = text
+        .split_once('=')
+        .ok_or_else(|| Error::Usage(format!("--tool '{text}': write NAME=PATH")))?;
+    let path = std::path::absolute(path).map_err(|e| Error::io("find", Path::new(path), e))?;
+    Ok((name.to_owned(), path))
 }
 
 /// The clock is asked for the name of a folder, and for nothing else.
@@ -313,18 +399,14 @@ fn conditions(how: &HowArgs) -> Result<Conditions> {
 }
 
 fn tool_at(text: &str) -> Result<(Tool, PathBuf)> {
-    let parsed = text
-        .split_once('=')
-        .and_then(|(name, path)| Some((Tool::from_name(name)?, path)));
-    let Some((tool, path)) = parsed else {
+    let parsed = program_at(text).ok();
+    let Some((tool, path)) = parsed.and_then(|(n, p)| Some((Tool::from_name(&n)?, p))) else {
         let names: Vec<&str> = TOOLS.iter().map(|t| t.name()).collect();
         return Err(Error::Usage(format!(
             "--tool '{text}': write NAME=PATH; names are {}",
             names.join(", ")
         )));
     };
-    // Commands run in another folder.
-    let path = std::path::absolute(path).map_err(|e| Error::io("find", Path::new(path), e))?;
     Ok((tool, path))
 }
 

@@ -237,7 +237,13 @@ impl RecordWriter {
 
     /// Adds a line.
     pub fn write(&mut self, line: &Line) -> Result<()> {
-        let text = encode(line);
+        self.write_any(line)
+    }
+
+    /// Adds a line of another kind of record.
+    pub fn write_any(&mut self, line: &impl Serialize) -> Result<()> {
+        let text = serde_json::to_string(line)
+            .expect("cannot fail: keys are strings and writing to memory is infallible");
         let written = writeln!(self.file, "{text}").and_then(|()| self.file.flush());
         written.map_err(|e| Error::io("write", &self.path, e))
     }

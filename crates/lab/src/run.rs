@@ -11,8 +11,6 @@
 //!
 //! A tool that fails, or whose result is wrong, drops out of the task with a line that says why; the others go on.
 
-mod work;
-
 use crate::define::{Action, Definition, Settings, Task};
 use crate::engine::{self, Format, Found, Places, Plan, TOOLS, Tool};
 use crate::machine::{self, Machine};
@@ -24,11 +22,11 @@ use crate::record::{
 use crate::verify::mount::Mount;
 use crate::verify::tree::{Tree, TreeSize};
 use crate::verify::{Judge, Verdict, damage};
+use crate::work::{self, Work};
 use crate::{Error, Result};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use work::Work;
 
 /// How long a tool may look at a damaged image before it counts as hanging.
 const DAMAGE_LIMIT: Duration = Duration::from_secs(300);

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 /// A folder of this run alone; removed when dropped. What an interrupted run left is removed by the next one: a lock
 /// that nobody holds tells.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(crate) struct Work {
     folder: PathBuf,
     target: PathBuf,
     _lock: File,
@@ -19,7 +19,7 @@ pub(super) struct Work {
 const PREFIX: &str = "tuff-lab-";
 
 impl Work {
-    pub(super) fn create(parent: &Path) -> Result<Work> {
+    pub(crate) fn create(parent: &Path) -> Result<Work> {
         let parent = parent
             .canonicalize()
             .map_err(|e| Error::io("find", parent, e))?;
@@ -38,21 +38,21 @@ impl Work {
         })
     }
 
-    pub(super) fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
     /// Where trees are extracted to; it does not exist before.
-    pub(super) fn target(&self) -> &Path {
+    pub(crate) fn target(&self) -> &Path {
         &self.target
     }
 
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
     /// Removes what the last sample made, and lets the disk come to rest.
-    pub(super) fn clear_results(&self, action: Action) -> Result<()> {
+    pub(crate) fn clear_results(&self, action: Action) -> Result<()> {
         match action {
             Action::Build => remove(&self.path("image"))?,
             Action::Extract => remove(&self.target)?,
@@ -65,7 +65,7 @@ impl Work {
     }
 
     /// Removes everything but the lock.
-    pub(super) fn clear(&self) -> Result<()> {
+    pub(crate) fn clear(&self) -> Result<()> {
         let listing =
             std::fs::read_dir(&self.folder).map_err(|e| Error::io("list", &self.folder, e))?;
         for entry in listing {
@@ -109,7 +109,7 @@ fn sweep(parent: &Path) {
 }
 
 /// Removes a file or a tree, if it is there.
-pub(super) fn remove(path: &Path) -> Result<()> {
+pub(crate) fn remove(path: &Path) -> Result<()> {
     let done = match std::fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path),
         Ok(_) => std::fs::remove_file(path),
@@ -122,14 +122,14 @@ pub(super) fn remove(path: &Path) -> Result<()> {
 }
 
 /// Length of a file. Unit: bytes.
-pub(super) fn length(path: &Path) -> Result<u64> {
+pub(crate) fn length(path: &Path) -> Result<u64> {
     Ok(std::fs::metadata(path)
         .map_err(|e| Error::io("look at", path, e))?
         .len())
 }
 
 /// Digest of a file, 16 hexadecimal digits; the file is read.
-pub(super) fn digest(path: &Path) -> Result<String> {
+pub(crate) fn digest(path: &Path) -> Result<String> {
     let file = File::open(path).map_err(|e| Error::io("open", path, e))?;
     let mut hasher = blake3::Hasher::new();
     hasher
@@ -139,7 +139,7 @@ pub(super) fn digest(path: &Path) -> Result<String> {
 }
 
 /// Kind of the filesystem that holds `path`. Numbers: linux/magic.h, as statfs(2) lists them.
-pub(super) fn filesystem(path: &Path) -> Result<String> {
+pub(crate) fn filesystem(path: &Path) -> Result<String> {
     let number = statfs(path)
         .map_err(|e| Error::io("look at", path, e.into()))?
         .f_type;

@@ -1,0 +1,268 @@
+//! What is measured in the second room, as data.
+//!
+//! ```toml
+//! about = "one sentence"
+//! rounds = 5
+//!
+//! [[server]]
+//! name = "tuff"
+//! kind = "tuff"
+//!
+//! [[server]]
+//! name = "kernel"
+//! kind = "kernel"
+//!
+//! [[image]]
+//! name = "lz4 64K"
+//! settings = { algorithm = "lz4", cluster = "64K", fragments = "off" }
+//!
+//! [[workload]]
+//! name = "sequential"
+//! reads = { kind = "sequential", file = "text" }
+//! bars = [{ image = "lz4 64K", against = "kernel", at_most = 0.65 }]
+//! ```
+//!
+//! Invariants, checked by [`Definition::parse`]: names are unique in their list; what a workload or a bar names exists.
+
+use super::server::Server;
+use super::workload::Kind;
+use crate::define::Settings;
+use crate::engine::Tool;
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// A file of servers, images and workloads.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Definition {
+    /// Name, from the file's name; also the name of the record.
+    #[serde(skip)]
+    pub name: String,
+    /// What the definition is for, in a sentence.
+    pub about: String,
+    /// Rounds of every workload.
+    pub rounds: u32,
+    /// Is the image in the page cache when it is mounted?
+    #[serde(default)]
+    pub cache: Cache,
+    /// Who serves.
+    #[serde(rename = "server")]
+    pub servers: Vec<ServerSpec>,
+    /// What is served.
+    #[serde(rename = "image")]
+    pub images: Vec<ImageSpec>,
+    /// What is read.
+    #[serde(rename = "workload")]
+    pub workloads: Vec<Workload>,
+}
+
+/// State of the image's own pages before each mount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cache {
+    /// The image is in the page cache: what is measured is CPU time, not the disk.
+    #[default]
+    Image,
+    /// The image was evicted.
+    None,
+}
+
+/// One server.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerSpec {
+    /// Name in tables.
+    pub name: String,
+    /// What it is.
+    pub kind: Server,
+    /// Arguments passed as they are.
+    #[serde(default)]
+    pub extra: Vec<String>,
+}
+
+/// One image.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageSpec {
+    /// Name in tables.
+    pub name: String,
+    /// Who makes it.
+    #[serde(default = "default_maker")]
+    pub by: Tool,
+    /// At which settings.
+    #[serde(default)]
+    pub settings: Settings,
+}
+
+fn default_maker() -> Tool {
+    Tool::MkfsErofs
+}
+
+/// One way of reading.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// Name in tables.
+    pub name: String,
+    /// What is read.
+    pub reads: Kind,
+    /// Names of the images it is for; all when absent.
+    pub images: Option<Vec<String>>,
+    /// What the result is held to.
+    #[serde(default)]
+    pub bars: Vec<Bar>,
+}
+
+/// A ratio of medians.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bar {
+    /// Name of the image; every image of the workload when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Name of the server that is held to the bar.
+    #[serde(default = "default_held")]
+    pub server: String,
+    /// Name of the server that the ratio is of.
+    pub against: String,
+    /// The first pass after mounting, or the second.
+    #[serde(default)]
+    pub pass: Pass,
+    /// The ratio of times.
+    pub at_most: f64,
+}
+
+fn default_held() -> String {
+    "tuff".to_owned()
+}
+
+/// Which pass over a fresh mount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pass {
+    /// The first.
+    #[default]
+    Cold,
+    /// The second.
+    Warm,
+}
+
+impl Definition {
+    /// Reads and checks a definition file. Its name is the file's, without the extension.
+    pub fn read(path: &Path) -> Result<Definition> {
+        let text = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        Definition::parse(&name, &text)
+    }
+
+    /// Parses and checks the text of a definition.
+    pub fn parse(name: &str, text: &str) -> Result<Definition> {
+        let wrong = |what: String| Error::Usage(format!("definition '{name}': {what}"));
+        let mut definition: Definition =
+            toml::from_str(text).map_err(|e| wrong(e.to_string().trim().to_owned()))?;
+        definition.name = name.to_owned();
+        let servers: Vec<&str> = definition.servers.iter().map(|s| &*s.name).collect();
+        let images: Vec<&str> = definition.images.iter().map(|i| &*i.name).collect();
+        let workloads: Vec<&str> = definition.workloads.iter().map(|w| &*w.name).collect();
+        for (what, names) in [
+            ("server", &servers),
+            ("image", &images),
+            ("workload", &workloads),
+        ] {
+            if let Some(twice) = names
+                .iter()
+                .enumerate()
+                .find(|(i, n)| names[..*i].contains(n))
+            {
+                return Err(wrong(format!("two {what}s are called '{}'", twice.1)));
+            }
+        }
+        let known = |what: &str, names: &[&str], name: &str| {
+            if names.contains(&name) {
+                return Ok(());
+            }
+            Err(wrong(format!("there is no {what} '{name}'")))
+        };
+        for workload in &definition.workloads {
+            for image in workload.images.iter().flatten() {
+                known("image", &images, image)?;
+            }
+            for bar in &workload.bars {
+                known("server", &servers, &bar.server)?;
+                known("server", &servers, &bar.against)?;
+                if let Some(image) = &bar.image {
+                    known("image", &images, image)?;
+                }
+            }
+        }
+        Ok(definition)
+    }
+}
+
+impl Workload {
+    /// Is it for this image?
+    pub fn is_for(&self, image: &str) -> bool {
+        self.images
+            .as_ref()
+            .is_none_or(|names| names.iter().any(|n| n == image))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+        about = "x"
+        rounds = 1
+        server = [{ name = "tuff", kind = "tuff" }, { name = "kernel", kind = "kernel" }]
+        [[image]]
+        name = "plain"
+        by = "tuff"
+        [[workload]]
+        name = "walk"
+        reads = { kind = "walk", folder = "" }
+        bars = [{ against = "kernel", at_most = 1.1, pass = "warm" }]
+    "#;
+
+    #[test]
+    fn every_definition_that_ships_makes_sense() {
+        let folder =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benchmarks/definitions/serve");
+        let mut count = 0;
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let definition = Definition::read(&entry.unwrap().path()).unwrap();
+            for image in &definition.images {
+                let action = crate::define::Action::Build;
+                let plan = crate::engine::plan(image.by, action, &image.settings, &[]);
+                assert!(plan.is_ok(), "{}: {plan:?}", image.name);
+            }
+            count += 1;
+        }
+        assert!(count >= 2, "{count} definitions");
+    }
+
+    #[test]
+    fn names_that_are_twice_or_nowhere_are_refused() {
+        assert!(Definition::parse("x", GOOD).is_ok());
+        let cases = [
+            ("name = \"kernel\"", "name = \"tuff\"", "two servers"),
+            (
+                "against = \"kernel\"",
+                "against = \"ext4\"",
+                "no server 'ext4'",
+            ),
+            (
+                "name = \"walk\"",
+                "name = \"walk\"\nimages = [\"y\"]",
+                "no image 'y'",
+            ),
+            ("kind = \"walk\"", "kind = \"run\"", "unknown variant"),
+        ];
+        for (from, to, expected) in cases {
+            let error = Definition::parse("x", &GOOD.replacen(from, to, 1)).unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
+}

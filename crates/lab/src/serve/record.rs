@@ -1,0 +1,124 @@
+//! Records of the second room, as JSON lines told apart by `kind`, raw and complete: a header, then an image before its
+//! samples, a failure where a server dropped out.
+
+use super::define::{Bar, Cache};
+use super::server::Used;
+use super::workload::Answer;
+use crate::machine::Machine;
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Version of the format below.
+pub const FORMAT: u32 = 1;
+
+/// One line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Line {
+    /// Once, first.
+    Header(Header),
+    /// An image was made.
+    Image(ImageLine),
+    /// A workload begins on an image.
+    Workload(WorkloadLine),
+    /// One server, one mount, both passes.
+    Sample(SampleLine),
+    /// A server does not take part any more.
+    Failed(FailedLine),
+}
+
+/// Where and how.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Header {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Name of the definition.
+    pub definition: String,
+    /// The machine.
+    pub machine: Machine,
+    /// State of the image's pages before each mount.
+    pub cache: Cache,
+    /// Kind of the filesystem that holds the images.
+    pub work_filesystem: String,
+    /// Servers in the order of a round, with what their programs call their versions.
+    pub servers: Vec<(String, String)>,
+    /// Seed of random offsets.
+    pub seed: u64,
+}
+
+/// An image.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ImageLine {
+    /// Its name.
+    pub image: String,
+    /// The command that made it, without paths.
+    pub command: String,
+    /// Its size.
+    pub image_bytes: u64,
+}
+
+/// A workload on an image.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WorkloadLine {
+    /// Name of the workload.
+    pub workload: String,
+    /// Name of the image.
+    pub image: String,
+    /// What the source tree answers; every sample answers the same.
+    pub answer: Answer,
+    /// Bars that are for this image.
+    pub bars: Vec<Bar>,
+}
+
+/// A sample.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SampleLine {
+    /// Name of the workload.
+    pub workload: String,
+    /// Name of the image.
+    pub image: String,
+    /// Name of the server.
+    pub server: String,
+    /// Which round, from 1.
+    pub round: u32,
+    /// Time of the first pass after mounting.
+    pub cold_ns: u64,
+    /// Time of the second pass.
+    pub warm_ns: u64,
+    /// What the server used from its start to the end of the first pass.
+    pub used: Used,
+}
+
+/// A server that dropped out of a workload.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FailedLine {
+    /// Name of the workload; empty when the image could not be made or served at all.
+    pub workload: String,
+    /// Name of the image.
+    pub image: String,
+    /// Name of the server; empty when the image could not be made.
+    pub server: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Reads a record file. The error names the line.
+pub fn read(path: &Path) -> Result<Vec<Line>> {
+    let text = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+    let wrong = |number: usize, what: String| {
+        Error::Corrupt(format!("{}: line {number}: {what}", path.display()))
+    };
+    let mut lines = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        lines.push(serde_json::from_str(line).map_err(|e| wrong(number + 1, e.to_string()))?);
+    }
+    match lines.first() {
+        Some(Line::Header(header)) if header.format == FORMAT => Ok(lines),
+        Some(Line::Header(header)) => Err(wrong(
+            1,
+            format!("format {}, expected {FORMAT}", header.format),
+        )),
+        _ => Err(wrong(1, "not a header".to_owned())),
+    }
+}

@@ -1,0 +1,357 @@
+//! Tables and plots of the second room, from its records.
+
+use super::define::{Bar, Pass};
+use super::record::{FailedLine, ImageLine, Line, SampleLine, WorkloadLine};
+use crate::stats::{Spread, median};
+use std::fmt::Write;
+
+/// A record, sorted.
+#[derive(Debug)]
+pub struct Gathered<'a> {
+    servers: Vec<&'a str>,
+    conditions: Vec<String>,
+    images: Vec<&'a ImageLine>,
+    cases: Vec<&'a WorkloadLine>,
+    samples: Vec<&'a SampleLine>,
+    failed: Vec<&'a FailedLine>,
+}
+
+/// Sorts the lines of a record.
+pub fn gather(lines: &[Line]) -> Gathered<'_> {
+    let mut all = Gathered {
+        servers: Vec::new(),
+        conditions: Vec::new(),
+        images: Vec::new(),
+        cases: Vec::new(),
+        samples: Vec::new(),
+        failed: Vec::new(),
+    };
+    for line in lines {
+        match line {
+            Line::Header(header) => {
+                let m = &header.machine;
+                all.servers = header.servers.iter().map(|(name, _)| &**name).collect();
+                all.conditions.push(format!(
+                    "{}, {} CPUs, {}; images on {}; cache before each mount: {:?}.",
+                    m.cpu, m.cpus_allowed, m.kernel, header.work_filesystem, header.cache
+                ));
+                for (name, version) in &header.servers {
+                    all.conditions.push(format!("- {name}: {version}"));
+                }
+            }
+            Line::Image(image) => all.images.push(image),
+            Line::Workload(case) => all.cases.push(case),
+            Line::Sample(sample) => all.samples.push(sample),
+            Line::Failed(failed) => all.failed.push(failed),
+        }
+    }
+    all
+}
+
+impl Gathered<'_> {
+    fn times(&self, case: &WorkloadLine, server: &str, pass: Pass) -> Vec<f64> {
+        let of = |s: &&&SampleLine| {
+            s.workload == case.workload && s.image == case.image && s.server == server
+        };
+        let time = |s: &&SampleLine| match pass {
+            Pass::Cold => s.cold_ns as f64 / 1e6,
+            Pass::Warm => s.warm_ns as f64 / 1e6,
+        };
+        self.samples.iter().filter(of).map(time).collect()
+    }
+
+    fn median(&self, case: &WorkloadLine, server: &str, pass: Pass) -> Option<f64> {
+        median(&self.times(case, server, pass))
+    }
+
+    fn last_used(&self, case: &WorkloadLine, server: &str) -> super::server::Used {
+        let mut of = self.samples.iter().rev();
+        let found =
+            of.find(|s| s.workload == case.workload && s.image == case.image && s.server == server);
+        found.map(|s| s.used).unwrap_or_default()
+    }
+}
+
+/// Renders a record as Markdown.
+pub fn render(all: &Gathered<'_>) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail, here and below.
+    let _ = writeln!(
+        out,
+        "Milliseconds, median [min..max]; cold is the first pass after mounting, warm the second. In parentheses the \
+         ratio to the first server of the row that is a kernel.\n"
+    );
+    let workloads = {
+        let mut names: Vec<&str> = Vec::new();
+        for case in &all.cases {
+            if !names.contains(&&*case.workload) {
+                names.push(&case.workload);
+            }
+        }
+        names
+    };
+    for workload in workloads {
+        let cases: Vec<_> = all
+            .cases
+            .iter()
+            .filter(|c| c.workload == workload)
+            .collect();
+        let servers: Vec<&&str> = all
+            .servers
+            .iter()
+            .filter(|s| cases.iter().any(|c| all.median(c, s, Pass::Cold).is_some()))
+            .collect();
+        let _ = writeln!(out, "**{workload}**\n");
+        let heads: Vec<&str> = servers.iter().map(|s| **s).collect();
+        let _ = writeln!(out, "| image | pass | {} |", heads.join(" | "));
+        let _ = writeln!(out, "|---|---|{}", "--:|".repeat(heads.len()));
+        for case in cases {
+            for pass in [Pass::Cold, Pass::Warm] {
+                let base = servers.iter().filter(|s| s.starts_with("kernel"));
+                let base = base.filter_map(|s| all.median(case, s, pass)).next();
+                let cell = |server: &&&str| {
+                    let spread = Spread::of(&all.times(case, server, pass));
+                    spread.map_or("-".to_owned(), |s| {
+                        let ratio =
+                            base.map_or(String::new(), |b| format!(" ({:.2})", s.median / b));
+                        format!("{:.1} [{:.1}..{:.1}]{ratio}", s.median, s.min, s.max)
+                    })
+                };
+                let cells: Vec<String> = servers.iter().map(cell).collect();
+                let pass = format!("{pass:?}").to_lowercase();
+                let _ = writeln!(out, "| {} | {pass} | {} |", case.image, cells.join(" | "));
+            }
+        }
+        out.push('\n');
+    }
+    used(&mut out, all);
+    bars(&mut out, all);
+    for failed in &all.failed {
+        let _ = writeln!(
+            out,
+            "- {} dropped out of {} on {}: {}",
+            failed.server, failed.workload, failed.image, failed.reason
+        );
+    }
+    let _ = writeln!(out, "\n**Images**\n");
+    for image in &all.images {
+        let mib = image.image_bytes as f64 / f64::from(1 << 20);
+        let _ = writeln!(out, "- {}: {mib:.1} MiB, `{}`", image.image, image.command);
+    }
+    let _ = writeln!(out, "\n{}", all.conditions.join("\n"));
+    out
+}
+
+/// What servers fetched and held until the end of the first pass.
+fn used(out: &mut String, all: &Gathered<'_>) {
+    let _ = writeln!(out, "**Fetched and held, first pass**\n");
+    let _ = writeln!(
+        out,
+        "| workload | image | server | asked, MiB | fetched, MiB | daemon, MiB | daemon CPU, ms |"
+    );
+    let _ = writeln!(out, "|---|---|---|--:|--:|--:|--:|");
+    let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
+    for case in &all.cases {
+        for server in &all.servers {
+            let used = all.last_used(case, server);
+            if used.fetched_bytes.is_none() && used.memory_bytes.is_none() {
+                continue;
+            }
+            let _ = writeln!(
+                out,
+                "| {} | {} | {server} | {} | {} | {} | {} |",
+                case.workload,
+                case.image,
+                mib(case.answer.bytes),
+                used.fetched_bytes.map_or("-".to_owned(), mib),
+                used.memory_bytes.map_or("-".to_owned(), mib),
+                used.cpu_us
+                    .map_or("-".to_owned(), |us| (us / 1000).to_string()),
+            );
+        }
+    }
+    out.push('\n');
+}
+
+/// Bars of a record: text of each row, and whether it was reached; `None` when it was not measured.
+fn bars(out: &mut String, all: &Gathered<'_>) {
+    if all.cases.iter().all(|c| c.bars.is_empty()) {
+        return;
+    }
+    let _ = writeln!(out, "**Bars**\n");
+    let _ = writeln!(
+        out,
+        "| workload | image | ratio of times | at most | found | |"
+    );
+    let _ = writeln!(out, "|---|---|---|--:|--:|---|");
+    for case in &all.cases {
+        for bar in &case.bars {
+            let found = found(all, case, bar);
+            let verdict = match found {
+                Some(found) if found <= bar.at_most => "reached",
+                Some(_) => "**missed**",
+                None => "not measured",
+            };
+            let pass = format!("{:?}", bar.pass).to_lowercase();
+            let found = found.map_or("-".to_owned(), |f| format!("{f:.2}"));
+            let _ = writeln!(
+                out,
+                "| {} | {} | {} of {}, {pass} | {:.2} | {found} | {verdict} |",
+                case.workload, case.image, bar.server, bar.against, bar.at_most
+            );
+        }
+    }
+    out.push('\n');
+}
+
+fn found(all: &Gathered<'_>, case: &WorkloadLine, bar: &Bar) -> Option<f64> {
+    let held = all.median(case, &bar.server, bar.pass)?;
+    Some(held / all.median(case, &bar.against, bar.pass)?)
+}
+
+/// Draws the cold medians as horizontal bars, a group for each workload and image, as an SVG document.
+pub fn plot(all: &Gathered<'_>) -> String {
+    const COLOURS: [&str; 6] = [
+        "#d1495b", "#30638e", "#8d96a3", "#edae49", "#66a182", "#2e4057",
+    ];
+    const ROW: usize = 14;
+    const LEFT: usize = 280;
+    const WIDTH: f64 = 480.0;
+    let mut body = String::new();
+    let mut y = 30;
+    for (i, server) in all.servers.iter().enumerate() {
+        let x = 10 + i * 130;
+        let _ = writeln!(
+            body,
+            "<rect x='{x}' y='8' width='10' height='10' fill='{}'/><text x='{}' y='17'>{}</text>",
+            COLOURS[i % COLOURS.len()],
+            x + 14,
+            escape(server)
+        );
+    }
+    for case in &all.cases {
+        let bars: Vec<(usize, f64)> = all
+            .servers
+            .iter()
+            .enumerate()
+            .filter_map(|(i, s)| Some((i, all.median(case, s, Pass::Cold)?)))
+            .collect();
+        let longest = bars
+            .iter()
+            .map(|(_, t)| *t)
+            .fold(f64::MIN_POSITIVE, f64::max);
+        let label = format!("{}, {}", case.workload, case.image);
+        let _ = writeln!(
+            body,
+            "<text x='10' y='{}'>{}</text>",
+            y + 11,
+            escape(&label)
+        );
+        for (i, time) in bars {
+            let width = time / longest * WIDTH;
+            let _ = writeln!(
+                body,
+                "<rect x='{LEFT}' y='{y}' width='{width:.1}' height='{}' fill='{}'/><text x='{:.1}' y='{}'>{time:.1} ms</text>",
+                ROW - 2,
+                COLOURS[i % COLOURS.len()],
+                LEFT as f64 + width + 4.0,
+                y + 10
+            );
+            y += ROW;
+        }
+        y += 8;
+    }
+    format!(
+        "<svg xmlns='http://www.w3.org/2000/svg' width='860' height='{y}' font-family='sans-serif' font-size='11'>\n\
+         <rect width='100%' height='100%' fill='white'/>\n{body}</svg>\n"
+    )
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::record::Header;
+    use crate::serve::server::Used;
+    use crate::serve::workload::Answer;
+
+    fn lines() -> Vec<Line> {
+        let sample = |server: &str, round, cold_ns| {
+            Line::Sample(SampleLine {
+                workload: "walk".to_owned(),
+                image: "a & b".to_owned(),
+                server: server.to_owned(),
+                round,
+                cold_ns,
+                warm_ns: cold_ns / 2,
+                used: Used {
+                    fetched_bytes: Some(3 << 20),
+                    ..Used::default()
+                },
+            })
+        };
+        let bar = |at_most| Bar {
+            image: None,
+            server: "tuff".to_owned(),
+            against: "kernel".to_owned(),
+            pass: Pass::Cold,
+            at_most,
+        };
+        vec![
+            Line::Header(Header {
+                format: super::super::record::FORMAT,
+                definition: "x".to_owned(),
+                machine: crate::record::tests::header().machine,
+                cache: Default::default(),
+                work_filesystem: "ext4".to_owned(),
+                servers: vec![
+                    ("tuff".to_owned(), "1".to_owned()),
+                    ("kernel".to_owned(), "2".to_owned()),
+                ],
+                seed: 1,
+            }),
+            Line::Workload(WorkloadLine {
+                workload: "walk".to_owned(),
+                image: "a & b".to_owned(),
+                answer: Answer {
+                    calls: 1,
+                    bytes: 1 << 20,
+                    sum: 0,
+                },
+                bars: vec![bar(0.9), bar(0.5)],
+            }),
+            sample("tuff", 1, 8_000_000),
+            sample("kernel", 1, 10_000_000),
+            sample("tuff", 2, 8_000_000),
+            sample("kernel", 2, 10_000_000),
+        ]
+    }
+
+    #[test]
+    fn medians_ratios_and_bars_are_in_the_table() {
+        let lines = lines();
+        let text = render(&gather(&lines));
+        for expected in [
+            "| a & b | cold | 8.0 [8.0..8.0] (0.80) | 10.0 [10.0..10.0] (1.00) |",
+            "| a & b | warm | 4.0 [4.0..4.0] (0.80) | 5.0 [5.0..5.0] (1.00) |",
+            "| walk | a & b | tuff | 1.0 | 3.0 | - | - |",
+            "| walk | a & b | tuff of kernel, cold | 0.90 | 0.80 | reached |",
+            "| walk | a & b | tuff of kernel, cold | 0.50 | 0.80 | **missed** |",
+        ] {
+            assert!(text.contains(expected), "{expected}\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_plot_has_a_bar_for_each_server_and_no_raw_markup() {
+        let lines = lines();
+        let svg = plot(&gather(&lines));
+        assert_eq!(svg.matches("ms</text>").count(), 2);
+        assert!(svg.contains("walk, a &amp; b"));
+    }
+}

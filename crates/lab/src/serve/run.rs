@@ -1,0 +1,334 @@
+//! Running a definition of the second room.
+
+use super::define::{Cache, Definition, ImageSpec, ServerSpec, Workload};
+use super::record::{FORMAT, FailedLine, Header, ImageLine, Line, SampleLine, WorkloadLine};
+use super::server::{Served, Server};
+use super::workload::{Answer, Script};
+use crate::define::Action;
+use crate::engine::{self, Places, Tool};
+use crate::machine::Machine;
+use crate::measure::{self, Job};
+use crate::work::{self, Work};
+use crate::{Error, Result};
+use rustix::fs::{Advice, fadvise};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// What a definition leaves open.
+#[derive(Clone, Debug)]
+pub struct Conditions {
+    /// The tree that images are made of and answers are taken from.
+    pub tree: PathBuf,
+    /// Programs at given places, by name; others are looked for.
+    pub tools: Vec<(String, PathBuf)>,
+    /// Rounds, in place of the definition's.
+    pub rounds: Option<u32>,
+    /// Only workloads whose name contains this.
+    pub only: Option<String>,
+    /// Only images whose name contains this.
+    pub image: Option<String>,
+    /// Folder for images and mount points.
+    pub work: PathBuf,
+}
+
+/// Seed of random offsets.
+const SEED: u64 = 1;
+
+/// How long an image may take to be made.
+const MAKING: Duration = Duration::from_secs(3600);
+
+/// Runs `definition`. True when our own server took part wherever it was asked to, and answered right.
+pub fn run(
+    definition: &Definition,
+    conditions: &Conditions,
+    emit: &mut dyn FnMut(&Line) -> Result<()>,
+) -> Result<bool> {
+    let tree = conditions.tree.canonicalize();
+    let tree = tree.map_err(|e| Error::io("find", &conditions.tree, e))?;
+    let mut session = Session {
+        tree,
+        conditions,
+        work: Work::create(&conditions.work)?,
+        emit,
+        ours_fine: true,
+    };
+    let mut programs = Vec::new();
+    let mut servers = Vec::new();
+    for server in &definition.servers {
+        let program = server.kind.program().map(|name| session.program(name));
+        let version = match &program {
+            None => "the running kernel".to_owned(),
+            Some(None) => "not found".to_owned(),
+            Some(Some(path)) => version(path),
+        };
+        servers.push((server.name.clone(), version));
+        programs.push(program);
+    }
+    (session.emit)(&Line::Header(Header {
+        format: FORMAT,
+        definition: definition.name.clone(),
+        machine: Machine::inspect()?,
+        cache: definition.cache,
+        work_filesystem: work::filesystem(session.work.folder())?,
+        servers,
+        seed: SEED,
+    }))?;
+    let wanted = |only: &Option<String>, name: &str| {
+        only.as_ref()
+            .is_none_or(|only| name.contains(only.as_str()))
+    };
+    for spec in definition
+        .images
+        .iter()
+        .filter(|i| wanted(&conditions.image, &i.name))
+    {
+        let workloads = definition.workloads.iter();
+        let workloads: Vec<&Workload> = workloads
+            .filter(|w| w.is_for(&spec.name) && wanted(&conditions.only, &w.name))
+            .collect();
+        if workloads.is_empty() {
+            continue;
+        }
+        let image = match session.make(spec)? {
+            Ok(image) => image,
+            Err(reason) => {
+                session.failed("", &spec.name, None, reason)?;
+                continue;
+            }
+        };
+        let all = definition.servers.iter().zip(&programs);
+        let able: Vec<(&ServerSpec, Option<&Path>)> = all
+            .filter(|(s, _)| s.kind.serves(spec.by.format()))
+            .filter_map(|(s, program)| match program {
+                None => Some((s, None)),
+                Some(program) => Some((s, Some(program.as_deref()?))),
+            })
+            .collect();
+        for workload in workloads {
+            let rounds = conditions.rounds.unwrap_or(definition.rounds);
+            session.workload(workload, spec, &image, &able, rounds, definition.cache)?;
+        }
+        work::remove(&image)?;
+    }
+    Ok(session.ours_fine)
+}
+
+struct Session<'a> {
+    tree: PathBuf,
+    conditions: &'a Conditions,
+    work: Work,
+    emit: &'a mut dyn FnMut(&Line) -> Result<()>,
+    ours_fine: bool,
+}
+
+impl Session<'_> {
+    fn program(&self, name: &str) -> Option<PathBuf> {
+        let given = self.conditions.tools.iter().rev().find(|(n, _)| n == name);
+        match given {
+            Some((_, path)) => Some(path.clone()).filter(|p| engine::is_program(p)),
+            None => engine::search(name),
+        }
+    }
+
+    /// Makes an image. The inner error says why there is none.
+    fn make(&mut self, spec: &ImageSpec) -> Result<Result<PathBuf, String>> {
+        let maker: Tool = spec.by;
+        let Some(program) = self.program(maker.name()) else {
+            return Ok(Err(format!(
+                "{}, which makes it, was not found",
+                maker.name()
+            )));
+        };
+        let plan = engine::plan(maker, Action::Build, &spec.settings, &[]).map_err(Error::Usage)?;
+        let image = self.work.path("image");
+        work::remove(&image)?;
+        let arguments = plan.arguments(Places {
+            tree: &self.tree,
+            image: &image,
+            target: self.work.target(),
+        });
+        eprintln!("{}: {}", spec.name, plan.shown());
+        let job = Job {
+            program: &program,
+            arguments: &arguments,
+            folder: self.work.folder(),
+            cgroup: None,
+        };
+        match measure::run_within(&job, MAKING)? {
+            Some((Some(0), _)) => {}
+            Some((_, said)) => return Ok(Err(format!("{} made no image: {said}", maker.name()))),
+            None => return Ok(Err(format!("{} made no image in time", maker.name()))),
+        }
+        (self.emit)(&Line::Image(ImageLine {
+            image: spec.name.clone(),
+            command: plan.shown(),
+            image_bytes: work::length(&image)?,
+        }))?;
+        // Evicting needs clean pages.
+        File::open(&image)
+            .and_then(|f| f.sync_all())
+            .map_err(|e| Error::io("sync", &image, e))?;
+        Ok(Ok(image))
+    }
+
+    fn workload(
+        &mut self,
+        workload: &Workload,
+        spec: &ImageSpec,
+        image: &Path,
+        servers: &[(&ServerSpec, Option<&Path>)],
+        rounds: u32,
+        cache: Cache,
+    ) -> Result<()> {
+        let script = Script::new(&workload.reads, &self.tree, SEED)?;
+        let (answer, _) = script.run(&self.tree)?;
+        let bars = workload.bars.iter();
+        let bars = bars.filter(|b| b.image.as_ref().is_none_or(|i| *i == spec.name));
+        (self.emit)(&Line::Workload(WorkloadLine {
+            workload: workload.name.clone(),
+            image: spec.name.clone(),
+            answer,
+            bars: bars.cloned().collect(),
+        }))?;
+        let mut alive = vec![true; servers.len()];
+        for round in 1..=rounds {
+            for ((server, program), alive) in servers.iter().zip(&mut alive) {
+                if !*alive {
+                    continue;
+                }
+                prepare(image, cache)?;
+                match self.sample(&script, answer, spec, image, (server, *program))? {
+                    Ok((cold, warm, used)) => {
+                        let line = SampleLine {
+                            workload: workload.name.clone(),
+                            image: spec.name.clone(),
+                            server: server.name.clone(),
+                            round,
+                            cold_ns: nanos(cold),
+                            warm_ns: nanos(warm),
+                            used,
+                        };
+                        eprintln!(
+                            "{}: {}: round {round}: {} cold {:.2} ms, warm {:.2} ms",
+                            spec.name,
+                            workload.name,
+                            server.name,
+                            cold.as_secs_f64() * 1e3,
+                            warm.as_secs_f64() * 1e3
+                        );
+                        (self.emit)(&Line::Sample(line))?;
+                    }
+                    Err(reason) => {
+                        *alive = false;
+                        self.failed(&workload.name, &spec.name, Some(server), reason)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One mount, two passes. The inner error says what is wrong with the server.
+    fn sample(
+        &self,
+        script: &Script,
+        expected: Answer,
+        spec: &ImageSpec,
+        image: &Path,
+        (server, program): (&ServerSpec, Option<&Path>),
+    ) -> Result<Result<(Duration, Duration, super::server::Used), String>> {
+        let point = self.work.path("mount");
+        let image = (image, spec.by.format());
+        let served = match Served::start(server.kind, program, &server.extra, image, &point)? {
+            Ok(served) => served,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let mut passes = [Duration::ZERO; 2];
+        let mut used = None;
+        for pass in &mut passes {
+            match script.run(served.point()) {
+                Ok((answer, time)) if answer == expected => *pass = time,
+                Ok(_) => return Ok(Err("what it returned is not what the tree holds".to_owned())),
+                Err(e) => {
+                    let text = e.to_string().replace(&*point.to_string_lossy(), "MOUNT");
+                    return Ok(Err(text));
+                }
+            }
+            used.get_or_insert_with(|| served.used());
+        }
+        Ok(Ok((passes[0], passes[1], used.unwrap_or_default())))
+    }
+
+    fn failed(
+        &mut self,
+        workload: &str,
+        image: &str,
+        server: Option<&ServerSpec>,
+        reason: String,
+    ) -> Result<()> {
+        let name = server.map_or("", |s| &s.name);
+        eprintln!("{image}: {workload}: {name} drops out: {reason}");
+        if server.is_none_or(|s| s.kind == Server::Tuff) {
+            self.ours_fine = false;
+        }
+        (self.emit)(&Line::Failed(FailedLine {
+            workload: workload.to_owned(),
+            image: image.to_owned(),
+            server: name.to_owned(),
+            reason,
+        }))
+    }
+}
+
+/// Brings the image's pages into the state that the next mount shall find.
+fn prepare(image: &Path, cache: Cache) -> Result<()> {
+    match cache {
+        Cache::Image => work::digest(image).map(drop),
+        Cache::None => {
+            let file = File::open(image).map_err(|e| Error::io("open", image, e))?;
+            fadvise(&file, 0, None, Advice::DontNeed)
+                .map_err(|e| Error::io("evict", image, e.into()))
+        }
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The first line with a version number of what a program says to `--version`: some answer on standard error, some with
+/// a failure.
+fn version(program: &Path) -> String {
+    let Ok(output) = Command::new(program).arg("--version").output() else {
+        return "unknown version".to_owned();
+    };
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    version_line(&text)
+        .unwrap_or("unknown version")
+        .replace(&*program.to_string_lossy(), &name)
+}
+
+fn version_line(text: &str) -> Option<&str> {
+    let digit = |b: &u8| b.is_ascii_digit();
+    let has_number = |line: &&str| {
+        let mut threes = line.as_bytes().windows(3);
+        threes.any(|w| matches!(w, [a, b'.', b] if digit(a) && digit(b)))
+    };
+    text.lines().find(has_number).map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version_line;
+
+    #[test]
+    fn a_version_has_digits_around_a_dot() {
+        let text = "usage: x -1\n  x 1.9.3 (c)\nfuse 3.14\n";
+        assert_eq!(version_line(text), Some("x 1.9.3 (c)"));
+        assert_eq!(version_line("no 1 version."), None);
+    }
+}

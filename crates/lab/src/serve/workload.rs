@@ -1,0 +1,438 @@
+//! Workloads: reads fixed in advance, and the checksum of what they return.
+//!
+//! A script is made from the source tree, so that every server is asked for exactly the same; offsets come from a seed.
+
+use crate::{Error, Result};
+use rustix::fs::{Advice, fadvise};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What a sequential reader asks for at once. Unit: bytes.
+const BUFFER: usize = 128 << 10;
+/// What random and stride readers ask for. Unit: bytes.
+const PAGE: usize = 4096;
+/// Files up to this size are small. Unit: bytes.
+const SMALL: u64 = 64 << 10;
+
+/// What is read, and in which order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Kind {
+    /// One file from its beginning to its end.
+    Sequential {
+        /// Path below the tree.
+        file: PathBuf,
+    },
+    /// Pages of one file at offsets drawn from a seed, announced as random.
+    Random {
+        /// Path below the tree.
+        file: PathBuf,
+        /// How many pages.
+        count: u64,
+    },
+    /// The first page of each 128 KiB of one file, in ascending order.
+    Stride {
+        /// Path below the tree.
+        file: PathBuf,
+    },
+    /// Every name below a folder, with its attributes; no content.
+    Walk {
+        /// Path below the tree.
+        folder: PathBuf,
+    },
+    /// Every byte of every file below a folder, in the order of names.
+    Tree {
+        /// Path below the tree.
+        folder: PathBuf,
+    },
+    /// Small files (up to 64 KiB), spread evenly over a folder, each opened, read and closed.
+    Small {
+        /// Path below the tree.
+        folder: PathBuf,
+        /// How many at most.
+        count: usize,
+    },
+    /// As many threads as files, each reading its own from the beginning to the end.
+    Parallel {
+        /// Paths below the tree.
+        files: Vec<PathBuf>,
+    },
+    /// As many threads as files, each reading pages of its own at random offsets.
+    ParallelRandom {
+        /// Paths below the tree.
+        files: Vec<PathBuf>,
+        /// How many pages in all.
+        count: u64,
+    },
+}
+
+/// Reads ready to be made below any copy of the tree.
+#[derive(Clone, Debug)]
+pub struct Script {
+    threads: Vec<Vec<Job>>,
+}
+
+#[derive(Clone, Debug)]
+enum Job {
+    Walk(PathBuf),
+    Whole(PathBuf),
+    Pages {
+        file: PathBuf,
+        offsets: Vec<u64>,
+        announced: bool,
+    },
+}
+
+/// What a script returned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// Reads, or entries of a walk.
+    pub calls: u64,
+    /// Bytes of content.
+    pub bytes: u64,
+    /// Checksum over all that was returned.
+    pub sum: u64,
+}
+
+impl Script {
+    /// Fixes the reads of `kind` by looking at the source `tree`.
+    pub fn new(kind: &Kind, tree: &Path, seed: u64) -> Result<Script> {
+        let pages = |file: &Path, offsets: Vec<u64>, announced| Job::Pages {
+            file: file.to_owned(),
+            offsets,
+            announced,
+        };
+        let threads = match kind {
+            Kind::Sequential { file } => vec![vec![Job::Whole(file.clone())]],
+            Kind::Random { file, count } => {
+                let offsets = random_offsets(size(tree, file)?, *count, seed);
+                vec![vec![pages(file, offsets, true)]]
+            }
+            Kind::Stride { file } => {
+                let offsets = (0..size(tree, file)?).step_by(BUFFER).collect();
+                vec![vec![pages(file, offsets, false)]]
+            }
+            Kind::Walk { folder } => vec![vec![Job::Walk(folder.clone())]],
+            Kind::Tree { folder } => {
+                let files = files_below(tree, folder)?;
+                vec![files.into_iter().map(|(f, _)| Job::Whole(f)).collect()]
+            }
+            Kind::Small { folder, count } => {
+                let mut files = files_below(tree, folder)?;
+                files.retain(|(_, size)| *size > 0 && *size <= SMALL);
+                let step = files.len().div_ceil((*count).max(1)).max(1);
+                let spread = files.into_iter().step_by(step);
+                vec![spread.map(|(f, _)| Job::Whole(f)).collect()]
+            }
+            Kind::Parallel { files } => files.iter().map(|f| vec![Job::Whole(f.clone())]).collect(),
+            Kind::ParallelRandom { files, count } => {
+                let each = count / (files.len() as u64).max(1);
+                let job = |(i, file): (usize, &PathBuf)| {
+                    let offsets = random_offsets(size(tree, file)?, each, seed + i as u64);
+                    Ok(vec![pages(file, offsets, true)])
+                };
+                files.iter().enumerate().map(job).collect::<Result<_>>()?
+            }
+        };
+        if threads.iter().all(Vec::is_empty) {
+            return Err(Error::Usage("a workload finds nothing to read".to_owned()));
+        }
+        Ok(Script { threads })
+    }
+
+    /// Makes the reads below `root`. The time counts from the first call to the last.
+    pub fn run(&self, root: &Path) -> Result<(Answer, Duration)> {
+        let start = Instant::now();
+        let answer = match self.threads.as_slice() {
+            [jobs] => run_jobs(jobs, root)?,
+            threads => std::thread::scope(|scope| {
+                let running: Vec<_> = threads
+                    .iter()
+                    .map(|jobs| scope.spawn(|| run_jobs(jobs, root)))
+                    .collect();
+                running
+                    .into_iter()
+                    .map(|t| t.join().expect("a reader does not panic"))
+                    .try_fold(Answer::default(), |sum, one| Ok::<_, Error>(sum.and(one?)))
+            })?,
+        };
+        Ok((answer, start.elapsed()))
+    }
+}
+
+impl Answer {
+    /// Both together; the order does not matter, so threads may end in any.
+    fn and(self, other: Answer) -> Answer {
+        Answer {
+            calls: self.calls + other.calls,
+            bytes: self.bytes + other.bytes,
+            sum: self.sum.wrapping_add(other.sum),
+        }
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        self.calls += 1;
+        self.bytes += bytes.len() as u64;
+        self.sum = self.sum.rotate_left(7).wrapping_add(checksum(bytes));
+    }
+}
+
+fn run_jobs(jobs: &[Job], root: &Path) -> Result<Answer> {
+    let mut answer = Answer::default();
+    let mut buffer = vec![0; BUFFER];
+    for job in jobs {
+        match job {
+            Job::Walk(folder) => walk(&root.join(folder), &mut answer)?,
+            Job::Whole(file) => {
+                let path = root.join(file);
+                let failed = |e| Error::io("read", &path, e);
+                let file = File::open(&path).map_err(failed)?;
+                let mut offset = 0;
+                loop {
+                    let n = file.read_at(&mut buffer, offset).map_err(failed)?;
+                    if n == 0 {
+                        break;
+                    }
+                    answer.add(&buffer[..n]);
+                    offset += n as u64;
+                }
+            }
+            Job::Pages {
+                file,
+                offsets,
+                announced,
+            } => {
+                let path = root.join(file);
+                let failed = |e| Error::io("read", &path, e);
+                let file = File::open(&path).map_err(failed)?;
+                if *announced {
+                    fadvise(&file, 0, None, Advice::Random).map_err(|e| failed(e.into()))?;
+                }
+                for offset in offsets {
+                    let n = file.read_at(&mut buffer[..PAGE], *offset).map_err(failed)?;
+                    answer.add(&buffer[..n]);
+                }
+            }
+        }
+    }
+    Ok(answer)
+}
+
+/// Sums are added up over entries, so the order of a directory does not matter.
+fn walk(folder: &Path, answer: &mut Answer) -> Result<()> {
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let failed = |e| Error::io("list", &folder, e);
+        for entry in std::fs::read_dir(&folder).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let attributes = entry.metadata().map_err(failed)?;
+            let size = if attributes.is_dir() {
+                0
+            } else {
+                attributes.len()
+            };
+            let mut sum = checksum(entry.file_name().as_bytes());
+            for value in [
+                u64::from(attributes.mode()),
+                size,
+                attributes.mtime().cast_unsigned(),
+            ] {
+                sum = mix(sum, value);
+            }
+            answer.calls += 1;
+            answer.sum = answer.sum.wrapping_add(sum);
+            if attributes.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    Ok(())
+}
+
+const PRIME: u64 = 0x9E37_79B9_7F4A_7C15;
+
+fn mix(sum: u64, value: u64) -> u64 {
+    (sum ^ value).wrapping_mul(PRIME).rotate_left(29)
+}
+
+/// Eight lanes keep the multiplier busy: faster than any server by an order of magnitude, so it may run inside the timed
+/// part, where it hits the buffer while it is in the CPU's cache.
+fn checksum(bytes: &[u8]) -> u64 {
+    const LANES: usize = 8;
+    let mut lanes = [PRIME; LANES];
+    let mut blocks = bytes.chunks_exact(8 * LANES);
+    for block in &mut blocks {
+        for (lane, word) in lanes.iter_mut().zip(block.chunks_exact(8)) {
+            let word = u64::from_le_bytes(word.try_into().expect("chunks of 8 bytes"));
+            *lane = (*lane ^ word).wrapping_mul(PRIME);
+        }
+    }
+    let mut sum = lanes.into_iter().fold(bytes.len() as u64, mix);
+    for byte in blocks.remainder() {
+        sum = mix(sum, u64::from(*byte));
+    }
+    sum
+}
+
+fn size(tree: &Path, file: &Path) -> Result<u64> {
+    let path = tree.join(file);
+    let attributes = path
+        .metadata()
+        .map_err(|e| Error::io("look at", &path, e))?;
+    Ok(attributes.len())
+}
+
+fn random_offsets(size: u64, count: u64, seed: u64) -> Vec<u64> {
+    let pages = (size / PAGE as u64).max(1);
+    let mut state = seed;
+    let draw = |_| {
+        state = state.wrapping_add(PRIME);
+        (mix(mix(state, 1), 2) % pages) * PAGE as u64
+    };
+    (0..count).map(draw).collect()
+}
+
+/// Regular files below `folder`, relative to `tree`, with their sizes, in the order of paths.
+fn files_below(tree: &Path, folder: &Path) -> Result<Vec<(PathBuf, u64)>> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let path = tree.join(&folder);
+        let failed = |e| Error::io("list", &path, e);
+        for entry in std::fs::read_dir(&path).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let attributes = entry.metadata().map_err(failed)?;
+            let name = folder.join(entry.file_name());
+            if attributes.is_dir() {
+                folders.push(name);
+            } else if attributes.is_file() {
+                files.push((name, attributes.len()));
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree() -> tempfile::TempDir {
+        let tree = tempfile::tempdir().unwrap();
+        std::fs::create_dir(tree.path().join("d")).unwrap();
+        let text: Vec<u8> = (0..500_000u32).flat_map(u32::to_le_bytes).collect();
+        std::fs::write(tree.path().join("text"), &text).unwrap();
+        for i in 0..10 {
+            std::fs::write(tree.path().join(format!("d/{i}")), &text[..i * 1000]).unwrap();
+        }
+        tree
+    }
+
+    fn answer(kind: &Kind, tree: &Path) -> Answer {
+        Script::new(kind, tree, 1).unwrap().run(tree).unwrap().0
+    }
+
+    fn kinds() -> Vec<Kind> {
+        let text = || PathBuf::from("text");
+        vec![
+            Kind::Sequential { file: text() },
+            Kind::Random {
+                file: text(),
+                count: 50,
+            },
+            Kind::Stride { file: text() },
+            Kind::Walk { folder: "".into() },
+            Kind::Tree { folder: "".into() },
+            Kind::Small {
+                folder: "d".into(),
+                count: 5,
+            },
+            Kind::Parallel {
+                files: vec![text(), "d/9".into()],
+            },
+            Kind::ParallelRandom {
+                files: vec![text(), text()],
+                count: 20,
+            },
+        ]
+    }
+
+    #[test]
+    fn a_script_reads_what_it_says() {
+        let tree = tree();
+        let counts: Vec<(u64, u64)> = kinds()
+            .iter()
+            .map(|k| answer(k, tree.path()))
+            .map(|a| (a.calls, a.bytes))
+            .collect();
+        let expected = [
+            (16, 2_000_000),
+            (50, 50 * 4096),
+            (16, 16 * 4096),
+            (12, 0),
+            (16 + 9, 2_045_000),
+            (5, 25_000),
+            (16 + 1, 2_009_000),
+            (20, 20 * 4096),
+        ];
+        assert_eq!(counts, expected);
+    }
+
+    #[test]
+    fn one_wrong_byte_or_attribute_is_another_answer() {
+        let (good, bad) = (tree(), tree());
+        let keep = |path: &Path| path.metadata().unwrap().modified().unwrap();
+        // The same times, so that only what follows differs.
+        for name in [
+            "", "d", "text", "d/0", "d/1", "d/2", "d/3", "d/4", "d/5", "d/6", "d/7", "d/8", "d/9",
+        ] {
+            let times = std::fs::FileTimes::new().set_modified(keep(&good.path().join(name)));
+            File::open(bad.path().join(name))
+                .unwrap()
+                .set_times(times)
+                .unwrap();
+        }
+        for kind in kinds() {
+            assert_eq!(
+                answer(&kind, good.path()),
+                answer(&kind, bad.path()),
+                "{kind:?}"
+            );
+        }
+        let mut text = std::fs::read(bad.path().join("text")).unwrap();
+        for at in (0..text.len()).step_by(4096) {
+            text[at] ^= 1;
+        }
+        for i in 1..10 {
+            std::fs::write(bad.path().join(format!("d/{i}")), &text[..i * 1000]).unwrap();
+        }
+        std::fs::write(bad.path().join("text"), text).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(bad.path().join("text"), mode).unwrap();
+        for kind in kinds() {
+            assert_ne!(
+                answer(&kind, good.path()),
+                answer(&kind, bad.path()),
+                "{kind:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_workload_without_reads_is_refused() {
+        let tree = tree();
+        let kind = Kind::Small {
+            folder: "d".into(),
+            count: 3,
+        };
+        assert!(Script::new(&kind, tree.path(), 1).is_ok());
+        std::fs::remove_dir_all(tree.path().join("d")).unwrap();
+        std::fs::create_dir(tree.path().join("d")).unwrap();
+        assert!(Script::new(&kind, tree.path(), 1).is_err());
+    }
+}
