@@ -1,0 +1,205 @@
+//! Virtual time: when each part of the device is free again.
+//!
+//! The rule, which is that of NVMeVirt: a read takes the die first and the channel after; a write takes the channel
+//! first and the die after; an erase takes the die. Nothing else makes anybody wait, except the link, the firmware and
+//! room in the write buffer.
+
+use crate::geometry::Geometry;
+use std::ops::{Add, AddAssign, Sub};
+
+/// A point in virtual time, or a length of it. Unit: nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// From microseconds.
+    pub const fn micros(us: u64) -> Self {
+        Nanos(us * 1000)
+    }
+
+    /// From milliseconds.
+    pub const fn millis(ms: u64) -> Self {
+        Nanos(ms * 1_000_000)
+    }
+
+    /// In seconds.
+    pub fn seconds(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
+    /// Zero if `other` is later.
+    pub fn since(self, other: Nanos) -> Nanos {
+        Nanos(self.0.saturating_sub(other.0))
+    }
+
+    /// So many times as long.
+    pub fn times(self, n: u64) -> Nanos {
+        Nanos(self.0 * n)
+    }
+}
+
+impl Add for Nanos {
+    type Output = Nanos;
+    fn add(self, other: Nanos) -> Nanos {
+        Nanos(self.0 + other.0)
+    }
+}
+
+impl Sub for Nanos {
+    type Output = Nanos;
+    fn sub(self, other: Nanos) -> Nanos {
+        Nanos(self.0 - other.0)
+    }
+}
+
+impl AddAssign for Nanos {
+    fn add_assign(&mut self, other: Nanos) {
+        self.0 += other.0;
+    }
+}
+
+/// How long everything takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timing {
+    /// Sensing one slot of a page.
+    pub read_slot: Nanos,
+    /// Sensing a whole page.
+    pub read_page: Nanos,
+    /// Programming a page.
+    pub program: Nanos,
+    /// Erasing a block.
+    pub erase: Nanos,
+    /// One slot over a channel.
+    pub channel_slot: Nanos,
+    /// One slot over the link to the host.
+    pub link_slot: Nanos,
+    /// From the arrival of a read to its first access.
+    pub read_latency: Nanos,
+    /// From the arrival of a write to its acknowledgement, once it has room in the buffer.
+    pub write_latency: Nanos,
+    /// The same for every slot of the write.
+    pub write_latency_slot: Nanos,
+    /// A flush, once everything before it is acknowledged.
+    pub flush: Nanos,
+    /// Time of the one firmware core that every command takes.
+    pub command: Nanos,
+    /// Room of the write buffer, which survives a loss of power. Unit: slots.
+    pub buffer_slots: u32,
+    /// Firmware: looking a block up.
+    pub map_get: Nanos,
+    /// Firmware: changing or dropping an entry.
+    pub map_set: Nanos,
+    /// Firmware: moving or looking at one entry while the map tidies itself.
+    pub map_entry: Nanos,
+}
+
+/// What is free when.
+#[derive(Clone, Debug)]
+pub(crate) struct Clock {
+    timing: Timing,
+    geometry: Geometry,
+    lun_free: Vec<Nanos>,
+    channel_free: Vec<Nanos>,
+    link_free: Nanos,
+    firmware_free: Nanos,
+}
+
+impl Clock {
+    pub(crate) fn new(geometry: Geometry, timing: Timing) -> Self {
+        Self {
+            timing,
+            geometry,
+            lun_free: vec![Nanos(0); geometry.luns() as usize],
+            channel_free: vec![Nanos(0); geometry.channels as usize],
+            link_free: Nanos(0),
+            firmware_free: Nanos(0),
+        }
+    }
+
+    /// Reads `slots` slots of one page; returns when they have left the die.
+    pub(crate) fn read(&mut self, lun: u32, now: Nanos, slots: u32) -> Nanos {
+        let sense = if slots == 1 {
+            self.timing.read_slot
+        } else {
+            self.timing.read_page
+        };
+        let sensed = now.max(self.lun_free[lun as usize]) + sense;
+        let channel = &mut self.channel_free[self.geometry.channel_of(lun) as usize];
+        let end = sensed.max(*channel) + self.timing.channel_slot.times(slots.into());
+        *channel = end;
+        self.lun_free[lun as usize] = end;
+        end
+    }
+
+    /// Sends a page to its die and programs it; returns when it is done.
+    pub(crate) fn program(&mut self, lun: u32, now: Nanos) -> Nanos {
+        let slots = self.geometry.slots_per_page;
+        let channel = &mut self.channel_free[self.geometry.channel_of(lun) as usize];
+        // The die's page register takes no data while it works.
+        let start = now.max(*channel).max(self.lun_free[lun as usize]);
+        *channel = start + self.timing.channel_slot.times(slots.into());
+        self.lun_free[lun as usize] = *channel + self.timing.program;
+        self.lun_free[lun as usize]
+    }
+
+    pub(crate) fn erase(&mut self, lun: u32, now: Nanos) -> Nanos {
+        let free = &mut self.lun_free[lun as usize];
+        *free = now.max(*free) + self.timing.erase;
+        *free
+    }
+
+    /// Moves slots over the link to the host; returns when they have passed.
+    pub(crate) fn link(&mut self, now: Nanos, slots: u64) -> Nanos {
+        self.link_free = now.max(self.link_free) + self.timing.link_slot.times(slots);
+        self.link_free
+    }
+
+    /// Takes the firmware for `work`; returns when that is done.
+    pub(crate) fn firmware(&mut self, now: Nanos, work: Nanos) -> Nanos {
+        self.firmware_free = now.max(self.firmware_free) + work;
+        self.firmware_free
+    }
+
+    /// When the die has nothing more to do.
+    pub(crate) fn lun_free(&self, lun: u32) -> Nanos {
+        self.lun_free[lun as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::preset::Preset;
+
+    fn clock() -> Clock {
+        let config = Preset::Nvme.config(1024);
+        Clock::new(config.geometry, config.timing)
+    }
+
+    #[test]
+    fn a_read_takes_the_die_first_and_the_channel_after() {
+        let mut c = clock();
+        assert_eq!(c.read(0, Nanos(0), 8), Nanos(42_000 + 8 * 5120));
+        // A second read of the same die waits for the transfer of the first.
+        assert_eq!(c.read(0, Nanos(0), 8), Nanos(2 * (42_000 + 8 * 5120)));
+        // Another die of the same channel senses meanwhile and only queues for the channel.
+        let mut c = clock();
+        c.read(0, Nanos(0), 8);
+        assert_eq!(c.read(8, Nanos(0), 8), Nanos(42_000 + 2 * 8 * 5120));
+    }
+
+    #[test]
+    fn a_write_takes_the_channel_first_and_the_die_after() {
+        let mut c = clock();
+        assert_eq!(c.program(0, Nanos(0)), Nanos(8 * 5120 + 185_000));
+        assert_eq!(c.program(8, Nanos(0)), Nanos(2 * 8 * 5120 + 185_000));
+        assert_eq!(c.program(1, Nanos(0)), Nanos(8 * 5120 + 185_000));
+    }
+
+    #[test]
+    fn an_erase_keeps_only_its_die_busy() {
+        let mut c = clock();
+        assert_eq!(c.erase(0, Nanos(5)), Nanos(3_500_005));
+        assert_eq!(c.lun_free(1), Nanos(0));
+    }
+}

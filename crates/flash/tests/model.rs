@@ -1,0 +1,290 @@
+//! The device against a table of what was written: whatever the host does, it reads back what it wrote last.
+
+use std::collections::HashMap;
+use tuff_flash::map::{Compaction, Interval, Region};
+use tuff_flash::{Config, Error, Faults, Flash, Geometry, Lba, Nanos, Payload, Preset};
+
+/// SplitMix64: small, and the same everywhere.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+fn small(streams: u32) -> Config {
+    let geometry = Geometry {
+        channels: 2,
+        luns_per_channel: 2,
+        blocks_per_lun: 24,
+        pages_per_block: 4,
+        slots_per_page: 4,
+        exported_slots: 1100,
+    };
+    let mut config = Preset::Nvme.config(1024);
+    config.geometry = geometry;
+    config.timing.buffer_slots = 24;
+    config.streams = streams;
+    config
+}
+
+/// Overwrites, discards and reads at random; addresses are any of `exported` that `place` makes of a number.
+fn churn(config: Config, seed: u64, steps: u32, place: impl Fn(u64) -> u64) -> Flash {
+    let streams = u64::from(config.streams);
+    let exported = config.geometry.exported_slots;
+    let mut flash = Flash::new(config);
+    let mut rng = Rng(seed);
+    let mut model: HashMap<u64, u64> = HashMap::new();
+    let mut now = Nanos(0);
+    for step in 0..steps {
+        let first = rng.below(exported);
+        let count = (1 + rng.below(9)).min(exported - first);
+        match rng.below(10) {
+            0..6 => {
+                for n in first..first + count {
+                    let word = rng.next();
+                    let data = vec![Payload::Fill(word)];
+                    let stream = rng.below(streams) as u32;
+                    now = flash.write(now, Lba(place(n)), data, stream).unwrap();
+                    model.insert(place(n), word);
+                }
+            }
+            6..8 => {
+                for n in first..first + count {
+                    now = flash.discard(now, place(n)..place(n) + 1).unwrap();
+                    model.remove(&place(n));
+                }
+            }
+            8 => {
+                let (done, data) = flash.read(now, Lba(place(first)), 1).unwrap();
+                assert!(done > now, "time stands still");
+                now = done;
+                let want = model.get(&place(first)).map(|w| Payload::Fill(*w));
+                assert_eq!(data, [want], "block {first} in step {step}, seed {seed}");
+            }
+            _ => now = flash.flush(now),
+        }
+        if step % 500 == 0 {
+            flash.assert_sound();
+        }
+    }
+    flash.assert_sound();
+    assert_eq!(flash.mapped(), model.len() as u64);
+    for n in 0..exported {
+        let (_, data) = flash.read(now, Lba(place(n)), 1).unwrap();
+        assert_eq!(
+            data,
+            [model.get(&place(n)).map(|w| Payload::Fill(*w))],
+            "block {n}, seed {seed}"
+        );
+    }
+    flash
+}
+
+/// Spreads numbers over six trees, many segments and zones.
+fn spread(n: u64) -> u64 {
+    ((1 + n % 6) << 48) + n * 37 % 1100 * 5000
+}
+
+#[test]
+fn a_page_map_gives_back_what_was_written() {
+    for seed in 0..4 {
+        let flash = churn(small(1), seed, 5000, |n| n);
+        assert!(flash.counters().moved_slots > 0, "never cleaned");
+        assert!(flash.counters().write_amplification() > 1.0);
+    }
+}
+
+#[test]
+fn an_interval_map_gives_back_what_was_written() {
+    let forms = [Region::Fixed(8), Region::Adaptive, Region::Smallest];
+    let times = [
+        Compaction::Off,
+        Compaction::Incremental(64),
+        Compaction::AtOnce,
+    ];
+    for (i, (region, compaction)) in forms
+        .iter()
+        .flat_map(|r| times.map(|c| (*r, c)))
+        .enumerate()
+    {
+        let interval = Interval {
+            region,
+            compaction,
+            ..Interval::new(48)
+        };
+        let mut config = small(3).with_interval(interval);
+        config.cleaning.map_period = Nanos::millis(1);
+        // Dense, so that segments fill and die; and spread, so that most hold one block.
+        churn(config.clone(), i as u64, 3000, |n| (2 << 48) + n * 61);
+        churn(config, i as u64, 1000, spread);
+    }
+}
+
+#[test]
+fn appending_and_discarding_for_ever_needs_no_move_and_constant_memory() {
+    let mut flash = Flash::new(small(1).with_interval(Interval::new(48)));
+    let mut now = Nanos(0);
+    let (window, mut peak) = (800, 0);
+    for lba in 0..200_000 {
+        now = flash
+            .write(now, Lba((5 << 48) + lba), vec![Payload::Fill(lba)], 0)
+            .unwrap();
+        if lba >= window {
+            let dead = (5 << 48) + lba - window;
+            now = flash.discard(now, dead..dead + 1).unwrap();
+        }
+        peak = peak.max(flash.map_bytes());
+    }
+    flash.assert_sound();
+    assert_eq!(flash.counters().moved_slots, 0);
+    assert!(peak < 3 * 16_400 + 8300 + 256, "{peak} bytes of map");
+    assert!(flash.wear().erases > 2000);
+}
+
+#[test]
+fn a_full_device_refuses_new_blocks_and_takes_overwrites() {
+    let mut flash = Flash::new(small(1).with_interval(Interval::new(48)));
+    let mut now = Nanos(0);
+    for lba in 0..1100 {
+        now = flash
+            .write(now, Lba(lba), vec![Payload::Fill(lba)], 0)
+            .unwrap();
+    }
+    let full = flash.write(now, Lba(1100), vec![Payload::Fill(0)], 0);
+    assert_eq!(full, Err(Error::Full { exported: 1100 }));
+    let mut rng = Rng(1);
+    for _ in 0..5000 {
+        now = flash
+            .write(now, Lba(rng.below(1100)), vec![Payload::Fill(9)], 0)
+            .unwrap();
+    }
+    flash.discard(now, 0..1).unwrap();
+    flash
+        .write(now, Lba(1100), vec![Payload::Fill(0)], 0)
+        .unwrap();
+    flash.assert_sound();
+}
+
+#[test]
+fn discards_that_all_hit_one_lun_leave_a_usable_device() {
+    let mut flash = Flash::new(small(1));
+    let mut now = Nanos(0);
+    for round in 0..200 {
+        for lba in 0..1100 {
+            if flash.mapped() < 1100 {
+                now = flash
+                    .write(now, Lba(lba), vec![Payload::Fill(round)], 0)
+                    .unwrap();
+            }
+        }
+        // Pages go round the LUNs, four slots each: every fourth group of four was written to one of them.
+        for lba in (0..1100).filter(|lba| lba / 4 % 4 == round % 4) {
+            now = flash.discard(now, lba..lba + 1).unwrap();
+        }
+    }
+    flash.assert_sound();
+}
+
+#[test]
+fn failed_programs_and_erases_lose_nothing() {
+    for seed in 0..6 {
+        let mut config = small(2);
+        config.geometry.exported_slots = 900;
+        config.faults = Faults {
+            programs: (0..8).map(|i| 150 + i * 97 + seed).collect(),
+            erases: (0..4).map(|i| 20 + i * 31).collect(),
+            ..Faults::default()
+        };
+        let flash = churn(config, seed, 4000, |n| n);
+        assert_eq!(flash.wear().retired, 12, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_read_that_fails_names_the_block_and_harms_nothing() {
+    let mut config = small(1);
+    config.faults.reads = [0].into();
+    let mut flash = Flash::new(config);
+    let data = (0..8).map(Payload::Fill).collect();
+    let now = flash.write(Nanos(0), Lba(3), data, 0).unwrap();
+    let failed = flash.read(now, Lba(4), 2);
+    assert!(
+        matches!(failed, Err(Error::Uncorrectable { lba: Lba(4), .. })),
+        "{failed:?}"
+    );
+    let (_, data) = flash.read(now, Lba(4), 2).unwrap();
+    assert_eq!(data, [Some(Payload::Fill(1)), Some(Payload::Fill(2))]);
+}
+
+#[test]
+fn the_same_commands_take_the_same_time() {
+    let run = || {
+        let flash = churn(small(2).with_interval(Interval::new(48)), 7, 3000, |n| {
+            (3 << 48) + n
+        });
+        (
+            flash.idle_at(),
+            flash.counters(),
+            flash.write_times().quantile(0.999),
+        )
+    };
+    assert_eq!(run(), run());
+}
+
+#[test]
+fn random_overwrites_amplify_as_greedy_cleaning_does() {
+    // At 80 % occupancy greedy cleaning of uniform overwrites writes about 2.6 times, the more so the larger the device.
+    let mut config = Preset::Nvme.config(512);
+    config.geometry.exported_slots = config.geometry.raw_slots() * 8 / 10;
+    let n = config.geometry.exported_slots;
+    let mut flash = Flash::new(config);
+    let mut rng = Rng(3);
+    let mut now = Nanos(0);
+    for lba in 0..n {
+        now = flash
+            .write(now, Lba(lba), vec![Payload::Fill(0)], 0)
+            .unwrap();
+    }
+    for _ in 0..3 * n {
+        now = flash
+            .write(now, Lba(rng.below(n)), vec![Payload::Fill(0)], 0)
+            .unwrap();
+    }
+    let before = flash.counters();
+    for _ in 0..n {
+        now = flash
+            .write(now, Lba(rng.below(n)), vec![Payload::Fill(0)], 0)
+            .unwrap();
+    }
+    let wa = flash.counters().since(&before).write_amplification();
+    assert!((2.2..3.2).contains(&wa), "{wa}");
+    flash.assert_sound();
+}
+
+#[test]
+fn bandwidth_is_that_of_the_dies() {
+    let config = Preset::Nvme.config(256);
+    let (slots, timing) = (100_000, config.timing);
+    let page = timing.program + timing.channel_slot.times(8);
+    let bound = Nanos(page.0 * slots / 8 / 16);
+    let mut flash = Flash::new(config);
+    let mut now = Nanos(0);
+    for lba in (0..slots).step_by(4) {
+        // Thirty-two commands in flight hide the latency of each.
+        let data = (0..4).map(Payload::Fill).collect();
+        let done = flash.write(now, Lba(lba), data, 0).unwrap();
+        now = now.max(done.since(Nanos::micros(200)));
+    }
+    let took = now.0 as f64 / bound.0 as f64;
+    assert!((0.95..1.1).contains(&took), "{took} of what the dies need");
+}
