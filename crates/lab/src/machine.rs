@@ -67,6 +67,11 @@ pub fn memory_available() -> Option<u64> {
     )
 }
 
+/// Memory that nobody uses, not even caches. Unit: bytes.
+pub fn memory_free() -> Option<u64> {
+    memory_field(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemFree")
+}
+
 /// Number of CPUs that are online.
 pub fn online_cpus() -> Result<u32> {
     let path = Path::new("/proc/stat");

@@ -20,4 +20,5 @@ pub mod record;
 pub mod report;
 pub mod run;
 pub mod server;
+pub mod soak;
 pub mod workload;

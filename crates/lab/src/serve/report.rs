@@ -2,6 +2,7 @@
 
 use super::define::{Bar, Pass};
 use super::record::{FailedLine, ImageLine, Line, SampleLine, WorkloadLine};
+use super::server::Used;
 use crate::stats::{Spread, median};
 use std::fmt::Write;
 
@@ -64,7 +65,7 @@ impl Gathered<'_> {
         median(&self.times(case, server, pass))
     }
 
-    fn last_used(&self, case: &WorkloadLine, server: &str) -> super::server::Used {
+    fn last_used(&self, case: &WorkloadLine, server: &str) -> Used {
         let mut of = self.samples.iter().rev();
         let found =
             of.find(|s| s.workload == case.workload && s.image == case.image && s.server == server);
@@ -147,19 +148,19 @@ fn used(out: &mut String, all: &Gathered<'_>) {
     let _ = writeln!(out, "**Fetched and held, first pass**\n");
     let _ = writeln!(
         out,
-        "| workload | image | server | asked, MiB | fetched, MiB | daemon, MiB | daemon CPU, ms |"
+        "| workload | image | server | asked, MiB | fetched, MiB | daemon, MiB | daemon CPU, ms | machine, MiB |"
     );
-    let _ = writeln!(out, "|---|---|---|--:|--:|--:|--:|");
+    let _ = writeln!(out, "|---|---|---|--:|--:|--:|--:|--:|");
     let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
     for case in &all.cases {
         for server in &all.servers {
             let used = all.last_used(case, server);
-            if used.fetched_bytes.is_none() && used.memory_bytes.is_none() {
+            if used == Used::default() {
                 continue;
             }
             let _ = writeln!(
                 out,
-                "| {} | {} | {server} | {} | {} | {} | {} |",
+                "| {} | {} | {server} | {} | {} | {} | {} | {} |",
                 case.workload,
                 case.image,
                 mib(case.answer.bytes),
@@ -167,6 +168,7 @@ fn used(out: &mut String, all: &Gathered<'_>) {
                 used.memory_bytes.map_or("-".to_owned(), mib),
                 used.cpu_us
                     .map_or("-".to_owned(), |us| (us / 1000).to_string()),
+                used.system_bytes.map_or("-".to_owned(), mib),
             );
         }
     }
@@ -277,7 +279,6 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::serve::record::Header;
-    use crate::serve::server::Used;
     use crate::serve::workload::Answer;
 
     fn lines() -> Vec<Line> {
@@ -339,7 +340,7 @@ mod tests {
         for expected in [
             "| a & b | cold | 8.0 [8.0..8.0] (0.80) | 10.0 [10.0..10.0] (1.00) |",
             "| a & b | warm | 4.0 [4.0..4.0] (0.80) | 5.0 [5.0..5.0] (1.00) |",
-            "| walk | a & b | tuff | 1.0 | 3.0 | - | - |",
+            "| walk | a & b | tuff | 1.0 | 3.0 | - | - | - |",
             "| walk | a & b | tuff of kernel, cold | 0.90 | 0.80 | reached |",
             "| walk | a & b | tuff of kernel, cold | 0.50 | 0.80 | **missed** |",
         ] {

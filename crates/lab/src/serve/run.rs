@@ -2,11 +2,11 @@
 
 use super::define::{Cache, Definition, ImageSpec, ServerSpec, Workload};
 use super::record::{FORMAT, FailedLine, Header, ImageLine, Line, SampleLine, WorkloadLine};
-use super::server::{Served, Server};
+use super::server::{Served, Server, Used};
 use super::workload::{Answer, Script};
 use crate::define::Action;
 use crate::engine::{self, Places, Tool};
-use crate::machine::Machine;
+use crate::machine::{self, Machine};
 use crate::measure::{self, Job};
 use crate::work::{self, Work};
 use crate::{Error, Result};
@@ -57,7 +57,10 @@ pub fn run(
     let mut programs = Vec::new();
     let mut servers = Vec::new();
     for server in &definition.servers {
-        let program = server.kind.program().map(|name| session.program(name));
+        let program = server
+            .kind
+            .program()
+            .map(|name| program(name, &conditions.tools));
         let version = match &program {
             None => "the running kernel".to_owned(),
             Some(None) => "not found".to_owned(),
@@ -115,6 +118,14 @@ pub fn run(
     Ok(session.ours_fine)
 }
 
+/// The program of that name: at the place given, else where programs are.
+pub fn program(name: &str, given: &[(String, PathBuf)]) -> Option<PathBuf> {
+    match given.iter().rev().find(|(n, _)| n == name) {
+        Some((_, path)) => Some(path.clone()).filter(|p| engine::is_program(p)),
+        None => engine::search(name),
+    }
+}
+
 struct Session<'a> {
     tree: PathBuf,
     conditions: &'a Conditions,
@@ -124,18 +135,10 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    fn program(&self, name: &str) -> Option<PathBuf> {
-        let given = self.conditions.tools.iter().rev().find(|(n, _)| n == name);
-        match given {
-            Some((_, path)) => Some(path.clone()).filter(|p| engine::is_program(p)),
-            None => engine::search(name),
-        }
-    }
-
     /// Makes an image. The inner error says why there is none.
     fn make(&mut self, spec: &ImageSpec) -> Result<Result<PathBuf, String>> {
         let maker: Tool = spec.by;
-        let Some(program) = self.program(maker.name()) else {
+        let Some(program) = program(maker.name(), &self.conditions.tools) else {
             return Ok(Err(format!(
                 "{}, which makes it, was not found",
                 maker.name()
@@ -198,8 +201,7 @@ impl Session<'_> {
                 if !*alive {
                     continue;
                 }
-                prepare(image, cache)?;
-                match self.sample(&script, answer, spec, image, (server, *program))? {
+                match self.sample(&script, answer, (spec, image), (server, *program), cache)? {
                     Ok((cold, warm, used)) => {
                         let line = SampleLine {
                             workload: workload.name.clone(),
@@ -235,15 +237,19 @@ impl Session<'_> {
         &self,
         script: &Script,
         expected: Answer,
-        spec: &ImageSpec,
-        image: &Path,
+        (spec, image): (&ImageSpec, &Path),
         (server, program): (&ServerSpec, Option<&Path>),
-    ) -> Result<Result<(Duration, Duration, super::server::Used), String>> {
+        cache: Cache,
+    ) -> Result<Result<(Duration, Duration, Used), String>> {
         let point = self.work.path("mount");
         let image = (image, spec.by.format());
-        let served = match Served::start(server.kind, program, &server.extra, image, &point)? {
-            Ok(served) => served,
-            Err(reason) => return Ok(Err(reason)),
+        let free_before = prepare(image.0, cache)?;
+        let served = match server.kind {
+            Server::Tree => Served::tree(&self.tree),
+            kind => match Served::start(kind, program, &server.extra, image, &point)? {
+                Ok(served) => served,
+                Err(reason) => return Ok(Err(reason)),
+            },
         };
         let mut passes = [Duration::ZERO; 2];
         let mut used = None;
@@ -256,7 +262,12 @@ impl Session<'_> {
                     return Ok(Err(text));
                 }
             }
-            used.get_or_insert_with(|| served.used());
+            used.get_or_insert_with(|| Used {
+                system_bytes: free_before
+                    .zip(machine::memory_free())
+                    .map(|(before, after)| before.saturating_sub(after)),
+                ..served.used()
+            });
         }
         Ok(Ok((passes[0], passes[1], used.unwrap_or_default())))
     }
@@ -282,14 +293,20 @@ impl Session<'_> {
     }
 }
 
-/// Brings the image's pages into the state that the next mount shall find.
-fn prepare(image: &Path, cache: Cache) -> Result<()> {
+/// Brings the image's pages into the state that the next mount shall find. Returns how much memory is free when all
+/// caches could be dropped.
+fn prepare(image: &Path, cache: Cache) -> Result<Option<u64>> {
     match cache {
-        Cache::Image => work::digest(image).map(drop),
+        Cache::Image => work::digest(image).map(|_| None),
         Cache::None => {
+            rustix::fs::sync();
+            if std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok() {
+                return Ok(machine::memory_free());
+            }
             let file = File::open(image).map_err(|e| Error::io("open", image, e))?;
-            fadvise(&file, 0, None, Advice::DontNeed)
-                .map_err(|e| Error::io("evict", image, e.into()))
+            let evicted = fadvise(&file, 0, None, Advice::DontNeed);
+            evicted.map_err(|e| Error::io("evict", image, e.into()))?;
+            Ok(None)
         }
     }
 }

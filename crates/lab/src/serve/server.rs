@@ -30,6 +30,8 @@ pub enum Server {
     /// The same over the low-level interface.
     #[serde(rename = "squashfuse_ll")]
     SquashfuseLl,
+    /// Nobody: the tree itself, on the filesystem that holds it.
+    Tree,
 }
 
 impl Server {
@@ -37,7 +39,7 @@ impl Server {
     pub fn program(self) -> Option<&'static str> {
         match self {
             Server::Tuff => Some("tuff"),
-            Server::Kernel | Server::KernelLoop => None,
+            Server::Kernel | Server::KernelLoop | Server::Tree => None,
             Server::Erofsfuse => Some("erofsfuse"),
             Server::Squashfuse => Some("squashfuse"),
             Server::SquashfuseLl => Some("squashfuse_ll"),
@@ -49,7 +51,7 @@ impl Server {
         match self {
             Server::Tuff | Server::Erofsfuse => format == Format::Erofs,
             Server::Squashfuse | Server::SquashfuseLl => format == Format::Squashfs,
-            Server::Kernel | Server::KernelLoop => true,
+            Server::Kernel | Server::KernelLoop | Server::Tree => true,
         }
     }
 
@@ -83,6 +85,10 @@ pub struct Used {
     /// Largest resident memory of a daemon. Unit: bytes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub memory_bytes: Option<u64>,
+    /// Growth of the memory in use on the whole machine, caches included; only when caches were dropped before. Unit:
+    /// bytes.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub system_bytes: Option<u64>,
 }
 
 impl Served {
@@ -95,6 +101,7 @@ impl Served {
         (image, format): (&Path, Format),
         point: &Path,
     ) -> Result<Result<Served, String>> {
+        debug_assert_ne!(server, Server::Tree, "the tree needs no server");
         std::fs::create_dir_all(point).map_err(|e| Error::io("create", point, e))?;
         let mut served = Served {
             point: point.to_owned(),
@@ -152,9 +159,26 @@ impl Served {
         }
     }
 
+    /// The tree itself, which needs no server.
+    pub fn tree(tree: &Path) -> Served {
+        Served {
+            point: tree.to_owned(),
+            child: None,
+            device: None,
+            mounted: false,
+        }
+    }
+
     /// Where the image is mounted.
     pub fn point(&self) -> &Path {
         &self.point
+    }
+
+    /// Resident memory of a daemon at this moment. Unit: bytes.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        let path = format!("/proc/{}/status", self.child.as_ref()?.id());
+        let text = std::fs::read_to_string(path).ok()?;
+        field(&text, "VmRSS:").map(|kib| kib << 10)
     }
 
     /// What the server used until now.
@@ -167,6 +191,7 @@ impl Served {
                 fetched_bytes: field(&read("io"), "rchar:"),
                 cpu_us: cpu_us(&read("stat"), rustix::param::clock_ticks_per_second()),
                 memory_bytes: field(&read("status"), "VmHWM:").map(|kib| kib << 10),
+                system_bytes: None,
             };
         }
         let sectors = self.device.as_ref().and_then(|device| {
