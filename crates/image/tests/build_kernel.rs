@@ -8,7 +8,7 @@ use common::{
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tuff_image::build::{
-    Compression, Fragments, InodeForm, Kernel, Method, Options, Progress, Rule, Source,
+    Compression, Dedupe, Fragments, InodeForm, Kernel, Method, Options, Progress, Rule, Source,
     SparsePolicy, build,
 };
 use tuff_store::Target;
@@ -123,16 +123,17 @@ fn variants() -> Vec<(String, Options)> {
         (Method::Zstd, 15, 64 << 10),
         (Method::Zstd, 1, 1 << 20),
     ] {
-        for layout in ["plain", "tails", "fragments", "full"] {
+        for layout in ["plain", "tails", "fragments", "full", "small", "all"] {
             let mut o = newest();
             o.compression = compression(method, level);
             (o.cluster, o.fragment_cluster) = (cluster, cluster);
-            o.tail_packing = layout == "tails";
+            o.tail_packing = matches!(layout, "tails" | "small");
             o.compact_index = layout != "full";
-            o.fragments = if layout == "fragments" {
-                Fragments::Tails
-            } else {
-                Fragments::Off
+            o.fragments = match layout {
+                "fragments" => Fragments::Tails,
+                "small" => Fragments::Small,
+                "all" => Fragments::All,
+                _ => Fragments::Off,
             };
             all.push((format!("{method} {level} {cluster} {layout}"), o));
         }
@@ -142,7 +143,7 @@ fn variants() -> Vec<(String, Options)> {
     all.push(("stored".to_owned(), stored.clone()));
     stored.inline_data = false;
     stored.sparse = SparsePolicy::Keep;
-    stored.dedupe = false;
+    stored.dedupe = Dedupe::Off;
     all.push((
         "stored, no inline data, sparse, no dedupe".to_owned(),
         stored,

@@ -1,7 +1,7 @@
 //! From sources to the tree, and from the tree to the packer.
 
 use super::Source;
-use super::options::{Fragments, Options};
+use super::options::{Dedupe, Fragments, Options};
 use super::order::{data_order, twins};
 use super::pack::input::Input;
 use super::pack::segment::TailPolicy;
@@ -38,22 +38,32 @@ impl Policies {
         let room = block - 96;
         let policy = |compression: Option<super::Compression>, cluster: usize| {
             let tail = match options.fragments {
-                Fragments::Tails => TailPolicy::Fragment(cluster),
-                Fragments::Off if options.tail_packing => TailPolicy::Inline(room),
-                Fragments::Off => TailPolicy::Cluster,
+                Fragments::Tails | Fragments::All => TailPolicy::Fragment(cluster),
+                _ if options.tail_packing => TailPolicy::Inline(room),
+                _ => TailPolicy::Cluster,
+            };
+            let whole_max = match options.fragments {
+                Fragments::Off => 0,
+                Fragments::Tails | Fragments::Small | Fragments::All => cluster as u64,
             };
             Arc::new(Policy {
                 spec: compression.map(|c| options.encoder(c, cluster)),
                 tail,
+                whole_max,
                 inline_max: if options.inline_data { room } else { 0 },
                 min_saving: options.min_saving,
             })
         };
         let mut packed = (*policy(options.compression, options.fragment_cluster)).clone();
         packed.tail = TailPolicy::Cluster;
+        packed.whole_max = 0;
         packed.min_saving = 0;
+        let mut default = (*policy(options.compression, options.cluster)).clone();
+        if options.fragments == Fragments::All {
+            default.whole_max = u64::MAX;
+        }
         Self {
-            default: policy(options.compression, options.cluster),
+            default: Arc::new(default),
             rules: options
                 .rules
                 .iter()
@@ -265,7 +275,7 @@ impl<'a> Loader<'a> {
                     tar.data()
                         .read_exact(&mut bytes)
                         .map_err(|e| Error::source(e.into()))?;
-                    let twin = self.options.dedupe.then_some(number);
+                    let twin = (self.options.dedupe != Dedupe::Off).then_some(number);
                     packer.add_file(inode, size, Input::Bytes(bytes.into()), &policy, twin)?;
                 }
                 None => packer.add_stream(inode, size, &mut tar.data(), &policy)?,
@@ -407,18 +417,20 @@ impl<'a> Loader<'a> {
         };
         progress.set_total(order.iter().map(|i| size_of(*i)).sum());
         let mut sizes: HashMap<u64, u32> = HashMap::new();
-        if self.options.dedupe {
+        if self.options.dedupe != Dedupe::Off {
             for inode in &order {
                 *sizes.entry(size_of(*inode)).or_default() += 1;
             }
         }
         progress.stage("compare");
-        let twins = if self.options.dedupe {
+        let twins = if self.options.dedupe != Dedupe::Off {
             twins(tree, &order, &sizes, self, self.threads)?
         } else {
             HashMap::new()
         };
         progress.stage("pack");
+        // Whole files of the packed inode: behind all others, as it does.
+        let mut packed = Vec::new();
         for inode in order {
             let size = size_of(inode);
             if let Some(first) = twins.get(&inode) {
@@ -435,13 +447,25 @@ impl<'a> Loader<'a> {
                     let sparse = Sparse::plan(size, runs, self.options.block);
                     packer.add_sparse(inode, size, input, sparse, policy)?;
                 }
+                None if policy.packs_whole(size) => packed.push(inode),
                 None => {
                     let twin = sizes.get(&size).is_some_and(|n| *n > 1).then_some(number);
                     packer.add_file(inode, size, input, policy, twin)?;
                 }
             }
         }
+        for inode in packed {
+            if let Some((input, _)) = self.input(tree, inode)? {
+                packer.add_packed(inode, size_of(inode), input)?;
+            }
+        }
         Ok(())
+    }
+
+    /// True for a file that goes into the packed inode as a whole.
+    pub(crate) fn packs_whole(&self, tree: &Tree, inode: InodeId, size: u64) -> bool {
+        let (_, policy) = self.policies.of(|| tree.path(inode));
+        policy.packs_whole(size) && !self.is_sparse(tree, inode)
     }
 
     /// True for a file that stays sparse.

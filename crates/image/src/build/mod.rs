@@ -21,7 +21,7 @@ pub mod stats;
 pub mod tree;
 mod xattrs;
 
-pub use options::{Compression, Fragments, InodeForm, Options, Rule, SparsePolicy};
+pub use options::{Compression, Dedupe, Fragments, InodeForm, Options, Rule, SparsePolicy};
 pub use progress::Progress;
 pub use stats::Stats;
 pub use tree::Whiteouts;
@@ -125,7 +125,7 @@ fn write(
     // With a packed inode the kernel looks for the prefix table there.
     let table_in_packed = !prefixes.is_empty() && options.fragments != Fragments::Off;
     if table_in_packed {
-        packer.start_packed(&table);
+        packer.start_packed(&table)?;
     }
 
     progress.stage("walk");

@@ -44,13 +44,26 @@ pub struct Rule {
     pub cluster: Option<usize>,
 }
 
-/// Whether to use something that costs and gains.
+/// What goes into the packed inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragments {
-    /// No packed inode.
+    /// Nothing: there is none.
     Off,
-    /// Ends of files, and files smaller than a cluster.
+    /// Files that are not larger than a cluster, and ends of larger ones.
     Tails,
+    /// Files that are not larger than a cluster.
+    Small,
+    /// All files, but those that a rule speaks of and that are larger than their cluster.
+    All,
+}
+
+/// What is stored once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dedupe {
+    /// Nothing is looked for.
+    Off,
+    /// Identical files.
+    Files,
 }
 
 /// Which files with holes stay sparse.
@@ -98,8 +111,8 @@ pub struct Options {
     pub fragments: Fragments,
     /// Cluster size of the packed inode. Unit: bytes.
     pub fragment_cluster: usize,
-    /// Identical files share their data.
-    pub dedupe: bool,
+    /// What is stored once.
+    pub dedupe: Dedupe,
     /// COMPACT indexes where they can be used.
     pub compact_index: bool,
     /// Inode form.
@@ -168,7 +181,7 @@ impl Default for Options {
             tail_packing: false,
             fragments: Fragments::Tails,
             fragment_cluster: FRAGMENT_CLUSTER,
-            dedupe: true,
+            dedupe: Dedupe::Files,
             compact_index: true,
             inodes: InodeForm::Auto,
             sparse: SparsePolicy::Auto,

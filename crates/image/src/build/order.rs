@@ -53,8 +53,8 @@ fn resolve(tree: &Tree, path: &[u8]) -> Option<InodeId> {
     Some(at)
 }
 
-/// Large files with the content of an earlier one, and which that is. Only those whose size another file has, too, are
-/// read; smaller files are compared while they are packed.
+/// Files with the content of an earlier one, and which that is, among large ones and those for the packed inode. Only those
+/// whose size another file has, too, are read; all others are compared while they are packed.
 pub(crate) fn twins(
     tree: &Tree,
     order: &[InodeId],
@@ -70,7 +70,10 @@ pub(crate) fn twins(
         .iter()
         .copied()
         .filter(|i| {
-            size_of(*i) > SEGMENT_MIN && sizes[&size_of(*i)] > 1 && !loader.is_sparse(tree, *i)
+            let size = size_of(*i);
+            sizes[&size] > 1
+                && (size > SEGMENT_MIN || loader.packs_whole(tree, *i, size))
+                && !loader.is_sparse(tree, *i)
         })
         .collect();
     let next = AtomicUsize::new(0);

@@ -64,21 +64,15 @@ pub(crate) struct Args {
         help_heading = "Layout"
     )]
     pub(super) inline_data: Switch,
-    /// Ends of files and small files packed together (default: on for 6.1 and newer)
-    #[arg(long, value_enum, value_name = "WHEN", help_heading = "Layout")]
-    pub(super) fragments: Option<Switch>,
+    /// What is packed together: files up to one cluster, those and ends of others, or all files (default: tails for 6.1 and newer)
+    #[arg(long, value_enum, value_name = "WHAT", help_heading = "Layout")]
+    pub(super) fragments: Option<Packed>,
     /// Cluster size of packed fragments (default: 16K, or the cluster size if that is smaller)
     #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Layout")]
     pub(super) fragment_cluster: Option<u64>,
-    /// Identical files share their data
-    #[arg(
-        long,
-        value_enum,
-        default_value = "on",
-        value_name = "WHEN",
-        help_heading = "Layout"
-    )]
-    pub(super) dedupe: Switch,
+    /// What is stored once (default: files)
+    #[arg(long, value_enum, value_name = "WHAT", help_heading = "Layout")]
+    pub(super) dedupe: Option<Shared>,
     /// Index form of compressed files
     #[arg(long, value_enum, default_value = "compact", help_heading = "Layout")]
     pub(super) index: IndexForm,
@@ -177,6 +171,24 @@ pub(crate) struct Args {
 pub(super) enum Switch {
     On,
     Off,
+}
+
+/// What goes into the packed inode.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Packed {
+    Off,
+    #[value(alias = "on")]
+    Tails,
+    Small,
+    All,
+}
+
+/// What is stored once.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Shared {
+    Off,
+    #[value(alias = "on")]
+    Files,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,14 +1,14 @@
 //! Arguments to what the library takes: sources, a target and options.
 
 use super::args::{
-    Args, IndexForm, Inodes, MaybeCompression, SourceType, Sparse, Switch, WhiteoutKind,
-    parse_compression,
+    Args, IndexForm, Inodes, MaybeCompression, Packed, Shared, SourceType, Sparse, Switch,
+    WhiteoutKind, parse_compression,
 };
 use crate::units::parse_size;
 use std::path::Path;
 use tuff_image::build::options::FRAGMENT_CLUSTER;
 use tuff_image::build::{
-    Fragments, InodeForm, Kernel, Method, Options, Rule, Source, SparsePolicy, Whiteouts,
+    Dedupe, Fragments, InodeForm, Kernel, Method, Options, Rule, Source, SparsePolicy, Whiteouts,
 };
 use tuff_image::{Error, Result};
 use tuff_store::Target;
@@ -91,9 +91,6 @@ pub(super) fn options(args: &Args) -> Result<Options> {
         o.cluster = narrow(cluster, "--cluster")?;
         o.fragment_cluster = o.cluster.min(FRAGMENT_CLUSTER);
     }
-    if let Some(cluster) = args.fragment_cluster {
-        o.fragment_cluster = narrow(cluster, "--fragment-cluster")?;
-    }
     if let Some(window) = args.window {
         o.window = narrow(window, "--window")?;
     }
@@ -109,27 +106,37 @@ pub(super) fn options(args: &Args) -> Result<Options> {
         )));
     }
     o.min_saving = (args.min_saving * 10.0) as u32;
-    // Either of the two takes the ends of files; asking for one is asking the other to go.
+    if let Some(packed) = args.fragments {
+        o.fragments = match packed {
+            Packed::Off => Fragments::Off,
+            Packed::Tails => Fragments::Tails,
+            Packed::Small => Fragments::Small,
+            Packed::All => Fragments::All,
+        };
+    }
+    if o.fragments == Fragments::All {
+        o.fragment_cluster = o.cluster;
+    }
+    if let Some(cluster) = args.fragment_cluster {
+        o.fragment_cluster = narrow(cluster, "--fragment-cluster")?;
+    }
+    // Either of the two takes the ends of files; asking for one alone is asking the other to go.
     match (args.fragments, args.tail_packing) {
-        (Some(Switch::On), Some(Switch::On)) => {
-            return Err(Error::usage(
-                "--fragments=on and --tail-packing=on: the end of a file can be in one place only",
-            ));
-        }
-        (Some(Switch::On), _) => (o.fragments, o.tail_packing) = (Fragments::Tails, false),
-        (_, Some(Switch::On)) => (o.fragments, o.tail_packing) = (Fragments::Off, true),
-        (Some(Switch::Off), None) => {
-            o.fragments = Fragments::Off;
+        (None, Some(Switch::On)) => (o.fragments, o.tail_packing) = (Fragments::Off, true),
+        (_, Some(switch)) => o.tail_packing = switch == Switch::On,
+        (Some(Packed::Off | Packed::Small), None) => {
             o.tail_packing = args.kernel >= Kernel(5, 17);
         }
-        (Some(Switch::Off), Some(Switch::Off)) => {
-            (o.fragments, o.tail_packing) = (Fragments::Off, false)
-        }
-        (None, Some(Switch::Off)) => o.tail_packing = false,
+        (Some(Packed::Tails | Packed::All), None) => o.tail_packing = false,
         (None, None) => {}
     }
     o.inline_data = args.inline_data == Switch::On;
-    o.dedupe = args.dedupe == Switch::On;
+    if let Some(shared) = args.dedupe {
+        o.dedupe = match shared {
+            Shared::Off => Dedupe::Off,
+            Shared::Files => Dedupe::Files,
+        };
+    }
     o.compact_index = args.index == IndexForm::Compact;
     o.inodes = if args.inodes == Inodes::Extended {
         InodeForm::Extended

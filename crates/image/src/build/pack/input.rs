@@ -2,6 +2,7 @@
 
 use crate::build::source::DataRun;
 use crate::build::source::dir::DirSource;
+use crate::build::tree::InodeId;
 use crate::{Error, Result};
 use std::fs::File;
 use std::io;
@@ -54,6 +55,21 @@ pub(crate) enum Input {
         /// Ascending.
         runs: Arc<[DataRun]>,
     },
+    /// Files and pieces of files back to back, then zeros: a segment of the packed inode.
+    Packed(Arc<[Item]>),
+}
+
+/// A file or a piece of one that goes into the packed inode.
+#[derive(Clone)]
+pub(crate) struct Item {
+    /// Which file.
+    pub(crate) file: InodeId,
+    /// Where its bytes are.
+    pub(crate) input: Input,
+    /// Position in the file. Unit: bytes.
+    pub(crate) offset: u64,
+    /// Unit: bytes.
+    pub(crate) len: usize,
 }
 
 /// Consecutive chunks of a sparse file that hold data.
@@ -77,6 +93,17 @@ pub(crate) enum Reader<'a> {
     Sparse(Box<Reader<'a>>, &'a [ChunkRun], u64, u64),
     /// A sparse member's runs.
     Runs(&'a File, &'a str, &'a [DataRun]),
+    /// Items, each opened when its turn comes.
+    Packed(&'a [Item]),
+}
+
+impl std::fmt::Debug for Item {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            file, offset, len, ..
+        } = self;
+        write!(f, "{len} bytes of file {file} from {offset}")
+    }
 }
 
 impl Input {
@@ -107,6 +134,7 @@ impl Input {
             }
             Self::Range { file, name, offset } => Ok(Reader::Shared(file, name, *offset)),
             Self::Bytes(bytes) => Ok(Reader::Bytes(bytes)),
+            Self::Packed(items) => Ok(Reader::Packed(items)),
             Self::Sparse {
                 whole,
                 chunks,
@@ -137,6 +165,18 @@ impl Reader<'_> {
                     .get(from..from + buf.len())
                     .ok_or_else(|| Error::usage("content is shorter than its size"))?;
                 buf.copy_from_slice(src);
+                Ok(())
+            }
+            Self::Packed(items) => {
+                // Always read whole, from the start.
+                debug_assert_eq!(offset, 0);
+                let mut rest = buf;
+                for item in *items {
+                    let (now, later) = rest.split_at_mut(item.len);
+                    item.input.open()?.read_exact(now, item.offset)?;
+                    rest = later;
+                }
+                rest.fill(0);
                 Ok(())
             }
             Self::Sparse(whole, chunks, chunk_size, size) => {

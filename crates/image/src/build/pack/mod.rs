@@ -1,19 +1,23 @@
 //! From file contents to blocks and extents, on all cores, in one order.
 //!
 //! ```text
-//!  add_file ──► batch ──► [workers] ──► collect, in ticket order ──► output, FileData
-//!                            ▲                  │ fragments
-//!                            └── packed inode ◄─┘
+//!  add_file ────► batch ────► [workers] ──► collect, in ticket order ──► output, FileData
+//!  add_packed ──► segment ──►     ▲                 │ ends of files          ▲
+//!                                 └── packed inode ◄┴──► held until all else is placed
 //! ```
+//!
+//! The packed inode lies behind all files: first whole files, in the order in which they were added, then ends of files. So
+//! its clusters are consecutive, and its index can be COMPACT.
 //!
 //! Invariants:
 //!
 //! * Tickets are given in the order of `add_file`, and results are taken in that order: the bytes do not depend on the
 //!   number of threads.
-//! * A segment of the packed inode is placed a fixed number of tickets after the one that filled it, between two files.
-//! * The segments of a file lie back to back.
+//! * The segments of a file lie back to back; those of the packed inode come last.
+//! * All segments but a file's last have a multiple of the block size.
 
 mod blocks;
+mod held;
 pub(crate) mod input;
 mod pool;
 pub(crate) mod segment;
@@ -27,7 +31,8 @@ use crate::build::stats::Stats;
 use crate::build::tree::InodeId;
 use crate::{Error, Result};
 use hashbrown::HashMap;
-use input::{ChunkRun, Input};
+use held::Held;
+use input::{ChunkRun, Input, Item};
 use pool::Pool;
 use segment::{ShortPiece, Tail};
 use std::collections::VecDeque;
@@ -45,10 +50,10 @@ pub(crate) const TINY: usize = 64;
 const BATCH_BYTES: u64 = 256 << 10;
 /// And up to so many.
 const BATCH_FILES: usize = 64;
-/// So many tickets after it was filled, a segment of the packed inode is written.
-const PACKED_DELAY: u64 = 64;
-/// Tickets of the packed inode's segments start here.
-const PACKED_TICKETS: u64 = 1 << 63;
+/// Tickets of segments of ends start here.
+const ENDS_TICKETS: u64 = 1 << 63;
+/// Marks a position in the packed inode that counts from where the ends of files begin.
+const IN_ENDS: u64 = 1 << 63;
 
 /// Where a file's data is.
 #[derive(Debug, Default)]
@@ -150,7 +155,13 @@ pub(crate) struct Packer<'a> {
     batch_bytes: u64,
     result: Packed,
     digest: xxhash_rust::xxh3::Xxh3,
-    fragments: Fragments,
+    /// Whole files of the packed inode that wait for their segment to fill, and their bytes.
+    stream: (Vec<Item>, usize),
+    /// Submitted whole files of the packed inode, with padding. Unit: bytes.
+    streamed: u64,
+    /// The same, placed.
+    stream_placed: u64,
+    ends: Ends,
     /// First file of each content that another may have.
     known: HashMap<ContentKey, InodeId>,
 }
@@ -173,15 +184,17 @@ pub(crate) struct Packed {
     pub(crate) stats: Stats,
 }
 
-#[derive(Default)]
-struct Fragments {
+/// Ends of files for the packed inode, and whole files of a stream. Positions count from the first of them.
+struct Ends {
     /// Not yet submitted.
     buf: Vec<u8>,
     /// Submitted bytes.
     submitted: u64,
     segments: u64,
-    /// Submitted segments that are not placed yet: ticket, and when it is due.
-    pending: VecDeque<(u64, u64)>,
+    /// Tickets of submitted segments that are not held yet.
+    pending: VecDeque<u64>,
+    /// Encoded.
+    held: Held,
     /// By digest.
     known: HashMap<[u8; 16], u64>,
 }
@@ -199,6 +212,7 @@ impl<'a> Packer<'a> {
             options.bits.size_usize(),
         )?;
         let spill = Spill::new(options.spill, options.temporary.clone());
+        let held = Held::new(options.spill, options.temporary.clone());
         let result = Packed {
             files: Vec::new(),
             spill,
@@ -219,15 +233,70 @@ impl<'a> Packer<'a> {
             batch_bytes: 0,
             result,
             digest: xxhash_rust::xxh3::Xxh3::new(),
-            fragments: Fragments::default(),
+            stream: (Vec::new(), 0),
+            streamed: 0,
+            stream_placed: 0,
+            ends: Ends {
+                buf: Vec::new(),
+                submitted: 0,
+                segments: 0,
+                pending: VecDeque::new(),
+                held,
+                known: HashMap::new(),
+            },
             known: HashMap::new(),
         })
     }
 
-    /// Puts bytes at the start of the packed inode, before any fragment.
-    pub(crate) fn start_packed(&mut self, bytes: &[u8]) {
-        debug_assert!(self.fragments.buf.is_empty());
-        self.fragments.buf.extend_from_slice(bytes);
+    /// Puts bytes at the start of the packed inode, before any file.
+    pub(crate) fn start_packed(&mut self, bytes: &[u8]) -> Result<()> {
+        debug_assert!(self.streamed == 0 && self.stream.0.is_empty());
+        self.add_packed(PACKED, bytes.len() as u64, Input::Bytes(bytes.into()))
+    }
+
+    /// Adds a whole file of `size` bytes, not empty, to the packed inode, behind those that were added so before.
+    pub(crate) fn add_packed(&mut self, file: InodeId, size: u64, input: Input) -> Result<()> {
+        let segment = segment_size(&self.options.packed);
+        let mut offset = 0;
+        while offset < size {
+            let room = segment - self.stream.1 as u64;
+            // Fits: a segment is a few MiB.
+            let len = room.min(size - offset) as usize;
+            self.stream.0.push(Item {
+                file,
+                input: input.clone(),
+                offset,
+                len,
+            });
+            self.stream.1 += len;
+            offset += len as u64;
+            if self.stream.1 as u64 == segment {
+                self.submit_stream()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn submit_stream(&mut self) -> Result<()> {
+        let (items, len) = std::mem::take(&mut self.stream);
+        if items.is_empty() {
+            return Ok(());
+        }
+        self.submit_batch()?;
+        let len = len.next_multiple_of(self.options.bits.size_usize());
+        let part = Part {
+            file: PACKED,
+            input: Input::Packed(items.into()),
+            offset: 0,
+            len,
+            first: self.streamed == 0,
+            last: false,
+            store: false,
+            policy: Arc::clone(&self.options.packed),
+            twin: None,
+        };
+        self.streamed += len as u64;
+        self.submit(vec![part], len as u64)
     }
 
     /// Adds a file of `size` bytes, not empty. Its data follows that of the files before it. With `twin`, the number of its
@@ -430,11 +499,9 @@ impl<'a> Packer<'a> {
             }
         };
         self.next_collect += 1;
-        if out.parts.first().is_some_and(|p| p.first) {
-            self.place_packed(ticket)?;
-        }
         self.place(out)?;
-        self.submit_packed(false, ticket)?;
+        self.submit_ends(false);
+        self.hold_ends(false)?;
         Ok(true)
     }
 
@@ -446,8 +513,10 @@ impl<'a> Packer<'a> {
         // Of the job's data: what waits to be written, and where the next part starts.
         let (mut start, mut at) = (0, 0);
         for part in out.parts {
-            if part.file != PACKED {
-                self.progress.add_bytes(part.len as u64);
+            match &part.items {
+                Some(items) => self.place_items(items, part.len),
+                None if part.file != PACKED => self.progress.add_bytes(part.len as u64),
+                None => {}
             }
             let end = at + part.body.blocks() as usize * block_size;
             if let Some(first) = part.key.and_then(|key| self.twin_of(part.file, key)) {
@@ -467,6 +536,23 @@ impl<'a> Packer<'a> {
         self.write(&out.data.bytes()[start..at])?;
         self.pool.recycle(out.data);
         Ok(())
+    }
+
+    /// Notes where the files of a segment of the packed inode are. The segment has `len` bytes.
+    fn place_items(&mut self, items: &[Item], len: usize) {
+        let mut offset = self.stream_placed;
+        self.stream_placed += len as u64;
+        for item in items {
+            if item.file != PACKED {
+                if item.offset == 0 {
+                    self.result.stats.fragments += 1;
+                    self.set(item.file, FileData::WholeFragment { offset });
+                }
+                self.result.stats.fragment_bytes += item.len as u64;
+                self.progress.add_bytes(item.len as u64);
+            }
+            offset += item.len as u64;
+        }
     }
 
     /// The earlier file with this key. Remembers the file if there is none.
@@ -505,6 +591,7 @@ impl<'a> Packer<'a> {
             len,
             body,
             key: _,
+            items: _,
         } = part;
         match body {
             Body::Flat { blocks, tail } => {
@@ -573,53 +660,52 @@ impl<'a> Packer<'a> {
         *self.slot(file) = data;
     }
 
-    /// Position of these bytes in the packed inode. Ends of files are looked up among those before; whole files were
-    /// compared already.
+    /// Position of these bytes among the ends. Ends of files are looked up among those before; whole files were compared
+    /// already.
     fn add_fragment(&mut self, bytes: &[u8], whole: bool) -> u64 {
-        let f = &mut self.fragments;
-        let offset = f.submitted + f.buf.len() as u64;
+        let ends = &mut self.ends;
+        let offset = IN_ENDS | (ends.submitted + ends.buf.len() as u64);
         if !whole {
             let mut key = [0; 16];
             key.copy_from_slice(&blake3::hash(bytes).as_bytes()[..16]);
-            if let Some(known) = f.known.get(&key) {
+            if let Some(known) = ends.known.get(&key) {
                 self.result.stats.fragment_dedupe_bytes += bytes.len() as u64;
                 return *known;
             }
-            f.known.insert(key, offset);
+            ends.known.insert(key, offset);
         }
-        f.buf.extend_from_slice(bytes);
+        ends.buf.extend_from_slice(bytes);
         self.result.stats.fragments += 1;
         offset
     }
 
-    /// Hands full segments of the packed inode to the workers; at the end, what is left.
-    fn submit_packed(&mut self, end: bool, ticket: u64) -> Result<()> {
+    /// Hands full segments of ends to the workers; at the end, what is left.
+    fn submit_ends(&mut self, end: bool) {
         let policy = Arc::clone(&self.options.packed);
         let segment = segment_size(&policy) as usize;
         loop {
-            let f = &mut self.fragments;
-            let len = f.buf.len().min(segment);
+            let ends = &mut self.ends;
+            let len = ends.buf.len().min(segment);
             if len == 0 || len < segment && !end {
-                return Ok(());
+                return;
             }
-            let rest = f.buf.split_off(len);
-            let bytes: Arc<[u8]> = std::mem::replace(&mut f.buf, rest).into();
-            let last = end && f.buf.is_empty();
-            let id = PACKED_TICKETS + f.segments;
+            let rest = ends.buf.split_off(len);
+            let bytes: Arc<[u8]> = std::mem::replace(&mut ends.buf, rest).into();
+            let id = ENDS_TICKETS + ends.segments;
             let part = Part {
                 file: PACKED,
                 input: Input::Bytes(bytes),
                 offset: 0,
                 len,
-                first: f.segments == 0,
-                last,
+                first: ends.segments == 0 && self.streamed == 0,
+                last: end && ends.buf.is_empty(),
                 store: false,
                 policy: Arc::clone(&policy),
                 twin: None,
             };
-            f.pending.push_back((id, ticket + PACKED_DELAY));
-            f.submitted += len as u64;
-            f.segments += 1;
+            ends.pending.push_back(id);
+            ends.submitted += len as u64;
+            ends.segments += 1;
             self.pool.submit(
                 Job {
                     id,
@@ -631,15 +717,22 @@ impl<'a> Packer<'a> {
         }
     }
 
-    /// Places the segments of the packed inode that are due before `ticket`.
-    fn place_packed(&mut self, ticket: u64) -> Result<()> {
-        while let Some((id, due)) = self.fragments.pending.front().copied() {
-            if due > ticket {
-                break;
-            }
-            self.fragments.pending.pop_front();
-            let out = self.pool.take(id)?;
-            self.place(out)?;
+    /// Takes the segments of ends that are encoded; with `wait`, all that were submitted.
+    fn hold_ends(&mut self, wait: bool) -> Result<()> {
+        while let Some(id) = self.ends.pending.front().copied() {
+            let out = if wait {
+                self.pool.take(id)?
+            } else {
+                match self.pool.try_take(id) {
+                    Some(out) => out?,
+                    None => break,
+                }
+            };
+            self.ends.pending.pop_front();
+            self.ends
+                .held
+                .put(out.data.bytes(), (out.digest, out.parts))?;
+            self.pool.recycle(out.data);
         }
         Ok(())
     }
@@ -647,13 +740,36 @@ impl<'a> Packer<'a> {
     /// Waits for everything and gives back where it is.
     pub(crate) fn finish(mut self) -> Result<Packed> {
         self.submit_batch()?;
+        self.submit_stream()?;
         while self.next_collect < self.next_ticket {
             self.progress.check()?;
             self.collect(true)?;
         }
-        self.submit_packed(true, self.next_ticket)?;
-        self.place_packed(u64::MAX)?;
-        self.result.packed_size = self.fragments.submitted;
+        self.submit_ends(true);
+        self.hold_ends(true)?;
+        while let Some((bytes, (digest, parts))) = self.ends.held.next()? {
+            self.digest.update(&digest.to_le_bytes());
+            let mut block = self.result.end_block;
+            self.write(&bytes)?;
+            for part in parts {
+                let blocks = part.body.blocks();
+                self.place_part(part, block)?;
+                block += blocks;
+            }
+        }
+        for data in &mut self.result.files {
+            if let FileData::WholeFragment { offset } = data
+                && *offset & IN_ENDS != 0
+            {
+                *offset = (*offset & !IN_ENDS) + self.streamed;
+            }
+            if let FileData::Compressed(data) = data
+                && let FileTail::Fragment(offset) = &mut data.tail
+            {
+                *offset = (*offset & !IN_ENDS) + self.streamed;
+            }
+        }
+        self.result.packed_size = self.streamed + self.ends.submitted;
         self.result.digest = self.digest.digest128();
         Ok(self.result)
     }

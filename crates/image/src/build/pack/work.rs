@@ -1,7 +1,7 @@
 //! What a worker does: read some parts of files, encode them, lay the blocks back to back.
 
 use super::blocks::Blocks;
-use super::input::Input;
+use super::input::{Input, Item};
 use super::segment::{self, Shape, ShortPiece, Tail, TailPolicy};
 use crate::build::order::{ContentKey, content_key};
 use crate::build::tree::InodeId;
@@ -19,10 +19,19 @@ pub(crate) struct Policy {
     pub(crate) spec: Option<EncoderSpec>,
     /// What becomes of the end of a compressed file.
     pub(crate) tail: TailPolicy,
+    /// A file of at most so many bytes goes into the packed inode as a whole.
+    pub(crate) whole_max: u64,
     /// The last partial block of a stored file goes behind the inode, if it has at most so many bytes.
     pub(crate) inline_max: usize,
     /// A file that saves less than this is stored. Unit: thousandths of its size.
     pub(crate) min_saving: u32,
+}
+
+impl Policy {
+    /// True if a file of `size` bytes goes into the packed inode as a whole.
+    pub(crate) fn packs_whole(&self, size: u64) -> bool {
+        self.spec.is_some() && size > super::TINY as u64 && size <= self.whole_max
+    }
 }
 
 /// One file, or one segment of a large one.
@@ -77,6 +86,8 @@ pub(crate) struct PartOut {
     pub(crate) first: bool,
     /// Bytes of content.
     pub(crate) len: usize,
+    /// What it is made of, for a part of the packed inode that holds whole files.
+    pub(crate) items: Option<Arc<[Item]>>,
     /// Stands for the content, where another file may have the same.
     pub(crate) key: Option<ContentKey>,
     /// Its data.
@@ -107,6 +118,22 @@ pub(crate) enum Body {
 }
 
 impl Body {
+    /// A whole file for the packed inode.
+    fn fragment(algorithm: u8, content: &[u8]) -> Self {
+        let piece = ShortPiece {
+            // Fits: a part is a few MiB.
+            len: content.len() as u32,
+            blocks: 0,
+            kind: HeadKind::Head1,
+        };
+        Self::Encoded {
+            algorithm,
+            pieces: vec![piece],
+            tail: Tail::Fragment(content.to_vec()),
+            in_place: (0, 0),
+        }
+    }
+
     /// Blocks in the job's data.
     pub(crate) fn blocks(&self) -> u32 {
         match self {
@@ -169,6 +196,10 @@ impl Worker {
                 file: part.file,
                 first: part.first,
                 len: part.len,
+                items: match part.input {
+                    Input::Packed(items) => Some(items),
+                    _ => None,
+                },
                 key,
                 body,
             });
@@ -188,10 +219,10 @@ impl Worker {
         let Some(spec) = policy.spec.filter(|_| !part.store) else {
             return Ok(self.flat(part, input, data));
         };
-        if let TailPolicy::Fragment(_) = policy.tail
-            && whole
-            && part.len <= super::TINY
-        {
+        if whole && policy.packs_whole(part.len as u64) {
+            return Ok(Body::fragment(spec.method.algorithm() as u8, input));
+        }
+        if whole && policy.whole_max > 0 && part.len <= super::TINY {
             return Ok(self.flat(part, input, data));
         }
         if self.encoders.len() >= ENCODERS_MAX && !self.encoders.contains_key(&spec) {
