@@ -324,18 +324,21 @@ fn version(program: &Path) -> String {
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
     let name = program.file_name().unwrap_or_default().to_string_lossy();
-    version_line(&text)
+    version_line(&text, &name)
         .unwrap_or("unknown version")
         .replace(&*program.to_string_lossy(), &name)
 }
 
-fn version_line(text: &str) -> Option<&str> {
+/// A line that names the program goes before others: FUSE servers tell versions of their libraries, too.
+fn version_line<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     let digit = |b: &u8| b.is_ascii_digit();
     let has_number = |line: &&str| {
         let mut threes = line.as_bytes().windows(3);
         threes.any(|w| matches!(w, [a, b'.', b] if digit(a) && digit(b)))
     };
-    text.lines().find(has_number).map(str::trim)
+    let mut lines: Vec<&str> = text.lines().filter(has_number).collect();
+    lines.sort_by_key(|l| !l.contains(name));
+    lines.first().map(|l| l.trim())
 }
 
 #[cfg(test)]
@@ -344,8 +347,9 @@ mod tests {
 
     #[test]
     fn a_version_has_digits_around_a_dot() {
-        let text = "usage: x -1\n  x 1.9.3 (c)\nfuse 3.14\n";
-        assert_eq!(version_line(text), Some("x 1.9.3 (c)"));
-        assert_eq!(version_line("no 1 version."), None);
+        let text = "library 3.14\nusage: -1\n  server 1.9.3 (c)\n";
+        assert_eq!(version_line(text, "server"), Some("server 1.9.3 (c)"));
+        assert_eq!(version_line(text, "other"), Some("library 3.14"));
+        assert_eq!(version_line("no 1 version.", "no"), None);
     }
 }
