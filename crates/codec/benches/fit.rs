@@ -348,7 +348,7 @@ fn sample(dir: &Path, budget: u64) -> Vec<Vec<u8>> {
     // Every so-manieth file, whatever its size: the sample has the tree's mix of small and large files.
     let step = (total as f64 / budget as f64).max(1.0);
     let mut taken = Vec::new();
-    let mut due = step / 2.0;
+    let mut due = (step - 1.0) / 2.0;
     for (i, (path, _)) in files.iter().enumerate() {
         if i as f64 >= due {
             due += step;

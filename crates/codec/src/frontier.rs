@@ -22,6 +22,7 @@
 //!
 //! Source: LZ4 block format description (sequences, end rules).
 
+use crate::bytes::{backward, forward, load4, zeros};
 use crate::lz4::piece;
 use crate::{EncodeFit, EncoderSpec, Fit};
 
@@ -156,14 +157,6 @@ impl EncodeFit for Frontier {
     }
 }
 
-/// A table on the heap.
-fn zeros<T: Copy + Default, const N: usize>() -> Box<[T; N]> {
-    match vec![T::default(); N].into_boxed_slice().try_into() {
-        Ok(table) => table,
-        Err(_) => unreachable!("the slice has N elements"),
-    }
-}
-
 /// The version for this machine: the same code, compiled for what it has.
 fn best_fit() -> fn(&mut Frontier, &[u8], usize, &mut [u8]) -> Fit {
     #[cfg(target_arch = "x86_64")]
@@ -190,61 +183,9 @@ unsafe fn fit_avx2(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u
     fit(encoder, input, at, dst)
 }
 
-/// Four bytes at `at`, which the caller has compared with the end of `data`.
-#[inline(always)]
-fn load4(data: &[u8], at: usize) -> u32 {
-    debug_assert!(at + 4 <= data.len());
-    // SAFETY: every caller names the comparison that keeps `at + 4` within `data`; any alignment will do.
-    unsafe { data.as_ptr().add(at).cast::<u32>().read_unaligned() }.to_le()
-}
-
-/// Eight bytes at `at`, which the caller has compared with the end of `data`.
-#[inline(always)]
-fn load8(data: &[u8], at: usize) -> u64 {
-    debug_assert!(at + 8 <= data.len());
-    // SAFETY: as in `load4`.
-    unsafe { data.as_ptr().add(at).cast::<u64>().read_unaligned() }.to_le()
-}
-
 #[inline(always)]
 fn hash(gram: u32) -> usize {
     (gram.wrapping_mul(2_654_435_761) >> (32 - HASH_LOG)) as usize
-}
-
-/// How many bytes are equal from `a` and `b < a` on, up to `end`, which is within `data`.
-#[inline(always)]
-fn forward(data: &[u8], mut a: usize, mut b: usize, end: usize) -> usize {
-    let from = a;
-    while a + 8 <= end {
-        let differ = load8(data, a) ^ load8(data, b);
-        if differ != 0 {
-            return a - from + differ.trailing_zeros() as usize / 8;
-        }
-        a += 8;
-        b += 8;
-    }
-    while a < end && data[a] == data[b] {
-        a += 1;
-        b += 1;
-    }
-    a - from
-}
-
-/// How many bytes are equal right before `a` and `b < a`, up to `most`, which is at most `b`.
-#[inline(always)]
-fn backward(data: &[u8], a: usize, b: usize, most: usize) -> usize {
-    let mut n = 0;
-    while n + 8 <= most {
-        let differ = load8(data, a - n - 8) ^ load8(data, b - n - 8);
-        if differ != 0 {
-            return n + differ.leading_zeros() as usize / 8;
-        }
-        n += 8;
-    }
-    while n < most && data[a - n - 1] == data[b - n - 1] {
-        n += 1;
-    }
-    n
 }
 
 /// Offset, token and extension bytes of a match.

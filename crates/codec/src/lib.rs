@@ -17,6 +17,7 @@
 //! * A decoder reads foreign bytes: it returns an error, it never panics and never writes past `dst`.
 #![allow(unsafe_code)]
 
+mod bytes;
 mod decode;
 mod deflate;
 mod frontier;

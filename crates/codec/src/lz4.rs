@@ -7,6 +7,10 @@ use std::ffi::{c_char, c_int, c_void};
 
 use crate::{EncodeFit, EncoderSpec, Fit};
 
+mod wide;
+
+pub(crate) use wide::Wide;
+
 // Links the C library that the declarations below belong to.
 use lz4_sys as _;
 

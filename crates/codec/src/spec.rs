@@ -65,11 +65,11 @@ impl Method {
         Method::ALL.into_iter().find(|method| method.name() == name)
     }
 
-    /// The levels that exist. LZMA has a gap: 10 to 99 are no levels, and 100 to 109 are the "extreme" 0 to 9.
+    /// The levels that exist. LZ4 2 is greedy with a larger table, slower and smaller than 1. LZMA has a gap: 10 to 99 are no levels, and 100 to 109 are the "extreme" 0 to 9.
     #[must_use]
     pub fn levels(self) -> RangeInclusive<i32> {
         match self {
-            Method::Lz4 => 1..=1,
+            Method::Lz4 => 1..=2,
             Method::Lz4hc => 2..=12,
             Method::Deflate => 1..=12,
             Method::Lzma => 0..=109,
@@ -230,6 +230,7 @@ impl EncoderSpec {
         self.check()?;
         let memory = || SpecError(format!("not enough memory for a {} encoder", self.method));
         Ok(match self.method {
+            Method::Lz4 if self.level >= 2 => Box::new(lz4::Wide::new(self)),
             Method::Lz4 => Box::new(lz4::Fast::new(self)),
             Method::Lz4hc => match self.level {
                 // Small clusters leave little to search: there the library is as good, and faster.

@@ -87,7 +87,7 @@ fn kinds(len: usize) -> Vec<(&'static str, Vec<u8>)> {
 /// The levels where an encoder changes its ways, and the ends.
 fn levels(method: Method) -> &'static [i32] {
     match method {
-        Method::Lz4 => &[1],
+        Method::Lz4 => &[1, 2],
         Method::Lz4hc => &[2, 3, 6, 9, 10, 12],
         Method::Deflate => &[1, 6, 9, 12],
         Method::Lzma => &[0, 3, 6, 9, 100, 109],
@@ -254,6 +254,7 @@ fn large_clusters_round_trip() {
     let inputs = [mixed(3 << 20, 11), text(2 << 20, 12), vec![7; 14 << 20]];
     for (method, level) in [
         (Method::Lz4, 1),
+        (Method::Lz4, 2),
         (Method::Lz4hc, 9),
         (Method::Lz4hc, 12),
         (Method::Deflate, 6),
@@ -338,6 +339,7 @@ fn streams() -> Vec<(Algorithm, Vec<u8>, Vec<u8>)> {
     let mut all = Vec::new();
     for (method, level) in [
         (Method::Lz4, 1),
+        (Method::Lz4, 2),
         (Method::Lz4hc, 9),
         (Method::Deflate, 6),
         (Method::Lzma, 1),
@@ -636,7 +638,12 @@ fn zstd_frames_that_an_image_must_not_hold_are_rejected() {
 #[test]
 fn lz4_offsets_never_exceed_what_is_announced() {
     // 70001 is a period that a 16-bit offset cannot reach: nothing may match.
-    for (method, level) in [(Method::Lz4, 1), (Method::Lz4hc, 9), (Method::Lz4hc, 12)] {
+    for (method, level) in [
+        (Method::Lz4, 1),
+        (Method::Lz4, 2),
+        (Method::Lz4hc, 9),
+        (Method::Lz4hc, 12),
+    ] {
         let spec = EncoderSpec::new(method, 1 << 20).with_level(level);
         let mut encoder = spec.build().unwrap();
         encoder.reset();

@@ -7,6 +7,7 @@
 //! earliest, so that nothing has to be cleared between frames.
 
 use super::block::Seq;
+use crate::bytes::{forward, load4, load8, zeros};
 
 /// The tables have so many entries.
 const LONG_LOG: u32 = 16;
@@ -43,22 +44,6 @@ pub(super) struct Pairs {
     four: bool,
 }
 
-/// Bytes at `at`, which the caller has compared with the end of `data`.
-#[inline(always)]
-fn load4(data: &[u8], at: usize) -> u32 {
-    debug_assert!(at + 4 <= data.len());
-    // SAFETY: positions are at most `data.len() - END`, and matches in front of them; any alignment will do.
-    unsafe { data.as_ptr().add(at).cast::<u32>().read_unaligned() }.to_le()
-}
-
-/// Bytes at `at`, which the caller has compared with the end of `data`.
-#[inline(always)]
-fn load8(data: &[u8], at: usize) -> u64 {
-    debug_assert!(at + 8 <= data.len());
-    // SAFETY: as in `load4`.
-    unsafe { data.as_ptr().add(at).cast::<u64>().read_unaligned() }.to_le()
-}
-
 #[inline(always)]
 fn hash8(bytes: u64) -> usize {
     (bytes.wrapping_mul(0xCF1B_BCDC_B7A5_6463) >> (64 - LONG_LOG)) as usize
@@ -69,32 +54,6 @@ fn hash8(bytes: u64) -> usize {
 fn hash_short<const FOUR: bool>(bytes: u64) -> usize {
     let bytes = if FOUR { bytes << 32 } else { bytes << 24 };
     (bytes.wrapping_mul(889_523_592_379) >> (64 - SHORT_LOG)) as usize
-}
-
-/// How many bytes are equal from `a` and `b < a` on.
-#[inline(always)]
-fn equal(data: &[u8], mut a: usize, mut b: usize) -> usize {
-    let from = a;
-    while a + 8 <= data.len() {
-        let differ = load8(data, a) ^ load8(data, b);
-        if differ != 0 {
-            return a - from + differ.trailing_zeros() as usize / 8;
-        }
-        a += 8;
-        b += 8;
-    }
-    while a < data.len() && data[a] == data[b] {
-        a += 1;
-        b += 1;
-    }
-    a - from
-}
-
-fn zeros<const N: usize>() -> Box<[u32; N]> {
-    match vec![0; N].into_boxed_slice().try_into() {
-        Ok(table) => table,
-        Err(_) => unreachable!("the slice has N elements"),
-    }
 }
 
 impl Pairs {
@@ -201,11 +160,11 @@ impl Pairs {
             let (mut matched, distance);
             if near <= most && load4(data, at + 1) == load4(data, at + 1 - near) {
                 at += 1;
-                matched = 4 + equal(data, at + 4, at + 4 - near);
+                matched = 4 + forward(data, at + 4, at + 4 - near, until);
                 literals_and(&mut anchor, at, matched, near);
             } else {
                 if known(long_distance) && load8(data, at - long_distance) == bytes {
-                    matched = 8 + equal(data, at + 8, at + 8 - long_distance);
+                    matched = 8 + forward(data, at + 8, at + 8 - long_distance, until);
                     distance = long_distance;
                 } else if known(short_distance) && load4(data, at - short_distance) == bytes as u32
                 {
@@ -216,10 +175,10 @@ impl Pairs {
                     *slot = here + 1;
                     if known(next_distance) && load8(data, at + 1 - next_distance) == next {
                         at += 1;
-                        matched = 8 + equal(data, at + 8, at + 8 - next_distance);
+                        matched = 8 + forward(data, at + 8, at + 8 - next_distance, until);
                         distance = next_distance;
                     } else {
-                        matched = 4 + equal(data, at + 4, at + 4 - short_distance);
+                        matched = 4 + forward(data, at + 4, at + 4 - short_distance, until);
                         distance = short_distance;
                     }
                 } else {
@@ -249,7 +208,7 @@ impl Pairs {
                     && far <= (at - start).min(reach)
                     && load4(data, at) == load4(data, at - far)
                 {
-                    matched = 4 + equal(data, at + 4, at + 4 - far);
+                    matched = 4 + forward(data, at + 4, at + 4 - far, until);
                     std::mem::swap(&mut near, &mut far);
                     let bytes = load8(data, at);
                     long[hash8(bytes)] = count(at);

@@ -1,0 +1,84 @@
+//! What every match finder does with its input: loads of any alignment, and how far two places are equal.
+//!
+//! The loads are not checked in release builds; each caller names the comparison that keeps them within the data.
+
+/// Four bytes at `at`, which the caller has compared with the end of `data`.
+#[inline(always)]
+pub(crate) fn load4(data: &[u8], at: usize) -> u32 {
+    debug_assert!(at + 4 <= data.len());
+    // SAFETY: every caller names the comparison that keeps `at + 4` within `data`; any alignment will do.
+    unsafe { data.as_ptr().add(at).cast::<u32>().read_unaligned() }.to_le()
+}
+
+/// Eight bytes at `at`, which the caller has compared with the end of `data`.
+#[inline(always)]
+pub(crate) fn load8(data: &[u8], at: usize) -> u64 {
+    debug_assert!(at + 8 <= data.len());
+    // SAFETY: every caller names the comparison that keeps `at + 8` within `data`; any alignment will do.
+    unsafe { data.as_ptr().add(at).cast::<u64>().read_unaligned() }.to_le()
+}
+
+/// How many bytes are equal from `a` and `b < a` on, up to `end`, which is within `data`.
+#[inline(always)]
+pub(crate) fn forward(data: &[u8], mut a: usize, mut b: usize, end: usize) -> usize {
+    let from = a;
+    while a + 8 <= end {
+        let differ = load8(data, a) ^ load8(data, b);
+        if differ != 0 {
+            return a - from + differ.trailing_zeros() as usize / 8;
+        }
+        a += 8;
+        b += 8;
+    }
+    while a < end && data[a] == data[b] {
+        a += 1;
+        b += 1;
+    }
+    a - from
+}
+
+/// How many bytes are equal right before `a` and `b < a`, up to `most`, which is at most `b`.
+#[inline(always)]
+pub(crate) fn backward(data: &[u8], a: usize, b: usize, most: usize) -> usize {
+    let mut n = 0;
+    while n + 8 <= most {
+        let differ = load8(data, a - n - 8) ^ load8(data, b - n - 8);
+        if differ != 0 {
+            return n + differ.leading_zeros() as usize / 8;
+        }
+        n += 8;
+    }
+    while n < most && data[a - n - 1] == data[b - n - 1] {
+        n += 1;
+    }
+    n
+}
+
+/// A table on the heap.
+pub(crate) fn zeros<T: Copy + Default, const N: usize>() -> Box<[T; N]> {
+    match vec![T::default(); N].into_boxed_slice().try_into() {
+        Ok(table) => table,
+        Err(_) => unreachable!("the slice has N elements"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_stretches_end_where_bytes_differ_or_the_limit_is() {
+        for len in 0..40 {
+            for limit in 0..60 {
+                let mut data = vec![b'x'; 140];
+                data[70 + len] = b'y';
+                let end = (70 + limit).min(data.len());
+                assert_eq!(forward(&data, 70, 3, end), len.min(limit));
+                data[70 + len] = b'x';
+                data[59 - len] = b'y';
+                assert_eq!(backward(&data, 130, 60, limit), len.min(limit));
+                data[59 - len] = b'x';
+            }
+        }
+    }
+}
