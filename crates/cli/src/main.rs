@@ -5,11 +5,11 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | done; also if the reader of standard output went away before the end |
-//! | 1 | `check` and `diff`: something was found; `extract`: something is not as in the image |
+//! | 1 | `check`, `volume check` and `diff`: something was found; `extract`: something is not as in the image |
 //! | 2 | wrong arguments, a path that is not in the image, or another request that makes no sense |
-//! | 3 | the image, or what it is to be built from, is corrupt |
-//! | 4 | the image is unsupported, or a limit was reached |
-//! | 5 | the host failed: a file that cannot be read, a full disk |
+//! | 3 | the image, or what it is to be built from, is corrupt; so is the volume, or the stream it is to receive |
+//! | 4 | the image or volume is unsupported, or a limit was reached |
+//! | 5 | the host failed: a file that cannot be read, a full disk, a volume that is in use |
 //! | 130 | stopped by a signal |
 
 mod cmd;
@@ -24,7 +24,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use tuff_image::Error;
 
-/// Build, read, check and extract EROFS images.
+/// Build, read, check and extract EROFS images; make and keep IPLFS volumes.
 #[derive(Parser)]
 #[command(
     name = "tuff",
@@ -50,6 +50,7 @@ enum Verb {
     Check(cmd::check::Args),
     Diff(cmd::diff::Args),
     Dump(cmd::dump::Args),
+    Volume(cmd::volume::Args),
     Man(cmd::man::Args),
     Completions(cmd::completions::Args),
 }
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
         Verb::Check(args) => cmd::check::run(&args),
         Verb::Diff(args) => cmd::diff::run(&args),
         Verb::Dump(args) => cmd::dump::run(&args),
+        Verb::Volume(args) => cmd::volume::run(&args),
         Verb::Man(args) => cmd::man::run(&args),
         Verb::Completions(args) => cmd::completions::run(&args),
     };

@@ -13,3 +13,4 @@ pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod stat;
 pub(crate) mod tar;
+pub(crate) mod volume;

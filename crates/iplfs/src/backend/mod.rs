@@ -9,13 +9,25 @@ pub use single::FileDevice;
 pub use zone_dir::ZoneDir;
 
 use crate::areas::BLOCK_SIZE;
+use crate::device::BlockDevice;
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom, fallocate, flock, seek};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
 
 const BS: u64 = BLOCK_SIZE as u64;
+
+/// Opens what holds a volume: a directory of zone files, or a file or block device. `ResourceBusy` if it is open.
+pub fn open(path: &Path, read_only: bool) -> io::Result<Arc<dyn BlockDevice>> {
+    Ok(if path.is_dir() {
+        Arc::new(ZoneDir::open(path, read_only)?)
+    } else {
+        Arc::new(FileDevice::open(path, read_only)?)
+    })
+}
 
 /// Takes the lock that says the volume is open; `ResourceBusy` if somebody else holds it.
 fn lock(file: &File, read_only: bool) -> io::Result<()> {

@@ -50,6 +50,21 @@ impl FileDevice {
         };
         Ok(Self { file, size })
     }
+
+    /// Most bits that an area may have here, at most 48. Below 29 no volume fits: a block device must be a thin one.
+    pub fn area_bits_max(&self) -> io::Result<u8> {
+        if let Some(size) = self.size {
+            return Ok((0..=48).rev().find(|bits| 7 << bits <= size).unwrap_or(0));
+        }
+        let len = self.file.metadata()?.len();
+        let mut bits = 48;
+        // Asking is the only way to learn how long a file may be.
+        while bits > 0 && self.file.set_len((7 << bits) * BS).is_err() {
+            bits -= 1;
+        }
+        self.file.set_len(len)?;
+        Ok(bits)
+    }
 }
 
 impl BlockDevice for FileDevice {

@@ -1,0 +1,167 @@
+//! `tuff volume create`: an empty volume.
+
+use super::{At, Failure, Result, now};
+use crate::out::Out;
+use crate::text::hex;
+use crate::units::{parse_size, size};
+use serde_json::json;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use tuff_iplfs::backend::{FileDevice, ZoneDir};
+use tuff_iplfs::{BLOCK_SIZE, BlockDevice, Caller, FormatOptions, Geometry, Volume};
+
+/// Smallest quota: two packs, the reserve, and something to put in it.
+const SIZE_MIN: u64 = 16 << 20;
+
+/// Make an empty volume.
+///
+/// In a directory with one sparse file per zone unless told otherwise: it works on every filesystem, and a zone that is
+/// dead is one deleted file.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Directory to make, or with --file a file; an existing thin block device is used as it is
+    path: PathBuf,
+    /// What the volume may take on its host, such as 10G
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
+    size: u64,
+    /// One sparse file instead of a directory
+    #[arg(long)]
+    file: bool,
+    /// Size of a zone file, a power of two
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
+    zone: u64,
+    /// Bits of the address inside an area, 29 to 58 (default: 48, or what the file can reach)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(29..=58))]
+    area_bits: Option<u8>,
+    /// Free text, at most 64 bytes
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    label: String,
+    /// Owner of the root directory
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    uid: u32,
+    /// Group of the root directory
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    gid: u32,
+    /// Use a block device although something may be on it
+    #[arg(long)]
+    force: bool,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the verb.
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    if args.size < SIZE_MIN {
+        let what = format!(
+            "a volume of {} is too small, at least {} is needed",
+            size(args.size),
+            size(SIZE_MIN)
+        );
+        return Err(Failure::Usage(what));
+    }
+    let zone_blocks = args.zone / BLOCK_SIZE as u64;
+    if !args.zone.is_power_of_two() || !(1 << 8..=1 << 24).contains(&zone_blocks) {
+        let what = format!(
+            "zones of {} bytes, expected a power of two from 1M to 64G",
+            args.zone
+        );
+        return Err(Failure::Usage(what));
+    }
+    let random: [u8; 32] = random().at("/dev/urandom")?;
+    let (uuid, hash_key) = random.split_at(16);
+    let (mut uuid, hash_key): ([u8; 16], [u8; 16]) = (halves(uuid), halves(hash_key));
+    // The bits that say "random" in a UUID.
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    let (device, reach) = make(args, zone_blocks)?;
+    let area_bits = args.area_bits.unwrap_or(reach.min(48));
+    if area_bits > reach || area_bits < 29 {
+        let what = format!(
+            "{}: addresses of {} bits do not fit: what holds the volume reaches {reach}, at least 29 are needed",
+            args.path.display(),
+            args.area_bits.unwrap_or(29)
+        );
+        return Err(Failure::Usage(what));
+    }
+    let options = FormatOptions::new(uuid, hash_key, args.size / BLOCK_SIZE as u64);
+    let options = FormatOptions {
+        geometry: Geometry {
+            area_bits,
+            ..options.geometry
+        },
+        label: args.label.clone(),
+        caller: Caller {
+            now: now(),
+            uid: args.uid,
+            gid: args.gid,
+        },
+        ..options
+    };
+    let made = Volume::format(device, &options).at(args.path.display());
+    if made.is_err() && !is_block(&args.path) {
+        // Nothing was there before, so nothing half-made stays.
+        let _ = std::fs::remove_dir_all(&args.path).or_else(|_| std::fs::remove_file(&args.path));
+    }
+    made?;
+    let mut out = Out::new();
+    if args.json {
+        out.line(json!({
+            "path": args.path.display().to_string(), "uuid": hex(&uuid),
+            "quota_bytes": args.size, "area_bits": area_bits, "label": args.label,
+        }))?;
+    } else {
+        out.line(format_args!(
+            "{}: a volume of {}",
+            args.path.display(),
+            size(args.size)
+        ))?;
+    }
+    out.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is to hold the volume, and the most bits that addresses inside an area can have there.
+fn make(args: &Args, zone_blocks: u64) -> Result<(Arc<dyn BlockDevice>, u8)> {
+    let place = args.path.display();
+    if is_block(&args.path) {
+        if !args.force {
+            let what = format!(
+                "{place}: is a block device; --force makes a volume on it and loses what is there"
+            );
+            return Err(Failure::Usage(what));
+        }
+        let device = FileDevice::open(&args.path, false).at(&place)?;
+        let reach = device.area_bits_max().at(&place)?;
+        Ok((Arc::new(device), reach))
+    } else if args.file {
+        let device = FileDevice::create(&args.path).at(&place)?;
+        let reach = device.area_bits_max().at(&place)?;
+        Ok((Arc::new(device), reach))
+    } else {
+        Ok((
+            Arc::new(ZoneDir::create(&args.path, zone_blocks).at(&place)?),
+            58,
+        ))
+    }
+}
+
+fn is_block(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device())
+}
+
+fn random() -> std::io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn halves(bytes: &[u8]) -> [u8; 16] {
+    let mut out = [0; 16];
+    out.copy_from_slice(bytes);
+    out
+}

@@ -1,0 +1,246 @@
+//! `tuff volume import`: a directory of the host into a volume.
+
+use super::{At, Failure, Result, mount};
+use crate::out::Out;
+use crate::units::size;
+use rustix::fs::{FileType, Stat, lgetxattr, llistxattr, lstat};
+use serde_json::json;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tuff_iplfs::{Caller, Errno, Error, Nid, SetAttr, SetXattr, Time, Volume, mode};
+
+/// Bytes read from a file at once.
+const STEP: usize = 1 << 20;
+
+/// Copy a directory of the host into a volume: contents, owners, modes, times, hard links, extended attributes.
+///
+/// What exists in the volume stays, unless the directory has the same name: directories are merged, and anything else
+/// in the way is an error. All or nothing is seen after a crash only per checkpoint.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Directory, file or block device of the volume
+    path: PathBuf,
+    /// Directory whose content goes into the root of the volume
+    source: PathBuf,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the verb.
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    if !args.source.is_dir() {
+        return Err(Failure::Usage(format!(
+            "{}: is no directory",
+            args.source.display()
+        )));
+    }
+    let mut copy = Copy {
+        volume: mount(&args.path, false)?,
+        place: args.path.display().to_string(),
+        links: HashMap::new(),
+        files: 0,
+        bytes: 0,
+    };
+    // Directories still to copy. Their times are set when all that is in them is there.
+    let mut todo = vec![(args.source.clone(), Nid::ROOT)];
+    let mut times = Vec::new();
+    while let Some((path, dir)) = todo.pop() {
+        let stat = lstat(&path).map_err(io::Error::from).at(path.display())?;
+        copy.attributes(&path, dir, &stat)?;
+        times.push((dir, stat));
+        let mut names: Vec<_> = fs::read_dir(&path)
+            .and_then(|entries| entries.map(|e| e.map(|e| e.file_name())).collect())
+            .at(path.display())?;
+        names.sort();
+        for name in names {
+            let path = path.join(&name);
+            if let Some(ino) = copy.entry(dir, name.as_bytes(), &path)? {
+                todo.push((path, ino));
+            }
+        }
+    }
+    for (dir, stat) in times.into_iter().rev() {
+        copy.times(dir, &stat)?;
+    }
+    copy.volume.unmount().at(&copy.place)?;
+    let mut out = Out::new();
+    if args.json {
+        out.line(json!({"objects": copy.files, "content_bytes": copy.bytes}))?;
+    } else {
+        out.line(format_args!(
+            "{} objects, {} of content",
+            copy.files,
+            size(copy.bytes)
+        ))?;
+    }
+    out.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Copy {
+    volume: Volume,
+    place: String,
+    /// Inodes of the host with several names: device and number there, number here.
+    links: HashMap<(u64, u64), Nid>,
+    files: u64,
+    bytes: u64,
+}
+
+impl Copy {
+    /// Copies one entry. A directory is returned for the caller to fill.
+    fn entry(&mut self, dir: Nid, name: &[u8], path: &Path) -> Result<Option<Nid>> {
+        let stat = lstat(path).map_err(io::Error::from).at(path.display())?;
+        let caller = Caller {
+            now: super::now(),
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+        };
+        let is_dir = FileType::from_raw_mode(stat.st_mode).is_dir();
+        self.files += 1;
+        let key = (stat.st_dev, stat.st_ino);
+        if let Some(&ino) = self.links.get(&key).filter(|_| !is_dir) {
+            self.volume
+                .link(ino, dir, name, &caller)
+                .at(path.display())?;
+            return Ok(None);
+        }
+        let made = if FileType::from_raw_mode(stat.st_mode).is_symlink() {
+            let target = fs::read_link(path).at(path.display())?;
+            self.volume
+                .symlink(dir, name, target.as_os_str().as_bytes(), &caller)
+        } else {
+            self.volume
+                .create(dir, name, stat.st_mode, rdev(stat.st_rdev), &caller)
+        };
+        let ino = match made {
+            Err(Error::Posix(Errno::Exists)) if is_dir => {
+                let ino = self.volume.lookup(dir, name).at(path.display())?;
+                if self.volume.attr(ino).at(path.display())?.mode & mode::TYPE != mode::DIR {
+                    return Err(Failure::Usage(format!(
+                        "{}: something else has this name in the volume",
+                        path.display()
+                    )));
+                }
+                ino
+            }
+            Err(Error::Posix(Errno::Exists)) => {
+                return Err(Failure::Usage(format!(
+                    "{}: exists in the volume already",
+                    path.display()
+                )));
+            }
+            made => made.at(path.display())?.ino,
+        };
+        if is_dir {
+            return Ok(Some(ino));
+        }
+        if stat.st_nlink > 1 {
+            self.links.insert(key, ino);
+        }
+        if FileType::from_raw_mode(stat.st_mode).is_file() {
+            self.content(ino, path)?;
+        }
+        self.attributes(path, ino, &stat)?;
+        self.times(ino, &stat)?;
+        Ok(None)
+    }
+
+    /// Zeros in whole blocks become holes.
+    fn content(&mut self, ino: Nid, path: &Path) -> Result<()> {
+        let mut file = File::open(path).at(path.display())?;
+        let mut buf = vec![0; STEP];
+        let mut at = 0u64;
+        loop {
+            let mut n = 0;
+            while n < buf.len() {
+                match file.read(&mut buf[n..]).at(path.display())? {
+                    0 => break,
+                    more => n += more,
+                }
+            }
+            for (i, block) in buf[..n].chunks(64 << 10).enumerate() {
+                if block.iter().any(|b| *b != 0) {
+                    let offset = at + (i as u64 * (64 << 10));
+                    let written = self
+                        .volume
+                        .write(ino, offset, block, super::now())
+                        .at(&self.place)?;
+                    if written < block.len() {
+                        return Err(Error::Posix(Errno::NoSpace)).at(&self.place);
+                    }
+                }
+            }
+            at += n as u64;
+            if n < buf.len() {
+                break;
+            }
+        }
+        self.bytes += at;
+        let set = SetAttr {
+            size: Some(at),
+            ..SetAttr::default()
+        };
+        self.volume
+            .set_attr(ino, &set, super::now())
+            .at(&self.place)?;
+        Ok(())
+    }
+
+    fn attributes(&mut self, path: &Path, ino: Nid, stat: &Stat) -> Result<()> {
+        let set = SetAttr {
+            mode: Some(stat.st_mode & 0o7777),
+            uid: Some(stat.st_uid),
+            gid: Some(stat.st_gid),
+            ..SetAttr::default()
+        };
+        self.volume
+            .set_attr(ino, &set, super::now())
+            .at(path.display())?;
+        let mut names = vec![0; 64 << 10];
+        let len = match llistxattr(path, &mut names[..]) {
+            Ok(len) => len,
+            Err(rustix::io::Errno::OPNOTSUPP) => 0,
+            Err(e) => return Err(io::Error::from(e)).at(path.display()),
+        };
+        for name in names[..len]
+            .split(|b| *b == 0)
+            .filter(|name| !name.is_empty())
+        {
+            let mut value = vec![0; 64 << 10];
+            let len = lgetxattr(path, name, &mut value[..])
+                .map_err(io::Error::from)
+                .at(path.display())?;
+            self.volume
+                .set_xattr(ino, name, &value[..len], SetXattr::Any, super::now())
+                .at(path.display())?;
+        }
+        Ok(())
+    }
+
+    fn times(&mut self, ino: Nid, stat: &Stat) -> Result<()> {
+        let time = |sec: i64, nsec: u64| Time {
+            sec,
+            nsec: u32::try_from(nsec).unwrap_or(0),
+        };
+        let set = SetAttr {
+            atime: Some(time(stat.st_atime, stat.st_atime_nsec)),
+            mtime: Some(time(stat.st_mtime, stat.st_mtime_nsec)),
+            ..SetAttr::default()
+        };
+        self.volume
+            .set_attr(ino, &set, super::now())
+            .at(&self.place)?;
+        Ok(())
+    }
+}
+
+/// A device number in the 32 bits in which Linux hands it to filesystems.
+fn rdev(dev: u64) -> u32 {
+    let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+    minor & 0xff | (major & 0xfff) << 8 | (minor & 0xfff00) << 12
+}

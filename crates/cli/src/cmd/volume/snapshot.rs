@@ -1,0 +1,107 @@
+//! `tuff volume snapshot`: make, list and delete snapshots.
+
+use super::{At, Failure, Result, bytes, mount, now};
+use crate::out::Out;
+use crate::text::{escaped, full_time};
+use crate::units::size;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tuff_iplfs::{Errno, Error};
+
+/// Make, list and delete snapshots.
+#[derive(clap::Subcommand)]
+pub(crate) enum Verb {
+    /// Keep the present state of a volume under a name
+    Create(NameArgs),
+    /// List the snapshots of a volume, oldest first
+    List(ListArgs),
+    /// Delete a snapshot; what only it needed goes back to the host
+    Delete(NameArgs),
+}
+
+/// A volume and a name.
+#[derive(clap::Args)]
+pub(crate) struct NameArgs {
+    /// Directory, file or block device of the volume
+    path: PathBuf,
+    /// Name of the snapshot
+    name: String,
+}
+
+/// A volume.
+#[derive(clap::Args)]
+pub(crate) struct ListArgs {
+    /// Directory, file or block device of the volume
+    path: PathBuf,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the verb.
+pub(super) fn run(verb: &Verb) -> Result<ExitCode> {
+    match verb {
+        Verb::Create(args) => {
+            let mut volume = mount(&args.path, false)?;
+            let made = volume.snapshot(&args.name, now());
+            made.map_err(|e| told(&args.path, &args.name, e))?;
+            volume.unmount().at(args.path.display())?;
+        }
+        Verb::Delete(args) => {
+            let mut volume = mount(&args.path, false)?;
+            let gone = volume.delete_snapshot(&args.name);
+            gone.map_err(|e| told(&args.path, &args.name, e))?;
+            volume.drain().at(args.path.display())?;
+            volume.unmount().at(args.path.display())?;
+        }
+        Verb::List(args) => list(args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(args: &ListArgs) -> Result<()> {
+    let volume = mount(&args.path, true)?;
+    let mut out = Out::new();
+    if args.json {
+        let list: Vec<Value> = volume
+            .snapshots()
+            .iter()
+            .map(|s| {
+                json!({
+                    "name": s.name, "time": full_time((s.time.sec, s.time.nsec)), "checkpoint": s.version,
+                    "live_bytes": bytes(s.live_blocks), "inodes": s.inodes,
+                })
+            })
+            .collect();
+        out.line(json!({"snapshots": list}))?;
+    } else {
+        for s in volume.snapshots() {
+            let time = full_time((s.time.sec, s.time.nsec));
+            let live = size(bytes(s.live_blocks));
+            out.line(format_args!(
+                "{time}  {live:>10}  {}",
+                escaped(s.name.as_bytes())
+            ))?;
+        }
+    }
+    out.finish()?;
+    Ok(())
+}
+
+/// What the errno of a snapshot means.
+pub(super) fn told(path: &Path, name: &str, e: Error) -> Failure {
+    let place = path.display();
+    match e {
+        Error::Posix(Errno::NotFound) => {
+            Failure::Usage(format!("{place}: has no snapshot '{name}'"))
+        }
+        Error::Posix(Errno::Exists) => {
+            Failure::Usage(format!("{place}: has a snapshot '{name}' already"))
+        }
+        Error::Posix(Errno::Invalid) => Failure::Usage(format!(
+            "'{name}' is no name for a snapshot: 1 to 64 bytes without '/'"
+        )),
+        other => Failure::Volume(place.to_string(), other),
+    }
+}

@@ -1,0 +1,112 @@
+//! `tuff volume stat`: what a volume is and how full.
+
+use super::{At, Result, bytes, device};
+use crate::out::Out;
+use crate::text::hex;
+use crate::units::size;
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tuff_iplfs::{BlockDevice, Log, MountOptions, Volume};
+
+/// Show what a volume is, how full it is, and what it takes on its host.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Directory, file or block device of the volume
+    path: PathBuf,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the verb.
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let place = args.path.display();
+    let device = device(&args.path, true)?;
+    let options = MountOptions {
+        read_only: true,
+        ..MountOptions::default()
+    };
+    let volume = Volume::mount(device.clone(), options).at(&place)?;
+    let (space, sb) = (volume.space(), volume.superblock());
+    let held = allocated(&*device, sb.geometry.area_blocks()).at(&place)?;
+    let label = String::from_utf8_lossy(&sb.label);
+    let label = label.trim_end_matches('\0');
+    let mut out = Out::new();
+    if args.json {
+        out.line(json!({
+            "uuid": hex(&sb.uuid), "label": label,
+            "area_bits": sb.geometry.area_bits, "checkpoint": volume.checkpoint_version(),
+            "quota_bytes": bytes(space.quota), "reserve_bytes": bytes(space.reserve),
+            "available_bytes": bytes(space.available()),
+            "live_bytes": bytes(space.live), "held_bytes": bytes(space.held),
+            "dead_bytes": bytes(space.dead), "pending_bytes": bytes(space.pending),
+            "allocated_bytes": held.map(bytes),
+            "inodes": space.inodes, "snapshots": volume.snapshots().len(), "needs_trim": space.needs_trim,
+        }))?;
+    } else {
+        let row =
+            |out: &mut Out, name: &str, what: String| out.line(format_args!("{name:<12}{what}"));
+        row(&mut out, "uuid", hex(&sb.uuid))?;
+        if !label.is_empty() {
+            row(&mut out, "label", crate::text::escaped(label.as_bytes()))?;
+        }
+        row(
+            &mut out,
+            "checkpoint",
+            volume.checkpoint_version().to_string(),
+        )?;
+        row(
+            &mut out,
+            "quota",
+            format!(
+                "{}, {} of it for deletes only",
+                size(bytes(space.quota)),
+                size(bytes(space.reserve))
+            ),
+        )?;
+        row(&mut out, "available", size(bytes(space.available())))?;
+        row(
+            &mut out,
+            "live",
+            format!("{} in {} inodes", size(bytes(space.live)), space.inodes),
+        )?;
+        row(
+            &mut out,
+            "snapshots",
+            format!(
+                "{}, which hold {} more",
+                volume.snapshots().len(),
+                size(bytes(space.held))
+            ),
+        )?;
+        row(
+            &mut out,
+            "dead",
+            format!(
+                "{}, {} of it in the discard log",
+                size(bytes(space.dead + space.pending)),
+                size(bytes(space.pending))
+            ),
+        )?;
+        let host = held.map_or(
+            "unknown: a block device does not say".to_owned(),
+            |blocks| size(bytes(blocks)),
+        );
+        row(&mut out, "on the host", host)?;
+        if space.needs_trim {
+            out.line("some blocks have leaked: 'tuff volume trim' gives them back")?;
+        }
+    }
+    out.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Blocks that the host holds for the volume, packs and superblocks included. `None` if it cannot tell.
+fn allocated(device: &dyn BlockDevice, area_blocks: u64) -> std::io::Result<Option<u64>> {
+    if !device.knows_allocated() {
+        return Ok(None);
+    }
+    let runs = device.allocated(0..area_blocks * Log::ALL.len() as u64)?;
+    Ok(Some(runs.iter().map(|run| run.end - run.start).sum()))
+}

@@ -1,0 +1,43 @@
+//! `tuff volume trim`: what the host holds and nothing needs.
+
+use super::{At, Result, bytes, mount};
+use crate::out::Out;
+use crate::units::size;
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Compare what a volume refers to with what its host holds, and give the rest back.
+///
+/// Volumes give space back by themselves; this finds what leaked because a discard log was too long for its place.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Directory, file or block device of the volume
+    path: PathBuf,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the verb.
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let place = args.path.display();
+    let mut volume = mount(&args.path, false)?;
+    let before = volume.stats().discarded_blocks;
+    let leaked = volume.trim().at(&place)?;
+    let discarded = volume.stats().discarded_blocks - before;
+    volume.unmount().at(&place)?;
+    let mut out = Out::new();
+    if args.json {
+        out.line(json!({"leaked_bytes": bytes(leaked), "discarded_bytes": bytes(discarded)}))?;
+    } else {
+        let text = format_args!(
+            "{} given back, {} of it had leaked",
+            size(bytes(discarded)),
+            size(bytes(leaked))
+        );
+        out.line(text)?;
+    }
+    out.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
