@@ -1,8 +1,10 @@
 //! A file or block device as a store.
 
 use crate::ReadAt;
+use rustix::fs::{Advice, fadvise};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
@@ -49,5 +51,12 @@ impl ReadAt for FileStore {
 
     fn size(&self) -> u64 {
         self.size
+    }
+
+    fn will_need(&self, offset: u64, len: u64) {
+        // A hint: a file system that does not take it is as good as before.
+        if let Some(len) = NonZeroU64::new(len) {
+            let _ = fadvise(&self.file, offset, Some(len), Advice::WillNeed);
+        }
     }
 }

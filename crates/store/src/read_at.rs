@@ -11,6 +11,9 @@ pub trait ReadAt: Send + Sync {
     /// The size in bytes, as it was when the store was opened.
     fn size(&self) -> u64;
 
+    /// Says that these bytes will be read soon. Returns at once; does nothing where nothing can be done about it.
+    fn will_need(&self, _offset: u64, _len: u64) {}
+
     /// Fills `buf` from `offset`, or fails with `UnexpectedEof`.
     fn read_exact_at(&self, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
         while !buf.is_empty() {
@@ -36,6 +39,10 @@ impl<T: ReadAt + ?Sized> ReadAt for Arc<T> {
     fn size(&self) -> u64 {
         (**self).size()
     }
+
+    fn will_need(&self, offset: u64, len: u64) {
+        (**self).will_need(offset, len);
+    }
 }
 
 impl<T: ReadAt + ?Sized> ReadAt for &T {
@@ -45,6 +52,10 @@ impl<T: ReadAt + ?Sized> ReadAt for &T {
 
     fn size(&self) -> u64 {
         (**self).size()
+    }
+
+    fn will_need(&self, offset: u64, len: u64) {
+        (**self).will_need(offset, len);
     }
 }
 
@@ -76,5 +87,12 @@ impl<S: ReadAt> ReadAt for Window<S> {
 
     fn size(&self) -> u64 {
         self.len
+    }
+
+    fn will_need(&self, offset: u64, len: u64) {
+        let left = self.len.saturating_sub(offset);
+        if left > 0 {
+            self.inner.will_need(self.start + offset, len.min(left));
+        }
     }
 }

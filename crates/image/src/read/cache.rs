@@ -1,13 +1,13 @@
 //! A bounded cache that many threads share: sharded, by weight, with a second chance for what was used.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash, RandomState};
+use hashbrown::{DefaultHashBuilder, HashMap};
+use std::hash::{BuildHasher, Hash};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Values by key, at most so many bytes of them.
 pub(crate) struct Cache<K, V> {
     shards: Vec<Mutex<Shard<K, V>>>,
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
     /// Per shard. Unit: bytes.
     budget: usize,
 }
@@ -42,7 +42,7 @@ impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
         };
         Self {
             shards: (0..shards).map(|_| shard()).collect(),
-            hasher: RandomState::new(),
+            hasher: DefaultHashBuilder::default(),
             budget: budget / shards,
         }
     }
@@ -76,6 +76,32 @@ impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
             used: false,
         });
         shard.places.insert(key, at);
+    }
+
+    /// Drops the value of a key.
+    pub(crate) fn remove(&self, key: &K) {
+        let mut shard = self.shard(key);
+        if let Some(at) = shard.places.get(key).copied() {
+            shard.remove(at);
+        }
+    }
+
+    /// Drops values until at most `bytes` are left.
+    pub(crate) fn shrink(&self, bytes: usize) {
+        let part = bytes / self.shards.len();
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            while shard.used > part {
+                shard.drop_one();
+            }
+        }
+    }
+
+    /// Weight of all values. Unit: bytes.
+    pub(crate) fn used(&self) -> usize {
+        let used =
+            |shard: &Mutex<Shard<K, V>>| shard.lock().unwrap_or_else(PoisonError::into_inner).used;
+        self.shards.iter().map(used).sum()
     }
 
     fn shard(&self, key: &K) -> MutexGuard<'_, Shard<K, V>> {

@@ -132,6 +132,15 @@ impl Devices {
         self.bounds(spot, len.min(left))
     }
 
+    /// Tells the stores that these bytes will be read soon.
+    pub(crate) fn will_need(&self, device: u16, pos: u64, len: u64) {
+        if let Ok((spot, left)) = self.locate(device, pos)
+            && let Ok(store) = self.store(spot.store)
+        {
+            store.will_need(spot.pos, len.min(left));
+        }
+    }
+
     fn bounds(&self, spot: Spot, len: u64) -> Result<()> {
         let size = self.store(spot.store)?.size();
         if spot.pos.checked_add(len).is_none_or(|end| end > size) {
@@ -223,12 +232,19 @@ pub(crate) struct Fetched {
     pos: u64,
     len: usize,
     bytes: Vec<u8>,
+    /// Reads and bytes since somebody asked.
+    taken: (u64, u64),
 }
 
 /// Most bytes fetched at once for clusters that lie side by side. Unit: bytes.
 pub(crate) const FETCH_MAX: u64 = 256 << 10;
 
 impl Fetched {
+    /// Reads since it was last asked, and their bytes.
+    pub(crate) fn taken(&mut self) -> (u64, u64) {
+        std::mem::take(&mut self.taken)
+    }
+
     /// True if these bytes are at hand.
     pub(crate) fn holds(&self, device: u16, pos: u64, len: usize) -> bool {
         device == self.device
@@ -259,6 +275,8 @@ impl Fetched {
             }
             devices.read(device, pos, &mut self.bytes[..run])?;
             (self.device, self.pos, self.len) = (device, pos, run);
+            self.taken.0 += 1;
+            self.taken.1 += run as u64;
         }
         // Held: both ends were compared above.
         let from = (pos - self.pos) as usize;

@@ -117,6 +117,25 @@ impl Image {
         Ok(image)
     }
 
+    /// Replaces its caches by empty ones for so many bytes of metadata, indexes and decoded clusters.
+    pub(crate) fn set_caches(&mut self, metadata: usize, index: usize, clusters: usize) {
+        self.windows = Cache::new(metadata, shards(metadata, WINDOW));
+        self.maps = Cache::new(index, shards(index, 1 << 18));
+        self.decoded = Cache::new(clusters, shards(clusters, 2 << 20));
+    }
+
+    /// Drops from its caches until at most `bytes` are left in them.
+    pub(crate) fn shrink_caches(&self, bytes: usize) {
+        self.windows.shrink(bytes / 2);
+        self.maps.shrink(bytes / 4);
+        self.decoded.shrink(bytes / 4);
+    }
+
+    /// What its caches hold. Unit: bytes.
+    pub(crate) fn cached(&self) -> usize {
+        self.windows.used() + self.maps.used() + self.decoded.used()
+    }
+
     /// The superblock.
     pub fn superblock(&self) -> &Superblock {
         &self.sb

@@ -302,7 +302,7 @@ fn widen(mut map: cluster::Map, index: Bytes) -> (cluster::Map, Bytes) {
 impl FileMap {
     /// The extent that holds byte `offset`, which is below the size.
     /// Runs of chunks are followed no further than `until`.
-    fn extent_at(&self, image: &Image, offset: u64, until: u64) -> Result<Extent> {
+    pub(crate) fn extent_at(&self, image: &Image, offset: u64, until: u64) -> Result<Extent> {
         match self {
             Self::Empty => Err(Error::usage("no data")),
             Self::Flat {

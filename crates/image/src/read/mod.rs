@@ -48,7 +48,7 @@
 //!   the size of what is really there.
 //! * An error names the inode, the byte, what was found and what was expected.
 
-mod cache;
+pub(crate) mod cache;
 pub(crate) mod decode;
 pub(crate) mod dir;
 pub(crate) mod fetch;

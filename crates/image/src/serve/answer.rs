@@ -1,5 +1,6 @@
 //! What a request got: bytes in the caller's buffer, and bytes that are lent.
 
+use super::decoded::Held;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -7,8 +8,8 @@ use std::sync::Arc;
 pub(crate) struct Lent {
     /// Where in the answer it is.
     pub(crate) at: Range<usize>,
-    pub(crate) bytes: Arc<Vec<u8>>,
-    /// Where in `bytes` it starts.
+    pub(crate) held: Arc<Held>,
+    /// Where in the cluster it starts.
     pub(crate) from: usize,
 }
 
@@ -48,7 +49,7 @@ impl<'a> Answer<'a> {
         };
         (0..=lent.len())
             .flat_map(move |i| {
-                let held = lent.get(i).map(|l| &l.bytes[l.from..][..l.at.len()]);
+                let held = lent.get(i).map(|l| &l.held.bytes()[l.from..][..l.at.len()]);
                 [Some(between(i)), held]
             })
             .flatten()
@@ -63,10 +64,10 @@ mod tests {
     #[test]
     fn parts_follow_each_other() {
         let buf = *b"ab__e__";
-        let bytes = Arc::new(b"-cdfg".to_vec());
+        let held = Held::of(b"-cdfg");
         let lent = |at: Range<usize>, from| Lent {
             at,
-            bytes: bytes.clone(),
+            held: held.clone(),
             from,
         };
         let lent = [lent(2..4, 1), lent(5..7, 3)];

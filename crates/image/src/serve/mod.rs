@@ -3,6 +3,24 @@
 //! [`Image`](crate::read::Image) answers one request as well as it can; a [`Server`] sees them all. Each thread that asks
 //! brings a [`Session`], which holds its codec contexts and buffers.
 //!
+//! ```text
+//!  read(session, inode, range)
+//!    └► stream    does it go on where it ended? tell the device what comes         stream.rs
+//!    └► index     range → extents, 16 bytes each, by pages                         index.rs
+//!         └► cohort    held decoded? busy? or ours to decode                       decoded.rs
+//!              └► policy    one of four strategies                                 policy.rs
+//!                   └► fetch and decode    into the caller's buffer, or to hold    request.rs
+//!                        └► the answer: copied, or lent                            answer.rs
+//! ```
+//!
+//! Invariants:
+//!
+//! * The thread that asks decodes; no lock is held meanwhile, and at most one thread decodes a cluster at a time.
+//! * A thread never waits for another while it decodes, so nobody waits in a circle.
+//! * What is cached stays within [`ServeOptions::budget`]; what a request needs beyond it does not grow with the ratio
+//!   of a cluster: one that is too long to be held is decoded through a window.
+//! * A request that is served from what is held allocates nothing.
+//!
 //! ```
 //! use tuff_image::read::{Image, OpenOptions};
 //! use tuff_image::serve::{ServeOptions, Server};
@@ -35,12 +53,17 @@
 
 mod answer;
 mod counters;
+mod decoded;
+mod index;
 mod policy;
+mod request;
 mod server;
 mod session;
+mod slab;
+mod stream;
 
 pub use answer::Answer;
-pub use counters::Counters;
+pub use counters::{Counters, Latency};
 pub use policy::Strategy;
 pub use server::{Listed, ServeOptions, Server};
 pub use session::Session;

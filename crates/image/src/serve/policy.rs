@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use tuff_codec::{Algorithm, Decoder};
 
 /// A way to decode a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,7 +14,7 @@ pub enum Strategy {
     Buffer,
     /// Through a window of 64 KiB, as far as needed: nothing in front of the part that is asked for is kept.
     Rolling,
-    /// Compressed bytes are read into the end of the output and decoded there.
+    /// Compressed bytes are read into the end of the output and decoded there. LZ4 only; others are gathered.
     InPlace,
 }
 
@@ -47,5 +48,166 @@ impl FromStr for Strategy {
         found.ok_or_else(|| {
             format!("{s:?} is no strategy: expected gathered, buffer, rolling or in-place")
         })
+    }
+}
+
+/// The longest prefix that is decoded into a thread's buffer. Unit: bytes.
+pub(crate) const BUFFER_MAX: usize = 1 << 20;
+
+/// Requests at least this long want most of what they touch, now or next. Unit: bytes.
+pub(crate) const CLUSTERED: usize = 32 << 10;
+
+/// How often a held cluster must be used again to be worth it. Decoding all of it instead of a prefix, into memory that
+/// no cache has, costs more than twice as much where a prefix is cheap; a Zstandard prefix is hardly cheaper than all.
+pub(crate) fn uses_that_pay(algorithm: Algorithm) -> f32 {
+    match algorithm {
+        Algorithm::Zstd => 0.25,
+        _ => 1.5,
+    }
+}
+
+/// All that the choice depends on.
+pub(crate) struct Situation {
+    pub(crate) algorithm: Algorithm,
+    /// Bytes of the cluster.
+    pub(crate) compressed: usize,
+    /// What it decodes to. Unit: bytes.
+    pub(crate) decoded: usize,
+    /// The part that is asked for. Unit: bytes.
+    pub(crate) skip: usize,
+    pub(crate) take: usize,
+    /// Bytes of the caller's buffer behind that part that are written later.
+    pub(crate) slack: usize,
+    /// The stream ends where its cluster does, and decodes to exactly the extent.
+    pub(crate) exact: bool,
+    /// The reader goes on where it ended, or reads much at once.
+    pub(crate) clustered: bool,
+    /// It was decoded in part lately, and holding such clusters pays.
+    pub(crate) seen: bool,
+    /// A decoded cluster of this length may be held.
+    pub(crate) fits: bool,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) strategy: Strategy,
+    pub(crate) into: Into,
+}
+
+/// Where decoded bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Into {
+    /// The caller's buffer.
+    Caller,
+    /// A buffer that is held for others.
+    Held,
+}
+
+/// Picks. A `forced` strategy that cannot do it gives way to one that can.
+pub(crate) fn choose(s: &Situation, forced: Option<Strategy>) -> Plan {
+    let whole = s.skip == 0 && s.take == s.decoded;
+    let plan = |strategy, into| Plan { strategy, into };
+    let in_place = s.algorithm == Algorithm::Lz4
+        && s.exact
+        && (!whole || Decoder::in_place_len(s.compressed, s.decoded) <= s.decoded + s.slack);
+    let part = if s.skip + s.take <= BUFFER_MAX {
+        Strategy::Buffer
+    } else {
+        Strategy::Rolling
+    };
+    match forced {
+        Some(Strategy::Buffer) => return plan(part, Into::Caller),
+        Some(Strategy::Rolling) => return plan(Strategy::Rolling, Into::Caller),
+        Some(Strategy::Gathered) if whole => return plan(Strategy::Gathered, Into::Caller),
+        Some(Strategy::InPlace) if whole && in_place => {
+            return plan(Strategy::InPlace, Into::Caller);
+        }
+        Some(Strategy::InPlace) if whole => return plan(Strategy::Gathered, Into::Caller),
+        Some(Strategy::Gathered) if s.fits => return plan(Strategy::Gathered, Into::Held),
+        Some(Strategy::InPlace) if s.fits && in_place => {
+            return plan(Strategy::InPlace, Into::Held);
+        }
+        Some(Strategy::InPlace) if s.fits => return plan(Strategy::Gathered, Into::Held),
+        _ => {}
+    }
+    if whole {
+        return plan(Strategy::Gathered, Into::Caller);
+    }
+    if !s.fits {
+        return plan(part, Into::Caller);
+    }
+    // The first to touch a cluster somewhere decodes no more than it needs; who comes back decodes all of it. That way
+    // no cluster costs more than twice as much as if the future were known.
+    if !s.clustered && !s.seen {
+        return plan(part, Into::Caller);
+    }
+    plan(Strategy::Gathered, Into::Held)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn situation() -> Situation {
+        Situation {
+            algorithm: Algorithm::Lz4,
+            compressed: 65_536,
+            decoded: 200_000,
+            skip: 0,
+            take: 4096,
+            slack: 0,
+            exact: true,
+            clustered: false,
+            seen: false,
+            fits: true,
+        }
+    }
+
+    #[test]
+    fn a_first_touch_decodes_a_part_and_the_second_all() {
+        let mut s = situation();
+        assert_eq!(choose(&s, None).into, Into::Caller);
+        s.seen = true;
+        assert_eq!(choose(&s, None).into, Into::Held);
+        s.seen = false;
+        s.clustered = true;
+        assert_eq!(choose(&s, None).into, Into::Held);
+    }
+
+    #[test]
+    fn what_may_not_be_held_is_decoded_within_bounds() {
+        let mut s = situation();
+        (s.fits, s.seen) = (false, true);
+        (s.decoded, s.skip) = (12 << 20, 11 << 20);
+        for forced in [None].into_iter().chain(Strategy::ALL.map(Some)) {
+            let plan = choose(&s, forced);
+            assert_eq!(plan.strategy, Strategy::Rolling, "{forced:?}");
+            assert_eq!(plan.into, Into::Caller);
+        }
+    }
+
+    #[test]
+    fn in_place_needs_room_behind_or_a_buffer_of_its_own() {
+        let mut s = situation();
+        s.take = s.decoded;
+        let pick = |s: &Situation| choose(s, Some(Strategy::InPlace)).strategy;
+        assert_eq!(pick(&s), Strategy::Gathered);
+        s.slack = 287;
+        assert_eq!(pick(&s), Strategy::Gathered);
+        s.slack = 288;
+        assert_eq!(pick(&s), Strategy::InPlace);
+        s.exact = false;
+        assert_eq!(pick(&s), Strategy::Gathered);
+        let s = situation();
+        assert_eq!(pick(&s), Strategy::InPlace);
+    }
+
+    #[test]
+    fn names_come_back() {
+        for strategy in Strategy::ALL {
+            assert_eq!(strategy.name().parse(), Ok(strategy));
+        }
+        assert!("vmap".parse::<Strategy>().is_err());
     }
 }

@@ -1,21 +1,32 @@
 //! The server: one for an image, shared by all threads.
 
 use super::answer::Answer;
-use super::counters::Counters;
+use super::counters::{Count, Counters, Totals};
+use super::decoded::Decoded;
+use super::index::Index;
 use super::policy::Strategy;
+use super::request::Out;
 use super::session::Session;
+use super::slab::{Slab, Slabs};
+use super::stream::Streams;
 use crate::Result;
-use crate::read::{FileType, Image, Inode, Nid, Xattr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::read::cache::Cache;
+use crate::read::{FileType, Image, Inode, Nid, Source, Spot, Xattr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 /// How to serve an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ServeOptions {
-    /// Most memory for everything that is cached: decoded clusters, compressed ones, extents, inodes, directories.
-    /// Unit: bytes. Default: 48 MiB.
+    /// Most memory for everything that is cached: clusters, decoded and compressed, extents, inodes, directories.
+    /// What threads need to work comes on top. Unit: bytes, at least 1 MiB. Default: 48 MiB.
     pub budget: usize,
     /// One strategy for all clusters that it can decode, for measuring. Default: the policy picks.
     pub strategy: Option<Strategy>,
+    /// Whether devices are told what a sequential reader will want next. Default: yes.
+    pub read_ahead: bool,
 }
 
 impl Default for ServeOptions {
@@ -23,17 +34,30 @@ impl Default for ServeOptions {
         Self {
             budget: 48 << 20,
             strategy: None,
+            read_ahead: true,
         }
     }
 }
 
+/// The least budget. Unit: bytes.
+const BUDGET_MIN: usize = 1 << 20;
+
+/// What an inode in the cache is counted as. Unit: bytes.
+const INODE_COST: usize = 256;
+
 /// An image that is being served. Many threads use one at the same time, each with its own [`Session`].
 pub struct Server {
-    image: Image,
-    options: ServeOptions,
-    reads: AtomicU64,
-    errors: AtomicU64,
-    returned_bytes: AtomicU64,
+    pub(crate) image: Image,
+    pub(crate) options: ServeOptions,
+    pub(crate) index: Index,
+    inodes: Cache<Nid, Inode>,
+    slabs: Arc<Slabs>,
+    pub(crate) decoded: Decoded,
+    /// Compressed clusters that were needed in part only, by place and length.
+    pub(crate) compressed: Cache<(Spot, u32), Arc<Slab>>,
+    streams: Streams,
+    totals: Totals,
+    sessions: AtomicUsize,
 }
 
 /// One entry of a directory, as long as it is looked at.
@@ -50,15 +74,28 @@ pub struct Listed<'a> {
 }
 
 impl Server {
-    /// Serves `image`.
+    /// Serves `image`. Its own caches are set to their shares of the budget.
     #[must_use]
-    pub fn new(image: Image, options: ServeOptions) -> Self {
+    pub fn new(mut image: Image, mut options: ServeOptions) -> Self {
+        options.budget = options.budget.max(BUDGET_MIN);
+        // An eighth is for metadata: pieces of the image, maps, extents, inodes. The rest is for clusters.
+        let metadata = (options.budget / 8).min(16 << 20);
+        let clusters = options.budget - metadata;
+        image.set_caches(metadata / 2, metadata / 8, metadata / 8);
+        let slabs = Slabs::new(clusters);
+        let compressed = clusters / 6;
         Self {
             image,
+            index: Index::new(metadata / 8),
+            inodes: Cache::new(metadata / 8, 8),
+            decoded: Decoded::new(slabs.clone(), clusters),
+            // A shard holds a few of the longest.
+            compressed: Cache::new(compressed, (compressed >> 22).clamp(1, 8)),
+            slabs,
             options,
-            reads: AtomicU64::new(0),
-            errors: AtomicU64::new(0),
-            returned_bytes: AtomicU64::new(0),
+            streams: Streams::new(),
+            totals: Totals::new(),
+            sessions: AtomicUsize::new(0),
         }
     }
 
@@ -77,7 +114,7 @@ impl Server {
     /// A session for one more thread.
     #[must_use]
     pub fn session(&self) -> Session {
-        Session::default()
+        Session::new(self.sessions.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The inode with this number.
@@ -85,7 +122,12 @@ impl Server {
     /// # Errors
     /// As [`Image::inode`].
     pub fn inode(&self, nid: Nid) -> Result<Inode> {
-        self.image.inode(nid)
+        if let Some(inode) = self.inodes.get(&nid) {
+            return Ok(inode);
+        }
+        let inode = self.image.inode(nid)?;
+        self.inodes.put(nid, inode, INODE_COST);
+        Ok(inode)
     }
 
     /// The entry `name` of a directory.
@@ -145,7 +187,8 @@ impl Server {
         self.image.xattr(inode, name)
     }
 
-    /// Reads bytes of an inode's data at `offset` into `buf`. Returns how many: fewer than asked only at the end.
+    /// Reads bytes of an inode's data at `offset` into `buf`. Returns how many: fewer than asked only at the end. What
+    /// follows them in `buf` may have changed.
     ///
     /// # Errors
     /// `Corrupt` or `Io` with the inode, the cluster and what is wrong with it. Other ranges may still be fine.
@@ -156,18 +199,7 @@ impl Server {
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
-        session.lent.clear();
-        let read = self.image.read_at(inode, buf, offset);
-        match &read {
-            Ok(n) => {
-                self.reads.fetch_add(1, Ordering::Relaxed);
-                self.returned_bytes.fetch_add(*n as u64, Ordering::Relaxed);
-            }
-            Err(_) => {
-                self.errors.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        read
+        self.serve(session, inode, offset, buf, false)
     }
 
     /// As [`read`](Self::read), but long runs of bytes that the server holds anyway are lent instead of copied. `buf`
@@ -182,11 +214,108 @@ impl Server {
         offset: u64,
         buf: &'a mut [u8],
     ) -> Result<Answer<'a>> {
-        let n = self.read(session, inode, offset, buf)?;
+        let n = self.serve(session, inode, offset, buf, true)?;
         Ok(Answer {
             buf: &buf[..n],
             lent: &session.lent,
         })
+    }
+
+    fn serve(
+        &self,
+        session: &mut Session,
+        inode: &Inode,
+        offset: u64,
+        buf: &mut [u8],
+        lend: bool,
+    ) -> Result<usize> {
+        let start = Instant::now();
+        session.lent.clear();
+        let size = if inode.has_data() { inode.size() } else { 0 };
+        let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let n = buf.len().min(left);
+        let mut done = Ok(());
+        if n > 0 {
+            let access = self.streams.note(inode.nid(), offset, n as u64);
+            session
+                .tally
+                .add(Count::Sequential, access.sequential.into());
+            done = self.fill(
+                session,
+                inode,
+                offset,
+                &mut Out {
+                    buf,
+                    len: n,
+                    base: 0,
+                    lend,
+                    clustered: access.sequential || n >= super::policy::CLUSTERED,
+                },
+            );
+            let (from, to) = access.ahead;
+            if self.options.read_ahead && done.is_ok() && from < to.min(size) {
+                self.announce(session, inode, from, to.min(size));
+            }
+        }
+        if done.is_err() {
+            session.lent.clear();
+        }
+        let (fetches, fetched) = session.worker.fetched.taken();
+        let tally = &mut session.tally;
+        tally.add(Count::Fetches, fetches);
+        tally.add(Count::Fetched, fetched);
+        match &done {
+            Ok(()) => {
+                tally.add(Count::Reads, 1);
+                tally.add(Count::Returned, n as u64);
+            }
+            Err(_) => tally.add(Count::Errors, 1),
+        }
+        // Fits: five hundred years.
+        let ns = start.elapsed().as_nanos() as u64;
+        self.totals.add(session.cell, tally, ns);
+        done.map(|()| n)
+    }
+
+    /// Tells the devices that a range of a file will be wanted. What goes wrong here goes wrong again for who asks.
+    fn announce(&self, session: &mut Session, inode: &Inode, from: u64, to: u64) {
+        let Ok(mut cursor) = self.index.cursor(&self.image, inode, to) else {
+            return;
+        };
+        // Clusters mostly follow each other: a few hints stand for all of them.
+        let (mut at, mut run) = (from, None::<(u16, u64, u64)>);
+        let mut tell = |run: Option<(u16, u64, u64)>| {
+            if let Some((device, pos, len)) = run {
+                self.image.devices.will_need(device, pos, len);
+                session.tally.add(Count::Ahead, len);
+            }
+        };
+        while at < to {
+            let Ok(extent) = cursor.extent(at) else { break };
+            let (device, pos, len) = match extent.source {
+                Source::Raw { device, pos } => (
+                    device,
+                    pos.saturating_add(at - extent.offset),
+                    extent.end().min(to) - at,
+                ),
+                Source::Cluster(c) => (0, c.pos, u64::from(c.len)),
+                _ => {
+                    at = extent.end();
+                    continue;
+                }
+            };
+            at = extent.end();
+            run = match run {
+                Some((d, p, n)) if d == device && p.checked_add(n) == Some(pos) => {
+                    Some((d, p, n + len))
+                }
+                run => {
+                    tell(run);
+                    Some((device, pos, len))
+                }
+            };
+        }
+        tell(run);
     }
 
     /// The next byte at or behind `offset` that is data (`hole` false) or in a hole (`hole` true; the end of the file is
@@ -201,26 +330,35 @@ impl Server {
         }
         for extent in self.image.extents(inode, offset..size)? {
             let extent = extent?;
-            if (extent.source == crate::read::Source::Hole) == hole {
+            if (extent.source == Source::Hole) == hole {
                 return Ok(Some(extent.offset.max(offset)));
             }
         }
         Ok(hole.then_some(size))
     }
 
-    /// Gives memory back until at most `bytes` of it are cached. What is in use right now stays.
+    /// Gives memory back until at most `bytes` of it are cached, as far as it is neither pinned nor in use.
     pub fn shrink(&self, bytes: usize) {
-        let _ = bytes; // nothing is cached yet
+        // Metadata is small and costly to get again; it keeps what it has within an eighth.
+        let metadata = bytes / 8;
+        self.index.shrink(metadata / 4);
+        self.inodes.shrink(metadata / 8);
+        self.image.shrink_caches(metadata / 2);
+        let clusters = bytes - metadata;
+        self.compressed.shrink(clusters / 6);
+        self.decoded.make_room(0, clusters);
+        self.slabs.trim(clusters);
     }
 
     /// What was done so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counters {
-            reads: get(&self.reads),
-            errors: get(&self.errors),
-            returned_bytes: get(&self.returned_bytes),
-        }
+        let mut counters = self.totals.counters();
+        counters.waits = self.decoded.waits() as u64;
+        counters.dropped = self.decoded.dropped() as u64;
+        counters.held_bytes = self.slabs.held() as u64;
+        let metadata = self.index.used() + self.inodes.used() + self.image.cached();
+        counters.index_bytes = metadata as u64;
+        counters
     }
 }

@@ -1,11 +1,35 @@
 //! What one thread needs to ask.
 
 use super::answer::Lent;
+use super::counters::Tally;
+use crate::read::decode::Worker;
 
 /// The codec contexts and buffers of one thread that asks a [`Server`](super::Server). They grow to what the largest
 /// request needs and are used again.
-#[derive(Default)]
 pub struct Session {
+    pub(crate) worker: Worker,
+    /// What is decoded only to be copied from.
+    pub(crate) buffer: Vec<u8>,
     /// What the last answer was lent.
     pub(crate) lent: Vec<Lent>,
+    pub(crate) tally: Tally,
+    /// Which cell of the totals it adds to.
+    pub(crate) cell: usize,
+}
+
+impl Session {
+    pub(crate) fn new(cell: usize) -> Self {
+        Self {
+            worker: Worker::default(),
+            buffer: Vec::new(),
+            lent: Vec::new(),
+            tally: Tally::default(),
+            cell,
+        }
+    }
+
+    /// Gives back what the last answer was lent: for a thread that will not ask for a while.
+    pub fn release(&mut self) {
+        self.lent.clear();
+    }
 }

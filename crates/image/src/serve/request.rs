@@ -1,0 +1,567 @@
+//! One request: from extents to bytes in the caller's buffer, one extent after the other.
+
+use super::answer::Lent;
+use super::counters::Count;
+use super::decoded::{Begun, Flight, Held};
+use super::index::Cursor;
+use super::policy::{self, BUFFER_MAX, Into, Plan, Situation, Strategy};
+use super::server::Server;
+use super::session::Session;
+use super::slab::Slab;
+use crate::read::decode::{self, Broken, Want};
+use crate::read::fetch::FETCH_MAX;
+use crate::read::file::cluster_place;
+use crate::read::{Cluster, ClusterCoding, Extent, Inode, Source, Spot};
+use crate::{Error, Result};
+use std::sync::Arc;
+use tuff_codec::Decoder;
+
+/// Shorter runs are copied: that costs less than one more part of an answer. Unit: bytes.
+const LENT_MIN: usize = 16 << 10;
+
+/// The most that an answer is lent. Unit: runs.
+const LENT_MAX: usize = 16;
+
+/// The most extents that a request leaves for later because other threads decode them.
+const LATER_MAX: usize = 4;
+
+/// The caller's buffer, or a part of it, and how it may be filled.
+pub(crate) struct Out<'a> {
+    pub(crate) buf: &'a mut [u8],
+    /// How many bytes are asked for; what follows in `buf` may be scribbled on.
+    pub(crate) len: usize,
+    /// Where `buf` starts in the answer.
+    pub(crate) base: usize,
+    /// Runs may be lent instead of copied.
+    pub(crate) lend: bool,
+    /// What is not needed now will probably be soon.
+    pub(crate) clustered: bool,
+}
+
+/// A part of an extent that is asked for.
+#[derive(Clone, Copy)]
+struct Part {
+    extent: Extent,
+    /// Bytes of the extent in front of it.
+    skip: u64,
+    /// Its place in the caller's buffer.
+    at: usize,
+    take: usize,
+}
+
+impl Part {
+    fn is_whole(&self) -> bool {
+        self.skip == 0 && self.take as u64 == self.extent.len
+    }
+}
+
+impl Server {
+    /// Fills `out` from byte `offset` of an inode's data, all of which lies inside it.
+    pub(crate) fn fill(
+        &self,
+        session: &mut Session,
+        inode: &Inode,
+        offset: u64,
+        out: &mut Out<'_>,
+    ) -> Result<()> {
+        // Inside the file, so this fits.
+        let end = offset + out.len as u64;
+        let mut cursor = self.index.cursor(&self.image, inode, end)?;
+        let mut later: [Option<Part>; LATER_MAX] = [None; LATER_MAX];
+        let mut waiting = 0;
+        let mut at = 0;
+        while at < out.len {
+            let extent = cursor.extent(offset + at as u64)?;
+            let skip = offset + at as u64 - extent.offset;
+            // Fits: at most what is asked for.
+            let take = (extent.len - skip).min((out.len - at) as u64) as usize;
+            let part = Part {
+                extent,
+                skip,
+                at,
+                take,
+            };
+            let done = self
+                .part(session, &mut cursor, part, out, waiting == LATER_MAX)
+                .map_err(|e| e.within(inode.place()))?;
+            match done {
+                Some(n) => at += n,
+                None => {
+                    later[waiting] = Some(part);
+                    waiting += 1;
+                    at += take;
+                }
+            }
+        }
+        for part in later.into_iter().flatten() {
+            let whole = std::mem::take(&mut out.buf);
+            // What lies behind is written already.
+            let mut own = Out {
+                buf: &mut whole[..part.at + part.take],
+                ..*out
+            };
+            let done = self.part(session, &mut cursor, part, &mut own, true);
+            out.buf = whole;
+            done.map_err(|e| e.within(inode.place()))?;
+        }
+        if waiting > 0 {
+            session.lent.sort_unstable_by_key(|lent| lent.at.start);
+        }
+        Ok(())
+    }
+
+    /// Fills in one part. Returns how many bytes that were, more than the part has where extents lie side by side;
+    /// `None` if another thread decodes the cluster and `wait` is false.
+    fn part(
+        &self,
+        session: &mut Session,
+        cursor: &mut Cursor<'_>,
+        part: Part,
+        out: &mut Out<'_>,
+        wait: bool,
+    ) -> Result<Option<usize>> {
+        let Part {
+            extent,
+            skip,
+            at,
+            take,
+        } = part;
+        match extent.source {
+            Source::Hole => out.buf[at..at + take].fill(0),
+            Source::Raw { device, pos } => {
+                let pos = pos.saturating_add(skip);
+                self.fetch_into(session, device, pos, &mut out.buf[at..at + take])?;
+            }
+            Source::Fragment { offset } => {
+                self.fragment(session, offset.saturating_add(skip), part, out)?
+            }
+            Source::Inline { .. } => self.inline(session, part, &mut out.buf[at..at + take])?,
+            Source::Cluster(cluster) => match cluster.coding {
+                ClusterCoding::Stored => {
+                    // Neighbours in the file are mostly neighbours on the device, too.
+                    let pos = cluster.pos.saturating_add(skip);
+                    let mut n = take;
+                    for next in cursor.ahead() {
+                        match next.source {
+                            Source::Cluster(c)
+                                if c.coding == ClusterCoding::Stored
+                                    && n < out.len - at
+                                    && pos.checked_add(n as u64) == Some(c.pos) =>
+                            {
+                                // Fits: at most what is asked for.
+                                n += next.len.min((out.len - at - n) as u64) as usize;
+                            }
+                            _ => break,
+                        }
+                    }
+                    self.fetch_into(session, 0, pos, &mut out.buf[at..at + n])?;
+                    return Ok(Some(n));
+                }
+                ClusterCoding::Interlaced => {
+                    let bits = self.image.superblock().block_bits;
+                    let (la, len, plen) = (extent.offset, extent.len, u64::from(cluster.len));
+                    for (from, to) in decode::interlaced(bits, la, len, plen, skip, take as u64) {
+                        // Fits: inside the part.
+                        let dst = &mut out.buf[at + to.start as usize..at + to.end as usize];
+                        let pos = cluster.pos.saturating_add(from.start);
+                        self.fetch_into(session, 0, pos, dst)?;
+                    }
+                }
+                ClusterCoding::Compressed(id) => {
+                    let place = |e: Error| e.within(cluster_place(&extent, cluster));
+                    let done = self.compressed(session, cursor, part, cluster, id, out, wait);
+                    return Ok(done.map_err(place)?.then_some(take));
+                }
+            },
+        }
+        Ok(Some(take))
+    }
+
+    fn fragment(
+        &self,
+        session: &mut Session,
+        from: u64,
+        part: Part,
+        out: &mut Out<'_>,
+    ) -> Result<()> {
+        let (inode, _) = self.image.packed_map()?;
+        let Part { at, take, .. } = part;
+        if from
+            .checked_add(take as u64)
+            .is_none_or(|end| end > inode.size())
+        {
+            return Err(Error::corrupt(
+                format_args!("fragment at {from}"),
+                format_args!(
+                    "{take} bytes reach past the packed inode's end, {}",
+                    inode.size()
+                ),
+            ));
+        }
+        // Files that are read together have their fragments together.
+        let mut inner = Out {
+            buf: &mut out.buf[at..],
+            len: take,
+            base: out.base + at,
+            lend: out.lend,
+            clustered: true,
+        };
+        // The packed inode has no fragments of its own, so this goes no deeper.
+        self.fill(session, inode, from, &mut inner)
+    }
+
+    fn inline(&self, session: &mut Session, part: Part, dst: &mut [u8]) -> Result<()> {
+        let Source::Inline {
+            space,
+            pos,
+            len,
+            coding,
+        } = part.extent.source
+        else {
+            unreachable!("the caller matched")
+        };
+        let src = self.image.bytes(space, pos, len as usize)?;
+        let broken = |e: Broken| {
+            let place = format_args!("inline data at byte {pos:#x} ({})", decode::name(coding));
+            Error::corrupt(place, e)
+        };
+        let form = self.image.form();
+        let at = (part.extent.offset, part.extent.len);
+        let decoded_len = self.image.decoded_len(&part.extent)?;
+        let decoder = &mut session.worker.decoder;
+        let whole = part.is_whole();
+        session.tally.decoded(Strategy::Buffer, dst.len());
+        if whole {
+            return decode::decode(decoder, coding, &src, form, at, Want::All, dst).map_err(broken);
+        }
+        // Fits: below the decoded length, which is in memory's range.
+        let end = part.skip as usize + dst.len();
+        if end > BUFFER_MAX
+            && let tuff_format::cluster::Coding::Compressed(id) = coding
+        {
+            return part_of(decoder, id, &src, form, part.skip as usize, dst).map_err(broken);
+        }
+        // As a whole, unless that is long: what is wrong behind the part is seen, too.
+        let (end, want) = if decoded_len <= BUFFER_MAX {
+            (decoded_len, Want::All)
+        } else {
+            (end, Want::Prefix)
+        };
+        let buffer = room(&mut session.buffer, end);
+        decode::decode(decoder, coding, &src, form, at, want, buffer).map_err(broken)?;
+        dst.copy_from_slice(&buffer[part.skip as usize..][..dst.len()]);
+        Ok(())
+    }
+
+    /// Fills in a part of a compressed cluster. False if another thread decodes it, and `wait` is false.
+    #[expect(clippy::too_many_arguments, reason = "all that a part is made of")]
+    fn compressed(
+        &self,
+        session: &mut Session,
+        cursor: &Cursor<'_>,
+        part: Part,
+        cluster: Cluster,
+        id: u8,
+        out: &mut Out<'_>,
+        wait: bool,
+    ) -> Result<bool> {
+        let extent = part.extent;
+        let len = self.image.decoded_len(&extent)?;
+        let key = (cluster.pos, cluster.len, cluster.coding);
+        let suits = |held: &[u8]| held.len() == len || cluster.partial && held.len() > len;
+        let flight = match self.decoded.begin(key, suits, wait) {
+            Begun::Busy => return Ok(false),
+            Begun::Held(held) => {
+                session.tally.add(Count::Hits, 1);
+                if !out.clustered {
+                    self.decoded.count(true);
+                }
+                self.give(session, held, part, out);
+                return Ok(true);
+            }
+            Begun::Lead(flight) => flight,
+        };
+        let form = self.image.form();
+        let algorithm = decode::algorithm(id).map_err(|e| Error::corrupt("", e))?;
+        let (spot, _) = self.image.devices.locate(0, cluster.pos)?;
+        let name = (spot, cluster.len);
+        let compressed = if part.is_whole() {
+            None
+        } else {
+            self.compressed.get(&name)
+        };
+        // Fits: inside the decoded length.
+        let skip = part.skip as usize;
+        let mut situation = Situation {
+            algorithm,
+            compressed: cluster.len as usize,
+            decoded: len,
+            skip,
+            take: part.take,
+            slack: out.buf.len() - part.at - part.take,
+            exact: form.right_aligned && !cluster.partial,
+            clustered: out.clustered,
+            seen: !out.clustered
+                && self.decoded.touched_again(&key)
+                && self.decoded.pays(policy::uses_that_pay(algorithm)),
+            fits: self.decoded.fits(len + IN_PLACE_ROOM),
+        };
+        let mut plan = policy::choose(&situation, self.options.strategy);
+        let mut slab = None;
+        if plan.into == Into::Held {
+            slab = self.decoded.slab(match plan.strategy {
+                Strategy::InPlace => Decoder::in_place_len(cluster.len as usize, len),
+                _ => len,
+            });
+            if slab.is_none() {
+                situation.fits = false;
+                plan = policy::choose(&situation, self.options.strategy);
+            }
+        }
+        let want = if cluster.partial {
+            Want::Prefix
+        } else {
+            Want::All
+        };
+        let at = (extent.offset, extent.len);
+        let corrupt = |e: Broken| Error::corrupt("", e);
+        session.tally.decoded(
+            plan.strategy,
+            match plan.into {
+                _ if plan.strategy == Strategy::Gathered || plan.strategy == Strategy::InPlace => {
+                    len
+                }
+                _ => skip + part.take,
+            },
+        );
+        match plan {
+            Plan {
+                strategy: Strategy::InPlace,
+                ..
+            } => {
+                let room = Decoder::in_place_len(cluster.len as usize, len);
+                let buf = match &mut slab {
+                    Some(slab) => &mut slab[..room],
+                    None => &mut out.buf[part.at..part.at + room],
+                };
+                let src_at = room - cluster.len as usize;
+                match &compressed {
+                    Some(slab) => {
+                        session.tally.add(Count::CompressedHits, 1);
+                        buf[src_at..].copy_from_slice(&slab[..cluster.len as usize]);
+                    }
+                    None => self.fetch_into(session, 0, cluster.pos, &mut buf[src_at..])?,
+                }
+                let stream = decode::strip(&buf[src_at..], form.bits)
+                    .map_err(corrupt)?
+                    .len();
+                session
+                    .worker
+                    .decoder
+                    .decode_in_place(buf, stream, len)
+                    .map_err(|e| corrupt(Broken::Codec(e)))?;
+                match slab {
+                    Some(slab) => self.keep(session, flight, slab, len, name, part, out),
+                    None => self.spread(flight, &out.buf[part.at..part.at + len]),
+                }
+            }
+            Plan {
+                strategy: Strategy::Gathered,
+                ..
+            } => {
+                let dst = match &mut slab {
+                    Some(slab) => &mut slab[..len],
+                    None => &mut out.buf[part.at..part.at + len],
+                };
+                let src = self.source(session, cluster, compressed.as_deref(), cursor)?;
+                let (src, decoder) = src;
+                decode::decode(decoder, cluster.coding.into(), src, form, at, want, dst)
+                    .map_err(corrupt)?;
+                match slab {
+                    Some(slab) => self.keep(session, flight, slab, len, name, part, out),
+                    None => self.spread(flight, &out.buf[part.at..part.at + len]),
+                }
+            }
+            Plan { strategy, .. } => {
+                let compressed = match compressed {
+                    Some(slab) => {
+                        session.tally.add(Count::CompressedHits, 1);
+                        slab
+                    }
+                    None => self.cache_compressed(session, cluster, name)?,
+                };
+                let src = &compressed[..cluster.len as usize];
+                let dst = &mut out.buf[part.at..part.at + part.take];
+                let decoder = &mut session.worker.decoder;
+                if strategy == Strategy::Rolling {
+                    part_of(decoder, id, src, form, skip, dst).map_err(corrupt)?;
+                } else {
+                    let end = skip + part.take;
+                    // To its end, a cluster is checked as everywhere.
+                    let want = if end == len { want } else { Want::Prefix };
+                    let buffer = room(&mut session.buffer, end);
+                    decode::decode(decoder, cluster.coding.into(), src, form, at, want, buffer)
+                        .map_err(corrupt)?;
+                    dst.copy_from_slice(&buffer[skip..]);
+                }
+                drop(flight);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The bytes of a cluster that is decoded as a whole, and a decoder for them.
+    fn source<'s>(
+        &self,
+        session: &'s mut Session,
+        cluster: Cluster,
+        compressed: Option<&'s Slab>,
+        cursor: &Cursor<'_>,
+    ) -> Result<(&'s [u8], &'s mut Decoder)> {
+        let (worker, tally) = (&mut session.worker, &mut session.tally);
+        if let Some(slab) = compressed {
+            tally.add(Count::CompressedHits, 1);
+            return Ok((&slab[..cluster.len as usize], &mut worker.decoder));
+        }
+        let devices = &self.image.devices;
+        let run = || run_of(cluster, cursor);
+        let src = worker
+            .fetched
+            .get(devices, 0, cluster.pos, cluster.len as usize, run)?;
+        Ok((src, &mut worker.decoder))
+    }
+
+    /// Reads a cluster that will be wanted again into the cache of compressed ones.
+    fn cache_compressed(
+        &self,
+        session: &mut Session,
+        cluster: Cluster,
+        name: (Spot, u32),
+    ) -> Result<Arc<Slab>> {
+        let len = cluster.len as usize;
+        self.image.devices.has(0, cluster.pos, len as u64)?;
+        let mut slab = self.decoded.slab_for_input(len);
+        let devices = &self.image.devices;
+        let fetched = &mut session.worker.fetched;
+        if fetched.holds(0, cluster.pos, len) {
+            let bytes = fetched.get(devices, 0, cluster.pos, len, || 0)?;
+            slab[..len].copy_from_slice(bytes);
+        } else {
+            self.fetch_into(session, 0, cluster.pos, &mut slab[..len])?;
+        }
+        let slab = Arc::new(slab);
+        self.compressed.put(name, slab.clone(), slab.len());
+        Ok(slab)
+    }
+
+    /// Reads from a device, and counts it.
+    fn fetch_into(
+        &self,
+        session: &mut Session,
+        device: u16,
+        pos: u64,
+        dst: &mut [u8],
+    ) -> Result<()> {
+        session.tally.add(Count::Fetches, 1);
+        session.tally.add(Count::Fetched, dst.len() as u64);
+        self.image.devices.read(device, pos, dst)
+    }
+
+    /// Holds what was decoded, and gives a part of it.
+    #[expect(clippy::too_many_arguments, reason = "what is held, and for whom")]
+    fn keep(
+        &self,
+        session: &mut Session,
+        flight: Flight<'_>,
+        slab: Slab,
+        len: usize,
+        name: (Spot, u32),
+        part: Part,
+        out: &mut Out<'_>,
+    ) {
+        let held = flight.publish(slab, len, false);
+        self.compressed.remove(&name);
+        if !out.clustered {
+            self.decoded.count(false);
+        }
+        self.give(session, held, part, out);
+    }
+
+    /// Lets those who wait have what was decoded for one.
+    fn spread(&self, flight: Flight<'_>, bytes: &[u8]) {
+        if flight.is_awaited()
+            && let Some(mut slab) = self.decoded.slab(bytes.len())
+        {
+            slab[..bytes.len()].copy_from_slice(bytes);
+            flight.publish(slab, bytes.len(), false);
+        }
+    }
+
+    fn give(&self, session: &mut Session, held: Arc<Held>, part: Part, out: &mut Out<'_>) {
+        // Fits: inside the decoded length.
+        let from = part.skip as usize;
+        self.decoded.touch(&held, from, part.take);
+        if out.lend && part.take >= LENT_MIN && session.lent.len() < LENT_MAX {
+            let at = out.base + part.at;
+            session.tally.add(Count::Lent, part.take as u64);
+            session.lent.push(Lent {
+                at: at..at + part.take,
+                held,
+                from,
+            });
+        } else {
+            out.buf[part.at..part.at + part.take]
+                .copy_from_slice(&held.bytes()[from..from + part.take]);
+        }
+    }
+}
+
+/// Most that decoding in place adds to a buffer. Unit: bytes.
+const IN_PLACE_ROOM: usize = 8 << 10;
+
+/// A buffer of `len` bytes that hold anything.
+fn room(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    if buffer.len() < len {
+        buffer.resize(len, 0);
+    }
+    &mut buffer[..len]
+}
+
+/// Decodes from byte `skip` on, through a window.
+fn part_of(
+    decoder: &mut Decoder,
+    id: u8,
+    src: &[u8],
+    form: decode::Form,
+    skip: usize,
+    dst: &mut [u8],
+) -> Result<(), Broken> {
+    let algorithm = decode::algorithm(id)?;
+    let stream = if form.right_aligned {
+        decode::strip(src, form.bits)?
+    } else {
+        src
+    };
+    decoder
+        .decode_part(algorithm, stream, skip, dst)
+        .map_err(Broken::Codec)
+}
+
+/// How many bytes from the start of `cluster` on belong to clusters that the request needs, too, side by side.
+fn run_of(cluster: Cluster, cursor: &Cursor<'_>) -> u64 {
+    let mut run = u64::from(cluster.len);
+    for extent in cursor.ahead() {
+        let Source::Cluster(c) = extent.source else {
+            break;
+        };
+        let more = run + u64::from(c.len);
+        if extent.offset >= cursor.until()
+            || cluster.pos.checked_add(run) != Some(c.pos)
+            || more > FETCH_MAX
+        {
+            break;
+        }
+        run = more;
+    }
+    run
+}

@@ -1,0 +1,461 @@
+//! A server gives the bytes that the plain reader gives: whatever the strategy, the budget and the number of threads.
+
+mod common;
+
+use common::{Random, Scratch, mixed, mkfs, nasty_tree, noise, open, sample, text};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tuff_image::build::{Compression, Fragments, Kernel, Method, Options, Progress, Source, build};
+use tuff_image::read::{
+    ClusterCoding, Extent, FileType, Image, Inode, OpenOptions, Source as Data,
+};
+use tuff_image::serve::{ServeOptions, Server, Session, Strategy};
+use tuff_store::fault::Faulty;
+use tuff_store::{MemStore, ReadAt, Target};
+
+const THREADS: u64 = 8;
+
+fn forced() -> impl Iterator<Item = Option<Strategy>> {
+    [None].into_iter().chain(Strategy::ALL.map(Some))
+}
+
+fn server(image: Image, strategy: Option<Strategy>, budget: usize) -> Server {
+    let mut options = ServeOptions::default();
+    (options.strategy, options.budget) = (strategy, budget);
+    Server::new(image, options)
+}
+
+/// An image of a directory with these settings.
+fn built(source: &Path, change: impl FnOnce(&mut Options)) -> Vec<u8> {
+    let mut options = Options::for_kernel(Kernel(6, 18));
+    change(&mut options);
+    let path = source.with_extension("image");
+    let sources = [Source::Dir(source.to_owned())];
+    let target = Target::Path(path.clone());
+    build(&sources, &options, &target, &Progress::default()).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    bytes
+}
+
+fn compress(method: Method, level: i32, cluster: usize) -> impl Fn(&mut Options) {
+    move |o| {
+        o.compression = Some(Compression {
+            method,
+            level,
+            dict: None,
+        });
+        (o.cluster, o.fragment_cluster) = (cluster, cluster.min(32768));
+        o.fragments = Fragments::Off;
+    }
+}
+
+/// All files of an image with their bytes, by the plain reader.
+fn contents(image: &Image) -> Vec<(Inode, Vec<u8>)> {
+    let mut out = Vec::new();
+    let mut todo = vec![image.root().unwrap()];
+    while let Some(dir) = todo.pop() {
+        for entry in image.read_dir(&dir).unwrap() {
+            let entry = entry.unwrap();
+            if matches!(&entry.name[..], b"." | b"..") {
+                continue;
+            }
+            let inode = image.inode(entry.nid).unwrap();
+            match inode.file_type() {
+                FileType::Dir => todo.push(inode),
+                FileType::File => {
+                    let mut bytes = vec![0; inode.size() as usize];
+                    assert_eq!(image.read_at(&inode, &mut bytes, 0).unwrap(), bytes.len());
+                    out.push((inode, bytes));
+                }
+                _ => {}
+            }
+        }
+    }
+    out
+}
+
+/// Reads one range both ways and compares.
+#[track_caller]
+fn compare(server: &Server, session: &mut Session, file: &(Inode, Vec<u8>), at: u64, len: usize) {
+    let (inode, bytes) = file;
+    let from = (at as usize).min(bytes.len());
+    let wanted = &bytes[from..(from + len).min(bytes.len())];
+    let mut buf = vec![0xAA; len];
+    let n = server.read(session, inode, at, &mut buf).unwrap();
+    assert!(
+        buf[..n] == *wanted,
+        "nid {}: {len} bytes at {at}",
+        inode.nid()
+    );
+    buf.fill(0xAA);
+    let answer = server.read_lent(session, inode, at, &mut buf).unwrap();
+    assert_eq!(answer.len(), wanted.len());
+    assert!(
+        answer.parts().collect::<Vec<_>>().concat() == wanted,
+        "nid {}: {len} bytes at {at}, lent",
+        inode.nid()
+    );
+}
+
+/// Many threads read at random and in order.
+fn hammer(server: &Server, files: &[(Inode, Vec<u8>)], requests: u64, seed: u64) {
+    if files.is_empty() {
+        return;
+    }
+    let work = |thread: u64| {
+        let mut session = server.session();
+        let mut random = Random(seed * 1000 + thread);
+        let (mut next, mut current) = (0, 0);
+        for i in 0..requests {
+            // Large files more often: there is more to go wrong.
+            let pick = [
+                random.below(files.len() as u64),
+                random.below(files.len() as u64),
+            ];
+            let file = *pick
+                .iter()
+                .max_by_key(|i| files[**i as usize].1.len())
+                .unwrap() as usize;
+            let size = files[file].1.len() as u64;
+            let len = [1, 511, 4096, 4096, 20_000, 131_072, 700_000][random.below(7) as usize];
+            match i % 3 {
+                // In order, with the lengths that a kernel asks for.
+                0 => {
+                    if next >= files[current].1.len() as u64 {
+                        (current, next) = (file, 0);
+                    }
+                    compare(server, &mut session, &files[current], next, 131_072);
+                    next += 131_072;
+                }
+                1 => compare(
+                    server,
+                    &mut session,
+                    &files[file],
+                    random.below(size / 4096 + 2) * 4096,
+                    len,
+                ),
+                _ => compare(
+                    server,
+                    &mut session,
+                    &files[file],
+                    random.below(size + 2),
+                    len,
+                ),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || work(thread));
+        }
+    });
+}
+
+fn try_all(name: &str, bytes: &[u8], requests: u64) {
+    let files = contents(&sample::open(bytes));
+    for (i, strategy) in forced().enumerate() {
+        for budget in [48 << 20, 4 << 20, 1 << 20] {
+            eprintln!("{name}: {strategy:?} with {} KiB", budget >> 10);
+            let server = server(sample::open(bytes), strategy, budget);
+            hammer(&server, &files, requests, i as u64 + budget as u64);
+            let counters = server.counters();
+            assert!(counters.reads > 0 && counters.errors == 0, "{counters:?}");
+            if let Some(strategy) = strategy {
+                let i = Strategy::ALL.iter().position(|s| *s == strategy).unwrap();
+                let all: u64 = counters.decodes.iter().sum();
+                // Few are of samples whose data is behind the inodes.
+                let used = counters.decodes[i] > 0 || strategy == Strategy::InPlace;
+                assert!(all < 100 || used, "{counters:?}");
+            }
+            assert!(
+                counters.held_bytes + counters.index_bytes <= 2 * budget as u64,
+                "what threads use right now comes on top, but not that much: {counters:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn samples_of_every_layout_read_the_same() {
+    for (name, bytes) in sample::all() {
+        try_all(name, bytes, 12);
+    }
+}
+
+#[test]
+fn every_codec_and_cluster_size_reads_the_same() {
+    let scratch = Scratch::new("serve-codecs");
+    let source = scratch.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("text"), text(3_000_000, 1)).unwrap();
+    std::fs::write(source.join("mixed"), mixed(2_000_000, 2)).unwrap();
+    std::fs::write(source.join("noise"), noise(300_000, 3)).unwrap();
+    std::fs::write(source.join("zeros"), vec![0; 3_000_000]).unwrap();
+    for i in 0..60 {
+        std::fs::write(source.join(format!("small{i}")), mixed(i * 217, i as u64)).unwrap();
+    }
+    for (method, level, cluster) in [
+        (Method::Lz4, 1, 4096),
+        (Method::Lz4hc, 9, 65536),
+        (Method::Zstd, 3, 65536),
+        (Method::Lzma, 1, 1 << 20),
+        (Method::Deflate, 5, 16384),
+    ] {
+        let bytes = built(&source, compress(method, level, cluster));
+        try_all(&format!("{method:?} {cluster}"), &bytes, 24);
+    }
+    let bytes = built(&source, |o| o.fragments = Fragments::Tails);
+    try_all("fragments", &bytes, 24);
+}
+
+#[test]
+fn images_of_another_writer_read_the_same() {
+    let scratch = Scratch::new("serve-mkfs");
+    let source = scratch.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    nasty_tree(&source);
+    for options in [
+        &["-zlz4hc,9", "-C65536", "-Ededupe,fragments,ztailpacking"][..],
+        &["-zlz4", "-Elegacy-compress"],
+        &["-zlzma", "-C65536", "-Eall-fragments,dedupe"],
+        &["--chunksize=4096"],
+    ] {
+        let file = scratch.path().join("image");
+        if mkfs(&file, &source, options).is_some() {
+            // The tree is read through all of this once, so that the image is known to be good.
+            drop(open(&file));
+            try_all(&format!("{options:?}"), &std::fs::read(&file).unwrap(), 12);
+        }
+    }
+}
+
+/// A file of 3 MB in large clusters.
+fn one_file(method: Method, level: i32) -> (Vec<u8>, Vec<Extent>) {
+    let scratch = Scratch::new("serve-one");
+    let source = scratch.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("file"), mixed(3_000_000, 8)).unwrap();
+    let bytes = built(&source, compress(method, level, 65536));
+    let image = sample::open(&bytes);
+    let inode = image.resolve(b"file").unwrap();
+    let extents: Vec<Extent> = image
+        .extents(&inode, 0..u64::MAX)
+        .unwrap()
+        .map(Result::unwrap)
+        .filter(|e| matches!(e.source, Data::Cluster(c) if matches!(c.coding, ClusterCoding::Compressed(_))))
+        .collect();
+    assert!(extents.len() > 5);
+    (bytes, extents)
+}
+
+fn cluster_of(extent: &Extent) -> (u64, u64) {
+    match extent.source {
+        Data::Cluster(c) => (c.pos, c.len.into()),
+        _ => unreachable!("clusters only"),
+    }
+}
+
+#[test]
+fn damage_is_an_error_for_its_range_only() {
+    for (method, level) in [(Method::Lz4hc, 9), (Method::Zstd, 3), (Method::Lzma, 1)] {
+        let (mut bytes, extents) = one_file(method, level);
+        let good = contents(&sample::open(&bytes)).remove(0);
+        let bad = extents[3];
+        let (pos, len) = cluster_of(&bad);
+        bytes[pos as usize..(pos + len) as usize].fill(0xFF);
+        for strategy in forced() {
+            let server = server(sample::open(&bytes), strategy, 4 << 20);
+            let mut session = server.session();
+            let mut failed = 0;
+            for _ in 0..2 {
+                let mut at = 0;
+                while at < good.0.size() {
+                    let hit = at < bad.end() && at + 10_000 > bad.offset;
+                    let mut buf = vec![0; 10_000];
+                    if hit {
+                        let e = server
+                            .read(&mut session, &good.0, at, &mut buf)
+                            .unwrap_err();
+                        let said = e.to_string();
+                        assert!(said.contains(&format!("nid {}", good.0.nid())), "{said}");
+                        assert!(
+                            said.contains(&format!("cluster at byte {pos:#x}")),
+                            "{said}"
+                        );
+                        failed += 1;
+                    } else {
+                        compare(&server, &mut session, &good, at, 10_000);
+                    }
+                    at += 10_000;
+                }
+            }
+            assert!(failed > 0);
+            assert_eq!(server.counters().errors, failed, "{strategy:?}");
+        }
+    }
+}
+
+#[test]
+fn a_store_that_ends_early_is_an_error_and_the_rest_is_served() {
+    let (bytes, extents) = one_file(Method::Lz4hc, 9);
+    let good = contents(&sample::open(&bytes)).remove(0);
+    // The data comes first: what is behind the middle of it fails, metadata is wanted before.
+    let image = Image::open(
+        Faulty::bad_range(
+            MemStore::new(bytes),
+            cluster_of(&extents[4]).0..cluster_of(&extents[5]).0,
+        ),
+        OpenOptions::default(),
+    )
+    .unwrap();
+    let server = server(image, None, 4 << 20);
+    let mut session = server.session();
+    for _ in 0..3 {
+        compare(&server, &mut session, &good, 0, 4096);
+        let mut buf = [0; 4096];
+        let e = server
+            .read(&mut session, &good.0, extents[4].offset, &mut buf)
+            .unwrap_err();
+        assert!(matches!(e, tuff_image::Error::Io(..)), "{e}");
+        compare(&server, &mut session, &good, extents[6].offset, 4096);
+    }
+}
+
+#[test]
+fn one_cluster_is_decoded_once_for_all_who_ask_at_the_same_time() {
+    let (bytes, extents) = one_file(Method::Zstd, 3);
+    let files = contents(&sample::open(&bytes));
+    for round in 0..20 {
+        let server = server(sample::open(&bytes), Some(Strategy::Gathered), 4 << 20);
+        let barrier = Barrier::new(THREADS as usize);
+        let (server, barrier) = (&server, &barrier);
+        let extent = &extents[round % extents.len()];
+        let file = &files[0];
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                scope.spawn(move || {
+                    let mut session = server.session();
+                    let mut buf = [0; 100];
+                    let at = extent.offset + 1 + thread * 50;
+                    barrier.wait();
+                    let n = server.read(&mut session, &file.0, at, &mut buf).unwrap();
+                    assert_eq!(buf[..n], file.1[at as usize..][..n]);
+                });
+            }
+        });
+        let counters = server.counters();
+        assert_eq!(counters.decodes, [1, 0, 0, 0]);
+        assert_eq!(counters.hits, THREADS - 1);
+    }
+}
+
+/// A store that panics once when it is armed.
+struct Panics<S> {
+    inner: S,
+    armed: AtomicBool,
+}
+
+impl<S: ReadAt> ReadAt for Panics<S> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
+        // Long reads are for data.
+        if buf.len() >= 65536 && self.armed.swap(false, Ordering::Relaxed) {
+            std::panic::resume_unwind(Box::new("injected"));
+        }
+        self.inner.read_at(buf, offset)
+    }
+
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+}
+
+#[test]
+fn a_thread_that_panics_in_the_middle_blocks_nobody() {
+    let (bytes, extents) = one_file(Method::Lz4hc, 9);
+    let files = contents(&sample::open(&bytes));
+    let extent = extents[2];
+    for strategy in forced() {
+        let store = Panics {
+            inner: MemStore::new(bytes.clone()),
+            armed: AtomicBool::new(true),
+        };
+        let image = Image::open(store, OpenOptions::default()).unwrap();
+        let server = server(image, strategy, 4 << 20);
+        let (server, files) = (&server, &files);
+        let died: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    scope.spawn(move || {
+                        let at = extent.offset + thread;
+                        let ask = || {
+                            let mut session = server.session();
+                            compare(server, &mut session, &files[0], at, 5000);
+                        };
+                        let died = catch_unwind(AssertUnwindSafe(ask)).is_err();
+                        ask();
+                        usize::from(died)
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).sum()
+        });
+        assert_eq!(died, 1, "{strategy:?}");
+    }
+}
+
+#[test]
+fn memory_stays_within_the_budget_and_is_given_back() {
+    let (bytes, _) = one_file(Method::Zstd, 3);
+    let files = contents(&sample::open(&bytes));
+    let budget = 2 << 20;
+    let server = server(sample::open(&bytes), None, budget);
+    let mut session = server.session();
+    let mut random = Random(4);
+    for _ in 0..2000 {
+        let at = random.below(files[0].1.len() as u64 / 4096) * 4096;
+        compare(&server, &mut session, &files[0], at, 4096);
+        session.release();
+        let counters = server.counters();
+        let all = counters.held_bytes + counters.index_bytes;
+        assert!(all <= budget as u64, "{all}");
+    }
+    let before = server.counters();
+    assert!(before.dropped > 0, "more than fits was wanted");
+    assert!(before.hits > 0, "and some of it again");
+    server.shrink(256 << 10);
+    let counters = server.counters();
+    assert!(
+        counters.held_bytes + counters.index_bytes <= 256 << 10,
+        "{counters:?}"
+    );
+    compare(&server, &mut session, &files[0], 0, 100_000);
+}
+
+#[test]
+fn a_reader_from_front_to_back_decodes_everything_once() {
+    for (method, level) in [(Method::Lz4hc, 9), (Method::Zstd, 3)] {
+        let (bytes, extents) = one_file(method, level);
+        let decoded: u64 = extents.iter().map(|e| e.len).sum();
+        let file = contents(&sample::open(&bytes)).remove(0);
+        for step in [4096, 50_000, 131_072] {
+            let server = server(sample::open(&bytes), None, 4 << 20);
+            let mut session = server.session();
+            let mut at = 0;
+            while at < file.0.size() {
+                let mut buf = vec![0; step];
+                server.read(&mut session, &file.0, at, &mut buf).unwrap();
+                at += step as u64;
+            }
+            let counters = server.counters();
+            assert_eq!(
+                counters.decoded_bytes, decoded,
+                "{method:?}, {step} at a time"
+            );
+            assert!(counters.fetched_bytes <= bytes.len() as u64);
+            assert!(counters.ahead_bytes > 0, "the device was told");
+        }
+    }
+}
