@@ -2,36 +2,13 @@
 
 mod common;
 
+use common::variants::{build_dir, compression, variants};
 use common::{
     Ignore, Record, Scratch, assert_same, host_tree, image_tree, is_root, nasty_tree, open,
 };
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tuff_image::build::{
-    Compression, Dedupe, Fragments, InodeForm, Kernel, Method, Options, Progress, Rule, Source,
-    SparsePolicy, build,
-};
-use tuff_store::Target;
-
-fn compression(method: Method, level: i32) -> Option<Compression> {
-    Some(Compression {
-        method,
-        level,
-        dict: None,
-    })
-}
-
-/// Builds an image of a directory.
-fn build_dir(source: &Path, image: &Path, options: &Options) {
-    let sources = [Source::Dir(source.to_owned())];
-    build(
-        &sources,
-        options,
-        &Target::Path(image.to_owned()),
-        &Progress::default(),
-    )
-    .unwrap();
-}
+use tuff_image::build::{Fragments, Kernel, Method, Options, SparsePolicy};
 
 /// How an image can be mounted here. Empty, aloud, if it cannot.
 fn ways_to_mount() -> Vec<&'static str> {
@@ -103,94 +80,6 @@ fn from_source(tree: &[Record]) -> Ignore {
         holes: true,
         ..Ignore::default()
     }
-}
-
-fn variants() -> Vec<(String, Options)> {
-    let newest = || Options::for_kernel(Kernel(6, 18));
-    let mut all = vec![("defaults".to_owned(), Options::default())];
-    all.push(("for 5.4".to_owned(), Options::for_kernel(Kernel(5, 4))));
-    for (method, level, cluster) in [
-        (Method::Lz4, 1, 4 << 10),
-        (Method::Lz4, 1, 64 << 10),
-        (Method::Lz4hc, 2, 1 << 20),
-        (Method::Lz4hc, 3, 16 << 10),
-        (Method::Lz4hc, 12, 128 << 10),
-        (Method::Deflate, 1, 4 << 10),
-        (Method::Deflate, 9, 64 << 10),
-        (Method::Lzma, 0, 4 << 10),
-        (Method::Lzma, 6, 1 << 20),
-        (Method::Zstd, 3, 4 << 10),
-        (Method::Zstd, 15, 64 << 10),
-        (Method::Zstd, 1, 1 << 20),
-    ] {
-        for layout in ["plain", "tails", "fragments", "full", "small", "all"] {
-            let mut o = newest();
-            o.compression = compression(method, level);
-            (o.cluster, o.fragment_cluster) = (cluster, cluster);
-            o.tail_packing = matches!(layout, "tails" | "small");
-            o.compact_index = layout != "full";
-            o.fragments = match layout {
-                "fragments" => Fragments::Tails,
-                "small" => Fragments::Small,
-                "all" => Fragments::All,
-                _ => Fragments::Off,
-            };
-            all.push((format!("{method} {level} {cluster} {layout}"), o));
-        }
-    }
-    let mut stored = newest();
-    stored.compression = None;
-    all.push(("stored".to_owned(), stored.clone()));
-    stored.inline_data = false;
-    stored.sparse = SparsePolicy::Keep;
-    stored.dedupe = Dedupe::Off;
-    all.push((
-        "stored, no inline data, sparse, no dedupe".to_owned(),
-        stored,
-    ));
-    for block in [9, 10, 11] {
-        let mut o = newest();
-        o.block = tuff_format::BlockBits::new(block).unwrap();
-        o.compression = None;
-        all.push((format!("stored, blocks of {}", 1 << block), o.clone()));
-        o.compression = compression(Method::Lz4, 1);
-        o.cluster = 16 << 10;
-        all.push((format!("lz4, blocks of {}", 1 << block), o));
-    }
-    let mut o = newest();
-    o.inodes = InodeForm::Extended;
-    o.xattr_share = 0;
-    o.xattr_filter = false;
-    o.checksum = false;
-    o.window = 64 << 10;
-    o.fragments = Fragments::Off;
-    o.min_saving = 0;
-    all.push((
-        "extended, everything shared, no filter, no checksum, small window".to_owned(),
-        o,
-    ));
-    for fragments in [Fragments::Off, Fragments::Tails] {
-        let mut o = newest();
-        o.xattr_prefixes = vec![b"user.overlay.".to_vec(), b"trusted.overlay.".to_vec()];
-        o.xattr_share = 1000;
-        o.fragments = fragments;
-        o.tail_packing = false;
-        all.push((format!("attribute prefixes, fragments {fragments:?}"), o));
-    }
-    let mut o = newest();
-    let rule = |glob: &str, compression, cluster| Rule {
-        glob: globset::Glob::new(glob).unwrap().compile_matcher(),
-        compression,
-        cluster,
-    };
-    o.rules = vec![
-        rule("text*", compression(Method::Lzma, 1), Some(32 << 10)),
-        rule("mixed*", compression(Method::Zstd, 5), None),
-        rule("zeros", None, None),
-        rule("shares*", compression(Method::Deflate, 5), Some(4 << 10)),
-    ];
-    all.push(("four algorithms".to_owned(), o));
-    all
 }
 
 #[test]

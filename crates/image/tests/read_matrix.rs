@@ -2,31 +2,10 @@
 
 mod common;
 
+use common::variants::MKFS_OPTIONS;
 use common::{
     Ignore, Mounted, Scratch, assert_same, host_tree, image_tree, mkfs, nasty_tree, open,
 };
-
-const OPTIONS: &[&[&str]] = &[
-    &[],
-    &["-Enoinline_data"],
-    &["-Eforce-inode-extended"],
-    &["-Eforce-inode-compact", "-T0"],
-    &["-zlz4"],
-    &["-zlz4", "-Elegacy-compress"],
-    &["-zlz4hc,9", "-C65536"],
-    &["-zlz4hc", "-C16384", "-Eztailpacking"],
-    &["-zlz4", "-Elegacy-compress,ztailpacking"],
-    &["-zlz4", "-C32768", "-Efragments"],
-    &["-zlz4hc", "-C65536", "-Eall-fragments,ztailpacking"],
-    &["-zlz4", "-C65536", "-Ededupe"],
-    &["-zlz4", "-C4096", "-Ededupe,fragments,ztailpacking"],
-    &["-zlzma", "-C65536"],
-    &["-zlzma", "-C65536", "-Eall-fragments,dedupe"],
-    &["--chunksize=4096"],
-    &["--chunksize=65536", "-x-1"],
-    &["-x1"],
-    &["-b1024", "-zlz4"],
-];
 
 #[test]
 fn reader_kernel_and_source_agree() {
@@ -36,7 +15,7 @@ fn reader_kernel_and_source_agree() {
     nasty_tree(&source);
     let wanted = host_tree(&source);
     let mut compared = 0;
-    for (i, options) in OPTIONS.iter().enumerate() {
+    for (i, options) in MKFS_OPTIONS.iter().enumerate() {
         let file = scratch.path().join(format!("{i}.erofs"));
         if mkfs(&file, &source, options).is_none() {
             continue;
@@ -70,5 +49,5 @@ fn reader_kernel_and_source_agree() {
             );
         }
     }
-    eprintln!("{compared} of {} option sets compared", OPTIONS.len());
+    eprintln!("{compared} of {} option sets compared", MKFS_OPTIONS.len());
 }

@@ -10,6 +10,7 @@
 
 pub mod assemble;
 pub mod sample;
+pub mod variants;
 
 use rustix::fs::{self as rfs, AtFlags, CWD, Mode, OFlags, SeekFrom, XattrFlags};
 use std::collections::{BTreeMap, HashMap};
