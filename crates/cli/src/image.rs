@@ -18,14 +18,14 @@ pub(crate) struct ImageArgs {
 }
 
 /// How to open an image.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 pub(crate) struct OpenArgs {
     /// Where the image starts
     #[arg(long, default_value = "0", value_parser = parse_size, value_name = "BYTES", help_heading = "Image")]
-    offset: u64,
+    pub(crate) offset: u64,
     /// Extra device, once for each slot of the device table, in its order
     #[arg(long, value_name = "FILE", help_heading = "Image")]
-    device: Vec<PathBuf>,
+    pub(crate) device: Vec<PathBuf>,
     /// Accept a superblock with a wrong checksum
     #[arg(long, help_heading = "Image")]
     no_checksum: bool,

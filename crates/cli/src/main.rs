@@ -24,7 +24,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use tuff_image::Error;
 
-/// Build, read, check and extract EROFS images; make and keep IPLFS volumes.
+/// Build, read, check, extract and mount EROFS images; make and keep IPLFS volumes.
 #[derive(Parser)]
 #[command(
     name = "tuff",
@@ -50,6 +50,9 @@ enum Verb {
     Check(cmd::check::Args),
     Diff(cmd::diff::Args),
     Dump(cmd::dump::Args),
+    Mount(Box<cmd::mount::Args>),
+    Umount(cmd::umount::Args),
+    Stats(cmd::stats::Args),
     Volume(cmd::volume::Args),
     Man(cmd::man::Args),
     Completions(cmd::completions::Args),
@@ -68,6 +71,9 @@ fn main() -> ExitCode {
         Verb::Check(args) => cmd::check::run(&args),
         Verb::Diff(args) => cmd::diff::run(&args),
         Verb::Dump(args) => cmd::dump::run(&args),
+        Verb::Mount(args) => cmd::mount::run(&args),
+        Verb::Umount(args) => cmd::umount::run(&args),
+        Verb::Stats(args) => cmd::stats::run(&args),
         Verb::Volume(args) => cmd::volume::run(&args),
         Verb::Man(args) => cmd::man::run(&args),
         Verb::Completions(args) => cmd::completions::run(&args),

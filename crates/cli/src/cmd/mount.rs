@@ -1,0 +1,188 @@
+//! `tuff mount`: an image under a directory, until it is unmounted.
+
+mod background;
+mod kernel;
+mod options;
+
+use crate::image::ImageArgs;
+use crate::units::parse_size;
+use background::Role;
+use options::Mounting;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use tuff_image::serve::{ServeOptions, Server, Strategy};
+use tuff_image::{Error, Result};
+use tuff_mount::mountpoint::{self, Detach, MountOptions};
+use tuff_mount::{Handler, ImageFs, Log, Mount, Show};
+
+/// Mount an image.
+///
+/// Serves the image through FUSE, from a process in the background that starts when the mount answers and ends when it is
+/// unmounted (tuff umount, umount, fusermount3 -u) or gets SIGTERM or SIGINT. Works without root; root's mounts are for
+/// everybody, as a kernel's are. SIGUSR1 logs what tuff stats shows.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    image: ImageArgs,
+    /// Directory to mount on
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Stay in the foreground
+    #[arg(short, long)]
+    foreground: bool,
+    /// Let the kernel mount it, if it can; needs root
+    #[arg(long)]
+    kernel: bool,
+    /// Mount options, as in fstab: ro, allow_other, uid=, gid=, offset=, device=, nosuid, suid, nodev, dev, noexec, fsname=
+    #[arg(short, value_name = "OPTION,...")]
+    options: Vec<String>,
+    /// Threads that serve [default: one per processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+    /// Most memory for what is kept decoded, and for indexes
+    #[arg(long, default_value = "48M", value_parser = parse_cache, value_name = "BYTES")]
+    cache: usize,
+    /// Decode everything in this way, for measurements [default: what is best for each request]
+    #[arg(long, value_name = "STRATEGY")]
+    decode: Option<Strategy>,
+    /// Append what happens to this file; otherwise it goes to standard error, in the background to the system's log
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Say how it is mounted
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let mut mounting = Mounting::default();
+    for list in &args.options {
+        mounting.add(list)?;
+    }
+    let role = Role::of_this_process(args.foreground);
+    if role == Role::Starter && args.kernel {
+        match kernel::mount(args, &mounting) {
+            Ok(how) => {
+                if args.verbose {
+                    eprintln!("tuff: mounted by the kernel, {how}");
+                }
+                return Ok(ExitCode::SUCCESS);
+            }
+            Err(why) => {
+                eprintln!("tuff: not mounted by the kernel: {why}; serving it through FUSE")
+            }
+        }
+    }
+    match role {
+        Role::Starter => background::start(),
+        Role::Server { in_background } => serve(args, &mounting, in_background),
+    }
+}
+
+fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCode> {
+    if in_background {
+        background::leave_terminal();
+    }
+    let log = background::log(args.log.as_deref(), in_background)?;
+    let mut open = args.image.open.clone();
+    mounting.apply(&mut open);
+    let image = open.open(&args.image.image)?;
+    let show = Show {
+        uid: mounting.uid,
+        gid: mounting.gid,
+    };
+    let options = ServeOptions {
+        budget: args.cache,
+        strategy: args.decode,
+    };
+    let server = Server::new(image, options);
+    let fs = ImageFs::new(server, show, log.clone())
+        .map_err(|e| e.within(args.image.image.display()))?;
+    let threads = args
+        .threads
+        .map_or_else(tuff_mount::live::default_threads, usize::from);
+    let handler = Arc::new(Handler::new(Arc::new(fs), threads, log.clone()));
+    let stop = signals(&[SIGTERM, SIGINT, SIGHUP])?;
+    let show_stats = signals(&[SIGUSR1])?;
+    let failed = |e| Error::io(args.dir.display(), "cannot mount", e);
+    let absolute = || std::path::absolute(&args.image.image).ok();
+    let source = mounting.source.clone().or_else(absolute);
+    let mountpoint = mountpoint::attach(
+        &args.dir,
+        &MountOptions {
+            source: source.unwrap_or_else(|| args.image.image.clone()),
+            allow_other: mounting.allow_other,
+            flags: mounting.flags,
+        },
+    )
+    .map_err(failed)?;
+    let mount = Mount::start(handler.clone(), mountpoint, threads).map_err(failed)?;
+    let dir = mount.dir().to_owned();
+    let stop_log = log.clone();
+    std::thread::spawn(move || end_when_told(stop, &dir, &stop_log));
+    let stats_log = log.clone();
+    std::thread::spawn(move || {
+        each_signal(show_stats, || {
+            for line in handler.stats_text().lines() {
+                stats_log.again(line);
+            }
+            true
+        });
+    });
+    if args.verbose {
+        eprintln!("tuff: {}", mount.summary);
+    }
+    background::ready(in_background)?;
+    mount.wait();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn parse_cache(text: &str) -> std::result::Result<usize, String> {
+    let bytes = parse_size(text)?;
+    usize::try_from(bytes).map_err(|_| format!("'{text}' is too large"))
+}
+
+/// A stream with a byte for every signal that comes.
+fn signals(which: &[i32]) -> Result<UnixStream> {
+    let failed = |e| Error::io("signals", "cannot register", e);
+    let (read, write) = UnixStream::pair().map_err(failed)?;
+    for signal in which {
+        let write = write.try_clone().map_err(failed)?;
+        signal_hook::low_level::pipe::register(*signal, write).map_err(failed)?;
+    }
+    Ok(read)
+}
+
+/// Calls `f` after every signal, until it returns false.
+fn each_signal(mut signals: UnixStream, mut f: impl FnMut() -> bool) {
+    let mut byte = [0];
+    while signals.read_exact(&mut byte).is_ok() && f() {}
+}
+
+/// Unmounts at the first signal. If somebody is using the mount, it leaves the tree at once and is served until they are
+/// done; a second signal ends it at once.
+fn end_when_told(stop: UnixStream, dir: &std::path::Path, log: &Log) {
+    let mut first = true;
+    each_signal(stop, || {
+        if !std::mem::take(&mut first) {
+            std::process::exit(0);
+        }
+        match mountpoint::detach(dir, Detach::Now) {
+            Ok(()) => false,
+            Err(e) => {
+                log.again(format_args!(
+                    "unmounting {}: {e}; it is out of sight now and ends when its last user is done, or at the next signal",
+                    dir.display()
+                ));
+                if let Err(e) = mountpoint::detach(dir, Detach::Lazily) {
+                    log.again(format_args!("unmounting {}: {e}", dir.display()));
+                }
+                true
+            }
+        }
+    });
+}

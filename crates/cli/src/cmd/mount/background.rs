@@ -1,0 +1,149 @@
+//! The serving process behind the terminal: started as a second run of this program, so that nothing is forked after
+//! threads exist; it says "ready" on its standard output when the mount answers.
+
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Mutex;
+use tuff_image::{Error, Result};
+use tuff_mount::Log;
+
+/// In the environment of the serving process.
+const MARK: &str = "TUFF_MOUNT_IN_BACKGROUND";
+const READY: &str = "ready";
+
+/// What this process is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Start the serving process, wait for it to be ready, end.
+    Starter,
+    /// Serve.
+    Server { in_background: bool },
+}
+
+impl Role {
+    pub(super) fn of_this_process(foreground: bool) -> Self {
+        if foreground {
+            Self::Server {
+                in_background: false,
+            }
+        } else if std::env::var_os(MARK).is_some() {
+            Self::Server {
+                in_background: true,
+            }
+        } else {
+            Self::Starter
+        }
+    }
+}
+
+/// Runs this program again and waits until it serves, or fails as it fails.
+pub(super) fn start() -> Result<ExitCode> {
+    let failed = |e| Error::io("tuff mount", "cannot start the serving process", e);
+    let mut args = std::env::args_os();
+    let name = args.next().unwrap_or_else(|| "tuff".into());
+    let mut child = Command::new(std::env::current_exe().map_err(failed)?)
+        .arg0(name)
+        .args(args)
+        .env(MARK, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .map_err(failed)?;
+    }
+    if line.trim_end() == READY {
+        return Ok(ExitCode::SUCCESS);
+    }
+    // It has said why.
+    let status = child.wait().map_err(failed)?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::from(5), ExitCode::from))
+}
+
+/// A session of its own, so that the terminal's signals do not reach it.
+pub(super) fn leave_terminal() {
+    // Fails only for the leader of a group, which a child just started is not.
+    let _ = rustix::process::setsid();
+}
+
+/// Says that the mount answers: to the service manager, if one asked, and in the background to the waiting process;
+/// then lets go of the terminal and of the working directory.
+pub(super) fn ready(in_background: bool) -> Result<()> {
+    if let Some(socket) = std::env::var_os("NOTIFY_SOCKET") {
+        let message = format!("READY=1\nMAINPID={}\n", std::process::id());
+        if let Err(e) = notify(Path::new(&socket), message.as_bytes()) {
+            eprintln!("tuff: {}: {e}", Path::new(&socket).display());
+        }
+    }
+    if !in_background {
+        return Ok(());
+    }
+    let failed = |e| Error::io("tuff mount", "cannot go into the background", e);
+    let mut out = io::stdout();
+    writeln!(out, "{READY}")
+        .and_then(|()| out.flush())
+        .map_err(failed)?;
+    let null = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(failed)?;
+    std::env::set_current_dir("/").map_err(failed)?;
+    rustix::stdio::dup2_stdin(&null)
+        .and_then(|()| rustix::stdio::dup2_stdout(&null))
+        .and_then(|()| rustix::stdio::dup2_stderr(&null))
+        .map_err(|e| failed(e.into()))
+}
+
+/// A path, or "@name" for a socket without one.
+fn notify(socket: &Path, message: &[u8]) -> io::Result<()> {
+    let ours = UnixDatagram::unbound()?;
+    let text = socket.as_os_str().as_encoded_bytes();
+    let address = match text.strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(socket)?,
+    };
+    ours.send_to_addr(message, &address).map(|_| ())
+}
+
+/// Where the mount's lines go.
+pub(super) fn log(file: Option<&Path>, in_background: bool) -> Result<Log> {
+    if let Some(path) = file {
+        let opened = OpenOptions::new().append(true).create(true).open(path);
+        let file = opened.map_err(|e| Error::io(path.display(), "cannot open", e))?;
+        let file = Mutex::new(file);
+        return Ok(Log::new(move |line| {
+            let mut file = file.lock().unwrap_or_else(|e| e.into_inner());
+            // A full disk must not stop the mount.
+            let _ = writeln!(file, "{line}");
+        }));
+    }
+    let system = if in_background { system_log() } else { None };
+    Ok(match system {
+        Some(socket) => Log::new(move |line| {
+            // Facility daemon, severity error.
+            let text = format!("<27>tuff[{}]: {line}", std::process::id());
+            let _ = socket.send(text.as_bytes());
+        }),
+        None => Log::new(|line| {
+            let _ = writeln!(io::stderr(), "tuff: {line}");
+        }),
+    })
+}
+
+fn system_log() -> Option<UnixDatagram> {
+    let socket = UnixDatagram::unbound().ok()?;
+    socket.connect("/dev/log").ok()?;
+    // A log that is full must not stop the mount either.
+    socket.set_nonblocking(true).ok()?;
+    Some(socket)
+}

@@ -1,0 +1,102 @@
+//! `--kernel`: the kernel's own EROFS, straight from the file where it can (Linux 6.12), else through a loop device.
+
+use super::Args;
+use super::options::Mounting;
+use rustix::mount::MountFlags;
+use std::ffi::CString;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use tuff_mount::mountpoint::FLAG_NAMES;
+
+/// Mounts, and says how; or says why not.
+pub(super) fn mount(args: &Args, mounting: &Mounting) -> Result<&'static str, String> {
+    if mounting.uid.is_some() || mounting.gid.is_some() {
+        return Err(
+            "it shows the owners that the image has, not those of uid= and gid=".to_owned(),
+        );
+    }
+    let mut open = args.image.open.clone();
+    mounting.apply(&mut open);
+    let image = &args.image.image;
+    let mut data: Vec<String> = Vec::new();
+    for device in &open.device {
+        let device = std::path::absolute(device).unwrap_or_else(|_| device.clone());
+        data.push(format!("device={}", device.display()));
+    }
+    let is_block = std::fs::metadata(image)
+        .map_err(|e| format!("{}: {e}", image.display()))?
+        .file_type()
+        .is_block_device();
+    let direct = if open.offset > 0 && is_block {
+        Err("it cannot mount from an offset into a block device".to_owned())
+    } else {
+        let mut data = data.clone();
+        if open.offset > 0 {
+            data.push(format!("fsoffset={}", open.offset));
+        }
+        directly(image, &args.dir, mounting.flags, &data.join(","))
+    };
+    let why = match direct {
+        Ok(()) if is_block => return Ok("from the block device"),
+        Ok(()) => return Ok("straight from the file"),
+        Err(why) => why,
+    };
+    if open.offset > 0 {
+        data.push(format!("offset={}", open.offset));
+    }
+    match through_loop(image, &args.dir, mounting.flags, &data) {
+        Ok(()) => Ok("through a loop device"),
+        Err(also) if also == why => Err(why),
+        Err(also) => Err(format!("{why}; through a loop device: {also}")),
+    }
+}
+
+fn directly(image: &Path, dir: &Path, flags: MountFlags, data: &str) -> Result<(), String> {
+    let data = CString::new(data).map_err(|e| e.to_string())?;
+    let flags = flags | MountFlags::RDONLY;
+    rustix::mount::mount(image, dir, "erofs", flags, Some(data.as_c_str())).map_err(|e| {
+        use rustix::io::Errno;
+        match e {
+            Errno::PERM => "that needs root".to_owned(),
+            Errno::NODEV => "this kernel has no EROFS".to_owned(),
+            Errno::NOTBLK => "this kernel mounts block devices only".to_owned(),
+            Errno::INVAL | Errno::OPNOTSUPP => {
+                format!("the image uses what this kernel does not know, or is damaged ({e})")
+            }
+            e => e.to_string(),
+        }
+    })
+}
+
+fn through_loop(
+    image: &Path,
+    dir: &Path,
+    flags: MountFlags,
+    data: &[String],
+) -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("that needs root".to_owned());
+    }
+    let mut options = vec!["ro".to_owned(), "loop".to_owned()];
+    let named = FLAG_NAMES.iter().filter(|(flag, _)| flags.contains(*flag));
+    options.extend(named.map(|(_, name)| (*name).to_owned()));
+    options.extend_from_slice(data);
+    let out = Command::new("mount")
+        .args(["-t", "erofs", "-o", &options.join(",")])
+        .arg(image)
+        .arg(dir)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| format!("mount: {e}"))?;
+    if out.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    Err(said
+        .lines()
+        .next()
+        .unwrap_or("mount failed")
+        .trim()
+        .to_owned())
+}

@@ -1,0 +1,66 @@
+//! `tuff umount`: takes a mount away, also one whose server is dead.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tuff_image::{Error, Result};
+use tuff_mount::mountpoint::{self, Detach, FSTYPE};
+
+/// Unmount what tuff mount mounted.
+///
+/// Works also if the serving process was killed and every access says "transport endpoint is not connected".
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Directories
+    #[arg(required = true, value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    /// Take it out of sight at once, even while somebody uses it
+    #[arg(short, long)]
+    lazy: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    for dir in &args.dirs {
+        let dir = mounted(dir)?;
+        let how = if args.lazy {
+            Detach::Lazily
+        } else {
+            Detach::Now
+        };
+        mountpoint::detach(&dir, how).map_err(|e| Error::io(dir.display(), "cannot unmount", e))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The mount point that `dir` names, if it is one of ours.
+pub(super) fn mounted(dir: &Path) -> Result<PathBuf> {
+    let failed = |e: io::Error| Error::io(dir.display(), "cannot look at it", e);
+    for place in [without_asking_it(dir), std::fs::canonicalize(dir)] {
+        let Ok(place) = place else { continue };
+        match mountpoint::find(&place).map_err(failed)? {
+            Some(m) if m.fstype == FSTYPE || m.fstype == "erofs" => return Ok(place),
+            Some(m) => {
+                return Err(Error::usage(format_args!(
+                    "{}: a mount of type {}, not of tuff",
+                    dir.display(),
+                    m.fstype
+                )));
+            }
+            None => {}
+        }
+    }
+    Err(Error::usage(format_args!(
+        "{}: not a mount point",
+        dir.display()
+    )))
+}
+
+/// The absolute path of `dir` without asking what is mounted there, which may be dead.
+fn without_asking_it(dir: &Path) -> io::Result<PathBuf> {
+    let dir = std::path::absolute(dir)?;
+    match (dir.parent(), dir.file_name()) {
+        (Some(parent), Some(name)) => Ok(std::fs::canonicalize(parent)?.join(name)),
+        _ => Ok(dir),
+    }
+}

@@ -1,0 +1,159 @@
+//! What a mount did: requests, errors and bytes by operation, and how long they took.
+//!
+//! Every serving thread counts in its own slot, so that counting costs no cache line of another thread.
+
+use crate::handler::Reply;
+use crate::proto::op;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Operations that are counted by name; the last one stands for all others.
+const OPS: [u32; 17] = [
+    op::LOOKUP,
+    op::GETATTR,
+    op::READLINK,
+    op::READ,
+    op::READDIR,
+    op::READDIRPLUS,
+    op::GETXATTR,
+    op::LISTXATTR,
+    op::STATFS,
+    op::LSEEK,
+    op::FORGET,
+    op::BATCH_FORGET,
+    op::OPEN,
+    op::OPENDIR,
+    op::FLUSH,
+    op::INIT,
+    0,
+];
+
+/// Upper ends of the classes of latency but the last, which has none. Unit: microseconds.
+pub const LATENCY_US: [u64; 12] = [
+    2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000, 1_000_000,
+];
+
+/// What one thread counted.
+#[derive(Default)]
+#[repr(align(128))]
+pub struct Slot {
+    ops: [Op; OPS.len()],
+}
+
+#[derive(Default)]
+struct Op {
+    requests: AtomicU64,
+    errors: AtomicU64,
+    returned_bytes: AtomicU64,
+    nanoseconds: AtomicU64,
+    classes: [AtomicU64; LATENCY_US.len() + 1],
+}
+
+impl Slot {
+    /// Counts a request that was answered.
+    pub fn count(&self, opcode: u32, reply: &Reply<'_>, took: Duration) {
+        let place = OPS.iter().position(|o| *o == opcode);
+        let op = &self.ops[place.unwrap_or(OPS.len() - 1)];
+        op.requests.fetch_add(1, Relaxed);
+        match reply {
+            Reply::Body(parts) => op.returned_bytes.fetch_add(parts.len() as u64, Relaxed),
+            Reply::Error(_) => op.errors.fetch_add(1, Relaxed),
+            Reply::Nothing => 0,
+        };
+        let us = took.as_micros();
+        let class = LATENCY_US.iter().position(|end| us < u128::from(*end));
+        op.classes[class.unwrap_or(LATENCY_US.len())].fetch_add(1, Relaxed);
+        // Fits for 584 years.
+        op.nanoseconds.fetch_add(took.as_nanos() as u64, Relaxed);
+    }
+}
+
+/// The sums of one operation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// The operation's name.
+    pub name: &'static str,
+    /// Requests answered.
+    pub requests: u64,
+    /// Of them with an error: also ENOSYS and ENODATA.
+    pub errors: u64,
+    /// Bytes of replies, headers not counted.
+    pub returned_bytes: u64,
+    /// Time from reading a request to its reply being ready. Unit: nanoseconds.
+    pub nanoseconds: u64,
+    /// Requests by class of latency: see [`LATENCY_US`].
+    pub classes: [u64; LATENCY_US.len() + 1],
+}
+
+/// Counters of all threads.
+pub struct Counters {
+    slots: Vec<Slot>,
+    start: Instant,
+}
+
+impl Counters {
+    /// Counters for so many threads.
+    pub fn new(threads: usize) -> Self {
+        Self {
+            slots: (0..threads.max(1)).map(|_| Slot::default()).collect(),
+            start: Instant::now(),
+        }
+    }
+
+    /// The slot of thread `seat`.
+    pub fn slot(&self, seat: usize) -> &Slot {
+        &self.slots[seat % self.slots.len()]
+    }
+
+    /// Time since the mount. Unit: seconds.
+    pub fn seconds(&self) -> u64 {
+        self.start.elapsed().as_secs()
+    }
+
+    /// The sums of all operations that happened.
+    pub fn sums(&self) -> Vec<Sum> {
+        let mut out = Vec::new();
+        for (i, code) in OPS.iter().enumerate() {
+            let mut sum = Sum {
+                name: op::name(*code),
+                ..Sum::default()
+            };
+            for op in self.slots.iter().map(|slot| &slot.ops[i]) {
+                sum.requests += op.requests.load(Relaxed);
+                sum.errors += op.errors.load(Relaxed);
+                sum.returned_bytes += op.returned_bytes.load(Relaxed);
+                sum.nanoseconds += op.nanoseconds.load(Relaxed);
+                for (to, from) in sum.classes.iter_mut().zip(&op.classes) {
+                    *to += from.load(Relaxed);
+                }
+            }
+            if sum.requests > 0 {
+                out.push(sum);
+            }
+        }
+        out
+    }
+
+    /// A name and a number a line.
+    pub fn text(&self) -> String {
+        let mut out = format!("uptime_seconds {}\n", self.seconds());
+        let mut line = |op: &str, what: &str, n: u64| {
+            let _ = writeln!(out, "{op}.{what} {n}");
+        };
+        for sum in self.sums() {
+            line(sum.name, "requests", sum.requests);
+            line(sum.name, "errors", sum.errors);
+            line(sum.name, "returned_bytes", sum.returned_bytes);
+            line(sum.name, "nanoseconds", sum.nanoseconds);
+            for (i, n) in sum.classes.iter().enumerate().filter(|(_, n)| **n > 0) {
+                let class = match LATENCY_US.get(i) {
+                    Some(end) => format!("below_{end}_us"),
+                    None => "slower".to_owned(),
+                };
+                line(sum.name, &class, *n);
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,45 @@
+//! What a program sees of an error.
+//!
+//! | error | number |
+//! |---|---|
+//! | the image is corrupt | EIO |
+//! | a read of the image failed | EIO, but ENOMEM stays ENOMEM |
+//! | the image uses something unknown | EOPNOTSUPP |
+//! | a limit was reached | EFBIG |
+//! | the request makes no sense | EINVAL |
+
+use rustix::io::Errno;
+use tuff_image::Error;
+
+/// The error number of an error.
+pub fn errno(error: &Error) -> Errno {
+    match error {
+        Error::Io(_, e) if e.raw_os_error() == Some(Errno::NOMEM.raw_os_error()) => Errno::NOMEM,
+        Error::Unsupported(_) => Errno::OPNOTSUPP,
+        Error::Limit(_) => Errno::FBIG,
+        Error::Usage(_) => Errno::INVAL,
+        _ => Errno::IO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn each_case_has_its_number() {
+        let io = |n: Errno| Error::io("", "", io::Error::from_raw_os_error(n.raw_os_error()));
+        let eof = Error::io("", "", io::ErrorKind::UnexpectedEof.into());
+        for (error, wanted) in [
+            (Error::corrupt("", ""), Errno::IO),
+            (Error::limit("", ""), Errno::FBIG),
+            (Error::usage(""), Errno::INVAL),
+            (io(Errno::NOMEM), Errno::NOMEM),
+            (io(Errno::NXIO), Errno::IO),
+            (eof, Errno::IO),
+        ] {
+            assert_eq!(errno(&error), wanted, "{error:?}");
+        }
+    }
+}

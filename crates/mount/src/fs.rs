@@ -1,0 +1,126 @@
+//! What a mount shows: the trait between the protocol and a filesystem.
+
+use crate::proto::{Attr, StatfsOut};
+use rustix::io::Errno;
+
+/// Result of everything a filesystem is asked: an error is what the asking program sees.
+pub type Result<T, E = Errno> = std::result::Result<T, E>;
+
+/// A node as the kernel names it: [`ROOT`](crate::proto::ROOT), or what a filesystem says in [`Found`]. Never 0.
+pub type Node = u64;
+
+/// A read-only filesystem that can be mounted. All threads of a transport share one.
+///
+/// Names and attributes must not change while it is mounted: the kernel is told to keep them for ever.
+pub trait Filesystem: Send + Sync {
+    /// The node behind a name. `None`: there is none, which the kernel remembers.
+    ///
+    /// "." and ".." may be asked for, by those who export the mount to others; "." even of a file.
+    fn lookup(&self, dir: Node, name: &[u8]) -> Result<Option<Found>>;
+
+    /// Attributes of a node.
+    fn attr(&self, node: Node) -> Result<Attr>;
+
+    /// Target of a symlink.
+    fn readlink(&self, node: Node) -> Result<Vec<u8>>;
+
+    /// What one more thread reads files with.
+    fn reader(&self) -> Box<dyn Reader>;
+
+    /// Calls `each` with the entries of a directory from `offset` on (0, or an entry's [`next`](Entry::next)), "." and
+    /// ".." among them, until it returns false.
+    fn readdir(
+        &self,
+        dir: Node,
+        offset: u64,
+        each: &mut dyn FnMut(&Entry<'_>) -> bool,
+    ) -> Result<()>;
+
+    /// The value of an extended attribute.
+    fn getxattr(&self, node: Node, name: &[u8]) -> Result<Vec<u8>>;
+
+    /// The names of all extended attributes, each with a NUL behind it. `privileged`: also those that only an
+    /// administrator may see.
+    fn listxattr(&self, node: Node, privileged: bool) -> Result<Vec<u8>>;
+
+    /// Size of it all.
+    fn statfs(&self) -> Result<StatfsOut>;
+
+    /// Where the next data or hole is from `offset` on.
+    fn seek(&self, node: Node, offset: u64, what: Seek) -> Result<u64>;
+
+    /// Lines for the counters: name and value.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+/// Reads files for one thread.
+pub trait Reader: Send {
+    /// As many bytes at `offset` as `buf` is long, fewer only at the end of the file; in `buf`, or, if the reader may
+    /// `lend`, in runs that it holds anyway.
+    fn read<'a>(
+        &'a mut self,
+        node: Node,
+        offset: u64,
+        buf: &'a mut [u8],
+        lend: bool,
+    ) -> Result<Parts<'a>>;
+}
+
+/// Bytes in order, wherever they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parts<'a> {
+    /// In one place.
+    One(&'a [u8]),
+    /// In several, none of them empty, at most 1000.
+    Many(Vec<&'a [u8]>),
+}
+
+impl Parts<'_> {
+    /// Unit: bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::One(bytes) => bytes.len(),
+            Self::Many(runs) => runs.iter().map(|run| run.len()).sum(),
+        }
+    }
+
+    /// True if there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A node that a name leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The node.
+    pub node: Node,
+    /// Its attributes.
+    pub attr: Attr,
+}
+
+/// An entry of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// 1 to 255 bytes.
+    pub name: &'a [u8],
+    /// The node it leads to.
+    pub node: Node,
+    /// Number that `readdir` shows.
+    pub ino: u64,
+    /// Type as in `d_type`, 0 for unknown.
+    pub kind: u32,
+    /// Where a listing goes on behind it.
+    pub next: u64,
+}
+
+/// What [`Filesystem::seek`] looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// A byte that is stored.
+    Data,
+    /// A byte that is not, or the end.
+    Hole,
+}

@@ -1,0 +1,402 @@
+//! From a request's bytes to a reply's bytes: no descriptor, no thread, no mount.
+//!
+//! * Every request that wants a reply gets exactly one, whatever happens: also a panic below ends as EIO.
+//! * Whatever the kernel sends, no byte is read past what it sent, and no reply is longer than it has room for.
+//! * Nodes have no state here, so there is nothing to forget.
+
+use crate::counters::{Counters, Slot};
+use crate::fs::{Entry, Filesystem, Found, Parts, Reader, Result, Seek};
+use crate::log::Log;
+use crate::proto::{self, init, op};
+use rustix::io::Errno;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// As long as the kernel can count. Unit: seconds.
+const FOR_EVER: u64 = i64::MAX as u64;
+/// Requests that may wait in the background: with fewer, reading ahead of more than two streams stalls.
+const MAX_BACKGROUND: u16 = 64;
+/// Longest request. Unit: pages of 4 KiB.
+pub const MAX_PAGES: u16 = 256;
+/// Room that a reply may need. Unit: bytes.
+pub const REPLY_MAX: usize = MAX_PAGES as usize * 4096;
+/// Attribute of the root that holds the counters. Not listed, and hidden by one of the same name in the image.
+pub const STATS_XATTR: &[u8] = b"user.tuff.stats";
+
+/// A request, cut into its parts.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// The first part.
+    pub header: proto::InHeader,
+    /// All the rest: the operation's structure, if it has one, then names.
+    pub body: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    /// Cuts the bytes of a request. `None` if they are not a whole one.
+    pub fn new(bytes: &'a [u8]) -> Option<Self> {
+        let (header, body) = proto::InHeader::read_from_prefix(bytes).ok()?;
+        (header.len as usize == bytes.len()).then_some(Self { header, body })
+    }
+
+    /// The operation's structure, and what follows it.
+    fn take<T: FromBytes>(&self) -> Result<(T, &'a [u8])> {
+        T::read_from_prefix(self.body).map_err(|_| Errno::INVAL)
+    }
+
+    /// The name at the end of `body`, without its NUL.
+    fn name(body: &'a [u8]) -> Result<&'a [u8]> {
+        match body.iter().position(|b| *b == 0) {
+            Some(end) if end > 0 => Ok(&body[..end]),
+            _ => Err(Errno::INVAL),
+        }
+    }
+}
+
+/// What becomes of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply<'a> {
+    /// The kernel expects nothing.
+    Nothing,
+    /// What follows the header.
+    Body(Parts<'a>),
+    /// It failed.
+    Error(Errno),
+}
+
+/// What one serving thread has to itself.
+pub struct Seat {
+    number: usize,
+    reader: Box<dyn Reader>,
+    lend: bool,
+}
+
+/// A served filesystem.
+pub struct Handler {
+    fs: Arc<dyn Filesystem>,
+    log: Log,
+    counters: Counters,
+    /// Features that both sides have: bits of [`init`].
+    features: AtomicU64,
+    /// Features that are offered.
+    offered: u64,
+    minor: AtomicU64,
+}
+
+impl Handler {
+    /// A handler over `fs`, to be served by up to `threads` threads.
+    pub fn new(fs: Arc<dyn Filesystem>, threads: usize, log: Log) -> Self {
+        let offered = init::ASYNC_READ
+            | init::EXPORT_SUPPORT
+            | init::DO_READDIRPLUS
+            | init::READDIRPLUS_AUTO
+            | init::NO_OPEN_SUPPORT
+            | init::PARALLEL_DIROPS
+            | init::POSIX_ACL
+            | init::MAX_PAGES
+            | init::CACHE_SYMLINKS
+            | init::NO_OPENDIR_SUPPORT
+            | init::EXPLICIT_INVAL_DATA
+            | init::INIT_EXT;
+        Self {
+            fs,
+            log,
+            counters: Counters::new(threads),
+            features: AtomicU64::new(0),
+            offered,
+            minor: AtomicU64::new(0),
+        }
+    }
+
+    /// The counters.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Where lines go.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Bits of [`init`] that were agreed on; 0 before INIT.
+    pub fn features(&self) -> u64 {
+        self.features.load(Ordering::Relaxed)
+    }
+
+    /// Minor version of the protocol that was agreed on; 0 before INIT.
+    pub fn minor(&self) -> u32 {
+        // Fits: stored from 32 bits.
+        self.minor.load(Ordering::Relaxed) as u32
+    }
+
+    /// What the thread with this number answers with. `lend`: replies may lie in several places.
+    pub fn seat(&self, number: usize, lend: bool) -> Seat {
+        Seat {
+            number,
+            reader: self.fs.reader(),
+            lend,
+        }
+    }
+
+    /// Answers one request. `out` is room for the reply behind its header, at least [`REPLY_MAX`] bytes unless the
+    /// transport agreed on less.
+    pub fn handle<'a>(
+        &self,
+        seat: &'a mut Seat,
+        request: &Request<'_>,
+        out: &'a mut [u8],
+    ) -> Reply<'a> {
+        let start = Instant::now();
+        let opcode = request.header.opcode;
+        let number = seat.number;
+        let answer = move || {
+            // Moved, not lent: the reply borrows from both.
+            let (seat, out) = (seat, out);
+            self.answer(seat, request, out)
+        };
+        let reply = catch_unwind(AssertUnwindSafe(answer));
+        let reply = reply.unwrap_or_else(|_| {
+            self.log.line(format_args!(
+                "bug: {} of node {} panicked; it got EIO",
+                op::name(opcode),
+                request.header.node
+            ));
+            Err(Errno::IO)
+        });
+        let reply = reply.unwrap_or_else(Reply::Error);
+        let slot: &Slot = self.counters.slot(number);
+        slot.count(opcode, &reply, start.elapsed());
+        reply
+    }
+
+    fn answer<'a>(
+        &self,
+        seat: &'a mut Seat,
+        request: &Request<'_>,
+        out: &'a mut [u8],
+    ) -> Result<Reply<'a>> {
+        let node = request.header.node;
+        match request.header.opcode {
+            op::READ => {
+                let (read, _) = request.take::<proto::ReadIn>()?;
+                let room = out.len().min(read.size as usize);
+                let out = &mut out[..room];
+                let parts = seat.reader.read(node, read.offset, out, seat.lend)?;
+                Ok(Reply::Body(parts))
+            }
+            op::LOOKUP => {
+                let found = self.fs.lookup(node, Request::name(request.body)?)?;
+                put(out, &entry_out(found))
+            }
+            op::GETATTR => {
+                let reply = proto::AttrOut {
+                    valid: FOR_EVER,
+                    attr: self.fs.attr(node)?,
+                    ..Default::default()
+                };
+                put(out, &reply)
+            }
+            op::READDIR => self.readdir(request, out, false),
+            op::READDIRPLUS => self.readdir(request, out, true),
+            op::READLINK => put_bytes(out, &self.fs.readlink(node)?),
+            op::GETXATTR => self.getxattr(request, out),
+            op::LISTXATTR => {
+                let (want, _) = request.take::<proto::GetxattrIn>()?;
+                // The kernel shows "trusted." to those with CAP_SYS_ADMIN; only the user is known here.
+                let privileged = request.header.uid == 0;
+                put_xattr(out, want.size, &self.fs.listxattr(node, privileged)?)
+            }
+            op::STATFS => put(out, &self.fs.statfs()?),
+            op::LSEEK => {
+                let (seek, _) = request.take::<proto::LseekIn>()?;
+                let what = match seek.whence {
+                    proto::SEEK_DATA => Seek::Data,
+                    proto::SEEK_HOLE => Seek::Hole,
+                    _ => return Err(Errno::INVAL),
+                };
+                let offset = self.fs.seek(node, seek.offset, what)?;
+                put(out, &proto::LseekOut { offset })
+            }
+            op::INIT => self.init(request, out),
+            op::FORGET | op::BATCH_FORGET => Ok(Reply::Nothing),
+            // ENOSYS to these says "never ask again, and go on as if all was well".
+            op::OPEN | op::OPENDIR | op::FLUSH | op::STATX | op::INTERRUPT => Err(Errno::NOSYS),
+            op::RELEASE | op::RELEASEDIR | op::DESTROY => Ok(Reply::Body(Parts::One(&[]))),
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    fn init<'a>(&self, request: &Request<'_>, out: &'a mut [u8]) -> Result<Reply<'a>> {
+        let (kernel, rest) = request.take::<proto::InitIn>()?;
+        if kernel.major < proto::MAJOR
+            || kernel.major == proto::MAJOR && kernel.minor < proto::MINOR_MIN
+        {
+            self.log.line(format_args!(
+                "the kernel speaks FUSE {}.{}, too old: expected at least {}.{}",
+                kernel.major,
+                kernel.minor,
+                proto::MAJOR,
+                proto::MINOR_MIN
+            ));
+            return Err(Errno::PROTO);
+        }
+        let mut reply = proto::InitOut {
+            major: proto::MAJOR,
+            minor: kernel.minor.min(proto::MINOR),
+            ..Default::default()
+        };
+        if kernel.major > proto::MAJOR {
+            // It will ask again with ours.
+            reply.minor = proto::MINOR;
+            return put(out, &reply);
+        }
+        let mut has = u64::from(kernel.flags);
+        if has & init::INIT_EXT != 0 {
+            let (high, _) = u32::read_from_prefix(rest).map_err(|_| Errno::INVAL)?;
+            has |= u64::from(high) << 32;
+        }
+        let both = has & self.offered;
+        self.features.store(both, Ordering::Relaxed);
+        self.minor.store(reply.minor.into(), Ordering::Relaxed);
+        reply.max_readahead = kernel.max_readahead;
+        reply.flags = both as u32; // the low half
+        reply.flags2 = (both >> 32) as u32;
+        reply.max_background = MAX_BACKGROUND;
+        reply.congestion_threshold = MAX_BACKGROUND / 4 * 3;
+        reply.max_write = 4096;
+        reply.time_gran = 1;
+        reply.max_pages = MAX_PAGES;
+        put(out, &reply)
+    }
+
+    fn readdir<'a>(
+        &self,
+        request: &Request<'_>,
+        out: &'a mut [u8],
+        plus: bool,
+    ) -> Result<Reply<'a>> {
+        let (read, _) = request.take::<proto::ReadIn>()?;
+        let room = out.len().min(read.size as usize);
+        let out = &mut out[..room];
+        let (mut at, mut full) = (0, false);
+        let result = self
+            .fs
+            .readdir(request.header.node, read.offset, &mut |entry| {
+                let head = if plus {
+                    size_of::<proto::EntryOut>()
+                } else {
+                    0
+                };
+                let len =
+                    (head + size_of::<proto::Dirent>() + entry.name.len()).next_multiple_of(8);
+                let Some(room) = out[at..].get_mut(..len) else {
+                    full = true;
+                    return false;
+                };
+                if plus {
+                    self.put_entry(entry, &mut room[..head]);
+                }
+                put_dirent(entry, &mut room[head..]);
+                at += len;
+                true
+            });
+        match result {
+            // What was listed before the damage is worth having; the next call meets the damage at its start.
+            Err(e) if at == 0 => Err(e),
+            // No entry at all would mean the end.
+            Ok(()) if at == 0 && full => Err(Errno::INVAL),
+            _ => Ok(Reply::Body(Parts::One(&out[..at]))),
+        }
+    }
+
+    /// Says nothing of an inode that cannot be read: the name is listed all the same, and a look-up says why.
+    fn put_entry(&self, entry: &Entry<'_>, out: &mut [u8]) {
+        let dots = matches!(entry.name, b"." | b"..");
+        let attr = (!dots).then(|| self.fs.attr(entry.node).ok()).flatten();
+        let entry = match attr {
+            Some(attr) => entry_out(Some(Found {
+                node: entry.node,
+                attr,
+            })),
+            None => proto::EntryOut::default(),
+        };
+        out.copy_from_slice(entry.as_bytes());
+    }
+
+    fn getxattr<'a>(&self, request: &Request<'_>, out: &'a mut [u8]) -> Result<Reply<'a>> {
+        let (want, rest) = request.take::<proto::GetxattrIn>()?;
+        let name = Request::name(rest)?;
+        let node = request.header.node;
+        match self.fs.getxattr(node, name) {
+            Err(Errno::NODATA) if node == proto::ROOT && name == STATS_XATTR => {
+                put_xattr(out, want.size, self.stats_text().as_bytes())
+            }
+            value => put_xattr(out, want.size, &value?),
+        }
+    }
+
+    /// All counters, a name and a number a line.
+    pub fn stats_text(&self) -> String {
+        let mut text = self.counters.text();
+        for (name, value) in self.fs.counters() {
+            text.push_str(&format!("{name} {value}\n"));
+        }
+        text
+    }
+}
+
+fn entry_out(found: Option<Found>) -> proto::EntryOut {
+    let base = proto::EntryOut {
+        entry_valid: FOR_EVER,
+        attr_valid: FOR_EVER,
+        ..Default::default()
+    };
+    match found {
+        Some(Found { node, attr }) => proto::EntryOut { node, attr, ..base },
+        // Node 0: the kernel remembers that there is no such name.
+        None => base,
+    }
+}
+
+/// `out` is as long as the entry with its padding.
+fn put_dirent(entry: &Entry<'_>, out: &mut [u8]) {
+    let head = proto::Dirent {
+        ino: entry.ino,
+        off: entry.next,
+        name_len: entry.name.len() as u32, // fits: at most 255
+        kind: entry.kind,
+    };
+    let (first, rest) = out.split_at_mut(size_of::<proto::Dirent>());
+    first.copy_from_slice(head.as_bytes());
+    let (name, padding) = rest.split_at_mut(entry.name.len());
+    name.copy_from_slice(entry.name);
+    padding.fill(0);
+}
+
+fn put<'a, T: IntoBytes + zerocopy::Immutable>(out: &'a mut [u8], value: &T) -> Result<Reply<'a>> {
+    put_bytes(out, value.as_bytes())
+}
+
+fn put_bytes<'a>(out: &'a mut [u8], bytes: &[u8]) -> Result<Reply<'a>> {
+    let out = out.get_mut(..bytes.len()).ok_or(Errno::RANGE)?;
+    out.copy_from_slice(bytes);
+    Ok(Reply::Body(Parts::One(out)))
+}
+
+/// `size` 0 asks for the length only.
+fn put_xattr<'a>(out: &'a mut [u8], size: u32, value: &[u8]) -> Result<Reply<'a>> {
+    if size == 0 {
+        let len = proto::GetxattrIn {
+            size: u32::try_from(value.len()).map_err(|_| Errno::TOOBIG)?,
+            padding: 0,
+        };
+        return put(out, &len);
+    }
+    if value.len() > size as usize {
+        return Err(Errno::RANGE);
+    }
+    put_bytes(out, value)
+}

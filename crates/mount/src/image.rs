@@ -1,0 +1,257 @@
+//! An image as a filesystem: every attribute as a kernel's mount of the same image shows it.
+
+use crate::errno::errno;
+use crate::fs::{Entry, Filesystem, Found, Node, Parts, Reader, Result, Seek};
+use crate::log::Log;
+use crate::proto::{Attr, ROOT, StatfsOut};
+use rustix::io::Errno;
+use std::sync::Arc;
+use tuff_format::features::incompat;
+use tuff_format::inode::encode_device;
+use tuff_image::read::{FileType, Inode, Layout, Nid};
+use tuff_image::serve::{Listed, Server, Session};
+
+/// What the mount shows instead of what the image says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Show {
+    /// Owner of everything.
+    pub uid: Option<u32>,
+    /// Group of everything.
+    pub gid: Option<u32>,
+}
+
+/// An image that can be mounted.
+#[derive(Clone)]
+pub struct ImageFs {
+    server: Arc<Server>,
+    root: Nid,
+    show: Show,
+    log: Log,
+}
+
+/// An image and what one thread reads it with.
+struct ImageReader {
+    fs: ImageFs,
+    session: Session,
+}
+
+impl ImageFs {
+    /// Shows what `server` serves; damage goes to `log` as it is met.
+    ///
+    /// # Errors
+    /// If the root directory cannot be read: such an image cannot be mounted.
+    pub fn new(server: Server, show: Show, log: Log) -> tuff_image::Result<Self> {
+        let root = server.image().root()?.nid();
+        Ok(Self {
+            server: Arc::new(server),
+            root,
+            show,
+            log,
+        })
+    }
+
+    /// What serves the image.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    fn node(&self, nid: Nid) -> Node {
+        // 0 means "nothing" and 1 the root. A number so large that it wraps has no position, so it is never asked for.
+        if nid == self.root {
+            ROOT
+        } else {
+            nid.0.wrapping_add(2)
+        }
+    }
+
+    fn nid(&self, node: Node) -> Nid {
+        if node == ROOT {
+            self.root
+        } else {
+            Nid(node.wrapping_sub(2))
+        }
+    }
+
+    /// The number that users see. As a kernel has it: the nid, folded where bit 63 says that it lies in the metabox.
+    fn ino(&self, nid: Nid) -> u64 {
+        if !self.server.image().superblock().has(incompat::METABOX) {
+            return nid.0;
+        }
+        (nid.0 << 1 & 0xFFFF_FFFF_0000_0000) | (nid.0 & 0x7FFF_FFFF) | (nid.0 >> 63 << 31)
+    }
+
+    fn inode(&self, node: Node) -> Result<Inode> {
+        self.said(self.server.inode(self.nid(node)))
+    }
+
+    /// Says what is wrong, and makes a number of it.
+    fn said<T>(&self, result: tuff_image::Result<T>) -> Result<T> {
+        result.map_err(|e| {
+            self.log.line(&e);
+            errno(&e)
+        })
+    }
+
+    fn attr_of(&self, inode: &Inode) -> Attr {
+        let bits = self.server.image().superblock().block_bits;
+        let (sec, nsec) = inode.mtime();
+        let sec = sec.cast_unsigned();
+        let blocks = match inode.layout() {
+            // The count of blocks is in the place of an address. A kernel keeps 32 bits of it.
+            Layout::CompressedFull | Layout::CompressedCompact => inode.raw().u & 0xFFFF_FFFF,
+            _ => bits.count(inode.size()),
+        };
+        Attr {
+            ino: self.ino(inode.nid()),
+            size: inode.size(),
+            blocks: blocks << (bits.get() - 9),
+            atime: sec,
+            mtime: sec,
+            ctime: sec,
+            atime_nsec: nsec,
+            mtime_nsec: nsec,
+            ctime_nsec: nsec,
+            mode: inode.mode().into(),
+            nlink: inode.nlink(),
+            uid: self.show.uid.unwrap_or(inode.uid()),
+            gid: self.show.gid.unwrap_or(inode.gid()),
+            rdev: inode
+                .device()
+                .map_or(0, |(major, minor)| encode_device(major, minor)),
+            blksize: bits.size() as u32, // fits: at most 64 KiB
+            flags: 0,
+        }
+    }
+}
+
+impl Filesystem for ImageFs {
+    fn lookup(&self, dir: Node, name: &[u8]) -> Result<Option<Found>> {
+        let dir = self.inode(dir)?;
+        let nid = if name == b"." {
+            Some(dir.nid())
+        } else if !dir.is_dir() {
+            return Err(Errno::NOTDIR);
+        } else {
+            self.said(self.server.lookup(&dir, name))?
+        };
+        let Some(nid) = nid else { return Ok(None) };
+        let inode = self.said(self.server.inode(nid))?;
+        Ok(Some(Found {
+            node: self.node(nid),
+            attr: self.attr_of(&inode),
+        }))
+    }
+
+    fn attr(&self, node: Node) -> Result<Attr> {
+        Ok(self.attr_of(&self.inode(node)?))
+    }
+
+    fn readlink(&self, node: Node) -> Result<Vec<u8>> {
+        let inode = self.inode(node)?;
+        self.said(self.server.readlink(&inode))
+    }
+
+    fn reader(&self) -> Box<dyn Reader> {
+        Box::new(ImageReader {
+            fs: self.clone(),
+            session: self.server.session(),
+        })
+    }
+
+    fn readdir(
+        &self,
+        dir: Node,
+        offset: u64,
+        each: &mut dyn FnMut(&Entry<'_>) -> bool,
+    ) -> Result<()> {
+        let dir = self.inode(dir)?;
+        if !dir.is_dir() {
+            return Err(Errno::NOTDIR);
+        }
+        let show = |entry: Listed<'_>| {
+            each(&Entry {
+                name: entry.name,
+                node: self.node(entry.nid),
+                ino: self.ino(entry.nid),
+                kind: entry
+                    .file_type
+                    .map_or(0, |t| u32::from(t.mode_bits()) >> 12),
+                // Behind the last entry a kernel stands at the end of the directory, not of its last block.
+                next: entry.next.min(dir.size()),
+            })
+        };
+        self.said(self.server.list(&dir, offset, show))
+    }
+
+    fn getxattr(&self, node: Node, name: &[u8]) -> Result<Vec<u8>> {
+        if tuff_format::xattr::split(name).is_none() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let inode = self.inode(node)?;
+        self.said(self.server.xattr(&inode, name))?
+            .ok_or(Errno::NODATA)
+    }
+
+    fn listxattr(&self, node: Node, privileged: bool) -> Result<Vec<u8>> {
+        let inode = self.inode(node)?;
+        let mut out = Vec::new();
+        for xattr in self.said(self.server.xattrs(&inode))? {
+            if privileged || !xattr.name.starts_with(b"trusted.") {
+                out.extend_from_slice(&xattr.name);
+                out.push(0);
+            }
+        }
+        Ok(out)
+    }
+
+    fn statfs(&self) -> Result<StatfsOut> {
+        let sb = self.server.image().superblock();
+        let extra: u64 = self
+            .server
+            .image()
+            .slots()
+            .iter()
+            .map(|slot| slot.blocks)
+            .sum();
+        let bsize = sb.block_bits.size() as u32; // fits: at most 64 KiB
+        Ok(StatfsOut {
+            blocks: sb.blocks.saturating_add(extra),
+            // A kernel shows the count as what is not free of the largest number there is.
+            files: u64::MAX,
+            ffree: u64::MAX - sb.inodes,
+            bsize,
+            frsize: bsize,
+            namelen: 255,
+            ..Default::default()
+        })
+    }
+
+    fn seek(&self, node: Node, offset: u64, what: Seek) -> Result<u64> {
+        let inode = self.inode(node)?;
+        if inode.file_type() != FileType::File {
+            return Err(Errno::NXIO);
+        }
+        let hole = what == Seek::Hole;
+        self.said(self.server.seek(&inode, offset, hole))?
+            .ok_or(Errno::NXIO)
+    }
+}
+
+impl Reader for ImageReader {
+    fn read<'a>(
+        &'a mut self,
+        node: Node,
+        offset: u64,
+        buf: &'a mut [u8],
+        lend: bool,
+    ) -> Result<Parts<'a>> {
+        let inode = self.fs.inode(node)?;
+        let (fs, session) = (&self.fs, &mut self.session);
+        if !lend {
+            let n = fs.said(fs.server.read(session, &inode, offset, buf))?;
+            return Ok(Parts::One(&buf[..n]));
+        }
+        let answer = fs.said(fs.server.read_lent(session, &inode, offset, buf))?;
+        Ok(Parts::Many(answer.parts().collect()))
+    }
+}

@@ -1,0 +1,28 @@
+//! Serving filesystems to the kernel through FUSE.
+//!
+//! ```text
+//!  kernel ──► transport     a request's bytes, a reply's bytes        transport/
+//!               └► handler       bytes → question → bytes             handler.rs, proto.rs
+//!                    └► filesystem    what is asked and answered      fs.rs
+//!                         └► image         an EROFS image             image.rs, errno.rs
+//! ```
+//!
+//! A transport knows no operation, a handler no descriptor and a filesystem no protocol: each is tested alone.
+//! [`Mount`] is all of it at work: [`mountpoint`] puts a connection under a directory and takes it away; [`counters`] are what `tuff stats` shows.
+
+pub mod counters;
+pub mod errno;
+pub mod fs;
+pub mod handler;
+pub mod image;
+pub mod live;
+pub mod log;
+pub mod mountpoint;
+pub mod proto;
+pub mod transport;
+
+pub use fs::Filesystem;
+pub use handler::Handler;
+pub use image::{ImageFs, Show};
+pub use live::Mount;
+pub use log::Log;

@@ -1,0 +1,76 @@
+//! Where a mount's sentences go: each is said once, so that a program that reads a damaged file for ever does not fill
+//! a disk.
+
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Different lines that are remembered as said.
+const REMEMBERED: usize = 1024;
+
+/// A sink for lines that all threads share. Cheap to clone.
+#[derive(Clone)]
+pub struct Log(Arc<Inner>);
+
+struct Inner {
+    sink: Box<dyn Fn(&str) + Send + Sync>,
+    said: Mutex<HashSet<String>>,
+}
+
+impl Log {
+    /// A log whose lines go to `sink`, without a line end.
+    pub fn new(sink: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Inner {
+            sink: Box::new(sink),
+            said: Mutex::default(),
+        }))
+    }
+
+    /// A log that goes nowhere.
+    pub fn none() -> Self {
+        Self::new(|_| ())
+    }
+
+    /// Says a line, unless it was said before.
+    pub fn line(&self, line: impl Display) {
+        let line = line.to_string();
+        {
+            let mut said = self.0.said.lock().unwrap_or_else(PoisonError::into_inner);
+            if said.contains(&line) {
+                return;
+            }
+            if said.len() >= REMEMBERED {
+                said.clear();
+            }
+            said.insert(line.clone());
+        }
+        (self.0.sink)(&line);
+    }
+
+    /// Says a line, even again.
+    pub fn again(&self, line: impl Display) {
+        (self.0.sink)(&line.to_string());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_said_once_and_memory_is_bounded() {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let sink = lines.clone();
+        let log = Log::new(move |line| sink.lock().unwrap().push(line.to_owned()));
+        for _ in 0..3 {
+            log.line("damage at 4");
+        }
+        log.again("damage at 4");
+        assert_eq!(*lines.lock().unwrap(), ["damage at 4", "damage at 4"]);
+        for i in 0..5000 {
+            log.line(i);
+        }
+        assert!(log.0.said.lock().unwrap().len() <= REMEMBERED);
+        assert_eq!(lines.lock().unwrap().len(), 5002);
+    }
+}

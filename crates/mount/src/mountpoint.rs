@@ -1,0 +1,304 @@
+//! A connection to the kernel under a directory: by mount(2) as root, by `fusermount3` for everybody else.
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::CString;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The type that `mount` and `/proc/mounts` show.
+pub const FSTYPE: &str = "fuse.tuff";
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// What `mount` shows as the device.
+    pub source: PathBuf,
+    /// Others than the one who mounts may use it. Permissions are checked by the kernel in any case.
+    pub allow_other: bool,
+    /// Flags for mount(2), such as "nosuid".
+    pub flags: MountFlags,
+}
+
+/// A mounted connection. Dropping it does not unmount: see [`detach`].
+pub struct Mountpoint {
+    /// The connection.
+    pub fuse: OwnedFd,
+    /// Where it is mounted: absolute, without symlinks.
+    pub dir: PathBuf,
+}
+
+/// Mounts a new connection at `dir`, which must exist.
+///
+/// # Errors
+/// With a sentence that says which step failed.
+pub fn attach(dir: &Path, options: &MountOptions) -> io::Result<Mountpoint> {
+    let say = |what: String| move |e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"));
+    let dir = std::fs::canonicalize(dir).map_err(say(dir.display().to_string()))?;
+    let is_dir = std::fs::metadata(&dir).is_ok_and(|m| m.is_dir());
+    if !is_dir {
+        let what = format!("{}: not a directory", dir.display());
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, what));
+    }
+    let fuse = if rustix::process::geteuid().is_root() {
+        direct(&dir, options)?
+    } else {
+        through_helper(&dir, options)?
+    };
+    Ok(Mountpoint { fuse, dir })
+}
+
+fn direct(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let fuse = rustix::fs::open("/dev/fuse", flags, Mode::empty())
+        .map_err(|e| named(e, "/dev/fuse (is the module fuse loaded?)"))?;
+    let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
+        rustix::fd::AsRawFd::as_raw_fd(&fuse),
+        uid.as_raw(),
+        gid.as_raw()
+    );
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let data = CString::new(data).map_err(io::Error::other)?;
+    let flags = options.flags | MountFlags::RDONLY;
+    rustix::mount::mount(&options.source, dir, FSTYPE, flags, Some(data.as_c_str()))
+        .map_err(|e| named(e, &format!("mounting on {}", dir.display())))?;
+    Ok(fuse)
+}
+
+/// `fusermount3` mounts, and sends the connection over a socket, which it expects as a descriptor that it inherits: here
+/// its standard input.
+fn through_helper(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let mut text = format!(
+        "ro,default_permissions,subtype=tuff,fsname={}",
+        escaped(&options.source.to_string_lossy())
+    );
+    for (flag, name) in FLAG_NAMES {
+        // The helper adds nosuid and nodev by itself.
+        if options.flags.contains(*flag) && !matches!(*name, "nosuid" | "nodev") {
+            text.push(',');
+            text.push_str(name);
+        }
+    }
+    if options.allow_other {
+        text.push_str(",allow_other");
+    }
+    let mut child = Command::new("fusermount3")
+        .arg("-o")
+        .arg(&text)
+        .arg("--")
+        .arg(dir)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(Stdio::from(rustix::fd::OwnedFd::from(theirs)))
+        .spawn()
+        .map_err(|e| {
+            io::Error::new(
+                e.kind(),
+                format!("fusermount3: {e}; install the package fuse3, or mount as root"),
+            )
+        })?;
+    let received = receive(&ours);
+    let status = child.wait()?;
+    match received? {
+        Some(fuse) => Ok(fuse),
+        None => Err(io::Error::other(format!(
+            "fusermount3 did not mount on {} ({status})",
+            dir.display()
+        ))),
+    }
+}
+
+/// The descriptor that comes with one byte. `None` if the other side ends without one.
+fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let fuse = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    Ok(fuse)
+}
+
+/// Flags of mount(2) and their names as options.
+pub const FLAG_NAMES: &[(MountFlags, &str)] = &[
+    (MountFlags::NOSUID, "nosuid"),
+    (MountFlags::NODEV, "nodev"),
+    (MountFlags::NOEXEC, "noexec"),
+    (MountFlags::NOATIME, "noatime"),
+];
+
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace(',', "\\,")
+}
+
+fn named(e: Errno, what: &str) -> io::Error {
+    let e = io::Error::from(e);
+    io::Error::new(e.kind(), format!("{what}: {e}"))
+}
+
+/// How [`detach`] goes about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detach {
+    /// Fails with `ResourceBusy` while somebody uses the mount.
+    Now,
+    /// Takes it out of the tree at once; who has something open there keeps it.
+    Lazily,
+}
+
+/// Unmounts `dir`, also if its server is dead.
+///
+/// # Errors
+/// If it is busy, no mount point, or the helper fails.
+pub fn detach(dir: &Path, how: Detach) -> io::Result<()> {
+    if rustix::process::geteuid().is_root() {
+        let flags = match how {
+            Detach::Now => UnmountFlags::NOFOLLOW,
+            Detach::Lazily => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+        };
+        return Ok(rustix::mount::unmount(dir, flags)?);
+    }
+    let mut command = Command::new("fusermount3");
+    command.args(if how == Detach::Lazily {
+        &["-u", "-z"][..]
+    } else {
+        &["-u"]
+    });
+    let out = command.arg("--").arg(dir).stdin(Stdio::null()).output()?;
+    if out.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&out.stderr).trim().to_owned();
+    let kind = if said.contains("busy") {
+        io::ErrorKind::ResourceBusy
+    } else {
+        io::ErrorKind::Other
+    };
+    Err(io::Error::new(kind, said))
+}
+
+/// A line of the table of mounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    /// Where.
+    pub dir: PathBuf,
+    /// The filesystem's type.
+    pub fstype: String,
+    /// Device number, major and minor.
+    pub device: (u32, u32),
+}
+
+/// The mount that is seen at `dir`, which is absolute and without symlinks. `None`: it is no mount point.
+///
+/// Reads the kernel's table and not the directory, so that it works when the server is dead.
+///
+/// # Errors
+/// If the table cannot be read.
+pub fn find(dir: &Path) -> io::Result<Option<Mounted>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    // Of several mounts on one place the last is seen.
+    let mut mounts = table.rsplit(|b| *b == b'\n').filter_map(mountinfo);
+    Ok(mounts.find(|m| m.dir == dir))
+}
+
+/// `36 35 98:0 /root /dir rw,noatime master:1 - fuse.tuff source rw`
+fn mountinfo(line: &[u8]) -> Option<Mounted> {
+    let mut words = line.split(|b| *b == b' ');
+    let device = words.nth(2)?;
+    let dir = words.nth(1)?;
+    let fstype = words.skip_while(|w| *w != b"-").nth(1)?;
+    let device = std::str::from_utf8(device).ok()?.split_once(':')?;
+    Some(Mounted {
+        dir: PathBuf::from(std::ffi::OsStr::from_bytes(&unescape(dir))),
+        fstype: String::from_utf8_lossy(fstype).into_owned(),
+        device: (device.0.parse().ok()?, device.1.parse().ok()?),
+    })
+}
+
+/// Spaces, tabs, line ends and backslashes are three octal digits in the table.
+fn unescape(word: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(word.len());
+    let mut rest = word;
+    while let Some((first, tail)) = rest.split_first() {
+        let code = tail.get(..3).and_then(|d| std::str::from_utf8(d).ok());
+        let code = code.and_then(|d| u8::from_str_radix(d, 8).ok());
+        match (first, code) {
+            (b'\\', Some(byte)) => {
+                out.push(byte);
+                rest = &tail[3..];
+            }
+            _ => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+/// How far the kernel reads ahead on a mount. Unit: KiB.
+pub const READ_AHEAD_KB: u32 = 1024;
+
+/// Lets the kernel read ahead as far as one request may be long. Only root may.
+///
+/// # Errors
+/// If this host does not let us.
+pub fn raise_read_ahead(device: (u32, u32)) -> io::Result<()> {
+    let path = format!("/sys/class/bdi/{}:{}/read_ahead_kb", device.0, device.1);
+    std::fs::write(path, READ_AHEAD_KB.to_string())
+}
+
+/// Device number of the filesystem at `dir`, asked of the filesystem itself.
+///
+/// # Errors
+/// If it does not answer.
+pub fn device_of(dir: &Path) -> io::Result<(u32, u32)> {
+    let stat = rustix::fs::stat(dir)?;
+    Ok((
+        rustix::fs::major(stat.st_dev),
+        rustix::fs::minor(stat.st_dev),
+    ))
+}
+
+/// Borrowed, for those who serve.
+impl AsFd for Mountpoint {
+    fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
+        self.fuse.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_mount_table_are_understood() {
+        let line = b"36 35 0:98 / /mnt/a\\040b\\134 ro,nosuid shared:1 master:2 - fuse.tuff /x/y\\040z ro,user_id=0";
+        let wanted = Mounted {
+            dir: PathBuf::from("/mnt/a b\\"),
+            fstype: "fuse.tuff".to_owned(),
+            device: (0, 98),
+        };
+        assert_eq!(mountinfo(line), Some(wanted));
+        assert_eq!(mountinfo(b""), None);
+        assert_eq!(mountinfo(b"36 35 0:98 / /mnt"), None);
+    }
+
+    #[test]
+    fn commas_in_names_do_not_end_an_option() {
+        assert_eq!(escaped("a,b\\c"), "a\\,b\\\\c");
+    }
+}

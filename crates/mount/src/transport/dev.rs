@@ -1,0 +1,86 @@
+//! Requests and replies through `/dev/fuse`: one read per request, one `writev` per reply, straight from where the bytes
+//! were decoded to.
+//!
+//! Each thread answers what it read: handing a request to another thread would cost more than most requests do.
+
+use super::{After, after, head};
+use crate::fs::Parts;
+use crate::handler::{Handler, REPLY_MAX, Request, Seat};
+use rustix::fd::AsFd;
+use std::io::{self, IoSlice};
+use zerocopy::IntoBytes;
+
+/// Room for a request: the kernel wants 8 KiB at least, and room for the longest write that was agreed on.
+const REQUEST_MAX: usize = 16 << 10;
+
+/// Buffers of one thread. Untouched memory is not taken from the host until a reply needs it.
+struct Buffers {
+    request: Vec<u8>,
+    reply: Vec<u8>,
+}
+
+impl Buffers {
+    fn new() -> Self {
+        Self {
+            request: vec![0; REQUEST_MAX],
+            reply: vec![0; REPLY_MAX],
+        }
+    }
+}
+
+/// Answers requests on the calling thread until the filesystem is unmounted. `number` counts the threads.
+pub fn serve(fuse: impl AsFd, handler: &Handler, number: usize) {
+    let mut seat = handler.seat(number, true);
+    let mut buffers = Buffers::new();
+    while step(&fuse, handler, &mut seat, &mut buffers) {}
+}
+
+/// Answers the first request, which agrees on the protocol. Nothing else is asked before it is answered.
+///
+/// # Errors
+/// If the kernel cannot be served.
+pub fn start(fuse: impl AsFd, handler: &Handler) -> io::Result<()> {
+    let mut seat = handler.seat(0, true);
+    let mut buffers = Buffers::new();
+    while handler.minor() == 0 {
+        if !step(&fuse, handler, &mut seat, &mut buffers) {
+            return Err(io::Error::other("unmounted before the first request"));
+        }
+        if handler.counters().sums().iter().any(|s| s.errors > 0) {
+            return Err(io::Error::other("the kernel's FUSE is too old"));
+        }
+    }
+    Ok(())
+}
+
+/// One request. False if there will be no more.
+fn step(fuse: &impl AsFd, handler: &Handler, seat: &mut Seat, buffers: &mut Buffers) -> bool {
+    let n = match rustix::io::read(fuse, &mut buffers.request[..]) {
+        Ok(n) => n,
+        Err(e) => return matches!(after(e, handler, "reading"), After::Next),
+    };
+    let Some(request) = Request::new(&buffers.request[..n]) else {
+        let log = handler.log();
+        log.line(format_args!(
+            "the FUSE device gave {n} bytes that are no request"
+        ));
+        return false;
+    };
+    let reply = handler.handle(seat, &request, &mut buffers.reply);
+    let Some((header, body)) = head(&request, reply) else {
+        return true;
+    };
+    let first = IoSlice::new(header.as_bytes());
+    let written = match body {
+        Parts::One(bytes) => rustix::io::writev(fuse, &[first, IoSlice::new(bytes)]),
+        Parts::Many(runs) => {
+            let runs = runs.into_iter().map(IoSlice::new);
+            let all: Vec<_> = std::iter::once(first).chain(runs).collect();
+            rustix::io::writev(fuse, &all)
+        }
+    };
+    match written {
+        Ok(_) => true,
+        Err(e) => matches!(after(e, handler, "writing"), After::Next),
+    }
+}

@@ -1,0 +1,47 @@
+//! How requests come and replies go.
+
+pub mod dev;
+
+use crate::fs::Parts;
+use crate::handler::{Handler, Reply, Request};
+use crate::proto;
+use rustix::io::Errno;
+
+/// Header and body of the reply to `request`. `None`: it gets none.
+fn head<'a>(request: &Request<'_>, reply: Reply<'a>) -> Option<(proto::OutHeader, Parts<'a>)> {
+    let (error, body) = match reply {
+        Reply::Nothing => return None,
+        Reply::Body(parts) => (0, parts),
+        Reply::Error(e) => (-e.raw_os_error(), Parts::One(&[])),
+    };
+    let header = proto::OutHeader {
+        len: (size_of::<proto::OutHeader>() + body.len()) as u32, // fits: at most a megabyte
+        error,
+        unique: request.header.unique,
+    };
+    Some((header, body))
+}
+
+/// What to do after an error of the device.
+enum After {
+    /// This request is gone; go on with the next.
+    Next,
+    /// The mount is gone.
+    End,
+}
+
+fn after(error: Errno, handler: &Handler, doing: &str) -> After {
+    match error {
+        // Interrupted by a signal, or the asking program was.
+        Errno::INTR | Errno::NOENT | Errno::AGAIN => After::Next,
+        Errno::NODEV | Errno::CONNABORTED | Errno::NOTCONN => After::End,
+        e => {
+            let log = handler.log();
+            log.line(format_args!("{doing} the FUSE device: {e}"));
+            match e {
+                Errno::INVAL | Errno::NOMEM => After::Next,
+                _ => After::End,
+            }
+        }
+    }
+}

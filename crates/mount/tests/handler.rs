@@ -1,0 +1,508 @@
+//! The handler without a mount: requests as bytes, replies as bytes.
+
+#[path = "../../image/tests/common/mod.rs"]
+mod common;
+
+use common::{Random, sample};
+use rustix::io::Errno;
+use std::path::Path;
+use std::sync::Arc;
+use tuff_image::build::{Kernel, Options, Progress, Source, SparsePolicy, build};
+use tuff_image::read::Image;
+use tuff_image::serve::{ServeOptions, Server};
+use tuff_mount::fs::{Entry, Filesystem, Found, Node, Parts, Reader, Result, Seek};
+use tuff_mount::handler::{REPLY_MAX, Reply, Request, STATS_XATTR};
+use tuff_mount::proto::{self, ROOT, StatfsOut, init, op};
+use tuff_mount::{Handler, ImageFs, Log, Show};
+use tuff_store::Target;
+use zerocopy::{FromBytes, IntoBytes};
+
+fn server(image: Image) -> Server {
+    Server::new(image, ServeOptions::default())
+}
+
+fn handler_of(name: &str) -> Handler {
+    let fs = ImageFs::new(server(sample::image(name)), Show::default(), Log::none()).unwrap();
+    Handler::new(Arc::new(fs), 1, Log::none())
+}
+
+fn header(opcode: u32, node: u64) -> proto::InHeader {
+    proto::InHeader {
+        opcode,
+        node,
+        unique: 7,
+        ..Default::default()
+    }
+}
+
+/// The body of a reply.
+fn ask(handler: &Handler, opcode: u32, node: u64, body: &[u8]) -> Result<Vec<u8>> {
+    let mut out = vec![0xEE; REPLY_MAX];
+    let header = header(opcode, node);
+    let mut seat = handler.seat(0, true);
+    match handler.handle(&mut seat, &Request { header, body }, &mut out) {
+        Reply::Body(Parts::One(bytes)) => Ok(bytes.to_vec()),
+        Reply::Body(Parts::Many(runs)) => Ok(runs.concat()),
+        Reply::Error(e) => Err(e),
+        Reply::Nothing => panic!("no reply to {}", op::name(opcode)),
+    }
+}
+
+fn whole<T: FromBytes>(bytes: &[u8]) -> T {
+    T::read_from_bytes(bytes).expect("the reply is one structure")
+}
+
+fn lookup(handler: &Handler, dir: u64, name: &str) -> proto::EntryOut {
+    let body = [name.as_bytes(), &[0]].concat();
+    whole(&ask(handler, op::LOOKUP, dir, &body).unwrap())
+}
+
+fn read_in(offset: u64, size: u32) -> Vec<u8> {
+    let read = proto::ReadIn {
+        offset,
+        size,
+        ..Default::default()
+    };
+    read.as_bytes().to_vec()
+}
+
+fn xattr_in(size: u32, name: &str) -> Vec<u8> {
+    let head = proto::GetxattrIn { size, padding: 0 };
+    [head.as_bytes(), name.as_bytes(), &[0]].concat()
+}
+
+fn init_in(major: u32, minor: u32, flags: u64) -> Vec<u8> {
+    let head = proto::InitIn {
+        major,
+        minor,
+        max_readahead: 1 << 17,
+        flags: flags as u32,
+    };
+    let mut body = head.as_bytes().to_vec();
+    body.extend_from_slice(&((flags >> 32) as u32).to_ne_bytes());
+    body.resize(64, 0);
+    body
+}
+
+#[test]
+fn init_takes_the_older_protocol_and_only_what_the_kernel_offers() {
+    let handler = handler_of("lz4");
+    let all: proto::InitOut = whole(&ask(&handler, op::INIT, 0, &init_in(7, 99, !0)).unwrap());
+    assert_eq!((all.major, all.minor), (7, proto::MINOR));
+    assert_ne!(u64::from(all.flags) & init::NO_OPEN_SUPPORT, 0);
+    assert_eq!(
+        (all.max_pages, all.time_gran, all.max_background),
+        (256, 1, 64)
+    );
+    let few = init::ASYNC_READ | init::INIT_EXT;
+    let some: proto::InitOut = whole(&ask(&handler, op::INIT, 0, &init_in(7, 31, few)).unwrap());
+    assert_eq!(
+        (some.minor, u64::from(some.flags), some.flags2),
+        (31, few, 0)
+    );
+    assert_eq!(handler.minor(), 31);
+    // A kernel with a later major version is told ours, and asks again.
+    let next: proto::InitOut = whole(&ask(&handler, op::INIT, 0, &init_in(8, 0, 0)).unwrap());
+    assert_eq!((next.major, next.minor, next.flags), (7, proto::MINOR, 0));
+}
+
+#[test]
+fn a_kernel_that_is_too_old_is_refused() {
+    for (major, minor) in [(6, 40), (7, 22)] {
+        let handler = handler_of("lz4");
+        let reply = ask(&handler, op::INIT, 0, &init_in(major, minor, !0));
+        assert_eq!(reply, Err(Errno::PROTO));
+        assert_eq!(handler.minor(), 0);
+    }
+}
+
+#[test]
+fn names_are_found_for_ever_and_so_are_those_that_do_not_exist() {
+    let handler = handler_of("lz4");
+    let found = lookup(&handler, ROOT, "hi");
+    assert_eq!((found.attr.size, found.attr.nlink), (13, 2));
+    assert_eq!(found.attr.mode, 0o100_644);
+    assert!(found.entry_valid > 1 << 60 && found.attr_valid > 1 << 60);
+    assert_eq!(lookup(&handler, ROOT, "hi-too").node, found.node);
+    let missing = lookup(&handler, ROOT, "nothing");
+    assert_eq!(missing.node, 0);
+    assert!(missing.entry_valid > 1 << 60);
+    // Those who export the mount ask for the node itself, also of a file, and for the parent.
+    assert_eq!(lookup(&handler, found.node, ".").node, found.node);
+    let dir = lookup(&handler, ROOT, "dir");
+    assert_eq!(lookup(&handler, dir.node, "..").node, ROOT);
+    let body = b"x\0";
+    assert_eq!(
+        ask(&handler, op::LOOKUP, found.node, body),
+        Err(Errno::NOTDIR)
+    );
+}
+
+#[test]
+fn attributes_are_those_of_the_image_or_as_asked() {
+    let image = || sample::image("zstd");
+    let show = Show {
+        uid: Some(5),
+        gid: Some(6),
+    };
+    for (show, uid, gid) in [(Show::default(), 100_000, 70_000), (show, 5, 6)] {
+        let fs = ImageFs::new(server(image()), show, Log::none()).unwrap();
+        let handler = Handler::new(Arc::new(fs), 1, Log::none());
+        let letters = lookup(&handler, ROOT, "letters");
+        assert_eq!((letters.attr.uid, letters.attr.gid), (uid, gid));
+        let attr: proto::AttrOut =
+            whole(&ask(&handler, op::GETATTR, letters.node, &[0; 16]).unwrap());
+        assert_eq!(attr.attr, letters.attr);
+        assert_eq!(attr.attr.mtime, 1_700_000_000);
+        let null = lookup(&handler, ROOT, "null");
+        assert_eq!((null.attr.mode, null.attr.rdev), (0o020_644, 0x103));
+    }
+}
+
+#[test]
+fn reads_give_what_was_asked_for_and_less_only_at_the_end() {
+    for name in ["plain", "lz4", "fragments"] {
+        let handler = handler_of(name);
+        let file = lookup(&handler, ROOT, "numbers");
+        let (_, content) = sample::contents()[0].clone();
+        let size = content.len() as u64;
+        for (offset, want) in [
+            (0, 4096),
+            (1, 1),
+            (5000, 7000),
+            (size - 3, 4096),
+            (size, 10),
+            (size + 9, 10),
+        ] {
+            let got = ask(&handler, op::READ, file.node, &read_in(offset, want)).unwrap();
+            let from = content.len().min(offset as usize);
+            let to = content.len().min(from + want as usize);
+            assert!(got == content[from..to], "{name}: {want} at {offset}");
+        }
+        let link = lookup(&handler, ROOT, "link");
+        assert_eq!(
+            ask(&handler, op::READLINK, link.node, &[]),
+            Ok(b"numbers".to_vec())
+        );
+        assert_eq!(
+            ask(&handler, op::READLINK, file.node, &[]),
+            Err(Errno::INVAL)
+        );
+    }
+}
+
+/// The names, places and nodes in a listing.
+fn listed(bytes: &[u8], plus: bool) -> Vec<(Vec<u8>, u64, u64)> {
+    let mut out = Vec::new();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let mut node = 0;
+        let mut len = 0;
+        let mut dirent = rest;
+        if plus {
+            let (entry, after) = proto::EntryOut::read_from_prefix(rest).unwrap();
+            (node, dirent, len) = (entry.node, after, 128);
+        }
+        let (head, name) = proto::Dirent::read_from_prefix(dirent).unwrap();
+        let name = &name[..head.name_len as usize];
+        out.push((name.to_vec(), head.off, node));
+        len += (24 + name.len()).next_multiple_of(8);
+        rest = &rest[len..];
+    }
+    out
+}
+
+#[test]
+fn listings_are_the_same_whatever_the_room() {
+    let handler = handler_of("lz4");
+    for plus in [false, true] {
+        let opcode = if plus { op::READDIRPLUS } else { op::READDIR };
+        let dir = lookup(&handler, ROOT, "dir").node;
+        let all = listed(
+            &ask(&handler, opcode, dir, &read_in(0, 1 << 20)).unwrap(),
+            plus,
+        );
+        assert_eq!(all.len(), 2 + 131);
+        assert!(all.windows(2).all(|w| w[0].0 < w[1].0), "in order");
+        for room in [168, 200, 555, 4096] {
+            let mut pieces = Vec::new();
+            let mut from = 0;
+            loop {
+                let piece = listed(
+                    &ask(&handler, opcode, dir, &read_in(from, room)).unwrap(),
+                    plus,
+                );
+                let Some((_, next, _)) = piece.last() else {
+                    break;
+                };
+                from = *next;
+                pieces.extend(piece);
+            }
+            assert_eq!(pieces, all, "room {room}, plus {plus}");
+        }
+        if plus {
+            for (name, _, node) in &all {
+                let name = std::str::from_utf8(name).unwrap();
+                let dots = matches!(name, "." | "..");
+                let wanted = if dots {
+                    0
+                } else {
+                    lookup(&handler, dir, name).node
+                };
+                assert_eq!(*node, wanted, "{name}");
+            }
+        }
+    }
+    let none = ask(&handler, op::READDIR, ROOT, &read_in(0, 20));
+    assert_eq!(none, Err(Errno::INVAL), "and not the end");
+    let file = lookup(&handler, ROOT, "hi").node;
+    assert_eq!(
+        ask(&handler, op::READDIR, file, &read_in(0, 4096)),
+        Err(Errno::NOTDIR)
+    );
+}
+
+#[test]
+fn attributes_say_their_length_first() {
+    let handler = handler_of("prefix-packed");
+    let hi = lookup(&handler, ROOT, "hi").node;
+    let get = |size, name: &str| ask(&handler, op::GETXATTR, hi, &xattr_in(size, name));
+    assert_eq!(get(100, "user.common.colour"), Ok(b"blue".to_vec()));
+    assert_eq!(get(4, "user.common.colour"), Ok(b"blue".to_vec()));
+    assert_eq!(get(3, "user.common.colour"), Err(Errno::RANGE));
+    let len: proto::GetxattrIn = whole(&get(0, "user.common.colour").unwrap());
+    assert_eq!(len.size, 4);
+    assert_eq!(get(100, "user.nothing"), Ok(Vec::new()));
+    assert_eq!(get(100, "user.other"), Err(Errno::NODATA));
+    assert_eq!(get(100, "btrfs.compression"), Err(Errno::OPNOTSUPP));
+    let names = ask(&handler, op::LISTXATTR, hi, &xattr_in(4096, "")).unwrap();
+    assert_eq!(names, b"user.nothing\0user.common.colour\0");
+    assert_eq!(
+        ask(&handler, op::LISTXATTR, hi, &xattr_in(5, "")),
+        Err(Errno::RANGE)
+    );
+}
+
+#[test]
+fn the_root_tells_the_counters_but_does_not_list_them() {
+    let handler = handler_of("lz4");
+    let name = std::str::from_utf8(STATS_XATTR).unwrap();
+    let _ = lookup(&handler, ROOT, "hi");
+    let text = ask(&handler, op::GETXATTR, ROOT, &xattr_in(1 << 16, name)).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.lines().any(|l| l == "lookup.requests 1"), "{text}");
+    let names = ask(&handler, op::LISTXATTR, ROOT, &xattr_in(4096, "")).unwrap();
+    assert_eq!(names, b"");
+    let hi = lookup(&handler, ROOT, "hi").node;
+    let other = ask(&handler, op::GETXATTR, hi, &xattr_in(1 << 16, name));
+    assert_eq!(other, Err(Errno::NODATA));
+}
+
+/// An image of one file of 40,000 bytes, of which only those of the block at 28,672 are stored. `None`, aloud, where files
+/// have no holes.
+fn sparse_image(scratch: &Path) -> Option<Image> {
+    use std::os::unix::fs::FileExt;
+    let tree = scratch.join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    let file = std::fs::File::create(tree.join("sparse")).unwrap();
+    file.write_all_at(b"data", 28_672).unwrap();
+    file.set_len(40_000).unwrap();
+    drop(file);
+    if common::host_tree(&tree)[1].data.as_deref() != Some(&[(28_672, 32_768)]) {
+        eprintln!("SKIPPED: the filesystem of the temporary directory shows no holes");
+        return None;
+    }
+    let image = scratch.join("image");
+    let options = Options {
+        sparse: SparsePolicy::Keep,
+        compression: None,
+        ..Options::for_kernel(Kernel(6, 18))
+    };
+    let target = Target::Path(image.clone());
+    build(
+        &[Source::Dir(tree)],
+        &options,
+        &target,
+        &Progress::default(),
+    )
+    .unwrap();
+    Some(common::open(&image))
+}
+
+#[test]
+fn holes_and_data_are_found() {
+    let scratch = common::Scratch::new("mount-holes");
+    let Some(image) = sparse_image(scratch.path()) else {
+        return;
+    };
+    let fs = ImageFs::new(server(image), Show::default(), Log::none()).unwrap();
+    let handler = Handler::new(Arc::new(fs), 1, Log::none());
+    let sparse = lookup(&handler, ROOT, "sparse").node;
+    let seek = |offset, whence| {
+        let body = proto::LseekIn {
+            offset,
+            whence,
+            ..Default::default()
+        };
+        let out = ask(&handler, op::LSEEK, sparse, body.as_bytes())?;
+        Ok(whole::<proto::LseekOut>(&out).offset)
+    };
+    for (offset, whence, wanted) in [
+        (0, proto::SEEK_HOLE, Ok(0)),
+        (0, proto::SEEK_DATA, Ok(28_672)),
+        (30_000, proto::SEEK_DATA, Ok(30_000)),
+        (30_000, proto::SEEK_HOLE, Ok(32_768)),
+        (33_000, proto::SEEK_DATA, Err(Errno::NXIO)),
+        (39_999, proto::SEEK_HOLE, Ok(39_999)),
+        (40_000, proto::SEEK_HOLE, Err(Errno::NXIO)),
+        (0, 9, Err(Errno::INVAL)),
+    ] {
+        assert_eq!(seek(offset, whence), wanted, "{whence} from {offset}");
+    }
+}
+
+#[test]
+fn what_need_not_be_asked_is_refused_once() {
+    let handler = handler_of("lz4");
+    for opcode in [
+        op::OPEN,
+        op::OPENDIR,
+        op::FLUSH,
+        op::STATX,
+        op::INTERRUPT,
+        16,
+        39,
+        9999,
+    ] {
+        assert_eq!(ask(&handler, opcode, ROOT, &[0; 64]), Err(Errno::NOSYS));
+    }
+    let mut out = vec![0; REPLY_MAX];
+    for opcode in [op::FORGET, op::BATCH_FORGET] {
+        let header = header(opcode, ROOT);
+        let mut seat = handler.seat(0, false);
+        let reply = handler.handle(
+            &mut seat,
+            &Request {
+                header,
+                body: &[0; 16],
+            },
+            &mut out,
+        );
+        assert_eq!(reply, Reply::Nothing);
+    }
+}
+
+#[test]
+fn no_bytes_make_the_handler_panic_or_write_too_much() {
+    let said = Arc::new(std::sync::Mutex::new(String::new()));
+    let sink = said.clone();
+    let log = Log::new(move |line| sink.lock().unwrap().push_str(line));
+    let fs = ImageFs::new(server(sample::image("four")), Show::default(), log.clone()).unwrap();
+    let handler = Handler::new(Arc::new(fs), 1, log);
+    let mut random = Random(3);
+    let nodes: Vec<u64> = ["hi", "dir", "link", "null", "numbers"]
+        .iter()
+        .map(|name| lookup(&handler, ROOT, name).node)
+        .chain([0, ROOT, u64::MAX, 1 << 63])
+        .collect();
+    for opcode in 0..60 {
+        for _ in 0..200 {
+            let node = nodes[random.below(nodes.len() as u64) as usize];
+            let mut body: Vec<u8> = (0..random.below(70))
+                .map(|_| match random.below(3) {
+                    0 => random.next() as u8,
+                    n => n as u8 - 1,
+                })
+                .collect();
+            if random.below(2) == 0 {
+                body.splice(
+                    0..0,
+                    read_in(random.next() >> random.below(64), random.next() as u32),
+                );
+            }
+            let room = random.below(5000) as usize;
+            let mut out = vec![0xEE; room + 64];
+            let header = header(opcode, node);
+            let mut seat = handler.seat(0, true);
+            let reply = handler.handle(
+                &mut seat,
+                &Request {
+                    header,
+                    body: &body,
+                },
+                &mut out[..room],
+            );
+            if let Reply::Body(parts) = reply {
+                let n = parts.len();
+                assert!(n <= room, "{opcode}: {n} bytes in {room}");
+            }
+            assert!(out[room..].iter().all(|b| *b == 0xEE));
+        }
+    }
+    assert!(
+        !said.lock().unwrap().contains("panicked"),
+        "{}",
+        said.lock().unwrap()
+    );
+}
+
+#[test]
+fn only_whole_requests_are_taken() {
+    let mut bytes = header(op::GETATTR, ROOT).as_bytes().to_vec();
+    bytes.extend_from_slice(&[0; 16]);
+    bytes[..4].copy_from_slice(&56u32.to_ne_bytes());
+    assert!(Request::new(&bytes).is_some());
+    for len in 0..bytes.len() {
+        assert!(Request::new(&bytes[..len]).is_none(), "{len}");
+    }
+    bytes.push(0);
+    assert!(Request::new(&bytes).is_none());
+}
+
+/// Panics at every look-up.
+struct Broken;
+
+impl Filesystem for Broken {
+    fn lookup(&self, _: u64, _: &[u8]) -> Result<Option<Found>> {
+        panic!("on purpose")
+    }
+    fn attr(&self, _: u64) -> Result<proto::Attr> {
+        Ok(proto::Attr::default())
+    }
+    fn readlink(&self, _: u64) -> Result<Vec<u8>> {
+        Err(Errno::INVAL)
+    }
+    fn reader(&self) -> Box<dyn Reader> {
+        Box::new(Self)
+    }
+    fn readdir(&self, _: u64, _: u64, _: &mut dyn FnMut(&Entry<'_>) -> bool) -> Result<()> {
+        Ok(())
+    }
+    fn getxattr(&self, _: u64, _: &[u8]) -> Result<Vec<u8>> {
+        Err(Errno::NODATA)
+    }
+    fn listxattr(&self, _: u64, _: bool) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+    fn statfs(&self) -> Result<StatfsOut> {
+        Ok(StatfsOut::default())
+    }
+    fn seek(&self, _: u64, _: u64, _: Seek) -> Result<u64> {
+        Err(Errno::NXIO)
+    }
+}
+
+impl Reader for Broken {
+    fn read<'a>(&'a mut self, _: Node, _: u64, _: &'a mut [u8], _: bool) -> Result<Parts<'a>> {
+        panic!("on purpose")
+    }
+}
+
+#[test]
+fn a_panic_ends_one_request_and_no_more() {
+    let handler = Handler::new(Arc::new(Broken), 1, Log::none());
+    assert_eq!(ask(&handler, op::LOOKUP, ROOT, b"a\0"), Err(Errno::IO));
+    let read = ask(&handler, op::READ, ROOT, &read_in(0, 10));
+    assert_eq!(read, Err(Errno::IO));
+    assert!(ask(&handler, op::GETATTR, ROOT, &[0; 16]).is_ok());
+}
