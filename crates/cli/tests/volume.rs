@@ -168,3 +168,34 @@ fn a_volume_that_is_in_use_is_refused() {
         assert!(free, "{volume}");
     }
 }
+
+#[test]
+fn a_volume_without_packs_is_repaired_from_its_logs() {
+    let place = Place::new("rebuild");
+    let dir = &place.0;
+    good(dir, &["import", "f", "src"]);
+    let was = good(dir, &["export", "f"]);
+    let (code, said) = bad(dir, &["check", "--rebuild", "f"]);
+    assert_eq!(
+        (code, said.contains("nothing to rebuild")),
+        (2, true),
+        "{said}"
+    );
+    // Blocks 16 to 527 are the packs.
+    let file = fs::File::options().write(true).open(dir.join("f")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &vec![0; 512 << 12], 16 << 12).unwrap();
+    drop(file);
+    let (code, said) = bad(dir, &["check", "--repair", "f"]);
+    assert_eq!((code, said.contains("no sound seal")), (3, true), "{said}");
+    let out = tuff(dir, &["check", "--rebuild", "f", "--json"]);
+    assert_eq!(
+        out.status.code(),
+        Some(1),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    assert_eq!(json(&out.stdout)["clean"], true);
+    good(dir, &["check", "--data", "f"]);
+    good(dir, &["check", "--repair", "f"]);
+    assert!(good(dir, &["export", "f"]) == was);
+}

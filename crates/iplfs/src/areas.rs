@@ -29,9 +29,12 @@ impl Addr {
     /// In a block slot: space reserved by `fallocate` or a pending write, reads as zeros.
     pub const RESERVED: Addr = Addr(u64::MAX);
 
+    /// In a block slot: a block that a repair could not save. Reading it is an error, until it is overwritten or punched out.
+    pub const LOST: Addr = Addr(u64::MAX - 1);
+
     /// True if the slot names a block on the device.
     pub fn is_mapped(self) -> bool {
-        self != Addr::HOLE && self != Addr::RESERVED
+        !matches!(self, Addr::HOLE | Addr::RESERVED | Addr::LOST)
     }
 }
 

@@ -58,6 +58,8 @@ pub struct Report {
     pub reachable: Vec<u64>,
     /// Blocks in the discard log.
     pub pending_blocks: u64,
+    /// Blocks of files that an earlier repair could not save: reading them is an error.
+    pub lost_blocks: u64,
     /// Blocks that the device holds and nothing knows. Space, not damage: `trim` gives them back.
     pub leaked: Vec<Range<u64>>,
 }
@@ -305,6 +307,7 @@ impl Checker {
             return 0;
         }
         self.live += 1;
+        self.report.lost_blocks += u64::from(*slot == Slot::LOST);
         if slot.addr.is_mapped() {
             let place = format!("block {index} of inode {ino}");
             self.claim(slot.addr, &place, Log::is_data);
@@ -537,8 +540,11 @@ impl Checker {
         for at in 0..self.volume.snapshots.len() {
             let heads = self.volume.snapshots[at].heads;
             let place = format!("snapshot {}", self.volume.snapshots[at].name);
-            match self.volume.at_snapshot(at).references() {
-                Ok(blocks) => {
+            match self.volume.at_snapshot(at).references_beside_damage() {
+                Ok((blocks, damage)) => {
+                    if let Some(e) = damage {
+                        self.find(&place, e);
+                    }
                     if let Some(addr) = blocks
                         .iter()
                         .find(|addr| !self.volume.is_older(Addr(**addr), &heads))

@@ -70,6 +70,21 @@ impl Pending {
         }
     }
 
+    /// Takes blocks out of the log that are alive after all.
+    pub(crate) fn spare(&mut self, alive: impl Fn(u64) -> bool) {
+        for (start, run) in std::mem::take(&mut self.runs) {
+            for at in (start..start + run.blocks).filter(|at| !alive(*at)) {
+                match self.runs.range_mut(..at).next_back() {
+                    Some((first, last)) if first + last.blocks == at && *first >= start => {
+                        last.blocks += 1;
+                    }
+                    _ => _ = self.runs.insert(at, Run { blocks: 1, ..run }),
+                }
+            }
+        }
+        self.blocks = self.runs.values().map(|run| run.blocks).sum();
+    }
+
     /// Blocks in the log.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks

@@ -5,7 +5,7 @@ use crate::device::BlockDevice;
 use crate::discard::ReaderGuard;
 use crate::disk::inode::{Content, INLINE_MAX, Map, Time, mode};
 use crate::disk::node::Slot;
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::map::BLOCKS_MAX;
 use crate::volume::{Volume, verify_data};
 use std::sync::Arc;
@@ -53,6 +53,7 @@ pub struct ReadPlan {
 
 enum Piece {
     Zero,
+    Lost,
     Bytes(Box<Block>),
     Stored(Slot),
 }
@@ -76,6 +77,7 @@ impl ReadPlan {
             let mut n = 1;
             match &self.pieces[at] {
                 Piece::Zero => {}
+                Piece::Lost => return Err(lost(self.ino, self.first + at as u64)),
                 Piece::Bytes(bytes) => {
                     out[at * BLOCK_SIZE..][..BLOCK_SIZE].copy_from_slice(&bytes[..])
                 }
@@ -87,7 +89,7 @@ impl ReadPlan {
                     }
                     let buf = &mut out[at * BLOCK_SIZE..(at + n) * BLOCK_SIZE];
                     self.dev.read(first.addr, buf).map_err(|e| {
-                        crate::error::Error::io(
+                        Error::io(
                             e,
                             format_args!(
                                 "reading {n} blocks of inode {} at {}",
@@ -155,6 +157,8 @@ impl Volume {
                 let slot = self.slot(ino, index)?;
                 if slot.addr.is_mapped() {
                     Piece::Stored(slot)
+                } else if slot == Slot::LOST {
+                    Piece::Lost
                 } else {
                     Piece::Zero
                 }
@@ -186,7 +190,7 @@ impl Volume {
             let step = &data[done..data.len().min(done + WRITE_STEP)];
             match self.write_step(ino, offset + done as u64, step, now) {
                 Ok(()) => done += step.len(),
-                Err(crate::Error::Posix(Errno::NoSpace)) if done > 0 => break,
+                Err(Error::Posix(Errno::NoSpace)) if done > 0 => break,
                 Err(e) => return Err(e),
             }
         }
@@ -266,6 +270,9 @@ impl Volume {
             return Ok(());
         }
         let slot = self.slot(ino, index)?;
+        if slot == Slot::LOST {
+            return Err(lost(ino, index));
+        }
         let mut page = zero_block();
         if slot.addr.is_mapped() {
             self.read_data(ino, index, &[slot], &mut page[..])?;
@@ -509,7 +516,8 @@ impl Volume {
     }
 
     fn holds_data(&mut self, ino: Nid, index: u64) -> Result<bool> {
-        Ok(self.pages.get(ino, index).is_some() || self.slot(ino, index)?.addr.is_mapped())
+        let slot = self.slot(ino, index)?;
+        Ok(self.pages.get(ino, index).is_some() || slot.addr.is_mapped() || slot == Slot::LOST)
     }
 
     /// Target of a symbolic link.
@@ -521,6 +529,13 @@ impl Volume {
         let size = inode.size as usize;
         self.read(ino, 0, size)
     }
+}
+
+fn lost(ino: Nid, index: u64) -> Error {
+    Error::corrupt(
+        format_args!("block {index} of inode {ino}"),
+        "was lost to damage",
+    )
 }
 
 /// The blocks of a byte range: index, and where in the block it starts and ends.

@@ -13,10 +13,10 @@ use crate::volume::Volume;
 const D: u64 = DIRECT_SLOTS as u64;
 const I: u64 = INDIRECT_SLOTS as u64;
 /// Level of the node behind each of the inode's six numbers.
-const ROOT_LEVELS: [u8; INODE_NIDS] = [0, 0, 1, 1, 2, 3];
+pub(crate) const ROOT_LEVELS: [u8; INODE_NIDS] = [0, 0, 1, 1, 2, 3];
 
 /// Blocks under a node of a level.
-const fn span(level: u8) -> u64 {
+pub(crate) const fn span(level: u8) -> u64 {
     match level {
         0 => D,
         1 => D * I,
@@ -358,6 +358,12 @@ pub(crate) fn roots(inode: &Inode) -> Vec<(Nid, u8, u64)> {
         base += span(level);
     }
     out
+}
+
+/// First block under the inode's number `root`.
+pub(crate) fn root_base(root: usize) -> u64 {
+    let before = ROOT_LEVELS[..root].iter().map(|level| span(*level));
+    INODE_SLOTS as u64 + before.sum::<u64>()
 }
 
 /// First block of child `at` of a node of `level` whose first block is `base`.

@@ -60,13 +60,33 @@ pub(crate) fn find_checkpoint(
     let mut first_error = None;
     for (pack, seal) in seals {
         match read_body(dev, sb, pack, &seal) {
-            Ok(body) => return Ok(Found { seal, body, pack }),
+            Ok(body) => {
+                let mut seal = seal;
+                // A newer checkpoint was committed, so something may have been written behind this one.
+                if first_error.is_some() && seal.phase == Phase::Clean {
+                    seal.phase = Phase::Mounted;
+                }
+                return Ok(Found { seal, body, pack });
+            }
             Err(e) if fallback => first_error = first_error.or(Some(e)),
             Err(e) => return Err(e),
         }
     }
     Err(first_error
         .unwrap_or_else(|| Error::corrupt("checkpoint packs", "no sound seal in either")))
+}
+
+/// The highest version of any seal that can be read, 0 if there is none.
+pub(crate) fn newest_seal_version(dev: &dyn BlockDevice, sb: &Superblock) -> u64 {
+    let seals = (0..2).flat_map(|pack| (0..SEALS).map(move |copy| (pack, copy)));
+    seals
+        .filter_map(|(pack, copy)| {
+            let addr = Addr(sb.geometry.pack_start(pack).0 + copy);
+            Seal::decode(&read_block(dev, addr).ok()?)
+        })
+        .map(|seal| seal.version)
+        .max()
+        .unwrap_or(0)
 }
 
 fn read_body(dev: &dyn BlockDevice, sb: &Superblock, pack: usize, seal: &Seal) -> Result<Body> {

@@ -66,7 +66,13 @@ impl Volume {
         Ok(())
     }
 
-    fn new_inode(&mut self, dir: Nid, mode_bits: u32, rdev: u32, caller: &Caller) -> Result<Nid> {
+    pub(crate) fn new_inode(
+        &mut self,
+        dir: Nid,
+        mode_bits: u32,
+        rdev: u32,
+        caller: &Caller,
+    ) -> Result<Nid> {
         let parent = self.inode(dir)?;
         let mut inode = Inode::new(mode_bits, caller.uid, caller.gid, caller.now);
         if parent.mode & 0o2000 != 0 {

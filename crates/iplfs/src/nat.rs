@@ -11,6 +11,9 @@ const FANOUT: u32 = NAT_FANOUT as u32;
 /// Changes of one level of the tree: block, then position and pair.
 type Changes = BTreeMap<u32, Vec<(usize, (u64, u32))>>;
 
+/// What can be read of a damaged table, and the ranges of numbers that cannot.
+pub(crate) type Salvaged = (BTreeMap<Nid, NatEntry>, Vec<std::ops::Range<u64>>);
+
 /// The table.
 #[derive(Default)]
 pub(crate) struct Nat {
@@ -258,6 +261,68 @@ impl Nat {
             self.cache.insert((block.level, block.index), block);
         }
         self.dirty.clear();
+    }
+
+    /// Gives a certain number out again, whatever it was.
+    pub(crate) fn revive(&mut self, nid: Nid) {
+        self.freed.remove(&nid);
+        self.free.remove(&nid);
+        self.next_nid = self.next_nid.max(nid.0.saturating_add(1));
+        let entry = NatEntry {
+            addr: Addr::RESERVED,
+            ino: nid,
+        };
+        self.dirty.insert(nid, entry);
+    }
+
+    /// A table with these entries and no tree: the next one is written anew.
+    pub(crate) fn of(entries: &BTreeMap<Nid, NatEntry>, next_nid: u32) -> Self {
+        Self {
+            dirty: entries.clone(),
+            next_nid,
+            ..Self::default()
+        }
+    }
+
+    /// Every entry that can be read, and the numbers whose entries cannot.
+    pub(crate) fn salvage(&mut self, dev: &dyn BlockDevice) -> Result<Salvaged> {
+        let (mut entries, mut lost) = (BTreeMap::new(), Vec::new());
+        let mut level_blocks = vec![0u32];
+        for level in (0..self.height).rev() {
+            let mut below = Vec::new();
+            for index in level_blocks {
+                let block = match self.load(dev, level, index) {
+                    Ok(block) => block.cloned(),
+                    Err(Error::Corrupt(_)) => {
+                        let span = u64::from(FANOUT).pow(level + 1);
+                        lost.push(u64::from(index) * span..(u64::from(index) + 1) * span);
+                        None
+                    }
+                    Err(e) => return Err(e),
+                };
+                let pairs = block
+                    .iter()
+                    .flat_map(|b| b.pairs.iter().copied().enumerate());
+                for (at, (addr, ino)) in pairs.filter(|(_, pair)| pair.0 != 0) {
+                    let number = u64::from(index) * u64::from(FANOUT) + at as u64;
+                    let Ok(number) = u32::try_from(number) else {
+                        continue;
+                    };
+                    if level > 0 {
+                        below.push(number);
+                    } else {
+                        let (addr, ino) = (Addr(addr), Nid(ino));
+                        entries.insert(Nid(number), NatEntry { addr, ino });
+                    }
+                }
+            }
+            level_blocks = below;
+        }
+        for (nid, entry) in &self.dirty {
+            entries.insert(*nid, *entry);
+        }
+        entries.retain(|nid, entry| entry.addr != Addr::HOLE && nid.0 < self.next_nid);
+        Ok((entries, lost))
     }
 
     /// Calls `visit` with every number in use and every block of the tree.

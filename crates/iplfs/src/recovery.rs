@@ -31,6 +31,13 @@ struct Rolled {
 
 impl Volume {
     pub(crate) fn recover(&mut self) -> Result<()> {
+        self.recover_groups(true)?;
+        self.evict_orphans();
+        self.checkpoint()
+    }
+
+    /// A recovery up to where orphans are freed. Without `adopt`, what fsync left behind the checkpoint is given up.
+    pub(crate) fn recover_groups(&mut self, adopt: bool) -> Result<()> {
         if self.options.rules.hold(4) {
             let zone = self.sb.geometry.zone_blocks();
             for m in &mut self.marks {
@@ -41,10 +48,12 @@ impl Volume {
         }
         let restart = self.marks.map(|m| m.head);
         self.commit_again(Phase::Recovering)?;
-        let adopted = self.mutate(|v| v.roll_forward())?;
-        self.mutate(|v| v.drop_tail(&adopted, restart))?;
-        self.evict_orphans();
-        self.checkpoint()
+        let adopted = if adopt {
+            self.mutate(|v| v.roll_forward())?
+        } else {
+            HashSet::new()
+        };
+        self.mutate(|v| v.drop_tail(&adopted, restart))
     }
 
     /// Adopts groups in the order in which they were written, up to the first that is not whole. Returns the blocks adopted.

@@ -7,7 +7,7 @@ use crate::areas::{Addr, Nid};
 use crate::disk::inode::{Content, Time};
 use crate::disk::node::{NodeBody, Slot};
 use crate::disk::snapshot::{NAME_MAX, Snapshot};
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::options::MountOptions;
 use crate::volume::{State, Volume};
 use std::collections::HashSet;
@@ -71,11 +71,16 @@ impl Volume {
             return Err(Errno::Busy.into());
         }
         self.checkpoint()?;
-        let mine = self.at_snapshot(at).references()?;
+        // What only a damaged node of a snapshot refers to leaks, and a trim finds it: better than a snapshot that cannot be deleted.
+        let (mine, damage) = self.at_snapshot(at).references_beside_damage()?;
         // A block that the older neighbour and this one could both see is older than the former's heads.
         let older = at.checked_sub(1).map(|at| self.snapshots[at].heads);
         let newer: HashSet<u64> = match self.snapshots.get(at + 1) {
-            Some(_) => self.at_snapshot(at + 1).references()?.into_iter().collect(),
+            Some(_) => {
+                let (newer, damage) = self.at_snapshot(at + 1).references_beside_damage()?;
+                self.needs_trim |= damage.is_some();
+                newer.into_iter().collect()
+            }
             None => self.references()?.into_iter().collect(),
         };
         let gone: Vec<Addr> = mine
@@ -84,6 +89,7 @@ impl Volume {
             .map(Addr)
             .filter(|addr| !older.is_some_and(|heads| self.is_older(*addr, &heads)))
             .collect();
+        self.needs_trim |= damage.is_some();
         self.mutate(|v| {
             v.snapshots.remove(at);
             for addr in gone {
@@ -142,16 +148,34 @@ impl Volume {
 
     /// Every block that the state on the device refers to: table, nodes, data. Memory must be in sync with it.
     pub(crate) fn references(&mut self) -> Result<Vec<u64>> {
+        let (all, damage) = self.references_beside_damage()?;
+        damage.map_or(Ok(all), Err)
+    }
+
+    /// The same, without what only a damaged node refers to: nobody else can reach that either. The first damage comes with it.
+    pub(crate) fn references_beside_damage(&mut self) -> Result<(Vec<u64>, Option<Error>)> {
+        let mut damage = None;
         let dev = self.dev.clone();
         let (mut all, mut nodes) = (Vec::new(), Vec::new());
-        self.nat.walk(
+        let walked = self.nat.walk(
             &*dev,
             |_: Nid, entry| nodes.push(entry.addr),
             |addr| all.push(addr.0),
-        )?;
+        );
+        match walked {
+            Err(e @ Error::Corrupt(_)) => damage = Some(e),
+            other => other?,
+        }
         for addr in nodes.into_iter().filter(|addr| addr.is_mapped()) {
             all.push(addr.0);
-            let (body, _) = self.read_node_at(addr)?;
+            let body = match self.read_node_at(addr) {
+                Ok((body, _)) => body,
+                Err(e @ Error::Corrupt(_)) => {
+                    damage = damage.or(Some(e));
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
             let slots: &[Slot] = match &body {
                 NodeBody::Direct(slots) => &slots[..],
                 NodeBody::Inode(inode) => match &inode.content {
@@ -167,6 +191,6 @@ impl Volume {
                     .map(|slot| slot.addr.0),
             );
         }
-        Ok(all)
+        Ok((all, damage))
     }
 }

@@ -42,7 +42,13 @@ impl Slot {
         crc: 0,
     };
 
-    /// True if the slot takes space: mapped or reserved.
+    /// Lost to damage, reads as an error.
+    pub const LOST: Slot = Slot {
+        addr: Addr::LOST,
+        crc: 0,
+    };
+
+    /// True if the slot takes space: mapped, reserved, or lost, which counts until it is overwritten.
     pub fn counts(self) -> bool {
         self.addr != Addr::HOLE
     }

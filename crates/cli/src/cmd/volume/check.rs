@@ -12,7 +12,7 @@ use tuff_iplfs::{CheckOptions, Report};
 /// Check a volume: every node, every entry, every address, every count, and every block its host holds.
 ///
 /// One line per finding. Exit code 0 if there is nothing to fix, 1 if something was found, above 1 if the volume
-/// cannot be opened. Reads only, unless told to repair.
+/// cannot be opened. Reads only, unless told to repair: then the lines are what was done, and 1 means that something was.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory, file or block device of the volume
@@ -23,6 +23,12 @@ pub(crate) struct Args {
     /// If the newest checkpoint is damaged, check the one before it
     #[arg(long)]
     fallback: bool,
+    /// Repair what is wrong: damage that cannot be mended is cut out and named; with --data, lost blocks become errors
+    #[arg(long, conflicts_with = "fallback")]
+    repair: bool,
+    /// Make the volume anew from its logs, after the loss of both checkpoint packs
+    #[arg(long, conflicts_with_all = ["fallback", "repair"])]
+    rebuild: bool,
     /// No summary; findings only
     #[arg(short, long)]
     quiet: bool,
@@ -33,6 +39,9 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    if args.repair || args.rebuild {
+        return mend(args);
+    }
     let device = device(&args.path, true)?;
     let options = CheckOptions {
         data: args.data,
@@ -47,6 +56,37 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     out.finish()?;
     Ok(ExitCode::from(u8::from(!report.findings.is_empty())))
+}
+
+fn mend(args: &Args) -> Result<ExitCode> {
+    let place = args.path.display();
+    let device = device(&args.path, false)?;
+    let repaired = if args.rebuild {
+        let uuid = super::uuid().at("/dev/urandom")?;
+        tuff_iplfs::rebuild(&device, uuid, super::now())
+    } else {
+        tuff_iplfs::repair(&device, args.data, super::now())
+    };
+    let repaired = repaired.at(&place)?;
+    let mut out = Out::new();
+    if args.json {
+        let done: Vec<Value> = repaired
+            .done
+            .iter()
+            .map(|f| json!({"place": f.place, "what": f.what}))
+            .collect();
+        let mut report = report_json(&repaired.left);
+        report["done"] = done.into();
+        out.line(report)?;
+    } else {
+        for done in &repaired.done {
+            out.line(escaped_line(&done.to_string()))?;
+        }
+        text(&repaired.left, args.quiet, &mut out)?;
+    }
+    out.finish()?;
+    let sound = repaired.done.is_empty() && repaired.left.findings.is_empty();
+    Ok(ExitCode::from(u8::from(!sound)))
 }
 
 fn text(report: &Report, quiet: bool, out: &mut Out) -> Result<()> {
@@ -65,6 +105,12 @@ fn text(report: &Report, quiet: bool, out: &mut Out) -> Result<()> {
         size(bytes(report.pending_blocks)),
         size(bytes(report.leaked_blocks())),
     ))?;
+    if report.lost_blocks > 0 {
+        let lost = size(bytes(report.lost_blocks));
+        out.line(format_args!(
+            "{lost} of files are lost since an earlier repair: reading them is an error"
+        ))?;
+    }
     match report.findings.len() {
         0 => out.line("clean")?,
         n => out.line(format_args!("{n} findings"))?,
@@ -82,6 +128,6 @@ fn report_json(report: &Report) -> Value {
         "clean": report.findings.is_empty(), "findings": findings,
         "checkpoint": report.version, "unmounted": report.clean, "inodes": report.inodes,
         "reachable_bytes": bytes(report.reachable.len() as u64),
-        "pending_bytes": bytes(report.pending_blocks), "leaked_bytes": bytes(report.leaked_blocks()),
+        "lost_bytes": bytes(report.lost_blocks), "pending_bytes": bytes(report.pending_blocks), "leaked_bytes": bytes(report.leaked_blocks()),
     })
 }

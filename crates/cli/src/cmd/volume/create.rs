@@ -1,12 +1,10 @@
 //! `tuff volume create`: an empty volume.
 
-use super::{At, Failure, Result, now};
+use super::{At, Failure, Result, now, random, uuid};
 use crate::out::Out;
 use crate::text::hex;
 use crate::units::{parse_size, size};
 use serde_json::json;
-use std::fs::File;
-use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -72,12 +70,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         );
         return Err(Failure::Usage(what));
     }
-    let random: [u8; 32] = random().at("/dev/urandom")?;
-    let (uuid, hash_key) = random.split_at(16);
-    let (mut uuid, hash_key): ([u8; 16], [u8; 16]) = (halves(uuid), halves(hash_key));
-    // The bits that say "random" in a UUID.
-    uuid[6] = uuid[6] & 0x0f | 0x40;
-    uuid[8] = uuid[8] & 0x3f | 0x80;
+    let uuid = uuid().at("/dev/urandom")?;
+    let hash_key = random().at("/dev/urandom")?;
     let (device, reach) = make(args, zone_blocks)?;
     let area_bits = args.area_bits.unwrap_or(reach.min(48));
     if area_bits > reach || area_bits < 29 {
@@ -152,16 +146,4 @@ fn make(args: &Args, zone_blocks: u64) -> Result<(Arc<dyn BlockDevice>, u8)> {
 
 fn is_block(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device())
-}
-
-fn random() -> std::io::Result<[u8; 32]> {
-    let mut bytes = [0; 32];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes)
-}
-
-fn halves(bytes: &[u8]) -> [u8; 16] {
-    let mut out = [0; 16];
-    out.copy_from_slice(bytes);
-    out
 }

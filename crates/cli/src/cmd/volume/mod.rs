@@ -12,7 +12,8 @@ mod trim;
 use crate::text::escaped_line;
 use clap::Subcommand;
 use std::fmt::Display;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -136,6 +137,22 @@ fn now() -> Time {
         sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
         nsec: since.subsec_nanos(),
     }
+}
+
+/// Random bytes.
+fn random() -> io::Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A random identity.
+fn uuid() -> io::Result<[u8; 16]> {
+    let mut uuid = random()?;
+    // The bits that say "random" in a UUID.
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    Ok(uuid)
 }
 
 /// Bytes of so many blocks.

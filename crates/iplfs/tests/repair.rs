@@ -1,0 +1,316 @@
+//! Repair: what is damaged is mended or said to be lost, and no byte is ever shown that was not written.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tuff_iplfs::crash::Rng;
+use tuff_iplfs::crash::model::tree_of;
+use tuff_iplfs::mem::{Blocks, MemDevice};
+use tuff_iplfs::{
+    Addr, BlockDevice, Caller, CheckOptions, Error, FormatOptions, Geometry, MountOptions, Nid,
+    SetXattr, Time, Volume, check, mode, rebuild, repair,
+};
+
+const NOW: Time = Time { sec: 1, nsec: 2 };
+const CALLER: Caller = Caller {
+    now: NOW,
+    uid: 10,
+    gid: 20,
+};
+const GEOMETRY: Geometry = Geometry {
+    area_bits: 48,
+    section_bits: 18,
+    zone_bits: 8,
+    pack_blocks: 16,
+};
+/// Where the fixed blocks end.
+const PACKS: u64 = 16 + 2 * 16;
+/// First block of a map behind a first, a second direct and into the first indirect node.
+const FAR: [u64; 3] = [290, 630, 970];
+
+/// A volume with one of everything, unmounted.
+fn sample() -> Arc<MemDevice> {
+    let device = Arc::new(MemDevice::new());
+    let options = FormatOptions {
+        geometry: GEOMETRY,
+        ..FormatOptions::new([7; 16], [8; 16], 1 << 20)
+    };
+    Volume::format(device.clone(), &options).unwrap();
+    let mut v = mount(&device);
+    let make = |v: &mut Volume, dir: Nid, name: &str, bits: u32| {
+        v.create(dir, name.as_bytes(), bits, 0, &CALLER)
+            .unwrap()
+            .ino
+    };
+    let large = make(&mut v, Nid::ROOT, "large", mode::DIR | 0o755);
+    for n in 0..300 {
+        let ino = make(
+            &mut v,
+            large,
+            &format!("a somewhat long name {n}"),
+            mode::FILE | 0o644,
+        );
+        v.write(ino, 0, format!("content of {n}").as_bytes(), NOW)
+            .unwrap();
+    }
+    let small = make(&mut v, Nid::ROOT, "small", mode::DIR | 0o755);
+    let deep = make(&mut v, small, "deep", mode::DIR | 0o700);
+    let file = make(&mut v, deep, "file", mode::FILE | 0o640);
+    v.write(file, 0, &[3; 9000], NOW).unwrap();
+    v.link(file, Nid::ROOT, b"linked", &CALLER).unwrap();
+    v.symlink(small, b"link", b"deep/file", &CALLER).unwrap();
+    v.set_xattr(file, b"user.large", &[5; 3000], SetXattr::Any, NOW)
+        .unwrap();
+    let big = make(&mut v, Nid::ROOT, "big", mode::FILE | 0o644);
+    for (i, block) in FAR.into_iter().enumerate() {
+        v.write(big, block * 4096, &[i as u8 + 1; 3 * 4096], NOW)
+            .unwrap();
+    }
+    v.drain().unwrap();
+    v.unmount().unwrap();
+    device
+}
+
+fn mount(device: &Arc<MemDevice>) -> Volume {
+    Volume::mount(device.clone(), MountOptions::default()).unwrap()
+}
+
+/// Every file, by path: its blocks, `None` where reading one is an error.
+type Seen = BTreeMap<String, Vec<Option<Vec<u8>>>>;
+
+fn seen(v: &mut Volume) -> Seen {
+    let mut out = Seen::new();
+    let mut todo = vec![(Nid::ROOT, String::new())];
+    while let Some((dir, path)) = todo.pop() {
+        for entry in v.read_dir(dir, 2, usize::MAX).unwrap() {
+            let path = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
+            let attr = v.attr(entry.ino).unwrap();
+            match attr.mode & mode::TYPE {
+                mode::DIR => {
+                    out.insert(path.clone(), Vec::new());
+                    todo.push((entry.ino, path));
+                }
+                _ => {
+                    let blocks = (0..attr.size.div_ceil(4096)).map(|n| {
+                        match v.read(entry.ino, n * 4096, 4096) {
+                            Ok(bytes) => Some(bytes),
+                            Err(Error::Corrupt(_)) => None,
+                            Err(e) => panic!("{path}: {e}"),
+                        }
+                    });
+                    let blocks = blocks.collect();
+                    out.insert(path, blocks);
+                }
+            }
+        }
+    }
+    out
+}
+
+fn damaged(blocks: &Blocks, addr: u64, bit: usize) -> Arc<MemDevice> {
+    let mut block = *blocks[&addr];
+    block[bit / 8] ^= 1 << (bit % 8);
+    let device = Arc::new(MemDevice::from_blocks(blocks.clone()));
+    device.write(Addr(addr), &block).unwrap();
+    device
+}
+
+/// A device that holds exactly what is reachable, in a volume that a full check likes.
+fn sound(device: &Arc<MemDevice>) {
+    let dev: Arc<dyn BlockDevice> = device.clone();
+    let options = CheckOptions {
+        data: true,
+        fallback: false,
+    };
+    let report = check(&dev, options).unwrap();
+    assert_eq!(report.findings, []);
+    let held: Vec<u64> = device
+        .allocated(PACKS..u64::MAX)
+        .unwrap()
+        .into_iter()
+        .flatten()
+        .collect();
+    assert_eq!(held, report.reachable);
+}
+
+/// What is seen must have been there, under its name or in lost+found. Returns how many paths are missing or partly lost.
+fn no_wrong_byte(was: &Seen, is: &Seen, place: &str) -> usize {
+    for (path, blocks) in is {
+        let Some(before) = was.get(path) else {
+            assert!(path.starts_with("/lost+found"), "{place}: {path} appeared");
+            continue;
+        };
+        assert_eq!(before.len(), blocks.len(), "{place}: {path}");
+        for (n, (old, new)) in before.iter().zip(blocks).enumerate() {
+            assert!(
+                new.is_none() || old == new,
+                "{place}: block {n} of {path} changed"
+            );
+        }
+    }
+    was.iter()
+        .filter(|(path, blocks)| is.get(*path) != Some(blocks))
+        .count()
+}
+
+#[test]
+fn any_flipped_bit_is_mended_or_named_and_never_shows_wrong_bytes() {
+    let device = sample();
+    let blocks = device.blocks();
+    let was = seen(&mut mount(&device));
+    let mut rng = Rng::new(5);
+    let (mut whole, mut partly) = (0, 0);
+    // The volume must be as it was unmounted: looking at it above has committed something.
+    for addr in blocks
+        .keys()
+        .copied()
+        .filter(|a| blocks[a].iter().any(|b| *b != 0))
+    {
+        let bit = rng.below(4096 * 8);
+        let device = damaged(&blocks, addr, bit);
+        let dev: Arc<dyn BlockDevice> = device.clone();
+        let place = format!("bit {bit} of block {addr:#x}");
+        let repaired = repair(&dev, true, NOW).unwrap_or_else(|e| panic!("{place}: {e}"));
+        assert_eq!(repaired.left.findings, [], "{place}: {:?}", repaired.done);
+        sound(&device);
+        let is = seen(&mut mount(&device));
+        let missing = no_wrong_byte(&was, &is, &place);
+        assert!(
+            missing == 0 || !repaired.done.is_empty(),
+            "{place}: nothing was said"
+        );
+        // One block is one inode, or part of one; only the number of a file with two names counts twice.
+        assert!(
+            missing <= 2,
+            "{place}: {missing} paths: {:?}",
+            repaired.done
+        );
+        if missing == 0 {
+            whole += 1;
+        } else {
+            partly += 1;
+        }
+        // Not one directory with what is in it, not the table, not the packs: only inodes and data of files.
+        let area = addr >> 48;
+        assert!(missing == 0 || (2..=6).contains(&area), "{place}");
+        // A lost directory is made again, and what was in it returns; only a second name of a file is nowhere else.
+        assert!(
+            missing <= usize::from(area == 4) || area != 4,
+            "{place}: {missing} paths"
+        );
+    }
+    assert!(
+        whole >= 20 && partly > 300,
+        "{whole} whole, {partly} partly"
+    );
+}
+
+#[test]
+fn a_sound_volume_is_left_alone() {
+    let device = sample();
+    let dev: Arc<dyn BlockDevice> = device.clone();
+    let was = tree_of(&mut mount(&device)).unwrap();
+    let repaired = repair(&dev, true, NOW).unwrap();
+    assert_eq!((repaired.done, repaired.left.findings), (vec![], vec![]));
+    assert!(tree_of(&mut mount(&device)).unwrap() == was);
+    assert!(matches!(rebuild(&dev, [9; 16], NOW), Err(Error::Usage(_))));
+}
+
+#[test]
+fn a_volume_without_packs_is_rebuilt_from_its_logs() {
+    let device = sample();
+    let was = tree_of(&mut mount(&device)).unwrap();
+    for addr in 16..PACKS {
+        device.write(Addr(addr), &[0; 4096]).unwrap();
+    }
+    let dev: Arc<dyn BlockDevice> = device.clone();
+    assert!(matches!(repair(&dev, false, NOW), Err(Error::Corrupt(_))));
+    let rebuilt = rebuild(&dev, [9; 16], NOW).unwrap();
+    assert_eq!(rebuilt.left.findings, [], "{:?}", rebuilt.done);
+    sound(&device);
+    let mut v = mount(&device);
+    assert!(tree_of(&mut v).unwrap() == was, "{:?}", rebuilt.done);
+    assert_eq!(v.superblock().uuid, [9; 16]);
+    // It works on, and is sound after a crash.
+    v.create(Nid::ROOT, b"new", mode::FILE, 0, &CALLER).unwrap();
+    v.sync().unwrap();
+    drop(v);
+    let mut v = mount(&device);
+    v.lookup(Nid::ROOT, b"new").unwrap();
+    v.unmount().unwrap();
+    sound(&device);
+}
+
+#[test]
+fn a_rebuild_in_the_middle_of_use_brings_back_what_was_written() {
+    for seed in 0..20 {
+        let device = sample();
+        let mut v = mount(&device);
+        let mut rng = Rng::new(seed);
+        let dir = v.lookup(Nid::ROOT, b"large").unwrap();
+        for step in 0..60 {
+            let name = format!("a somewhat long name {}", rng.below(300));
+            let found = v.lookup(dir, name.as_bytes());
+            match (rng.below(4), found) {
+                (0, Ok(_)) => v.unlink(dir, name.as_bytes(), &CALLER).unwrap(),
+                (1, _) => v.sync().unwrap(),
+                (_, Ok(ino)) => _ = v.write(ino, 0, &vec![step as u8; 8192], NOW).unwrap(),
+                (_, Err(_)) => {
+                    _ = v
+                        .create(dir, name.as_bytes(), mode::FILE, 0, &CALLER)
+                        .unwrap()
+                }
+            }
+        }
+        v.sync().unwrap();
+        let was = seen(&mut v);
+        drop(v);
+        for addr in 16..PACKS {
+            device.write(Addr(addr), &[0; 4096]).unwrap();
+        }
+        let dev: Arc<dyn BlockDevice> = device.clone();
+        let rebuilt = rebuild(&dev, [9; 16], NOW).unwrap();
+        assert_eq!(rebuilt.left.findings, [], "{:?}", rebuilt.done);
+        sound(&device);
+        let is = seen(&mut mount(&device));
+        // Deleted files may come back, in lost+found; nothing else may differ.
+        assert_eq!(no_wrong_byte(&was, &is, &format!("seed {seed}")), 0);
+    }
+}
+
+#[test]
+fn snapshots_survive_a_repair_of_the_present() {
+    let device = sample();
+    let mut v = mount(&device);
+    v.snapshot("before", NOW).unwrap();
+    let big = v.lookup(Nid::ROOT, b"big").unwrap();
+    v.write(big, 0, &[9; 5 * 4096], NOW).unwrap();
+    v.unlink(Nid::ROOT, b"linked", &CALLER).unwrap();
+    v.drain().unwrap();
+    v.unmount().unwrap();
+    let blocks = device.blocks();
+    let was = seen(&mut mount(&device).open_snapshot("before").unwrap());
+    // Blocks that only the present has: behind the heads of the snapshot.
+    let heads = mount(&device).snapshots()[0].heads;
+    let new: Vec<u64> = (1..7u64)
+        .flat_map(|area| {
+            let range = (area << 48) + heads[area as usize]..(area + 1) << 48;
+            blocks.range(range).map(|(addr, _)| *addr)
+        })
+        .collect();
+    assert!(new.len() > 5);
+    for addr in new {
+        let device = damaged(&blocks, addr, 77);
+        let dev: Arc<dyn BlockDevice> = device.clone();
+        let repaired = repair(&dev, false, NOW).unwrap();
+        let mut v = mount(&device);
+        assert_eq!(repaired.left.findings, [], "block {addr:#x}");
+        assert!(
+            was == seen(&mut v.open_snapshot("before").unwrap()),
+            "block {addr:#x}"
+        );
+        v.delete_snapshot("before").unwrap();
+        v.trim().unwrap();
+        v.unmount().unwrap();
+        assert_eq!(check(&dev, CheckOptions::default()).unwrap().findings, []);
+    }
+}
