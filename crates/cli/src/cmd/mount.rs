@@ -98,6 +98,7 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     let options = ServeOptions {
         budget: args.cache,
         strategy: args.decode,
+        ..ServeOptions::default()
     };
     let server = Server::new(image, options);
     let fs = ImageFs::new(server, show, log.clone())
