@@ -157,15 +157,9 @@ fn a_small_cache_and_every_strategy_give_the_same() {
     for (name, options) in few {
         let image = scratch.path().join("image");
         build_dir(&source, &image, &options);
-        let small = ServeOptions {
-            budget: 4 << 20,
-            ..ServeOptions::default()
-        };
         for strategy in [None].into_iter().chain(Strategy::ALL.map(Some)) {
-            let options = ServeOptions {
-                strategy,
-                ..small.clone()
-            };
+            let mut options = ServeOptions::default();
+            (options.budget, options.strategy) = (4 << 20, strategy);
             let name = format!("{name}, 4 MiB, {strategy:?}");
             compare(&name, &image, scratch.path(), options);
         }

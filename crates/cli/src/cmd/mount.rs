@@ -95,11 +95,8 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
         uid: mounting.uid,
         gid: mounting.gid,
     };
-    let options = ServeOptions {
-        budget: args.cache,
-        strategy: args.decode,
-        ..ServeOptions::default()
-    };
+    let mut options = ServeOptions::default();
+    (options.budget, options.strategy) = (args.cache, args.decode);
     let server = Server::new(image, options);
     let fs = ImageFs::new(server, show, log.clone())
         .map_err(|e| e.within(args.image.image.display()))?;
