@@ -3,7 +3,8 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
+use std::time::Duration;
 
 fn tuff(dir: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tuff"))
@@ -198,4 +199,233 @@ fn a_volume_without_packs_is_repaired_from_its_logs() {
     good(dir, &["check", "--data", "f"]);
     good(dir, &["check", "--repair", "f"]);
     assert!(good(dir, &["export", "f"]) == was);
+}
+
+/// A volume that is mounted. Dropping it kills the server, as a crash would, and takes the mount away.
+struct Mounted(PathBuf, Child);
+
+impl Mounted {
+    /// Mounts `v` of a place on `m`. `None` where that is not possible.
+    fn new(place: &Place) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            eprintln!("SKIPPED: mounting needs root and /dev/fuse");
+            return None;
+        }
+        let dir = place.0.join("m");
+        let _ = fs::create_dir(&dir);
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tuff"))
+            .current_dir(&place.0)
+            .args(["volume", "mount", "v", "m"])
+            .spawn()
+            .unwrap();
+        let outside = fs::metadata(&place.0).unwrap().dev();
+        while fs::metadata(&dir).is_ok_and(|m| m.dev() == outside) {
+            assert!(child.try_wait().unwrap().is_none(), "the server ended");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Some(Self(dir, child))
+    }
+
+    /// Unmounts in an orderly way; the server must end well.
+    fn end(mut self) {
+        let out = Command::new("umount").arg(&self.0).output().unwrap();
+        assert!(
+            out.status.success(),
+            "{}",
+            String::from_utf8_lossy(&out.stderr)
+        );
+        assert!(self.1.wait().unwrap().success());
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = self.1.kill();
+        let _ = self.1.wait();
+        let _ = Command::new("umount").arg("-l").arg(&self.0).output();
+    }
+}
+
+#[test]
+fn a_mounted_volume_behaves_as_a_filesystem_and_gives_its_space_back() {
+    use rustix::fs::{
+        AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom, XattrFlags, fallocate,
+        getxattr, linkat, open, renameat_with, seek, setxattr,
+    };
+    use std::os::unix::fs::FileExt;
+    let place = Place::new("mount");
+    let Some(mounted) = Mounted::new(&place) else {
+        return;
+    };
+    let m = mounted.0.clone();
+    fs::create_dir(m.join("d")).unwrap();
+    for n in 0..500 {
+        fs::write(m.join(format!("d/{n}")), n.to_string()).unwrap();
+    }
+    assert_eq!(fs::read_dir(m.join("d")).unwrap().count(), 500);
+    // A file without a name lives while it is open.
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(m.join("gone"))
+        .unwrap();
+    fs::remove_file(m.join("gone")).unwrap();
+    file.write_all_at(b"still here", 100_000).unwrap();
+    let mut buf = [0; 10];
+    file.read_exact_at(&mut buf, 100_000).unwrap();
+    assert_eq!((&buf, file.metadata().unwrap().nlink()), (b"still here", 0));
+    drop(file);
+    // One that never had a name gets one.
+    let temporary = open(&m, OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR | Mode::WUSR).unwrap();
+    rustix::io::write(&temporary, b"temporary").unwrap();
+    let link = format!(
+        "/proc/self/fd/{}",
+        std::os::fd::AsRawFd::as_raw_fd(&temporary)
+    );
+    linkat(CWD, link, CWD, m.join("named"), AtFlags::SYMLINK_FOLLOW).unwrap();
+    drop(temporary);
+    assert_eq!(fs::read(m.join("named")).unwrap(), b"temporary");
+    // The flags of rename.
+    let (a, b) = (m.join("d/1"), m.join("d/2"));
+    let rename = |flags| renameat_with(CWD, &a, CWD, &b, flags);
+    assert_eq!(
+        rename(RenameFlags::NOREPLACE),
+        Err(rustix::io::Errno::EXIST)
+    );
+    rename(RenameFlags::EXCHANGE).unwrap();
+    assert_eq!(fs::read(&a).unwrap(), b"2");
+    rename(RenameFlags::WHITEOUT).unwrap();
+    assert_eq!(
+        (fs::read(&b).unwrap(), fs::metadata(&a).unwrap().rdev()),
+        (b"2".to_vec(), 0)
+    );
+    // Attributes, also those that overlay filesystems need.
+    setxattr(
+        m.join("d"),
+        "trusted.overlay.opaque",
+        b"y",
+        XattrFlags::CREATE,
+    )
+    .unwrap();
+    let mut value = [0; 9];
+    assert_eq!(
+        getxattr(m.join("d"), "trusted.overlay.opaque", &mut value),
+        Ok(1)
+    );
+    // Holes, reservations, and the space they take.
+    let file = fs::File::create_new(m.join("sparse")).unwrap();
+    fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).unwrap();
+    file.write_all_at(&[7; 8192], 512 << 10).unwrap();
+    file.sync_all().unwrap();
+    fallocate(
+        &file,
+        FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        0,
+        512 << 10,
+    )
+    .unwrap();
+    assert_eq!(seek(&file, SeekFrom::Data(0)), Ok(512 << 10));
+    assert_eq!(seek(&file, SeekFrom::Hole(512 << 10)), Ok(520 << 10));
+    let blocks = file.metadata().unwrap().blocks();
+    assert!((1024..1100).contains(&blocks), "{blocks}");
+    drop(file);
+    for name in fs::read_dir(&m).unwrap() {
+        let path = name.unwrap().path();
+        if path.is_dir() {
+            fs::remove_dir_all(path).unwrap();
+        } else {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    mounted.end();
+    good(&place.0, &["check", "--data", "v"]);
+    let stat = json(&good(&place.0, &["stat", "v", "--json"]));
+    assert_eq!(
+        (&stat["inodes"], &stat["dead_bytes"]),
+        (&1.into(), &0.into())
+    );
+    assert!(
+        stat["allocated_bytes"].as_u64().unwrap() < 4 << 20,
+        "{stat}"
+    );
+}
+
+#[test]
+fn what_was_synced_survives_the_death_of_the_server() {
+    let place = Place::new("kill");
+    for round in 0..8 {
+        let Some(mounted) = Mounted::new(&place) else {
+            return;
+        };
+        for before in 0..round {
+            let read = fs::read(mounted.0.join(format!("file {before}"))).unwrap();
+            assert!(
+                read == vec![before as u8; 200_000],
+                "round {round}: file {before}"
+            );
+        }
+        let path = mounted.0.join(format!("file {round}"));
+        fs::write(&path, vec![round as u8; 200_000]).unwrap();
+        fs::File::open(&path).unwrap().sync_all().unwrap();
+        fs::write(mounted.0.join(format!("unsynced {round}")), "perhaps").unwrap();
+        drop(mounted);
+        good(&place.0, &["check", "v"]);
+    }
+}
+
+#[test]
+fn a_volume_is_the_upper_layer_over_an_image() {
+    let place = Place::new("overlay");
+    let dir = &place.0;
+    let Some(mounted) = Mounted::new(&place) else {
+        return;
+    };
+    let tuff = env!("CARGO_BIN_EXE_tuff");
+    let run = |program: &str, args: &[&str]| {
+        let out = Command::new(program)
+            .current_dir(dir)
+            .args(args)
+            .output()
+            .unwrap();
+        (
+            out.status.success(),
+            String::from_utf8_lossy(&out.stderr).into_owned(),
+        )
+    };
+    assert!(run(tuff, &["build", "src", "image"]).0);
+    for name in ["lower", "all", "m/upper", "m/work"] {
+        fs::create_dir(dir.join(name)).unwrap();
+    }
+    let (lower, said) = run("mount", &["-t", "erofs", "-o", "loop,ro", "image", "lower"]);
+    if !lower {
+        eprintln!("SKIPPED: the host mounts no EROFS: {said}");
+        return;
+    }
+    let layers = "lowerdir=lower,upperdir=m/upper,workdir=m/work";
+    let over = run("mount", &["-t", "overlay", "overlay", "-o", layers, "all"]);
+    let all = dir.join("all");
+    let work = || -> std::io::Result<Vec<u8>> {
+        fs::remove_file(all.join("link"))?;
+        fs::remove_dir_all(all.join("sub"))?;
+        fs::create_dir(all.join("sub"))?;
+        fs::write(all.join("sub/new"), "new")?;
+        fs::rename(all.join("hello"), all.join("moved"))?;
+        fs::read(all.join("moved"))
+    };
+    let result = over.0.then(work);
+    let seen: Option<Vec<_>> = result.is_some().then(|| {
+        let names = fs::read_dir(all.join("sub")).unwrap();
+        names.map(|e| e.unwrap().file_name()).collect()
+    });
+    let unmounted = run("umount", &["all"]).0 & run("umount", &["lower"]).0;
+    assert!(over.0, "{}", over.1);
+    assert_eq!(
+        result.unwrap().unwrap(),
+        fs::read(dir.join("src/hello")).unwrap()
+    );
+    assert_eq!(seen.unwrap(), ["new"]);
+    assert!(unmounted);
+    mounted.end();
+    good(dir, &["check", "--data", "v"]);
 }

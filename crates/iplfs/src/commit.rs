@@ -328,23 +328,33 @@ impl Volume {
     /// Makes a file durable, with its name if it is new. A directory, or a file whose names changed, takes a whole checkpoint; other files leave a
     /// group of nodes that the next mount adopts.
     pub fn fsync(&mut self, ino: Nid) -> Result<()> {
+        if self.fsync_unflushed(ino)? {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// All of `fsync` but its flush. True if one is needed: the file is durable when a flush of the device that began after this has returned. So
+    /// several can share one, outside the volume; if it fails, tell [`flush_failed`](Self::flush_failed).
+    pub fn fsync_unflushed(&mut self, ino: Nid) -> Result<bool> {
         self.writable()?;
         let inode = self.inode(ino)?;
         if inode.nlink == 0 {
             // Without a name nothing of it can survive.
-            return Ok(());
+            return Ok(false);
         }
         let plain = matches!(inode.mode & mode::TYPE, mode::FILE | mode::LINK);
         let (parent, name) = (inode.parent, inode.name.clone());
         let dirty = self.pages.has_dirty(ino) || self.dirty.contains_key(&ino);
         if !plain {
-            return self.sync();
+            return self.sync().map(|()| false);
         }
         if !dirty && !self.since.renamed.contains(&ino) && !self.must_checkpoint {
-            return Ok(());
+            // Another's group may be written and not yet flushed, and this file be part of it.
+            return Ok(true);
         }
         if self.needs_checkpoint(ino, parent, &name) {
-            return self.checkpoint();
+            return self.checkpoint().map(|()| false);
         }
         self.write_pages(ino)?;
         let mut group: Vec<Nid> = self
@@ -358,9 +368,18 @@ impl Volume {
         self.inode_mut(ino)?;
         group.push(ino);
         self.write_nodes(&group, true)?;
-        self.flush()?;
         self.stats.fsync_groups += 1;
-        Ok(())
+        Ok(true)
+    }
+
+    /// A flush that somebody made for [`fsync_unflushed`](Self::fsync_unflushed) failed: nobody knows what the device still has.
+    pub fn flush_failed(&mut self, why: &std::io::Error) {
+        self.state = State::Broken(format!("a flush failed: {why}"));
+    }
+
+    /// The device, for a flush outside the volume.
+    pub fn device(&self) -> std::sync::Arc<dyn crate::device::BlockDevice> {
+        self.dev.clone()
     }
 
     /// Makes the data of a file durable. At present as much work as `fsync`.

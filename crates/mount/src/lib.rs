@@ -20,6 +20,7 @@ pub mod log;
 pub mod mountpoint;
 pub mod proto;
 pub mod transport;
+pub mod volume;
 
 pub use fs::Filesystem;
 pub use handler::Handler;

@@ -39,6 +39,18 @@ pub struct Mountpoint {
 /// # Errors
 /// With a sentence that says which step failed.
 pub fn attach(dir: &Path, options: &MountOptions) -> io::Result<Mountpoint> {
+    attach_as(dir, options, true)
+}
+
+/// The same for a filesystem that can be written.
+///
+/// # Errors
+/// As [`attach`].
+pub fn attach_writable(dir: &Path, options: &MountOptions) -> io::Result<Mountpoint> {
+    attach_as(dir, options, false)
+}
+
+fn attach_as(dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<Mountpoint> {
     let say = |what: String| move |e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}"));
     let dir = std::fs::canonicalize(dir).map_err(say(dir.display().to_string()))?;
     let is_dir = std::fs::metadata(&dir).is_ok_and(|m| m.is_dir());
@@ -47,14 +59,14 @@ pub fn attach(dir: &Path, options: &MountOptions) -> io::Result<Mountpoint> {
         return Err(io::Error::new(io::ErrorKind::NotADirectory, what));
     }
     let fuse = if rustix::process::geteuid().is_root() {
-        direct(&dir, options)?
+        direct(&dir, options, read_only)?
     } else {
-        through_helper(&dir, options)?
+        through_helper(&dir, options, read_only)?
     };
     Ok(Mountpoint { fuse, dir })
 }
 
-fn direct(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+fn direct(dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let fuse = rustix::fs::open("/dev/fuse", flags, Mode::empty())
         .map_err(|e| named(e, "/dev/fuse (is the module fuse loaded?)"))?;
@@ -69,7 +81,12 @@ fn direct(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
         data.push_str(",allow_other");
     }
     let data = CString::new(data).map_err(io::Error::other)?;
-    let flags = options.flags | MountFlags::RDONLY;
+    let access = if read_only {
+        MountFlags::RDONLY
+    } else {
+        MountFlags::empty()
+    };
+    let flags = options.flags | access;
     rustix::mount::mount(&options.source, dir, FSTYPE, flags, Some(data.as_c_str()))
         .map_err(|e| named(e, &format!("mounting on {}", dir.display())))?;
     Ok(fuse)
@@ -77,10 +94,11 @@ fn direct(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
 
 /// `fusermount3` mounts, and sends the connection over a socket, which it expects as a descriptor that it inherits: here
 /// its standard input.
-fn through_helper(dir: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+fn through_helper(dir: &Path, options: &MountOptions, read_only: bool) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut text = format!(
-        "ro,default_permissions,subtype=tuff,fsname={}",
+        "{},default_permissions,subtype=tuff,fsname={}",
+        if read_only { "ro" } else { "rw" },
         escaped(&options.source.to_string_lossy())
     );
     for (flag, name) in FLAG_NAMES {

@@ -4,6 +4,7 @@ mod check;
 mod create;
 mod export;
 mod import;
+mod mount;
 mod snapshot;
 mod stat;
 mod tar;
@@ -37,6 +38,7 @@ enum Verb {
     Check(check::Args),
     Stat(stat::Args),
     Trim(trim::Args),
+    Mount(mount::Args),
     Export(export::Args),
     Import(import::Args),
     #[command(subcommand)]
@@ -50,6 +52,7 @@ pub(crate) fn run(args: &Args) -> tuff_image::Result<ExitCode> {
         Verb::Check(args) => check::run(args),
         Verb::Stat(args) => stat::run(args),
         Verb::Trim(args) => trim::run(args),
+        Verb::Mount(args) => mount::run(args),
         Verb::Export(args) => export::run(args),
         Verb::Import(args) => import::run(args),
         Verb::Snapshot(verb) => snapshot::run(verb),

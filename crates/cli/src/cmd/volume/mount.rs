@@ -1,0 +1,70 @@
+//! `tuff volume mount`: a volume under a directory, until it is unmounted.
+
+use super::{At, Result, mount};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tuff_mount::Log;
+use tuff_mount::mountpoint::{self, Detach, MountOptions};
+use tuff_mount::volume::{VolumeMount, VolumeServer};
+
+/// Mount a volume for reading and writing.
+///
+/// Serves in the foreground until it is unmounted (umount, fusermount3 -u, tuff umount) or gets SIGTERM or SIGINT. After
+/// a crash of the host or of this process the next mount recovers: what was synced is there.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Directory, file or block device of the volume
+    path: PathBuf,
+    /// Directory to mount on
+    dir: PathBuf,
+    /// Let other users use it, as their permissions in the volume say
+    #[arg(long)]
+    allow_other: bool,
+    /// Threads that serve [default: one per processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+}
+
+/// Runs the verb.
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let volume = mount(&args.path, false)?;
+    let options = MountOptions {
+        source: std::path::absolute(&args.path).unwrap_or_else(|_| args.path.clone()),
+        allow_other: args.allow_other || rustix::process::geteuid().is_root(),
+        flags: rustix::mount::MountFlags::empty(),
+    };
+    let stop = signals().at("signals")?;
+    let threads = args
+        .threads
+        .map_or_else(tuff_mount::live::default_threads, usize::from);
+    let server = VolumeServer::new(volume, Log::new(|line| eprintln!("tuff: {line}")));
+    let mountpoint = mountpoint::attach_writable(&args.dir, &options).at("cannot mount")?;
+    let dir = mountpoint.dir.clone();
+    let served = VolumeMount::start(server, mountpoint, threads);
+    let served = served
+        .inspect_err(|_| drop(mountpoint::detach(&dir, Detach::Lazily)))
+        .at(args.dir.display())?;
+    std::thread::spawn(move || end_when_told(stop, &dir));
+    served.wait().at(args.path.display())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A stream with a byte for every signal that asks us to end.
+fn signals() -> io::Result<UnixStream> {
+    let (ours, theirs) = UnixStream::pair()?;
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::low_level::pipe::register(signal, theirs.try_clone()?)?;
+    }
+    Ok(ours)
+}
+
+fn end_when_told(mut stop: UnixStream, dir: &Path) {
+    while matches!(stop.read(&mut [0]), Ok(1)) {
+        if let Err(e) = mountpoint::detach(dir, Detach::Lazily) {
+            eprintln!("tuff: {}: {e}", dir.display());
+        }
+    }
+}

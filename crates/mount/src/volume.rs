@@ -1,0 +1,827 @@
+//! An IPLFS volume under a directory: the operations of a writable filesystem.
+//!
+//! * The kernel is the only writer besides us, so it keeps names for ever and writes back its page cache when it likes.
+//! * An inode is held for as long as the kernel knows its number; so open files without a name live on, and no OPEN is needed.
+//! * One lock guards the volume. Data is read outside it, and several `fsync` share one flush of the device.
+//! * A panic below ends as EIO, and so does everything after it: what the volume has in memory is then not to be trusted.
+
+use crate::fs::{Parts, Result};
+use crate::handler::Request;
+use crate::log::Log;
+use crate::mountpoint::Mountpoint;
+use crate::proto::{self, Attr, AttrOut, EntryOut, init, op};
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tuff_iplfs::{
+    Allocate, BLOCK_SIZE, BlockDevice, Caller, Error, Nid, Rename, SetAttr, SetXattr, Time, Volume,
+    mode,
+};
+use zerocopy::IntoBytes;
+
+/// Longest write. Unit: bytes.
+const WRITE_MAX: u32 = 1 << 20;
+/// Room for a request with such a write.
+const REQUEST_MAX: usize = WRITE_MAX as usize + (16 << 10);
+/// Names never change behind the kernel's back. Unit: seconds.
+const FOR_EVER: u64 = i64::MAX as u64;
+/// Attributes change when dirty pages are written: the space taken. Unit: seconds.
+const ATTR_VALID: u64 = 1;
+/// How often everything is made durable without being asked.
+const SYNC_EVERY: Duration = Duration::from_secs(5);
+
+/// Operations beside those in [`op`].
+mod write_op {
+    pub(super) const SETATTR: u32 = 4;
+    pub(super) const SYMLINK: u32 = 6;
+    pub(super) const MKNOD: u32 = 8;
+    pub(super) const MKDIR: u32 = 9;
+    pub(super) const UNLINK: u32 = 10;
+    pub(super) const RMDIR: u32 = 11;
+    pub(super) const RENAME: u32 = 12;
+    pub(super) const LINK: u32 = 13;
+    pub(super) const WRITE: u32 = 16;
+    pub(super) const FSYNC: u32 = 20;
+    pub(super) const SETXATTR: u32 = 21;
+    pub(super) const REMOVEXATTR: u32 = 24;
+    pub(super) const FSYNCDIR: u32 = 30;
+    pub(super) const CREATE: u32 = 35;
+    pub(super) const FALLOCATE: u32 = 43;
+    pub(super) const RENAME2: u32 = 45;
+    pub(super) const SYNCFS: u32 = 50;
+    pub(super) const TMPFILE: u32 = 51;
+}
+
+/// Features beside those in [`init`].
+const BIG_WRITES: u64 = 1 << 5;
+const ASYNC_DIO: u64 = 1 << 15;
+const WRITEBACK_CACHE: u64 = 1 << 16;
+
+/// Fields of a request, one after the other.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn u32(&mut self) -> Result<u32> {
+        let (first, rest) = self.0.split_first_chunk().ok_or(Errno::INVAL)?;
+        self.0 = rest;
+        Ok(u32::from_ne_bytes(*first))
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        let (first, rest) = self.0.split_first_chunk().ok_or(Errno::INVAL)?;
+        self.0 = rest;
+        Ok(u64::from_ne_bytes(*first))
+    }
+
+    /// A name and the NUL behind it.
+    fn name(&mut self) -> Result<&'a [u8]> {
+        let end = self.0.iter().position(|b| *b == 0).ok_or(Errno::INVAL)?;
+        let (name, rest) = self.0.split_at(end);
+        self.0 = &rest[1..];
+        Ok(name)
+    }
+
+    fn bytes(&mut self, len: u32) -> Result<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(len as usize).ok_or(Errno::INVAL)?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+}
+
+/// The volume and what the kernel knows of it.
+struct Core {
+    /// `None` when it was unmounted.
+    volume: Option<Volume>,
+    /// How often the kernel was given each number.
+    known: HashMap<Nid, u64>,
+}
+
+/// Flushes that several may wait for.
+#[derive(Default)]
+struct Flushes {
+    state: Mutex<FlushState>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct FlushState {
+    begun: u64,
+    /// Newest that succeeded.
+    done: u64,
+    running: bool,
+}
+
+impl Flushes {
+    /// Returns when a flush that began after this call has ended.
+    fn wait(&self, device: &dyn BlockDevice) -> io::Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let want = state.begun + 1;
+        while state.done < want {
+            if state.running {
+                state = self
+                    .ended
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            state.begun += 1;
+            state.running = true;
+            let mine = state.begun;
+            drop(state);
+            let result = device.flush();
+            state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.running = false;
+            self.ended.notify_all();
+            result?;
+            state.done = state.done.max(mine);
+        }
+        Ok(())
+    }
+}
+
+/// Serves a volume.
+pub struct VolumeServer {
+    core: Mutex<Core>,
+    device: Arc<dyn BlockDevice>,
+    flushes: Flushes,
+    log: Log,
+    ended: Mutex<bool>,
+    wake: Condvar,
+}
+
+fn failed(e: Error) -> Errno {
+    Errno::from_raw_os_error(e.errno())
+}
+
+fn now() -> Time {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Time {
+        sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nsec: since.subsec_nanos(),
+    }
+}
+
+fn nid(node: u64) -> Result<Nid> {
+    u32::try_from(node).map(Nid).map_err(|_| Errno::STALE)
+}
+
+fn attr_of(attr: &tuff_iplfs::Attr) -> Attr {
+    Attr {
+        ino: u64::from(attr.ino.0),
+        size: attr.size,
+        blocks: attr.blocks * (BLOCK_SIZE as u64 / 512),
+        atime: attr.atime.sec as u64, // two's complement, as the protocol has it
+        mtime: attr.mtime.sec as u64,
+        ctime: attr.ctime.sec as u64,
+        atime_nsec: attr.atime.nsec,
+        mtime_nsec: attr.mtime.nsec,
+        ctime_nsec: attr.ctime.nsec,
+        mode: attr.mode,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        blksize: BLOCK_SIZE as u32,
+        flags: 0,
+    }
+}
+
+fn entry_of(attr: &tuff_iplfs::Attr) -> EntryOut {
+    EntryOut {
+        node: u64::from(attr.ino.0),
+        generation: u64::from(attr.generation),
+        entry_valid: FOR_EVER,
+        attr_valid: ATTR_VALID,
+        attr: attr_of(attr),
+        ..Default::default()
+    }
+}
+
+impl Core {
+    fn volume(&mut self) -> Result<&mut Volume> {
+        self.volume.as_mut().ok_or(Errno::IO)
+    }
+
+    /// The kernel is told of an inode once more.
+    fn tell(&mut self, attr: &tuff_iplfs::Attr) -> Result<EntryOut> {
+        if attr.ino != Nid::ROOT {
+            let known = self.known.entry(attr.ino).or_default();
+            *known += 1;
+            if *known == 1 {
+                self.volume()?.hold(attr.ino).map_err(failed)?;
+            }
+        }
+        Ok(entry_of(attr))
+    }
+
+    /// The kernel forgot an inode so many times.
+    fn forget(&mut self, node: u64, times: u64) {
+        let Ok(ino) = nid(node) else { return };
+        if let Some(known) = self.known.get_mut(&ino) {
+            *known = known.saturating_sub(times);
+            if *known == 0 {
+                self.known.remove(&ino);
+                if let Some(volume) = &mut self.volume {
+                    volume.release(ino);
+                }
+            }
+        }
+    }
+}
+
+impl VolumeServer {
+    /// A server of a volume that is mounted for writing.
+    pub fn new(volume: Volume, log: Log) -> Self {
+        Self {
+            device: volume.device(),
+            core: Mutex::new(Core {
+                volume: Some(volume),
+                known: HashMap::new(),
+            }),
+            flushes: Flushes::default(),
+            log,
+            ended: Mutex::new(false),
+            wake: Condvar::new(),
+        }
+    }
+
+    fn lock(&self) -> Result<MutexGuard<'_, Core>> {
+        // Somebody panicked half-way through a change.
+        self.core.lock().map_err(|_| Errno::IO)
+    }
+
+    /// Answers one request: the body of the reply, or `None` if the kernel expects nothing.
+    fn answer(&self, request: &Request<'_>) -> Result<Option<Vec<u8>>> {
+        let mut f = Fields(request.body);
+        let header = &request.header;
+        let caller = Caller {
+            now: now(),
+            uid: header.uid,
+            gid: header.gid,
+        };
+        match header.opcode {
+            op::FORGET => {
+                self.lock()?.forget(header.node, f.u64()?);
+                return Ok(None);
+            }
+            op::BATCH_FORGET => {
+                let (count, _) = (f.u32()?, f.u32()?);
+                let mut core = self.lock()?;
+                for _ in 0..count {
+                    let (node, times) = (f.u64()?, f.u64()?);
+                    core.forget(node, times);
+                }
+                return Ok(None);
+            }
+            op::INTERRUPT => return Ok(None),
+            op::INIT => return self.init(&mut f).map(Some),
+            // ENOSYS to these says "never ask again, and go on as if all was well".
+            op::OPEN | op::OPENDIR | op::FLUSH | op::STATX => return Err(Errno::NOSYS),
+            op::RELEASE | op::RELEASEDIR => return Ok(Some(Vec::new())),
+            _ => {}
+        }
+        let node = match header.opcode {
+            op::STATFS | op::DESTROY => Nid::ROOT,
+            _ => nid(header.node)?,
+        };
+        let reply = match header.opcode {
+            op::READ => self.read(node, &mut f)?,
+            write_op::FSYNC | write_op::FSYNCDIR => self.fsync(node)?,
+            write_op::SYNCFS | op::DESTROY => {
+                self.lock()?.volume()?.sync().map_err(failed)?;
+                Vec::new()
+            }
+            op::LOOKUP
+            | op::GETATTR
+            | op::READLINK
+            | op::GETXATTR
+            | op::LISTXATTR
+            | op::STATFS
+            | op::LSEEK
+            | op::READDIR
+            | op::READDIRPLUS => self.look(node, request, &mut f)?,
+            write_op::SETATTR
+            | write_op::WRITE
+            | write_op::FALLOCATE
+            | write_op::SETXATTR
+            | write_op::REMOVEXATTR => self.change(node, header.opcode, &mut f)?,
+            _ => self.names(node, header.opcode, &mut f, &caller)?,
+        };
+        Ok(Some(reply))
+    }
+
+    fn init(&self, f: &mut Fields<'_>) -> Result<Vec<u8>> {
+        let (major, minor, max_readahead, low) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+        if major != proto::MAJOR || minor < proto::MINOR_MIN {
+            self.log
+                .line(format_args!("the kernel speaks FUSE {major}.{minor}"));
+            return Err(Errno::PROTO);
+        }
+        let mut has = u64::from(low);
+        if has & init::INIT_EXT != 0 {
+            has |= u64::from(f.u32()?) << 32;
+        }
+        let offered = init::ASYNC_READ
+            | init::EXPORT_SUPPORT
+            | BIG_WRITES
+            | ASYNC_DIO
+            | WRITEBACK_CACHE
+            | init::DO_READDIRPLUS
+            | init::READDIRPLUS_AUTO
+            | init::NO_OPEN_SUPPORT
+            | init::PARALLEL_DIROPS
+            | init::MAX_PAGES
+            | init::CACHE_SYMLINKS
+            | init::NO_OPENDIR_SUPPORT
+            | init::INIT_EXT;
+        let both = has & offered;
+        let reply = proto::InitOut {
+            major: proto::MAJOR,
+            minor: minor.min(proto::MINOR),
+            max_readahead,
+            flags: both as u32, // the low half
+            flags2: (both >> 32) as u32,
+            max_background: 64,
+            congestion_threshold: 48,
+            max_write: WRITE_MAX,
+            time_gran: 1,
+            max_pages: (WRITE_MAX / 4096) as u16, // fits: 256
+            ..Default::default()
+        };
+        Ok(reply.as_bytes().to_vec())
+    }
+
+    /// Resolved under the lock, read outside it.
+    fn read(&self, node: Nid, f: &mut Fields<'_>) -> Result<Vec<u8>> {
+        let (_, offset, size) = (f.u64()?, f.u64()?, f.u32()?);
+        let size = size.min(WRITE_MAX) as usize;
+        let plan = self.lock()?.volume()?.plan_read(node, offset, size);
+        plan.and_then(|plan| plan.run()).map_err(failed)
+    }
+
+    fn fsync(&self, node: Nid) -> Result<Vec<u8>> {
+        let flush = self
+            .lock()?
+            .volume()?
+            .fsync_unflushed(node)
+            .map_err(failed)?;
+        if flush && let Err(e) = self.flushes.wait(&*self.device) {
+            self.lock()?.volume()?.flush_failed(&e);
+            self.log.line(format_args!("a flush failed: {e}"));
+            return Err(Errno::IO);
+        }
+        Ok(Vec::new())
+    }
+
+    /// Operations that change nothing.
+    fn look(&self, node: Nid, request: &Request<'_>, f: &mut Fields<'_>) -> Result<Vec<u8>> {
+        let mut core = self.lock()?;
+        match request.header.opcode {
+            op::LOOKUP => {
+                let volume = core.volume()?;
+                let found = volume.lookup(node, f.name()?);
+                let attr = match found.and_then(|ino| volume.attr(ino)) {
+                    Ok(attr) => attr,
+                    Err(Error::Posix(tuff_iplfs::Errno::NotFound)) => {
+                        // Node 0: the kernel remembers that there is no such name.
+                        let none = EntryOut {
+                            entry_valid: FOR_EVER,
+                            ..Default::default()
+                        };
+                        return Ok(none.as_bytes().to_vec());
+                    }
+                    Err(e) => return Err(failed(e)),
+                };
+                Ok(core.tell(&attr)?.as_bytes().to_vec())
+            }
+            op::GETATTR => {
+                let attr = core.volume()?.attr(node).map_err(failed)?;
+                Ok(attr_out(&attr))
+            }
+            op::READLINK => core.volume()?.read_link(node).map_err(failed),
+            op::GETXATTR => {
+                let (size, _) = (f.u32()?, f.u32()?);
+                let value = core.volume()?.get_xattr(node, f.name()?).map_err(failed)?;
+                sized(size, value)
+            }
+            op::LISTXATTR => {
+                let size = f.u32()?;
+                let names = core.volume()?.xattrs(node).map_err(failed)?;
+                // The kernel shows "trusted." to those with CAP_SYS_ADMIN; only the user is known here.
+                let privileged = request.header.uid == 0;
+                let mut list = Vec::new();
+                for name in names
+                    .keys()
+                    .filter(|n| privileged || !n.starts_with(b"trusted."))
+                {
+                    list.extend_from_slice(name);
+                    list.push(0);
+                }
+                sized(size, list)
+            }
+            op::STATFS => {
+                let space = core.volume()?.space();
+                let available = space.available();
+                let reply = proto::StatfsOut {
+                    blocks: space.quota - space.reserve,
+                    bfree: available,
+                    bavail: available,
+                    files: space.inodes + available,
+                    ffree: available,
+                    bsize: BLOCK_SIZE as u32,
+                    namelen: 255,
+                    frsize: BLOCK_SIZE as u32,
+                    ..Default::default()
+                };
+                Ok(reply.as_bytes().to_vec())
+            }
+            op::LSEEK => {
+                let (_, offset, whence) = (f.u64()?, f.u64()?, f.u32()?);
+                let volume = core.volume()?;
+                let offset = match whence {
+                    proto::SEEK_DATA => volume.seek_data(node, offset),
+                    proto::SEEK_HOLE => volume.seek_hole(node, offset),
+                    _ => return Err(Errno::INVAL),
+                };
+                let offset = offset.map_err(failed)?;
+                Ok(proto::LseekOut { offset }.as_bytes().to_vec())
+            }
+            _ => {
+                let (_, cookie, size) = (f.u64()?, f.u64()?, f.u32()?);
+                let plus = request.header.opcode == op::READDIRPLUS;
+                list(&mut core, node, cookie, size.min(WRITE_MAX) as usize, plus)
+            }
+        }
+    }
+
+    /// Operations that change one inode.
+    fn change(&self, node: Nid, opcode: u32, f: &mut Fields<'_>) -> Result<Vec<u8>> {
+        let mut core = self.lock()?;
+        let volume = core.volume()?;
+        match opcode {
+            write_op::WRITE => {
+                let (_, offset, size) = (f.u64()?, f.u64()?, f.u32()?);
+                let (_flags, _owner, _open, _padding) = (f.u32()?, f.u64()?, f.u32()?, f.u32()?);
+                let n = volume
+                    .write(node, offset, f.bytes(size)?, now())
+                    .map_err(failed)?;
+                // Fits: at most as long as the request.
+                Ok([n as u32, 0].as_bytes().to_vec())
+            }
+            write_op::SETATTR => {
+                let (set, time) = set_attr(f)?;
+                let attr = volume.set_attr(node, &set, time).map_err(failed)?;
+                Ok(attr_out(&attr))
+            }
+            write_op::FALLOCATE => {
+                let (_, offset, len, how) = (f.u64()?, f.u64()?, f.u64()?, f.u32()?);
+                let how = match how {
+                    0 => Allocate::Reserve,
+                    1 => Allocate::KeepSize,
+                    3 => Allocate::PunchHole,
+                    0x10 => Allocate::ZeroRange { keep_size: false },
+                    0x11 => Allocate::ZeroRange { keep_size: true },
+                    _ => return Err(Errno::OPNOTSUPP),
+                };
+                volume
+                    .fallocate(node, how, offset, len, now())
+                    .map_err(failed)?;
+                Ok(Vec::new())
+            }
+            write_op::SETXATTR => {
+                let (size, flags) = (f.u32()?, f.u32()?);
+                let name = f.name()?;
+                if name.starts_with(b"system.posix_acl_") {
+                    return Err(Errno::OPNOTSUPP);
+                }
+                let how = match flags {
+                    0 => SetXattr::Any,
+                    1 => SetXattr::Create,
+                    2 => SetXattr::Replace,
+                    _ => return Err(Errno::INVAL),
+                };
+                volume
+                    .set_xattr(node, name, f.bytes(size)?, how, now())
+                    .map_err(failed)?;
+                Ok(Vec::new())
+            }
+            _ => {
+                volume
+                    .remove_xattr(node, f.name()?, now())
+                    .map_err(failed)?;
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    /// Operations that make, move and remove names.
+    fn names(
+        &self,
+        node: Nid,
+        opcode: u32,
+        f: &mut Fields<'_>,
+        caller: &Caller,
+    ) -> Result<Vec<u8>> {
+        let mut core = self.lock()?;
+        let volume = core.volume()?;
+        let attr = match opcode {
+            write_op::MKNOD => {
+                let (bits, rdev, _, _) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+                volume.create(node, f.name()?, bits, rdev, caller)
+            }
+            write_op::MKDIR => {
+                let (bits, _) = (f.u32()?, f.u32()?);
+                volume.create(node, f.name()?, bits & 0o7777 | mode::DIR, 0, caller)
+            }
+            write_op::SYMLINK => {
+                let (name, target) = (f.name()?, f.name()?);
+                volume.symlink(node, name, target, caller)
+            }
+            write_op::LINK => {
+                let old = nid(f.u64()?)?;
+                volume.link(old, node, f.name()?, caller)
+            }
+            write_op::CREATE | write_op::TMPFILE => {
+                let (_flags, bits, _, _) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+                let attr = if opcode == write_op::CREATE {
+                    volume.create(node, f.name()?, bits & 0o7777 | mode::FILE, 0, caller)
+                } else {
+                    volume.tmpfile(node, bits, caller)
+                };
+                let attr = attr.map_err(failed)?;
+                let mut reply = core.tell(&attr)?.as_bytes().to_vec();
+                if opcode == write_op::TMPFILE {
+                    // It was born held once, and is held as a known one now.
+                    core.volume()?.release(attr.ino);
+                }
+                // Handle, flags, nothing: there are no handles here.
+                reply.extend_from_slice(&[0; 16]);
+                return Ok(reply);
+            }
+            write_op::UNLINK => {
+                volume.unlink(node, f.name()?, caller).map_err(failed)?;
+                return Ok(Vec::new());
+            }
+            write_op::RMDIR => {
+                volume.rmdir(node, f.name()?, caller).map_err(failed)?;
+                return Ok(Vec::new());
+            }
+            write_op::RENAME | write_op::RENAME2 => {
+                let to = nid(f.u64()?)?;
+                let flags = if opcode == write_op::RENAME2 {
+                    let (flags, _) = (f.u32()?, f.u32()?);
+                    flags
+                } else {
+                    0
+                };
+                let how = match flags {
+                    0 => Rename::Replace,
+                    1 => Rename::NoReplace,
+                    2 => Rename::Exchange,
+                    4 => Rename::Whiteout,
+                    _ => return Err(Errno::INVAL),
+                };
+                let (name, new) = (f.name()?, f.name()?);
+                volume
+                    .rename(node, name, to, new, how, caller)
+                    .map_err(failed)?;
+                return Ok(Vec::new());
+            }
+            _ => return Err(Errno::NOSYS),
+        };
+        let attr = attr.map_err(failed)?;
+        Ok(core.tell(&attr)?.as_bytes().to_vec())
+    }
+
+    /// Answers on the calling thread until it is unmounted.
+    fn serve(&self, fuse: impl AsFd) {
+        let mut buffer = vec![0; REQUEST_MAX];
+        while self.step(&fuse, &mut buffer).is_some() {}
+    }
+
+    /// One request. `None` if there will be no more; else whether it was answered well.
+    fn step(&self, fuse: &impl AsFd, buffer: &mut [u8]) -> Option<bool> {
+        let n = match rustix::io::read(fuse, &mut *buffer) {
+            Ok(n) => n,
+            Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => return Some(true),
+            Err(_) => return None,
+        };
+        let request = Request::new(&buffer[..n])?;
+        let reply = catch_unwind(AssertUnwindSafe(|| self.answer(&request)));
+        let reply = reply.unwrap_or_else(|_| {
+            let what = op::name(request.header.opcode);
+            self.log.line(format_args!(
+                "bug: {what} panicked; all that follows is EIO"
+            ));
+            Err(Errno::IO)
+        });
+        let (error, body) = match reply {
+            Ok(None) => return Some(true),
+            Ok(Some(body)) => (0, body),
+            Err(e) => (-e.raw_os_error(), Vec::new()),
+        };
+        let body = Parts::One(&body);
+        let header = proto::OutHeader {
+            len: (size_of::<proto::OutHeader>() + body.len()) as u32, // fits: at most a megabyte
+            error,
+            unique: request.header.unique,
+        };
+        let Parts::One(bytes) = body else { return None };
+        match rustix::io::writev(
+            fuse,
+            &[IoSlice::new(header.as_bytes()), IoSlice::new(bytes)],
+        ) {
+            Ok(_) | Err(Errno::INTR | Errno::NOENT | Errno::AGAIN | Errno::INVAL) => {
+                Some(error == 0)
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Makes everything durable from time to time, until the mount ends.
+    fn keep(&self) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*ended {
+            let (next, _) = self
+                .wake
+                .wait_timeout(ended, SYNC_EVERY)
+                .unwrap_or_else(PoisonError::into_inner);
+            ended = next;
+            if let Ok(mut core) = self.lock()
+                && let Some(volume) = &mut core.volume
+                && let Err(e) = volume.sync()
+            {
+                self.log
+                    .line(format_args!("cannot make changes durable: {e}"));
+            }
+        }
+    }
+}
+
+/// A volume that is being served.
+pub struct VolumeMount {
+    server: Arc<VolumeServer>,
+    threads: Vec<JoinHandle<()>>,
+    keeper: JoinHandle<()>,
+}
+
+impl VolumeMount {
+    /// Serves `server` at `mountpoint` with so many threads.
+    ///
+    /// # Errors
+    /// If the kernel cannot be served, or no thread can be started.
+    pub fn start(server: VolumeServer, mountpoint: Mountpoint, threads: usize) -> io::Result<Self> {
+        let (server, mountpoint) = (Arc::new(server), Arc::new(mountpoint));
+        // The first request agrees on the protocol; nothing else is asked before it is answered.
+        let mut buffer = vec![0; REQUEST_MAX];
+        if server.step(&&*mountpoint, &mut buffer) != Some(true) {
+            return Err(io::Error::other("the kernel's FUSE is too old"));
+        }
+        let mut handles = Vec::new();
+        for seat in 0..threads.max(1) {
+            let (server, mountpoint) = (server.clone(), mountpoint.clone());
+            let name = format!("volume-{seat}");
+            let serve = move || server.serve(&*mountpoint);
+            handles.push(std::thread::Builder::new().name(name).spawn(serve)?);
+        }
+        let keeper = server.clone();
+        let keeper = std::thread::Builder::new()
+            .name("volume-keeper".to_owned())
+            .spawn(move || keeper.keep())?;
+        Ok(Self {
+            server,
+            threads: handles,
+            keeper,
+        })
+    }
+
+    /// Waits until it is unmounted, and unmounts the volume.
+    ///
+    /// # Errors
+    /// If something done was lost.
+    pub fn wait(self) -> tuff_iplfs::Result<()> {
+        for thread in self.threads {
+            let _ = thread.join();
+        }
+        *self
+            .server
+            .ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = true;
+        self.server.wake.notify_all();
+        let _ = self.keeper.join();
+        let poisoned = || Error::Limit("a bug ended the service early; mount again".to_owned());
+        let mut core = self.server.core.lock().map_err(|_| poisoned())?;
+        let known: Vec<Nid> = core.known.drain().map(|(ino, _)| ino).collect();
+        match core.volume.take() {
+            Some(mut volume) => {
+                known.into_iter().for_each(|ino| volume.release(ino));
+                // What was deleted last goes back to the host now, and not at the next mount.
+                volume.drain()?;
+                volume.unmount()
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn attr_out(attr: &tuff_iplfs::Attr) -> Vec<u8> {
+    let reply = AttrOut {
+        valid: ATTR_VALID,
+        attr: attr_of(attr),
+        ..Default::default()
+    };
+    reply.as_bytes().to_vec()
+}
+
+/// `size` 0 asks for the length only.
+fn sized(size: u32, value: Vec<u8>) -> Result<Vec<u8>> {
+    if size == 0 {
+        let len = u32::try_from(value.len()).map_err(|_| Errno::TOOBIG)?;
+        return Ok([len, 0].as_bytes().to_vec());
+    }
+    if value.len() > size as usize {
+        return Err(Errno::RANGE);
+    }
+    Ok(value)
+}
+
+/// What SETATTR asks for, and the time of the change.
+fn set_attr(f: &mut Fields<'_>) -> Result<(SetAttr, Time)> {
+    let (valid, _, _fh, size, _owner) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?, f.u64()?);
+    let (atime, mtime, ctime) = (f.u64()?, f.u64()?, f.u64()?);
+    let (atime_nsec, mtime_nsec, ctime_nsec) = (f.u32()?, f.u32()?, f.u32()?);
+    let (bits, _, uid, gid) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+    let present = now();
+    let time = |at: u32, now_at: u32, sec: u64, nsec: u32| match valid {
+        v if v >> now_at & 1 == 1 => Some(present),
+        // Two's complement, as the protocol has it.
+        v if v >> at & 1 == 1 => Some(Time {
+            sec: sec as i64,
+            nsec,
+        }),
+        _ => None,
+    };
+    let has = |bit: u32| valid >> bit & 1 == 1;
+    let set = SetAttr {
+        mode: has(0).then_some(bits),
+        uid: has(1).then_some(uid),
+        gid: has(2).then_some(gid),
+        size: has(3).then_some(size),
+        atime: time(4, 7, atime, atime_nsec),
+        mtime: time(5, 8, mtime, mtime_nsec),
+        ..SetAttr::default()
+    };
+    let changed = time(10, 31, ctime, ctime_nsec).unwrap_or(present);
+    Ok((set, changed))
+}
+
+/// Entries of a directory from `cookie` on, as many as `room` bytes hold.
+fn list(core: &mut Core, dir: Nid, cookie: u64, room: usize, plus: bool) -> Result<Vec<u8>> {
+    let head = if plus { size_of::<EntryOut>() } else { 0 };
+    let fixed = head + size_of::<proto::Dirent>();
+    // More than fit are never asked for: names have a byte at least.
+    let entries = core
+        .volume()?
+        .read_dir(dir, cookie, room / (fixed + 8))
+        .map_err(failed)?;
+    let mut out = Vec::with_capacity(room);
+    for entry in entries {
+        let len = (fixed + entry.name.len()).next_multiple_of(8);
+        if out.len() + len > room {
+            break;
+        }
+        let end = out.len() + len;
+        if plus {
+            let dots = matches!(&entry.name[..], b"." | b"..");
+            let attr = if dots {
+                None
+            } else {
+                core.volume()?.attr(entry.ino).ok()
+            };
+            // Nothing is said of an inode that cannot be read: a look-up says why.
+            let told = match attr {
+                Some(attr) => core.tell(&attr)?,
+                None => EntryOut::default(),
+            };
+            out.extend_from_slice(told.as_bytes());
+        }
+        let dirent = proto::Dirent {
+            ino: u64::from(entry.ino.0),
+            off: entry.cookie,
+            name_len: entry.name.len() as u32, // fits: at most 255
+            kind: u32::from(entry.kind),
+        };
+        out.extend_from_slice(dirent.as_bytes());
+        out.extend_from_slice(&entry.name);
+        out.resize(end, 0);
+    }
+    Ok(out)
+}
