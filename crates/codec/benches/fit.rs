@@ -465,6 +465,16 @@ fn main() {
                     .collect();
             let ratio = |tally: &Tally| tally.full.1 as f64 / tally.full.0 as f64;
             let fill = |tally: &Tally| 100.0 * tally.full.1 as f64 / tally.full.2 as f64;
+            if alone {
+                println!(
+                    "{:<22} {:>8} {:>8.1} {:>15} bytes",
+                    format!("{method}:{level} {cluster}"),
+                    "",
+                    speed(&b),
+                    b.size
+                );
+                continue;
+            }
             println!(
                 "{:<22} {:>8.1} {:>8.1} {:>6.2}x  {:>+7.2} {:>+7.2}  {:>6.2} {:>6.2} {:>6.2}",
                 format!("{method}:{level} {cluster}"),
