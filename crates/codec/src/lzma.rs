@@ -24,6 +24,10 @@ const ROOM_MIN: usize = 6;
 /// The least input that an encoder is shown at once. Unit: bytes.
 const SHOWN_MIN: usize = 32 << 10;
 
+/// Input of up to this size has an encoder with a dictionary of this size: tables in proportion to the dictionary are
+/// cleared for each output. Unit: bytes.
+const FEW: usize = 64 << 10;
+
 /// The largest dictionary that a stream may use. Unit: bytes.
 const DICT_MAX: usize = 8 << 20;
 
@@ -40,7 +44,7 @@ struct Shown {
 }
 
 impl Shown {
-    const FIRST: Shown = Shown { ratio: 8 };
+    const FIRST: Shown = Shown { ratio: 16 };
 
     /// Encodes with more and more input until it is not the input that ends the output.
     fn run(
@@ -61,7 +65,7 @@ impl Shown {
             };
             // Close to the end of what it is shown an encoder finds shorter matches than there are.
             if all || fit.consumed + part.len() / 8 < part.len() {
-                self.ratio = (2 * fit.consumed).div_ceil(dst.len()).max(2);
+                self.ratio = (3 * fit.consumed).div_ceil(dst.len()).max(4);
                 return fit;
             }
             shown *= 4;
@@ -110,10 +114,16 @@ impl Drop for Stream {
 
 /// The encoder of the C library.
 pub(crate) struct NativeLzma {
-    stream: Stream,
-    options: Options,
+    any: NativeEncoder,
+    few: NativeEncoder,
     shown: Shown,
     window: usize,
+}
+
+/// A stream with its options, which stay the same, so that the library keeps its memory.
+struct NativeEncoder {
+    stream: Stream,
+    options: Options,
 }
 
 /// Encoder options of the C library.
@@ -134,10 +144,17 @@ impl NativeLzma {
         if unsafe { lzma_lzma_preset(&mut options, preset) } != 0 {
             return None;
         }
-        options.dict_size = u32::try_from(spec.history()).ok()?;
+        let mut encoder = |dict: usize| {
+            options.dict_size = u32::try_from(dict).ok()?;
+            Some(NativeEncoder {
+                stream: Stream::new(),
+                options: Options(options),
+            })
+        };
+        let [few, any] = [spec.history().min(FEW), spec.history()].map(&mut encoder);
         Some(Self {
-            stream: Stream::new(),
-            options: Options(options),
+            any: any?,
+            few: few?,
             shown: Shown::FIRST,
             window: spec.window,
         })
@@ -150,19 +167,23 @@ impl EncodeFit for NativeLzma {
     }
 
     fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
-        let (stream, options) = (&mut self.stream, &self.options.0);
-        self.shown
-            .run(piece(input, at, self.window), dst, |src, dst| {
-                // SAFETY: the stream is zeroed or was initialised by the library; `options` is complete.
-                let ready = unsafe { lzma_microlzma_encoder(&mut stream.0, options) };
-                if ready != LZMA_OK {
-                    return None;
-                }
-                let (ended, _, written) = stream.run(src, dst);
-                // What was read says nothing; what went into the output is the encoder's total.
-                let consumed = usize::try_from(stream.0.total_in).ok()?;
-                ended.then_some(Fit { consumed, written })
-            })
+        let src = piece(input, at, self.window);
+        let NativeEncoder { stream, options } = match src.len() {
+            ..=FEW => &mut self.few,
+            _ => &mut self.any,
+        };
+        let options = &options.0;
+        self.shown.run(src, dst, |src, dst| {
+            // SAFETY: the stream is zeroed or was initialised by the library; `options` is complete.
+            let ready = unsafe { lzma_microlzma_encoder(&mut stream.0, options) };
+            if ready != LZMA_OK {
+                return None;
+            }
+            let (ended, _, written) = stream.run(src, dst);
+            // What was read says nothing; what went into the output is the encoder's total.
+            let consumed = usize::try_from(stream.0.total_in).ok()?;
+            ended.then_some(Fit { consumed, written })
+        })
     }
 
     fn window(&self) -> usize {
@@ -172,7 +193,8 @@ impl EncodeFit for NativeLzma {
 
 /// The encoder in Rust.
 pub(crate) struct RustLzma {
-    encoder: MicroLzmaEncoder,
+    any: MicroLzmaEncoder,
+    few: MicroLzmaEncoder,
     shown: Shown,
     window: usize,
 }
@@ -180,9 +202,13 @@ pub(crate) struct RustLzma {
 impl RustLzma {
     pub(crate) fn new(spec: &EncoderSpec) -> Option<Self> {
         let mut options = LzmaOptions::with_preset(u32::try_from(spec.level).ok()?);
-        options.dict_size = u32::try_from(spec.history()).ok()?;
+        let mut encoder = |dict: usize| {
+            options.dict_size = u32::try_from(dict).ok()?;
+            MicroLzmaEncoder::new(&options).ok()
+        };
         Some(Self {
-            encoder: MicroLzmaEncoder::new(&options).ok()?,
+            any: encoder(spec.history())?,
+            few: encoder(spec.history().min(FEW))?,
             shown: Shown::FIRST,
             window: spec.window,
         })
@@ -195,14 +221,17 @@ impl EncodeFit for RustLzma {
     }
 
     fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
-        let encoder = &mut self.encoder;
-        self.shown
-            .run(piece(input, at, self.window), dst, |src, dst| {
-                encoder
-                    .compress_prefix(src, dst)
-                    .ok()
-                    .map(|(consumed, written)| Fit { consumed, written })
-            })
+        let src = piece(input, at, self.window);
+        let encoder = match src.len() {
+            ..=FEW => &mut self.few,
+            _ => &mut self.any,
+        };
+        self.shown.run(src, dst, |src, dst| {
+            encoder
+                .compress_prefix(src, dst)
+                .ok()
+                .map(|(consumed, written)| Fit { consumed, written })
+        })
     }
 
     fn window(&self) -> usize {
