@@ -21,6 +21,8 @@ mod fit;
 mod fse;
 mod huffman;
 mod pairs;
+mod parse;
+mod rows;
 
 pub(crate) use fit::Zstd;
 

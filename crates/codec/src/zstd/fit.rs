@@ -1,13 +1,15 @@
-//! The encoder: the library finds the matches, once, and the blocks are built here around the end of the output.
+//! The encoder: matches are found once, and the blocks are built here around the end of the output.
 //!
 //! ```text
-//!  input ──► sequences (library, a little more input than should fit)
+//!  input ──► sequences (a finder of ours, piece by piece; or the library, a little more input than should fit)
 //!              └──► blocks, split where that is smaller, written as they are complete
 //!                     └──► the last block: plan, move its end, plan; written once, when it fits
 //! ```
 //!
-//! Planning needs only counts, so that moving the end of the output costs next to nothing: no input is matched twice
-//! and no bit is written twice, unless the prediction of how much input is needed was too low.
+//! Planning needs only counts, so that moving the end of the output costs next to nothing, and no bit is written twice.
+//! Our finders go on where they stopped, so that only a few bytes behind the end of an output are matched twice. The
+//! library, which finds the matches at the other levels, has to start over when the prediction of how much input is
+//! needed was too low.
 
 use std::ffi::c_int;
 
@@ -18,6 +20,8 @@ use zstd_sys::{
 use super::bits::BIT;
 use super::block::{Coder, Cut, Plan, Repeats, Seq, Stats, grow, shrink};
 use super::pairs::Pairs;
+use super::parse::{Finder, Parse};
+use super::rows::Rows;
 use super::{BLOCK, Compressor, good};
 use crate::lz4::piece;
 use crate::search::Search;
@@ -49,9 +53,9 @@ const SHORT: usize = 64;
 
 /// The encoder.
 pub(crate) struct Zstd {
-    finder: Compressor,
-    /// Finds the matches instead, at the levels where it is the better one.
-    pairs: Option<Pairs>,
+    library: Compressor,
+    /// Finds the matches instead, at the levels where there is one.
+    finder: Option<Box<dyn Finder>>,
     /// Does what the library's matches cannot be had for: tiny input.
     plain: Compressor,
     search: Search,
@@ -64,21 +68,6 @@ pub(crate) struct Zstd {
     window_log: u32,
 }
 
-/// Input as literals and matches.
-#[derive(Default)]
-struct Parse {
-    seqs: Vec<Seq>,
-    /// All literals, one after the other; those after the last match, too. Longer than that, for copies in steps.
-    literals: Vec<u8>,
-    /// Literals in all.
-    len: usize,
-    /// Literals that were taken from a sequence, which are blocks of their own.
-    moved: Vec<(usize, u32)>,
-}
-
-/// Short runs of literals are copied as so many bytes, which is one instruction.
-const STEP: usize = 16;
-
 /// How an attempt ended.
 enum Outcome {
     Done(Fit),
@@ -89,7 +78,7 @@ enum Outcome {
 impl Zstd {
     pub(crate) fn new(spec: &EncoderSpec) -> Option<Self> {
         let window_log = spec.history().ilog2();
-        let finder = Compressor::new(spec.level, window_log)?;
+        let library = Compressor::new(spec.level, window_log)?;
         // The library adapts its tables to the length it is given. That is a guess here, and should not matter.
         // SAFETY: no preconditions.
         let tuned = unsafe { ZSTD_getCParams(spec.level, (3 * spec.cluster) as u64, 0) };
@@ -101,14 +90,29 @@ impl Zstd {
             (ZSTD_cParameter::ZSTD_c_targetLength, tuned.targetLength),
             (ZSTD_cParameter::ZSTD_c_strategy, tuned.strategy as u32),
         ] {
-            finder.set(parameter, c_int::try_from(value).ok()?)?;
+            library.set(parameter, c_int::try_from(value).ok()?)?;
         }
         // The library's own splitter would need the block's bytes, which are never made.
-        finder.set(ZSTD_cParameter::ZSTD_c_experimentalParam13, 2)?;
-        let pairs = tuned.strategy == ZSTD_strategy::ZSTD_dfast;
+        library.set(ZSTD_cParameter::ZSTD_c_experimentalParam13, 2)?;
+        let finder: Option<Box<dyn Finder>> = match tuned.strategy {
+            ZSTD_strategy::ZSTD_dfast => {
+                Some(Box::new(Pairs::new(1 << window_log, tuned.minMatch <= 4)))
+            }
+            // Small outputs leave little to look at: there the library's chains find more.
+            ZSTD_strategy::ZSTD_greedy | ZSTD_strategy::ZSTD_lazy | ZSTD_strategy::ZSTD_lazy2
+                if spec.cluster >= ROWS_MIN =>
+            {
+                let log = (2 + spec.cluster.ilog2()).min(20);
+                let depth = tuned.strategy as u32 - ZSTD_strategy::ZSTD_greedy as u32;
+                let four = tuned.minMatch <= 4;
+                let rows = Rows::new(log, 1 << window_log, tuned.searchLog, depth, four);
+                Some(Box::new(rows))
+            }
+            _ => None,
+        };
         Some(Self {
+            library,
             finder,
-            pairs: pairs.then(|| Pairs::new(1 << window_log, tuned.minMatch <= 4)),
             plain: Compressor::new(spec.level, window_log)?,
             search: Search::new(SHORT, 1.5),
             found: Vec::new(),
@@ -119,6 +123,15 @@ impl Zstd {
             window: spec.window,
             window_log,
         })
+    }
+
+    /// Hands the frame over.
+    fn done(&mut self, fit: Fit, dst: &mut [u8]) -> Fit {
+        dst[..fit.written].copy_from_slice(&self.out[..fit.written]);
+        if fit.written * 8 >= dst.len() * 7 {
+            self.ratio = fit.consumed as f64 / fit.written as f64;
+        }
+        fit
     }
 
     /// The most that one block decodes to. Unit: bytes.
@@ -135,7 +148,7 @@ impl Zstd {
         // room for `bound` sequences, and the library checks that.
         let n = good(unsafe {
             ZSTD_generateSequences(
-                self.finder.as_ptr(),
+                self.library.as_ptr(),
                 self.found.as_mut_ptr(),
                 self.found.capacity(),
                 src.as_ptr().cast(),
@@ -148,41 +161,33 @@ impl Zstd {
         Some(())
     }
 
-    /// Parses `src[..len]`, which is `input[at..at + len]`. `again` says that a shorter part of it was parsed before.
-    fn parse(&mut self, input: &[u8], at: usize, len: usize, again: bool) -> Option<()> {
+    /// Builds the frame of `input[at..end]` from the parse. `more` says that there is input behind it.
+    fn frame(
+        &mut self,
+        input: &[u8],
+        (at, end): (usize, usize),
+        room: usize,
+        more: bool,
+    ) -> Outcome {
         let most = self.block_max();
-        let Some(pairs) = &mut self.pairs else {
-            return self.find(&input[at..at + len]);
-        };
-        let parse = &mut self.parse;
-        if !again {
-            pairs.begin(at);
-            parse.clear(len, len / 8);
-        } else {
-            // The literals behind the last match may become a match.
-            parse.len -= pairs.trailing();
-            let room = len + STEP;
-            if parse.literals.len() < room {
-                parse.literals.resize(room, 0);
-            }
-        }
-        let until = &input[..at + len];
-        pairs.find(until, |from, seq| {
-            parse.copy(until, from, seq.literals as usize);
-            parse.push(seq, most);
-        });
-        parse.copy(until, pairs.anchor(), until.len() - pairs.anchor());
-        Some(())
-    }
-
-    /// Builds the frame from the parse of `src`. `more` says that there is input behind it.
-    fn frame(&mut self, src: &[u8], room: usize, more: bool) -> Outcome {
-        let most = self.block_max();
+        let src = &input[at..end];
         let Self {
-            parse, coder, out, ..
+            parse,
+            coder,
+            out,
+            finder,
+            ratio,
+            ..
         } = self;
+        let mut source = Source {
+            parse,
+            finder: finder.as_deref_mut(),
+            data: &input[..end],
+            at,
+            ratio: *ratio,
+        };
         coder.reset();
-        parse.restore();
+        source.parse.restore();
         // A block that is emitted and then does not fit is never larger than its content and some tables.
         if out.len() < room + 2 * BLOCK {
             out.resize(room + 2 * BLOCK, 0);
@@ -191,15 +196,17 @@ impl Zstd {
         out[5] = ((self.window_log - 10) << 3) as u8;
 
         let enough = room - room / 200;
+        // What is left of the output for an end that is not looked for again: a part of so many.
+        let spare = if source.finder.is_some() { 1024 } else { 256 };
         let mut pos = FRAME_HEADER;
         let mut last_header = None;
         let mut consumed = 0;
         let mut open = Open::new(Cut::START, Repeats::START);
         loop {
             let left = room.saturating_sub(pos + BLOCK_HEADER);
-            let done = open.fill(parse, most, room >= SPLIT_ROOM, left);
+            let done = open.fill(&mut source, consumed, most, room >= SPLIT_ROOM, left);
             let plan = coder.plan(&open.stats);
-            if open.over && !done && plan.size + room / 256 < left {
+            if open.over && !done && plan.size + room / spare < left {
                 // The estimate was too high.
                 open.correct(plan.size, left);
                 continue;
@@ -213,7 +220,13 @@ impl Zstd {
             let mut raw = plan.size >= content;
             let mut stop = usize::MAX;
             if !raw && plan.size <= left {
-                stop = coder.emit(&plan, open.seqs(parse), open.literals(parse), out, body);
+                stop = coder.emit(
+                    &plan,
+                    open.seqs(source.parse),
+                    open.literals(source.parse),
+                    out,
+                    body,
+                );
                 raw = stop - body >= content;
             }
             if raw && content <= left {
@@ -223,7 +236,7 @@ impl Zstd {
             }
             if stop > room {
                 if let Some((kind, stop)) =
-                    open.finish(parse, coder, plan, out, body, room, &src[consumed..])
+                    open.finish(source.parse, coder, plan, out, body, room, &src[consumed..])
                 {
                     put_header(out, pos, kind, stop - body);
                     last_header = Some(pos);
@@ -245,7 +258,7 @@ impl Zstd {
                 }
                 break;
             }
-            open = open.next(parse);
+            open = open.next(&mut source);
         }
         match last_header {
             Some(header) => {
@@ -259,6 +272,57 @@ impl Zstd {
         }
     }
 }
+
+/// Outputs of this size and more have matches found in rows. Unit: bytes.
+const ROWS_MIN: usize = 32 << 10;
+
+/// Where sequences come from.
+struct Source<'a> {
+    parse: &'a mut Parse,
+    finder: Option<&'a mut (dyn Finder + 'static)>,
+    /// The input up to where the frame has to end, and where it starts.
+    data: &'a [u8],
+    at: usize,
+    /// Input per output, as far as is known.
+    ratio: f64,
+}
+
+impl Source<'_> {
+    /// The share by which an estimate may be too large.
+    fn slack(&self) -> u64 {
+        if self.finder.is_some() { 64 } else { 16 }
+    }
+
+    /// Sees to it that there is a parse for everything before `until`, counted from the start of the frame.
+    fn pull(&mut self, until: usize, run: usize) {
+        if let Some(finder) = self.finder.as_deref_mut() {
+            self.parse.pull(finder, self.data, self.at + until, run);
+        }
+    }
+
+    /// How much more content a block should take before it is looked at again.
+    fn goal(&self, open: &Open, split: bool, most: usize, left: usize) -> usize {
+        let unit = if split { SEGMENT } else { most };
+        if self.finder.is_none() {
+            return unit;
+        }
+        let content = open.stats.content;
+        // What is found and does not fit is found again for the next frame.
+        let fits = if content == 0 {
+            (left as f64 * self.ratio * FIRST_PART) as usize
+        } else {
+            let spare = open.limit.saturating_sub(open.price) as f64;
+            (spare * content as f64 / open.price.max(1) as f64) as usize
+        };
+        unit.min(fits + fits / 32 + SMALL_STEP)
+    }
+}
+
+/// So much of what should fit is taken at once.
+const FIRST_PART: f64 = 0.9;
+
+/// Added to what should still fit. Unit: bytes.
+const SMALL_STEP: usize = 64;
 
 /// The block that is being filled.
 struct Open {
@@ -296,35 +360,54 @@ impl Open {
     }
 
     /// Takes segments until the block should end: it is more than `left` bytes, it has `most` bytes of content, the
-    /// next segment is better off in a block of its own, or the parse ends, which is returned.
-    fn fill(&mut self, parse: &mut Parse, most: usize, split: bool, left: usize) -> bool {
-        self.limit = self.limit.max((left + left / 16) as u64 * 8);
-        let goal = if split { SEGMENT } else { most };
+    /// next segment is better off in a block of its own, or the parse ends, which is returned. `consumed` is what the
+    /// blocks before hold.
+    fn fill(
+        &mut self,
+        source: &mut Source<'_>,
+        consumed: usize,
+        most: usize,
+        split: bool,
+        left: usize,
+    ) -> bool {
+        let bits = left as u64 * 8;
+        self.limit = self.limit.max(bits + bits / source.slack());
         let mut segment = Stats::new();
         loop {
-            segment.clear();
+            let content = self.stats.content;
+            let goal = source.goal(self, split, most, left);
+            source.pull(consumed + content + goal, most / 2);
             let (mut end, mut repeats) = (self.end, self.end_repeats);
-            parse.segment(
-                &mut segment,
-                &mut end,
-                &mut repeats,
-                goal,
-                most - self.stats.content,
-                most / 2,
-            );
-            if segment.content == 0 {
-                return parse.ends_at(end);
-            }
-            if self.stats.content == 0 {
-                std::mem::swap(&mut self.stats, &mut segment);
-                if split {
-                    self.price = self.stats.estimate();
+            let first = content == 0;
+            if first || !split {
+                let stats = &mut self.stats;
+                let goal = content + goal;
+                source
+                    .parse
+                    .segment(stats, &mut end, &mut repeats, goal, most, most / 2);
+                if stats.content == content {
+                    return source.parse.ends_at(end);
+                }
+                if split || source.finder.is_some() {
+                    self.price = stats.estimate();
                 }
             } else {
+                segment.clear();
+                source.parse.segment(
+                    &mut segment,
+                    &mut end,
+                    &mut repeats,
+                    goal,
+                    most - content,
+                    most / 2,
+                );
+                if segment.content == 0 {
+                    return source.parse.ends_at(end);
+                }
                 let mut both = self.stats.clone();
                 both.merge(&segment);
                 let price = both.estimate();
-                if split && price > self.price + segment.estimate() {
+                if price > self.price + segment.estimate() {
                     return false;
                 }
                 self.stats = both;
@@ -333,26 +416,23 @@ impl Open {
             (self.end, self.end_repeats) = (end, repeats);
             self.over = self.price > self.limit;
             if self.over || end.tail > 0 {
-                return parse.ends_at(end);
+                return source.parse.ends_at(end);
             }
         }
     }
 
     /// The plan says that what counted as too large is not.
     fn correct(&mut self, planned: usize, left: usize) {
-        self.limit = self.price * left as u64 / planned.max(1) as u64 * 33 / 32;
+        self.limit = self.price * left as u64 / planned.max(1) as u64 * 65 / 64;
         self.over = false;
     }
 
     /// The block behind this one.
-    fn next(self, parse: &mut Parse) -> Open {
-        if let Some(seq) = parse.seqs.get_mut(self.end.seqs) {
-            // It has given literals to the block that ends here.
-            if self.end.tail > 0 {
-                seq.literals -= self.end.tail as u32;
-                parse.moved.push((self.end.seqs, self.end.tail as u32));
-            }
-        }
+    fn next(self, source: &mut Source<'_>) -> Open {
+        source.parse.split(
+            self.end,
+            source.finder.as_deref_mut().map(|finder| finder as _),
+        );
         Open::new(
             Cut {
                 tail: 0,
@@ -453,121 +533,12 @@ fn put_header(out: &mut [u8], pos: usize, kind: u32, size: usize) {
     out[pos..pos + BLOCK_HEADER].copy_from_slice(&value.to_le_bytes()[..BLOCK_HEADER]);
 }
 
-impl Parse {
-    /// Takes over what the library found in `src`. `most` is the most that a block decodes to.
-    fn fill(&mut self, src: &[u8], found: &[ZSTD_Sequence], most: usize) {
-        self.clear(src.len(), found.len());
-        let (mut at, mut waiting) = (0, 0);
-        for seq in found {
-            self.copy(src, at, seq.litLength as usize);
-            waiting += seq.litLength;
-            at += (seq.litLength + seq.matchLength) as usize;
-            // Without a match: the end of one of the library's blocks.
-            if seq.matchLength > 0 {
-                self.push(Seq::new(waiting, seq.matchLength, seq.offset), most);
-                waiting = 0;
-            }
-        }
-        self.copy(src, at, src.len() - at);
-    }
-
-    /// Starts a parse of up to `len` bytes.
-    fn clear(&mut self, len: usize, seqs: usize) {
-        self.moved.clear();
-        self.seqs.clear();
-        self.seqs.reserve(seqs);
-        self.len = 0;
-        if self.literals.len() < len + STEP {
-            self.literals.resize(len + STEP, 0);
-        }
-    }
-
-    /// Takes over literals.
-    #[inline(always)]
-    fn copy(&mut self, src: &[u8], at: usize, n: usize) {
-        let len = self.len;
-        if n <= STEP && at + STEP <= src.len() {
-            self.literals[len..len + STEP].copy_from_slice(&src[at..at + STEP]);
-        } else {
-            self.literals[len..len + n].copy_from_slice(&src[at..at + n]);
-        }
-        self.len += n;
-    }
-
-    /// Takes over a sequence, whose literals it has.
-    #[inline(always)]
-    fn push(&mut self, mut seq: Seq, most: usize) {
-        // Half a block at most, so that match and literals find room in one.
-        let half = (most / 2) as u32;
-        while seq.matched > half {
-            let part = half.min(seq.matched - 3);
-            self.seqs.push(Seq::new(seq.literals, part, seq.offset));
-            seq = Seq::new(0, seq.matched - part, seq.offset);
-        }
-        self.seqs.push(seq);
-    }
-
-    /// Gives back what was moved.
-    fn restore(&mut self) {
-        for (seq, literals) in self.moved.drain(..) {
-            self.seqs[seq].literals += literals;
-        }
-    }
-
-    /// Whether that is the end of the parse.
-    fn ends_at(&self, cut: Cut) -> bool {
-        cut.seqs == self.seqs.len() && cut.literals == self.len
-    }
-
-    /// Counts sequences from `end` on, up to `goal` bytes of content and never more than `most`, and moves `end`. Ends
-    /// within literals if there are more than `run` in a row.
-    fn segment(
-        &mut self,
-        stats: &mut Stats,
-        end: &mut Cut,
-        repeats: &mut Repeats,
-        goal: usize,
-        most: usize,
-        run: usize,
-    ) {
-        let first = *end;
-        // Literals are counted at the end, all at once.
-        let mut content = stats.content;
-        let mut tail = 0;
-        while content < goal {
-            let Some(seq) = self.seqs.get_mut(end.seqs) else {
-                // Behind the last match.
-                tail = (self.len - end.literals).min(most - content);
-                break;
-            };
-            let literals = seq.literals as usize;
-            if literals > run {
-                // So many literals are blocks of their own; one stays with the match.
-                tail = (literals - 1).min(most - content);
-                break;
-            }
-            let len = literals + seq.matched as usize;
-            if content + len > most {
-                break;
-            }
-            repeats.code(seq);
-            stats.add_match(*seq);
-            content += len;
-            end.literals += literals;
-            end.seqs += 1;
-        }
-        end.tail = tail;
-        end.literals += tail;
-        stats.add_literals(&self.literals[first.literals..end.literals]);
-    }
-}
-
 impl EncodeFit for Zstd {
     fn reset(&mut self) {
         self.ratio = FIRST_RATIO;
         self.search.reset();
-        if let Some(pairs) = &mut self.pairs {
-            pairs.reset();
+        if let Some(finder) = &mut self.finder {
+            finder.reset();
         }
     }
 
@@ -580,32 +551,32 @@ impl EncodeFit for Zstd {
                 .search
                 .run(src, dst, |len, out| plain.compress(&src[..len], out));
         }
-        let mut again = false;
+        let most = self.block_max();
+        if let Some(finder) = &mut self.finder {
+            finder.begin(at);
+            self.parse.clear(most);
+            return match self.frame(input, (at, at + src.len()), room, false) {
+                Outcome::Done(fit) => self.done(fit, dst),
+                Outcome::Short(_) => Fit::NOTHING,
+            };
+        }
         // A little more than should fit.
         let mut len = (room as f64 * self.ratio * MARGIN) as usize + 256;
         loop {
             if len + len / 8 >= src.len() {
                 len = src.len();
             }
-            let part = &src[..len];
             let more = len < src.len();
-            if self.parse(input, at, len, again).is_none() {
+            if self.find(&src[..len]).is_none() {
                 // The library refuses to parse a last block of a few bytes.
                 let plain = &mut self.plain;
                 return self
                     .search
                     .run(src, dst, |len, out| plain.compress(&src[..len], out));
             }
-            match self.frame(part, room, more) {
-                Outcome::Done(fit) => {
-                    dst[..fit.written].copy_from_slice(&self.out[..fit.written]);
-                    if fit.written * 8 >= room * 7 {
-                        self.ratio = fit.consumed as f64 / fit.written as f64;
-                    }
-                    return fit;
-                }
+            match self.frame(input, (at, at + len), room, more) {
+                Outcome::Done(fit) => return self.done(fit, dst),
                 Outcome::Short(pos) => {
-                    again = true;
                     len = (len as f64 * room as f64 / pos as f64 * MARGIN) as usize + 256;
                 }
             }

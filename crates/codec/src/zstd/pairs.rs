@@ -7,9 +7,10 @@
 //! earliest, so that nothing has to be cleared between frames.
 
 use super::block::Seq;
+use super::parse::{Finder, Parse};
 use crate::bytes::{forward, load4, load8, zeros};
 
-/// The tables have so many entries.
+/// The tables have so many entries. Unit: bits.
 const LONG_LOG: u32 = 16;
 const SHORT_LOG: u32 = 15;
 
@@ -38,8 +39,6 @@ pub(super) struct Pairs {
     anchor: usize,
     distances: [usize; 2],
     reach: usize,
-    /// Where the last search ended.
-    until: usize,
     /// Short matches are found by four bytes.
     four: bool,
 }
@@ -56,6 +55,42 @@ fn hash_short<const FOUR: bool>(bytes: u64) -> usize {
     (bytes.wrapping_mul(889_523_592_379) >> (64 - SHORT_LOG)) as usize
 }
 
+impl Finder for Pairs {
+    fn reset(&mut self) {
+        self.shift = self.high.wrapping_add(self.shift) + 1;
+        self.high = 0;
+        if self.shift > COUNT_MAX {
+            self.clear(0);
+        }
+    }
+
+    fn begin(&mut self, start: usize) {
+        if start.wrapping_add(self.shift) > 2 * COUNT_MAX {
+            self.clear(start);
+        }
+        self.start = start;
+        self.at = start;
+        self.anchor = start;
+        self.distances = [1, 4];
+    }
+
+    fn find(&mut self, data: &[u8], until: usize, parse: &mut Parse) {
+        if self.four {
+            self.find_by::<true>(data, until, parse);
+        } else {
+            self.find_by::<false>(data, until, parse);
+        }
+    }
+
+    fn position(&self) -> (usize, usize) {
+        (self.anchor, self.at)
+    }
+
+    fn give(&mut self, n: usize) {
+        self.anchor += n;
+    }
+}
+
 impl Pairs {
     /// A finder of matches over up to `reach` bytes; short ones by four bytes, or by five.
     pub(super) fn new(reach: usize, four: bool) -> Self {
@@ -69,17 +104,7 @@ impl Pairs {
             anchor: 0,
             distances: [1, 4],
             reach,
-            until: 0,
             four,
-        }
-    }
-
-    /// Starts on new input.
-    pub(super) fn reset(&mut self) {
-        self.shift = self.high.wrapping_add(self.shift) + 1;
-        self.high = 0;
-        if self.shift > COUNT_MAX {
-            self.clear(0);
         }
     }
 
@@ -91,44 +116,12 @@ impl Pairs {
         self.high = at;
     }
 
-    /// Starts a frame at `start`.
-    pub(super) fn begin(&mut self, start: usize) {
-        if start.wrapping_add(self.shift) > 2 * COUNT_MAX {
-            self.clear(start);
-        }
-        self.start = start;
-        self.at = start;
-        self.anchor = start;
-        self.distances = [1, 4];
-    }
-
-    /// Bytes behind the last match when the last search ended.
-    pub(super) fn trailing(&self) -> usize {
-        self.until - self.anchor
-    }
-
-    /// Where the last match ended.
-    pub(super) fn anchor(&self) -> usize {
-        self.anchor
-    }
-
-    /// Finds sequences in `data`, the input so far, from where it stopped to the end; gives each to `take` with the
-    /// position of its literals.
-    pub(super) fn find(&mut self, data: &[u8], take: impl FnMut(usize, Seq)) {
-        if self.four {
-            self.find_by::<true>(data, take);
-        } else {
-            self.find_by::<false>(data, take);
-        }
-    }
-
     #[inline(always)]
-    fn find_by<const FOUR: bool>(&mut self, data: &[u8], mut take: impl FnMut(usize, Seq)) {
-        let until = data.len();
-        self.until = until;
-        let Some(end) = until.checked_sub(END) else {
+    fn find_by<const FOUR: bool>(&mut self, data: &[u8], until: usize, parse: &mut Parse) {
+        let Some(end) = data.len().checked_sub(END) else {
             return;
         };
+        let stop = until.min(end);
         let (long, short) = (&mut *self.long, &mut *self.short);
         let (shift, start, reach) = (self.shift, self.start, self.reach);
         let count = |position: usize| position.wrapping_add(shift) as u32;
@@ -136,13 +129,11 @@ impl Pairs {
         let [mut near, mut far] = self.distances;
         let mut literals_and = |anchor: &mut usize, at: usize, matched: usize, distance: usize| {
             // fits: a window has at most 12 MiB
-            take(
-                *anchor,
-                Seq::new((at - *anchor) as u32, matched as u32, distance as u32),
-            );
+            let seq = Seq::new((at - *anchor) as u32, matched as u32, distance as u32);
+            parse.take(data, *anchor, seq);
             *anchor = at + matched;
         };
-        while at < end {
+        while at < stop {
             let bytes = load8(data, at);
             let (long_slot, short_slot) = (
                 &mut long[hash8(bytes)],
@@ -155,30 +146,36 @@ impl Pairs {
             *long_slot = here;
             *short_slot = here;
             let most = (at - start).min(reach);
-            let known = |distance: usize| distance.wrapping_sub(1) < most;
+            // A place that is out of reach is of no use: looking at the start instead is cheap, and needs no branch.
+            let place = |distance: usize, of: usize| {
+                let known = distance.wrapping_sub(1) < most;
+                (known, if known { of - distance } else { start })
+            };
+            let (long_known, long_place) = place(long_distance, at);
+            let (short_known, short_place) = place(short_distance, at);
             let from = at;
             let (mut matched, distance);
             if near <= most && load4(data, at + 1) == load4(data, at + 1 - near) {
                 at += 1;
-                matched = 4 + forward(data, at + 4, at + 4 - near, until);
+                matched = 4 + forward(data, at + 4, at + 4 - near, data.len());
                 literals_and(&mut anchor, at, matched, near);
             } else {
-                if known(long_distance) && load8(data, at - long_distance) == bytes {
-                    matched = 8 + forward(data, at + 8, at + 8 - long_distance, until);
+                if long_known & (load8(data, long_place) == bytes) {
+                    matched = 8 + forward(data, at + 8, at + 8 - long_distance, data.len());
                     distance = long_distance;
-                } else if known(short_distance) && load4(data, at - short_distance) == bytes as u32
-                {
+                } else if short_known & (load4(data, short_place) == bytes as u32) {
                     // One further there may be a long one.
                     let next = load8(data, at + 1);
                     let slot = &mut long[hash8(next)];
                     let next_distance = (here + 1).wrapping_sub(*slot) as usize;
                     *slot = here + 1;
-                    if known(next_distance) && load8(data, at + 1 - next_distance) == next {
+                    let (next_known, next_place) = place(next_distance, at + 1);
+                    if next_known & (load8(data, next_place) == next) {
                         at += 1;
-                        matched = 8 + forward(data, at + 8, at + 8 - next_distance, until);
+                        matched = 8 + forward(data, at + 8, at + 8 - next_distance, data.len());
                         distance = next_distance;
                     } else {
-                        matched = 4 + forward(data, at + 4, at + 4 - short_distance, until);
+                        matched = 4 + forward(data, at + 4, at + 4 - short_distance, data.len());
                         distance = short_distance;
                     }
                 } else {
@@ -208,7 +205,7 @@ impl Pairs {
                     && far <= (at - start).min(reach)
                     && load4(data, at) == load4(data, at - far)
                 {
-                    matched = 4 + forward(data, at + 4, at + 4 - far, until);
+                    matched = 4 + forward(data, at + 4, at + 4 - far, data.len());
                     std::mem::swap(&mut near, &mut far);
                     let bytes = load8(data, at);
                     long[hash8(bytes)] = count(at);
@@ -218,9 +215,10 @@ impl Pairs {
                 }
             }
         }
-        self.at = at;
+        // A long step may lead behind the end.
+        self.at = at.min(data.len());
         self.anchor = anchor;
         self.distances = [near, far];
-        self.high = self.high.max(until);
+        self.high = self.high.max(at);
     }
 }

@@ -1,0 +1,438 @@
+//! The match finder of the middle levels: rows of earlier positions by hash, told apart by one more byte of it, and a look
+//! one or two positions ahead before a match is taken.
+//!
+//! ```text
+//!  hash ──► row: | tag | tag | tag | ... 32    one comparison of all tags with the one that is looked for
+//!                | pos | pos | pos | ...       only where they are equal is a position looked at, latest first
+//! ```
+//!
+//! As the finder of the low levels, it indexes an input once, however many frames are made of it.
+
+use super::block::Seq;
+use super::parse::{Finder, Parse};
+use crate::bytes::{forward, load4, load8};
+
+/// A row has so many positions.
+const ROW: usize = 32;
+
+/// No match starts in the last bytes. Unit: bytes.
+const END: usize = 8;
+
+/// Behind so many literals every second position is tried, behind twice as many every third, and so on. Unit: bits.
+const SKIP_LOG: usize = 8;
+
+/// Of longer matches only the first and the last positions are indexed. Unit: bytes.
+const GAP: usize = 384;
+const GAP_FIRST: usize = 96;
+const GAP_LAST: usize = 32;
+
+/// Rows are fetched into the cache so far ahead. Unit: bytes.
+const AHEAD: usize = 8;
+
+/// The index starts over before its count outgrows 32 bits.
+const COUNT_MAX: usize = 1 << 30;
+
+/// A row's tags, and where the latest one is.
+#[derive(Clone, Copy)]
+#[repr(align(32))]
+struct Tags([u8; ROW]);
+
+/// The finder.
+pub(super) struct Rows {
+    tags: Vec<Tags>,
+    /// Positions as the index counts; 0 for none.
+    positions: Vec<[u32; ROW]>,
+    /// The latest entry of each row.
+    heads: Vec<u8>,
+    /// What is added to a position to count it, which may wrap.
+    shift: usize,
+    /// The next position to index.
+    next: usize,
+    /// Hashes of the positions to index next.
+    ahead: [u32; AHEAD],
+    start: usize,
+    at: usize,
+    anchor: usize,
+    distances: [usize; 2],
+    reach: usize,
+    /// Entries looked at per search.
+    attempts: u32,
+    /// Positions looked ahead.
+    depth: u32,
+    /// Bytes that are hashed, as a shift. Unit: bits.
+    hashed: u32,
+    /// What a hash is shifted by to make row and tag: little input has few rows, which stay in the cache. Unit: bits.
+    shorten: u32,
+}
+
+/// What a search found: length and distance.
+#[derive(Clone, Copy)]
+struct Found {
+    len: usize,
+    distance: usize,
+}
+
+/// How a match is judged.
+#[derive(Clone, Copy)]
+struct Match {
+    start: usize,
+    len: usize,
+    distance: usize,
+    /// The bits that the distance takes, roughly; 0 for the latest one.
+    bits: i64,
+}
+
+fn bits(distance: usize) -> i64 {
+    i64::from((distance + 3).ilog2())
+}
+
+impl Rows {
+    /// A finder with 2^`log` positions of matches over up to `reach` bytes, which looks at 2^`search` of them at a time
+    /// and `depth` positions ahead. `four`: matches are found by four bytes, or by five.
+    pub(super) fn new(log: u32, reach: usize, search: u32, depth: u32, four: bool) -> Self {
+        let rows = (1 << log) / ROW;
+        Self {
+            tags: vec![Tags([0; ROW]); rows],
+            positions: vec![[0; ROW]; rows],
+            heads: vec![0; rows],
+            shift: 1,
+            next: 0,
+            ahead: [0; AHEAD],
+            start: 0,
+            at: 0,
+            anchor: 0,
+            distances: [1, 4],
+            reach,
+            attempts: 1 << search.min(ROW.ilog2()),
+            depth,
+            hashed: if four { 32 } else { 24 },
+            shorten: 0,
+        }
+    }
+
+    /// Forgets everything, and counts from `at` on.
+    fn clear(&mut self, at: usize) {
+        for row in &mut self.positions {
+            row.fill(0);
+        }
+        self.shift = 1usize.wrapping_sub(at);
+        self.next = at;
+    }
+
+    /// Row and tag of the bytes at a position, one number.
+    #[inline(always)]
+    fn hash(&self, data: &[u8], at: usize) -> u32 {
+        let bytes = load8(data, at) << self.hashed;
+        let product = bytes.wrapping_mul(0xCF1B_BCDC_B7A5_6463);
+        // fits: 2^24 rows and tags at most
+        (product >> self.shorten) as u32
+    }
+
+    /// Hashes a position, and has its row fetched.
+    #[inline(always)]
+    fn announce(&mut self, data: &[u8], at: usize, end: usize) {
+        if at <= end {
+            let hash = self.hash(data, at);
+            self.ahead[at % AHEAD] = hash;
+            fetch(&self.tags[hash as usize >> 8]);
+            fetch(&self.positions[hash as usize >> 8]);
+        }
+    }
+
+    /// Indexes a position whose hash was announced.
+    #[inline(always)]
+    fn put(&mut self, at: usize) -> u32 {
+        let hash = self.ahead[at % AHEAD];
+        let row = hash as usize >> 8;
+        let head = self.heads[row].wrapping_sub(1) % ROW as u8;
+        self.heads[row] = head;
+        self.tags[row].0[usize::from(head)] = hash as u8;
+        self.positions[row][usize::from(head)] = at.wrapping_add(self.shift) as u32;
+        hash
+    }
+
+    /// Indexes everything before `to`, which is at most `end`.
+    #[inline(always)]
+    fn index(&mut self, data: &[u8], to: usize, end: usize) {
+        if to > self.next + GAP {
+            let stop = self.next + GAP_FIRST;
+            self.index_all(data, stop, end);
+            self.next = to - GAP_LAST;
+            self.announce_all(data, end);
+        }
+        self.index_all(data, to, end);
+    }
+
+    #[inline(always)]
+    fn index_all(&mut self, data: &[u8], to: usize, end: usize) {
+        while self.next < to {
+            self.put(self.next);
+            self.announce(data, self.next + AHEAD, end);
+            self.next += 1;
+        }
+    }
+
+    fn announce_all(&mut self, data: &[u8], end: usize) {
+        for at in self.next..self.next + AHEAD {
+            self.announce(data, at, end);
+        }
+    }
+
+    /// The longest match at `at`, longer than `len`, which is indexed, too.
+    #[inline(always)]
+    fn search(&mut self, data: &[u8], at: usize, end: usize, len: usize) -> Option<Found> {
+        let hash = if at >= self.next {
+            self.index(data, at, end);
+            let hash = self.ahead[at % AHEAD];
+            debug_assert_eq!(hash, self.hash(data, at));
+            hash
+        } else {
+            // It was indexed for the frame before.
+            self.hash(data, at)
+        };
+        let row = hash as usize >> 8;
+        let head = u32::from(self.heads[row]);
+        let mut equal = equal_tags(&self.tags[row], hash as u8).rotate_right(head);
+        let here = at.wrapping_add(self.shift) as u32;
+        let most = (at - self.start).min(self.reach);
+        let positions = &self.positions[row];
+        let mut found = Found { len, distance: 0 };
+        let mut attempts = self.attempts;
+        while equal != 0 && attempts > 0 {
+            let slot = (head + equal.trailing_zeros()) as usize % ROW;
+            equal &= equal - 1;
+            let distance = here.wrapping_sub(positions[slot]) as i32;
+            if distance <= 0 {
+                // It lies ahead.
+                continue;
+            }
+            let distance = distance as usize;
+            if distance > most {
+                // So do those before.
+                break;
+            }
+            attempts -= 1;
+            // A longer match has these bytes in common; the best so far ends four bytes before the data at least.
+            let check = at + found.len - 3;
+            if check + 4 > data.len() {
+                break;
+            }
+            if load4(data, check) == load4(data, check - distance) {
+                let n = forward(data, at, at - distance, data.len());
+                if n > found.len {
+                    found = Found { len: n, distance };
+                }
+            }
+        }
+        if at >= self.next {
+            self.put(at);
+            self.announce(data, at + AHEAD, end);
+            self.next = at + 1;
+        }
+        (found.distance > 0).then_some(found)
+    }
+}
+
+/// Has a place fetched into the cache.
+#[inline(always)]
+fn fetch<T>(place: &T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint that any address may be given to; SSE belongs to every x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast()) };
+    }
+    let _ = place;
+}
+
+/// A bit for each tag that is equal.
+#[inline(always)]
+fn equal_tags(tags: &Tags, tag: u8) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_load_si128, _mm_movemask_epi8, _mm_set1_epi8};
+        // SAFETY: SSE2 belongs to every x86-64; the tags are 32 bytes and aligned to as many.
+        unsafe {
+            let wanted = _mm_set1_epi8(tag as i8);
+            let from = tags.0.as_ptr().cast();
+            let low = _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_load_si128(from), wanted));
+            let high = _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_load_si128(from.add(1)), wanted));
+            low as u32 | (high as u32) << 16
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    equal_tags_portable(tags, tag)
+}
+
+/// As above, without SIMD.
+#[cfg(any(test, not(target_arch = "x86_64")))]
+fn equal_tags_portable(tags: &Tags, tag: u8) -> u32 {
+    tags.0
+        .iter()
+        .rev()
+        .fold(0, |mask, &other| mask << 1 | u32::from(other == tag))
+}
+
+impl Finder for Rows {
+    fn reset(&mut self) {
+        // What was indexed before counts as further back than any match reaches.
+        self.shift = self.next.wrapping_add(self.shift).wrapping_add(self.reach);
+        self.next = 0;
+        self.shorten = 0;
+        if self.shift > COUNT_MAX {
+            self.clear(0);
+        }
+    }
+
+    fn begin(&mut self, start: usize) {
+        if start.wrapping_add(self.shift) > 2 * COUNT_MAX {
+            self.clear(start);
+        }
+        self.next = self.next.max(start);
+        self.start = start;
+        self.at = start;
+        self.anchor = start;
+        self.distances = [1, 4];
+    }
+
+    fn find(&mut self, data: &[u8], until: usize, parse: &mut Parse) {
+        let Some(end) = data.len().checked_sub(END) else {
+            return;
+        };
+        let stop = until.min(end);
+        let (start, reach) = (self.start, self.reach);
+        let (mut at, mut anchor) = (self.at, self.anchor);
+        let [mut near, mut far] = self.distances;
+        if self.shorten == 0 {
+            // The same from one reset to the next.
+            let rows = (data.len() - start).ilog2().saturating_sub(ROW.ilog2() - 1);
+            self.shorten = 64 - 8 - rows.clamp(4, self.tags.len().ilog2());
+        }
+        if self.next <= end {
+            self.announce_all(data, end);
+        }
+        // How much is equal at the distance of an earlier match; 0 if less than four bytes.
+        let again = |at: usize, distance: usize| {
+            if distance <= (at - start).min(reach) && load4(data, at) == load4(data, at - distance)
+            {
+                4 + forward(data, at + 4, at + 4 - distance, data.len())
+            } else {
+                0
+            }
+        };
+        while at < stop {
+            let mut best = Match {
+                start: at + 1,
+                len: again(at + 1, near),
+                distance: near,
+                bits: 0,
+            };
+            if let Some(found) = self.search(data, at, end, best.len.max(3)) {
+                best = Match {
+                    start: at,
+                    len: found.len,
+                    distance: found.distance,
+                    bits: bits(found.distance),
+                };
+            }
+            if best.len < 4 {
+                at += 1 + ((at - anchor) >> SKIP_LOG);
+                continue;
+            }
+            'ahead: while self.depth > 0 && at < end {
+                for (weight, repeat, spare) in
+                    [(3, 1, 4), (4, 1, 7)].into_iter().take(self.depth as usize)
+                {
+                    if at >= end {
+                        break 'ahead;
+                    }
+                    at += 1;
+                    let len = again(at, near) as i64;
+                    if len >= 4 && len * weight > best.len as i64 * weight - best.bits + repeat {
+                        best = Match {
+                            start: at,
+                            len: len as usize,
+                            distance: near,
+                            bits: 0,
+                        };
+                    }
+                    if let Some(Found { len, distance }) = self.search(data, at, end, 3) {
+                        let gain = len as i64 * 4 - bits(distance);
+                        if gain > best.len as i64 * 4 - best.bits + spare {
+                            best = Match {
+                                start: at,
+                                len,
+                                distance,
+                                bits: bits(distance),
+                            };
+                            continue 'ahead;
+                        }
+                    }
+                }
+                break;
+            }
+            let Match {
+                start: mut from,
+                mut len,
+                distance,
+                ..
+            } = best;
+            if distance != near {
+                while from > anchor
+                    && from - distance > start
+                    && data[from - 1] == data[from - 1 - distance]
+                {
+                    from -= 1;
+                    len += 1;
+                }
+                (near, far) = (distance, near);
+            }
+            // fits: a window has at most 12 MiB
+            let seq = Seq::new((from - anchor) as u32, len as u32, distance as u32);
+            parse.take(data, anchor, seq);
+            at = from + len;
+            anchor = at;
+            while at < end {
+                let len = again(at, far);
+                if len == 0 {
+                    break;
+                }
+                std::mem::swap(&mut near, &mut far);
+                parse.take(data, anchor, Seq::new(0, len as u32, near as u32));
+                at += len;
+                anchor = at;
+            }
+        }
+        self.at = at.min(data.len());
+        self.anchor = anchor;
+        self.distances = [near, far];
+    }
+
+    fn position(&self) -> (usize, usize) {
+        (self.anchor, self.at)
+    }
+
+    fn give(&mut self, n: usize) {
+        self.anchor += n;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_portable_comparison_of_tags_says_the_same() {
+        let mut seed = 3u32;
+        for _ in 0..2000 {
+            let mut tags = Tags([0; ROW]);
+            for tag in &mut tags.0 {
+                seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                *tag = (seed >> 28) as u8;
+            }
+            for tag in 0..17 {
+                assert_eq!(equal_tags(&tags, tag), equal_tags_portable(&tags, tag));
+            }
+        }
+    }
+}
