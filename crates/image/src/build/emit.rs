@@ -1,138 +1,210 @@
 //! The plan becomes bytes.
 
-use super::layout::{Parts, Plan, dir_names, inode_order};
+use super::layout::{Parts, Plan, dir_names};
 use super::pack::{FileData, FileTail, PACKED};
 use super::tree::{InodeId, NodeKind};
 use crate::{Error, Result};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use tuff_codec::EncoderSpec;
 use tuff_format::cluster::header::MapHeader;
 use tuff_format::cluster::write::{self, Piece, Tail, header_pos};
 use tuff_format::config::{Configs, Lz4};
 use tuff_format::dirent::{self, Dirent, Fill};
 use tuff_format::features::{compat, incompat};
-use tuff_format::inode::{Inode, encode_device};
+use tuff_format::inode::{ALIGN, FileType, Inode, encode_device};
 use tuff_format::superblock::{self, Superblock};
 use tuff_format::{BlockBits, Nid, chunk, xattr};
 use tuff_store::Output;
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-/// Bytes that are collected before they are written.
-const CHUNK: usize = 1 << 20;
+/// What one thread makes at a time: at least so much, then up to the end of an inode or directory. Part of the format of
+/// the UUID that is derived from the content. Unit: bytes.
+const PIECE: u64 = 1 << 20;
 
-/// Where the metadata goes, with its digest.
-struct Sink<'a> {
-    output: &'a Output,
-    digest: Xxh3,
-    at: u64,
-    buf: Vec<u8>,
+/// One thing behind the data.
+#[derive(Clone, Copy)]
+enum Unit {
+    /// Whole blocks of a directory or long link.
+    Blocks(InodeId),
+    /// Shared attributes and prefixes.
+    Area,
+    /// An inode with all that follows it.
+    Inode(InodeId),
 }
 
-impl Sink<'_> {
-    /// Position behind the last byte.
-    fn offset(&self) -> u64 {
-        self.at + self.buf.len() as u64
+/// All that lies behind the data, in order: what a number stands for, and where it lies.
+struct Zone<'a> {
+    parts: &'a Parts<'a>,
+    plan: &'a Plan,
+    area: &'a [u8],
+    /// Directories and long links with whole blocks.
+    with_blocks: Vec<InodeId>,
+    /// Inodes by position.
+    inodes: Vec<InodeId>,
+}
+
+impl Zone<'_> {
+    fn len(&self) -> usize {
+        self.with_blocks.len() + 1 + self.inodes.len()
     }
 
-    fn pad_to(&mut self, offset: u64) {
-        assert!(
-            offset >= self.offset(),
-            "{offset} was promised to start after {}",
-            self.offset()
-        );
-        let n = offset - self.offset();
-        self.buf.resize(
-            self.buf.len() + usize::try_from(n).expect("a gap is shorter than a block"),
-            0,
-        );
-    }
-
-    fn flush(&mut self, at_least: usize) -> Result<()> {
-        if self.buf.len() >= at_least && !self.buf.is_empty() {
-            self.output
-                .write_at(&self.buf, self.at)
-                .map_err(|e| Error::io("image", "cannot write", e))?;
-            self.digest.update(&self.buf);
-            self.at += self.buf.len() as u64;
-            self.buf.clear();
+    fn unit(&self, i: usize) -> Unit {
+        match i.checked_sub(self.with_blocks.len()) {
+            None => Unit::Blocks(self.with_blocks[i]),
+            Some(0) => Unit::Area,
+            Some(n) => Unit::Inode(self.inodes[n - 1]),
         }
+    }
+
+    /// Where a unit starts; for the number behind the last one, where all ends. Unit: bytes.
+    fn start(&self, i: usize) -> u64 {
+        let size = self.parts.options.block.size();
+        let zone = u64::from(self.plan.zone_block) * size;
+        if i == self.len() {
+            return zone + self.plan.zone_len;
+        }
+        match self.unit(i) {
+            Unit::Blocks(inode) => u64::from(self.plan.block_of[&inode]) * size,
+            Unit::Area => u64::from(self.plan.xattr_block) * size,
+            Unit::Inode(PACKED) => zone + self.plan.packed_position.unwrap_or_default(),
+            Unit::Inode(inode) => zone + self.plan.position(inode),
+        }
+    }
+
+    /// Cuts everything into pieces: the numbers at which they start, and the one behind the last.
+    fn pieces(&self) -> Vec<usize> {
+        let mut starts = vec![0];
+        let mut at = self.start(0);
+        for i in 1..self.len() {
+            let start = self.start(i);
+            if start - at >= PIECE {
+                starts.push(i);
+                at = start;
+            }
+        }
+        starts.push(self.len());
+        starts
+    }
+
+    /// Makes the bytes of some units. `out` is empty and starts where they start.
+    fn make(&self, units: std::ops::Range<usize>, out: &mut Vec<u8>) -> Result<()> {
+        let start = self.start(units.start);
+        let pad_to = |out: &mut Vec<u8>, offset: u64| {
+            let at = start + out.len() as u64;
+            assert!(offset >= at, "{offset} was promised to start after {at}");
+            let n = usize::try_from(offset - at).expect("a gap is shorter than a block");
+            out.resize(out.len() + n, 0);
+        };
+        for i in units.clone() {
+            pad_to(out, self.start(i));
+            match self.unit(i) {
+                Unit::Blocks(inode) => emit_blocks(self.parts, self.plan, inode, out)?,
+                Unit::Area => out.extend_from_slice(self.area),
+                Unit::Inode(inode) => emit_inode(self.parts, self.plan, inode, out)?,
+            }
+        }
+        pad_to(out, self.start(units.end));
         Ok(())
     }
 }
 
-/// Writes all metadata, the superblock last. Returns the length of the image in bytes.
+/// Writes all metadata on so many threads, the superblock last. Returns the length of the image in bytes.
 pub(crate) fn emit(
     parts: &Parts<'_>,
     plan: &Plan,
     area: &[u8],
     prefix_at: Option<(u64, u8)>,
+    threads: usize,
     output: &Output,
 ) -> Result<u64> {
     let bits = parts.options.block;
-    let start = u64::from(parts.packed.end_block) * bits.size();
-    let mut sink = Sink {
-        output,
-        digest: Xxh3::new(),
-        at: start,
-        buf: Vec::with_capacity(CHUNK + (64 << 10)),
+    let order = parts.order.iter().copied();
+    let mut inodes: Vec<InodeId> = order.clone().collect();
+    inodes.extend(plan.packed_position.map(|_| PACKED));
+    inodes.sort_unstable_by_key(|i| match *i {
+        PACKED => plan.packed_position.unwrap_or_default(),
+        i => plan.position(i),
+    });
+    let zone = Zone {
+        parts,
+        plan,
+        area,
+        with_blocks: order.filter(|i| plan.block_of.contains_key(i)).collect(),
+        inodes,
     };
-    let order = inode_order(parts.tree);
-    // Whole blocks of directories and long links, as the plan numbered them.
-    for inode in &order {
-        let Some(block) = plan.block_of.get(inode) else {
-            continue;
-        };
-        sink.pad_to(u64::from(*block) * bits.size());
-        let form = parts.form(*inode, plan.epoch);
-        let end = sink.offset() + form.size - form.tail;
-        match &parts.tree.nodes[*inode as usize].kind {
-            NodeKind::Symlink(target) => sink
-                .buf
-                .extend_from_slice(&target[..target.len() - form.tail as usize]),
-            _ => dir_blocks(parts, plan, *inode, &mut |bytes, whole| {
-                if whole || form.tail == 0 {
-                    sink.buf.extend_from_slice(bytes);
-                    sink.buf.resize(
-                        sink.buf
-                            .len()
-                            .next_multiple_of(if whole { bits.size_usize() } else { 1 }),
-                        0,
-                    );
-                }
-                sink.flush(CHUNK)
-            })?,
-        }
-        assert_eq!(
-            sink.offset(),
-            end,
-            "a directory has the size that was planned"
-        );
-        let padded = sink.offset().next_multiple_of(bits.size());
-        sink.pad_to(padded);
-        sink.flush(CHUNK)?;
-    }
-    sink.pad_to(u64::from(plan.xattr_block) * bits.size());
-    sink.buf.extend_from_slice(area);
-    let zone = u64::from(plan.zone_block) * bits.size();
-    let gap = zone - sink.offset();
-    assert!(gap < bits.size());
-    sink.pad_to(zone);
-    // Inodes by position.
-    let mut by_position: Vec<(u64, InodeId)> = order
-        .iter()
-        .map(|i| (plan.positions[*i as usize], *i))
-        .collect();
-    by_position.extend(plan.packed_position.map(|p| (p, PACKED)));
-    by_position.sort_unstable();
-    for (position, inode) in by_position {
-        sink.pad_to(zone + position);
-        emit_inode(parts, plan, inode, &mut sink.buf)?;
-        sink.flush(CHUNK)?;
-    }
-    sink.pad_to(zone + plan.zone_len);
-    sink.flush(0)?;
-    let digest = sink.digest.digest128();
+    let digest = emit_zone(&zone, threads, output)?;
     emit_superblock(parts, plan, prefix_at, digest, output)?;
     Ok(plan.blocks(bits) * bits.size())
+}
+
+/// Makes and writes all pieces. Returns a digest over theirs.
+fn emit_zone(zone: &Zone<'_>, threads: usize, output: &Output) -> Result<u128> {
+    let starts = zone.pieces();
+    let next = AtomicUsize::new(0);
+    // By piece. The first error by position is the one to report, however many there are.
+    let done: Mutex<Vec<(usize, Result<u128>)>> = Mutex::new(Vec::with_capacity(starts.len()));
+    let work = || {
+        let mut out = Vec::new();
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            let Some([from, to]) = starts.get(n..n + 2) else {
+                return;
+            };
+            out.clear();
+            let made = zone.make(*from..*to, &mut out).and_then(|()| {
+                output
+                    .write_at(&out, zone.start(*from))
+                    .map_err(|e| Error::io("image", "cannot write", e))?;
+                Ok(xxh3_128(&out))
+            });
+            if made.is_err() {
+                next.store(starts.len(), Ordering::Relaxed);
+            }
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            done.push((n, made));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(starts.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_unstable_by_key(|(n, _)| *n);
+    let mut digest = Xxh3::new();
+    for (_, piece) in done {
+        digest.update(&piece?.to_le_bytes());
+    }
+    Ok(digest.digest128())
+}
+
+/// Appends the whole blocks of a directory or long link.
+fn emit_blocks(parts: &Parts<'_>, plan: &Plan, id: InodeId, out: &mut Vec<u8>) -> Result<()> {
+    let block = parts.options.block.size_usize();
+    let form = parts.form(id, plan.epoch);
+    let start = out.len();
+    match parts.tree.kind(id) {
+        NodeKind::Symlink(target) => {
+            out.extend_from_slice(&target[..target.len() - form.tail as usize]);
+        }
+        _ => dir_blocks(parts, plan, id, &mut |bytes, more| {
+            if more || form.tail == 0 {
+                out.extend_from_slice(bytes);
+                if more {
+                    out.resize(start + (out.len() - start).next_multiple_of(block), 0);
+                }
+            }
+            Ok(())
+        })?,
+    }
+    assert_eq!(
+        (out.len() - start) as u64,
+        form.size - form.tail,
+        "a directory has the size that was planned"
+    );
+    Ok(())
 }
 
 /// Calls `each` with the bytes of each directory block; the flag says that another block follows.
@@ -143,18 +215,17 @@ fn dir_blocks(
     each: &mut dyn FnMut(&[u8], bool) -> Result<()>,
 ) -> Result<()> {
     let bits = parts.options.block;
-    // Names are gathered per block; the borrow of the tree lasts for the whole call.
-    let mut names: Vec<(Vec<u8>, InodeId)> = Vec::new();
+    let mut names: Vec<(&[u8], InodeId)> = Vec::new();
     let mut fill = Fill::new(bits.size_usize());
     let mut result = Ok(());
     let mut out = Vec::with_capacity(bits.size_usize());
-    let mut write = |names: &mut Vec<(Vec<u8>, InodeId)>, more: bool| -> Result<()> {
+    let mut write = |names: &mut Vec<(&[u8], InodeId)>, more: bool| -> Result<()> {
         out.clear();
         let entries: Vec<Dirent<'_>> = names
             .iter()
             .map(|(name, inode)| Dirent {
                 nid: plan.nid(*inode, bits),
-                file_type: parts.tree.nodes[*inode as usize].file_type().dirent_code(),
+                file_type: parts.tree.file_type(*inode).dirent_code(),
                 name,
             })
             .collect();
@@ -166,7 +237,7 @@ fn dir_blocks(
         if fill.add(name.len()) && !names.is_empty() && result.is_ok() {
             result = write(&mut names, true);
         }
-        names.push((name.to_vec(), inode));
+        names.push((name, inode));
     });
     result?;
     write(&mut names, false)
@@ -199,27 +270,26 @@ fn emit_inode(parts: &Parts<'_>, plan: &Plan, id: InodeId, out: &mut Vec<u8>) ->
         no_start: false,
     };
     if id != PACKED {
-        let node = &parts.tree.nodes[id as usize];
-        inode.mode = node.meta.mode & 0o7777 | node.file_type().mode_bits();
-        inode.nlink = node.nlink;
+        let tree = parts.tree;
+        inode.mode = tree.meta(id).mode & 0o7777 | tree.file_type(id).mode_bits();
+        inode.nlink = tree.nlink(id);
         (inode.uid, inode.gid) = parts.owner(id);
         inode.ino = plan.serials[id as usize];
         if form.extended {
             (inode.mtime, inode.mtime_nsec) = parts.time(id);
         }
-        match &node.kind {
+        match tree.kind(id) {
             NodeKind::Char(d) | NodeKind::Block(d) => {
                 inode.u = encode_device(d.major, d.minor).into()
             }
             NodeKind::Fifo | NodeKind::Socket => {}
-            NodeKind::Dir { .. } | NodeKind::Symlink(_) => {
+            NodeKind::Dir | NodeKind::Symlink(_) => {
                 inode.u = plan.block_of.get(&id).map_or(no_block, |b| u64::from(*b));
             }
             NodeKind::File { .. } => {}
         }
     }
-    let is_file =
-        id == PACKED || matches!(parts.tree.nodes[id as usize].kind, NodeKind::File { .. });
+    let is_file = id == PACKED || parts.tree.file_type(id) == FileType::File;
     if is_file {
         inode.u = match parts.data(id) {
             FileData::None | FileData::Same(_) => no_block,
@@ -248,18 +318,16 @@ fn emit_inode(parts: &Parts<'_>, plan: &Plan, id: InodeId, out: &mut Vec<u8>) ->
     if is_file {
         emit_file(parts, id, start, out)?;
     } else {
-        match &parts.tree.nodes[id as usize].kind {
+        match parts.tree.kind(id) {
             NodeKind::Symlink(target) => {
                 out.extend_from_slice(&target[target.len() - form.tail as usize..])
             }
-            NodeKind::Dir { .. } if form.tail > 0 => {
-                dir_blocks(parts, plan, id, &mut |bytes, more| {
-                    if !more {
-                        out.extend_from_slice(bytes);
-                    }
-                    Ok(())
-                })?
-            }
+            NodeKind::Dir if form.tail > 0 => dir_blocks(parts, plan, id, &mut |bytes, more| {
+                if !more {
+                    out.extend_from_slice(bytes);
+                }
+                Ok(())
+            })?,
             _ => {}
         }
     }
@@ -297,9 +365,7 @@ fn emit_file(parts: &Parts<'_>, id: InodeId, start: usize, out: &mut Vec<u8>) ->
                 indexes: false,
                 bit48: false,
             };
-            let NodeKind::File { size, .. } = parts.tree.nodes[id as usize].kind else {
-                return Ok(());
-            };
+            let size = parts.tree.size(id);
             let chunk_size = format.chunk_size(bits);
             let (mut at, mut block) = (0, u64::from(c.block));
             for run in &*c.runs {
@@ -472,7 +538,7 @@ fn emit_superblock(
         devt_slotoff: 0,
         xattr_prefix_count: 0,
         xattr_prefix_start: 0,
-        packed: plan.packed_position.map(|p| Nid((bits.size() + p) / 32)),
+        packed: plan.packed_position.map(|p| Nid((bits.size() + p) / ALIGN)),
         xattr_filter_reserved: 0,
         ishare_prefix: 0,
         build_time: 0,

@@ -19,7 +19,7 @@
 
 use super::options::{InodeForm, Options};
 use super::pack::{FileData, FileTail, PACKED, Packed};
-use super::tree::{InodeId, NodeKind, ROOT, Tree};
+use super::tree::{InodeId, NodeKind, Tree};
 use super::xattrs::Xattrs;
 use crate::{Error, Result};
 use tuff_format::cluster::write::{header_pos, index_len};
@@ -30,8 +30,8 @@ use tuff_format::{BlockBits, Nid};
 
 /// Everything placed.
 pub(crate) struct Plan {
-    /// Position of each inode in the inode zone, by inode. Unit: bytes.
-    pub(crate) positions: Vec<u64>,
+    /// Position of each inode in the inode zone, by inode. Unit: [`ALIGN`].
+    positions: Vec<u32>,
     /// Position of the packed inode.
     pub(crate) packed_position: Option<u64>,
     /// First whole block of each directory or long link that has some, in the order of `with_blocks`.
@@ -69,6 +69,8 @@ pub(crate) struct Form {
 pub(crate) struct Parts<'a> {
     /// The tree.
     pub(crate) tree: &'a Tree,
+    /// Inodes in the order of the zone.
+    pub(crate) order: &'a [InodeId],
     /// The data.
     pub(crate) packed: &'a Packed,
     /// The attributes.
@@ -101,13 +103,13 @@ impl Parts<'_> {
         if inode == PACKED {
             &[]
         } else {
-            &self.xattrs.bodies[self.tree.nodes[inode as usize].xattrs as usize]
+            &self.xattrs.bodies[self.tree.xattrs(inode) as usize]
         }
     }
 
     /// Time of an inode, as the options want it.
     pub(crate) fn time(&self, inode: InodeId) -> (i64, u32) {
-        let meta = &self.tree.nodes[inode as usize].meta;
+        let meta = self.tree.meta(inode);
         match (self.options.timestamp, self.options.clamp) {
             (Some(t), _) => (t, 0),
             (None, Some(t)) if meta.mtime >= t => (t, 0),
@@ -117,7 +119,7 @@ impl Parts<'_> {
 
     /// Owner and group of an inode, as the options want them.
     pub(crate) fn owner(&self, inode: InodeId) -> (u32, u32) {
-        let meta = &self.tree.nodes[inode as usize].meta;
+        let meta = self.tree.meta(inode);
         let o = self.options;
         let uid = o.uid.unwrap_or(meta.uid).wrapping_add(o.uid_offset);
         let gid = o.gid.unwrap_or(meta.gid).wrapping_add(o.gid_offset);
@@ -144,10 +146,10 @@ impl Parts<'_> {
         let kind = if inode == PACKED {
             None
         } else {
-            Some(&self.tree.nodes[inode as usize].kind)
+            Some(self.tree.kind(inode))
         };
         match kind {
-            Some(NodeKind::Dir { .. } | NodeKind::Symlink(_)) => flat(self.inline_part(size, head)),
+            Some(NodeKind::Dir | NodeKind::Symlink(_)) => flat(self.inline_part(size, head)),
             Some(NodeKind::Char(_) | NodeKind::Block(_) | NodeKind::Fifo | NodeKind::Socket) => {
                 flat(0)
             }
@@ -218,10 +220,10 @@ impl Parts<'_> {
         if inode == PACKED {
             return self.packed.packed_size;
         }
-        match &self.tree.nodes[inode as usize].kind {
-            NodeKind::File { size, .. } => *size,
+        match self.tree.kind(inode) {
+            NodeKind::File { size } => size,
             NodeKind::Symlink(target) => target.len() as u64,
-            NodeKind::Dir { .. } => self.dir_size(inode),
+            NodeKind::Dir => self.dir_size(inode),
             _ => 0,
         }
     }
@@ -237,7 +239,7 @@ impl Parts<'_> {
             return size > u32::MAX.into() || self.options.inodes == InodeForm::Extended;
         }
         let (uid, gid) = self.owner(inode);
-        let nlink = self.tree.nodes[inode as usize].nlink;
+        let nlink = self.tree.nlink(inode);
         self.options.inodes == InodeForm::Extended
             || size > u32::MAX.into()
             || uid > 0xFFFF
@@ -262,11 +264,10 @@ impl super::pack::Compressed {
 }
 
 /// Calls `each` with every name of a directory in order, "." and ".." among them, and what it names.
-pub(crate) fn dir_names(tree: &Tree, dir: InodeId, each: &mut dyn FnMut(&[u8], InodeId)) {
-    let parent = tree.nodes[dir as usize].parent;
-    let mut dots = [(&b"."[..], dir), (&b".."[..], parent)]
-        .into_iter()
-        .peekable();
+pub(crate) fn dir_names<'t>(tree: &'t Tree, dir: InodeId, each: &mut dyn FnMut(&'t [u8], InodeId)) {
+    let parent = tree.parent(dir);
+    let dots: [(&'t [u8], InodeId); 2] = [(b".", dir), (b"..", parent)];
+    let mut dots = dots.into_iter().peekable();
     for d in tree.children(dir) {
         let name = tree.name(d);
         while let Some((dot, inode)) = dots.next_if(|(dot, _)| *dot < name) {
@@ -284,22 +285,21 @@ impl Plan {
     pub(crate) fn new(parts: &Parts<'_>) -> Result<Self> {
         let bits = parts.bits();
         let tree = parts.tree;
-        let order = inode_order(tree);
-        let epoch = common_time(parts, &order);
-        let mut positions = vec![u64::MAX; tree.nodes.len()];
-        let mut serials = vec![0; tree.nodes.len()];
+        let order = parts.order;
+        let epoch = common_time(parts);
+        let mut positions = vec![u32::MAX; tree.len()];
+        let mut serials = vec![0; tree.len()];
         let mut zone = Zone::new(bits.size());
         let mut next_block = u64::from(parts.packed.end_block);
         let mut block_of = hashbrown::HashMap::new();
         for (i, inode) in order.iter().enumerate() {
             check_link(parts, *inode)?;
             let form = parts.form(*inode, epoch);
-            positions[*inode as usize] = zone.place(form.before_tail, form.tail);
+            let position = zone.place(form.before_tail, form.tail) / ALIGN;
+            positions[*inode as usize] = u32::try_from(position)
+                .map_err(|_| Error::limit("image", "more than 128 GiB of inodes"))?;
             serials[*inode as usize] = i as u32 + 1;
-            if matches!(
-                tree.nodes[*inode as usize].kind,
-                NodeKind::Dir { .. } | NodeKind::Symlink(_)
-            ) {
+            if matches!(tree.kind(*inode), NodeKind::Dir | NodeKind::Symlink(_)) {
                 let blocks = bits.count(form.size - form.tail);
                 if blocks > 0 {
                     block_of.insert(*inode, block32(next_block)?);
@@ -333,7 +333,12 @@ impl Plan {
 
     /// Number of an inode.
     pub(crate) fn nid(&self, inode: InodeId, bits: BlockBits) -> Nid {
-        Nid((bits.size() + self.positions[inode as usize]) / ALIGN)
+        Nid((bits.size() + self.position(inode)) / ALIGN)
+    }
+
+    /// Position of an inode in the inode zone. Unit: bytes.
+    pub(crate) fn position(&self, inode: InodeId) -> u64 {
+        u64::from(self.positions[inode as usize]) * ALIGN
     }
 
     /// Block of number 0: one before the inodes.
@@ -352,22 +357,10 @@ fn block32(block: u64) -> Result<u32> {
     fits.ok_or_else(|| Error::limit("image", "larger than 2^31 blocks"))
 }
 
-/// Inodes in the order of the zone: the root, then every directory's children together.
-pub(crate) fn inode_order(tree: &Tree) -> Vec<InodeId> {
-    let mut order = vec![ROOT];
-    let mut seen = vec![false; tree.nodes.len()];
-    tree.walk(|_, _, inode| {
-        if !std::mem::replace(&mut seen[inode as usize], true) {
-            order.push(inode);
-        }
-    });
-    order
-}
-
 /// The time that most inodes have: theirs can be compact.
-fn common_time(parts: &Parts<'_>, order: &[InodeId]) -> (i64, u32) {
+fn common_time(parts: &Parts<'_>) -> (i64, u32) {
     let mut counts: hashbrown::HashMap<(i64, u32), u32> = hashbrown::HashMap::new();
-    for inode in order {
+    for inode in parts.order {
         *counts.entry(parts.time(*inode)).or_default() += 1;
     }
     // The smallest of equally common ones, so that the order of the map does not matter.
@@ -378,7 +371,7 @@ fn common_time(parts: &Parts<'_>, order: &[InodeId]) -> (i64, u32) {
 }
 
 fn check_link(parts: &Parts<'_>, inode: InodeId) -> Result<()> {
-    if let NodeKind::Symlink(target) = &parts.tree.nodes[inode as usize].kind
+    if let NodeKind::Symlink(target) = parts.tree.kind(inode)
         && (target.is_empty() || target.len() > 4095 || target.contains(&0))
     {
         let path = parts.tree.path(inode);

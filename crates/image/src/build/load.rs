@@ -1,6 +1,7 @@
 //! From sources to the tree, and from the tree to the packer.
 
 use super::Source;
+use super::budget::Budget;
 use super::options::{Dedupe, Fragments, Options};
 use super::order::{data_order, twins};
 use super::pack::input::Input;
@@ -13,7 +14,7 @@ use super::source::dir::{DirSource, WalkOptions};
 use super::source::manifest::ManifestReader;
 use super::source::tar::{self, TarReader};
 use super::source::{Content, DataRun, Entry, Kind};
-use super::tree::{InodeId, NodeKind, Tree, lossy};
+use super::tree::{InodeId, Tree, lossy};
 use crate::{Error, Result};
 use hashbrown::HashMap;
 use std::fs::File;
@@ -21,7 +22,11 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use tuff_format::inode::FileType;
 use tuff_store::FileStore;
+
+/// While a source is packed on the way, its share of the memory is looked at after so many inodes.
+const BUDGET_STEP: usize = 4096;
 
 /// Settings per rule, made once.
 pub(crate) struct Policies {
@@ -116,7 +121,10 @@ pub(crate) struct Loader<'a> {
     providers: Vec<Provider>,
     /// What was left out or changed.
     pub(crate) warnings: Vec<String>,
-    packed: hashbrown::HashSet<InodeId>,
+    /// Everything was handed to the packer while the only source was loaded.
+    packed: bool,
+    /// But for these, which go into the packed inode as a whole, behind all others.
+    late: Vec<InodeId>,
 }
 
 impl<'a> Loader<'a> {
@@ -128,7 +136,8 @@ impl<'a> Loader<'a> {
             threads,
             providers: Vec::new(),
             warnings: Vec::new(),
-            packed: hashbrown::HashSet::new(),
+            packed: false,
+            late: Vec::new(),
         }
     }
 
@@ -141,10 +150,10 @@ impl<'a> Loader<'a> {
         packer: &mut Packer<'_>,
         progress: &Progress,
     ) -> Result<()> {
-        // A stream's contents are where the stream is: an order of their own, or another source, needs a copy.
-        let stream = only && self.options.order.is_empty();
+        // The only source comes in the order of the image, unless another was asked for: its contents can be packed at once.
+        let at_once = only && self.options.order.is_empty();
         match source {
-            Source::Dir(path) => self.load_dir(path, tree, progress),
+            Source::Dir(path) => self.load_dir(path, at_once, tree, packer, progress),
             Source::Manifest(path) => {
                 let manifest = ManifestReader::open(path).map_err(Error::source)?;
                 for entry in manifest {
@@ -170,13 +179,13 @@ impl<'a> Loader<'a> {
                 if seekable && plain {
                     self.load_tar(&name, file, tree, progress)
                 } else {
-                    self.load_stream(&name, file, stream, tree, packer, progress)
+                    self.load_stream(&name, file, at_once, tree, packer, progress)
                 }
             }
             Source::TarStdin => self.load_stream(
                 "standard input",
                 std::io::stdin(),
-                stream,
+                at_once,
                 tree,
                 packer,
                 progress,
@@ -184,20 +193,42 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn load_dir(&mut self, path: &Path, tree: &mut Tree, progress: &Progress) -> Result<()> {
+    /// Walks a directory. What is found goes to the packer at once if all of it may: equal files are looked for among
+    /// those of the same size only, so all sizes must be known first.
+    fn load_dir(
+        &mut self,
+        path: &Path,
+        at_once: bool,
+        tree: &mut Tree,
+        packer: &mut Packer<'_>,
+        progress: &Progress,
+    ) -> Result<()> {
         let dir = Arc::new(DirSource::open(path)?);
-        let exclude = |path: &[u8]| self.excluded(path);
+        self.providers.push(Provider::Dir(Arc::clone(&dir)));
+        self.packed = at_once && self.options.dedupe == Dedupe::Off;
+        let mut late = Vec::new();
+        let this = &*self;
+        let exclude = |path: &[u8]| this.excluded(path);
         let options = WalkOptions {
             exclude: &exclude,
-            one_file_system: self.options.one_file_system,
-            xattrs: self.options.xattrs,
+            one_file_system: this.options.one_file_system,
+            xattrs: this.options.xattrs,
+            // One thread walks by itself: it would only wait for another.
+            threads: if this.threads > 1 { this.threads } else { 0 },
         };
-        dir.walk(&options, &mut |entry| {
-            progress.check()?;
-            progress.add_entry();
-            tree.add(entry).map(|_| ())
+        dir.walk(&options, tree, progress, &mut |tree, file| {
+            if !this.packed {
+                return Ok(());
+            }
+            if tree.len().is_multiple_of(BUDGET_STEP) {
+                packer.set_in_flight(Budget::new(this.options, tree).in_flight);
+            }
+            if !this.pack_file(tree, file, false, packer)? {
+                late.push(file);
+            }
+            Ok(())
         })?;
-        self.providers.push(Provider::Dir(dir));
+        self.late = late;
         Ok(())
     }
 
@@ -245,6 +276,7 @@ impl<'a> Loader<'a> {
             std::io::copy(&mut reader, &mut file).map_err(|e| Error::source(e.into()))?;
             return self.load_tar(name, file, tree, progress);
         }
+        self.packed = true;
         let mut tar = TarReader::new(name, reader);
         while let Some(mut entry) = tar.next_entry().map_err(Error::source)? {
             let runs = match &entry.content {
@@ -266,7 +298,9 @@ impl<'a> Loader<'a> {
             let Some(inode) = self.add(entry, tree, progress)? else {
                 continue;
             };
-            self.packed.insert(inode);
+            if tree.len().is_multiple_of(BUDGET_STEP) {
+                packer.set_in_flight(Budget::new(self.options, tree).in_flight);
+            }
             match runs {
                 Some(runs) => self.stream_sparse(inode, size, &runs, &mut tar, &policy, packer)?,
                 None if size <= segment_size(&policy) => {
@@ -361,36 +395,34 @@ impl<'a> Loader<'a> {
         self.options.exclude.is_match(path)
     }
 
-    /// The content of a file and the number of its policy. `None`: it was packed from a stream.
+    /// The content of a file and the number of its policy. `None`: there is none, or it was packed from a stream.
     pub(crate) fn input(&self, tree: &Tree, inode: InodeId) -> Result<Option<(Input, u32)>> {
-        let node = &tree.nodes[inode as usize];
-        let NodeKind::File { size, content } = &node.kind else {
+        if tree.file_type(inode) != FileType::File {
             return Ok(None);
-        };
+        }
         let (number, _) = self.policies.of(|| tree.path(inode));
         let provider = self
             .providers
-            .get(usize::from(node.layer))
+            .get(usize::from(tree.layer(inode)))
             .unwrap_or(&Provider::Elsewhere);
-        let input = match (content, provider) {
-            (Content::InSource, Provider::Dir(source))
-            | (Content::Sparse(_), Provider::Dir(source)) => Input::Host {
+        let input = match (tree.content(inode), provider) {
+            (Content::InSource | Content::Sparse(_), Provider::Dir(source)) => Input::Host {
                 source: Arc::clone(source),
                 path: tree.path(inode).into(),
-                seen: (*size, node.meta.mtime),
+                seen: (tree.size(inode), tree.meta(inode).mtime),
             },
             (Content::Range { offset }, Provider::Tar(file, name)) => Input::Range {
                 file: Arc::clone(file),
                 name: Arc::clone(name),
-                offset: *offset,
+                offset,
             },
             (Content::Sparse(runs), Provider::Tar(file, name)) => Input::Runs {
                 file: Arc::clone(file),
                 name: Arc::clone(name),
-                runs: Arc::clone(runs),
+                runs,
             },
-            (Content::Path(path), _) => Input::Path(Arc::new(path.clone())),
-            (Content::Bytes(bytes), _) => Input::Bytes(Arc::clone(bytes)),
+            (Content::Path(path), _) => Input::Path(Arc::new(path)),
+            (Content::Bytes(bytes), _) => Input::Bytes(bytes),
             (Content::Stream | Content::SparseStream(_) | Content::None, _) => return Ok(None),
             _ => {
                 return Err(Error::usage(format_args!(
@@ -402,24 +434,26 @@ impl<'a> Loader<'a> {
         Ok(Some((input, number)))
     }
 
-    /// Hands every file's content to the packer, in the order of the data.
+    /// Hands every file's content to the packer, in the order of the data, unless that was done on the way.
     pub(crate) fn pack(
         &mut self,
         tree: &Tree,
         packer: &mut Packer<'_>,
         progress: &Progress,
     ) -> Result<()> {
-        let mut order = data_order(tree, self.options);
-        order.retain(|i| !self.packed.contains(i));
-        let size_of = |inode: InodeId| match &tree.nodes[inode as usize].kind {
-            NodeKind::File { size, .. } => *size,
-            _ => 0,
-        };
-        progress.set_total(order.iter().map(|i| size_of(*i)).sum());
+        let budget = Budget::new(self.options, tree);
+        self.warnings.extend(budget.warning(self.options));
+        packer.set_in_flight(budget.in_flight);
+        if self.packed {
+            progress.stage("pack");
+            return self.pack_late(tree, &self.late, packer);
+        }
+        let order = data_order(tree, self.options);
+        progress.set_total(order.iter().map(|i| tree.size(*i)).sum());
         let mut sizes: HashMap<u64, u32> = HashMap::new();
         if self.options.dedupe != Dedupe::Off {
             for inode in &order {
-                *sizes.entry(size_of(*inode)).or_default() += 1;
+                *sizes.entry(tree.size(*inode)).or_default() += 1;
             }
         }
         progress.stage("compare");
@@ -432,34 +466,56 @@ impl<'a> Loader<'a> {
         // Whole files of the packed inode: behind all others, as it does.
         let mut packed = Vec::new();
         for inode in order {
-            let size = size_of(inode);
+            let size = tree.size(inode);
             if let Some(first) = twins.get(&inode) {
                 progress.add_bytes(size);
                 packer.add_same(inode, *first, size);
                 continue;
             }
-            let Some((input, number)) = self.input(tree, inode)? else {
-                continue;
-            };
-            let (_, policy) = self.policies.of(|| tree.path(inode));
-            match self.sparse_runs(tree, inode, size) {
-                Some(runs) => {
-                    let sparse = Sparse::plan(size, runs, self.options.block);
-                    packer.add_sparse(inode, size, input, sparse, policy)?;
-                }
-                None if policy.packs_whole(size) => packed.push(inode),
-                None => {
-                    let twin = sizes.get(&size).is_some_and(|n| *n > 1).then_some(number);
-                    packer.add_file(inode, size, input, policy, twin)?;
-                }
+            let twin = sizes.get(&size).is_some_and(|n| *n > 1);
+            if !self.pack_file(tree, inode, twin, packer)? {
+                packed.push(inode);
             }
         }
-        for inode in packed {
-            if let Some((input, _)) = self.input(tree, inode)? {
-                packer.add_packed(inode, size_of(inode), input)?;
+        self.pack_late(tree, &packed, packer)
+    }
+
+    /// Hands files to the packer that go into the packed inode as a whole.
+    fn pack_late(&self, tree: &Tree, files: &[InodeId], packer: &mut Packer<'_>) -> Result<()> {
+        for inode in files {
+            if let Some((input, _)) = self.input(tree, *inode)? {
+                packer.add_packed(*inode, tree.size(*inode), input)?;
             }
         }
         Ok(())
+    }
+
+    /// Hands a file's content to the packer, unless it goes into the packed inode as a whole: then false. `twin`: another
+    /// file may have the same.
+    fn pack_file(
+        &self,
+        tree: &Tree,
+        inode: InodeId,
+        twin: bool,
+        packer: &mut Packer<'_>,
+    ) -> Result<bool> {
+        let (number, policy) = self.policies.of(|| tree.path(inode));
+        let size = tree.size(inode);
+        let sparse = self.sparse_runs(tree, inode);
+        if sparse.is_none() && size > 0 && policy.packs_whole(size) {
+            return Ok(false);
+        }
+        let Some((input, _)) = self.input(tree, inode)? else {
+            return Ok(true);
+        };
+        match sparse {
+            Some(runs) => {
+                let sparse = Sparse::plan(size, &runs, self.options.block);
+                packer.add_sparse(inode, size, input, sparse, policy)?;
+            }
+            None => packer.add_file(inode, size, input, policy, twin.then_some(number))?,
+        }
+        Ok(true)
     }
 
     /// True for a file that goes into the packed inode as a whole.
@@ -470,15 +526,14 @@ impl<'a> Loader<'a> {
 
     /// True for a file that stays sparse.
     pub(crate) fn is_sparse(&self, tree: &Tree, inode: InodeId) -> bool {
-        matches!(tree.nodes[inode as usize].kind, NodeKind::File { size, .. } if self.sparse_runs(tree, inode, size).is_some())
+        self.sparse_runs(tree, inode).is_some()
     }
 
-    fn sparse_runs<'t>(&self, tree: &'t Tree, inode: InodeId, size: u64) -> Option<&'t [DataRun]> {
-        match &tree.nodes[inode as usize].kind {
-            NodeKind::File {
-                content: Content::Sparse(runs),
-                ..
-            } if self.options.keeps_sparse(size, runs) => Some(runs),
+    fn sparse_runs(&self, tree: &Tree, inode: InodeId) -> Option<Arc<[DataRun]>> {
+        match tree.content(inode) {
+            Content::Sparse(runs) if self.options.keeps_sparse(tree.size(inode), &runs) => {
+                Some(runs)
+            }
             _ => None,
         }
     }

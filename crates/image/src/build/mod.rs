@@ -8,6 +8,7 @@
 //! No stage calls back into an earlier one. A tar stream is the one source whose contents cannot be read later: they are
 //! packed as they come by, in the order of the stream.
 
+mod budget;
 mod emit;
 mod layout;
 mod load;
@@ -18,7 +19,7 @@ pub mod progress;
 pub mod source;
 mod spill;
 pub mod stats;
-pub mod tree;
+mod tree;
 mod xattrs;
 
 pub use options::{Compression, Dedupe, Fragments, InodeForm, Options, Rule, SparsePolicy};
@@ -33,7 +34,7 @@ use layout::{Parts, Plan};
 use load::{Loader, Policies};
 use pack::{PackOptions, Packer};
 use std::path::PathBuf;
-use tree::{NodeKind, Tree};
+use tree::{InodeId, NodeKind, Tree};
 use tuff_store::{Output, Target};
 
 /// What to build from.
@@ -109,13 +110,14 @@ fn write(
         PackOptions {
             bits,
             threads,
-            in_flight: options.memory / 2,
-            spill: usize::try_from(options.memory / 8).unwrap_or(usize::MAX),
+            // Until the tree has its share.
+            in_flight: options.memory / 4,
+            spill: usize::try_from(budget::eighth(options)).unwrap_or(usize::MAX),
             temporary: options.temporary.clone(),
             first_block: emit::first_data_block(bits),
             packed: policies.packed(),
             // About 40 bytes each.
-            known_max: usize::try_from(options.memory / 8 / 40).unwrap_or(usize::MAX),
+            known_max: usize::try_from(budget::eighth(options) / 40).unwrap_or(usize::MAX),
         },
         output,
         progress,
@@ -144,15 +146,17 @@ fn write(
 
     progress.stage("write");
     let mut warnings = loader.warnings;
-    let xattrs = xattrs::Xattrs::plan(&tree, options, &prefixes, &mut warnings)?;
+    let order = tree.inode_order();
+    let xattrs = xattrs::Xattrs::plan(&tree, &order, options, &prefixes, &mut warnings)?;
     let mut area = xattrs.shared.clone();
     let table_at = area.len() as u64;
     if !table_in_packed {
         area.extend_from_slice(&table);
     }
-    count(&tree, &mut packed.stats);
+    count(&tree, &order, &mut packed.stats);
     let parts = Parts {
         tree: &tree,
+        order: &order,
         packed: &packed,
         xattrs: &xattrs,
         options,
@@ -166,7 +170,7 @@ fn write(
     };
     // Fits: at most 128 prefixes.
     let prefix_at = (!prefixes.is_empty()).then_some((table_pos, prefixes.len() as u8));
-    let bytes = emit::emit(&parts, &plan, &area, prefix_at, output)?;
+    let bytes = emit::emit(&parts, &plan, &area, prefix_at, threads, output)?;
     let mut stats = packed.stats.clone();
     stats.image_blocks = plan.blocks(bits);
     stats.meta_blocks =
@@ -176,20 +180,20 @@ fn write(
     Ok((bytes, stats))
 }
 
-fn count(tree: &Tree, stats: &mut Stats) {
-    for (i, inode) in layout::inode_order(tree).into_iter().enumerate() {
-        let node = &tree.nodes[inode as usize];
-        match &node.kind {
-            NodeKind::File { size, .. } => {
+fn count(tree: &Tree, order: &[InodeId], stats: &mut Stats) {
+    for (i, inode) in order.iter().enumerate() {
+        let kind = tree.kind(*inode);
+        match kind {
+            NodeKind::File { size } => {
                 stats.files += 1;
                 stats.content_bytes += size;
             }
-            NodeKind::Dir { .. } => stats.dirs += 1,
+            NodeKind::Dir => stats.dirs += 1,
             NodeKind::Symlink(_) => stats.symlinks += 1,
             _ => stats.specials += 1,
         }
-        if i > 0 && !matches!(node.kind, NodeKind::Dir { .. }) {
-            stats.hard_links += u64::from(node.nlink - 1);
+        if i > 0 && !matches!(kind, NodeKind::Dir) {
+            stats.hard_links += u64::from(tree.nlink(*inode) - 1);
         }
     }
 }

@@ -3,9 +3,9 @@
 use super::load::Loader;
 use super::options::Options;
 use super::pack::SEGMENT_MIN;
-use super::tree::{InodeId, NodeKind, Tree};
+use super::tree::{InodeId, Tree};
 use crate::{Error, Result};
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -25,11 +25,9 @@ pub(crate) fn content_key(size: u64, policy: u32, hasher: &mut blake3::Hasher) -
 /// Regular files in the order of their data: first the paths of `--order`, then the order of the tree.
 pub(crate) fn data_order(tree: &Tree, options: &Options) -> Vec<InodeId> {
     let mut order = Vec::new();
-    let mut seen = HashSet::new();
+    let mut seen = vec![false; tree.len()];
     let mut push = |inode: InodeId| {
-        let is_file =
-            matches!(tree.nodes[inode as usize].kind, NodeKind::File { size, .. } if size > 0);
-        if is_file && seen.insert(inode) {
+        if tree.size(inode) > 0 && !std::mem::replace(&mut seen[inode as usize], true) {
             order.push(inode);
         }
     };
@@ -38,7 +36,7 @@ pub(crate) fn data_order(tree: &Tree, options: &Options) -> Vec<InodeId> {
             push(inode);
         }
     }
-    tree.walk(|_, _, inode| push(inode));
+    tree.walk(|d| push(d.inode));
     order
 }
 
@@ -62,10 +60,7 @@ pub(crate) fn twins(
     loader: &Loader<'_>,
     threads: usize,
 ) -> Result<HashMap<InodeId, InodeId>> {
-    let size_of = |inode: InodeId| match tree.nodes[inode as usize].kind {
-        NodeKind::File { size, .. } => size,
-        _ => 0,
-    };
+    let size_of = |inode: InodeId| tree.size(inode);
     let candidates: Vec<InodeId> = order
         .iter()
         .copied()

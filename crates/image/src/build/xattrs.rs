@@ -1,7 +1,7 @@
 //! Which attributes are shared, and the bytes behind each inode.
 
 use super::options::Options;
-use super::tree::{Tree, XattrSet, lossy};
+use super::tree::{InodeId, Tree, XattrSet, lossy};
 use crate::{Error, Result};
 use hashbrown::HashMap;
 use tuff_format::xattr::{self, Entry, LONG_PREFIX, LongPrefix};
@@ -75,42 +75,38 @@ impl Xattrs {
     /// Counts, shares and encodes. Attributes that the format has no place for are left out with a warning.
     pub(crate) fn plan(
         tree: &Tree,
+        inodes: &[InodeId],
         options: &Options,
         prefixes: &[LongPrefix],
         warnings: &mut Vec<String>,
     ) -> Result<Self> {
         // Sets in the order of the image's inodes, so that the shared area does not depend on the order of sources.
-        let mut users = vec![0u32; tree.xattr_sets.len()];
+        let sets = tree.xattr_sets();
+        let mut users = vec![0u32; sets.len()];
         let mut order = Vec::new();
-        let mut count = |set: u32| {
+        for inode in inodes {
+            let set = tree.xattrs(*inode);
             let n = &mut users[set as usize];
             if *n == 0 && set != 0 {
                 order.push(set);
             }
             *n += 1;
-        };
-        count(tree.nodes[0].xattrs);
-        let mut seen = vec![false; tree.nodes.len()];
-        tree.walk(|t, _, inode| {
-            if !std::mem::replace(&mut seen[inode as usize], true) {
-                count(t.nodes[inode as usize].xattrs);
-            }
-        });
+        }
         let mut uses: HashMap<(&[u8], &[u8]), u32> = HashMap::new();
         for set in &order {
-            for (n, v) in &*tree.xattr_sets[*set as usize] {
+            for (n, v) in &*sets[*set as usize] {
                 *uses.entry((n, v)).or_default() += users[*set as usize];
             }
         }
         let mut this = Self {
-            bodies: vec![Vec::new(); tree.xattr_sets.len()],
+            bodies: vec![Vec::new(); sets.len()],
             shared: Vec::new(),
         };
         let mut ids: HashMap<(&[u8], &[u8]), u32> = HashMap::new();
         let mut skipped: HashMap<&[u8], u32> = HashMap::new();
         for set in &order {
             let body = this.body(
-                &tree.xattr_sets[*set as usize],
+                &sets[*set as usize],
                 options,
                 prefixes,
                 &uses,

@@ -248,6 +248,11 @@ impl<'a> Packer<'a> {
         })
     }
 
+    /// From now on so many bytes of jobs may be in flight. Which that are does not show in the image.
+    pub(crate) fn set_in_flight(&mut self, bytes: u64) {
+        self.pool.set_budget(bytes);
+    }
+
     /// Puts bytes at the start of the packed inode, before any file.
     pub(crate) fn start_packed(&mut self, bytes: &[u8]) -> Result<()> {
         debug_assert!(self.streamed == 0 && self.stream.0.is_empty());

@@ -69,6 +69,11 @@ impl Pool {
         Ok(pool)
     }
 
+    /// From now on so many bytes of jobs may be in flight.
+    pub(crate) fn set_budget(&mut self, budget: u64) {
+        self.budget = budget;
+    }
+
     /// True if a job of this cost may be submitted now. Unit: bytes.
     pub(crate) fn has_room(&self, cost: u64) -> bool {
         let state = self.shared.lock();

@@ -1,0 +1,633 @@
+//! A directory and all below it, listed on several threads and seen in one order.
+//!
+//! ```text
+//!  directories to list ──► [threads] ──► chunks of entries, by directory ──► the caller, in the order of the tree
+//!          ▲                   │
+//!          └── subdirectories ─┘
+//! ```
+//!
+//! Invariants:
+//!
+//! * The caller sees each directory before what lies in it, names ascending, a directory's entries together and before
+//!   what lies deeper, directories in depth-first order: what one thread would see. So the first error it sees is
+//!   the same, too.
+//! * A directory that nobody has begun when the caller needs it is listed by the caller. So the walk goes on whatever
+//!   the threads do, and without threads it is the serial walk.
+//! * No more than [`AHEAD_MAX`] entries wait for the caller, and no more descriptors are open than there are threads.
+
+use super::DirSource;
+use crate::build::progress::Progress;
+use crate::build::source::{Content, DataRun, Device, Kind, Meta};
+use crate::build::tree::{InodeId, New, Pairs, ROOT, Tree};
+use crate::{Error, Result};
+use hashbrown::HashMap;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, Stat};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Entries that may wait for the caller.
+const AHEAD_MAX: usize = 32 << 10;
+/// Entries of a directory that are handed over together.
+const CHUNK: usize = 1 << 10;
+/// Buffer for names from the kernel. Unit: bytes.
+const NAMES_BUFFER: usize = 32 << 10;
+
+/// What to leave out of a walk, and how to do it.
+pub(crate) struct WalkOptions<'a> {
+    /// Called with the path of each entry; true leaves it out, with all below it.
+    pub(crate) exclude: &'a (dyn Fn(&[u8]) -> bool + Sync),
+    /// Do not enter directories on other filesystems; they stay as empty directories.
+    pub(crate) one_file_system: bool,
+    /// Store extended attributes.
+    pub(crate) xattrs: bool,
+    /// Threads beside the caller's own.
+    pub(crate) threads: usize,
+}
+
+/// One entry of a directory.
+struct Found {
+    /// Where its name lies in the chunk's names, without the NUL.
+    name: std::ops::Range<usize>,
+    kind: Kind,
+    meta: Meta,
+    xattrs: Pairs,
+    content: Content,
+    /// Device and inode number, if it has several names.
+    links: Option<(u64, u64)>,
+    /// It is a directory to be listed.
+    enter: bool,
+}
+
+/// Some entries of a directory, names ascending.
+struct Chunk {
+    names: Vec<u8>,
+    entries: Vec<Found>,
+    /// Number of the first directory to be listed among them; the others follow.
+    first_dir: u64,
+}
+
+/// A directory to be listed: the path of its parent, and its name.
+struct Task {
+    parent: Arc<[u8]>,
+    name: Box<[u8]>,
+}
+
+impl Task {
+    fn path(&self) -> Vec<u8> {
+        let mut path = self.parent.to_vec();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(&self.name);
+        path
+    }
+}
+
+/// A directory on its way from unknown to seen.
+enum Slot {
+    /// Nobody has begun.
+    Waiting(Task),
+    /// A thread lists it; chunks that the caller has not seen.
+    Begun(VecDeque<Chunk>),
+    /// All of it is there, or what went wrong.
+    Listed(VecDeque<Chunk>, Result<()>),
+}
+
+#[derive(Default)]
+struct State {
+    /// By number. The caller takes away what it has seen.
+    slots: HashMap<u64, Slot>,
+    /// Numbers of directories that are waiting; those already taken by the caller are among them.
+    stack: Vec<u64>,
+    next_dir: u64,
+    /// Entries that wait for the caller.
+    ahead: usize,
+    /// What the caller waits for.
+    wanted: Option<u64>,
+    closed: bool,
+}
+
+impl State {
+    /// Gives the directories of a chunk numbers and puts them up for listing.
+    fn open(&mut self, path: &Arc<[u8]>, chunk: &mut Chunk) -> usize {
+        chunk.first_dir = self.next_dir;
+        for found in chunk.entries.iter().filter(|f| f.enter) {
+            let task = Task {
+                parent: Arc::clone(path),
+                name: chunk.names[found.name.clone()].into(),
+            };
+            self.slots.insert(self.next_dir, Slot::Waiting(task));
+            self.next_dir += 1;
+        }
+        // The first of them on top: it is needed first.
+        self.stack.extend((chunk.first_dir..self.next_dir).rev());
+        (self.next_dir - chunk.first_dir) as usize
+    }
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// For the threads: a directory waits, there is room again, or it is over.
+    work: Condvar,
+    /// For the caller: something of what it wants is there.
+    ready: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing that can panic runs under the lock but allocation.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn wait<'a>(on: &Condvar, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    on.wait(state).unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells the threads that it is over, however the caller ends.
+struct Close<'a>(&'a Shared);
+
+impl Drop for Close<'_> {
+    fn drop(&mut self) {
+        self.0.lock().closed = true;
+        self.0.work.notify_all();
+    }
+}
+
+impl DirSource {
+    /// Adds the root and everything below it to `tree`, and calls `file` after each regular file that came with its first
+    /// name.
+    pub(crate) fn walk(
+        &self,
+        options: &WalkOptions<'_>,
+        tree: &mut Tree,
+        progress: &Progress,
+        file: &mut dyn FnMut(&Tree, InodeId) -> Result<()>,
+    ) -> Result<()> {
+        let root =
+            rustix::fs::fstat(&self.root).map_err(|e| self.fail(b"", "cannot examine", e))?;
+        let mut xattrs = Pairs::new();
+        if options.xattrs {
+            xattrs = Attributes::default()
+                .of(self.root.as_fd(), None)
+                .map_err(|e| self.fail(b"", "cannot read attributes", e))?;
+        }
+        tree.describe(ROOT, meta(&root), xattrs)?;
+        progress.add_entry();
+        let shared = Shared {
+            state: Mutex::default(),
+            work: Condvar::new(),
+            ready: Condvar::new(),
+        };
+        let lister = || Lister {
+            source: self,
+            options,
+            device: root.st_dev,
+            attributes: Attributes::default(),
+            buffer: Vec::with_capacity(NAMES_BUFFER),
+        };
+        let root = Task {
+            parent: Arc::from(&[][..]),
+            name: Box::default(),
+        };
+        {
+            let mut state = shared.lock();
+            state.slots.insert(0, Slot::Waiting(root));
+            state.stack.push(0);
+            state.next_dir = 1;
+        }
+        std::thread::scope(|scope| {
+            let _close = Close(&shared);
+            for n in 0..options.threads {
+                std::thread::Builder::new()
+                    .name(format!("walk-{n}"))
+                    .spawn_scoped(scope, || work(&shared, lister()))
+                    .map_err(|e| Error::io("build", "cannot start a thread", e))?;
+            }
+            let mut merge = Merge {
+                tree,
+                progress,
+                file,
+                links: HashMap::new(),
+                dirs: vec![(0, Some(ROOT))],
+            };
+            merge.run(&shared, lister())
+        })
+    }
+
+    fn fail(&self, path: &[u8], what: &str, e: Errno) -> Error {
+        Error::io(self.display(path), what, e.into())
+    }
+}
+
+/// A thread: lists what waits, as far ahead of the caller as it may.
+fn work(shared: &Shared, mut lister: Lister<'_>) {
+    let mut state = shared.lock();
+    loop {
+        if state.closed {
+            return;
+        }
+        let next = if state.ahead < AHEAD_MAX {
+            state.stack.pop()
+        } else {
+            None
+        };
+        let Some(id) = next else {
+            state = wait(&shared.work, state);
+            continue;
+        };
+        let Some(slot @ Slot::Waiting(_)) = state.slots.get_mut(&id) else {
+            // The caller was faster.
+            continue;
+        };
+        let Slot::Waiting(task) = std::mem::replace(slot, Slot::Begun(VecDeque::new())) else {
+            unreachable!("matched above")
+        };
+        drop(state);
+        let path: Arc<[u8]> = task.path().into();
+        let listed = catch_unwind(AssertUnwindSafe(|| {
+            lister.list(&path, &mut |mut chunk| {
+                let mut state = shared.lock();
+                // Another directory may be wanted before this one, and take all the room.
+                while state.ahead >= AHEAD_MAX && state.wanted != Some(id) && !state.closed {
+                    state = wait(&shared.work, state);
+                }
+                if state.open(&path, &mut chunk) > 0 {
+                    shared.work.notify_all();
+                }
+                state.ahead += chunk.entries.len();
+                if let Some(Slot::Begun(chunks)) = state.slots.get_mut(&id) {
+                    chunks.push_back(chunk);
+                }
+                if state.wanted == Some(id) {
+                    shared.ready.notify_one();
+                }
+                Ok(!state.closed)
+            })
+        }));
+        let listed = listed.unwrap_or_else(|_| {
+            Err(Error::limit(
+                "build",
+                "a walking thread failed for a reason of its own; this is a bug",
+            ))
+        });
+        state = shared.lock();
+        if let Some(slot) = state.slots.get_mut(&id)
+            && let Slot::Begun(chunks) = slot
+        {
+            let chunks = std::mem::take(chunks);
+            *slot = Slot::Listed(chunks, listed);
+        }
+        if state.wanted == Some(id) {
+            shared.ready.notify_one();
+        }
+    }
+}
+
+/// The caller's side: takes directories in the order of the tree.
+struct Merge<'a> {
+    tree: &'a mut Tree,
+    progress: &'a Progress,
+    file: &'a mut dyn FnMut(&Tree, InodeId) -> Result<()>,
+    /// First inode of each file of the source that has several names.
+    links: HashMap<(u64, u64), InodeId>,
+    /// Directories to come, the next one last. Without an inode: below one that was a whiteout.
+    dirs: Vec<(u64, Option<InodeId>)>,
+}
+
+impl Merge<'_> {
+    fn run(&mut self, shared: &Shared, mut lister: Lister<'_>) -> Result<()> {
+        while let Some((id, dir)) = self.dirs.pop() {
+            let before = self.dirs.len();
+            let mut state = shared.lock();
+            match state.slots.remove(&id) {
+                Some(Slot::Waiting(task)) => {
+                    drop(state);
+                    let path: Arc<[u8]> = task.path().into();
+                    lister.list(&path, &mut |mut chunk| {
+                        if shared.lock().open(&path, &mut chunk) > 0 {
+                            shared.work.notify_all();
+                        }
+                        self.add(dir, chunk)?;
+                        Ok(true)
+                    })?;
+                }
+                begun => {
+                    if let Some(slot) = begun {
+                        state.slots.insert(id, slot);
+                    }
+                    state.wanted = Some(id);
+                    drop(state);
+                    self.take(shared, id, dir)?;
+                }
+            }
+            self.dirs[before..].reverse();
+        }
+        Ok(())
+    }
+
+    /// Takes a directory that a thread lists, chunk by chunk.
+    fn take(&mut self, shared: &Shared, id: u64, dir: Option<InodeId>) -> Result<()> {
+        let mut state = shared.lock();
+        loop {
+            let slot = state.slots.get_mut(&id);
+            let chunk = match slot {
+                Some(Slot::Begun(chunks) | Slot::Listed(chunks, _)) => chunks.pop_front(),
+                _ => None,
+            };
+            if let Some(chunk) = chunk {
+                let full = state.ahead >= AHEAD_MAX;
+                state.ahead -= chunk.entries.len();
+                if full && state.ahead < AHEAD_MAX {
+                    shared.work.notify_all();
+                }
+                drop(state);
+                self.add(dir, chunk)?;
+                state = shared.lock();
+                continue;
+            }
+            if let Some(Slot::Listed(..)) = state.slots.get(&id) {
+                state.wanted = None;
+                if let Some(Slot::Listed(_, end)) = state.slots.remove(&id) {
+                    return end;
+                }
+            }
+            // It may wait for room although it is the one that is wanted.
+            shared.work.notify_all();
+            state = wait(&shared.ready, state);
+        }
+    }
+
+    fn add(&mut self, dir: Option<InodeId>, chunk: Chunk) -> Result<()> {
+        let mut id = chunk.first_dir;
+        for found in chunk.entries {
+            self.progress.check()?;
+            let mut inode = None;
+            if let Some(dir) = dir {
+                self.progress.add_entry();
+                let first = found.links.and_then(|l| self.links.get(&l).copied());
+                let is_file = matches!(found.kind, Kind::File { .. });
+                let new = match (first, found.kind) {
+                    (Some(first), _) => New::Link(first),
+                    (None, Kind::Dir) => New::Dir(found.meta, found.xattrs),
+                    (None, kind) => New::Other(kind, found.meta, found.xattrs, found.content),
+                };
+                inode = self.tree.add_child(dir, &chunk.names[found.name], new)?;
+                if let (Some(inode), None) = (inode, first) {
+                    if let Some(links) = found.links {
+                        self.links.insert(links, inode);
+                    }
+                    if is_file {
+                        (self.file)(self.tree, inode)?;
+                    }
+                }
+            }
+            if found.enter {
+                self.dirs.push((id, inode));
+                id += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lists directories.
+struct Lister<'a> {
+    source: &'a DirSource,
+    options: &'a WalkOptions<'a>,
+    /// The root's filesystem.
+    device: u64,
+    attributes: Attributes,
+    buffer: Vec<u8>,
+}
+
+impl Lister<'_> {
+    /// Calls `each` with the entries of a directory until it says false.
+    fn list(&mut self, dir_path: &[u8], each: &mut dyn FnMut(Chunk) -> Result<bool>) -> Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = self
+            .source
+            .open_at(dir_path, flags)
+            .map_err(|e| self.source.fail(dir_path, "cannot open directory", e))?;
+        let (names, mut order) = self
+            .names_of(&dir)
+            .map_err(|e| self.source.fail(dir_path, "cannot list directory", e))?;
+        let name = |at: u32| {
+            CStr::from_bytes_until_nul(&names[at as usize..]).expect("each name ends with a NUL")
+        };
+        order.sort_unstable_by(|a, b| name(*a).cmp(name(*b)));
+        let mut path = dir_path.to_vec();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        let stem = path.len();
+        for part in order.chunks(CHUNK) {
+            let mut chunk = Chunk {
+                names: Vec::new(),
+                entries: Vec::with_capacity(part.len()),
+                first_dir: 0,
+            };
+            for at in part {
+                let name = name(*at);
+                path.truncate(stem);
+                path.extend_from_slice(name.to_bytes());
+                if (self.options.exclude)(&path) {
+                    continue;
+                }
+                let start = chunk.names.len();
+                chunk.names.extend_from_slice(name.to_bytes());
+                let range = start..chunk.names.len();
+                chunk.entries.push(self.examine(&dir, name, range, &path)?);
+            }
+            if !each(chunk)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The names in a directory, each with a NUL behind it, and where they begin.
+    fn names_of(&mut self, dir: &OwnedFd) -> Result<(Vec<u8>, Vec<u32>), Errno> {
+        let (mut names, mut starts) = (Vec::new(), Vec::new());
+        let mut list = RawDir::new(dir, self.buffer.spare_capacity_mut());
+        while let Some(entry) = list.next() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if !matches!(name.to_bytes(), b"." | b"..") {
+                starts.push(u32::try_from(names.len()).map_err(|_| Errno::OVERFLOW)?);
+                names.extend_from_slice(name.to_bytes_with_nul());
+            }
+        }
+        Ok((names, starts))
+    }
+
+    fn examine(
+        &mut self,
+        dir: &OwnedFd,
+        name: &CStr,
+        range: std::ops::Range<usize>,
+        path: &[u8],
+    ) -> Result<Found> {
+        let fail = |what: &str, e: Errno| self.source.fail(path, what, e);
+        let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|e| fail("vanished or cannot be examined", e))?;
+        let kind = kind_of(dir, name, &stat).map_err(|e| fail("cannot read symbolic link", e))?;
+        let mut xattrs = Pairs::new();
+        if self.options.xattrs {
+            xattrs = self
+                .attributes
+                .of(dir.as_fd(), Some(name))
+                .map_err(|e| fail("cannot read attributes", e))?;
+        }
+        let content = match kind {
+            Kind::File { size } if size > 0 => {
+                // Fewer blocks than its size: it may have holes.
+                let mut content = Content::InSource;
+                if (stat.st_blocks as u64).saturating_mul(512) < size {
+                    let runs = data_runs(dir, name, size).map_err(|e| fail("cannot read", e))?;
+                    if runs.iter().map(|r| r.len).sum::<u64>() < size {
+                        content = Content::Sparse(runs.into());
+                    }
+                }
+                content
+            }
+            _ => Content::None,
+        };
+        Ok(Found {
+            name: range,
+            links: (stat.st_nlink > 1 && kind != Kind::Dir).then_some((stat.st_dev, stat.st_ino)),
+            enter: kind == Kind::Dir
+                && !(self.options.one_file_system && stat.st_dev != self.device),
+            kind,
+            meta: meta(&stat),
+            xattrs,
+            content,
+        })
+    }
+}
+
+fn meta(stat: &Stat) -> Meta {
+    Meta {
+        mode: (stat.st_mode & 0o7777) as u16,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mtime: stat.st_mtime,
+        mtime_nsec: stat.st_mtime_nsec as u32,
+    }
+}
+
+fn kind_of(dir: &OwnedFd, name: &CStr, stat: &Stat) -> Result<Kind, Errno> {
+    let device = Device {
+        major: rustix::fs::major(stat.st_rdev),
+        minor: rustix::fs::minor(stat.st_rdev),
+    };
+    Ok(match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => Kind::Dir,
+        FileType::Symlink => {
+            Kind::Symlink(rustix::fs::readlinkat(dir, name, Vec::with_capacity(256))?.into_bytes())
+        }
+        FileType::CharacterDevice => Kind::Char(device),
+        FileType::BlockDevice => Kind::Block(device),
+        FileType::Fifo => Kind::Fifo,
+        FileType::Socket => Kind::Socket,
+        FileType::RegularFile | FileType::Unknown => Kind::File {
+            size: stat.st_size as u64,
+        },
+    })
+}
+
+/// The runs of a file that hold data. Where the filesystem cannot tell, all of it.
+fn data_runs(dir: &OwnedFd, name: &CStr, size: u64) -> Result<Vec<DataRun>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+    let mut runs = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let start = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => break,
+            Err(Errno::INVAL) => at,
+            Err(e) => return Err(e),
+        };
+        let end = match rustix::fs::seek(&file, SeekFrom::Hole(start)) {
+            Ok(end) => end.min(size),
+            Err(Errno::INVAL) => size,
+            Err(e) => return Err(e),
+        };
+        if start >= size || end <= start {
+            break;
+        }
+        runs.push(DataRun {
+            file_offset: start,
+            source_offset: start,
+            len: end - start,
+        });
+        at = end;
+    }
+    Ok(runs)
+}
+
+/// Reads attributes, with buffers that are used again.
+#[derive(Default)]
+struct Attributes {
+    path: Vec<u8>,
+    names: Vec<u8>,
+    value: Vec<u8>,
+}
+
+/// Longest list of names, and longest value, that Linux gives. Unit: bytes.
+const XATTR_MAX: usize = 65536;
+
+impl Attributes {
+    /// All attributes of `name` in `dir`, or of `dir` itself, sorted. There is no call of old that takes a directory and a
+    /// name, so the path goes through the directory's handle.
+    fn of(&mut self, dir: BorrowedFd<'_>, name: Option<&CStr>) -> Result<Pairs, Errno> {
+        self.path.clear();
+        self.path.extend_from_slice(b"/proc/self/fd/");
+        self.path
+            .extend_from_slice(dir.as_raw_fd().to_string().as_bytes());
+        if let Some(name) = name {
+            self.path.push(b'/');
+            self.path.extend_from_slice(name.to_bytes());
+        }
+        self.names.resize(1024, 0);
+        let path = &self.path[..];
+        let list = |names: &mut [u8]| match name {
+            // Follows the link that stands for the handle, and no other.
+            None => rustix::fs::listxattr(path, names),
+            Some(_) => rustix::fs::llistxattr(path, names),
+        };
+        let n = match list(&mut self.names[..]) {
+            Ok(0) | Err(Errno::NOTSUP) => return Ok(Vec::new()),
+            Err(Errno::RANGE) => {
+                self.names.resize(XATTR_MAX, 0);
+                list(&mut self.names[..])?
+            }
+            other => other?,
+        };
+        let mut out = Vec::new();
+        for attribute in self.names[..n].split(|b| *b == 0).filter(|n| !n.is_empty()) {
+            self.value.resize(256, 0);
+            let get = |value: &mut [u8]| match name {
+                None => rustix::fs::getxattr(path, attribute, value),
+                Some(_) => rustix::fs::lgetxattr(path, attribute, value),
+            };
+            let n = match get(&mut self.value[..]) {
+                Err(Errno::RANGE) => {
+                    self.value.resize(XATTR_MAX, 0);
+                    get(&mut self.value[..])?
+                }
+                // Taken away between the two calls, or one that only some may read.
+                Err(Errno::NODATA) => continue,
+                other => other?,
+            };
+            out.push((attribute.to_vec(), self.value[..n].to_vec()));
+        }
+        out.sort_unstable();
+        Ok(out)
+    }
+}
