@@ -51,6 +51,17 @@ impl Drop for Bar {
     }
 }
 
+/// Is set by the first ^C or SIGTERM from now on. The second one ends the process at once.
+pub(crate) fn on_signal() -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // A signal that cannot be watched ends the process, as it would without this.
+        let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop));
+        let _ = signal_hook::flag::register(signal, Arc::clone(&stop));
+    }
+    stop
+}
+
 /// Shows a build's progress until it is dropped; turns the first ^C or SIGTERM into a request to stop.
 pub(crate) struct Watch {
     done: Arc<AtomicBool>,
@@ -61,13 +72,7 @@ impl Watch {
     /// Starts to watch.
     pub(crate) fn start(progress: &Arc<Progress>, show: Show) -> Self {
         let done = Arc::new(AtomicBool::new(false));
-        let stop = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            // The second signal ends the process at once.
-            let _ =
-                signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop));
-            let _ = signal_hook::flag::register(signal, Arc::clone(&stop));
-        }
+        let stop = on_signal();
         let (progress, ended) = (Arc::clone(progress), Arc::clone(&done));
         let thread = std::thread::spawn(move || watch(&progress, show, &ended, &stop));
         Self {

@@ -77,6 +77,25 @@ impl Error {
         self
     }
 
+    /// The same error once more: for several files that fail by one cause.
+    pub(crate) fn again(&self) -> Self {
+        let detail = self.detail().clone();
+        match self {
+            Self::Corrupt(_) => Self::Corrupt(detail),
+            Self::Unsupported(_) => Self::Unsupported(detail),
+            Self::Limit(_) => Self::Limit(detail),
+            Self::Source(_) => Self::Source(detail),
+            Self::Usage(_) => Self::Usage(detail),
+            Self::Io(_, e) => {
+                let same = match e.raw_os_error() {
+                    Some(code) => io::Error::from_raw_os_error(code),
+                    None => io::Error::new(e.kind(), e.to_string()),
+                };
+                Self::Io(detail, same)
+            }
+        }
+    }
+
     /// A source that cannot be used.
     pub(crate) fn source(error: crate::build::source::error::SourceError) -> Self {
         use crate::build::source::error::SourceErrorKind;

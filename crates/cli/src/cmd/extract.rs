@@ -2,7 +2,7 @@
 
 use crate::image::ImageArgs;
 use crate::out::Out;
-use crate::progress::Bar;
+use crate::progress::{Bar, on_signal};
 use crate::select::{Selected, select};
 use crate::text::{escaped, escaped_line, put_bytes};
 use crate::units::size;
@@ -18,7 +18,8 @@ use tuff_image::{Error, Result};
 /// Extract an image into a directory.
 ///
 /// Nothing outside DIR is touched, whatever the image says. What the host does not let be restored (owners, attributes)
-/// is named, and gives exit code 1.
+/// is named, and gives exit code 1. After an error or ^C files are there whole or not at all; directories may lack their
+/// attributes. To go on from there, use --overwrite.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -95,6 +96,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         threads: args.threads.map_or(0, usize::from),
         files: args.max_files.unwrap_or(defaults.files),
         bytes: args.max_bytes.unwrap_or(defaults.bytes),
+        stop: on_signal(),
         ..defaults
     };
     let bar = Bar::new(!args.quiet && !args.json);
@@ -107,7 +109,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ));
     });
     drop(bar);
-    let report = report?;
+    let report = report.map_err(|e| match e {
+        // The whole of it was stopped, and not a file.
+        Error::Io(_, ref io) if io.kind() == std::io::ErrorKind::Interrupted => {
+            e.within(args.dir.display())
+        }
+        e => e,
+    })?;
     let seconds = start.elapsed().as_secs_f64();
     let mut out = Out::new();
     if args.json {

@@ -2,14 +2,18 @@
 
 use crate::image::ImageArgs;
 use crate::out;
+use crate::progress::on_signal;
 use crate::select::select_trees;
 use crate::text::escaped;
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use tuff_image::read::Image;
 use tuff_image::tar::{Options, Stats, TarWriter};
-use tuff_image::walk::Walk;
+use tuff_image::walk::{Entry, Walk};
 use tuff_image::{Error, Result};
 use tuff_store::{Output, Target};
 
@@ -54,17 +58,24 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     // Standard output gets the stream as it comes; a file gets its name only when it is complete.
     let output = target.as_ref().map(Output::create).transpose();
     let output = output.map_err(|e| Error::io(&name, "cannot create", e))?;
+    let stop = match output {
+        Some(_) => on_signal(),
+        None => Arc::default(),
+    };
     let sink: Box<dyn Write + '_> = match &output {
-        Some(output) => Box::new(Sequential { output, at: 0 }),
+        Some(output) => Box::new(Sequential {
+            output,
+            at: 0,
+            stop: stop.clone(),
+        }),
         None => Box::new(io::stdout().lock()),
     };
-    let mut writer = TarWriter::new(&image, BufWriter::with_capacity(1 << 20, sink), options);
-    for tree in trees {
-        for entry in Walk::new(&image, tree.path, tree.inode) {
-            writer.append(&entry?)?;
-        }
-    }
-    let stats = writer.finish()?;
+    let stats = write(&image, trees, options, sink).map_err(|e| match e {
+        _ if stop.load(Relaxed) => Error::io(&name, "stopped", io::ErrorKind::Interrupted.into()),
+        // What failed is the output, and not what a member says.
+        Error::Io(..) if e.place() == "tar" => e.within(&name),
+        e => e,
+    })?;
     if let Some(output) = output {
         output
             .finish(stats.tar_bytes, false)
@@ -72,6 +83,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     warn(&stats);
     Ok(ExitCode::SUCCESS)
+}
+
+fn write(
+    image: &Image,
+    trees: Vec<Entry>,
+    options: Options,
+    sink: Box<dyn Write + '_>,
+) -> Result<Stats> {
+    let mut writer = TarWriter::new(image, BufWriter::with_capacity(1 << 20, sink), options);
+    for tree in trees {
+        for entry in Walk::new(image, tree.path, tree.inode) {
+            writer.append(&entry?)?;
+        }
+    }
+    writer.finish()
 }
 
 /// Names what is missing.
@@ -88,10 +114,16 @@ fn warn(stats: &Stats) {
 struct Sequential<'a> {
     output: &'a Output,
     at: u64,
+    /// Set to give up, so that the file under its temporary name goes away.
+    stop: Arc<AtomicBool>,
 }
 
 impl Write for Sequential<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.stop.load(Relaxed) {
+            // Not `Interrupted`: a writer would try again.
+            return Err(io::Error::other("stopped"));
+        }
         self.output.write_at(bytes, self.at)?;
         self.at += bytes.len() as u64;
         Ok(bytes.len())

@@ -2,5 +2,6 @@
 
 mod common;
 mod copy;
+mod faults;
 mod judge;
 mod show;

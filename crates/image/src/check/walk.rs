@@ -157,6 +157,7 @@ impl<'a, 'p> Walk<'a, 'p> {
         let dir = match self.image.dir(&frame.inode) {
             Ok(dir) => dir,
             Err(e) => {
+                frame.bad_blocks += 1;
                 self.shared.failed(Rule::DirBlock, &self.path(), &e);
                 return Step::Done;
             }
@@ -338,6 +339,9 @@ impl<'a, 'p> Walk<'a, 'p> {
     }
 
     fn leave(&self, frame: &Frame) {
+        if frame.bad_blocks > 0 {
+            return; // What is missing may be there.
+        }
         let shared = self.shared;
         let place = || self.place(&frame.inode);
         if !frame.dot {

@@ -336,7 +336,18 @@ impl Run<'_, '_> {
         let content_b = side_b.content(dir, name, b)?;
         let [buf_a, buf_b] = &mut self.buffers;
         let mut at = 0;
-        while at < size {
+        // Where either side has data again: what both leave out is the same, however long they claim it is.
+        let mut data = [0; 2];
+        loop {
+            for (data, content) in data.iter_mut().zip([&content_a, &content_b]) {
+                if *data <= at {
+                    *data = content.data_from(at, size)?;
+                }
+            }
+            at = at.max(data[0].min(data[1]));
+            if at >= size {
+                return Ok(None);
+            }
             // Fits: at most STEP.
             let want = (size - at).min(STEP as u64) as usize;
             buf_a.resize(want, 0);
@@ -355,7 +366,6 @@ impl Run<'_, '_> {
             }
             at += n as u64;
         }
-        Ok(None)
     }
 }
 

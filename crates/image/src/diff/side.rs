@@ -1,9 +1,11 @@
 //! One side of a comparison, whatever it is.
 
 use super::host::HostTree;
-use crate::read::{FileType, Image, Inode, Xattr};
+use crate::read::{FileType, Image, Inode, Source, Xattr};
 use crate::walk::shown;
 use crate::{Error, Result};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 use std::os::unix::fs::FileExt;
 use tuff_format::dirent::is_name;
 
@@ -128,6 +130,32 @@ impl<'a> Side<'a> {
 }
 
 impl Content<'_> {
+    /// The first position from `at` on that is in no hole, at most `size`.
+    pub(super) fn data_from(&self, at: u64, size: u64) -> Result<u64> {
+        match self {
+            Self::Image(image, inode) => {
+                for extent in image.extents(inode, at..size)? {
+                    let extent = extent?;
+                    if extent.source != Source::Hole {
+                        return Ok(extent.offset.max(at).min(size));
+                    }
+                }
+                Ok(size)
+            }
+            Self::Host(file, place) => match rustix::fs::seek(file, SeekFrom::Data(at)) {
+                Ok(found) => Ok(found.min(size)),
+                // No data to the end, unless the file became shorter: reading it will show that.
+                Err(Errno::NXIO) => match file.metadata() {
+                    Ok(meta) if meta.len() >= size => Ok(size),
+                    _ => Ok(at),
+                },
+                // A filesystem that does not tell.
+                Err(Errno::INVAL) => Ok(at),
+                Err(e) => Err(Error::io(place, "cannot seek", e.into())),
+            },
+        }
+    }
+
     /// Fills `buf` from `offset` on, as far as the file goes. Returns how much.
     pub(super) fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         match self {

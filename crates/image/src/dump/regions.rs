@@ -395,6 +395,9 @@ impl<'a> Collector<'a> {
         let (mut at, mut left, mut offset) = (pos, len, extent.offset);
         while left > 0 {
             let (spot, run) = self.image.devices.locate(device, at)?;
+            // A directory that only claims to go on behind the end is one region there: a claim takes no memory.
+            let there = spot.pos < area_size(self.image, Area::Store(spot.store));
+            let piece = if there { piece } else { u64::MAX };
             let n = left.min(run.max(1)).min(piece);
             let mut region = Region::new(
                 Area::Store(spot.store),

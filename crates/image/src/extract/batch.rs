@@ -23,6 +23,8 @@ pub(super) struct Task {
     pub(super) has_pieces: AtomicBool,
     /// It ends in a hole.
     pub(super) ends_in_hole: AtomicBool,
+    /// It will not be complete, and what there is of it is to go.
+    pub(super) failed: AtomicBool,
     pub(super) state: Mutex<State>,
 }
 
@@ -260,6 +262,7 @@ impl Task {
             left: AtomicU32::new(1),
             has_pieces: AtomicBool::new(false),
             ends_in_hole: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
             state: Mutex::new(State::New),
         })
     }

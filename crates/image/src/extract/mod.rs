@@ -13,6 +13,8 @@
 //! * Nothing outside the target is touched, whatever the image says and whoever plants symlinks: every name is checked,
 //!   and every step is taken from the handle of a directory, following nothing (target.rs).
 //! * Nothing that exists is written to. With [`Options::overwrite`] it is unlinked first.
+//! * However an extraction ends, no file is left in part under its name: an error or a stop removes what is not
+//!   complete. Only damage that [`Options::keep_going`] names leaves files with gaps.
 //! * Memory does not grow with the tree: a batch is bounded, and so are open files.
 
 mod attributes;
@@ -26,7 +28,7 @@ use crate::read::Image;
 use crate::{Error, Result};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What to extract, and how.
 #[derive(Clone, Debug)]
@@ -57,6 +59,8 @@ pub struct Options {
     pub bytes: u64,
     /// Problems that are kept; further ones are only counted. Default: 1000.
     pub problems: usize,
+    /// Set from outside, it ends the extraction soon, with an error of kind `Interrupted`. Default: nobody does.
+    pub stop: Arc<AtomicBool>,
 }
 
 impl Default for Options {
@@ -75,6 +79,7 @@ impl Default for Options {
             files: u64::MAX,
             bytes: u64::MAX,
             problems: 1000,
+            stop: Arc::default(),
         }
     }
 }
@@ -126,7 +131,9 @@ pub struct Report {
 /// # Errors
 /// The first damage, limit or failure that leaves a name or bytes out; with [`Options::keep_going`] those are
 /// problems in the report. Attributes that the target does not take are always problems, never errors. `Usage` if a
-/// path is not in the image, a glob is broken, or a file exists already.
+/// path is not in the image, a glob is broken, or a file exists already. `Io` of kind `Interrupted` if it was stopped.
+/// After an error, files that are complete stay, with their attributes; directories stay, perhaps without theirs; files
+/// that are not complete are removed.
 pub fn extract(
     image: &Image,
     target: &Path,
@@ -230,8 +237,7 @@ impl Shared<'_> {
 
     /// Something is left out: the end, or a problem with [`Options::keep_going`].
     fn fail(&self, path: Vec<u8>, error: Error) -> Result<()> {
-        // Limits are there to end it.
-        if self.options.keep_going && !matches!(error, Error::Limit(_)) {
+        if !self.ends(&error) {
             self.problem(path, &error);
             return Ok(());
         }
@@ -252,7 +258,25 @@ impl Shared<'_> {
         }
     }
 
+    /// True if `error` ends it all.
+    fn ends(&self, error: &Error) -> bool {
+        !self.options.keep_going || matches!(error, Error::Limit(_))
+    }
+
     fn stopped(&self) -> bool {
-        self.stop.load(Relaxed)
+        self.stop.load(Relaxed) || self.options.stop.load(Relaxed)
+    }
+
+    /// Why there is no whole tree, if no worker has a reason.
+    fn interrupted(&self) -> Error {
+        let totals = self.totals.get();
+        Error::io(
+            "",
+            format_args!(
+                "stopped; {} files are complete, no other was left",
+                totals.files
+            ),
+            std::io::ErrorKind::Interrupted.into(),
+        )
     }
 }

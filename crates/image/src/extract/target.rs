@@ -234,6 +234,11 @@ pub(super) fn reopen_file(above: impl AsFd, name: &[u8]) -> Result<File> {
         .map_err(|e| Error::io("", "opening the file again", e.into()))
 }
 
+/// Removes a file that was made and is not complete.
+pub(super) fn remove_file(above: impl AsFd, name: &[u8]) -> Result<()> {
+    remove(above, name).map_err(|e| Error::io("", "removing the incomplete file", e.into()))
+}
+
 fn exists() -> Error {
     Error::usage("exists already; ask for overwriting to replace it")
 }

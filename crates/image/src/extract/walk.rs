@@ -22,6 +22,9 @@ const RAW: u64 = 4 << 20;
 /// Directories that wait for their attributes before the queue is emptied for them.
 const DONE: usize = 1 << 14;
 
+/// Bad blocks of one directory after which the rest of it is left out: it may claim any number of them.
+const BAD_BLOCKS: u32 = 64;
+
 /// The walk.
 pub(super) struct Walk<'a, 'q> {
     shared: &'a Shared<'a>,
@@ -61,6 +64,7 @@ struct Frame {
     path_len: usize,
     /// Its attributes are not ours to set: the directory stands for one that was stripped.
     alias: bool,
+    bad_blocks: u32,
 }
 
 impl<'a, 'q> Walk<'a, 'q> {
@@ -88,7 +92,19 @@ impl<'a, 'q> Walk<'a, 'q> {
         }
     }
 
+    /// Makes the tree. If that ends early, for whatever reason, no file stays that is not complete.
     pub(super) fn run(mut self) -> Result<()> {
+        let result = self.tree();
+        if result.is_err() {
+            self.shared.stop.store(true, Relaxed);
+            let pieces = std::mem::take(&mut self.pieces);
+            self.writer.abandon_all(&pieces);
+            self.queue.drain(&mut self.writer);
+        }
+        result
+    }
+
+    fn tree(&mut self) -> Result<()> {
         let root = self.image.root()?;
         self.first_visit(&root);
         // The target gets the root's attributes only if it stands for the whole image.
@@ -101,10 +117,11 @@ impl<'a, 'q> Walk<'a, 'q> {
             index: 0,
             path_len: 0,
             alias: self.shared.options.strip > 0 || !self.filter.is_all(),
+            bad_blocks: 0,
         }];
         while let Some(mut frame) = stack.pop() {
             if self.shared.stopped() {
-                return Ok(());
+                return Err(self.shared.interrupted());
             }
             let entered = match self.step(&mut frame) {
                 Ok(entered) => entered,
@@ -113,8 +130,12 @@ impl<'a, 'q> Walk<'a, 'q> {
                     // What is left of this block is skipped.
                     frame.block += 1;
                     frame.index = 0;
-                    stack.push(frame);
-                    continue;
+                    frame.bad_blocks = frame.bad_blocks.saturating_add(1);
+                    if frame.bad_blocks < BAD_BLOCKS {
+                        stack.push(frame);
+                        continue;
+                    }
+                    None
                 }
             };
             match entered {
@@ -146,7 +167,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         self.flush();
         self.queue.drain(&mut self.writer);
         if self.shared.stopped() {
-            return Ok(());
+            return Err(self.shared.interrupted());
         }
         for (dir, name, nid) in std::mem::take(&mut self.links) {
             if let Err(e) = self.link(&dir, &name, nid) {
@@ -180,7 +201,10 @@ impl<'a, 'q> Walk<'a, 'q> {
 
     /// Goes on in a directory until there is one to enter, or nothing left.
     fn step(&mut self, frame: &mut Frame) -> Result<Option<Frame>> {
-        let dir = self.image.dir(&frame.inode)?;
+        let dir = self.image.dir(&frame.inode).inspect_err(|_| {
+            // It would be the same for each block.
+            frame.bad_blocks = BAD_BLOCKS;
+        })?;
         while frame.block < dir.blocks() {
             let held = dir.block(frame.block)?;
             let view = held.view()?;
@@ -258,6 +282,7 @@ impl<'a, 'q> Walk<'a, 'q> {
                 index: 0,
                 path_len,
                 alias: stripped,
+                bad_blocks: 0,
             }));
         }
         if verdict == Verdict::Yes && !stripped {
@@ -400,6 +425,9 @@ impl<'a, 'q> Walk<'a, 'q> {
         });
         if !task.has_pieces.load(Relaxed) {
             self.push(&task, (0, 0), From::Nothing);
+        }
+        if cut.as_ref().is_err_and(|e| self.shared.ends(e)) {
+            task.failed.store(true, Relaxed);
         }
         // The walk's own share. If all pieces are written by now, this ends the file.
         self.writer.complete(&task, 1);

@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::batch::{From, Piece, State, Task};
-use super::target::{Handles, create_file, reopen_file};
+use super::target::{Handles, create_file, remove_file, reopen_file};
 use crate::read::decode::{Want, Worker};
 use crate::read::fetch::FETCH_MAX;
 use crate::read::map::{Cluster, Extent, Source};
@@ -10,7 +10,7 @@ use crate::{Error, Result};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::{Arc, PoisonError};
 
 /// Neighbouring pieces are written together up to this. Unit: bytes.
@@ -55,7 +55,7 @@ impl<'a> Writer<'a> {
         let mut rest = &pieces[..];
         while let Some(first) = rest.first() {
             if self.shared.stopped() {
-                return;
+                return self.abandon_all(rest);
             }
             let n = match first.cluster() {
                 None => 1,
@@ -144,9 +144,7 @@ impl<'a> Writer<'a> {
         });
         if let Err(e) = decoded {
             for piece in pieces {
-                let place = format_args!("nid {}: {}", piece.task.nid(), e.place());
-                let again = Error::corrupt(place, e.what());
-                self.end_piece(piece, Err(again));
+                self.end_piece(piece, Err(e.again()));
             }
             return;
         }
@@ -223,7 +221,7 @@ impl<'a> Writer<'a> {
                 self.out.len = self.out.len.min(self.out_len_before(piece));
                 self.flush();
                 let e = e.within(format_args!("nid {}", piece.task.nid()));
-                self.shared.fail_later(piece.task.path(), e);
+                self.fail(&piece.task, e);
                 self.complete(&piece.task, 1);
             }
         }
@@ -272,7 +270,7 @@ impl<'a> Writer<'a> {
         let (len, pieces) = (self.out.len, std::mem::take(&mut self.out.pieces));
         self.out.len = 0;
         if let Err(e) = self.write(&task, len) {
-            self.shared.fail_later(task.path(), e);
+            self.fail(&task, e);
         }
         if pieces > 0 {
             self.complete(&task, pieces);
@@ -328,7 +326,8 @@ impl<'a> Writer<'a> {
         let shared = self.shared;
         if task.left.fetch_sub(pieces, AcqRel) == pieces {
             if let Err(e) = self.finish(task) {
-                shared.fail_later(task.path(), e);
+                self.fail(task, e);
+                self.abandon(task);
             }
             return;
         }
@@ -341,8 +340,47 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Notes why a file is not complete. If that ends the extraction, what there is of the file goes.
+    fn fail(&mut self, task: &Arc<Task>, error: Error) {
+        if self.shared.ends(&error) {
+            task.failed.store(true, Release);
+        }
+        self.shared.fail_later(task.path(), error);
+    }
+
+    /// Gives up files of which pieces are left, and what waits to be written.
+    pub(super) fn abandon_all(&mut self, pieces: &[Piece]) {
+        if let Some(task) = self.out.task.take() {
+            self.abandon(&task);
+        }
+        self.out.len = 0;
+        self.out.pieces = 0;
+        for piece in pieces {
+            self.abandon(&piece.task);
+        }
+    }
+
+    /// Removes what there is of a file that will not be complete. A file that is complete stays.
+    pub(super) fn abandon(&mut self, task: &Arc<Task>) {
+        let shared = self.shared;
+        let mut state = task.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match std::mem::replace(&mut *state, State::Gone) {
+            State::Open(_) => _ = shared.open.fetch_sub(1, Relaxed),
+            State::Closed => {}
+            State::New | State::Gone => return,
+        }
+        let above = self.handles.get(&shared.root, &task.dir);
+        if let Err(e) = above.and_then(|above| remove_file(&*above, &task.name)) {
+            shared.fail_later(task.path(), e);
+        }
+    }
+
     fn finish(&mut self, task: &Arc<Task>) -> Result<()> {
         let shared = self.shared;
+        if task.failed.load(Acquire) {
+            self.abandon(task);
+            return Ok(());
+        }
         let Some(file) = self.open(task)? else {
             return Ok(());
         };

@@ -1,0 +1,216 @@
+//! A host that fails while an image is read or copied: one sentence, an exit code, and nothing in part.
+
+use crate::common::{Place, code, is_root, skipped, stderr};
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// A small filesystem in memory, unmounted with the value.
+struct Small(std::path::PathBuf);
+
+impl Small {
+    /// `None`, said aloud, without root.
+    fn new(place: &Place, name: &str) -> Option<Self> {
+        let dir = place.path(name);
+        fs::create_dir(&dir).unwrap();
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=256k", "none"])
+            .arg(&dir)
+            .output();
+        match mounted {
+            Ok(out) if out.status.success() => Some(Self(dir)),
+            _ => {
+                skipped("a small tmpfs needs root");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}
+
+/// Regular files below a directory, as paths from there on.
+fn files(dir: &Path) -> Vec<std::path::PathBuf> {
+    let (mut out, mut todo) = (Vec::new(), vec![dir.to_owned()]);
+    while let Some(at) = todo.pop() {
+        for entry in fs::read_dir(&at).into_iter().flatten() {
+            let entry = entry.unwrap();
+            match entry.file_type().unwrap() {
+                t if t.is_dir() => todo.push(entry.path()),
+                t if t.is_file() => out.push(entry.path().strip_prefix(dir).unwrap().to_owned()),
+                _ => {}
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn a_full_disk_ends_an_extraction_without_files_in_part() {
+    let place = Place::with_image("full-extract");
+    let whole = place.run(&["extract", "i", "whole"]);
+    assert!(code(&whole) <= 1, "{}", stderr(&whole));
+    let Some(small) = Small::new(&place, "small") else {
+        return;
+    };
+    for threads in ["1", "3"] {
+        let out = place.run(&["extract", "-j", threads, "i", "small/out"]);
+        assert_eq!(code(&out), 5, "{}", stderr(&out));
+        let said = stderr(&out);
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.contains("No space left on device"), "{said}");
+        assert!(said.contains(": writing "), "{said}");
+        let target = small.0.join("out");
+        for file in files(&target) {
+            let same = fs::read(target.join(&file)).unwrap()
+                == fs::read(place.path("whole").join(&file)).unwrap();
+            assert!(same, "{file:?} is there in part");
+        }
+        fs::remove_dir_all(&target).unwrap();
+    }
+}
+
+#[test]
+fn a_full_disk_ends_a_tar_without_a_file() {
+    let place = Place::with_image("full-tar");
+    let Some(small) = Small::new(&place, "small") else {
+        return;
+    };
+    let out = place.run(&["tar", "i", "small/t.tar"]);
+    assert_eq!(code(&out), 5, "{}", stderr(&out));
+    assert_eq!(
+        stderr(&out),
+        "tuff: small/t.tar: tar: cannot write: No space left on device (os error 28)\n"
+    );
+    assert_eq!(fs::read_dir(&small.0).unwrap().count(), 0);
+}
+
+/// An image of many files, which take a while to make.
+fn many(place: &Place) -> usize {
+    let count = 30_000;
+    fs::write(place.path("content"), "complete\n".repeat(100)).unwrap();
+    let lines: String = (0..count)
+        .map(|i| format!("./d{}/f{i} type=file mode=0644 contents=content\n", i % 50))
+        .collect();
+    fs::write(place.path("many.mtree"), format!("#mtree\n{lines}")).unwrap();
+    let out = place.run(&["build", "-q", "many.mtree", "i"]);
+    assert!(out.status.success(), "{}", stderr(&out));
+    count
+}
+
+#[test]
+fn a_stopped_extraction_says_so_and_leaves_whole_files() {
+    let place = Place::new("stop-extract");
+    let count = many(&place);
+    let mut command = place.command(&["extract", "-j", "1", "i", "out"]);
+    let child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while files(&place.path("out")).is_empty() && start.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let kill = std::process::Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(kill.unwrap().success());
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(code(&out), 130, "{}", stderr(&out));
+    let said = stderr(&out);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.starts_with("tuff: out: stopped; "), "{said}");
+    let made = files(&place.path("out"));
+    assert!(
+        said.contains(&format!(" {} files are complete", made.len())),
+        "{said}"
+    );
+    assert!(!made.is_empty() && made.len() < count, "{}", made.len());
+    let wanted = fs::read(place.path("content")).unwrap();
+    for file in &made {
+        assert!(fs::read(place.path("out").join(file)).unwrap() == wanted);
+    }
+    // What is there is no obstacle to going on.
+    let again = place.run(&["extract", "-q", "--overwrite", "i", "out"]);
+    assert_eq!(code(&again), 0, "{}", stderr(&again));
+    assert_eq!(files(&place.path("out")).len(), count);
+}
+
+#[test]
+fn a_stopped_tar_leaves_nothing() {
+    let place = Place::new("stop-tar");
+    many(&place);
+    fs::create_dir(place.path("to")).unwrap();
+    let child = place
+        .command(&["tar", "i", "to/t.tar"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while files(&place.path("to")).is_empty() && start.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let kill = std::process::Command::new("kill")
+        .args(["-TERM", &child.id().to_string()])
+        .status();
+    assert!(kill.unwrap().success());
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(code(&out), 130, "{}", stderr(&out));
+    assert!(
+        stderr(&out).starts_with("tuff: to/t.tar: stopped"),
+        "{}",
+        stderr(&out)
+    );
+    assert!(files(&place.path("to")).is_empty());
+}
+
+/// What is no image, cannot be read, or ends too early is named.
+#[test]
+fn an_image_that_cannot_be_read_is_named() {
+    let place = Place::with_image("unreadable");
+    let bytes = fs::read(place.path("i")).unwrap();
+    fs::write(place.path("short"), &bytes[..bytes.len() / 2]).unwrap();
+    fs::write(place.path("empty"), "").unwrap();
+    fs::create_dir(place.path("directory")).unwrap();
+    fs::write(place.path("secret"), &bytes).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0);
+    fs::set_permissions(place.path("secret"), mode).unwrap();
+    let mut cases = vec![
+        ("short", 3, "past the end"),
+        ("empty", 3, "empty"),
+        ("directory", 5, "directory"),
+    ];
+    if is_root() {
+        skipped("root may read everything");
+    } else {
+        cases.push(("secret", 5, "secret"));
+    }
+    for (image, expected, says) in cases {
+        for verb in [
+            &["check", image][..],
+            &["extract", image, "out"],
+            &["tar", image, "t.tar"],
+            &["cat", image, "dir/text"],
+            &["dump", image],
+            &["diff", "i", image],
+        ] {
+            if verb == ["check", "short"] {
+                // Findings, on standard output.
+                assert_eq!(code(&place.run(verb)), 1);
+                continue;
+            }
+            let out = place.run(verb);
+            let said = stderr(&out);
+            assert_eq!(code(&out), expected, "{verb:?}: {said}");
+            assert_eq!(said.lines().count(), 1, "{verb:?}: {said}");
+            assert!(said.contains(says), "{verb:?}: {said}");
+            assert!(!place.path("t.tar").exists());
+        }
+    }
+}

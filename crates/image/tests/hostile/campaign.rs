@@ -1,0 +1,228 @@
+//! Many cases in processes that may die.
+//!
+//! ```text
+//!  this process ──► one process per core: "<image> <first damage> <step> <count>"
+//!        ▲               │ writes the number of each case into a file before it begins
+//!        └── watches ────┘ a case that ends its process or takes too long is a finding; the next one follows
+//! ```
+
+#![allow(unreachable_pub, reason = "a module of one test")]
+
+use crate::common::Scratch;
+use crate::mutate::{Base, Damage, damage};
+use crate::probe::use_all;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What a process may allocate. Two threads of an extraction, a decoder's window of 8 MiB each, clusters of 12 MiB and
+/// 24 MiB of caches fit; memory that follows a claim of the image does not. Unit: bytes.
+const MEMORY: u64 = 150 << 20;
+/// For one case: far beyond what any takes, as the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Names the cases of a process.
+const CASES: &str = "TUFF_HOSTILE";
+/// Names the file into which it writes how far it got.
+const PROGRESS: &str = "TUFF_HOSTILE_PROGRESS";
+
+/// Cases of one image: `count` damages from the first on.
+pub struct Batch {
+    image: &'static str,
+    first: Damage,
+    count: u64,
+}
+
+impl Batch {
+    pub fn new(base: &Base, first: Damage, count: usize) -> Self {
+        Self {
+            image: base.name,
+            first,
+            count: count as u64,
+        }
+    }
+}
+
+/// A directory in memory, where there is such a thing: most of the time would go into making files otherwise.
+struct Memory(PathBuf);
+
+impl Memory {
+    fn new() -> Self {
+        let shm = Path::new("/dev/shm");
+        let base = if shm.is_dir() {
+            shm.to_owned()
+        } else {
+            std::env::temp_dir()
+        };
+        let path = base.join(format!("tuff-hostile-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The damage `n` steps on.
+fn later(first: Damage, n: u64) -> Damage {
+    match first {
+        Damage::Bit(at) => Damage::Bit(at + n as usize),
+        Damage::AnyBit(at) => Damage::AnyBit(at + n as usize),
+        Damage::Cut(at) => Damage::Cut(at + n as usize),
+        Damage::Mutation(at) => Damage::Mutation(at + n),
+    }
+}
+
+/// Runs all cases of all batches, or, in a process that was started for that, the cases it was started for. `test` is
+/// the name of the test that calls.
+///
+/// # Panics
+/// If there were findings. They are named, and the images that made them are left in a directory that is named, too.
+pub fn run(bases: &[Base], batches: &[Batch], test: &str) {
+    if let Ok(cases) = std::env::var(CASES) {
+        return work(bases, &cases);
+    }
+    let start = Instant::now();
+    let scratch = Scratch::new("hostile-campaign");
+    let memory = Memory::new();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let findings = std::sync::Mutex::new(Vec::new());
+    for batch in batches {
+        std::thread::scope(|scope| {
+            for shard in 0..threads {
+                let (findings, dir, memory) = (&findings, scratch.path(), &memory.0);
+                scope.spawn(move || {
+                    let found = watch(batch, (shard, threads), test, dir, memory);
+                    findings.lock().unwrap().extend(found);
+                });
+            }
+        });
+        eprintln!(
+            "{} {}: {} cases, {:.0} s so far",
+            batch.image,
+            batch.first,
+            batch.count,
+            start.elapsed().as_secs_f64()
+        );
+    }
+    let findings = findings.into_inner().unwrap();
+    let dir = std::env::temp_dir().join("tuff-hostile-findings");
+    for (image, what, _) in &findings {
+        let base = bases.iter().find(|b| b.name == *image).unwrap();
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join(format!("{image}-{what}")), damage(base, *what)).unwrap();
+    }
+    let all: u64 = batches.iter().map(|b| b.count).sum();
+    let list: Vec<_> = findings
+        .iter()
+        .map(|(image, what, how)| format!("{image} {what}: {how}"))
+        .collect();
+    assert!(
+        findings.is_empty(),
+        "{} of {all} cases, images in {}:\n{}",
+        findings.len(),
+        dir.display(),
+        list.join("\n")
+    );
+    eprintln!("{all} cases in {:.0} s", start.elapsed().as_secs_f64());
+}
+
+/// Runs every `step`-th case of a batch from `shard` on in processes, and starts another behind each case that ended
+/// one. Returns those cases.
+fn watch(
+    batch: &Batch,
+    (shard, step): (u64, u64),
+    test: &str,
+    dir: &Path,
+    memory: &Path,
+) -> Vec<(&'static str, Damage, String)> {
+    let progress = dir.join(format!("progress-{shard}"));
+    let output = dir.join(format!("output-{shard}"));
+    let (mut at, mut findings) = (shard, Vec::new());
+    while at < batch.count && findings.len() < 20 {
+        let count = (batch.count - at).div_ceil(step);
+        let cases = format!("{} {} {step} {count}", batch.image, later(batch.first, at));
+        std::fs::write(&progress, 0u64.to_le_bytes()).unwrap();
+        let log = std::fs::File::create(&output).unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--include-ignored", "--nocapture"])
+            .env(CASES, &cases)
+            .env(PROGRESS, &progress)
+            .env("TMPDIR", memory)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let (done, how) = wait(child, &progress);
+        let Some(how) = how else { break };
+        let said = std::fs::read_to_string(&output).unwrap_or_default();
+        let said: Vec<_> = said
+            .lines()
+            .filter(|l| l.contains("panicked") || l.contains("memory"))
+            .collect();
+        let what = later(batch.first, at + done * step);
+        eprintln!("{} {what}: {how}", batch.image);
+        findings.push((batch.image, what, format!("{how} {}", said.join(" "))));
+        at += (done + 1) * step;
+    }
+    findings
+}
+
+/// Waits for the end of a process. Returns the case it was at, and what ended it if it did not come to its end.
+fn wait(mut child: Child, progress: &Path) -> (u64, Option<String>) {
+    let read = || {
+        let bytes = std::fs::read(progress).unwrap();
+        u64::from_le_bytes(bytes.try_into().unwrap())
+    };
+    let (mut last, mut since) = (read(), Instant::now());
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            let how = (!status.success()).then(|| status.to_string());
+            return (read(), how);
+        }
+        let now = read();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+        if since.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return (last, Some(format!("no end after {PATIENCE:?}")));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The cases of this process.
+fn work(bases: &[Base], cases: &str) {
+    let words: Vec<_> = cases.split(' ').collect();
+    let [image, first, step, count] = words[..] else {
+        panic!("{CASES}: image, damage, step and count");
+    };
+    let base = bases.iter().find(|b| b.name == image).expect("an image");
+    let first: Damage = first.parse().unwrap();
+    let (step, count): (u64, u64) = (step.parse().unwrap(), count.parse().unwrap());
+    let limit = Rlimit {
+        current: Some(MEMORY),
+        maximum: Some(MEMORY),
+    };
+    setrlimit(Resource::Data, limit).unwrap();
+    let progress = std::env::var_os(PROGRESS).map(|p| {
+        let path = PathBuf::from(p);
+        std::fs::File::options().write(true).open(path).unwrap()
+    });
+    let around = Scratch::new("hostile-extract");
+    for n in 0..count {
+        if let Some(progress) = &progress {
+            progress.write_all_at(&n.to_le_bytes(), 0).unwrap();
+        }
+        let what = later(first, n * step);
+        let bytes = damage(base, what);
+        use_all(&bytes, &base.devices, around.path(), what.turn());
+    }
+}
