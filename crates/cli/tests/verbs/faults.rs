@@ -179,7 +179,7 @@ fn an_image_that_cannot_be_read_is_named() {
     fs::write(place.path("empty"), "").unwrap();
     fs::create_dir(place.path("directory")).unwrap();
     fs::write(place.path("secret"), &bytes).unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o000);
     fs::set_permissions(place.path("secret"), mode).unwrap();
     let mut cases = vec![
         ("short", 3, "past the end"),
