@@ -347,6 +347,13 @@ impl Map {
     fn from_lclusters(&self, index: &[u8], offset: u64) -> Result<Extent> {
         let (n, kind, ofs, block, partial) = self.head_of(index, offset)?;
         let la = (n << self.lcluster_bits) + u64::from(ofs);
+        if la > offset {
+            return Err(Error::bad(
+                "extent start",
+                la,
+                "at or before the offset that was asked for",
+            ));
+        }
         let end = self.next_start(index, n)?;
         if end <= offset {
             return Err(Error::bad(

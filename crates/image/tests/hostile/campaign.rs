@@ -27,10 +27,11 @@ const CASES: &str = "TUFF_HOSTILE";
 /// Names the file into which it writes how far it got.
 const PROGRESS: &str = "TUFF_HOSTILE_PROGRESS";
 
-/// Cases of one image: `count` damages from the first on.
+/// Cases of one image: `count` damages from the first on, `stride` apart.
 pub struct Batch {
     image: &'static str,
     first: Damage,
+    stride: u64,
     count: u64,
 }
 
@@ -39,8 +40,23 @@ impl Batch {
         Self {
             image: base.name,
             first,
+            stride: 1,
             count: count as u64,
         }
+    }
+
+    /// One of so many of the cases.
+    pub fn one_of(self, stride: u64) -> Self {
+        Self {
+            stride,
+            count: self.count.div_ceil(stride),
+            ..self
+        }
+    }
+
+    /// The damage of case `n`.
+    fn case(&self, n: u64) -> Damage {
+        later(self.first, n * self.stride)
     }
 }
 
@@ -145,7 +161,8 @@ fn watch(
     let (mut at, mut findings) = (shard, Vec::new());
     while at < batch.count && findings.len() < 20 {
         let count = (batch.count - at).div_ceil(step);
-        let cases = format!("{} {} {step} {count}", batch.image, later(batch.first, at));
+        let (image, first, apart) = (batch.image, batch.case(at), step * batch.stride);
+        let cases = format!("{image} {first} {apart} {count}");
         std::fs::write(&progress, 0u64.to_le_bytes()).unwrap();
         let log = std::fs::File::create(&output).unwrap();
         let child = Command::new(std::env::current_exe().unwrap())
@@ -165,7 +182,7 @@ fn watch(
             .lines()
             .filter(|l| l.contains("panicked") || l.contains("memory"))
             .collect();
-        let what = later(batch.first, at + done * step);
+        let what = batch.case(at + done * step);
         eprintln!("{} {what}: {how}", batch.image);
         findings.push((batch.image, what, format!("{how} {}", said.join(" "))));
         at += (done + 1) * step;

@@ -192,7 +192,7 @@ fn change(base: &Base, bytes: &mut [u8], random: &mut Random) {
                 *byte = random.next() as u8;
             }
         }
-        2 | 3 | 4 => {
+        2..=4 => {
             let mut word = [0; 8];
             word[..len].copy_from_slice(&bytes[at..at + len]);
             let value = edge(random, u64::from_le_bytes(word), base.good.len() as u64);
