@@ -205,6 +205,9 @@ fn an_image_that_cannot_be_read_is_named() {
                 assert_eq!(code(&place.run(verb)), 1);
                 continue;
             }
+            if verb == ["diff", "i", "directory"] {
+                continue; // That is a tree to compare with.
+            }
             let out = place.run(verb);
             let said = stderr(&out);
             assert_eq!(code(&out), expected, "{verb:?}: {said}");
