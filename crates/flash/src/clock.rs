@@ -5,6 +5,7 @@
 //! room in the write buffer.
 
 use crate::geometry::Geometry;
+use std::collections::VecDeque;
 use std::ops::{Add, AddAssign, Sub};
 
 /// A point in virtual time, or a length of it. Unit: nanoseconds.
@@ -93,13 +94,37 @@ pub struct Timing {
     pub map_entry: Nanos,
 }
 
+/// Times at which a channel is taken, by start. A transfer that waits for its die leaves the time before it to others.
+#[derive(Clone, Debug, Default)]
+struct Channel(VecDeque<(Nanos, Nanos)>);
+
+impl Channel {
+    /// Takes the channel for `time`, from the first gap at or after `from`; returns the end. Nothing is asked for before `now` any more.
+    fn take(&mut self, now: Nanos, from: Nanos, time: Nanos) -> Nanos {
+        while self.0.front().is_some_and(|(_, end)| *end <= now) {
+            self.0.pop_front();
+        }
+        let mut start = from;
+        let mut at = self.0.len();
+        for (i, (taken, end)) in self.0.iter().enumerate() {
+            if start + time <= *taken {
+                at = i;
+                break;
+            }
+            start = start.max(*end);
+        }
+        self.0.insert(at, (start, start + time));
+        start + time
+    }
+}
+
 /// What is free when.
 #[derive(Clone, Debug)]
 pub(crate) struct Clock {
     timing: Timing,
     geometry: Geometry,
     lun_free: Vec<Nanos>,
-    channel_free: Vec<Nanos>,
+    channels: Vec<Channel>,
     link_free: Nanos,
     firmware_free: Nanos,
 }
@@ -110,7 +135,7 @@ impl Clock {
             timing,
             geometry,
             lun_free: vec![Nanos(0); geometry.luns() as usize],
-            channel_free: vec![Nanos(0); geometry.channels as usize],
+            channels: vec![Channel::default(); geometry.channels as usize],
             link_free: Nanos(0),
             firmware_free: Nanos(0),
         }
@@ -124,9 +149,9 @@ impl Clock {
             self.timing.read_page
         };
         let sensed = now.max(self.lun_free[lun as usize]) + sense;
-        let channel = &mut self.channel_free[self.geometry.channel_of(lun) as usize];
-        let end = sensed.max(*channel) + self.timing.channel_slot.times(slots.into());
-        *channel = end;
+        let time = self.timing.channel_slot.times(slots.into());
+        let channel = &mut self.channels[self.geometry.channel_of(lun) as usize];
+        let end = channel.take(now, sensed, time);
         self.lun_free[lun as usize] = end;
         end
     }
@@ -134,11 +159,11 @@ impl Clock {
     /// Sends a page to its die and programs it; returns when it is done.
     pub(crate) fn program(&mut self, lun: u32, now: Nanos) -> Nanos {
         let slots = self.geometry.slots_per_page;
-        let channel = &mut self.channel_free[self.geometry.channel_of(lun) as usize];
+        let time = self.timing.channel_slot.times(slots.into());
+        let channel = &mut self.channels[self.geometry.channel_of(lun) as usize];
         // The die's page register takes no data while it works.
-        let start = now.max(*channel).max(self.lun_free[lun as usize]);
-        *channel = start + self.timing.channel_slot.times(slots.into());
-        self.lun_free[lun as usize] = *channel + self.timing.program;
+        let sent = channel.take(now, now.max(self.lun_free[lun as usize]), time);
+        self.lun_free[lun as usize] = sent + self.timing.program;
         self.lun_free[lun as usize]
     }
 
@@ -197,8 +222,21 @@ mod tests {
     }
 
     #[test]
+    fn a_transfer_that_waits_for_its_die_does_not_hold_the_channel() {
+        let mut c = clock();
+        c.timing.erase = Nanos::millis(3);
+        c.erase(0, Nanos(0));
+        assert_eq!(
+            c.program(0, Nanos(0)),
+            Nanos(3_000_000 + 8 * 5120 + 185_000)
+        );
+        assert_eq!(c.program(8, Nanos(0)), Nanos(8 * 5120 + 185_000));
+    }
+
+    #[test]
     fn an_erase_keeps_only_its_die_busy() {
         let mut c = clock();
+        c.timing.erase = Nanos::micros(3500);
         assert_eq!(c.erase(0, Nanos(5)), Nanos(3_500_005));
         assert_eq!(c.lun_free(1), Nanos(0));
     }

@@ -36,6 +36,15 @@ impl Default for Cleaning {
     }
 }
 
+/// Where the next page of a stream goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Striping {
+    /// To the LUN that is free first, the next one in turn among equals.
+    LeastBusy,
+    /// To the next one in turn, always: so many pages fill one block of every LUN exactly, as a zone wants it.
+    InTurn,
+}
+
 /// How a device is made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
@@ -47,6 +56,8 @@ pub struct Config {
     pub streams: u32,
     /// When cleaning starts.
     pub cleaning: Cleaning,
+    /// Where the next page of a stream goes.
+    pub striping: Striping,
     /// The interval map to use; `None` for a page map over what is exported.
     pub interval: Option<Interval>,
     /// What is to fail.
@@ -131,6 +142,7 @@ pub struct Flash {
     geometry: Geometry,
     timing: Timing,
     cleaning: Cleaning,
+    striping: Striping,
     at_once: bool,
     nand: Nand,
     map: Box<dyn Map>,
@@ -174,6 +186,7 @@ impl Flash {
             geometry,
             timing: config.timing,
             cleaning: config.cleaning,
+            striping: config.striping,
             at_once: config
                 .interval
                 .is_some_and(|i| i.compaction == Compaction::AtOnce),
@@ -388,11 +401,22 @@ impl Flash {
         let lun = self.open_any(now, stream)?;
         self.buffered += 1;
         if self.stage(now, lun, stream, lba, payload, 1)? {
-            // The page is on its way: the next one goes to the next LUN, and this one may have to clean.
-            self.next_lun[stream] = (lun + 1) % self.geometry.luns();
+            // The page is on its way: the next one goes to another LUN, and this one may have to clean.
             self.clean_some(now, lun)?;
+            self.next_lun[stream] = self.choose(now, lun);
         }
         Ok(())
+    }
+
+    /// The LUN for the page after one that went to `lun`.
+    fn choose(&self, now: Nanos, lun: u32) -> u32 {
+        let luns = self.geometry.luns();
+        let turn = (1..=luns).map(|i| (lun + i) % luns);
+        let first = match self.striping {
+            Striping::LeastBusy => turn.min_by_key(|l| self.clock.lun_free(*l).since(now)),
+            Striping::InTurn => turn.take(1).next(),
+        };
+        first.unwrap_or(lun)
     }
 
     /// The LUN whose turn it is, or the next one that has room: what a host discards may all lie on one.

@@ -38,7 +38,7 @@ mod preset;
 mod units;
 
 pub use clock::{Nanos, Timing};
-pub use device::{Cleaning, Config, Counters, Flash};
+pub use device::{Cleaning, Config, Counters, Flash, Striping};
 pub use error::{Error, Result};
 pub use geometry::Geometry;
 pub use hist::Histogram;

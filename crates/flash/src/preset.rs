@@ -1,7 +1,7 @@
 //! Two devices to choose from, at any size.
 
 use crate::clock::{Nanos, Timing};
-use crate::device::{Cleaning, Config};
+use crate::device::{Cleaning, Config, Striping};
 use crate::geometry::Geometry;
 use crate::nand::Faults;
 
@@ -17,8 +17,8 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// The device, `1 / divisor` of its size: fewer and smaller erase blocks, the same dies, channels and times. With
-    /// `divisor` 1 it is the whole.
+    /// The device, `1 / divisor` of its size: fewer and smaller erase blocks, the same dies, channels and times, but for the time
+    /// of an erase, which stays in proportion to the programs of a block. With `divisor` 1 it is the whole.
     pub fn config(self, divisor: u32) -> Config {
         let (geometry, timing) = match self {
             Preset::Nvme => nvme(divisor),
@@ -29,17 +29,23 @@ impl Preset {
             timing,
             streams: 1,
             cleaning: Cleaning::default(),
+            striping: Striping::LeastBusy,
             interval: None,
             faults: Faults::default(),
         }
     }
 }
 
-/// Cuts a LUN of `pages` pages into blocks: full size as long as there are 256 of them, smaller ones below.
+/// Cuts a LUN of `pages` pages into blocks: full size as long as there are 256 of them, a smaller power of two below.
 fn cut(pages: u32, block_pages: u32, divisor: u32) -> (u32, u32) {
     let pages = (pages / divisor).max(256);
-    let per_block = (pages / 256).clamp(4, block_pages);
+    let per_block = (1 << (pages / 256).ilog2()).clamp(4, block_pages);
     (pages / per_block, per_block)
+}
+
+/// The time of an erase of a block that was cut from 128 pages.
+fn erase(whole: Nanos, pages_per_block: u32) -> Nanos {
+    Nanos(whole.0 * u64::from(pages_per_block) / 128)
 }
 
 fn nvme(divisor: u32) -> (Geometry, Timing) {
@@ -58,7 +64,7 @@ fn nvme(divisor: u32) -> (Geometry, Timing) {
         read_slot: Nanos(41_800),
         read_page: Nanos(42_000),
         program: Nanos::micros(185),
-        erase: Nanos::micros(3500),
+        erase: erase(Nanos::micros(3500), pages_per_block),
         channel_slot: Nanos(5120),
         link_slot: Nanos(1219),
         read_latency: Nanos(21_500),
@@ -90,7 +96,7 @@ fn openssd(divisor: u32) -> (Geometry, Timing) {
         read_slot: Nanos::micros(60),
         read_page: Nanos::micros(60),
         program: Nanos::micros(1700),
-        erase: Nanos::millis(5),
+        erase: erase(Nanos::millis(5), pages_per_block),
         channel_slot: Nanos(24_000),
         link_slot: Nanos(2560),
         read_latency: Nanos::micros(20),
@@ -99,8 +105,8 @@ fn openssd(divisor: u32) -> (Geometry, Timing) {
         flush: Nanos::micros(20),
         command: Nanos(1000),
         buffer_slots: 512,
-        map_get: Nanos(150),
-        map_set: Nanos(150),
+        map_get: Nanos(100),
+        map_set: Nanos(100),
         map_entry: Nanos(10),
     };
     (geometry, timing)

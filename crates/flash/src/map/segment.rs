@@ -55,6 +55,8 @@ struct Part {
 }
 
 enum Form {
+    /// One region over the whole segment: what a new node is, and on the way of every write.
+    Flat(Box<[u32]>),
     Regions {
         /// Entries of a region, as a power of two.
         bits: u32,
@@ -89,17 +91,9 @@ pub(super) struct Segment {
 impl Segment {
     pub(super) fn new(shape: Shape) -> Self {
         let units = shape.units();
-        let bits = units.ilog2();
         let mut segment = Self {
             shape,
-            form: Form::Regions {
-                bits,
-                directory: vec![0],
-                parts: vec![Part {
-                    start: 0,
-                    entries: vec![NONE; units],
-                }],
-            },
+            form: Form::Flat(vec![NONE; units].into()),
             blocks: (shape.unit_bits > 0).then(|| vec![0; (1 << shape.segment_bits) / 64].into()),
             valid: 0,
             mapped: 0,
@@ -114,6 +108,7 @@ impl Segment {
     /// Place of an entry in the form.
     fn find(&self, unit: usize) -> Option<&u32> {
         match &self.form {
+            Form::Flat(entries) => entries.get(unit),
             Form::Regions {
                 bits,
                 directory,
@@ -137,6 +132,7 @@ impl Segment {
 
     fn find_mut(&mut self, unit: usize) -> Option<&mut u32> {
         match &mut self.form {
+            Form::Flat(entries) => entries.get_mut(unit),
             Form::Regions {
                 bits,
                 directory,
@@ -176,6 +172,15 @@ impl Segment {
 
     /// Sets the slot of a block; returns the one it had.
     pub(super) fn set(&mut self, block: usize, slot: u32) -> Result<Option<u32>, &'static str> {
+        if let Form::Flat(entries) = &mut self.form
+            && self.shape.unit_bits == 0
+        {
+            let old = std::mem::replace(&mut entries[block], slot);
+            let fresh = u32::from(old == NONE);
+            self.valid += fresh;
+            self.mapped += fresh;
+            return Ok((old != NONE).then_some(old));
+        }
         let (unit, unit_bits) = (block >> self.shape.unit_bits, self.shape.unit_bits);
         let old = self.get(block);
         if (slot ^ block as u32) & ((1 << unit_bits) - 1) != 0 {
@@ -238,11 +243,7 @@ impl Segment {
         let entries: Vec<u32> = (0..self.shape.units())
             .map(|unit| self.find(unit).copied().unwrap_or(NONE))
             .collect();
-        self.form = Form::Regions {
-            bits: self.shape.units().ilog2(),
-            directory: vec![0],
-            parts: vec![Part { start: 0, entries }],
-        };
+        self.form = Form::Flat(entries.into());
         self.look_at = self.shape.units() as u32 / 2;
         self.bytes = self.count_bytes();
     }
@@ -290,6 +291,7 @@ impl Segment {
 
     fn count_bytes(&self) -> u64 {
         let form = match &self.form {
+            Form::Flat(entries) => 2 + 4 + 4 * entries.len() as u64,
             Form::Regions {
                 directory, parts, ..
             } => {
