@@ -8,7 +8,10 @@ use common::{
 };
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tuff_image::build::{Fragments, Kernel, Method, Options, SparsePolicy};
+use tuff_image::build::{
+    Dedupe, Fragments, Kernel, Method, Options, Progress, Source, SparsePolicy, build,
+};
+use tuff_store::Target;
 
 /// How an image can be mounted here. Empty, aloud, if it cannot.
 fn ways_to_mount() -> Vec<&'static str> {
@@ -274,5 +277,121 @@ fn a_real_tree_comes_back() {
             let mount = Mount::new(&image, &scratch.path().join("mnt"), way);
             assert_same("kernel", &expected, &host_tree(&mount.0), ignore);
         }
+    }
+}
+
+/// Sixteen versions of some files side by side, each with a few edits; and files that are hard to share from.
+fn versions(root: &Path) {
+    let mut text = common::text(700_000, 11);
+    let mut binary = common::mixed(300_000, 12);
+    let mut noise = common::noise(200_000, 13);
+    let mut small = common::text(9_000, 14);
+    for version in 0..16u64 {
+        let dir = root.join(format!("v{version:02}"));
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(dir.join("text"), &text).unwrap();
+        std::fs::write(dir.join("binary"), &binary).unwrap();
+        std::fs::write(dir.join("noise"), &noise).unwrap();
+        std::fs::write(dir.join("small"), &small).unwrap();
+        std::fs::write(dir.join("same"), common::text(70_000, 15)).unwrap();
+        // A line is added, a stretch goes, bytes change; two edits lie closer together than a block.
+        let at = |len: usize, n: u64| (version * 7919 + n * 104_729) as usize % (len - 5000);
+        let (a, b) = (at(text.len(), 1), at(binary.len(), 2));
+        text.splice(a..a, common::text(60 + version as usize, version));
+        text[a + 900] ^= 1;
+        binary.drain(b..b + 100 * version as usize);
+        let c = at(noise.len(), 3);
+        noise.splice(c..c + 10, common::noise(33, version));
+        let d = at(small.len(), 4);
+        small[d] ^= 2;
+    }
+    // What repeats itself; what has a segment of its own, shifted; the beginning and the end of another file.
+    let repeats = [text.clone(), common::noise(100, 5), text.clone()].concat();
+    std::fs::write(root.join("w-repeats"), &repeats).unwrap();
+    let large = common::mixed((9 << 20) + 77, 16);
+    std::fs::write(root.join("x-large"), &large).unwrap();
+    std::fs::write(root.join("x-large-shifted"), [&b"!"[..], &large].concat()).unwrap();
+    std::fs::write(root.join("y-begin"), &large[..150_001]).unwrap();
+    std::fs::write(root.join("z-end"), &large[large.len() - 150_001..]).unwrap();
+}
+
+#[test]
+fn versions_share_their_parts_and_come_back() {
+    let scratch = Scratch::new("build-versions");
+    let source = scratch.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    versions(&source);
+    let expected = host_tree(&source);
+    let ignore = from_source(&expected);
+    let image = scratch.path().join("image");
+    let build_with = |options: &Options| {
+        let sources = [Source::Dir(source.clone())];
+        let target = Target::Path(image.clone());
+        build(&sources, options, &target, &Progress::default()).unwrap()
+    };
+    let settings = [
+        (Method::Lz4, 1, 4 << 10, Fragments::Off),
+        (Method::Lz4hc, 9, 64 << 10, Fragments::Tails),
+        (Method::Lz4, 1, 64 << 10, Fragments::Small),
+        (Method::Lz4, 1, 16 << 10, Fragments::All),
+        (Method::Zstd, 3, 128 << 10, Fragments::Tails),
+        (Method::Zstd, 1, 16 << 10, Fragments::Off),
+        (Method::Deflate, 1, 32 << 10, Fragments::Tails),
+        (Method::Lzma, 0, 64 << 10, Fragments::Off),
+    ];
+    for (method, level, cluster, fragments) in settings {
+        let name = format!("{method} {level} {cluster} {fragments:?}");
+        let mut options = Options::for_kernel(Kernel(6, 18));
+        options.compression = compression(method, level);
+        (options.cluster, options.fragment_cluster) = (cluster, cluster.min(16 << 10));
+        options.fragments = fragments;
+        options.tail_packing = matches!(fragments, Fragments::Off | Fragments::Small);
+        options.dedupe = Dedupe::Files;
+        let files = build_with(&options).image_bytes;
+        options.dedupe = Dedupe::Content;
+        let summary = build_with(&options);
+        if fragments != Fragments::All {
+            assert!(summary.stats.shared_bytes > 1 << 20, "{name}");
+            assert!(summary.image_bytes < files, "{name}");
+        }
+        let report = tuff_image::check::check(&open(&image), &Default::default(), |_| ());
+        assert!(report.is_clean(), "{name}: {:?}", report.findings);
+        assert_same(&name, &expected, &image_tree(&open(&image)), ignore);
+        for way in ways_to_mount() {
+            let mount = Mount::new(&image, &scratch.path().join("mnt"), way);
+            let kernel = host_tree(&mount.0);
+            assert_same(
+                &format!("{name}: mounted by {way}"),
+                &expected,
+                &kernel,
+                ignore,
+            );
+        }
+    }
+}
+
+#[test]
+fn shared_parts_do_not_depend_on_threads() {
+    let scratch = Scratch::new("build-versions-threads");
+    let source = scratch.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    versions(&source);
+    for fragments in [Fragments::Tails, Fragments::All] {
+        let images: Vec<Vec<u8>> = [1, 2, 7, 16]
+            .into_iter()
+            .map(|threads| {
+                let image = scratch.path().join(format!("{threads}"));
+                let options = Options {
+                    threads: Some(threads),
+                    fragments,
+                    dedupe: Dedupe::Content,
+                    compression: compression(Method::Lz4, 1),
+                    ..Options::default()
+                };
+                build_dir(&source, &image, &options);
+                std::fs::read(image).unwrap()
+            })
+            .collect();
+        assert!(images.windows(2).all(|w| w[0] == w[1]), "{fragments:?}");
     }
 }

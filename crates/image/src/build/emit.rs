@@ -395,7 +395,7 @@ fn emit_file(parts: &Parts<'_>, id: InodeId, start: usize, out: &mut Vec<u8>) ->
                         kind: p.kind,
                         block,
                         blocks: p.blocks,
-                        partial: false,
+                        partial: p.partial,
                     });
                     block += u32::from(p.blocks);
                 }
@@ -446,6 +446,10 @@ fn used(parts: &Parts<'_>) -> Used {
                 used.incompat |= incompat::LZ4_0PADDING;
                 if let FileTail::Inline(_) = data.tail {
                     used.incompat |= incompat::ZTAILPACKING;
+                }
+                // The bit of fragments is the bit of clusters in several files, too.
+                if data.shares() {
+                    used.incompat |= incompat::FRAGMENTS;
                 }
                 used.algorithms |= 1 << data.algorithm;
                 let largest = &mut used.largest[usize::from(data.algorithm & 3)];

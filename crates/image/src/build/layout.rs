@@ -250,11 +250,16 @@ impl Parts<'_> {
 }
 
 impl super::pack::Compressed {
+    /// True if it uses clusters of other files.
+    pub(crate) fn shares(&self) -> bool {
+        self.runs.iter().flat_map(|r| &r.pieces).any(|p| p.shared)
+    }
+
     /// True if all clusters lie back to back, so that a COMPACT index can say it.
     pub(crate) fn is_contiguous(&self) -> bool {
         let mut next = None;
         for run in &self.runs {
-            if next.is_some_and(|n| n != run.block) {
+            if next.is_some_and(|n| n != run.block) || run.pieces.iter().any(|p| p.partial) {
                 return false;
             }
             next = Some(run.block + run.pieces.iter().map(|p| u32::from(p.blocks)).sum::<u32>());

@@ -3,9 +3,10 @@
 use super::Source;
 use super::budget::Budget;
 use super::options::{Dedupe, Fragments, Options};
-use super::order::{data_order, twins};
+use super::order::data_order;
 use super::pack::input::Input;
 use super::pack::segment::TailPolicy;
+use super::pack::spans::FilePlan;
 use super::pack::work::Policy;
 use super::pack::{Packer, Sparse, segment_size};
 use super::progress::Progress;
@@ -14,9 +15,9 @@ use super::source::dir::{DirSource, WalkOptions};
 use super::source::manifest::ManifestReader;
 use super::source::tar::{self, TarReader};
 use super::source::{Content, DataRun, Entry, Kind};
+use super::survey;
 use super::tree::{InodeId, Tree, lossy};
 use crate::{Error, Result};
-use hashbrown::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -223,7 +224,7 @@ impl<'a> Loader<'a> {
             if tree.len().is_multiple_of(BUDGET_STEP) {
                 packer.set_in_flight(Budget::new(this.options, tree).in_flight);
             }
-            if !this.pack_file(tree, file, false, packer)? {
+            if !this.pack_file(tree, file, None, packer)? {
                 late.push(file);
             }
             Ok(())
@@ -310,7 +311,8 @@ impl<'a> Loader<'a> {
                         .read_exact(&mut bytes)
                         .map_err(|e| Error::source(e.into()))?;
                     let twin = (self.options.dedupe != Dedupe::Off).then_some(number);
-                    packer.add_file(inode, size, Input::Bytes(bytes.into()), &policy, twin)?;
+                    let input = Input::Bytes(bytes.into());
+                    packer.add_file(inode, size, input, &policy, twin, None)?;
                 }
                 None => packer.add_stream(inode, size, &mut tar.data(), &policy)?,
             }
@@ -363,7 +365,7 @@ impl<'a> Loader<'a> {
                 policy,
             );
         }
-        packer.add_file(inode, size, input, policy, None)
+        packer.add_file(inode, size, input, policy, None, None)
     }
 
     /// Adds an entry of a tar or manifest, unless it or a directory above it is left out.
@@ -450,34 +452,35 @@ impl<'a> Loader<'a> {
         }
         let order = data_order(tree, self.options);
         progress.set_total(order.iter().map(|i| tree.size(*i)).sum());
-        let mut sizes: HashMap<u64, u32> = HashMap::new();
-        if self.options.dedupe != Dedupe::Off {
-            for inode in &order {
-                *sizes.entry(tree.size(*inode)).or_default() += 1;
-            }
-        }
         progress.stage("compare");
-        let twins = if self.options.dedupe != Dedupe::Off {
-            twins(tree, &order, &sizes, self, self.threads)?
-        } else {
-            HashMap::new()
+        let contents: Vec<survey::Content> = order
+            .iter()
+            .filter(|i| !self.is_sparse(tree, **i))
+            .map(|i| self.content(tree, *i))
+            .collect();
+        let settings = survey::Settings {
+            dedupe: self.options.dedupe,
+            memory: self.options.memory / 16,
+            block: self.options.block.size(),
+            threads: self.threads,
         };
+        let survey = survey::survey(&contents, &settings, &|inode| {
+            progress.check()?;
+            survey::readable(self.input(tree, inode)?.map(|(input, _)| input))
+        })?;
+        drop(contents);
         progress.stage("pack");
-        // Whole files of the packed inode: behind all others, as it does.
-        let mut packed = Vec::new();
         for inode in order {
-            let size = tree.size(inode);
-            if let Some(first) = twins.get(&inode) {
+            if let Some(first) = survey.twins.get(&inode) {
+                let size = tree.size(inode);
                 progress.add_bytes(size);
                 packer.add_same(inode, *first, size);
                 continue;
             }
-            let twin = sizes.get(&size).is_some_and(|n| *n > 1);
-            if !self.pack_file(tree, inode, twin, packer)? {
-                packed.push(inode);
-            }
+            // Those that are not packed now are in the survey's order.
+            self.pack_file(tree, inode, survey.plans.get(&inode), packer)?;
         }
-        self.pack_late(tree, &packed, packer)
+        self.pack_late(tree, &survey.packed, packer)
     }
 
     /// Hands files to the packer that go into the packed inode as a whole.
@@ -490,16 +493,16 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Hands a file's content to the packer, unless it goes into the packed inode as a whole: then false. `twin`: another
-    /// file may have the same.
+    /// Hands a file's content to the packer, unless it goes into the packed inode as a whole: then false. `plan`: what parts
+    /// it shares.
     fn pack_file(
         &self,
         tree: &Tree,
         inode: InodeId,
-        twin: bool,
+        plan: Option<&FilePlan>,
         packer: &mut Packer<'_>,
     ) -> Result<bool> {
-        let (number, policy) = self.policies.of(|| tree.path(inode));
+        let (_, policy) = self.policies.of(|| tree.path(inode));
         let size = tree.size(inode);
         let sparse = self.sparse_runs(tree, inode);
         if sparse.is_none() && size > 0 && policy.packs_whole(size) {
@@ -513,15 +516,24 @@ impl<'a> Loader<'a> {
                 let sparse = Sparse::plan(size, &runs, self.options.block);
                 packer.add_sparse(inode, size, input, sparse, policy)?;
             }
-            None => packer.add_file(inode, size, input, policy, twin.then_some(number))?,
+            None => packer.add_file(inode, size, input, policy, None, plan)?,
         }
         Ok(true)
     }
 
-    /// True for a file that goes into the packed inode as a whole.
-    pub(crate) fn packs_whole(&self, tree: &Tree, inode: InodeId, size: u64) -> bool {
-        let (_, policy) = self.policies.of(|| tree.path(inode));
-        policy.packs_whole(size) && !self.is_sparse(tree, inode)
+    /// What the survey needs to know of a file.
+    fn content(&self, tree: &Tree, inode: InodeId) -> survey::Content {
+        let (number, policy) = self.policies.of(|| tree.path(inode));
+        let size = tree.size(inode);
+        let packed = policy.packs_whole(size);
+        survey::Content {
+            file: inode,
+            size,
+            policy: number,
+            packed,
+            segment: (!packed && policy.spec.is_some_and(|s| size > s.cluster as u64))
+                .then(|| segment_size(policy)),
+        }
     }
 
     /// True for a file that stays sparse.

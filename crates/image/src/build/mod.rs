@@ -1,12 +1,12 @@
 //! Building images: one straight flow.
 //!
 //! ```text
-//!  sources ──► tree ──► pack ──► layout ──► emit
-//!    I/O       pure    workers    pure      output
+//!  sources ──► tree ──► survey ──► pack ──► layout ──► emit
+//!    I/O       pure    workers   workers    pure      output
 //! ```
 //!
 //! No stage calls back into an earlier one. A tar stream is the one source whose contents cannot be read later: they are
-//! packed as they come by, in the order of the stream.
+//! packed as they come by, in the order of the stream, without a survey.
 
 mod budget;
 mod emit;
@@ -19,6 +19,7 @@ pub mod progress;
 pub mod source;
 mod spill;
 pub mod stats;
+mod survey;
 mod tree;
 mod xattrs;
 

@@ -64,6 +64,8 @@ pub enum Dedupe {
     Off,
     /// Identical files.
     Files,
+    /// Identical files, and parts of large files that another has.
+    Content,
 }
 
 /// Which files with holes stay sparse.
@@ -181,7 +183,7 @@ impl Default for Options {
             tail_packing: false,
             fragments: Fragments::Tails,
             fragment_cluster: FRAGMENT_CLUSTER,
-            dedupe: Dedupe::Files,
+            dedupe: Dedupe::Content,
             compact_index: true,
             inodes: InodeForm::Auto,
             sparse: SparsePolicy::Auto,
@@ -219,6 +221,7 @@ impl Options {
         };
         if kernel < Kernel(6, 1) {
             options.fragments = Fragments::Off;
+            options.dedupe = Dedupe::Files;
             options.tail_packing = kernel >= Kernel(5, 17);
         }
         if kernel < Kernel(5, 13) {
@@ -303,6 +306,9 @@ impl Options {
                     "the fragment cluster size must be a multiple of the block size, up to 1048576",
                 ));
             }
+        }
+        if self.dedupe == Dedupe::Content && self.compression.is_some() {
+            needs("sharing parts of files", Kernel(6, 1))?;
         }
         if self.sparse == SparsePolicy::Keep {
             needs("keeping every hole", Kernel(5, 15))?;

@@ -30,6 +30,8 @@ pub struct Stats {
     pub dedupe_files: u64,
     /// Their content.
     pub dedupe_bytes: u64,
+    /// Content of extents that use another file's clusters.
+    pub shared_bytes: u64,
     /// Ends of files and small files in the packed inode.
     pub fragments: u64,
     /// Their content.
@@ -105,6 +107,10 @@ impl Stats {
         let fragment = matches!(tail, Tail::Fragment(_));
         for (i, p) in pieces.iter().enumerate() {
             if fragment && i + 1 == pieces.len() {
+                continue;
+            }
+            if p.shared {
+                self.shared_bytes += u64::from(p.len);
                 continue;
             }
             of.input_bytes += u64::from(p.len);

@@ -70,7 +70,7 @@ pub(crate) struct Args {
     /// Cluster size of packed fragments (default: 16K, or the cluster size if that is smaller)
     #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Layout")]
     pub(super) fragment_cluster: Option<u64>,
-    /// What is stored once (default: files)
+    /// What is stored once: identical files, or also parts of large files that another has (default: content for 6.1 and newer)
     #[arg(long, value_enum, value_name = "WHAT", help_heading = "Layout")]
     pub(super) dedupe: Option<Shared>,
     /// Index form of compressed files
@@ -189,6 +189,7 @@ pub(super) enum Shared {
     Off,
     #[value(alias = "on")]
     Files,
+    Content,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -135,6 +135,7 @@ pub(super) fn options(args: &Args) -> Result<Options> {
         o.dedupe = match shared {
             Shared::Off => Dedupe::Off,
             Shared::Files => Dedupe::Files,
+            Shared::Content => Dedupe::Content,
         };
     }
     o.compact_index = args.index == IndexForm::Compact;

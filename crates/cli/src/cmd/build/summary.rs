@@ -70,6 +70,12 @@ pub(super) fn text(summary: &Summary, seconds: f64, stages: &Stages) -> String {
             format!("{} files, {}", s.dedupe_files, size(s.dedupe_bytes)),
         );
     }
+    if s.shared_bytes > 0 {
+        line(
+            "shared",
+            format!("{} in parts of files", size(s.shared_bytes)),
+        );
+    }
     if s.sparse_files > 0 {
         line(
             "sparse",
@@ -118,7 +124,7 @@ pub(super) fn json(summary: &Summary, seconds: f64, stages: &Stages) -> serde_js
         "metadata_bytes": s.meta_blocks * s.block_size,
         "inline_tails": s.inline_tails, "inline_bytes": s.inline_bytes,
         "fragments": s.fragments, "fragment_bytes": s.fragment_bytes, "fragment_dedupe_bytes": s.fragment_dedupe_bytes,
-        "dedupe_files": s.dedupe_files, "dedupe_bytes": s.dedupe_bytes,
+        "dedupe_files": s.dedupe_files, "dedupe_bytes": s.dedupe_bytes, "shared_bytes": s.shared_bytes,
         "sparse_files": s.sparse_files, "hole_bytes": s.hole_bytes,
         "in_place": {"sampled": s.in_place_tried, "possible": s.in_place},
         "stage_seconds": stages.iter().map(|(name, t)| ((*name).to_owned(), t.as_secs_f64().into())).collect::<serde_json::Map<_, _>>(),

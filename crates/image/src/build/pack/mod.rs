@@ -21,6 +21,7 @@ mod held;
 pub(crate) mod input;
 mod pool;
 pub(crate) mod segment;
+pub(crate) mod spans;
 pub(crate) mod work;
 
 use crate::build::order::ContentKey;
@@ -35,6 +36,7 @@ use held::Held;
 use input::{ChunkRun, Input, Item};
 use pool::Pool;
 use segment::{ShortPiece, Tail};
+use spans::{FilePlan, PartKey};
 use std::collections::VecDeque;
 use std::io::Read;
 use std::sync::Arc;
@@ -92,13 +94,36 @@ pub(crate) struct Compressed {
     pub(crate) algorithm: u8,
 }
 
-/// Pieces back to back.
+/// Pieces whose clusters lie back to back.
 #[derive(Debug)]
 pub(crate) struct Run {
     /// Block of the first piece.
     pub(crate) block: u32,
     /// In order.
     pub(crate) pieces: Vec<ShortPiece>,
+}
+
+impl Run {
+    /// Pieces with these first blocks as runs.
+    fn split(pieces: Vec<ShortPiece>, blocks: &[u32]) -> Vec<Self> {
+        if !pieces.iter().any(|p| p.shared) {
+            let block = blocks.first().copied().unwrap_or(0);
+            return vec![Self { block, pieces }];
+        }
+        let mut runs: Vec<Self> = Vec::new();
+        let mut next = None;
+        for (piece, block) in pieces.into_iter().zip(blocks) {
+            match runs.last_mut() {
+                Some(run) if next == Some(*block) => run.pieces.push(piece),
+                _ => runs.push(Self {
+                    block: *block,
+                    pieces: vec![piece],
+                }),
+            }
+            next = Some(block + u32::from(piece.blocks));
+        }
+        runs
+    }
 }
 
 /// Where the last piece of a compressed file is.
@@ -164,6 +189,8 @@ pub(crate) struct Packer<'a> {
     ends: Ends,
     /// First file of each content that another may have.
     known: HashMap<ContentKey, InodeId>,
+    /// Blocks of the pieces of parts whose clusters others share.
+    shared: HashMap<PartKey, Vec<u32>>,
 }
 
 /// All data, placed.
@@ -245,6 +272,7 @@ impl<'a> Packer<'a> {
                 known: HashMap::new(),
             },
             known: HashMap::new(),
+            shared: HashMap::new(),
         })
     }
 
@@ -299,13 +327,15 @@ impl<'a> Packer<'a> {
             store: false,
             policy: Arc::clone(&self.options.packed),
             twin: None,
+            plan: None,
         };
         self.streamed += len as u64;
         self.submit(vec![part], len as u64)
     }
 
     /// Adds a file of `size` bytes, not empty. Its data follows that of the files before it. With `twin`, the number of its
-    /// policy, it shares the data of an earlier file with the same content, if that has one segment.
+    /// policy, it shares the data of an earlier file with the same content, if that has one segment. `plan` says what parts it
+    /// shares.
     pub(crate) fn add_file(
         &mut self,
         file: InodeId,
@@ -313,6 +343,7 @@ impl<'a> Packer<'a> {
         input: Input,
         policy: &Arc<Policy>,
         twin: Option<u32>,
+        plan: Option<&FilePlan>,
     ) -> Result<()> {
         let segment = segment_size(policy);
         if size <= segment {
@@ -327,6 +358,7 @@ impl<'a> Packer<'a> {
                 store: false,
                 policy: Arc::clone(policy),
                 twin,
+                plan: plan.map(|p| Box::new(p.part(file, 0, size, segment))),
             };
             self.batch.push(part);
             self.batch_bytes += size;
@@ -337,7 +369,7 @@ impl<'a> Packer<'a> {
         }
         self.submit_batch()?;
         let store = policy.spec.is_some() && !worth_compressing(&input, size)?;
-        self.add_segments(file, size, &input, policy, segment, store)
+        self.add_segments(file, size, &input, policy, store, plan)
     }
 
     /// Adds a file of `size` bytes that are read from `reader` now.
@@ -373,6 +405,7 @@ impl<'a> Packer<'a> {
                 store,
                 policy,
                 twin: None,
+                plan: None,
             };
             self.submit(vec![part], len as u64)?;
             at += len as u64;
@@ -421,7 +454,7 @@ impl<'a> Packer<'a> {
                 inline_max: 0,
                 ..(**policy).clone()
             });
-            self.add_segments(file, data, &input, &policy, segment_size(&policy), true)?;
+            self.add_segments(file, data, &input, &policy, true, None)?;
         }
         Ok(())
     }
@@ -439,9 +472,10 @@ impl<'a> Packer<'a> {
         size: u64,
         input: &Input,
         policy: &Arc<Policy>,
-        segment: u64,
         store: bool,
+        plan: Option<&FilePlan>,
     ) -> Result<()> {
+        let segment = segment_size(policy);
         let mut offset = 0;
         while offset < size {
             let len = segment.min(size - offset);
@@ -457,6 +491,7 @@ impl<'a> Packer<'a> {
                 store,
                 policy,
                 twin: None,
+                plan: plan.map(|p| Box::new(p.part(file, offset, len, segment))),
             };
             self.submit(vec![part], len)?;
             offset += len;
@@ -595,6 +630,7 @@ impl<'a> Packer<'a> {
             first,
             len,
             body,
+            post,
             key: _,
             items: _,
         } = part;
@@ -614,6 +650,7 @@ impl<'a> Packer<'a> {
             Body::Encoded {
                 algorithm,
                 pieces,
+                homes,
                 tail,
                 in_place,
             } => {
@@ -631,15 +668,19 @@ impl<'a> Packer<'a> {
                     *self.slot(file) = FileData::WholeFragment { offset };
                     return Ok(());
                 }
-                let run = Run { block, pieces };
+                let blocks = self.blocks_of(&pieces, &homes, post, block);
+                let runs = Run::split(pieces, &blocks);
+                if let Some(key) = post {
+                    self.shared.insert(key, blocks);
+                }
                 match self.slot(file) {
                     FileData::Compressed(data) => {
-                        data.runs.push(run);
+                        data.runs.extend(runs);
                         data.tail = tail;
                     }
                     slot => {
                         *slot = FileData::Compressed(Box::new(Compressed {
-                            runs: vec![run],
+                            runs,
                             tail,
                             algorithm,
                         }));
@@ -648,6 +689,35 @@ impl<'a> Packer<'a> {
             }
         }
         Ok(())
+    }
+
+    /// First block of each piece of the part `own`: the next of the part's blocks, which start at `block`, or where the
+    /// piece's home is.
+    fn blocks_of(
+        &self,
+        pieces: &[ShortPiece],
+        homes: &[(PartKey, u32)],
+        own: Option<PartKey>,
+        block: u32,
+    ) -> Vec<u32> {
+        let (mut next, mut homes) = (block, homes.iter());
+        let mut blocks: Vec<u32> = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let at = if piece.shared {
+                let (key, i) = homes.next().expect("every shared piece has a home");
+                let home = if Some(*key) == own {
+                    &blocks
+                } else {
+                    &self.shared[key]
+                };
+                home[*i as usize]
+            } else {
+                next += u32::from(piece.blocks);
+                next - u32::from(piece.blocks)
+            };
+            blocks.push(at);
+        }
+        blocks
     }
 
     fn slot(&mut self, file: InodeId) -> &mut FileData {
@@ -707,6 +777,7 @@ impl<'a> Packer<'a> {
                 store: false,
                 policy: Arc::clone(&policy),
                 twin: None,
+                plan: None,
             };
             ends.pending.push_back(id);
             ends.submitted += len as u64;
@@ -830,7 +901,7 @@ impl Sparse {
 }
 
 /// No file up to this length is cut into segments. Unit: bytes.
-pub(crate) const SEGMENT_MIN: u64 = 8 << 20;
+const SEGMENT_MIN: u64 = 8 << 20;
 
 /// Files longer than this are encoded in segments. Unit: bytes; a multiple of every block size.
 pub(crate) fn segment_size(policy: &Policy) -> u64 {

@@ -2,10 +2,13 @@
 //!
 //! Invariants:
 //!
-//! * A result is a function of its job alone: any worker, at any time, makes the same bytes.
+//! * A result is a function of its job, and of the jobs before it whose clusters it shares: any worker, at any time, makes
+//!   the same bytes.
+//! * Jobs are taken in the order in which they were submitted, urgent ones before; those share nothing.
 //! * The bytes in flight stay below the budget, except that one job is always let through.
 
 use super::blocks::Blocks;
+use super::spans::Board;
 use super::work::{Job, JobOut, Worker};
 use crate::{Error, Result};
 use hashbrown::HashMap;
@@ -25,6 +28,8 @@ struct Shared {
     state: Mutex<State>,
     work: Condvar,
     done: Condvar,
+    /// What parts came to that others share.
+    board: Arc<Board>,
 }
 
 #[derive(Default)]
@@ -52,6 +57,7 @@ impl Pool {
             state: Mutex::default(),
             work: Condvar::new(),
             done: Condvar::new(),
+            board: Arc::default(),
         });
         let mut pool = Self {
             shared,
@@ -143,7 +149,7 @@ impl Drop for Pool {
 }
 
 fn run(shared: &Shared, block: usize) {
-    let mut worker = Worker::new(block);
+    let mut worker = Worker::new(block, Arc::clone(&shared.board));
     let mut state = shared.lock();
     loop {
         let job = state.urgent.pop_front().or_else(|| state.queue.pop_front());
@@ -161,7 +167,7 @@ fn run(shared: &Shared, block: usize) {
         drop(state);
         let (id, cost) = (job.id, job.cost);
         let out = catch_unwind(AssertUnwindSafe(|| worker.run(job, buffer))).unwrap_or_else(|_| {
-            worker = Worker::new(block);
+            worker = Worker::new(block, Arc::clone(&shared.board));
             Err(Error::limit(
                 "build",
                 "a worker failed for a reason of its own; this is a bug",

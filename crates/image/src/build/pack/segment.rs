@@ -2,12 +2,13 @@
 //!
 //! Invariants, which the index forms rely on:
 //!
-//! * A compressed piece decodes to more bytes than its blocks hold.
+//! * A compressed piece decodes to more bytes than its blocks hold, unless it is a part of what its cluster decodes to.
 //! * Every piece but a file's last ends in a later block than it starts in.
 //! * A segment but a file's last has a multiple of the block size.
 
 use super::blocks::Blocks;
-use tuff_codec::EncodeFit;
+use super::spans::{Board, PartKey, PartPlan, PartStop, Posted, fits, usable};
+use tuff_codec::{EncodeFit, Fit};
 use tuff_format::cluster::HeadKind;
 
 /// One extent of a file, before it has an address. Blocks of consecutive pieces are consecutive.
@@ -19,6 +20,29 @@ pub(crate) struct ShortPiece {
     pub(crate) blocks: u16,
     /// Stored or compressed.
     pub(crate) kind: HeadKind,
+    /// The cluster decodes to more.
+    pub(crate) partial: bool,
+    /// The cluster is another part's.
+    pub(crate) shared: bool,
+}
+
+impl ShortPiece {
+    /// A piece of its own.
+    pub(crate) fn own(len: usize, blocks: usize, kind: HeadKind) -> Self {
+        Self {
+            // Fits: a part is a few MiB, a cluster at most 1 MiB.
+            len: len as u32,
+            blocks: blocks as u16,
+            kind,
+            partial: false,
+            shared: false,
+        }
+    }
+
+    /// Blocks that it takes in the part that it belongs to.
+    pub(crate) fn own_blocks(&self) -> usize {
+        if self.shared { 0 } else { self.blocks.into() }
+    }
 }
 
 /// What becomes of the end of a file.
@@ -59,85 +83,237 @@ pub(crate) struct Shape {
 pub(crate) struct Segment {
     /// Extents in order.
     pub(crate) pieces: Vec<ShortPiece>,
+    /// Clusters of the pieces that are shared, in order.
+    pub(crate) homes: Vec<(PartKey, u32)>,
     /// The end.
     pub(crate) tail: Tail,
 }
 
-/// Encodes `input`, appending whole blocks to `out`. `last`: the file ends with it.
+/// Encodes `input`, appending whole blocks to `out`. `last`: the file ends with it. `plan` says what to share, and `board`
+/// what parts before this one came to.
 pub(crate) fn encode(
     input: &[u8],
     last: bool,
     encoder: &mut dyn EncodeFit,
     shape: &Shape,
+    (plan, board): (&PartPlan, &Board),
     out: &mut Blocks,
 ) -> Segment {
-    let block = shape.block;
-    debug_assert!(last || input.len().is_multiple_of(block));
-    let mut pieces = Vec::with_capacity(input.len() / shape.cluster + 1);
-    let mut tail = Tail::Cluster;
-    let mut at = 0;
+    debug_assert!(last || input.len().is_multiple_of(shape.block));
     encoder.reset();
-    while at < input.len() {
-        let left = input.len() - at;
-        if let TailPolicy::Fragment(max) = shape.tail
-            && last
-            && left <= max
-        {
-            pieces.push(ShortPiece {
-                len: left as u32,
-                blocks: 0,
-                kind: HeadKind::Head1,
-            });
-            tail = Tail::Fragment(input[at..].to_vec());
-            break;
+    let mut run = Encoding {
+        input,
+        last,
+        encoder,
+        shape,
+        out,
+        at: 0,
+        pieces: Vec::with_capacity(input.len() / shape.cluster + 1),
+        shared: Vec::new(),
+        tail: Tail::Cluster,
+    };
+    for stop in &plan.stops {
+        run.stop(stop, plan.post, board);
+    }
+    run.rest();
+    let segment = Segment {
+        pieces: run.pieces,
+        homes: run.shared.iter().map(|p| p.home).collect(),
+        tail: run.tail,
+    };
+    if let Some(key) = plan.post {
+        board.post(key, &posted(key, &segment.pieces, &run.shared));
+    }
+    segment
+}
+
+/// A part's pieces as others see them.
+fn posted(key: PartKey, pieces: &[ShortPiece], shared: &[Posted]) -> Vec<Posted> {
+    let (mut at, mut shared) = (0, shared.iter());
+    let pieces = pieces.iter().enumerate().map(|(i, piece)| {
+        let start = at;
+        at += u64::from(piece.len);
+        let (full, home) = match piece.shared.then(|| shared.next()).flatten() {
+            Some(p) => (p.full, p.home),
+            // Fits: pieces of a part are counted in 32 bits.
+            None => (piece.len, (key, i as u32)),
+        };
+        Posted {
+            at: start,
+            piece: *piece,
+            full,
+            home,
         }
-        let spare = out.spare(shape.cluster);
-        let fit = encoder.fit(input, at, spare);
-        debug_assert!(fit.consumed <= left && fit.written <= shape.cluster);
-        let ends = last && fit.consumed == left;
-        if let TailPolicy::Inline(max) = shape.tail
-            && ends
-            && let Some((bytes, kind)) = inline(&input[at..], &spare[..fit.written], max)
-        {
-            pieces.push(ShortPiece {
-                len: left as u32,
-                blocks: 0,
-                kind,
-            });
-            tail = Tail::Inline(bytes);
-            break;
+    });
+    pieces.collect()
+}
+
+/// A segment while it is encoded.
+struct Encoding<'a> {
+    input: &'a [u8],
+    last: bool,
+    encoder: &'a mut dyn EncodeFit,
+    shape: &'a Shape,
+    out: &'a mut Blocks,
+    /// Everything before is in pieces.
+    at: usize,
+    pieces: Vec<ShortPiece>,
+    /// The shared ones among them, in order.
+    shared: Vec<Posted>,
+    tail: Tail,
+}
+
+impl Encoding<'_> {
+    /// Lets a cluster begin at a stop, if that can be, and takes over what is found there.
+    fn stop(&mut self, stop: &PartStop, own: Option<PartKey>, board: &Board) {
+        if stop.at < self.at {
+            return;
         }
-        let blocks = fit.written.div_ceil(block);
-        if pays(fit.consumed, blocks * block) {
-            // Right-aligned: the zeros go in front, and there are fewer than a block of them.
-            let pad = blocks * block - fit.written;
-            if pad > 0 {
-                spare.copy_within(..fit.written, pad);
-                spare[..pad].fill(0);
+        let found = match stop.run {
+            None => Vec::new(),
+            Some((key, from, len)) => {
+                let block = self.shape.block;
+                let found = if Some(key) == own {
+                    let so_far = posted(key, &self.pieces, &self.shared);
+                    usable(&so_far, from, len, stop.at, block)
+                } else {
+                    usable(&board.get(key), from, len, stop.at, block)
+                };
+                if found.is_empty() {
+                    return;
+                }
+                found
             }
-            out.commit(blocks * block);
-            pieces.push(ShortPiece {
-                len: fit.consumed as u32,
-                blocks: blocks as u16,
-                kind: HeadKind::Head1,
-            });
-            at += fit.consumed;
-        } else {
-            // What one cluster took did not shrink: store all of it, block by block, and try again behind it.
-            let end = at + left.min((fit.consumed / block * block).max(block));
-            while at < end {
-                let n = block.min(end - at);
-                out.extend_padded(&input[at..at + n], block);
-                pieces.push(ShortPiece {
-                    len: n as u32,
-                    blocks: 1,
-                    kind: HeadKind::Plain,
-                });
-                at += n;
+        };
+        self.make_room(stop.at);
+        if !self.until(stop.at) {
+            return;
+        }
+        for p in found {
+            self.at += p.piece.len as usize;
+            self.pieces.push(p.piece);
+            self.shared.push(p);
+        }
+    }
+
+    /// A gap of less than a block between two shared stretches cannot be an extent: the first gives some of its bytes.
+    fn make_room(&mut self, end: usize) {
+        let block = self.shape.block;
+        while end > self.at
+            && end - self.at < block
+            && let Some(piece) = self.pieces.last_mut().filter(|p| p.shared)
+        {
+            let start = self.at - piece.len as usize;
+            let mut cut = *piece;
+            cut.len = cut.len.saturating_sub((block - (end - self.at)) as u32);
+            cut.partial = true;
+            if fits(&cut, start as u64, block) {
+                *piece = cut;
+                self.at = start + cut.len as usize;
+            } else {
+                self.pieces.pop();
+                self.shared.pop();
+                self.at = start;
             }
         }
     }
-    Segment { pieces, tail }
+
+    /// Encodes up to `end`. False if no piece can end there; what was encoded stays.
+    fn until(&mut self, end: usize) -> bool {
+        let block = self.shape.block;
+        let crosses = |from: usize| end / block > from / block;
+        while self.at < end {
+            let (at, left) = (self.at, end - self.at);
+            let spare = self.out.spare(self.shape.cluster);
+            let mut fit = self.encoder.fit(&self.input[..end], at, spare);
+            let rest = left - fit.consumed;
+            if fit.consumed > 0 && (1..block).contains(&rest) && !crosses(at + fit.consumed) {
+                // Too little would be left for a piece of its own: leave it a block.
+                if left < 2 * block {
+                    return false;
+                }
+                self.encoder.reset();
+                fit = self.encoder.fit(&self.input[..end - block], at, spare);
+                self.encoder.reset();
+            }
+            if !self.commit(fit) && !self.store(fit, end) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Encodes the rest of the segment.
+    fn rest(&mut self) {
+        while self.at < self.input.len() {
+            let left = self.input.len() - self.at;
+            if let TailPolicy::Fragment(max) = self.shape.tail
+                && self.last
+                && left <= max
+            {
+                self.pieces.push(ShortPiece::own(left, 0, HeadKind::Head1));
+                self.tail = Tail::Fragment(self.input[self.at..].to_vec());
+                return;
+            }
+            let spare = self.out.spare(self.shape.cluster);
+            let fit = self.encoder.fit(self.input, self.at, spare);
+            debug_assert!(fit.consumed <= left && fit.written <= self.shape.cluster);
+            if let TailPolicy::Inline(max) = self.shape.tail
+                && self.last
+                && fit.consumed == left
+                && let Some((bytes, kind)) =
+                    inline(&self.input[self.at..], &spare[..fit.written], max)
+            {
+                self.pieces.push(ShortPiece::own(left, 0, kind));
+                self.tail = Tail::Inline(bytes);
+                return;
+            }
+            if !self.commit(fit) {
+                let stored = self.store(fit, self.input.len());
+                debug_assert!(stored, "the last piece may have any length");
+            }
+        }
+    }
+
+    /// Takes what the encoder wrote, if it is worth decoding.
+    fn commit(&mut self, fit: Fit) -> bool {
+        let block = self.shape.block;
+        let blocks = fit.written.div_ceil(block);
+        if !pays(fit.consumed, blocks * block) {
+            return false;
+        }
+        // Right-aligned: the zeros go in front, and there are fewer than a block of them.
+        let pad = blocks * block - fit.written;
+        if pad > 0 {
+            let spare = self.out.spare(self.shape.cluster);
+            spare.copy_within(..fit.written, pad);
+            spare[..pad].fill(0);
+        }
+        self.out.commit(blocks * block);
+        self.pieces
+            .push(ShortPiece::own(fit.consumed, blocks, HeadKind::Head1));
+        self.at += fit.consumed;
+        true
+    }
+
+    /// What one cluster took did not shrink: stores all of it, block by block. False if it would end in the middle of a
+    /// block at `end`, and may not.
+    fn store(&mut self, fit: Fit, end: usize) -> bool {
+        let block = self.shape.block;
+        let left = end - self.at;
+        let to = self.at + left.min((fit.consumed / block * block).max(block));
+        while self.at < to {
+            let n = block.min(to - self.at);
+            if n < block && end < self.input.len() && end / block == self.at / block {
+                return false;
+            }
+            self.out
+                .extend_padded(&self.input[self.at..self.at + n], block);
+            self.pieces.push(ShortPiece::own(n, 1, HeadKind::Plain));
+            self.at += n;
+        }
+        true
+    }
 }
 
 /// True if decoding `room` bytes of clusters is worth it for `consumed` bytes of file.
@@ -192,7 +368,8 @@ mod tests {
         let mut encoder = spec.build().unwrap();
         let mut out = Blocks::default();
         out.extend_padded(&[7; 4096], 4096);
-        let segment = encode(input, true, encoder.as_mut(), shape, &mut out);
+        let plan = (&PartPlan::default(), &Board::default());
+        let segment = encode(input, true, encoder.as_mut(), shape, plan, &mut out);
         let (mut at, mut block, mut decoder) = (0usize, 4096, Decoder::new());
         let count = segment.pieces.len();
         for (i, piece) in segment.pieces.iter().enumerate() {

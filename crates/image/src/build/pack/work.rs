@@ -3,6 +3,7 @@
 use super::blocks::Blocks;
 use super::input::{Input, Item};
 use super::segment::{self, Shape, ShortPiece, Tail, TailPolicy};
+use super::spans::{Board, PartKey, PartPlan};
 use crate::build::order::{ContentKey, content_key};
 use crate::build::tree::InodeId;
 use crate::{Error, Result};
@@ -54,6 +55,29 @@ pub(crate) struct Part {
     pub(crate) policy: Arc<Policy>,
     /// Another file may have the same content: number of the policy, for the key that tells.
     pub(crate) twin: Option<u32>,
+    /// What it shares with others.
+    pub(crate) plan: Option<Box<PartPlan>>,
+}
+
+impl Part {
+    /// The name under which later parts look for its clusters.
+    fn post(&self) -> Option<PartKey> {
+        self.plan.as_ref().and_then(|p| p.post)
+    }
+}
+
+/// Posts nothing for parts that posted nothing themselves.
+struct Posts {
+    board: Arc<Board>,
+    keys: Vec<PartKey>,
+}
+
+impl Drop for Posts {
+    fn drop(&mut self) {
+        for key in &self.keys {
+            self.board.post(*key, &[]);
+        }
+    }
 }
 
 /// Work for one worker.
@@ -88,6 +112,8 @@ pub(crate) struct PartOut {
     pub(crate) len: usize,
     /// What it is made of, for a part of the packed inode that holds whole files.
     pub(crate) items: Option<Arc<[Item]>>,
+    /// Its clusters may be used by later parts: under this name.
+    pub(crate) post: Option<PartKey>,
     /// Stands for the content, where another file may have the same.
     pub(crate) key: Option<ContentKey>,
     /// Its data.
@@ -110,6 +136,8 @@ pub(crate) enum Body {
         algorithm: u8,
         /// Extents.
         pieces: Vec<ShortPiece>,
+        /// Clusters of the extents that are shared, in order.
+        homes: Vec<(PartKey, u32)>,
         /// The end of the file.
         tail: Tail,
         /// LZ4 clusters that were tried for decoding in place, and how many can be.
@@ -120,15 +148,10 @@ pub(crate) enum Body {
 impl Body {
     /// A whole file for the packed inode.
     fn fragment(algorithm: u8, content: &[u8]) -> Self {
-        let piece = ShortPiece {
-            // Fits: a part is a few MiB.
-            len: content.len() as u32,
-            blocks: 0,
-            kind: HeadKind::Head1,
-        };
         Self::Encoded {
             algorithm,
-            pieces: vec![piece],
+            pieces: vec![ShortPiece::own(content.len(), 0, HeadKind::Head1)],
+            homes: Vec::new(),
             tail: Tail::Fragment(content.to_vec()),
             in_place: (0, 0),
         }
@@ -138,7 +161,10 @@ impl Body {
     pub(crate) fn blocks(&self) -> u32 {
         match self {
             Self::Flat { blocks, .. } => *blocks,
-            Self::Encoded { pieces, .. } => pieces.iter().map(|p| u32::from(p.blocks)).sum(),
+            // Fits: a part is a few MiB.
+            Self::Encoded { pieces, .. } => {
+                pieces.iter().map(ShortPiece::own_blocks).sum::<usize>() as u32
+            }
         }
     }
 }
@@ -146,6 +172,7 @@ impl Body {
 /// A worker: its buffer and its encoders.
 pub(crate) struct Worker {
     block: usize,
+    board: Arc<Board>,
     input: Vec<u8>,
     encoders: HashMap<EncoderSpec, Box<dyn EncodeFit>>,
     /// LZ4 clusters of this job so far: which of them are sampled must depend on the job alone.
@@ -161,9 +188,10 @@ const INDEX_COST: usize = 24;
 
 impl Worker {
     /// A worker for images of this block size.
-    pub(crate) fn new(block: usize) -> Self {
+    pub(crate) fn new(block: usize, board: Arc<Board>) -> Self {
         Self {
             block,
+            board,
             input: Vec::new(),
             encoders: HashMap::new(),
             lz4_clusters: 0,
@@ -173,6 +201,11 @@ impl Worker {
     /// Does a job. `data` is an empty buffer to fill.
     pub(crate) fn run(&mut self, job: Job, mut data: Blocks) -> Result<JobOut> {
         self.lz4_clusters = 0;
+        // Whatever becomes of this job, nobody waits for it for ever.
+        let _posts = Posts {
+            board: Arc::clone(&self.board),
+            keys: job.parts.iter().filter_map(Part::post).collect(),
+        };
         let mut parts = Vec::with_capacity(job.parts.len());
         for part in job.parts {
             let reader = part.input.open()?;
@@ -193,6 +226,7 @@ impl Worker {
             self.input = input;
             let body = body?;
             parts.push(PartOut {
+                post: part.post(),
                 file: part.file,
                 first: part.first,
                 len: part.len,
@@ -237,8 +271,19 @@ impl Worker {
             cluster: spec.cluster,
             tail: policy.tail,
         };
-        let segment = segment::encode(input, part.last, encoder.as_mut(), &shape, data);
-        if whole && !self.pays(part, &segment.pieces, &segment.tail) {
+        let none = PartPlan::default();
+        let plan = part.plan.as_deref().unwrap_or(&none);
+        let segment = segment::encode(
+            input,
+            part.last,
+            encoder.as_mut(),
+            &shape,
+            (plan, &self.board),
+            data,
+        );
+        // Clusters that others were promised must stay.
+        let kept = plan.post.is_some();
+        if whole && !kept && !self.pays(part, &segment.pieces, &segment.tail) {
             data.truncate(start);
             return Ok(self.flat(part, input, data));
         }
@@ -252,6 +297,7 @@ impl Worker {
         Ok(Body::Encoded {
             algorithm,
             pieces: segment.pieces,
+            homes: segment.homes,
             tail: segment.tail,
             in_place,
         })
@@ -266,7 +312,7 @@ impl Worker {
         } else {
             part.len.next_multiple_of(self.block)
         };
-        let blocks: usize = pieces.iter().map(|p| usize::from(p.blocks)).sum();
+        let blocks: usize = pieces.iter().map(ShortPiece::own_blocks).sum();
         let (skipped, inline) = match tail {
             Tail::Cluster => (0, 0),
             Tail::Inline(bytes) => (0, bytes.len()),
@@ -300,7 +346,7 @@ impl Worker {
 
     fn sample_in_place(&mut self, pieces: &[ShortPiece], data: &[u8]) -> (u32, u32) {
         let (mut tried, mut fit, mut at) = (0, 0, 0usize);
-        for piece in pieces.iter().filter(|p| p.blocks > 0) {
+        for piece in pieces.iter().filter(|p| p.own_blocks() > 0) {
             let end = at + usize::from(piece.blocks) * self.block;
             if piece.kind == HeadKind::Head1 {
                 self.lz4_clusters += 1;
