@@ -22,6 +22,7 @@ pub mod corpus;
 pub mod define;
 pub mod engine;
 pub mod error;
+pub mod experiment;
 pub mod machine;
 pub mod measure;
 pub mod record;

@@ -17,6 +17,7 @@ use std::process::ExitCode;
 use tuff_lab::corpus::{Corpora, SHIPPED};
 use tuff_lab::define::{Action, Definition, Size};
 use tuff_lab::engine::{TOOLS, Tool};
+use tuff_lab::experiment;
 use tuff_lab::record::{self, Line, RecordWriter};
 use tuff_lab::report::{self, Style};
 use tuff_lab::run::{self, Conditions};
@@ -47,6 +48,7 @@ enum Verb {
     Check(OneArgs),
     Serve(ServeArgs),
     Soak(SoakArgs),
+    Experiment(ExperimentArgs),
     Report(ReportArgs),
     Corpus(CorpusArgs),
     #[command(hide = true)]
@@ -192,6 +194,31 @@ struct SoakArgs {
     extra: Vec<String>,
 }
 
+/// Run the published experiments on the flash model, in virtual time
+///
+/// Writes report.md, charts (SVG) and raw samples (JSON lines). Exit code 1 if a shape is not as published.
+#[derive(clap::Args)]
+struct ExperimentArgs {
+    /// Experiments, E1 to E10 (default: all)
+    #[arg(value_name = "ID")]
+    ids: Vec<String>,
+    /// Folder for the report
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// How large: tiny, quick, full
+    #[arg(long, default_value = "quick", value_name = "NAME")]
+    scale: String,
+    /// Another definition than the one that ships
+    #[arg(long, value_name = "FILE")]
+    definition: Option<PathBuf>,
+    /// Folder for the volumes of E10 (default: inside --out)
+    #[arg(long, value_name = "DIR")]
+    work: Option<PathBuf>,
+    /// Another seed than the definition's
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+}
+
 /// Make tables from records
 #[derive(clap::Args)]
 struct ReportArgs {
@@ -270,6 +297,7 @@ fn main() -> ExitCode {
         Verb::Check(args) => one_verb(&args, Action::Check),
         Verb::Serve(args) => serve_verb(&args),
         Verb::Soak(args) => soak_verb(&args),
+        Verb::Experiment(args) => experiment_verb(&args),
         Verb::Report(args) => report_verb(&args),
         Verb::Corpus(args) => corpus_verb(&args),
         Verb::Sample(args) => sample_verb(&args),
@@ -385,6 +413,27 @@ fn program_at(text: &str) -> Result<(String, PathBuf)> {
 fn today() -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     machine::date(now.map_or(0, |d| d.as_secs()))
+}
+
+fn experiment_verb(args: &ExperimentArgs) -> Result<bool> {
+    let (name, text) = match &args.definition {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+            (path.display().to_string(), text)
+        }
+        None => (
+            "the definition".to_owned(),
+            experiment::define::PUBLISHED.to_owned(),
+        ),
+    };
+    let mut definition = experiment::define::Definition::parse(&name, &text)?;
+    definition.seed = args.seed.unwrap_or(definition.seed);
+    let ids: Vec<String> = args.ids.iter().map(|id| id.to_uppercase()).collect();
+    let work = args.work.clone().unwrap_or_else(|| args.out.join("work"));
+    let outcomes = experiment::run(&definition, &ids, &args.scale, &args.out, &work, &mut |o| {
+        print!("{}", o.markdown());
+    })?;
+    Ok(outcomes.iter().all(|o| o.passed()))
 }
 
 fn one_verb(args: &OneArgs, action: Action) -> Result<bool> {

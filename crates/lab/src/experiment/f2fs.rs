@@ -1,0 +1,1010 @@
+//! The baseline: a log-structured filesystem that cleans, as F2FS does.
+//!
+//! It keeps what decides about I/O and drops the rest: six logs; sections as the unit of allocation and cleaning; node blocks reached through a node
+//! address table; the segment table with the valid maps of now and of the last checkpoint; checkpoints; cleaning in the foreground; slack space
+//! recycling; discards. Content is one word for each block. What is simplified, and in whose favour, is in docs/experiments.md.
+//!
+//! Invariants, asserted by [`F2fs::assert_sound`]:
+//!
+//! * A valid block has one owner, and the owner's map or the node address table points to it.
+//! * A block that the last checkpoint needs is not written again before the next one.
+//! * A free section holds nothing that is valid now or was at the last checkpoint.
+
+use crate::Result;
+use crate::experiment::disk::Shared;
+use crate::experiment::failed;
+use crate::experiment::fs::{Cleaned, FileId, Fs, Shape};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use tuff_flash::{Nanos, Payload};
+
+/// Addresses in an inode and in a direct node, as F2FS has them.
+const INODE_ADDRS: u64 = 923;
+const NODE_ADDRS: u64 = 1018;
+/// Blocks of a real segment: the reach of a summary block, and what a round of cleaning frees before its checkpoint.
+const SEGMENT: u64 = 512;
+/// Entries of a block of the segment table and of the node address table; entries that fit the journals instead.
+const SIT_ENTRIES: u64 = 55;
+const NAT_ENTRIES: u64 = 455;
+const NAT_JOURNAL: usize = 38;
+const SIT_JOURNAL: usize = 6;
+/// Entries of directories in a block of dentries.
+const DENTRIES: u32 = 214;
+/// Blocks of a checkpoint pack: header, summaries, footer.
+const PACK_BLOCKS: u64 = 6;
+/// Rounds of the batched cleaner in one checkpoint.
+const BATCH: u64 = 8;
+
+const NONE: u32 = u32::MAX;
+const NODE: u64 = 1 << 63;
+const NOBODY: u64 = u64::MAX;
+
+/// How free space is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// Whole free sections only.
+    Lfs,
+    /// Holes of used sections too, when free ones run short.
+    Ssr,
+}
+
+/// How sections are cleaned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cleaner {
+    /// Block by block: a read at a time, then waits for the writes, a checkpoint for each round. Slower than F2FS, which reads ahead.
+    Synchronous,
+    /// As F2FS cleans in the foreground, as closely as the model can: blocks that follow each other are read together, one
+    /// such run after the other; waits for the writes, a checkpoint for each round.
+    ReadAhead,
+    /// As cheap as it could be: all reads of a round at once, writes queued, a checkpoint every eight rounds. What is left is bandwidth.
+    Batched,
+}
+
+/// What is chosen for a baseline.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Blocks of a section.
+    pub section_blocks: u64,
+    /// How free space is found.
+    pub mode: Mode,
+    /// How sections are cleaned.
+    pub cleaner: Cleaner,
+    /// Sections are zones of the device: each log has a stream, freed sections are reset at once, nothing smaller is discarded.
+    pub zoned: bool,
+}
+
+/// Logs, in the order of the streams.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Log {
+    HotNode,
+    WarmNode,
+    HotData,
+    WarmData,
+    ColdData,
+}
+
+const LOGS: [Log; 5] = [
+    Log::HotNode,
+    Log::WarmNode,
+    Log::HotData,
+    Log::WarmData,
+    Log::ColdData,
+];
+
+impl Log {
+    fn is_node(self) -> bool {
+        matches!(self, Log::HotNode | Log::WarmNode)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Free,
+    Current,
+    Used,
+    /// Empty, but the last checkpoint still needs it.
+    Prefree,
+}
+
+#[derive(Clone, Copy)]
+struct Section {
+    valid: u32,
+    log: Log,
+    state: State,
+    /// Blocks died here since the last checkpoint.
+    died: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Current {
+    section: u32,
+    next: u32,
+    ssr: bool,
+}
+
+struct File {
+    addrs: Vec<u32>,
+    /// The inode, then direct nodes.
+    nodes: Vec<u32>,
+    directory: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Node {
+    file: FileId,
+    addr: u32,
+}
+
+/// The filesystem.
+pub struct F2fs {
+    disk: Shared,
+    options: Options,
+    shape: Shape,
+    main_start: u64,
+    meta_at: u64,
+    user_blocks: u64,
+    reserved: u64,
+    sections: Vec<Section>,
+    valid: Vec<u64>,
+    checkpointed: Vec<u64>,
+    owner: Vec<u64>,
+    logs: [Current; LOGS.len()],
+    free: BTreeSet<u32>,
+    prefree: Vec<u32>,
+    files: Vec<Option<File>>,
+    nodes: Vec<Node>,
+    dirty_data: BTreeSet<(FileId, u32)>,
+    dirty_nodes: BTreeSet<u32>,
+    changed_nids: BTreeSet<u32>,
+    changed_sections: BTreeSet<u32>,
+    live: u64,
+    appended: u64,
+    summaries: u64,
+    /// Blocks on their way to the device, contiguous.
+    batch: Option<(u64, Vec<Payload>, u32)>,
+    next_checkpoint: Nanos,
+    victims: u64,
+    cleaning: bool,
+    cleaned: Cleaned,
+    word: u64,
+}
+
+fn get(bits: &[u64], at: u64) -> bool {
+    bits[(at / 64) as usize] >> (at % 64) & 1 == 1
+}
+
+fn put(bits: &mut [u64], at: u64, value: bool) {
+    let word = &mut bits[(at / 64) as usize];
+    *word = *word & !(1 << (at % 64)) | u64::from(value) << (at % 64);
+}
+
+/// The directory that every file is in.
+const ROOT: FileId = 0;
+
+impl F2fs {
+    /// An empty filesystem on a disk. Panics unless a section is a power of two of blocks.
+    pub fn new(disk: Shared, shape: Shape, options: Options) -> Result<Self> {
+        assert!(options.section_blocks.is_power_of_two());
+        let total = shape.partition_blocks;
+        // Two packs, two copies of the tables, summaries.
+        let tables = 2 * (total / SEGMENT).div_ceil(SIT_ENTRIES) + 2 * total.div_ceil(NAT_ENTRIES);
+        let meta = 4 + 4 * PACK_BLOCKS + tables + total / SEGMENT;
+        let main_start = meta.next_multiple_of(options.section_blocks);
+        let sections = (total - main_start) / options.section_blocks;
+        // As mkfs.f2fs chooses: the share of over-provision that leaves most to the user.
+        let (user_sections, reserved) = (1..=60)
+            .map(|share| {
+                let reserved = 2 * (100 / share + 1) + 6;
+                let rest = sections.saturating_sub(reserved);
+                (rest - rest * share / 100, reserved)
+            })
+            .max_by_key(|(user, _)| *user)
+            .unwrap_or((0, 0));
+        let blocks = sections * options.section_blocks;
+        let words = blocks.div_ceil(64) as usize;
+        let mut fs = Self {
+            disk,
+            options,
+            shape,
+            main_start,
+            meta_at: 0,
+            user_blocks: user_sections * options.section_blocks,
+            reserved,
+            sections: vec![
+                Section {
+                    valid: 0,
+                    log: Log::WarmData,
+                    state: State::Free,
+                    died: false,
+                };
+                sections as usize
+            ],
+            valid: vec![0; words],
+            checkpointed: vec![0; words],
+            owner: vec![NOBODY; blocks as usize],
+            logs: [Current {
+                section: NONE,
+                next: 0,
+                ssr: false,
+            }; LOGS.len()],
+            free: (0..sections as u32).collect(),
+            prefree: Vec::new(),
+            files: Vec::new(),
+            nodes: Vec::new(),
+            dirty_data: BTreeSet::new(),
+            dirty_nodes: BTreeSet::new(),
+            changed_nids: BTreeSet::new(),
+            changed_sections: BTreeSet::new(),
+            live: 0,
+            appended: 0,
+            summaries: 0,
+            batch: None,
+            next_checkpoint: shape.checkpoint_every,
+            victims: 0,
+            cleaning: false,
+            cleaned: Cleaned::default(),
+            word: 0,
+        };
+        fs.new_file(true)?;
+        fs.checkpoint()?;
+        Ok(fs)
+    }
+
+    /// Sections of the main area and blocks that users get.
+    pub fn sizes(&self) -> (usize, u64) {
+        (self.sections.len(), self.user_blocks)
+    }
+
+    fn section_of(&self, addr: u32) -> usize {
+        (u64::from(addr) / self.options.section_blocks) as usize
+    }
+
+    // ---- blocks ----
+
+    /// The owner's block moves to the next place of a log; returns the place.
+    fn allocate(&mut self, log: Log, owner: u64) -> Result<u32> {
+        let size = self.options.section_blocks as u32;
+        let current = loop {
+            let c = &mut self.logs[log as usize];
+            if c.section != NONE {
+                if c.ssr {
+                    // Neither needed now nor by the last checkpoint.
+                    let start = u64::from(c.section) * self.options.section_blocks;
+                    while c.next < size {
+                        let at = start + u64::from(c.next);
+                        if !get(&self.valid, at) && !get(&self.checkpointed, at) {
+                            break;
+                        }
+                        c.next += 1;
+                    }
+                }
+                if c.next < size {
+                    break *c;
+                }
+            }
+            self.new_section(log)?;
+        };
+        self.logs[log as usize].next += 1;
+        let addr = current.section * size + current.next;
+        put(&mut self.valid, addr.into(), true);
+        self.owner[addr as usize] = owner;
+        self.sections[current.section as usize].valid += 1;
+        self.changed_sections.insert(current.section);
+        self.appended += 1;
+        if self.appended.is_multiple_of(SEGMENT) {
+            self.summaries += 1;
+        }
+        Ok(addr)
+    }
+
+    fn new_section(&mut self, log: Log) -> Result<()> {
+        let old = self.logs[log as usize].section;
+        if old != NONE {
+            self.sections[old as usize].state = State::Used;
+            self.logs[log as usize].section = NONE;
+            self.retire_if_empty(old);
+        }
+        if self.options.mode == Mode::Ssr && self.short_of(2 * self.reserved) {
+            // The section of the same log with most holes, else of any log of the same kind.
+            let holes = |s: &u32| self.holes(*s);
+            let used = || {
+                (0..self.sections.len() as u32)
+                    .filter(|s| self.sections[*s as usize].state == State::Used)
+            };
+            let pick = used()
+                .filter(|s| self.sections[*s as usize].log == log)
+                .max_by_key(holes)
+                .filter(|s| self.holes(*s) > 0)
+                .or_else(|| {
+                    used()
+                        .filter(|s| self.sections[*s as usize].log.is_node() == log.is_node())
+                        .max_by_key(holes)
+                        .filter(|s| self.holes(*s) > 0)
+                });
+            if let Some(section) = pick {
+                self.take(log, section, true);
+                return Ok(());
+            }
+        }
+        // The next free one after where the log was, as F2FS looks for it.
+        let from = if old == NONE { 0 } else { old };
+        let section = self
+            .free
+            .range(from..)
+            .next()
+            .or(self.free.first())
+            .copied();
+        let Some(section) = section else {
+            return Err(failed("allocate", &"no free section"));
+        };
+        self.free.remove(&section);
+        self.take(log, section, false);
+        Ok(())
+    }
+
+    fn take(&mut self, log: Log, section: u32, ssr: bool) {
+        let s = &mut self.sections[section as usize];
+        (s.state, s.log) = (State::Current, log);
+        self.logs[log as usize] = Current {
+            section,
+            next: 0,
+            ssr,
+        };
+    }
+
+    /// Blocks of a section that may be written.
+    fn holes(&self, section: u32) -> u64 {
+        let size = self.options.section_blocks;
+        let start = u64::from(section) * size;
+        let mask = if size < 64 { (1 << size) - 1 } else { u64::MAX };
+        let words = (start / 64) as usize..((start + size).div_ceil(64)) as usize;
+        let taken = words.map(|w| {
+            let taken = self.valid[w] | self.checkpointed[w];
+            u64::from((taken >> (start % 64) & mask).count_ones())
+        });
+        size - taken.sum::<u64>()
+    }
+
+    fn invalidate(&mut self, addr: u32) {
+        if addr == NONE {
+            return;
+        }
+        put(&mut self.valid, addr.into(), false);
+        self.owner[addr as usize] = NOBODY;
+        let section = self.section_of(addr) as u32;
+        let s = &mut self.sections[section as usize];
+        s.valid -= 1;
+        s.died = true;
+        self.changed_sections.insert(section);
+        self.retire_if_empty(section);
+    }
+
+    fn retire_if_empty(&mut self, section: u32) {
+        let s = &mut self.sections[section as usize];
+        if s.valid == 0 && s.state == State::Used {
+            s.state = State::Prefree;
+            self.prefree.push(section);
+        }
+    }
+
+    /// Queues a block for the device, with its neighbours in one command.
+    fn put_out(&mut self, addr: u32, log: Log) -> Result<()> {
+        self.word += 1;
+        let (lba, payload) = (self.main_start + u64::from(addr), Payload::Fill(self.word));
+        let stream = if self.options.zoned {
+            1 + log as u32
+        } else {
+            0
+        };
+        if let Some((start, blocks, s)) = &mut self.batch
+            && *start + blocks.len() as u64 == lba
+            && *s == stream
+            && blocks.len() < 128
+        {
+            blocks.push(payload);
+            return Ok(());
+        }
+        self.submit()?;
+        self.batch = Some((lba, vec![payload], stream));
+        Ok(())
+    }
+
+    fn submit(&mut self) -> Result<()> {
+        match self.batch.take() {
+            Some((lba, blocks, stream)) => self.disk.lock().write(lba, blocks, stream),
+            None => Ok(()),
+        }
+    }
+
+    // ---- files and nodes ----
+
+    fn new_file(&mut self, directory: bool) -> Result<FileId> {
+        let id = self.files.len() as FileId;
+        let inode = self.new_node(id);
+        self.files.push(Some(File {
+            addrs: Vec::new(),
+            nodes: vec![inode],
+            directory,
+        }));
+        Ok(id)
+    }
+
+    fn new_node(&mut self, file: FileId) -> u32 {
+        self.nodes.push(Node { file, addr: NONE });
+        let nid = self.nodes.len() as u32 - 1;
+        self.dirty_nodes.insert(nid);
+        self.live += 1;
+        nid
+    }
+
+    fn file(&mut self, file: FileId) -> Result<&mut File> {
+        let file = self.files.get_mut(file as usize).and_then(Option::as_mut);
+        file.ok_or_else(|| failed("look up", &"no such file"))
+    }
+
+    /// The node that holds the address of a block, made if need be.
+    fn node_of(&mut self, file: FileId, index: u64) -> Result<u32> {
+        let ordinal = if index < INODE_ADDRS {
+            0
+        } else {
+            1 + (index - INODE_ADDRS) / NODE_ADDRS
+        };
+        while self.file(file)?.nodes.len() as u64 <= ordinal {
+            let nid = self.new_node(file);
+            self.file(file)?.nodes.push(nid);
+        }
+        Ok(self.file(file)?.nodes[ordinal as usize])
+    }
+
+    fn node_log(&self, nid: u32) -> Log {
+        let file = self.files[self.nodes[nid as usize].file as usize].as_ref();
+        if file.is_some_and(|f| f.directory) {
+            Log::HotNode
+        } else {
+            Log::WarmNode
+        }
+    }
+
+    fn mark(&mut self, file: FileId, index: u64) -> Result<()> {
+        let f = self.file(file)?;
+        if f.addrs.len() as u64 <= index {
+            f.addrs.resize(index as usize + 1, NONE);
+        }
+        let fresh = f.addrs[index as usize] == NONE;
+        if self.dirty_data.insert((file, index as u32)) && fresh {
+            self.live += 1;
+        }
+        Ok(())
+    }
+
+    /// The directory changes where the file's name lies.
+    fn touch_directory(&mut self, file: FileId) -> Result<()> {
+        let blocks = (self.files.len() as u64).div_ceil(DENTRIES.into()).max(1);
+        let index = crate::experiment::rng::Rng::new(file.into()).below(blocks);
+        self.mark(ROOT, index)?;
+        let inode = self.node_of(ROOT, 0)?;
+        self.dirty_nodes.insert(inode);
+        Ok(())
+    }
+
+    fn write_data(&mut self, file: FileId, index: u32, log: Log) -> Result<()> {
+        let addr = self.allocate(log, u64::from(file) << 32 | u64::from(index))?;
+        let nid = self.node_of(file, index.into())?;
+        let old = std::mem::replace(&mut self.file(file)?.addrs[index as usize], addr);
+        self.invalidate(old);
+        self.dirty_nodes.insert(nid);
+        self.put_out(addr, log)
+    }
+
+    fn write_node(&mut self, nid: u32) -> Result<()> {
+        self.dirty_nodes.remove(&nid);
+        let log = self.node_log(nid);
+        let addr = self.allocate(log, NODE | u64::from(nid))?;
+        let old = std::mem::replace(&mut self.nodes[nid as usize].addr, addr);
+        self.invalidate(old);
+        self.changed_nids.insert(nid);
+        self.put_out(addr, log)
+    }
+
+    /// Writes dirty blocks of files, of one or of all, looking for room before each.
+    fn write_back(&mut self, only: Option<FileId>) -> Result<()> {
+        let list: Vec<(FileId, u32)> = match only {
+            Some(file) => self
+                .dirty_data
+                .range((file, 0)..=(file, NONE))
+                .copied()
+                .collect(),
+            None => self.dirty_data.iter().copied().collect(),
+        };
+        for (file, index) in list {
+            self.balance()?;
+            // Cleaning may have written it.
+            if self.dirty_data.remove(&(file, index)) {
+                let log = if self.file(file)?.directory {
+                    Log::HotData
+                } else {
+                    Log::WarmData
+                };
+                self.write_data(file, index, log)?;
+            }
+        }
+        self.submit()
+    }
+
+    // ---- checkpoint ----
+
+    fn meta(&mut self, blocks: u64) -> Result<()> {
+        // Where in the tables hardly matters to the device; that it is overwritten does.
+        let room = self.main_start - 1;
+        for _ in 0..blocks {
+            self.word += 1;
+            let lba = 1 + self.meta_at % (room - 1);
+            self.meta_at += 1;
+            self.disk
+                .lock()
+                .write(lba, vec![Payload::Fill(self.word)], 0)?;
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self) -> Result<()> {
+        for file in self
+            .dirty_data
+            .iter()
+            .map(|(f, _)| *f)
+            .collect::<BTreeSet<_>>()
+        {
+            if self.file(file)?.directory {
+                let dirty: Vec<_> = self
+                    .dirty_data
+                    .range((file, 0)..=(file, NONE))
+                    .copied()
+                    .collect();
+                for (file, index) in dirty {
+                    self.dirty_data.remove(&(file, index));
+                    self.write_data(file, index, Log::HotData)?;
+                }
+            }
+        }
+        while let Some(nid) = self.dirty_nodes.first().copied() {
+            self.write_node(nid)?;
+        }
+        self.submit()?;
+        let distinct = |set: &BTreeSet<u32>, size: u64| {
+            set.iter()
+                .map(|n| u64::from(*n) / size)
+                .collect::<BTreeSet<_>>()
+                .len() as u64
+        };
+        let nat = if self.changed_nids.len() <= NAT_JOURNAL {
+            0
+        } else {
+            distinct(&self.changed_nids, NAT_ENTRIES)
+        };
+        // A section of the model may be less than a real segment, and then so is its entry.
+        let per_block = (SIT_ENTRIES * SEGMENT / self.options.section_blocks).max(1);
+        let sit = if self.changed_sections.len() <= SIT_JOURNAL {
+            0
+        } else {
+            distinct(&self.changed_sections, per_block)
+        };
+        self.meta(nat + sit + self.summaries + PACK_BLOCKS - 1)?;
+        self.disk.lock().flush()?;
+        self.meta(1)?;
+        self.disk.lock().flush()?;
+        self.summaries = 0;
+        self.changed_nids.clear();
+        let changed = std::mem::take(&mut self.changed_sections);
+        self.discard_dead(&changed)?;
+        for section in std::mem::take(&mut self.prefree) {
+            self.sections[section as usize].state = State::Free;
+            self.free.insert(section);
+            let size = self.options.section_blocks;
+            let start = self.main_start + u64::from(section) * size;
+            self.disk.lock().discard(start..start + size)?;
+        }
+        self.next_checkpoint = self.disk.lock().now() + self.shape.checkpoint_every;
+        Ok(())
+    }
+
+    /// What the last checkpoint needed and this one does not can be discarded.
+    fn discard_dead(&mut self, changed: &BTreeSet<u32>) -> Result<()> {
+        let size = self.options.section_blocks;
+        for &section in changed {
+            let start = u64::from(section) * size;
+            let died = std::mem::take(&mut self.sections[section as usize].died);
+            let empty = self.sections[section as usize].state == State::Prefree;
+            let mut run: Option<Range<u64>> = None;
+            for block in start..start + size {
+                let dead = get(&self.checkpointed, block) && !get(&self.valid, block);
+                put(&mut self.checkpointed, block, get(&self.valid, block));
+                if !dead || !died || empty || self.options.zoned {
+                    continue;
+                }
+                match &mut run {
+                    Some(run) if run.end == block => run.end += 1,
+                    _ => {
+                        if let Some(run) = run.replace(block..block + 1) {
+                            self.discard_run(run)?;
+                        }
+                    }
+                }
+            }
+            if let Some(run) = run {
+                self.discard_run(run)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn discard_run(&self, run: Range<u64>) -> Result<()> {
+        self.disk
+            .lock()
+            .discard(self.main_start + run.start..self.main_start + run.end)
+    }
+
+    // ---- cleaning ----
+
+    /// Sections that dirty nodes and directories may take.
+    fn wanted(&self) -> u64 {
+        let size = self.options.section_blocks;
+        let nodes = (self.dirty_nodes.len() as u64).div_ceil(size);
+        let dentries = self.dirty_data.range((ROOT, 0)..=(ROOT, NONE)).count() as u64;
+        nodes + 2 * dentries.div_ceil(size)
+    }
+
+    fn short_of(&self, sections: u64) -> bool {
+        (self.free.len() as u64) <= self.wanted() + sections
+    }
+
+    /// Makes room before a block is written, if there is too little.
+    fn balance(&mut self) -> Result<()> {
+        // Counting what is wanted at every block would cost more than it tells.
+        if self.cleaning || self.free.len() as u64 > self.reserved + self.wanted() {
+            return Ok(());
+        }
+        self.cleaning = true;
+        let result = self.clean();
+        self.cleaning = false;
+        result
+    }
+
+    fn clean(&mut self) -> Result<()> {
+        self.submit()?;
+        let mut rounds = 0;
+        while self.short_of(self.reserved) {
+            // What the last checkpoint alone holds is the cheapest room.
+            let waiting = self.prefree.len() as u64;
+            if waiting > 0 && (self.free.len() as u64) + waiting > self.wanted() + self.reserved {
+                self.checkpoint()?;
+                continue;
+            }
+            let onset = self.appended;
+            self.cleaned.onset_blocks.get_or_insert(onset);
+            self.cleaned.rounds += 1;
+            rounds += 1;
+            if rounds > 100_000 {
+                return Err(failed("clean", &"no end"));
+            }
+            let moved = self.clean_round()?;
+            // Room to move to is needed, too.
+            let tight = (self.free.len() as u64) < self.reserved / 2;
+            match self.options.cleaner {
+                Cleaner::Synchronous | Cleaner::ReadAhead => {
+                    self.disk.lock().wait();
+                    self.checkpoint()?;
+                }
+                Cleaner::Batched if rounds % BATCH == 0 || tight || !moved => self.checkpoint()?,
+                Cleaner::Batched => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves what is valid in as many sections as make a real one. False if there is no victim.
+    fn clean_round(&mut self) -> Result<bool> {
+        let size = self.options.section_blocks;
+        // No more than the reserve can take.
+        let round = SEGMENT.min(self.reserved * size / 2);
+        let count = (round / size).max(1) as usize;
+        let mut used: Vec<u32> = (0..self.sections.len() as u32)
+            .filter(|s| {
+                let s = &self.sections[*s as usize];
+                s.state == State::Used && u64::from(s.valid) < size
+            })
+            .collect();
+        if used.is_empty() {
+            return Ok(false);
+        }
+        let by = |s: &u32| (self.sections[*s as usize].valid, *s);
+        let count = count.min(used.len());
+        used.select_nth_unstable_by_key(count - 1, by);
+        used.truncate(count);
+        used.sort_unstable_by_key(by);
+        // One summary block for each 512 blocks of victims.
+        self.victims += count as u64 * size;
+        let summaries = self.victims / SEGMENT;
+        self.victims %= SEGMENT;
+        let mut runs: Vec<Range<u64>> = (0..summaries).map(|i| 1 + i..2 + i).collect();
+        for &section in &used {
+            let start = u64::from(section) * size;
+            for block in (start..start + size).filter(|b| get(&self.valid, *b)) {
+                let lba = self.main_start + block;
+                self.cleaned.read_blocks += 1;
+                match runs.last_mut() {
+                    Some(run) if run.end == lba => run.end += 1,
+                    _ => runs.push(lba..lba + 1),
+                }
+            }
+        }
+        match self.options.cleaner {
+            Cleaner::Synchronous => {
+                for block in runs.into_iter().flatten() {
+                    self.disk.lock().read(block, 1)?;
+                }
+            }
+            Cleaner::ReadAhead => {
+                for run in runs {
+                    self.disk.lock().read(run.start, run.end - run.start)?;
+                }
+            }
+            Cleaner::Batched => self.disk.lock().read_all(&runs)?,
+        }
+        for &section in &used {
+            let start = u64::from(section) * size;
+            for block in start..start + size {
+                if !get(&self.valid, block) {
+                    continue;
+                }
+                let owner = self.owner[block as usize];
+                if owner & NODE != 0 {
+                    self.write_node(owner as u32)?;
+                } else {
+                    let (file, index) = ((owner >> 32) as FileId, owner as u32);
+                    // If it is dirty in memory, what goes out is the new content.
+                    self.dirty_data.remove(&(file, index));
+                    self.write_data(file, index, Log::ColdData)?;
+                }
+                self.cleaned.moved_blocks += 1;
+            }
+        }
+        self.submit()?;
+        Ok(true)
+    }
+
+    /// Panics if the filesystem contradicts itself. For tests.
+    pub fn assert_sound(&self) {
+        let mut valid = vec![0; self.sections.len()];
+        for (addr, owner) in self.owner.iter().enumerate() {
+            assert_eq!(
+                get(&self.valid, addr as u64),
+                *owner != NOBODY,
+                "block {addr}"
+            );
+            if *owner == NOBODY {
+                continue;
+            }
+            valid[self.section_of(addr as u32)] += 1;
+            let place = if owner & NODE != 0 {
+                self.nodes[(*owner & !NODE) as usize].addr
+            } else {
+                let file = self.files[(owner >> 32) as usize].as_ref();
+                file.map_or(NONE, |f| f.addrs[*owner as u32 as usize])
+            };
+            assert_eq!(place, addr as u32, "owner of block {addr}");
+        }
+        for (i, s) in self.sections.iter().enumerate() {
+            assert_eq!(s.valid, valid[i], "valid blocks of section {i}");
+            assert_eq!(
+                s.state == State::Free,
+                self.free.contains(&(i as u32)),
+                "section {i}"
+            );
+            if s.state == State::Free {
+                assert_eq!(
+                    self.holes(i as u32),
+                    self.options.section_blocks,
+                    "free section {i}"
+                );
+            }
+        }
+    }
+}
+
+impl Fs for F2fs {
+    fn create(&mut self) -> Result<FileId> {
+        let id = self.new_file(false)?;
+        self.touch_directory(id)?;
+        Ok(id)
+    }
+
+    fn write(&mut self, file: FileId, index: u64, count: u64) -> Result<()> {
+        if self.live + count > self.user_blocks {
+            return Err(failed("write", &"no space"));
+        }
+        for i in index..index + count {
+            self.mark(file, i)?;
+        }
+        if self.dirty_data.len() as u64 > self.shape.dirty_max {
+            self.write_back(None)?;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, file: FileId, index: u64, count: u64) -> Result<()> {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for i in index..index + count {
+            let addr = self.file(file)?.addrs.get(i as usize).copied();
+            let Some(addr) = addr.filter(|a| *a != NONE) else {
+                continue;
+            };
+            if self.dirty_data.contains(&(file, i as u32)) {
+                continue;
+            }
+            let lba = self.main_start + u64::from(addr);
+            match runs.last_mut() {
+                Some(run) if run.end == lba => run.end += 1,
+                _ => runs.push(lba..lba + 1),
+            }
+        }
+        for run in runs {
+            self.disk.lock().read(run.start, run.end - run.start)?;
+        }
+        Ok(())
+    }
+
+    fn fsync(&mut self, file: FileId) -> Result<()> {
+        self.write_back(Some(file))?;
+        let nodes: Vec<u32> = self.file(file)?.nodes.clone();
+        for nid in nodes {
+            if self.dirty_nodes.contains(&nid) {
+                self.write_node(nid)?;
+            }
+        }
+        self.submit()?;
+        self.disk.lock().flush()
+    }
+
+    fn delete(&mut self, file: FileId) -> Result<()> {
+        self.touch_directory(file)?;
+        let Some(gone) = self.files[file as usize].take() else {
+            return Err(failed("delete", &"no such file"));
+        };
+        for (index, addr) in gone.addrs.iter().enumerate() {
+            let dirty = self.dirty_data.remove(&(file, index as u32));
+            self.live -= u64::from(*addr != NONE || dirty);
+            self.invalidate(*addr);
+        }
+        for nid in gone.nodes {
+            self.dirty_nodes.remove(&nid);
+            let addr = std::mem::replace(&mut self.nodes[nid as usize].addr, NONE);
+            self.invalidate(addr);
+            self.changed_nids.insert(nid);
+            self.live -= 1;
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.write_back(None)?;
+        self.balance()?;
+        self.checkpoint()
+    }
+
+    fn tick(&mut self) -> Result<()> {
+        let now = self.disk.lock().now();
+        if now >= self.next_checkpoint {
+            self.balance()?;
+            self.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    fn capacity(&self) -> u64 {
+        self.user_blocks
+    }
+
+    fn cleaned(&self) -> Cleaned {
+        self.cleaned
+    }
+
+    fn disk(&self) -> &Shared {
+        &self.disk
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::disk::{Discards, Disk};
+    use crate::experiment::rng::Rng;
+    use tuff_flash::Preset;
+
+    fn fs(mode: Mode, cleaner: Cleaner, zoned: bool) -> F2fs {
+        let mut config = Preset::Nvme.config(1024);
+        config.streams = if zoned { 6 } else { 1 };
+        if zoned {
+            config.striping = tuff_flash::Striping::InTurn;
+        }
+        let disk = Shared::new(Disk::new(config, Discards::Eager), 48);
+        let shape = Shape {
+            partition_blocks: 20_000,
+            dirty_max: 256,
+            checkpoint_every: Nanos::millis(500),
+        };
+        let options = Options {
+            section_blocks: 32,
+            mode,
+            cleaner,
+            zoned,
+        };
+        F2fs::new(disk, shape, options).unwrap()
+    }
+
+    #[test]
+    fn files_survive_cleaning_in_every_mode() {
+        for mode in [Mode::Lfs, Mode::Ssr] {
+            for cleaner in [Cleaner::Synchronous, Cleaner::ReadAhead, Cleaner::Batched] {
+                let mut fs = fs(mode, cleaner, false);
+                let mut rng = Rng::new(5);
+                let big = fs.create().unwrap();
+                let blocks = fs.capacity() * 8 / 10;
+                let mut small = Vec::new();
+                for step in 0..40_000 {
+                    fs.write(big, rng.below(blocks), 1).unwrap();
+                    if step % 50 == 0 {
+                        let file = fs.create().unwrap();
+                        fs.write(file, 0, 3).unwrap();
+                        small.push(file);
+                        if small.len() > 100 {
+                            let gone = small.swap_remove(rng.below(100) as usize);
+                            fs.delete(gone).unwrap();
+                        }
+                    }
+                    if step % 700 == 0 {
+                        fs.fsync(big).unwrap();
+                    }
+                    fs.tick().unwrap();
+                }
+                fs.sync().unwrap();
+                fs.assert_sound();
+                assert!(
+                    fs.cleaned().moved_blocks > 0 || mode == Mode::Ssr,
+                    "{mode:?}, {cleaner:?}"
+                );
+                let (mapped, live) = (fs.disk.lock().flash.mapped(), fs.live);
+                assert!(mapped >= live, "{mapped} mapped, {live} live");
+                fs.disk.lock().flash.assert_sound();
+            }
+        }
+    }
+
+    #[test]
+    fn sections_that_are_zones_never_make_the_device_clean() {
+        let mut fs = fs(Mode::Lfs, Cleaner::Batched, true);
+        let file = fs.create().unwrap();
+        let (blocks, mut rng) = (fs.capacity() / 2, Rng::new(1));
+        for _ in 0..60_000 {
+            fs.write(file, rng.below(blocks), 1).unwrap();
+        }
+        fs.assert_sound();
+        assert!(fs.cleaned().rounds > 0);
+    }
+
+    #[test]
+    fn a_full_filesystem_says_so() {
+        let mut fs = fs(Mode::Lfs, Cleaner::Batched, false);
+        let file = fs.create().unwrap();
+        let limit = fs.capacity();
+        let wrote = (0..limit + 1)
+            .take_while(|i| fs.write(file, *i, 1).is_ok())
+            .count() as u64;
+        assert!(
+            wrote > limit * 98 / 100 && wrote < limit,
+            "{wrote} of {limit}"
+        );
+        fs.delete(file).unwrap();
+        fs.sync().unwrap();
+        fs.assert_sound();
+    }
+}

@@ -1,0 +1,137 @@
+//! E6: what a translation costs, in nanoseconds of this machine and in the model.
+
+use crate::Result;
+use crate::experiment::define::{Experiment, Scale};
+use crate::experiment::failed;
+use crate::experiment::report::Outcome;
+use crate::experiment::rng::Rng;
+use crate::stats::Spread;
+use std::hint::black_box;
+use std::time::Instant;
+use tuff_flash::map::{Interval, IntervalMap, Map, PageMap};
+use tuff_flash::{Flash, Histogram, Lba, Nanos, Payload, Preset, Slot};
+
+/// Blocks of 10 GiB, the published file.
+const BLOCKS: u64 = 10 << 18;
+
+/// Nanoseconds of one step of `work`, which does `steps`.
+fn time(steps: u64, work: impl FnOnce() -> u64) -> f64 {
+    let start = Instant::now();
+    black_box(work());
+    start.elapsed().as_nanos() as f64 / steps as f64
+}
+
+/// Real time of look-ups and insertions, and the same commands on two devices in virtual time.
+pub fn e6(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
+    let mut out = Outcome::new(e);
+    // The maps are cheap: only a test makes them smaller.
+    let blocks = BLOCKS / u64::from(scale.divisor / 128).max(1);
+    let base = 2_u64 << 48;
+    let (mut gets, mut sets) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
+    for round in 0..scale.micro_rounds {
+        let mut rng = Rng::new(seed + u64::from(round));
+        let order: Vec<u64> = (0..blocks).map(|_| rng.below(blocks)).collect();
+        let mut page = PageMap::new(blocks);
+        let mut interval = IntervalMap::new(Interval::new(48));
+        let set = |map: &mut dyn Map, base: u64| -> u64 {
+            (0..blocks)
+                .map(|n| u64::from(map.set(Lba(base + n), Slot(n as u32)).is_ok()))
+                .sum()
+        };
+        let get = |map: &dyn Map, base: u64| -> u64 {
+            order
+                .iter()
+                .map(|n| map.get(Lba(base + n)).map_or(0, |s| u64::from(s.0)))
+                .sum()
+        };
+        // A page map is overwritten where the interval map appends; both as their filesystems make them do.
+        set(&mut page, 0);
+        sets.0.push(time(blocks, || {
+            order
+                .iter()
+                .map(|n| u64::from(page.set(Lba(*n), Slot(*n as u32)).is_ok()))
+                .sum()
+        }));
+        sets.1.push(time(blocks, || set(&mut interval, base)));
+        gets.0.push(time(blocks, || get(&page, 0)));
+        gets.1.push(time(blocks, || get(&interval, base)));
+    }
+    let middle =
+        |samples: &[f64]| Spread::of(samples).map_or((f64::NAN, f64::NAN), |s| (s.median, s.mad));
+    let ((get_page, a), (get_interval, b)) = (middle(&gets.0), middle(&gets.1));
+    let ((set_page, c), (set_interval, d)) = (middle(&sets.0), middle(&sets.1));
+    out.say("look-up, page map, ns of this machine", get_page, "");
+    out.say("look-up, interval map, ns", get_interval, "");
+    out.say("insert, page map, ns", set_page, "");
+    out.say("insert, interval map, ns", set_interval, "");
+    out.between(
+        "look-up, interval / page",
+        get_interval / get_page,
+        [e.bar("get_least")?, e.bar("get_most")?],
+        "1.88",
+    );
+    out.at_most(
+        "insert, interval / page",
+        set_interval / set_page,
+        e.bar("set_most")?,
+        "3.3",
+    );
+    out.note(format!(
+        "Real time, the only numbers here that differ between runs: medians of {} rounds over {blocks} blocks in random order, median deviations {a:.1}, {b:.1}, {c:.1}, {d:.1} ns.",
+        scale.micro_rounds
+    ));
+
+    let (page, interval) = (
+        direct(false, scale.divisor, seed)?,
+        direct(true, scale.divisor, seed)?,
+    );
+    for (i, what) in ["write", "read"].iter().enumerate() {
+        let mean = |h: &[Histogram; 2]| h[i].mean().0 as f64;
+        let off = (mean(&interval) / mean(&page) - 1.0).abs();
+        out.say(
+            format!("direct {what}, page map, mean µs in the model"),
+            mean(&page) / 1e3,
+            "",
+        );
+        out.say(
+            format!("direct {what}, interval map, mean µs in the model"),
+            mean(&interval) / 1e3,
+            "",
+        );
+        out.at_most(
+            format!("direct {what}: difference"),
+            off,
+            e.bar("end_to_end")?,
+            "practically none",
+        );
+    }
+    out.note("In the model a look-up takes 100 ns with the page map and 1.88 times that with the interval map, a change 3.3 times: the published ratios on an assumed base.");
+    Ok(out)
+}
+
+/// Direct I/O on 28 GiB, scaled: random reads, and writes that are appended so that both maps take the same commands.
+fn direct(interval: bool, divisor: u32, seed: u64) -> Result<[Histogram; 2]> {
+    let mut config = Preset::Openssd.config(divisor);
+    if interval {
+        config = config.with_interval(Interval::new(48));
+    }
+    let mut flash = Flash::new(config);
+    let blocks = (28_u64 << 18) / u64::from(divisor);
+    let mut now = Nanos(0);
+    let mut rng = Rng::new(seed);
+    let (mut writes, mut reads) = (Histogram::new(), Histogram::new());
+    for lba in 0..blocks {
+        let done = flash.write(now, Lba(lba), vec![Payload::Fill(lba)], 0);
+        let done = done.map_err(|e| failed("write", &e))?;
+        writes.add(done - now);
+        now = done;
+    }
+    for _ in 0..blocks {
+        let (done, _) = flash
+            .read(now, Lba(rng.below(blocks)), 1)
+            .map_err(|e| failed("read", &e))?;
+        reads.add(done - now);
+        now = done;
+    }
+    Ok([writes, reads])
+}
