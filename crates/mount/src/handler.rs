@@ -116,6 +116,11 @@ impl Handler {
         &self.counters
     }
 
+    /// What is served.
+    pub fn filesystem(&self) -> &dyn Filesystem {
+        &*self.fs
+    }
+
     /// Where lines go.
     pub fn log(&self) -> &Log {
         &self.log

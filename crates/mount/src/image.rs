@@ -235,6 +235,41 @@ impl Filesystem for ImageFs {
         self.said(self.server.seek(&inode, offset, hole))?
             .ok_or(Errno::NXIO)
     }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        counters_of(&self.server)
+    }
+}
+
+/// What the server counts, by the names that `tuff stats` shows.
+fn counters_of(server: &Server) -> Vec<(&'static str, u64)> {
+    let c = server.counters();
+    let mut out = vec![
+        ("reads", c.reads),
+        ("read_errors", c.errors),
+        ("returned_bytes", c.returned_bytes),
+        ("lent_bytes", c.lent_bytes),
+        ("fetches", c.fetches),
+        ("fetched_bytes", c.fetched_bytes),
+        ("decoded_bytes", c.decoded_bytes),
+        ("cluster_hits", c.hits),
+        ("compressed_hits", c.compressed_hits),
+        ("cluster_waits", c.waits),
+        ("sequential_reads", c.sequential),
+        ("ahead_bytes", c.ahead_bytes),
+        ("dropped_clusters", c.dropped),
+        ("held_bytes", c.held_bytes),
+        ("pinned_bytes", c.pinned_bytes),
+        ("index_bytes", c.index_bytes),
+    ];
+    let names = [
+        "decodes_gathered",
+        "decodes_buffer",
+        "decodes_rolling",
+        "decodes_in_place",
+    ];
+    out.extend(names.into_iter().zip(c.decodes));
+    out
 }
 
 impl Reader for ImageReader {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A transport knows no operation, a handler no descriptor and a filesystem no protocol: each is tested alone.
-//! [`Mount`] is all of it at work: [`mountpoint`] puts a connection under a directory and takes it away; [`counters`] are what `tuff stats` shows.
+//! [`Mount`] is all of it at work: [`mountpoint`] puts a connection under a directory and takes it away; [`counters`] are what `tuff stats` and [`metrics`] show.
 
 pub mod counters;
 pub mod errno;
@@ -17,6 +17,7 @@ pub mod handler;
 pub mod image;
 pub mod live;
 pub mod log;
+pub mod metrics;
 pub mod mountpoint;
 pub mod proto;
 pub mod transport;

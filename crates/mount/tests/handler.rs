@@ -8,13 +8,13 @@ use rustix::io::Errno;
 use std::path::Path;
 use std::sync::Arc;
 use tuff_image::build::{Kernel, Options, Progress, Source, SparsePolicy, build};
-use tuff_image::read::Image;
+use tuff_image::read::{Image, OpenOptions};
 use tuff_image::serve::{ServeOptions, Server};
 use tuff_mount::fs::{Entry, Filesystem, Found, Node, Parts, Reader, Result, Seek};
 use tuff_mount::handler::{REPLY_MAX, Reply, Request, STATS_XATTR};
 use tuff_mount::proto::{self, ROOT, StatfsOut, init, op};
 use tuff_mount::{Handler, ImageFs, Log, Show};
-use tuff_store::Target;
+use tuff_store::{MemStore, Target};
 use zerocopy::{FromBytes, IntoBytes};
 
 fn server(image: Image) -> Server {
@@ -296,6 +296,31 @@ fn the_root_tells_the_counters_but_does_not_list_them() {
     let hi = lookup(&handler, ROOT, "hi").node;
     let other = ask(&handler, op::GETXATTR, hi, &xattr_in(1 << 16, name));
     assert_eq!(other, Err(Errno::NODATA));
+}
+
+#[test]
+fn an_entry_with_a_damaged_inode_is_listed_and_a_look_up_says_what_is_wrong() {
+    let mut bytes = sample::bytes("lz4");
+    let at = sample::image("lz4").resolve(b"numbers").unwrap().position() as usize;
+    bytes[at..at + 32].fill(0xFF);
+    let options = OpenOptions {
+        verify_checksum: false,
+        ..OpenOptions::default()
+    };
+    let image = Image::open(MemStore::new(bytes), options).unwrap();
+    let fs = ImageFs::new(server(image), Show::default(), Log::none()).unwrap();
+    let handler = Handler::new(Arc::new(fs), 1, Log::none());
+    let all = ask(&handler, op::READDIRPLUS, ROOT, &read_in(0, 1 << 16)).unwrap();
+    for (name, _, node) in listed(&all, true) {
+        let quiet = matches!(&name[..], b"." | b".." | b"numbers");
+        assert_eq!(node == 0, quiet, "{}", name.escape_ascii());
+    }
+    let damaged = ask(&handler, op::LOOKUP, ROOT, b"numbers\0");
+    assert!(
+        matches!(damaged, Err(Errno::IO | Errno::OPNOTSUPP)),
+        "{damaged:?}"
+    );
+    assert_eq!(lookup(&handler, ROOT, "hi").attr.size, 13);
 }
 
 /// An image of one file of 40,000 bytes, of which only those of the block at 28,672 are stored. `None`, aloud, where files

@@ -10,6 +10,7 @@ use background::Role;
 use options::Mounting;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::io::Read;
+use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -49,6 +50,9 @@ pub(crate) struct Args {
     /// Decode everything in this way, for measurements [default: what is best for each request]
     #[arg(long, value_name = "STRATEGY")]
     decode: Option<Strategy>,
+    /// Serve the counters at http://ADDR/metrics in Prometheus' text format; a loopback address, such as 127.0.0.1:9000
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<SocketAddr>,
     /// Append what happens to this file; otherwise it goes to standard error, in the background to the system's log
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
@@ -104,6 +108,15 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
         .threads
         .map_or_else(tuff_mount::live::default_threads, usize::from);
     let handler = Arc::new(Handler::new(Arc::new(fs), threads, log.clone()));
+    let metrics = match args.metrics {
+        Some(address) => Some(
+            tuff_mount::metrics::serve(address, handler.clone()).map_err(|e| match e.kind() {
+                std::io::ErrorKind::InvalidInput => Error::usage(format_args!("--metrics: {e}")),
+                _ => Error::io(address, "cannot serve counters", e),
+            })?,
+        ),
+        None => None,
+    };
     let stop = signals(&[SIGTERM, SIGINT, SIGHUP])?;
     let show_stats = signals(&[SIGUSR1])?;
     let failed = |e| Error::io(args.dir.display(), "cannot mount", e);
@@ -133,6 +146,9 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     });
     if args.verbose {
         eprintln!("tuff: {}", mount.summary);
+    }
+    if let (Some(at), true) = (metrics, args.verbose) {
+        eprintln!("tuff: counters at http://{at}/metrics");
     }
     background::ready(in_background)?;
     mount.wait();

@@ -4,4 +4,5 @@ mod common;
 mod copy;
 mod faults;
 mod judge;
+mod mount;
 mod show;

@@ -1,0 +1,418 @@
+//! `mount`, `umount` and `stats`: from the command to the end of the serving process.
+
+use crate::common::{Place, code, is_root, skipped, stderr, text};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+/// Error numbers.
+const EIO: i32 = 5;
+const ENOTCONN: i32 = 107;
+
+/// True if this user can mount through FUSE; says so aloud if not.
+fn can_mount() -> bool {
+    let helper = || Command::new("fusermount3").arg("-V").output().is_ok();
+    let can = Path::new("/dev/fuse").exists() && (is_root() || helper());
+    if !can {
+        skipped("no /dev/fuse, or neither root nor fusermount3");
+    }
+    can
+}
+
+/// An image `i` and a directory `m` to mount it on, which is not mounted any more when the value goes.
+struct Stage(Place);
+
+impl Stage {
+    /// `None`, aloud, if nothing can be mounted here.
+    fn new(name: &str) -> Option<Self> {
+        if !can_mount() {
+            return None;
+        }
+        let place = Place::with_image(&format!("mount-{name}"));
+        fs::create_dir(place.path("m")).unwrap();
+        Some(Self(place))
+    }
+
+    fn m(&self, below: &str) -> PathBuf {
+        self.0.path("m").join(below)
+    }
+
+    fn mounted(&self) -> bool {
+        self.kind().is_some()
+    }
+
+    /// The type of what is mounted.
+    fn kind(&self) -> Option<String> {
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let dir = fs::canonicalize(&self.0.0).unwrap().join("m");
+        let dir = dir.to_str().unwrap().to_owned();
+        let line = table.lines().find(|l| l.split(' ').nth(1) == Some(&dir))?;
+        line.split(' ').nth(2).map(str::to_owned)
+    }
+
+    /// Mounts in the foreground, and waits until the mount says that it is ready.
+    fn foreground(&self, args: &[&str]) -> Child {
+        let socket = self.0.path("ready");
+        let _ = fs::remove_file(&socket);
+        let ready = UnixDatagram::bind(&socket).unwrap();
+        let child = self
+            .0
+            .command(&["mount", "-f", "--log", "log"])
+            .args(args)
+            .args(["i", "m"])
+            .env("NOTIFY_SOCKET", &socket)
+            .spawn()
+            .unwrap();
+        let mut message = [0; 100];
+        let n = ready.recv(&mut message).unwrap();
+        let message = std::str::from_utf8(&message[..n]).unwrap();
+        assert_eq!(message, format!("READY=1\nMAINPID={}\n", child.id()));
+        child
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.0.path("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if self.mounted() {
+            let _ = self.0.run(&["umount", "-l", "m"]);
+        }
+    }
+}
+
+fn signal(child: &Child, name: &str) {
+    let pid = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-s", name, &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+#[test]
+fn a_mount_answers_when_the_command_returns_and_is_gone_after_umount() {
+    let Some(stage) = Stage::new("life") else {
+        return;
+    };
+    assert_eq!(stage.0.text(&["mount", "i", "m"]), "");
+    assert_eq!(stage.kind().as_deref(), Some("fuse.tuff"));
+    assert_eq!(fs::read_to_string(stage.m("dir/text")).unwrap(), text());
+    assert_eq!(fs::metadata(stage.m("hello")).unwrap().nlink(), 2);
+    let stats = stage.0.text(&["stats", "m"]);
+    assert!(
+        stats.lines().any(|l| l.starts_with("read.requests ")),
+        "{stats}"
+    );
+    let json = &stage.0.json(&["stats", "--json", "m"])[0];
+    assert!(
+        json["returned_bytes"].as_u64() >= Some(text().len() as u64),
+        "{json}"
+    );
+    assert_eq!(stage.0.text(&["umount", "m"]), "");
+    assert!(!stage.mounted());
+    assert_eq!(fs::read_dir(stage.m("")).unwrap().count(), 0);
+}
+
+#[test]
+fn what_cannot_be_mounted_is_said_and_nothing_stays() {
+    let Some(stage) = Stage::new("refused") else {
+        return;
+    };
+    fs::write(stage.0.path("noise"), vec![7; 10_000]).unwrap();
+    for (args, wanted, says) in [
+        (&["mount", "noise", "m"][..], 3, "magic number"),
+        (&["mount", "nothing", "m"], 5, "nothing: cannot open"),
+        (&["mount", "i", "missing"], 5, "missing"),
+        (&["mount", "i", "i"], 5, "not a directory"),
+        (
+            &["mount", "-o", "compress", "i", "m"],
+            2,
+            "'compress': not known",
+        ),
+        (
+            &["mount", "--metrics", "0.0.0.0:0", "i", "m"],
+            2,
+            "loopback",
+        ),
+        (&["umount", "m"], 2, "not a mount point"),
+        (&["umount", "/proc"], 2, "of type proc"),
+        (&["stats", "m"], 2, "not a mount point"),
+    ] {
+        let out = stage.0.run(args);
+        assert_eq!(code(&out), wanted, "{args:?}: {}", stderr(&out));
+        assert!(stderr(&out).contains(says), "{args:?}: {}", stderr(&out));
+        assert!(!stage.mounted(), "{args:?}");
+    }
+}
+
+#[test]
+fn options_of_fstab_and_of_others_are_taken() {
+    let Some(stage) = Stage::new("options") else {
+        return;
+    };
+    let mut shifted = vec![0xAA; 8192];
+    shifted.extend(fs::read(stage.0.path("i")).unwrap());
+    fs::write(stage.0.path("shifted"), shifted).unwrap();
+    let options = "defaults,nofail,uid=5,gid=6,offset=8192,fsname=a name,x-systemd.automount";
+    assert_eq!(stage.0.text(&["mount", "-o", options, "shifted", "m"]), "");
+    let hello = fs::metadata(stage.m("hello")).unwrap();
+    assert_eq!((hello.uid(), hello.gid()), (5, 6));
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = table
+        .lines()
+        .find(|l| l.starts_with("a\\040name "))
+        .unwrap();
+    assert!(
+        line.contains("ro,") && line.contains("nosuid,nodev"),
+        "{line}"
+    );
+    let out = File::create(stage.m("new")).unwrap_err();
+    assert_eq!(out.raw_os_error(), Some(30), "read-only: {out}");
+}
+
+#[test]
+fn a_signal_ends_a_mount_and_a_busy_one_when_its_last_user_is_done() {
+    let Some(stage) = Stage::new("signals") else {
+        return;
+    };
+    for name in ["TERM", "INT"] {
+        let mut child = stage.foreground(&[]);
+        assert!(stage.mounted());
+        signal(&child, name);
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+        assert!(!stage.mounted());
+    }
+    let mut child = stage.foreground(&[]);
+    let mut file = File::open(stage.m("dir/text")).unwrap();
+    signal(&child, "TERM");
+    while stage.mounted() {
+        std::thread::yield_now();
+    }
+    let mut all = String::new();
+    file.read_to_string(&mut all).unwrap();
+    assert_eq!(all, text(), "who has it open reads on");
+    drop(file);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(stage.log().contains("its last user"), "{}", stage.log());
+}
+
+#[test]
+fn a_killed_server_is_an_error_and_umount_cleans_up() {
+    let Some(stage) = Stage::new("killed") else {
+        return;
+    };
+    let mut child = stage.foreground(&[]);
+    let file = File::open(stage.m("dir/text")).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut buf = [0; 100];
+    assert_eq!(
+        file.read_at(&mut buf, 300_000).unwrap_err().raw_os_error(),
+        Some(ENOTCONN)
+    );
+    assert_eq!(
+        fs::metadata(stage.m("hello")).unwrap_err().raw_os_error(),
+        Some(ENOTCONN)
+    );
+    drop(file);
+    assert_eq!(stage.0.text(&["umount", "m"]), "");
+    assert!(!stage.mounted());
+}
+
+/// Reads page by page; which of them fail, and how.
+fn pages(path: &Path) -> Vec<Result<Vec<u8>, i32>> {
+    let file = File::open(path).unwrap();
+    let size = file.metadata().unwrap().len();
+    (0..size.div_ceil(4096))
+        .map(|n| {
+            let mut page = vec![0; 4096];
+            match file.read_at(&mut page, n * 4096) {
+                Ok(n) => {
+                    page.truncate(n);
+                    Ok(page)
+                }
+                Err(e) => Err(e.raw_os_error().unwrap()),
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn damage_is_an_error_of_its_range_only_and_is_logged_with_its_place() {
+    let Some(stage) = Stage::new("damage") else {
+        return;
+    };
+    let extents = stage.0.json(&["extents", "--json", "i", "dir/text"]);
+    let hit = &extents[extents.len() / 2];
+    let number = |field: &str| hit[field].as_u64().unwrap();
+    let (from, to) = (number("offset"), number("offset") + number("length"));
+    let (pos, len) = (number("physical"), number("plength"));
+    let image = fs::OpenOptions::new()
+        .write(true)
+        .open(stage.0.path("i"))
+        .unwrap();
+    image.write_all_at(&vec![0xFF; len as usize], pos).unwrap();
+    let mut child = stage.foreground(&[]);
+    let wanted = text().into_bytes();
+    for (n, page) in pages(&stage.m("dir/text")).into_iter().enumerate() {
+        let at = n * 4096;
+        let end = wanted.len().min(at + 4096);
+        if (at as u64) < to && end as u64 > from {
+            assert_eq!(page, Err(EIO), "page {n}");
+        } else {
+            assert!(
+                page.as_deref() == Ok(&wanted[at..end]),
+                "page {n}: {page:?}"
+            );
+        }
+    }
+    assert_eq!(fs::read(stage.m("hello")).unwrap(), b"hello\n");
+    let log = stage.log();
+    let place = format!("cluster at byte {pos:#x}");
+    assert!(log.contains("nid ") && log.contains(&place), "{log}");
+    assert!(log.lines().count() < 10, "each place is said once: {log}");
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn an_image_that_is_cut_off_while_mounted_gives_errors() {
+    let Some(stage) = Stage::new("cut") else {
+        return;
+    };
+    let mut child = stage.foreground(&[]);
+    assert!(fs::metadata(stage.m("dir/text")).unwrap().len() > 0);
+    let image = fs::OpenOptions::new()
+        .write(true)
+        .open(stage.0.path("i"))
+        .unwrap();
+    image.set_len(0).unwrap();
+    let failed = pages(&stage.m("dir/text"));
+    assert!(failed.iter().all(|page| *page == Err(EIO)), "{failed:?}");
+    assert!(child.try_wait().unwrap().is_none(), "it goes on serving");
+    assert!(stage.0.text(&["stats", "m"]).contains("read.errors "));
+    assert_eq!(stage.0.text(&["umount", "m"]), "");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn counters_are_logged_at_a_signal_and_served_to_prometheus() {
+    let Some(stage) = Stage::new("counters") else {
+        return;
+    };
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let mut child = stage.foreground(&["--metrics", &port.to_string()]);
+    fs::read(stage.m("dir/text")).unwrap();
+    signal(&child, "USR1");
+    while !stage.log().contains("read.requests ") {
+        std::thread::yield_now();
+    }
+    let get = |path: &str| {
+        let mut client = std::net::TcpStream::connect(port).unwrap();
+        client
+            .write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())
+            .unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let answer = get("/metrics");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    let line = answer
+        .lines()
+        .find(|l| l.starts_with("tuff_returned_bytes_total{op=\"read\"} "));
+    let bytes: u64 = line.unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+    assert!(bytes >= text().len() as u64);
+    assert!(get("/").starts_with("HTTP/1.1 404 "));
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn the_kernel_mounts_what_it_can_and_otherwise_says_why_not() {
+    let Some(stage) = Stage::new("kernel") else {
+        return;
+    };
+    if !is_root() {
+        skipped("mounting with the kernel's EROFS needs root");
+        return;
+    }
+    let out = stage.0.run(&["mount", "--kernel", "-v", "i", "m"]);
+    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    if stage.kind().as_deref() == Some("erofs") {
+        assert!(
+            stderr(&out).contains("mounted by the kernel, "),
+            "{}",
+            stderr(&out)
+        );
+        assert_eq!(fs::read_to_string(stage.m("dir/text")).unwrap(), text());
+        assert_eq!(code(&stage.0.run(&["stats", "m"])), 2, "no counters");
+    } else {
+        skipped(format_args!(
+            "this kernel mounts no EROFS: {}",
+            stderr(&out)
+        ));
+    }
+    assert_eq!(stage.0.text(&["umount", "m"]), "");
+    let out = stage.0.run(&["mount", "--kernel", "-o", "uid=5", "i", "m"]);
+    assert_eq!(code(&out), 0);
+    assert!(
+        stderr(&out).contains("not mounted by the kernel: "),
+        "{}",
+        stderr(&out)
+    );
+    assert_eq!(stage.kind().as_deref(), Some("fuse.tuff"));
+    assert_eq!(fs::metadata(stage.m("hello")).unwrap().uid(), 5);
+}
+
+#[test]
+fn users_without_rights_mount_through_the_helper() {
+    let Some(stage) = Stage::new("user") else {
+        return;
+    };
+    if Command::new("fusermount3").arg("-V").output().is_err() {
+        skipped("no fusermount3 on PATH");
+        return;
+    }
+    // The binary may lie where only this user gets.
+    let binary = stage.0.path("tuff");
+    fs::copy(env!("CARGO_BIN_EXE_tuff"), &binary).unwrap();
+    let nobody = if is_root() { Some(65534) } else { None };
+    std::os::unix::fs::chown(stage.m(""), nobody, nobody).unwrap();
+    let run = |args: &[&str]| {
+        let mut command = Command::new(&binary);
+        command.args(args).current_dir(&stage.0.0);
+        if let Some(id) = nobody {
+            command.gid(id).uid(id);
+        }
+        command.output().unwrap()
+    };
+    let out = run(&["mount", "i", "m"]);
+    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    assert_eq!(stage.kind().as_deref(), Some("fuse.tuff"));
+    let out = run(&["stats", "m"]);
+    assert!(String::from_utf8_lossy(&out.stdout).contains("getattr.requests "));
+    if nobody.is_some() {
+        let refused = fs::metadata(stage.m("hello")).unwrap_err();
+        assert_eq!(
+            refused.raw_os_error(),
+            Some(13),
+            "only the one who mounted it may look"
+        );
+    }
+    let out = run(&["umount", "m"]);
+    assert_eq!(code(&out), 0, "{}", stderr(&out));
+    assert!(!stage.mounted());
+}
