@@ -268,8 +268,10 @@ fn run(
     strategy: Option<Strategy>,
     truth: Option<&[Vec<u64>]>,
 ) -> Result<(f64, Counters), Error> {
-    let mut options = ServeOptions::default();
-    options.strategy = strategy;
+    let options = ServeOptions {
+        strategy,
+        ..ServeOptions::default()
+    };
     let server = Server::new(open(path)?, options);
     let mut session = server.session();
     // As a transport has it: page for page, and room behind.

@@ -459,3 +459,80 @@ fn a_reader_from_front_to_back_decodes_everything_once() {
         }
     }
 }
+
+#[test]
+fn what_was_read_is_recorded_and_pinned_by_another_server() {
+    let scratch = Scratch::new("serve-profile");
+    let source = scratch.path().join("source");
+    std::fs::create_dir_all(source.join("dir")).unwrap();
+    for name in ["dir/large", "other"] {
+        std::fs::write(source.join(name), text(2_000_000, name.len() as u64)).unwrap();
+    }
+    std::fs::write(source.join("small"), text(3000, 3)).unwrap();
+    let bytes = built(&source, |o| {
+        compress(Method::Zstd, 3, 16384)(o);
+        o.fragments = Fragments::Tails;
+    });
+    let image = || sample::open(&bytes);
+    let options = ServeOptions {
+        record: true,
+        ..ServeOptions::default()
+    };
+    let first = Server::new(image(), options);
+    let mut session = first.session();
+    let mut buf = vec![0; 100_000];
+    for (path, at) in [
+        ("dir/large", 1_000_000),
+        ("small", 0),
+        ("dir/large", 0),
+        ("small", 0),
+    ] {
+        let inode = first.image().resolve(path.as_bytes()).unwrap();
+        first.read(&mut session, &inode, at, &mut buf).unwrap();
+    }
+    let profile = first.profile().unwrap();
+    let seen: Vec<_> = profile
+        .uses
+        .iter()
+        .map(|u| {
+            (
+                String::from_utf8_lossy(&u.path).into_owned(),
+                u.offset,
+                u.len,
+            )
+        })
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("/dir/large".to_owned(), 999_424, 102_400),
+            ("/small".to_owned(), 0, 4096),
+            ("/dir/large".to_owned(), 0, 102_400),
+        ]
+    );
+    // Another server has all of it at hand.
+    let second = server(image(), None, 48 << 20);
+    let mut session = second.session();
+    let pinned = second.pin(&mut session, &profile, 8 << 20);
+    assert!(pinned.clusters > 0 && pinned.missing == 0 && pinned.left_out == 0);
+    assert_eq!(second.counters().pinned_bytes, pinned.bytes);
+    second.shrink(0);
+    for (path, at) in [("dir/large", 1_000_000), ("small", 0)] {
+        let inode = second.image().resolve(path.as_bytes()).unwrap();
+        second.read(&mut session, &inode, at, &mut buf).unwrap();
+    }
+    let counters = second.counters();
+    assert_eq!(counters.decodes, [0; 4]);
+    assert!(counters.hits > 0);
+    // The small file does not shrink: it is read as it is stored.
+    assert!(counters.fetched_bytes <= 4096, "{counters:?}");
+    // A small budget takes what it can; a path that is not there is counted.
+    let third = server(image(), None, 48 << 20);
+    let mut other = profile.clone();
+    other.uses[0].path = b"/gone".to_vec();
+    let budget = pinned.bytes / 3;
+    let pinned = third.pin(&mut third.session(), &other, budget as usize);
+    assert_eq!(pinned.missing, 1);
+    assert!(pinned.left_out > 0);
+    assert!(third.counters().pinned_bytes <= budget);
+}

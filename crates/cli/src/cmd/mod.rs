@@ -12,6 +12,7 @@ pub(crate) mod info;
 pub(crate) mod ls;
 pub(crate) mod man;
 pub(crate) mod mount;
+pub(crate) mod profile;
 pub(crate) mod stat;
 pub(crate) mod stats;
 pub(crate) mod tar;

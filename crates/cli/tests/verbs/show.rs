@@ -389,3 +389,44 @@ fn any_changed_byte_changes_the_dump() {
         assert!((0..=5).contains(&code(&out)), "byte {at:#x}");
     }
 }
+
+#[test]
+fn profiles_are_shown_merged_and_order_a_build() {
+    let place = Place::with_image("profile");
+    let write = |name: &str, text: &str| std::fs::write(place.0.join(name), text).unwrap();
+    write(
+        "a",
+        "tuff profile 1\n7 1 0 4096 /many/copy\n1500 1 0 8192 /hello\n",
+    );
+    write("b", "tuff profile 1\n3 1 4096 4096 /hello\n");
+    assert_eq!(
+        place.text(&["profile", "merge", "a", "b"]),
+        "tuff profile 1\n# when_us runs offset length path\n\
+         3 2 4096 4096 /hello\n7 1 0 4096 /many/copy\n1500 1 0 4096 /hello\n"
+    );
+    place.text(&["profile", "merge", "a", "b", "-o", "c"]);
+    assert_eq!(
+        place.text(&["profile", "show", "c"]),
+        "   when_ms  runs        bytes  path\n     0.003     2         8192  /hello\n     \
+         0.007     1         4096  /many/copy\n"
+    );
+    assert_eq!(
+        place.text(&["profile", "show", "--parts", "b"]),
+        "   when_ms  runs        bytes  path\n     0.003     1    4096+4096  /hello\n"
+    );
+    write("bad", "tuff profile 1\n3 1 4096 4096 hello\n");
+    let out = place.run(&["profile", "show", "bad"]);
+    assert_eq!(code(&out), 2);
+    assert!(
+        stderr(&out).contains("bad: profile, line 2"),
+        "{}",
+        stderr(&out)
+    );
+    // The same order as a list of the paths.
+    write("list", "hello\nmany/copy\n");
+    for order in ["c", "list"] {
+        place.image(&format!("by-{order}"), &["--order", order]);
+    }
+    let image = |name: &str| std::fs::read(place.0.join(name)).unwrap();
+    assert!(image("by-c") == image("by-list"));
+}

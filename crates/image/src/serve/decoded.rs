@@ -45,6 +45,7 @@ pub(crate) struct Held {
     slab: Slab,
     /// Decoded bytes, from the start.
     len: usize,
+    pinned: bool,
     /// How many of them were returned, again and again counted.
     returned: AtomicUsize,
     /// Where the last returned run ended.
@@ -64,6 +65,11 @@ impl Held {
     /// The decoded bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.slab[..self.len]
+    }
+
+    /// Whether it is kept for good.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pinned
     }
 
     /// One of these bytes that is in no cache.
@@ -119,6 +125,7 @@ pub(crate) struct Decoded {
     /// Most that is held in slabs. Unit: bytes.
     limit: usize,
     dropped: AtomicUsize,
+    pinned: AtomicUsize,
     waits: AtomicUsize,
 }
 
@@ -135,6 +142,7 @@ impl Decoded {
             slabs,
             limit,
             dropped: AtomicUsize::new(0),
+            pinned: AtomicUsize::new(0),
             waits: AtomicUsize::new(0),
         }
     }
@@ -163,6 +171,9 @@ impl Decoded {
         let old = table.slots.insert(key, Slot::Busy);
         drop(table);
         if let Some(Slot::Held(old)) = old {
+            if old.pinned {
+                self.pinned.fetch_sub(old.slab.len(), Ordering::Relaxed);
+            }
             lock(&self.queues).remove(&old);
         }
         Begun::Lead(Flight { cache: self, key })
@@ -238,6 +249,16 @@ impl Decoded {
         self.dropped.load(Ordering::Relaxed)
     }
 
+    /// Memory of pinned clusters. Unit: bytes.
+    pub(crate) fn pinned(&self) -> usize {
+        self.pinned.load(Ordering::Relaxed)
+    }
+
+    /// What may be held in all. Unit: bytes.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Times that a thread waited for another one.
     pub(crate) fn waits(&self) -> usize {
         self.waits.load(Ordering::Relaxed)
@@ -282,7 +303,7 @@ impl Decoded {
     pub(crate) fn pays(&self, hits: f32) -> bool {
         // As long as nothing had to go for it, most of the uses are still to come.
         let room = self.dropped() == 0;
-        self.worth.pays(if room { hits / 3.0 } else { hits })
+        self.worth.pays(if room { hits / 1.5 } else { hits })
     }
 
     /// Counts a cluster that was held for a reader who jumps about, or one that such a reader found.
@@ -339,10 +360,10 @@ impl Worth {
     const WINDOW: u32 = 256;
 
     /// So many are held before anybody judges.
-    const FIRST: u32 = 16;
+    const FIRST: u32 = 8;
 
     /// One in so many is held although it does not pay, to see whether that changed.
-    const TRIAL: u32 = 32;
+    const TRIAL: u32 = 64;
 
     fn count(&self, found: bool) {
         if found {
@@ -391,6 +412,7 @@ impl Flight<'_> {
             key: self.key,
             slab,
             len,
+            pinned,
             returned: AtomicUsize::new(0),
             next: AtomicUsize::new(UNTOUCHED),
             used: AtomicU8::new(0),
@@ -398,7 +420,10 @@ impl Flight<'_> {
         });
         let again = self.cache.ghosts.take(self.cache.hasher.hash_one(self.key));
         let mut queues = lock(&self.cache.queues);
-        if !pinned {
+        if pinned {
+            let pinned = &self.cache.pinned;
+            pinned.fetch_add(held.slab.len(), Ordering::Relaxed);
+        } else {
             queues.push(&held, if again { Queue::Main } else { Queue::Probation });
         }
         // The lock of the queues is held until the cluster is in both: whoever drops it finds it.

@@ -5,6 +5,7 @@ use super::counters::{Count, Counters, Totals};
 use super::decoded::Decoded;
 use super::index::Index;
 use super::policy::Strategy;
+use super::record::Recorder;
 use super::request::Out;
 use super::session::Session;
 use super::slab::{Slab, Slabs};
@@ -18,7 +19,6 @@ use std::time::Instant;
 
 /// How to serve an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct ServeOptions {
     /// Most memory for everything that is cached: clusters, decoded and compressed, extents, inodes, directories.
     /// What threads need to work comes on top. Unit: bytes, at least 1 MiB. Default: 48 MiB.
@@ -27,6 +27,8 @@ pub struct ServeOptions {
     pub strategy: Option<Strategy>,
     /// Whether devices are told what a sequential reader will want next. Default: yes.
     pub read_ahead: bool,
+    /// Whether first uses are recorded: see [`Server::recorded`]. Default: no.
+    pub record: bool,
 }
 
 impl Default for ServeOptions {
@@ -35,6 +37,7 @@ impl Default for ServeOptions {
             budget: 48 << 20,
             strategy: None,
             read_ahead: true,
+            record: false,
         }
     }
 }
@@ -56,6 +59,7 @@ pub struct Server {
     /// Compressed clusters that were needed in part only, by place and length.
     pub(crate) compressed: Cache<(Spot, u32), Arc<Slab>>,
     streams: Streams,
+    pub(crate) recorder: Option<Recorder>,
     totals: Totals,
     sessions: AtomicUsize,
 }
@@ -92,6 +96,7 @@ impl Server {
             // A shard holds a few of the longest.
             compressed: Cache::new(compressed, (compressed >> 22).clamp(1, 8)),
             slabs,
+            recorder: options.record.then(Recorder::new),
             options,
             streams: Streams::new(),
             totals: Totals::new(),
@@ -268,6 +273,9 @@ impl Server {
             Ok(()) => {
                 tally.add(Count::Reads, 1);
                 tally.add(Count::Returned, n as u64);
+                if let (Some(recorder), true) = (&self.recorder, n > 0) {
+                    recorder.note(inode.nid(), offset, n as u64);
+                }
             }
             Err(_) => tally.add(Count::Errors, 1),
         }
@@ -355,6 +363,7 @@ impl Server {
     pub fn counters(&self) -> Counters {
         let mut counters = self.totals.counters();
         counters.waits = self.decoded.waits() as u64;
+        counters.pinned_bytes = self.decoded.pinned() as u64;
         counters.dropped = self.decoded.dropped() as u64;
         counters.held_bytes = self.slabs.held() as u64;
         let metadata = self.index.used() + self.inodes.used() + self.image.cached();

@@ -82,7 +82,7 @@ pub(crate) struct Args {
     /// Files with holes: keep all sparse, fill all, or keep those that are at least half holes
     #[arg(long, value_enum, default_value = "auto", help_heading = "Layout")]
     pub(super) sparse: Sparse,
-    /// File with paths, one per line, in the order their data should lie
+    /// File with paths, one per line, in the order their data should lie; or a profile, for the order of first use
     #[arg(long, value_name = "FILE", help_heading = "Layout")]
     pub(super) order: Option<PathBuf>,
 

@@ -10,6 +10,7 @@ use tuff_image::build::options::FRAGMENT_CLUSTER;
 use tuff_image::build::{
     Dedupe, Fragments, InodeForm, Kernel, Method, Options, Rule, Source, SparsePolicy, Whiteouts,
 };
+use tuff_image::serve::Profile;
 use tuff_image::{Error, Result};
 use tuff_store::Target;
 
@@ -150,15 +151,7 @@ pub(super) fn options(args: &Args) -> Result<Options> {
         Sparse::Fill => SparsePolicy::Fill,
     };
     if let Some(file) = &args.order {
-        o.order = lines(file)?
-            .into_iter()
-            .map(|l| {
-                l.trim_start_matches("./")
-                    .trim_matches('/')
-                    .as_bytes()
-                    .to_vec()
-            })
-            .collect();
+        o.order = order(file)?;
     }
     o.timestamp = args.timestamp;
     if args.timestamp.is_none() {
@@ -212,6 +205,20 @@ fn source_date_epoch() -> Result<Option<i64>> {
             "SOURCE_DATE_EPOCH is '{shown}', not a number of seconds"
         ))
     })
+}
+
+/// The paths of a list, or of a profile, in their order.
+fn order(file: &Path) -> Result<Vec<Vec<u8>>> {
+    let text = std::fs::read(file).map_err(|e| Error::io(file.display(), "cannot read", e))?;
+    if Profile::is_profile(&text) {
+        let profile = Profile::parse(&text).map_err(|e| e.within(file.display()))?;
+        return Ok(profile.paths());
+    }
+    let path = |line: String| {
+        let path = line.trim_start_matches("./").trim_matches('/');
+        path.as_bytes().to_vec()
+    };
+    Ok(lines(file)?.into_iter().map(path).collect())
 }
 
 fn lines(file: &Path) -> Result<Vec<String>> {

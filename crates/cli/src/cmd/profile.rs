@@ -1,0 +1,99 @@
+//! `tuff profile`: what a mount recorded of the use of its files.
+
+use crate::out::Out;
+use clap::Subcommand;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tuff_image::serve::Profile;
+use tuff_image::{Error, Result};
+
+/// Show and merge records of which parts of files are used, in which order.
+///
+/// A mount writes them; `build --order` and a mount's pins take them. docs/profile.md describes the format.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Files in the order of their first use: when, how often, how much of each
+    Show {
+        /// A profile
+        file: PathBuf,
+        /// Every part of a file instead of one line for each
+        #[arg(long)]
+        parts: bool,
+    },
+    /// Several profiles as one: runs are added up, the earliest times count
+    Merge {
+        /// Profiles
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// Where to write the profile, instead of to standard output
+        #[arg(short = 'o', long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    match &args.what {
+        What::Show { file, parts } => show(&read(file)?, *parts)?,
+        What::Merge { files, output } => {
+            let profiles: Vec<Profile> = files.iter().map(|f| read(f)).collect::<Result<_>>()?;
+            let mut text = Vec::new();
+            let written = Profile::merge(&profiles).write(&mut text);
+            written.map_err(|e| Error::io("profile", "cannot write", e))?;
+            match output {
+                Some(path) => std::fs::write(path, text)
+                    .map_err(|e| Error::io(path.display(), "cannot write", e))?,
+                None => {
+                    let mut out = Out::new();
+                    out.bytes(&text)?;
+                    out.finish()?;
+                }
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads a profile.
+fn read(path: &Path) -> Result<Profile> {
+    let text = std::fs::read(path).map_err(|e| Error::io(path.display(), "cannot read", e))?;
+    Profile::parse(&text).map_err(|e| e.within(path.display()))
+}
+
+fn show(profile: &Profile, parts: bool) -> Result<()> {
+    let mut out = Out::new();
+    out.line("   when_ms  runs        bytes  path")?;
+    let ms = |us: u64| format!("{}.{:03}", us / 1000, us % 1000);
+    if parts {
+        for u in &profile.uses {
+            let (when, path) = (ms(u.when_us), u.path.escape_ascii());
+            let place = format!("{}+{}", u.offset, u.len);
+            out.line(format_args!("{when:>10} {:>5} {place:>12}  {path}", u.runs))?;
+        }
+        return out.finish();
+    }
+    // By path: earliest time, most runs, all bytes.
+    let mut files: HashMap<&[u8], (u64, u32, u64)> = HashMap::new();
+    for u in &profile.uses {
+        let file = files.entry(&u.path).or_insert((u.when_us, 0, 0));
+        *file = (
+            file.0.min(u.when_us),
+            file.1.max(u.runs),
+            file.2.saturating_add(u.len),
+        );
+    }
+    let mut files: Vec<_> = files.into_iter().collect();
+    files.sort_unstable_by_key(|(path, (when, ..))| (*when, *path));
+    for (path, (when, runs, bytes)) in files {
+        let (when, path) = (ms(when), path.escape_ascii());
+        out.line(format_args!("{when:>10} {runs:>5} {bytes:>12}  {path}"))?;
+    }
+    out.finish()
+}

@@ -1,0 +1,149 @@
+//! Decoding what will be used before it is asked for, and keeping it.
+
+use super::decoded::Begun;
+use super::profile::Profile;
+use super::server::Server;
+use super::session::Session;
+use super::slab::Slabs;
+use crate::read::decode::{self, Want};
+use crate::read::{Cluster, ClusterCoding, Extent, Inode, Source};
+use crate::{Error, Result};
+
+/// What pinning a profile did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pinned {
+    /// Clusters that are pinned now.
+    pub clusters: u64,
+    /// Memory that they take. Unit: bytes.
+    pub bytes: u64,
+    /// Uses in the profile whose file is not in the image, or is shorter, or broken.
+    pub missing: u64,
+    /// Uses that did not fit into the budget, at least in part.
+    pub left_out: u64,
+}
+
+impl Server {
+    /// Decodes the hottest parts of a profile and keeps them for as long as the server lives, within `budget` bytes, of
+    /// which no more than half of the budget for clusters counts. What is stored as it is needs no pinning.
+    ///
+    /// A file that is missing or damaged is counted and does no harm: whoever asks for it learns more.
+    pub fn pin(&self, session: &mut Session, profile: &Profile, budget: usize) -> Pinned {
+        let mut pinned = Pinned::default();
+        let budget = budget.min(self.decoded.limit() / 2);
+        for hot in profile.hottest() {
+            let inode = self.image.resolve(&hot.path);
+            let Some(inode) = inode.ok().filter(|i| i.has_data() && hot.offset < i.size()) else {
+                pinned.missing += 1;
+                continue;
+            };
+            let end = hot.offset.saturating_add(hot.len).min(inode.size());
+            match self.pin_range(session, &inode, (hot.offset, end), budget, &mut pinned) {
+                Ok(true) => {}
+                Ok(false) => pinned.left_out += 1,
+                Err(_) => pinned.missing += 1,
+            }
+        }
+        // What is counted is what requests fetch.
+        let _ = session.worker.fetched.taken();
+        pinned
+    }
+
+    /// False if the budget ended before the range.
+    fn pin_range(
+        &self,
+        session: &mut Session,
+        inode: &Inode,
+        (mut at, end): (u64, u64),
+        budget: usize,
+        pinned: &mut Pinned,
+    ) -> Result<bool> {
+        let mut cursor = self.index.cursor(&self.image, inode, end)?;
+        let mut all = true;
+        while at < end {
+            let extent = cursor.extent(at)?;
+            let (skip, stop) = (at - extent.offset, extent.end().min(end));
+            all &= match extent.source {
+                Source::Cluster(cluster)
+                    if matches!(cluster.coding, ClusterCoding::Compressed(_)) =>
+                {
+                    self.pin_cluster(session, &extent, cluster, budget, pinned)
+                        .map_err(|e| e.within(inode.place()))?
+                }
+                Source::Fragment { offset } => {
+                    let (packed, _) = self.image.packed_map()?;
+                    let from = offset.saturating_add(skip);
+                    let to = from.saturating_add(stop - at);
+                    if to > packed.size() {
+                        return Err(Error::corrupt(
+                            inode.place(),
+                            "a fragment reaches past the packed inode",
+                        ));
+                    }
+                    // No deeper: the packed inode has no fragments.
+                    self.pin_range(session, packed, (from, to), budget, pinned)?
+                }
+                _ => true,
+            };
+            at = stop;
+        }
+        Ok(all)
+    }
+
+    fn pin_cluster(
+        &self,
+        session: &mut Session,
+        extent: &Extent,
+        cluster: Cluster,
+        budget: usize,
+        pinned: &mut Pinned,
+    ) -> Result<bool> {
+        let len = self.image.decoded_len(extent)?;
+        let key = (cluster.pos, cluster.len, cluster.coding);
+        let flight = match self.decoded.begin(key, |held| held.len() >= len, true) {
+            Begun::Held(held) if held.is_pinned() => return Ok(true),
+            // Held, but not for good: it is decoded anew, in case it is dropped meanwhile.
+            Begun::Held(_) => match self.decoded.begin(key, |_| false, true) {
+                Begun::Lead(flight) => flight,
+                _ => return Ok(false),
+            },
+            Begun::Lead(flight) => flight,
+            Begun::Busy => return Ok(false),
+        };
+        if self.decoded.pinned() + Slabs::cost(len) > budget {
+            return Ok(false);
+        }
+        let Some(mut slab) = self.decoded.slab(len) else {
+            return Ok(false);
+        };
+        // It may be longer than it would have to be.
+        if self.decoded.pinned() + slab.len() > budget {
+            return Ok(false);
+        }
+        let worker = &mut session.worker;
+        let devices = &self.image.devices;
+        let src = worker
+            .fetched
+            .get(devices, 0, cluster.pos, cluster.len as usize, || 0)?;
+        let want = if cluster.partial {
+            Want::Prefix
+        } else {
+            Want::All
+        };
+        let (form, at) = (self.image.form(), (extent.offset, extent.len));
+        let decoder = &mut worker.decoder;
+        decode::decode(
+            decoder,
+            cluster.coding.into(),
+            src,
+            form,
+            at,
+            want,
+            &mut slab[..len],
+        )
+        .map_err(|e| Error::corrupt(crate::read::file::cluster_place(extent, cluster), e))?;
+        pinned.clusters += 1;
+        pinned.bytes += slab.len() as u64;
+        flight.publish(slab, len, true);
+        Ok(true)
+    }
+}
