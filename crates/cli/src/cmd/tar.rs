@@ -55,13 +55,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             Some(Target::Path(args.tar.clone())),
         )
     };
-    // Standard output gets the stream as it comes; a file gets its name only when it is complete.
-    let output = target.as_ref().map(Output::create).transpose();
-    let output = output.map_err(|e| Error::io(&name, "cannot create", e))?;
-    let stop = match output {
+    // Standard output gets the stream as it comes; a file gets its name only when it is complete. Signals are watched
+    // before there is anything that they would leave behind.
+    let stop = match target {
         Some(_) => on_signal(),
         None => Arc::default(),
     };
+    let output = target.as_ref().map(Output::create).transpose();
+    let output = output.map_err(|e| Error::io(&name, "cannot create", e))?;
     let sink: Box<dyn Write + '_> = match &output {
         Some(output) => Box::new(Sequential {
             output,
