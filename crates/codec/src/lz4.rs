@@ -1,4 +1,4 @@
-//! LZ4 with the C library: the greedy encoder, the high-compression encoder, and both decoders.
+//! LZ4: the C library's encoders, greedy and high-compression; a greedy one with a larger table; a decoder.
 //!
 //! The library keeps the format's end rules (the last five bytes are literals, the last match starts twelve bytes
 //! before the end) and a block never begins with a zero byte: that would be a match before any output.
@@ -7,8 +7,10 @@ use std::ffi::{c_char, c_int, c_void};
 
 use crate::{EncodeFit, EncoderSpec, Fit};
 
+mod block;
 mod wide;
 
+pub(crate) use block::{decode, decode_in_place, decode_prefix, in_place_margin};
 pub(crate) use wide::Wide;
 
 // Links the C library that the declarations below belong to.
@@ -32,19 +34,6 @@ unsafe extern "C" {
         src_size: *mut c_int,
         target_dst_size: c_int,
         level: c_int,
-    ) -> c_int;
-    fn LZ4_decompress_safe(
-        src: *const c_char,
-        dst: *mut c_char,
-        src_size: c_int,
-        dst_capacity: c_int,
-    ) -> c_int;
-    fn LZ4_decompress_safe_partial(
-        src: *const c_char,
-        dst: *mut c_char,
-        src_size: c_int,
-        target_output_size: c_int,
-        dst_capacity: c_int,
     ) -> c_int;
 }
 
@@ -182,71 +171,4 @@ fn done(consumed: c_int, written: c_int) -> Fit {
         (Ok(consumed), Ok(written)) if consumed > 0 && written > 0 => Fit { consumed, written },
         _ => Fit::NOTHING,
     }
-}
-
-/// Decodes a whole block. Returns the bytes written, `None` if the block is broken or longer than `dst`.
-pub(crate) fn decode(src: &[u8], dst: &mut [u8]) -> Option<usize> {
-    let (src_len, dst_len) = (
-        c_int::try_from(src.len()).ok()?,
-        c_int::try_from(dst.len()).ok()?,
-    );
-    // SAFETY: both are slices of the lengths passed; the function reads and writes within them whatever `src` holds.
-    let n = unsafe {
-        LZ4_decompress_safe(
-            src.as_ptr().cast(),
-            dst.as_mut_ptr().cast(),
-            src_len,
-            dst_len,
-        )
-    };
-    usize::try_from(n).ok()
-}
-
-/// Decodes until `dst` is full. Returns the bytes written, `None` if the block is broken before that.
-pub(crate) fn decode_prefix(src: &[u8], dst: &mut [u8]) -> Option<usize> {
-    let (src_len, dst_len) = (
-        c_int::try_from(src.len()).ok()?,
-        c_int::try_from(dst.len()).ok()?,
-    );
-    // SAFETY: both are slices of the lengths passed; the function reads and writes within them whatever `src` holds.
-    let n = unsafe {
-        LZ4_decompress_safe_partial(
-            src.as_ptr().cast(),
-            dst.as_mut_ptr().cast(),
-            src_len,
-            dst_len,
-            dst_len,
-        )
-    };
-    usize::try_from(n).ok()
-}
-
-/// Room that a block of `src_len` bytes needs behind its output to be decoded in place. Unit: bytes. Source: the
-/// library's LZ4_DECOMPRESS_INPLACE_MARGIN.
-pub(crate) fn in_place_margin(src_len: usize) -> usize {
-    (src_len >> 8) + 32
-}
-
-/// Decodes the block at the end of `buf`, `src_len` bytes long, to the start of `buf`. Returns the bytes written; `None`
-/// if the block is broken, longer than `len`, or has too little room.
-pub(crate) fn decode_in_place(buf: &mut [u8], src_len: usize, len: usize) -> Option<usize> {
-    let at = buf.len().checked_sub(src_len)?;
-    if len.checked_add(in_place_margin(src_len))? > buf.len() {
-        return None;
-    }
-    let (src_len, dst_len) = (c_int::try_from(src_len).ok()?, c_int::try_from(len).ok()?);
-    let start = buf.as_mut_ptr();
-    // SAFETY: `at + src_len` is the buffer's length and `len` is less, by the two checks above, so both ranges lie in
-    // `buf`, which is ours alone. The function reads within the one and writes within the other whatever the bytes are.
-    // That they overlap is allowed: the library promises right results for a block at the end of a buffer with this
-    // margin, and it takes no pointer for unaliased.
-    let n = unsafe {
-        LZ4_decompress_safe(
-            start.add(at).cast_const().cast(),
-            start.cast(),
-            src_len,
-            dst_len,
-        )
-    };
-    usize::try_from(n).ok()
 }
