@@ -125,6 +125,63 @@ fn a_snapshot_keeps_what_the_present_loses() {
 }
 
 #[test]
+fn a_snapshot_sent_is_received_whole_and_in_steps() {
+    let place = Place::new("send");
+    let dir = &place.0;
+    good(dir, &["import", "f", "src"]);
+    good(dir, &["snapshot", "create", "f", "one"]);
+    let one = good(dir, &["send", "f"]);
+    fs::write(dir.join("one"), &one).unwrap();
+    fs::write(dir.join("src/more"), vec![9; 3 << 20]).unwrap();
+    good(dir, &["snapshot", "create", "f", "between"]);
+    fs::create_dir(dir.join("more")).unwrap();
+    fs::write(dir.join("more/file"), vec![9; 3 << 20]).unwrap();
+    good(dir, &["import", "f", "more"]);
+    good(dir, &["snapshot", "create", "f", "two"]);
+    good(dir, &["send", "f", "two", "--from", "one", "-o", "two"]);
+    let len = fs::metadata(dir.join("two")).unwrap().len();
+    assert!((3 << 20..(3 << 20) + (160 << 10)).contains(&len), "{len}");
+    for file in [&["--file"][..], &[]] {
+        let take = |path, stream| good(dir, &[&["receive", path, "-i", stream], file].concat());
+        let _ = fs::remove_dir_all(dir.join("copy")).or_else(|_| fs::remove_file(dir.join("copy")));
+        take("copy", "one");
+        good(dir, &["check", "--data", "copy"]);
+        let was = good(dir, &["export", "copy"]);
+        assert!(was == good(dir, &["export", "f", "--snapshot", "one"]));
+        // What does not fit is one sentence, and changes nothing.
+        fs::write(
+            dir.join("cut"),
+            &fs::read(dir.join("two")).unwrap()[..1 << 20],
+        )
+        .unwrap();
+        let (code, said) = bad(dir, &["receive", "copy", "-i", "cut"]);
+        assert_eq!(
+            (code, said.contains("ends in the middle")),
+            (3, true),
+            "{said}"
+        );
+        let (code, said) = bad(dir, &["receive", "copy", "-i", "one"]);
+        assert_eq!((code, said.contains("volume already")), (2, true), "{said}");
+        let (code, said) = bad(dir, &["receive", "v", "-i", "two"]);
+        assert_eq!((code, said.contains("another volume")), (2, true), "{said}");
+        assert!(good(dir, &["export", "copy"]) == was);
+        take("copy", "two");
+        good(dir, &["check", "--data", "copy"]);
+        assert!(good(dir, &["export", "copy"]) == good(dir, &["export", "f"]));
+        let (code, said) = bad(dir, &["receive", "copy", "-i", "two"]);
+        assert_eq!((code, said.contains("continues")), (2, true), "{said}");
+    }
+    let (code, said) = bad(dir, &["receive", "new", "-i", "cut"]);
+    assert_ne!(code, 0, "{said}");
+    assert!(!dir.join("new").exists());
+    let (code, said) = bad(dir, &["send", "v", "-o", "x"]);
+    assert_eq!((code, said.contains("no snapshot")), (2, true), "{said}");
+    let (code, said) = bad(dir, &["send", "f", "one", "--from", "two", "-o", "x"]);
+    assert_eq!((code, said.contains("not older")), (2, true), "{said}");
+    assert!(!dir.join("x").exists());
+}
+
+#[test]
 fn errors_are_one_sentence_with_the_documented_code() {
     let place = Place::new("errors");
     let dir = &place.0;

@@ -128,10 +128,9 @@ impl Volume {
             self.base_seq = self.next_seq;
         }
         self.stats.checkpoints += 1;
-        if phase == Phase::Clean {
-            Ok(())
-        } else {
-            self.dispatch()
+        match phase {
+            Phase::Clean | Phase::Receiving => Ok(()),
+            Phase::Mounted | Phase::Recovering => self.dispatch(),
         }
     }
 

@@ -34,6 +34,17 @@ pub(crate) struct Nat {
     search_leaf: u32,
 }
 
+/// What distinguishes two trees.
+#[derive(Default)]
+pub(crate) struct NatChanges {
+    /// Blocks of the newer tree that the older one does not have.
+    pub(crate) new: Vec<Addr>,
+    /// Blocks of the older tree in whose places they are.
+    pub(crate) old: Vec<Addr>,
+    /// Entries that differ: number, what it was, what it is.
+    pub(crate) entries: Vec<(Nid, NatEntry, NatEntry)>,
+}
+
 /// A tree written to new places, not yet in force.
 pub(crate) struct NatUpdate {
     pub(crate) bytes: Vec<u8>,
@@ -323,6 +334,57 @@ impl Nat {
         }
         entries.retain(|nid, entry| entry.addr != Addr::HOLE && nid.0 < self.next_nid);
         Ok((entries, lost))
+    }
+
+    /// The tree on the device as it was when `is_new` said no of every address, compared with now: only blocks that are new are read, and the blocks of
+    /// `base` in their places. Neither table may have a journal.
+    pub(crate) fn walk_since(
+        &mut self,
+        dev: &dyn BlockDevice,
+        base: &mut Nat,
+        is_new: impl Fn(Addr) -> bool,
+    ) -> Result<NatChanges> {
+        let mut changes = NatChanges::default();
+        let mut level_blocks = Vec::new();
+        if self.height > 0 && is_new(self.root.addr) {
+            level_blocks.push(0u32);
+        }
+        for level in (0..self.height).rev() {
+            let mut below = Vec::new();
+            for index in level_blocks {
+                changes.new.push(self.pointer(dev, level, index)?.addr);
+                let Some(block) = self.load(dev, level, index)?.cloned() else {
+                    continue;
+                };
+                let old = base.pointer(dev, level, index)?.addr;
+                changes
+                    .old
+                    .extend(Some(old).filter(|addr| addr.is_mapped()));
+                let first = u64::from(index) * u64::from(FANOUT);
+                for (at, (addr, other)) in block.pairs.iter().enumerate() {
+                    let Ok(number) = u32::try_from(first + at as u64) else {
+                        break;
+                    };
+                    let addr = Addr(*addr);
+                    if level > 0 {
+                        if addr.is_mapped() && is_new(addr) {
+                            below.push(number);
+                        }
+                        continue;
+                    }
+                    let new = NatEntry {
+                        addr,
+                        ino: Nid(*other),
+                    };
+                    let old = base.get(dev, Nid(number))?;
+                    if new.addr != old.addr {
+                        changes.entries.push((Nid(number), old, new));
+                    }
+                }
+            }
+            level_blocks = below;
+        }
+        Ok(changes)
     }
 
     /// Calls `visit` with every number in use and every block of the tree.

@@ -8,8 +8,7 @@ use crate::disk::inode::{Content, Time};
 use crate::disk::node::{NodeBody, Slot};
 use crate::disk::snapshot::{NAME_MAX, Snapshot};
 use crate::error::{Errno, Error, Result};
-use crate::options::MountOptions;
-use crate::volume::{State, Volume};
+use crate::volume::Volume;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -122,20 +121,7 @@ impl Volume {
 
     /// The state that a snapshot pins.
     pub(crate) fn at_snapshot(&self, at: usize) -> Volume {
-        let s = &self.snapshots[at];
-        let mut volume = Volume::empty(self.dev.clone(), self.sb.clone(), MountOptions::default());
-        volume.state = State::ReadOnly;
-        volume.version = s.version;
-        volume.nat.height = s.nat_height;
-        volume.nat.root = s.nat_root;
-        volume.nat.blocks = s.nat_blocks;
-        volume.nat.next_nid = s.next_nid;
-        volume.live = s.live_blocks;
-        volume.inodes = s.inodes;
-        for (marks, head) in volume.marks.iter_mut().zip(s.heads) {
-            (marks.scan, marks.head, marks.limit, marks.far) = (head, head, head, head);
-        }
-        volume
+        Self::of_snapshot(self.dev.clone(), self.sb.clone(), &self.snapshots[at])
     }
 
     /// True if a block lies below the given heads.

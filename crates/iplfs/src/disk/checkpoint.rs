@@ -42,6 +42,8 @@ pub enum Phase {
     Mounted,
     /// A recovery began here: groups lie between scan and head, its own blocks after head.
     Recovering,
+    /// A stream is being received: blocks of it may lie between head and limit, and none of them counts yet.
+    Receiving,
 }
 
 /// The content of a seal.
@@ -105,6 +107,7 @@ impl Seal {
             Phase::Clean => 0,
             Phase::Mounted => 1,
             Phase::Recovering => 2,
+            Phase::Receiving => 3,
         });
         put.u8(u8::from(self.needs_trim));
         put.u16(0);
@@ -147,6 +150,7 @@ impl Seal {
             0 => Phase::Clean,
             1 => Phase::Mounted,
             2 => Phase::Recovering,
+            3 => Phase::Receiving,
             _ => return None,
         };
         let needs_trim = get.u8() != 0;

@@ -8,6 +8,7 @@ pub mod inode;
 pub mod nat;
 pub mod node;
 pub mod snapshot;
+pub mod stream;
 pub mod superblock;
 pub mod wire;
 pub mod xattr;

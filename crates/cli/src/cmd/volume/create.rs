@@ -144,6 +144,6 @@ fn make(args: &Args, zone_blocks: u64) -> Result<(Arc<dyn BlockDevice>, u8)> {
     }
 }
 
-fn is_block(path: &Path) -> bool {
+pub(super) fn is_block(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device())
 }

@@ -5,6 +5,8 @@ mod create;
 mod export;
 mod import;
 mod mount;
+mod receive;
+mod send;
 mod snapshot;
 mod stat;
 mod tar;
@@ -41,6 +43,8 @@ enum Verb {
     Mount(mount::Args),
     Export(export::Args),
     Import(import::Args),
+    Send(send::Args),
+    Receive(receive::Args),
     #[command(subcommand)]
     Snapshot(snapshot::Verb),
 }
@@ -55,6 +59,8 @@ pub(crate) fn run(args: &Args) -> tuff_image::Result<ExitCode> {
         Verb::Mount(args) => mount::run(args),
         Verb::Export(args) => export::run(args),
         Verb::Import(args) => import::run(args),
+        Verb::Send(args) => send::run(args),
+        Verb::Receive(args) => receive::run(args),
         Verb::Snapshot(verb) => snapshot::run(verb),
     };
     let (code, what) = match result {

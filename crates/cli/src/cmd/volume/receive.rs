@@ -1,0 +1,132 @@
+//! `tuff volume receive`: a stream becomes a volume, or takes one from a snapshot to the next.
+
+use super::create::is_block;
+use super::{At, Failure, Result, bytes, device};
+use crate::units::{parse_size, size};
+use std::fs::File;
+use std::io::{self, BufReader, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use tuff_iplfs::backend::{FileDevice, ZoneDir};
+use tuff_iplfs::{BLOCK_SIZE, BlockDevice, Error, Stream};
+
+/// Apply a stream that tuff volume send wrote.
+///
+/// A whole stream makes a volume; one that continues an older snapshot takes a volume that shows that snapshot to the next
+/// one. It counts only when all of it has come and is right: otherwise the volume is as it was. Several streams may follow
+/// each other. A copy can be mounted, but what is written to it ends its being a copy.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Directory to make, or with --file a file; or the volume to continue
+    path: PathBuf,
+    /// File to read; - is standard input
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    input: PathBuf,
+    /// Keep the snapshot that the stream continues
+    #[arg(long)]
+    keep: bool,
+    /// Make one sparse file instead of a directory
+    #[arg(long)]
+    file: bool,
+    /// Size of a zone file of a new volume, a power of two
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
+    zone: u64,
+    /// Use a block device although something may be on it
+    #[arg(long)]
+    force: bool,
+    /// Say what came
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// Runs the verb.
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let mut source: Box<dyn Read> = if args.input == Path::new("-") {
+        if io::stdin().is_terminal() {
+            let what = "nobody types a stream: redirect standard input, or use -i";
+            return Err(Failure::Usage(what.to_owned()));
+        }
+        Box::new(BufReader::with_capacity(1 << 20, io::stdin().lock()))
+    } else {
+        let file = File::open(&args.input).at(args.input.display())?;
+        Box::new(BufReader::with_capacity(1 << 20, file))
+    };
+    let place = args.path.display();
+    let mut opened: Option<Arc<dyn BlockDevice>> = None;
+    let mut streams = 0;
+    while let Some(stream) = Stream::open(&mut *source).at(&place)? {
+        streams += 1;
+        let mut made = false;
+        let dev = match &opened {
+            Some(dev) => dev.clone(),
+            None => {
+                made = stream.base().is_none() && !args.path.exists();
+                let dev = if made || stream.base().is_none() && is_block(&args.path) {
+                    make(args, &stream)?
+                } else {
+                    device(&args.path, false)?
+                };
+                opened = Some(dev.clone());
+                dev
+            }
+        };
+        let received = stream.receive(dev, args.keep);
+        if received.is_err() && made {
+            // Nothing was there before, so nothing half-made stays.
+            let _ =
+                std::fs::remove_dir_all(&args.path).or_else(|_| std::fs::remove_file(&args.path));
+        }
+        let received = match received {
+            Err(Error::Usage(what)) => return Err(Failure::Usage(format!("{place}: {what}"))),
+            other => other.at(&place)?,
+        };
+        if args.verbose {
+            eprintln!(
+                "tuff: {place}: received '{}': {} of blocks, {} dead",
+                received.snapshot,
+                size(bytes(received.blocks)),
+                size(bytes(received.dead_blocks))
+            );
+        }
+    }
+    if streams == 0 {
+        return Err(Failure::Usage("there is no stream in the input".to_owned()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is to hold a new volume.
+fn make(args: &Args, stream: &Stream<'_>) -> Result<Arc<dyn BlockDevice>> {
+    let place = args.path.display();
+    if !args.file && !is_block(&args.path) {
+        let zone_blocks = args.zone / BLOCK_SIZE as u64;
+        return Ok(Arc::new(
+            ZoneDir::create(&args.path, zone_blocks).at(&place)?,
+        ));
+    }
+    let device = if args.file {
+        FileDevice::create(&args.path).at(&place)?
+    } else if args.force {
+        FileDevice::open(&args.path, false).at(&place)?
+    } else {
+        let what = format!(
+            "{place}: is a block device; --force makes a volume on it and loses what is there"
+        );
+        return Err(Failure::Usage(what));
+    };
+    let (needed, reach) = (
+        stream.superblock().geometry.area_bits,
+        device.area_bits_max().at(&place)?,
+    );
+    if needed > reach {
+        drop(device);
+        if args.file {
+            let _ = std::fs::remove_file(&args.path);
+        }
+        return Err(Failure::Usage(format!(
+            "{place}: the stream has addresses of {needed} bits, and what is to hold it reaches {reach}: use a directory"
+        )));
+    }
+    Ok(Arc::new(device))
+}

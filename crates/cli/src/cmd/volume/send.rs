@@ -1,0 +1,85 @@
+//! `tuff volume send`: a snapshot as a stream.
+
+use super::{At, Failure, Result, bytes, mount};
+use crate::out;
+use crate::units::size;
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tuff_iplfs::Error;
+
+/// Write a snapshot of a volume as a stream: whole, or what it has beyond an older one.
+///
+/// Addresses are written once, so what is new lies past the heads of the older snapshot: nothing is compared, and the stream
+/// is as long as what is new. tuff volume receive applies it.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Directory, file or block device of the volume
+    path: PathBuf,
+    /// Snapshot to send [default: the newest]
+    snapshot: Option<String>,
+    /// Send what the snapshot has beyond this older one, which the receiver holds
+    #[arg(long, value_name = "SNAPSHOT")]
+    from: Option<String>,
+    /// File to write; - is standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    output: PathBuf,
+    /// Say what was sent
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// Runs the verb.
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let place = args.path.display();
+    let mut volume = mount(&args.path, true)?;
+    let newest = volume.snapshots().last().map(|s| s.name.clone());
+    let Some(snapshot) = args.snapshot.clone().or(newest) else {
+        return Err(Failure::Usage(format!(
+            "{place}: has no snapshot to send; tuff volume snapshot create makes one"
+        )));
+    };
+    let to_output = args.output == Path::new("-");
+    let mut sink: Box<dyn Write> = if to_output {
+        if io::stdout().is_terminal() {
+            let what = "a stream is nothing to look at: redirect standard output, or use -o";
+            return Err(Failure::Usage(what.to_owned()));
+        }
+        Box::new(io::stdout().lock())
+    } else {
+        Box::new(File::create_new(&args.output).at(args.output.display())?)
+    };
+    let mut buffered = BufWriter::with_capacity(1 << 20, &mut sink);
+    let sent = volume.send(&snapshot, args.from.as_deref(), &mut buffered);
+    drop(buffered);
+    let sent = match sent {
+        Ok(sent) => sent,
+        Err(e) => {
+            if !to_output {
+                let _ = std::fs::remove_file(&args.output);
+            }
+            return Err(match e {
+                Error::Io(e, what) if what == "writing the stream" => {
+                    let name = if to_output {
+                        out::PLACE.to_owned()
+                    } else {
+                        args.output.display().to_string()
+                    };
+                    tuff_image::Error::io(name, "cannot write", e).into()
+                }
+                Error::Usage(what) => Failure::Usage(format!("{place}: {what}")),
+                e => Failure::Volume(place.to_string(), e),
+            });
+        }
+    };
+    if args.verbose {
+        eprintln!(
+            "tuff: {place}: sent '{snapshot}' in {}: {} of blocks, {} dead",
+            size(sent.bytes),
+            size(bytes(sent.blocks)),
+            size(bytes(sent.dead_blocks))
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,477 @@
+//! Receiving: everything is written where it belongs, looked at, and then made to count by one checkpoint.
+//!
+//! ```text
+//!  base, clean ──► receiving ×2 ──► blocks past the heads ──► flush, compare ──► the snapshot, clean ──► discards of what died
+//! ```
+//!
+//! Until that checkpoint the device shows the base; from then on the snapshot. The two checkpoints before the first block move the bounds of both packs past
+//! everything that will be written, so that whatever is mounted after a crash gives the blocks back and appends beyond them.
+
+use super::Tail;
+use crate::areas::{Addr, BLOCK_SIZE, Log, Nid, zero_block};
+use crate::device::BlockDevice;
+use crate::disk::checkpoint::Phase;
+use crate::disk::snapshot::Snapshot;
+use crate::disk::stream::{FRAME_LEN, Frame, Header, Kind, RUN_LEN};
+use crate::disk::superblock::{MAGIC, Superblock};
+use crate::error::{Error, Result};
+use crate::mount::{find_checkpoint, read_block, read_superblock};
+use crate::options::MountOptions;
+use crate::volume::{State, Volume};
+use std::io::{ErrorKind, Read};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Checkpoints after the one that counts, at most: each moves what died one state on.
+const DISCARD_ROUNDS: usize = 3;
+
+/// What a receive did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// The snapshot that the device shows now.
+    pub snapshot: String,
+    /// Blocks written.
+    pub blocks: u64,
+    /// Blocks that were given back, or that an older snapshot holds.
+    pub dead_blocks: u64,
+}
+
+/// A stream whose header has been read.
+pub struct Stream<'r> {
+    header: Header,
+    sum: u32,
+    number: u32,
+    from: &'r mut dyn Read,
+}
+
+/// What the frames said.
+#[derive(Default)]
+struct Said {
+    /// Blocks written, ascending, with their checksums.
+    blocks: Vec<(u64, u32)>,
+    dead: Vec<Range<u64>>,
+}
+
+impl<'r> Stream<'r> {
+    /// Reads the header of the next stream. `None` if there is nothing more to read: several streams may follow each other.
+    pub fn open(from: &'r mut dyn Read) -> Result<Option<Self>> {
+        let mut blocks = [zero_block(), zero_block()];
+        // One byte first, to tell the end from a cut.
+        let n = loop {
+            match from.read(&mut blocks[0][..1]) {
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                other => break other.map_err(|e| Error::io(e, "reading the stream"))?,
+            }
+        };
+        if n == 0 {
+            return Ok(None);
+        }
+        fill(from, &mut blocks[0][1..])?;
+        fill(from, &mut blocks[1][..])?;
+        let (header, sum) = Header::decode(&blocks[0], &blocks[1])?;
+        Ok(Some(Self {
+            header,
+            sum,
+            number: 0,
+            from,
+        }))
+    }
+
+    /// The volume that the stream comes from.
+    pub fn superblock(&self) -> &Superblock {
+        &self.header.superblock
+    }
+
+    /// The snapshot that it carries.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.header.snapshot
+    }
+
+    /// The snapshot that the receiver must hold; `None` if the stream is whole and makes a volume.
+    pub fn base(&self) -> Option<&Snapshot> {
+        self.header.base.as_ref()
+    }
+
+    /// Puts the snapshot on a device: on one without a volume if the stream is whole, else on one that shows the base. With `keep` the base stays as a
+    /// snapshot there. If anything is wrong the device shows what it showed before; a stream that does not fit is refused before anything is written. The
+    /// memory this takes is 16 bytes for each block received.
+    pub fn receive(mut self, dev: Arc<dyn BlockDevice>, keep: bool) -> Result<Received> {
+        let mut target = match &self.header.base {
+            Some(base) => at_base(&dev, &self.header, base)?,
+            None => self.fresh(&dev)?,
+        };
+        let whole = self.header.base.is_none();
+        target.open_receive(&self.header.snapshot, whole)?;
+        let looked_at = self.frames(&*dev, &target).and_then(|said| {
+            target.flush()?;
+            let tail = self.compare(&dev, &target, &said)?;
+            Ok((said, tail))
+        });
+        let (said, tail) = match looked_at {
+            Ok(done) => done,
+            Err(e) => {
+                // Whether or not this succeeds, the base is what counts.
+                if !whole && !target.is_broken() {
+                    let _ = target.close_receive();
+                }
+                return Err(e);
+            }
+        };
+        // If this fails nobody knows which of the two states counts; both are whole.
+        target.take(&self.header, &tail, keep)?;
+        if whole {
+            let block = self.header.superblock.encode();
+            dev.write(Addr(0), &[block, block].concat())
+                .and_then(|()| dev.flush())
+                .map_err(|e| Error::io(e, "writing the superblock"))?;
+        }
+        target.settle()?;
+        Ok(Received {
+            snapshot: self.header.snapshot.name.clone(),
+            blocks: said.blocks.len() as u64,
+            dead_blocks: said.dead.iter().map(|run| run.end - run.start).sum(),
+        })
+    }
+
+    /// A device without a volume, made ready for one.
+    fn fresh(&self, dev: &Arc<dyn BlockDevice>) -> Result<Volume> {
+        for addr in [Addr(0), Addr(1)] {
+            if read_block(&**dev, addr)?.starts_with(&MAGIC) {
+                return Err(Error::Usage(
+                    "there is a volume already, and a stream without a base makes a new one"
+                        .to_owned(),
+                ));
+            }
+        }
+        let io = |e| Error::io(e, "preparing the device");
+        let g = self.header.superblock.geometry;
+        dev.preallocate(0..g.fixed_end()).map_err(io)?;
+        let zeros = vec![0; BLOCK_SIZE * 2];
+        for addr in [Addr(0), g.pack_start(0), g.pack_start(1)] {
+            dev.write(addr, &zeros).map_err(io)?;
+        }
+        dev.flush().map_err(io)?;
+        let mut volume = Volume::empty(dev.clone(), self.header.superblock.clone(), options());
+        for log in Log::ALL {
+            let head = if log == Log::Meta { g.fixed_end() } else { 0 };
+            let m = &mut volume.marks[log.index()];
+            (m.scan, m.head, m.limit, m.far) = (head, head, head, head);
+        }
+        volume.pack = 1;
+        Ok(volume)
+    }
+
+    /// Reads frames to the end and writes their blocks.
+    fn frames(&mut self, dev: &dyn BlockDevice, target: &Volume) -> Result<Said> {
+        let mut said = Said::default();
+        let geometry = target.sb.geometry;
+        let (from, to) = (target.marks.map(|m| m.head), self.header.snapshot.heads);
+        let mut dead_runs = 0u32;
+        loop {
+            let mut bytes = [0; FRAME_LEN];
+            fill(self.from, &mut bytes)?;
+            let frame = Frame::decode(&bytes, self.number)?;
+            let mut payload = vec![0; frame.payload_len()];
+            fill(self.from, &mut payload)?;
+            frame.verify(&bytes, self.sum, &payload)?;
+            self.sum = frame.sum;
+            self.number += 1;
+            let wrong =
+                |what: String| Error::corrupt(format_args!("stream frame {}", frame.number), what);
+            match frame.kind {
+                Kind::Blocks => {
+                    let last = said.blocks.last().map_or(0, |(addr, _)| *addr);
+                    let fits = geometry
+                        .place(Addr(frame.start))
+                        .is_some_and(|(log, offset)| {
+                            let log = log.index();
+                            offset >= from[log]
+                                && offset.saturating_add(frame.count.into()) <= to[log]
+                        });
+                    if !fits || frame.start <= last || !said.dead.is_empty() {
+                        return Err(wrong(format!(
+                            "{} blocks at {:#x} do not belong there",
+                            frame.count, frame.start
+                        )));
+                    }
+                    dev.write(Addr(frame.start), &payload).map_err(|e| {
+                        Error::io(
+                            e,
+                            format_args!("writing {} blocks at {:#x}", frame.count, frame.start),
+                        )
+                    })?;
+                    let sums = payload.chunks_exact(BLOCK_SIZE).map(crc32c::crc32c);
+                    said.blocks.extend((frame.start..).zip(sums));
+                }
+                Kind::Dead => {
+                    for run in payload.chunks_exact(RUN_LEN) {
+                        let (start, blocks) = run.split_at(8);
+                        // Fits: twelve bytes are eight and four.
+                        let start = u64::from_le_bytes(start.try_into().unwrap_or_default());
+                        let blocks = u32::from_le_bytes(blocks.try_into().unwrap_or_default());
+                        let run = start..start.saturating_add(blocks.into());
+                        let last = said.dead.last().map_or(0, |run| run.end);
+                        if run.is_empty() || start < last {
+                            return Err(wrong(format!(
+                                "dead run {start:#x} of {blocks} blocks is out of order"
+                            )));
+                        }
+                        said.dead.push(run);
+                    }
+                    dead_runs = dead_runs.saturating_add(frame.count);
+                }
+                Kind::End => {
+                    if frame.start != said.blocks.len() as u64 || frame.count != dead_runs {
+                        return Err(wrong(format!(
+                            "{} blocks and {dead_runs} dead runs came, {} and {} were sent",
+                            said.blocks.len(),
+                            frame.start,
+                            frame.count
+                        )));
+                    }
+                    return Ok(said);
+                }
+            }
+        }
+    }
+
+    /// Holds what came against what the snapshot's nodes ask for.
+    fn compare(&self, dev: &Arc<dyn BlockDevice>, target: &Volume, said: &Said) -> Result<Tail> {
+        let sb = &target.sb;
+        let mut snapshot = Volume::of_snapshot(dev.clone(), sb.clone(), &self.header.snapshot);
+        let mut base = self
+            .header
+            .base
+            .as_ref()
+            .map(|base| Volume::of_snapshot(dev.clone(), sb.clone(), base));
+        let tail = Tail::between(&mut snapshot, base.as_mut())?;
+        let same = tail.new.len() == said.blocks.len()
+            && tail
+                .new
+                .iter()
+                .zip(&said.blocks)
+                .all(|((want, crc), (addr, found))| {
+                    want == addr && crc.is_none_or(|crc| crc == *found)
+                });
+        if !same {
+            return Err(Error::corrupt(
+                "stream",
+                format_args!(
+                    "{} blocks came, and the snapshot refers to {} others",
+                    said.blocks.len(),
+                    tail.new.len()
+                ),
+            ));
+        }
+        let runs: Vec<Range<u64>> = joined(&said.dead);
+        if runs != tail.dead {
+            return Err(Error::corrupt(
+                "stream",
+                "calls blocks dead that the snapshot refers to, or forgets some",
+            ));
+        }
+        Ok(tail)
+    }
+}
+
+/// Runs that touch become one.
+fn joined(runs: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut out: Vec<Range<u64>> = Vec::new();
+    for run in runs {
+        match out.last_mut() {
+            Some(last) if last.end == run.start => last.end = run.end,
+            _ => out.push(run.clone()),
+        }
+    }
+    out
+}
+
+fn fill(from: &mut dyn Read, buf: &mut [u8]) -> Result<()> {
+    from.read_exact(buf).map_err(|e| match e.kind() {
+        ErrorKind::UnexpectedEof => Error::corrupt("stream", "ends in the middle"),
+        _ => Error::io(e, "reading the stream"),
+    })
+}
+
+fn options() -> MountOptions {
+    MountOptions {
+        // Nothing may be appended: the next stream continues at these heads.
+        overflow_blocks_max: 0,
+        ..MountOptions::default()
+    }
+}
+
+/// The state of a device that shows the base of a stream and nothing else.
+fn at_base(dev: &Arc<dyn BlockDevice>, header: &Header, base: &Snapshot) -> Result<Volume> {
+    let refuse = |what: String| Err(Error::Usage(what));
+    let sb = read_superblock(&**dev)?;
+    let theirs = &header.superblock;
+    if (sb.uuid, sb.hash_key, sb.geometry) != (theirs.uuid, theirs.hash_key, theirs.geometry) {
+        return refuse("holds another volume than the stream".to_owned());
+    }
+    let found = find_checkpoint(&**dev, &sb, false)?;
+    let phase = found.seal.phase;
+    let mut volume = Volume::at(dev.clone(), sb, options(), found);
+    if volume.snapshots.last() != Some(base) {
+        return refuse(format!(
+            "the stream continues snapshot '{}', and the newest here is {}",
+            base.name,
+            volume
+                .snapshots
+                .last()
+                .map_or("none".to_owned(), |s| format!("'{}'", s.name))
+        ));
+    }
+    let unchanged = matches!(phase, Phase::Clean | Phase::Receiving)
+        && volume.marks.map(|m| m.head) == base.heads
+        && volume.nat.root == base.nat_root
+        && volume.nat.journal().is_empty();
+    if !unchanged {
+        return refuse(format!("was changed since it received '{}'", base.name));
+    }
+    if volume
+        .snapshots
+        .iter()
+        .any(|s| s.name == header.snapshot.name)
+    {
+        return refuse(format!("has a snapshot '{}' already", header.snapshot.name));
+    }
+    // A stream that was cut may have left blocks; they go before others are written there.
+    volume.state = State::Writable;
+    if phase == Phase::Receiving {
+        volume.drop_received()?;
+    }
+    Ok(volume)
+}
+
+impl Volume {
+    /// The state that a record of a snapshot describes.
+    pub(crate) fn of_snapshot(dev: Arc<dyn BlockDevice>, sb: Superblock, s: &Snapshot) -> Self {
+        let mut volume = Volume::empty(dev, sb, MountOptions::default());
+        volume.state = State::ReadOnly;
+        volume.version = s.version;
+        volume.nat.height = s.nat_height;
+        volume.nat.root = s.nat_root;
+        volume.nat.blocks = s.nat_blocks;
+        volume.nat.next_nid = s.next_nid;
+        volume.live = s.live_blocks;
+        volume.inodes = s.inodes;
+        for (marks, head) in volume.marks.iter_mut().zip(s.heads) {
+            (marks.scan, marks.head, marks.limit, marks.far) = (head, head, head, head);
+        }
+        volume
+    }
+
+    /// Makes both packs say that blocks of a stream may come, up to the heads of `snapshot`. From here on versions are above every tag in the stream, so no
+    /// recovery takes its nodes for the work of an fsync.
+    fn open_receive(&mut self, snapshot: &Snapshot, whole: bool) -> Result<()> {
+        self.version = self.version.max(snapshot.version);
+        let window = self.options.window_blocks;
+        let area = self.sb.geometry.area_blocks();
+        for (m, head) in self.marks.iter_mut().zip(snapshot.heads) {
+            m.limit = m.limit.max(head);
+            m.far = m.far.max(head + window).min(area);
+        }
+        if whole {
+            // Without a superblock nothing is ever mounted.
+            return self.drop_received();
+        }
+        self.commit_again(Phase::Receiving)?;
+        self.commit_again(Phase::Receiving)
+    }
+
+    /// Gives back everything past the heads.
+    fn drop_received(&mut self) -> Result<()> {
+        let io = |e| Error::io(e, "giving back the blocks of a stream that was cut");
+        for log in Log::ALL {
+            let m = self.marks[log.index()];
+            let range = self.sb.geometry.range(log, m.head..m.far);
+            if range.is_empty() {
+                continue;
+            }
+            for run in self.dev.allocated(range).map_err(io)? {
+                self.dev.discard(run).map_err(io)?;
+            }
+        }
+        self.flush()
+    }
+
+    /// Back to what was there before.
+    fn close_receive(&mut self) -> Result<()> {
+        self.drop_received()?;
+        self.commit_again(Phase::Clean)
+    }
+
+    /// Makes a received snapshot the present.
+    fn take(&mut self, header: &Header, tail: &Tail, keep: bool) -> Result<()> {
+        let s = &header.snapshot;
+        let (dev, options) = (self.dev.clone(), self.options.clone());
+        let mut next = Volume::empty(dev, self.sb.clone(), options);
+        next.marks = self.marks;
+        for (m, head) in next.marks.iter_mut().zip(s.heads) {
+            (m.scan, m.head) = (head, head);
+        }
+        next.version = self.version;
+        next.pack = self.pack;
+        next.roll_tag = self.roll_tag;
+        next.next_seq = self.next_seq.max(header.next_seq);
+        next.base_seq = next.next_seq;
+        next.next_generation = self.next_generation.max(header.next_generation);
+        next.nat.height = s.nat_height;
+        next.nat.root = s.nat_root;
+        next.nat.blocks = s.nat_blocks;
+        next.nat.next_nid = s.next_nid;
+        next.live = s.live_blocks;
+        next.inodes = s.inodes;
+        next.needs_trim = self.needs_trim;
+        next.overflow = self.overflow.clone();
+        next.snapshots = self.snapshots.clone();
+        if !keep {
+            next.snapshots.pop();
+        }
+        next.held = self.held;
+        for run in self.dead.runs() {
+            next.dead.insert_range(run);
+        }
+        let older = next.snapshots.last().map(|s| s.heads);
+        for addr in tail.dead.iter().cloned().flatten() {
+            if older.is_some_and(|heads| next.is_older(Addr(addr), &heads)) {
+                next.held += 1;
+            } else {
+                next.dead.insert(Addr(addr));
+            }
+        }
+        next.snapshots.push(s.clone());
+        next.orphans = self.orphans.clone();
+        for (ino, named) in &tail.inodes {
+            if *named {
+                next.orphans.remove(ino);
+            } else {
+                next.orphans.insert(*ino);
+            }
+        }
+        let orphans: Vec<Nid> = next.orphans.iter().copied().collect();
+        for ino in orphans {
+            if !next.nat.get(&*self.dev, ino)?.addr.is_mapped() {
+                next.orphans.remove(&ino);
+            }
+        }
+        std::mem::swap(&mut next.pending, &mut self.pending);
+        *self = next;
+        self.commit(Phase::Clean)
+    }
+
+    /// Gives back what died, without appending anything.
+    fn settle(&mut self) -> Result<()> {
+        for _ in 0..DISCARD_ROUNDS {
+            if self.pending.blocks() == 0 {
+                break;
+            }
+            self.commit(Phase::Clean)?;
+            self.dispatch()?;
+            self.flush()?;
+            self.pending.confirm();
+        }
+        self.commit(Phase::Clean)
+    }
+}
