@@ -7,6 +7,7 @@ use crate::disk::inode::{Content, INLINE_MAX, Map, Time, mode};
 use crate::disk::node::Slot;
 use crate::error::{Errno, Error, Result};
 use crate::map::BLOCKS_MAX;
+use crate::namei::TARGET_MAX;
 use crate::volume::{Volume, verify_data};
 use std::sync::Arc;
 
@@ -526,8 +527,18 @@ impl Volume {
         if inode.mode & mode::TYPE != mode::LINK {
             return Err(Errno::Invalid.into());
         }
-        let size = inode.size as usize;
+        let size = inode.size.min(TARGET_MAX as u64) as usize;
         self.read(ino, 0, size)
+    }
+
+    /// Puts the target of a link that its inode has no room for into a block.
+    pub(crate) fn put_target(&mut self, ino: Nid, target: &[u8]) -> Result<()> {
+        self.inode_mut(ino)?.content = Content::Map(Map::empty());
+        let mut page = zero_block();
+        page[..target.len()].copy_from_slice(target);
+        self.claim(ino, 0)?;
+        self.pages.insert(ino, 0, page, true);
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 //! Every operation first reads all it needs and decides, then changes memory in one `mutate`. So an ordinary error changes nothing, and a device
 //! error while reading changes nothing either.
 
-use crate::areas::Nid;
+use crate::areas::{BLOCK_SIZE, Nid};
 use crate::attr::Attr;
 use crate::dir::{Found, check_name, kind_of};
 use crate::disk::inode::{Content, INLINE_MAX, Inode, mode};
@@ -12,6 +12,8 @@ use crate::error::{Errno, Error, Result};
 use crate::options::Caller;
 use crate::volume::Volume;
 
+/// Longest target of a symbolic link: with a NUL behind it, the longest path. Unit: bytes.
+pub(crate) const TARGET_MAX: usize = BLOCK_SIZE - 1;
 /// Most names of one inode.
 const NLINK_MAX: u32 = 1 << 30;
 /// Directories between a directory and the root that a rename looks at before it gives up.
@@ -118,7 +120,7 @@ impl Volume {
         if target.is_empty() || target.contains(&0) {
             return Err(Errno::Invalid.into());
         }
-        if target.len() > 4095 || target.len() > INLINE_MAX {
+        if target.len() > TARGET_MAX {
             return Err(Errno::NameTooLong.into());
         }
         self.make(dir, name, mode::LINK | 0o777, 0, target, caller)
@@ -160,9 +162,13 @@ impl Volume {
             inode.nlink = if kind == mode::DIR { 2 } else { 1 };
             if kind == mode::LINK {
                 inode.size = content.len() as u64;
-                inode.content = Content::Inline(content.to_vec());
+                if content.len() <= INLINE_MAX {
+                    inode.content = Content::Inline(content.to_vec());
+                } else {
+                    v.put_target(ino, content)?;
+                }
             }
-            let attr = Attr::of(ino, inode);
+            let attr = v.attr(ino)?;
             v.insert_entry(dir, name, ino, kind_of(mode_bits))?;
             if kind == mode::DIR {
                 v.inode_mut(dir)?.nlink += 1;

@@ -68,6 +68,35 @@ fn exact(mut v: Volume, device: &Arc<MemDevice>) {
 }
 
 #[test]
+fn a_link_is_as_long_as_a_path_may_be() {
+    // Seen: pjdfstest made a target of 4095 bytes and was told that it is too long. Cause: targets had to fit the inode.
+    let device = device();
+    let mut v = mount(&device);
+    let targets: Vec<Vec<u8>> = [3464, 3465, 4095].map(|len| vec![b'x'; len]).into();
+    for (n, target) in targets.iter().enumerate() {
+        let name = format!("l{n}");
+        let ino = v
+            .symlink(Nid::ROOT, name.as_bytes(), target, &CALLER)
+            .unwrap()
+            .ino;
+        v.fsync(ino).unwrap();
+        assert_eq!(v.attr(ino).unwrap().size, target.len() as u64);
+    }
+    let e = v.symlink(Nid::ROOT, b"n", &[b'x'; 4096], &CALLER);
+    assert!(matches!(e, Err(Error::Posix(Errno::NameTooLong))));
+    // As a crash would leave it.
+    drop(v);
+    let mut v = mount(&device);
+    for (n, target) in targets.iter().enumerate() {
+        let ino = v.lookup(Nid::ROOT, format!("l{n}").as_bytes()).unwrap();
+        assert!(v.read_link(ino).unwrap() == *target);
+        v.unlink(Nid::ROOT, format!("l{n}").as_bytes(), &CALLER)
+            .unwrap();
+    }
+    exact(v, &device);
+}
+
+#[test]
 fn a_file_reaches_every_level_of_its_map() {
     let device = device();
     let mut v = mount(&device);
