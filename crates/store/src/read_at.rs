@@ -3,6 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
+/// Bytes that are touched at once where they must be copied: they stay in the processor's cache. Unit: bytes.
+const TOUCHED: u64 = 64 << 10;
+
 /// Something that can be read at any position by many threads at once.
 pub trait ReadAt: Send + Sync {
     /// Reads some bytes at `offset`. Returns how many; 0 only at or past the end (or for an empty `buf`).
@@ -13,6 +16,20 @@ pub trait ReadAt: Send + Sync {
 
     /// Says that these bytes will be read soon. Returns at once; does nothing where nothing can be done about it.
     fn will_need(&self, _offset: u64, _len: u64) {}
+
+    /// Reads `len` bytes at `offset` and forgets them. Fails where reading them into memory would fail.
+    ///
+    /// For those who want to know whether bytes can be read, not what they are: a store may spare itself the copy.
+    fn touch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let mut buf = vec![0; len.min(TOUCHED) as usize]; // fits: at most TOUCHED
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(TOUCHED) as usize; // fits, as above
+            self.read_exact_at(&mut buf[..n], offset.saturating_add(done))?;
+            done += n as u64;
+        }
+        Ok(())
+    }
 
     /// Fills `buf` from `offset`, or fails with `UnexpectedEof`.
     fn read_exact_at(&self, mut buf: &mut [u8], mut offset: u64) -> io::Result<()> {
@@ -43,6 +60,10 @@ impl<T: ReadAt + ?Sized> ReadAt for Arc<T> {
     fn will_need(&self, offset: u64, len: u64) {
         (**self).will_need(offset, len);
     }
+
+    fn touch(&self, offset: u64, len: u64) -> io::Result<()> {
+        (**self).touch(offset, len)
+    }
 }
 
 impl<T: ReadAt + ?Sized> ReadAt for &T {
@@ -56,6 +77,10 @@ impl<T: ReadAt + ?Sized> ReadAt for &T {
 
     fn will_need(&self, offset: u64, len: u64) {
         (**self).will_need(offset, len);
+    }
+
+    fn touch(&self, offset: u64, len: u64) -> io::Result<()> {
+        (**self).touch(offset, len)
     }
 }
 
@@ -94,5 +119,16 @@ impl<S: ReadAt> ReadAt for Window<S> {
         if left > 0 {
             self.inner.will_need(self.start + offset, len.min(left));
         }
+    }
+
+    fn touch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let left = self.len.saturating_sub(offset);
+        if left > 0 {
+            self.inner.touch(self.start + offset, len.min(left))?;
+        }
+        if len > left {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(())
     }
 }
