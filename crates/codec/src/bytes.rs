@@ -2,6 +2,14 @@
 //!
 //! The loads are not checked in release builds; each caller names the comparison that keeps them within the data.
 
+/// Two bytes at `at`, which the caller has compared with the end of `data`.
+#[inline(always)]
+pub(crate) fn load2(data: &[u8], at: usize) -> u16 {
+    debug_assert!(at + 2 <= data.len());
+    // SAFETY: every caller names the comparison that keeps `at + 2` within `data`; any alignment will do.
+    unsafe { data.as_ptr().add(at).cast::<u16>().read_unaligned() }.to_le()
+}
+
 /// Four bytes at `at`, which the caller has compared with the end of `data`.
 #[inline(always)]
 pub(crate) fn load4(data: &[u8], at: usize) -> u32 {

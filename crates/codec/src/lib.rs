@@ -30,7 +30,7 @@ mod spec;
 mod window;
 mod zstd;
 
-pub use decode::{DecodeError, Decoder};
+pub use decode::{DecodeError, Decoder, lz4_all_decode};
 pub use inplace::lz4_in_place;
 pub use spec::{EncoderSpec, Method, SpecError, WINDOW_MAX};
 

@@ -8,9 +8,11 @@ use std::ffi::{c_char, c_int, c_void};
 use crate::{EncodeFit, EncoderSpec, Fit};
 
 mod block;
+mod walk;
 mod wide;
 
 pub(crate) use block::{decode, decode_in_place, decode_prefix, in_place_margin};
+pub(crate) use walk::all_decode;
 pub(crate) use wide::Wide;
 
 // Links the C library that the declarations below belong to.
