@@ -547,3 +547,64 @@ fn findings_are_the_same_for_any_number_of_threads() {
     assert_eq!(one, with(2));
     assert_eq!(one, with(7));
 }
+
+/// A check does not write what it decodes, and reads what it only touches in another way: it must still find what a
+/// reader stumbles over.
+#[test]
+fn a_damaged_cluster_is_found_where_reading_it_fails() {
+    use std::io::Read;
+    use tuff_image::build::{self, Fragments, Progress, Source};
+    let dir = tempfile::tempdir().unwrap();
+    let lines = |n: u32| -> String { (0..n).map(|i| format!("{} {i}\n", i % 97)).collect() };
+    std::fs::create_dir(dir.path().join("tree")).unwrap();
+    std::fs::write(dir.path().join("tree/file"), lines(40_000)).unwrap();
+    for cluster in [4096, 16_384] {
+        let options = build::Options {
+            compression: Some(build::Compression {
+                method: tuff_codec::Method::Lz4,
+                level: 1,
+                dict: None,
+            }),
+            cluster,
+            fragments: Fragments::Off,
+            ..build::Options::default()
+        };
+        let path = dir.path().join("image");
+        let source = [Source::Dir(dir.path().join("tree"))];
+        let target = tuff_store::Target::Path(path.clone());
+        build::build(&source, &options, &target, &Progress::default()).unwrap();
+        let good = std::fs::read(&path).unwrap();
+        let (mut random, mut broken) = (common::Random(7), 0);
+        for _ in 0..300 {
+            let mut bytes = good.clone();
+            let at = 8192 + random.below(bytes.len() as u64 - 8192) as usize;
+            bytes[at] ^= 1 << random.below(8);
+            let options = OpenOptions {
+                verify_checksum: false,
+                ..OpenOptions::default()
+            };
+            let image = Image::open(MemStore::new(bytes.clone()), options).unwrap();
+            let inode = image.resolve(b"/file").unwrap();
+            let mut content = Vec::new();
+            let read = image.reader(&inode).unwrap().read_to_end(&mut content);
+            let found = rules(bytes);
+            let expected: &[Rule] = if read.is_err() { &[Rule::Cluster] } else { &[] };
+            assert_eq!(found, expected, "byte {at:#x}, clusters of {cluster}");
+            broken += u32::from(read.is_err());
+        }
+        assert!(broken > 20 && broken < 280, "{broken}");
+    }
+}
+
+#[test]
+fn padding_is_looked_at_behind_short_and_long_data() {
+    for len in [100, 5000, 16_000, 20_000, 300_000] {
+        let mut nodes = nodes();
+        nodes[1].body = Body::Blocks(vec![b'x'; len]);
+        let mut bytes = assemble(&nodes).bytes;
+        assert_eq!(rules(bytes.clone()), []);
+        let end = bytes.windows(2).rposition(|w| w == b"x\0").unwrap();
+        bytes[end + 3] = 1;
+        assert_eq!(rules(bytes), [Rule::Padding], "{len} bytes");
+    }
+}

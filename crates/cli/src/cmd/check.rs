@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use tuff_image::Result;
 use tuff_image::check::{self, Options, Report, Severity};
 
-/// Check an image: every structure, every rule, every data cluster decoded.
+/// Check an image: every structure, every rule, all data read, every cluster seen to decode.
 ///
 /// One line per finding: severity, rule, place, what was found. Exit code 0 if there is nothing to fix (notes do not
 /// count), 1 if something was found, above 1 if the image cannot be opened.

@@ -1,9 +1,9 @@
-//! Checking images: every structure, every rule, every cluster decoded once, on all cores.
+//! Checking images: every structure, every rule, every cluster once, on all cores.
 //!
 //! ```text
 //!  walk    one thread: directories, inodes, attributes, indexes      walk.rs inode.rs xattr.rs superblock.rs
 //!    └► jobs    clusters not seen yet, sorted by position            data.rs, marks.rs
-//!         └► workers   fetch, decode into a buffer, forget           work.rs
+//!         └► workers   fetch, see whether it decodes, forget         work.rs
 //! ```
 //!
 //! A finding never stops the check: what hangs on a broken structure is left out, everything else goes on.

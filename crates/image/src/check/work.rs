@@ -1,4 +1,7 @@
-//! Workers: they read, decode, look, and forget.
+//! Workers: they read, see whether it decodes, and forget.
+//!
+//! Nobody gets the bytes, so what need not be written is not: LZ4 clusters are walked in runs, data that is stored as it
+//! is has its pages touched. What a walk does not accept is decoded alone, for the message.
 
 use super::data::Job;
 use super::{Rule, Shared, Totals};
@@ -11,8 +14,14 @@ use crate::read::map::{Cluster, ClusterCoding, Source};
 use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, PoisonError};
 
-/// Raw data is read in pieces that stay in the processor's cache. Unit: bytes.
-const READ: usize = 128 << 10;
+/// Raw data up to this long is read together with what lies behind it; longer data is touched where it is. Unit: bytes.
+const SMALL: u64 = 16 << 10;
+
+/// Most clusters that are looked at together.
+const SEVERAL: usize = 64;
+
+/// Most bytes that are touched at once. Unit: bytes.
+const TOUCH_MAX: u64 = 16 << 20;
 
 /// What one thread needs for its jobs.
 pub(super) struct Work<'a> {
@@ -21,6 +30,8 @@ pub(super) struct Work<'a> {
     in_place: bool,
     worker: Worker,
     out: Vec<u8>,
+    /// The last run of bytes that was touched: device, start and end.
+    touched: (u16, u64, u64),
     /// Since they were last added to the common ones.
     totals: Totals,
 }
@@ -33,6 +44,7 @@ impl<'a> Work<'a> {
             in_place,
             worker: Worker::default(),
             out: Vec::new(),
+            touched: (0, 0, 0),
             totals: Totals::default(),
         }
     }
@@ -44,24 +56,33 @@ impl<'a> Work<'a> {
             let item = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(item) = item else { return };
             let mut rest = &item[..];
-            while let Some((job, later)) = rest.split_first() {
-                if let Err(e) = self.job(job, later) {
-                    let rule = match job.extent.source {
-                        Source::Raw { .. } => Rule::DataRange,
-                        _ => Rule::Cluster,
-                    };
-                    self.shared.failed(rule, &format!("nid {}", job.nid), &e);
+            while !rest.is_empty() {
+                let n = lz4_run(rest).max(1);
+                if n == 1 || !self.several(&rest[..n]) {
+                    for i in 0..n {
+                        self.alone(&rest[i], &rest[i + 1..]);
+                    }
                 }
-                rest = later;
+                rest = &rest[n..];
             }
             self.shared.totals.add(&std::mem::take(&mut self.totals));
+        }
+    }
+
+    fn alone(&mut self, job: &Job, later: &[Job]) {
+        if let Err(e) = self.job(job, later) {
+            let rule = match job.extent.source {
+                Source::Raw { .. } => Rule::DataRange,
+                _ => Rule::Cluster,
+            };
+            self.shared.failed(rule, &format!("nid {}", job.nid), &e);
         }
     }
 
     fn job(&mut self, job: &Job, later: &[Job]) -> Result<(), Error> {
         let extent = &job.extent;
         match extent.source {
-            Source::Raw { device, pos } => self.raw(job, device, pos),
+            Source::Raw { device, pos } => self.raw(job, device, pos, later),
             Source::Inline {
                 space,
                 pos,
@@ -80,44 +101,109 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn raw(&mut self, job: &Job, device: u16, pos: u64) -> Result<(), Error> {
+    fn raw(&mut self, job: &Job, device: u16, pos: u64, later: &[Job]) -> Result<(), Error> {
         let devices = &self.image.devices;
         let len = job.extent.len;
         let both = len + u64::from(job.padding);
         // The padding of the last block may be missing where the image ends.
-        let end = match devices.has(device, pos, both) {
-            Ok(()) => both,
-            Err(_) => len,
+        let padding = match devices.has(device, pos, both) {
+            Ok(()) => job.padding as usize,
+            Err(_) => 0,
         };
-        let mut done = 0;
-        while done < end {
-            let n = (end - done).min(READ as u64) as usize;
-            let out = room(&mut self.out, n);
-            devices.read(device, pos.saturating_add(done), out)?;
-            // In bounds: at most `n`.
-            let data = len.saturating_sub(done).min(n as u64) as usize;
-            if out[data..].iter().any(|b| *b != 0) {
-                self.shared.warning(
-                    Rule::Padding,
-                    format_args!("nid {}: byte {:#x}", job.nid, pos + len),
-                    "bytes behind the end of the data are not zero",
-                );
-            }
-            done += n as u64;
+        let rest = if both <= SMALL {
+            // Fits: at most SMALL.
+            let (data, all) = (len as usize, len as usize + padding);
+            let run = || raw_from(device, pos, both, later);
+            let bytes = self.worker.fetched.get(devices, device, pos, all, run)?;
+            &bytes[data..]
+        } else {
+            self.touch(device, pos, len, later)?;
+            let rest = room(&mut self.out, padding);
+            self.image.devices.read(device, pos + len, rest)?;
+            rest
+        };
+        if rest.iter().any(|b| *b != 0) {
+            self.shared.warning(
+                Rule::Padding,
+                format_args!("nid {}: byte {:#x}", job.nid, pos + len),
+                "bytes behind the end of the data are not zero",
+            );
         }
         self.totals.raw_bytes += len;
         Ok(())
     }
 
+    /// Has bytes read of which only that matters: with them those that lie behind them and are of the same kind.
+    fn touch(&mut self, device: u16, pos: u64, len: u64, later: &[Job]) -> Result<(), Error> {
+        let (on, start, end) = self.touched;
+        if on == device && start <= pos && pos + len <= end {
+            return Ok(());
+        }
+        let devices = &self.image.devices;
+        let run = plain_from(device, pos, len, later);
+        // An error somewhere in the run is not one of this job.
+        if run > len && devices.touch(device, pos, run).is_ok() {
+            self.touched = (device, pos, pos + run);
+            return Ok(());
+        }
+        devices.touch(device, pos, len)
+    }
+
+    /// LZ4 clusters side by side, of which nothing but that they decode is of interest. False if one of them must be
+    /// looked at alone.
+    fn several(&mut self, jobs: &[Job]) -> bool {
+        let form = self.image.form();
+        if self.in_place || !form.right_aligned {
+            return false;
+        }
+        let clusters = || jobs.iter().filter_map(whole_lz4);
+        let pos = clusters().next().map_or(0, |c| c.pos);
+        let len = clusters().map(|c| c.len as usize).sum();
+        let devices = &self.image.devices;
+        let Ok(mut src) = self.worker.fetched.get(devices, 0, pos, len, || 0) else {
+            return false;
+        };
+        let mut blocks = [(&[][..], 0); SEVERAL];
+        for ((job, cluster), block) in jobs.iter().zip(clusters()).zip(&mut blocks) {
+            let (this, rest) = src.split_at(cluster.len as usize);
+            src = rest;
+            let (Ok(stream), Ok(len)) = (
+                decode::strip(this, form.bits),
+                self.image.decoded_len(&job.extent),
+            ) else {
+                return false;
+            };
+            *block = (stream, len);
+        }
+        if !tuff_codec::lz4_all_decode(blocks[..jobs.len()].iter().copied()) {
+            return false;
+        }
+        for (job, cluster) in jobs.iter().zip(clusters()) {
+            self.count(job, cluster);
+        }
+        true
+    }
+
+    fn count(&mut self, job: &Job, cluster: Cluster) {
+        self.totals.clusters += 1;
+        self.totals.encoded_bytes += u64::from(cluster.len);
+        self.totals.decoded_bytes += job.extent.len;
+        self.totals.lz4_clusters += u64::from(cluster.coding == ClusterCoding::Compressed(0));
+    }
+
     fn cluster(&mut self, job: &Job, cluster: Cluster, later: &[Job]) -> Result<(), Error> {
         let (image, extent) = (self.image, &job.extent);
+        if is_plain(job) {
+            let place = |e: Error| e.within(cluster_place(extent, cluster));
+            self.touch(0, cluster.pos, cluster.len.into(), later)
+                .map_err(place)?;
+            self.count(job, cluster);
+            return Ok(());
+        }
         let out = room(&mut self.out, image.decoded_len(extent)?);
         let run = || run_from(cluster, later);
         image.decode_cluster(&mut self.worker, extent, cluster, run, out)?;
-        self.totals.clusters += 1;
-        self.totals.encoded_bytes += u64::from(cluster.len);
-        self.totals.decoded_bytes += extent.len;
-        self.totals.lz4_clusters += u64::from(cluster.coding == ClusterCoding::Compressed(0));
+        self.count(job, cluster);
         let lz4 = self.in_place && cluster.coding == ClusterCoding::Compressed(0);
         let zstd = cluster.coding == ClusterCoding::Compressed(3);
         if !lz4 && !zstd {
@@ -131,7 +217,7 @@ impl<'a> Work<'a> {
         let Ok(stream) = decode::strip(src, image.form().bits) else {
             return Ok(());
         };
-        if lz4 && !cluster.partial && tuff_codec::lz4_in_place(stream, out.len()) {
+        if lz4 && !cluster.partial && tuff_codec::lz4_in_place(stream, extent.len as usize) {
             self.totals.lz4_in_place += 1;
         }
         if zstd {
@@ -139,6 +225,81 @@ impl<'a> Work<'a> {
         }
         Ok(())
     }
+}
+
+/// The cluster of a job that is LZ4 and wanted whole.
+fn whole_lz4(job: &Job) -> Option<Cluster> {
+    match job.extent.source {
+        Source::Cluster(c) if c.coding == ClusterCoding::Compressed(0) && !c.partial => Some(c),
+        _ => None,
+    }
+}
+
+/// How many jobs from the first on are such clusters, side by side, and worth reading at once.
+fn lz4_run(jobs: &[Job]) -> usize {
+    let mut run: Option<(u64, u64)> = None;
+    let next = |job: &&Job| {
+        let Some(c) = whole_lz4(job) else {
+            return false;
+        };
+        // Cannot overflow: the cluster was found on its device.
+        let end = c.pos + u64::from(c.len);
+        let start = match run {
+            None => c.pos,
+            Some((start, at)) if at == c.pos && end - start <= FETCH_MAX => start,
+            Some(_) => return false,
+        };
+        run = Some((start, end));
+        true
+    };
+    jobs.iter().take(SEVERAL).take_while(next).count()
+}
+
+/// True for a cluster that holds its extent's bytes as they are, and as many as there should be.
+fn is_plain(job: &Job) -> bool {
+    match job.extent.source {
+        Source::Cluster(c) => {
+            c.coding == ClusterCoding::Stored && u64::from(c.len) >= job.extent.len
+        }
+        _ => false,
+    }
+}
+
+/// Bytes from `pos` on that nobody looks at: the `len` of a job, and those of the jobs behind it.
+fn plain_from(device: u16, pos: u64, len: u64, later: &[Job]) -> u64 {
+    let mut end = pos + len;
+    for job in later {
+        let (at, len) = match job.extent.source {
+            Source::Raw { device: d, pos } if d == device && job.extent.len > SMALL => {
+                (pos, job.extent.len)
+            }
+            Source::Cluster(c) if device == 0 && is_plain(job) => (c.pos, c.len.into()),
+            _ => break,
+        };
+        // The padding of a last block may lie between.
+        if at < end || at - end > SMALL || at + len - pos > TOUCH_MAX {
+            break;
+        }
+        end = at + len;
+    }
+    end - pos
+}
+
+/// Bytes from `pos` on that are worth reading at once: short raw data side by side, with its padding.
+fn raw_from(device: u16, pos: u64, len: u64, later: &[Job]) -> u64 {
+    let mut end = pos + len;
+    for job in later {
+        let len = job.extent.len + u64::from(job.padding);
+        match job.extent.source {
+            Source::Raw { device: d, pos: at }
+                if d == device && at == end && len <= SMALL && end + len - pos <= FETCH_MAX =>
+            {
+                end += len;
+            }
+            _ => break,
+        }
+    }
+    end - pos
 }
 
 fn room(out: &mut Vec<u8>, len: usize) -> &mut [u8] {

@@ -126,6 +126,22 @@ impl Devices {
         Ok(())
     }
 
+    /// Reads bytes of a device and forgets them: fails where [`read`](Self::read) would.
+    pub(crate) fn touch(&self, device: u16, mut pos: u64, mut len: u64) -> Result<()> {
+        while len > 0 {
+            let (spot, left) = self.locate(device, pos)?;
+            let n = len.min(left);
+            self.bounds(spot, n)?;
+            let store = self.store(spot.store)?;
+            store
+                .touch(spot.pos, n)
+                .map_err(|e| Self::failed(spot, n, e))?;
+            len -= n;
+            pos = pos.saturating_add(n);
+        }
+        Ok(())
+    }
+
     /// Fails if `len` bytes at `pos` of a device are not all there. Asked before memory is taken for them.
     pub(crate) fn has(&self, device: u16, pos: u64, len: u64) -> Result<()> {
         let (spot, left) = self.locate(device, pos)?;
@@ -156,13 +172,13 @@ impl Devices {
     pub(crate) fn read_spot(&self, spot: Spot, buf: &mut [u8]) -> Result<()> {
         self.bounds(spot, buf.len() as u64)?;
         let store = self.store(spot.store)?;
-        store.read_exact_at(buf, spot.pos).map_err(|e| {
-            Error::io(
-                Self::place(spot),
-                format_args!("reading {} bytes", buf.len()),
-                e,
-            )
-        })
+        store
+            .read_exact_at(buf, spot.pos)
+            .map_err(|e| Self::failed(spot, buf.len() as u64, e))
+    }
+
+    fn failed(spot: Spot, len: u64, e: std::io::Error) -> Error {
+        Error::io(Self::place(spot), format_args!("reading {len} bytes"), e)
     }
 
     fn store(&self, n: u16) -> Result<&Arc<dyn ReadAt>> {
