@@ -272,7 +272,7 @@ impl Mounted {
         let _ = fs::create_dir(&dir);
         let mut child = Command::new(env!("CARGO_BIN_EXE_tuff"))
             .current_dir(&place.0)
-            .args(["volume", "mount", "v", "m"])
+            .args(["volume", "mount", "-f", "v", "m"])
             .spawn()
             .unwrap();
         let outside = fs::metadata(&place.0).unwrap().dev();
@@ -406,6 +406,139 @@ fn a_mounted_volume_behaves_as_a_filesystem_and_gives_its_space_back() {
         stat["allocated_bytes"].as_u64().unwrap() < 4 << 20,
         "{stat}"
     );
+}
+
+#[test]
+fn a_mount_in_the_background_answers_at_once_and_is_closed_after_its_unmount() {
+    let place = Place::new("background");
+    let dir = &place.0;
+    if Mounted::new(&place).is_none() {
+        return;
+    }
+    for round in 0..5 {
+        good(dir, &["mount", "v", "m"]);
+        assert_eq!(fs::read_dir(dir.join("m")).unwrap().count(), round);
+        fs::write(dir.join("m").join(round.to_string()), "here").unwrap();
+        let out = Command::new(env!("CARGO_BIN_EXE_tuff"))
+            .current_dir(dir)
+            .args(["umount", "m"])
+            .output()
+            .unwrap();
+        assert!(
+            out.status.success(),
+            "{}",
+            String::from_utf8_lossy(&out.stderr)
+        );
+        good(dir, &["check", "--data", "v"]);
+    }
+    let (code, said) = bad(dir, &["mount", "nothing", "m"]);
+    assert_eq!((code, said.contains("nothing")), (5, true), "{said}");
+}
+
+/// An access control list as the kernel takes it: tag, permissions, id.
+fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+    let mut bytes = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions, id) in entries {
+        bytes.extend_from_slice(&tag.to_le_bytes());
+        bytes.extend_from_slice(&permissions.to_le_bytes());
+        bytes.extend_from_slice(&id.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn access_control_lists_decide_and_are_inherited() {
+    use rustix::fs::{XattrFlags, getxattr, setxattr};
+    const NONE: u32 = u32::MAX;
+    const ACCESS: &str = "system.posix_acl_access";
+    const DEFAULT: &str = "system.posix_acl_default";
+    let place = Place::new("acl");
+    let Some(mounted) = Mounted::new(&place) else {
+        return;
+    };
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    let list = |path: &Path, name: &str| {
+        let mut value = vec![0; 256];
+        let n = getxattr(path, name, &mut value)?;
+        value.truncate(n);
+        Ok::<_, rustix::io::Errno>(value)
+    };
+    let d = mounted.0.join("d");
+    fs::create_dir(&d).unwrap();
+    let default = acl(&[
+        (1, 7, NONE),
+        (2, 5, 1234),
+        (4, 5, NONE),
+        (16, 7, NONE),
+        (32, 0, NONE),
+    ]);
+    setxattr(&d, DEFAULT, &default, XattrFlags::empty()).unwrap();
+    // The mode that is asked for limits what is inherited, and the umask does not.
+    let file = d.join("file");
+    fs::write(&file, "secret").unwrap();
+    assert_eq!(mode(&file), 0o660);
+    let want = acl(&[
+        (1, 6, NONE),
+        (2, 5, 1234),
+        (4, 5, NONE),
+        (16, 6, NONE),
+        (32, 0, NONE),
+    ]);
+    assert_eq!(list(&file, ACCESS), Ok(want));
+    fs::create_dir(d.join("sub")).unwrap();
+    assert_eq!(list(&d.join("sub"), DEFAULT), Ok(default));
+    // chmod changes the mask, a list changes the mode.
+    std::process::Command::new("chmod")
+        .arg("640")
+        .arg(&file)
+        .status()
+        .unwrap();
+    let want = acl(&[
+        (1, 6, NONE),
+        (2, 5, 1234),
+        (4, 5, NONE),
+        (16, 4, NONE),
+        (32, 0, NONE),
+    ]);
+    assert_eq!(list(&file, ACCESS), Ok(want));
+    let plain = acl(&[(1, 6, NONE), (4, 4, NONE), (32, 4, NONE)]);
+    setxattr(&file, ACCESS, &plain, XattrFlags::empty()).unwrap();
+    assert_eq!(
+        (mode(&file), list(&file, ACCESS)),
+        (0o644, Err(rustix::io::Errno::NODATA))
+    );
+    assert!(setxattr(&file, ACCESS, &plain[..9], XattrFlags::empty()).is_err());
+    // The kernel asks the list: user 1234 may read what others may not.
+    let shared = acl(&[
+        (1, 6, NONE),
+        (2, 4, 1234),
+        (4, 0, NONE),
+        (16, 4, NONE),
+        (32, 0, NONE),
+    ]);
+    setxattr(&file, ACCESS, &shared, XattrFlags::empty()).unwrap();
+    let reach = acl(&[
+        (1, 7, NONE),
+        (2, 5, 1234),
+        (4, 5, NONE),
+        (16, 5, NONE),
+        (32, 0, NONE),
+    ]);
+    setxattr(&d, ACCESS, &reach, XattrFlags::empty()).unwrap();
+    let reads = |user: u32| {
+        use std::os::unix::process::CommandExt;
+        let mut cat = Command::new("cat");
+        cat.current_dir(&d)
+            .arg("file")
+            .uid(user)
+            .gid(user)
+            .output()
+            .map(|out| out.stdout)
+    };
+    assert_eq!(reads(1234).unwrap(), b"secret");
+    assert_eq!(reads(4321).unwrap_or_default(), b"");
+    mounted.end();
+    good(&place.0, &["check", "--data", "v"]);
 }
 
 #[test]

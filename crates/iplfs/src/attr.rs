@@ -1,5 +1,6 @@
 //! Attributes and extended attributes.
 
+use crate::acl;
 use crate::areas::Nid;
 use crate::disk::inode::{Inode, Time, mode};
 use crate::disk::node::NodeBody;
@@ -123,6 +124,7 @@ impl Volume {
             }
         }
         let shrinks = set.size.is_some_and(|size| size < old_size);
+        let acl = self.acl_after(ino, set)?;
         self.begin(16, shrinks)?;
         if let Some(size) = set.size.filter(|_| shrinks) {
             // The block that is cut in two is read before anything changes.
@@ -147,6 +149,10 @@ impl Volume {
             if let Some(new) = set.mode {
                 inode.mode = inode.mode & mode::TYPE | new & 0o7777;
             }
+            if let Some(bytes) = acl {
+                v.put_xattrs(ino, bytes)?;
+            }
+            let inode = v.inode_mut(ino)?;
             inode.uid = set.uid.unwrap_or(inode.uid);
             inode.gid = set.gid.unwrap_or(inode.gid);
             inode.atime = set.atime.unwrap_or(inode.atime);
@@ -156,6 +162,20 @@ impl Volume {
             inode.heat = set.cold.map_or(inode.heat, u8::from);
             Ok(Attr::of(ino, inode))
         })
+    }
+
+    /// The extended attributes after a change of permissions, encoded, if an access list has to follow it.
+    fn acl_after(&mut self, ino: Nid, set: &SetAttr) -> Result<Option<Vec<u8>>> {
+        let Some(mode) = set.mode else {
+            return Ok(None);
+        };
+        let mut xattrs = self.xattrs(ino)?;
+        Ok(acl::chmod(&mut xattrs, mode)?.then(|| xattr::encode(&xattrs)))
+    }
+
+    /// True if what is made in a directory inherits permissions from a list, so that no umask applies.
+    pub fn has_default_acl(&mut self, dir: Nid) -> Result<bool> {
+        Ok(self.xattrs(dir)?.contains_key(acl::DEFAULT))
     }
 
     /// All extended attributes of an inode.
@@ -182,7 +202,7 @@ impl Volume {
             .ok_or_else(|| Errno::NoAttribute.into())
     }
 
-    /// Sets an extended attribute. The name carries its namespace, such as `user.`.
+    /// Sets an extended attribute. The name carries its namespace, such as `user.`. An access list changes the permission bits with it.
     pub fn set_xattr(
         &mut self,
         ino: Nid,
@@ -204,8 +224,14 @@ impl Volume {
         if value.len() > xattr::NODE_MAX {
             return Err(Errno::TooBig.into());
         }
-        xattrs.insert(name.to_vec(), value.to_vec());
-        self.store_xattrs(ino, &xattrs, now)
+        let mut bits = None;
+        if [acl::ACCESS, acl::DEFAULT].contains(&name) {
+            let is_dir = self.inode(ino)?.is_dir();
+            bits = acl::set(&mut xattrs, name, value, is_dir)?;
+        } else {
+            xattrs.insert(name.to_vec(), value.to_vec());
+        }
+        self.store_xattrs(ino, &xattrs, bits, now)
     }
 
     /// Removes an extended attribute.
@@ -215,38 +241,53 @@ impl Volume {
         if xattrs.remove(name).is_none() {
             return Err(Errno::NoAttribute.into());
         }
-        self.store_xattrs(ino, &xattrs, now)
+        self.store_xattrs(ino, &xattrs, None, now)
     }
 
-    fn store_xattrs(&mut self, ino: Nid, xattrs: &Xattrs, now: Time) -> Result<()> {
+    /// `bits`: permission bits that change with them.
+    fn store_xattrs(
+        &mut self,
+        ino: Nid,
+        xattrs: &Xattrs,
+        bits: Option<u32>,
+        now: Time,
+    ) -> Result<()> {
         let bytes = xattr::encode(xattrs);
         if bytes.len() > xattr::NODE_MAX {
             return Err(Errno::NoSpace.into());
         }
         self.begin(8, false)?;
         self.mutate(|v| {
-            let old = v.inode(ino)?.xattr_nid;
-            if bytes.len() <= xattr::INODE_MAX {
-                if old != Nid::NONE {
-                    v.free_node(old)?;
-                    v.inode_mut(ino)?.blocks -= 1;
-                }
-                let inode = v.inode_mut(ino)?;
-                inode.xattr = bytes;
-                inode.xattr_nid = Nid::NONE;
-            } else {
-                if old == Nid::NONE {
-                    let nid = v.new_node(Some(ino), 0, NodeBody::Xattr(bytes))?;
-                    let inode = v.inode_mut(ino)?;
-                    inode.xattr_nid = nid;
-                    inode.blocks += 1;
-                } else {
-                    v.node_mut(old)?.body = NodeBody::Xattr(bytes);
-                }
-                v.inode_mut(ino)?.xattr = Vec::new();
-            }
-            v.inode_mut(ino)?.ctime = now;
+            v.put_xattrs(ino, bytes)?;
+            let inode = v.inode_mut(ino)?;
+            inode.mode = bits.map_or(inode.mode, |bits| inode.mode & !0o777 | bits);
+            inode.ctime = now;
             Ok(())
         })
+    }
+
+    /// Puts encoded attributes into an inode, or into a node of their own.
+    pub(crate) fn put_xattrs(&mut self, ino: Nid, bytes: Vec<u8>) -> Result<()> {
+        let old = self.inode(ino)?.xattr_nid;
+        if bytes.len() <= xattr::INODE_MAX {
+            if old != Nid::NONE {
+                self.free_node(old)?;
+                self.inode_mut(ino)?.blocks -= 1;
+            }
+            let inode = self.inode_mut(ino)?;
+            inode.xattr = bytes;
+            inode.xattr_nid = Nid::NONE;
+            return Ok(());
+        }
+        if old == Nid::NONE {
+            let nid = self.new_node(Some(ino), 0, NodeBody::Xattr(bytes))?;
+            let inode = self.inode_mut(ino)?;
+            inode.xattr_nid = nid;
+            inode.blocks += 1;
+        } else {
+            self.node_mut(old)?.body = NodeBody::Xattr(bytes);
+        }
+        self.inode_mut(ino)?.xattr = Vec::new();
+        Ok(())
     }
 }

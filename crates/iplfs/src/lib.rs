@@ -22,6 +22,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod acl;
 pub mod areas;
 mod attr;
 pub mod backend;

@@ -3,11 +3,13 @@
 //! Every operation first reads all it needs and decides, then changes memory in one `mutate`. So an ordinary error changes nothing, and a device
 //! error while reading changes nothing either.
 
+use crate::acl;
 use crate::areas::{BLOCK_SIZE, Nid};
 use crate::attr::Attr;
 use crate::dir::{Found, check_name, kind_of};
 use crate::disk::inode::{Content, INLINE_MAX, Inode, mode};
 use crate::disk::node::NodeBody;
+use crate::disk::xattr;
 use crate::error::{Errno, Error, Result};
 use crate::options::Caller;
 use crate::volume::Volume;
@@ -97,7 +99,22 @@ impl Volume {
         Ok(ino)
     }
 
-    /// Makes a file, directory, device node, pipe or socket, by the type bits of `mode_bits`.
+    /// Attributes that a new object inherits, encoded, and its permissions.
+    fn inherited(&mut self, dir: Nid, mode_bits: u32) -> Result<(Option<Vec<u8>>, u32)> {
+        let kind = mode_bits & mode::TYPE;
+        if kind == mode::LINK {
+            return Ok((None, mode_bits));
+        }
+        let directory = self.xattrs(dir)?;
+        Ok(
+            match acl::inherit(&directory, mode_bits, kind == mode::DIR)? {
+                Some((xattrs, bits)) => (Some(xattr::encode(&xattrs)), bits),
+                None => (None, mode_bits),
+            },
+        )
+    }
+
+    /// Makes a file, directory, device node, pipe or socket, by the type bits of `mode_bits`. A default list of the directory is inherited.
     pub fn create(
         &mut self,
         dir: Nid,
@@ -154,9 +171,13 @@ impl Volume {
         if kind == mode::DIR && self.inode(dir)?.nlink >= NLINK_MAX {
             return Err(Errno::TooManyLinks.into());
         }
-        self.begin(12, false)?;
+        let (xattrs, mode_bits) = self.inherited(dir, mode_bits)?;
+        self.begin(14, false)?;
         self.mutate(|v| {
             let ino = v.new_inode(dir, mode_bits, rdev, caller)?;
+            if let Some(xattrs) = xattrs {
+                v.put_xattrs(ino, xattrs)?;
+            }
             let inode = v.inode_mut(ino)?;
             inode.name = name.to_vec();
             inode.nlink = if kind == mode::DIR { 2 } else { 1 };
@@ -182,9 +203,13 @@ impl Volume {
     pub fn tmpfile(&mut self, dir: Nid, mode_bits: u32, caller: &Caller) -> Result<Attr> {
         self.writable()?;
         self.need_dir(dir)?;
-        self.begin(6, false)?;
+        let (xattrs, mode_bits) = self.inherited(dir, mode::FILE | mode_bits & 0o7777)?;
+        self.begin(8, false)?;
         self.mutate(|v| {
-            let ino = v.new_inode(dir, mode::FILE | mode_bits & 0o7777, 0, caller)?;
+            let ino = v.new_inode(dir, mode_bits, 0, caller)?;
+            if let Some(xattrs) = xattrs {
+                v.put_xattrs(ino, xattrs)?;
+            }
             v.orphans.insert(ino);
             v.since.renamed.insert(ino);
             *v.holds.entry(ino).or_default() += 1;

@@ -215,6 +215,8 @@ pub struct Mounted {
     pub dir: PathBuf,
     /// The filesystem's type.
     pub fstype: String,
+    /// What is mounted.
+    pub source: PathBuf,
     /// Device number, major and minor.
     pub device: (u32, u32),
 }
@@ -237,11 +239,13 @@ fn mountinfo(line: &[u8]) -> Option<Mounted> {
     let mut words = line.split(|b| *b == b' ');
     let device = words.nth(2)?;
     let dir = words.nth(1)?;
-    let fstype = words.skip_while(|w| *w != b"-").nth(1)?;
+    let mut rest = words.skip_while(|w| *w != b"-");
+    let (fstype, source) = (rest.nth(1)?, rest.next()?);
     let device = std::str::from_utf8(device).ok()?.split_once(':')?;
     Some(Mounted {
         dir: PathBuf::from(std::ffi::OsStr::from_bytes(&unescape(dir))),
         fstype: String::from_utf8_lossy(fstype).into_owned(),
+        source: PathBuf::from(std::ffi::OsStr::from_bytes(&unescape(source))),
         device: (device.0.parse().ok()?, device.1.parse().ok()?),
     })
 }
@@ -308,6 +312,7 @@ mod tests {
         let wanted = Mounted {
             dir: PathBuf::from("/mnt/a b\\"),
             fstype: "fuse.tuff".to_owned(),
+            source: PathBuf::from("SOURCE"),
             device: (0, 98),
         };
         assert_eq!(mountinfo(line), Some(wanted));

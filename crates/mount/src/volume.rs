@@ -8,13 +8,14 @@
 use crate::fs::{Parts, Result};
 use crate::handler::Request;
 use crate::log::Log;
-use crate::mountpoint::Mountpoint;
+use crate::mountpoint::{self, Mountpoint};
 use crate::proto::{self, Attr, AttrOut, EntryOut, init, op};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -59,8 +60,13 @@ mod write_op {
 
 /// Features beside those in [`init`].
 const BIG_WRITES: u64 = 1 << 5;
+const DONT_MASK: u64 = 1 << 6;
 const ASYNC_DIO: u64 = 1 << 15;
 const WRITEBACK_CACHE: u64 = 1 << 16;
+const SETXATTR_EXT: u64 = 1 << 29;
+
+/// Of a SETXATTR: an access list that takes set-group-id away.
+const ACL_KILL_SGID: u32 = 1;
 
 /// Fields of a request, one after the other.
 struct Fields<'a>(&'a [u8]);
@@ -150,6 +156,8 @@ pub struct VolumeServer {
     device: Arc<dyn BlockDevice>,
     flushes: Flushes,
     log: Log,
+    /// A SETXATTR has two more fields, as agreed at the start.
+    long_setxattr: AtomicBool,
     ended: Mutex<bool>,
     wake: Condvar,
 }
@@ -247,6 +255,7 @@ impl VolumeServer {
             }),
             flushes: Flushes::default(),
             log,
+            long_setxattr: AtomicBool::new(false),
             ended: Mutex::new(false),
             wake: Condvar::new(),
         }
@@ -333,6 +342,9 @@ impl VolumeServer {
             | BIG_WRITES
             | ASYNC_DIO
             | WRITEBACK_CACHE
+            | DONT_MASK
+            | SETXATTR_EXT
+            | init::POSIX_ACL
             | init::DO_READDIRPLUS
             | init::READDIRPLUS_AUTO
             | init::NO_OPEN_SUPPORT
@@ -342,6 +354,7 @@ impl VolumeServer {
             | init::NO_OPENDIR_SUPPORT
             | init::INIT_EXT;
         let both = has & offered;
+        self.long_setxattr.store(both & SETXATTR_EXT != 0, Relaxed);
         let reply = proto::InitOut {
             major: proto::MAJOR,
             minor: minor.min(proto::MINOR),
@@ -497,10 +510,12 @@ impl VolumeServer {
             }
             write_op::SETXATTR => {
                 let (size, flags) = (f.u32()?, f.u32()?);
+                let (more, _) = if self.long_setxattr.load(Relaxed) {
+                    (f.u32()?, f.u32()?)
+                } else {
+                    (0, 0)
+                };
                 let name = f.name()?;
-                if name.starts_with(b"system.posix_acl_") {
-                    return Err(Errno::OPNOTSUPP);
-                }
                 let how = match flags {
                     0 => SetXattr::Any,
                     1 => SetXattr::Create,
@@ -510,6 +525,13 @@ impl VolumeServer {
                 volume
                     .set_xattr(node, name, f.bytes(size)?, how, now())
                     .map_err(failed)?;
+                if more & ACL_KILL_SGID != 0 {
+                    let set = SetAttr {
+                        mode: Some(volume.attr(node).map_err(failed)?.mode & !0o2000),
+                        ..SetAttr::default()
+                    };
+                    volume.set_attr(node, &set, now()).map_err(failed)?;
+                }
                 Ok(Vec::new())
             }
             _ => {
@@ -533,11 +555,13 @@ impl VolumeServer {
         let volume = core.volume()?;
         let attr = match opcode {
             write_op::MKNOD => {
-                let (bits, rdev, _, _) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+                let (bits, rdev, umask, _) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+                let bits = masked(volume, node, bits, umask)?;
                 volume.create(node, f.name()?, bits, rdev, caller)
             }
             write_op::MKDIR => {
-                let (bits, _) = (f.u32()?, f.u32()?);
+                let (bits, umask) = (f.u32()?, f.u32()?);
+                let bits = masked(volume, node, bits, umask)?;
                 volume.create(node, f.name()?, bits & 0o7777 | mode::DIR, 0, caller)
             }
             write_op::SYMLINK => {
@@ -549,7 +573,8 @@ impl VolumeServer {
                 volume.link(old, node, f.name()?, caller)
             }
             write_op::CREATE | write_op::TMPFILE => {
-                let (_flags, bits, _, _) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+                let (_flags, bits, umask, _) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+                let bits = masked(volume, node, bits, umask)?;
                 let attr = if opcode == write_op::CREATE {
                     volume.create(node, f.name()?, bits & 0o7777 | mode::FILE, 0, caller)
                 } else {
@@ -691,6 +716,8 @@ impl VolumeMount {
             let serve = move || server.serve(&*mountpoint);
             handles.push(std::thread::Builder::new().name(name).spawn(serve)?);
         }
+        // Only root may; without it reads are shorter.
+        let _ = mountpoint::device_of(&mountpoint.dir).and_then(mountpoint::raise_read_ahead);
         let keeper = server.clone();
         let keeper = std::thread::Builder::new()
             .name("volume-keeper".to_owned())
@@ -730,6 +757,12 @@ impl VolumeMount {
             None => Ok(()),
         }
     }
+}
+
+/// Permissions of what is made in a directory: a default list there takes the place of the umask.
+fn masked(volume: &mut Volume, dir: Nid, bits: u32, umask: u32) -> Result<u32> {
+    let listed = volume.has_default_acl(dir).map_err(failed)?;
+    Ok(if listed { bits } else { bits & !umask })
 }
 
 fn attr_out(attr: &tuff_iplfs::Attr) -> Vec<u8> {

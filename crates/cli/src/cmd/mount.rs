@@ -1,6 +1,6 @@
 //! `tuff mount`: an image under a directory, until it is unmounted.
 
-mod background;
+pub(super) mod background;
 mod kernel;
 mod options;
 

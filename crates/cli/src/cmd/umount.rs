@@ -3,12 +3,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 use tuff_image::{Error, Result};
 use tuff_mount::mountpoint::{self, Detach, FSTYPE};
 
-/// Unmount what tuff mount mounted.
+/// Unmount what tuff mount or tuff volume mount mounted.
 ///
-/// Works also if the serving process was killed and every access says "transport endpoint is not connected".
+/// A volume is closed when this returns. /// Works also if the serving process was killed and every access says "transport endpoint is not connected".
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directories
@@ -23,14 +24,26 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for dir in &args.dirs {
         let dir = mounted(dir)?;
+        let source = mountpoint::find(&dir).ok().flatten().map(|m| m.source);
         let how = if args.lazy {
             Detach::Lazily
         } else {
             Detach::Now
         };
         mountpoint::detach(&dir, how).map_err(|e| Error::io(dir.display(), "cannot unmount", e))?;
+        if let (Some(source), false) = (source, args.lazy) {
+            wait_until_closed(&source);
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until nobody holds what was mounted: the server of a volume writes for a moment after the mount is gone.
+fn wait_until_closed(source: &Path) {
+    let in_use = |e: io::Error| e.kind() == io::ErrorKind::ResourceBusy;
+    while source.exists() && tuff_iplfs::backend::open(source, true).is_err_and(in_use) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// The mount point that `dir` names, if it is one of ours.

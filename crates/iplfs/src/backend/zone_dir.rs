@@ -81,6 +81,8 @@ impl ZoneDir {
 
     /// Opens a device that `create` made. `ResourceBusy` if it is open.
     pub fn open(path: &Path, read_only: bool) -> io::Result<Self> {
+        // A process that goes into the background leaves its working directory.
+        let path = &std::path::absolute(path)?;
         let volume = File::open(path.join("volume"))?;
         lock(&volume, read_only)?;
         let text = fs::read_to_string(path.join("volume"))?;

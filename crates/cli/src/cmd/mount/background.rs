@@ -18,7 +18,7 @@ const READY: &str = "ready";
 
 /// What this process is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(in crate::cmd) enum Role {
     /// Start the serving process, wait for it to be ready, end.
     Starter,
     /// Serve.
@@ -26,7 +26,7 @@ pub(super) enum Role {
 }
 
 impl Role {
-    pub(super) fn of_this_process(foreground: bool) -> Self {
+    pub(in crate::cmd) fn of_this_process(foreground: bool) -> Self {
         if foreground {
             Self::Server {
                 in_background: false,
@@ -42,7 +42,7 @@ impl Role {
 }
 
 /// Runs this program again and waits until it serves, or fails as it fails.
-pub(super) fn start() -> Result<ExitCode> {
+pub(in crate::cmd) fn start() -> Result<ExitCode> {
     let failed = |e| Error::io("tuff mount", "cannot start the serving process", e);
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_else(|| "tuff".into());
@@ -70,14 +70,14 @@ pub(super) fn start() -> Result<ExitCode> {
 }
 
 /// A session of its own, so that the terminal's signals do not reach it.
-pub(super) fn leave_terminal() {
+pub(in crate::cmd) fn leave_terminal() {
     // Fails only for the leader of a group, which a child just started is not.
     let _ = rustix::process::setsid();
 }
 
 /// Says that the mount answers: to the service manager, if one asked, and in the background to the waiting process;
 /// then lets go of the terminal and of the working directory.
-pub(super) fn ready(in_background: bool) -> Result<()> {
+pub(in crate::cmd) fn ready(in_background: bool) -> Result<()> {
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET") {
         let message = format!("READY=1\nMAINPID={}\n", std::process::id());
         if let Err(e) = notify(Path::new(&socket), message.as_bytes()) {
@@ -116,7 +116,7 @@ fn notify(socket: &Path, message: &[u8]) -> io::Result<()> {
 }
 
 /// Where the mount's lines go.
-pub(super) fn log(file: Option<&Path>, in_background: bool) -> Result<Log> {
+pub(in crate::cmd) fn log(file: Option<&Path>, in_background: bool) -> Result<Log> {
     if let Some(path) = file {
         let opened = OpenOptions::new().append(true).create(true).open(path);
         let file = opened.map_err(|e| Error::io(path.display(), "cannot open", e))?;

@@ -1,6 +1,7 @@
 //! `tuff volume mount`: a volume under a directory, until it is unmounted.
 
 use super::{At, Result, mount};
+use crate::cmd::mount::background::{self, Role};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -12,14 +13,21 @@ use tuff_mount::volume::{VolumeMount, VolumeServer};
 
 /// Mount a volume for reading and writing.
 ///
-/// Serves in the foreground until it is unmounted (umount, fusermount3 -u, tuff umount) or gets SIGTERM or SIGINT. After
-/// a crash of the host or of this process the next mount recovers: what was synced is there.
+/// Serves from a process in the background that starts when the mount answers and ends when it is unmounted (tuff umount,
+/// which waits for it, umount, fusermount3 -u) or gets SIGTERM or SIGINT. After a crash of the host or of that process the
+/// next mount recovers: what was synced is there.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory, file or block device of the volume
     path: PathBuf,
     /// Directory to mount on
     dir: PathBuf,
+    /// Stay in the foreground
+    #[arg(short, long)]
+    foreground: bool,
+    /// Append what happens to this file; otherwise it goes to standard error, in the background to the system's log
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
     /// Let other users use it, as their permissions in the volume say
     #[arg(long)]
     allow_other: bool,
@@ -30,6 +38,13 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let Role::Server { in_background } = Role::of_this_process(args.foreground) else {
+        return Ok(background::start()?);
+    };
+    if in_background {
+        background::leave_terminal();
+    }
+    let log = background::log(args.log.as_deref(), in_background)?;
     let volume = mount(&args.path, false)?;
     let options = MountOptions {
         source: std::path::absolute(&args.path).unwrap_or_else(|_| args.path.clone()),
@@ -40,15 +55,23 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let threads = args
         .threads
         .map_or_else(tuff_mount::live::default_threads, usize::from);
-    let server = VolumeServer::new(volume, Log::new(|line| eprintln!("tuff: {line}")));
+    let server = VolumeServer::new(volume, log.clone());
     let mountpoint = mountpoint::attach_writable(&args.dir, &options).at("cannot mount")?;
     let dir = mountpoint.dir.clone();
     let served = VolumeMount::start(server, mountpoint, threads);
     let served = served
         .inspect_err(|_| drop(mountpoint::detach(&dir, Detach::Lazily)))
         .at(args.dir.display())?;
-    std::thread::spawn(move || end_when_told(stop, &dir));
-    served.wait().at(args.path.display())?;
+    let stop_log = log.clone();
+    std::thread::spawn(move || end_when_told(stop, &dir, &stop_log));
+    background::ready(in_background)?;
+    if let Err(e) = served.wait() {
+        // In the background nobody sees the exit code.
+        if in_background {
+            log.line(format_args!("{}: {e}", args.path.display()));
+        }
+        return Err(e).at(args.path.display());
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -61,10 +84,10 @@ fn signals() -> io::Result<UnixStream> {
     Ok(ours)
 }
 
-fn end_when_told(mut stop: UnixStream, dir: &Path) {
+fn end_when_told(mut stop: UnixStream, dir: &Path, log: &Log) {
     while matches!(stop.read(&mut [0]), Ok(1)) {
         if let Err(e) = mountpoint::detach(dir, Detach::Lazily) {
-            eprintln!("tuff: {}: {e}", dir.display());
+            log.line(format_args!("{}: {e}", dir.display()));
         }
     }
 }
