@@ -312,7 +312,7 @@ mod tests {
         let wanted = Mounted {
             dir: PathBuf::from("/mnt/a b\\"),
             fstype: "fuse.tuff".to_owned(),
-            source: PathBuf::from("SOURCE"),
+            source: PathBuf::from("/x/y z"),
             device: (0, 98),
         };
         assert_eq!(mountinfo(line), Some(wanted));
