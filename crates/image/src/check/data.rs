@@ -1,12 +1,14 @@
 //! All data, once: which extents are new, sorted by position.
 
 use super::marks::{DataMap, Owner};
-use super::work::Work;
-use super::{Options, Rule, Shared};
+use super::near::Near;
+use super::work::{Item, Work};
+use super::{Options, Rule, Shared, Totals};
+use crate::Result;
 use crate::read::fetch::Spot;
 use crate::read::file::cluster_place;
 use crate::read::map::{Cluster, Extent, Source};
-use crate::read::{Image, Nid};
+use crate::read::{Image, Inode, Nid};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -39,8 +41,11 @@ pub(super) struct Jobs<'a> {
     batch: Vec<Job>,
     prefixes: Vec<Job>,
     /// `None`: data is not read.
-    queue: Option<SyncSender<Vec<Job>>>,
+    queue: Option<SyncSender<Item>>,
     map: DataMap,
+    near: Near<'a>,
+    /// Of the walk, since they were last added to the common ones.
+    pub(super) totals: Totals,
 }
 
 impl<'a> Jobs<'a> {
@@ -56,7 +61,7 @@ impl<'a> Jobs<'a> {
             n => n,
         };
         let queue = options.data.then(|| {
-            let (send, receive) = sync_channel::<Vec<Job>>(4 * threads);
+            let (send, receive) = sync_channel(4 * threads);
             let receive = Arc::new(Mutex::new(receive));
             for _ in 0..threads {
                 let receive = receive.clone();
@@ -73,7 +78,21 @@ impl<'a> Jobs<'a> {
             prefixes: Vec::new(),
             queue,
             map: DataMap::default(),
+            near: Near::new(image),
+            totals: Totals::default(),
         }
+    }
+
+    /// As [`Image::inode`]. What lies behind it is read ahead by workers that have nothing to do.
+    pub(super) fn inode(&mut self, nid: Nid) -> Result<Inode> {
+        let (queue, items) = (&self.queue, &self.shared.items);
+        self.near.inode(nid, |windows| {
+            if let Some(queue) = queue
+                && items.load(Relaxed) == 0
+            {
+                let _ = queue.try_send(Item::Ahead(windows));
+            }
+        })
     }
 
     /// Takes an extent of `nid`: marks its blocks, and has it read if nobody did.
@@ -86,8 +105,8 @@ impl<'a> Jobs<'a> {
                 pos,
                 len,
                 coding: Coding::Stored,
-            } if self.queue.is_some() => match self.image.bytes(space, pos, len as usize) {
-                Ok(_) => _ = self.shared.totals.raw_bytes.fetch_add(len.into(), Relaxed),
+            } if self.queue.is_some() => match self.near.look(space, pos, len as usize) {
+                Ok(()) => self.totals.raw_bytes += u64::from(len),
                 Err(e) => self
                     .shared
                     .failed(Rule::DataRange, &format!("nid {nid}"), &e),
@@ -272,7 +291,8 @@ impl<'a> Jobs<'a> {
                 n += 1;
             }
             // The workers end only when the queue does.
-            let _ = queue.send(rest[..n].to_vec());
+            self.shared.items.fetch_add(1, Relaxed);
+            let _ = queue.send(Item::Jobs(rest[..n].to_vec()));
             rest = &rest[n..];
         }
         self.batch.clear();
@@ -314,6 +334,7 @@ impl<'a> Jobs<'a> {
     pub(super) fn finish(mut self) -> DataMap {
         self.flush_prefixes();
         self.flush();
+        self.shared.totals.add(&self.totals);
         self.map
     }
 }

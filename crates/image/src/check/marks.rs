@@ -1,9 +1,66 @@
 //! Which bytes of an image belong to what: two maps that take memory only where something is.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
+
+/// Pages of `N` values by key, which exist only once something is in them. Who asks twice for the same page finds it at
+/// once: what is marked lies mostly side by side.
+struct Pages<K, T, const N: usize> {
+    places: HashMap<K, u32>,
+    pages: Vec<Box<[T; N]>>,
+    /// The last one that was found.
+    last: Cell<Option<(K, u32)>>,
+}
+
+impl<K, T, const N: usize> Default for Pages<K, T, N> {
+    fn default() -> Self {
+        Self {
+            places: HashMap::new(),
+            pages: Vec::new(),
+            last: Cell::new(None),
+        }
+    }
+}
+
+impl<K: Copy + Eq + Hash, T: Copy + Default, const N: usize> Pages<K, T, N> {
+    fn place(&self, key: K) -> Option<usize> {
+        match self.last.get() {
+            Some((last, at)) if last == key => Some(at as usize),
+            _ => {
+                let at = *self.places.get(&key)?;
+                self.last.set(Some((key, at)));
+                Some(at as usize)
+            }
+        }
+    }
+
+    fn get(&self, key: K) -> Option<&[T; N]> {
+        // In bounds: places are those of pages.
+        self.place(key).map(|at| &*self.pages[at])
+    }
+
+    fn make(&mut self, key: K) -> &mut [T; N] {
+        let at = self.place(key).unwrap_or_else(|| {
+            let at = self.pages.len();
+            self.pages.push(Box::new([T::default(); N]));
+            // Fits: 2^32 pages would not fit in memory.
+            self.places.insert(key, at as u32);
+            self.last.set(Some((key, at as u32)));
+            at
+        });
+        &mut self.pages[at]
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (K, &[T; N])> {
+        self.places
+            .iter()
+            .map(|(key, at)| (*key, &*self.pages[*at as usize]))
+    }
+}
 
 /// Blocks in one page of the data map.
-const PAGE: u64 = 512;
+const PAGE: usize = 512;
 
 /// What a block of data belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,22 +103,23 @@ impl Owner {
 /// Owners of blocks, four bytes each, in pages that exist only once something in them is owned.
 #[derive(Default)]
 pub(crate) struct DataMap {
-    pages: HashMap<(u16, u64), Box<[u32]>>,
+    pages: Pages<(u16, u64), u32, PAGE>,
     /// Clusters that do not start at a block, as encoded extents may have them.
     odd: HashMap<u64, Owner>,
 }
 
 impl DataMap {
     pub(crate) fn get(&self, store: u16, block: u64) -> Owner {
-        let page = self.pages.get(&(store, block / PAGE));
+        let page = self.pages.get((store, block / PAGE as u64));
         // Fits: below PAGE.
-        page.map_or(Owner::Free, |p| Owner::unpack(p[(block % PAGE) as usize]))
+        page.map_or(Owner::Free, |p| {
+            Owner::unpack(p[(block % PAGE as u64) as usize])
+        })
     }
 
     pub(crate) fn set(&mut self, store: u16, block: u64, owner: Owner) {
-        let page = self.pages.entry((store, block / PAGE));
-        let page = page.or_insert_with(|| vec![0; PAGE as usize].into_boxed_slice());
-        page[(block % PAGE) as usize] = owner.pack();
+        let page = self.pages.make((store, block / PAGE as u64));
+        page[(block % PAGE as u64) as usize] = owner.pack();
     }
 
     pub(crate) fn odd(&self, pos: u64) -> Owner {
@@ -75,14 +133,16 @@ impl DataMap {
 
 /// The unit in which inodes are placed. Unit: bytes.
 const SLOT: u64 = 32;
-/// The part of a space that one entry of the slot map covers. Unit: bytes.
+/// The part of a space that one word of the slot map covers. Unit: bytes.
 const SPAN: u64 = 128 * SLOT;
+/// Words in one page of the slot map.
+const SPANS: usize = 8;
 
 /// Slots of 32 bytes that inodes and what follows them take, and slots at which inodes start.
 #[derive(Default)]
 pub(crate) struct SlotMap {
-    taken: HashMap<u64, u128>,
-    starts: HashMap<u64, u128>,
+    /// Slots that are taken, and slots that are starts.
+    pages: Pages<u64, [u128; 2], SPANS>,
     /// Units of [`OTHER`] bytes that hold metadata that is no inode's own: shared attributes.
     other: HashSet<u64>,
 }
@@ -91,10 +151,16 @@ pub(crate) struct SlotMap {
 const OTHER: u64 = 512;
 
 impl SlotMap {
+    fn span(&mut self, span: u64) -> &mut [u128; 2] {
+        let page = self.pages.make(span / SPANS as u64);
+        // Fits: below SPANS.
+        &mut page[(span % SPANS as u64) as usize]
+    }
+
     /// Marks the start of an inode at `pos`. True if it is new.
     pub(crate) fn start(&mut self, pos: u64) -> bool {
         let bit = 1u128 << (pos % SPAN / SLOT);
-        let word = self.starts.entry(pos / SPAN).or_default();
+        let [_, word] = self.span(pos / SPAN);
         let new = *word & bit == 0;
         *word |= bit;
         new
@@ -110,7 +176,7 @@ impl SlotMap {
             let n = (last - slot).min(128 - from);
             let ones = if n == 128 { u128::MAX } else { (1 << n) - 1 };
             let bits = ones << from;
-            let word = self.taken.entry(span).or_default();
+            let [word, _] = self.span(span);
             let both = *word & bits;
             if both != 0 && found.is_none() {
                 found = Some((span * 128 + u64::from(both.trailing_zeros())) * SLOT);
@@ -129,9 +195,13 @@ impl SlotMap {
     /// Runs of bytes, at least as long as a slot, that hold metadata.
     pub(crate) fn spans(&self) -> impl Iterator<Item = (u64, u64)> {
         let other = self.other.iter().map(|n| (n * OTHER, (n + 1) * OTHER));
-        let taken = self.taken.iter().flat_map(|(span, bits)| {
+        let words = self.pages.iter().flat_map(|(page, words)| {
+            let first = page * SPANS as u64;
+            (first..).zip(words.iter().map(|[taken, _]| *taken))
+        });
+        let taken = words.flat_map(|(span, bits)| {
             let base = span * SPAN;
-            let (bits, mut at) = (*bits, 0);
+            let mut at = 0;
             std::iter::from_fn(move || {
                 while at < 128 {
                     at += (bits.checked_shr(at)?).trailing_zeros();

@@ -1,7 +1,7 @@
 //! Checking images: every structure, every rule, every cluster once, on all cores.
 //!
 //! ```text
-//!  walk    one thread: directories, inodes, attributes, indexes      walk.rs inode.rs xattr.rs superblock.rs
+//!  walk    one thread: directories, inodes, attributes, indexes      walk.rs near.rs inode.rs xattr.rs superblock.rs
 //!    └► jobs    clusters not seen yet, sorted by position            data.rs, marks.rs
 //!         └► workers   fetch, see whether it decodes, forget         work.rs
 //! ```
@@ -18,6 +18,7 @@ mod data;
 mod finding;
 mod inode;
 pub(crate) mod marks;
+mod near;
 mod superblock;
 mod walk;
 mod work;
@@ -133,6 +134,8 @@ struct Shared {
     limit: usize,
     dropped: AtomicU64,
     totals: AtomicTotals,
+    /// Items of work that are not yet done.
+    items: AtomicUsize,
     /// Workers that are not yet done, and who waits for them.
     workers: AtomicUsize,
     waiting: Thread,
@@ -163,6 +166,9 @@ struct AtomicTotals {
 
 impl AtomicTotals {
     fn add(&self, more: &Totals) {
+        self.inodes.fetch_add(more.inodes, Relaxed);
+        self.directories.fetch_add(more.directories, Relaxed);
+        self.file_bytes.fetch_add(more.file_bytes, Relaxed);
         self.clusters.fetch_add(more.clusters, Relaxed);
         self.encoded_bytes.fetch_add(more.encoded_bytes, Relaxed);
         self.decoded_bytes.fetch_add(more.decoded_bytes, Relaxed);
@@ -193,6 +199,7 @@ impl Shared {
             limit: options.findings,
             dropped: AtomicU64::new(0),
             totals: AtomicTotals::default(),
+            items: AtomicUsize::new(0),
             workers: AtomicUsize::new(0),
             waiting: std::thread::current(),
         }

@@ -6,7 +6,6 @@ use super::{Rule, Shared, Totals};
 use crate::read::dir::{Dir, type_of};
 use crate::read::{FileType, Image, Inode, Nid, Space};
 use std::collections::HashMap;
-use std::sync::atomic::Ordering::Relaxed;
 use tuff_format::dirent::{Dirent, in_order, is_name};
 use tuff_format::superblock::OFFSET;
 
@@ -279,7 +278,7 @@ impl<'a, 'p> Walk<'a, 'p> {
 
     fn child(&mut self, frame: &mut Frame, entry: &Dirent<'_>) -> Option<Inode> {
         let shared = self.shared;
-        let inode = match self.image.inode(entry.nid) {
+        let inode = match self.jobs.inode(entry.nid) {
             Ok(inode) => inode,
             Err(e) => {
                 shared.failed(Rule::Inode, &self.path(), &e);
@@ -324,15 +323,17 @@ impl<'a, 'p> Walk<'a, 'p> {
         if !map.start(inode.position()) {
             return false;
         }
-        let totals = &self.shared.totals;
-        let n = totals.inodes.fetch_add(1, Relaxed) + 1;
+        let totals = &mut self.jobs.totals;
+        totals.inodes += 1;
         match inode.file_type() {
-            FileType::Dir => _ = totals.directories.fetch_add(1, Relaxed),
-            FileType::File => _ = totals.file_bytes.fetch_add(inode.size(), Relaxed),
+            FileType::Dir => totals.directories += 1,
+            // A damaged image may claim more than there can be.
+            FileType::File => totals.file_bytes = totals.file_bytes.wrapping_add(inode.size()),
             _ => {}
         }
-        if n.is_multiple_of(1024) {
-            (self.progress)(&totals.get());
+        if totals.inodes == 1024 {
+            self.shared.totals.add(&std::mem::take(totals));
+            (self.progress)(&self.shared.totals.get());
         }
         self.check_inode(inode);
         true

@@ -6,11 +6,13 @@
 use super::data::Job;
 use super::{Rule, Shared, Totals};
 use crate::Error;
-use crate::read::Image;
 use crate::read::decode::{self, Want, Worker};
 use crate::read::fetch::FETCH_MAX;
 use crate::read::file::cluster_place;
 use crate::read::map::{Cluster, ClusterCoding, Source};
+use crate::read::{Image, Space};
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, PoisonError};
 
@@ -22,6 +24,14 @@ const SEVERAL: usize = 64;
 
 /// Most bytes that are touched at once. Unit: bytes.
 const TOUCH_MAX: u64 = 16 << 20;
+
+/// What a worker takes at once.
+pub(super) enum Item {
+    /// Data, in order of position.
+    Jobs(Vec<Job>),
+    /// Windows of metadata that the walk will want soon.
+    Ahead(Range<u64>),
+}
 
 /// What one thread needs for its jobs.
 pub(super) struct Work<'a> {
@@ -49,13 +59,23 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Takes items until there are no more. Each is in order of position.
-    pub(super) fn run(mut self, queue: &Mutex<Receiver<Vec<Job>>>) {
+    /// Takes items until there are no more.
+    pub(super) fn run(mut self, queue: &Mutex<Receiver<Item>>) {
         let _here = self.shared.worker();
         loop {
             let item = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(item) = item else { return };
-            let mut rest = &item[..];
+            let jobs = match item {
+                Item::Jobs(jobs) => jobs,
+                Item::Ahead(windows) => {
+                    for n in windows {
+                        // The walk finds the error where it matters.
+                        let _ = self.image.window_of(Space::Image, n);
+                    }
+                    continue;
+                }
+            };
+            let mut rest = &jobs[..];
             while !rest.is_empty() {
                 let n = lz4_run(rest).max(1);
                 if n == 1 || !self.several(&rest[..n]) {
@@ -66,6 +86,7 @@ impl<'a> Work<'a> {
                 rest = &rest[n..];
             }
             self.shared.totals.add(&std::mem::take(&mut self.totals));
+            self.shared.items.fetch_sub(1, Relaxed);
         }
     }
 

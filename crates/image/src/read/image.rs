@@ -325,6 +325,17 @@ impl Image {
         self.bytes(space, pos, len)
     }
 
+    /// All bytes of a window.
+    pub(crate) fn window_of(&self, space: Space, n: u64) -> Result<Bytes> {
+        let size = self.space_size(space)?;
+        if n.checked_mul(WINDOW).is_none_or(|start| start >= size) {
+            return Err(Error::corrupt("", "past the end"));
+        }
+        let window = self.window(space, n, size)?;
+        let len = window.len();
+        Ok(Bytes::part(window, 0..len))
+    }
+
     fn window(&self, space: Space, n: u64, size: u64) -> Result<Arc<Vec<u8>>> {
         if let Some(window) = self.windows.get(&(space, n)) {
             return Ok(window);

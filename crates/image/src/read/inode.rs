@@ -131,25 +131,36 @@ impl Image {
     /// `Corrupt` if it does not lie inside the image (or the metabox), or breaks a rule; `Unsupported` for a format or
     /// layout of the future.
     pub fn inode(&self, nid: Nid) -> Result<Inode> {
+        let (space, pos) = self.inode_position(nid)?;
+        let bytes = self
+            .bytes_up_to(space, pos, inode::EXTENDED_LEN)
+            .map_err(|e| e.within(inode_place(nid, pos)))?;
+        self.inode_from(nid, pos, &bytes)
+    }
+
+    /// Where an inode lies.
+    pub(crate) fn inode_position(&self, nid: Nid) -> Result<(Space, u64)> {
         let sb = self.superblock();
-        let pos = nid
-            .position(sb.block_bits, sb.meta_blkaddr)
-            .ok_or_else(|| {
-                Error::corrupt(
-                    format_args!("nid {nid}"),
-                    "position does not fit in 64 bits",
-                )
-            })?;
+        let pos = nid.position(sb.block_bits, sb.meta_blkaddr);
+        let pos = pos.ok_or_else(|| {
+            Error::corrupt(
+                format_args!("nid {nid}"),
+                "position does not fit in 64 bits",
+            )
+        })?;
         let space = if nid.in_metabox() {
             Space::Metabox
         } else {
             Space::Image
         };
-        let place = |e: Error| e.within(format_args!("nid {nid} (byte {pos:#x})"));
-        let bytes = self
-            .bytes_up_to(space, pos, inode::EXTENDED_LEN)
-            .map_err(place)?;
-        let raw = inode::Inode::decode(&bytes).map_err(|e| place(Error::format("", e)))?;
+        Ok((space, pos))
+    }
+
+    /// The inode whose bytes, or those up to the end of its space, these are.
+    pub(crate) fn inode_from(&self, nid: Nid, pos: u64, bytes: &[u8]) -> Result<Inode> {
+        let sb = self.superblock();
+        let raw = inode::Inode::decode(bytes)
+            .map_err(|e| Error::format("", e).within(inode_place(nid, pos)))?;
         let mtime = if raw.extended {
             (raw.mtime, raw.mtime_nsec)
         } else {
@@ -162,4 +173,8 @@ impl Image {
             mtime,
         })
     }
+}
+
+fn inode_place(nid: Nid, pos: u64) -> String {
+    format!("nid {nid} (byte {pos:#x})")
 }
