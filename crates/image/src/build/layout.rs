@@ -91,10 +91,15 @@ impl Parts<'_> {
         if inode == PACKED {
             return &self.packed.packed;
         }
+        let file = self.packed.files.get(self.first(inode) as usize);
+        file.unwrap_or(&FileData::None)
+    }
+
+    /// The file whose data a file has: itself, unless it is identical to another.
+    pub(crate) fn first(&self, inode: InodeId) -> InodeId {
         match self.packed.files.get(inode as usize) {
-            Some(FileData::Same(first)) => self.data(*first),
-            Some(data) => data,
-            None => &FileData::None,
+            Some(FileData::Same(first)) => self.first(*first),
+            _ => inode,
         }
     }
 

@@ -5,7 +5,7 @@
 //!    I/O       pure    workers   workers    pure      output
 //! ```
 //!
-//! No stage calls back into an earlier one. A tar stream is the one source whose contents cannot be read later: they are
+//! No stage calls back into an earlier one. `verify`, where asked for, reads what `emit` wrote. A tar stream is the one source whose contents cannot be read later: they are
 //! packed as they come by, in the order of the stream, without a survey.
 
 mod budget;
@@ -21,6 +21,7 @@ mod spill;
 pub mod stats;
 mod survey;
 mod tree;
+mod verify;
 mod xattrs;
 
 pub use options::{Compression, Dedupe, Fragments, InodeForm, Options, Rule, SparsePolicy};
@@ -81,8 +82,8 @@ pub fn build(
         Target::Stdout => "standard output".to_owned(),
     };
     let output = Output::create(target).map_err(|e| Error::io(&name, "cannot create", e))?;
-    let (bytes, stats) =
-        write(sources, options, &output, progress).map_err(|e| e.rename_place("image", &name))?;
+    let (bytes, stats) = write(sources, options, &output, progress, &|| ())
+        .map_err(|e| e.rename_place("image", &name))?;
     progress.stage("finish");
     output
         .finish(bytes, options.sync)
@@ -93,11 +94,13 @@ pub fn build(
     })
 }
 
+/// Writes the image to `output` and calls `written` before it is verified: what a test does to the image, it finds.
 fn write(
     sources: &[Source],
     options: &Options,
     output: &Output,
     progress: &Progress,
+    written: &dyn Fn(),
 ) -> Result<(u64, Stats)> {
     let bits = options.block;
     let whiteouts = options.whiteouts.unwrap_or(if sources.len() > 1 {
@@ -119,6 +122,7 @@ fn write(
             packed: policies.packed(),
             // About 40 bytes each.
             known_max: usize::try_from(budget::eighth(options) / 40).unwrap_or(usize::MAX),
+            sums: options.verify,
         },
         output,
         progress,
@@ -172,6 +176,11 @@ fn write(
     // Fits: at most 128 prefixes.
     let prefix_at = (!prefixes.is_empty()).then_some((table_pos, prefixes.len() as u8));
     let bytes = emit::emit(&parts, &plan, &area, prefix_at, threads, output)?;
+    written();
+    if options.verify {
+        progress.stage("verify");
+        verify::verify(&parts, &plan, threads, output, progress)?;
+    }
     let mut stats = packed.stats.clone();
     stats.image_blocks = plan.blocks(bits);
     stats.meta_blocks =

@@ -161,6 +161,8 @@ pub struct Options {
     pub temporary: PathBuf,
     /// Checksum of the superblock.
     pub checksum: bool,
+    /// Read the finished image again and compare it with what went in.
+    pub verify: bool,
     /// Wait until the image is on the disk.
     pub sync: bool,
 }
@@ -207,6 +209,7 @@ impl Default for Options {
             memory: 256 << 20,
             temporary: std::env::temp_dir(),
             checksum: true,
+            verify: false,
             sync: false,
         }
     }

@@ -52,7 +52,7 @@ pub fn build_dir(source: &Path, image: &Path, options: &Options) {
     .unwrap();
 }
 
-/// Options of our writer, by name.
+/// Options of our writer, by name. Each image is verified when it is built.
 pub fn variants() -> Vec<(String, Options)> {
     let newest = || Options::for_kernel(Kernel(6, 18));
     let mut all = vec![("defaults".to_owned(), Options::default())];
@@ -138,5 +138,8 @@ pub fn variants() -> Vec<(String, Options)> {
         rule("shares*", compression(Method::Deflate, 5), Some(4 << 10)),
     ];
     all.push(("four algorithms".to_owned(), o));
+    for (_, options) in &mut all {
+        options.verify = true;
+    }
     all
 }

@@ -153,6 +153,9 @@ pub(crate) struct Args {
     /// Memory for buffers
     #[arg(long, default_value = "256M", value_parser = parse_size, value_name = "SIZE", help_heading = "Work")]
     pub(super) memory: u64,
+    /// Read the finished image again and compare all of it with what went in, before it gets its name
+    #[arg(long, help_heading = "Work")]
+    pub(super) verify: bool,
     /// Wait until the image is on the disk
     #[arg(long, help_heading = "Work")]
     pub(super) sync: bool,

@@ -190,6 +190,7 @@ pub(super) fn options(args: &Args) -> Result<Options> {
     }
     o.threads = args.threads;
     o.memory = args.memory;
+    o.verify = args.verify;
     o.sync = args.sync;
     Ok(o)
 }

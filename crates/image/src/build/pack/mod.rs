@@ -22,6 +22,7 @@ pub(crate) mod input;
 mod pool;
 pub(crate) mod segment;
 pub(crate) mod spans;
+pub(crate) mod sums;
 pub(crate) mod work;
 
 use crate::build::order::ContentKey;
@@ -40,6 +41,7 @@ use spans::{FilePlan, PartKey};
 use std::collections::VecDeque;
 use std::io::Read;
 use std::sync::Arc;
+use sums::Sums;
 use tuff_format::BlockBits;
 use tuff_store::Output;
 use work::{Body, Job, JobOut, Part, PartOut, Policy};
@@ -166,6 +168,8 @@ pub(crate) struct PackOptions {
     pub(crate) packed: Arc<Policy>,
     /// Contents that are remembered for whole-file dedupe.
     pub(crate) known_max: usize,
+    /// Sums of all contents are taken.
+    pub(crate) sums: bool,
 }
 
 /// The packer.
@@ -207,6 +211,8 @@ pub(crate) struct Packed {
     pub(crate) end_block: u32,
     /// Digest over all blocks.
     pub(crate) digest: u128,
+    /// Sums of all contents, if they were to be taken.
+    pub(crate) sums: Sums,
     /// What was done.
     pub(crate) stats: Stats,
 }
@@ -237,6 +243,7 @@ impl<'a> Packer<'a> {
             options.threads,
             options.in_flight,
             options.bits.size_usize(),
+            options.sums,
         )?;
         let spill = Spill::new(options.spill, options.temporary.clone());
         let held = Held::new(options.spill, options.temporary.clone());
@@ -247,6 +254,7 @@ impl<'a> Packer<'a> {
             packed_size: 0,
             end_block: options.first_block,
             digest: 0,
+            sums: Sums::default(),
             stats: Stats::default(),
         };
         Ok(Self {
@@ -554,8 +562,14 @@ impl<'a> Packer<'a> {
         let (mut start, mut at) = (0, 0);
         for part in out.parts {
             match &part.items {
-                Some(items) => self.place_items(items, part.len),
-                None if part.file != PACKED => self.progress.add_bytes(part.len as u64),
+                Some(items) => self.place_items(items, part.len, &part.sums),
+                None if part.file != PACKED => {
+                    self.progress.add_bytes(part.len as u64);
+                    if let [sum] = part.sums[..] {
+                        let sums = &mut self.result.sums;
+                        sums.add(part.file, part.first, part.len, sum);
+                    }
+                }
                 None => {}
             }
             let end = at + part.body.blocks() as usize * block_size;
@@ -578,12 +592,16 @@ impl<'a> Packer<'a> {
         Ok(())
     }
 
-    /// Notes where the files of a segment of the packed inode are. The segment has `len` bytes.
-    fn place_items(&mut self, items: &[Item], len: usize) {
+    /// Notes where the files of a segment of the packed inode are, and their sums. The segment has `len` bytes.
+    fn place_items(&mut self, items: &[Item], len: usize, sums: &[u64]) {
         let mut offset = self.stream_placed;
         self.stream_placed += len as u64;
-        for item in items {
+        for (i, item) in items.iter().enumerate() {
             if item.file != PACKED {
+                if let Some(sum) = sums.get(i) {
+                    let first = item.offset == 0;
+                    self.result.sums.add(item.file, first, item.len, *sum);
+                }
                 if item.offset == 0 {
                     self.result.stats.fragments += 1;
                     self.set(item.file, FileData::WholeFragment { offset });
@@ -633,6 +651,7 @@ impl<'a> Packer<'a> {
             post,
             key: _,
             items: _,
+            sums: _,
         } = part;
         match body {
             Body::Flat { blocks, tail } => {

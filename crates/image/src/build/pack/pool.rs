@@ -51,8 +51,8 @@ impl Shared {
 }
 
 impl Pool {
-    /// Starts `threads` workers with `budget` bytes of jobs in flight.
-    pub(crate) fn start(threads: usize, budget: u64, block: usize) -> Result<Self> {
+    /// Starts `threads` workers with `budget` bytes of jobs in flight. `sums`: of all contents sums are taken.
+    pub(crate) fn start(threads: usize, budget: u64, block: usize, sums: bool) -> Result<Self> {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             work: Condvar::new(),
@@ -68,7 +68,7 @@ impl Pool {
             let shared = Arc::clone(&pool.shared);
             let thread = std::thread::Builder::new()
                 .name(format!("pack-{n}"))
-                .spawn(move || run(&shared, block))
+                .spawn(move || run(&shared, block, sums))
                 .map_err(|e| Error::io("build", "cannot start a thread", e))?;
             pool.threads.push(thread);
         }
@@ -148,8 +148,8 @@ impl Drop for Pool {
     }
 }
 
-fn run(shared: &Shared, block: usize) {
-    let mut worker = Worker::new(block, Arc::clone(&shared.board));
+fn run(shared: &Shared, block: usize, sums: bool) {
+    let mut worker = Worker::new(block, Arc::clone(&shared.board), sums);
     let mut state = shared.lock();
     loop {
         let job = state.urgent.pop_front().or_else(|| state.queue.pop_front());
@@ -167,7 +167,7 @@ fn run(shared: &Shared, block: usize) {
         drop(state);
         let (id, cost) = (job.id, job.cost);
         let out = catch_unwind(AssertUnwindSafe(|| worker.run(job, buffer))).unwrap_or_else(|_| {
-            worker = Worker::new(block, Arc::clone(&shared.board));
+            worker = Worker::new(block, Arc::clone(&shared.board), sums);
             Err(Error::limit(
                 "build",
                 "a worker failed for a reason of its own; this is a bug",

@@ -4,6 +4,7 @@ use super::blocks::Blocks;
 use super::input::{Input, Item};
 use super::segment::{self, Shape, ShortPiece, Tail, TailPolicy};
 use super::spans::{Board, PartKey, PartPlan};
+use super::sums::sum;
 use crate::build::order::{ContentKey, content_key};
 use crate::build::tree::InodeId;
 use crate::{Error, Result};
@@ -116,6 +117,8 @@ pub(crate) struct PartOut {
     pub(crate) post: Option<PartKey>,
     /// Stands for the content, where another file may have the same.
     pub(crate) key: Option<ContentKey>,
+    /// Sum of the content, or of each item; nothing if none are taken.
+    pub(crate) sums: Vec<u64>,
     /// Its data.
     pub(crate) body: Body,
 }
@@ -172,11 +175,31 @@ impl Body {
 /// A worker: its buffer and its encoders.
 pub(crate) struct Worker {
     block: usize,
+    sums: bool,
     board: Arc<Board>,
     input: Vec<u8>,
     encoders: HashMap<EncoderSpec, Box<dyn EncodeFit>>,
     /// LZ4 clusters of this job so far: which of them are sampled must depend on the job alone.
     lz4_clusters: usize,
+}
+
+/// Sums of a part's items, or of the part.
+fn sums_of(input: &Input, content: &[u8]) -> Vec<u64> {
+    let of = |bytes: &[u8]| {
+        let mut sum = sum();
+        sum.update(bytes);
+        sum.digest()
+    };
+    let Input::Packed(items) = input else {
+        return vec![of(content)];
+    };
+    let mut rest = content;
+    let next = |item: &Item| {
+        let (now, later) = rest.split_at(item.len);
+        rest = later;
+        of(now)
+    };
+    items.iter().map(next).collect()
 }
 
 /// Of so many LZ4 clusters one is tried for decoding in place: a sample, since it costs a pass over the cluster.
@@ -187,10 +210,11 @@ const ENCODERS_MAX: usize = 8;
 const INDEX_COST: usize = 24;
 
 impl Worker {
-    /// A worker for images of this block size.
-    pub(crate) fn new(block: usize, board: Arc<Board>) -> Self {
+    /// A worker for images of this block size. `sums`: it takes sums of all contents.
+    pub(crate) fn new(block: usize, board: Arc<Board>, sums: bool) -> Self {
         Self {
             block,
+            sums,
             board,
             input: Vec::new(),
             encoders: HashMap::new(),
@@ -222,6 +246,11 @@ impl Worker {
                     blake3::Hasher::new().update(content),
                 )
             });
+            let sums = if self.sums {
+                sums_of(&part.input, content)
+            } else {
+                Vec::new()
+            };
             let body = self.encode(&part, content, &mut data);
             self.input = input;
             let body = body?;
@@ -235,6 +264,7 @@ impl Worker {
                     _ => None,
                 },
                 key,
+                sums,
                 body,
             });
         }
