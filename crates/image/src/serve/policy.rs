@@ -193,9 +193,10 @@ mod tests {
         s.take = s.decoded;
         let pick = |s: &Situation| choose(s, Some(Strategy::InPlace)).strategy;
         assert_eq!(pick(&s), Strategy::Gathered);
-        s.slack = 287;
+        let room = Decoder::in_place_len(s.compressed, s.decoded) - s.decoded;
+        s.slack = room - 1;
         assert_eq!(pick(&s), Strategy::Gathered);
-        s.slack = 288;
+        s.slack = room;
         assert_eq!(pick(&s), Strategy::InPlace);
         s.exact = false;
         assert_eq!(pick(&s), Strategy::Gathered);
