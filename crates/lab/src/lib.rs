@@ -8,7 +8,8 @@
 //!                          └── verify    is the result right? only then does its time count
 //! ```
 //!
-//! That is the first room: commands that make and read images. The second, [`serve`], measures reads through mounts.
+//! That is the first room: commands that make and read images. The second, [`serve`], measures reads through mounts; the third, [`experiment`],
+//! runs in virtual time; the fourth, [`campaign`], looks for mistakes in volumes.
 //!
 //! Invariants:
 //!
@@ -18,6 +19,7 @@
 //! * A record names no path of the machine it was made on: command lines are templates.
 //! * No result depends on a clock or on chance that the record does not name.
 
+pub mod campaign;
 pub mod corpus;
 pub mod define;
 pub mod engine;

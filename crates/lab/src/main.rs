@@ -14,6 +14,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tuff_lab::campaign::{crash, files};
 use tuff_lab::corpus::{Corpora, SHIPPED};
 use tuff_lab::define::{Action, Definition, Size};
 use tuff_lab::engine::{TOOLS, Tool};
@@ -49,6 +50,8 @@ enum Verb {
     Serve(ServeArgs),
     Soak(SoakArgs),
     Experiment(ExperimentArgs),
+    #[command(subcommand)]
+    Campaign(CampaignVerb),
     Report(ReportArgs),
     Corpus(CorpusArgs),
     #[command(hide = true)]
@@ -219,6 +222,66 @@ struct ExperimentArgs {
     seed: Option<u64>,
 }
 
+/// Look for mistakes in volumes for a long time
+#[derive(Subcommand)]
+enum CampaignVerb {
+    Crash(CrashArgs),
+    Files(FilesArgs),
+}
+
+/// What volumes show after losses of power: every pair of operations, more by seed, each safety rule off
+///
+/// Writes report.md and, unit by unit, progress.jsonl; started again with the same folder it goes on. Exit code 1 if something was found.
+#[derive(clap::Args)]
+struct CrashArgs {
+    /// Folder for progress and report
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Begin nothing after this long, and go on with more seeds until then (default: the plan, once)
+    #[arg(long, value_name = "N")]
+    minutes: Option<f64>,
+    /// Rounds of sampled sequences in the plan
+    #[arg(long, default_value_t = 40, value_name = "N")]
+    rounds: u32,
+    /// Start of everything random
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// Units at a time
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    threads: usize,
+    /// Only this group: ones, tricky, pairs, threes, twelves, snapshots, "long logs", rules
+    #[arg(long, value_name = "GROUP")]
+    only: Vec<String>,
+}
+
+/// Files on a mounted filesystem against plain bytes: writes, mappings, holes, truncation
+///
+/// Exit code 1, and the operations that led there, if a byte is wrong.
+#[derive(clap::Args)]
+struct FilesArgs {
+    /// Folder on the filesystem
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Operations
+    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
+    operations: u64,
+    /// What fixes every operation
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// Files at once
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    files: usize,
+    /// Longest file
+    #[arg(long, default_value = "1M", value_name = "SIZE")]
+    size: Size,
+    /// Longest operation
+    #[arg(long, default_value = "64K", value_name = "SIZE")]
+    length: Size,
+    /// Without mappings
+    #[arg(long)]
+    no_mmap: bool,
+}
+
 /// Make tables from records
 #[derive(clap::Args)]
 struct ReportArgs {
@@ -298,6 +361,8 @@ fn main() -> ExitCode {
         Verb::Serve(args) => serve_verb(&args),
         Verb::Soak(args) => soak_verb(&args),
         Verb::Experiment(args) => experiment_verb(&args),
+        Verb::Campaign(CampaignVerb::Crash(args)) => crash_verb(&args),
+        Verb::Campaign(CampaignVerb::Files(args)) => files_verb(&args),
         Verb::Report(args) => report_verb(&args),
         Verb::Corpus(args) => corpus_verb(&args),
         Verb::Sample(args) => sample_verb(&args),
@@ -434,6 +499,47 @@ fn experiment_verb(args: &ExperimentArgs) -> Result<bool> {
         print!("{}", o.markdown());
     })?;
     Ok(outcomes.iter().all(|o| o.passed()))
+}
+
+fn crash_verb(args: &CrashArgs) -> Result<bool> {
+    let options = crash::Options {
+        seed: args.seed,
+        minutes: args.minutes,
+        rounds: args.rounds,
+        threads: args.threads,
+        groups: args.only.clone(),
+    };
+    let program = std::env::current_exe()
+        .and_then(std::fs::read)
+        .map_err(|e| Error::io("read", Path::new("this program"), e))?;
+    let build = blake3::hash(&program).to_hex();
+    let fine = crash::run(&options, &args.out, &build, &mut |unit| eprintln!("{unit}"))?;
+    let report = args.out.join("report.md");
+    let text = std::fs::read_to_string(&report).map_err(|e| Error::io("read", &report, e))?;
+    print!("{text}");
+    Ok(fine)
+}
+
+fn files_verb(args: &FilesArgs) -> Result<bool> {
+    let options = files::Options {
+        seed: args.seed,
+        operations: args.operations,
+        files: args.files,
+        size_max: args.size.0.max(1),
+        len_max: args.length.0.max(1),
+        mapped: !args.no_mmap,
+    };
+    match files::run(&options, &args.dir)? {
+        Ok(tally) => println!(
+            "{} operations, {} of them through mappings, {} bytes compared: nothing wrong",
+            tally.operations, tally.mapped, tally.compared_bytes
+        ),
+        Err(wrong) => {
+            println!("{wrong}");
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn one_verb(args: &OneArgs, action: Action) -> Result<bool> {

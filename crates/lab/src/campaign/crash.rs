@@ -1,0 +1,451 @@
+//! Crash states of `crates/iplfs`, in units that can be interrupted between each other and resumed.
+//!
+//! ```text
+//!  plan: ones │ tricky │ pairs 1 of 256 … │ threes, twelves, snapshots, long logs, by seed │ each rule off
+//!  done:  progress.jsonl, a line for each unit      report.md, from all lines
+//! ```
+//!
+//! A unit is the same whenever and wherever it runs: everything random in it comes from the campaign's seed and its name. So a campaign that was
+//! cut is the same as one that was not.
+
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use tuff_iplfs::Rules;
+use tuff_iplfs::crash::{Campaign, Tally, scenario};
+
+/// Parts that all pairs are cut into.
+const PAIR_PARTS: usize = 256;
+/// Rules that the workloads notice; the others have scenarios.
+const BY_WORKLOADS: [u8; 3] = [1, 3, 4];
+
+/// How long and how much.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Start of everything random.
+    pub seed: u64,
+    /// No unit begins after this long. Without it the campaign ends with its plan, else it goes on with more seeds.
+    pub minutes: Option<f64>,
+    /// Rounds of sampled workloads in the plan.
+    pub rounds: u32,
+    /// Units at a time.
+    pub threads: usize,
+    /// Only units of groups that this names; all if empty.
+    pub groups: Vec<String>,
+}
+
+/// What is looked at together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum What {
+    Ones,
+    Tricky,
+    Pairs(usize),
+    Threes(u32),
+    Twelves(u32),
+    Snapshots(u32),
+    LongLogs(u32),
+    WithoutRule(u8),
+}
+
+/// Groups in the order of the report, and what they are.
+pub const GROUPS: [(&str, &str); 8] = [
+    ("ones", "every operation with every persistence"),
+    (
+        "tricky",
+        "sequences in which something depends on what is not yet durable",
+    ),
+    (
+        "pairs",
+        "every pair of operations with every pair of persistences",
+    ),
+    ("threes", "sampled sequences of three"),
+    ("twelves", "sampled sequences of twelve"),
+    (
+        "snapshots",
+        "sampled sequences of three and twelve on a volume with a snapshot",
+    ),
+    (
+        "long logs",
+        "sampled pairs with a discard log longer than its pack",
+    ),
+    (
+        "rules",
+        "each of the nine discard rules switched off: the suite must fail",
+    ),
+];
+
+impl What {
+    fn group(self) -> &'static str {
+        GROUPS[match self {
+            What::Ones => 0,
+            What::Tricky => 1,
+            What::Pairs(_) => 2,
+            What::Threes(_) => 3,
+            What::Twelves(_) => 4,
+            What::Snapshots(_) => 5,
+            What::LongLogs(_) => 6,
+            What::WithoutRule(_) => 7,
+        }]
+        .0
+    }
+
+    fn name(self) -> String {
+        match self {
+            What::Ones | What::Tricky => self.group().to_owned(),
+            What::Pairs(n) => format!("pairs {n}"),
+            What::Threes(n) | What::Twelves(n) | What::Snapshots(n) | What::LongLogs(n) => {
+                format!("{} {n}", self.group())
+            }
+            What::WithoutRule(n) => format!("without rule {n}"),
+        }
+    }
+
+    /// Runs it. The tally says how much was looked at, also if something was found.
+    fn run(self, seed: u64) -> (Tally, Result<(), String>) {
+        let made = match self {
+            What::Snapshots(_) => Campaign::with_snapshot(Rules::default(), seed),
+            What::LongLogs(_) => Campaign::with_long_log(Rules::default(), seed),
+            What::WithoutRule(n) => return without_rule(n, seed),
+            _ => Campaign::new(Rules::default(), seed),
+        };
+        let mut c = match made {
+            Ok(c) => c,
+            Err(e) => return (Tally::default(), Err(e)),
+        };
+        let found = match self {
+            What::Ones => c.all_of_one(),
+            What::Tricky => c.all_tricky(),
+            What::Pairs(n) => c.all_of_two(PAIR_PARTS, n),
+            What::Threes(_) => c.sampled(3, 50),
+            What::Twelves(_) => c.sampled(12, 15),
+            What::Snapshots(_) => c.sampled(3, 25).and_then(|()| c.sampled(12, 10)),
+            What::LongLogs(_) => {
+                c.samples = 1;
+                c.sampled(2, 4)
+            }
+            What::WithoutRule(_) => Ok(()),
+        };
+        (c.tally, found)
+    }
+}
+
+/// A suite without one of the rules must find something.
+fn without_rule(rule: u8, seed: u64) -> (Tally, Result<(), String>) {
+    let mut tally = Tally::default();
+    let noticed = if BY_WORKLOADS.contains(&rule) {
+        Campaign::new(Rules::without(rule), seed).and_then(|mut c| {
+            c.samples = 3;
+            let found = c.all_of_one().and_then(|()| c.sampled(3, 200));
+            tally = c.tally;
+            found
+        })
+    } else {
+        let shows = match rule {
+            2 => scenario::the_older_checkpoint_stays_whole,
+            5 => scenario::a_slow_reader_sees_the_bytes_it_asked_for,
+            6 => scenario::dead_zones_go_and_others_stay,
+            7 => scenario::neighbours_that_die_apart_come_back_together,
+            8 => scenario::a_long_discard_log_overflows_without_a_leak,
+            _ => scenario::a_leak_that_could_not_be_avoided_is_found_by_trim,
+        };
+        if let Err(e) = shows(Rules::default()) {
+            return (tally, Err(format!("with every rule: {e}")));
+        }
+        shows(Rules::without(rule))
+    };
+    match noticed {
+        Err(_) => (tally, Ok(())),
+        Ok(()) => (tally, Err(format!("a volume without rule {rule} passes"))),
+    }
+}
+
+/// One line of the progress.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+struct Line {
+    unit: String,
+    group: String,
+    workloads: u64,
+    states: u64,
+    nested: u64,
+    adopted: u64,
+    seconds: f64,
+    found: Option<String>,
+}
+
+/// The first line of the progress: what it belongs to.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+struct Head {
+    campaign: String,
+    seed: u64,
+    build: String,
+}
+
+/// Runs a campaign, or what is left of it, and writes its report into `out`. `build` is a digest of the program: what another build found is not
+/// continued. Returns whether nothing was found.
+pub fn run(
+    options: &Options,
+    out: &Path,
+    build: &str,
+    told: &mut (dyn FnMut(&str) + Send),
+) -> Result<bool> {
+    if let Some(group) = options
+        .groups
+        .iter()
+        .find(|g| !GROUPS.iter().any(|(name, _)| name == g))
+    {
+        return Err(Error::Usage(format!("there is no group '{group}'")));
+    }
+    fs::create_dir_all(out).map_err(|e| Error::io("create", out, e))?;
+    let path = out.join("progress.jsonl");
+    let head = Head {
+        campaign: "crash".to_owned(),
+        seed: options.seed,
+        build: build.to_owned(),
+    };
+    let mut done = read(&path, &head)?;
+    if done.is_empty() && !path.exists() {
+        append(&path, &head)?;
+    }
+    let begin = Instant::now();
+    let limit = options.minutes.map(|m| Duration::from_secs_f64(m * 60.0));
+    let mut todo = plan(options).filter(|w| !done.contains_key(&w.name()));
+    let (todo, fresh) = (
+        Mutex::new(std::iter::from_fn(move || {
+            limit
+                .is_none_or(|limit| begin.elapsed() < limit)
+                .then(|| todo.next())?
+        })),
+        Mutex::new((Vec::new(), Ok(()), told)),
+    );
+    std::thread::scope(|scope| {
+        for _ in 0..options.threads.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let next = todo.lock().unwrap_or_else(|e| e.into_inner()).next();
+                    let Some(what) = next else { break };
+                    let line = one(what, options.seed);
+                    let mut state = fresh.lock().unwrap_or_else(|e| e.into_inner());
+                    if let Err(e) = append(&path, &line) {
+                        state.1 = Err(e);
+                        break;
+                    }
+                    let text = match &line.found {
+                        Some(found) => format!("{}: FOUND {found}", line.unit),
+                        None => format!("{}: {} + {} states", line.unit, line.states, line.nested),
+                    };
+                    (state.2)(&text);
+                    state.0.push(line);
+                }
+            });
+        }
+    });
+    let (lines, result, _) = fresh.into_inner().unwrap_or_else(|e| e.into_inner());
+    result?;
+    done.extend(lines.into_iter().map(|line| (line.unit.clone(), line)));
+    let text = report(options, &done);
+    let path = out.join("report.md");
+    fs::write(&path, &text).map_err(|e| Error::io("write", &path, e))?;
+    Ok(done.values().all(|line| line.found.is_none()))
+}
+
+fn one(what: What, seed: u64) -> Line {
+    let begin = Instant::now();
+    let name = what.name();
+    let seed = seed
+        ^ u64::from_le_bytes(
+            blake3::hash(name.as_bytes()).as_bytes()[..8]
+                .try_into()
+                .unwrap_or_default(),
+        );
+    let (tally, found) = what.run(seed);
+    Line {
+        group: what.group().to_owned(),
+        unit: name,
+        workloads: tally.workloads,
+        states: tally.states,
+        nested: tally.nested,
+        adopted: tally.adopted,
+        seconds: (begin.elapsed().as_secs_f64() * 10.0).round() / 10.0,
+        found: found.err(),
+    }
+}
+
+/// What is complete comes first, what is sampled after it; more of that for as long as there is time.
+fn plan(options: &Options) -> impl Iterator<Item = What> + use<> {
+    let groups = options.groups.clone();
+    let rounds = if options.minutes.is_some() {
+        u32::MAX
+    } else {
+        options.rounds
+    };
+    let sampled = (0..rounds).flat_map(|n| {
+        [
+            What::Threes(n),
+            What::Twelves(n),
+            What::Snapshots(n),
+            What::LongLogs(n),
+        ]
+    });
+    [What::Ones, What::Tricky]
+        .into_iter()
+        .chain((1..=9).map(What::WithoutRule))
+        .chain((0..PAIR_PARTS).map(What::Pairs))
+        .chain(sampled)
+        .filter(move |w| groups.is_empty() || groups.iter().any(|g| g == w.group()))
+}
+
+fn append(path: &Path, line: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string(line)
+        .map_err(|e| Error::Command(format!("a line cannot be written: {e}")))?;
+    let file = OpenOptions::new().append(true).create(true).open(path);
+    file.and_then(|mut file| file.write_all(format!("{text}\n").as_bytes()))
+        .map_err(|e| Error::io("write", path, e))
+}
+
+fn read(path: &Path, head: &Head) -> Result<BTreeMap<String, Line>> {
+    let text = match fs::read_to_string(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        other => other.map_err(|e| Error::io("read", path, e))?,
+    };
+    // A campaign that was killed may have left half a line.
+    let whole = text.rfind('\n').map_or(0, |at| at + 1);
+    if whole < text.len() {
+        let cut = OpenOptions::new().write(true).open(path);
+        cut.and_then(|file| file.set_len(whole as u64))
+            .map_err(|e| Error::io("write", path, e))?;
+    }
+    let text = &text[..whole];
+    let mut lines = text.lines();
+    let bad = |n: usize, e: serde_json::Error| {
+        Error::Corrupt(format!("{}, line {}: {e}", path.display(), n + 1))
+    };
+    let found: Head =
+        serde_json::from_str(lines.next().unwrap_or_default()).map_err(|e| bad(0, e))?;
+    if found != *head {
+        return Err(Error::Usage(format!(
+            "{} belongs to another campaign (seed {}, another build of the program, or both); use another folder",
+            path.display(),
+            found.seed
+        )));
+    }
+    let mut done = BTreeMap::new();
+    for (n, line) in text.lines().enumerate().skip(1) {
+        match serde_json::from_str::<Line>(line) {
+            Ok(line) => _ = done.insert(line.unit.clone(), line),
+            Err(e) => return Err(bad(n, e)),
+        }
+    }
+    Ok(done)
+}
+
+fn report(options: &Options, done: &BTreeMap<String, Line>) -> String {
+    let mut text = format!(
+        "# Crash campaign\n\nSeed {}. A state is what a loss of power could have left; nested: after another one, in the recovery from the first.\n\n\
+         | | units | sequences | states | nested | minutes | found |\n|---|--:|--:|--:|--:|--:|--:|\n",
+        options.seed
+    );
+    let mut total = Tally::default();
+    for (group, about) in GROUPS {
+        let lines: Vec<&Line> = done.values().filter(|l| l.group == group).collect();
+        let sum = |of: fn(&Line) -> u64| lines.iter().map(|l| of(l)).sum::<u64>();
+        let (workloads, states, nested) =
+            (sum(|l| l.workloads), sum(|l| l.states), sum(|l| l.nested));
+        let minutes: f64 = lines.iter().map(|l| l.seconds).sum::<f64>() / 60.0;
+        let found = lines.iter().filter(|l| l.found.is_some()).count();
+        let of = match group {
+            "ones" | "tricky" => " of 1".to_owned(),
+            "pairs" => format!(" of {PAIR_PARTS}"),
+            "rules" => " of 9".to_owned(),
+            _ => String::new(),
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "| {group}: {about} | {}{of} | {workloads} | {states} | {nested} | {minutes:.1} | {found} |",
+            lines.len()
+        );
+        total.workloads += workloads;
+        total.states += states;
+        total.nested += nested;
+    }
+    let _ = writeln!(
+        text,
+        "| all | {} | {} | {} | {} | | {} |",
+        done.len(),
+        total.workloads,
+        total.states,
+        total.nested,
+        done.values().filter(|l| l.found.is_some()).count()
+    );
+    for line in done.values() {
+        if let Some(found) = &line.found {
+            let _ = writeln!(text, "\n* **{}**: {found}", line.unit);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(minutes: Option<f64>) -> Options {
+        Options {
+            seed: 3,
+            minutes,
+            rounds: 1,
+            threads: 2,
+            groups: vec!["long logs".to_owned(), "rules".to_owned()],
+        }
+    }
+
+    #[test]
+    fn a_campaign_that_was_cut_goes_on_where_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut units = Vec::new();
+        assert!(
+            run(&options(Some(0.0)), dir.path(), "b", &mut |u| units
+                .push(u.to_owned()))
+            .unwrap()
+        );
+        assert_eq!(units, [] as [String; 0]);
+        assert!(
+            run(&options(None), dir.path(), "b", &mut |u| units
+                .push(u.to_owned()))
+            .unwrap()
+        );
+        assert_eq!(units.len(), 10, "{units:?}");
+        let report = fs::read_to_string(dir.path().join("report.md")).unwrap();
+        assert!(report.contains("| 9 of 9 |"), "{report}");
+        // Cut in the middle of its last line.
+        let path = dir.path().join("progress.jsonl");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, &text[..text.len() - 5]).unwrap();
+        units.clear();
+        assert!(
+            run(&options(None), dir.path(), "b", &mut |u| units
+                .push(u.to_owned()))
+            .unwrap()
+        );
+        assert_eq!(units.len(), 1, "{units:?}");
+        let again = fs::read_to_string(dir.path().join("report.md")).unwrap();
+        let counts = |text: &str| -> Vec<String> {
+            let lines = text.lines().filter(|l| l.starts_with("| "));
+            lines
+                .map(|l| l.split('|').take(6).collect::<String>())
+                .collect()
+        };
+        assert_eq!(counts(&again), counts(&report));
+        // Another build, another seed.
+        assert!(matches!(
+            run(&options(None), dir.path(), "c", &mut |_| {}),
+            Err(Error::Usage(_))
+        ));
+    }
+}
