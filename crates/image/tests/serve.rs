@@ -11,7 +11,7 @@ use tuff_image::build::{Compression, Fragments, Kernel, Method, Options, Progres
 use tuff_image::read::{
     ClusterCoding, Extent, FileType, Image, Inode, OpenOptions, Source as Data,
 };
-use tuff_image::serve::{ServeOptions, Server, Session, Strategy};
+use tuff_image::serve::{Rest, ServeOptions, Server, Session, Strategy};
 use tuff_store::fault::Faulty;
 use tuff_store::{MemStore, ReadAt, Target};
 
@@ -457,6 +457,49 @@ fn a_reader_from_front_to_back_decodes_everything_once() {
             assert!(counters.fetched_bytes <= bytes.len() as u64);
             assert!(counters.ahead_bytes > 0, "the device was told");
         }
+    }
+}
+
+#[test]
+fn a_cluster_that_a_reader_comes_back_to_is_handed_on_as_it_is_read() {
+    let scratch = Scratch::new("serve-rest");
+    let source = scratch.path().join("source");
+    std::fs::create_dir_all(&source).unwrap();
+    let whole = text(3_000_000, 5);
+    std::fs::write(source.join("file"), &whole).unwrap();
+    let bytes = built(&source, compress(Method::Lz4, 1, 16384));
+    let options = ServeOptions {
+        hand_on: true,
+        ..ServeOptions::default()
+    };
+    let server = Server::new(sample::open(&bytes), options);
+    let inode = server.image().resolve(b"file").unwrap();
+    let (mut session, mut other) = (server.session(), server.session());
+    let (mut page, mut buf) = (vec![0; 4096], Vec::new());
+    let (mut random, mut handed) = (Random(3), 0);
+    for _ in 0..2000 {
+        let at = random.below(whole.len() as u64 / 4096) * 4096;
+        let n = server.read(&mut session, &inode, at, &mut page).unwrap();
+        assert_eq!(page[..n], whole[at as usize..][..n]);
+        let Some(rest) = server.take_rest(&mut session) else {
+            continue;
+        };
+        let (from, pages) = server
+            .read_rest(&mut other, &inode, &rest, &mut buf)
+            .unwrap();
+        let to = from + pages.len() as u64;
+        assert!(from.is_multiple_of(4096));
+        assert!(to.is_multiple_of(4096) || to == whole.len() as u64);
+        assert_eq!(buf[pages.clone()], whole[from as usize..][..pages.len()]);
+        handed += pages.len() as u64;
+    }
+    // What was counted with the last one is all of it.
+    assert!(handed > 0 && server.counters().handed_on_bytes == handed);
+    // Places that no file has are no places.
+    for (offset, len) in [(2_999_000, 4096), (u64::MAX, 2), (0, usize::MAX)] {
+        let rest = Rest { offset, len };
+        let read = server.read_rest(&mut other, &inode, &rest, &mut buf);
+        assert!(read.unwrap().1.is_empty());
     }
 }
 

@@ -13,6 +13,27 @@ pub(crate) struct Lent {
     pub(crate) from: usize,
 }
 
+/// A part of a file that another cache should have: see [`Server::take_rest`](super::Server::take_rest).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// Where in the file it starts. Unit: bytes.
+    pub offset: u64,
+    /// Unit: bytes.
+    pub len: usize,
+}
+
+impl Rest {
+    /// Which of its bytes are whole pages of 4096 bytes, or the last one of a file of `size` bytes.
+    pub(crate) fn pages(&self, size: u64) -> Range<usize> {
+        const PAGE: u64 = 4096;
+        let end = self.offset + self.len as u64;
+        let to = if end == size { end } else { end / PAGE * PAGE };
+        let from = self.offset.next_multiple_of(PAGE).min(to.max(self.offset));
+        // Fits: both are inside.
+        (from - self.offset) as usize..(to.max(from) - self.offset) as usize
+    }
+}
+
 /// The bytes of one request, in order: see [`Server::read_lent`](super::Server::read_lent). What is lent stays as it
 /// is until the session is used again.
 pub struct Answer<'a> {
@@ -60,6 +81,16 @@ impl<'a> Answer<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rest_is_whole_pages_or_ends_with_the_file() {
+        let pages = |offset, len, size| Rest { offset, len }.pages(size);
+        assert_eq!(pages(0, 10_000, 1 << 20), 0..8192);
+        assert_eq!(pages(0, 10_000, 10_000), 0..10_000);
+        assert_eq!(pages(1, 10_000, 1 << 20), 4095..8191);
+        assert_eq!(pages(4097, 10_000, 14_097), 4095..10_000);
+        assert!(pages(1, 100, 1 << 20).is_empty());
+    }
 
     #[test]
     fn parts_follow_each_other() {

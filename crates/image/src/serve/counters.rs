@@ -34,6 +34,8 @@ pub struct Counters {
     pub sequential: u64,
     /// Bytes that devices were told will be wanted.
     pub ahead_bytes: u64,
+    /// Bytes that were decoded for a cache in front of this one: see [`Server::read_rest`](super::Server::read_rest).
+    pub handed_on_bytes: u64,
     /// Decoded clusters that were dropped to make room.
     pub dropped: u64,
     /// Memory in buffers right now, those of pinned clusters and free ones included. Unit: bytes.
@@ -62,9 +64,10 @@ pub(crate) enum Count {
     CompressedHits,
     Sequential,
     Ahead,
+    HandedOn,
 }
 
-const COUNTS: usize = Count::Ahead as usize + 1;
+const COUNTS: usize = Count::HandedOn as usize + 1;
 
 /// What one request adds.
 #[derive(Default)]
@@ -102,13 +105,17 @@ impl Totals {
 
     /// Adds what a request of `ns` nanoseconds did, and empties the tally.
     pub(crate) fn add(&self, cell: usize, tally: &mut Tally, ns: u64) {
-        let cell = &self.0[cell % CELLS];
-        for (total, n) in cell.counts.iter().zip(&mut tally.0) {
+        self.add_uncounted(cell, tally);
+        self.0[cell % CELLS].latency[Latency::bucket(ns)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Adds what was done for no request.
+    pub(crate) fn add_uncounted(&self, cell: usize, tally: &mut Tally) {
+        for (total, n) in self.0[cell % CELLS].counts.iter().zip(&mut tally.0) {
             if *n > 0 {
                 total.fetch_add(std::mem::take(n), Ordering::Relaxed);
             }
         }
-        cell.latency[Latency::bucket(ns)].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn counters(&self) -> Counters {
@@ -134,6 +141,7 @@ impl Totals {
             compressed_hits: get(Count::CompressedHits),
             sequential: get(Count::Sequential),
             ahead_bytes: get(Count::Ahead),
+            handed_on_bytes: get(Count::HandedOn),
             latency: Latency(latency),
             ..Counters::default()
         }

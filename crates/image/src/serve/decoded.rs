@@ -121,6 +121,8 @@ pub(crate) struct Decoded {
     /// Keys that were decoded in part only.
     touched: Prints,
     worth: Worth,
+    /// Clusters that were to be handed on.
+    handed: AtomicUsize,
     slabs: Arc<Slabs>,
     /// Most that is held in slabs. Unit: bytes.
     limit: usize,
@@ -139,6 +141,7 @@ impl Decoded {
             ghosts: Prints::new(),
             touched: Prints::new(),
             worth: Worth::default(),
+            handed: AtomicUsize::new(0),
             slabs,
             limit,
             dropped: AtomicUsize::new(0),
@@ -304,6 +307,15 @@ impl Decoded {
         // As long as nothing had to go for it, most of the uses are still to come.
         let room = self.dropped() == 0;
         self.worth.pays(if room { hits / 1.5 } else { hits })
+    }
+
+    /// Whether the next cluster is handed on, if that is wanted: all but one in eight. The uses of that one are seen here
+    /// and say for all whether this pays.
+    pub(crate) fn hands_on(&self) -> bool {
+        !self
+            .handed
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(8)
     }
 
     /// Counts a cluster that was held for a reader who jumps about, or one that such a reader found.

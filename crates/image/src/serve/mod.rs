@@ -66,7 +66,7 @@ mod session;
 mod slab;
 mod stream;
 
-pub use answer::Answer;
+pub use answer::{Answer, Rest};
 pub use counters::{Counters, Latency};
 pub use pin::Pinned;
 pub use policy::Strategy;

@@ -59,9 +59,12 @@ pub(crate) const CLUSTERED: usize = 32 << 10;
 
 /// How often a held cluster must be used again to be worth it. Decoding all of it instead of a prefix, into memory that
 /// no cache has, costs more than twice as much where a prefix is cheap; a Zstandard prefix is hardly cheaper than all.
-pub(crate) fn uses_that_pay(algorithm: Algorithm) -> f32 {
+///
+/// Where clusters are handed on, later uses cost next to nothing.
+pub(crate) fn uses_that_pay(algorithm: Algorithm, hand_on: bool) -> f32 {
     match algorithm {
         Algorithm::Zstd => 0.25,
+        _ if hand_on => 1.0,
         _ => 1.5,
     }
 }

@@ -1,6 +1,6 @@
 //! One request: from extents to bytes in the caller's buffer, one extent after the other.
 
-use super::answer::Lent;
+use super::answer::{Lent, Rest};
 use super::counters::Count;
 use super::decoded::{Begun, Flight, Held};
 use super::index::Cursor;
@@ -34,6 +34,10 @@ pub(crate) struct Out<'a> {
     pub(crate) base: usize,
     /// Runs may be lent instead of copied.
     pub(crate) lend: bool,
+    /// Clusters may be handed on.
+    pub(crate) hand_on: bool,
+    /// The reader goes ahead in even steps. Unit: bytes.
+    pub(crate) stride: Option<u64>,
     /// What is not needed now will probably be soon.
     pub(crate) clustered: bool,
 }
@@ -204,6 +208,9 @@ impl Server {
             len: take,
             base: out.base + at,
             lend: out.lend,
+            // Their places are those in another file.
+            hand_on: false,
+            stride: None,
             clustered: true,
         };
         // The packed inode has no fragments of its own, so this goes no deeper.
@@ -292,6 +299,24 @@ impl Server {
         };
         // Fits: inside the decoded length.
         let skip = part.skip as usize;
+        let mut seen = match out.stride {
+            _ if out.clustered => false,
+            // So often it will come by here.
+            Some(stride) => (len - skip) as u64 / stride >= 2,
+            None => {
+                let uses = policy::uses_that_pay(algorithm, out.hand_on);
+                self.decoded.touched_again(&key) && self.decoded.pays(uses)
+            }
+        };
+        if seen && out.hand_on && len <= policy::BUFFER_MAX && self.decoded.hands_on() {
+            // Who asks gets no more than a part, and does not wait for the rest.
+            seen = false;
+            session.rest = Some(Rest {
+                offset: extent.offset,
+                // Fits: not longer than what is decoded.
+                len: extent.len as usize,
+            });
+        }
         let mut situation = Situation {
             algorithm,
             compressed: cluster.len as usize,
@@ -301,9 +326,7 @@ impl Server {
             slack: out.buf.len() - part.at - part.take,
             exact: form.right_aligned && !cluster.partial,
             clustered: out.clustered,
-            seen: !out.clustered
-                && self.decoded.touched_again(&key)
-                && self.decoded.pays(policy::uses_that_pay(algorithm)),
+            seen,
             fits: self.decoded.fits(len + IN_PLACE_ROOM),
         };
         let mut plan = policy::choose(&situation, self.options.strategy);

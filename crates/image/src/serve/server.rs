@@ -1,6 +1,6 @@
 //! The server: one for an image, shared by all threads.
 
-use super::answer::Answer;
+use super::answer::{Answer, Rest};
 use super::counters::{Count, Counters, Totals};
 use super::decoded::Decoded;
 use super::index::Index;
@@ -13,6 +13,7 @@ use super::stream::Streams;
 use crate::Result;
 use crate::read::cache::Cache;
 use crate::read::{FileType, Image, Inode, Nid, Source, Spot, Xattr};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -27,6 +28,9 @@ pub struct ServeOptions {
     pub strategy: Option<Strategy>,
     /// Whether devices are told what a sequential reader will want next. Default: yes.
     pub read_ahead: bool,
+    /// Whether clusters that readers who jump about come back to are offered as a whole to whoever has a cache in front
+    /// of this one: see [`Server::take_rest`]. Default: no.
+    pub hand_on: bool,
     /// Whether first uses are recorded: see [`Server::recorded`]. Default: no.
     pub record: bool,
 }
@@ -37,6 +41,7 @@ impl Default for ServeOptions {
             budget: 48 << 20,
             strategy: None,
             read_ahead: true,
+            hand_on: false,
             record: false,
         }
     }
@@ -236,6 +241,7 @@ impl Server {
     ) -> Result<usize> {
         let start = Instant::now();
         session.lent.clear();
+        session.rest = None;
         let size = if inode.has_data() { inode.size() } else { 0 };
         let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
         let n = buf.len().min(left);
@@ -254,6 +260,8 @@ impl Server {
                     len: n,
                     base: 0,
                     lend,
+                    hand_on: self.options.hand_on && access.stride.is_none(),
+                    stride: access.stride,
                     clustered: access.sequential || n >= super::policy::CLUSTERED,
                 },
             );
@@ -264,6 +272,7 @@ impl Server {
         }
         if done.is_err() {
             session.lent.clear();
+            session.rest = None;
         }
         let (fetches, fetched) = session.worker.fetched.taken();
         let tally = &mut session.tally;
@@ -283,6 +292,52 @@ impl Server {
         let ns = start.elapsed().as_nanos() as u64;
         self.totals.add(session.cell, tally, ns);
         done.map(|()| n)
+    }
+
+    /// The part of the file that the last answer of this session is a piece of, if all of that should go to a cache in
+    /// front of this one, which will then answer for it. Only with [`ServeOptions::hand_on`].
+    pub fn take_rest(&self, session: &mut Session) -> Option<Rest> {
+        session.rest.take()
+    }
+
+    /// Decodes such a part into `buf`, and says which whole pages it has: their place in the file, and in `buf`.
+    /// Nothing of it is kept here.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_rest(
+        &self,
+        session: &mut Session,
+        inode: &Inode,
+        rest: &Rest,
+        buf: &mut Vec<u8>,
+    ) -> Result<(u64, Range<usize>)> {
+        let size = if inode.has_data() { inode.size() } else { 0 };
+        let end = rest.offset.checked_add(rest.len as u64);
+        if end.is_none_or(|end| end > size) || rest.len > super::policy::BUFFER_MAX {
+            return Ok((rest.offset, 0..0));
+        }
+        if buf.len() < rest.len {
+            buf.resize(rest.len, 0);
+        }
+        let mut out = Out {
+            buf,
+            len: rest.len,
+            base: 0,
+            lend: false,
+            hand_on: false,
+            stride: None,
+            clustered: true,
+        };
+        self.fill(session, inode, rest.offset, &mut out)?;
+        let pages = rest.pages(size);
+        let (fetches, fetched) = session.worker.fetched.taken();
+        let tally = &mut session.tally;
+        tally.add(Count::Fetches, fetches);
+        tally.add(Count::Fetched, fetched);
+        tally.add(Count::HandedOn, pages.len() as u64);
+        self.totals.add_uncounted(session.cell, tally);
+        Ok((rest.offset + pages.start as u64, pages))
     }
 
     /// Tells the devices that a range of a file will be wanted. What goes wrong here goes wrong again for who asks.

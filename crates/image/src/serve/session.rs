@@ -1,6 +1,6 @@
 //! What one thread needs to ask.
 
-use super::answer::Lent;
+use super::answer::{Lent, Rest};
 use super::counters::Tally;
 use crate::read::decode::Worker;
 
@@ -12,6 +12,8 @@ pub struct Session {
     pub(crate) buffer: Vec<u8>,
     /// What the last answer was lent.
     pub(crate) lent: Vec<Lent>,
+    /// What the last answer was decoded from, if that is to be handed on.
+    pub(crate) rest: Option<Rest>,
     pub(crate) tally: Tally,
     /// Which cell of the totals it adds to.
     pub(crate) cell: usize,
@@ -23,6 +25,7 @@ impl Session {
             worker: Worker::default(),
             buffer: Vec::new(),
             lent: Vec::new(),
+            rest: None,
             tally: Tally::default(),
             cell,
         }

@@ -24,6 +24,10 @@ struct Stream {
     next: u64,
     /// Requests in a row.
     run: u32,
+    /// Where the last request started, how far behind the one before, and how often that was as far. Unit: bytes.
+    start: u64,
+    step: u64,
+    steps: u32,
     /// Up to where the device knows already. Unit: bytes.
     announced: u64,
     /// When it was last used, by the set's clock.
@@ -46,7 +50,12 @@ pub(crate) struct Access {
     pub(crate) sequential: bool,
     /// Bytes of the file that will be wanted soon and were not announced yet: start and end. Empty for most requests.
     pub(crate) ahead: (u64, u64),
+    /// The reader goes ahead in steps of so many bytes, and reads less than that.
+    pub(crate) stride: Option<u64>,
 }
+
+/// So many steps of one length are no accident.
+const STEPS: u32 = 2;
 
 impl Streams {
     pub(crate) fn new() -> Self {
@@ -67,6 +76,15 @@ impl Streams {
         });
         let stream = &mut set.streams[at];
         let end = offset.saturating_add(len);
+        let step = match known {
+            Some(_) => offset.saturating_sub(stream.start),
+            None => 0,
+        };
+        let steps = match step {
+            _ if step <= len => 0,
+            _ if step == stream.step => stream.steps.saturating_add(1),
+            _ => 1,
+        };
         let follows = match known {
             None => offset == 0,
             Some(_) => {
@@ -84,6 +102,7 @@ impl Streams {
             stream.run += 1;
             stream.next = stream.next.max(end);
         }
+        (stream.start, stream.step, stream.steps) = (offset, step, steps);
         stream.used = clock;
         let mut ahead = (0, 0);
         if stream.run >= 2 {
@@ -97,6 +116,7 @@ impl Streams {
         Access {
             sequential: follows,
             ahead,
+            stride: (steps >= STEPS && !follows).then_some(step),
         }
     }
 }
@@ -145,6 +165,8 @@ mod tests {
             for access in [stride, random] {
                 assert_eq!((access.sequential, access.ahead), (false, (0, 0)), "{i}");
             }
+            assert_eq!(stride.stride, (i > 2).then_some(128 * KIB), "{i}");
+            assert_eq!(random.stride, None, "{i}");
         }
     }
 }
