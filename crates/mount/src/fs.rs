@@ -57,8 +57,8 @@ pub trait Filesystem: Send + Sync {
 
 /// Reads files for one thread.
 pub trait Reader: Send {
-    /// As many bytes at `offset` as `buf` is long, fewer only at the end of the file; in `buf`, or, if the reader may
-    /// `lend`, in runs that it holds anyway.
+    /// As many bytes at `offset` as `buf` is long, fewer only at the end of the file; at the start of `buf`, or, if the
+    /// reader may `lend`, in runs that it holds anyway.
     fn read<'a>(
         &'a mut self,
         node: Node,
@@ -66,6 +66,29 @@ pub trait Reader: Send {
         buf: &'a mut [u8],
         lend: bool,
     ) -> Result<Parts<'a>>;
+
+    /// The part of a file that the last answer is a piece of, if the kernel should have all of it.
+    fn rest(&mut self) -> Option<Rest> {
+        None
+    }
+
+    /// Reads what [`rest`](Self::rest) of this reader, or of another, said: where it starts in the file, and its bytes,
+    /// which are whole pages, or all up to the end of the file.
+    fn read_rest<'a>(&mut self, rest: &Rest, buf: &'a mut Vec<u8>) -> Result<(u64, &'a [u8])> {
+        let _ = (rest, buf);
+        Err(Errno::NOSYS)
+    }
+}
+
+/// A part of a file that the kernel did not ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// The file.
+    pub node: Node,
+    /// Unit: bytes.
+    pub offset: u64,
+    /// Unit: bytes.
+    pub len: usize,
 }
 
 /// Bytes in order, wherever they are.
@@ -75,6 +98,12 @@ pub enum Parts<'a> {
     One(&'a [u8]),
     /// In several, none of them empty, at most 1000.
     Many(Vec<&'a [u8]>),
+}
+
+impl Default for Parts<'_> {
+    fn default() -> Self {
+        Self::One(&[])
+    }
 }
 
 impl Parts<'_> {

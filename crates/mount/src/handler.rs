@@ -5,13 +5,14 @@
 //! * Nodes have no state here, so there is nothing to forget.
 
 use crate::counters::{Counters, Slot};
-use crate::fs::{Entry, Filesystem, Found, Parts, Reader, Result, Seek};
+use crate::fs::{Entry, Filesystem, Found, Parts, Reader, Rest, Result, Seek};
 use crate::log::Log;
 use crate::proto::{self, init, op};
+use crate::transport::uring;
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -81,7 +82,9 @@ pub struct Handler {
     counters: Counters,
     /// Features that both sides have: bits of [`init`].
     features: AtomicU64,
-    /// Features that are offered.
+    /// Whether rings of io_uring are offered.
+    rings: AtomicBool,
+    /// Features that are offered in any case.
     offered: u64,
     minor: AtomicU64,
 }
@@ -106,9 +109,15 @@ impl Handler {
             log,
             counters: Counters::new(threads),
             features: AtomicU64::new(0),
+            rings: AtomicBool::new(false),
             offered,
             minor: AtomicU64::new(0),
         }
+    }
+
+    /// Offers the kernel to use rings of io_uring, which makes requests shorter; to be said before INIT.
+    pub fn offer_rings(&self) {
+        self.rings.store(true, Ordering::Relaxed);
     }
 
     /// The counters.
@@ -175,6 +184,29 @@ impl Handler {
         let slot: &Slot = self.counters.slot(number);
         slot.count(opcode, &reply, start.elapsed());
         reply
+    }
+
+    /// What the kernel should have beside the last reply of this seat, which it must have got before.
+    pub fn rest(&self, seat: &mut Seat) -> Option<Rest> {
+        seat.reader.rest()
+    }
+
+    /// Reads that: its place in the file, and its bytes.
+    ///
+    /// # Errors
+    /// As a request for it; EIO for a panic.
+    pub fn read_rest<'a>(
+        &self,
+        seat: &mut Seat,
+        rest: &Rest,
+        buf: &'a mut Vec<u8>,
+    ) -> Result<(u64, &'a [u8])> {
+        let read = move || {
+            // Moved, not lent: the bytes borrow from it.
+            let buf = buf;
+            seat.reader.read_rest(rest, buf)
+        };
+        catch_unwind(AssertUnwindSafe(read)).unwrap_or(Err(Errno::IO))
     }
 
     fn answer<'a>(
@@ -263,7 +295,11 @@ impl Handler {
             let (high, _) = u32::read_from_prefix(rest).map_err(|_| Errno::INVAL)?;
             has |= u64::from(high) << 32;
         }
-        let both = has & self.offered;
+        let mut offered = self.offered;
+        if self.rings.load(Ordering::Relaxed) {
+            offered |= init::OVER_IO_URING;
+        }
+        let both = has & offered;
         self.features.store(both, Ordering::Relaxed);
         self.minor.store(reply.minor.into(), Ordering::Relaxed);
         reply.max_readahead = kernel.max_readahead;
@@ -273,7 +309,10 @@ impl Handler {
         reply.congestion_threshold = MAX_BACKGROUND / 4 * 3;
         reply.max_write = 4096;
         reply.time_gran = 1;
-        reply.max_pages = MAX_PAGES;
+        reply.max_pages = match both & init::OVER_IO_URING {
+            0 => MAX_PAGES,
+            _ => uring::MAX_PAGES,
+        };
         put(out, &reply)
     }
 

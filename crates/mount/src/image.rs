@@ -1,7 +1,7 @@
 //! An image as a filesystem: every attribute as a kernel's mount of the same image shows it.
 
 use crate::errno::errno;
-use crate::fs::{Entry, Filesystem, Found, Node, Parts, Reader, Result, Seek};
+use crate::fs::{Entry, Filesystem, Found, Node, Parts, Reader, Rest, Result, Seek};
 use crate::log::Log;
 use crate::proto::{Attr, ROOT, StatfsOut};
 use rustix::io::Errno;
@@ -33,6 +33,8 @@ pub struct ImageFs {
 struct ImageReader {
     fs: ImageFs,
     session: Session,
+    /// What was read last.
+    node: Node,
 }
 
 impl ImageFs {
@@ -155,6 +157,7 @@ impl Filesystem for ImageFs {
         Box::new(ImageReader {
             fs: self.clone(),
             session: self.server.session(),
+            node: ROOT,
         })
     }
 
@@ -257,6 +260,7 @@ fn counters_of(server: &Server) -> Vec<(&'static str, u64)> {
         ("cluster_waits", c.waits),
         ("sequential_reads", c.sequential),
         ("ahead_bytes", c.ahead_bytes),
+        ("handed_on_bytes", c.handed_on_bytes),
         ("dropped_clusters", c.dropped),
         ("held_bytes", c.held_bytes),
         ("pinned_bytes", c.pinned_bytes),
@@ -281,6 +285,7 @@ impl Reader for ImageReader {
         lend: bool,
     ) -> Result<Parts<'a>> {
         let inode = self.fs.inode(node)?;
+        self.node = node;
         let (fs, session) = (&self.fs, &mut self.session);
         if !lend {
             let n = fs.said(fs.server.read(session, &inode, offset, buf))?;
@@ -288,5 +293,28 @@ impl Reader for ImageReader {
         }
         let answer = fs.said(fs.server.read_lent(session, &inode, offset, buf))?;
         Ok(Parts::Many(answer.parts().collect()))
+    }
+
+    fn rest(&mut self) -> Option<Rest> {
+        let rest = self.fs.server.take_rest(&mut self.session)?;
+        Some(Rest {
+            node: self.node,
+            offset: rest.offset,
+            len: rest.len,
+        })
+    }
+
+    fn read_rest<'a>(&mut self, rest: &Rest, buf: &'a mut Vec<u8>) -> Result<(u64, &'a [u8])> {
+        let inode = self.fs.inode(rest.node)?;
+        let rest = tuff_image::serve::Rest {
+            offset: rest.offset,
+            len: rest.len,
+        };
+        let read = self
+            .fs
+            .server
+            .read_rest(&mut self.session, &inode, &rest, buf);
+        let (offset, pages) = self.fs.said(read)?;
+        Ok((offset, &buf[pages]))
     }
 }

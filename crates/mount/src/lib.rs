@@ -1,7 +1,7 @@
 //! Serving filesystems to the kernel through FUSE.
 //!
 //! ```text
-//!  kernel ──► transport     a request's bytes, a reply's bytes        transport/
+//!  kernel ──► transport     rings of io_uring, or /dev/fuse           transport/
 //!               └► handler       bytes → question → bytes             handler.rs, proto.rs
 //!                    └► filesystem    what is asked and answered      fs.rs
 //!                         └► image         an EROFS image             image.rs, errno.rs

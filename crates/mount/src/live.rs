@@ -2,7 +2,10 @@
 
 use crate::handler::Handler;
 use crate::mountpoint::{self, Mountpoint};
-use crate::transport::dev;
+use crate::proto::init;
+use crate::transport::store::{self, Stores};
+use crate::transport::uring::Rings;
+use crate::transport::{Transport, dev};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -26,6 +29,7 @@ impl Mount {
         handler: Arc<Handler>,
         mountpoint: Mountpoint,
         threads: usize,
+        transport: Transport,
     ) -> io::Result<Self> {
         let mut mount = Self {
             handler,
@@ -33,32 +37,79 @@ impl Mount {
             threads: Vec::new(),
             summary: String::new(),
         };
-        let started = mount.run(threads);
+        let started = mount.run(threads, transport);
         if started.is_err() {
             let _ = mountpoint::detach(&mount.mountpoint.dir, mountpoint::Detach::Lazily);
         }
         started.map(|()| mount)
     }
 
-    fn run(&mut self, threads: usize) -> io::Result<()> {
-        dev::start(&*self.mountpoint, &self.handler)?;
-        for seat in 0..threads.max(1) {
-            let (handler, mountpoint) = (self.handler.clone(), self.mountpoint.clone());
-            let serve = move || dev::serve(&*mountpoint, &handler, seat);
-            let name = format!("fuse-{seat}");
-            self.threads
-                .push(std::thread::Builder::new().name(name).spawn(serve)?);
+    fn run(&mut self, threads: usize, transport: Transport) -> io::Result<()> {
+        let rings = match transport {
+            Transport::Dev => None,
+            Transport::Auto => Rings::probe().ok(),
+            Transport::Uring => Some(Rings::probe()?),
+        };
+        if rings.is_some() {
+            self.handler.offer_rings();
         }
+        dev::start(&*self.mountpoint, &self.handler)?;
+        let agreed = self.handler.features() & init::OVER_IO_URING != 0;
+        let rings = rings.filter(|_| agreed);
+        let rings = rings.map(|queues| Arc::new(Rings::new(queues, threads)));
+        // What does not come through rings is little.
+        let readers = if rings.is_some() { 1 } else { threads.max(1) };
+        let (stores, rests) = Stores::new();
+        let mut seats = 0..;
+        for seat in seats.by_ref().take(readers) {
+            let stores = stores.clone();
+            let serve = move |fuse: &_, handler: &_| dev::serve(fuse, handler, seat, &stores);
+            self.spawn(format!("fuse-{seat}"), serve)?;
+        }
+        if let Some(rings) = &rings {
+            for (number, seat) in (0..rings.threads()).zip(seats) {
+                let (rings, stores) = (rings.clone(), stores.clone());
+                self.spawn(format!("ring-{number}"), move |fuse, handler| {
+                    let _ = rings.serve(fuse, handler, (seat, number), &stores);
+                    // At the end this ends, too; without rings it is what serves.
+                    dev::serve(fuse, handler, seat, &stores);
+                })?;
+            }
+        }
+        let serving = self.threads.len();
+        drop(stores);
+        self.spawn("store".to_owned(), move |fuse, handler| {
+            store::run(fuse, handler, serving, &rests);
+        })?;
         let device = mountpoint::device_of(&self.mountpoint.dir)?;
+        let ringing = rings.is_some_and(|r| !r.failed());
+        if transport == Transport::Uring && !ringing {
+            return Err(io::Error::other(
+                "the kernel offers no FUSE over io_uring: it needs Linux 6.14 and Y in /sys/module/fuse/parameters/enable_uring",
+            ));
+        }
         let read_ahead = match mountpoint::raise_read_ahead(device) {
             Ok(()) => format!("reading ahead {} KiB", mountpoint::READ_AHEAD_KB),
             Err(_) => "reading ahead as the kernel does by default".to_owned(),
         };
         self.summary = format!(
-            "transport /dev/fuse, protocol 7.{}, threads: {}, {read_ahead}",
+            "transport {}, protocol 7.{}, threads: {}, {read_ahead}",
+            if ringing { "io_uring" } else { "/dev/fuse" },
             self.handler.minor(),
-            self.threads.len(),
+            serving,
         );
+        Ok(())
+    }
+
+    fn spawn(
+        &mut self,
+        name: String,
+        serve: impl FnOnce(&Mountpoint, &Handler) + Send + 'static,
+    ) -> io::Result<()> {
+        let (handler, mountpoint) = (self.handler.clone(), self.mountpoint.clone());
+        let run = move || serve(&mountpoint, &handler);
+        let thread = std::thread::Builder::new().name(name);
+        self.threads.push(thread.spawn(run)?);
         Ok(())
     }
 

@@ -62,6 +62,24 @@ wire! {
         unique: u64,
     } = 16
 
+    /// A request and its reply in a ring of io_uring: what is not in the payload.
+    RingHeader {
+        /// [`InHeader`], then [`OutHeader`] in its place.
+        in_out: [u64; 16],
+        /// The operation's structure.
+        op: [u64; 16],
+        /// Nothing.
+        flags: u64,
+        /// Names the request in its reply's commit.
+        commit: u64,
+        /// Unit: bytes.
+        payload_len: u32,
+        /// Nothing.
+        padding: u32,
+        /// Nothing.
+        reserved: u64,
+    } = 288
+
     /// INIT, what the kernel has.
     InitIn {
         /// Its major version.
@@ -105,6 +123,18 @@ wire! {
         /// Nothing.
         unused: [u16; 11],
     } = 64
+
+    /// A notice that the kernel shall keep data of a file; behind an [`OutHeader`] with [`NOTIFY_STORE`] as its error.
+    NotifyStore {
+        /// The file.
+        node: u64,
+        /// Unit: bytes.
+        offset: u64,
+        /// Unit: bytes.
+        size: u32,
+        /// Nothing.
+        padding: u32,
+    } = 24
 
     /// Attributes of a node.
     Attr {
@@ -324,6 +354,9 @@ pub mod init {
     pub const INIT_EXT: u64 = 1 << 30;
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
+
+/// Code of a [`NotifyStore`].
+pub const NOTIFY_STORE: i32 = 4;
 
 /// `whence` for the next byte of data.
 pub const SEEK_DATA: u32 = 3;

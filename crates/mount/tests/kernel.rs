@@ -6,12 +6,13 @@ mod walk;
 
 use common::variants::{MKFS_OPTIONS, build_dir, variants};
 use common::{Mounted, Scratch, mkfs, nasty_tree};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use tuff_image::serve::{ServeOptions, Server, Strategy};
 use tuff_mount::mountpoint::{self, Detach, MountOptions};
+use tuff_mount::transport::Transport;
 use tuff_mount::{Handler, ImageFs, Log, Mount, Show};
 use walk::{differences, parallel_readers};
 
@@ -22,7 +23,7 @@ struct Ours {
 }
 
 impl Ours {
-    fn new(image: &Path, dir: &Path, options: ServeOptions) -> Self {
+    fn new(image: &Path, dir: &Path, options: ServeOptions, transport: Transport) -> Self {
         std::fs::create_dir_all(dir).unwrap();
         let said = Arc::new(std::sync::Mutex::new(Vec::new()));
         let sink = said.clone();
@@ -38,7 +39,7 @@ impl Ours {
         };
         let mountpoint = mountpoint::attach(dir, &options).unwrap();
         Self {
-            mount: Some(Mount::start(handler, mountpoint, threads).unwrap()),
+            mount: Some(Mount::start(handler, mountpoint, threads, transport).unwrap()),
             said,
         }
     }
@@ -74,27 +75,47 @@ fn can_mount() -> bool {
     true
 }
 
+/// What requests can come through here; says so aloud if that is not all.
+fn transports() -> Vec<Transport> {
+    let switch = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+    match switch.as_deref().map(str::trim) {
+        Ok("Y") => vec![Transport::Dev, Transport::Uring],
+        _ => {
+            eprintln!(
+                "SKIPPED: io_uring as a transport, without Y in /sys/module/fuse/parameters/enable_uring"
+            );
+            vec![Transport::Dev]
+        }
+    }
+}
+
+/// As the command mounts.
+fn pushing() -> ServeOptions {
+    ServeOptions {
+        hand_on: true,
+        ..ServeOptions::default()
+    }
+}
+
 /// The image's two mounts show the same, under every kind of access.
 fn compare(name: &str, image: &Path, scratch: &Path, options: ServeOptions) {
     let Some(kernel) = Mounted::new(image, &scratch.join("kernel"), "") else {
         return;
     };
     let dir = scratch.join("ours");
-    let ours = Ours::new(image, &dir, options);
-    let lines = differences(kernel.path(), &dir);
-    assert!(
-        lines.is_empty(),
-        "{name}: {} differences\n{}",
-        lines.len(),
-        lines
-            .iter()
-            .take(20)
-            .cloned()
-            .collect::<Vec<_>>()
-            .join("\n")
-    );
-    parallel_readers(kernel.path(), &dir, 8);
-    drop(ours);
+    for transport in transports() {
+        let ours = Ours::new(image, &dir, options.clone(), transport);
+        let lines = differences(kernel.path(), &dir);
+        let first: Vec<_> = lines.iter().take(20).cloned().collect();
+        assert!(
+            lines.is_empty(),
+            "{name}, {transport:?}: {} differences\n{}",
+            lines.len(),
+            first.join("\n")
+        );
+        parallel_readers(kernel.path(), &dir, 8);
+        drop(ours);
+    }
 }
 
 fn source(scratch: &Scratch) -> std::path::PathBuf {
@@ -131,7 +152,7 @@ fn images_of_mkfs_erofs_look_the_same() {
         let _ = std::fs::remove_file(&image);
         if mkfs(&image, &source, options).is_some() {
             let name = options.join(" ");
-            compare(&name, &image, scratch.path(), ServeOptions::default());
+            compare(&name, &image, scratch.path(), pushing());
         }
     }
 }
@@ -158,11 +179,52 @@ fn a_small_cache_and_every_strategy_give_the_same() {
         let image = scratch.path().join("image");
         build_dir(&source, &image, &options);
         for strategy in [None].into_iter().chain(Strategy::ALL.map(Some)) {
-            let mut options = ServeOptions::default();
+            let mut options = pushing();
             (options.budget, options.strategy) = (4 << 20, strategy);
             let name = format!("{name}, 4 MiB, {strategy:?}");
             compare(&name, &image, scratch.path(), options);
         }
+    }
+}
+
+/// Pages at random, until there can be no doubt that clusters were come back to.
+#[test]
+fn what_a_reader_comes_back_to_is_pushed_into_the_page_cache() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new("mount-push");
+    let source = scratch.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    let whole = common::text(8_000_000, 1);
+    std::fs::write(source.join("file"), &whole).unwrap();
+    let image = scratch.path().join("image");
+    let (_, lz4) = variants()
+        .into_iter()
+        .find(|(name, _)| name == "lz4 1 65536 fragments")
+        .unwrap();
+    build_dir(&source, &image, &lz4);
+    let dir = scratch.path().join("ours");
+    for transport in transports() {
+        let ours = Ours::new(&image, &dir, pushing(), transport);
+        let handler = ours.mount.as_ref().unwrap().handler().clone();
+        let file = std::fs::File::open(dir.join("file")).unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random).unwrap();
+        let mut random = common::Random(7);
+        let mut page = [0; 4096];
+        for _ in 0..3000 {
+            let at = random.below(whole.len() as u64 / 4096) * 4096;
+            file.read_exact_at(&mut page, at).unwrap();
+            assert!(page == whole[at as usize..][..4096], "{transport:?}: {at}");
+        }
+        let again = std::fs::read(dir.join("file")).unwrap();
+        assert!(again == whole, "{transport:?}");
+        drop(file);
+        // All threads end with it.
+        drop(ours);
+        let counters = handler.filesystem().counters();
+        let pushed = counters.iter().find(|(name, _)| *name == "handed_on_bytes");
+        assert!(pushed.unwrap().1 > 0, "{transport:?}: {counters:?}");
     }
 }
 
@@ -185,7 +247,7 @@ fn programs_run_from_a_mount() {
         let image = scratch.path().join("image");
         build_dir(&source, &image, &options);
         let dir = scratch.path().join("ours");
-        let ours = Ours::new(&image, &dir, ServeOptions::default());
+        let ours = Ours::new(&image, &dir, ServeOptions::default(), Transport::Auto);
         let out = Command::new(dir.join("sh"))
             .args(["-c", "echo $((6 * 7))"])
             .output()

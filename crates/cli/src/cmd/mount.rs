@@ -18,6 +18,7 @@ use std::sync::Arc;
 use tuff_image::serve::{ServeOptions, Server, Strategy};
 use tuff_image::{Error, Result};
 use tuff_mount::mountpoint::{self, Detach, MountOptions};
+use tuff_mount::transport::Transport;
 use tuff_mount::{Handler, ImageFs, Log, Mount, Show};
 
 /// Mount an image.
@@ -50,6 +51,13 @@ pub(crate) struct Args {
     /// Decode everything in this way, for measurements [default: what is best for each request]
     #[arg(long, value_name = "STRATEGY")]
     decode: Option<Strategy>,
+    /// How requests come: dev (/dev/fuse), uring (io_uring), or auto: io_uring where the kernel offers it
+    #[arg(long, default_value = "auto", value_name = "HOW")]
+    transport: Transport,
+    /// Never push the rest of a cluster into the kernel's page cache; without this that is done where a reader who jumps
+    /// about comes back to a cluster
+    #[arg(long)]
+    no_push: bool,
     /// Serve the counters at http://ADDR/metrics in Prometheus' text format; a loopback address, such as 127.0.0.1:9000
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
@@ -101,6 +109,7 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     };
     let mut options = ServeOptions::default();
     (options.budget, options.strategy) = (args.cache, args.decode);
+    options.hand_on = !args.no_push;
     let server = Server::new(image, options);
     let fs = ImageFs::new(server, show, log.clone())
         .map_err(|e| e.within(args.image.image.display()))?;
@@ -131,7 +140,8 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
         },
     )
     .map_err(failed)?;
-    let mount = Mount::start(handler.clone(), mountpoint, threads).map_err(failed)?;
+    let mount =
+        Mount::start(handler.clone(), mountpoint, threads, args.transport).map_err(failed)?;
     let dir = mount.dir().to_owned();
     let stop_log = log.clone();
     std::thread::spawn(move || end_when_told(stop, &dir, &stop_log));

@@ -3,6 +3,7 @@
 //!
 //! Each thread answers what it read: handing a request to another thread would cost more than most requests do.
 
+use super::store::Stores;
 use super::{After, after, head};
 use crate::fs::Parts;
 use crate::handler::{Handler, REPLY_MAX, Request, Seat};
@@ -29,10 +30,15 @@ impl Buffers {
 }
 
 /// Answers requests on the calling thread until the filesystem is unmounted. `number` counts the threads.
-pub fn serve(fuse: impl AsFd, handler: &Handler, number: usize) {
+/// What the kernel should have beside replies goes to `stores`.
+pub fn serve(fuse: impl AsFd, handler: &Handler, number: usize, stores: &Stores) {
     let mut seat = handler.seat(number, true);
     let mut buffers = Buffers::new();
-    while step(&fuse, handler, &mut seat, &mut buffers) {}
+    while step(&fuse, handler, &mut seat, &mut buffers) {
+        if let Some(rest) = handler.rest(&mut seat) {
+            stores.offer(rest);
+        }
+    }
 }
 
 /// Answers the first request, which agrees on the protocol. Nothing else is asked before it is answered.

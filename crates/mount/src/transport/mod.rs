@@ -1,11 +1,42 @@
 //! How requests come and replies go.
 
 pub mod dev;
+mod ring;
+pub mod store;
+pub mod uring;
 
 use crate::fs::Parts;
 use crate::handler::{Handler, Reply, Request};
 use crate::proto;
 use rustix::io::Errno;
+use std::str::FromStr;
+
+/// Which way requests come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Through rings of io_uring where the kernel offers them, else through the device.
+    #[default]
+    Auto,
+    /// Through `/dev/fuse`.
+    Dev,
+    /// Through rings of io_uring, or not at all.
+    Uring,
+}
+
+impl FromStr for Transport {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "auto" => Ok(Self::Auto),
+            "dev" => Ok(Self::Dev),
+            "uring" => Ok(Self::Uring),
+            _ => Err(format!(
+                "{s:?} is no transport: expected auto, dev or uring"
+            )),
+        }
+    }
+}
 
 /// Header and body of the reply to `request`. `None`: it gets none.
 fn head<'a>(request: &Request<'_>, reply: Reply<'a>) -> Option<(proto::OutHeader, Parts<'a>)> {

@@ -1,0 +1,389 @@
+//! Requests and replies through rings of io_uring, one queue for each processor (Linux 6.14, where the module parameter
+//! `enable_uring` is set).
+//!
+//! A request goes to the queue of the processor that asks, and is answered there, by a thread that stays there: nobody
+//! waits for another processor to wake up, which takes longer than most answers. Where one reader keeps a queue busy
+//! (the kernel reads ahead with several requests at once), threads of other queues that have nothing to do get some of
+//! its requests:
+//!
+//! ```text
+//!  request ─► thread of its queue ─► answered, reply sent through its ring
+//!                  │ several long reads
+//!                  └─► shared ─► any thread ─► answered, sent through that thread's ring, which gets the slot's next request
+//!  short request ─► thread of another queue, which got the slot so ─► answered; the slot goes home with the reply
+//! ```
+//!
+//! INIT, FORGET and notifications do not go through rings: [`dev`](super::dev) serves beside this.
+
+use super::head;
+use super::ring::{Buffers, Event, Ring, Slot};
+use super::store::Stores;
+use crate::fs::Parts;
+use crate::handler::{Handler, Request, Seat};
+use crate::proto::{InHeader, OutHeader, ReadIn, RingHeader, op};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use rustix::thread::CpuSet;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Longest request: several of them in a row are what a reader from front to back needs, and each slot has room for
+/// one. Unit: pages of 4 KiB.
+pub const MAX_PAGES: u16 = 64;
+
+/// Unit: bytes.
+const PAYLOAD: usize = MAX_PAGES as usize * 4096;
+
+/// Slots of a queue. More would wait for the same processor.
+const DEPTH: usize = 4;
+
+/// Most queues: on a host with more processors, slots would take more memory than the mount's caches.
+const QUEUES_MAX: usize = 64;
+
+/// Reads at least this long are worth another thread's time. Unit: bytes.
+const LONG: u32 = 64 << 10;
+
+/// Tags: a slot that has a request; one whose reply is to be sent; that a message about a reply was sent, or not; there
+/// are shared reads; the end.
+const READY: u64 = 0;
+const SEND: u64 = 1 << 32;
+const RETURNED: u64 = 2 << 32;
+const LOOK: u64 = 3 << 32;
+const STOP: u64 = 4 << 32;
+
+/// In a tag, in the place of a slot.
+const NO_SLOT: u64 = u32::MAX as u64;
+
+/// All rings of a mount.
+pub struct Rings {
+    slots: Vec<&'static Slot>,
+    threads: Vec<Thread>,
+    shared: Shared,
+    failed: AtomicBool,
+}
+
+/// Slots with long reads that any thread may answer.
+#[derive(Default)]
+struct Shared {
+    slots: Mutex<VecDeque<usize>>,
+    len: AtomicUsize,
+}
+
+impl Shared {
+    /// How many there are now.
+    fn put(&self, more: impl Iterator<Item = usize>) -> usize {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.extend(more);
+        self.len.store(slots.len(), Ordering::Release);
+        slots.len()
+    }
+
+    fn take(&self) -> Option<usize> {
+        if !self.waits() {
+            return None;
+        }
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = slots.pop_front();
+        self.len.store(slots.len(), Ordering::Release);
+        first
+    }
+
+    fn waits(&self) -> bool {
+        self.len.load(Ordering::Acquire) > 0
+    }
+}
+
+/// What others know of a thread.
+struct Thread {
+    /// Its ring; -1 until there is one, and when it has ended.
+    ring: AtomicI32,
+    /// It waits for something to do.
+    idle: AtomicBool,
+}
+
+impl Rings {
+    /// How many queues there would be.
+    ///
+    /// # Errors
+    /// If the kernel has no io_uring as it is needed here, or forbids it; if there are too many processors.
+    pub fn probe() -> io::Result<usize> {
+        let queues = possible_processors()?;
+        if queues > QUEUES_MAX {
+            let what = format!("{queues} processors; at most {QUEUES_MAX} have queues here");
+            return Err(io::Error::other(what));
+        }
+        Ring::new(1)?;
+        Ok(queues)
+    }
+
+    /// So many queues, for so many threads at most.
+    pub fn new(queues: usize, threads: usize) -> Self {
+        let queue = |i: usize| (i / DEPTH) as u16; // fits: few queues
+        Self {
+            slots: (0..queues * DEPTH)
+                .map(|i| Slot::leak(queue(i), PAYLOAD))
+                .collect(),
+            threads: (0..threads.clamp(1, queues))
+                .map(|_| Thread {
+                    ring: AtomicI32::new(-1),
+                    idle: AtomicBool::new(false),
+                })
+                .collect(),
+            shared: Shared::default(),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    /// True if the kernel did not take them: then it asks through the device.
+    pub fn failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// How many threads serve: at most one for each processor.
+    pub fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
+    fn home(&self, slot: &Slot) -> usize {
+        usize::from(slot.queue) % self.threads.len()
+    }
+
+    /// Answers requests on the calling thread until the filesystem is unmounted. `number` is below
+    /// [`threads`](Self::threads), `seat` counts all threads of the mount.
+    ///
+    /// # Errors
+    /// If there is no ring, or the kernel does not take it: another transport has to serve.
+    pub fn serve(
+        &self,
+        fuse: impl AsFd,
+        handler: &Handler,
+        (seat, number): (usize, usize),
+        stores: &Stores,
+    ) -> io::Result<()> {
+        let ended = self.answer_all(fuse, handler, (seat, number), stores);
+        if ended.is_err() {
+            self.failed.store(true, Ordering::Release);
+        }
+        ended
+    }
+
+    fn answer_all(
+        &self,
+        fuse: impl AsFd,
+        handler: &Handler,
+        (seat, number): (usize, usize),
+        stores: &Stores,
+    ) -> io::Result<()> {
+        stay_on(number);
+        let mut ring = Ring::new(self.slots.len() as u32)?; // fits: few slots
+        self.threads[number]
+            .ring
+            .store(ring.fd(), Ordering::Release);
+        let mut worker = Worker {
+            rings: self,
+            fuse: fuse.as_fd(),
+            handler,
+            number,
+            stores,
+            seat: handler.seat(seat, false),
+            request: Vec::new(),
+            todo: Vec::new(),
+        };
+        let own = |i: &usize| self.home(self.slots[*i]) == number;
+        for i in (0..self.slots.len()).filter(own) {
+            ring.register(worker.fuse, self.slots[i], READY | i as u64);
+        }
+        let ended = worker.run(&mut ring);
+        self.threads[number].ring.store(-1, Ordering::Release);
+        self.threads[number].idle.store(false, Ordering::Release);
+        // Who has no slot would wait for ever.
+        for thread in &self.threads {
+            let to = thread.ring.load(Ordering::Acquire);
+            if to >= 0 {
+                ring.message(to, STOP, RETURNED | NO_SLOT);
+            }
+        }
+        let _ = ring.submit();
+        ended
+    }
+}
+
+/// One thread at work.
+struct Worker<'a> {
+    rings: &'a Rings,
+    fuse: BorrowedFd<'a>,
+    handler: &'a Handler,
+    number: usize,
+    stores: &'a Stores,
+    seat: Seat,
+    /// The request that is being answered: its reply overwrites it in the slot.
+    request: Vec<u8>,
+    /// Slots with requests.
+    todo: Vec<usize>,
+}
+
+impl Worker<'_> {
+    fn run(&mut self, ring: &mut Ring) -> io::Result<()> {
+        let mut events = Vec::new();
+        let mut begun = false;
+        loop {
+            let idle = &self.rings.threads[self.number].idle;
+            if events.is_empty() {
+                idle.store(true, Ordering::Release);
+                ring.wait(&mut events)?;
+                idle.store(false, Ordering::Release);
+            }
+            for event in events.drain(..) {
+                match self.note(ring, event) {
+                    Ok(true) => begun = true,
+                    Ok(false) => return Ok(()),
+                    // The first answer is that the kernel does not take the slots.
+                    Err(e) if !begun => return Err(e.into()),
+                    Err(e) => {
+                        if !matches!(e, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) {
+                            let log = self.handler.log();
+                            log.line(format_args!("a ring of the FUSE device: {e}"));
+                        }
+                        return Ok(());
+                    }
+                }
+            }
+            while let Some(i) = self.next(ring) {
+                self.answer(ring, i);
+                // Whoever waits for this answer does not wait for the next one.
+                if !self.todo.is_empty() || self.rings.shared.waits() {
+                    ring.submit_and_look(&mut events)?;
+                    if !events.is_empty() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What an event says is to be done. False: no more.
+    fn note(&mut self, ring: &mut Ring, event: Event) -> Result<bool, Errno> {
+        let kind = event.tag >> 32 << 32;
+        // Fits: the low half, a place in the list of slots.
+        let i = (event.tag & NO_SLOT) as usize;
+        match kind {
+            STOP => return Ok(false),
+            LOOK => {}
+            RETURNED if event.result >= 0 || i >= self.rings.slots.len() => {}
+            // The other thread cannot be reached.
+            RETURNED => self.send(ring, i),
+            _ if event.result < 0 => return Err(Errno::from_raw_os_error(-event.result)),
+            SEND => self.send(ring, i),
+            _ => self.todo.push(i),
+        }
+        Ok(true)
+    }
+
+    /// The next slot to answer: short requests first. Long reads but one go to where all threads find them, and threads
+    /// without work are told to look there.
+    fn next(&mut self, ring: &mut Ring) -> Option<usize> {
+        let rings = self.rings;
+        let is_long = |i: &usize| is_long_read(&rings.slots[*i].lock().header);
+        if let Some(at) = self.todo.iter().position(|i| !is_long(i)) {
+            return Some(self.todo.remove(at));
+        }
+        if self.todo.len() < 2 {
+            return self.todo.pop().or_else(|| rings.shared.take());
+        }
+        let first = self.todo.remove(0);
+        let mut more = rings.shared.put(self.todo.drain(..));
+        for (other, thread) in rings.threads.iter().enumerate() {
+            if more == 0 {
+                break;
+            }
+            let to = thread.ring.load(Ordering::Acquire);
+            if other != self.number && to >= 0 && thread.idle.swap(false, Ordering::AcqRel) {
+                ring.message(to, LOOK, RETURNED | NO_SLOT);
+                more -= 1;
+            }
+        }
+        let _ = ring.submit();
+        Some(first)
+    }
+
+    /// Sends the reply that is in a slot.
+    fn send(&self, ring: &mut Ring, i: usize) {
+        let slot = self.rings.slots[i];
+        let unique = slot.lock().header.commit;
+        ring.commit(self.fuse, slot, unique, READY | i as u64);
+    }
+
+    fn answer(&mut self, ring: &mut Ring, i: usize) {
+        let slot = self.rings.slots[i];
+        let long = self.fill(slot);
+        let home = self.rings.home(slot);
+        let there = self.rings.threads[home].ring.load(Ordering::Acquire);
+        if home == self.number || long || there < 0 {
+            self.send(ring, i);
+        } else {
+            ring.message(there, SEND | i as u64, RETURNED | i as u64);
+        }
+        if let Some(rest) = self.handler.rest(&mut self.seat) {
+            let _ = ring.submit();
+            self.stores.offer(rest);
+        }
+    }
+
+    /// Writes the reply into a slot. True if the request was a long one.
+    fn fill(&mut self, slot: &Slot) -> bool {
+        let mut buffers = slot.lock();
+        let Buffers { header, payload } = &mut *buffers;
+        let in_header = in_header(header);
+        let long = is_long_read(header);
+        let behind = header.payload_len as usize;
+        let op = (in_header.len as usize).saturating_sub(size_of::<InHeader>() + behind);
+        let ops = header.op.as_bytes();
+        self.request.clear();
+        self.request.extend_from_slice(&ops[..op.min(ops.len())]);
+        self.request
+            .extend_from_slice(payload.get(..behind).unwrap_or_default());
+        let request = Request {
+            header: in_header,
+            body: &self.request,
+        };
+        let reply = self.handler.handle(&mut self.seat, &request, payload);
+        // Everything that comes through a ring waits for something.
+        let (out, body) = head(&request, reply).unwrap_or_default();
+        debug_assert!(!matches!(body, Parts::Many(_)), "nothing is lent here");
+        header.payload_len = body.len() as u32; // fits: at most the payload
+        header.in_out.as_mut_bytes()[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
+        long
+    }
+}
+
+fn in_header(header: &RingHeader) -> InHeader {
+    // The part is longer.
+    InHeader::read_from_prefix(header.in_out.as_bytes()).map_or(InHeader::default(), |(h, _)| h)
+}
+
+fn is_long_read(header: &RingHeader) -> bool {
+    in_header(header).opcode == op::READ
+        && ReadIn::read_from_prefix(header.op.as_bytes()).is_ok_and(|(read, _)| read.size >= LONG)
+}
+
+/// Keeps this thread on one processor. If that is not allowed it serves from wherever it is.
+fn stay_on(processor: usize) {
+    let mut set = CpuSet::new();
+    if processor < CpuSet::MAX_CPU {
+        set.set(processor);
+        let _ = rustix::thread::sched_setaffinity(None, &set);
+    }
+}
+
+/// Processors that the host may ever have: each has a queue. The kernel's list reads "0-3" or "0,2-5".
+fn possible_processors() -> io::Result<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    let last = text.trim().rsplit([',', '-']).next();
+    let last: usize = last
+        .and_then(|n| n.parse().ok())
+        .ok_or_else(|| io::Error::other(format!("processors {:?}", text.trim())))?;
+    Ok(last + 1)
+}
