@@ -12,12 +12,15 @@ use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// A file or block device that holds a volume.
 pub struct FileDevice {
     file: File,
     /// Blocks of a block device; a file grows.
     size: Option<u64>,
+    /// A flush failed. Hosts report what they lost once, and forget that they ever had it.
+    failed: AtomicBool,
 }
 
 impl FileDevice {
@@ -29,7 +32,11 @@ impl FileDevice {
             .create_new(true)
             .open(path)?;
         lock(&file, false)?;
-        Ok(Self { file, size: None })
+        Ok(Self {
+            file,
+            size: None,
+            failed: AtomicBool::new(false),
+        })
     }
 
     /// Opens a file or block device. `ResourceBusy` if it is open as a volume or mounted.
@@ -48,7 +55,11 @@ impl FileDevice {
         } else {
             None
         };
-        Ok(Self { file, size })
+        Ok(Self {
+            file,
+            size,
+            failed: AtomicBool::new(false),
+        })
     }
 
     /// Most bits that an area may have here, at most 48. Below 29 no volume fits: a block device must be a thin one.
@@ -77,7 +88,12 @@ impl BlockDevice for FileDevice {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.file.sync_data()
+        if self.failed.load(Relaxed) {
+            return Err(io::Error::other("an earlier flush failed"));
+        }
+        self.file
+            .sync_data()
+            .inspect_err(|_| self.failed.store(true, Relaxed))
     }
 
     fn discard(&self, blocks: Range<u64>) -> io::Result<()> {

@@ -39,6 +39,8 @@ pub struct ZoneDir {
     read_only: bool,
     can_punch: bool,
     state: Mutex<State>,
+    /// Held by the flush under way: another one must not find its files clean and go ahead. True after one failed.
+    flushing: Mutex<bool>,
 }
 
 #[derive(Default)]
@@ -125,6 +127,7 @@ impl ZoneDir {
                 zones,
                 ..State::default()
             }),
+            flushing: Mutex::new(false),
         };
         device.take_ballast();
         Ok(device)
@@ -272,13 +275,16 @@ impl BlockDevice for ZoneDir {
         for (zone, piece) in self.pieces(addr.0..addr.0 + (rest.len() / BLOCK_SIZE) as u64) {
             let (now, later) = rest.split_at((piece.end - piece.start) as usize * BLOCK_SIZE);
             if let Some(file) = self.file(zone, true)? {
-                match file.write_all_at(now, piece.start * BS) {
+                let written = match file.write_all_at(now, piece.start * BS) {
                     // Nothing refers to the blocks yet, so writing them once more is no second write.
                     Err(e) if e.kind() == io::ErrorKind::StorageFull && self.drop_ballast() => {
-                        file.write_all_at(now, piece.start * BS)?;
+                        file.write_all_at(now, piece.start * BS)
                     }
-                    other => other?,
-                }
+                    other => other,
+                };
+                // Again: a flush may have begun and taken the file between its being opened and its being written.
+                self.lock_state().dirty.insert(zone, file);
+                written?;
             }
             rest = later;
         }
@@ -286,6 +292,11 @@ impl BlockDevice for ZoneDir {
     }
 
     fn flush(&self) -> io::Result<()> {
+        let mut failed = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        if *failed {
+            // Hosts report what they lost once, and forget that they ever had it.
+            return Err(io::Error::other("an earlier flush failed"));
+        }
         let (dirty, names) = {
             let mut state = self.lock_state();
             (
@@ -300,13 +311,8 @@ impl BlockDevice for ZoneDir {
             Ok(())
         };
         let result = result.and_then(|()| dirty.values().try_for_each(|file| file.sync_data()));
-        if result.is_err() {
-            let mut state = self.lock_state();
-            state.names_dirty |= names;
-            for (zone, file) in dirty {
-                state.dirty.entry(zone).or_insert(file);
-            }
-        } else {
+        *failed = result.is_err();
+        if result.is_ok() {
             self.take_ballast();
         }
         result
@@ -392,5 +398,35 @@ impl BlockDevice for ZoneDir {
     fn free_blocks(&self) -> io::Result<Option<u64>> {
         let host = fstatvfs(&self.zones_dir)?;
         Ok(Some(host.f_bavail.saturating_mul(host.f_frsize) / BS))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flush_waits_for_the_one_under_way() {
+        // Seen: a checkpoint's flush found the files clean that an fsync's flush had only begun to write, and sealed what was not there yet. Cause: the list
+        // of files was taken, and its lock given up, before the files were synced. Cure: one flush at a time.
+        let dir = std::env::temp_dir().join(format!("tuff-flush-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        let device = ZoneDir::create(&dir, 16).unwrap();
+        device.write(Addr(3), &[1; BLOCK_SIZE]).unwrap();
+        std::thread::scope(|scope| {
+            let under_way = device.flushing.lock().unwrap();
+            let second = scope.spawn(|| device.flush());
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            assert!(!second.is_finished());
+            assert_eq!(device.lock_state().dirty.len(), 1);
+            drop(under_way);
+            second.join().unwrap().unwrap();
+        });
+        assert!(device.lock_state().dirty.is_empty());
+        // After one that failed there is no other.
+        *device.flushing.lock().unwrap() = true;
+        assert!(device.flush().is_err());
+        drop(device);
+        fs::remove_dir_all(&dir).unwrap();
     }
 }
