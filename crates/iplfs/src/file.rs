@@ -190,12 +190,27 @@ impl Volume {
         while done < data.len() {
             let step = &data[done..data.len().min(done + WRITE_STEP)];
             match self.write_step(ino, offset + done as u64, step, now) {
-                Ok(()) => done += step.len(),
+                Ok(()) => {
+                    done += step.len();
+                    self.write_behind();
+                }
                 Err(Error::Posix(Errno::NoSpace)) if done > 0 => break,
                 Err(e) => return Err(e),
             }
         }
         Ok(done)
+    }
+
+    /// Appends dirty pages, if there are many. What fails stays dirty, and whoever makes it durable hears of it.
+    fn write_behind(&mut self) {
+        if self.pages.dirty() < self.options.write_behind_pages {
+            return;
+        }
+        for ino in self.pages.dirty_inos() {
+            if self.write_pages(ino).is_err() {
+                return;
+            }
+        }
     }
 
     fn write_step(&mut self, ino: Nid, offset: u64, data: &[u8], now: Time) -> Result<()> {

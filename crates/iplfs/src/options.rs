@@ -67,6 +67,8 @@ pub struct MountOptions {
     pub window_blocks: u64,
     /// Dirty data pages that force a checkpoint. Unit: pages of one block.
     pub dirty_pages_max: u64,
+    /// Dirty data pages from which on they are appended to their logs, without a checkpoint: so that the host can begin to write. Unit: pages of one block.
+    pub write_behind_pages: u64,
     /// Dirty nodes that force a checkpoint.
     pub dirty_nodes_max: u64,
     /// Changes of the node address table kept in the pack before the tree is written.
@@ -92,6 +94,7 @@ impl Default for MountOptions {
             discard: DiscardMode::Eager,
             window_blocks: 1 << 18,
             dirty_pages_max: 16384,
+            write_behind_pages: u64::MAX,
             dirty_nodes_max: 8192,
             journal_max: 504,
             overflow_blocks_max: 1 << 14,

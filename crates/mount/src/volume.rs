@@ -10,6 +10,7 @@ use crate::handler::Request;
 use crate::log::Log;
 use crate::mountpoint::{self, Mountpoint};
 use crate::proto::{self, Attr, AttrOut, EntryOut, init, op};
+use crate::seat::Seat;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -33,6 +34,8 @@ const REQUEST_MAX: usize = WRITE_MAX as usize + (16 << 10);
 const FOR_EVER: u64 = i64::MAX as u64;
 /// Attributes change when dirty pages are written: the space taken. Unit: seconds.
 const ATTR_VALID: u64 = 1;
+/// Blocks appended after which the device is to begin writing: 32 MiB.
+const BEGIN_BLOCKS: u64 = 8192;
 /// How often everything is made durable without being asked.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 
@@ -105,6 +108,8 @@ struct Core {
     volume: Option<Volume>,
     /// How often the kernel was given each number.
     known: HashMap<Nid, u64>,
+    /// Blocks appended when the device was last asked to begin writing.
+    begun_blocks: u64,
 }
 
 /// Flushes that several may wait for.
@@ -160,6 +165,15 @@ pub struct VolumeServer {
     long_setxattr: AtomicBool,
     ended: Mutex<bool>,
     wake: Condvar,
+    /// Whether much was appended since the last flush, or the mount ends.
+    behind: Mutex<Behind>,
+    much: Condvar,
+}
+
+#[derive(Default)]
+struct Behind {
+    much: bool,
+    ended: bool,
 }
 
 fn failed(e: Error) -> Errno {
@@ -252,12 +266,15 @@ impl VolumeServer {
             core: Mutex::new(Core {
                 volume: Some(volume),
                 known: HashMap::new(),
+                begun_blocks: 0,
             }),
             flushes: Flushes::default(),
             log,
             long_setxattr: AtomicBool::new(false),
             ended: Mutex::new(false),
             wake: Condvar::new(),
+            behind: Mutex::default(),
+            much: Condvar::new(),
         }
     }
 
@@ -485,6 +502,12 @@ impl VolumeServer {
                 let n = volume
                     .write(node, offset, f.bytes(size)?, now())
                     .map_err(failed)?;
+                let appended: u64 = volume.stats().appended_blocks.iter().sum();
+                if appended - core.begun_blocks >= BEGIN_BLOCKS {
+                    core.begun_blocks = appended;
+                    self.behind().much = true;
+                    self.much.notify_one();
+                }
                 // Fits: at most as long as the request.
                 Ok([n as u32, 0].as_bytes().to_vec())
             }
@@ -628,17 +651,19 @@ impl VolumeServer {
     /// Answers on the calling thread until it is unmounted.
     fn serve(&self, fuse: impl AsFd) {
         let mut buffer = vec![0; REQUEST_MAX];
-        while self.step(&fuse, &mut buffer).is_some() {}
+        let mut seat = Seat::new();
+        while self.step(&fuse, &mut buffer, &mut seat).is_some() {}
     }
 
     /// One request. `None` if there will be no more; else whether it was answered well.
-    fn step(&self, fuse: &impl AsFd, buffer: &mut [u8]) -> Option<bool> {
+    fn step(&self, fuse: &impl AsFd, buffer: &mut [u8], seat: &mut Seat) -> Option<bool> {
         let n = match rustix::io::read(fuse, &mut *buffer) {
             Ok(n) => n,
             Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => return Some(true),
             Err(_) => return None,
         };
         let request = Request::new(&buffer[..n])?;
+        seat.choose(&request);
         let reply = catch_unwind(AssertUnwindSafe(|| self.answer(&request)));
         let reply = reply.unwrap_or_else(|_| {
             let what = op::name(request.header.opcode);
@@ -670,6 +695,37 @@ impl VolumeServer {
         }
     }
 
+    fn behind(&self) -> MutexGuard<'_, Behind> {
+        self.behind.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the device write while more comes in, so that the next checkpoint finds little to wait for.
+    fn begin_writing(&self) {
+        loop {
+            let mut behind = self.behind();
+            while !behind.much && !behind.ended {
+                behind = self
+                    .much
+                    .wait(behind)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            if behind.ended {
+                return;
+            }
+            behind.much = false;
+            drop(behind);
+            if let Err(e) = self.flushes.wait(&*self.device) {
+                self.log.line(format_args!("a flush failed: {e}"));
+                if let Ok(mut core) = self.lock()
+                    && let Some(volume) = &mut core.volume
+                {
+                    volume.flush_failed(&e);
+                }
+                return;
+            }
+        }
+    }
+
     /// Makes everything durable from time to time, until the mount ends.
     fn keep(&self) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
@@ -695,6 +751,7 @@ pub struct VolumeMount {
     server: Arc<VolumeServer>,
     threads: Vec<JoinHandle<()>>,
     keeper: JoinHandle<()>,
+    writer: JoinHandle<()>,
 }
 
 impl VolumeMount {
@@ -706,7 +763,7 @@ impl VolumeMount {
         let (server, mountpoint) = (Arc::new(server), Arc::new(mountpoint));
         // The first request agrees on the protocol; nothing else is asked before it is answered.
         let mut buffer = vec![0; REQUEST_MAX];
-        if server.step(&&*mountpoint, &mut buffer) != Some(true) {
+        if server.step(&&*mountpoint, &mut buffer, &mut Seat::new()) != Some(true) {
             return Err(io::Error::other("the kernel's FUSE is too old"));
         }
         let mut handles = Vec::new();
@@ -722,10 +779,15 @@ impl VolumeMount {
         let keeper = std::thread::Builder::new()
             .name("volume-keeper".to_owned())
             .spawn(move || keeper.keep())?;
+        let writer = server.clone();
+        let writer = std::thread::Builder::new()
+            .name("volume-writer".to_owned())
+            .spawn(move || writer.begin_writing())?;
         Ok(Self {
             server,
             threads: handles,
             keeper,
+            writer,
         })
     }
 
@@ -744,6 +806,9 @@ impl VolumeMount {
             .unwrap_or_else(PoisonError::into_inner) = true;
         self.server.wake.notify_all();
         let _ = self.keeper.join();
+        self.server.behind().ended = true;
+        self.server.much.notify_all();
+        let _ = self.writer.join();
         let poisoned = || Error::Limit("a bug ended the service early; mount again".to_owned());
         let mut core = self.server.core.lock().map_err(|_| poisoned())?;
         let known: Vec<Nid> = core.known.drain().map(|(ino, _)| ino).collect();

@@ -1,15 +1,19 @@
 //! `tuff volume mount`: a volume under a directory, until it is unmounted.
 
-use super::{At, Result, mount};
+use super::{At, Result, device};
 use crate::cmd::mount::background::{self, Role};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tuff_iplfs::Volume;
 use tuff_mount::Log;
 use tuff_mount::mountpoint::{self, Detach, MountOptions};
 use tuff_mount::volume::{VolumeMount, VolumeServer};
+
+/// Dirty pages that wait for more to lie beside them: 4 MiB.
+const WRITE_BEHIND_PAGES: u64 = 1024;
 
 /// Mount a volume for reading and writing.
 ///
@@ -45,7 +49,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         background::leave_terminal();
     }
     let log = background::log(args.log.as_deref(), in_background)?;
-    let volume = mount(&args.path, false)?;
+    let how = tuff_iplfs::MountOptions {
+        write_behind_pages: WRITE_BEHIND_PAGES,
+        ..tuff_iplfs::MountOptions::default()
+    };
+    let volume = Volume::mount(device(&args.path, false)?, how).at(args.path.display())?;
     let options = MountOptions {
         source: std::path::absolute(&args.path).unwrap_or_else(|_| args.path.clone()),
         allow_other: args.allow_other || rustix::process::geteuid().is_root(),
