@@ -335,3 +335,46 @@ fn a_manifest_builds_what_only_root_could_make() {
         "{said}"
     );
 }
+
+#[test]
+fn auto_stores_what_does_not_shrink_and_makes_the_same_image_on_any_number_of_threads() {
+    let place = Place::new("auto");
+    let mut seed = 5u64;
+    let noise: Vec<u8> = (0..300_000)
+        .map(|_| {
+            seed = (seed.wrapping_mul(6364136223846793005)).wrapping_add(1442695040888963407);
+            (seed >> 56) as u8
+        })
+        .collect();
+    let letters: Vec<u8> = noise.iter().map(|b| b"acgt"[usize::from(b & 3)]).collect();
+    for (name, bytes) in [
+        ("noise", &noise[..]),
+        ("noise-again", &noise[..]),
+        ("letters", &letters[..]),
+        ("repeated", &noise[..20_000].repeat(15)[..]),
+    ] {
+        std::fs::write(place.0.join("tree").join(name), bytes).unwrap();
+    }
+    for aim in ["size", "balanced", "speed"] {
+        let mut images = Vec::new();
+        for threads in ["1", "2", "7"] {
+            let image = format!("{aim}-{threads}");
+            let args = [
+                "build", "--json", "--verify", "--kernel", "6.12", "--auto", aim,
+            ];
+            let out = run(
+                &[&args[..], &["-j", threads, "tree", &image]].concat(),
+                &place.0,
+            );
+            assert_eq!(code(&out).0, 0, "{}", code(&out).1);
+            let done: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+            assert_eq!(done["auto"]["stored"]["files"], 2, "{done}");
+            let fast = u64::from(aim == "balanced");
+            assert_eq!(done["auto"]["fast"]["files"], fast, "{done}");
+            images.push(std::fs::read(place.0.join(&image)).unwrap());
+        }
+        assert!(images[0] == images[1] && images[0] == images[2], "{aim}");
+        let out = run(&["diff", &format!("{aim}-1"), "tree"], &place.0);
+        assert_eq!(code(&out).0, 0, "{}", String::from_utf8_lossy(&out.stdout));
+    }
+}

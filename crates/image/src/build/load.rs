@@ -1,6 +1,7 @@
 //! From sources to the tree, and from the tree to the packer.
 
 use super::Source;
+use super::auto::Choice;
 use super::budget::Budget;
 use super::options::{Dedupe, Fragments, Options};
 use super::order::data_order;
@@ -34,6 +35,9 @@ pub(crate) struct Policies {
     default: Arc<Policy>,
     rules: Vec<(globset::GlobMatcher, Arc<Policy>)>,
     packed: Arc<Policy>,
+    /// For files that decode faster than the default, and for those that are stored as they are.
+    fast: Arc<Policy>,
+    stored: Arc<Policy>,
 }
 
 impl Policies {
@@ -81,6 +85,17 @@ impl Policies {
                 })
                 .collect(),
             packed: Arc::new(packed),
+            fast: policy(options.auto.and_then(|a| a.fast(options)), options.cluster),
+            stored: policy(None, options.cluster),
+        }
+    }
+
+    /// The policy of a content for which another than the path's was chosen.
+    fn chosen(&self, choice: Choice) -> Option<&Arc<Policy>> {
+        match choice {
+            Choice::Default => None,
+            Choice::Fast => Some(&self.fast),
+            Choice::Stored => Some(&self.stored),
         }
     }
 
@@ -114,6 +129,15 @@ enum Provider {
     Elsewhere,
 }
 
+/// What a survey found out about a file.
+#[derive(Clone, Copy, Default)]
+struct Found<'a> {
+    /// What parts it shares.
+    plan: Option<&'a FilePlan>,
+    /// How it is stored.
+    choice: Choice,
+}
+
 /// Loads sources and feeds the packer.
 pub(crate) struct Loader<'a> {
     options: &'a Options,
@@ -124,6 +148,8 @@ pub(crate) struct Loader<'a> {
     pub(crate) warnings: Vec<String>,
     /// Everything was handed to the packer while the only source was loaded.
     packed: bool,
+    /// Files and bytes for which the fast compression was chosen, and none.
+    pub(crate) chosen: [(u64, u64); 2],
     /// But for these, which go into the packed inode as a whole, behind all others.
     late: Vec<InodeId>,
 }
@@ -138,6 +164,7 @@ impl<'a> Loader<'a> {
             providers: Vec::new(),
             warnings: Vec::new(),
             packed: false,
+            chosen: Default::default(),
             late: Vec::new(),
         }
     }
@@ -151,8 +178,9 @@ impl<'a> Loader<'a> {
         packer: &mut Packer<'_>,
         progress: &Progress,
     ) -> Result<()> {
-        // The only source comes in the order of the image, unless another was asked for: its contents can be packed at once.
-        let at_once = only && self.options.order.is_empty();
+        // The only source comes in the order of the image, unless another was asked for: its contents can be packed at once, if they
+        // need not be looked at before.
+        let at_once = only && self.options.order.is_empty() && self.options.auto.is_none();
         match source {
             Source::Dir(path) => self.load_dir(path, at_once, tree, packer, progress),
             Source::Manifest(path) => {
@@ -224,7 +252,7 @@ impl<'a> Loader<'a> {
             if tree.len().is_multiple_of(BUDGET_STEP) {
                 packer.set_in_flight(Budget::new(this.options, tree).in_flight);
             }
-            if !this.pack_file(tree, file, None, packer)? {
+            if !this.pack_file(tree, file, Found::default(), packer)? {
                 late.push(file);
             }
             Ok(())
@@ -463,12 +491,20 @@ impl<'a> Loader<'a> {
             memory: self.options.memory / 16,
             block: self.options.block.size(),
             threads: self.threads,
+            two: self.options.auto.and_then(|a| {
+                let (dense, fast) = (self.options.compression?, a.fast(self.options)?);
+                Some([dense, fast].map(|c| self.options.encoder(c, self.options.cluster)))
+            }),
         };
         let survey = survey::survey(&contents, &settings, &|inode| {
             progress.check()?;
             survey::readable(self.input(tree, inode)?.map(|(input, _)| input))
         })?;
         drop(contents);
+        for (inode, choice) in &survey.choices {
+            let (files, bytes) = &mut self.chosen[usize::from(*choice == Choice::Stored)];
+            (*files, *bytes) = (*files + 1, *bytes + tree.size(*inode));
+        }
         progress.stage("pack");
         for inode in order {
             if let Some(first) = survey.twins.get(&inode) {
@@ -478,7 +514,11 @@ impl<'a> Loader<'a> {
                 continue;
             }
             // Those that are not packed now are in the survey's order.
-            self.pack_file(tree, inode, survey.plans.get(&inode), packer)?;
+            let found = Found {
+                plan: survey.plans.get(&inode),
+                choice: survey.choices.get(&inode).copied().unwrap_or_default(),
+            };
+            self.pack_file(tree, inode, found, packer)?;
         }
         self.pack_late(tree, &survey.packed, packer)
     }
@@ -493,16 +533,18 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Hands a file's content to the packer, unless it goes into the packed inode as a whole: then false. `plan`: what parts
-    /// it shares.
+    /// Hands a file's content to the packer, unless it goes into the packed inode as a whole: then false.
     fn pack_file(
         &self,
         tree: &Tree,
         inode: InodeId,
-        plan: Option<&FilePlan>,
+        found: Found<'_>,
         packer: &mut Packer<'_>,
     ) -> Result<bool> {
-        let (_, policy) = self.policies.of(|| tree.path(inode));
+        let policy = match self.policies.chosen(found.choice) {
+            Some(policy) => policy,
+            None => self.policies.of(|| tree.path(inode)).1,
+        };
         let size = tree.size(inode);
         let sparse = self.sparse_runs(tree, inode);
         if sparse.is_none() && size > 0 && policy.packs_whole(size) {
@@ -516,7 +558,7 @@ impl<'a> Loader<'a> {
                 let sparse = Sparse::plan(size, &runs, self.options.block);
                 packer.add_sparse(inode, size, input, sparse, policy)?;
             }
-            None => packer.add_file(inode, size, input, policy, None, plan)?,
+            None => packer.add_file(inode, size, input, policy, None, found.plan)?,
         }
         Ok(true)
     }
@@ -531,6 +573,7 @@ impl<'a> Loader<'a> {
             size,
             policy: number,
             packed,
+            auto: self.options.auto.is_some() && number == 0 && policy.spec.is_some(),
             segment: (!packed && policy.spec.is_some_and(|s| size > s.cluster as u64))
                 .then(|| segment_size(policy)),
         }

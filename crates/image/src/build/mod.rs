@@ -8,6 +8,7 @@
 //! No stage calls back into an earlier one. `verify`, where asked for, reads what `emit` wrote. A tar stream is the one source whose contents cannot be read later: they are
 //! packed as they come by, in the order of the stream, without a survey.
 
+mod auto;
 mod budget;
 mod emit;
 mod layout;
@@ -24,6 +25,7 @@ mod tree;
 mod verify;
 mod xattrs;
 
+pub use auto::Auto;
 pub use options::{Compression, Dedupe, Fragments, InodeForm, Options, Rule, SparsePolicy};
 pub use progress::Progress;
 pub use stats::Stats;
@@ -187,6 +189,7 @@ fn write(
         stats.image_blocks - u64::from(packed.end_block) + u64::from(emit::first_data_block(bits));
     stats.block_size = bits.size();
     stats.warnings = warnings;
+    [stats.auto_fast, stats.auto_stored] = loader.chosen;
     Ok((bytes, stats))
 }
 

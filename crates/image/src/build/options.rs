@@ -1,5 +1,6 @@
 //! What a build can be told.
 
+use super::auto::Auto;
 use super::source::DataRun;
 use super::tree::Whiteouts;
 use crate::{Error, Result};
@@ -101,6 +102,8 @@ pub struct Options {
     pub cluster: usize,
     /// Most input of a cluster. Unit: bytes.
     pub window: usize,
+    /// Each file that no rule speaks of is stored as a sample of it suggests; set by [`Auto::apply`].
+    pub auto: Option<Auto>,
     /// The first that matches wins.
     pub rules: Vec<Rule>,
     /// Save less than so much and be stored. Unit: thousandths.
@@ -179,6 +182,7 @@ impl Default for Options {
             }),
             cluster: 64 << 10,
             window: tuff_codec::WINDOW_MAX,
+            auto: None,
             rules: Vec::new(),
             min_saving: 10,
             inline_data: true,
@@ -266,7 +270,9 @@ impl Options {
             .iter()
             .filter_map(|r| Some((r.compression?, r.cluster.unwrap_or(self.cluster))));
         let default = self.compression.map(|c| (c, self.cluster));
-        for (compression, cluster) in rules.chain(default) {
+        let fast = self.auto.and_then(|a| a.fast(self));
+        let fast = fast.map(|c| (c, self.cluster));
+        for (compression, cluster) in rules.chain(default).chain(fast) {
             if !cluster.is_multiple_of(block) || cluster == 0 || cluster > 1 << 20 {
                 return Err(Error::usage(format_args!(
                     "cluster size {cluster}: it must be a multiple of the block size {block}, up to 1048576"

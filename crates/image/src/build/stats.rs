@@ -42,6 +42,10 @@ pub struct Stats {
     pub inline_tails: u64,
     /// What they take there. Unit: bytes of image.
     pub inline_bytes: u64,
+    /// Files and their content that [`Auto`](super::Auto) stores with the faster of two compressions.
+    pub auto_fast: (u64, u64),
+    /// Files and their content that it stores as they are.
+    pub auto_stored: (u64, u64),
     /// Sparse files.
     pub sparse_files: u64,
     /// Content in holes.

@@ -28,6 +28,9 @@ pub(crate) struct Args {
     /// Algorithm: none, lz4, lz4hc, deflate, lzma or zstd, with an optional level (lz4hc:12)
     #[arg(short = 'z', long, value_parser = parse_compression, value_name = "ALG[:LEVEL]", help_heading = "Compression")]
     pub(super) compress: Option<MaybeCompression>,
+    /// Choose algorithm, cluster size and what is packed, and for each file how it is stored, from samples; other options come on top
+    #[arg(long, value_enum, value_name = "AIM", help_heading = "Compression")]
+    pub(super) auto: Option<Aim>,
     /// Largest compressed cluster, 4K to 1M
     #[arg(short = 'C', long, value_parser = parse_size, value_name = "SIZE", help_heading = "Compression")]
     pub(super) cluster: Option<u64>,
@@ -168,6 +171,14 @@ pub(crate) struct Args {
     /// Progress as JSON lines on standard error, the summary as one JSON object on standard output
     #[arg(long, conflicts_with = "quiet", help_heading = "Work")]
     pub(super) json: bool,
+}
+
+/// What an image is to be good at.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Aim {
+    Size,
+    Balanced,
+    Speed,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

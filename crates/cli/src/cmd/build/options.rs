@@ -1,14 +1,15 @@
 //! Arguments to what the library takes: sources, a target and options.
 
 use super::args::{
-    Args, IndexForm, Inodes, MaybeCompression, Packed, Shared, SourceType, Sparse, Switch,
+    Aim, Args, IndexForm, Inodes, MaybeCompression, Packed, Shared, SourceType, Sparse, Switch,
     WhiteoutKind, parse_compression,
 };
 use crate::units::parse_size;
 use std::path::Path;
 use tuff_image::build::options::FRAGMENT_CLUSTER;
 use tuff_image::build::{
-    Dedupe, Fragments, InodeForm, Kernel, Method, Options, Rule, Source, SparsePolicy, Whiteouts,
+    Auto, Dedupe, Fragments, InodeForm, Kernel, Method, Options, Rule, Source, SparsePolicy,
+    Whiteouts,
 };
 use tuff_image::serve::Profile;
 use tuff_image::{Error, Result};
@@ -80,6 +81,12 @@ pub(super) fn options(args: &Args) -> Result<Options> {
         )));
     }
     o.block = tuff_format::BlockBits::new(block.trailing_zeros() as u8).map_err(Error::usage)?;
+    match args.auto {
+        Some(Aim::Size) => Auto::Size.apply(&mut o),
+        Some(Aim::Balanced) => Auto::Balanced.apply(&mut o),
+        Some(Aim::Speed) => Auto::Speed.apply(&mut o),
+        None => {}
+    }
     if let Some(MaybeCompression(compression)) = args.compress {
         o.compression = compression;
     }

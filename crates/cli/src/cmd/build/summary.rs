@@ -31,6 +31,14 @@ pub(super) fn text(summary: &Summary, seconds: f64, stages: &Stages) -> String {
             percent(summary.image_bytes, s.content_bytes)
         ),
     );
+    for (what, (files, bytes)) in [
+        ("compressed to decode faster", s.auto_fast),
+        ("stored as they are", s.auto_stored),
+    ] {
+        if files > 0 {
+            line("auto", format!("{files} files, {}, {what}", size(bytes)));
+        }
+    }
     for (name, a) in build::stats::ALGORITHM_NAMES
         .iter()
         .zip(&s.algorithms)
@@ -125,6 +133,8 @@ pub(super) fn json(summary: &Summary, seconds: f64, stages: &Stages) -> serde_js
         "inline_tails": s.inline_tails, "inline_bytes": s.inline_bytes,
         "fragments": s.fragments, "fragment_bytes": s.fragment_bytes, "fragment_dedupe_bytes": s.fragment_dedupe_bytes,
         "dedupe_files": s.dedupe_files, "dedupe_bytes": s.dedupe_bytes, "shared_bytes": s.shared_bytes,
+        "auto": {"fast": {"files": s.auto_fast.0, "bytes": s.auto_fast.1},
+            "stored": {"files": s.auto_stored.0, "bytes": s.auto_stored.1}},
         "sparse_files": s.sparse_files, "hole_bytes": s.hole_bytes,
         "in_place": {"sampled": s.in_place_tried, "possible": s.in_place},
         "stage_seconds": stages.iter().map(|(name, t)| ((*name).to_owned(), t.as_secs_f64().into())).collect::<serde_json::Map<_, _>>(),

@@ -13,6 +13,7 @@ mod chunk;
 mod groups;
 mod runs;
 
+use crate::build::auto::{Choice, Chooser};
 use crate::build::options::Dedupe;
 use crate::build::order::{ContentKey, content_key};
 use crate::build::pack::input::Input;
@@ -24,6 +25,7 @@ use hashbrown::HashMap;
 use runs::{Chunks, Run, Shape};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use tuff_codec::EncoderSpec;
 
 /// A content to look at.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +40,8 @@ pub(crate) struct Content {
     pub(crate) packed: bool,
     /// Parts of it may be shared: it is compressed, in segments of so many bytes.
     pub(crate) segment: Option<u64>,
+    /// How it is stored is decided from a sample.
+    pub(crate) auto: bool,
 }
 
 /// How to look.
@@ -50,6 +54,8 @@ pub(crate) struct Settings {
     pub(crate) block: u64,
     /// Workers.
     pub(crate) threads: usize,
+    /// Dense and fast compression for those whose storing is decided here.
+    pub(crate) two: Option<[EncoderSpec; 2]>,
 }
 
 /// What was found.
@@ -59,6 +65,8 @@ pub(crate) struct Survey {
     pub(crate) twins: HashMap<InodeId, InodeId>,
     /// Files of the packed inode in the order of their data, without twins.
     pub(crate) packed: Vec<InodeId>,
+    /// Files that are not stored as the options say.
+    pub(crate) choices: HashMap<InodeId, Choice>,
     /// Files that share parts, or whose parts others share.
     pub(crate) plans: HashMap<InodeId, FilePlan>,
 }
@@ -69,8 +77,11 @@ struct Facts {
     key: Option<ContentKey>,
     chunks: Option<Chunks>,
     sketch: Option<Sketch>,
+    choice: Choice,
 }
 
+/// Policies of files that are stored otherwise than the options say are numbered from here.
+const CHOICES: u32 = 1 << 30;
 /// Sketches are taken of files up to this. Unit: bytes.
 const SKETCH_MAX: u64 = 256 << 10;
 /// log2 of the usual average length of a chunk. Unit: bytes.
@@ -95,18 +106,30 @@ pub(crate) fn survey(
         let twin = sizes.get(&content.size).is_some_and(|n| *n > 1);
         let sketch = dedupe && content.packed && content.size <= SKETCH_MAX;
         let chunks = settings.dedupe == Dedupe::Content && content.segment.is_some();
-        if !(twin || sketch || chunks) {
+        if !(twin || sketch || chunks || content.auto) {
             return Ok(Facts::default());
         }
-        tools.look(
-            content,
-            input(content.file)?,
-            twin,
-            sketch,
-            chunks.then_some(cutter),
-        )
+        let input = input(content.file)?;
+        let choice = if content.auto {
+            tools.choose(content, &input, settings)?
+        } else {
+            Choice::Default
+        };
+        if !(twin || sketch || chunks) {
+            return Ok(Facts {
+                choice,
+                ..Facts::default()
+            });
+        }
+        let facts = tools.look(content, input, twin, sketch, chunks.then_some(cutter))?;
+        Ok(Facts { choice, ..facts })
     };
     let mut facts = parallel(contents.len(), settings.threads, &look)?;
+    let chosen = contents
+        .iter()
+        .zip(&facts)
+        .map(|(c, f)| chosen(c, f.choice));
+    let contents = &chosen.collect::<Vec<Content>>()[..];
 
     let mut keys: Vec<(ContentKey, usize)> = facts
         .iter()
@@ -114,7 +137,11 @@ pub(crate) fn survey(
         .filter_map(|(i, f)| Some((f.key?, i)))
         .collect();
     keys.sort_unstable();
-    let mut survey = Survey::default();
+    let choices = contents.iter().zip(&facts).map(|(c, f)| (c.file, f.choice));
+    let mut survey = Survey {
+        choices: choices.filter(|(_, c)| *c != Choice::Default).collect(),
+        ..Survey::default()
+    };
     for same in keys.chunk_by(|a, b| a.0 == b.0) {
         for (_, i) in &same[1..] {
             survey
@@ -152,6 +179,23 @@ pub(crate) fn survey(
     let confirmed = confirm(&found, contents, settings, cutter, input)?;
     survey.plans = runs::settle(&confirmed, &shapes, settings.block);
     Ok(survey)
+}
+
+/// A content as it is stored after all.
+fn chosen(content: &Content, choice: Choice) -> Content {
+    match choice {
+        Choice::Default => *content,
+        Choice::Fast => Content {
+            policy: CHOICES,
+            ..*content
+        },
+        Choice::Stored => Content {
+            policy: CHOICES + 1,
+            packed: false,
+            segment: None,
+            ..*content
+        },
+    }
 }
 
 /// Chunks of the usual length, longer ones where so many would not fit into the memory for them.
@@ -209,9 +253,18 @@ struct Tools {
     buf: Vec<u8>,
     windows: [Vec<u8>; 2],
     sampler: Option<Box<dyn tuff_codec::EncodeFit>>,
+    chooser: Option<Chooser>,
 }
 
 impl Tools {
+    fn choose(&mut self, content: &Content, input: &Input, settings: &Settings) -> Result<Choice> {
+        let chooser = match &mut self.chooser {
+            Some(chooser) => chooser,
+            none => none.insert(Chooser::new(settings.two)?),
+        };
+        chooser.choose(input, content.size, content.packed)
+    }
+
     fn look(
         &mut self,
         content: &Content,
@@ -285,6 +338,7 @@ fn parallel<T: Send>(
             buf: Vec::new(),
             windows: [Vec::new(), Vec::new()],
             sampler: None,
+            chooser: None,
         };
         let mut mine = Vec::new();
         loop {

@@ -1,0 +1,226 @@
+//! `--auto`: how each file is stored, decided from a sample of it.
+//!
+//! ```text
+//!  three pieces ──► LZ4 ──► hardly shrinks?        stored, as it is
+//!                     └───► both compressions ──► what the dense one saves is worth its slower decoding?
+//! ```
+//!
+//! A decision depends on the content alone, so that twins are stored alike and threads do not matter.
+
+use super::options::{Compression, Options};
+use super::pack::input::Input;
+use crate::{Error, Result};
+use tuff_codec::{EncodeFit, EncoderSpec, Method};
+use tuff_format::features::Kernel;
+
+/// What an image is to be good at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Auto {
+    /// As small as can be.
+    Size,
+    /// Small, and read fast.
+    Balanced,
+    /// Built and read fast.
+    Speed,
+}
+
+/// How one file is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// As the options say.
+    #[default]
+    Default,
+    /// With the compression that decodes faster.
+    Fast,
+    /// As it is.
+    Stored,
+}
+
+/// Files from this length on are looked at; whether shorter ones are stored or packed makes no difference to speak of. Unit: bytes.
+const LOOK_MIN: u64 = 16 << 10;
+/// Length of a piece of a sample, three of which are taken. Unit: bytes.
+const PIECE: usize = 32 << 10;
+/// What shrinks by less than one part in so many under LZ4 counts as compressed already.
+const STORE_BELOW: usize = 32;
+/// The dense compression must save so much of what the fast one leaves. Unit: thousandths.
+const DENSE_SAVES: usize = 100;
+/// The same for programs, which are read page by page at random.
+const DENSE_SAVES_PROGRAM: usize = 220;
+
+impl Auto {
+    /// Sets what this mode decides for the whole image, as far as the image's kernel goes.
+    pub fn apply(self, options: &mut Options) {
+        let kernel = options.kernel;
+        let method = |method: Method, level| {
+            Some(Compression {
+                method,
+                level,
+                dict: None,
+            })
+        };
+        options.auto = Some(self);
+        options.compression = match self {
+            Self::Speed => method(Method::Lz4, Method::Lz4.default_level()),
+            Self::Size if kernel >= Kernel(5, 16) => method(Method::Lzma, 6),
+            Self::Size => method(Method::Lz4hc, 12),
+            Self::Balanced if kernel >= Kernel(6, 10) => method(Method::Zstd, 9),
+            Self::Balanced => method(Method::Lz4hc, Method::Lz4hc.default_level()),
+        };
+        if self == Self::Size && kernel >= Kernel(5, 13) {
+            options.cluster = 1 << 20;
+            if kernel >= Kernel(6, 1) {
+                options.fragments = super::Fragments::All;
+                options.fragment_cluster = options.cluster;
+            }
+        }
+    }
+
+    /// The compression that decodes faster than the options' own, where a mode has two.
+    pub(crate) fn fast(self, options: &Options) -> Option<Compression> {
+        let own = options.compression?;
+        let fast = Compression {
+            method: Method::Lz4hc,
+            level: Method::Lz4hc.default_level(),
+            dict: None,
+        };
+        (self == Self::Balanced && own.method == Method::Zstd).then_some(fast)
+    }
+}
+
+/// Decides, with the encoders of one thread.
+pub(crate) struct Chooser {
+    lz4: Box<dyn EncodeFit>,
+    /// Dense and fast.
+    two: Option<[Box<dyn EncodeFit>; 2]>,
+    sample: Vec<u8>,
+    out: Vec<u8>,
+}
+
+impl Chooser {
+    /// A chooser between these compressions, the dense one first.
+    pub(crate) fn new(two: Option<[EncoderSpec; 2]>) -> Result<Self> {
+        let build = |spec: EncoderSpec| spec.build().map_err(Error::usage);
+        Ok(Self {
+            lz4: build(EncoderSpec::new(Method::Lz4, PIECE))?,
+            two: match two {
+                Some([dense, fast]) => Some([build(dense)?, build(fast)?]),
+                None => None,
+            },
+            sample: Vec::new(),
+            out: Vec::new(),
+        })
+    }
+
+    /// How a file of `size` bytes is stored. `packed`: it goes into the packed inode, which has one compression.
+    pub(crate) fn choose(&mut self, input: &Input, size: u64, packed: bool) -> Result<Choice> {
+        if size < LOOK_MIN {
+            return Ok(Choice::Default);
+        }
+        let reader = input.open()?;
+        let piece = PIECE.min(usize::try_from(size).unwrap_or(PIECE));
+        let count = size.div_ceil(piece as u64).min(3);
+        self.sample.resize(piece * count as usize, 0);
+        for (i, piece_of) in self.sample.chunks_exact_mut(piece).enumerate() {
+            let at = (size - piece as u64) / (count - 1).max(1) * i as u64;
+            reader.read_exact(piece_of, at)?;
+        }
+        let shrinks = (self.sample.chunks_exact(piece)).any(|bytes| {
+            self.out.resize(piece, 0);
+            self.lz4.reset();
+            let fit = self.lz4.fit(bytes, 0, &mut self.out);
+            fit.consumed == piece && fit.written < piece - piece / STORE_BELOW
+        });
+        if !shrinks {
+            return Ok(Choice::Stored);
+        }
+        let Some([dense, fast]) = self.two.as_mut().filter(|_| !packed) else {
+            return Ok(Choice::Default);
+        };
+        let program = self.sample.starts_with(b"\x7fELF");
+        let saves = if program {
+            DENSE_SAVES_PROGRAM
+        } else {
+            DENSE_SAVES
+        };
+        let dense = clusters(dense.as_mut(), &self.sample, &mut self.out);
+        let fast = clusters(fast.as_mut(), &self.sample, &mut self.out);
+        if dense * 1000 < fast * (1000 - saves) {
+            Ok(Choice::Default)
+        } else {
+            Ok(Choice::Fast)
+        }
+    }
+}
+
+/// What a sample takes. Unit: bytes, not blocks: a sample is too short for those.
+fn clusters(encoder: &mut dyn EncodeFit, sample: &[u8], out: &mut Vec<u8>) -> usize {
+    encoder.reset();
+    out.resize(sample.len().next_power_of_two(), 0);
+    let (mut at, mut written) = (0, 0);
+    while at < sample.len() {
+        let fit = encoder.fit(sample, at, out);
+        let took = fit.consumed.max(1);
+        written += fit.written.min(took);
+        at += took;
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(method: Method, level: i32) -> EncoderSpec {
+        EncoderSpec::new(method, 64 << 10).with_level(level)
+    }
+
+    fn noise(n: usize) -> Vec<u8> {
+        let mut seed = 7u64;
+        (0..n)
+            .map(|_| {
+                seed = (seed.wrapping_mul(6364136223846793005)).wrapping_add(1442695040888963407);
+                (seed >> 56) as u8
+            })
+            .collect()
+    }
+
+    fn choose(bytes: &[u8]) -> Choice {
+        let two = [spec(Method::Zstd, 9), spec(Method::Lz4hc, 9)];
+        let mut chooser = Chooser::new(Some(two)).unwrap();
+        let input = Input::Bytes(bytes.into());
+        chooser.choose(&input, bytes.len() as u64, false).unwrap()
+    }
+
+    #[test]
+    fn what_does_not_shrink_is_stored() {
+        assert_eq!(choose(&noise(1 << 20)), Choice::Stored);
+        assert_eq!(choose(&noise(LOOK_MIN as usize)), Choice::Stored);
+        // One piece that does is enough.
+        let mut mixed = noise(1 << 20);
+        mixed[(1 << 20) - PIECE..].fill(7);
+        assert_ne!(choose(&mixed), Choice::Stored);
+    }
+
+    #[test]
+    fn the_dense_compression_must_be_worth_it() {
+        // Letters that no match helps with: only an entropy coder does.
+        let letters: Vec<u8> = noise(200_000)
+            .iter()
+            .map(|b| b"acgt"[usize::from(b & 3)])
+            .collect();
+        assert_eq!(choose(&letters), Choice::Default);
+        // Noise that comes again: both find it, and nothing else.
+        assert_eq!(choose(&noise(20_000).repeat(15)), Choice::Fast);
+    }
+
+    #[test]
+    fn every_mode_fits_every_kernel() {
+        for kernel in super::super::options::KERNELS {
+            for auto in [Auto::Size, Auto::Balanced, Auto::Speed] {
+                let mut options = Options::for_kernel(kernel);
+                auto.apply(&mut options);
+                options.check().unwrap();
+            }
+        }
+    }
+}
