@@ -20,6 +20,7 @@ pub mod log;
 pub mod metrics;
 pub mod mountpoint;
 pub mod proto;
+pub mod relief;
 mod seat;
 pub mod transport;
 pub mod volume;

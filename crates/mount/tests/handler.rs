@@ -13,6 +13,7 @@ use tuff_image::serve::{ServeOptions, Server};
 use tuff_mount::fs::{Entry, Filesystem, Found, Node, Parts, Reader, Result, Seek};
 use tuff_mount::handler::{REPLY_MAX, Reply, Request, STATS_XATTR};
 use tuff_mount::proto::{self, ROOT, StatfsOut, init, op};
+use tuff_mount::relief::relieve;
 use tuff_mount::{Handler, ImageFs, Log, Show};
 use tuff_store::{MemStore, Target};
 use zerocopy::{FromBytes, IntoBytes};
@@ -530,4 +531,50 @@ fn a_panic_ends_one_request_and_no_more() {
     let read = ask(&handler, op::READ, ROOT, &read_in(0, 10));
     assert_eq!(read, Err(Errno::IO));
     assert!(ask(&handler, op::GETATTR, ROOT, &[0; 16]).is_ok());
+}
+
+#[test]
+fn memory_is_given_back_when_it_is_short_and_grows_again() {
+    let scratch = common::Scratch::new("mount-relief");
+    let source = scratch.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    let whole = common::text(8_000_000, 1);
+    std::fs::write(source.join("file"), &whole).unwrap();
+    let path = scratch.path().join("image");
+    let (_, lz4) = common::variants::variants()
+        .into_iter()
+        .find(|(name, _)| name == "lz4 1 65536 fragments")
+        .unwrap();
+    common::variants::build_dir(&source, &path, &lz4);
+    let options = ServeOptions {
+        budget: 16 << 20,
+        ..ServeOptions::default()
+    };
+    let server = Server::new(common::open(&path), options);
+    let mut session = server.session();
+    let inode = server.image().resolve(b"file").unwrap();
+    let mut buf = vec![0; 40_000];
+    let mut read_all = || {
+        // Parts long enough to be worth holding what they are parts of.
+        for at in (0..whole.len()).step_by(100_000).rev() {
+            let n = server
+                .read(&mut session, &inode, at as u64, &mut buf)
+                .unwrap();
+            assert!(buf[..n] == whole[at..][..n]);
+        }
+        server.counters().held_bytes
+    };
+    let before = read_all();
+    assert!(before > 6 << 20, "{before}");
+    let mut news = [
+        Ok(true),
+        Ok(true),
+        Ok(true),
+        Err(std::io::Error::other("gone")),
+    ]
+    .into_iter();
+    relieve(&server, |_| news.next().unwrap());
+    let after = server.counters().held_bytes;
+    assert!(after <= 2 << 20, "three times half: {before}, then {after}");
+    assert!(read_all() > 6 << 20);
 }

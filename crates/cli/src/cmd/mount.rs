@@ -3,11 +3,13 @@
 pub(super) mod background;
 mod kernel;
 mod options;
+mod profile;
 
 use crate::image::ImageArgs;
 use crate::units::parse_size;
 use background::Role;
 use options::Mounting;
+use profile::{Pin, Recording};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::io::Read;
 use std::net::SocketAddr;
@@ -15,9 +17,10 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tuff_image::serve::{ServeOptions, Server, Strategy};
+use tuff_image::serve::{Pressure, ServeOptions, Server, Strategy};
 use tuff_image::{Error, Result};
 use tuff_mount::mountpoint::{self, Detach, MountOptions};
+use tuff_mount::relief::relieve;
 use tuff_mount::transport::Transport;
 use tuff_mount::{Handler, ImageFs, Log, Mount, Show};
 
@@ -54,6 +57,13 @@ pub(crate) struct Args {
     /// How requests come: dev (/dev/fuse), uring (io_uring), or auto: io_uring where the kernel offers it
     #[arg(long, default_value = "auto", value_name = "HOW")]
     transport: Transport,
+    /// Write which parts of which files were read to this profile when the mount ends, and at SIGUSR1 (tuff profile,
+    /// tuff build --order, --pin)
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Decode the hottest parts of this profile at the start and keep them, within so many bytes and half of the cache
+    #[arg(long, value_name = "FILE[,BYTES]")]
+    pin: Option<Pin>,
     /// Never push the rest of a cluster into the kernel's page cache; without this that is done where a reader who jumps
     /// about comes back to a cluster
     #[arg(long)]
@@ -109,14 +119,20 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     };
     let mut options = ServeOptions::default();
     (options.budget, options.strategy) = (args.cache, args.decode);
-    options.hand_on = !args.no_push;
+    options.record = args.record.is_some();
+    // What is used from the page cache is not seen.
+    options.hand_on = !args.no_push && !options.record;
+    let recording = args.record.as_deref().map(Recording::start).transpose()?;
+    let recording = recording.map(Arc::new);
+    let pin = args.pin.clone().map(|pin| Ok((pin.read()?, pin)));
+    let pin = pin.transpose()?;
     let server = Server::new(image, options);
     let fs = ImageFs::new(server, show, log.clone())
         .map_err(|e| e.within(args.image.image.display()))?;
     let threads = args
         .threads
         .map_or_else(tuff_mount::live::default_threads, usize::from);
-    let handler = Arc::new(Handler::new(Arc::new(fs), threads, log.clone()));
+    let handler = Arc::new(Handler::new(Arc::new(fs.clone()), threads, log.clone()));
     let metrics = match args.metrics {
         Some(address) => Some(
             tuff_mount::metrics::serve(address, handler.clone()).map_err(|e| match e.kind() {
@@ -143,17 +159,39 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     let mount =
         Mount::start(handler.clone(), mountpoint, threads, args.transport).map_err(failed)?;
     let dir = mount.dir().to_owned();
-    let stop_log = log.clone();
-    std::thread::spawn(move || end_when_told(stop, &dir, &stop_log));
-    let stats_log = log.clone();
+    let save = {
+        let (fs, log) = (fs.clone(), log.clone());
+        move || match recording.as_ref().map(|r| r.save(fs.server())) {
+            Some(Err(e)) => {
+                log.again(&e);
+                Err(e)
+            }
+            _ => Ok(()),
+        }
+    };
+    let (stop_log, save_at_once) = (log.clone(), save.clone());
+    std::thread::spawn(move || end_when_told(stop, &dir, &stop_log, save_at_once));
+    let (stats_log, save_now) = (log.clone(), save.clone());
     std::thread::spawn(move || {
         each_signal(show_stats, || {
             for line in handler.stats_text().lines() {
                 stats_log.again(line);
             }
+            // It has said what went wrong.
+            let _ = save_now();
             true
         });
     });
+    if let Some(pressure) = Pressure::open() {
+        let fs = fs.clone();
+        std::thread::spawn(move || relieve(fs.server(), |time| pressure.wait(time)));
+    }
+    if let Some((profile, pin)) = pin {
+        let what = pin.apply(fs.server(), &profile);
+        if args.verbose {
+            eprintln!("tuff: {what}");
+        }
+    }
     if args.verbose {
         eprintln!("tuff: {}", mount.summary);
     }
@@ -162,6 +200,7 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     }
     background::ready(in_background)?;
     mount.wait();
+    save()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -188,12 +227,17 @@ fn each_signal(mut signals: UnixStream, mut f: impl FnMut() -> bool) {
 }
 
 /// Unmounts at the first signal. If somebody is using the mount, it leaves the tree at once and is served until they are
-/// done; a second signal ends it at once.
-fn end_when_told(stop: UnixStream, dir: &std::path::Path, log: &Log) {
+/// done; a second signal ends it at once, after `save`.
+fn end_when_told(
+    stop: UnixStream,
+    dir: &std::path::Path,
+    log: &Log,
+    save: impl Fn() -> Result<()>,
+) {
     let mut first = true;
     each_signal(stop, || {
         if !std::mem::take(&mut first) {
-            std::process::exit(0);
+            std::process::exit(if save().is_ok() { 0 } else { 5 });
         }
         match mountpoint::detach(dir, Detach::Now) {
             Ok(()) => false,

@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Reads a profile.
-fn read(path: &Path) -> Result<Profile> {
+pub(super) fn read(path: &Path) -> Result<Profile> {
     let text = std::fs::read(path).map_err(|e| Error::io(path.display(), "cannot read", e))?;
     Profile::parse(&text).map_err(|e| e.within(path.display()))
 }

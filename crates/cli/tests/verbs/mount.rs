@@ -184,6 +184,39 @@ fn options_of_fstab_and_of_others_are_taken() {
 }
 
 #[test]
+fn what_was_read_is_recorded_and_pinned_by_the_next_mount() {
+    let Some(stage) = Stage::new("record") else {
+        return;
+    };
+    let mut child = stage.foreground(&["--record", "profile"]);
+    assert_eq!(fs::read_to_string(stage.m("dir/text")).unwrap(), text());
+    assert_eq!(stage.0.text(&["umount", "mnt"]), "");
+    assert!(child.wait().unwrap().success());
+    let shown = stage.0.text(&["profile", "show", "profile"]);
+    assert!(shown.contains("  /dir/text\n"), "{shown}");
+    assert!(!shown.contains("hello"), "{shown}");
+
+    let pinned = |arg: &str| {
+        assert_eq!(stage.0.text(&["mount", "--pin", arg, "i", "mnt"]), "");
+        let stats = &stage.0.json(&["stats", "--json", "mnt"])[0];
+        let pinned = stats["pinned_bytes"].as_u64().unwrap();
+        assert_eq!(fs::read_to_string(stage.m("dir/text")).unwrap(), text());
+        assert_eq!(stage.0.text(&["umount", "mnt"]), "");
+        pinned
+    };
+    assert!(pinned("profile") >= text().len() as u64 / 2);
+    assert_eq!(pinned("profile,1K"), 0, "nothing fits");
+
+    // What cannot be done is said before anything is mounted.
+    for args in [["--record", "none/profile"], ["--pin", "none"]] {
+        let out = stage.0.run(&["mount", "-f", args[0], args[1], "i", "mnt"]);
+        assert_eq!(code(&out), 5, "{}", stderr(&out));
+        assert!(stderr(&out).contains("none"), "{}", stderr(&out));
+        assert!(!stage.mounted());
+    }
+}
+
+#[test]
 fn a_signal_ends_a_mount_and_a_busy_one_when_its_last_user_is_done() {
     let Some(stage) = Stage::new("signals") else {
         return;

@@ -1,0 +1,106 @@
+//! `--record` and `--pin`: what was read, and what will be.
+
+use crate::cmd::profile::read;
+use crate::units::{parse_size, size};
+use std::fs;
+use std::path::{Path, PathBuf};
+use tuff_image::serve::{Profile, Server};
+use tuff_image::{Error, Result};
+
+/// A profile and how much of it is pinned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pin {
+    path: PathBuf,
+    /// Unit: bytes.
+    budget: Option<usize>,
+}
+
+impl std::str::FromStr for Pin {
+    type Err = String;
+
+    /// `FILE` or `FILE,BYTES`. A comma in a name needs a size behind it.
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let (path, budget) = match text.rsplit_once(',') {
+            Some((path, bytes)) => (path, Some(parse_size(bytes)?)),
+            None => (text, None),
+        };
+        if path.is_empty() {
+            return Err("expected the name of a profile".to_owned());
+        }
+        Ok(Self {
+            path: path.into(),
+            budget: budget.map(|b| usize::try_from(b).unwrap_or(usize::MAX)),
+        })
+    }
+}
+
+impl Pin {
+    /// The profile.
+    pub(super) fn read(&self) -> Result<Profile> {
+        read(&self.path)
+    }
+
+    /// Decodes and pins the hottest of it; a sentence says what that came to.
+    pub(super) fn apply(&self, server: &Server, profile: &Profile) -> String {
+        let mut session = server.session();
+        let pinned = server.pin(&mut session, profile, self.budget.unwrap_or(usize::MAX));
+        format!(
+            "{}: pinned {} clusters, {}; no room for {} uses, {} are not in the image",
+            self.path.display(),
+            pinned.clusters,
+            size(pinned.bytes),
+            pinned.left_out,
+            pinned.missing
+        )
+    }
+}
+
+/// Where what was read is written when the mount ends.
+pub(super) struct Recording(PathBuf);
+
+impl Recording {
+    /// Writes an empty profile, to see now whether that works.
+    pub(super) fn start(path: &Path) -> Result<Self> {
+        let failed = |e| Error::io(path.display(), "cannot write", e);
+        // The process in the background leaves the directory that it was started in.
+        let this = Self(std::path::absolute(path).map_err(failed)?);
+        this.write(&Profile::default())?;
+        Ok(this)
+    }
+
+    /// Writes what `server` recorded.
+    pub(super) fn save(&self, server: &Server) -> Result<()> {
+        self.write(&server.profile()?)
+    }
+
+    /// There is a whole profile at any time.
+    fn write(&self, profile: &Profile) -> Result<()> {
+        let failed = |e| Error::io(self.0.display(), "cannot write", e);
+        let mut text = Vec::new();
+        profile.write(&mut text).map_err(failed)?;
+        let mut part = self.0.clone().into_os_string();
+        part.push(".part");
+        fs::write(&part, text).map_err(failed)?;
+        fs::rename(&part, &self.0).map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_follows_the_last_comma() {
+        let pin = |text: &str| text.parse::<Pin>();
+        let wanted = |path: &str, budget| {
+            Ok(Pin {
+                path: path.into(),
+                budget,
+            })
+        };
+        assert_eq!(pin("a"), wanted("a", None));
+        assert_eq!(pin("a,4M"), wanted("a", Some(4 << 20)));
+        assert_eq!(pin("a,b,1K"), wanted("a,b", Some(1024)));
+        assert!(pin("a,b").is_err() && pin(",4M").is_err() && pin("").is_err());
+    }
+}
