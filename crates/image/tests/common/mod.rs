@@ -562,7 +562,8 @@ impl Scratch {
             let path = std::env::temp_dir().join(format!("tuff-{name}-{}-{n}", std::process::id()));
             match std::fs::create_dir(&path) {
                 Ok(()) => return Self(path),
-                Err(_) => n += 1,
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => n += 1,
+                Err(e) => panic!("{}: {e}", path.display()),
             }
         }
     }

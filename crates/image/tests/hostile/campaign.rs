@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  this process ──► one process per core: "<image> <first damage> <step> <count>"
-//!        ▲               │ writes the number of each case into a file before it begins
+//!        ▲               │ writes the number of each case into its standard input before it begins: a file without a name
 //!        └── watches ────┘ a case that ends its process or takes too long is a finding; the next one follows
 //! ```
 
@@ -11,20 +11,26 @@
 use crate::common::Scratch;
 use crate::mutate::{Base, Damage, damage};
 use crate::probe::use_all;
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Resource, Rlimit, setrlimit};
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// What a process may allocate. Two threads of an extraction, a decoder's window of 8 MiB each, clusters of 12 MiB and
 /// 24 MiB of caches fit; memory that follows a claim of the image does not. Unit: bytes.
 const MEMORY: u64 = 150 << 20;
-/// For one case: far beyond what any takes, as the machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// For one case, of the processor: far beyond what any takes.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// For one case, of the clock, if it sleeps: a busy machine may leave a process with nothing for a long time.
+const SLEEP: Duration = Duration::from_secs(900);
 /// Names the cases of a process.
 const CASES: &str = "TUFF_HOSTILE";
-/// Names the file into which it writes how far it got.
+/// Says that standard input is a file into which it writes how far it got.
 const PROGRESS: &str = "TUFF_HOSTILE_PROGRESS";
 
 /// Cases of one image: `count` damages from the first on, `stride` apart.
@@ -71,7 +77,10 @@ impl Memory {
         } else {
             std::env::temp_dir()
         };
-        let path = base.join(format!("tuff-hostile-{}", std::process::id()));
+        // Tests of one process run side by side.
+        static RUNS: AtomicU32 = AtomicU32::new(0);
+        let run = RUNS.fetch_add(1, Ordering::Relaxed);
+        let path = base.join(format!("tuff-hostile-{}-{run}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
         Self(path)
     }
@@ -103,16 +112,15 @@ pub fn run(bases: &[Base], batches: &[Batch], test: &str) {
         return work(bases, &cases);
     }
     let start = Instant::now();
-    let scratch = Scratch::new("hostile-campaign");
     let memory = Memory::new();
     let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let findings = std::sync::Mutex::new(Vec::new());
     for batch in batches {
         std::thread::scope(|scope| {
             for shard in 0..threads {
-                let (findings, dir, memory) = (&findings, scratch.path(), &memory.0);
+                let (findings, memory) = (&findings, &memory.0);
                 scope.spawn(move || {
-                    let found = watch(batch, (shard, threads), test, dir, memory);
+                    let found = watch(batch, (shard, threads), test, memory);
                     findings.lock().unwrap().extend(found);
                 });
             }
@@ -153,31 +161,29 @@ fn watch(
     batch: &Batch,
     (shard, step): (u64, u64),
     test: &str,
-    dir: &Path,
     memory: &Path,
 ) -> Vec<(&'static str, Damage, String)> {
-    let progress = dir.join(format!("progress-{shard}"));
-    let output = dir.join(format!("output-{shard}"));
     let (mut at, mut findings) = (shard, Vec::new());
     while at < batch.count && findings.len() < 20 {
         let count = (batch.count - at).div_ceil(step);
         let (image, first, apart) = (batch.image, batch.case(at), step * batch.stride);
         let cases = format!("{image} {first} {apart} {count}");
-        std::fs::write(&progress, 0u64.to_le_bytes()).unwrap();
-        let log = std::fs::File::create(&output).unwrap();
+        let progress = nameless();
+        progress.write_all_at(&0u64.to_le_bytes(), 0).unwrap();
+        let output = nameless();
         let child = Command::new(std::env::current_exe().unwrap())
             .args([test, "--exact", "--include-ignored", "--nocapture"])
             .env(CASES, &cases)
-            .env(PROGRESS, &progress)
+            .env(PROGRESS, "")
             .env("TMPDIR", memory)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
+            .stdin(progress.try_clone().unwrap())
+            .stdout(output.try_clone().unwrap())
+            .stderr(output.try_clone().unwrap())
             .spawn()
             .unwrap();
         let (done, how) = wait(child, &progress);
         let Some(how) = how else { break };
-        let said = std::fs::read_to_string(&output).unwrap_or_default();
+        let said = text_of(&output);
         let said: Vec<_> = said
             .lines()
             .filter(|l| l.contains("panicked") || l.contains("memory"))
@@ -190,29 +196,54 @@ fn watch(
     findings
 }
 
+/// A file that nobody can take away, as happened to one in a shared directory of temporary files while a campaign ran.
+fn nameless() -> File {
+    File::from(memfd_create("tuff-hostile", MemfdFlags::CLOEXEC).unwrap())
+}
+
+/// All that was written to a file.
+fn text_of(file: &File) -> String {
+    let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// Waits for the end of a process. Returns the case it was at, and what ended it if it did not come to its end.
-fn wait(mut child: Child, progress: &Path) -> (u64, Option<String>) {
+fn wait(mut child: Child, progress: &File) -> (u64, Option<String>) {
     let read = || {
-        let bytes = std::fs::read(progress).unwrap();
-        u64::from_le_bytes(bytes.try_into().unwrap())
+        let mut bytes = [0; 8];
+        progress.read_exact_at(&mut bytes, 0).unwrap();
+        u64::from_le_bytes(bytes)
     };
-    let (mut last, mut since) = (read(), Instant::now());
+    let (mut last, mut since, mut spent) = (read(), Instant::now(), used(&child));
     loop {
         if let Some(status) = child.try_wait().unwrap() {
             let how = (!status.success()).then(|| status.to_string());
             return (read(), how);
         }
-        let now = read();
+        let (now, used) = (read(), used(&child));
         if now != last {
-            (last, since) = (now, Instant::now());
+            (last, since, spent) = (now, Instant::now(), used);
         }
-        if since.elapsed() > PATIENCE {
+        if used.saturating_sub(spent) > PATIENCE || since.elapsed() > SLEEP {
             child.kill().unwrap();
             child.wait().unwrap();
-            return (last, Some(format!("no end after {PATIENCE:?}")));
+            let busy = used.saturating_sub(spent);
+            let how = format!("no end after {:?}, busy for {busy:?}", since.elapsed());
+            return (last, Some(how));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Time that a process was given on a processor. Source: proc_pid_stat(5), the fields utime and stime.
+fn used(child: &Child) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+    // The second field is a name in parentheses, which may hold anything.
+    let behind = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let ticks = behind.split(' ').skip(11).take(2);
+    let ticks: u64 = ticks.filter_map(|t| t.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }
 
 /// The cases of this process.
@@ -229,10 +260,8 @@ fn work(bases: &[Base], cases: &str) {
         maximum: Some(MEMORY),
     };
     setrlimit(Resource::Data, limit).unwrap();
-    let progress = std::env::var_os(PROGRESS).map(|p| {
-        let path = PathBuf::from(p);
-        std::fs::File::options().write(true).open(path).unwrap()
-    });
+    let progress = std::env::var_os(PROGRESS)
+        .map(|_| File::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap()));
     let around = Scratch::new("hostile-extract");
     for n in 0..count {
         if let Some(progress) = &progress {
