@@ -7,7 +7,7 @@ use flate2::bufread::GzDecoder;
 use liblzma::bufread::XzDecoder;
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 /// As many bytes of a file as [`Compression::detect`] wants to see. Unit: bytes.
 pub const MAGIC_LEN: usize = 10;
@@ -272,8 +272,10 @@ enum Message {
 
 /// Reads what a thread decodes.
 ///
-/// The thread ends when it is done or when this is dropped; it is not waited for, since it may hang on a pipe.
+/// The thread ends when it is done or when this is dropped. It is waited for behind the stream's end or an error, when it has
+/// nothing left to do, but not when this is dropped before, since it may hang on a pipe.
 struct Ahead {
+    thread: Option<JoinHandle<()>>,
     full: Receiver<Message>,
     empty: Sender<Vec<u8>>,
     piece: Vec<u8>,
@@ -285,10 +287,11 @@ impl Ahead {
     fn spawn<R: Read + Send + 'static>(decoder: Decoder<R>, source: String) -> io::Result<Self> {
         let (send_full, full) = sync_channel(PIECES_AHEAD);
         let (empty, receive_empty) = channel();
-        thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("decompress".to_owned())
             .spawn(move || decode(decoder, &source, &send_full, &receive_empty))?;
         Ok(Self {
+            thread: Some(thread),
             full,
             empty,
             piece: Vec::new(),
@@ -368,13 +371,16 @@ impl Read for Ahead {
             // The thread takes it back if it is still there.
             let _ = self.empty.send(std::mem::take(&mut self.piece));
             self.at = 0;
-            match self.full.recv() {
-                Ok(Message::Piece(piece)) => self.piece = piece,
-                Ok(Message::End) => self.ended = true,
+            let message = self.full.recv();
+            if let Ok(Message::Piece(piece)) = message {
+                self.piece = piece;
+                continue;
+            }
+            let whole = self.thread.take().is_none_or(|t| t.join().is_ok());
+            match message {
                 Ok(Message::Failed(error)) => return Err(error.into()),
-                Err(_) => {
-                    return Err(io::Error::other("the decompression thread is gone"));
-                }
+                Ok(_) if whole => self.ended = true,
+                _ => return Err(io::Error::other("the decompression thread is gone")),
             }
         }
         let n = buf.len().min(self.piece.len() - self.at);
