@@ -54,12 +54,16 @@ impl Drop for Bar {
 /// Is set by the first ^C or SIGTERM from now on. The second one ends the process at once.
 pub(crate) fn on_signal() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
+    set_on_signal(&stop);
+    stop
+}
+
+fn set_on_signal(stop: &Arc<AtomicBool>) {
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // A signal that cannot be watched ends the process, as it would without this.
-        let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop));
-        let _ = signal_hook::flag::register(signal, Arc::clone(&stop));
+        let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(stop));
+        let _ = signal_hook::flag::register(signal, Arc::clone(stop));
     }
-    stop
 }
 
 /// Shows a build's progress until it is dropped; turns the first ^C or SIGTERM into a request to stop.
@@ -72,9 +76,9 @@ impl Watch {
     /// Starts to watch.
     pub(crate) fn start(progress: &Arc<Progress>, show: Show) -> Self {
         let done = Arc::new(AtomicBool::new(false));
-        let stop = on_signal();
+        set_on_signal(&progress.stop_flag());
         let (progress, ended) = (Arc::clone(progress), Arc::clone(&done));
-        let thread = std::thread::spawn(move || watch(&progress, show, &ended, &stop));
+        let thread = std::thread::spawn(move || watch(&progress, show, &ended));
         Self {
             done,
             thread: Some(thread),
@@ -92,7 +96,7 @@ impl Drop for Watch {
     }
 }
 
-fn watch(progress: &Progress, show: Show, done: &AtomicBool, stop: &AtomicBool) {
+fn watch(progress: &Progress, show: Show, done: &AtomicBool) {
     let draw = show == Show::Auto && std::io::stderr().is_terminal();
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
     if draw {
@@ -106,9 +110,6 @@ fn watch(progress: &Progress, show: Show, done: &AtomicBool, stop: &AtomicBool) 
     }
     let mut last = std::time::Instant::now();
     while !done.load(Ordering::Relaxed) {
-        if stop.load(Ordering::Relaxed) {
-            progress.stop();
-        }
         let s = progress.snapshot();
         if draw {
             bar.set_message(s.stage);

@@ -7,11 +7,11 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// A small filesystem in memory, unmounted with the value.
-struct Small(std::path::PathBuf);
+pub(crate) struct Small(pub(crate) std::path::PathBuf);
 
 impl Small {
     /// `None`, said aloud, without root.
-    fn new(place: &Place, name: &str) -> Option<Self> {
+    pub(crate) fn new(place: &Place, name: &str) -> Option<Self> {
         let dir = place.path(name);
         fs::create_dir(&dir).unwrap();
         let mounted = std::process::Command::new("mount")

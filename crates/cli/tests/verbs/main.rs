@@ -6,3 +6,4 @@ mod faults;
 mod judge;
 mod mount;
 mod show;
+mod source_faults;

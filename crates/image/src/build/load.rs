@@ -439,7 +439,10 @@ impl<'a> Loader<'a> {
             (Content::InSource | Content::Sparse(_), Provider::Dir(source)) => Input::Host {
                 source: Arc::clone(source),
                 path: tree.path(inode).into(),
-                seen: (tree.size(inode), tree.meta(inode).mtime),
+                seen: {
+                    let meta = tree.meta(inode);
+                    (tree.size(inode), meta.mtime, meta.mtime_nsec)
+                },
             },
             (Content::Range { offset }, Provider::Tar(file, name)) => Input::Range {
                 file: Arc::clone(file),
@@ -451,7 +454,10 @@ impl<'a> Loader<'a> {
                 name: Arc::clone(name),
                 runs,
             },
-            (Content::Path(path), _) => Input::Path(Arc::new(path)),
+            (Content::Path(path), _) => Input::Path {
+                path: Arc::new(path),
+                size: tree.size(inode),
+            },
             (Content::Bytes(bytes), _) => Input::Bytes(bytes),
             (Content::Stream | Content::SparseStream(_) | Content::None, _) => return Ok(None),
             _ => {

@@ -87,6 +87,10 @@ pub fn build(
     let (bytes, stats) = write(sources, options, &output, progress, &|| ())
         .map_err(|e| e.rename_place("image", &name))?;
     progress.stage("finish");
+    // The last chance: behind it the image has its name.
+    progress
+        .check()
+        .map_err(|e| e.rename_place("image", &name))?;
     output
         .finish(bytes, options.sync)
         .map_err(|e| Error::io(&name, "cannot finish", e))?;

@@ -1,14 +1,14 @@
 //! How far a build is, and whether it should stop.
 
 use crate::{Error, Result};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Counters that another thread may look at while the build runs.
 #[derive(Default)]
 pub struct Progress {
-    stop: AtomicBool,
+    stop: Arc<AtomicBool>,
     entries: AtomicU64,
     bytes: AtomicU64,
     total_bytes: AtomicU64,
@@ -35,6 +35,11 @@ impl Progress {
         self.stop.store(true, Ordering::Relaxed);
     }
 
+    /// Set, it asks the same: for those who may do nothing else, such as the handler of a signal.
+    pub fn stop_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stop)
+    }
+
     /// The counters now.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
@@ -53,7 +58,7 @@ impl Progress {
     pub(crate) fn check(&self) -> Result<()> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::io(
-                "build",
+                "image",
                 "stopped",
                 std::io::ErrorKind::Interrupted.into(),
             ));

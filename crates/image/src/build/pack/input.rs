@@ -4,7 +4,7 @@ use crate::build::source::DataRun;
 use crate::build::source::dir::DirSource;
 use crate::build::tree::InodeId;
 use crate::{Error, Result};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
@@ -19,11 +19,16 @@ pub(crate) enum Input {
         source: Arc<DirSource>,
         /// Path below it.
         path: Arc<[u8]>,
-        /// Size and modification time when the tree was walked.
-        seen: (u64, i64),
+        /// Size and modification time when the tree was walked. Unit: bytes, seconds, nanoseconds.
+        seen: (u64, i64, u32),
     },
     /// A file named by a manifest.
-    Path(Arc<PathBuf>),
+    Path {
+        /// Its path.
+        path: Arc<PathBuf>,
+        /// Its size when the manifest was read. Unit: bytes.
+        size: u64,
+    },
     /// Bytes of an open file from a position on.
     Range {
         /// The file.
@@ -115,21 +120,18 @@ impl Input {
                 let file = source
                     .open_file(path)
                     .map_err(|e| Error::io(&name, "cannot open", e))?;
-                let meta = file
-                    .metadata()
-                    .map_err(|e| Error::io(&name, "cannot examine", e))?;
-                if !meta.is_file() || (meta.size(), meta.mtime()) != *seen {
-                    return Err(changed(
-                        &name,
-                        &format!("its size was {} bytes and is {}", seen.0, meta.size()),
-                    ));
+                let (size, sec, nsec) = *seen;
+                let meta = unchanged(&file, &name, size)?;
+                if (meta.mtime(), meta.mtime_nsec()) != (sec, nsec.into()) {
+                    return Err(changed(&name, "its modification time is another"));
                 }
                 Ok(Reader::File(file, name))
             }
-            Self::Path(path) => {
+            Self::Path { path, size } => {
                 let name = path.display().to_string();
                 let file =
                     File::open(path.as_path()).map_err(|e| Error::io(&name, "cannot open", e))?;
+                unchanged(&file, &name, *size)?;
                 Ok(Reader::File(file, name))
             }
             Self::Range { file, name, offset } => Ok(Reader::Shared(file, name, *offset)),
@@ -222,6 +224,21 @@ fn exact(file: &File, buf: &mut [u8], offset: u64, name: &str) -> Result<()> {
         io::ErrorKind::UnexpectedEof => changed(name, "it became shorter"),
         _ => Error::io(name, format_args!("cannot read at byte {offset}"), e),
     })
+}
+
+/// Makes sure that a file is one, and as long as it was.
+fn unchanged(file: &File, name: &str, size: u64) -> Result<Metadata> {
+    let meta = file
+        .metadata()
+        .map_err(|e| Error::io(name, "cannot examine", e))?;
+    if !meta.is_file() {
+        return Err(changed(name, "it is no regular file any more"));
+    }
+    if meta.size() != size {
+        let how = format!("its size was {size} bytes and is {}", meta.size());
+        return Err(changed(name, &how));
+    }
+    Ok(meta)
 }
 
 fn changed(name: &str, how: &str) -> Error {
