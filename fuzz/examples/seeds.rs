@@ -41,7 +41,7 @@ fn main() -> std::io::Result<()> {
     let mut images = built(&scratch, &text)?;
     images.push(("metabox".into(), metabox(&text)));
     for (name, image) in &images {
-        for target in ["read", "check", "dump"] {
+        for target in ["read", "check", "dump", "extract", "image_tar", "diff"] {
             put(target, name, image)?;
         }
         put("superblock", name, &image[1024..1168])?;
@@ -67,6 +67,22 @@ fn main() -> std::io::Result<()> {
                 put("device", &name, &[&[1], piece].concat())?;
             }
         }
+    }
+    // Two images, one behind the other: the same, and two that differ.
+    for (name, second) in [("same", 0), ("different", 1)] {
+        let (mut both, second) = (images[0].1.clone(), images[second].1.clone());
+        let len = both.len().max(second.len()).next_multiple_of(512);
+        both.resize(len, 0);
+        both.extend(second);
+        both.resize(2 * len, 0);
+        put("diff", name, &both)?;
+    }
+    // Method and level, room of 1000 bytes and of a cluster, what is encoded once or often.
+    for method in 0..12u8 {
+        let small = [&[method, 0xA8, 3, 0], &text[..3000]].concat();
+        put("encode", &format!("{method}"), &small)?;
+        let large = [&[method | 0x80, 0, 0x80, 40], &text[..2000]].concat();
+        put("encode", &format!("{method}-long"), &large)?;
     }
     let tar = {
         let image = tuff_fuzz::open(&images[0].1).expect("an image of our own");

@@ -1,6 +1,7 @@
 //! What several targets do with their input.
 
 use std::io::Read;
+use std::path::{Path, PathBuf};
 use tuff_codec::{Algorithm, Decoder};
 use tuff_format::cluster::{Form, Map};
 use tuff_format::features::incompat;
@@ -146,4 +147,46 @@ pub fn path(path: &[u8]) {
         path.is_empty() || !path.split(|b| *b == b'/').any(bad),
         "{path:?}"
     );
+}
+
+/// An empty directory, in memory where there is such a thing, that goes away with the value.
+pub struct Around(PathBuf);
+
+impl Around {
+    /// Makes one.
+    #[expect(clippy::new_without_default, reason = "it is something on disk")]
+    pub fn new() -> Self {
+        let shm = Path::new("/dev/shm");
+        let base = if shm.is_dir() {
+            shm.to_owned()
+        } else {
+            std::env::temp_dir()
+        };
+        let path = base.join(format!("tuff-fuzz-{}", std::process::id()));
+        clear(&path);
+        std::fs::create_dir(&path).expect("a directory of our own");
+        Self(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Around {
+    fn drop(&mut self) {
+        clear(&self.0);
+    }
+}
+
+fn clear(path: &Path) {
+    if path.exists() && std::fs::remove_dir_all(path).is_err() {
+        // Directories that their owner may not write to.
+        let _ = std::process::Command::new("chmod")
+            .args(["-R", "u+rwx"])
+            .arg(path)
+            .output();
+        std::fs::remove_dir_all(path).expect("a directory of our own");
+    }
 }

@@ -1,0 +1,37 @@
+//! A comparison ends. An image is the same as itself, and what differs between two is the same seen from the other side.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tuff_image::diff::{Options, Side, diff};
+use tuff_image::read::Image;
+
+/// Paths that differ, `None` if a side cannot be read.
+fn differ(a: &Image, b: &Image) -> Option<Vec<Vec<u8>>> {
+    let mut paths = Vec::new();
+    let (mut a, mut b) = (Side::Image(a), Side::Image(b));
+    diff(&mut a, &mut b, &Options::default(), &mut |path, _| {
+        paths.push(path.to_vec());
+        Ok(())
+    })
+    .ok()?;
+    Some(paths)
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some(image) = tuff_fuzz::open(data) else {
+        return;
+    };
+    assert_eq!(
+        differ(&image, &image).unwrap_or_default(),
+        Vec::<Vec<u8>>::new()
+    );
+    // The other half, from a block on: an image as well, as the seeds have it, or the same one in another state.
+    let half = (data.len() / 2).next_multiple_of(512).min(data.len());
+    let Some(other) = tuff_fuzz::open(&data[half..]) else {
+        return;
+    };
+    if let (Some(there), Some(back)) = (differ(&image, &other), differ(&other, &image)) {
+        assert_eq!(there, back);
+    }
+});

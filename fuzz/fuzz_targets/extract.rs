@@ -1,0 +1,44 @@
+//! An extraction ends, and nothing appears but its target, whatever the image says; what the target holds is no more than was
+//! allowed, and on one thread it is the same as on three.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use std::path::Path;
+use tuff_image::extract::{Options, extract};
+
+fuzz_target!(|data: &[u8]| {
+    let Some(image) = tuff_fuzz::open(data) else {
+        return;
+    };
+    let around = tuff_fuzz::Around::new();
+    let mut totals = Vec::new();
+    for (name, threads) in [("one", 1), ("three", 3)] {
+        let target = around.path().join(name);
+        let options = Options {
+            keep_going: true,
+            owners: Some(false),
+            threads,
+            files: 100,
+            bytes: 1 << 20,
+            ..Options::default()
+        };
+        let report = extract(&image, &target, &options, |_| ());
+        totals.push(
+            report
+                .ok()
+                .map(|r| (r.totals.files, r.totals.directories, r.totals.symlinks)),
+        );
+    }
+    // Which files of a damaged image come before a limit depends on threads; without one, nothing does.
+    if let [Some(one), Some(three)] = totals[..] {
+        assert_eq!(one, three);
+    }
+    for entry in std::fs::read_dir(around.path()).expect("it is there") {
+        let name = entry.expect("it can be listed").file_name();
+        assert!(
+            Path::new(&name) == "one" || Path::new(&name) == "three",
+            "{name:?} is outside the target"
+        );
+    }
+});
