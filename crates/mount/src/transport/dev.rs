@@ -1,12 +1,14 @@
 //! Requests and replies through `/dev/fuse`: one read per request, one `writev` per reply, straight from where the bytes
 //! were decoded to.
 //!
-//! Each thread answers what it read: handing a request to another thread would cost more than most requests do.
+//! Each thread answers what it read: handing a request to another thread would cost more than most requests do. For the
+//! same reason it goes to the processor of who asks, where only one does.
 
 use super::store::Stores;
 use super::{After, after, head};
 use crate::fs::Parts;
 use crate::handler::{Handler, REPLY_MAX, Request, Seat};
+use crate::seat::Seat as Place;
 use rustix::fd::AsFd;
 use std::io::{self, IoSlice};
 use zerocopy::IntoBytes;
@@ -14,10 +16,12 @@ use zerocopy::IntoBytes;
 /// Room for a request: the kernel wants 8 KiB at least, and room for the longest write that was agreed on.
 const REQUEST_MAX: usize = 16 << 10;
 
-/// Buffers of one thread. Untouched memory is not taken from the host until a reply needs it.
+/// What one thread has to itself. Untouched memory is not taken from the host until a reply needs it.
 struct Buffers {
     request: Vec<u8>,
     reply: Vec<u8>,
+    /// Where the thread runs.
+    place: Place,
 }
 
 impl Buffers {
@@ -25,6 +29,7 @@ impl Buffers {
         Self {
             request: vec![0; REQUEST_MAX],
             reply: vec![0; REPLY_MAX],
+            place: Place::new(),
         }
     }
 }
@@ -72,6 +77,7 @@ fn step(fuse: &impl AsFd, handler: &Handler, seat: &mut Seat, buffers: &mut Buff
         ));
         return false;
     };
+    buffers.place.choose(&request);
     let reply = handler.handle(seat, &request, &mut buffers.reply);
     let Some((header, body)) = head(&request, reply) else {
         return true;
