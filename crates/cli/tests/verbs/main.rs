@@ -2,6 +2,7 @@
 
 mod common;
 mod copy;
+mod defects;
 mod faults;
 mod judge;
 mod mount;
