@@ -247,8 +247,9 @@ impl Flash {
         free.max().unwrap_or_default()
     }
 
-    /// Takes the firmware for a command over `get` look-ups and `set` changes, and for upkeep of the map that is due.
-    fn firmware(&mut self, now: Nanos, get: u64, set: u64) -> Nanos {
+    /// Takes the firmware for a command over `get` look-ups and `set` changes, and for upkeep of the map that is due. `earned` is the number of blocks
+    /// that earn upkeep: written ones, because a log writes as many as it discards, but discards come in bursts, and somebody waits for their end.
+    fn firmware(&mut self, now: Nanos, get: u64, set: u64, earned: u64) -> Nanos {
         let mut entries = 0;
         if self.at_once {
             if now >= self.next_upkeep {
@@ -257,7 +258,7 @@ impl Flash {
             }
         } else {
             // A command over many blocks earns as much as so many commands over one.
-            for _ in 0..set.clamp(1, 64) {
+            for _ in 0..earned.min(64) {
                 entries += self.map.maintain();
             }
         }
@@ -280,7 +281,7 @@ impl Flash {
     ) -> Result<Nanos> {
         let count = data.len() as u64;
         let stream = (stream as usize).min(self.next_lun.len() - 1);
-        let mut at = self.firmware(now, 0, count);
+        let mut at = self.firmware(now, 0, count, count);
         at = self.clock.link(at, count);
         for (i, payload) in data.into_iter().enumerate() {
             at = self.buffer_room(at);
@@ -305,7 +306,7 @@ impl Flash {
         lba: Lba,
         count: u64,
     ) -> Result<(Nanos, Vec<Option<Payload>>)> {
-        let start = self.firmware(now, count, 0) + self.timing.read_latency;
+        let start = self.firmware(now, count, 0, 1) + self.timing.read_latency;
         let number = self.host_reads;
         self.host_reads += 1;
         self.counters.read_slots += count;
@@ -361,12 +362,12 @@ impl Flash {
         });
         self.counters.discards += 1;
         self.counters.discarded_slots += freed;
-        Ok(self.firmware(now, 0, freed))
+        Ok(self.firmware(now, 0, freed, 0))
     }
 
     /// Everything acknowledged is durable already; this is what a flush costs.
     pub fn flush(&mut self, now: Nanos) -> Nanos {
-        self.firmware(now, 0, 0) + self.timing.flush
+        self.firmware(now, 0, 0, 1) + self.timing.flush
     }
 
     /// Waits until the write buffer has room for one more slot.

@@ -166,7 +166,7 @@ pub fn e7(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
     let shape = shape(230.4, scale.divisor, scale.dirty_max);
     let ways = [
         ("off", Compaction::Off),
-        ("incremental", Compaction::Incremental(64)),
+        ("incremental", Compaction::STEADY),
         ("at once", Compaction::AtOnce),
     ];
     struct Way {
