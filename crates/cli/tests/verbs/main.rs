@@ -8,3 +8,4 @@ mod judge;
 mod mount;
 mod show;
 mod source_faults;
+mod threads;

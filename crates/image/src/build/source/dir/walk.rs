@@ -29,10 +29,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Entries that may wait for the caller.
-const AHEAD_MAX: usize = 32 << 10;
+/// Entries that may wait for the caller. A test gets there with fewer.
+const AHEAD_MAX: usize = if cfg!(test) { 1 << 10 } else { 32 << 10 };
 /// Entries of a directory that are handed over together.
-const CHUNK: usize = 1 << 10;
+const CHUNK: usize = if cfg!(test) { 1 << 5 } else { 1 << 10 };
 /// Buffer for names from the kernel. Unit: bytes.
 const NAMES_BUFFER: usize = 32 << 10;
 
@@ -629,5 +629,174 @@ impl Attributes {
         }
         out.sort_unstable();
         Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::tree::Whiteouts;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
+    /// Directories `d0` and so on with so many files in each.
+    fn directories(dirs: usize, files: usize) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for d in 0..dirs {
+            let dir = root.path().join(format!("d{d}"));
+            std::fs::create_dir(&dir).unwrap();
+            for f in 0..files {
+                std::fs::write(dir.join(format!("f{f}")), "").unwrap();
+            }
+        }
+        root
+    }
+
+    /// Walks, and returns the paths of files in the order in which they came.
+    fn walk(
+        root: &Path,
+        threads: usize,
+        exclude: &(dyn Fn(&[u8]) -> bool + Sync),
+        progress: &Progress,
+        each: &mut dyn FnMut(),
+    ) -> Result<Vec<String>> {
+        let options = WalkOptions {
+            exclude,
+            one_file_system: false,
+            xattrs: true,
+            threads,
+        };
+        let mut paths = Vec::new();
+        let mut tree = Tree::new(Whiteouts::Keep);
+        DirSource::open(root)?.walk(&options, &mut tree, progress, &mut |tree, file| {
+            each();
+            paths.push(String::from_utf8(tree.path(file)).unwrap());
+            Ok(())
+        })?;
+        Ok(paths)
+    }
+
+    fn on_a_walking_thread() -> bool {
+        let current = std::thread::current();
+        current.name().is_some_and(|n| n.starts_with("walk-"))
+    }
+
+    /// The caller stands still at the first file until the threads are as far ahead as they may be; they never get further,
+    /// and everything comes in the order of one thread.
+    #[test]
+    fn threads_stay_within_their_lead() {
+        let root = directories(6, 600);
+        let all = walk(root.path(), 0, &|_| false, &Progress::default(), &mut || ()).unwrap();
+        assert_eq!(all.len(), 3600);
+        for threads in [1, 3] {
+            let (listed, progress) = (AtomicUsize::new(0), Progress::default());
+            // A chunk that each holds, and one that each hands over while there is room for one.
+            let most = AHEAD_MAX + 2 * (threads + 1) * CHUNK;
+            let exclude = |_: &[u8]| {
+                let ahead = listed.fetch_add(1, SeqCst) + 1;
+                let ahead = ahead - (progress.snapshot().entries as usize).min(ahead);
+                assert!(ahead <= most, "{ahead} of {most}");
+                false
+            };
+            let mut first = true;
+            let paths = walk(root.path(), threads, &exclude, &progress, &mut || {
+                while first && listed.load(SeqCst) < AHEAD_MAX {
+                    std::thread::yield_now();
+                }
+                first = false;
+            });
+            assert_eq!(paths.unwrap(), all);
+        }
+    }
+
+    /// Files vanish between their listing and their examination, in two directories: the error is the first in the order of
+    /// the tree, whoever met which first.
+    #[test]
+    fn the_first_error_in_the_order_of_the_tree_is_the_one() {
+        for threads in [0, 1, 3] {
+            for _ in 0..20 {
+                let root = directories(8, 3);
+                let exclude = |path: &[u8]| {
+                    if matches!(path, b"d3/f1" | b"d6/f0") {
+                        let path = std::str::from_utf8(path).unwrap();
+                        std::fs::remove_file(root.path().join(path)).unwrap();
+                    }
+                    false
+                };
+                let end = walk(
+                    root.path(),
+                    threads,
+                    &exclude,
+                    &Progress::default(),
+                    &mut || (),
+                );
+                let said = end.unwrap_err().to_string();
+                assert!(said.contains("/d3/f1: vanished"), "{said}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_directory_that_is_gone_is_an_error_of_the_walk() {
+        let root = directories(2, 1);
+        let exclude = |path: &[u8]| {
+            if path == b"d0/f0" {
+                std::fs::remove_dir_all(root.path().join("d1")).unwrap();
+            }
+            false
+        };
+        let end = walk(root.path(), 0, &exclude, &Progress::default(), &mut || ());
+        let said = end.unwrap_err().to_string();
+        assert!(said.contains("/d1: cannot open directory: "), "{said}");
+    }
+
+    /// An error of the caller's own, and a request to stop, end it with threads at work.
+    #[test]
+    fn the_callers_error_and_a_stop_end_the_walk() {
+        let root = directories(6, 600);
+        for threads in [0, 3] {
+            let progress = Progress::default();
+            let stop = walk(root.path(), threads, &|_| false, &progress, &mut || {
+                progress.stop();
+            });
+            let is_stop = |e: &Error| matches!(e, Error::Io(_, e) if e.kind() == std::io::ErrorKind::Interrupted);
+            assert!(stop.is_err_and(|e| is_stop(&e)));
+            let options = WalkOptions {
+                exclude: &|_| false,
+                one_file_system: false,
+                xattrs: false,
+                threads,
+            };
+            let mut tree = Tree::new(Whiteouts::Keep);
+            let source = DirSource::open(root.path()).unwrap();
+            let progress = Progress::default();
+            let end = source.walk(&options, &mut tree, &progress, &mut |_, _| {
+                Err(Error::usage("enough"))
+            });
+            assert_eq!(
+                end.unwrap_err().to_string(),
+                Error::usage("enough").to_string()
+            );
+        }
+    }
+
+    /// The caller waits in the first directory until a thread has failed in another one.
+    #[test]
+    fn a_thread_that_panics_is_an_error_of_the_walk() {
+        let root = directories(8, 3);
+        let failed = AtomicBool::new(false);
+        let exclude = |path: &[u8]| {
+            if path.contains(&b'/') && on_a_walking_thread() {
+                failed.store(true, SeqCst);
+                panic!("a test of what happens then");
+            }
+            while path.contains(&b'/') && !failed.load(SeqCst) {
+                std::thread::yield_now();
+            }
+            false
+        };
+        let end = walk(root.path(), 2, &exclude, &Progress::default(), &mut || ());
+        let said = end.unwrap_err().to_string();
+        assert!(said.contains("a walking thread failed"), "{said}");
     }
 }

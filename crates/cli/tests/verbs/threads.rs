@@ -1,0 +1,141 @@
+//! The same input and options give the same bytes at any number of threads, in every mode in which threads share work.
+
+use crate::common::{Place, code, stderr};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::process::Stdio;
+
+/// Files that share parts, are alike, are equal, have holes, are small, and do not shrink.
+fn tree(place: &Place) {
+    let src = place.path("src");
+    for dir in ["a", "b", "small"] {
+        fs::create_dir_all(src.join(dir)).unwrap();
+    }
+    let mut state = 7u64;
+    let mut random = |n: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) % n
+    };
+    let mut lines: Vec<String> = (0..30_000)
+        .map(|i| format!("{i}: {} of {}\n", random(1000), random(50)))
+        .collect();
+    for version in 0..4 {
+        fs::write(src.join(format!("a/version-{version}")), lines.concat()).unwrap();
+        for _ in 0..20 {
+            let at = random(lines.len() as u64) as usize;
+            lines[at] = format!("changed in {version}\n");
+        }
+    }
+    fs::copy(src.join("a/version-1"), src.join("b/twin")).unwrap();
+    let noise: Vec<u8> = (0..300_000).map(|_| random(256) as u8).collect();
+    fs::write(src.join("b/noise"), noise).unwrap();
+    let sparse = File::create(src.join("b/sparse")).unwrap();
+    sparse.set_len(3 << 20).unwrap();
+    sparse
+        .write_all_at(lines.concat().as_bytes(), 1 << 20)
+        .unwrap();
+    for i in 0..400 {
+        let from = random(20_000) as usize;
+        let text = lines[from..from + random(200) as usize].concat();
+        fs::write(src.join(format!("small/{i}")), text).unwrap();
+    }
+}
+
+/// Builds with each number of threads, one of them with memory that makes jobs wait, and compares.
+fn same(place: &Place, options: &[&str], source: &str) {
+    let mut first = None;
+    for threads in ["1", "2", "7", "16"] {
+        let memory = if threads == "7" { "2M" } else { "256M" };
+        let fixed = ["build", "-q", "-j", threads, "--memory", memory];
+        let mut command = place.command(&[&fixed, options, &[source, "i"]].concat());
+        command.env("TMPDIR", &place.0);
+        if source == "-" {
+            command.stdin(Stdio::from(File::open(place.path("t.tar")).unwrap()));
+        }
+        let out = command.output().unwrap();
+        assert_eq!(code(&out), 0, "{options:?} {source}: {}", stderr(&out));
+        let bytes = fs::read(place.path("i")).unwrap();
+        let first = first.get_or_insert_with(|| bytes.clone());
+        assert!(*first == bytes, "{options:?} {source}: {threads} threads");
+    }
+}
+
+#[test]
+fn bytes_do_not_depend_on_threads_in_any_mode() {
+    let place = Place::new("threads");
+    tree(&place);
+    for options in [
+        &["-z", "none", "--fragments", "off"][..],
+        &[
+            "-z",
+            "lz4",
+            "-C",
+            "4K",
+            "--fragments",
+            "off",
+            "--dedupe",
+            "off",
+        ],
+        &["-z", "lz4", "-C", "64K"],
+        &["-z", "lz4hc:9", "-C", "16K", "--dedupe", "files"],
+        &["-z", "zstd:3", "-C", "64K", "--kernel", "6.12"],
+        &["-z", "deflate:3", "-C", "32K", "--kernel", "6.12"],
+        &["-z", "lzma:1", "-C", "64K"],
+        &["-z", "lz4", "-C", "16K", "--fragments", "all"],
+        &[
+            "-z",
+            "zstd:1",
+            "-C",
+            "64K",
+            "--kernel",
+            "6.12",
+            "--fragments",
+            "all",
+            "--dedupe",
+            "files",
+        ],
+        &[
+            "-z",
+            "lz4",
+            "-C",
+            "16K",
+            "--fragments",
+            "small",
+            "--dedupe",
+            "content",
+        ],
+        &["-z", "lz4", "-C", "16K", "--sparse", "keep"],
+        &[
+            "-z",
+            "lz4",
+            "--rule",
+            "a/*=lzma:1,64K",
+            "--rule",
+            "small/*=none",
+        ],
+    ] {
+        same(&place, options, "src");
+    }
+}
+
+#[test]
+fn bytes_of_a_tar_stream_do_not_depend_on_threads() {
+    let place = Place::new("threads-tar");
+    tree(&place);
+    let built = place.run(&["build", "-q", "-z", "none", "src", "i"]);
+    assert_eq!(code(&built), 0, "{}", stderr(&built));
+    let tar = place.run(&["tar", "i", "t.tar"]);
+    assert_eq!(code(&tar), 0, "{}", stderr(&tar));
+    for options in [
+        &["-z", "lz4", "-C", "16K"][..],
+        &["-z", "lz4", "-C", "16K", "--fragments", "all"],
+        &[
+            "-z", "zstd:3", "-C", "64K", "--kernel", "6.12", "--dedupe", "files",
+        ],
+    ] {
+        same(&place, options, "-");
+        same(&place, options, "t.tar");
+    }
+}
