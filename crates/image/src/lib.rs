@@ -8,6 +8,7 @@ pub mod error;
 pub mod extract;
 pub mod read;
 pub mod serve;
+pub mod suggest;
 pub mod tar;
 pub mod walk;
 

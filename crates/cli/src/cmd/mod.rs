@@ -15,6 +15,7 @@ pub(crate) mod mount;
 pub(crate) mod profile;
 pub(crate) mod stat;
 pub(crate) mod stats;
+pub(crate) mod suggest;
 pub(crate) mod tar;
 pub(crate) mod umount;
 pub(crate) mod volume;

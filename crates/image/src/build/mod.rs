@@ -11,6 +11,7 @@
 mod auto;
 mod budget;
 mod emit;
+pub mod ladder;
 mod layout;
 mod load;
 pub mod options;
@@ -61,6 +62,8 @@ pub struct Summary {
     pub stats: Stats,
     /// Length of the image. Unit: bytes.
     pub image_bytes: u64,
+    /// The settings that made it small enough, if there was a size budget.
+    pub rung: Option<ladder::Rung>,
 }
 
 /// Builds an image from sources, merged in order, and writes it to `target`.
@@ -79,6 +82,47 @@ pub fn build(
     progress: &Progress,
 ) -> Result<Summary> {
     options.check()?;
+    let Some(budget) = options.size_budget else {
+        return build_once(sources, options, target, progress);
+    };
+    if sources.contains(&Source::TarStdin) {
+        return Err(Error::usage(
+            "an image within a size budget may take several builds: standard input can be read only once",
+        ));
+    }
+    for rung in ladder::LADDER {
+        let mut options = options.clone();
+        if !rung.apply(&mut options) {
+            continue;
+        }
+        match build_once(sources, &options, target, progress) {
+            Err(e) if e.what() == OVER_BUDGET => {}
+            done => {
+                return done.map(|mut summary| {
+                    summary.rung = Some(rung);
+                    summary
+                });
+            }
+        }
+    }
+    Err(Error::limit(
+        "image",
+        format_args!(
+            "no settings for Linux {} make it as small as {budget} bytes",
+            options.kernel
+        ),
+    ))
+}
+
+/// What is wrong with an image that outgrows [`Options::size_budget`].
+const OVER_BUDGET: &str = "larger than its size budget";
+
+fn build_once(
+    sources: &[Source],
+    options: &Options,
+    target: &Target,
+    progress: &Progress,
+) -> Result<Summary> {
     let name = match target {
         Target::Path(path) => path.display().to_string(),
         Target::Stdout => "standard output".to_owned(),
@@ -97,6 +141,7 @@ pub fn build(
     Ok(Summary {
         stats,
         image_bytes: bytes,
+        rung: None,
     })
 }
 
@@ -129,6 +174,7 @@ fn write(
             // About 40 bytes each.
             known_max: usize::try_from(budget::eighth(options) / 40).unwrap_or(usize::MAX),
             sums: options.verify,
+            size_max: options.size_budget,
         },
         output,
         progress,
@@ -181,6 +227,12 @@ fn write(
     };
     // Fits: at most 128 prefixes.
     let prefix_at = (!prefixes.is_empty()).then_some((table_pos, prefixes.len() as u8));
+    if options
+        .size_budget
+        .is_some_and(|max| plan.blocks(bits) * bits.size() > max)
+    {
+        return Err(Error::limit("image", OVER_BUDGET));
+    }
     let bytes = emit::emit(&parts, &plan, &area, prefix_at, threads, output)?;
     written();
     if options.verify {

@@ -164,6 +164,9 @@ pub struct Options {
     pub temporary: PathBuf,
     /// Checksum of the superblock.
     pub checksum: bool,
+    /// The first of [`LADDER`](super::ladder::LADDER) whose image is not larger: compression, clusters and fragments
+    /// are then the ladder's. Unit: bytes.
+    pub size_budget: Option<u64>,
     /// Read the finished image again and compare it with what went in.
     pub verify: bool,
     /// Wait until the image is on the disk.
@@ -213,6 +216,7 @@ impl Default for Options {
             memory: 256 << 20,
             temporary: std::env::temp_dir(),
             checksum: true,
+            size_budget: None,
             verify: false,
             sync: false,
         }

@@ -31,6 +31,9 @@ pub(crate) struct Args {
     /// Choose algorithm, cluster size and what is packed, and for each file how it is stored, from samples; other options come on top
     #[arg(long, value_enum, value_name = "AIM", help_heading = "Compression")]
     pub(super) auto: Option<Aim>,
+    /// The fastest-reading image that is not larger: builds with denser and denser settings until it fits
+    #[arg(long, value_parser = parse_size, value_name = "SIZE", conflicts_with_all = ["auto", "compress", "cluster", "window", "dict", "fragments", "fragment_cluster", "tail_packing"], help_heading = "Compression")]
+    pub(super) size_budget: Option<u64>,
     /// Largest compressed cluster, 4K to 1M
     #[arg(short = 'C', long, value_parser = parse_size, value_name = "SIZE", help_heading = "Compression")]
     pub(super) cluster: Option<u64>,
@@ -245,7 +248,8 @@ pub(super) struct MaybeCompression(pub(super) Option<Compression>);
 #[derive(Clone, Copy)]
 pub(super) struct Uuid(pub(super) Option<[u8; 16]>);
 
-fn parse_kernel(text: &str) -> Result<Kernel, String> {
+/// Reads a version of Linux that can mount images at all.
+pub(crate) fn parse_kernel(text: &str) -> Result<Kernel, String> {
     let parsed = text
         .split_once('.')
         .and_then(|(a, b)| Some(Kernel(a.parse().ok()?, b.parse().ok()?)));

@@ -6,7 +6,7 @@ mod args;
 mod options;
 mod summary;
 
-pub(crate) use args::Args;
+pub(crate) use args::{Args, parse_kernel};
 
 use crate::progress::{Show, Watch};
 use std::process::ExitCode;

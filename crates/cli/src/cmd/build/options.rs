@@ -197,6 +197,7 @@ pub(super) fn options(args: &Args) -> Result<Options> {
     }
     o.threads = args.threads;
     o.memory = args.memory;
+    o.size_budget = args.size_budget;
     o.verify = args.verify;
     o.sync = args.sync;
     Ok(o)

@@ -31,6 +31,9 @@ pub(super) fn text(summary: &Summary, seconds: f64, stages: &Stages) -> String {
             percent(summary.image_bytes, s.content_bytes)
         ),
     );
+    if let Some(rung) = summary.rung {
+        line("settings", rung.args.to_owned());
+    }
     for (what, (files, bytes)) in [
         ("compressed to decode faster", s.auto_fast),
         ("stored as they are", s.auto_stored),
@@ -133,6 +136,7 @@ pub(super) fn json(summary: &Summary, seconds: f64, stages: &Stages) -> serde_js
         "inline_tails": s.inline_tails, "inline_bytes": s.inline_bytes,
         "fragments": s.fragments, "fragment_bytes": s.fragment_bytes, "fragment_dedupe_bytes": s.fragment_dedupe_bytes,
         "dedupe_files": s.dedupe_files, "dedupe_bytes": s.dedupe_bytes, "shared_bytes": s.shared_bytes,
+        "settings": summary.rung.map(|r| r.args),
         "auto": {"fast": {"files": s.auto_fast.0, "bytes": s.auto_fast.1},
             "stored": {"files": s.auto_stored.0, "bytes": s.auto_stored.1}},
         "sparse_files": s.sparse_files, "hole_bytes": s.hole_bytes,

@@ -170,6 +170,8 @@ pub(crate) struct PackOptions {
     pub(crate) known_max: usize,
     /// Sums of all contents are taken.
     pub(crate) sums: bool,
+    /// The build fails when its blocks outgrow this. Unit: bytes.
+    pub(crate) size_max: Option<u64>,
 }
 
 /// The packer.
@@ -634,6 +636,13 @@ impl<'a> Packer<'a> {
         let end = u64::from(self.result.end_block) + bits.count(bytes.len() as u64);
         let end = u32::try_from(end).ok().filter(|b| *b < 1 << 31);
         let end = end.ok_or_else(|| Error::limit("image", "larger than 2^31 blocks"))?;
+        if self
+            .options
+            .size_max
+            .is_some_and(|max| u64::from(end) * bits.size() > max)
+        {
+            return Err(Error::limit("image", crate::build::OVER_BUDGET));
+        }
         let at = u64::from(self.result.end_block) * bits.size();
         self.output
             .write_at(bytes, at)

@@ -1,0 +1,123 @@
+//! `tuff suggest`: which settings suit a tree.
+
+use super::build::parse_kernel;
+use crate::out::Out;
+use crate::progress::Bar;
+use crate::units::{parse_size, size};
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tuff_image::Result;
+use tuff_image::build::Kernel;
+use tuff_image::suggest::{Estimate, Request, suggest};
+
+/// Try settings on a sample of a directory, and say what each would come to.
+///
+/// Sizes are estimates from the sample and do not know of equal files outside of it. Times are this machine's. A random
+/// read is one of 4 KiB with nothing cached.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The directory
+    dir: PathBuf,
+    /// Oldest Linux that must mount the image
+    #[arg(long, default_value = "6.12", value_parser = parse_kernel)]
+    kernel: Kernel,
+    /// How much of the tree to try
+    #[arg(long, default_value = "32M", value_parser = parse_size, value_name = "SIZE")]
+    sample: u64,
+    /// No progress
+    #[arg(short, long)]
+    quiet: bool,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let bar = Bar::new(!args.quiet && !args.json);
+    let request = Request {
+        dir: args.dir.clone(),
+        kernel: args.kernel,
+        sample: args.sample,
+        temporary: std::env::temp_dir(),
+    };
+    let (sampled, estimates) = suggest(&request, |what| bar.show(format_args!("{what}")))?;
+    drop(bar);
+    let mut out = Out::new();
+    let picks = picks(&estimates);
+    let line = |e: &Estimate| {
+        format!(
+            "tuff build --kernel {} {} {} IMAGE",
+            args.kernel,
+            e.rung.args,
+            args.dir.display()
+        )
+    };
+    if args.json {
+        let rows: Vec<serde_json::Value> = estimates
+            .iter()
+            .map(|e| {
+                json!({"settings": e.rung.args, "kernel": e.rung.kernel.to_string(), "image_bytes": e.image_bytes,
+                    "build_seconds": e.build_seconds, "random_read_fetched_bytes": e.fetched,
+                    "random_read_decoded_bytes": e.decoded, "sequential_bytes_per_second": e.sequential})
+            })
+            .collect();
+        let picks: serde_json::Map<String, serde_json::Value> = (picks.iter())
+            .map(|(what, e)| ((*what).to_owned(), line(e).into()))
+            .collect();
+        out.line(json!({"files": sampled.files, "bytes": sampled.bytes, "sample_bytes": sampled.sample_bytes,
+            "estimates": rows, "recommended": picks}))?;
+        return out.finish().map(|()| ExitCode::SUCCESS);
+    }
+    out.line(format_args!(
+        "{} in {} files, tried with {} of it",
+        size(sampled.bytes),
+        sampled.files,
+        size(sampled.sample_bytes)
+    ))?;
+    out.line("")?;
+    out.line(format_args!(
+        "{:<36} {:>10} {:>7} {:>8} {:>19} {:>12} {:>7}",
+        "settings", "image", "", "build", "random read", "in order", "Linux"
+    ))?;
+    for e in &estimates {
+        out.line(format_args!(
+            "{:<36} {:>10} {:>7} {:>8} {:>19} {:>12} {:>7}",
+            e.rung.args,
+            size(e.image_bytes),
+            crate::units::percent(e.image_bytes, sampled.bytes),
+            format!("{:.1} s", e.build_seconds),
+            format!("{} > {}", size(e.fetched), size(e.decoded)),
+            format!("{}/s", size(e.sequential as u64)),
+            e.rung.kernel.to_string(),
+        ))?;
+    }
+    out.line("")?;
+    for (what, e) in &picks {
+        out.line(format_args!("{what}:"))?;
+        out.line(format_args!("  {}", line(e)))?;
+    }
+    out.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The recommended ones: the fastest to read in order, the smallest, and the smallest of those that read at least half as fast as
+/// the fastest.
+fn picks(all: &[Estimate]) -> Vec<(&'static str, &Estimate)> {
+    let fastest = all
+        .iter()
+        .max_by(|a, b| a.sequential.total_cmp(&b.sequential));
+    let enough = fastest.map_or(0.0, |e| e.sequential / 2.0);
+    let smallest = all.iter().min_by_key(|e| e.image_bytes);
+    let fast = all.iter().filter(|e| e.sequential >= enough);
+    let between = fast.min_by_key(|e| e.image_bytes);
+    [
+        ("fastest", fastest),
+        ("smallest of those at least half as fast", between),
+        ("smallest", smallest),
+    ]
+    .into_iter()
+    .filter_map(|(what, e)| Some((what, e?)))
+    .collect()
+}

@@ -1,0 +1,122 @@
+//! Settings from the fastest-reading image to the smallest: what `tuff suggest` compares and `--size-budget` climbs.
+
+use super::auto::Auto;
+use super::options::{Compression, Fragments, Options};
+use tuff_codec::Method;
+use tuff_format::features::Kernel;
+
+/// One rung: settings with the arguments of `tuff build` that give them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rung {
+    /// The arguments.
+    pub args: &'static str,
+    /// Oldest kernel that mounts the image.
+    pub kernel: Kernel,
+    settings: Settings,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Settings {
+    Plain(Method, i32, usize),
+    Packed(Method, i32, usize),
+    Auto(Auto),
+}
+
+const K: usize = 1 << 10;
+
+/// All rungs, the fastest-reading first. Each is denser than those before it on usual trees; by how much differs.
+pub const LADDER: [Rung; 9] = [
+    rung(
+        "-z lz4 -C 64K",
+        Kernel(5, 13),
+        Settings::Plain(Method::Lz4, 1, 64 * K),
+    ),
+    rung(
+        "-z lz4hc -C 16K",
+        Kernel(5, 13),
+        Settings::Plain(Method::Lz4hc, 9, 16 * K),
+    ),
+    rung(
+        "-z lz4hc -C 64K",
+        Kernel(5, 13),
+        Settings::Plain(Method::Lz4hc, 9, 64 * K),
+    ),
+    rung(
+        "-z lz4hc:12 -C 256K",
+        Kernel(5, 13),
+        Settings::Plain(Method::Lz4hc, 12, 256 * K),
+    ),
+    rung(
+        "--auto balanced",
+        Kernel(6, 10),
+        Settings::Auto(Auto::Balanced),
+    ),
+    rung(
+        "-z zstd:9 -C 64K",
+        Kernel(6, 10),
+        Settings::Plain(Method::Zstd, 9, 64 * K),
+    ),
+    rung(
+        "-z zstd:15 -C 256K --fragments=all",
+        Kernel(6, 10),
+        Settings::Packed(Method::Zstd, 15, 256 * K),
+    ),
+    rung(
+        "-z lzma:6 -C 128K",
+        Kernel(5, 16),
+        Settings::Plain(Method::Lzma, 6, 128 * K),
+    ),
+    rung("--auto size", Kernel(6, 1), Settings::Auto(Auto::Size)),
+];
+
+const fn rung(args: &'static str, kernel: Kernel, settings: Settings) -> Rung {
+    Rung {
+        args,
+        kernel,
+        settings,
+    }
+}
+
+impl Rung {
+    /// Sets in `options` what the rung stands for. False if their kernel is older than it needs.
+    pub fn apply(&self, options: &mut Options) -> bool {
+        if options.kernel < self.kernel {
+            return false;
+        }
+        let mut plain = |method, level, cluster| {
+            options.compression = Some(Compression {
+                method,
+                level,
+                dict: None,
+            });
+            options.cluster = cluster;
+            options.fragment_cluster = cluster.min(super::options::FRAGMENT_CLUSTER);
+        };
+        match self.settings {
+            Settings::Plain(method, level, cluster) => plain(method, level, cluster),
+            Settings::Packed(method, level, cluster) => {
+                plain(method, level, cluster);
+                options.fragments = Fragments::All;
+                options.fragment_cluster = cluster;
+            }
+            Settings::Auto(auto) => auto.apply(options),
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rung_fits_its_kernel_and_newer_ones() {
+        for rung in LADDER {
+            for kernel in super::super::options::KERNELS {
+                let mut options = Options::for_kernel(kernel);
+                assert_eq!(rung.apply(&mut options), kernel >= rung.kernel);
+                options.check().unwrap();
+            }
+        }
+    }
+}
