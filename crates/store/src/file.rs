@@ -92,6 +92,13 @@ impl ReadAt for FileStore {
             let _ = fadvise(&self.file, offset, Some(len), Advice::WillNeed);
         }
     }
+
+    fn done_with(&self, offset: u64, len: u64) {
+        // A hint, too.
+        if let Some(len) = NonZeroU64::new(len) {
+            let _ = fadvise(&self.file, offset, Some(len), Advice::DontNeed);
+        }
+    }
 }
 
 /// A file whose bytes are touched as any store's are: by copying them.

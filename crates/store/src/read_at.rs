@@ -17,6 +17,10 @@ pub trait ReadAt: Send + Sync {
     /// Says that these bytes will be read soon. Returns at once; does nothing where nothing can be done about it.
     fn will_need(&self, _offset: u64, _len: u64) {}
 
+    /// Says that these bytes were read and will not be read again soon: the host need not keep them. They may be read all the
+    /// same.
+    fn done_with(&self, _offset: u64, _len: u64) {}
+
     /// Reads `len` bytes at `offset` and forgets them. Fails where reading them into memory would fail.
     ///
     /// For those who want to know whether bytes can be read, not what they are: a store may spare itself the copy.
@@ -61,6 +65,10 @@ impl<T: ReadAt + ?Sized> ReadAt for Arc<T> {
         (**self).will_need(offset, len);
     }
 
+    fn done_with(&self, offset: u64, len: u64) {
+        (**self).done_with(offset, len);
+    }
+
     fn touch(&self, offset: u64, len: u64) -> io::Result<()> {
         (**self).touch(offset, len)
     }
@@ -77,6 +85,10 @@ impl<T: ReadAt + ?Sized> ReadAt for &T {
 
     fn will_need(&self, offset: u64, len: u64) {
         (**self).will_need(offset, len);
+    }
+
+    fn done_with(&self, offset: u64, len: u64) {
+        (**self).done_with(offset, len);
     }
 
     fn touch(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -118,6 +130,13 @@ impl<S: ReadAt> ReadAt for Window<S> {
         let left = self.len.saturating_sub(offset);
         if left > 0 {
             self.inner.will_need(self.start + offset, len.min(left));
+        }
+    }
+
+    fn done_with(&self, offset: u64, len: u64) {
+        let left = self.len.saturating_sub(offset);
+        if left > 0 {
+            self.inner.done_with(self.start + offset, len.min(left));
         }
     }
 

@@ -157,6 +157,15 @@ impl Devices {
         }
     }
 
+    /// Tells the stores that nobody needs these bytes for now.
+    pub(crate) fn done_with(&self, device: u16, pos: u64, len: u64) {
+        if let Ok((spot, left)) = self.locate(device, pos)
+            && let Ok(store) = self.store(spot.store)
+        {
+            store.done_with(spot.pos, len.min(left));
+        }
+    }
+
     fn bounds(&self, spot: Spot, len: u64) -> Result<()> {
         let size = self.store(spot.store)?.size();
         if spot.pos.checked_add(len).is_none_or(|end| end > size) {

@@ -26,7 +26,8 @@ pub struct ServeOptions {
     pub budget: usize,
     /// One strategy for all clusters that it can decode, for measuring. Default: the policy picks.
     pub strategy: Option<Strategy>,
-    /// Whether devices are told what a sequential reader will want next. Default: yes.
+    /// Whether devices are told what a sequential reader will want next, and, when it has read much, what it will not want
+    /// again: whoever asked keeps the decoded bytes, so the host need not keep the others beside them. Default: yes.
     pub read_ahead: bool,
     /// Whether clusters that readers who jump about come back to are offered as a whole to whoever has a cache in front
     /// of this one: see [`Server::take_rest`]. Default: no.
@@ -49,6 +50,9 @@ impl Default for ServeOptions {
 
 /// The least budget. Unit: bytes.
 const BUDGET_MIN: usize = 1 << 20;
+
+/// No page cache has longer pieces. Unit: bytes.
+const PIECE: u64 = 4 << 20;
 
 /// What an inode in the cache is counted as. Unit: bytes.
 const INODE_COST: usize = 256;
@@ -267,7 +271,18 @@ impl Server {
             );
             let (from, to) = access.ahead;
             if self.options.read_ahead && done.is_ok() && from < to.min(size) {
-                self.announce(session, inode, from, to.min(size));
+                let told = self.tell(inode, (from, to.min(size)), |device, pos, len| {
+                    self.image.devices.will_need(device, pos, len);
+                });
+                session.tally.add(Count::Ahead, told);
+            }
+            let (from, to) = access.behind;
+            if self.options.read_ahead && done.is_ok() && from < to.min(size) {
+                self.tell(inode, (from, to.min(size)), |device, pos, len| {
+                    // Caches keep long pieces, and those that reach out of what they are told of: these are in it now.
+                    let more = pos.min(PIECE);
+                    self.image.devices.done_with(device, pos - more, len + more);
+                });
             }
         }
         if done.is_err() {
@@ -340,17 +355,18 @@ impl Server {
         Ok((rest.offset + pages.start as u64, pages))
     }
 
-    /// Tells the devices that a range of a file will be wanted. What goes wrong here goes wrong again for who asks.
-    fn announce(&self, session: &mut Session, inode: &Inode, from: u64, to: u64) {
+    /// Tells the devices something about where a range of a file lies: device, position, length. What goes wrong here goes
+    /// wrong again for who asks. Returns how many bytes that are.
+    fn tell(&self, inode: &Inode, (from, to): (u64, u64), say: impl Fn(u16, u64, u64)) -> u64 {
         let Ok(mut cursor) = self.index.cursor(&self.image, inode, to) else {
-            return;
+            return 0;
         };
         // Clusters mostly follow each other: a few hints stand for all of them.
-        let (mut at, mut run) = (from, None::<(u16, u64, u64)>);
+        let (mut at, mut run, mut told) = (from, None::<(u16, u64, u64)>, 0);
         let mut tell = |run: Option<(u16, u64, u64)>| {
             if let Some((device, pos, len)) = run {
-                self.image.devices.will_need(device, pos, len);
-                session.tally.add(Count::Ahead, len);
+                say(device, pos, len);
+                told += len;
             }
         };
         while at < to {
@@ -379,6 +395,7 @@ impl Server {
             };
         }
         tell(run);
+        told
     }
 
     /// The next byte at or behind `offset` that is data (`hole` false) or in a hole (`hole` true; the end of the file is

@@ -12,8 +12,17 @@ const SETS: usize = 16;
 /// Requests at least this long may overtake each other: a kernel that reads ahead sends several at once. Unit: bytes.
 const LONG: u64 = 32 << 10;
 
+/// By so much: two spans of 2 MiB, which a kernel reads ahead for who says that it reads from front to back. Unit: bytes.
+const OVERTAKEN: u64 = 4 << 20;
+
 /// The first span that is announced to the device, and the longest. Unit: bytes of the file.
 const AHEAD: (u64, u64) = (512 << 10, 4 << 20);
+
+/// A reader who has read so much in a row is told of to the device, which need not keep what lies behind it; in steps, and
+/// not of what other requests on their way may still want. Unit: bytes of the file.
+const BEHIND: u64 = 32 << 20;
+const BEHIND_STEP: u64 = 16 << 20;
+const BEHIND_GAP: u64 = 8 << 20;
 
 /// What is known of one file's reader.
 #[derive(Clone, Copy, Default)]
@@ -30,6 +39,9 @@ struct Stream {
     steps: u32,
     /// Up to where the device knows already. Unit: bytes.
     announced: u64,
+    /// Where the row began, and up to where the device was told that it is over. Unit: bytes.
+    first: u64,
+    over: u64,
     /// When it was last used, by the set's clock.
     used: u64,
 }
@@ -50,6 +62,8 @@ pub(crate) struct Access {
     pub(crate) sequential: bool,
     /// Bytes of the file that will be wanted soon and were not announced yet: start and end. Empty for most requests.
     pub(crate) ahead: (u64, u64),
+    /// Bytes of the file that a reader of much has left behind: start and end. Empty for most requests.
+    pub(crate) behind: (u64, u64),
     /// The reader goes ahead in steps of so many bytes, and reads less than that.
     pub(crate) stride: Option<u64>,
 }
@@ -89,13 +103,15 @@ impl Streams {
             None => offset == 0,
             Some(_) => {
                 let gap = stream.next.abs_diff(offset);
-                offset == 0 || gap == 0 || len >= LONG && gap <= 4 * len
+                offset == 0 || gap == 0 || len >= LONG && gap <= (4 * len).max(OVERTAKEN)
             }
         };
         if known.is_none() || !follows || offset == 0 {
             *stream = Stream {
                 nid: Some(nid),
                 next: end,
+                first: offset,
+                over: offset,
                 ..Stream::default()
             };
         } else {
@@ -113,9 +129,18 @@ impl Streams {
                 stream.announced = ahead.1;
             }
         }
+        let mut behind = (0, 0);
+        if stream.run >= 2 && stream.next - stream.first >= BEHIND {
+            let to = stream.next - BEHIND_GAP;
+            if to >= stream.over.saturating_add(BEHIND_STEP) {
+                behind = (stream.over, to);
+                stream.over = to;
+            }
+        }
         Access {
             sequential: follows,
             ahead,
+            behind,
             stride: (steps >= STEPS && !follows).then_some(step),
         }
     }
@@ -149,9 +174,31 @@ mod tests {
     }
 
     #[test]
+    fn what_a_reader_of_much_leaves_behind_is_told_once_and_with_a_gap() {
+        let streams = Streams::new();
+        let (mut at, mut over) = (256 * KIB, 256 * KIB);
+        streams.note(Nid(5), 0, 4 * KIB);
+        streams.note(Nid(5), at, 4 * KIB); // the row begins here
+        at += 4 * KIB;
+        for _ in 0..400 {
+            let access = streams.note(Nid(5), at, 128 * KIB);
+            at += 128 * KIB;
+            let (from, to) = access.behind;
+            if to > from {
+                assert_eq!(from, over, "nothing twice, nothing left out");
+                assert!(to + BEHIND_GAP <= at && at >= BEHIND);
+                over = to;
+            }
+        }
+        assert!(over > 24 << 20);
+        // Others are not told of.
+        assert_eq!(streams.note(Nid(6), 0, 64 << 20).behind, (0, 0));
+    }
+
+    #[test]
     fn requests_that_overtake_each_other_are_sequential() {
         let streams = Streams::new();
-        for at in [0, 256, 128, 512, 384, 640] {
+        for at in [0, 256, 128, 512, 384, 640, 2560, 768] {
             assert!(streams.note(Nid(1), at * KIB, 128 * KIB).sequential, "{at}");
         }
     }
