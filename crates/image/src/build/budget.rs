@@ -1,7 +1,9 @@
 //! How `--memory` is shared out.
 //!
 //! An eighth is for ends of files that wait for the metadata, an eighth for blocks of the packed inode that wait for all
-//! others, an eighth for what tells equal contents. The tree takes what it needs. Half of the rest is for jobs in flight: the buffers that workers keep between jobs are about as much again.
+//! others, an eighth for what tells equal contents. The tree takes what it needs, and tables of
+//! compressed files as they come. Half of the rest is for jobs in flight: the buffers that workers keep between jobs are
+//! about as much again.
 
 use super::options::Options;
 use super::tree::Tree;
@@ -9,7 +11,7 @@ use super::tree::Tree;
 /// Per inode: its number in the order of the image and by position, its position, its serial number, where its data is.
 const TABLES: u64 = 4 + 4 + 4 + 4 + 16;
 /// Jobs in flight get at least so much. Unit: bytes.
-const IN_FLIGHT_MIN: u64 = 16 << 20;
+pub(crate) const IN_FLIGHT_MIN: u64 = 16 << 20;
 
 /// Shares of the memory. Unit: bytes.
 pub(crate) struct Budget {

@@ -1,6 +1,7 @@
 //! The plan becomes bytes.
 
 use super::layout::{Parts, Plan, dir_names};
+use super::pack::segment::ShortPiece;
 use super::pack::{FileData, FileTail, PACKED};
 use super::tree::{InodeId, NodeKind};
 use crate::{Error, Result};
@@ -305,11 +306,11 @@ fn emit_inode(parts: &Parts<'_>, plan: &Plan, id: InodeId, out: &mut Vec<u8>) ->
             }
             .encode()
             .into(),
-            FileData::Compressed(data) => data
-                .runs
-                .iter()
-                .flat_map(|r| &r.pieces)
-                .map(|p| u64::from(p.blocks))
+            data => data
+                .compressed()
+                .expect("all others were matched")
+                .pieces()
+                .map(|(_, p)| u64::from(p.blocks))
                 .sum(),
         };
     }
@@ -384,22 +385,17 @@ fn emit_file(parts: &Parts<'_>, id: InodeId, start: usize, out: &mut Vec<u8>) ->
                 at += 1;
             }
         }
-        FileData::Compressed(data) => {
+        data => {
+            let data = data.compressed().expect("all others were matched");
             pad(out, 8);
-            let mut pieces = Vec::new();
-            for run in &data.runs {
-                let mut block = run.block;
-                for p in &run.pieces {
-                    pieces.push(Piece {
-                        len: p.len.into(),
-                        kind: p.kind,
-                        block,
-                        blocks: p.blocks,
-                        partial: p.partial,
-                    });
-                    block += u32::from(p.blocks);
-                }
-            }
+            let place = |(block, p): (u32, ShortPiece)| Piece {
+                len: p.len.into(),
+                kind: p.kind,
+                block,
+                blocks: p.blocks,
+                partial: p.partial,
+            };
+            let pieces: Vec<Piece> = data.pieces().map(place).collect();
             let tail = match data.tail {
                 FileTail::Cluster => Tail::Cluster,
                 // Fits: shorter than a block.
@@ -442,7 +438,8 @@ fn used(parts: &Parts<'_>) -> Used {
             FileData::None | FileData::Flat { .. } | FileData::Same(_) => {}
             FileData::Chunked(_) => used.incompat |= incompat::CHUNKED_FILE,
             FileData::WholeFragment { .. } => used.incompat |= incompat::LZ4_0PADDING,
-            FileData::Compressed(data) => {
+            data => {
+                let data = data.compressed().expect("all others were matched");
                 used.incompat |= incompat::LZ4_0PADDING;
                 if let FileTail::Inline(_) = data.tail {
                     used.incompat |= incompat::ZTAILPACKING;
@@ -453,7 +450,7 @@ fn used(parts: &Parts<'_>) -> Used {
                 }
                 used.algorithms |= 1 << data.algorithm;
                 let largest = &mut used.largest[usize::from(data.algorithm & 3)];
-                for p in data.runs.iter().flat_map(|r| &r.pieces) {
+                for (_, p) in data.pieces() {
                     *largest = (*largest).max(p.blocks);
                 }
             }

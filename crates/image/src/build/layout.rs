@@ -180,14 +180,11 @@ impl Parts<'_> {
                         tail: 0,
                     }
                 }
-                FileData::Compressed(data) => {
+                data => {
+                    let data = data.compressed().expect("all others were matched");
                     let header = header_pos(head);
                     let compact = self.options.compact_index && data.is_contiguous();
-                    let big = data
-                        .runs
-                        .iter()
-                        .flat_map(|r| &r.pieces)
-                        .any(|p| p.blocks > 1);
+                    let big = data.pieces().any(|(_, p)| p.blocks > 1);
                     let index = index_len(size, header, self.bits(), compact, big);
                     let tail = match data.tail {
                         FileTail::Inline(t) => t.len() as u64,
@@ -254,20 +251,20 @@ impl Parts<'_> {
     }
 }
 
-impl super::pack::Compressed {
+impl super::pack::Encoded<'_> {
     /// True if it uses clusters of other files.
     pub(crate) fn shares(&self) -> bool {
-        self.runs.iter().flat_map(|r| &r.pieces).any(|p| p.shared)
+        self.pieces().any(|(_, p)| p.shared)
     }
 
     /// True if all clusters lie back to back, so that a COMPACT index can say it.
     pub(crate) fn is_contiguous(&self) -> bool {
         let mut next = None;
-        for run in &self.runs {
-            if next.is_some_and(|n| n != run.block) || run.pieces.iter().any(|p| p.partial) {
+        for (block, piece) in self.pieces() {
+            if next.is_some_and(|n| n != block) || piece.partial {
                 return false;
             }
-            next = Some(run.block + run.pieces.iter().map(|p| u32::from(p.blocks)).sum::<u32>());
+            next = Some(block + u32::from(piece.blocks));
         }
         !matches!(self.tail, FileTail::Fragment(offset) if offset >> 32 != 0)
     }

@@ -21,6 +21,7 @@ use super::tree::{InodeId, Tree, lossy};
 use crate::{Error, Result};
 use std::fs::File;
 use std::io::Read;
+use std::num::NonZeroU32;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -502,11 +503,10 @@ impl<'a> Loader<'a> {
                 Some([dense, fast].map(|c| self.options.encoder(c, self.options.cluster)))
             }),
         };
-        let survey = survey::survey(&contents, &settings, &|inode| {
+        let survey = survey::survey(contents, &settings, &|inode| {
             progress.check()?;
             survey::readable(self.input(tree, inode)?.map(|(input, _)| input))
         })?;
-        drop(contents);
         for (inode, choice) in &survey.choices {
             let (files, bytes) = &mut self.chosen[usize::from(*choice == Choice::Stored)];
             (*files, *bytes) = (*files + 1, *bytes + tree.size(*inode));
@@ -579,9 +579,13 @@ impl<'a> Loader<'a> {
             size,
             policy: number,
             packed,
+            segment: if !packed && policy.spec.is_some_and(|s| size > s.cluster as u64) {
+                // Fits: a segment is a few MiB.
+                NonZeroU32::new(segment_size(policy) as u32)
+            } else {
+                None
+            },
             auto: self.options.auto.is_some() && number == 0 && policy.spec.is_some(),
-            segment: (!packed && policy.spec.is_some_and(|s| size > s.cluster as u64))
-                .then(|| segment_size(policy)),
         }
     }
 

@@ -234,9 +234,12 @@ impl Verify<'_> {
         match self.parts.data(id) {
             FileData::Flat { block, .. } => Some((*block).into()),
             FileData::Chunked(c) => Some(c.block.into()),
-            FileData::Compressed(c) => Some(c.runs.first().map_or(0, |r| r.block).into()),
             FileData::WholeFragment { offset } => Some(1 << 40 | *offset),
             FileData::None | FileData::Same(_) => None,
+            data => {
+                let first = data.compressed()?.pieces().next();
+                Some(first.map_or(0, |(block, _)| block).into())
+            }
         }
     }
 

@@ -43,6 +43,7 @@ use std::io::Read;
 use std::sync::Arc;
 use sums::Sums;
 use tuff_format::BlockBits;
+use tuff_format::cluster::HeadKind;
 use tuff_store::Output;
 use work::{Body, Job, JobOut, Part, PartOut, Policy};
 
@@ -54,6 +55,8 @@ pub(crate) const TINY: usize = 64;
 const BATCH_BYTES: u64 = 256 << 10;
 /// And up to so many.
 const BATCH_FILES: usize = 64;
+/// What it takes to know an end of a file again, in a table that doubles when it is full. Unit: bytes.
+const KNOWN_COST: u64 = 50;
 /// Tickets of segments of ends start here.
 const ENDS_TICKETS: u64 = 1 << 63;
 /// Marks a position in the packed inode that counts from where the ends of files begin.
@@ -74,6 +77,30 @@ pub(crate) enum FileData {
     },
     /// Compressed.
     Compressed(Box<Compressed>),
+    /// Compressed, one piece in a cluster of its own.
+    OnePiece {
+        /// Number of the algorithm.
+        algorithm: u8,
+        /// Stored or compressed.
+        kind: HeadKind,
+        /// Blocks.
+        blocks: u16,
+        /// The first of them.
+        block: u32,
+        /// Length of the file. Unit: bytes.
+        len: u32,
+    },
+    /// Compressed, one piece behind the index.
+    OneInline {
+        /// Number of the algorithm.
+        algorithm: u8,
+        /// Stored or compressed.
+        kind: HeadKind,
+        /// Length of the file. Unit: bytes.
+        len: u32,
+        /// The piece.
+        tail: SpillRef,
+    },
     /// In the packed inode.
     WholeFragment {
         /// Position there.
@@ -83,6 +110,140 @@ pub(crate) enum FileData {
     Chunked(Box<Chunked>),
     /// The same data as another file.
     Same(InodeId),
+}
+
+// One of these per inode, and there may be millions of files of one piece.
+const _: () = assert!(size_of::<FileData>() == 16);
+
+impl FileData {
+    /// A compressed file, in as few bytes as will do.
+    fn encoded(runs: Vec<Run>, tail: FileTail, algorithm: u8) -> Self {
+        if let [Run { block, pieces }] = &runs[..]
+            && let [piece] = &pieces[..]
+            && *piece == ShortPiece::own(piece.len as usize, piece.blocks.into(), piece.kind)
+        {
+            let ShortPiece {
+                len, blocks, kind, ..
+            } = *piece;
+            match tail {
+                FileTail::Cluster => {
+                    return Self::OnePiece {
+                        algorithm,
+                        kind,
+                        blocks,
+                        block: *block,
+                        len,
+                    };
+                }
+                FileTail::Inline(tail) => {
+                    return Self::OneInline {
+                        algorithm,
+                        kind,
+                        len,
+                        tail,
+                    };
+                }
+                FileTail::Fragment(_) => {}
+            }
+        }
+        Self::Compressed(Box::new(Compressed {
+            runs,
+            tail,
+            algorithm,
+        }))
+    }
+
+    /// What a compressed file is made of, however it is kept.
+    pub(crate) fn compressed(&self) -> Option<Encoded<'_>> {
+        match *self {
+            Self::Compressed(ref data) => Some(Encoded {
+                runs: &data.runs,
+                one: None,
+                tail: data.tail,
+                algorithm: data.algorithm,
+            }),
+            Self::OnePiece {
+                algorithm,
+                kind,
+                blocks,
+                block,
+                len,
+            } => Some(Encoded {
+                runs: &[],
+                one: Some((block, ShortPiece::own(len as usize, blocks.into(), kind))),
+                tail: FileTail::Cluster,
+                algorithm,
+            }),
+            Self::OneInline {
+                algorithm,
+                kind,
+                len,
+                tail,
+            } => Some(Encoded {
+                runs: &[],
+                one: Some((0, ShortPiece::own(len as usize, 0, kind))),
+                tail: FileTail::Inline(tail),
+                algorithm,
+            }),
+            _ => None,
+        }
+    }
+
+    /// A compressed file to which more is to be added.
+    fn more(&mut self) -> Option<&mut Compressed> {
+        if let Some(Encoded {
+            one: Some((block, piece)),
+            tail,
+            algorithm,
+            ..
+        }) = self.compressed()
+        {
+            *self = Self::Compressed(Box::new(Compressed {
+                runs: vec![Run {
+                    block,
+                    pieces: vec![piece],
+                }],
+                tail,
+                algorithm,
+            }));
+        }
+        match self {
+            Self::Compressed(data) => Some(data),
+            _ => None,
+        }
+    }
+
+    /// What it takes beside its place among the others. Unit: bytes.
+    fn footprint(&self) -> u64 {
+        // What an allocation takes beside what is asked for, and for rounding.
+        const EACH: usize = 24;
+        match self {
+            Self::Compressed(data) => {
+                let of = |r: &Run| size_of::<Run>() + size_of_val(&r.pieces[..]) + EACH;
+                let runs: usize = data.runs.iter().map(of).sum();
+                (size_of::<Compressed>() + runs + 2 * EACH) as u64
+            }
+            Self::Chunked(data) => (size_of::<Chunked>() + size_of_val(&*data.runs) + EACH) as u64,
+            _ => 0,
+        }
+    }
+}
+
+/// A compressed file's data, as layout and output see it.
+pub(crate) struct Encoded<'a> {
+    runs: &'a [Run],
+    one: Option<(u32, ShortPiece)>,
+    /// The end of the file.
+    pub(crate) tail: FileTail,
+    /// Number of the algorithm.
+    pub(crate) algorithm: u8,
+}
+
+impl Encoded<'_> {
+    /// Pieces in order, with the first block of each.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = (u32, ShortPiece)> {
+        self.runs.iter().flat_map(Run::placed).chain(self.one)
+    }
 }
 
 /// Data of a compressed file.
@@ -106,6 +267,16 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// The pieces with the first block of each.
+    fn placed(&self) -> impl Iterator<Item = (u32, ShortPiece)> {
+        let mut next = self.block;
+        self.pieces.iter().map(move |piece| {
+            let block = next;
+            next += u32::from(piece.blocks);
+            (block, *piece)
+        })
+    }
+
     /// Pieces with these first blocks as runs.
     fn split(pieces: Vec<ShortPiece>, blocks: &[u32]) -> Vec<Self> {
         if !pieces.iter().any(|p| p.shared) {
@@ -197,6 +368,8 @@ pub(crate) struct Packer<'a> {
     known: HashMap<ContentKey, InodeId>,
     /// Blocks of the pieces of parts whose clusters others share.
     shared: HashMap<PartKey, Vec<u32>>,
+    /// What the tables of compressed and sparse files take, and what tells ends of files. Unit: bytes.
+    tables: u64,
 }
 
 /// All data, placed.
@@ -283,10 +456,12 @@ impl<'a> Packer<'a> {
             },
             known: HashMap::new(),
             shared: HashMap::new(),
+            tables: 0,
         })
     }
 
-    /// From now on so many bytes of jobs may be in flight. Which that are does not show in the image.
+    /// From now on so many bytes of jobs may be in flight, less half of what tables take: the rest of it is for the buffers
+    /// of workers. Which jobs that are does not show in the image.
     pub(crate) fn set_in_flight(&mut self, bytes: u64) {
         self.pool.set_budget(bytes);
     }
@@ -440,14 +615,13 @@ impl<'a> Packer<'a> {
             .sum();
         self.submit_batch()?;
         let runs = Arc::clone(&sparse.runs);
-        self.set(
-            file,
-            FileData::Chunked(Box::new(Chunked {
-                bits: sparse.bits,
-                runs: sparse.runs,
-                block: 0,
-            })),
-        );
+        let chunked = FileData::Chunked(Box::new(Chunked {
+            bits: sparse.bits,
+            runs: sparse.runs,
+            block: 0,
+        }));
+        self.tables += chunked.footprint();
+        self.set(file, chunked);
         self.result.stats.sparse_files += 1;
         self.result.stats.hole_bytes += size - data;
         if data > 0 {
@@ -521,7 +695,7 @@ impl<'a> Packer<'a> {
     fn submit(&mut self, parts: Vec<Part>, bytes: u64) -> Result<()> {
         self.progress.check()?;
         let cost = 2 * bytes + (64 << 10);
-        while self.next_collect < self.next_ticket && !self.pool.has_room(cost) {
+        while self.next_collect < self.next_ticket && !self.pool.has_room(cost, self.tables / 2) {
             self.collect(true)?;
         }
         self.pool.submit(
@@ -701,19 +875,17 @@ impl<'a> Packer<'a> {
                 if let Some(key) = post {
                     self.shared.insert(key, blocks);
                 }
-                match self.slot(file) {
-                    FileData::Compressed(data) => {
+                let slot = self.slot(file);
+                let before = slot.footprint();
+                match slot.more() {
+                    Some(data) => {
                         data.runs.extend(runs);
                         data.tail = tail;
                     }
-                    slot => {
-                        *slot = FileData::Compressed(Box::new(Compressed {
-                            runs,
-                            tail,
-                            algorithm,
-                        }));
-                    }
+                    None => *slot = FileData::encoded(runs, tail, algorithm),
                 }
+                let after = slot.footprint();
+                self.tables += after - before;
             }
         }
         Ok(())
@@ -776,6 +948,7 @@ impl<'a> Packer<'a> {
                 return *known;
             }
             ends.known.insert(key, offset);
+            self.tables += KNOWN_COST;
         }
         ends.buf.extend_from_slice(bytes);
         self.result.stats.fragments += 1;

@@ -10,6 +10,7 @@
 use super::blocks::Blocks;
 use super::spans::Board;
 use super::work::{Job, JobOut, Worker};
+use crate::build::budget::IN_FLIGHT_MIN;
 use crate::{Error, Result};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
@@ -80,10 +81,11 @@ impl Pool {
         self.budget = budget;
     }
 
-    /// True if a job of this cost may be submitted now. Unit: bytes.
-    pub(crate) fn has_room(&self, cost: u64) -> bool {
+    /// True if a job of this cost may be submitted now, when so much of the budget went to something else. Unit: bytes.
+    pub(crate) fn has_room(&self, cost: u64, gone: u64) -> bool {
+        let budget = self.budget.saturating_sub(gone).max(IN_FLIGHT_MIN);
         let state = self.shared.lock();
-        state.in_flight == 0 || state.in_flight + cost <= self.budget
+        state.in_flight == 0 || state.in_flight + cost <= budget
     }
 
     /// Hands a job to the workers. An urgent one goes before all that wait.
@@ -175,7 +177,7 @@ fn run(shared: &Shared, block: usize, sums: bool) {
         });
         state = shared.lock();
         // From now on it costs what it holds.
-        let held = out.as_ref().map_or(0, |o| o.data.len() as u64);
+        let held = out.as_ref().map_or(0, |o| o.footprint());
         state.in_flight = state.in_flight - cost + held;
         state.done.insert(id, (held, out));
         shared.done.notify_all();

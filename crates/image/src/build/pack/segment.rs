@@ -116,6 +116,8 @@ pub(crate) fn encode(
         run.stop(stop, plan.post, board);
     }
     run.rest();
+    // They are kept until the metadata is written.
+    run.pieces.shrink_to_fit();
     let segment = Segment {
         pieces: run.pieces,
         homes: run.shared.iter().map(|p| p.home).collect(),

@@ -102,6 +102,24 @@ pub(crate) struct JobOut {
     pub(crate) parts: Vec<PartOut>,
 }
 
+impl JobOut {
+    /// What it holds until it is placed. Unit: bytes.
+    pub(crate) fn footprint(&self) -> u64 {
+        let of = |part: &PartOut| match &part.body {
+            Body::Flat { tail, .. } => tail.as_ref().map_or(0, Vec::len),
+            Body::Encoded { pieces, tail, .. } => {
+                let tail = match tail {
+                    Tail::Cluster => 0,
+                    Tail::Inline(bytes) | Tail::Fragment(bytes) => bytes.len(),
+                };
+                size_of_val(&pieces[..]) + tail
+            }
+        };
+        let parts: usize = self.parts.iter().map(of).sum();
+        (self.data.len() + parts + size_of_val(&self.parts[..])) as u64
+    }
+}
+
 /// What came of a part.
 #[derive(Debug)]
 pub(crate) struct PartOut {

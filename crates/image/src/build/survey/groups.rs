@@ -10,7 +10,8 @@ const ALIKE: usize = 2;
 /// The order of files whose sketches these are: each position of the old order once. A file goes behind the files that it
 /// is alike; a group lies where its first file was.
 pub(crate) fn order(sketches: &[Option<Sketch>]) -> Vec<u32> {
-    // The group that last had a number, for each of the four.
+    let again: [Vec<u32>; 4] = std::array::from_fn(|k| repeated(sketches, k));
+    // The group that last had a number, for each of the four. Numbers that come once only need no place.
     let mut seen: [HashMap<u32, u32>; 4] = Default::default();
     // Fits: inodes are counted in 32 bits.
     let mut group_of: Vec<u32> = (0..sketches.len() as u32).collect();
@@ -30,13 +31,25 @@ pub(crate) fn order(sketches: &[Option<Sketch>]) -> Vec<u32> {
         if let Some(same) = best {
             group_of[i] = same[0];
         }
-        for (seen, number) in seen.iter_mut().zip(sketch) {
-            seen.insert(*number, group_of[i]);
+        for ((seen, again), number) in seen.iter_mut().zip(&again).zip(sketch) {
+            if again.binary_search(number).is_ok() {
+                seen.insert(*number, group_of[i]);
+            }
         }
     }
     let mut order: Vec<u32> = (0..sketches.len() as u32).collect();
     order.sort_by_key(|i| (group_of[*i as usize], *i));
     order
+}
+
+/// The `k`-th numbers that several files have, ascending.
+fn repeated(sketches: &[Option<Sketch>], k: usize) -> Vec<u32> {
+    let mut numbers: Vec<u32> = sketches.iter().flatten().map(|s| s[k]).collect();
+    numbers.sort_unstable();
+    let several = numbers
+        .chunk_by(|a, b| a == b)
+        .filter(|same| same.len() > 1);
+    several.map(|same| same[0]).collect()
 }
 
 #[cfg(test)]

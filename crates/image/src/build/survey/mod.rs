@@ -23,6 +23,7 @@ use crate::{Error, Result};
 use chunk::{Cutter, Sketch};
 use hashbrown::HashMap;
 use runs::{Chunks, Run, Shape};
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use tuff_codec::EncoderSpec;
@@ -39,10 +40,13 @@ pub(crate) struct Content {
     /// It goes into the packed inode as a whole.
     pub(crate) packed: bool,
     /// Parts of it may be shared: it is compressed, in segments of so many bytes.
-    pub(crate) segment: Option<u64>,
+    pub(crate) segment: Option<NonZeroU32>,
     /// How it is stored is decided from a sample.
     pub(crate) auto: bool,
 }
+
+// There may be millions of them.
+const _: () = assert!(size_of::<Content>() == 24);
 
 /// How to look.
 pub(crate) struct Settings {
@@ -71,13 +75,14 @@ pub(crate) struct Survey {
     pub(crate) plans: HashMap<InodeId, FilePlan>,
 }
 
-/// What a worker found out about a content.
+/// What workers found out, by index of the content. There may be millions of contents, and most have no chunks.
 #[derive(Default)]
 struct Facts {
-    key: Option<ContentKey>,
-    chunks: Option<Chunks>,
-    sketch: Option<Sketch>,
-    choice: Choice,
+    keys: Vec<(ContentKey, u32)>,
+    sketches: Vec<(u32, Sketch)>,
+    chunks: Vec<(u32, Chunks)>,
+    /// Those that are not the default.
+    choices: Vec<(u32, Choice)>,
 }
 
 /// Policies of files that are stored otherwise than the options say are numbered from here.
@@ -89,94 +94,100 @@ const CHUNK_BITS: u32 = 12;
 
 /// Looks at `contents`, given in the order of their data. `input` opens one; it is asked from several threads.
 pub(crate) fn survey(
-    contents: &[Content],
+    mut contents: Vec<Content>,
     settings: &Settings,
     input: &(dyn Fn(InodeId) -> Result<Input> + Sync),
 ) -> Result<Survey> {
     let mut sizes: HashMap<u64, u32> = HashMap::new();
     let dedupe = settings.dedupe != Dedupe::Off;
     if dedupe {
-        for content in contents {
+        for content in &contents {
             *sizes.entry(content.size).or_default() += 1;
         }
     }
-    let cutter = cutter(contents, settings);
-    let look = |i: usize, tools: &mut Tools| -> Result<Facts> {
+    let cutter = cutter(&contents, settings);
+    let look = |i: usize, tools: &mut Tools, facts: &mut Facts| -> Result<()> {
         let content = &contents[i];
         let twin = sizes.get(&content.size).is_some_and(|n| *n > 1);
         let sketch = dedupe && content.packed && content.size <= SKETCH_MAX;
         let chunks = settings.dedupe == Dedupe::Content && content.segment.is_some();
         if !(twin || sketch || chunks || content.auto) {
-            return Ok(Facts::default());
+            return Ok(());
         }
         let input = input(content.file)?;
-        let choice = if content.auto {
-            tools.choose(content, &input, settings)?
-        } else {
-            Choice::Default
-        };
-        if !(twin || sketch || chunks) {
-            return Ok(Facts {
-                choice,
-                ..Facts::default()
-            });
+        // Fits: inodes are counted in 32 bits.
+        let i = i as u32;
+        if content.auto {
+            let choice = tools.choose(content, &input, settings)?;
+            if choice != Choice::Default {
+                facts.choices.push((i, choice));
+            }
         }
-        let facts = tools.look(content, input, twin, sketch, chunks.then_some(cutter))?;
-        Ok(Facts { choice, ..facts })
+        if !(twin || sketch || chunks) {
+            return Ok(());
+        }
+        let cutter = chunks.then_some(cutter);
+        tools.look(i, content, input, twin, sketch, cutter, facts)
     };
-    let mut facts = parallel(contents.len(), settings.threads, &look)?;
-    let chosen = contents
-        .iter()
-        .zip(&facts)
-        .map(|(c, f)| chosen(c, f.choice));
-    let contents = &chosen.collect::<Vec<Content>>()[..];
+    let mut facts = gathered(parallel(contents.len(), settings.threads, &look)?);
+    drop(sizes);
 
-    let mut keys: Vec<(ContentKey, usize)> = facts
-        .iter()
-        .enumerate()
-        .filter_map(|(i, f)| Some((f.key?, i)))
-        .collect();
-    keys.sort_unstable();
-    let choices = contents.iter().zip(&facts).map(|(c, f)| (c.file, f.choice));
-    let mut survey = Survey {
-        choices: choices.filter(|(_, c)| *c != Choice::Default).collect(),
-        ..Survey::default()
-    };
-    for same in keys.chunk_by(|a, b| a.0 == b.0) {
+    let mut survey = Survey::default();
+    for (i, choice) in std::mem::take(&mut facts.choices) {
+        let content = &mut contents[i as usize];
+        *content = chosen(content, choice);
+        survey.choices.insert(content.file, choice);
+    }
+    let contents = &contents[..];
+    let mut twin = vec![false; contents.len()];
+    for same in facts.keys.chunk_by(|a, b| a.0 == b.0) {
         for (_, i) in &same[1..] {
-            survey
-                .twins
-                .insert(contents[*i].file, contents[same[0].1].file);
-            facts[*i] = Facts::default();
+            let first = contents[same[0].1 as usize].file;
+            survey.twins.insert(contents[*i as usize].file, first);
+            twin[*i as usize] = true;
         }
     }
+    facts.keys = Vec::new();
+    facts.chunks.retain(|(i, _)| !twin[*i as usize]);
 
-    let packed: Vec<usize> = (0..contents.len())
-        .filter(|i| contents[*i].packed && !survey.twins.contains_key(&contents[*i].file))
+    let packed: Vec<u32> = (0..contents.len())
+        .filter(|i| contents[*i].packed && !twin[*i])
+        .map(|i| i as u32)
         .collect();
-    let sketches: Vec<Option<Sketch>> = packed.iter().map(|i| facts[*i].sketch).collect();
-    survey.packed = groups::order(&sketches)
-        .into_iter()
-        .map(|i| contents[packed[i as usize]].file)
+    let mut sketches = facts.sketches.into_iter().peekable();
+    let sketches: Vec<Option<Sketch>> = packed
+        .iter()
+        .map(|i| {
+            while sketches.next_if(|(of, _)| of < i).is_some() {}
+            Some(sketches.next_if(|(of, _)| of == i)?.1)
+        })
         .collect();
+    let order = groups::order(&sketches);
+    drop(sketches);
+    let file = |i: u32| contents[packed[i as usize] as usize].file;
+    survey.packed = order.into_iter().map(file).collect();
+    drop(packed);
 
-    let chunks: Vec<Option<Chunks>> = facts.into_iter().map(|f| f.chunks).collect();
+    // From here on only contents with chunks are counted.
+    let (large, chunks): (Vec<u32>, Vec<Option<Chunks>>) =
+        facts.chunks.into_iter().map(|(i, c)| (i, Some(c))).unzip();
+    let large: Vec<&Content> = large.into_iter().map(|i| &contents[i as usize]).collect();
     let found = runs::find(&chunks);
-    let shapes: Vec<Option<Shape>> = contents
+    let shapes: Vec<Option<Shape>> = large
         .iter()
         .zip(&chunks)
         .map(|(content, chunks)| {
             Some(Shape {
                 file: content.file,
                 size: content.size,
-                segment: content.segment?,
+                segment: content.segment?.get().into(),
                 policy: content.policy,
                 ratio: chunks.as_ref()?.ratio,
             })
         })
         .collect();
     drop(chunks);
-    let confirmed = confirm(&found, contents, settings, cutter, input)?;
+    let confirmed = confirm(&found, &large, settings, cutter, input)?;
     survey.plans = runs::settle(&confirmed, &shapes, settings.block);
     Ok(survey)
 }
@@ -198,6 +209,21 @@ fn chosen(content: &Content, choice: Choice) -> Content {
     }
 }
 
+/// All facts in the order of the contents, keys in their own.
+fn gathered(parts: Vec<Facts>) -> Facts {
+    let mut all = Facts::default();
+    for part in parts {
+        all.keys.extend(part.keys);
+        all.sketches.extend(part.sketches);
+        all.chunks.extend(part.chunks);
+        all.choices.extend(part.choices);
+    }
+    all.keys.sort_unstable();
+    all.sketches.sort_unstable_by_key(|(i, _)| *i);
+    all.chunks.sort_unstable_by_key(|(i, _)| *i);
+    all
+}
+
 /// Chunks of the usual length, longer ones where so many would not fit into the memory for them.
 fn cutter(contents: &[Content], settings: &Settings) -> Cutter {
     let total: u64 = contents
@@ -215,18 +241,17 @@ fn cutter(contents: &[Content], settings: &Settings) -> Cutter {
 /// Compares runs with what they repeat, each file's on one worker. Those that are none are left out.
 fn confirm(
     runs: &[Run],
-    contents: &[Content],
+    contents: &[&Content],
     settings: &Settings,
     cutter: Cutter,
     input: &(dyn Fn(InodeId) -> Result<Input> + Sync),
 ) -> Result<Vec<Run>> {
     let by_file: Vec<&[Run]> = runs.chunk_by(|a, b| a.file == b.file).collect();
-    let look = |i: usize, tools: &mut Tools| -> Result<Vec<Run>> {
+    let look = |i: usize, tools: &mut Tools, out: &mut Vec<(usize, Run)>| -> Result<()> {
         let runs = by_file[i];
-        let of = |i: u32| &contents[i as usize];
+        let of = |i: u32| contents[i as usize];
         let file = input(of(runs[0].file).file)?;
         let file_reader = file.open()?;
-        let mut out = Vec::new();
         for same in runs.chunk_by(|a, b| a.owner == b.owner) {
             let owner = input(of(same[0].owner).file)?;
             let owner_reader = owner.open()?;
@@ -234,18 +259,17 @@ fn confirm(
                 let sizes = (of(run.file).size, of(run.owner).size);
                 let readers = (&file_reader, &owner_reader);
                 let widen = cutter.max() as u64;
-                out.extend(runs::confirm(
-                    *run,
-                    sizes,
-                    readers,
-                    widen,
-                    &mut tools.windows,
-                )?);
+                let windows = &mut tools.windows;
+                let run = runs::confirm(*run, sizes, readers, widen, windows)?;
+                out.extend(run.map(|run| (i, run)));
             }
         }
-        Ok(out)
+        Ok(())
     };
-    Ok(parallel(by_file.len(), settings.threads, &look)?.concat())
+    let mut confirmed = parallel(by_file.len(), settings.threads, &look)?.concat();
+    // Stable: those of a file are in order.
+    confirmed.sort_by_key(|(i, _)| *i);
+    Ok(confirmed.into_iter().map(|(_, run)| run).collect())
 }
 
 /// What a worker needs again and again.
@@ -265,27 +289,33 @@ impl Tools {
         chooser.choose(input, content.size, content.packed)
     }
 
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what to look for is three of them"
+    )]
     fn look(
         &mut self,
+        i: u32,
         content: &Content,
         input: Input,
         twin: bool,
         sketch: bool,
         cutter: Option<Cutter>,
-    ) -> Result<Facts> {
-        let mut facts = Facts::default();
+        facts: &mut Facts,
+    ) -> Result<()> {
         let mut hasher = twin.then(blake3::Hasher::new);
         if let Some(cutter) = cutter {
             let sampler = &mut self.sampler;
             let mut ratio = |bytes: &[u8]| sample(sampler, bytes);
-            facts.chunks = Some(runs::chunks(
+            let chunks = runs::chunks(
                 &input,
                 content.size,
                 cutter,
                 &mut self.buf,
                 &mut hasher,
                 &mut ratio,
-            )?);
+            )?;
+            facts.chunks.push((i, chunks));
         } else {
             let reader = input.open()?;
             let mut at = 0;
@@ -300,13 +330,14 @@ impl Tools {
                     hasher.update(&self.buf[..n]);
                 }
                 if sketch {
-                    facts.sketch = Some(chunk::sketch(&self.buf[..n]));
+                    facts.sketches.push((i, chunk::sketch(&self.buf[..n])));
                 }
                 at += n as u64;
             }
         }
-        facts.key = hasher.map(|mut h| content_key(content.size, content.policy, &mut h));
-        Ok(facts)
+        let key = hasher.map(|mut h| content_key(content.size, content.policy, &mut h));
+        facts.keys.extend(key.map(|key| (key, i)));
+        Ok(())
     }
 }
 
@@ -325,14 +356,15 @@ fn sample(sampler: &mut Option<Box<dyn tuff_codec::EncodeFit>>, bytes: &[u8]) ->
     (fit.consumed * 16 / fit.written.max(1)).clamp(16, 256) as u32
 }
 
-/// Runs `work` for every index below `count` on `threads` threads; results in the order of the indexes.
-fn parallel<T: Send>(
+/// Runs `work` for every index below `count` on `threads` threads. What each thread found, in no order.
+fn parallel<T: Send + Default>(
     count: usize,
     threads: usize,
-    work: &(dyn Fn(usize, &mut Tools) -> Result<T> + Sync),
+    work: &(dyn Fn(usize, &mut Tools, &mut T) -> Result<()> + Sync),
 ) -> Result<Vec<T>> {
     let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let done: Mutex<Vec<(usize, Result<T>)>> = Mutex::new(Vec::with_capacity(count));
+    let done: Mutex<Vec<T>> = Mutex::default();
+    let errors: Mutex<Vec<(usize, Error)>> = Mutex::default();
     let run = || {
         let mut tools = Tools {
             buf: Vec::new(),
@@ -340,21 +372,20 @@ fn parallel<T: Send>(
             sampler: None,
             chooser: None,
         };
-        let mut mine = Vec::new();
+        let mut mine = T::default();
         loop {
             let i = next.fetch_add(1, Ordering::Relaxed);
             if i >= count || failed.load(Ordering::Relaxed) {
                 break;
             }
-            let out = work(i, &mut tools);
-            if out.is_err() {
+            if let Err(e) = work(i, &mut tools, &mut mine) {
                 failed.store(true, Ordering::Relaxed);
+                let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
+                errors.push((i, e));
             }
-            mine.push((i, out));
         }
-        done.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .append(&mut mine);
+        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+        done.push(mine);
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.max(1) {
@@ -362,9 +393,11 @@ fn parallel<T: Send>(
         }
         run();
     });
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.sort_unstable_by_key(|(i, _)| *i);
-    done.into_iter().map(|(_, out)| out).collect()
+    let errors = errors.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match errors.into_iter().min_by_key(|(i, _)| *i) {
+        Some((_, e)) => Err(e),
+        None => Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner)),
+    }
 }
 
 /// An input that must be there: contents of streams are not surveyed.
