@@ -67,6 +67,31 @@ fn holes_are_read_as_holes_and_extracted_as_holes() {
     }
 }
 
+/// Also the holes of files that a manifest names.
+#[test]
+fn a_manifests_files_keep_their_holes() {
+    let place = with_holes("manifest-holes");
+    let lines: String = ["end", "all", "middle"]
+        .iter()
+        .map(|f| format!("./{f} type=file mode=0644 contents=src/{f}\n"))
+        .collect();
+    fs::write(place.path("m.mtree"), format!("#mtree\n{lines}")).unwrap();
+    for (sparse, kept) in [("keep", 1), ("fill", 0)] {
+        let out = place.run(&["build", "-q", "--sparse", sparse, "m.mtree", "i"]);
+        assert_eq!((code(&out), stderr(&out).as_str()), (0, ""));
+        for (file, holes) in [
+            ("end", 7 << 20),
+            ("all", 5 << 20),
+            ("middle", (8 << 20) - 4096),
+        ] {
+            let stat = &place.json(&["stat", "--json", "i", file])[0];
+            assert_eq!(stat["stored"]["hole_bytes"], kept * holes, "{stat}");
+            let bytes = place.run(&["cat", "i", file]).stdout;
+            assert!(bytes == fs::read(place.path("src").join(file)).unwrap());
+        }
+    }
+}
+
 #[test]
 fn a_sparse_file_makes_a_small_image() {
     let place = with_holes("small");

@@ -12,17 +12,17 @@ use super::pack::work::Policy;
 use super::pack::{Packer, Sparse, segment_size};
 use super::progress::Progress;
 use super::source::compressed::{self, Compression, MAGIC_LEN};
-use super::source::dir::{DirSource, WalkOptions};
+use super::source::dir::{DirSource, WalkOptions, runs_of};
 use super::source::manifest::ManifestReader;
 use super::source::tar::{self, TarReader};
-use super::source::{Content, DataRun, Entry, Kind};
+use super::source::{Content, DataRun, Entry, Kind, SparsePath};
 use super::survey;
 use super::tree::{InodeId, Tree, lossy};
 use crate::{Error, Result};
 use std::fs::File;
 use std::io::Read;
 use std::num::NonZeroU32;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 use tuff_format::inode::FileType;
@@ -187,7 +187,9 @@ impl<'a> Loader<'a> {
             Source::Manifest(path) => {
                 let manifest = ManifestReader::open(path).map_err(Error::source)?;
                 for entry in manifest {
-                    self.add(entry.map_err(Error::source)?, tree, progress)?;
+                    let mut entry = entry.map_err(Error::source)?;
+                    look_for_holes(&mut entry)?;
+                    self.add(entry, tree, progress)?;
                 }
                 self.providers.push(Provider::Elsewhere);
                 Ok(())
@@ -459,6 +461,10 @@ impl<'a> Loader<'a> {
                 path: Arc::new(path),
                 size: tree.size(inode),
             },
+            (Content::SparsePath(file), _) => Input::Path {
+                path: Arc::new(file.path.clone()),
+                size: tree.size(inode),
+            },
             (Content::Bytes(bytes), _) => Input::Bytes(bytes),
             (Content::Stream | Content::SparseStream(_) | Content::None, _) => return Ok(None),
             _ => {
@@ -595,13 +601,35 @@ impl<'a> Loader<'a> {
     }
 
     fn sparse_runs(&self, tree: &Tree, inode: InodeId) -> Option<Arc<[DataRun]>> {
-        match tree.content(inode) {
-            Content::Sparse(runs) if self.options.keeps_sparse(tree.size(inode), &runs) => {
-                Some(runs)
-            }
-            _ => None,
-        }
+        let runs = match tree.content(inode) {
+            Content::Sparse(runs) => runs,
+            Content::SparsePath(file) => Arc::clone(&file.runs),
+            _ => return None,
+        };
+        let keeps = self.options.keeps_sparse(tree.size(inode), &runs);
+        keeps.then_some(runs)
     }
+}
+
+/// A file that a manifest names may have holes.
+fn look_for_holes(entry: &mut Entry) -> Result<()> {
+    let (Content::Path(path), Kind::File { size }) = (&entry.content, &entry.kind) else {
+        return Ok(());
+    };
+    let fail = |what, e| Error::io(path.display(), what, e);
+    let meta = std::fs::metadata(path).map_err(|e| fail("cannot examine", e))?;
+    if meta.blocks().saturating_mul(512) >= *size {
+        return Ok(());
+    }
+    let file = File::open(path).map_err(|e| fail("cannot open", e))?;
+    let runs = runs_of(&file, *size).map_err(|e| fail("cannot read", e.into()))?;
+    if runs.iter().map(|r| r.len).sum::<u64>() < *size {
+        entry.content = Content::SparsePath(Arc::new(SparsePath {
+            path: path.clone(),
+            runs: runs.into(),
+        }));
+    }
+    Ok(())
 }
 
 fn read_start(file: &File, buf: &mut [u8]) -> std::io::Result<usize> {

@@ -86,6 +86,8 @@ pub enum Content {
     Bytes(Arc<[u8]>),
     /// A file of the host.
     Path(PathBuf),
+    /// A file of the host with holes.
+    SparsePath(Arc<SparsePath>),
     /// The file at the entry's own path below a source directory. Used by the directory walk.
     InSource,
     /// A run of bytes of the source's own file (an uncompressed tar that can be read at any position).
@@ -99,6 +101,15 @@ pub enum Content {
     Stream,
     /// Like `Stream`, for a file with holes: the stream gives the runs back to back.
     SparseStream(Arc<[DataRun]>),
+}
+
+/// A file of the host with holes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SparsePath {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The runs that hold data, ascending; everything between them is zero.
+    pub runs: Arc<[DataRun]>,
 }
 
 /// One run of data of a sparse file.

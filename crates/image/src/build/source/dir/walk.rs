@@ -540,10 +540,14 @@ fn kind_of(dir: &OwnedFd, name: &CStr, stat: &Stat) -> Result<Kind, Errno> {
     })
 }
 
-/// The runs of a file that hold data. Where the filesystem cannot tell, all of it.
 fn data_runs(dir: &OwnedFd, name: &CStr, size: u64) -> Result<Vec<DataRun>, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+    runs_of(&file, size)
+}
+
+/// The runs of a file that hold data. Where the filesystem cannot tell, all of it.
+pub(crate) fn runs_of(file: impl AsFd, size: u64) -> Result<Vec<DataRun>, Errno> {
     let mut runs = Vec::new();
     let mut at = 0;
     while at < size {
