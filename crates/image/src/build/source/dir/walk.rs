@@ -129,6 +129,14 @@ impl State {
     }
 }
 
+impl State {
+    /// True if the caller waits for this directory and has nothing of it.
+    fn starves(&self, id: u64) -> bool {
+        let nothing = matches!(self.slots.get(&id), Some(Slot::Begun(chunks)) if chunks.is_empty());
+        self.wanted == Some(id) && nothing
+    }
+}
+
 struct Shared {
     state: Mutex<State>,
     /// For the threads: a directory waits, there is room again, or it is over.
@@ -253,7 +261,7 @@ fn work(shared: &Shared, mut lister: Lister<'_>) {
             lister.list(&path, &mut |mut chunk| {
                 let mut state = shared.lock();
                 // Another directory may be wanted before this one, and take all the room.
-                while state.ahead >= AHEAD_MAX && state.wanted != Some(id) && !state.closed {
+                while state.ahead >= AHEAD_MAX && !state.starves(id) && !state.closed {
                     state = wait(&shared.work, state);
                 }
                 if state.open(&path, &mut chunk) > 0 {
@@ -694,8 +702,9 @@ mod tests {
         assert_eq!(all.len(), 3600);
         for threads in [1, 3] {
             let (listed, progress) = (AtomicUsize::new(0), Progress::default());
-            // A chunk that each holds, and one that each hands over while there is room for one.
-            let most = AHEAD_MAX + 2 * (threads + 1) * CHUNK;
+            // A chunk that each examines, also the caller; one that goes over the edge, one that the caller needs in spite
+            // of it, and one that it is at.
+            let most = AHEAD_MAX + (threads + 4) * CHUNK;
             let exclude = |_: &[u8]| {
                 let ahead = listed.fetch_add(1, SeqCst) + 1;
                 let ahead = ahead - (progress.snapshot().entries as usize).min(ahead);
