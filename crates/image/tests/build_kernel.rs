@@ -85,6 +85,15 @@ fn from_source(tree: &[Record]) -> Ignore {
     }
 }
 
+/// The image as the kernel shows it, by every way to mount it, is the tree that is expected.
+fn kernel_agrees(name: &str, image: &Path, expected: &[Record], ignore: Ignore) {
+    for way in ways_to_mount() {
+        let mount = Mount::new(image, &image.with_extension("mnt"), way);
+        let what = format!("{name}: mounted by {way}");
+        assert_same(&what, expected, &host_tree(&mount.0), ignore);
+    }
+}
+
 #[test]
 fn the_kernel_reads_back_what_was_built() {
     let scratch = Scratch::new("build-kernel");
@@ -210,10 +219,7 @@ fn holes_survive() {
     };
     let ours = image_tree(&open(&image));
     assert_same("holes, this reader", &expected, &ours, ignore);
-    for way in ways_to_mount() {
-        let mount = Mount::new(&image, &scratch.path().join("mnt"), way);
-        assert_same("holes, kernel", &expected, &host_tree(&mount.0), ignore);
-    }
+    kernel_agrees("holes", &image, &expected, ignore);
 }
 
 #[test]
@@ -273,10 +279,7 @@ fn a_real_tree_comes_back() {
             },
         );
         assert_same("this reader", &expected, &image_tree(&open(&image)), ignore);
-        for way in ways_to_mount() {
-            let mount = Mount::new(&image, &scratch.path().join("mnt"), way);
-            assert_same("kernel", &expected, &host_tree(&mount.0), ignore);
-        }
+        kernel_agrees("kernel", &image, &expected, ignore);
     }
 }
 
@@ -357,16 +360,7 @@ fn versions_share_their_parts_and_come_back() {
         let report = tuff_image::check::check(&open(&image), &Default::default(), |_| ());
         assert!(report.is_clean(), "{name}: {:?}", report.findings);
         assert_same(&name, &expected, &image_tree(&open(&image)), ignore);
-        for way in ways_to_mount() {
-            let mount = Mount::new(&image, &scratch.path().join("mnt"), way);
-            let kernel = host_tree(&mount.0);
-            assert_same(
-                &format!("{name}: mounted by {way}"),
-                &expected,
-                &kernel,
-                ignore,
-            );
-        }
+        kernel_agrees(&name, &image, &expected, ignore);
     }
 }
 

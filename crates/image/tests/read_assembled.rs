@@ -17,7 +17,7 @@ use tuff_format::Nid;
 use tuff_format::chunk::{Chunk, Format};
 use tuff_format::cluster::header::{FRAGMENT, INTERLACED};
 use tuff_format::cluster::write::{Piece, Tail, index};
-use tuff_format::cluster::{HeadKind, Lcluster, MapHeader};
+use tuff_format::cluster::{HeadKind, Lcluster};
 use tuff_format::device::Slot;
 use tuff_format::features::{compat, incompat};
 use tuff_format::inode::{FileType, Inode, Layout};
@@ -144,14 +144,6 @@ fn head(kind: HeadKind, ofs: u16, block: u32) -> Lcluster {
         ofs,
         block,
         partial: false,
-    }
-}
-
-fn nonhead(back: u16, ahead: u16) -> Lcluster {
-    Lcluster::Nonhead {
-        back,
-        ahead,
-        blocks: None,
     }
 }
 
@@ -712,31 +704,7 @@ fn files_use_a_part_of_a_cluster_or_are_fragments_whole() {
     let data = text(12_000, 1);
     let mut sheet = Sheet::new(COMPRESSED | incompat::FRAGMENTS);
     sheet.put_root(&[("part", place(1)), ("whole", place(2))]);
-    let packed = squeeze(Method::Lz4hc, &data);
-    assert!(packed.len() <= BS);
-    let block = sheet.cluster(&packed);
-    // The packed inode holds all of it.
-    sheet.sb.packed = Some(place(3));
-    let all = [
-        head(HeadKind::Head1, 0, block),
-        nonhead(1, 1),
-        head(HeadKind::Plain, 12_000 - 8192, 0),
-    ];
-    let file = inode(Layout::CompressedFull, 12_000, 1);
-    sheet.put(place(3), file, &[], 8, &full_index(0, 0, 0, &all));
-    // The first 5,000 bytes of the cluster.
-    let partial = Lcluster::Head {
-        kind: HeadKind::Head1,
-        ofs: 0,
-        block,
-        partial: true,
-    };
-    let part = [partial, head(HeadKind::Plain, 904, 0)];
-    let file = inode(Layout::CompressedFull, 5_000, 1);
-    sheet.put(place(1), file, &[], 8, &full_index(0, 0, 0, &part));
-    let whole = MapHeader::WholeFragment { offset: 2_000 };
-    let file = inode(Layout::CompressedFull, 10_000, 0);
-    sheet.put(place(2), file, &[], 8, &whole.encode());
+    sheet.put_fragments([place(3), place(1), place(2)], &data);
     let image = judge("partial", &["fragments"], &sheet.finish(), &[]);
     assert!(content(&image, "part") == data[..5_000]);
     assert!(content(&image, "whole") == data[2_000..]);

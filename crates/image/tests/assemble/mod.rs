@@ -15,7 +15,7 @@
 )]
 
 use tuff_codec::{EncoderSpec, Method};
-use tuff_format::cluster::{Lcluster, MapHeader, full};
+use tuff_format::cluster::{HeadKind, Lcluster, MapHeader, full};
 use tuff_format::config::{Configs, Lz4};
 use tuff_format::device::Slot;
 use tuff_format::dirent::{self, Dirent};
@@ -187,6 +187,42 @@ impl Sheet {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         at as u64
+    }
+
+    /// A packed inode that holds `data` (12,000 bytes) in one cluster, a file of that cluster's first 5,000 bytes, and a
+    /// file that is a fragment whole: 10,000 bytes from 2,000 on.
+    pub fn put_fragments(&mut self, [packed, part, whole]: [Nid; 3], data: &[u8]) {
+        assert_eq!(data.len(), 12_000);
+        let cluster = squeeze(Method::Lz4hc, data);
+        assert!(cluster.len() <= BS);
+        let block = self.cluster(&cluster);
+        let head = |partial| Lcluster::Head {
+            kind: HeadKind::Head1,
+            ofs: 0,
+            block,
+            partial,
+        };
+        let end = |ofs| Lcluster::Head {
+            kind: HeadKind::Plain,
+            ofs,
+            block: 0,
+            partial: false,
+        };
+        let between = Lcluster::Nonhead {
+            back: 1,
+            ahead: 1,
+            blocks: None,
+        };
+        self.sb.packed = Some(packed);
+        let index = full_index(0, 0, 0, &[head(false), between, end(12_000 - 8192)]);
+        let file = inode(Layout::CompressedFull, 12_000, 1);
+        self.put(packed, file, &[], 8, &index);
+        let index = full_index(0, 0, 0, &[head(true), end(5_000 - 4096)]);
+        let file = inode(Layout::CompressedFull, 5_000, 1);
+        self.put(part, file, &[], 8, &index);
+        let header = MapHeader::WholeFragment { offset: 2_000 };
+        let file = inode(Layout::CompressedFull, 10_000, 0);
+        self.put(whole, file, &[], 8, &header.encode());
     }
 
     /// Puts the metabox inode, flat or compressed, with what was put into the metabox so far as its data.

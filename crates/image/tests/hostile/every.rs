@@ -12,7 +12,7 @@ use tuff_codec::Method;
 use tuff_format::chunk::{Chunk, Format};
 use tuff_format::cluster::header::{FRAGMENT, INTERLACED};
 use tuff_format::cluster::write::{Piece, Tail, index};
-use tuff_format::cluster::{HeadKind, Lcluster, MapHeader};
+use tuff_format::cluster::{HeadKind, Lcluster};
 use tuff_format::device::Slot;
 use tuff_format::features::{compat, incompat};
 use tuff_format::inode::{FileType, Inode, Layout};
@@ -379,30 +379,5 @@ fn encoded(sheet: &mut Sheet) {
 
 /// The packed inode, a file that is a part of its cluster, and one that is a fragment whole.
 fn fragments(sheet: &mut Sheet) {
-    let packed = squeeze(Method::Lz4hc, &text(12_000, 1));
-    let block = sheet.cluster(&packed);
-    sheet.sb.packed = Some(place(22));
-    let all = [
-        head(HeadKind::Head1, 0, block),
-        Lcluster::Nonhead {
-            back: 1,
-            ahead: 1,
-            blocks: None,
-        },
-        head(HeadKind::Plain, 12_000 - 8192, 0),
-    ];
-    let file = inode(Layout::CompressedFull, 12_000, 1);
-    sheet.put(place(22), file, &[], 8, &full_index(0, 0, 0, &all));
-    let partial = Lcluster::Head {
-        kind: HeadKind::Head1,
-        ofs: 0,
-        block,
-        partial: true,
-    };
-    let part = [partial, head(HeadKind::Plain, 904, 0)];
-    let file = inode(Layout::CompressedFull, 5_000, 1);
-    sheet.put(place(20), file, &[], 8, &full_index(0, 0, 0, &part));
-    let whole = MapHeader::WholeFragment { offset: 2_000 };
-    let file = inode(Layout::CompressedFull, 10_000, 0);
-    sheet.put(place(21), file, &[], 8, &whole.encode());
+    sheet.put_fragments([place(22), place(20), place(21)], &text(12_000, 1));
 }
