@@ -240,7 +240,7 @@ pub(super) fn remove_file(above: impl AsFd, name: &[u8]) -> Result<()> {
 }
 
 fn exists() -> Error {
-    Error::usage("exists already; ask for overwriting to replace it")
+    Error::usage("exists already in the target; ask for overwriting to replace it")
 }
 
 /// A path below the target, for messages.

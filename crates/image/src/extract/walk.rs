@@ -54,6 +54,20 @@ struct First {
     left: u32,
 }
 
+/// Why [`Walk::step`] left a directory.
+enum Left {
+    /// A block of it cannot be read.
+    Damage(Error),
+    /// Extraction ends: an entry of it failed, and the error names that.
+    End(Error),
+}
+
+impl std::convert::From<Error> for Left {
+    fn from(error: Error) -> Self {
+        Self::Damage(error)
+    }
+}
+
 struct Frame {
     inode: Inode,
     dir: Arc<Dir>,
@@ -125,7 +139,8 @@ impl<'a, 'q> Walk<'a, 'q> {
             }
             let entered = match self.step(&mut frame) {
                 Ok(entered) => entered,
-                Err(e) => {
+                Err(Left::End(e)) => return Err(e),
+                Err(Left::Damage(e)) => {
                     self.shared.fail(self.path.clone(), e)?;
                     // What is left of this block is skipped.
                     frame.block += 1;
@@ -200,7 +215,7 @@ impl<'a, 'q> Walk<'a, 'q> {
     }
 
     /// Goes on in a directory until there is one to enter, or nothing left.
-    fn step(&mut self, frame: &mut Frame) -> Result<Option<Frame>> {
+    fn step(&mut self, frame: &mut Frame) -> Result<Option<Frame>, Left> {
         let dir = self.image.dir(&frame.inode).inspect_err(|_| {
             // It would be the same for each block.
             frame.bad_blocks = BAD_BLOCKS;
@@ -229,7 +244,7 @@ impl<'a, 'q> Walk<'a, 'q> {
                 let child = match made {
                     Ok(child) => child,
                     Err(e) => {
-                        self.shared.fail(self.path.clone(), e)?;
+                        self.shared.fail(self.path.clone(), e).map_err(Left::End)?;
                         None
                     }
                 };
