@@ -112,6 +112,11 @@ impl Log {
         matches!(self, Log::HotData | Log::WarmData | Log::ColdData)
     }
 
+    /// True for the logs in which blocks of files may lie: an `fsync` leaves those of a small change behind its nodes.
+    pub fn may_hold_data(self) -> bool {
+        self.is_data() || self == Log::WarmNode
+    }
+
     /// Index into per-log tables, also the area number.
     pub fn index(self) -> usize {
         self as usize

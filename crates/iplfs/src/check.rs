@@ -310,7 +310,7 @@ impl Checker {
         self.report.lost_blocks += u64::from(*slot == Slot::LOST);
         if slot.addr.is_mapped() {
             let place = format!("block {index} of inode {ino}");
-            self.claim(slot.addr, &place, Log::is_data);
+            self.claim(slot.addr, &place, Log::may_hold_data);
             if self.data {
                 let mut bytes = [0; BLOCK_SIZE];
                 if let Err(e) = self.volume.read_data(ino, index, &[*slot], &mut bytes) {

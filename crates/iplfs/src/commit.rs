@@ -1,4 +1,4 @@
-//! Checkpoints, fsync, and discards on their way out.
+//! Checkpoints, and discards on their way out.
 //!
 //! Order of a checkpoint, which is what makes it atomic and leak-free:
 //!
@@ -11,7 +11,6 @@ use crate::dead::DeadMap;
 use crate::device::blocks_in;
 use crate::discard::{DiscardMode, to_entries};
 use crate::disk::checkpoint::{Body, LogMarks, Phase, SEALS, Seal};
-use crate::disk::inode::mode;
 use crate::error::{Error, Result};
 use crate::volume::{State, Volume};
 use std::collections::BTreeSet;
@@ -44,6 +43,7 @@ impl Volume {
         }
         self.writable()?;
         self.write_all()?;
+        self.give_prepared_back();
         self.commit(Phase::Clean)
     }
 
@@ -322,85 +322,6 @@ impl Volume {
         })
     }
 
-    // ---- fsync ----
-
-    /// Makes a file durable, with its name if it is new. A directory, or a file whose names changed, takes a whole checkpoint; other files leave a
-    /// group of nodes that the next mount adopts.
-    pub fn fsync(&mut self, ino: Nid) -> Result<()> {
-        if self.fsync_unflushed(ino)? {
-            self.flush()?;
-        }
-        Ok(())
-    }
-
-    /// All of `fsync` but its flush. True if one is needed: the file is durable when a flush of the device that began after this has returned. So
-    /// several can share one, outside the volume; if it fails, tell [`flush_failed`](Self::flush_failed).
-    pub fn fsync_unflushed(&mut self, ino: Nid) -> Result<bool> {
-        self.writable()?;
-        let inode = self.inode(ino)?;
-        if inode.nlink == 0 {
-            // Without a name nothing of it can survive.
-            return Ok(false);
-        }
-        let plain = matches!(inode.mode & mode::TYPE, mode::FILE | mode::LINK);
-        let (parent, name) = (inode.parent, inode.name.clone());
-        let dirty = self.pages.has_dirty(ino) || self.dirty.contains_key(&ino);
-        if !plain {
-            return self.sync().map(|()| false);
-        }
-        if !dirty && !self.since.renamed.contains(&ino) && !self.must_checkpoint {
-            // Another's group may be written and not yet flushed, and this file be part of it.
-            return Ok(true);
-        }
-        if self.needs_checkpoint(ino, parent, &name) {
-            return self.checkpoint().map(|()| false);
-        }
-        self.write_pages(ino)?;
-        let mut group: Vec<Nid> = self
-            .dirty
-            .get(&ino)
-            .into_iter()
-            .flatten()
-            .copied()
-            .filter(|n| *n != ino)
-            .collect();
-        self.inode_mut(ino)?;
-        group.push(ino);
-        self.write_nodes(&group, true)?;
-        self.stats.fsync_groups += 1;
-        Ok(true)
-    }
-
-    /// A flush that somebody made for [`fsync_unflushed`](Self::fsync_unflushed) failed: nobody knows what the device still has.
-    pub fn flush_failed(&mut self, why: &std::io::Error) {
-        self.state = State::Broken(format!("a flush failed: {why}"));
-    }
-
-    /// The device, for a flush outside the volume.
-    pub fn device(&self) -> std::sync::Arc<dyn crate::device::BlockDevice> {
-        self.dev.clone()
-    }
-
-    /// Makes the data of a file durable. At present as much work as `fsync`.
-    pub fn fdatasync(&mut self, ino: Nid) -> Result<()> {
-        self.fsync(ino)
-    }
-
-    /// True if roll-forward could not bring the file back as it is.
-    fn needs_checkpoint(&self, ino: Nid, parent: Nid, name: &[u8]) -> bool {
-        let s = &self.since;
-        if self.must_checkpoint || s.renamed.contains(&ino) {
-            return true;
-        }
-        if self.next_seq - self.base_seq > self.options.roll_forward_max {
-            return true;
-        }
-        let new = s.created.contains(&ino);
-        new && (s.directory_moved
-            || s.created.contains(&parent)
-            || s.vacated.contains(&(parent, name.to_vec())))
-    }
-
     // ---- discards ----
 
     /// Issues what the rules allow now.
@@ -506,6 +427,7 @@ impl Volume {
     /// Brings every dead block back to the device: checkpoints, discards, flushes, until nothing waits that can go.
     pub fn drain(&mut self) -> Result<()> {
         let mut left = u64::MAX;
+        self.give_prepared_back();
         for _ in 0..DRAIN_ROUNDS {
             self.checkpoint()?;
             self.flush()?;

@@ -62,6 +62,12 @@ pub trait BlockDevice: Send + Sync {
         Ok(())
     }
 
+    /// Makes blocks that were never written ready, so that a write to them is quicker to flush; they read as zeros and are held. False if there is nothing to gain.
+    fn prepare(&self, blocks: Range<u64>) -> io::Result<bool> {
+        let _ = blocks;
+        Ok(false)
+    }
+
     /// Room for new blocks right now, `None` if the device cannot tell. Unit: blocks.
     fn free_blocks(&self) -> io::Result<Option<u64>> {
         Ok(None)

@@ -36,6 +36,7 @@ mod discard;
 pub mod disk;
 mod error;
 mod file;
+mod fsync;
 mod hash;
 mod map;
 pub mod mem;

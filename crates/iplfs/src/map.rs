@@ -144,6 +144,14 @@ impl Volume {
         }
     }
 
+    /// The direct node (or the inode) that holds a slot, if it is there.
+    pub(crate) fn holder_of(&mut self, ino: Nid, index: u64) -> Result<Option<(Nid, usize)>> {
+        Ok(match self.probe(ino, index)? {
+            Probe::Found(nid, at) => Some((nid, at)),
+            Probe::Missing(_) => None,
+        })
+    }
+
     /// The direct node (or the inode) that holds a slot, made if it is missing, and marked dirty.
     fn holder(&mut self, ino: Nid, index: u64) -> Result<(Nid, usize)> {
         if index < INODE_SLOTS as u64 {

@@ -6,7 +6,7 @@ use crate::disk::checkpoint::{Body, Phase, SEALS, Seal};
 use crate::disk::inode::{INLINE_MAX, Inode, mode};
 use crate::disk::nat::{NAT_HEIGHT_MAX, NatPointer};
 use crate::disk::node::NodeBody;
-use crate::disk::superblock::Superblock;
+use crate::disk::superblock::{GROUPS_WITH_DATA, Superblock};
 use crate::error::{Error, Result};
 use crate::options::{FormatOptions, MountOptions};
 use crate::volume::{State, Volume};
@@ -164,6 +164,7 @@ impl Volume {
         };
         room.copy_from_slice(options.label.as_bytes());
         let sb = Superblock {
+            incompat: GROUPS_WITH_DATA,
             uuid: options.uuid,
             hash_key: options.hash_key,
             geometry: options.geometry,

@@ -77,6 +77,9 @@ pub struct MountOptions {
     pub overflow_blocks_max: u64,
     /// Nodes that an fsync may leave to roll-forward before it makes a checkpoint instead.
     pub roll_forward_max: u64,
+    /// Blocks that the device is asked to make ready for fsyncs to come, 0 for none. They are taken on the host until they are used, or until the volume is
+    /// drained or unmounted.
+    pub prepare_blocks: u64,
     /// Nodes kept in memory.
     pub node_cache_max: usize,
     /// Directory blocks kept in memory.
@@ -99,6 +102,7 @@ impl Default for MountOptions {
             journal_max: 504,
             overflow_blocks_max: 1 << 14,
             roll_forward_max: 1 << 15,
+            prepare_blocks: 0,
             node_cache_max: 32768,
             page_cache_max: 16384,
             rules: Rules::default(),

@@ -94,6 +94,15 @@ impl Volume {
                 }
                 let members = open.split_off(open.len() - group);
                 open.clear();
+                // What the group names behind its own nodes is data, and no node is to be looked for there.
+                for slot in members.iter().flat_map(|m| slots(&m.body)) {
+                    if let Some((log, offset)) = self.sb.geometry.place(slot.addr)
+                        && at.get(&log).is_some_and(|next| *next <= offset)
+                    {
+                        at.insert(log, offset + 1);
+                        ahead.remove(&log);
+                    }
+                }
                 if !self.adopt(members, &mut adopted)? {
                     break;
                 }

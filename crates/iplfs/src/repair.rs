@@ -503,8 +503,9 @@ impl Salvage {
             return Ok(slot);
         }
         let place = self.v.sb.geometry.place(slot.addr);
-        let fits = place
-            .is_some_and(|(log, offset)| log.is_data() && offset < self.v.marks[log.index()].head);
+        let fits = place.is_some_and(|(log, offset)| {
+            log.may_hold_data() && offset < self.v.marks[log.index()].head
+        });
         let mut sound = fits && self.claimed.insert(slot.addr.0);
         if sound && self.data {
             let mut bytes = [0; BLOCK_SIZE];

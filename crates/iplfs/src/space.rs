@@ -56,7 +56,10 @@ impl Volume {
             held: self.held,
             dead: self.dead.blocks(),
             pending: self.pending.blocks(),
-            buffered: self.pages.dirty() + self.dirty_nodes + self.nat.update_blocks_max(),
+            buffered: self.pages.dirty()
+                + self.dirty_nodes
+                + self.nat.update_blocks_max()
+                + self.prepared_blocks(),
             inodes: self.inodes,
             needs_trim: self.needs_trim,
         }
@@ -76,7 +79,8 @@ impl Volume {
             return Ok(());
         }
         // Perhaps only the dead are in the way.
-        if self.dead.blocks() + self.pending.blocks() + self.pages.dirty() + self.dirty_nodes > 0 {
+        let waiting = self.dead.blocks() + self.pending.blocks() + self.prepared_blocks();
+        if waiting + self.pages.dirty() + self.dirty_nodes > 0 {
             self.drain()?;
         }
         if self.admits(blocks, privileged)? {

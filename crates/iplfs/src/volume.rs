@@ -45,6 +45,8 @@ pub(crate) struct Since {
     pub(crate) vacated: HashSet<(Nid, Vec<u8>)>,
     /// A directory changed its place.
     pub(crate) directory_moved: bool,
+    /// Fsyncs left to roll-forward.
+    pub(crate) groups: u64,
 }
 
 /// Whether changes are accepted.
@@ -102,6 +104,8 @@ pub struct Volume {
     pub(crate) orphans: BTreeSet<Nid>,
     pub(crate) holds: HashMap<Nid, u64>,
     pub(crate) since: Since,
+    /// Offset in the warm node log up to which the device has made blocks ready, so that flushing them is cheap.
+    pub(crate) prepared: u64,
     /// Something changed since the last checkpoint.
     pub(crate) changed: bool,
     pub(crate) stats: Stats,
@@ -167,6 +171,7 @@ impl Volume {
             orphans: BTreeSet::new(),
             holds: HashMap::new(),
             since: Since::default(),
+            prepared: 0,
             changed: false,
             stats: Stats::default(),
         }
@@ -393,18 +398,9 @@ impl Volume {
             for (i, &nid) in chunk.iter().enumerate() {
                 let log = self.node_log(nid)?;
                 let last = chunk_index * 256 + i + 1 == nids.len();
-                let node = &self.nodes[&nid];
-                let footer = Footer {
-                    nid,
-                    ino: node.ino,
-                    ordinal: node.ordinal,
-                    group: if group && last { nids.len() as u32 } else { 0 },
-                    tag: self.version,
-                    seq: self.next_seq,
-                };
-                self.next_seq += 1;
+                let footer = self.next_footer(nid, if group && last { nids.len() } else { 0 });
                 let (bytes, members) = logs.entry(log).or_default();
-                bytes.extend_from_slice(&node.body.encode(&footer));
+                bytes.extend_from_slice(&self.nodes[&nid].body.encode(&footer));
                 members.push(nid);
             }
             for (log, (bytes, members)) in logs {
@@ -412,19 +408,34 @@ impl Volume {
                 let start = self
                     .append(log, &bytes)
                     .inspect_err(|_| self.must_checkpoint = true)?;
-                for (i, nid) in members.into_iter().enumerate() {
-                    let old = self.nat.get(&*self.dev, nid)?;
-                    self.kill(old.addr);
-                    self.nat.set(
-                        nid,
-                        NatEntry {
-                            addr: Addr(start.0 + i as u64),
-                            ino: old.ino,
-                        },
-                    );
-                    self.mark_clean(old.ino, nid);
-                }
+                self.nodes_written(start, &members)?;
             }
+        }
+        Ok(())
+    }
+
+    /// The footer of a node in memory that is written next. `group`: nodes of the fsync that it ends, 0 if it ends none.
+    pub(crate) fn next_footer(&mut self, nid: Nid, group: usize) -> Footer {
+        let node = &self.nodes[&nid];
+        let footer = Footer {
+            nid,
+            ino: node.ino,
+            ordinal: node.ordinal,
+            group: group as u32, // fits: node numbers have 32 bits
+            tag: self.version,
+            seq: self.next_seq,
+        };
+        self.next_seq += 1;
+        footer
+    }
+
+    /// Nodes lie on the device at `start` and after it: their old blocks are dead.
+    pub(crate) fn nodes_written(&mut self, start: Addr, members: &[Nid]) -> Result<()> {
+        for (addr, &nid) in (start.0..).map(Addr).zip(members) {
+            let NatEntry { addr: old, ino } = self.nat.get(&*self.dev, nid)?;
+            self.kill(old);
+            self.nat.set(nid, NatEntry { addr, ino });
+            self.mark_clean(ino, nid);
         }
         Ok(())
     }

@@ -61,6 +61,12 @@ fn read_sparse(file: &File, block: u64, buf: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Writes zeros, so that the host has nothing to note when the blocks are written again but their bytes.
+fn write_zeros(file: &File, blocks: Range<u64>) -> io::Result<()> {
+    let zeros = vec![0; ((blocks.end - blocks.start) * BS) as usize];
+    file.write_all_at(&zeros, blocks.start * BS)
+}
+
 /// Gives the space of blocks back without changing the length of the file.
 fn punch(file: &File, blocks: Range<u64>) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

@@ -3,7 +3,7 @@
 //! A file must be able to reach 7 · 2^area_bits blocks: with 29 bits that is 14 TiB, which even ext4 can. A block device must be as large as
 //! that in addresses, so it is a thin one; its discards are hole punches, which Linux passes on as such.
 
-use super::{BS, data_runs, lock, punch, read_sparse};
+use super::{BS, data_runs, lock, punch, read_sparse, write_zeros};
 use crate::areas::Addr;
 use crate::device::BlockDevice;
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs};
@@ -122,6 +122,14 @@ impl BlockDevice for FileDevice {
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
             Err(e) => Err(e.into()),
         }
+    }
+
+    fn prepare(&self, blocks: Range<u64>) -> io::Result<bool> {
+        if self.size.is_some() {
+            return Ok(false);
+        }
+        write_zeros(&self.file, blocks)?;
+        Ok(true)
     }
 
     fn free_blocks(&self) -> io::Result<Option<u64>> {

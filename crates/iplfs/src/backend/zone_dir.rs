@@ -10,7 +10,7 @@
 //! large file would need a hole punched for every block. The directory plays the part of the root of an interval map, the
 //! extent tree of each file that of its map node.
 
-use super::{BS, data_runs, lock, punch, read_sparse};
+use super::{BS, data_runs, lock, punch, read_sparse, write_zeros};
 use crate::areas::{Addr, BLOCK_SIZE};
 use crate::device::BlockDevice;
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
@@ -393,6 +393,17 @@ impl BlockDevice for ZoneDir {
             }
         }
         Ok(())
+    }
+
+    fn prepare(&self, blocks: Range<u64>) -> io::Result<bool> {
+        for (zone, piece) in self.pieces(blocks) {
+            if let Some(file) = self.file(zone, true)? {
+                let written = write_zeros(&file, piece);
+                self.lock_state().dirty.insert(zone, file);
+                written?;
+            }
+        }
+        Ok(true)
     }
 
     fn free_blocks(&self) -> io::Result<Option<u64>> {

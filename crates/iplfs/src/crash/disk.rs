@@ -115,6 +115,22 @@ impl BlockDevice for CrashDisk {
         Ok(())
     }
 
+    fn prepare(&self, blocks: Range<u64>) -> io::Result<bool> {
+        let mut state = self.lock();
+        let zero = to_block(&[0; BLOCK_SIZE]);
+        for at in blocks.clone() {
+            if state.before.contains(&at) || state.written.contains(&at) {
+                let what = format!("block {at:#x} was made ready after it was written");
+                state.violations.push(what);
+            }
+            state.blocks.insert(at, zero.clone());
+            state.zones.insert(at / ZONE_BLOCKS);
+        }
+        let zeros = blocks.clone().map(|_| zero.clone()).collect();
+        state.events.push(Event::Write(blocks.start, zeros));
+        Ok(true)
+    }
+
     fn discard(&self, blocks: Range<u64>) -> io::Result<()> {
         let mut state = self.lock();
         let gone: Vec<u64> = state

@@ -117,6 +117,7 @@ impl Campaign {
         let options = MountOptions {
             window_blocks,
             journal_max: 12,
+            prepare_blocks: 2,
             rules,
             ..MountOptions::default()
         };

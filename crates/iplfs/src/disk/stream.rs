@@ -264,6 +264,7 @@ mod tests {
     fn header() -> Header {
         Header {
             superblock: Superblock {
+                incompat: 0,
                 uuid: [7; 16],
                 hash_key: [9; 16],
                 geometry: Geometry {

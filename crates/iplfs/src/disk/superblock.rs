@@ -16,9 +16,16 @@ use crate::error::{Error, Result};
 pub const MAGIC: [u8; 8] = *b"TUFFIPLF";
 const VERSION: u32 = 1;
 
+/// Incompatible feature: an `fsync` may put the data of its file behind its nodes, into the warm node log.
+pub const GROUPS_WITH_DATA: u32 = 1;
+/// Incompatible features that this version knows.
+const KNOWN: u32 = GROUPS_WITH_DATA;
+
 /// What is fixed when a volume is made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
+    /// Incompatible features, a bit each.
+    pub incompat: u32,
     /// Identity of the volume.
     pub uuid: [u8; 16],
     /// Key of the hash that places directory entries.
@@ -42,7 +49,7 @@ impl Superblock {
         let mut put = Put::new(&mut block);
         put.bytes(&MAGIC);
         put.u32(VERSION);
-        put.u32(0);
+        put.u32(self.incompat);
         put.u32(0);
         put.u32(0);
         put.bytes(&self.uuid);
@@ -71,7 +78,7 @@ impl Superblock {
         }
         let version = get.u32();
         let incompat = get.u32();
-        if version != VERSION || incompat != 0 {
+        if version != VERSION || incompat & !KNOWN != 0 {
             return Err(Error::Unsupported(format!(
                 "version {version}, incompatible features {incompat:#x}"
             )));
@@ -86,6 +93,7 @@ impl Superblock {
             pack_blocks: get.u32(),
         };
         let sb = Self {
+            incompat,
             uuid,
             hash_key,
             geometry,
@@ -133,6 +141,7 @@ mod tests {
 
     fn sample() -> Superblock {
         Superblock {
+            incompat: GROUPS_WITH_DATA,
             uuid: [7; 16],
             hash_key: [9; 16],
             geometry: Geometry {
@@ -161,6 +170,16 @@ mod tests {
             bad[at] ^= 0x10;
             assert!(Superblock::decode(&bad).is_err(), "byte {at}");
         }
+    }
+
+    #[test]
+    fn a_feature_of_a_later_version_is_refused() {
+        let mut sb = sample();
+        sb.incompat = 1 << 7;
+        assert!(matches!(
+            Superblock::decode(&sb.encode()),
+            Err(Error::Unsupported(_))
+        ));
     }
 
     #[test]

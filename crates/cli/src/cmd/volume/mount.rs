@@ -14,6 +14,8 @@ use tuff_mount::volume::{VolumeMount, VolumeServer};
 
 /// Dirty pages that wait for more to lie beside them: 4 MiB.
 const WRITE_BEHIND_PAGES: u64 = 1024;
+/// A megabyte made ready for fsyncs to come.
+const PREPARE_BLOCKS: u64 = 256;
 
 /// Mount a volume for reading and writing.
 ///
@@ -51,6 +53,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let log = background::log(args.log.as_deref(), in_background)?;
     let how = tuff_iplfs::MountOptions {
         write_behind_pages: WRITE_BEHIND_PAGES,
+        prepare_blocks: PREPARE_BLOCKS,
         ..tuff_iplfs::MountOptions::default()
     };
     let volume = Volume::mount(device(&args.path, false)?, how).at(args.path.display())?;
