@@ -22,6 +22,8 @@
 //!
 //! Source: LZ4 block format description (sequences, end rules).
 
+use std::ops::Range;
+
 use crate::bytes::{backward, forward, load4, zeros};
 use crate::lz4::piece;
 use crate::{EncodeFit, EncoderSpec, Fit};
@@ -47,7 +49,7 @@ const MEDIUM: usize = 273;
 const LONG: usize = 2048;
 
 /// Positions are indexed so many at a time, ahead of the search. Matches are that much shorter-sighted, so that what
-/// lies ahead never takes the place of what is still in reach. Unit: bytes.
+/// lies ahead never takes the place of what is still in reach. As many as a word has bits. Unit: bytes.
 const AHEAD: usize = 64;
 
 /// Cells are filled so many at a time.
@@ -295,36 +297,42 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
     // The frontier: all positions from `base` up to here have a cell, this is the last one.
     let mut reach = 0;
     let mut last = cells[0];
+    // Which of the 64 positions from `batch` on may have an equal gram before them; of earlier ones nothing is known.
+    let (mut batch, mut pending) = (at, u64::MAX);
     'fill: while reach < len {
+        let mut quiet = 1;
         let mut found = None;
         if reach >= 3 && reach - 3 < match_start_end && reach < match_end {
             let g = reach - 3;
             if indexed <= at + g {
                 // In steps: the table's answers take long, and come side by side.
-                let to = (at + g + AHEAD).min(input.len() - 3);
                 // The last gram ends where the input does at the latest.
-                for position in indexed..to {
-                    let slot = &mut heads[hash(load4(input, position))];
-                    let count = position.wrapping_add(shift) as u32 + 1;
-                    let delta = count - *slot;
-                    let known = *slot != 0 && delta < DISTANCE as u32;
-                    ring[position % DISTANCE] = if known { delta as u16 } else { 0 };
-                    *slot = count;
-                }
-                indexed = to;
+                let to = (at + g + AHEAD).min(input.len() - 3);
+                index(heads, ring, input, (indexed..at + g, at), shift);
+                pending = index(heads, ring, input, (at + g..to, at), shift);
+                (batch, indexed) = (at + g, to);
             }
-            found = search(src, at, g, (base, match_end), ring, attempts);
+            let known = match at + g - batch {
+                past @ ..AHEAD => pending >> past,
+                _ => u64::MAX,
+            };
+            quiet = (known.trailing_zeros() as usize).min(indexed - at - g);
+            if quiet == 0 {
+                found = search(src, at, g, (base, match_end), ring, attempts);
+                quiet = 1;
+            } else {
+                quiet = quiet.min(match_start_end - g).min(match_end - reach);
+            }
         }
         let Some((back, ahead, distance)) = found else {
-            last = literal(last);
-            if last.cost >= limit {
+            if reach - base + quiet + STRIDE >= cells.len() {
+                cells = grown(store, reach - base + quiet + 1 + STRIDE);
+            }
+            let done = literals(&mut last, &mut cells[reach - base + 1..], quiet, limit);
+            reach += done;
+            if done < quiet {
                 break;
             }
-            reach += 1;
-            if reach - base == cells.len() {
-                cells = grown(store, reach - base + 1);
-            }
-            cells[reach - base] = last;
             continue;
         };
         let g = reach - 3;
@@ -358,70 +366,63 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
         if end - base + STRIDE >= cells.len() {
             cells = grown(store, end - base + 1 + STRIDE);
         }
-        // Up to the first extension byte all ends cost the same, so that once the match is the cheaper way it stays it.
+        // Cell by cell as long as literals are cheaper. Once the match is the cheaper way it stays it, up to the second
+        // extension byte.
+        loop {
+            if reach == end {
+                continue 'fill;
+            }
+            let j = reach + 1;
+            let (cell, next) = (matched(cells, base, start, first, j), literal(last));
+            last = if next.cost < cell.cost || cell.link as usize >= match_start_end {
+                next
+            } else if j <= start + MEDIUM && end < match_start_end {
+                break;
+            } else {
+                cell
+            };
+            if last.cost >= limit {
+                break 'fill;
+            }
+            reach = j;
+            cells[j - base] = last;
+        }
+        if first + 3 >= limit {
+            break;
+        }
         let until = end.min(start + SHORT);
-        if until > reach && start + SHORT < match_start_end {
-            let cell = Cell {
+        if until > reach {
+            last = Cell {
                 cost: first + 3,
                 link: start as u32,
             };
-            while reach < until {
-                let next = literal(last);
-                if next.cost >= cell.cost {
-                    break;
-                }
-                if next.cost >= limit {
-                    break 'fill;
-                }
-                reach += 1;
-                last = next;
-                cells[reach - base] = next;
+            fill(&mut cells[reach + 1 - base..until + STRIDE - base], last);
+            reach = until;
+        }
+        // A start further on saves the extension byte where getting there costs nothing.
+        while reach < end && cells[reach + 1 - SHORT - base].cost == first {
+            reach += 1;
+            last = Cell {
+                cost: first + 3,
+                link: (reach - SHORT) as u32,
+            };
+            cells[reach - base] = last;
+        }
+        let until = end.min(start + MEDIUM);
+        if until > reach {
+            last = Cell {
+                cost: first + 4,
+                link: start as u32,
+            };
+            if last.cost >= limit {
+                break;
             }
-            if reach < until {
-                if cell.cost >= limit {
-                    break 'fill;
-                }
-                // In strides, beyond the end: cheaper than to know how many.
-                let fill = &mut cells[reach + 1 - base..until + STRIDE - base];
-                for stride in fill.chunks_exact_mut(STRIDE) {
-                    stride.fill(cell);
-                }
-                reach = until;
-                last = cell;
-            }
+            fill(&mut cells[reach + 1 - base..until + STRIDE - base], last);
+            reach = until;
         }
         while reach < end {
             let j = reach + 1;
-            let length = j - start;
-            // The earliest start for each number of extension bytes.
-            let mut cell = Cell {
-                cost: first + match_cost(length),
-                link: start as u32,
-            };
-            if length > SHORT {
-                let from = j - SHORT;
-                cell = cheaper(
-                    cell,
-                    Cell {
-                        cost: cells[from - base].cost + 3,
-                        link: from as u32,
-                    },
-                );
-                if length > MEDIUM {
-                    let from = j - MEDIUM;
-                    cell = cheaper(
-                        cell,
-                        Cell {
-                            cost: cells[from - base].cost + 4,
-                            link: from as u32,
-                        },
-                    );
-                }
-            }
-            if cell.link as usize >= match_start_end {
-                cell = literal(last);
-            }
-            last = cheaper(cell, literal(last));
+            last = cheaper(matched(cells, base, start, first, j), literal(last));
             if last.cost >= limit {
                 break 'fill;
             }
@@ -436,14 +437,112 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
 
     *next = indexed;
 
-    let Some((position, end)) = end_of_block(paths, settled, len, limit) else {
+    let Some((position, end, cost)) = end_of_block(paths, settled, len, limit) else {
         return Fit::NOTHING;
     };
     trace(paths, position, events, settled, tail, seqs);
     let written = emit(seqs, &src[..end], dst);
+    debug_assert_eq!(written, cost as usize + 1, "the price is what was written");
     Fit {
         consumed: end,
         written,
+    }
+}
+
+/// Indexes positions. Of up to 64, returns a bit for each that has an earlier one with the same hash, not in front of
+/// `at`.
+#[inline(always)]
+fn index(
+    heads: &mut [u32; HEADS],
+    ring: &mut [u16; DISTANCE],
+    input: &[u8],
+    (positions, at): (Range<usize>, usize),
+    shift: usize,
+) -> u64 {
+    let mut known = 0;
+    for (i, position) in positions.enumerate() {
+        let slot = &mut heads[hash(load4(input, position))];
+        let count = position.wrapping_add(shift) as u32 + 1;
+        let delta = count - *slot;
+        *slot = count;
+        let delta = if delta < DISTANCE as u32 { delta } else { 0 };
+        ring[position % DISTANCE] = delta as u16;
+        let near = (delta as usize).wrapping_sub(1) < position - at;
+        known |= u64::from(near) << (i % AHEAD);
+    }
+    known
+}
+
+/// Goes `n` literals on from `last`, as far as the output holds them, and fills their cells; `cells` is longer than they
+/// are by a stride. Returns how far it got.
+#[inline(always)]
+fn literals(last: &mut Cell, cells: &mut [Cell], n: usize, limit: u32) -> usize {
+    let run = if last.link & RUN == 0 {
+        0
+    } else {
+        last.link & !RUN
+    };
+    if run as usize + n < 15 && last.cost + (n as u32) < limit {
+        let cell = |i: usize| Cell {
+            cost: last.cost + i as u32,
+            link: (RUN | run) + i as u32,
+        };
+        for (i, stride) in cells[..n + STRIDE - 1].chunks_exact_mut(STRIDE).enumerate() {
+            for (k, slot) in stride.iter_mut().enumerate() {
+                *slot = cell(i * STRIDE + k + 1);
+            }
+        }
+        *last = cell(n);
+        return n;
+    }
+    for (i, slot) in cells[..n].iter_mut().enumerate() {
+        let next = literal(*last);
+        if next.cost >= limit {
+            return i;
+        }
+        *last = next;
+        *slot = next;
+    }
+    n
+}
+
+/// The cheapest way to `j` by a match that could come from `start`: the earliest start for each number of extension bytes.
+#[inline(always)]
+fn matched(cells: &[Cell], base: usize, start: usize, first: u32, j: usize) -> Cell {
+    let length = j - start;
+    let mut cell = Cell {
+        cost: first + match_cost(length),
+        link: start as u32,
+    };
+    if length > SHORT {
+        let from = j - SHORT;
+        cell = cheaper(
+            cell,
+            Cell {
+                cost: cells[from - base].cost + 3,
+                link: from as u32,
+            },
+        );
+        if length > MEDIUM {
+            let from = j - MEDIUM;
+            cell = cheaper(
+                cell,
+                Cell {
+                    cost: cells[from - base].cost + 4,
+                    link: from as u32,
+                },
+            );
+        }
+    }
+    cell
+}
+
+/// Fills cells in strides, of which the last may be too long: cheaper than to know how many. The slice is longer than
+/// what counts, by a stride but for one cell.
+#[inline(always)]
+fn fill(cells: &mut [Cell], cell: Cell) {
+    for stride in cells.chunks_exact_mut(STRIDE) {
+        stride.fill(cell);
     }
 }
 
@@ -456,13 +555,14 @@ fn grown(store: &mut Vec<Cell>, len: usize) -> &mut [Cell] {
 }
 
 /// Finds the position from which the last literals get furthest: usually the last one, but there may be too few
-/// literals behind its last match. Returns the position and the end of the block.
+/// literals behind its last match. Returns the position, the end of the block and what
+/// it takes but for the last token.
 fn end_of_block(
     paths: Paths<'_>,
     settled: Option<Settled>,
     len: usize,
     limit: u32,
-) -> Option<(usize, usize)> {
+) -> Option<(usize, usize, u32)> {
     let mut best: Option<(usize, usize, u32)> = None;
     for (back, &cell) in paths.cells.iter().enumerate().rev() {
         if best.is_some() && back + 64 < paths.cells.len() {
@@ -499,7 +599,7 @@ fn end_of_block(
             best = Some((position, end, state.cost));
         }
     }
-    best.map(|(position, end, _)| (position, end))
+    best
 }
 
 /// Finds the match over the gram at `g` that starts earliest, but not before `base`, and of these the one that ends
@@ -520,38 +620,38 @@ fn search(
     let mut best = None;
     let (mut back, mut ahead) = (0, 0);
     let mut distance = 0;
+    let most = g.min(DISTANCE - AHEAD);
+    // What a better one has in common right before the best so far, or right behind.
+    let (mut before, mut behind) = (0, 0);
     for _ in 0..attempts {
-        let c = g - distance;
-        let delta = usize::from(ring[(at + c) % DISTANCE]);
+        let delta = usize::from(ring[(at + g - distance) % DISTANCE]);
         distance += delta;
-        if delta == 0 || distance > g || distance > DISTANCE - AHEAD {
+        if delta == 0 || distance > most {
             break;
         }
         let c = g - distance;
         if best.is_some() {
             // Must start earlier, or end later.
-            if c.min(g - base) > back && load4(src, c - back - 1) == load4(src, g - back - 1) {
-                if load4(src, c) != gram {
-                    continue;
-                }
-            } else if g + 8 + ahead <= match_end
-                && load4(src, c + ahead + 1) == load4(src, g + ahead + 1)
-                && load4(src, c) == gram
-            {
-            } else {
+            if c <= back {
+                break;
+            }
+            if (load4(src, c - back - 1) != before) & (load4(src, c + ahead + 1) != behind) {
                 continue;
             }
-        } else if load4(src, c) != gram {
+        }
+        if load4(src, c) != gram {
             continue;
         }
         let back_here = backward(src, g, c, c.min(g - base));
-        if best.is_some() && back_here < back {
+        if back_here < back {
             continue;
         }
         let ahead_here = forward(src, g + 4, c + 4, match_end);
         if best.is_none() || back_here > back || ahead_here > ahead {
             (back, ahead) = (back_here, ahead_here);
             best = Some(distance);
+            before = load4(src, (g - back).saturating_sub(1));
+            behind = load4(src, g + ahead + 1);
         }
     }
     best.map(|distance| (back, ahead, distance))
