@@ -1,0 +1,267 @@
+//! Where a file's data is, in few bytes: there may be millions of files.
+
+use super::input::ChunkRun;
+use super::segment::ShortPiece;
+use crate::build::spill::SpillRef;
+use crate::build::tree::InodeId;
+use std::sync::Arc;
+use tuff_format::cluster::HeadKind;
+
+/// Where a file's data is.
+#[derive(Debug, Default)]
+pub(crate) enum FileData {
+    /// No data.
+    #[default]
+    None,
+    /// Consecutive blocks, perhaps with the end behind the inode.
+    Flat {
+        /// First block; meaningless if there is none.
+        block: u32,
+        /// The end.
+        tail: Option<SpillRef>,
+    },
+    /// Compressed.
+    Compressed(Box<Compressed>),
+    /// Compressed, one piece in a cluster of its own.
+    OnePiece {
+        /// Number of the algorithm.
+        algorithm: u8,
+        /// Stored or compressed.
+        kind: HeadKind,
+        /// Blocks.
+        blocks: u16,
+        /// The first of them.
+        block: u32,
+        /// Length of the file. Unit: bytes.
+        len: u32,
+    },
+    /// Compressed, one piece behind the index.
+    OneInline {
+        /// Number of the algorithm.
+        algorithm: u8,
+        /// Stored or compressed.
+        kind: HeadKind,
+        /// Length of the file. Unit: bytes.
+        len: u32,
+        /// The piece.
+        tail: SpillRef,
+    },
+    /// In the packed inode.
+    WholeFragment {
+        /// Position there.
+        offset: u64,
+    },
+    /// Chunks with holes between them.
+    Chunked(Box<Chunked>),
+    /// The same data as another file.
+    Same(InodeId),
+}
+
+// One of these per inode, and there may be millions of files of one piece.
+const _: () = assert!(size_of::<FileData>() == 16);
+
+impl FileData {
+    /// A compressed file, in as few bytes as will do.
+    pub(super) fn encoded(runs: Vec<Run>, tail: FileTail, algorithm: u8) -> Self {
+        if let [Run { block, pieces }] = &runs[..]
+            && let [piece] = &pieces[..]
+            && *piece == ShortPiece::own(piece.len as usize, piece.blocks.into(), piece.kind)
+        {
+            let ShortPiece {
+                len, blocks, kind, ..
+            } = *piece;
+            match tail {
+                FileTail::Cluster => {
+                    return Self::OnePiece {
+                        algorithm,
+                        kind,
+                        blocks,
+                        block: *block,
+                        len,
+                    };
+                }
+                FileTail::Inline(tail) => {
+                    return Self::OneInline {
+                        algorithm,
+                        kind,
+                        len,
+                        tail,
+                    };
+                }
+                FileTail::Fragment(_) => {}
+            }
+        }
+        Self::Compressed(Box::new(Compressed {
+            runs,
+            tail,
+            algorithm,
+        }))
+    }
+
+    /// What a compressed file is made of, however it is kept.
+    pub(crate) fn compressed(&self) -> Option<Encoded<'_>> {
+        match *self {
+            Self::Compressed(ref data) => Some(Encoded {
+                runs: &data.runs,
+                one: None,
+                tail: data.tail,
+                algorithm: data.algorithm,
+            }),
+            Self::OnePiece {
+                algorithm,
+                kind,
+                blocks,
+                block,
+                len,
+            } => Some(Encoded {
+                runs: &[],
+                one: Some((block, ShortPiece::own(len as usize, blocks.into(), kind))),
+                tail: FileTail::Cluster,
+                algorithm,
+            }),
+            Self::OneInline {
+                algorithm,
+                kind,
+                len,
+                tail,
+            } => Some(Encoded {
+                runs: &[],
+                one: Some((0, ShortPiece::own(len as usize, 0, kind))),
+                tail: FileTail::Inline(tail),
+                algorithm,
+            }),
+            _ => None,
+        }
+    }
+
+    /// A compressed file to which more is to be added.
+    pub(super) fn more(&mut self) -> Option<&mut Compressed> {
+        if let Some(Encoded {
+            one: Some((block, piece)),
+            tail,
+            algorithm,
+            ..
+        }) = self.compressed()
+        {
+            *self = Self::Compressed(Box::new(Compressed {
+                runs: vec![Run {
+                    block,
+                    pieces: vec![piece],
+                }],
+                tail,
+                algorithm,
+            }));
+        }
+        match self {
+            Self::Compressed(data) => Some(data),
+            _ => None,
+        }
+    }
+
+    /// What it takes beside its place among the others. Unit: bytes.
+    pub(super) fn footprint(&self) -> u64 {
+        // What an allocation takes beside what is asked for, and for rounding.
+        const EACH: usize = 24;
+        match self {
+            Self::Compressed(data) => {
+                let of = |r: &Run| size_of::<Run>() + size_of_val(&r.pieces[..]) + EACH;
+                let runs: usize = data.runs.iter().map(of).sum();
+                (size_of::<Compressed>() + runs + 2 * EACH) as u64
+            }
+            Self::Chunked(data) => (size_of::<Chunked>() + size_of_val(&*data.runs) + EACH) as u64,
+            _ => 0,
+        }
+    }
+}
+
+/// A compressed file's data, as layout and output see it.
+pub(crate) struct Encoded<'a> {
+    runs: &'a [Run],
+    one: Option<(u32, ShortPiece)>,
+    /// The end of the file.
+    pub(crate) tail: FileTail,
+    /// Number of the algorithm.
+    pub(crate) algorithm: u8,
+}
+
+impl Encoded<'_> {
+    /// Pieces in order, with the first block of each.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = (u32, ShortPiece)> {
+        self.runs.iter().flat_map(Run::placed).chain(self.one)
+    }
+}
+
+/// Data of a compressed file.
+#[derive(Debug)]
+pub(crate) struct Compressed {
+    /// Runs of pieces whose blocks are consecutive.
+    pub(crate) runs: Vec<Run>,
+    /// The end of the file.
+    pub(crate) tail: FileTail,
+    /// Number of the algorithm.
+    pub(crate) algorithm: u8,
+}
+
+/// Pieces whose clusters lie back to back.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// Block of the first piece.
+    pub(crate) block: u32,
+    /// In order.
+    pub(crate) pieces: Vec<ShortPiece>,
+}
+
+impl Run {
+    /// The pieces with the first block of each.
+    pub(super) fn placed(&self) -> impl Iterator<Item = (u32, ShortPiece)> {
+        let mut next = self.block;
+        self.pieces.iter().map(move |piece| {
+            let block = next;
+            next += u32::from(piece.blocks);
+            (block, *piece)
+        })
+    }
+
+    /// Pieces with these first blocks as runs.
+    pub(super) fn split(pieces: Vec<ShortPiece>, blocks: &[u32]) -> Vec<Self> {
+        if !pieces.iter().any(|p| p.shared) {
+            let block = blocks.first().copied().unwrap_or(0);
+            return vec![Self { block, pieces }];
+        }
+        let mut runs: Vec<Self> = Vec::new();
+        let mut next = None;
+        for (piece, block) in pieces.into_iter().zip(blocks) {
+            match runs.last_mut() {
+                Some(run) if next == Some(*block) => run.pieces.push(piece),
+                _ => runs.push(Self {
+                    block: *block,
+                    pieces: vec![piece],
+                }),
+            }
+            next = Some(block + u32::from(piece.blocks));
+        }
+        runs
+    }
+}
+
+/// Where the last piece of a compressed file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileTail {
+    /// In a cluster.
+    Cluster,
+    /// Behind the index.
+    Inline(SpillRef),
+    /// In the packed inode.
+    Fragment(u64),
+}
+
+/// Data of a sparse file.
+#[derive(Debug)]
+pub(crate) struct Chunked {
+    /// log2 of the chunk size over the block size.
+    pub(crate) bits: u8,
+    /// Chunks with data, in order; their blocks are consecutive.
+    pub(crate) runs: Arc<[ChunkRun]>,
+    /// First block.
+    pub(crate) block: u32,
+}

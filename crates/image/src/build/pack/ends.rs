@@ -1,0 +1,127 @@
+//! Ends of files, and whole files of a stream: the last part of the packed inode.
+
+use super::held::Held;
+use super::input::Input;
+use super::work::{Job, Part};
+use super::{PACKED, Packer, segment_size};
+use crate::Result;
+use hashbrown::HashMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What it takes to know an end of a file again, in a table that doubles when it is full. Unit: bytes.
+const KNOWN_COST: u64 = 50;
+/// Tickets of segments of ends start here.
+const ENDS_TICKETS: u64 = 1 << 63;
+/// Marks a position in the packed inode that counts from where the ends of files begin.
+pub(super) const IN_ENDS: u64 = 1 << 63;
+
+/// Ends of files for the packed inode, and whole files of a stream. Positions count from the first of them.
+pub(super) struct Ends {
+    /// Not yet submitted.
+    pub(super) buf: Vec<u8>,
+    /// Submitted bytes.
+    pub(super) submitted: u64,
+    pub(super) segments: u64,
+    /// Tickets of submitted segments that are not held yet.
+    pub(super) pending: VecDeque<u64>,
+    /// Encoded.
+    pub(super) held: Held,
+    /// By digest.
+    pub(super) known: HashMap<[u8; 16], u64>,
+}
+
+impl Ends {
+    /// No ends yet.
+    pub(super) fn new(held: Held) -> Self {
+        Self {
+            buf: Vec::new(),
+            submitted: 0,
+            segments: 0,
+            pending: VecDeque::new(),
+            held,
+            known: HashMap::new(),
+        }
+    }
+}
+
+impl Packer<'_> {
+    /// Position of these bytes among the ends. Ends of files are looked up among those before; whole files were compared
+    /// already.
+    pub(super) fn add_fragment(&mut self, bytes: &[u8], whole: bool) -> u64 {
+        let ends = &mut self.ends;
+        let offset = IN_ENDS | (ends.submitted + ends.buf.len() as u64);
+        if !whole {
+            let mut key = [0; 16];
+            key.copy_from_slice(&blake3::hash(bytes).as_bytes()[..16]);
+            if let Some(known) = ends.known.get(&key) {
+                self.result.stats.fragment_dedupe_bytes += bytes.len() as u64;
+                return *known;
+            }
+            ends.known.insert(key, offset);
+            self.tables += KNOWN_COST;
+        }
+        ends.buf.extend_from_slice(bytes);
+        self.result.stats.fragments += 1;
+        offset
+    }
+
+    /// Hands full segments of ends to the workers; at the end, what is left.
+    pub(super) fn submit_ends(&mut self, end: bool) {
+        let policy = Arc::clone(&self.options.packed);
+        let segment = segment_size(&policy) as usize;
+        loop {
+            let ends = &mut self.ends;
+            let len = ends.buf.len().min(segment);
+            if len == 0 || len < segment && !end {
+                return;
+            }
+            let rest = ends.buf.split_off(len);
+            let bytes: Arc<[u8]> = std::mem::replace(&mut ends.buf, rest).into();
+            let id = ENDS_TICKETS + ends.segments;
+            let part = Part {
+                file: PACKED,
+                input: Input::Bytes(bytes),
+                offset: 0,
+                len,
+                first: ends.segments == 0 && self.streamed == 0,
+                last: end && ends.buf.is_empty(),
+                store: false,
+                policy: Arc::clone(&policy),
+                twin: None,
+                plan: None,
+            };
+            ends.pending.push_back(id);
+            ends.submitted += len as u64;
+            ends.segments += 1;
+            self.pool.submit(
+                Job {
+                    id,
+                    cost: 2 * len as u64,
+                    parts: vec![part],
+                },
+                true,
+            );
+        }
+    }
+
+    /// Takes the segments of ends that are encoded; with `wait`, all that were submitted.
+    pub(super) fn hold_ends(&mut self, wait: bool) -> Result<()> {
+        while let Some(id) = self.ends.pending.front().copied() {
+            let out = if wait {
+                self.pool.take(id)?
+            } else {
+                match self.pool.try_take(id) {
+                    Some(out) => out?,
+                    None => break,
+                }
+            };
+            self.ends.pending.pop_front();
+            self.ends
+                .held
+                .put(out.data.bytes(), (out.digest, out.parts))?;
+            self.pool.recycle(out.data);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+//! From results to blocks: what the collecting thread does with them, in ticket order.
+
+use super::input::Item;
+use super::segment::{ShortPiece, Tail};
+use super::spans::PartKey;
+use super::work::{Body, JobOut, PartOut};
+use super::{FileData, FileTail, PACKED, Packer, Run};
+use crate::build::order::ContentKey;
+use crate::build::tree::InodeId;
+use crate::{Error, Result};
+
+impl Packer<'_> {
+    /// Writes a result's blocks and notes where they are. Files that turn out to have the content of an earlier one leave
+    /// no blocks.
+    pub(super) fn place(&mut self, out: JobOut) -> Result<()> {
+        let block_size = self.options.bits.size_usize();
+        self.digest.update(&out.digest.to_le_bytes());
+        // Of the job's data: what waits to be written, and where the next part starts.
+        let (mut start, mut at) = (0, 0);
+        for part in out.parts {
+            match &part.items {
+                Some(items) => self.place_items(items, part.len, &part.sums),
+                None if part.file != PACKED => {
+                    self.progress.add_bytes(part.len as u64);
+                    if let [sum] = part.sums[..] {
+                        let sums = &mut self.result.sums;
+                        sums.add(part.file, part.first, part.len, sum);
+                    }
+                }
+                None => {}
+            }
+            let end = at + part.body.blocks() as usize * block_size;
+            if let Some(first) = part.key.and_then(|key| self.twin_of(part.file, key)) {
+                self.write(&out.data.bytes()[start..at])?;
+                start = end;
+                self.add_same(part.file, first, part.len as u64);
+            } else {
+                let block = u64::from(self.result.end_block) + ((at - start) / block_size) as u64;
+                // A signed block address: readers treat it so.
+                let block = u32::try_from(block).ok().filter(|b| *b < 1 << 31);
+                let block =
+                    block.ok_or_else(|| Error::limit("image", "larger than 2^31 blocks"))?;
+                self.place_part(part, block)?;
+            }
+            at = end;
+        }
+        self.write(&out.data.bytes()[start..at])?;
+        self.pool.recycle(out.data);
+        Ok(())
+    }
+
+    /// Notes where the files of a segment of the packed inode are, and their sums. The segment has `len` bytes.
+    fn place_items(&mut self, items: &[Item], len: usize, sums: &[u64]) {
+        let mut offset = self.stream_placed;
+        self.stream_placed += len as u64;
+        for (i, item) in items.iter().enumerate() {
+            if item.file != PACKED {
+                if let Some(sum) = sums.get(i) {
+                    let first = item.offset == 0;
+                    self.result.sums.add(item.file, first, item.len, *sum);
+                }
+                if item.offset == 0 {
+                    self.result.stats.fragments += 1;
+                    self.set(item.file, FileData::WholeFragment { offset });
+                }
+                self.result.stats.fragment_bytes += item.len as u64;
+                self.progress.add_bytes(item.len as u64);
+            }
+            offset += item.len as u64;
+        }
+    }
+
+    /// The earlier file with this key. Remembers the file if there is none.
+    fn twin_of(&mut self, file: InodeId, key: ContentKey) -> Option<InodeId> {
+        if let Some(first) = self.known.get(&key) {
+            return Some(*first);
+        }
+        // Beyond the limit later twins are missed, the same ones every time.
+        if self.known.len() < self.options.known_max {
+            self.known.insert(key, file);
+        }
+        None
+    }
+
+    /// Appends whole blocks to the image.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let bits = self.options.bits;
+        let end = u64::from(self.result.end_block) + bits.count(bytes.len() as u64);
+        let end = u32::try_from(end).ok().filter(|b| *b < 1 << 31);
+        let end = end.ok_or_else(|| Error::limit("image", "larger than 2^31 blocks"))?;
+        if self
+            .options
+            .size_max
+            .is_some_and(|max| u64::from(end) * bits.size() > max)
+        {
+            return Err(Error::limit("image", crate::build::OVER_BUDGET));
+        }
+        let at = u64::from(self.result.end_block) * bits.size();
+        self.output
+            .write_at(bytes, at)
+            .map_err(|e| Error::io("image", "cannot write", e))?;
+        self.result.end_block = end;
+        Ok(())
+    }
+
+    pub(super) fn place_part(&mut self, part: PartOut, block: u32) -> Result<()> {
+        let PartOut {
+            file,
+            first,
+            len,
+            body,
+            post,
+            key: _,
+            items: _,
+            sums: _,
+        } = part;
+        match body {
+            Body::Flat { blocks, tail } => {
+                self.result
+                    .stats
+                    .add_flat(len as u64, blocks, tail.as_ref().map_or(0, Vec::len));
+                let tail = tail.map(|t| self.result.spill.put(&t)).transpose()?;
+                match self.slot(file) {
+                    FileData::Chunked(chunked) if first => chunked.block = block,
+                    FileData::Flat { tail: slot, .. } if !first => *slot = tail,
+                    FileData::Chunked(_) => {}
+                    slot => *slot = FileData::Flat { block, tail },
+                }
+            }
+            Body::Encoded {
+                algorithm,
+                pieces,
+                homes,
+                tail,
+                in_place,
+            } => {
+                self.result
+                    .stats
+                    .add_encoded(algorithm, &pieces, &tail, in_place);
+                let tail = match tail {
+                    Tail::Cluster => FileTail::Cluster,
+                    Tail::Inline(bytes) => FileTail::Inline(self.result.spill.put(&bytes)?),
+                    Tail::Fragment(bytes) => {
+                        FileTail::Fragment(self.add_fragment(&bytes, first && pieces.len() == 1))
+                    }
+                };
+                if let (FileTail::Fragment(offset), 1, true) = (tail, pieces.len(), first) {
+                    *self.slot(file) = FileData::WholeFragment { offset };
+                    return Ok(());
+                }
+                let blocks = self.blocks_of(&pieces, &homes, post, block);
+                let runs = Run::split(pieces, &blocks);
+                if let Some(key) = post {
+                    self.shared.insert(key, blocks);
+                }
+                let slot = self.slot(file);
+                let before = slot.footprint();
+                match slot.more() {
+                    Some(data) => {
+                        data.runs.extend(runs);
+                        data.tail = tail;
+                    }
+                    None => *slot = FileData::encoded(runs, tail, algorithm),
+                }
+                let after = slot.footprint();
+                self.tables += after - before;
+            }
+        }
+        Ok(())
+    }
+
+    /// First block of each piece of the part `own`: the next of the part's blocks, which start at `block`, or where the
+    /// piece's home is.
+    fn blocks_of(
+        &self,
+        pieces: &[ShortPiece],
+        homes: &[(PartKey, u32)],
+        own: Option<PartKey>,
+        block: u32,
+    ) -> Vec<u32> {
+        let (mut next, mut homes) = (block, homes.iter());
+        let mut blocks: Vec<u32> = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let at = if piece.shared {
+                let (key, i) = homes.next().expect("every shared piece has a home");
+                let home = if Some(*key) == own {
+                    &blocks
+                } else {
+                    &self.shared[key]
+                };
+                home[*i as usize]
+            } else {
+                next += u32::from(piece.blocks);
+                next - u32::from(piece.blocks)
+            };
+            blocks.push(at);
+        }
+        blocks
+    }
+
+    pub(super) fn slot(&mut self, file: InodeId) -> &mut FileData {
+        if file == PACKED {
+            return &mut self.result.packed;
+        }
+        let i = file as usize;
+        if i >= self.result.files.len() {
+            self.result.files.resize_with(i + 1, FileData::default);
+        }
+        &mut self.result.files[i]
+    }
+
+    pub(super) fn set(&mut self, file: InodeId, data: FileData) {
+        *self.slot(file) = data;
+    }
+}
