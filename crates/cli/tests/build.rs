@@ -193,6 +193,58 @@ fn json_is_one_object_with_the_counts() {
     assert_eq!(summary["content_bytes"], 26_000);
 }
 
+/// A tar from standard input, too: its files are looked for in the base like any other's.
+#[test]
+fn an_image_over_a_base_needs_it_and_says_so() {
+    let place = Place::new("base");
+    let build = |args: &[&str]| {
+        let out = run(&[&["build", "--json"][..], args].concat(), &place.0);
+        assert_eq!(code(&out).0, 0, "{}", code(&out).1);
+        serde_json::from_slice::<serde_json::Value>(&out.stdout).unwrap()
+    };
+    build(&["tree", "base"]);
+    std::fs::write(
+        place.0.join("tree/new"),
+        "what the base has not\n".repeat(900),
+    )
+    .unwrap();
+    let summary = build(&["--base", "base", "--verify", "tree", "image"]);
+    assert_eq!(summary["base_files"], 1);
+    assert_eq!(summary["base_bytes"], 13_000);
+    let cat = |args: &[&str]| run(&[&["cat"][..], args].concat(), &place.0);
+    for name in ["hello", "sub/same", "new"] {
+        let out = cat(&["--device", "base", "image", name]);
+        let wanted = std::fs::read(place.0.join("tree").join(name)).unwrap();
+        assert!(code(&out).0 == 0 && out.stdout == wanted, "{name}");
+    }
+    let out = cat(&["--device", "image", "image", "hello"]);
+    let (exit, said) = code(&out);
+    assert!(
+        exit == 2 && said.contains("expected the image with UUID"),
+        "{said}"
+    );
+    assert_ne!(code(&cat(&["image", "hello"])).0, 0, "not without the base");
+
+    let tar = Command::new("tar")
+        .args(["-C", "tree", "-cf", "-", "."])
+        .current_dir(&place.0)
+        .output();
+    let Ok(tar) = tar else {
+        eprintln!("SKIPPED: no tar on PATH");
+        return;
+    };
+    std::fs::write(place.0.join("tar"), tar.stdout).unwrap();
+    let stdin = std::fs::File::open(place.0.join("tar")).unwrap();
+    let out = tuff()
+        .args(["build", "--json", "--base", "base", "-", "tarred"])
+        .current_dir(&place.0)
+        .stdin(stdin)
+        .output()
+        .unwrap();
+    let summary: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(summary["base_files"], 1, "{}", code(&out).1);
+}
+
 #[test]
 fn source_date_epoch_is_an_upper_bound_and_an_option_wins() {
     let place = Place::new("epoch");

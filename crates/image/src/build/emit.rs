@@ -1,5 +1,6 @@
 //! The plan becomes bytes.
 
+use super::base::Base;
 use super::layout::{Parts, Plan, dir_names};
 use super::pack::segment::ShortPiece;
 use super::pack::{FileData, FileTail, PACKED};
@@ -11,6 +12,7 @@ use tuff_codec::EncoderSpec;
 use tuff_format::cluster::header::MapHeader;
 use tuff_format::cluster::write::{self, Piece, Tail, header_pos};
 use tuff_format::config::{Configs, Lz4};
+use tuff_format::device::SLOT_LEN;
 use tuff_format::dirent::{self, Dirent, Fill};
 use tuff_format::features::{compat, incompat};
 use tuff_format::inode::{ALIGN, FileType, Inode, encode_device};
@@ -295,7 +297,7 @@ fn emit_inode(parts: &Parts<'_>, plan: &Plan, id: InodeId, out: &mut Vec<u8>) ->
         inode.u = match parts.data(id) {
             FileData::None | FileData::Same(_) => no_block,
             FileData::Flat { block, .. } if bits.count(form.size - form.tail) > 0 => {
-                (*block).into()
+                plan.address(*block, bits).into()
             }
             FileData::Flat { .. } => no_block,
             FileData::WholeFragment { .. } => 0,
@@ -317,7 +319,7 @@ fn emit_inode(parts: &Parts<'_>, plan: &Plan, id: InodeId, out: &mut Vec<u8>) ->
     inode.encode(out);
     out.extend_from_slice(body);
     if is_file {
-        emit_file(parts, id, start, out)?;
+        emit_file(parts, plan, id, start, out)?;
     } else {
         match parts.tree.kind(id) {
             NodeKind::Symlink(target) => {
@@ -341,7 +343,13 @@ fn emit_inode(parts: &Parts<'_>, plan: &Plan, id: InodeId, out: &mut Vec<u8>) ->
 }
 
 /// Appends a file's payload: index or table, and inline tail. The inode starts at `start` of `out`.
-fn emit_file(parts: &Parts<'_>, id: InodeId, start: usize, out: &mut Vec<u8>) -> Result<()> {
+fn emit_file(
+    parts: &Parts<'_>,
+    plan: &Plan,
+    id: InodeId,
+    start: usize,
+    out: &mut Vec<u8>,
+) -> Result<()> {
     let bits = parts.options.block;
     let pad = |out: &mut Vec<u8>, align: usize| {
         let len = (out.len() - start).next_multiple_of(align);
@@ -391,7 +399,12 @@ fn emit_file(parts: &Parts<'_>, id: InodeId, start: usize, out: &mut Vec<u8>) ->
             let place = |(block, p): (u32, ShortPiece)| Piece {
                 len: p.len.into(),
                 kind: p.kind,
-                block,
+                // An end elsewhere has no block.
+                block: if p.blocks > 0 {
+                    plan.address(block, bits)
+                } else {
+                    0
+                },
                 blocks: p.blocks,
                 partial: p.partial,
             };
@@ -459,6 +472,9 @@ fn used(parts: &Parts<'_>) -> Used {
     if packed.is_some() {
         used.incompat |= incompat::FRAGMENTS | incompat::LZ4_0PADDING;
     }
+    if parts.base.is_some() {
+        used.incompat |= incompat::DEVICE_TABLE;
+    }
     if used.algorithms & !1 != 0 || used.largest.iter().any(|l| *l > 1) {
         used.incompat |= incompat::COMPR_CFGS;
     }
@@ -484,18 +500,22 @@ fn configs(parts: &Parts<'_>, used: &Used) -> Configs {
         let of = specs.iter().filter(|s| s.method.algorithm() as u8 == id);
         of.map(EncoderSpec::history).max().unwrap_or(0) as u32
     };
+    let base = parts.base.map(Base::configs);
+    let base_dict = base.and_then(|c| c.lzma_dict_size).unwrap_or(0);
+    let base_window = base.and_then(|c| c.zstd_window_log).unwrap_or(0);
     Configs {
         lz4: has(0).then_some(Lz4 {
             max_distance: 65535,
             max_pcluster_blocks: used.largest[0].max(1),
         }),
-        lzma_dict_size: has(1).then(|| largest(1).clamp(4096, 8 << 20)),
+        lzma_dict_size: has(1).then(|| largest(1).max(base_dict).clamp(4096, 8 << 20)),
         deflate_window_bits: has(2).then_some(15),
         zstd_window_log: has(3).then(|| {
             largest(3)
                 .next_power_of_two()
                 .trailing_zeros()
-                .clamp(10, 20) as u8
+                .clamp(10, 20)
+                .max(base_window.into()) as u8
         }),
     }
 }
@@ -559,6 +579,14 @@ fn emit_superblock(
             .map_err(|_| Error::limit("attribute prefixes", "beyond 16 GiB"))?;
         sb.xattr_prefix_start = start;
     }
+    if let Some(base) = parts.base {
+        sb.extra_devices = 1;
+        let end = superblock::OFFSET as usize + sb.len() + records.len();
+        let at = end.next_multiple_of(SLOT_LEN);
+        sb.devt_slotoff = (at / SLOT_LEN) as u16; // fits: in the first blocks
+        records.resize(records.len() + at - end, 0);
+        records.extend_from_slice(&base.slot(plan.blocks(bits)).encode());
+    }
     sb.uuid = o
         .uuid
         .unwrap_or_else(|| derived_uuid(&sb, &records, parts.packed.digest, meta_digest));
@@ -596,6 +624,6 @@ fn derived_uuid(sb: &Superblock, records: &[u8], data: u128, meta: u128) -> [u8;
 
 /// Blocks before the data: the superblock, for small blocks more than one.
 pub(crate) fn first_data_block(bits: BlockBits) -> u32 {
-    // 1024 bytes, superblock and records: 256 bytes at most.
-    bits.count(1024 + 256) as u32
+    // 1024 bytes, superblock and records: 256 bytes at most; a device slot.
+    bits.count(1024 + 256 + SLOT_LEN as u64) as u32
 }

@@ -17,6 +17,7 @@
 //! * No two inodes overlap; each starts at a multiple of 32 bytes.
 //! * An inline tail does not cross a block.
 
+use super::base::{Base, IN_BASE};
 use super::options::{InodeForm, Options};
 use super::pack::{FileData, FileTail, PACKED, Packed};
 use super::tree::{InodeId, NodeKind, Tree};
@@ -77,6 +78,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) xattrs: &'a Xattrs,
     /// The options.
     pub(crate) options: &'a Options,
+    /// The image that some of the data is in.
+    pub(crate) base: Option<&'a Base>,
     /// Shared attributes and the prefix table: bytes of the attribute area.
     pub(crate) xattr_area: u64,
 }
@@ -324,7 +327,9 @@ impl Plan {
         let xattr_block = block32(next_block)?;
         let zone_block = block32(next_block + bits.count(parts.xattr_area))?;
         let zone_len = round_up(zone.end, bits.size());
-        block32(u64::from(zone_block) + bits.count(zone_len))?;
+        let end = u64::from(zone_block) + bits.count(zone_len);
+        // The base lies right behind.
+        block32(end + parts.base.map_or(0, |base| base.blocks().into()))?;
         Ok(Self {
             positions,
             packed_position,
@@ -351,6 +356,15 @@ impl Plan {
     /// Block of number 0: one before the inodes.
     pub(crate) fn meta_blkaddr(&self) -> u32 {
         self.zone_block - 1
+    }
+
+    /// The address of a block of data, which may be one of the base.
+    pub(crate) fn address(&self, block: u32, bits: BlockBits) -> u32 {
+        match block & IN_BASE {
+            0 => block,
+            // Fits: the base ends below 2^31 blocks.
+            _ => self.blocks(bits) as u32 + (block & !IN_BASE),
+        }
     }
 
     /// Length of the image. Unit: blocks.

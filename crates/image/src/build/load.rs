@@ -2,6 +2,7 @@
 
 use super::Source;
 use super::auto::Choice;
+use super::base::{Base, Known};
 use super::budget::Budget;
 use super::options::{Dedupe, Fragments, Options};
 use super::order::data_order;
@@ -144,6 +145,7 @@ pub(crate) struct Loader<'a> {
     options: &'a Options,
     policies: &'a Policies,
     threads: usize,
+    base: Option<&'a Base>,
     providers: Vec<Provider>,
     /// What was left out or changed.
     pub(crate) warnings: Vec<String>,
@@ -157,11 +159,17 @@ pub(crate) struct Loader<'a> {
 
 impl<'a> Loader<'a> {
     /// A loader for these options.
-    pub(crate) fn new(options: &'a Options, policies: &'a Policies, threads: usize) -> Self {
+    pub(crate) fn new(
+        options: &'a Options,
+        policies: &'a Policies,
+        threads: usize,
+        base: Option<&'a Base>,
+    ) -> Self {
         Self {
             options,
             policies,
             threads,
+            base,
             providers: Vec::new(),
             warnings: Vec::new(),
             packed: false,
@@ -181,7 +189,10 @@ impl<'a> Loader<'a> {
     ) -> Result<()> {
         // The only source comes in the order of the image, unless another was asked for: its contents can be packed at once, if they
         // need not be looked at before.
-        let at_once = only && self.options.order.is_empty() && self.options.auto.is_none();
+        let at_once = only
+            && self.options.order.is_empty()
+            && self.options.auto.is_none()
+            && self.base.is_none();
         match source {
             Source::Dir(path) => self.load_dir(path, at_once, tree, packer, progress),
             Source::Manifest(path) => {
@@ -504,12 +515,21 @@ impl<'a> Loader<'a> {
             memory: self.options.memory / 16,
             block: self.options.block.size(),
             threads: self.threads,
+            sums: self.options.verify,
             two: self.options.auto.and_then(|a| {
                 let (dense, fast) = (self.options.compression?, a.fast(self.options)?);
                 Some([dense, fast].map(|c| self.options.encoder(c, self.options.cluster)))
             }),
         };
-        let survey = survey::survey(contents, &settings, &|inode| {
+        let known = match self.base {
+            Some(base) => {
+                let sizes = contents.iter().map(|c| c.size).collect();
+                base.known(&sizes, super::budget::eighth(self.options), self.threads)?
+            }
+            None => Known::default(),
+        };
+        let base = self.base.map(|base| (base, &known));
+        let survey = survey::survey(contents, &settings, base, &|inode| {
             progress.check()?;
             survey::readable(self.input(tree, inode)?.map(|(input, _)| input))
         })?;
@@ -517,12 +537,21 @@ impl<'a> Loader<'a> {
             let (files, bytes) = &mut self.chosen[usize::from(*choice == Choice::Stored)];
             (*files, *bytes) = (*files + 1, *bytes + tree.size(*inode));
         }
+        drop(known);
         progress.stage("pack");
         for inode in order {
             if let Some(first) = survey.twins.get(&inode) {
                 let size = tree.size(inode);
                 progress.add_bytes(size);
                 packer.add_same(inode, *first, size);
+                continue;
+            }
+            if let (Some(base), Some((nid, sum))) = (self.base, survey.based.get(&inode)) {
+                let (size, stored) = (tree.size(inode), self.is_stored(tree, inode, &survey));
+                let data = base.data(*nid, stored)?;
+                let data = data.expect("the survey asked for it and got it");
+                progress.add_bytes(size);
+                packer.add_based(inode, size, data, *sum)?;
                 continue;
             }
             // Those that are not packed now are in the survey's order.
@@ -533,6 +562,14 @@ impl<'a> Loader<'a> {
             self.pack_file(tree, inode, found, packer)?;
         }
         self.pack_late(tree, &survey.packed, packer)
+    }
+
+    /// True for a file that is to be stored as it is.
+    fn is_stored(&self, tree: &Tree, inode: InodeId, survey: &survey::Survey) -> bool {
+        let choice = survey.choices.get(&inode).copied().unwrap_or_default();
+        let policy = self.policies.chosen(choice);
+        let policy = policy.unwrap_or_else(|| self.policies.of(|| tree.path(inode)).1);
+        policy.spec.is_none()
     }
 
     /// Hands files to the packer that go into the packed inode as a whole.
@@ -591,6 +628,7 @@ impl<'a> Loader<'a> {
             } else {
                 None
             },
+            stored: policy.spec.is_none(),
             auto: self.options.auto.is_some() && number == 0 && policy.spec.is_some(),
         }
     }

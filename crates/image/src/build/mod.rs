@@ -9,6 +9,7 @@
 //! packed as they come by, in the order of the stream, without a survey.
 
 mod auto;
+mod base;
 mod budget;
 mod emit;
 pub mod ladder;
@@ -35,6 +36,7 @@ pub use tuff_codec::Method;
 pub use tuff_format::features::Kernel;
 
 use crate::{Error, Result};
+use base::Base;
 use layout::{Parts, Plan};
 use load::{Loader, Policies};
 use pack::{PackOptions, Packer};
@@ -160,6 +162,11 @@ fn write(
         Whiteouts::Keep
     });
     let policies = Policies::new(options);
+    let base = options
+        .base
+        .as_deref()
+        .map(|path| Base::open(path, options));
+    let base = base.transpose()?;
     let threads = options.threads.unwrap_or_else(available_threads);
     let mut packer = Packer::new(
         PackOptions {
@@ -189,7 +196,7 @@ fn write(
 
     progress.stage("walk");
     let mut tree = Tree::new(whiteouts);
-    let mut loader = Loader::new(options, &policies, threads);
+    let mut loader = Loader::new(options, &policies, threads, base.as_ref());
     for (i, source) in sources.iter().enumerate() {
         if i > 0 {
             tree.next_layer()?;
@@ -217,6 +224,7 @@ fn write(
         packed: &packed,
         xattrs: &xattrs,
         options,
+        base: base.as_ref(),
         xattr_area: area.len() as u64,
     };
     let plan = Plan::new(&parts)?;

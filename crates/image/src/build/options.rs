@@ -118,6 +118,8 @@ pub struct Options {
     pub fragment_cluster: usize,
     /// What is stored once.
     pub dedupe: Dedupe,
+    /// An image whose data is referred to and not held again: its readers need both.
+    pub base: Option<PathBuf>,
     /// COMPACT indexes where they can be used.
     pub compact_index: bool,
     /// Inode form.
@@ -193,6 +195,7 @@ impl Default for Options {
             fragments: Fragments::Tails,
             fragment_cluster: FRAGMENT_CLUSTER,
             dedupe: Dedupe::Content,
+            base: None,
             compact_index: true,
             inodes: InodeForm::Auto,
             sparse: SparsePolicy::Auto,
@@ -220,6 +223,16 @@ impl Default for Options {
             verify: false,
             sync: false,
         }
+    }
+}
+
+/// The first kernel that decodes an algorithm, by its number.
+pub(crate) fn algorithm_kernel(id: u8) -> Kernel {
+    match id {
+        0 => Kernel(5, 4),
+        1 => Kernel(5, 16),
+        2 => Kernel(6, 6),
+        _ => Kernel(6, 10),
     }
 }
 
@@ -293,12 +306,14 @@ impl Options {
             if cluster > block {
                 needs("a cluster of several blocks", Kernel(5, 13))?;
             }
-            match compression.method {
-                Method::Lz4 | Method::Lz4hc => {}
-                Method::Lzma => needs("LZMA", Kernel(5, 16))?,
-                Method::Deflate => needs("DEFLATE", Kernel(6, 6))?,
-                Method::Zstd => needs("Zstandard", Kernel(6, 10))?,
-            }
+            let id = compression.method.algorithm() as u8;
+            let name = match compression.method {
+                Method::Lz4 | Method::Lz4hc => "LZ4",
+                Method::Lzma => "LZMA",
+                Method::Deflate => "DEFLATE",
+                Method::Zstd => "Zstandard",
+            };
+            needs(name, algorithm_kernel(id))?;
         }
         if self.tail_packing && self.compression.is_some() {
             needs("tail packing", Kernel(5, 17))?;
@@ -322,6 +337,9 @@ impl Options {
         }
         if self.dedupe == Dedupe::Content && self.compression.is_some() {
             needs("sharing parts of files", Kernel(6, 1))?;
+        }
+        if self.base.is_some() {
+            needs("a base", Kernel(5, 16))?;
         }
         if self.sparse == SparsePolicy::Keep {
             needs("keeping every hole", Kernel(5, 15))?;

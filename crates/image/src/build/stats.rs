@@ -30,6 +30,10 @@ pub struct Stats {
     pub dedupe_files: u64,
     /// Their content.
     pub dedupe_bytes: u64,
+    /// Files whose data the base has.
+    pub base_files: u64,
+    /// Their content.
+    pub base_bytes: u64,
     /// Content of extents that use another file's clusters.
     pub shared_bytes: u64,
     /// Ends of files and small files in the packed inode.

@@ -42,7 +42,14 @@ pub(crate) fn verify(
 ) -> Result<()> {
     let failed = |e| Error::io("image", "cannot read again", e);
     let store = FileStore::new(output.file().try_clone().map_err(failed)?).map_err(failed)?;
-    let image = Image::open(store, OpenOptions::default())?;
+    let devices = parts.base.map(|base| base.store());
+    let image = Image::open(
+        store,
+        OpenOptions {
+            devices: devices.into_iter().collect(),
+            ..OpenOptions::default()
+        },
+    )?;
     let structures = check::Options {
         data: false,
         threads,

@@ -92,6 +92,9 @@ impl Image {
                 slots.len()
             )));
         }
+        for ((slot, device), n) in slots.iter().zip(&options.devices).zip(1..) {
+            is_named(slot, &**device, n)?;
+        }
         let devices = Devices::new(store, options.devices, slots.clone(), sb.block_bits);
         let limits = options.limits;
         let mut image = Self {
@@ -398,6 +401,40 @@ impl Image {
         self.read_mapped(inode, map, &mut buf, offset)?;
         Ok(Bytes::own(buf))
     }
+}
+
+/// What an image's UUID makes of the tag of a device that holds it.
+pub(crate) fn device_tag(uuid: &[u8; 16]) -> [u8; 64] {
+    let mut tag = [0; 64];
+    let hex = uuid.iter().flat_map(|b| [b >> 4, b & 15]);
+    let hex = hex.map(|digit| b"0123456789abcdef"[usize::from(digit)]);
+    let text = TAG.iter().copied().chain(hex);
+    tag.iter_mut().zip(text).for_each(|(to, byte)| *to = byte);
+    tag
+}
+
+/// Begins the tag of a device that holds an image, before its UUID in hexadecimal digits.
+const TAG: &[u8] = b"erofs:";
+
+/// Fails for a device that holds another image than the one that its slot names, if it names one.
+fn is_named(slot: &Slot, device: &dyn ReadAt, n: usize) -> Result<()> {
+    if !slot.tag.starts_with(TAG) {
+        return Ok(());
+    }
+    let head = read_some(device, superblock::OFFSET, 4096 - 1024)?;
+    let found = Superblock::decode(&head).map(|sb| device_tag(&sb.uuid));
+    if found.as_ref().ok() == Some(&slot.tag) {
+        return Ok(());
+    }
+    let name = |tag: &[u8; 64]| tag[TAG.len()..TAG.len() + 32].escape_ascii().to_string();
+    let found = found.map_or_else(
+        |_| "no image".to_owned(),
+        |tag| format!("UUID {}", name(&tag)),
+    );
+    Err(Error::usage(format_args!(
+        "device {n} holds {found}, expected the image with UUID {}",
+        name(&slot.tag)
+    )))
 }
 
 /// As many shards as still hold a few of the largest values, at most 8.

@@ -63,6 +63,7 @@ mod xattr;
 pub use dir::{DirEntry, ReadDir};
 pub use fetch::{Bytes, Space, Spot};
 pub use file::FileReader;
+pub(crate) use image::device_tag;
 pub use image::{Image, OpenOptions};
 pub use inode::Inode;
 pub use limits::Limits;

@@ -146,6 +146,7 @@ pub(super) fn options(args: &Args) -> Result<Options> {
             Shared::Content => Dedupe::Content,
         };
     }
+    o.base = args.base.clone();
     o.compact_index = args.index == IndexForm::Compact;
     o.inodes = if args.inodes == Inodes::Extended {
         InodeForm::Extended

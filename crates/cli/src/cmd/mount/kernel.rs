@@ -20,10 +20,6 @@ pub(super) fn mount(args: &Args, mounting: &Mounting) -> Result<&'static str, St
     mounting.apply(&mut open);
     let image = &args.image.image;
     let mut data: Vec<String> = Vec::new();
-    for device in &open.device {
-        let device = std::path::absolute(device).unwrap_or_else(|_| device.clone());
-        data.push(format!("device={}", device.display()));
-    }
     let is_block = std::fs::metadata(image)
         .map_err(|e| format!("{}: {e}", image.display()))?
         .file_type()
@@ -31,7 +27,11 @@ pub(super) fn mount(args: &Args, mounting: &Mounting) -> Result<&'static str, St
     let direct = if open.offset > 0 && is_block {
         Err("it cannot mount from an offset into a block device".to_owned())
     } else {
-        let mut data = data.clone();
+        let mut data = Vec::new();
+        for device in &open.device {
+            let device = std::path::absolute(device).unwrap_or_else(|_| device.clone());
+            data.push(format!("device={}", device.display()));
+        }
         if open.offset > 0 {
             data.push(format!("fsoffset={}", open.offset));
         }
@@ -44,6 +44,12 @@ pub(super) fn mount(args: &Args, mounting: &Mounting) -> Result<&'static str, St
     };
     if open.offset > 0 {
         data.push(format!("offset={}", open.offset));
+    }
+    let mut loops = Vec::new();
+    for device in &open.device {
+        let device = Loop::over(device)?;
+        data.push(format!("device={}", device.path));
+        loops.push(device);
     }
     match through_loop(image, &args.dir, mounting.flags, &data) {
         Ok(()) => Ok("through a loop device"),
@@ -67,6 +73,48 @@ fn directly(image: &Path, dir: &Path, flags: MountFlags, data: &str) -> Result<(
             e => e.to_string(),
         }
     })
+}
+
+/// A loop device over a file, detached when the value goes; a mount keeps it for as long as it needs it.
+struct Loop {
+    path: String,
+    ours: bool,
+}
+
+impl Loop {
+    /// For a block device that one itself: nothing is attached, and nothing detached.
+    fn over(file: &Path) -> Result<Self, String> {
+        let is_block = std::fs::metadata(file).is_ok_and(|m| m.file_type().is_block_device());
+        if is_block {
+            let path = file.display().to_string();
+            return Ok(Self { path, ours: false });
+        }
+        let out = losetup(&["--find", "--show", "--read-only"], file)?;
+        let path = out.trim().to_owned();
+        Ok(Self { path, ours: true })
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        if self.ours {
+            // What cannot be detached stays, which is no reason to fail.
+            let _ = losetup(&["--detach"], Path::new(&self.path));
+        }
+    }
+}
+
+fn losetup(options: &[&str], file: &Path) -> Result<String, String> {
+    let out = Command::new("losetup")
+        .args(options)
+        .arg(file)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| format!("losetup: {e}"))?;
+    if out.status.success() {
+        return Ok(String::from_utf8_lossy(&out.stdout).into_owned());
+    }
+    Err(String::from_utf8_lossy(&out.stderr).trim().to_owned())
 }
 
 fn through_loop(

@@ -158,6 +158,18 @@ impl FileData {
         }
     }
 
+    /// Its position in the packed inode, if it has one.
+    pub(super) fn fragment(&mut self) -> Option<&mut u64> {
+        match self {
+            Self::WholeFragment { offset } => Some(offset),
+            Self::Compressed(data) => match &mut data.tail {
+                FileTail::Fragment(offset) => Some(offset),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// What it takes beside its place among the others. Unit: bytes.
     pub(super) fn footprint(&self) -> u64 {
         // What an allocation takes beside what is asked for, and for rounding.
@@ -228,6 +240,11 @@ impl Run {
             let block = blocks.first().copied().unwrap_or(0);
             return vec![Self { block, pieces }];
         }
+        Self::of(pieces, blocks)
+    }
+
+    /// Pieces with these first blocks, wherever they lie, as runs.
+    pub(super) fn of(pieces: Vec<ShortPiece>, blocks: &[u32]) -> Vec<Self> {
         let mut runs: Vec<Self> = Vec::new();
         let mut next = None;
         for (piece, block) in pieces.into_iter().zip(blocks) {

@@ -68,6 +68,12 @@ impl Packer<'_> {
 
     /// Hands full segments of ends to the workers; at the end, what is left.
     pub(super) fn submit_ends(&mut self, end: bool) {
+        if end && !self.adopted.is_empty() {
+            // More pieces come behind them, and none of those may begin where another does.
+            let len = self.ends.buf.len();
+            let block = self.options.bits.size_usize();
+            self.ends.buf.resize(len.next_multiple_of(block), 0);
+        }
         let policy = Arc::clone(&self.options.packed);
         let segment = segment_size(&policy) as usize;
         loop {
@@ -85,7 +91,7 @@ impl Packer<'_> {
                 offset: 0,
                 len,
                 first: ends.segments == 0 && self.streamed == 0,
-                last: end && ends.buf.is_empty(),
+                last: end && ends.buf.is_empty() && self.adopted.is_empty(),
                 store: false,
                 policy: Arc::clone(&policy),
                 twin: None,

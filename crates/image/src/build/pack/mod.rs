@@ -18,6 +18,7 @@
 //! * The segments of a file lie back to back; those of the packed inode come last.
 //! * All segments but a file's last have a multiple of the block size.
 
+mod based;
 mod blocks;
 mod data;
 mod ends;
@@ -40,6 +41,7 @@ use crate::build::spill::Spill;
 use crate::build::stats::Stats;
 use crate::build::tree::InodeId;
 use crate::{Error, Result};
+use based::Adopted;
 use data::Run;
 use ends::{Ends, IN_ENDS};
 use hashbrown::HashMap;
@@ -106,6 +108,8 @@ pub(crate) struct Packer<'a> {
     /// The same, placed.
     stream_placed: u64,
     ends: Ends,
+    /// What files have in the base's packed inode.
+    adopted: Adopted,
     /// First file of each content that another may have.
     known: HashMap<ContentKey, InodeId>,
     /// Blocks of the pieces of parts whose clusters others share.
@@ -174,6 +178,7 @@ impl<'a> Packer<'a> {
             streamed: 0,
             stream_placed: 0,
             ends: Ends::new(held),
+            adopted: Adopted::default(),
             known: HashMap::new(),
             shared: HashMap::new(),
             tables: 0,
@@ -469,19 +474,15 @@ impl<'a> Packer<'a> {
                 block += blocks;
             }
         }
-        for data in &mut self.result.files {
-            if let FileData::WholeFragment { offset } = data
-                && *offset & IN_ENDS != 0
-            {
-                *offset = (*offset & !IN_ENDS) + self.streamed;
-            }
-            if let FileData::Compressed(data) = data
-                && let FileTail::Fragment(offset) = &mut data.tail
-            {
+        let files = self.result.files.iter_mut();
+        for offset in files.filter_map(FileData::fragment) {
+            if *offset & IN_ENDS != 0 {
                 *offset = (*offset & !IN_ENDS) + self.streamed;
             }
         }
         self.result.packed_size = self.streamed + self.ends.submitted;
+        let algorithm = self.packed_algorithm();
+        self.adopted.append(&mut self.result, algorithm);
         self.result.digest = self.digest.digest128();
         Ok(self.result)
     }

@@ -14,10 +14,12 @@ mod groups;
 mod runs;
 
 use crate::build::auto::{Choice, Chooser};
+use crate::build::base::{Base, Known, base_key};
 use crate::build::options::Dedupe;
 use crate::build::order::{ContentKey, content_key};
 use crate::build::pack::input::Input;
 use crate::build::pack::spans::FilePlan;
+use crate::build::pack::sums::sum;
 use crate::build::tree::InodeId;
 use crate::{Error, Result};
 use chunk::{Cutter, Sketch};
@@ -27,6 +29,8 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use tuff_codec::EncoderSpec;
+use tuff_format::Nid;
+use xxhash_rust::xxh3::Xxh3;
 
 /// A content to look at.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +47,8 @@ pub(crate) struct Content {
     pub(crate) segment: Option<NonZeroU32>,
     /// How it is stored is decided from a sample.
     pub(crate) auto: bool,
+    /// It is to be stored as it is.
+    pub(crate) stored: bool,
 }
 
 // There may be millions of them.
@@ -60,6 +66,8 @@ pub(crate) struct Settings {
     pub(crate) threads: usize,
     /// Dense and fast compression for those whose storing is decided here.
     pub(crate) two: Option<[EncoderSpec; 2]>,
+    /// Sums are taken of contents that nobody reads again to pack them.
+    pub(crate) sums: bool,
 }
 
 /// What was found.
@@ -67,6 +75,8 @@ pub(crate) struct Settings {
 pub(crate) struct Survey {
     /// Files with the content of an earlier one, and which that is.
     pub(crate) twins: HashMap<InodeId, InodeId>,
+    /// Files with the content of one in the base, which that is, and the content's sum.
+    pub(crate) based: HashMap<InodeId, (Nid, Option<u64>)>,
     /// Files of the packed inode in the order of their data, without twins.
     pub(crate) packed: Vec<InodeId>,
     /// Files that are not stored as the options say.
@@ -79,6 +89,8 @@ pub(crate) struct Survey {
 #[derive(Default)]
 struct Facts {
     keys: Vec<(ContentKey, u32)>,
+    /// Those that the base has.
+    based: Vec<(u32, Nid, Option<u64>)>,
     sketches: Vec<(u32, Sketch)>,
     chunks: Vec<(u32, Chunks)>,
     /// Those that are not the default.
@@ -92,10 +104,12 @@ const SKETCH_MAX: u64 = 256 << 10;
 /// log2 of the usual average length of a chunk. Unit: bytes.
 const CHUNK_BITS: u32 = 12;
 
-/// Looks at `contents`, given in the order of their data. `input` opens one; it is asked from several threads.
+/// Looks at `contents`, given in the order of their data. `input` opens one; it is asked from several threads. `base` is the
+/// image whose data need not be held again, with its contents.
 pub(crate) fn survey(
     mut contents: Vec<Content>,
     settings: &Settings,
+    base: Option<(&Base, &Known)>,
     input: &(dyn Fn(InodeId) -> Result<Input> + Sync),
 ) -> Result<Survey> {
     let mut sizes: HashMap<u64, u32> = HashMap::new();
@@ -108,10 +122,17 @@ pub(crate) fn survey(
     let cutter = cutter(&contents, settings);
     let look = |i: usize, tools: &mut Tools, facts: &mut Facts| -> Result<()> {
         let content = &contents[i];
-        let twin = sizes.get(&content.size).is_some_and(|n| *n > 1);
+        let wanted = Wanted {
+            twin: sizes.get(&content.size).is_some_and(|n| *n > 1),
+            known: base
+                .map(|(_, known)| known)
+                .filter(|known| known.sizes.contains(&content.size)),
+            sums: settings.sums,
+        };
         let sketch = dedupe && content.packed && content.size <= SKETCH_MAX;
         let chunks = settings.dedupe == Dedupe::Content && content.segment.is_some();
-        if !(twin || sketch || chunks || content.auto) {
+        let hash = wanted.twin || wanted.known.is_some();
+        if !(hash || sketch || chunks || content.auto) {
             return Ok(());
         }
         let input = input(content.file)?;
@@ -123,11 +144,11 @@ pub(crate) fn survey(
                 facts.choices.push((i, choice));
             }
         }
-        if !(twin || sketch || chunks) {
+        if !(hash || sketch || chunks) {
             return Ok(());
         }
         let cutter = chunks.then_some(cutter);
-        tools.look(i, content, input, twin, sketch, cutter, facts)
+        tools.look(i, content, input, &wanted, sketch, cutter, facts)
     };
     let mut facts = gathered(parallel(contents.len(), settings.threads, &look)?);
     drop(sizes);
@@ -139,19 +160,28 @@ pub(crate) fn survey(
         survey.choices.insert(content.file, choice);
     }
     let contents = &contents[..];
-    let mut twin = vec![false; contents.len()];
+    // They need no place of their own.
+    let mut elsewhere = vec![false; contents.len()];
+    for (i, nid, sum) in std::mem::take(&mut facts.based) {
+        let content = &contents[i as usize];
+        let can = |base: &Base| Ok::<_, Error>(base.data(nid, content.stored)?.is_some());
+        if base.map_or(Ok(false), |(base, _)| can(base))? {
+            survey.based.insert(content.file, (nid, sum));
+            elsewhere[i as usize] = true;
+        }
+    }
     for same in facts.keys.chunk_by(|a, b| a.0 == b.0) {
         for (_, i) in &same[1..] {
             let first = contents[same[0].1 as usize].file;
             survey.twins.insert(contents[*i as usize].file, first);
-            twin[*i as usize] = true;
+            elsewhere[*i as usize] = true;
         }
     }
     facts.keys = Vec::new();
-    facts.chunks.retain(|(i, _)| !twin[*i as usize]);
+    facts.chunks.retain(|(i, _)| !elsewhere[*i as usize]);
 
     let packed: Vec<u32> = (0..contents.len())
-        .filter(|i| contents[*i].packed && !twin[*i])
+        .filter(|i| contents[*i].packed && !elsewhere[*i])
         .map(|i| i as u32)
         .collect();
     let mut sketches = facts.sketches.into_iter().peekable();
@@ -204,6 +234,7 @@ fn chosen(content: &Content, choice: Choice) -> Content {
             policy: CHOICES + 1,
             packed: false,
             segment: None,
+            stored: true,
             ..*content
         },
     }
@@ -214,6 +245,7 @@ fn gathered(parts: Vec<Facts>) -> Facts {
     let mut all = Facts::default();
     for part in parts {
         all.keys.extend(part.keys);
+        all.based.extend(part.based);
         all.sketches.extend(part.sketches);
         all.chunks.extend(part.chunks);
         all.choices.extend(part.choices);
@@ -272,9 +304,37 @@ fn confirm(
     Ok(confirmed.into_iter().map(|(_, run)| run).collect())
 }
 
+/// Why a content's digest is wanted.
+struct Wanted<'a> {
+    /// Another may have it.
+    twin: bool,
+    /// The base may have it.
+    known: Option<&'a Known>,
+    /// Then its sum is wanted, too.
+    sums: bool,
+}
+
+/// A content while it is read: its digest and its sum.
+#[derive(Default)]
+struct Digests {
+    hasher: Option<blake3::Hasher>,
+    sum: Option<Xxh3>,
+}
+
+impl Digests {
+    fn update(&mut self, bytes: &[u8]) {
+        if let Some(hasher) = &mut self.hasher {
+            hasher.update(bytes);
+        }
+        if let Some(sum) = &mut self.sum {
+            sum.update(bytes);
+        }
+    }
+}
+
 /// What a worker needs again and again.
-struct Tools {
-    buf: Vec<u8>,
+pub(crate) struct Tools {
+    pub(crate) buf: Vec<u8>,
     windows: [Vec<u8>; 2],
     sampler: Option<Box<dyn tuff_codec::EncodeFit>>,
     chooser: Option<Chooser>,
@@ -291,19 +351,22 @@ impl Tools {
 
     #[expect(
         clippy::too_many_arguments,
-        reason = "what to look for is three of them"
+        reason = "what to look for is four of them"
     )]
     fn look(
         &mut self,
         i: u32,
         content: &Content,
         input: Input,
-        twin: bool,
+        wanted: &Wanted<'_>,
         sketch: bool,
         cutter: Option<Cutter>,
         facts: &mut Facts,
     ) -> Result<()> {
-        let mut hasher = twin.then(blake3::Hasher::new);
+        let mut digests = Digests {
+            hasher: (wanted.twin || wanted.known.is_some()).then(blake3::Hasher::new),
+            sum: (wanted.known.is_some() && wanted.sums).then(sum),
+        };
         if let Some(cutter) = cutter {
             let sampler = &mut self.sampler;
             let mut ratio = |bytes: &[u8]| sample(sampler, bytes);
@@ -312,7 +375,7 @@ impl Tools {
                 content.size,
                 cutter,
                 &mut self.buf,
-                &mut hasher,
+                &mut |bytes| digests.update(bytes),
                 &mut ratio,
             )?;
             facts.chunks.push((i, chunks));
@@ -326,17 +389,26 @@ impl Tools {
                     self.buf.resize(n, 0);
                 }
                 reader.read_exact(&mut self.buf[..n], at)?;
-                if let Some(hasher) = &mut hasher {
-                    hasher.update(&self.buf[..n]);
-                }
+                digests.update(&self.buf[..n]);
                 if sketch {
                     facts.sketches.push((i, chunk::sketch(&self.buf[..n])));
                 }
                 at += n as u64;
             }
         }
-        let key = hasher.map(|mut h| content_key(content.size, content.policy, &mut h));
-        facts.keys.extend(key.map(|key| (key, i)));
+        let Some(mut hasher) = digests.hasher else {
+            return Ok(());
+        };
+        if let Some(known) = wanted.known
+            && let Some(nid) = known.get(&base_key(content.size, &hasher))
+        {
+            let sum = digests.sum.map(|sum| sum.digest());
+            facts.based.push((i, nid, sum));
+        }
+        if wanted.twin {
+            let key = content_key(content.size, content.policy, &mut hasher);
+            facts.keys.push((key, i));
+        }
         Ok(())
     }
 }
@@ -357,7 +429,7 @@ fn sample(sampler: &mut Option<Box<dyn tuff_codec::EncodeFit>>, bytes: &[u8]) ->
 }
 
 /// Runs `work` for every index below `count` on `threads` threads. What each thread found, in no order.
-fn parallel<T: Send + Default>(
+pub(crate) fn parallel<T: Send + Default>(
     count: usize,
     threads: usize,
     work: &(dyn Fn(usize, &mut Tools, &mut T) -> Result<()> + Sync),

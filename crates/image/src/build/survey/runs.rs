@@ -362,7 +362,7 @@ pub(super) fn chunks(
     size: u64,
     cutter: Cutter,
     buf: &mut Vec<u8>,
-    hasher: &mut Option<blake3::Hasher>,
+    seen: &mut dyn FnMut(&[u8]),
     ratio: &mut dyn FnMut(&[u8]) -> u32,
 ) -> Result<Chunks> {
     const READ: usize = 1 << 20;
@@ -379,9 +379,7 @@ pub(super) fn chunks(
             .min(usize::try_from(size - start - filled as u64).unwrap_or(usize::MAX));
         let from = start + filled as u64;
         reader.read_exact(&mut buf[filled..filled + n], from)?;
-        if let Some(hasher) = hasher {
-            hasher.update(&buf[filled..filled + n]);
-        }
+        seen(&buf[filled..filled + n]);
         filled += n;
         let end = start + filled as u64 == size;
         if !sampled && (end || start + filled as u64 > size / 2) {

@@ -1,0 +1,417 @@
+//! Images over a base: what both together hold is the tree that went in, for this reader and for the kernel.
+
+mod common;
+
+use common::variants::{MKFS_OPTIONS, compression};
+use common::{
+    Ignore, Scratch, assert_same, host_tree, image_tree, is_root, mixed, mkfs, noise, text,
+};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use std::ffi::CString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use tuff_image::Error;
+use tuff_image::build::{
+    Dedupe, Fragments, Kernel, Method, Options, Progress, Rule, Source, Summary, build,
+};
+use tuff_image::read::{Image, OpenOptions};
+use tuff_store::{FileStore, ReadAt, Target};
+
+/// What both trees have: every form of data.
+fn shared(root: &Path) {
+    fs::create_dir_all(root.join("sub")).unwrap();
+    for (name, bytes) in [
+        ("text", text(300_001, 1)),
+        ("blocks", text(5 * 4096, 2)),
+        ("mixed", mixed(700_000, 3)),
+        ("noise", noise(100_123, 4)),
+        ("noise-in-blocks", noise(8 * 4096, 5)),
+        ("small", text(700, 6)),
+        ("tiny", b"tiny".to_vec()),
+        ("zeros", vec![0; 200_000]),
+    ] {
+        fs::write(root.join(name), bytes).unwrap();
+    }
+    for n in 0..40 {
+        let bytes = text(1000 + 97 * n, 100 + n as u64);
+        fs::write(root.join(format!("sub/{n}")), bytes).unwrap();
+    }
+}
+
+/// The base has what the new tree has not, before and between what both have.
+fn old_tree(root: &Path) {
+    shared(root);
+    for (name, n) in [
+        ("a", 90_000),
+        ("n", 3_333),
+        ("sub/0-old", 20_000),
+        ("z", 150_000),
+    ] {
+        fs::write(root.join(name), text(n, n as u64)).unwrap();
+    }
+}
+
+/// Further files, one of the base's twice and under other names, changed ones of the same size, one that stays sparse.
+fn new_tree(root: &Path) {
+    shared(root);
+    fs::hard_link(root.join("small"), root.join("small-link")).unwrap();
+    fs::copy(root.join("text"), root.join("sub/text-again")).unwrap();
+    let mut changed = text(300_001, 1);
+    changed[200_000] ^= 1;
+    fs::write(root.join("changed"), changed).unwrap();
+    fs::write(root.join("new"), mixed(222_222, 9)).unwrap();
+    fs::write(root.join("new-small"), text(1234, 10)).unwrap();
+    let sparse = fs::File::create(root.join("sparse")).unwrap();
+    sparse.set_len(1 << 20).unwrap();
+}
+
+fn make(source: &Path, image: &Path, options: &Options) -> tuff_image::Result<Summary> {
+    let sources = [Source::Dir(source.to_owned())];
+    build(
+        &sources,
+        options,
+        &Target::Path(image.to_owned()),
+        &Progress::default(),
+    )
+}
+
+fn open_both(image: &Path, base: &Path) -> tuff_image::Result<Image> {
+    let base: Arc<dyn ReadAt> = Arc::new(FileStore::open(base).unwrap());
+    let options = OpenOptions {
+        devices: vec![base],
+        ..OpenOptions::default()
+    };
+    Image::open(FileStore::open(image).unwrap(), options)
+}
+
+/// What the kernel makes of an image and its base: from files and from loop devices, as far as it can.
+fn by_kernel(image: &Path, base: &Path, dir: &Path, see: &dyn Fn(&str, &Path)) {
+    if !is_root() {
+        eprintln!("SKIPPED: mounting needs root");
+        return;
+    }
+    fs::create_dir_all(dir).unwrap();
+    let look = |way: &str, image: &Path, base: &Path| {
+        let data = CString::new(format!("device={}", base.display())).unwrap();
+        match mount(
+            image,
+            dir,
+            "erofs",
+            MountFlags::RDONLY,
+            Some(data.as_c_str()),
+        ) {
+            Ok(()) => {
+                see(way, dir);
+                // Another test may just be starting a command, which has our files until it is one.
+                unmount(dir, UnmountFlags::DETACH).unwrap();
+            }
+            Err(e) if e == rustix::io::Errno::NOTBLK || e == rustix::io::Errno::NODEV => {
+                eprintln!("SKIPPED: mount of {way}: {e}");
+            }
+            Err(e) => panic!("mount of {way}: {e}"),
+        }
+    };
+    look("files", image, base);
+    match (Loop::over(image), Loop::over(base)) {
+        (Some(image), Some(base)) => look("loop devices", &image.0, &base.0),
+        _ => eprintln!("SKIPPED: no loop devices"),
+    }
+}
+
+struct Loop(PathBuf);
+
+impl Loop {
+    fn over(file: &Path) -> Option<Self> {
+        let out = Command::new("losetup")
+            .args(["-rf", "--show"])
+            .arg(file)
+            .output()
+            .ok()?;
+        let said = String::from_utf8_lossy(&out.stdout).trim().to_owned();
+        out.status.success().then(|| Self(said.into()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("-d").arg(&self.0).output();
+    }
+}
+
+/// What the source's filesystem decides for itself.
+fn ignore() -> Ignore {
+    Ignore {
+        dir_size: true,
+        dir_nlink: true,
+        holes: true,
+        ..Ignore::default()
+    }
+}
+
+fn newest(method: Option<Method>, cluster: usize, fragments: Fragments) -> Options {
+    let mut o = Options::for_kernel(Kernel(6, 18));
+    o.compression = method.and_then(|method| compression(method, 1));
+    (o.cluster, o.fragment_cluster) = (cluster, cluster.min(16 << 10));
+    o.fragments = fragments;
+    o.tail_packing = matches!(fragments, Fragments::Off | Fragments::Small);
+    o.verify = true;
+    o
+}
+
+struct Place {
+    scratch: Scratch,
+    old: PathBuf,
+    new: PathBuf,
+}
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let scratch = Scratch::new(name);
+        let (old, new) = (scratch.path().join("old"), scratch.path().join("new"));
+        old_tree(&old);
+        new_tree(&new);
+        Self { scratch, old, new }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+}
+
+#[test]
+fn what_the_base_has_is_referred_to_and_comes_back() {
+    let place = Place::new("base");
+    let wanted = host_tree(&place.new);
+    let (base, image) = (place.path("base"), place.path("image"));
+    let lz4 = Some(Method::Lz4);
+    let small_blocks = Options {
+        block: tuff_format::BlockBits::new(9).unwrap(),
+        ..newest(None, 4096, Fragments::Off)
+    };
+    let two = |options: Options| (options.clone(), options);
+    let older = Options {
+        kernel: Kernel(5, 16),
+        ..Options::for_kernel(Kernel(5, 16))
+    };
+    // All 48 files that both trees have, unless compression or ends would have to be the image's own.
+    let settings = [
+        ("lz4 64K", two(newest(lz4, 64 << 10, Fragments::Tails)), 48),
+        ("lz4 4K", two(newest(lz4, 4 << 10, Fragments::Off)), 48),
+        (
+            "lz4 16K small",
+            two(newest(lz4, 16 << 10, Fragments::Small)),
+            48,
+        ),
+        (
+            "zstd all",
+            two(newest(Some(Method::Zstd), 16 << 10, Fragments::All)),
+            48,
+        ),
+        (
+            "deflate",
+            two(newest(Some(Method::Deflate), 32 << 10, Fragments::Tails)),
+            48,
+        ),
+        (
+            "lzma",
+            two(newest(Some(Method::Lzma), 128 << 10, Fragments::Off)),
+            48,
+        ),
+        ("stored", two(newest(None, 4096, Fragments::Off)), 48),
+        ("blocks of 512", two(small_blocks), 48),
+        ("for 5.16", two(older), 48),
+        (
+            "another algorithm",
+            (
+                newest(lz4, 16 << 10, Fragments::Off),
+                newest(Some(Method::Zstd), 64 << 10, Fragments::Tails),
+            ),
+            48,
+        ),
+        (
+            "fragments of another algorithm",
+            (
+                newest(Some(Method::Zstd), 64 << 10, Fragments::Tails),
+                newest(lz4, 16 << 10, Fragments::Tails),
+            ),
+            4,
+        ),
+        (
+            "fragments, but not in the image",
+            (
+                newest(lz4, 64 << 10, Fragments::Tails),
+                newest(lz4, 64 << 10, Fragments::Off),
+            ),
+            4,
+        ),
+    ];
+    for (name, (old, mut new), files) in settings {
+        make(&place.old, &base, &old).unwrap();
+        let alone = make(&place.new, &image, &new).unwrap();
+        new.base = Some(base.clone());
+        let summary = make(&place.new, &image, &new).unwrap();
+        println!("{name}: {} of 48 files", summary.stats.base_files);
+        assert_eq!(summary.stats.base_files, files, "{name}");
+        assert!(summary.image_bytes < alone.image_bytes, "{name}");
+        let both = open_both(&image, &base).unwrap();
+        let report = tuff_image::check::check(&both, &Default::default(), |_| ());
+        assert!(report.is_clean(), "{name}: {:?}", report.findings);
+        assert_same(name, &wanted, &image_tree(&both), ignore());
+        by_kernel(&image, &base, &place.path("mnt"), &|way, dir| {
+            assert_same(
+                &format!("{name}: {way}"),
+                &wanted,
+                &host_tree(dir),
+                ignore(),
+            );
+        });
+    }
+}
+
+#[test]
+fn one_store_holds_both_behind_each_other() {
+    let place = Place::new("base-flat");
+    let (base, image) = (place.path("base"), place.path("image"));
+    let mut options = newest(Some(Method::Lz4), 64 << 10, Fragments::Tails);
+    make(&place.old, &base, &options).unwrap();
+    options.base = Some(base.clone());
+    make(&place.new, &image, &options).unwrap();
+    let both = [fs::read(&image).unwrap(), fs::read(&base).unwrap()].concat();
+    let flat = Image::open(tuff_store::MemStore::new(both), OpenOptions::default()).unwrap();
+    assert_same("flat", &host_tree(&place.new), &image_tree(&flat), ignore());
+}
+
+/// Other writers' images: whatever of them is shared comes back.
+#[test]
+fn images_of_others_are_bases_too() {
+    let place = Place::new("base-mkfs");
+    let wanted = host_tree(&place.new);
+    let (base, image) = (place.path("base"), place.path("image"));
+    for (i, options) in MKFS_OPTIONS.iter().enumerate() {
+        if mkfs(&base, &place.old, options).is_none() {
+            continue;
+        }
+        let mut new = newest(Some(Method::Lz4), 64 << 10, Fragments::Tails);
+        if options.contains(&"-b1024") {
+            new.block = tuff_format::BlockBits::new(10).unwrap();
+        }
+        if options.iter().any(|o| o.contains("lzma")) {
+            new.compression = compression(Method::Lzma, 0);
+        }
+        new.base = Some(base.clone());
+        let summary = make(&place.new, &image, &new).unwrap();
+        let name = format!("{options:?}: {} of 48 files", summary.stats.base_files);
+        println!("{name}");
+        // Plain files, whatever else there is; the last ones are compressed.
+        assert!(summary.stats.base_files > 0 || i > 4, "{name}");
+        let both = open_both(&image, &base).unwrap();
+        assert_same(&name, &wanted, &image_tree(&both), ignore());
+        by_kernel(&image, &base, &place.path("mnt"), &|way, dir| {
+            assert_same(
+                &format!("{name}: {way}"),
+                &wanted,
+                &host_tree(dir),
+                ignore(),
+            );
+        });
+    }
+}
+
+#[test]
+fn bytes_over_a_base_do_not_depend_on_threads() {
+    let place = Place::new("base-threads");
+    let base = place.path("base");
+    for fragments in [Fragments::Off, Fragments::Tails, Fragments::All] {
+        let mut options = newest(Some(Method::Lz4), 16 << 10, fragments);
+        // More than one segment.
+        for tree in [&place.old, &place.new] {
+            fs::write(tree.join("sub/large"), mixed((9 << 20) + 5, 7)).unwrap();
+        }
+        make(&place.old, &base, &options).unwrap();
+        options.base = Some(base.clone());
+        let images = [1, 2, 7, 16].map(|threads| {
+            let image = place.path(&threads.to_string());
+            options.threads = Some(threads);
+            make(&place.new, &image, &options).unwrap();
+            fs::read(image).unwrap()
+        });
+        assert!(images.windows(2).all(|w| w[0] == w[1]), "{fragments:?}");
+    }
+}
+
+/// A rule that files be stored is not undone by a base that has them compressed.
+#[test]
+fn what_is_to_be_stored_is_not_taken_compressed() {
+    let place = Place::new("base-rule");
+    let (base, image) = (place.path("base"), place.path("image"));
+    let mut options = newest(Some(Method::Lz4), 16 << 10, Fragments::Off);
+    make(&place.old, &base, &options).unwrap();
+    options.base = Some(base.clone());
+    options.rules = vec![Rule {
+        glob: globset::Glob::new("{text,noise-in-blocks}")
+            .unwrap()
+            .compile_matcher(),
+        compression: None,
+        cluster: None,
+    }];
+    let summary = make(&place.new, &image, &options).unwrap();
+    assert_eq!(summary.stats.base_files, 48, "text-again instead of text");
+    let both = open_both(&image, &base).unwrap();
+    let stored = both.resolve(b"/text").unwrap();
+    assert_eq!(stored.layout(), tuff_image::read::Layout::FlatInline);
+    assert_same("rule", &host_tree(&place.new), &image_tree(&both), ignore());
+}
+
+#[test]
+fn a_base_that_cannot_be_one_is_refused() {
+    let place = Place::new("base-refused");
+    let (base, image) = (place.path("base"), place.path("image"));
+    let plain = newest(Some(Method::Lz4), 16 << 10, Fragments::Off);
+    make(&place.old, &base, &plain).unwrap();
+    let over = |base: &Path| Options {
+        base: Some(base.to_owned()),
+        ..plain.clone()
+    };
+    let refused = |options: &Options| match make(&place.new, &image, options) {
+        Err(Error::Usage(what)) => what.to_string(),
+        other => panic!("{other:?}"),
+    };
+    make(&place.new, &image, &over(&base)).unwrap();
+    // Another block size; a base with a base; an old kernel.
+    let mut blocks = over(&base);
+    blocks.block = tuff_format::BlockBits::new(10).unwrap();
+    assert!(refused(&blocks).contains("blocks of 4096 bytes"));
+    assert!(refused(&over(&image)).contains("extra devices"));
+    let old = Options {
+        base: Some(base.clone()),
+        ..Options::for_kernel(Kernel(5, 15))
+    };
+    assert!(refused(&old).contains("Linux 5.16"));
+    // One that is not the base, when it is read.
+    let other = place.path("other");
+    make(&place.new, &other, &plain).unwrap();
+    assert!(
+        matches!(open_both(&image, &other), Err(Error::Usage(what)) if what.to_string().contains("UUID"))
+    );
+}
+
+/// A damaged base is an error of the build, at the latest where a file is compared with one of its.
+#[test]
+fn a_damaged_base_is_named() {
+    let place = Place::new("base-damaged");
+    let (base, image) = (place.path("base"), place.path("image"));
+    let mut options = newest(Some(Method::Zstd), 16 << 10, Fragments::Off);
+    make(&place.old, &base, &options).unwrap();
+    let mut bytes = fs::read(&base).unwrap();
+    bytes[4096..40960].fill(0x5A);
+    fs::write(&base, bytes).unwrap();
+    options.base = Some(base.clone());
+    options.dedupe = Dedupe::Off;
+    match make(&place.new, &image, &options) {
+        Err(e @ Error::Corrupt(_)) => assert!(e.to_string().contains("base"), "{e}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(!image.exists(), "nothing has the image's name");
+}
