@@ -9,7 +9,7 @@
 /// Everything in a tar comes in units of this. Unit: bytes.
 pub(super) const BLOCK: usize = 512;
 /// Room for a name or a link's target. Unit: bytes.
-const NAME_LEN: usize = 100;
+pub(super) const NAME_LEN: usize = 100;
 /// Largest number in a field of 8 bytes: 7 octal digits.
 const MAX_8: u64 = 0o777_7777;
 /// Largest number in a field of 12 bytes: 11 octal digits.
@@ -17,31 +17,46 @@ const MAX_12: u64 = 0o777_7777_7777;
 
 /// Type of a member, as its header says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
+    /// A regular file.
     File = b'0' as isize,
+    /// A further name of a member that came before.
     HardLink = b'1' as isize,
+    /// A symbolic link.
     Symlink = b'2' as isize,
+    /// A character device.
     Char = b'3' as isize,
+    /// A block device.
     Block = b'4' as isize,
+    /// A directory.
     Dir = b'5' as isize,
+    /// A named pipe.
     Fifo = b'6' as isize,
+    /// PAX records for the next member.
     Records = b'x' as isize,
 }
 
 /// What a header says.
 #[derive(Clone, Debug)]
-pub(super) struct Header<'a> {
-    pub(super) name: &'a [u8],
-    pub(super) kind: Kind,
-    pub(super) mode: u16,
-    pub(super) uid: u32,
-    pub(super) gid: u32,
+pub struct Header<'a> {
+    /// Path of the member; a directory's ends in a slash.
+    pub name: &'a [u8],
+    /// What the member is.
+    pub kind: Kind,
+    /// Permissions; bits above the lowest twelve are left out.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
     /// Bytes of data that follow.
-    pub(super) size: u64,
+    pub size: u64,
     /// Seconds since 1970 and nanoseconds.
-    pub(super) mtime: (i64, u32),
-    pub(super) link: &'a [u8],
-    pub(super) device: (u32, u32),
+    pub mtime: (i64, u32),
+    /// Where a link leads; empty for others.
+    pub link: &'a [u8],
+    /// Major and minor number of a device; zeros for others.
+    pub device: (u32, u32),
 }
 
 impl Header<'_> {

@@ -1,8 +1,8 @@
 //! Entries of an image to members of a tar.
 
-use super::acl;
-use super::header::{BLOCK, Header, Kind, record};
-use super::sparse;
+use super::header::{Header, Kind};
+use super::stream::Stream;
+use super::{sparse, xattr};
 use crate::read::{FileType, Image, Inode, Nid};
 use crate::walk::{Entry, shown};
 use crate::{Error, Result};
@@ -10,8 +10,6 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::ops::Range;
 
-/// A tar is padded to a multiple of this, as tape drives once wanted it and GNU tar still does. Unit: bytes.
-const RECORD: u64 = 10_240;
 /// Data is copied in steps of this. Unit: bytes.
 const COPY: usize = 1 << 20;
 
@@ -54,7 +52,7 @@ pub struct Stats {
 /// Writes entries of an image to a tar stream.
 pub struct TarWriter<'a, W> {
     image: &'a Image,
-    out: W,
+    out: Stream<W>,
     options: Options,
     stats: Stats,
     /// First name of inodes that may have several.
@@ -67,7 +65,7 @@ impl<'a, W: Write> TarWriter<'a, W> {
     pub fn new(image: &'a Image, out: W, options: Options) -> Self {
         Self {
             image,
-            out,
+            out: Stream::new(out),
             options,
             stats: Stats::default(),
             names: HashMap::new(),
@@ -93,11 +91,8 @@ impl<'a, W: Write> TarWriter<'a, W> {
     /// # Errors
     /// A failed write.
     pub fn finish(mut self) -> Result<Stats> {
-        let end = (self.stats.tar_bytes + 2 * BLOCK as u64).next_multiple_of(RECORD);
-        // Fits: at most a record and two blocks.
-        let zeros = vec![0; (end - self.stats.tar_bytes) as usize];
-        self.put(&zeros)?;
-        self.out.flush().map_err(failed)?;
+        self.stats.members = self.out.members();
+        self.stats.tar_bytes = self.out.finish().map_err(failed)?;
         Ok(self.stats)
     }
 
@@ -120,7 +115,7 @@ impl<'a, W: Write> TarWriter<'a, W> {
                 header.kind = Kind::HardLink;
                 header.link = &first;
                 self.stats.hard_links += 1;
-                return self.head(&header, Vec::new());
+                return self.out.head(&header, &[]).map_err(failed);
             }
             if inode.file_type() != FileType::Socket {
                 self.names.insert(inode.nid(), name.clone());
@@ -144,7 +139,7 @@ impl<'a, W: Write> TarWriter<'a, W> {
             FileType::Fifo => Kind::Fifo,
         };
         let xattrs = self.xattrs(inode)?;
-        self.head(&header, xattrs)
+        self.out.head(&header, &xattrs).map_err(failed)
     }
 
     fn file(&mut self, mut header: Header<'_>, inode: &Inode) -> Result<()> {
@@ -158,27 +153,14 @@ impl<'a, W: Write> TarWriter<'a, W> {
         };
         let Some(runs) = runs else {
             header.size = size;
-            self.head(&header, xattrs)?;
+            self.out.head(&header, &xattrs).map_err(failed)?;
             return self.data(inode, 0..size);
         };
         self.stats.sparse_files += 1;
-        let map = sparse::map(&runs, size);
-        header.size = map.len() as u64 + runs.iter().map(|r| r.end - r.start).sum::<u64>();
-        let mut records = Vec::new();
-        record(b"GNU.sparse.major", b"1", &mut records);
-        record(b"GNU.sparse.minor", b"0", &mut records);
-        record(b"GNU.sparse.name", header.name, &mut records);
-        let real = size.to_string();
-        record(b"GNU.sparse.realsize", real.as_bytes(), &mut records);
-        records.extend_from_slice(&xattrs);
-        // A reader that does not know the form finds map and data under this name.
-        let stand_in = [b"GNUSparseFile.0/".as_slice(), file_name(header.name)].concat();
-        let header = Header {
-            name: &stand_in[..stand_in.len().min(100)],
-            ..header
-        };
-        self.head(&header, records)?;
-        self.put(&map)?;
+        header.size = size;
+        self.out
+            .sparse_head(&header, &runs, &xattrs)
+            .map_err(failed)?;
         runs.into_iter().try_for_each(|run| self.data(inode, run))
     }
 
@@ -191,52 +173,9 @@ impl<'a, W: Write> TarWriter<'a, W> {
         let mut xattrs = self.image.xattrs(inode)?;
         xattrs.sort();
         for xattr in xattrs {
-            let acl = match &xattr.name[..] {
-                b"system.posix_acl_access" => Some(&b"SCHILY.acl.access"[..]),
-                b"system.posix_acl_default" => Some(&b"SCHILY.acl.default"[..]),
-                _ => None,
-            };
-            if let (Some(key), Some(words)) = (acl, acl::words(&xattr.value)) {
-                record(key, words.as_bytes(), &mut out);
-            }
-            let mut key = b"SCHILY.xattr.".to_vec();
-            for b in xattr.name {
-                // A key ends at its first equals sign: written as GNU tar writes it.
-                match b {
-                    b'=' => key.extend_from_slice(b"%3D"),
-                    b'%' => key.extend_from_slice(b"%25"),
-                    b => key.push(b),
-                }
-            }
-            record(&key, &xattr.value, &mut out);
+            xattr::records(&xattr.name, &xattr.value, &mut out);
         }
         Ok(out)
-    }
-
-    /// Writes a header, and records in front of it if there are any.
-    fn head(&mut self, header: &Header<'_>, more: Vec<u8>) -> Result<()> {
-        let mut records = Vec::new();
-        header.records(&mut records);
-        records.extend_from_slice(&more);
-        if !records.is_empty() {
-            let name = [b"PaxHeaders/".as_slice(), file_name(header.name)].concat();
-            let front = Header {
-                name: &name[..name.len().min(100)],
-                kind: Kind::Records,
-                mode: 0o644,
-                uid: 0,
-                gid: 0,
-                size: records.len() as u64,
-                mtime: (0, 0),
-                link: &[],
-                device: (0, 0),
-            };
-            self.put(&front.encode())?;
-            records.resize(records.len().next_multiple_of(BLOCK), 0);
-            self.put(&records)?;
-        }
-        self.stats.members += 1;
-        self.put(&header.encode())
     }
 
     /// Copies bytes of a file, zeros up to a multiple of a block behind them.
@@ -253,20 +192,11 @@ impl<'a, W: Write> TarWriter<'a, W> {
                     format_args!("the data ends at byte {at}, expected {}", range.end),
                 ));
             }
-            self.put(&buf[..n])?;
+            self.out.put(&buf[..n]).map_err(failed)?;
             at += n as u64;
         }
         self.buf = buf;
-        // Fits: less than a block.
-        let rest = ((range.end - range.start).next_multiple_of(BLOCK as u64)
-            - (range.end - range.start)) as usize;
-        self.put(&[0; BLOCK][..rest])
-    }
-
-    fn put(&mut self, bytes: &[u8]) -> Result<()> {
-        self.out.write_all(bytes).map_err(failed)?;
-        self.stats.tar_bytes += bytes.len() as u64;
-        Ok(())
+        self.out.pad().map_err(failed)
     }
 }
 
@@ -284,9 +214,4 @@ fn member_name(entry: &Entry) -> Vec<u8> {
         name.push(b'/');
     }
     name
-}
-
-fn file_name(path: &[u8]) -> &[u8] {
-    let path = path.strip_suffix(b"/").unwrap_or(path);
-    path.rsplit(|b| *b == b'/').next().unwrap_or(path)
 }

@@ -1,9 +1,11 @@
 //! An image as a tar stream, the same bytes every time.
 //!
 //! ```text
-//!  entry ──► records that the header cannot hold ──► header ──► data            member.rs header.rs sparse.rs acl.rs
+//!  entry ──► records that the header cannot hold ──► header ──► data
 //!             ("x" member, PAX)                       ustar      padded to 512
+//!  member.rs  stream.rs xattr.rs acl.rs               header.rs  sparse.rs
 //! ```
+//! [`Stream`] and what it takes know nothing of images: they write other trees, too.
 //!
 //! Invariants:
 //!
@@ -15,5 +17,10 @@ mod acl;
 mod header;
 mod member;
 mod sparse;
+mod stream;
+mod xattr;
 
+pub use header::{Header, Kind};
 pub use member::{Options, Stats, TarWriter};
+pub use stream::Stream;
+pub use xattr::records as xattr_records;
