@@ -115,6 +115,36 @@ pub struct Superblock {
 }
 
 impl Superblock {
+    /// One that says nothing yet: every field is 0 or absent, but for the block size.
+    pub const fn empty(block_bits: BlockBits) -> Self {
+        Self {
+            compat: 0,
+            incompat: 0,
+            checksum: 0,
+            block_bits,
+            ext_slots: 0,
+            root: Nid(0),
+            inodes: 0,
+            epoch: 0,
+            fixed_nsec: 0,
+            blocks: 0,
+            meta_blkaddr: 0,
+            xattr_blkaddr: 0,
+            uuid: [0; 16],
+            label: [0; 16],
+            algs_or_distance: 0,
+            extra_devices: 0,
+            devt_slotoff: 0,
+            xattr_prefix_count: 0,
+            xattr_prefix_start: 0,
+            packed: None,
+            xattr_filter_reserved: 0,
+            ishare_prefix: 0,
+            build_time: 0,
+            metabox: None,
+        }
+    }
+
     /// Decodes the bytes from [`OFFSET`] on. `bytes` should hold at least 144, or what the image has.
     ///
     /// Checks what a kernel checks at mount, except the checksum: see [`checksum`].
@@ -341,27 +371,13 @@ mod tests {
             compat: compat::SB_CHKSUM | compat::MTIME | compat::XATTR_FILTER,
             incompat: incompat::LZ4_0PADDING,
             checksum: 0x95BA_E7FF,
-            block_bits: BlockBits::B4K,
-            ext_slots: 0,
             root: Nid(36),
             inodes: 4,
             epoch: 1_700_000_000,
-            fixed_nsec: 0,
             blocks: 14,
-            meta_blkaddr: 0,
-            xattr_blkaddr: 0,
-            uuid: [0; 16],
             label: *b"wk\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
             algs_or_distance: 0xFFFF,
-            extra_devices: 0,
-            devt_slotoff: 0,
-            xattr_prefix_count: 0,
-            xattr_prefix_start: 0,
-            packed: None,
-            xattr_filter_reserved: 0,
-            ishare_prefix: 0,
-            build_time: 0,
-            metabox: None,
+            ..Superblock::empty(BlockBits::B4K)
         }
     }
 

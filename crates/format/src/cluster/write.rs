@@ -176,17 +176,15 @@ mod tests {
     use crate::features::incompat;
     use crate::inode::Layout;
     use crate::superblock::Superblock;
-    use crate::{Nid, Result};
+    use crate::{BlockBits, Nid, Result};
 
     fn superblock() -> Superblock {
-        let mut bytes = [0u8; 144];
-        bytes[..4].copy_from_slice(&crate::superblock::MAGIC.to_le_bytes());
-        bytes[12] = 12;
-        let mut sb = Superblock::decode(&bytes).unwrap();
-        sb.incompat = incompat::LZ4_0PADDING | incompat::COMPR_CFGS | incompat::FRAGMENTS;
-        sb.algs_or_distance = 0b1111;
-        sb.packed = Some(Nid(99));
-        sb
+        Superblock {
+            incompat: incompat::LZ4_0PADDING | incompat::COMPR_CFGS | incompat::FRAGMENTS,
+            algs_or_distance: 0b1111,
+            packed: Some(Nid(99)),
+            ..Superblock::empty(BlockBits::B4K)
+        }
     }
 
     fn piece(len: u64, kind: HeadKind, block: u32, blocks: u16) -> Piece {

@@ -75,33 +75,11 @@ pub struct Assembled {
     pub bits: BlockBits,
 }
 
-/// A superblock with nothing in it.
+/// A superblock with nothing in it but a time.
 pub fn superblock(bits: BlockBits) -> Superblock {
     Superblock {
-        compat: 0,
-        incompat: 0,
-        checksum: 0,
-        block_bits: bits,
-        ext_slots: 0,
-        root: Nid(0),
-        inodes: 0,
         epoch: 1_700_000_000,
-        fixed_nsec: 0,
-        blocks: 0,
-        meta_blkaddr: 0,
-        xattr_blkaddr: 0,
-        uuid: [0; 16],
-        label: [0; 16],
-        algs_or_distance: 0,
-        extra_devices: 0,
-        devt_slotoff: 0,
-        xattr_prefix_count: 0,
-        xattr_prefix_start: 0,
-        packed: None,
-        xattr_filter_reserved: 0,
-        ishare_prefix: 0,
-        build_time: 0,
-        metabox: None,
+        ..Superblock::empty(bits)
     }
 }
 
