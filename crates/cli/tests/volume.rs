@@ -182,6 +182,26 @@ fn a_snapshot_sent_is_received_whole_and_in_steps() {
 }
 
 #[test]
+fn limits_of_users_are_set_shown_and_taken_away() {
+    let place = Place::new("quota");
+    let dir = &place.0;
+    assert!(good(dir, &["quota", "v"]).is_empty());
+    let set = ["quota", "v", "--user", "1000", "--space", "1M"];
+    assert!(good(dir, &set).is_empty());
+    let shown = good(dir, &["quota", "v"]);
+    assert_eq!(
+        String::from_utf8_lossy(&shown),
+        "user 1000: 0 B of 1.0 MiB, 0 inodes of no limit\n"
+    );
+    let shown = json(&good(dir, &["quota", "v", "--json"]));
+    assert_eq!(shown["quotas"][0]["space_limit_bytes"], 1 << 20);
+    good(dir, &["quota", "v", "--user", "1000"]);
+    assert!(good(dir, &["quota", "v"]).is_empty());
+    let out = tuff(dir, &["quota", "v", "--space", "1M"]);
+    assert_eq!(out.status.code(), Some(2));
+}
+
+#[test]
 fn errors_are_one_sentence_with_the_documented_code() {
     let place = Place::new("errors");
     let dir = &place.0;

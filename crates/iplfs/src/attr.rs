@@ -7,6 +7,7 @@ use crate::disk::node::NodeBody;
 use crate::disk::xattr::{self, Xattrs};
 use crate::error::{Errno, Error, Result};
 use crate::file::SIZE_MAX;
+use crate::quota;
 use crate::volume::Volume;
 
 /// What `stat` shows.
@@ -111,7 +112,7 @@ impl Volume {
     pub fn set_attr(&mut self, ino: Nid, set: &SetAttr, now: Time) -> Result<Attr> {
         self.writable()?;
         let inode = self.inode(ino)?;
-        let old_size = inode.size;
+        let (old_size, old_user, has) = (inode.size, inode.uid, inode.blocks + 1);
         if let Some(size) = set.size {
             if inode.is_dir() {
                 return Err(Errno::IsDirectory.into());
@@ -122,6 +123,10 @@ impl Volume {
             if size > SIZE_MAX {
                 return Err(Errno::FileTooBig.into());
             }
+        }
+        let user = set.uid.unwrap_or(old_user);
+        if user != old_user {
+            self.within_quota(user, has, 1)?;
         }
         let shrinks = set.size.is_some_and(|size| size < old_size);
         let acl = self.acl_after(ino, set)?;
@@ -160,7 +165,12 @@ impl Volume {
             inode.flags = set.flags.unwrap_or(inode.flags);
             inode.project = set.project.unwrap_or(inode.project);
             inode.heat = set.cold.map_or(inode.heat, u8::from);
-            Ok(Attr::of(ino, inode))
+            let (attr, now_has) = (Attr::of(ino, inode), inode.blocks as i64 + 1);
+            if user != old_user {
+                v.charge(old_user, -now_has, -1);
+                v.charge(user, now_has, 1);
+            }
+            Ok(attr)
         })
     }
 
@@ -224,6 +234,9 @@ impl Volume {
         if value.len() > xattr::NODE_MAX {
             return Err(Errno::TooBig.into());
         }
+        if ino == Nid::ROOT {
+            quota::verify(name, value)?;
+        }
         let mut bits = None;
         if [acl::ACCESS, acl::DEFAULT].contains(&name) {
             let is_dir = self.inode(ino)?.is_dir();
@@ -256,6 +269,11 @@ impl Volume {
         if bytes.len() > xattr::NODE_MAX {
             return Err(Errno::NoSpace.into());
         }
+        let inode = self.inode(ino)?;
+        if bytes.len() > xattr::INODE_MAX && inode.xattr_nid == Nid::NONE {
+            let user = inode.uid;
+            self.within_quota(user, 1, 0)?;
+        }
         self.begin(8, false)?;
         self.mutate(|v| {
             v.put_xattrs(ino, bytes)?;
@@ -263,7 +281,11 @@ impl Volume {
             inode.mode = bits.map_or(inode.mode, |bits| inode.mode & !0o777 | bits);
             inode.ctime = now;
             Ok(())
-        })
+        })?;
+        if ino == Nid::ROOT {
+            self.load_quotas()?;
+        }
+        Ok(())
     }
 
     /// Puts encoded attributes into an inode, or into a node of their own.
@@ -272,7 +294,7 @@ impl Volume {
         if bytes.len() <= xattr::INODE_MAX {
             if old != Nid::NONE {
                 self.free_node(old)?;
-                self.inode_mut(ino)?.blocks -= 1;
+                self.count_blocks(ino, -1)?;
             }
             let inode = self.inode_mut(ino)?;
             inode.xattr = bytes;
@@ -281,9 +303,8 @@ impl Volume {
         }
         if old == Nid::NONE {
             let nid = self.new_node(Some(ino), 0, NodeBody::Xattr(bytes))?;
-            let inode = self.inode_mut(ino)?;
-            inode.xattr_nid = nid;
-            inode.blocks += 1;
+            self.inode_mut(ino)?.xattr_nid = nid;
+            self.count_blocks(ino, 1)?;
         } else {
             self.node_mut(old)?.body = NodeBody::Xattr(bytes);
         }

@@ -62,6 +62,8 @@ pub enum Errno {
     NotSupported,
     /// EBUSY: in use.
     Busy,
+    /// EDQUOT: the owner has as much as is allowed.
+    Quota,
 }
 
 impl Errno {
@@ -86,6 +88,7 @@ impl Errno {
             Errno::NoSuchOffset => 6,
             Errno::NotSupported => 95,
             Errno::Busy => 16,
+            Errno::Quota => 122,
         }
     }
 }

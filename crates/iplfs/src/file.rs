@@ -216,6 +216,9 @@ impl Volume {
     fn write_step(&mut self, ino: Nid, offset: u64, data: &[u8], now: Time) -> Result<()> {
         let end = offset + data.len() as u64;
         let pages = end.div_ceil(BS) - offset / BS;
+        if end > INLINE_MAX as u64 {
+            self.may_fill(ino, offset / BS, end.div_ceil(BS))?;
+        }
         self.begin(2 * pages + pages / 300 + 8, false)?;
         // Load what the write covers in part, so that the change itself cannot fail on a read.
         let inline = matches!(self.inode(ino)?.content, Content::Inline(_));
@@ -384,6 +387,9 @@ impl Volume {
         }
         let punch = how == Allocate::PunchHole;
         let blocks = end.div_ceil(BS) - offset / BS;
+        if !punch {
+            self.may_fill(ino, offset / BS, end.div_ceil(BS))?;
+        }
         // The whole is admitted first, so that a reservation that cannot succeed leaves nothing; then it is done in steps, so that no single change
         // dirties more nodes than a checkpoint can write.
         self.begin(

@@ -201,7 +201,7 @@ impl Volume {
             NodeBody::Indirect(level, Box::new([Nid::NONE; INDIRECT_SLOTS]))
         };
         let nid = self.new_node(Some(ino), ordinal(first), body)?;
-        self.inode_mut(ino)?.blocks += 1;
+        self.count_blocks(ino, 1)?;
         Ok(nid)
     }
 
@@ -217,12 +217,7 @@ impl Volume {
             _ => return Err(Errno::Stale.into()),
         };
         if old.counts() != new.counts() {
-            let inode = self.inode_mut(ino)?;
-            inode.blocks = if new.counts() {
-                inode.blocks + 1
-            } else {
-                inode.blocks.saturating_sub(1)
-            };
+            self.count_blocks(ino, if new.counts() { 1 } else { -1 })?;
         }
         self.live += u64::from(new.counts());
         self.free_slot(old);
@@ -293,8 +288,7 @@ impl Volume {
     fn give_back(&mut self, ino: Nid, slot: Slot) -> Result<()> {
         if slot.counts() {
             self.free_slot(slot);
-            let inode = self.inode_mut(ino)?;
-            inode.blocks = inode.blocks.saturating_sub(1);
+            self.count_blocks(ino, -1)?;
         }
         Ok(())
     }
@@ -346,8 +340,7 @@ impl Volume {
             }
         }
         self.free_node(nid)?;
-        let inode = self.inode_mut(ino)?;
-        inode.blocks = inode.blocks.saturating_sub(1);
+        self.count_blocks(ino, -1)?;
         Ok(true)
     }
 }

@@ -232,6 +232,7 @@ impl Volume {
                 volume.roll_forward()?;
             }
             volume.state = State::ReadOnly;
+            volume.load_quotas()?;
             return Ok(volume);
         }
         if phase == Phase::Clean {
@@ -241,6 +242,7 @@ impl Volume {
         } else {
             volume.recover()?;
         }
+        volume.load_quotas()?;
         Ok(volume)
     }
 

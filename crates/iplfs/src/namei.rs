@@ -95,6 +95,7 @@ impl Volume {
         }
         let ino = self.new_node(None, 0, NodeBody::Inode(Box::new(inode)))?;
         self.inodes += 1;
+        self.charge(caller.uid, 1, 1);
         self.since.created.insert(ino);
         Ok(ino)
     }
@@ -172,6 +173,8 @@ impl Volume {
             return Err(Errno::TooManyLinks.into());
         }
         let (xattrs, mode_bits) = self.inherited(dir, mode_bits)?;
+        let target = u64::from(content.len() > INLINE_MAX);
+        self.within_quota(caller.uid, 1 + target, 1)?;
         self.begin(14, false)?;
         self.mutate(|v| {
             let ino = v.new_inode(dir, mode_bits, rdev, caller)?;
@@ -204,6 +207,7 @@ impl Volume {
         self.writable()?;
         self.need_dir(dir)?;
         let (xattrs, mode_bits) = self.inherited(dir, mode::FILE | mode_bits & 0o7777)?;
+        self.within_quota(caller.uid, 1, 1)?;
         self.begin(8, false)?;
         self.mutate(|v| {
             let ino = v.new_inode(dir, mode_bits, 0, caller)?;
@@ -369,6 +373,9 @@ impl Volume {
         if xattr_nid != Nid::NONE {
             self.free_node(xattr_nid)?;
         }
+        let inode = self.inode(ino)?;
+        let (user, blocks) = (inode.uid, inode.blocks as i64 + 1);
+        self.charge(user, -blocks, -1);
         self.free_node(ino)?;
         self.inodes -= 1;
         self.orphans.remove(&ino);

@@ -22,6 +22,7 @@ use crate::error::{Errno, Error, Result};
 use crate::nat::Nat;
 use crate::options::MountOptions;
 use crate::pages::Pages;
+use crate::quota::Quotas;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -101,6 +102,7 @@ pub struct Volume {
     pub(crate) open_snapshots: HashMap<String, Weak<()>>,
     /// Held by a volume that is an open snapshot of another.
     pub(crate) snapshot_token: Option<Arc<()>>,
+    pub(crate) quotas: Quotas,
     pub(crate) orphans: BTreeSet<Nid>,
     pub(crate) holds: HashMap<Nid, u64>,
     pub(crate) since: Since,
@@ -168,6 +170,7 @@ impl Volume {
             held: 0,
             open_snapshots: HashMap::new(),
             snapshot_token: None,
+            quotas: Quotas::default(),
             orphans: BTreeSet::new(),
             holds: HashMap::new(),
             since: Since::default(),

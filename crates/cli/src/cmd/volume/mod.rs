@@ -5,6 +5,7 @@ mod create;
 mod export;
 mod import;
 mod mount;
+mod quota;
 mod receive;
 mod send;
 mod snapshot;
@@ -41,6 +42,7 @@ enum Verb {
     Stat(stat::Args),
     Trim(trim::Args),
     Mount(mount::Args),
+    Quota(quota::Args),
     Export(export::Args),
     Import(import::Args),
     Send(send::Args),
@@ -57,6 +59,7 @@ pub(crate) fn run(args: &Args) -> tuff_image::Result<ExitCode> {
         Verb::Stat(args) => stat::run(args),
         Verb::Trim(args) => trim::run(args),
         Verb::Mount(args) => mount::run(args),
+        Verb::Quota(args) => quota::run(args),
         Verb::Export(args) => export::run(args),
         Verb::Import(args) => import::run(args),
         Verb::Send(args) => send::run(args),

@@ -1,0 +1,77 @@
+//! `tuff volume quota`: limits of users.
+
+use super::{At, Failure, Result, bytes, mount, now};
+use crate::out::Out;
+use crate::units::{parse_size, size};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tuff_iplfs::{BLOCK_SIZE, Limit};
+
+/// Limit what users may have, or show the limits.
+///
+/// On a mounted volume root does the same with an attribute of its top directory: setfattr -n trusted.tuff.quota.user.1000
+/// -v "1073741824 20000" MOUNTPOINT, which is bytes and inodes, or "-" for no limit.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Directory, file or block device of the volume
+    path: PathBuf,
+    /// Number of the user whose limits to set
+    #[arg(long, value_name = "UID")]
+    user: Option<u32>,
+    /// Space that the user may take, such as 10G; without it there is no limit
+    #[arg(long, value_name = "SIZE", requires = "user", value_parser = parse_size)]
+    space: Option<u64>,
+    /// Inodes that the user may have; without it there is no limit
+    #[arg(long, value_name = "N", requires = "user")]
+    inodes: Option<u64>,
+    /// One JSON object
+    #[arg(long, conflicts_with = "user")]
+    json: bool,
+}
+
+/// Runs the verb.
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    let place = args.path.display();
+    if let Some(user) = args.user {
+        let limit = Limit {
+            blocks: args.space.map(|bytes| bytes / BLOCK_SIZE as u64),
+            inodes: args.inodes,
+        };
+        let mut volume = mount(&args.path, false)?;
+        let set = volume.set_quota(user, limit, now());
+        set.map_err(|e| match e.errno() {
+            28 => Failure::Usage(format!("{place}: no room for another limit")),
+            _ => Failure::Volume(place.to_string(), e),
+        })?;
+        volume.unmount().at(&place)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let quotas = mount(&args.path, true)?.quotas();
+    let mut out = Out::new();
+    if args.json {
+        let list: Vec<Value> = quotas
+            .iter()
+            .map(|(user, limit, usage)| {
+                json!({
+                    "user": user, "space_bytes": bytes(usage.blocks), "inodes": usage.inodes,
+                    "space_limit_bytes": limit.blocks.map(bytes), "inodes_limit": limit.inodes,
+                })
+            })
+            .collect();
+        out.line(json!({"quotas": list}))?;
+    } else {
+        for (user, limit, usage) in quotas {
+            let of = |limit: Option<String>| limit.unwrap_or_else(|| "no limit".to_owned());
+            out.line(format_args!(
+                "user {user}: {} of {}, {} inodes of {}",
+                size(bytes(usage.blocks)),
+                of(limit.blocks.map(|n| size(bytes(n)))),
+                usage.inodes,
+                of(limit.inodes.map(|n| n.to_string())),
+            ))?;
+        }
+    }
+    out.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
