@@ -5,13 +5,18 @@
 //! * One lock guards the volume. Data is read outside it, and several `fsync` share one flush of the device.
 //! * A panic below ends as EIO, and so does everything after it: what the volume has in memory is then not to be trusted.
 
-use crate::fs::{Parts, Result};
+mod flushes;
+mod request;
+
+use crate::fs::Result;
 use crate::handler::Request;
 use crate::log::Log;
 use crate::mountpoint::{self, Mountpoint};
-use crate::proto::{self, Attr, AttrOut, EntryOut, init, op};
+use crate::proto::{self, EntryOut, init, op};
 use crate::seat::Seat;
-use rustix::fd::AsFd;
+use flushes::Flushes;
+use request::{Fields, attr_out, entry_of, failed, nid, now, set_attr, sized, write_op};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -19,10 +24,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tuff_iplfs::{
-    Allocate, BLOCK_SIZE, BlockDevice, Caller, Error, Nid, Rename, SetAttr, SetXattr, Time, Volume,
-    mode,
+    Allocate, BLOCK_SIZE, BlockDevice, Caller, Error, Nid, Rename, SetAttr, SetXattr, Volume, mode,
 };
 use zerocopy::IntoBytes;
 
@@ -39,28 +43,6 @@ const BEGIN_BLOCKS: u64 = 8192;
 /// How often everything is made durable without being asked.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 
-/// Operations beside those in [`op`].
-mod write_op {
-    pub(super) const SETATTR: u32 = 4;
-    pub(super) const SYMLINK: u32 = 6;
-    pub(super) const MKNOD: u32 = 8;
-    pub(super) const MKDIR: u32 = 9;
-    pub(super) const UNLINK: u32 = 10;
-    pub(super) const RMDIR: u32 = 11;
-    pub(super) const RENAME: u32 = 12;
-    pub(super) const LINK: u32 = 13;
-    pub(super) const WRITE: u32 = 16;
-    pub(super) const FSYNC: u32 = 20;
-    pub(super) const SETXATTR: u32 = 21;
-    pub(super) const REMOVEXATTR: u32 = 24;
-    pub(super) const FSYNCDIR: u32 = 30;
-    pub(super) const CREATE: u32 = 35;
-    pub(super) const FALLOCATE: u32 = 43;
-    pub(super) const RENAME2: u32 = 45;
-    pub(super) const SYNCFS: u32 = 50;
-    pub(super) const TMPFILE: u32 = 51;
-}
-
 /// Features beside those in [`init`].
 const BIG_WRITES: u64 = 1 << 5;
 const DONT_MASK: u64 = 1 << 6;
@@ -71,37 +53,6 @@ const SETXATTR_EXT: u64 = 1 << 29;
 /// Of a SETXATTR: an access list that takes set-group-id away.
 const ACL_KILL_SGID: u32 = 1;
 
-/// Fields of a request, one after the other.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn u32(&mut self) -> Result<u32> {
-        let (first, rest) = self.0.split_first_chunk().ok_or(Errno::INVAL)?;
-        self.0 = rest;
-        Ok(u32::from_ne_bytes(*first))
-    }
-
-    fn u64(&mut self) -> Result<u64> {
-        let (first, rest) = self.0.split_first_chunk().ok_or(Errno::INVAL)?;
-        self.0 = rest;
-        Ok(u64::from_ne_bytes(*first))
-    }
-
-    /// A name and the NUL behind it.
-    fn name(&mut self) -> Result<&'a [u8]> {
-        let end = self.0.iter().position(|b| *b == 0).ok_or(Errno::INVAL)?;
-        let (name, rest) = self.0.split_at(end);
-        self.0 = &rest[1..];
-        Ok(name)
-    }
-
-    fn bytes(&mut self, len: u32) -> Result<&'a [u8]> {
-        let (bytes, rest) = self.0.split_at_checked(len as usize).ok_or(Errno::INVAL)?;
-        self.0 = rest;
-        Ok(bytes)
-    }
-}
-
 /// The volume and what the kernel knows of it.
 struct Core {
     /// `None` when it was unmounted.
@@ -110,49 +61,6 @@ struct Core {
     known: HashMap<Nid, u64>,
     /// Blocks appended when the device was last asked to begin writing.
     begun_blocks: u64,
-}
-
-/// Flushes that several may wait for.
-#[derive(Default)]
-struct Flushes {
-    state: Mutex<FlushState>,
-    ended: Condvar,
-}
-
-#[derive(Default)]
-struct FlushState {
-    begun: u64,
-    /// Newest that succeeded.
-    done: u64,
-    running: bool,
-}
-
-impl Flushes {
-    /// Returns when a flush that began after this call has ended.
-    fn wait(&self, device: &dyn BlockDevice) -> io::Result<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let want = state.begun + 1;
-        while state.done < want {
-            if state.running {
-                state = self
-                    .ended
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner);
-                continue;
-            }
-            state.begun += 1;
-            state.running = true;
-            let mine = state.begun;
-            drop(state);
-            let result = device.flush();
-            state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            state.running = false;
-            self.ended.notify_all();
-            result?;
-            state.done = state.done.max(mine);
-        }
-        Ok(())
-    }
 }
 
 /// Serves a volume.
@@ -174,56 +82,6 @@ pub struct VolumeServer {
 struct Behind {
     much: bool,
     ended: bool,
-}
-
-fn failed(e: Error) -> Errno {
-    Errno::from_raw_os_error(e.errno())
-}
-
-fn now() -> Time {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    Time {
-        sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-        nsec: since.subsec_nanos(),
-    }
-}
-
-fn nid(node: u64) -> Result<Nid> {
-    u32::try_from(node).map(Nid).map_err(|_| Errno::STALE)
-}
-
-fn attr_of(attr: &tuff_iplfs::Attr) -> Attr {
-    Attr {
-        ino: u64::from(attr.ino.0),
-        size: attr.size,
-        blocks: attr.blocks * (BLOCK_SIZE as u64 / 512),
-        atime: attr.atime.sec as u64, // two's complement, as the protocol has it
-        mtime: attr.mtime.sec as u64,
-        ctime: attr.ctime.sec as u64,
-        atime_nsec: attr.atime.nsec,
-        mtime_nsec: attr.mtime.nsec,
-        ctime_nsec: attr.ctime.nsec,
-        mode: attr.mode,
-        nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
-        rdev: attr.rdev,
-        blksize: BLOCK_SIZE as u32,
-        flags: 0,
-    }
-}
-
-fn entry_of(attr: &tuff_iplfs::Attr) -> EntryOut {
-    EntryOut {
-        node: u64::from(attr.ino.0),
-        generation: u64::from(attr.generation),
-        entry_valid: FOR_EVER,
-        attr_valid: ATTR_VALID,
-        attr: attr_of(attr),
-        ..Default::default()
-    }
 }
 
 impl Core {
@@ -283,8 +141,8 @@ impl VolumeServer {
         self.core.lock().map_err(|_| Errno::IO)
     }
 
-    /// Answers one request: the body of the reply, or `None` if the kernel expects nothing.
-    fn answer(&self, request: &Request<'_>) -> Result<Option<Vec<u8>>> {
+    /// Answers one request: the body of the reply, or `None` if the kernel expects nothing, or is told later.
+    fn answer(&self, request: &Request<'_>, fuse: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
         let mut f = Fields(request.body);
         let header = &request.header;
         let caller = Caller {
@@ -319,7 +177,9 @@ impl VolumeServer {
         };
         let reply = match header.opcode {
             op::READ => self.read(node, &mut f)?,
-            write_op::FSYNC | write_op::FSYNCDIR => self.fsync(node)?,
+            write_op::FSYNC | write_op::FSYNCDIR => {
+                return self.fsync(node, header.unique, fuse);
+            }
             write_op::SYNCFS | op::DESTROY => {
                 self.lock()?.volume()?.sync().map_err(failed)?;
                 Vec::new()
@@ -396,18 +256,45 @@ impl VolumeServer {
         plan.and_then(|plan| plan.run()).map_err(failed)
     }
 
-    fn fsync(&self, node: Nid) -> Result<Vec<u8>> {
-        let flush = self
+    /// Answers now, or lets the thread that flushes answer: then there is nothing to say yet.
+    fn fsync(&self, node: Nid, unique: u64, fuse: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
+        let wait = self
             .lock()?
             .volume()?
             .fsync_unflushed(node)
             .map_err(failed)?;
-        if flush && let Err(e) = self.flushes.wait(&*self.device) {
-            self.lock()?.volume()?.flush_failed(&e);
-            self.log.line(format_args!("a flush failed: {e}"));
-            return Err(Errno::IO);
+        if !wait {
+            return Ok(Some(Vec::new()));
         }
-        Ok(Vec::new())
+        self.flushes.join(
+            unique,
+            || self.device.flush(),
+            |group, result| {
+                if let Err(e) = result {
+                    self.flush_failed(e);
+                }
+                let error = if result.is_ok() {
+                    Ok(&[][..])
+                } else {
+                    Err(Errno::IO)
+                };
+                for unique in group {
+                    // A kernel that does not wait any more is unmounting: the next read says so.
+                    let _ = send(fuse, *unique, error);
+                }
+            },
+        );
+        Ok(None)
+    }
+
+    /// Nobody knows what the device still has: the volume takes no more changes.
+    fn flush_failed(&self, e: &io::Error) {
+        self.log.line(format_args!("a flush failed: {e}"));
+        if let Ok(mut core) = self.lock()
+            && let Some(volume) = &mut core.volume
+        {
+            volume.flush_failed(e);
+        }
     }
 
     /// Operations that change nothing.
@@ -664,7 +551,8 @@ impl VolumeServer {
         };
         let request = Request::new(&buffer[..n])?;
         seat.choose(&request);
-        let reply = catch_unwind(AssertUnwindSafe(|| self.answer(&request)));
+        let fuse = fuse.as_fd();
+        let reply = catch_unwind(AssertUnwindSafe(|| self.answer(&request, fuse)));
         let reply = reply.unwrap_or_else(|_| {
             let what = op::name(request.header.opcode);
             self.log.line(format_args!(
@@ -672,27 +560,13 @@ impl VolumeServer {
             ));
             Err(Errno::IO)
         });
-        let (error, body) = match reply {
+        let body = match &reply {
             Ok(None) => return Some(true),
-            Ok(Some(body)) => (0, body),
-            Err(e) => (-e.raw_os_error(), Vec::new()),
+            Ok(Some(body)) => Ok(&body[..]),
+            Err(e) => Err(*e),
         };
-        let body = Parts::One(&body);
-        let header = proto::OutHeader {
-            len: (size_of::<proto::OutHeader>() + body.len()) as u32, // fits: at most a megabyte
-            error,
-            unique: request.header.unique,
-        };
-        let Parts::One(bytes) = body else { return None };
-        match rustix::io::writev(
-            fuse,
-            &[IoSlice::new(header.as_bytes()), IoSlice::new(bytes)],
-        ) {
-            Ok(_) | Err(Errno::INTR | Errno::NOENT | Errno::AGAIN | Errno::INVAL) => {
-                Some(error == 0)
-            }
-            Err(_) => None,
-        }
+        send(fuse, request.header.unique, body).ok()?;
+        Some(body.is_ok())
     }
 
     fn behind(&self) -> MutexGuard<'_, Behind> {
@@ -714,13 +588,8 @@ impl VolumeServer {
             }
             behind.much = false;
             drop(behind);
-            if let Err(e) = self.flushes.wait(&*self.device) {
-                self.log.line(format_args!("a flush failed: {e}"));
-                if let Ok(mut core) = self.lock()
-                    && let Some(volume) = &mut core.volume
-                {
-                    volume.flush_failed(&e);
-                }
+            if let Err(e) = self.device.flush() {
+                self.flush_failed(&e);
                 return;
             }
         }
@@ -743,6 +612,25 @@ impl VolumeServer {
                     .line(format_args!("cannot make changes durable: {e}"));
             }
         }
+    }
+}
+
+/// Answers a request. An error if there will be no more: it is unmounted.
+fn send(fuse: BorrowedFd<'_>, unique: u64, body: Result<&[u8]>) -> Result<()> {
+    let (error, body) = match body {
+        Ok(body) => (0, body),
+        Err(e) => (-e.raw_os_error(), &[][..]),
+    };
+    let header = proto::OutHeader {
+        len: (size_of::<proto::OutHeader>() + body.len()) as u32, // fits: at most a megabyte
+        error,
+        unique,
+    };
+    let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(body)];
+    match rustix::io::writev(fuse, &parts) {
+        // The asker gave up, or does not understand: that is no reason to end.
+        Ok(_) | Err(Errno::INTR | Errno::NOENT | Errno::AGAIN | Errno::INVAL) => Ok(()),
+        Err(e) => Err(e),
     }
 }
 
@@ -828,57 +716,6 @@ impl VolumeMount {
 fn masked(volume: &mut Volume, dir: Nid, bits: u32, umask: u32) -> Result<u32> {
     let listed = volume.has_default_acl(dir).map_err(failed)?;
     Ok(if listed { bits } else { bits & !umask })
-}
-
-fn attr_out(attr: &tuff_iplfs::Attr) -> Vec<u8> {
-    let reply = AttrOut {
-        valid: ATTR_VALID,
-        attr: attr_of(attr),
-        ..Default::default()
-    };
-    reply.as_bytes().to_vec()
-}
-
-/// `size` 0 asks for the length only.
-fn sized(size: u32, value: Vec<u8>) -> Result<Vec<u8>> {
-    if size == 0 {
-        let len = u32::try_from(value.len()).map_err(|_| Errno::TOOBIG)?;
-        return Ok([len, 0].as_bytes().to_vec());
-    }
-    if value.len() > size as usize {
-        return Err(Errno::RANGE);
-    }
-    Ok(value)
-}
-
-/// What SETATTR asks for, and the time of the change.
-fn set_attr(f: &mut Fields<'_>) -> Result<(SetAttr, Time)> {
-    let (valid, _, _fh, size, _owner) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?, f.u64()?);
-    let (atime, mtime, ctime) = (f.u64()?, f.u64()?, f.u64()?);
-    let (atime_nsec, mtime_nsec, ctime_nsec) = (f.u32()?, f.u32()?, f.u32()?);
-    let (bits, _, uid, gid) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
-    let present = now();
-    let time = |at: u32, now_at: u32, sec: u64, nsec: u32| match valid {
-        v if v >> now_at & 1 == 1 => Some(present),
-        // Two's complement, as the protocol has it.
-        v if v >> at & 1 == 1 => Some(Time {
-            sec: sec as i64,
-            nsec,
-        }),
-        _ => None,
-    };
-    let has = |bit: u32| valid >> bit & 1 == 1;
-    let set = SetAttr {
-        mode: has(0).then_some(bits),
-        uid: has(1).then_some(uid),
-        gid: has(2).then_some(gid),
-        size: has(3).then_some(size),
-        atime: time(4, 7, atime, atime_nsec),
-        mtime: time(5, 8, mtime, mtime_nsec),
-        ..SetAttr::default()
-    };
-    let changed = time(10, 31, ctime, ctime_nsec).unwrap_or(present);
-    Ok((set, changed))
 }
 
 /// Entries of a directory from `cookie` on, as many as `room` bytes hold.

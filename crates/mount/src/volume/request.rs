@@ -1,0 +1,163 @@
+//! The kernel's requests, field by field, and what is said in return.
+
+use super::{ATTR_VALID, FOR_EVER};
+use crate::fs::Result;
+use crate::proto::{Attr, AttrOut, EntryOut};
+use rustix::io::Errno;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tuff_iplfs::{BLOCK_SIZE, Error, Nid, SetAttr, Time};
+use zerocopy::IntoBytes;
+
+/// Operations beside those in [`op`](crate::proto::op).
+pub(super) mod write_op {
+    pub(in crate::volume) const SETATTR: u32 = 4;
+    pub(in crate::volume) const SYMLINK: u32 = 6;
+    pub(in crate::volume) const MKNOD: u32 = 8;
+    pub(in crate::volume) const MKDIR: u32 = 9;
+    pub(in crate::volume) const UNLINK: u32 = 10;
+    pub(in crate::volume) const RMDIR: u32 = 11;
+    pub(in crate::volume) const RENAME: u32 = 12;
+    pub(in crate::volume) const LINK: u32 = 13;
+    pub(in crate::volume) const WRITE: u32 = 16;
+    pub(in crate::volume) const FSYNC: u32 = 20;
+    pub(in crate::volume) const SETXATTR: u32 = 21;
+    pub(in crate::volume) const REMOVEXATTR: u32 = 24;
+    pub(in crate::volume) const FSYNCDIR: u32 = 30;
+    pub(in crate::volume) const CREATE: u32 = 35;
+    pub(in crate::volume) const FALLOCATE: u32 = 43;
+    pub(in crate::volume) const RENAME2: u32 = 45;
+    pub(in crate::volume) const SYNCFS: u32 = 50;
+    pub(in crate::volume) const TMPFILE: u32 = 51;
+}
+
+/// Fields of a request, one after the other.
+pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+
+impl<'a> Fields<'a> {
+    pub(super) fn u32(&mut self) -> Result<u32> {
+        let (first, rest) = self.0.split_first_chunk().ok_or(Errno::INVAL)?;
+        self.0 = rest;
+        Ok(u32::from_ne_bytes(*first))
+    }
+
+    pub(super) fn u64(&mut self) -> Result<u64> {
+        let (first, rest) = self.0.split_first_chunk().ok_or(Errno::INVAL)?;
+        self.0 = rest;
+        Ok(u64::from_ne_bytes(*first))
+    }
+
+    /// A name and the NUL behind it.
+    pub(super) fn name(&mut self) -> Result<&'a [u8]> {
+        let end = self.0.iter().position(|b| *b == 0).ok_or(Errno::INVAL)?;
+        let (name, rest) = self.0.split_at(end);
+        self.0 = &rest[1..];
+        Ok(name)
+    }
+
+    pub(super) fn bytes(&mut self, len: u32) -> Result<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(len as usize).ok_or(Errno::INVAL)?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+}
+
+pub(super) fn failed(e: Error) -> Errno {
+    Errno::from_raw_os_error(e.errno())
+}
+
+pub(super) fn now() -> Time {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Time {
+        sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nsec: since.subsec_nanos(),
+    }
+}
+
+pub(super) fn nid(node: u64) -> Result<Nid> {
+    u32::try_from(node).map(Nid).map_err(|_| Errno::STALE)
+}
+
+pub(super) fn attr_of(attr: &tuff_iplfs::Attr) -> Attr {
+    Attr {
+        ino: u64::from(attr.ino.0),
+        size: attr.size,
+        blocks: attr.blocks * (BLOCK_SIZE as u64 / 512),
+        atime: attr.atime.sec as u64, // two's complement, as the protocol has it
+        mtime: attr.mtime.sec as u64,
+        ctime: attr.ctime.sec as u64,
+        atime_nsec: attr.atime.nsec,
+        mtime_nsec: attr.mtime.nsec,
+        ctime_nsec: attr.ctime.nsec,
+        mode: attr.mode,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        blksize: BLOCK_SIZE as u32,
+        flags: 0,
+    }
+}
+
+pub(super) fn entry_of(attr: &tuff_iplfs::Attr) -> EntryOut {
+    EntryOut {
+        node: u64::from(attr.ino.0),
+        generation: u64::from(attr.generation),
+        entry_valid: FOR_EVER,
+        attr_valid: ATTR_VALID,
+        attr: attr_of(attr),
+        ..Default::default()
+    }
+}
+
+pub(super) fn attr_out(attr: &tuff_iplfs::Attr) -> Vec<u8> {
+    let reply = AttrOut {
+        valid: ATTR_VALID,
+        attr: attr_of(attr),
+        ..Default::default()
+    };
+    reply.as_bytes().to_vec()
+}
+
+/// `size` 0 asks for the length only.
+pub(super) fn sized(size: u32, value: Vec<u8>) -> Result<Vec<u8>> {
+    if size == 0 {
+        let len = u32::try_from(value.len()).map_err(|_| Errno::TOOBIG)?;
+        return Ok([len, 0].as_bytes().to_vec());
+    }
+    if value.len() > size as usize {
+        return Err(Errno::RANGE);
+    }
+    Ok(value)
+}
+
+/// What SETATTR asks for, and the time of the change.
+pub(super) fn set_attr(f: &mut Fields<'_>) -> Result<(SetAttr, Time)> {
+    let (valid, _, _fh, size, _owner) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?, f.u64()?);
+    let (atime, mtime, ctime) = (f.u64()?, f.u64()?, f.u64()?);
+    let (atime_nsec, mtime_nsec, ctime_nsec) = (f.u32()?, f.u32()?, f.u32()?);
+    let (bits, _, uid, gid) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+    let present = now();
+    let time = |at: u32, now_at: u32, sec: u64, nsec: u32| match valid {
+        v if v >> now_at & 1 == 1 => Some(present),
+        // Two's complement, as the protocol has it.
+        v if v >> at & 1 == 1 => Some(Time {
+            sec: sec as i64,
+            nsec,
+        }),
+        _ => None,
+    };
+    let has = |bit: u32| valid >> bit & 1 == 1;
+    let set = SetAttr {
+        mode: has(0).then_some(bits),
+        uid: has(1).then_some(uid),
+        gid: has(2).then_some(gid),
+        size: has(3).then_some(size),
+        atime: time(4, 7, atime, atime_nsec),
+        mtime: time(5, 8, mtime, mtime_nsec),
+        ..SetAttr::default()
+    };
+    let changed = time(10, 31, ctime, ctime_nsec).unwrap_or(present);
+    Ok((set, changed))
+}

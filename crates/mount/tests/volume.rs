@@ -1,0 +1,397 @@
+//! A mounted volume on a host that fails, and with users who have limits.
+
+use rustix::fs::{Mode, OFlags};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
+use tuff_iplfs::mem::MemDevice;
+use tuff_iplfs::{
+    Addr, BlockDevice, CheckOptions, FormatOptions, Limit, MountOptions, Volume, check,
+};
+use tuff_mount::Log;
+use tuff_mount::mountpoint::{self, Detach};
+use tuff_mount::volume::{VolumeMount, VolumeServer};
+
+/// A host that fails where it is told to.
+#[derive(Default)]
+struct Host {
+    inner: MemDevice,
+    fail_reads_at: Mutex<Range<u64>>,
+    fail_writes: AtomicBool,
+    fail_flushes: AtomicBool,
+    flushes: AtomicU64,
+    writes: AtomicU64,
+    /// Flushes that have begun and wait, and whether they have to.
+    gate: Mutex<(u64, bool)>,
+    opened: Condvar,
+}
+
+fn broken() -> io::Error {
+    io::Error::other("put in on purpose")
+}
+
+impl BlockDevice for Host {
+    fn read(&self, addr: Addr, buf: &mut [u8]) -> io::Result<()> {
+        let bad = self.fail_reads_at.lock().unwrap().clone();
+        let end = addr.0 + (buf.len() / 4096) as u64;
+        if addr.0 < bad.end && bad.start < end {
+            return Err(broken());
+        }
+        self.inner.read(addr, buf)
+    }
+    fn write(&self, addr: Addr, data: &[u8]) -> io::Result<()> {
+        if self.fail_writes.load(SeqCst) {
+            return Err(broken());
+        }
+        self.writes.fetch_add(1, SeqCst);
+        self.inner.write(addr, data)
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.flushes.fetch_add(1, SeqCst);
+        let mut gate = self.gate.lock().unwrap();
+        gate.0 += 1;
+        while gate.1 {
+            gate = self.opened.wait(gate).unwrap();
+        }
+        gate.0 -= 1;
+        drop(gate);
+        if self.fail_flushes.load(SeqCst) {
+            return Err(broken());
+        }
+        self.inner.flush()
+    }
+    fn discard(&self, blocks: Range<u64>) -> io::Result<()> {
+        self.inner.discard(blocks)
+    }
+    fn allocated(&self, blocks: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        self.inner.allocated(blocks)
+    }
+    fn knows_allocated(&self) -> bool {
+        true
+    }
+    fn free_blocks(&self) -> io::Result<Option<u64>> {
+        self.inner.free_blocks()
+    }
+}
+
+/// A volume, mounted by this process, until the value goes.
+struct Ours {
+    dir: PathBuf,
+    host: Arc<Host>,
+    mount: Option<VolumeMount>,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Ours {
+    /// `None` where that is not possible.
+    fn new(name: &str) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            eprintln!("SKIPPED: mounting needs root and /dev/fuse");
+            return None;
+        }
+        let dir = std::env::temp_dir().join(format!("tuff-volume-{name}-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let host = Arc::new(Host::default());
+        let format = FormatOptions::new([1; 16], [2; 16], 1 << 18);
+        Volume::format(host.clone(), &format).unwrap();
+        let mut ours = Self {
+            dir,
+            host,
+            mount: None,
+            said: Arc::default(),
+        };
+        ours.mount();
+        Some(ours)
+    }
+
+    fn mount(&mut self) {
+        let options = MountOptions {
+            write_behind_pages: 1024,
+            ..MountOptions::default()
+        };
+        let volume = Volume::mount(self.host.clone(), options).unwrap();
+        let sink = self.said.clone();
+        let log = Log::new(move |line| sink.lock().unwrap().push(line.to_owned()));
+        let options = mountpoint::MountOptions {
+            source: self.dir.clone(),
+            allow_other: true,
+            flags: rustix::mount::MountFlags::empty(),
+        };
+        let mountpoint = mountpoint::attach_writable(&self.dir, &options).unwrap();
+        let server = VolumeServer::new(volume, log);
+        self.mount = Some(VolumeMount::start(server, mountpoint, 2).unwrap());
+    }
+
+    /// Unmounts. An error if something was lost.
+    fn unmount(&mut self) -> tuff_iplfs::Result<()> {
+        mountpoint::detach(&self.dir, Detach::Lazily).unwrap();
+        // Hangs if a thread does.
+        self.mount.take().unwrap().wait()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Makes a file and makes it durable.
+    fn put(&self, name: &str, bytes: &[u8]) -> io::Result<File> {
+        let mut file = File::create(self.path(name))?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        Ok(file)
+    }
+
+    /// What a file holds on the device, not in the page cache.
+    fn stored(&self, name: &str) -> io::Result<Vec<u8>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECT;
+        let mut file = File::from(rustix::fs::open(self.path(name), flags, Mode::empty())?);
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn is_sound(&self) {
+        let device: Arc<dyn BlockDevice> = self.host.clone();
+        let options = CheckOptions {
+            data: true,
+            fallback: false,
+        };
+        let report = check(&device, options).unwrap();
+        assert_eq!(report.findings, []);
+        assert!(report.clean);
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        if self.mount.is_some() {
+            let _ = self.unmount();
+        }
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+#[test]
+fn a_full_host_keeps_what_is_there_and_deletes_go_through() {
+    let Some(mut ours) = Ours::new("full") else {
+        return;
+    };
+    ours.put("kept", &[3; 1 << 20]).unwrap();
+    let held = ours.host.inner.blocks().len() as u64;
+    ours.host.inner.set_capacity(Some(held + 1500));
+    let mut file = ours.put("more", &[4; 1 << 20]).unwrap();
+    let mut whole = 1;
+    let full = loop {
+        match file.write_all(&[4; 1 << 20]).and_then(|()| file.sync_all()) {
+            Ok(()) => whole += 1,
+            Err(e) => break e,
+        }
+        assert!(whole < 20, "a full host was not noticed");
+    };
+    assert_eq!(full.raw_os_error(), Some(28), "{full}");
+    drop(file);
+    // What was made durable is there, that of the file that did not fit too.
+    assert!(ours.stored("kept").unwrap() == vec![3; 1 << 20]);
+    assert!(
+        ours.stored("more").unwrap()[..whole << 20]
+            .iter()
+            .all(|b| *b == 4)
+    );
+    fs::remove_file(ours.path("more")).unwrap();
+    File::open(&ours.dir).unwrap().sync_all().unwrap();
+    let again = ours.put("again", &[5; 1 << 20]);
+    again.expect("what was deleted is room");
+    ours.unmount().unwrap();
+    ours.host.inner.set_capacity(None);
+    ours.is_sound();
+    ours.mount();
+    assert!(ours.stored("kept").unwrap() == vec![3; 1 << 20]);
+    assert!(ours.stored("again").unwrap() == vec![5; 1 << 20]);
+    assert!(!ours.path("more").exists());
+}
+
+#[test]
+fn a_host_that_cannot_write_is_one_error_and_goes_on_when_it_can() {
+    let Some(mut ours) = Ours::new("writes") else {
+        return;
+    };
+    ours.put("kept", &[3; 100_000]).unwrap();
+    fs::write(ours.path("gone"), [1; 10_000]).unwrap();
+    ours.host.fail_writes.store(true, SeqCst);
+    let error = ours.put("new", &[4; 50_000]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(5), "{error}");
+    assert!(ours.stored("kept").unwrap() == vec![3; 100_000]);
+    fs::remove_file(ours.path("gone")).unwrap();
+    ours.host.fail_writes.store(false, SeqCst);
+    ours.put("new", &[5; 50_000]).unwrap();
+    ours.unmount().unwrap();
+    ours.is_sound();
+    ours.mount();
+    assert!(ours.stored("new").unwrap() == vec![5; 50_000]);
+    assert!(!ours.path("gone").exists());
+}
+
+#[test]
+fn a_flush_that_fails_ends_changes_and_loses_nothing_durable() {
+    let Some(mut ours) = Ours::new("flush") else {
+        return;
+    };
+    ours.put("kept", &[3; 100_000]).unwrap();
+    ours.host.fail_flushes.store(true, SeqCst);
+    let error = ours.put("new", &[4; 50_000]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(5), "{error}");
+    // A host reports a loss once: a flush that succeeds now says nothing.
+    ours.host.fail_flushes.store(false, SeqCst);
+    assert!(ours.put("later", b"x").is_err());
+    assert!(ours.stored("kept").unwrap() == vec![3; 100_000]);
+    let said = ours.said.lock().unwrap().clone();
+    assert!(said[0].contains("a flush failed"), "{said:?}");
+    assert!(ours.unmount().is_err());
+    ours.mount();
+    assert!(ours.stored("kept").unwrap() == vec![3; 100_000]);
+    ours.unmount().unwrap();
+    ours.is_sound();
+}
+
+#[test]
+fn a_block_that_cannot_be_read_is_an_error_there_and_nowhere_else() {
+    let Some(mut ours) = Ours::new("reads") else {
+        return;
+    };
+    let mut bytes = vec![0; 64 * 4096];
+    for (i, block) in bytes.chunks_exact_mut(4096).enumerate() {
+        block.fill(i as u8 + 1);
+    }
+    // Small enough for an fsync's group; then a checkpoint, so that nothing needs it any more but the file.
+    drop(ours.put("file", &bytes).unwrap());
+    ours.put("other", &[9; 10_000]).unwrap();
+    ours.unmount().unwrap();
+    let held = ours.host.inner.blocks();
+    let bad = held
+        .iter()
+        .find(|(_, b)| b.iter().all(|b| *b == 8))
+        .unwrap();
+    *ours.host.fail_reads_at.lock().unwrap() = *bad.0..*bad.0 + 1;
+    ours.mount();
+    let flags = OFlags::RDONLY | OFlags::DIRECT;
+    let file = rustix::fs::open(ours.path("file"), flags, Mode::empty()).unwrap();
+    let file = File::from(file);
+    let mut block = vec![0; 4096];
+    for n in 0..64 {
+        match file.read_exact_at(&mut block, n * 4096) {
+            Ok(()) => assert!(n != 7 && block == bytes[n as usize * 4096..][..4096]),
+            Err(e) => assert_eq!((n, e.raw_os_error()), (7, Some(5))),
+        }
+    }
+    drop(file);
+    assert!(ours.stored("other").unwrap() == vec![9; 10_000]);
+    fs::remove_file(ours.path("file")).unwrap();
+    ours.put("new", &[1; 10_000]).unwrap();
+    ours.unmount().unwrap();
+    ours.is_sound();
+}
+
+#[test]
+fn fsyncs_that_come_during_a_flush_share_the_next_one_and_keep_no_thread() {
+    let Some(mut ours) = Ours::new("group") else {
+        return;
+    };
+    let files = 12;
+    for n in 0..files {
+        ours.put(&n.to_string(), &[0; 4096]).unwrap();
+    }
+    File::open(&ours.dir).unwrap().sync_all().unwrap();
+    let host = ours.host.clone();
+    let change = |n: u64| {
+        let file = File::options().write(true).open(ours.path(&n.to_string()));
+        let file = file.unwrap();
+        file.write_all_at(&[7; 4096], 0).unwrap();
+        file.sync_data().unwrap();
+    };
+    host.gate.lock().unwrap().1 = true;
+    let flushes = host.flushes.load(SeqCst);
+    let alone = std::thread::scope(|scope| {
+        scope.spawn(|| change(0));
+        while host.gate.lock().unwrap().0 == 0 {
+            std::thread::yield_now();
+        }
+        let writes = host.writes.load(SeqCst);
+        for n in 1..files {
+            let change = &change;
+            scope.spawn(move || change(n));
+        }
+        // Two threads serve them all: one flushes, the other takes what comes and does not wait. A second flush that waits is the mount's own checkpoint, which
+        // lets nobody write.
+        let alone = loop {
+            if host.writes.load(SeqCst) - writes >= files - 1 {
+                break true;
+            }
+            if host.gate.lock().unwrap().0 > 1 {
+                break false;
+            }
+            std::thread::yield_now();
+        };
+        host.gate.lock().unwrap().1 = false;
+        host.opened.notify_all();
+        alone
+    });
+    // The last one may have written and not yet have asked for its flush when the gate opened; a checkpoint takes up to three.
+    let flushes = host.flushes.load(SeqCst) - flushes;
+    assert!(!alone || (2..=6).contains(&flushes), "{flushes} flushes");
+    ours.unmount().unwrap();
+    ours.is_sound();
+    ours.mount();
+    for n in 0..files {
+        assert!(ours.stored(&n.to_string()).unwrap() == vec![7; 4096]);
+    }
+}
+
+#[test]
+fn a_limit_holds_through_the_mount_and_can_be_changed_there() {
+    let Some(mut ours) = Ours::new("quota") else {
+        return;
+    };
+    let name = "trusted.tuff.quota.user.1234";
+    let set = |value: &str| {
+        rustix::fs::setxattr(
+            &ours.dir,
+            name,
+            value.as_bytes(),
+            rustix::fs::XattrFlags::empty(),
+        )
+    };
+    assert_eq!(set("nonsense"), Err(rustix::io::Errno::INVAL));
+    set("1048576 -").unwrap();
+    let file = ours.put("theirs", b"").unwrap();
+    chown(ours.path("theirs"), Some(1234), None).unwrap();
+    file.write_all_at(&[7; 512 << 10], 0).unwrap();
+    file.sync_all().unwrap();
+    let error = file
+        .write_all_at(&[7; 1 << 20], 512 << 10)
+        .and_then(|()| file.sync_all());
+    assert_eq!(error.unwrap_err().raw_os_error(), Some(122));
+    // Others have no limit, and this one is raised.
+    ours.put("ours", &[8; 4 << 20]).unwrap();
+    set("4194304 -").unwrap();
+    file.write_all_at(&[7; 1 << 20], 512 << 10).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    ours.unmount().unwrap();
+    ours.is_sound();
+    let volume = Volume::mount(ours.host.clone(), MountOptions::default()).unwrap();
+    let [(1234, limit, usage)] = volume.quotas()[..] else {
+        panic!("{:?}", volume.quotas());
+    };
+    let want = Limit {
+        blocks: Some(1024),
+        inodes: None,
+    };
+    assert_eq!(limit, want);
+    // 384 blocks, a direct node past the 286 of the inode, the inode.
+    assert_eq!((usage.blocks, usage.inodes), (386, 1));
+    volume.unmount().unwrap();
+}
