@@ -1,0 +1,310 @@
+//! Names: entries that lead to what is there, a name for what has none, counts of links.
+
+use super::{LOST_FOUND, Salvage, Seen};
+use crate::areas::Nid;
+use crate::dir::{Spot, check_name, kind_of};
+use crate::disk::dentry::{self, BUCKET_BLOCKS, bucket_start};
+use crate::disk::inode::{Content, INLINE_MAX, Inode, mode};
+use crate::disk::node::{NodeBody, Slot};
+use crate::error::{Error, Result};
+use crate::options::Caller;
+use crate::volume::Node;
+use std::collections::{HashMap, HashSet};
+
+impl Salvage {
+    /// An empty directory under a number whose inode is lost.
+    pub(super) fn new_dir(&mut self, ino: Nid, parent: Nid) -> Result<()> {
+        let mut inode = Inode::new(mode::DIR | 0o755, 0, 0, self.now);
+        inode.parent = parent;
+        inode.nlink = 2;
+        inode.size = INLINE_MAX as u64;
+        self.v.nat.revive(ino);
+        let body = NodeBody::Inode(Box::new(inode));
+        self.v.nodes.insert(
+            ino,
+            Node {
+                ino,
+                ordinal: 0,
+                body,
+            },
+        );
+        self.v.mark_dirty(ino, ino);
+        self.v.live += 1;
+        self.v.inodes += 1;
+        self.inos.insert(ino);
+        self.damaged.remove(&ino);
+        self.note(format_args!("directory {ino}"), "made again, empty");
+        Ok(())
+    }
+
+    pub(super) fn root(&mut self) -> Result<()> {
+        if self.inos.contains(&Nid::ROOT) && self.v.inode(Nid::ROOT)?.is_dir() {
+            let inode = self.v.inode(Nid::ROOT)?;
+            if inode.parent != Nid::ROOT {
+                self.v.inode_mut(Nid::ROOT)?.parent = Nid::ROOT;
+            }
+            return Ok(());
+        }
+        if self.inos.contains(&Nid::ROOT) {
+            return Err(Error::corrupt("root directory", "is a file"));
+        }
+        self.new_dir(Nid::ROOT, Nid::ROOT)
+    }
+
+    /// Every entry that can be read. What cannot be is taken away.
+    pub(super) fn entries(&mut self) -> Result<Vec<Seen>> {
+        let mut all = Vec::new();
+        for dir in self.inos.clone() {
+            let inode = self.v.inode(dir)?;
+            if !inode.is_dir() {
+                continue;
+            }
+            let (depth, counted, before) = (inode.depth, inode.entries, all.len());
+            if let Content::InlineDir(bytes) = &inode.content {
+                match dentry::all(&bytes[..]) {
+                    Ok(entries) => all.extend(entries.into_iter().map(|e| {
+                        let spot = Spot {
+                            block: None,
+                            slot: e.slot,
+                        };
+                        (dir, spot, e)
+                    })),
+                    Err(_) => {
+                        self.note(format_args!("directory {dir}"), "its entries are lost");
+                        self.v.inode_mut(dir)?.content =
+                            Content::InlineDir(Box::new([0; INLINE_MAX]));
+                    }
+                }
+            } else {
+                self.block_entries(dir, depth, &mut all)?;
+            }
+            let count = (all.len() - before) as u64;
+            if count != counted {
+                self.v.inode_mut(dir)?.entries = count;
+            }
+        }
+        Ok(all)
+    }
+
+    pub(super) fn block_entries(&mut self, dir: Nid, depth: u8, all: &mut Vec<Seen>) -> Result<()> {
+        let mut at = 0;
+        while let Some(index) = self.v.next_claimed(dir, at)? {
+            at = index + 1;
+            let entries = match self.v.dir_block(dir, index) {
+                _ if index >= dentry::blocks_for(depth) => None,
+                Ok(Some(block)) => dentry::all(&block[..]).ok(),
+                Ok(None) | Err(Error::Corrupt(_)) => None,
+                Err(e) => return Err(e),
+            };
+            match entries {
+                Some(entries) => all.extend(entries.into_iter().map(|e| {
+                    let spot = Spot {
+                        block: Some(index),
+                        slot: e.slot,
+                    };
+                    (dir, spot, e)
+                })),
+                None => {
+                    self.note(
+                        format_args!("block {index} of directory {dir}"),
+                        "its entries are lost",
+                    );
+                    self.v.pages.remove(dir, index);
+                    self.v.set_slot(dir, index, Slot::HOLE)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the entries that make sense.
+    pub(super) fn choose(&mut self, entries: Vec<Seen>) -> Result<()> {
+        let mut taken: HashSet<(Nid, Vec<u8>)> = HashSet::new();
+        for (dir, spot, entry) in entries {
+            let ino = entry.ino;
+            let in_bucket = spot.block.is_none_or(|block| {
+                (0..dentry::DEPTH_MAX).any(|level| {
+                    let start = bucket_start(level, entry.hash);
+                    (start..start + BUCKET_BLOCKS).contains(&block)
+                })
+            });
+            let named = check_name(&entry.name).is_ok()
+                && in_bucket
+                && self.v.name_hash(&entry.name) == entry.hash
+                && taken.insert((dir, entry.name.clone()));
+            if named
+                && ino != Nid::ROOT
+                && !self.inos.contains(&ino)
+                && self.damaged.contains(&ino)
+                && u32::from(entry.kind) << 12 == mode::DIR
+            {
+                self.new_dir(ino, dir)?;
+            }
+            let mut keep = named && ino != Nid::ROOT && self.inos.contains(&ino);
+            if keep {
+                let inode = self.v.inode(ino)?;
+                let (kind, is_dir) = (kind_of(inode.mode), inode.is_dir());
+                // A directory has one name.
+                keep = !is_dir || !self.names.contains_key(&ino);
+                if keep && kind != entry.kind {
+                    self.v.retarget_entry(dir, spot, ino, kind)?;
+                }
+            }
+            if keep {
+                self.names.entry(ino).or_default().push((dir, entry.name));
+            } else {
+                let name = String::from_utf8_lossy(&entry.name).into_owned();
+                self.note(
+                    format_args!("entry {name:?} of directory {dir}"),
+                    format_args!("leads to {ino}, which cannot be; removed"),
+                );
+                self.v.remove_entry(dir, spot, entry.name.len())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts circles of directories, and makes every directory's parent the one that names it.
+    pub(super) fn connect(&mut self) -> Result<()> {
+        for ino in self.inos.clone() {
+            if ino == Nid::ROOT || !self.v.inode(ino)?.is_dir() {
+                continue;
+            }
+            let mut at = ino;
+            for _ in 0..=self.inos.len() {
+                match self.names.get(&at) {
+                    _ if at == Nid::ROOT => break,
+                    Some(names) => at = names[0].0,
+                    None => break,
+                }
+            }
+            // Still going after that many steps: a circle.
+            if at != Nid::ROOT && self.names.contains_key(&at) {
+                if let Some(names) = self.names.remove(&ino) {
+                    for (dir, name) in names {
+                        if let Some(found) = self.v.find(dir, &name)? {
+                            self.v.remove_entry(dir, found.spot, name.len())?;
+                        }
+                    }
+                }
+                self.note(format_args!("directory {ino}"), "was inside itself");
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives what has no name one again: where it was, or in lost+found.
+    pub(super) fn nameless(&mut self) -> Result<()> {
+        for orphan in self.v.orphans.clone() {
+            if !self.inos.contains(&orphan) || self.names.contains_key(&orphan) {
+                self.v.orphans.remove(&orphan);
+            }
+        }
+        for ino in self.inos.clone() {
+            if ino == Nid::ROOT || self.names.contains_key(&ino) || self.v.orphans.contains(&ino) {
+                continue;
+            }
+            let inode = self.v.inode(ino)?;
+            let empty_dir = inode.is_dir() && inode.entries == 0;
+            let (parent, name, kind) = (inode.parent, inode.name.clone(), kind_of(inode.mode));
+            if self.stale && (self.incomplete.contains(&ino) || inode.nlink == 0 || empty_dir) {
+                // Its blocks were on their way back: it was deleted.
+                self.v.inode_mut(ino)?.nlink = 0;
+                self.v.orphans.insert(ino);
+                continue;
+            }
+            let at_home = !self.stale
+                && check_name(&name).is_ok()
+                && self.inos.contains(&parent)
+                && self.v.inode(parent)?.is_dir()
+                && !self.is_under(parent, ino)?
+                && self.v.find(parent, &name)?.is_none();
+            let (dir, name) = if at_home {
+                (parent, name)
+            } else {
+                let dir = self.lost_found()?;
+                let mut name = format!("#{ino}");
+                while self.v.find(dir, name.as_bytes())?.is_some() {
+                    name.push('+');
+                }
+                (dir, name.into_bytes())
+            };
+            self.v.insert_entry(dir, &name, ino, kind)?;
+            let shown = String::from_utf8_lossy(&name).into_owned();
+            self.note(
+                format_args!("inode {ino}"),
+                format_args!("had no name; is {shown:?} in directory {dir}"),
+            );
+            self.names.entry(ino).or_default().push((dir, name));
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_under(&self, mut dir: Nid, top: Nid) -> Result<bool> {
+        for _ in 0..=self.inos.len() {
+            if dir == top {
+                return Ok(true);
+            }
+            match self.names.get(&dir) {
+                Some(names) => dir = names[0].0,
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    pub(super) fn lost_found(&mut self) -> Result<Nid> {
+        let mut name = LOST_FOUND.to_vec();
+        while let Some(found) = self.v.find(Nid::ROOT, &name)? {
+            if self.v.inode(found.ino)?.is_dir() {
+                return Ok(found.ino);
+            }
+            name.push(b'+');
+        }
+        let caller = Caller {
+            now: self.now,
+            uid: 0,
+            gid: 0,
+        };
+        let ino = self.v.new_inode(Nid::ROOT, mode::DIR | 0o700, 0, &caller)?;
+        self.v.inode_mut(ino)?.name = name.clone();
+        self.v
+            .insert_entry(Nid::ROOT, &name, ino, kind_of(mode::DIR))?;
+        self.inos.insert(ino);
+        self.names.entry(ino).or_default().push((Nid::ROOT, name));
+        Ok(ino)
+    }
+
+    /// Link counts and parents, from the names.
+    pub(super) fn links(&mut self) -> Result<()> {
+        let mut subdirs: HashMap<Nid, u32> = HashMap::new();
+        for ino in self.inos.clone() {
+            if self.v.inode(ino)?.is_dir() {
+                for (dir, _) in self.names.get(&ino).into_iter().flatten() {
+                    *subdirs.entry(*dir).or_default() += 1;
+                }
+            }
+        }
+        for ino in self.inos.clone() {
+            let names = self.names.get(&ino).cloned().unwrap_or_default();
+            let inode = self.v.inode(ino)?;
+            let is_dir = inode.is_dir();
+            let parent = match names.first() {
+                Some((dir, _)) if is_dir => *dir,
+                _ => inode.parent,
+            };
+            let nlink = if !is_dir {
+                names.len() as u32
+            } else if names.is_empty() && ino != Nid::ROOT {
+                0
+            } else {
+                2 + subdirs.get(&ino).copied().unwrap_or(0)
+            };
+            if (nlink, parent) != (inode.nlink, inode.parent) {
+                let inode = self.v.inode_mut(ino)?;
+                (inode.nlink, inode.parent) = (nlink, parent);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,337 @@
+//! Nodes and blocks: what can be kept, what is grown again from what lies under it, what is cut out.
+
+use super::Salvage;
+use crate::areas::{Addr, BLOCK_SIZE, Log, Nid};
+use crate::disk::inode::Content;
+use crate::disk::node::{DIRECT_SLOTS, INDIRECT_SLOTS, NodeBody, Slot};
+use crate::disk::xattr;
+use crate::error::{Error, Result};
+use crate::map::{ROOT_LEVELS, child_base, ordinal_at, root_base, span};
+use crate::volume::Node;
+use std::collections::HashSet;
+
+impl Salvage {
+    /// Keeps a node if it can be read and belongs to `owner`.
+    pub(super) fn take(&mut self, nid: Nid, owner: Nid) -> Result<bool> {
+        let Some(entry) = self.table.get(&nid).copied() else {
+            return Ok(false);
+        };
+        let place = self.v.sb.geometry.place(entry.addr);
+        let fits = place.is_some_and(|(log, offset)| {
+            Log::NODES.contains(&log) && offset < self.v.marks[log.index()].head
+        });
+        if entry.ino != owner
+            || !fits
+            || self.kept.contains(&nid)
+            || self.claimed.contains(&entry.addr.0)
+        {
+            return Ok(false);
+        }
+        match self.v.node(nid) {
+            Ok(_) => {}
+            Err(Error::Corrupt(_) | Error::Posix(_)) => return Ok(false),
+            Err(e) => return Err(e),
+        }
+        self.claimed.insert(entry.addr.0);
+        self.kept.insert(nid);
+        self.live += 1;
+        Ok(true)
+    }
+
+    /// Undoes `take`.
+    pub(super) fn leave(&mut self, nid: Nid) {
+        if self.kept.remove(&nid) {
+            self.live -= 1;
+            if let Some(entry) = self.table.get(&nid) {
+                self.claimed.remove(&entry.addr.0);
+            }
+        }
+    }
+
+    pub(super) fn maps(&mut self) -> Result<()> {
+        for (nid, entry) in self.table.clone() {
+            if nid == entry.ino {
+                continue;
+            }
+            if let Ok(node) = self.v.node(nid) {
+                let level = match &node.body {
+                    NodeBody::Direct(_) => 0,
+                    NodeBody::Indirect(level, _) => *level,
+                    _ => continue,
+                };
+                let place = (level, node.ordinal);
+                self.places.entry(entry.ino).or_default().insert(place, nid);
+            }
+            self.v.shrink_caches();
+        }
+        let inos: Vec<Nid> = self
+            .table
+            .iter()
+            .filter(|(nid, entry)| **nid == entry.ino)
+            .map(|(nid, _)| *nid)
+            .collect();
+        for ino in inos {
+            if self.take(ino, ino)? {
+                self.inos.insert(ino);
+                self.map(ino)?;
+            } else {
+                self.damaged.insert(ino);
+                self.note(format_args!("inode {ino}"), "cannot be read");
+            }
+            self.v.shrink_caches();
+        }
+        let gone: Vec<Nid> = self
+            .table
+            .keys()
+            .copied()
+            .filter(|nid| !self.kept.contains(nid))
+            .collect();
+        for nid in gone {
+            let ino = self.table[&nid].ino;
+            if !self.stale && nid != ino {
+                self.note(
+                    format_args!("node {nid}"),
+                    format_args!("inode {ino} does not need it; freed"),
+                );
+            }
+            self.v.nat.release(nid);
+            self.v.nodes.remove(&nid);
+            self.v.mark_clean(ino, nid);
+        }
+        Ok(())
+    }
+
+    /// Goes through the map of an inode that was kept.
+    pub(super) fn map(&mut self, ino: Nid) -> Result<()> {
+        let was = self.v.inode(ino)?.clone();
+        let mut inode = was.clone();
+        let mut blocks = 0;
+        if let Content::Map(map) = &mut inode.content {
+            for (i, slot) in map.slots.iter_mut().enumerate() {
+                *slot = self.slot(ino, i as u64, *slot)?;
+                blocks += u64::from(slot.counts());
+            }
+            for (root, nid) in map.nids.iter_mut().enumerate() {
+                let (level, base) = (ROOT_LEVELS[root], root_base(root));
+                let (new, under) = self.subtree(ino, *nid, level, base, was.size)?;
+                *nid = new;
+                blocks += under;
+            }
+        }
+        if inode.xattr_nid != Nid::NONE {
+            let sound = self.take(inode.xattr_nid, ino)?
+                && matches!(&self.v.node(inode.xattr_nid)?.body, NodeBody::Xattr(bytes) if xattr::decode(bytes).is_ok());
+            if sound {
+                blocks += 1;
+                inode.xattr = Vec::new();
+            } else {
+                self.leave(inode.xattr_nid);
+                self.note(
+                    format_args!("inode {ino}"),
+                    "its extended attributes are lost",
+                );
+                inode.xattr_nid = Nid::NONE;
+            }
+        }
+        if xattr::decode(&inode.xattr).is_err() {
+            self.note(
+                format_args!("inode {ino}"),
+                "its extended attributes are lost",
+            );
+            inode.xattr = Vec::new();
+        }
+        if let Content::Inline(bytes) = &inode.content {
+            inode.size = inode.size.max(bytes.len() as u64);
+        }
+        inode.blocks = blocks;
+        if inode != was {
+            *self.v.inode_mut(ino)? = inode;
+        }
+        Ok(())
+    }
+
+    /// What becomes of a slot.
+    pub(super) fn slot(&mut self, ino: Nid, index: u64, slot: Slot) -> Result<Slot> {
+        if !slot.counts() {
+            return Ok(slot);
+        }
+        self.live += 1;
+        if !slot.addr.is_mapped() {
+            return Ok(slot);
+        }
+        let place = self.v.sb.geometry.place(slot.addr);
+        let fits = place.is_some_and(|(log, offset)| {
+            log.may_hold_data() && offset < self.v.marks[log.index()].head
+        });
+        let mut sound = fits && self.claimed.insert(slot.addr.0);
+        if sound && self.data {
+            let mut bytes = [0; BLOCK_SIZE];
+            match self.v.read_data(ino, index, &[slot], &mut bytes) {
+                Ok(()) => {}
+                Err(Error::Corrupt(_)) => {
+                    sound = false;
+                    self.claimed.remove(&slot.addr.0);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        if sound {
+            return Ok(slot);
+        }
+        if self.incomplete.insert(ino) && !self.stale {
+            let what = format_args!("block {index}, and perhaps others, are lost");
+            self.note(format_args!("inode {ino}"), what);
+        }
+        Ok(Slot::LOST)
+    }
+
+    /// The number to put where `nid` was, and the blocks under it, itself included.
+    pub(super) fn subtree(
+        &mut self,
+        ino: Nid,
+        nid: Nid,
+        level: u8,
+        base: u64,
+        size: u64,
+    ) -> Result<(Nid, u64)> {
+        if nid == Nid::NONE {
+            return Ok((nid, 0));
+        }
+        if self.take(nid, ino)? {
+            let body = self.v.node(nid)?.body.clone();
+            let ordinal = self.v.node(nid)?.ordinal;
+            if let Some((new, blocks)) = self.below(ino, &body, level, base, size)? {
+                if new != body || ordinal != ordinal_at(base) {
+                    let node = self.v.node_mut(nid)?;
+                    (node.body, node.ordinal) = (new, ordinal_at(base));
+                }
+                return Ok((nid, blocks + 1));
+            }
+            self.leave(nid);
+        }
+        self.incomplete.insert(ino);
+        self.note(format_args!("node {nid} of inode {ino}"), "cannot be read");
+        self.regrow(ino, level, base, size)
+    }
+
+    /// A node as it should be, and the blocks under it. `None` if it is of another kind.
+    pub(super) fn below(
+        &mut self,
+        ino: Nid,
+        body: &NodeBody,
+        level: u8,
+        base: u64,
+        size: u64,
+    ) -> Result<Option<(NodeBody, u64)>> {
+        let mut blocks = 0;
+        match body {
+            NodeBody::Direct(slots) if level == 0 => {
+                let mut slots = slots.clone();
+                for (i, slot) in slots.iter_mut().enumerate() {
+                    *slot = self.slot(ino, base + i as u64, *slot)?;
+                    blocks += u64::from(slot.counts());
+                }
+                Ok(Some((NodeBody::Direct(slots), blocks)))
+            }
+            NodeBody::Indirect(found, nids) if *found == level && level > 0 => {
+                let mut nids = nids.clone();
+                for (at, nid) in nids.iter_mut().enumerate() {
+                    let (new, under) =
+                        self.subtree(ino, *nid, level - 1, child_base(base, level, at), size)?;
+                    *nid = new;
+                    blocks += under;
+                }
+                Ok(Some((NodeBody::Indirect(level, nids), blocks)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Puts together what is left under a node that is lost, from what the nodes below it say of their place. Under a lost direct node every block
+    /// of the file is lost. Ends at level 0, at most four deep.
+    pub(super) fn regrow(
+        &mut self,
+        ino: Nid,
+        level: u8,
+        base: u64,
+        size: u64,
+    ) -> Result<(Nid, u64)> {
+        if level == 0 {
+            let end = size.div_ceil(BLOCK_SIZE as u64);
+            let n = end.saturating_sub(base).min(DIRECT_SLOTS as u64) as usize;
+            if n == 0 {
+                return Ok((Nid::NONE, 0));
+            }
+            let mut slots = Box::new([Slot::HOLE; DIRECT_SLOTS]);
+            slots[..n].fill(Slot::LOST);
+            self.live += n as u64;
+            let nid = self.make(ino, base, NodeBody::Direct(slots))?;
+            return Ok((nid, n as u64 + 1));
+        }
+        let mut nids = Box::new([Nid::NONE; INDIRECT_SLOTS]);
+        let mut blocks = 0;
+        for (at, nid) in nids.iter_mut().enumerate() {
+            let first = child_base(base, level, at);
+            let range = ordinal_at(first)..ordinal_at(first + span(level - 1));
+            let known = self.places.get(&ino).cloned().unwrap_or_default();
+            let mut there = known
+                .iter()
+                .filter(|((l, o), _)| *l < level && range.contains(o));
+            if there.next().is_none() {
+                continue;
+            }
+            let child = known.get(&(level - 1, range.start)).copied();
+            let (new, under) = match child {
+                Some(child) => self.subtree(ino, child, level - 1, first, size)?,
+                None => self.regrow(ino, level - 1, first, size)?,
+            };
+            *nid = new;
+            blocks += under;
+        }
+        let nid = self.make(ino, base, NodeBody::Indirect(level, nids))?;
+        Ok((nid, blocks + 1))
+    }
+
+    pub(super) fn make(&mut self, ino: Nid, base: u64, body: NodeBody) -> Result<Nid> {
+        let dev = self.v.dev.clone();
+        let nid = self.v.nat.allocate(&*dev, Some(ino))?;
+        let ordinal = ordinal_at(base);
+        self.v.nodes.insert(nid, Node { ino, ordinal, body });
+        self.v.mark_dirty(ino, nid);
+        self.live += 1;
+        Ok(nid)
+    }
+
+    /// What the checkpoint counts, from what was kept.
+    pub(super) fn counters(&mut self) -> Result<()> {
+        self.v.live = self.live;
+        self.v.inodes = self.inos.len() as u64;
+        let mut held = HashSet::new();
+        for at in 0..self.v.snapshots.len() {
+            let (blocks, _) = self.v.at_snapshot(at).references_beside_damage()?;
+            held.extend(blocks);
+        }
+        let alive: HashSet<u64> = held.union(&self.claimed).copied().collect();
+        self.v.pending.spare(|addr| alive.contains(&addr));
+        let dead = self.v.dead.runs();
+        let bits = self.v.sb.geometry.section_bits;
+        self.v.dead = crate::dead::DeadMap::new(bits);
+        for addr in dead
+            .into_iter()
+            .flatten()
+            .filter(|addr| !alive.contains(addr))
+        {
+            self.v.dead.insert(Addr(addr));
+        }
+        // Blocks of a table that was given up, and of nodes that were, are found by the trim at the end.
+        held.retain(|addr| !self.claimed.contains(addr));
+        let mut tree = Vec::new();
+        let dev = self.v.dev.clone();
+        self.v
+            .nat
+            .walk(&*dev, |_, _| {}, |addr| tree.push(addr.0))?;
+        held.retain(|addr| !tree.contains(addr));
+        self.v.held = held.len() as u64;
+        Ok(())
+    }
+}
