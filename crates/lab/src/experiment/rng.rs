@@ -1,22 +1,18 @@
 //! Chance that is the same everywhere.
 
-/// SplitMix64.
+/// The generator of the crash tests, with the distributions that loads need.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng(tuff_iplfs::crash::Rng);
 
 impl Rng {
     /// A stream of numbers that `seed` alone decides.
     pub fn new(seed: u64) -> Self {
-        Rng(seed)
+        Rng(tuff_iplfs::crash::Rng::new(seed))
     }
 
     /// Any number.
     pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.draw()
     }
 
     /// A number below `n`, which must not be 0. The bias is below n / 2^64.
