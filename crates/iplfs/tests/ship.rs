@@ -1,54 +1,21 @@
 //! Snapshots sent to another device: what arrives is what was sent, and whatever goes wrong on the way changes nothing.
 
+mod common;
+
+use common::{GEOMETRY, NOW, device as source, mount, options};
 use std::collections::HashSet;
 use std::sync::Arc;
 use tuff_iplfs::crash::model::{Tree, tree_of};
-use tuff_iplfs::crash::workload::{Op, alphabet, base};
+use tuff_iplfs::crash::workload::{Op, alphabet};
 use tuff_iplfs::crash::{CrashDisk, Rng, states};
 use tuff_iplfs::disk::stream::{FRAME_LEN, Frame};
 use tuff_iplfs::mem::{Blocks, MemDevice};
 use tuff_iplfs::{
-    BLOCK_SIZE, BlockDevice, Caller, CheckOptions, Error, FormatOptions, Geometry, MountOptions,
-    Nid, Received, Stream, Time, Volume, check,
+    BLOCK_SIZE, BlockDevice, Caller, CheckOptions, Error, FormatOptions, MountOptions, Nid,
+    Received, Stream, Volume, check,
 };
 
-const GEOMETRY: Geometry = Geometry {
-    area_bits: 29,
-    section_bits: 8,
-    zone_bits: 4,
-    pack_blocks: 8,
-};
-const NOW: Time = Time { sec: 1, nsec: 0 };
 const HEADER: usize = 2 * BLOCK_SIZE;
-
-fn options() -> MountOptions {
-    MountOptions {
-        window_blocks: 512,
-        journal_max: 8,
-        ..MountOptions::default()
-    }
-}
-
-fn mount<D: BlockDevice + 'static>(device: &Arc<D>) -> Volume {
-    Volume::mount(device.clone(), options()).unwrap()
-}
-
-/// A volume with something in it.
-fn source() -> Arc<MemDevice> {
-    let device = Arc::new(MemDevice::new());
-    let format = FormatOptions {
-        geometry: GEOMETRY,
-        reserve_blocks: 256,
-        ..FormatOptions::new([3; 16], [5; 16], 8192)
-    };
-    Volume::format(device.clone(), &format).unwrap();
-    let mut v = mount(&device);
-    for (now, op) in base().iter().enumerate() {
-        op.volume(&mut v, now as i64).unwrap();
-    }
-    v.unmount().unwrap();
-    device
-}
 
 /// Does `count` random operations.
 fn work(v: &mut Volume, rng: &mut Rng, count: usize) {

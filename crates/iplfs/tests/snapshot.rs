@@ -1,48 +1,15 @@
 //! Snapshots: what they show, and that their space comes back in whatever order they go.
 
+mod common;
+
+use common::{GEOMETRY, NOW, device, mount};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tuff_iplfs::crash::Rng;
 use tuff_iplfs::crash::model::tree_of;
-use tuff_iplfs::crash::workload::{Op, alphabet, base};
+use tuff_iplfs::crash::workload::{Op, alphabet};
 use tuff_iplfs::mem::MemDevice;
-use tuff_iplfs::{
-    BlockDevice, CheckOptions, Errno, Error, FormatOptions, Geometry, MountOptions, Time, Volume,
-    check,
-};
-
-const GEOMETRY: Geometry = Geometry {
-    area_bits: 29,
-    section_bits: 8,
-    zone_bits: 4,
-    pack_blocks: 8,
-};
-const NOW: Time = Time { sec: 1, nsec: 0 };
-
-fn device() -> Arc<MemDevice> {
-    let device = Arc::new(MemDevice::new());
-    let options = FormatOptions {
-        geometry: GEOMETRY,
-        reserve_blocks: 256,
-        ..FormatOptions::new([3; 16], [5; 16], 8192)
-    };
-    Volume::format(device.clone(), &options).unwrap();
-    let mut v = mount(&device);
-    for (now, op) in base().iter().enumerate() {
-        op.volume(&mut v, now as i64).unwrap();
-    }
-    v.unmount().unwrap();
-    device
-}
-
-fn mount(device: &Arc<MemDevice>) -> Volume {
-    let options = MountOptions {
-        window_blocks: 512,
-        journal_max: 8,
-        ..MountOptions::default()
-    };
-    Volume::mount(device.clone(), options).unwrap()
-}
+use tuff_iplfs::{BlockDevice, CheckOptions, Errno, Error, Volume, check};
 
 fn exact(v: &mut Volume, device: &Arc<MemDevice>) {
     v.drain().unwrap();
@@ -181,4 +148,31 @@ fn what_a_snapshot_keeps_counts_against_the_quota() {
     v.drain().unwrap();
     assert_eq!(v.space().held, 0);
     assert!(v.space().available() > before.available() + 390);
+}
+
+#[test]
+fn a_snapshot_costs_what_changed_whatever_the_size() {
+    let mut spent = Vec::new();
+    for files in [10, 3000] {
+        let device = device();
+        let mut v = mount(&device);
+        let caller = tuff_iplfs::Caller::default();
+        let mut last = tuff_iplfs::Nid::NONE;
+        for n in 0..files {
+            let name = format!("file {n}");
+            let kind = tuff_iplfs::mode::FILE;
+            let made = v.create(tuff_iplfs::Nid::ROOT, name.as_bytes(), kind, 0, &caller);
+            last = made.unwrap().ino;
+            v.write(last, 0, &[1; 4096], NOW).unwrap();
+        }
+        v.snapshot("a", NOW).unwrap();
+        v.write(last, 0, &[2; 4096], NOW).unwrap();
+        let before = v.stats();
+        v.snapshot("b", NOW).unwrap();
+        let after = v.stats();
+        let appended = |s: &tuff_iplfs::Stats| s.appended_blocks.iter().sum::<u64>();
+        spent.push(appended(&after) - appended(&before) + after.pack_blocks - before.pack_blocks);
+    }
+    // The block, its inode, a path in the table of one or two blocks, a body, two seals; the larger volume has one more level.
+    assert!(spent[0] >= 5 && spent[1] <= spent[0] + 1, "{spent:?}");
 }
