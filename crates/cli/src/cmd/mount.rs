@@ -17,7 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tuff_image::serve::{Pressure, ServeOptions, Server, Strategy};
+use tuff_image::serve::{Pressure, ServeOptions, Server, Strategy, memory_limit};
 use tuff_image::{Error, Result};
 use tuff_mount::mountpoint::{self, Detach, MountOptions};
 use tuff_mount::relief::relieve;
@@ -48,9 +48,10 @@ pub(crate) struct Args {
     /// Threads that serve [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
-    /// Most memory for what is kept decoded, and for indexes
-    #[arg(long, default_value = "48M", value_parser = parse_cache, value_name = "BYTES")]
-    cache: usize,
+    /// Most memory for what is kept decoded, and for indexes [default: 48M, and at most a quarter of what the control
+    /// group may use]
+    #[arg(long, value_parser = parse_cache, value_name = "BYTES")]
+    cache: Option<usize>,
     /// Decode everything in this way, for measurements [default: what is best for each request]
     #[arg(long, value_name = "STRATEGY")]
     decode: Option<Strategy>,
@@ -118,7 +119,8 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
         gid: mounting.gid,
     };
     let mut options = ServeOptions::default();
-    (options.budget, options.strategy) = (args.cache, args.decode);
+    let cache = || default_cache(options.budget, memory_limit());
+    (options.budget, options.strategy) = (args.cache.unwrap_or_else(cache), args.decode);
     options.record = args.record.is_some();
     // What is used from the page cache is not seen.
     options.hand_on = !args.no_push && !options.record;
@@ -204,6 +206,15 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
+/// The budget where none is given. Where a control group has `limit` bytes for everything in it, the page cache of what
+/// is read and other programs need some of them.
+fn default_cache(usual: usize, limit: Option<u64>) -> usize {
+    let quarter = limit.map_or(usize::MAX, |limit| {
+        usize::try_from(limit / 4).unwrap_or(usize::MAX)
+    });
+    usual.min(quarter)
+}
+
 fn parse_cache(text: &str) -> std::result::Result<usize, String> {
     let bytes = parse_size(text)?;
     usize::try_from(bytes).map_err(|_| format!("'{text}' is too large"))
@@ -253,4 +264,16 @@ fn end_when_told(
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::default_cache;
+
+    #[test]
+    fn a_group_with_little_memory_gets_a_small_cache() {
+        assert_eq!(default_cache(48 << 20, None), 48 << 20);
+        assert_eq!(default_cache(48 << 20, Some(1 << 40)), 48 << 20);
+        assert_eq!(default_cache(48 << 20, Some(64 << 20)), 16 << 20);
+    }
 }

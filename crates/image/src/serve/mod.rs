@@ -70,7 +70,7 @@ pub use answer::{Answer, Rest};
 pub use counters::{Counters, Latency};
 pub use pin::Pinned;
 pub use policy::Strategy;
-pub use pressure::Pressure;
+pub use pressure::{Pressure, memory_limit};
 pub use profile::Profile;
 pub use record::Use;
 pub use server::{Listed, ServeOptions, Server};

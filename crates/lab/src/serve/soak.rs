@@ -124,8 +124,9 @@ pub fn run(soak: &Soak) -> Result<Outcome> {
                             };
                             lock(samples).push(sample);
                         }
-                        Ok(_) => lock(wrong).push(format!("{name}: wrong bytes")),
-                        Err(e) => lock(wrong).push(format!("{name}: {e}")),
+                        // One word of it: whoever reads from a server that is gone fails at once, again and again.
+                        Ok(_) => return lock(wrong).push(format!("{name}: wrong bytes")),
+                        Err(e) => return lock(wrong).push(format!("{name}: {e}")),
                     }
                 }
             });
