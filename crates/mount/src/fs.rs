@@ -36,6 +36,22 @@ pub trait Filesystem: Send + Sync {
         each: &mut dyn FnMut(&Entry<'_>) -> bool,
     ) -> Result<()>;
 
+    /// As [`readdir`](Self::readdir), with the attributes of each entry, which "." and ".." do not need; `None`: they
+    /// cannot be read.
+    fn readdir_plus(
+        &self,
+        dir: Node,
+        offset: u64,
+        each: &mut dyn FnMut(&Entry<'_>, Option<Attr>) -> bool,
+    ) -> Result<()> {
+        self.readdir(dir, offset, &mut |entry| {
+            let attr = (!entry.is_dots())
+                .then(|| self.attr(entry.node).ok())
+                .flatten();
+            each(entry, attr)
+        })
+    }
+
     /// The value of an extended attribute.
     fn getxattr(&self, node: Node, name: &[u8]) -> Result<Vec<u8>>;
 
@@ -143,6 +159,13 @@ pub struct Entry<'a> {
     pub kind: u32,
     /// Where a listing goes on behind it.
     pub next: u64,
+}
+
+impl Entry<'_> {
+    /// True for "." and "..".
+    pub fn is_dots(&self) -> bool {
+        matches!(self.name, b"." | b"..")
+    }
 }
 
 /// What [`Filesystem::seek`] looks for.

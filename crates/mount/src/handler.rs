@@ -326,27 +326,26 @@ impl Handler {
         let room = out.len().min(read.size as usize);
         let out = &mut out[..room];
         let (mut at, mut full) = (0, false);
-        let result = self
-            .fs
-            .readdir(request.header.node, read.offset, &mut |entry| {
-                let head = if plus {
-                    size_of::<proto::EntryOut>()
-                } else {
-                    0
-                };
-                let len =
-                    (head + size_of::<proto::Dirent>() + entry.name.len()).next_multiple_of(8);
-                let Some(room) = out[at..].get_mut(..len) else {
-                    full = true;
-                    return false;
-                };
-                if plus {
-                    self.put_entry(entry, &mut room[..head]);
-                }
-                put_dirent(entry, &mut room[head..]);
-                at += len;
-                true
-            });
+        let mut put = |entry: &Entry<'_>, head: &[u8]| {
+            let len =
+                (head.len() + size_of::<proto::Dirent>() + entry.name.len()).next_multiple_of(8);
+            let Some(room) = out[at..].get_mut(..len) else {
+                full = true;
+                return false;
+            };
+            room[..head.len()].copy_from_slice(head);
+            put_dirent(entry, &mut room[head.len()..]);
+            at += len;
+            true
+        };
+        let (node, offset) = (request.header.node, read.offset);
+        let result = if plus {
+            self.fs.readdir_plus(node, offset, &mut |entry, attr| {
+                put(entry, plus_head(entry, attr).as_bytes())
+            })
+        } else {
+            self.fs.readdir(node, offset, &mut |entry| put(entry, &[]))
+        };
         match result {
             // What was listed before the damage is worth having; the next call meets the damage at its start.
             Err(e) if at == 0 => Err(e),
@@ -354,20 +353,6 @@ impl Handler {
             Ok(()) if at == 0 && full => Err(Errno::INVAL),
             _ => Ok(Reply::Body(Parts::One(&out[..at]))),
         }
-    }
-
-    /// Says nothing of an inode that cannot be read: the name is listed all the same, and a look-up says why.
-    fn put_entry(&self, entry: &Entry<'_>, out: &mut [u8]) {
-        let dots = matches!(entry.name, b"." | b"..");
-        let attr = (!dots).then(|| self.fs.attr(entry.node).ok()).flatten();
-        let entry = match attr {
-            Some(attr) => entry_out(Some(Found {
-                node: entry.node,
-                attr,
-            })),
-            None => proto::EntryOut::default(),
-        };
-        out.copy_from_slice(entry.as_bytes());
     }
 
     fn getxattr<'a>(&self, request: &Request<'_>, out: &'a mut [u8]) -> Result<Reply<'a>> {
@@ -390,6 +375,14 @@ impl Handler {
         }
         text
     }
+}
+
+/// Says nothing of an inode that cannot be read: the name is listed all the same, and a look-up says why.
+fn plus_head(entry: &Entry<'_>, attr: Option<proto::Attr>) -> proto::EntryOut {
+    attr.map_or(proto::EntryOut::default(), |attr| {
+        let node = entry.node;
+        entry_out(Some(Found { node, attr }))
+    })
 }
 
 fn entry_out(found: Option<Found>) -> proto::EntryOut {

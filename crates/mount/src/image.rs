@@ -86,6 +86,28 @@ impl ImageFs {
         self.said(self.server.inode(self.nid(node)))
     }
 
+    fn dir(&self, node: Node) -> Result<Inode> {
+        let dir = self.inode(node)?;
+        if dir.is_dir() {
+            Ok(dir)
+        } else {
+            Err(Errno::NOTDIR)
+        }
+    }
+
+    fn entry<'a>(&self, dir: &Inode, entry: Listed<'a>) -> Entry<'a> {
+        Entry {
+            name: entry.name,
+            node: self.node(entry.nid),
+            ino: self.ino(entry.nid),
+            kind: entry
+                .file_type
+                .map_or(0, |t| u32::from(t.mode_bits()) >> 12),
+            // Behind the last entry a kernel stands at the end of the directory, not of its last block.
+            next: entry.next.min(dir.size()),
+        }
+    }
+
     /// Says what is wrong, and makes a number of it.
     fn said<T>(&self, result: tuff_image::Result<T>) -> Result<T> {
         result.map_err(|e| {
@@ -167,23 +189,27 @@ impl Filesystem for ImageFs {
         offset: u64,
         each: &mut dyn FnMut(&Entry<'_>) -> bool,
     ) -> Result<()> {
-        let dir = self.inode(dir)?;
-        if !dir.is_dir() {
-            return Err(Errno::NOTDIR);
-        }
-        let show = |entry: Listed<'_>| {
-            each(&Entry {
-                name: entry.name,
-                node: self.node(entry.nid),
-                ino: self.ino(entry.nid),
-                kind: entry
-                    .file_type
-                    .map_or(0, |t| u32::from(t.mode_bits()) >> 12),
-                // Behind the last entry a kernel stands at the end of the directory, not of its last block.
-                next: entry.next.min(dir.size()),
-            })
-        };
+        let dir = self.dir(dir)?;
+        let show = |entry: Listed<'_>| each(&self.entry(&dir, entry));
         self.said(self.server.list(&dir, offset, show))
+    }
+
+    fn readdir_plus(
+        &self,
+        dir: Node,
+        offset: u64,
+        each: &mut dyn FnMut(&Entry<'_>, Option<Attr>) -> bool,
+    ) -> Result<()> {
+        let dir = self.dir(dir)?;
+        let show = |entry: Listed<'_>, inode| {
+            let entry = self.entry(&dir, entry);
+            let attr = match entry.is_dots() {
+                true => None,
+                false => self.said(inode).ok().map(|inode| self.attr_of(&inode)),
+            };
+            each(&entry, attr)
+        };
+        self.said(self.server.list_inodes(&dir, offset, show))
     }
 
     fn getxattr(&self, node: Node, name: &[u8]) -> Result<Vec<u8>> {

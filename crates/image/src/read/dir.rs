@@ -5,9 +5,9 @@ use super::image::Image;
 use super::inode::Inode;
 use super::map::FileMap;
 use crate::{Error, Result};
-use tuff_format::Nid;
 use tuff_format::dirent::{Block, Dirent, LEN};
 use tuff_format::inode::FileType;
+use tuff_format::{BlockBits, Nid};
 
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,8 +185,25 @@ impl Image {
     }
 }
 
+/// One entry of a directory, as long as its block is looked at: see [`DirEntry`].
+pub(crate) struct EntryRef<'a> {
+    pub(crate) nid: Nid,
+    pub(crate) file_type: Option<FileType>,
+    pub(crate) name: &'a [u8],
+    pub(crate) next: u64,
+}
+
 /// The place behind a "." that is not stored.
 const DOT_TAKEN: u64 = 1;
+
+/// Where a listing goes on behind entry `i` of block `n`, which has `count` of them.
+fn next_of(bits: BlockBits, n: u64, i: usize, count: usize) -> u64 {
+    if i + 1 < count {
+        (n << bits.get()) + ((i + 1) * LEN) as u64
+    } else {
+        (n + 1) << bits.get()
+    }
+}
 
 /// Iterator over a directory's entries: see [`Image::read_dir`].
 pub struct ReadDir<'a> {
@@ -198,6 +215,41 @@ pub struct ReadDir<'a> {
 }
 
 impl ReadDir<'_> {
+    /// Shows all that is left to `show`, until it returns false: what the iterator does, without a copy of each name.
+    pub(crate) fn each(mut self, mut show: impl FnMut(EntryRef<'_>) -> bool) -> Result<()> {
+        if self.dot {
+            let dot = EntryRef {
+                nid: self.dir.inode.nid(),
+                file_type: Some(FileType::Dir),
+                name: b".",
+                next: DOT_TAKEN,
+            };
+            if !show(dot) {
+                return Ok(());
+            }
+        }
+        let bits = self.dir.image.superblock().block_bits;
+        while self.block < self.dir.blocks() {
+            let held = self.dir.block(self.block)?;
+            let view = held.view()?;
+            for i in self.index..view.count() {
+                let entry = self.dir.entry(self.block, &view, i)?;
+                let shown = EntryRef {
+                    nid: entry.nid,
+                    file_type: type_of(entry.file_type),
+                    name: entry.name,
+                    next: next_of(bits, self.block, i, view.count()),
+                };
+                if !show(shown) {
+                    return Ok(());
+                }
+            }
+            self.block += 1;
+            self.index = 0;
+        }
+        Ok(())
+    }
+
     fn step(&mut self) -> Result<Option<DirEntry>> {
         if std::mem::take(&mut self.dot) {
             return Ok(Some(DirEntry {
@@ -223,12 +275,8 @@ impl ReadDir<'_> {
                 continue;
             }
             let entry = self.dir.entry(self.block, &view, self.index)?;
+            let next = next_of(bits, self.block, self.index, view.count());
             self.index += 1;
-            let next = if self.index < view.count() {
-                (self.block << bits.get()) + (self.index * LEN) as u64
-            } else {
-                (self.block + 1) << bits.get()
-            };
             let entry = DirEntry {
                 nid: entry.nid,
                 file_type: type_of(entry.file_type),

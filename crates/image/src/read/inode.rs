@@ -1,6 +1,6 @@
 //! One inode, decoded and with its place.
 
-use super::fetch::Space;
+use super::fetch::{Bytes, Space, WINDOW};
 use super::image::Image;
 use crate::{Error, Result};
 use tuff_format::Nid;
@@ -124,6 +124,12 @@ impl Inode {
     }
 }
 
+/// A piece of metadata, and which one it is.
+pub(crate) struct Near {
+    at: (Space, u64),
+    bytes: Bytes,
+}
+
 impl Image {
     /// The inode with this number.
     ///
@@ -136,6 +142,27 @@ impl Image {
             .bytes_up_to(space, pos, inode::EXTENDED_LEN)
             .map_err(|e| e.within(inode_place(nid, pos)))?;
         self.inode_from(nid, pos, &bytes)
+    }
+
+    /// As [`inode`](Self::inode), for many that mostly lie close to each other: `near` is the piece of metadata that the
+    /// last one was in.
+    pub(crate) fn inode_near(&self, nid: Nid, near: &mut Option<Near>) -> Result<Inode> {
+        let (space, pos) = self.inode_position(nid)?;
+        // Fits: below WINDOW.
+        let (n, from) = (pos / WINDOW, (pos % WINDOW) as usize);
+        if near.as_ref().is_none_or(|near| near.at != (space, n)) {
+            let piece = self.window_of(space, n).ok();
+            *near = piece.map(|bytes| Near {
+                at: (space, n),
+                bytes,
+            });
+        }
+        let bytes = near.as_ref().map(|near| &*near.bytes);
+        match bytes.and_then(|b| b.get(from..from + inode::EXTENDED_LEN)) {
+            Some(bytes) => self.inode_from(nid, pos, bytes),
+            // At the end of a piece, or of the image; or the piece cannot be read, perhaps for another inode's sake.
+            None => self.inode(nid),
+        }
     }
 
     /// Where an inode lies.

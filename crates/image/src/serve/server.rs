@@ -162,19 +162,31 @@ impl Server {
         from: u64,
         mut show: impl FnMut(Listed<'_>) -> bool,
     ) -> Result<()> {
-        for entry in self.image.read_dir_from(dir, from)? {
-            let entry = entry?;
-            let listed = Listed {
+        self.image.read_dir_from(dir, from)?.each(|entry| {
+            show(Listed {
                 nid: entry.nid,
                 file_type: entry.file_type,
-                name: &entry.name,
+                name: entry.name,
                 next: entry.next,
-            };
-            if !show(listed) {
-                break;
-            }
-        }
-        Ok(())
+            })
+        })
+    }
+
+    /// As [`list`](Self::list), with the inode of each entry. Inodes of a directory are mostly neighbours: they are taken
+    /// from the pieces of metadata that they lie in, and not cached one by one.
+    ///
+    /// # Errors
+    /// As `list`; an inode that cannot be read is an error of its entry only.
+    pub fn list_inodes(
+        &self,
+        dir: &Inode,
+        from: u64,
+        mut show: impl FnMut(Listed<'_>, Result<Inode>) -> bool,
+    ) -> Result<()> {
+        let mut near = None;
+        self.list(dir, from, |listed| {
+            show(listed, self.image.inode_near(listed.nid, &mut near))
+        })
     }
 
     /// The target of a symlink.
