@@ -497,9 +497,56 @@ fn a_cluster_that_a_reader_comes_back_to_is_handed_on_as_it_is_read() {
     assert!(handed > 0 && server.counters().handed_on_bytes == handed);
     // Places that no file has are no places.
     for (offset, len) in [(2_999_000, 4096), (u64::MAX, 2), (0, usize::MAX)] {
-        let rest = Rest { offset, len };
+        let step = None;
+        let rest = Rest { offset, len, step };
         let read = server.read_rest(&mut other, &inode, &rest, &mut buf);
         assert!(read.unwrap().1.is_empty());
+    }
+}
+
+#[test]
+fn the_next_steps_of_a_reader_in_even_steps_are_offered_where_they_cost_much() {
+    let scratch = Scratch::new("serve-steps");
+    let source = scratch.path().join("source");
+    std::fs::create_dir_all(&source).unwrap();
+    let whole = text(6_000_000, 5);
+    std::fs::write(source.join("file"), &whole).unwrap();
+    const STEP: u64 = 128 << 10;
+    for (method, level) in [(Method::Lz4, 1), (Method::Zstd, 3)] {
+        let bytes = built(&source, compress(method, level, 65536));
+        for hand_on in [true, false] {
+            let options = ServeOptions {
+                hand_on,
+                ..ServeOptions::default()
+            };
+            let server = Server::new(sample::open(&bytes), options);
+            let inode = server.image().resolve(b"file").unwrap();
+            let (mut session, mut other) = (server.session(), server.session());
+            let (mut page, mut buf) = (vec![0; 4096], Vec::new());
+            let (mut at, mut offered) = (4096, 0);
+            while at < whole.len() as u64 {
+                let n = server.read(&mut session, &inode, at, &mut page).unwrap();
+                assert_eq!(page[..n], whole[at as usize..][..n], "{method:?}: {at}");
+                let rest = server.take_rest(&mut session);
+                at += STEP;
+                let Some(mut rest) = rest else { continue };
+                assert_eq!(
+                    (rest.offset + STEP, rest.len, rest.step),
+                    (at, n, Some(STEP))
+                );
+                offered += 1;
+                // Every other one is read elsewhere; what is beyond the end is nowhere.
+                rest.offset = at;
+                let (from, pages) = server
+                    .read_rest(&mut other, &inode, &rest, &mut buf)
+                    .unwrap();
+                let there = at + 4096 <= whole.len() as u64;
+                assert_eq!((from, pages.len()), (at, if there { 4096 } else { 0 }));
+                assert_eq!(buf[pages.clone()], whole[at as usize..][..pages.len()]);
+                at += STEP;
+            }
+            assert_eq!(offered > 0, hand_on, "{method:?}: {offered}");
+        }
     }
 }
 

@@ -105,6 +105,9 @@ pub struct Rest {
     pub offset: u64,
     /// Unit: bytes.
     pub len: usize,
+    /// It was asked for; what will be, by a reader who goes ahead in steps of so many bytes, are parts as long as this
+    /// one further on. Unit: bytes.
+    pub step: Option<u64>,
 }
 
 /// Bytes in order, wherever they are.

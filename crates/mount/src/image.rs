@@ -327,6 +327,7 @@ impl Reader for ImageReader {
             node: self.node,
             offset: rest.offset,
             len: rest.len,
+            step: rest.step,
         })
     }
 
@@ -335,6 +336,7 @@ impl Reader for ImageReader {
         let rest = tuff_image::serve::Rest {
             offset: rest.offset,
             len: rest.len,
+            step: rest.step,
         };
         let read = self
             .fs

@@ -228,6 +228,47 @@ fn what_a_reader_comes_back_to_is_pushed_into_the_page_cache() {
     }
 }
 
+/// The first page of each 128 KiB; every other one is decoded and stored by a thread of its own.
+#[test]
+fn the_next_steps_of_a_reader_are_pushed_into_the_page_cache() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new("mount-steps");
+    let source = scratch.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    let whole = common::text(16_000_000, 1);
+    std::fs::write(source.join("file"), &whole).unwrap();
+    let image = scratch.path().join("image");
+    let (_, lz4) = variants()
+        .into_iter()
+        .find(|(name, _)| name == "lz4 1 65536 fragments")
+        .unwrap();
+    build_dir(&source, &image, &lz4);
+    let dir = scratch.path().join("ours");
+    for transport in transports() {
+        let ours = Ours::new(&image, &dir, pushing(), transport);
+        let handler = ours.mount.as_ref().unwrap().handler().clone();
+        let file = std::fs::File::open(dir.join("file")).unwrap();
+        let mut page = [0; 4096];
+        // The second time what was stored is there, or asked for.
+        for at in (0..whole.len())
+            .step_by(128 << 10)
+            .chain((0..whole.len()).step_by(4096))
+        {
+            let n = file.read_at(&mut page, at as u64).unwrap();
+            assert_eq!(n, page.len().min(whole.len() - at));
+            assert!(page[..n] == whole[at..][..n], "{transport:?}: {at}");
+        }
+        drop(file);
+        // All threads end with it.
+        drop(ours);
+        let counters = handler.filesystem().counters();
+        let pushed = counters.iter().find(|(name, _)| *name == "handed_on_bytes");
+        assert!(pushed.unwrap().1 > 0, "{transport:?}: {counters:?}");
+    }
+}
+
 /// The loader maps programs and libraries; nothing else here does.
 #[test]
 fn programs_run_from_a_mount() {

@@ -20,6 +20,9 @@ pub struct Rest {
     pub offset: u64,
     /// Unit: bytes.
     pub len: usize,
+    /// The reader goes ahead in steps of so many bytes: this is where it is, and parts as long as this one are wanted at
+    /// its next steps. Unit: bytes.
+    pub step: Option<u64>,
 }
 
 impl Rest {
@@ -84,7 +87,10 @@ mod tests {
 
     #[test]
     fn a_rest_is_whole_pages_or_ends_with_the_file() {
-        let pages = |offset, len, size| Rest { offset, len }.pages(size);
+        let pages = |offset, len, size| {
+            let step = None;
+            Rest { offset, len, step }.pages(size)
+        };
         assert_eq!(pages(0, 10_000, 1 << 20), 0..8192);
         assert_eq!(pages(0, 10_000, 10_000), 0..10_000);
         assert_eq!(pages(1, 10_000, 1 << 20), 4095..8191);

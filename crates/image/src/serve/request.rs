@@ -14,7 +14,7 @@ use crate::read::file::cluster_place;
 use crate::read::{Cluster, ClusterCoding, Extent, Inode, Source, Spot};
 use crate::{Error, Result};
 use std::sync::Arc;
-use tuff_codec::Decoder;
+use tuff_codec::{Algorithm, Decoder};
 
 /// Shorter runs are copied: that costs less than one more part of an answer. Unit: bytes.
 const LENT_MIN: usize = 16 << 10;
@@ -315,6 +315,7 @@ impl Server {
                 offset: extent.offset,
                 // Fits: not longer than what is decoded.
                 len: extent.len as usize,
+                step: None,
             });
         }
         let mut situation = Situation {
@@ -406,6 +407,25 @@ impl Server {
                 }
             }
             Plan { strategy, .. } => {
+                session.costly |= skip >= COSTLY;
+                let end = skip + part.take;
+                // To its end, a cluster is checked as everywhere.
+                let want = if end == len { want } else { Want::Prefix };
+                if out.stride.is_some() && strategy == Strategy::Buffer && compressed.is_none() {
+                    // Who goes ahead in steps hardly comes back, and readers of other parts need not wait for this one.
+                    drop(flight);
+                    let guess = match algorithm {
+                        Algorithm::Lz4 if end < len => guess_prefix(cluster.len as usize, end, len),
+                        _ => cluster.len as usize,
+                    };
+                    let coding = cluster.coding.into();
+                    self.pass_by(session, cluster, guess, end, |decoder, src, buffer| {
+                        decode::decode(decoder, coding, src, form, at, want, buffer)
+                    })?;
+                    out.buf[part.at..part.at + part.take]
+                        .copy_from_slice(&session.buffer[skip..end]);
+                    return Ok(true);
+                }
                 let compressed = match compressed {
                     Some(slab) => {
                         session.tally.add(Count::CompressedHits, 1);
@@ -419,9 +439,6 @@ impl Server {
                 if strategy == Strategy::Rolling {
                     part_of(decoder, id, src, form, skip, dst).map_err(corrupt)?;
                 } else {
-                    let end = skip + part.take;
-                    // To its end, a cluster is checked as everywhere.
-                    let want = if end == len { want } else { Want::Prefix };
                     let buffer = room(&mut session.buffer, end);
                     decode::decode(decoder, cluster.coding.into(), src, form, at, want, buffer)
                         .map_err(corrupt)?;
@@ -452,6 +469,28 @@ impl Server {
             .fetched
             .get(devices, 0, cluster.pos, cluster.len as usize, run)?;
         Ok((src, &mut worker.decoder))
+    }
+
+    /// Decodes the first `end` bytes of a cluster into the thread's buffer, and keeps nothing: first from `guess` bytes of
+    /// it, then, if they were too few, from all of them.
+    fn pass_by(
+        &self,
+        session: &mut Session,
+        cluster: Cluster,
+        mut guess: usize,
+        end: usize,
+        decode: impl Fn(&mut Decoder, &[u8], &mut [u8]) -> Result<(), Broken>,
+    ) -> Result<()> {
+        let whole = cluster.len as usize;
+        let worker = &mut session.worker;
+        loop {
+            let devices = &self.image.devices;
+            let src = worker.fetched.get(devices, 0, cluster.pos, guess, || 0)?;
+            match decode(&mut worker.decoder, src, room(&mut session.buffer, end)) {
+                Err(_) if guess < whole => guess = whole,
+                done => return done.map_err(|e| Error::corrupt("", e)),
+            }
+        }
     }
 
     /// Reads a cluster that will be wanted again into the cache of compressed ones.
@@ -537,6 +576,20 @@ impl Server {
                 .copy_from_slice(&held.bytes()[from..from + part.take]);
         }
     }
+}
+
+/// Decoding so much in front of what is asked for takes longer than a request through a mount. Unit: bytes.
+const COSTLY: usize = 16 << 10;
+
+/// So many bytes of a cluster of `compressed` bytes that decodes to `decoded` should be enough for the first `end`: their
+/// share, an eighth more, and a padded block in front.
+fn guess_prefix(compressed: usize, end: usize, decoded: usize) -> usize {
+    // Lengths are below 2^32 and 2^24: no overflow in 64 bits.
+    let share = (compressed as u64 * end as u64 / decoded.max(1) as u64) as usize;
+    (share + share / 8)
+        .next_multiple_of(4096)
+        .saturating_add(4096)
+        .min(compressed)
 }
 
 /// Most that decoding in place adds to a buffer. Unit: bytes.

@@ -29,8 +29,8 @@ pub struct ServeOptions {
     /// Whether devices are told what a sequential reader will want next, and, when it has read much, what it will not want
     /// again: whoever asked keeps the decoded bytes, so the host need not keep the others beside them. Default: yes.
     pub read_ahead: bool,
-    /// Whether clusters that readers who jump about come back to are offered as a whole to whoever has a cache in front
-    /// of this one: see [`Server::take_rest`]. Default: no.
+    /// Whether clusters that readers who jump about come back to, and the next steps of those who go ahead in even steps,
+    /// are offered to whoever has a cache in front of this one: see [`Server::take_rest`]. Default: no.
     pub hand_on: bool,
     /// Whether first uses are recorded: see [`Server::recorded`]. Default: no.
     pub record: bool,
@@ -258,6 +258,7 @@ impl Server {
         let start = Instant::now();
         session.lent.clear();
         session.rest = None;
+        session.costly = false;
         let size = if inode.has_data() { inode.size() } else { 0 };
         let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
         let n = buf.len().min(left);
@@ -281,6 +282,13 @@ impl Server {
                     clustered: access.sequential || n >= super::policy::CLUSTERED,
                 },
             );
+            if session.costly && self.options.hand_on && access.stride.is_some() {
+                session.rest = Some(Rest {
+                    offset,
+                    len: n,
+                    step: access.stride,
+                });
+            }
             let (from, to) = access.ahead;
             if self.options.read_ahead && done.is_ok() && from < to.min(size) {
                 let told = self.tell(inode, (from, to.min(size)), |device, pos, len| {
@@ -322,7 +330,8 @@ impl Server {
     }
 
     /// The part of the file that the last answer of this session is a piece of, if all of that should go to a cache in
-    /// front of this one, which will then answer for it. Only with [`ServeOptions::hand_on`].
+    /// front of this one, which will then answer for it; or the step of a reader who goes ahead in even steps, each of
+    /// which takes long to answer: [`read_rest`](Self::read_rest) gives any of them. Only with [`ServeOptions::hand_on`].
     pub fn take_rest(&self, session: &mut Session) -> Option<Rest> {
         session.rest.take()
     }
@@ -353,8 +362,9 @@ impl Server {
             base: 0,
             lend: false,
             hand_on: false,
-            stride: None,
-            clustered: true,
+            // Of a step, nothing but what it asks for is wanted.
+            stride: rest.step.map(|_| u64::MAX),
+            clustered: rest.step.is_none(),
         };
         self.fill(session, inode, rest.offset, &mut out)?;
         let pages = rest.pages(size);

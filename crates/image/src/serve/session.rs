@@ -14,6 +14,8 @@ pub struct Session {
     pub(crate) lent: Vec<Lent>,
     /// What the last answer was decoded from, if that is to be handed on.
     pub(crate) rest: Option<Rest>,
+    /// Whether the last answer took decoding much in front of what was asked for.
+    pub(crate) costly: bool,
     pub(crate) tally: Tally,
     /// Which cell of the totals it adds to.
     pub(crate) cell: usize,
@@ -26,6 +28,7 @@ impl Session {
             buffer: Vec::new(),
             lent: Vec::new(),
             rest: None,
+            costly: false,
             tally: Tally::default(),
             cell,
         }

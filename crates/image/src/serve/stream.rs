@@ -71,6 +71,9 @@ pub(crate) struct Access {
 /// So many steps of one length are no accident.
 const STEPS: u32 = 2;
 
+/// Most steps from one request to the next of a reader who goes ahead in steps.
+const UNSEEN: u64 = 16;
+
 impl Streams {
     pub(crate) fn new() -> Self {
         Self(std::array::from_fn(|_| Mutex::default()))
@@ -94,10 +97,18 @@ impl Streams {
             Some(_) => offset.saturating_sub(stream.start),
             None => 0,
         };
-        let steps = match step {
-            _ if step <= len => 0,
-            _ if step == stream.step => stream.steps.saturating_add(1),
-            _ => 1,
+        let again = stream.steps.saturating_add(1);
+        let (step, steps) = match step {
+            _ if step <= len => (step, 0),
+            _ if step == stream.step => (step, again),
+            // Steps in between may have been answered by a cache in front of this one.
+            _ if stream.steps >= STEPS
+                && step.is_multiple_of(stream.step)
+                && step / stream.step <= UNSEEN =>
+            {
+                (stream.step, again)
+            }
+            _ => (step, 1),
         };
         let follows = match known {
             None => offset == 0,
@@ -201,6 +212,19 @@ mod tests {
         for at in [0, 256, 128, 512, 384, 640, 2560, 768] {
             assert!(streams.note(Nid(1), at * KIB, 128 * KIB).sequential, "{at}");
         }
+    }
+
+    #[test]
+    fn steps_that_are_answered_elsewhere_do_not_change_a_stride() {
+        let streams = Streams::new();
+        let stride = |at: u64| streams.note(Nid(1), at * 128 * KIB, 4 * KIB).stride;
+        for at in [1, 2, 3] {
+            stride(at);
+        }
+        for at in [4, 6, 8, 12, 13, 29] {
+            assert_eq!(stride(at), Some(128 * KIB), "{at}");
+        }
+        assert_eq!(stride(46), None, "so far ahead it is somebody else");
     }
 
     #[test]

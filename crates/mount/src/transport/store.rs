@@ -5,6 +5,13 @@
 //! * A thread of its own sends them, and only after the reply to the request that caused them. Storing waits for pages
 //!   that are being read, and those wait for the threads that answer.
 //! * Nobody waits for that thread, which also decodes what it sends: what it has no time for is thrown away.
+//!
+//! For a reader who goes ahead in even steps it takes every other step, while those who answer take the one in between:
+//!
+//! ```text
+//!  asked for     0   1       3       5        answered as ever, each decoded by who answers
+//!  stored              2       4       6      at the same time, so that the reader finds it
+//! ```
 
 use crate::fs::{Node, Rest};
 use crate::handler::Handler;
@@ -12,7 +19,7 @@ use crate::proto::{NOTIFY_STORE, NotifyStore, OutHeader};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::io::IoSlice;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvError, SyncSender, TryRecvError, sync_channel};
 use zerocopy::IntoBytes;
 
 /// Most parts that wait.
@@ -43,14 +50,37 @@ pub fn run(fuse: impl AsFd, handler: &Handler, number: usize, rests: &Receiver<R
     let mut seat = handler.seat(number, false);
     let mut buffer = Vec::new();
     let mut works = true;
-    for rest in rests {
+    let mut ahead = Ahead::default();
+    loop {
+        let left = if ahead.has_next() {
+            rests.try_recv()
+        } else {
+            rests.recv().map_err(|RecvError| TryRecvError::Disconnected)
+        };
+        let rest = match left {
+            Ok(rest) if rest.step.is_some() => {
+                ahead.note(&rest);
+                continue;
+            }
+            Ok(rest) => rest,
+            Err(TryRecvError::Empty) => match ahead.take() {
+                Some(rest) => rest,
+                None => continue,
+            },
+            Err(TryRecvError::Disconnected) => return,
+        };
         if !works {
             continue;
         }
         let Ok((offset, bytes)) = handler.read_rest(&mut seat, &rest, &mut buffer) else {
             // Who asks for it learns why.
+            ahead = Ahead::default();
             continue;
         };
+        if bytes.is_empty() {
+            // The end of the file.
+            ahead = Ahead::default();
+        }
         works = match store(&fuse, rest.node, offset, bytes) {
             // Forgotten meanwhile, or unmounted.
             Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN | Errno::CONNABORTED) => true,
@@ -63,6 +93,54 @@ pub fn run(fuse: impl AsFd, handler: &Handler, number: usize, rests: &Receiver<R
                 false
             }
         };
+    }
+}
+
+/// Steps of one reader that are stored before it asks for them.
+#[derive(Default)]
+struct Ahead {
+    /// Where it was when it last asked. `None`: there is nobody.
+    last: Option<Rest>,
+    /// The next place to store. Unit: bytes.
+    next: u64,
+}
+
+impl Ahead {
+    /// Steps that are stored beyond the last one that was asked for: nobody may want them.
+    const STEPS: u64 = 8;
+
+    /// Notes where the reader is.
+    fn note(&mut self, now: &Rest) {
+        let step = now.step.unwrap_or(u64::MAX);
+        let goes_on = self
+            .last
+            .is_some_and(|last| (last.node, last.step) == (now.node, now.step));
+        // What lies next to it is asked for before it could be stored.
+        let in_time = self.next > now.offset
+            && self.next
+                <= now
+                    .offset
+                    .saturating_add(step.saturating_mul(Self::STEPS + 2));
+        if !(goes_on && in_time) {
+            self.next = now.offset.saturating_add(step.saturating_mul(2));
+        }
+        self.last = Some(*now);
+    }
+
+    fn has_next(&self) -> bool {
+        self.last.is_some_and(|last| {
+            let step = last.step.unwrap_or(u64::MAX);
+            let most = last.offset.saturating_add(step.saturating_mul(Self::STEPS));
+            self.next <= most && self.next < u64::MAX
+        })
+    }
+
+    /// The next one, every other step.
+    fn take(&mut self) -> Option<Rest> {
+        let last = self.last.filter(|_| self.has_next())?;
+        let offset = self.next;
+        self.next = offset.saturating_add(last.step?.saturating_mul(2));
+        Some(Rest { offset, ..last })
     }
 }
 
@@ -86,4 +164,52 @@ fn store(fuse: &impl AsFd, node: Node, offset: u64, bytes: &[u8]) -> Result<(), 
         offset += bytes.len() as u64;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rest(node: Node, offset: u64) -> Rest {
+        Rest {
+            node,
+            offset,
+            len: 4096,
+            step: Some(100),
+        }
+    }
+
+    fn all(ahead: &mut Ahead) -> Vec<u64> {
+        std::iter::from_fn(|| ahead.take())
+            .map(|rest| rest.offset)
+            .collect()
+    }
+
+    #[test]
+    fn every_other_step_is_stored_not_far_ahead_and_none_twice() {
+        let mut ahead = Ahead::default();
+        assert!(!ahead.has_next());
+        ahead.note(&rest(1, 1000));
+        assert_eq!(all(&mut ahead), [1200, 1400, 1600, 1800]);
+        ahead.note(&rest(1, 1100));
+        assert_eq!(all(&mut ahead), [0; 0]);
+        ahead.note(&rest(1, 1300));
+        assert_eq!(all(&mut ahead), [2000]);
+        // It came by before this thread did.
+        ahead.note(&rest(1, 5000));
+        assert_eq!(ahead.take(), Some(rest(1, 5200)));
+        // Somebody else.
+        ahead.note(&rest(2, 0));
+        assert_eq!(all(&mut ahead), [200, 400, 600, 800]);
+    }
+
+    #[test]
+    fn steps_end_where_numbers_do() {
+        let mut ahead = Ahead::default();
+        ahead.note(&rest(1, u64::MAX - 250));
+        assert_eq!(all(&mut ahead), [u64::MAX - 50]);
+        let step = Some(u64::MAX);
+        ahead.note(&Rest { step, ..rest(1, 5) });
+        assert_eq!(all(&mut ahead), [0; 0]);
+    }
 }
