@@ -140,9 +140,15 @@ struct ServeArgs {
     /// Tree that images are made of
     #[arg(long, value_name = "DIR", required_unless_present = "from")]
     tree: Option<PathBuf>,
-    /// Measure nothing; make table and plot of this record again
+    /// Measure nothing; make table and plot of this record again, or one table of several
     #[arg(long, value_name = "RECORD", conflicts_with_all = ["definition", "tree"])]
-    from: Option<PathBuf>,
+    from: Vec<PathBuf>,
+    /// Put a short table of the records into this document, between <!-- lab:begin BLOCK --> and <!-- lab:end BLOCK -->
+    #[arg(long, value_name = "FILE", requires_all = ["block", "from"])]
+    readme: Option<PathBuf>,
+    /// Name of the block
+    #[arg(long, value_name = "BLOCK", requires = "readme")]
+    block: Option<String>,
     /// Only workloads whose name contains this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -399,9 +405,9 @@ fn run_verb(args: &RunArgs) -> Result<bool> {
 
 fn serve_verb(args: &ServeArgs) -> Result<bool> {
     let mut fine = true;
-    let record = match (&args.from, &args.definition, &args.tree) {
-        (Some(record), ..) => record.clone(),
-        (None, Some(definition), Some(tree)) => {
+    let records = match (&args.definition, &args.tree) {
+        _ if !args.from.is_empty() => args.from.clone(),
+        (Some(definition), Some(tree)) => {
             let definition = serve::define::Definition::read(definition)?;
             let conditions = serve::run::Conditions {
                 tree: tree.clone(),
@@ -418,7 +424,7 @@ fn serve_verb(args: &ServeArgs) -> Result<bool> {
             let mut writer = RecordWriter::create(&args.records, &definition.name)?;
             eprintln!("record: {}", writer.path().display());
             fine = serve::run::run(&definition, &conditions, &mut |line| writer.write_any(line))?;
-            writer.path().to_owned()
+            vec![writer.path().to_owned()]
         }
         _ => {
             return Err(Error::Usage(
@@ -426,10 +432,30 @@ fn serve_verb(args: &ServeArgs) -> Result<bool> {
             ));
         }
     };
-    let lines = serve::record::read(&record)?;
+    let mut lines = Vec::new();
+    for record in &records {
+        lines.extend(serve::record::read(record)?);
+    }
     let gathered = serve::report::gather(&lines);
+    if let (Some(readme), Some(block)) = (&args.readme, &args.block) {
+        let from = records.iter().map(|r| format!("--from {}", r.display()));
+        let options = from.collect::<Vec<_>>().join(" ");
+        let command = format!(
+            "tuff-lab serve {options} --readme {} --block {block}",
+            readme.display()
+        );
+        let table = serve::report::brief(&gathered);
+        let text = format!("\n{table}\nMade by `{command}`.\n");
+        let document = std::fs::read_to_string(readme).map_err(|e| Error::io("read", readme, e))?;
+        let spliced = report::splice(&document, block, &text)?;
+        std::fs::write(readme, spliced.text).map_err(|e| Error::io("write", readme, e))?;
+        return Ok(fine);
+    }
     let table = serve::report::render(&gathered);
     print!("{table}");
+    let [record] = records.as_slice() else {
+        return Ok(fine);
+    };
     for (extension, text) in [("md", table), ("svg", serve::report::plot(&gathered))] {
         let path = record.with_extension(extension);
         std::fs::write(&path, text).map_err(|e| Error::io("write", &path, e))?;

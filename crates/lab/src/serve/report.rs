@@ -143,6 +143,50 @@ pub fn render(all: &Gathered<'_>) -> String {
     out
 }
 
+/// One table for a document: a row for each workload and image, the first pass and, where a bar is about it, the second.
+/// Images that the first server does not serve are left out.
+pub fn brief(all: &Gathered<'_>) -> String {
+    let mut out = String::new();
+    let first = all.servers.first().copied().unwrap_or_default();
+    let base = all.servers.iter().find(|s| s.starts_with("kernel"));
+    let cases: Vec<_> = all
+        .cases
+        .iter()
+        .filter(|c| all.median(c, first, Pass::Cold).is_some())
+        .collect();
+    let servers: Vec<&&str> = all
+        .servers
+        .iter()
+        .filter(|s| cases.iter().any(|c| all.median(c, s, Pass::Cold).is_some()))
+        .collect();
+    let heads: Vec<String> = servers.iter().map(|s| format!("{s}, ms")).collect();
+    let _ = writeln!(out, "| read | image | {} |", heads.join(" | "));
+    let _ = writeln!(out, "|---|---|{}", "--:|".repeat(heads.len()));
+    for case in cases {
+        for (pass, name) in [(Pass::Cold, ""), (Pass::Warm, ", again")] {
+            if pass == Pass::Warm && case.bars.iter().all(|b| b.pass != pass) {
+                continue;
+            }
+            let base = base.and_then(|s| all.median(case, s, pass));
+            let cell = |server: &&&str| {
+                let time = all.median(case, server, pass);
+                time.map_or("-".to_owned(), |time| {
+                    let ratio = base.map_or(String::new(), |b| format!(" ({:.2})", time / b));
+                    format!("{time:.1}{ratio}")
+                })
+            };
+            let cells: Vec<String> = servers.iter().map(cell).collect();
+            let (workload, image) = (&case.workload, &case.image);
+            let _ = writeln!(
+                out,
+                "| {workload}{name} | {image} | {} |",
+                cells.join(" | ")
+            );
+        }
+    }
+    out
+}
+
 /// What servers fetched and held until the end of the first pass.
 fn used(out: &mut String, all: &Gathered<'_>) {
     let _ = writeln!(out, "**Fetched and held, first pass**\n");
@@ -346,6 +390,14 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected}\n{text}");
         }
+    }
+
+    #[test]
+    fn a_brief_table_has_a_row_for_each_image_with_ratios() {
+        let lines = lines();
+        let expected = "| read | image | tuff, ms | kernel, ms |\n|---|---|--:|--:|\n\
+                        | walk | a & b | 8.0 (0.80) | 10.0 (1.00) |\n";
+        assert_eq!(brief(&gather(&lines)), expected);
     }
 
     #[test]
