@@ -28,9 +28,17 @@ use crate::bytes::{backward, forward, load4, zeros};
 use crate::lz4::piece;
 use crate::{EncodeFit, EncoderSpec, Fit};
 
-/// The index has 2^16 heads.
-const HASH_LOG: u32 = 16;
+/// The index has so many heads, of which so many are used where chains are followed far or are short anyway: they stay
+/// closer to the processor. Unit: bits.
+const HASH_LOG: u32 = 17;
+const HASH_LOG_SMALL: u32 = 16;
 const HEADS: usize = 1 << HASH_LOG;
+
+/// Outputs from here on are large. Unit: bytes.
+const LARGE: usize = 32 << 10;
+
+/// Who looks at so few positions had better not look at those that only share a hash, even if some behind them are missed.
+const FEW: usize = 20;
 
 /// Distances that can be coded, and positions that the ring remembers. Unit: bytes.
 const DISTANCE: usize = 1 << 16;
@@ -54,6 +62,15 @@ const AHEAD: usize = 64;
 
 /// Cells are filled so many at a time.
 const STRIDE: usize = 4;
+
+/// The ends beyond the frontier of a match that costs as much as the shortest: in strides.
+const SHORT_CELLS: usize = (SHORT - 3usize).next_multiple_of(STRIDE);
+
+/// Cells that may be written behind those that count.
+const SLACK: usize = SHORT_CELLS + 2;
+
+/// Few literals are copied so many at a time where there is room. Unit: bytes.
+const COPY: usize = 16;
 
 /// How far before the end of a settled match the next one may start.
 const KEPT: usize = 512;
@@ -110,6 +127,8 @@ pub(crate) struct Frontier {
     tail: Vec<Seq>,
     /// Chain entries looked at per event.
     attempts: usize,
+    /// The index is large, and only speaks of what it has compared.
+    compare: bool,
     window: usize,
     fit: fn(&mut Frontier, &[u8], usize, &mut [u8]) -> Fit,
 }
@@ -128,6 +147,7 @@ impl Frontier {
             seqs: Vec::new(),
             tail: Vec::new(),
             attempts,
+            compare: spec.cluster >= LARGE && attempts <= FEW,
             window: spec.window,
             fit: best_fit(),
         }
@@ -186,8 +206,8 @@ unsafe fn fit_avx2(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u
 }
 
 #[inline(always)]
-fn hash(gram: u32) -> usize {
-    (gram.wrapping_mul(2_654_435_761) >> (32 - HASH_LOG)) as usize
+fn hash(gram: u32, log: u32) -> usize {
+    (gram.wrapping_mul(2_654_435_761) >> (32 - log)) as usize % HEADS
 }
 
 /// Offset, token and extension bytes of a match.
@@ -276,6 +296,7 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
         seqs,
         tail,
         attempts,
+        compare,
         ..
     } = encoder;
     let (heads, ring, attempts): (&mut [u32; HEADS], &mut [u16; DISTANCE], usize) =
@@ -297,7 +318,7 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
     // The frontier: all positions from `base` up to here have a cell, this is the last one.
     let mut reach = 0;
     let mut last = cells[0];
-    // Which of the 64 positions from `batch` on may have an equal gram before them; of earlier ones nothing is known.
+    // Which of the 64 positions from `batch` on may have an equal gram before them; of others nothing is known.
     let (mut batch, mut pending) = (at, u64::MAX);
     'fill: while reach < len {
         let mut quiet = 1;
@@ -305,9 +326,14 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
         if reach >= 3 && reach - 3 < match_start_end && reach < match_end {
             let g = reach - 3;
             if indexed <= at + g {
-                // In steps: the table's answers take long, and come side by side.
-                // The last gram ends where the input does at the latest.
+                // In steps: the table's answers take long, and come side by side. The last gram ends where the input
+                // does at the latest.
                 let to = (at + g + AHEAD).min(input.len() - 3);
+                let index = if *compare {
+                    index::<true>
+                } else {
+                    index::<false>
+                };
                 index(heads, ring, input, (indexed..at + g, at), shift);
                 pending = index(heads, ring, input, (at + g..to, at), shift);
                 (batch, indexed) = (at + g, to);
@@ -363,41 +389,62 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
             last = cells[KEPT];
             continue;
         }
-        if end - base + STRIDE >= cells.len() {
-            cells = grown(store, end - base + 1 + STRIDE);
+        if end - base + SLACK >= cells.len() {
+            cells = grown(store, end - base + 1 + SLACK);
         }
-        // Cell by cell as long as literals are cheaper. Once the match is the cheaper way it stays it, up to the second
-        // extension byte.
-        loop {
-            if reach == end {
-                continue 'fill;
-            }
-            let j = reach + 1;
-            let (cell, next) = (matched(cells, base, start, first, j), literal(last));
-            last = if next.cost < cell.cost || cell.link as usize >= match_start_end {
-                next
-            } else if j <= start + MEDIUM && end < match_start_end {
-                break;
-            } else {
-                cell
-            };
-            if last.cost >= limit {
-                break 'fill;
-            }
-            reach = j;
-            cells[j - base] = last;
-        }
-        if first + 3 >= limit {
-            break;
-        }
-        let until = end.min(start + SHORT);
-        if until > reach {
-            last = Cell {
-                cost: first + 3,
-                link: start as u32,
-            };
-            fill(&mut cells[reach + 1 - base..until + STRIDE - base], last);
+        let cell = Cell {
+            cost: first + 3,
+            link: start as u32,
+        };
+        if reach + 2 <= start + SHORT && end < match_start_end && last.cost + 4 < limit {
+            // At most two literals are cheaper. All cells that may come are written and then chosen from, without branches,
+            // which would be hard to predict.
+            let one = literal(last);
+            let two = literal(one);
+            let cheaper = usize::from(one.cost < cell.cost) + usize::from(two.cost < cell.cost);
+            let cheaper = cheaper.min(end - reach);
+            let fill = &mut cells[reach + 1 - base..][..2 + SHORT_CELLS];
+            (fill[0], fill[1]) = (one, two);
+            fill[cheaper..][..SHORT_CELLS].fill(cell);
+            let literal = [last, one, two][cheaper];
+            reach += cheaper;
+            let until = end.min(start + SHORT);
+            last = if until > reach { cell } else { literal };
             reach = until;
+            if reach == end {
+                continue;
+            }
+        } else {
+            // Cell by cell as long as literals are cheaper. Once the match is the cheaper way it stays it, up to the second
+            // extension byte.
+            loop {
+                if reach == end {
+                    continue 'fill;
+                }
+                let j = reach + 1;
+                let (cell, next) = (matched(cells, base, start, first, j), literal(last));
+                last = if next.cost < cell.cost || cell.link as usize >= match_start_end {
+                    next
+                } else if j <= start + MEDIUM && end < match_start_end {
+                    break;
+                } else {
+                    cell
+                };
+                if last.cost >= limit {
+                    break 'fill;
+                }
+                reach = j;
+                cells[j - base] = last;
+            }
+            if cell.cost >= limit {
+                break;
+            }
+            let until = end.min(start + SHORT);
+            if until > reach {
+                last = cell;
+                fill(&mut cells[reach + 1 - base..until + STRIDE - base], last);
+                reach = until;
+            }
         }
         // A start further on saves the extension byte where getting there costs nothing.
         while reach < end && cells[reach + 1 - SHORT - base].cost == first {
@@ -450,9 +497,9 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
 }
 
 /// Indexes positions. Of up to 64, returns a bit for each that has an earlier one with the same hash, not in front of
-/// `at`.
+/// `at`. `COMPARE`: with the same gram; those behind it are then missed where two grams share a hash, which is rare.
 #[inline(always)]
-fn index(
+fn index<const COMPARE: bool>(
     heads: &mut [u32; HEADS],
     ring: &mut [u16; DISTANCE],
     input: &[u8],
@@ -461,13 +508,16 @@ fn index(
 ) -> u64 {
     let mut known = 0;
     for (i, position) in positions.enumerate() {
-        let slot = &mut heads[hash(load4(input, position))];
+        let gram = load4(input, position);
+        let log = if COMPARE { HASH_LOG } else { HASH_LOG_SMALL };
+        let slot = &mut heads[hash(gram, log)];
         let count = position.wrapping_add(shift) as u32 + 1;
         let delta = count - *slot;
         *slot = count;
         let delta = if delta < DISTANCE as u32 { delta } else { 0 };
         ring[position % DISTANCE] = delta as u16;
         let near = (delta as usize).wrapping_sub(1) < position - at;
+        let near = near & (!COMPARE || load4(input, position - delta as usize) == gram);
         known |= u64::from(near) << (i % AHEAD);
     }
     known
@@ -617,44 +667,58 @@ fn search(
     attempts: usize,
 ) -> Option<(usize, usize, usize)> {
     let gram = load4(src, g);
-    let mut best = None;
-    let (mut back, mut ahead) = (0, 0);
-    let mut distance = 0;
     let most = g.min(DISTANCE - AHEAD);
-    // What a better one has in common right before the best so far, or right behind.
-    let (mut before, mut behind) = (0, 0);
-    for _ in 0..attempts {
+    let mut distance = 0;
+    let mut left = attempts;
+    // The latest one.
+    let c = loop {
         let delta = usize::from(ring[(at + g - distance) % DISTANCE]);
         distance += delta;
-        if delta == 0 || distance > most {
-            break;
+        if delta == 0 || distance > most || left == 0 {
+            return None;
         }
+        left -= 1;
         let c = g - distance;
-        if best.is_some() {
+        if load4(src, c) == gram {
+            break c;
+        }
+    };
+    let mut back = backward(src, g, c, c.min(g - base));
+    let mut ahead = forward(src, g + 4, c + 4, match_end);
+    let mut best = distance;
+    while left > 0 {
+        // What a better one has in common right before the best so far, or right behind.
+        let before = load4(src, (g - back).saturating_sub(1));
+        let behind = load4(src, g + ahead + 1);
+        let c = loop {
+            let delta = usize::from(ring[(at + g - distance) % DISTANCE]);
+            distance += delta;
+            left -= 1;
+            if delta == 0 || distance > most || distance + back >= g {
+                return Some((back, ahead, best));
+            }
+            let c = g - distance;
             // Must start earlier, or end later.
-            if c <= back {
-                break;
+            if (load4(src, c - back - 1) == before) | (load4(src, c + ahead + 1) == behind)
+                && load4(src, c) == gram
+            {
+                break c;
             }
-            if (load4(src, c - back - 1) != before) & (load4(src, c + ahead + 1) != behind) {
-                continue;
+            if left == 0 {
+                return Some((back, ahead, best));
             }
-        }
-        if load4(src, c) != gram {
-            continue;
-        }
+        };
         let back_here = backward(src, g, c, c.min(g - base));
         if back_here < back {
             continue;
         }
         let ahead_here = forward(src, g + 4, c + 4, match_end);
-        if best.is_none() || back_here > back || ahead_here > ahead {
+        if back_here > back || ahead_here > ahead {
             (back, ahead) = (back_here, ahead_here);
-            best = Some(distance);
-            before = load4(src, (g - back).saturating_sub(1));
-            behind = load4(src, g + ahead + 1);
+            best = distance;
         }
     }
-    best.map(|distance| (back, ahead, distance))
+    Some((back, ahead, best))
 }
 
 /// Collects the sequences on the way to `position`; those behind `base` are already in `seqs`.
@@ -719,7 +783,11 @@ fn emit(seqs: &[Seq], src: &[u8], dst: &mut [u8]) -> usize {
         let (literals, extension) = (seq.literals as usize, seq.matched as usize - 4);
         dst[write] = ((literals.min(15) << 4) | extension.min(15)) as u8;
         write = extend(literals, dst, write + 1);
-        dst[write..write + literals].copy_from_slice(&src[read..read + literals]);
+        if literals <= COPY && read + COPY <= src.len() && write + COPY <= dst.len() {
+            dst[write..write + COPY].copy_from_slice(&src[read..read + COPY]);
+        } else {
+            dst[write..write + literals].copy_from_slice(&src[read..read + literals]);
+        }
         write += literals;
         read += literals + seq.matched as usize;
         dst[write..write + 2].copy_from_slice(&(seq.distance as u16).to_le_bytes());

@@ -233,10 +233,10 @@ impl EncoderSpec {
             Method::Lz4 if self.level >= 2 => Box::new(lz4::Wide::new(self)),
             Method::Lz4 => Box::new(lz4::Fast::new(self)),
             Method::Lz4hc => match self.level {
-                // Small clusters leave little to search: there the library is as good, and faster.
                 ..=8 => Box::new(lz4::High::new(self)),
-                9 if self.cluster < 32 << 10 => Box::new(lz4::High::new(self)),
-                9 => Box::new(frontier::Frontier::new(self, 12)),
+                // Small outputs leave little to search.
+                9 if self.cluster < 32 << 10 => Box::new(frontier::Frontier::new(self, 12)),
+                9 => Box::new(frontier::Frontier::new(self, 16)),
                 10 => Box::new(frontier::Frontier::new(self, 32)),
                 11 => Box::new(frontier::Frontier::new(self, 64)),
                 _ => Box::new(frontier::Frontier::new(self, 128)),
