@@ -1,0 +1,468 @@
+//! Entries in: directories that appear on the way, hard links, whiteouts, and what is kept once for many.
+
+use super::{
+    Attrs, Dentry, DentryId, InodeId, NONE, New, Node, Pairs, Place, ROOT, Tree, Whiteouts, lossy,
+    name_of,
+};
+use crate::build::source::{Content, Device, Entry, Kind, Meta};
+use crate::{Error, Result};
+use hashbrown::{DefaultHashBuilder, HashTable};
+use std::hash::{BuildHasher, Hash, Hasher};
+use tuff_format::inode::FileType;
+
+impl Tree {
+    /// Starts the next source: its entries win over those of earlier ones, its whiteouts act on them.
+    pub(crate) fn next_layer(&mut self) -> Result<()> {
+        self.layer = self
+            .layer
+            .checked_add(1)
+            .ok_or_else(|| Error::usage("more than 65535 sources"))?;
+        self.in_order = false;
+        Ok(())
+    }
+
+    /// A directory that is only known because something lies in it.
+    pub(super) fn unnamed_dir(&mut self) -> Node {
+        let meta = Meta {
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            mtime: 0,
+            mtime_nsec: 0,
+        };
+        Node {
+            body: NONE.into(),
+            mtime: 0,
+            mtime_nsec: 0,
+            nlink: 2,
+            name: NONE,
+            attrs: self.intern_attrs(meta, 0),
+            content: 0,
+            file_type: FileType::Dir,
+            place: Place::None,
+        }
+    }
+
+    /// Adds an entry. Returns its inode, or `None` for a whiteout. A regular file's inode is the place for its data.
+    pub(crate) fn add(&mut self, entry: Entry) -> Result<Option<InodeId>> {
+        let Entry {
+            path,
+            kind,
+            meta,
+            xattrs,
+            content,
+        } = entry;
+        if path.is_empty() {
+            if kind != Kind::Dir {
+                return Err(Error::usage("the root of a source is not a directory"));
+            }
+            self.describe(ROOT, meta, xattrs)?;
+            return Ok(Some(ROOT));
+        }
+        let (dir, name) = match path.iter().rposition(|b| *b == b'/') {
+            Some(at) => (&path[..at], &path[at + 1..]),
+            None => (&[][..], &path[..]),
+        };
+        let bad_name = || {
+            Error::usage(format_args!(
+                "{}: a name of {} bytes; names have 1 to 255",
+                lossy(&path),
+                name.len()
+            ))
+        };
+        if !tuff_format::dirent::is_name(name) {
+            return Err(bad_name());
+        }
+        self.in_order = false;
+        let parent = self.directory(dir)?;
+        let new = match kind {
+            Kind::Dir => New::Dir(meta, xattrs),
+            // A whiteout may have the name of anything.
+            Kind::Hardlink(_) if self.is_whiteout(parent, name, false) => return Ok(None),
+            Kind::Hardlink(target) => {
+                let fail = |what: &str| {
+                    let (link, target) = (lossy(&path), lossy(&target));
+                    Error::usage(format_args!(
+                        "{link}: hard link to {target}, which is {what}"
+                    ))
+                };
+                let inode = self
+                    .resolve(&target)
+                    .ok_or_else(|| fail("not there before it"))?;
+                if self.file_type(inode) == FileType::Dir {
+                    return Err(fail("a directory"));
+                }
+                New::Link(inode)
+            }
+            kind => New::Other(kind, meta, xattrs, content),
+        };
+        self.add_child(parent, name, new)
+    }
+
+    /// Adds what `name` in `parent` is. A caller that adds each directory's children together, in the order of their names,
+    /// and directories in the order of [`walk`](Self::walk), to a tree that was empty, finds nothing to sort later.
+    pub(crate) fn add_child(
+        &mut self,
+        parent: InodeId,
+        name: &[u8],
+        new: New,
+    ) -> Result<Option<InodeId>> {
+        let zero = Device { major: 0, minor: 0 };
+        let null = matches!(&new, New::Other(Kind::Char(device), ..) if *device == zero);
+        if self.is_whiteout(parent, name, null) {
+            return Ok(None);
+        }
+        let old = if self.in_order {
+            None
+        } else {
+            self.find(parent, name)
+        };
+        let inode = match new {
+            New::Link(inode) => {
+                if old.is_some_and(|d| self.dentries[d as usize].inode == inode) {
+                    return Ok(Some(inode));
+                }
+                inode
+            }
+            New::Dir(meta, xattrs) => {
+                if let Some(inode) = old.map(|d| self.dentries[d as usize].inode)
+                    && self.file_type(inode) == FileType::Dir
+                {
+                    self.describe(inode, meta, xattrs)?;
+                    return Ok(Some(inode));
+                }
+                let node = self.unnamed_dir();
+                let inode = self.push(node)?;
+                self.describe(inode, meta, xattrs)?;
+                inode
+            }
+            New::Other(kind, meta, xattrs, content) => {
+                let (file_type, body) = match kind {
+                    Kind::File { size } => (FileType::File, size),
+                    Kind::Symlink(target) => (FileType::Symlink, self.keep_target(&target)?),
+                    Kind::Char(device) => (FileType::Char, pack_device(device)),
+                    Kind::Block(device) => (FileType::Block, pack_device(device)),
+                    Kind::Fifo => (FileType::Fifo, 0),
+                    Kind::Socket => (FileType::Socket, 0),
+                    Kind::Dir | Kind::Hardlink(_) => unreachable!("the caller says so"),
+                };
+                let (place, content) = self.keep_content(content)?;
+                let set = self.intern(xattrs)?;
+                let node = Node {
+                    body,
+                    mtime: meta.mtime,
+                    mtime_nsec: meta.mtime_nsec,
+                    nlink: 0,
+                    name: NONE,
+                    attrs: self.intern_attrs(meta, set),
+                    content,
+                    file_type,
+                    place,
+                };
+                self.push(node)?
+            }
+        };
+        if let Some(old) = old {
+            self.remove(old);
+        }
+        self.link(parent, name, inode)?;
+        Ok(Some(inode))
+    }
+
+    fn keep_target(&mut self, target: &[u8]) -> Result<u64> {
+        let at = self.keep_name(target)?;
+        // Fits: all names together are counted in 32 bits.
+        Ok(u64::from(at) | (target.len() as u64) << 32)
+    }
+
+    /// Puts bytes among the names and says where.
+    fn keep_name(&mut self, name: &[u8]) -> Result<u32> {
+        let too_many = || Error::limit("tree", "more than 4 GiB of names");
+        let at = u32::try_from(self.names.len()).map_err(|_| too_many())?;
+        u32::try_from(self.names.len() + name.len()).map_err(|_| too_many())?;
+        self.names.extend_from_slice(name);
+        Ok(at)
+    }
+
+    fn keep_content(&mut self, content: Content) -> Result<(Place, u32)> {
+        let index =
+            |n: usize| u32::try_from(n).map_err(|_| Error::limit("tree", "contents of files"));
+        Ok(match content {
+            Content::None => (Place::None, 0),
+            Content::InSource => (Place::InSource, 0),
+            Content::Stream => (Place::Stream, 0),
+            Content::Range { offset } => {
+                self.offsets.push(offset);
+                (Place::Range, index(self.offsets.len() - 1)?)
+            }
+            other => {
+                self.contents.push(other);
+                (Place::Other, index(self.contents.len() - 1)?)
+            }
+        })
+    }
+
+    /// Sets a directory's attributes; an opaque one hides what earlier sources put into it.
+    pub(crate) fn describe(&mut self, inode: InodeId, meta: Meta, mut xattrs: Pairs) -> Result<()> {
+        if self.whiteouts == Whiteouts::Overlay {
+            let opaque = |n: &[u8]| matches!(n, b"trusted.overlay.opaque" | b"user.overlay.opaque");
+            if xattrs.iter().any(|(n, v)| opaque(n) && v == b"y") {
+                self.hide_children(inode);
+            }
+            xattrs.retain(|(n, _)| !opaque(n));
+        }
+        let set = self.intern(xattrs)?;
+        let attrs = self.intern_attrs(meta, set);
+        let node = &mut self.nodes[inode as usize];
+        node.attrs = attrs;
+        node.mtime = meta.mtime;
+        node.mtime_nsec = meta.mtime_nsec;
+        Ok(())
+    }
+
+    /// Acts on a whiteout; `null` says that the entry is a character device 0:0. False: the entry is an ordinary one.
+    fn is_whiteout(&mut self, parent: InodeId, name: &[u8], null: bool) -> bool {
+        let target = match self.whiteouts {
+            Whiteouts::Keep => return false,
+            Whiteouts::Overlay if null => name,
+            Whiteouts::Overlay => return false,
+            Whiteouts::Aufs if name == b".wh..wh..opq" => {
+                self.hide_children(parent);
+                return true;
+            }
+            // Other names with the double prefix are AUFS's own bookkeeping.
+            Whiteouts::Aufs if name.starts_with(b".wh..wh.") => return true,
+            Whiteouts::Aufs => match name.strip_prefix(b".wh.") {
+                Some(target) => target,
+                None => return false,
+            },
+        };
+        // The first source has nothing to delete.
+        if self.layer > 0
+            && let Some(old) = self.find(parent, target)
+            && self.dentries[old as usize].layer < self.layer
+        {
+            self.remove(old);
+        }
+        true
+    }
+
+    fn hide_children(&mut self, dir: InodeId) {
+        let mut at = self.first_child(dir);
+        while at != NONE {
+            let d = self.dentries[at as usize];
+            if !d.dead && d.layer < self.layer {
+                self.remove(at);
+            }
+            at = d.next;
+        }
+    }
+
+    /// First of the chain of a directory's names, while the tree is collected.
+    fn first_child(&self, dir: InodeId) -> DentryId {
+        self.nodes[dir as usize].body as u32
+    }
+
+    fn push(&mut self, node: Node) -> Result<InodeId> {
+        let id = u32::try_from(self.nodes.len())
+            .ok()
+            .filter(|id| *id < NONE - 1);
+        let id = id.ok_or_else(|| Error::limit("tree", "more than 4294967293 inodes"))?;
+        self.nodes.push(node);
+        Ok(id)
+    }
+
+    fn find(&mut self, parent: InodeId, name: &[u8]) -> Option<DentryId> {
+        if self.table.is_none() {
+            let mut table = HashTable::with_capacity(self.dentries.len());
+            for (id, d) in self.dentries.iter().enumerate().filter(|(_, d)| !d.dead) {
+                let hash = hash(&self.hasher, d.parent, name_of(&self.names, d));
+                // Fits: checked when it was added.
+                insert(
+                    &mut table,
+                    &self.dentries,
+                    &self.names,
+                    &self.hasher,
+                    hash,
+                    id as u32,
+                );
+            }
+            self.table = Some(table);
+        }
+        let same = |id: &DentryId| {
+            let d = &self.dentries[*id as usize];
+            d.parent == parent && self.name(d) == name
+        };
+        let hash = hash(&self.hasher, parent, name);
+        self.table.as_ref()?.find(hash, same).copied()
+    }
+
+    fn link(&mut self, parent: InodeId, name: &[u8], inode: InodeId) -> Result<()> {
+        let name_at = self.keep_name(name)?;
+        let id = u32::try_from(self.dentries.len())
+            .ok()
+            .filter(|id| *id != NONE)
+            .ok_or_else(|| Error::limit("tree", "more than 4294967294 names"))?;
+        let next = self.first_child(parent);
+        self.nodes[parent as usize].body = id.into();
+        // Fits: names were checked by whoever called.
+        let name_len = name.len() as u8;
+        self.dentries.push(Dentry {
+            parent,
+            inode,
+            name_at,
+            name_len,
+            dead: false,
+            layer: self.layer,
+            next,
+        });
+        if let Some(table) = &mut self.table {
+            let hash = hash(&self.hasher, parent, name);
+            insert(table, &self.dentries, &self.names, &self.hasher, hash, id);
+        }
+        let node = &mut self.nodes[inode as usize];
+        if node.name == NONE {
+            node.name = id;
+        }
+        if node.file_type == FileType::Dir {
+            self.nodes[parent as usize].nlink += 1;
+        } else {
+            node.nlink += 1;
+        }
+        Ok(())
+    }
+
+    /// Takes a name away, and all that lies below it.
+    fn remove(&mut self, id: DentryId) {
+        self.last_dir = (Vec::new(), ROOT);
+        self.in_order = false;
+        let mut stack = vec![id];
+        while let Some(id) = stack.pop() {
+            let d = self.dentries[id as usize];
+            if d.dead {
+                continue;
+            }
+            let hash = hash(&self.hasher, d.parent, self.name(&d));
+            if let Some(table) = &mut self.table
+                && let Ok(found) = table.find_entry(hash, |other| *other == id)
+            {
+                found.remove();
+            }
+            self.dentries[id as usize].dead = true;
+            if self.file_type(d.inode) == FileType::Dir {
+                self.nodes[d.parent as usize].nlink -= 1;
+                let mut at = self.first_child(d.inode);
+                while at != NONE {
+                    stack.push(at);
+                    at = self.dentries[at as usize].next;
+                }
+            } else {
+                self.nodes[d.inode as usize].nlink -= 1;
+            }
+        }
+    }
+
+    /// The directory at `path`, made on the way where nobody has described it yet.
+    fn directory(&mut self, path: &[u8]) -> Result<InodeId> {
+        if self.last_dir.0 == path {
+            return Ok(self.last_dir.1);
+        }
+        let mut dir = ROOT;
+        for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
+            if !tuff_format::dirent::is_name(name) {
+                let path = lossy(path);
+                return Err(Error::usage(format_args!(
+                    "{path}: a name of {} bytes; names have 1 to 255",
+                    name.len()
+                )));
+            }
+            let old = self.find(dir, name);
+            let inode = old.map(|d| self.dentries[d as usize].inode);
+            dir = match inode {
+                Some(inode) if self.file_type(inode) == FileType::Dir => inode,
+                // A file of an earlier source stands where this one needs a directory: the later wins.
+                _ => {
+                    if let Some(old) = old {
+                        self.remove(old);
+                    }
+                    let node = self.unnamed_dir();
+                    let inode = self.push(node)?;
+                    self.link(dir, name, inode)?;
+                    inode
+                }
+            };
+        }
+        self.last_dir = (path.to_vec(), dir);
+        Ok(dir)
+    }
+
+    /// The inode at `path`, while the tree is collected.
+    fn resolve(&mut self, path: &[u8]) -> Option<InodeId> {
+        let mut at = ROOT;
+        for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
+            let found = self.find(at, name)?;
+            at = self.dentries[found as usize].inode;
+        }
+        Some(at)
+    }
+
+    fn intern(&mut self, xattrs: Pairs) -> Result<u32> {
+        if xattrs.is_empty() {
+            return Ok(0);
+        }
+        let mut set: Vec<_> = xattrs
+            .into_iter()
+            .map(|(n, v)| (n.into_boxed_slice(), v.into_boxed_slice()))
+            .collect();
+        set.sort_unstable();
+        let set = set.into_boxed_slice();
+        if let Some(id) = self.set_ids.get(&set) {
+            return Ok(*id);
+        }
+        let id = u32::try_from(self.xattr_sets.len())
+            .map_err(|_| Error::limit("tree", "attribute sets"))?;
+        self.set_ids.insert(set.clone(), id);
+        self.xattr_sets.push(set);
+        Ok(id)
+    }
+
+    fn intern_attrs(&mut self, meta: Meta, xattrs: u32) -> u32 {
+        let attrs = Attrs {
+            mode: meta.mode,
+            layer: self.layer,
+            uid: meta.uid,
+            gid: meta.gid,
+            xattrs,
+        };
+        *self.attr_ids.entry(attrs).or_insert_with(|| {
+            self.attrs.push(attrs);
+            // Fits: no more of them than inodes.
+            self.attrs.len() as u32 - 1
+        })
+    }
+}
+
+fn hash(hasher: &DefaultHashBuilder, parent: InodeId, name: &[u8]) -> u64 {
+    let mut h = hasher.build_hasher();
+    parent.hash(&mut h);
+    h.write(name);
+    h.finish()
+}
+
+fn insert(
+    table: &mut HashTable<DentryId>,
+    dentries: &[Dentry],
+    names: &[u8],
+    hasher: &DefaultHashBuilder,
+    of: u64,
+    id: DentryId,
+) {
+    table.insert_unique(of, id, |id| {
+        let d = &dentries[*id as usize];
+        hash(hasher, d.parent, name_of(names, d))
+    });
+}
+
+fn pack_device(device: Device) -> u64 {
+    u64::from(device.major) << 32 | u64::from(device.minor)
+}

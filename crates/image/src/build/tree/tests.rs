@@ -1,0 +1,119 @@
+use super::*;
+use crate::build::source::Entry;
+
+fn meta() -> Meta {
+    Meta {
+        mode: 0o644,
+        uid: 1,
+        gid: 2,
+        mtime: 3,
+        mtime_nsec: 4,
+    }
+}
+
+fn entry(path: &str, kind: Kind) -> Entry {
+    Entry {
+        path: path.into(),
+        kind,
+        meta: meta(),
+        xattrs: Vec::new(),
+        content: Content::None,
+    }
+}
+
+fn file(path: &str) -> Entry {
+    entry(path, Kind::File { size: 1 })
+}
+
+fn paths(mut tree: Tree) -> Vec<String> {
+    tree.finish();
+    let mut out = Vec::new();
+    tree.walk(|d| {
+        let mut path = tree.path(d.parent);
+        path.push(b'/');
+        path.extend_from_slice(tree.name(d));
+        out.push(String::from_utf8(path).unwrap());
+    });
+    out
+}
+
+#[test]
+fn names_come_out_in_bytewise_order_with_children_together() {
+    let mut tree = Tree::new(Whiteouts::Keep);
+    for p in ["b/z", "b/a/x", "a", "b/-", "B", "c/d"] {
+        tree.add(file(p)).unwrap();
+    }
+    assert_eq!(
+        paths(tree),
+        ["/B", "/a", "/b", "/c", "b/-", "b/a", "b/z", "b/a/x", "c/d"]
+    );
+}
+
+#[test]
+fn a_later_source_wins_and_its_whiteouts_delete() {
+    let mut tree = Tree::new(Whiteouts::Aufs);
+    for p in ["keep", "gone", "dir/old", "opaque/old", "file"] {
+        tree.add(file(p)).unwrap();
+    }
+    tree.next_layer().unwrap();
+    for p in [
+        ".wh.gone",
+        "opaque/new",
+        "opaque/.wh..wh..opq",
+        "file/now-a-dir",
+        "dir/.wh.mine",
+        "dir/mine",
+    ] {
+        tree.add(file(p)).unwrap();
+    }
+    assert_eq!(
+        paths(tree),
+        [
+            "/dir",
+            "/file",
+            "/keep",
+            "/opaque",
+            "dir/mine",
+            "dir/old",
+            "file/now-a-dir",
+            "opaque/new"
+        ]
+    );
+}
+
+#[test]
+fn overlay_whiteouts_and_opaque_directories_are_understood() {
+    let mut tree = Tree::new(Whiteouts::Overlay);
+    for p in ["a", "d/x", "e/y"] {
+        tree.add(file(p)).unwrap();
+    }
+    tree.next_layer().unwrap();
+    tree.add(entry("a", Kind::Char(Device { major: 0, minor: 0 })))
+        .unwrap();
+    let mut opaque = entry("d", Kind::Dir);
+    opaque
+        .xattrs
+        .push((b"trusted.overlay.opaque".to_vec(), b"y".to_vec()));
+    tree.add(opaque).unwrap();
+    assert_eq!(paths(tree), ["/d", "/e", "e/y"]);
+}
+
+#[test]
+fn hard_links_share_an_inode_and_count() {
+    let mut tree = Tree::new(Whiteouts::Keep);
+    let a = tree.add(file("a")).unwrap().unwrap();
+    let b = tree
+        .add(entry("d/b", Kind::Hardlink(b"a".to_vec())))
+        .unwrap()
+        .unwrap();
+    assert_eq!(a, b);
+    assert_eq!(tree.nlink(a), 2);
+    tree.add(file("a")).unwrap();
+    assert_eq!(tree.nlink(a), 1);
+    assert!(
+        tree.add(entry("x", Kind::Hardlink(b"nothing".to_vec())))
+            .is_err()
+    );
+    assert!(tree.add(entry("x", Kind::Hardlink(b"d".to_vec()))).is_err());
+    assert_eq!(tree.nlink(ROOT), 3);
+}
