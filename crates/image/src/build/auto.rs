@@ -169,19 +169,10 @@ fn clusters(encoder: &mut dyn EncodeFit, sample: &[u8], out: &mut Vec<u8>) -> us
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::build::samples::noise;
 
     fn spec(method: Method, level: i32) -> EncoderSpec {
         EncoderSpec::new(method, 64 << 10).with_level(level)
-    }
-
-    fn noise(n: usize) -> Vec<u8> {
-        let mut seed = 7u64;
-        (0..n)
-            .map(|_| {
-                seed = (seed.wrapping_mul(6364136223846793005)).wrapping_add(1442695040888963407);
-                (seed >> 56) as u8
-            })
-            .collect()
     }
 
     fn choose(bytes: &[u8]) -> Choice {
@@ -193,10 +184,10 @@ mod tests {
 
     #[test]
     fn what_does_not_shrink_is_stored() {
-        assert_eq!(choose(&noise(1 << 20)), Choice::Stored);
-        assert_eq!(choose(&noise(LOOK_MIN as usize)), Choice::Stored);
+        assert_eq!(choose(&noise(1 << 20, 7)), Choice::Stored);
+        assert_eq!(choose(&noise(LOOK_MIN as usize, 7)), Choice::Stored);
         // One piece that does is enough.
-        let mut mixed = noise(1 << 20);
+        let mut mixed = noise(1 << 20, 7);
         mixed[(1 << 20) - PIECE..].fill(7);
         assert_ne!(choose(&mixed), Choice::Stored);
     }
@@ -204,13 +195,13 @@ mod tests {
     #[test]
     fn the_dense_compression_must_be_worth_it() {
         // Letters that no match helps with: only an entropy coder does.
-        let letters: Vec<u8> = noise(200_000)
+        let letters: Vec<u8> = noise(200_000, 7)
             .iter()
             .map(|b| b"acgt"[usize::from(b & 3)])
             .collect();
         assert_eq!(choose(&letters), Choice::Default);
         // Noise that comes again: both find it, and nothing else.
-        assert_eq!(choose(&noise(20_000).repeat(15)), Choice::Fast);
+        assert_eq!(choose(&noise(20_000, 7).repeat(15)), Choice::Fast);
     }
 
     #[test]

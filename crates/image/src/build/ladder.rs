@@ -26,54 +26,46 @@ const K: usize = 1 << 10;
 
 /// All rungs, the fastest-reading first. Each is denser than those before it on usual trees; by how much differs.
 pub const LADDER: [Rung; 9] = [
-    rung(
-        "-z lz4 -C 64K",
-        Kernel(5, 13),
-        Settings::Plain(Method::Lz4, 1, 64 * K),
-    ),
-    rung(
-        "-z lz4hc -C 16K",
-        Kernel(5, 13),
-        Settings::Plain(Method::Lz4hc, 9, 16 * K),
-    ),
-    rung(
-        "-z lz4hc -C 64K",
-        Kernel(5, 13),
-        Settings::Plain(Method::Lz4hc, 9, 64 * K),
-    ),
-    rung(
+    plain("-z lz4 -C 64K", Kernel(5, 13), Method::Lz4, 1, 64 * K),
+    plain("-z lz4hc -C 16K", Kernel(5, 13), Method::Lz4hc, 9, 16 * K),
+    plain("-z lz4hc -C 64K", Kernel(5, 13), Method::Lz4hc, 9, 64 * K),
+    plain(
         "-z lz4hc:12 -C 256K",
         Kernel(5, 13),
-        Settings::Plain(Method::Lz4hc, 12, 256 * K),
+        Method::Lz4hc,
+        12,
+        256 * K,
     ),
-    rung(
-        "--auto balanced",
-        Kernel(6, 10),
-        Settings::Auto(Auto::Balanced),
-    ),
-    rung(
-        "-z zstd:9 -C 64K",
-        Kernel(6, 10),
-        Settings::Plain(Method::Zstd, 9, 64 * K),
-    ),
-    rung(
-        "-z zstd:15 -C 256K --fragments=all",
-        Kernel(6, 10),
-        Settings::Packed(Method::Zstd, 15, 256 * K),
-    ),
-    rung(
-        "-z lzma:6 -C 128K",
-        Kernel(5, 16),
-        Settings::Plain(Method::Lzma, 6, 128 * K),
-    ),
-    rung("--auto size", Kernel(6, 1), Settings::Auto(Auto::Size)),
+    auto("--auto balanced", Kernel(6, 10), Auto::Balanced),
+    plain("-z zstd:9 -C 64K", Kernel(6, 10), Method::Zstd, 9, 64 * K),
+    Rung {
+        args: "-z zstd:15 -C 256K --fragments=all",
+        kernel: Kernel(6, 10),
+        settings: Settings::Packed(Method::Zstd, 15, 256 * K),
+    },
+    plain("-z lzma:6 -C 128K", Kernel(5, 16), Method::Lzma, 6, 128 * K),
+    auto("--auto size", Kernel(6, 1), Auto::Size),
 ];
 
-const fn rung(args: &'static str, kernel: Kernel, settings: Settings) -> Rung {
+const fn plain(
+    args: &'static str,
+    kernel: Kernel,
+    method: Method,
+    level: i32,
+    cluster: usize,
+) -> Rung {
     Rung {
         args,
         kernel,
-        settings,
+        settings: Settings::Plain(method, level, cluster),
+    }
+}
+
+const fn auto(args: &'static str, kernel: Kernel, aim: Auto) -> Rung {
+    Rung {
+        args,
+        kernel,
+        settings: Settings::Auto(aim),
     }
 }
 

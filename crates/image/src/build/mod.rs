@@ -19,6 +19,8 @@ pub mod options;
 mod order;
 mod pack;
 pub mod progress;
+#[cfg(test)]
+mod samples;
 pub mod source;
 mod spill;
 pub mod stats;

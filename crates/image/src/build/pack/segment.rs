@@ -337,6 +337,7 @@ fn inline(raw: &[u8], encoded: &[u8], max: usize) -> Option<(Vec<u8>, HeadKind)>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::build::samples::noise;
     use tuff_codec::{Decoder, EncoderSpec, Method};
 
     fn text(n: usize) -> Vec<u8> {
@@ -349,18 +350,6 @@ mod tests {
                 } else {
                     b"the log-structured image "[i % 25]
                 }
-            })
-            .collect()
-    }
-
-    fn noise(n: usize) -> Vec<u8> {
-        let mut seed = 7u64;
-        (0..n)
-            .map(|_| {
-                seed = seed
-                    .wrapping_mul(6364136223846793005)
-                    .wrapping_add(1442695040888963407);
-                (seed >> 56) as u8
             })
             .collect()
     }
@@ -409,7 +398,7 @@ mod tests {
     #[test]
     fn every_piece_decodes_to_its_part_of_the_input() {
         let mut mixed = text(200_000);
-        mixed.extend(noise(70_000));
+        mixed.extend(noise(70_000, 7));
         mixed.extend(text(33_333));
         for cluster in [4096, 16384, 65536] {
             for tail in [
@@ -436,7 +425,7 @@ mod tests {
                     mixed.len(),
                 ] {
                     check(&mixed[..n], &shape);
-                    check(&noise(n), &shape);
+                    check(&noise(n, 7), &shape);
                 }
             }
         }

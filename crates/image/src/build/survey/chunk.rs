@@ -110,17 +110,7 @@ pub(crate) fn sketch(data: &[u8]) -> Sketch {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn noise(n: usize, mut seed: u64) -> Vec<u8> {
-        (0..n)
-            .map(|_| {
-                seed = seed
-                    .wrapping_mul(6364136223846793005)
-                    .wrapping_add(1442695040888963407);
-                (seed >> 56) as u8
-            })
-            .collect()
-    }
+    use crate::build::samples::noise;
 
     fn cuts(cutter: Cutter, data: &[u8]) -> Vec<usize> {
         let (mut at, mut all) = (0, Vec::new());
