@@ -1,5 +1,8 @@
 //! A buffer that fills from the front and is used again without being cleared.
 
+/// A buffer grows by multiples of this. Unit: bytes.
+const STEP: usize = 256 << 10;
+
 /// Output of a job: whole blocks, `len` bytes of them valid.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
@@ -27,8 +30,8 @@ impl Blocks {
     pub(crate) fn spare(&mut self, n: usize) -> &mut [u8] {
         let end = self.len + n;
         if self.buf.len() < end {
-            // Room to grow, so that few jobs pay for zeroing.
-            self.buf.resize(end.next_power_of_two().max(1 << 16), 0);
+            // A little more, so that few calls grow it, and not much more: what is zeroed becomes memory in use.
+            self.buf.resize(end.next_multiple_of(STEP), 0);
         }
         &mut self.buf[self.len..end]
     }
