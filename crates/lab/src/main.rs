@@ -214,7 +214,7 @@ struct ExperimentArgs {
     /// Folder for the report
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// How large: tiny, quick, full
+    /// How large: tiny, quick, full, large
     #[arg(long, default_value = "quick", value_name = "NAME")]
     scale: String,
     /// Another definition than the one that ships
