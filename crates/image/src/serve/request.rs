@@ -302,7 +302,7 @@ impl Server {
         let mut seen = match out.stride {
             _ if out.clustered => false,
             // So often it will come by here.
-            Some(stride) => (len - skip) as u64 / stride >= 2,
+            Some(stride) => (len - skip) as u64 / stride >= policy::steps_that_pay(algorithm),
             None => {
                 let uses = policy::uses_that_pay(algorithm, out.hand_on);
                 self.decoded.touched_again(&key) && self.decoded.pays(uses)
