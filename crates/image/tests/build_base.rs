@@ -383,12 +383,16 @@ fn a_base_that_cannot_be_one_is_refused() {
     let mut blocks = over(&base);
     blocks.block = tuff_format::BlockBits::new(10).unwrap();
     assert!(refused(&blocks).contains("blocks of 4096 bytes"));
-    assert!(refused(&over(&image)).contains("extra devices"));
+    let chained = place.path("chained");
+    fs::copy(&image, &chained).unwrap();
+    assert!(refused(&over(&chained)).contains("extra devices"));
     let old = Options {
         base: Some(base.clone()),
         ..Options::for_kernel(Kernel(5, 15))
     };
     assert!(refused(&old).contains("Linux 5.16"));
+    let itself = make(&place.new, &base, &over(&base));
+    assert!(matches!(itself, Err(Error::Usage(what)) if what.to_string().contains("its base")));
     // One that is not the base, when it is read.
     let other = place.path("other");
     make(&place.new, &other, &plain).unwrap();

@@ -86,6 +86,9 @@ pub fn build(
     progress: &Progress,
 ) -> Result<Summary> {
     options.check()?;
+    if let (Some(base), Target::Path(path)) = (&options.base, target) {
+        base::keeps(base, path)?;
+    }
     let Some(budget) = options.size_budget else {
         return build_once(sources, options, target, progress);
     };
