@@ -236,7 +236,7 @@ impl EncoderSpec {
                 ..=8 => Box::new(lz4::High::new(self)),
                 // Small outputs leave little to search.
                 9 if self.cluster < 32 << 10 => Box::new(frontier::Frontier::new(self, 12)),
-                9 => Box::new(frontier::Frontier::new(self, 16)),
+                9 => Box::new(frontier::Frontier::new(self, 20)),
                 10 => Box::new(frontier::Frontier::new(self, 32)),
                 11 => Box::new(frontier::Frontier::new(self, 64)),
                 _ => Box::new(frontier::Frontier::new(self, 128)),
