@@ -3,11 +3,12 @@
 #[path = "../../image/tests/common/mod.rs"]
 mod common;
 
+use common::variants::build_dir;
 use common::{Random, sample};
 use rustix::io::Errno;
 use std::path::Path;
 use std::sync::Arc;
-use tuff_image::build::{Kernel, Options, Progress, Source, SparsePolicy, build};
+use tuff_image::build::{Kernel, Options, SparsePolicy};
 use tuff_image::read::{Image, OpenOptions};
 use tuff_image::serve::{ServeOptions, Server};
 use tuff_mount::fs::{Entry, Filesystem, Found, Node, Parts, Reader, Result, Seek};
@@ -15,7 +16,7 @@ use tuff_mount::handler::{REPLY_MAX, Reply, Request, STATS_XATTR};
 use tuff_mount::proto::{self, ROOT, StatfsOut, init, op};
 use tuff_mount::relief::relieve;
 use tuff_mount::{Handler, ImageFs, Log, Show};
-use tuff_store::{MemStore, Target};
+use tuff_store::MemStore;
 use zerocopy::{FromBytes, IntoBytes};
 
 fn server(image: Image) -> Server {
@@ -344,14 +345,7 @@ fn sparse_image(scratch: &Path) -> Option<Image> {
         compression: None,
         ..Options::for_kernel(Kernel(6, 18))
     };
-    let target = Target::Path(image.clone());
-    build(
-        &[Source::Dir(tree)],
-        &options,
-        &target,
-        &Progress::default(),
-    )
-    .unwrap();
+    build_dir(&tree, &image, &options);
     Some(common::open(&image))
 }
 
