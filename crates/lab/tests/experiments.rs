@@ -166,6 +166,6 @@ fn what_nobody_knows_is_refused() {
         go("E9", "huge")
             .unwrap_err()
             .to_string()
-            .contains("full, quick, tiny")
+            .contains("full, large, quick, tiny")
     );
 }
