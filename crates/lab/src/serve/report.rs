@@ -65,6 +65,15 @@ impl Gathered<'_> {
         median(&self.times(case, server, pass))
     }
 
+    /// The servers that have a time for any of these.
+    fn servers_of(&self, cases: &[&&WorkloadLine]) -> Vec<&&str> {
+        let timed = |s: &&&str| {
+            let mut cases = cases.iter();
+            cases.any(|c| self.median(c, s, Pass::Cold).is_some())
+        };
+        self.servers.iter().filter(timed).collect()
+    }
+
     fn last_used(&self, case: &WorkloadLine, server: &str) -> Used {
         let mut of = self.samples.iter().rev();
         let found =
@@ -97,11 +106,7 @@ pub fn render(all: &Gathered<'_>) -> String {
             .iter()
             .filter(|c| c.workload == workload)
             .collect();
-        let servers: Vec<&&str> = all
-            .servers
-            .iter()
-            .filter(|s| cases.iter().any(|c| all.median(c, s, Pass::Cold).is_some()))
-            .collect();
+        let servers = all.servers_of(&cases);
         let _ = writeln!(out, "**{workload}**\n");
         let heads: Vec<&str> = servers.iter().map(|s| **s).collect();
         let _ = writeln!(out, "| image | pass | {} |", heads.join(" | "));
@@ -154,11 +159,7 @@ pub fn brief(all: &Gathered<'_>) -> String {
         .iter()
         .filter(|c| all.median(c, first, Pass::Cold).is_some())
         .collect();
-    let servers: Vec<&&str> = all
-        .servers
-        .iter()
-        .filter(|s| cases.iter().any(|c| all.median(c, s, Pass::Cold).is_some()))
-        .collect();
+    let servers = all.servers_of(&cases);
     let heads: Vec<String> = servers.iter().map(|s| format!("{s}, ms")).collect();
     let _ = writeln!(out, "| read | image | {} |", heads.join(" | "));
     let _ = writeln!(out, "|---|---|{}", "--:|".repeat(heads.len()));
