@@ -7,7 +7,7 @@ mod walk;
 use common::variants::{MKFS_OPTIONS, build_dir, variants};
 use common::{Mounted, Scratch, mkfs, nasty_tree};
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use tuff_image::serve::{ServeOptions, Server, Strategy};
@@ -118,7 +118,7 @@ fn compare(name: &str, image: &Path, scratch: &Path, options: ServeOptions) {
     }
 }
 
-fn source(scratch: &Scratch) -> std::path::PathBuf {
+fn source(scratch: &Scratch) -> PathBuf {
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
     nasty_tree(&source);
@@ -187,16 +187,11 @@ fn a_small_cache_and_every_strategy_give_the_same() {
     }
 }
 
-/// Pages at random, until there can be no doubt that clusters were come back to.
-#[test]
-fn what_a_reader_comes_back_to_is_pushed_into_the_page_cache() {
-    if !can_mount() {
-        return;
-    }
-    let scratch = Scratch::new("mount-push");
+/// An image with one `file` of so many bytes of text in clusters of 64 KiB, and these bytes.
+fn image_of_text(scratch: &Scratch, len: usize) -> (PathBuf, Vec<u8>) {
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
-    let whole = common::text(8_000_000, 1);
+    let whole = common::text(len, 1);
     std::fs::write(source.join("file"), &whole).unwrap();
     let image = scratch.path().join("image");
     let (_, lz4) = variants()
@@ -204,6 +199,17 @@ fn what_a_reader_comes_back_to_is_pushed_into_the_page_cache() {
         .find(|(name, _)| name == "lz4 1 65536 fragments")
         .unwrap();
     build_dir(&source, &image, &lz4);
+    (image, whole)
+}
+
+/// Pages at random, until there can be no doubt that clusters were come back to.
+#[test]
+fn what_a_reader_comes_back_to_is_pushed_into_the_page_cache() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new("mount-push");
+    let (image, whole) = image_of_text(&scratch, 8_000_000);
     let dir = scratch.path().join("ours");
     for transport in transports() {
         let ours = Ours::new(&image, &dir, pushing(), transport);
@@ -235,16 +241,7 @@ fn the_next_steps_of_a_reader_are_pushed_into_the_page_cache() {
         return;
     }
     let scratch = Scratch::new("mount-steps");
-    let source = scratch.path().join("source");
-    std::fs::create_dir(&source).unwrap();
-    let whole = common::text(16_000_000, 1);
-    std::fs::write(source.join("file"), &whole).unwrap();
-    let image = scratch.path().join("image");
-    let (_, lz4) = variants()
-        .into_iter()
-        .find(|(name, _)| name == "lz4 1 65536 fragments")
-        .unwrap();
-    build_dir(&source, &image, &lz4);
+    let (image, whole) = image_of_text(&scratch, 16_000_000);
     let dir = scratch.path().join("ours");
     for transport in transports() {
         let ours = Ours::new(&image, &dir, pushing(), transport);
