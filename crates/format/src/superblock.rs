@@ -158,7 +158,7 @@ impl Superblock {
         })?;
         if raw.magic.get() != MAGIC {
             return Err(Error::bad(
-                "magic number at byte 1024",
+                "not an EROFS image, by its magic number",
                 raw.magic.get().into(),
                 "3774210530 (0xe0f5e1e2)",
             ));

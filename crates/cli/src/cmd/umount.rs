@@ -9,7 +9,8 @@ use tuff_mount::mountpoint::{self, Detach, FSTYPE};
 
 /// Unmount what tuff mount or tuff volume mount mounted.
 ///
-/// A volume is closed when this returns. /// Works also if the serving process was killed and every access says "transport endpoint is not connected".
+/// A volume is closed when this returns. It works also if the serving process was killed and every access says "transport
+/// endpoint is not connected".
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directories
