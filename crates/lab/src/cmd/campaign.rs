@@ -1,0 +1,116 @@
+//! `tuff-lab campaign`: mistakes in volumes.
+
+use clap::Subcommand;
+use std::path::{Path, PathBuf};
+use tuff_lab::campaign::{crash, files};
+use tuff_lab::define::Size;
+use tuff_lab::{Error, Result};
+
+/// Look for mistakes in volumes for a long time
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    Crash(CrashArgs),
+    Files(FilesArgs),
+}
+
+/// What volumes show after losses of power: every pair of operations, more by seed, each safety rule off
+///
+/// Writes report.md and, unit by unit, progress.jsonl; started again with the same folder it goes on. Exit code 1 if something was found.
+#[derive(clap::Args)]
+pub(crate) struct CrashArgs {
+    /// Folder for progress and report
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Begin nothing after this long, and go on with more seeds until then (default: the plan, once)
+    #[arg(long, value_name = "N")]
+    minutes: Option<f64>,
+    /// Rounds of sampled sequences in the plan
+    #[arg(long, default_value_t = 40, value_name = "N")]
+    rounds: u32,
+    /// Start of everything random
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// Units at a time
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    threads: usize,
+    /// Only this group: ones, tricky, pairs, threes, twelves, snapshots, "long logs", rules
+    #[arg(long, value_name = "GROUP")]
+    only: Vec<String>,
+}
+
+/// Files on a mounted filesystem against plain bytes: writes, mappings, holes, truncation
+///
+/// Exit code 1, and the operations that led there, if a byte is wrong.
+#[derive(clap::Args)]
+pub(crate) struct FilesArgs {
+    /// Folder on the filesystem
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Operations
+    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
+    operations: u64,
+    /// What fixes every operation
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// Files at once
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    files: usize,
+    /// Longest file
+    #[arg(long, default_value = "1M", value_name = "SIZE")]
+    size: Size,
+    /// Longest operation
+    #[arg(long, default_value = "64K", value_name = "SIZE")]
+    length: Size,
+    /// Without mappings
+    #[arg(long)]
+    no_mmap: bool,
+}
+
+/// Runs the verb. False if something was found.
+pub(crate) fn run(verb: &Verb) -> Result<bool> {
+    match verb {
+        Verb::Crash(args) => crash(args),
+        Verb::Files(args) => files(args),
+    }
+}
+
+fn crash(args: &CrashArgs) -> Result<bool> {
+    let options = crash::Options {
+        seed: args.seed,
+        minutes: args.minutes,
+        rounds: args.rounds,
+        threads: args.threads,
+        groups: args.only.clone(),
+    };
+    let program = std::env::current_exe()
+        .and_then(std::fs::read)
+        .map_err(|e| Error::io("read", Path::new("this program"), e))?;
+    let build = blake3::hash(&program).to_hex();
+    let fine = crash::run(&options, &args.out, &build, &mut |unit| eprintln!("{unit}"))?;
+    let report = args.out.join("report.md");
+    let text = std::fs::read_to_string(&report).map_err(|e| Error::io("read", &report, e))?;
+    print!("{text}");
+    Ok(fine)
+}
+
+fn files(args: &FilesArgs) -> Result<bool> {
+    let options = files::Options {
+        seed: args.seed,
+        operations: args.operations,
+        files: args.files,
+        size_max: args.size.0.max(1),
+        len_max: args.length.0.max(1),
+        mapped: !args.no_mmap,
+    };
+    match files::run(&options, &args.dir)? {
+        Ok(tally) => println!(
+            "{} operations, {} of them through mappings, {} bytes compared: nothing wrong",
+            tally.operations, tally.mapped, tally.compared_bytes
+        ),
+        Err(wrong) => {
+            println!("{wrong}");
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

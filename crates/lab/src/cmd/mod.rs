@@ -1,0 +1,12 @@
+//! The verbs.
+
+pub(crate) mod campaign;
+pub(crate) mod corpus;
+pub(crate) mod experiment;
+pub(crate) mod how;
+pub(crate) mod one;
+pub(crate) mod report;
+pub(crate) mod run;
+pub(crate) mod sample;
+pub(crate) mod serve;
+pub(crate) mod soak;

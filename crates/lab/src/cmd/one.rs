@@ -1,0 +1,84 @@
+//! `tuff-lab build`, `extract` and `check`: one thing at settings given on the command line.
+
+use super::how::How;
+use tuff_lab::define::{Action, Definition, Size};
+use tuff_lab::record::Line;
+use tuff_lab::report::{self, Style};
+use tuff_lab::{Result, run};
+
+/// Measure one thing, at settings given here, and print the table
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Algorithm and level, such as zstd:3
+    #[arg(
+        short = 'z',
+        long,
+        default_value = "lz4hc:9",
+        value_name = "ALG[:LEVEL]"
+    )]
+    compress: String,
+    /// Cluster size (EROFS) or block size (SquashFS)
+    #[arg(short = 'C', long, default_value = "64K", value_name = "SIZE")]
+    cluster: Size,
+    #[command(flatten)]
+    how: How,
+}
+
+/// Runs the verb. False if our own tool failed or was wrong.
+pub(crate) fn run(args: &Args, action: Action) -> Result<bool> {
+    let definition = one_task(&args.compress, args.cluster, action)?;
+    let mut lines: Vec<Line> = Vec::new();
+    let fine = run::run(&definition, &args.how.conditions()?, &mut |line| {
+        lines.push(line.clone());
+        Ok(())
+    })?;
+    let gathered = report::gather(&[lines], None)?;
+    print!("{}", report::render(&gathered, Style::Full));
+    Ok(fine)
+}
+
+/// Every tool that can do `action`, at the same settings.
+fn one_task(compress: &str, cluster: Size, action: Action) -> Result<Definition> {
+    let (algorithm, level) = match compress.split_once(':') {
+        Some((algorithm, level)) => (algorithm, format!(", level = {level}")),
+        None => (compress, String::new()),
+    };
+    let settings = format!(
+        "{{ algorithm = '{algorithm}'{level}, cluster = '{cluster}', inline_tails = false, fragments = 'off', dedupe = 'off' }}"
+    );
+    let runs = match action {
+        Action::Build => ["tuff", "mkfs.erofs", "mksquashfs"].as_slice(),
+        Action::Extract => ["tuff", "fsck.erofs", "unsquashfs"].as_slice(),
+        Action::Check => ["tuff", "fsck.erofs"].as_slice(),
+    };
+    let run = |name: &&str| {
+        let incumbent = name.ends_with(".erofs");
+        format!("{{ tool = '{name}', incumbent = {incumbent} }}")
+    };
+    let runs: Vec<String> = runs.iter().map(run).collect();
+    let text = format!(
+        "[[task]]\nname = '{compress} {cluster}'\naction = '{action}'\nsettings = {settings}\nrun = [{}]\n",
+        runs.join(", ")
+    );
+    Definition::parse("command line", &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_task_holds_every_tool_that_can_do_it() {
+        let labels = |action| -> Vec<String> {
+            let definition = one_task("zstd:3", Size(65536), action).unwrap();
+            definition.tasks[0]
+                .runs
+                .iter()
+                .map(|r| r.label().to_owned())
+                .collect()
+        };
+        assert_eq!(labels(Action::Build), ["tuff", "mkfs.erofs", "mksquashfs"]);
+        assert_eq!(labels(Action::Check), ["tuff", "fsck.erofs"]);
+        assert!(one_task("zstd:x", Size(65536), Action::Build).is_err());
+    }
+}

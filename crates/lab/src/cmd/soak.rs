@@ -1,0 +1,69 @@
+//! `tuff-lab soak`: one mount, for a long time.
+
+use super::how::program_at;
+use std::path::{Path, PathBuf};
+use tuff_lab::define::Size;
+use tuff_lab::{Error, Result, serve};
+
+/// Read one mount for a long time with little memory; report growth, decay and wrong bytes
+///
+/// Exit code 1 when there are findings.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The image
+    #[arg(value_name = "IMAGE")]
+    image: PathBuf,
+    /// Tree that it was made of; large files at its top are read as a whole and in pages
+    #[arg(long, value_name = "DIR")]
+    tree: PathBuf,
+    /// How long
+    #[arg(long, default_value_t = 30.0, value_name = "MINUTES")]
+    minutes: f64,
+    /// Memory that server and readers get together
+    #[arg(long, default_value = "64M", value_name = "SIZE")]
+    limit: Size,
+    /// Control group (a folder) below which one is made
+    #[arg(long, default_value = "/sys/fs/cgroup/memory", value_name = "DIR")]
+    cgroup: PathBuf,
+    /// Seed of what is read when
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// Where a program is (default: PATH, and beside this program)
+    #[arg(long, value_name = "NAME=PATH")]
+    tool: Vec<String>,
+    /// Folder for the mount point
+    #[arg(long, default_value = "/var/tmp", value_name = "DIR")]
+    work: PathBuf,
+    /// Arguments for the server
+    #[arg(last = true)]
+    extra: Vec<String>,
+}
+
+/// Runs the verb. False if there are findings.
+pub(crate) fn run(args: &Args) -> Result<bool> {
+    let given: Vec<_> = args
+        .tool
+        .iter()
+        .map(|t| program_at(t))
+        .collect::<Result<_>>()?;
+    let program = serve::run::program("tuff", &given)
+        .ok_or_else(|| Error::Usage("tuff was not found; give its place with --tool".to_owned()))?;
+    let whole = |path: &Path| std::path::absolute(path).map_err(|e| Error::io("find", path, e));
+    let outcome = serve::soak::run(&serve::soak::Soak {
+        program,
+        extra: args.extra.clone(),
+        image: whole(&args.image)?,
+        tree: whole(&args.tree)?,
+        length: std::time::Duration::from_secs_f64((args.minutes * 60.0).max(0.0)),
+        limit: args.limit.0,
+        cgroup: args.cgroup.clone(),
+        seed: args.seed,
+        work: whole(&args.work)?,
+    })?;
+    let text = serde_json::to_string_pretty(&outcome);
+    println!(
+        "{}",
+        text.map_err(|e| Error::Command(format!("cannot write the outcome: {e}")))?
+    );
+    Ok(outcome.findings.is_empty())
+}
