@@ -2,6 +2,14 @@
 //!
 //! The loads are not checked in release builds; each caller names the comparison that keeps them within the data.
 
+/// The byte at `at`, which the caller has compared with the end of `data`.
+#[inline(always)]
+pub(crate) fn byte(data: &[u8], at: usize) -> u8 {
+    debug_assert!(at < data.len());
+    // SAFETY: every caller names the comparison that keeps `at` within `data`.
+    unsafe { *data.get_unchecked(at) }
+}
+
 /// Two bytes at `at`, which the caller has compared with the end of `data`.
 #[inline(always)]
 pub(crate) fn load2(data: &[u8], at: usize) -> u16 {

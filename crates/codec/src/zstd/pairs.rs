@@ -1,17 +1,18 @@
-//! The match finder of the low levels: a table by eight bytes for long matches, one by four or five
-//! for short ones, and a look
-//! at the latest distances.
+//! The match finder of the low levels: a table by eight bytes for long matches, one by four or five for short ones, and a
+//! look at the latest distances.
 //!
 //! It indexes an input once, however many frames are made of it, and it can be asked for more where it stopped: no byte
 //! is matched twice but for those behind the end of an output. What it finds starts at the frame's start at the
 //! earliest, so that nothing has to be cleared between frames.
 
+use std::hint::{black_box, select_unpredictable};
+
 use super::block::Seq;
 use super::parse::{Finder, Parse};
-use crate::bytes::{forward, load4, load8, zeros};
+use crate::bytes::{byte, forward, load4, load8, zeros};
 
 /// The tables have so many entries. Unit: bits.
-const LONG_LOG: u32 = 16;
+const LONG_LOG: u32 = 17;
 const SHORT_LOG: u32 = 15;
 
 /// No match starts in the last bytes. Unit: bytes.
@@ -118,107 +119,112 @@ impl Pairs {
 
     #[inline(always)]
     fn find_by<const FOUR: bool>(&mut self, data: &[u8], until: usize, parse: &mut Parse) {
+        // All places are counted from the start of the frame: what lies before it or ahead, which an earlier frame has
+        // indexed, is then a number that is too large.
+        let data = &data[self.start..];
         let Some(end) = data.len().checked_sub(END) else {
             return;
         };
-        let stop = until.min(end);
+        let stop = until.saturating_sub(self.start).min(end);
+        let zero = self.start.wrapping_add(self.shift) as u32;
+        let reach = self.reach;
         let (long, short) = (&mut *self.long, &mut *self.short);
-        let (shift, start, reach) = (self.shift, self.start, self.reach);
-        let count = |position: usize| position.wrapping_add(shift) as u32;
-        let (mut at, mut anchor) = (self.at, self.anchor);
+        let (mut at, mut anchor) = (self.at - self.start, self.anchor - self.start);
         let [mut near, mut far] = self.distances;
-        let mut literals_and = |anchor: &mut usize, at: usize, matched: usize, distance: usize| {
-            // fits: a window has at most 12 MiB
-            let seq = Seq::new((at - *anchor) as u32, matched as u32, distance as u32);
-            parse.take(data, *anchor, seq);
-            *anchor = at + matched;
-        };
-        while at < stop {
-            let bytes = load8(data, at);
-            let (long_slot, short_slot) = (
-                &mut long[hash8(bytes)],
-                &mut short[hash_short::<FOUR>(bytes)],
-            );
-            let here = count(at);
-            // What was indexed for an earlier frame may lie ahead, which wraps around to far away.
-            let long_distance = here.wrapping_sub(*long_slot) as usize;
-            let short_distance = here.wrapping_sub(*short_slot) as usize;
-            *long_slot = here;
-            *short_slot = here;
-            let most = (at - start).min(reach);
-            // A place that is out of reach is of no use: looking at the start instead is cheap, and needs no branch.
-            let place = |distance: usize, of: usize| {
-                let known = distance.wrapping_sub(1) < most;
-                (known, if known { of - distance } else { start })
-            };
-            let (long_known, long_place) = place(long_distance, at);
-            let (short_known, short_place) = place(short_distance, at);
-            let from = at;
-            let (mut matched, distance);
-            if near <= most && load4(data, at + 1) == load4(data, at + 1 - near) {
-                at += 1;
-                matched = 4 + forward(data, at + 4, at + 4 - near, data.len());
-                literals_and(&mut anchor, at, matched, near);
-            } else {
-                if long_known & (load8(data, long_place) == bytes) {
-                    matched = 8 + forward(data, at + 8, at + 8 - long_distance, data.len());
-                    distance = long_distance;
-                } else if short_known & (load4(data, short_place) == bytes as u32) {
-                    // One further there may be a long one.
+        let known = |place: usize, at: usize| (place < at) & (at.wrapping_sub(place) <= reach);
+        'matches: while at < stop {
+            let (from, mut place, mut matched);
+            loop {
+                let bytes = load8(data, at);
+                let long_slot = &mut long[hash8(bytes)];
+                let short_slot = &mut short[hash_short::<FOUR>(bytes)];
+                let by_long = long_slot.wrapping_sub(zero) as usize;
+                let by_short = short_slot.wrapping_sub(zero) as usize;
+                let here = zero.wrapping_add(at as u32);
+                *long_slot = here;
+                *short_slot = here;
+                if load4(data, at + 1) == load4(data, at + 1 - near) {
+                    from = at;
+                    at += 1;
+                    place = at - near;
+                    matched = 4 + forward(data, at + 4, place + 4, data.len());
+                    break;
+                }
+                // Whether a place is known nobody can predict. Looking at another one instead needs no branch, and the box
+                // keeps the compiler from asking before the bytes are equal, which takes half as long again.
+                let safe = select_unpredictable(by_long < at, by_long, 0);
+                if load8(data, safe) == bytes && black_box(known(by_long, at)) {
+                    from = at;
+                    place = by_long;
+                    matched = 8 + forward(data, at + 8, place + 8, data.len());
+                    break;
+                }
+                let safe = select_unpredictable(by_short < at, by_short, 0);
+                if load4(data, safe) == bytes as u32 && black_box(known(by_short, at)) {
+                    from = at;
+                    place = by_short;
+                    matched = 4 + forward(data, at + 4, place + 4, data.len());
+                    // One further there may be a longer one.
                     let next = load8(data, at + 1);
                     let slot = &mut long[hash8(next)];
-                    let next_distance = (here + 1).wrapping_sub(*slot) as usize;
-                    *slot = here + 1;
-                    let (next_known, next_place) = place(next_distance, at + 1);
-                    if next_known & (load8(data, next_place) == next) {
-                        at += 1;
-                        matched = 8 + forward(data, at + 8, at + 8 - next_distance, data.len());
-                        distance = next_distance;
-                    } else {
-                        matched = 4 + forward(data, at + 4, at + 4 - short_distance, data.len());
-                        distance = short_distance;
+                    let by_next = slot.wrapping_sub(zero) as usize;
+                    *slot = here.wrapping_add(1);
+                    if known(by_next, at + 1) && load8(data, by_next) == next {
+                        let further = 8 + forward(data, at + 9, by_next + 8, data.len());
+                        if further > matched {
+                            at += 1;
+                            place = by_next;
+                            matched = further;
+                        }
                     }
-                } else {
-                    at += 1 + ((at - anchor) >> SKIP_LOG);
-                    continue;
+                    break;
                 }
-                while at > anchor
-                    && at - distance > start
-                    && data[at - 1] == data[at - 1 - distance]
-                {
-                    at -= 1;
-                    matched += 1;
+                at += 1 + ((at - anchor) >> SKIP_LOG);
+                if at >= stop {
+                    break 'matches;
                 }
-                far = near;
-                near = distance;
-                literals_and(&mut anchor, at, matched, distance);
             }
-            at = anchor;
+            let distance = at - place;
+            let most = (at - anchor).min(place);
+            let mut before = 0;
+            while before < most && byte(data, at - 1 - before) == byte(data, place - 1 - before) {
+                before += 1;
+            }
+            at -= before;
+            matched += before;
+            if distance != near {
+                (near, far) = (distance, near);
+            }
+            // fits: a window has at most 12 MiB
+            let seq = Seq::new((at - anchor) as u32, matched as u32, distance as u32);
+            parse.take(data, anchor, seq);
+            at += matched;
+            anchor = at;
             if at < end {
-                // Two positions in front of the next one, and one behind the first, so that the next time is longer.
-                for position in [from + 2, at - 2] {
-                    let bytes = load8(data, position);
-                    long[hash8(bytes)] = count(position);
-                    short[hash_short::<FOUR>(bytes)] = count(position);
-                }
-                while at < end
-                    && far <= (at - start).min(reach)
-                    && load4(data, at) == load4(data, at - far)
-                {
+                // A position behind the first, and two in front of the next one, so that the next time is longer.
+                let count = |position: usize| zero.wrapping_add(position as u32);
+                let bytes = load8(data, from + 2);
+                long[hash8(bytes)] = count(from + 2);
+                short[hash_short::<FOUR>(bytes)] = count(from + 2);
+                long[hash8(load8(data, at - 2))] = count(at - 2);
+                short[hash_short::<FOUR>(load8(data, at - 1))] = count(at - 1);
+                // The frame has more than the first distances behind it here, for a match has ended.
+                while at < end && load4(data, at) == load4(data, at - far) {
                     matched = 4 + forward(data, at + 4, at + 4 - far, data.len());
                     std::mem::swap(&mut near, &mut far);
                     let bytes = load8(data, at);
                     long[hash8(bytes)] = count(at);
                     short[hash_short::<FOUR>(bytes)] = count(at);
-                    literals_and(&mut anchor, at, matched, near);
-                    at = anchor;
+                    parse.take(data, anchor, Seq::new(0, matched as u32, near as u32));
+                    at += matched;
+                    anchor = at;
                 }
             }
         }
         // A long step may lead behind the end.
-        self.at = at.min(data.len());
-        self.anchor = anchor;
+        self.at = self.start + at.min(data.len());
+        self.anchor = self.start + anchor;
         self.distances = [near, far];
-        self.high = self.high.max(at);
+        self.high = self.high.max(self.at);
     }
 }

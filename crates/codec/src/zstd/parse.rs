@@ -4,8 +4,9 @@ use zstd_sys::ZSTD_Sequence;
 
 use super::block::{Cut, Repeats, Seq, Stats};
 
-/// Short runs of literals are copied as so many bytes, which is one instruction.
+/// Short runs of literals are copied as so many bytes, which is one instruction, longer ones as so many.
 const STEP: usize = 16;
+const LONG_STEP: usize = 64;
 
 /// Finds matches in an input, a piece at a time, and goes on where it stopped.
 pub(super) trait Finder: Send {
@@ -78,11 +79,13 @@ impl Parse {
     #[inline(always)]
     fn copy(&mut self, src: &[u8], at: usize, n: usize) {
         let len = self.len;
-        if self.literals.len() < len + n + STEP {
-            self.lengthen(len + n + STEP);
+        if self.literals.len() < len + n + LONG_STEP {
+            self.lengthen(len + n + LONG_STEP);
         }
         if n <= STEP && at + STEP <= src.len() {
             self.literals[len..len + STEP].copy_from_slice(&src[at..at + STEP]);
+        } else if n <= LONG_STEP && at + LONG_STEP <= src.len() {
+            self.literals[len..len + LONG_STEP].copy_from_slice(&src[at..at + LONG_STEP]);
         } else {
             self.literals[len..len + n].copy_from_slice(&src[at..at + n]);
         }
