@@ -64,7 +64,7 @@ pub(super) const BIT: u64 = 1 << 12;
 const STEPS: usize = 1 << 10;
 
 /// `log2(1 + i / STEPS)`. Unit: 1 / BIT.
-static LOG2: [u16; STEPS] = log2_table();
+const LOG2: &[u16; STEPS] = &log2_table();
 
 const fn log2_table() -> [u16; STEPS] {
     let mut table = [0; STEPS];
@@ -91,7 +91,7 @@ const fn log2_table() -> [u16; STEPS] {
 
 /// `log2` of a number that is not zero. Unit: 1 / BIT. Whole numbers all the way, so that every machine agrees.
 #[inline]
-pub(super) fn log2(n: u32) -> u64 {
+pub(super) const fn log2(n: u32) -> u64 {
     let high = n.ilog2();
     let mantissa = if high >= 10 {
         n >> (high - 10)
@@ -99,7 +99,31 @@ pub(super) fn log2(n: u32) -> u64 {
         n << (10 - high)
     } as usize
         & (STEPS - 1);
-    u64::from(high) * BIT + u64::from(LOG2[mantissa])
+    high as u64 * BIT + LOG2[mantissa] as u64
+}
+
+/// Most counts are smaller.
+const FEW: usize = 1 << 11;
+
+/// `n * log2(n)` of those.
+static FEW_LOG2: [u32; FEW] = {
+    let mut table = [0; FEW];
+    let mut n = 1;
+    while n < FEW {
+        // fits: less than 2^11 * 11 * 2^12
+        table[n] = (n as u64 * log2(n as u32)) as u32;
+        n += 1;
+    }
+    table
+};
+
+/// `n * log2(n)`, and 0 for 0. Unit: 1 / BIT.
+#[inline(always)]
+pub(super) fn times_log2(n: u32) -> u64 {
+    match FEW_LOG2.get(n as usize) {
+        Some(&product) => product.into(),
+        None => u64::from(n) * log2(n),
+    }
 }
 
 #[cfg(test)]
@@ -111,6 +135,7 @@ mod tests {
         for n in 1..200_000u32 {
             let exact = f64::from(n).log2() * BIT as f64;
             assert!((log2(n) as f64 - exact).abs() < 8.0, "{n}");
+            assert_eq!(times_log2(n), u64::from(n) * log2(n));
         }
     }
 

@@ -5,7 +5,7 @@
 //!
 //! Source: RFC 8878, section 3.1.1.3.
 
-use super::bits::{BIT, BitWriter, log2};
+use super::bits::{BIT, BitWriter, log2, times_log2};
 use super::fse::{Counts, SYMBOLS, Table};
 use super::huffman::Code;
 
@@ -253,10 +253,8 @@ fn entropy(counts: &[u32], total: u32) -> (u64, u64) {
     }
     let (mut sum, mut used) = (0, 0);
     for &n in counts {
-        if n > 0 {
-            sum += u64::from(n) * log2(n);
-            used += 1;
-        }
+        sum += times_log2(n);
+        used += u64::from(n > 0);
     }
     ((u64::from(total) * log2(total)).saturating_sub(sum), used)
 }
@@ -602,6 +600,40 @@ impl Coder {
         out: &mut [u8],
         pos: usize,
     ) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("bmi2") {
+            // SAFETY: the feature was detected a line above.
+            return unsafe { self.emit_bmi2(plan, seqs, literals, out, pos) };
+        }
+        self.emit_any(plan, seqs, literals, out, pos)
+    }
+
+    /// Shifts by a number in any register, which is most of what writing bits is.
+    ///
+    /// # Safety
+    /// The machine has the feature.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "bmi2")]
+    unsafe fn emit_bmi2(
+        &mut self,
+        plan: &Plan,
+        seqs: &[Seq],
+        literals: &[u8],
+        out: &mut [u8],
+        pos: usize,
+    ) -> usize {
+        self.emit_any(plan, seqs, literals, out, pos)
+    }
+
+    #[inline(always)]
+    fn emit_any(
+        &mut self,
+        plan: &Plan,
+        seqs: &[Seq],
+        literals: &[u8],
+        out: &mut [u8],
+        pos: usize,
+    ) -> usize {
         let pos = self.emit_literals(&plan.literals, literals, out, pos);
         self.emit_seqs(&plan.modes, seqs, out, pos)
     }
@@ -622,6 +654,7 @@ impl Coder {
         }
     }
 
+    #[inline(always)]
     fn emit_literals(
         &self,
         choice: &Literals,
@@ -680,6 +713,7 @@ impl Coder {
         end
     }
 
+    #[inline(always)]
     fn emit_seqs(
         &mut self,
         modes: &[Mode; 3],
@@ -763,21 +797,21 @@ const SINGLE_STREAM: usize = 256;
 /// Writes the bits that follow a sequence's codes.
 #[inline(always)]
 fn put_extra(seq: Seq, bits: &mut BitWriter<'_>) {
-    // 26 bits of states, and at most 7 that wait, may be there before.
-    bits.add(
-        u64::from(seq.literals),
-        LITERALS_BITS[usize::from(seq.codes[LITERALS])].into(),
-    );
     // Codes with extra bits begin at multiples of their range, but for match lengths, which count from 3.
-    if seq.matched >= 3 + 512 || seq.literals >= 512 {
+    let literals = u32::from(LITERALS_BITS[usize::from(seq.codes[LITERALS])]);
+    let matched = u32::from(MATCHED_BITS[usize::from(seq.codes[MATCHED])]);
+    let offset = u32::from(seq.codes[OFFSET]);
+    // 26 bits of states, and at most 7 that wait, may be there before.
+    if literals + matched + offset > 30 {
         bits.flush();
+        bits.add(u64::from(seq.literals), literals);
+        bits.add(u64::from(seq.matched - 3), matched);
+        bits.flush();
+    } else {
+        bits.add(u64::from(seq.literals), literals);
+        bits.add(u64::from(seq.matched - 3), matched);
     }
-    bits.add(
-        u64::from(seq.matched - 3),
-        MATCHED_BITS[usize::from(seq.codes[MATCHED])].into(),
-    );
-    bits.flush();
-    bits.add(u64::from(seq.value), seq.codes[OFFSET].into());
+    bits.add(u64::from(seq.value), offset);
     bits.flush();
 }
 

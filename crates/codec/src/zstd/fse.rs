@@ -10,6 +10,9 @@ pub(super) const SYMBOLS: usize = 53;
 /// The largest table has 2^9 cells.
 const CELLS: usize = 1 << 9;
 
+/// At least as many as there are symbols.
+const MOVES: usize = SYMBOLS.next_power_of_two();
+
 /// How a symbol moves the state.
 #[derive(Clone, Copy, Default)]
 struct Move {
@@ -150,7 +153,8 @@ impl Counts {
 /// The encoder's table.
 pub(super) struct Table {
     states: [u16; CELLS],
-    moves: [Move; SYMBOLS],
+    /// By symbol; a power of two, so that no index is out of bounds.
+    moves: [Move; MOVES],
     log: u32,
 }
 
@@ -158,7 +162,7 @@ impl Table {
     pub(super) fn new() -> Self {
         Self {
             states: [0; CELLS],
-            moves: [Move::default(); SYMBOLS],
+            moves: [Move::default(); MOVES],
             log: 0,
         }
     }
@@ -220,13 +224,13 @@ impl Table {
     pub(super) fn build_single(&mut self, symbol: u8) {
         self.log = 0;
         self.states[0] = 0;
-        self.moves[usize::from(symbol)] = Move { bits: 0, find: 0 };
+        self.moves[usize::from(symbol) % MOVES] = Move { bits: 0, find: 0 };
     }
 
     /// The state that the last symbol, which is coded first, starts with.
     #[inline(always)]
     pub(super) fn start(&self, symbol: u8) -> u32 {
-        let Move { bits, find } = self.moves[usize::from(symbol)];
+        let Move { bits, find } = self.moves[usize::from(symbol) % MOVES];
         let n = (bits + (1 << 15)) >> 16;
         let value = (n << 16).wrapping_sub(bits);
         u32::from(self.states[((value >> n) as i32 + find) as usize & (CELLS - 1)])
@@ -235,7 +239,7 @@ impl Table {
     /// Codes one more symbol.
     #[inline(always)]
     pub(super) fn code(&self, state: &mut u32, symbol: u8, out: &mut BitWriter<'_>) {
-        let Move { bits, find } = self.moves[usize::from(symbol)];
+        let Move { bits, find } = self.moves[usize::from(symbol) % MOVES];
         let n = state.wrapping_add(bits) >> 16;
         out.add(u64::from(*state), n);
         *state = u32::from(self.states[((*state >> n) as i32 + find) as usize & (CELLS - 1)]);

@@ -11,6 +11,9 @@ const LENGTH_MAX: u32 = 11;
 /// The most bytes of a description: a length byte and 127 bytes. Unit: bytes.
 const DESCRIPTION_MAX: usize = 128;
 
+/// Inner nodes of the tree are counted from here: behind the 256 leaves, with a gap between them.
+const INNER: usize = 512;
+
 /// A code.
 #[derive(Clone)]
 pub(super) struct Code {
@@ -127,6 +130,7 @@ impl Code {
     }
 
     /// Codes `literals` as one stream; returns the position behind it.
+    #[inline(always)]
     pub(super) fn stream(&self, literals: &[u8], out: &mut [u8], pos: usize) -> usize {
         let mut bits = BitWriter::new(out, pos);
         let chunks = literals.rchunks_exact(5);
@@ -151,27 +155,28 @@ impl Code {
 /// Code lengths of up to `limit` bits for the symbols in `order`: count and symbol, rarest first.
 fn assign(order: &[u32], limit: u32, lengths: &mut [u8; 256]) {
     let n = order.len();
-    // Two queues: leaves in order, and inner nodes, which come out in order by themselves.
-    let mut weight = [0u32; 512];
-    let mut parent = [0u16; 512];
+    // Two queues: leaves in order, and inner nodes, which come out in order by themselves. What is not there weighs more
+    // than anything, so that which one is next needs no branch.
+    let mut weight = [u32::MAX; 2 * INNER];
+    let mut parent = [0u16; 2 * INNER];
     for (weight, &leaf) in weight.iter_mut().zip(order) {
         *weight = leaf >> 8;
     }
-    let (mut leaf, mut inner) = (0, n);
-    for node in n..2 * n - 1 {
-        let mut take = || {
-            let take_leaf = leaf < n && (inner >= node || weight[leaf] <= weight[inner]);
-            let slot = if take_leaf { &mut leaf } else { &mut inner };
-            *slot += 1;
-            *slot - 1
-        };
-        let (a, b) = (take(), take());
-        weight[node] = weight[a] + weight[b];
-        parent[a] = node as u16;
-        parent[b] = node as u16;
+    let (mut leaf, mut inner) = (0, INNER);
+    for node in INNER..INNER + n - 1 {
+        let mut sum = 0;
+        for _ in 0..2 {
+            let take_leaf = weight[leaf] <= weight[inner % (2 * INNER)];
+            let taken = if take_leaf { leaf } else { inner } % (2 * INNER);
+            leaf += usize::from(take_leaf);
+            inner += usize::from(!take_leaf);
+            sum += weight[taken];
+            parent[taken] = node as u16;
+        }
+        weight[node] = sum;
     }
-    let mut depth = [0u8; 512];
-    for node in (0..2 * n - 2).rev() {
+    let mut depth = [0u8; 2 * INNER];
+    for node in (INNER..INNER + n - 2).rev().chain(0..n) {
         depth[node] = depth[usize::from(parent[node])].saturating_add(1);
     }
     // Codes that are too long are cut, which takes more room than there is; others give way, cheapest first.
@@ -182,21 +187,14 @@ fn assign(order: &[u32], limit: u32, lengths: &mut [u8; 256]) {
         *depth = (*depth).min(limit);
         taken += 1 << (limit - *depth);
     }
+    // The longest code below the limit gives up least; of these, the rarest symbol. Depths fall from the rarest to the most
+    // frequent, so that it is the first one, until it is as long as the limit.
+    let mut victim = depth[..n].partition_point(|&depth| depth == limit);
     while taken > room {
-        // The longest code below the limit gives up least; of these, the rarest symbol.
         // present: as long as too much is taken, some code is shorter than the limit, for 2^limit exceeds the symbols
-        let longest = depth[..n]
-            .iter()
-            .copied()
-            .filter(|&depth| depth < limit)
-            .max()
-            .unwrap_or(limit - 1);
-        let victim = depth[..n]
-            .iter()
-            .position(|&depth| depth == longest)
-            .unwrap_or(0);
-        taken -= 1 << (limit - longest - 1);
+        taken -= 1 << (limit - depth[victim] - 1);
         depth[victim] += 1;
+        victim += usize::from(depth[victim] == limit);
     }
     // What that gave away in excess goes to the most frequent symbols that can use it.
     let mut spare = room - taken;
