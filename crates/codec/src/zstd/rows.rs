@@ -37,11 +37,15 @@ const COUNT_MAX: usize = 1 << 30;
 #[repr(align(32))]
 struct Tags([u8; ROW]);
 
+/// A row's positions as the index counts, 0 for none: two lines of the cache.
+#[derive(Clone, Copy)]
+#[repr(align(128))]
+struct Positions([u32; ROW]);
+
 /// The finder.
 pub(super) struct Rows {
     tags: Vec<Tags>,
-    /// Positions as the index counts; 0 for none.
-    positions: Vec<[u32; ROW]>,
+    positions: Vec<Positions>,
     /// The latest entry of each row.
     heads: Vec<u8>,
     /// What is added to a position to count it, which may wrap.
@@ -93,7 +97,7 @@ impl Rows {
         let rows = (1 << log) / ROW;
         Self {
             tags: vec![Tags([0; ROW]); rows],
-            positions: vec![[0; ROW]; rows],
+            positions: vec![Positions([0; ROW]); rows],
             heads: vec![0; rows],
             shift: 1,
             next: 0,
@@ -113,7 +117,7 @@ impl Rows {
     /// Forgets everything, and counts from `at` on.
     fn clear(&mut self, at: usize) {
         for row in &mut self.positions {
-            row.fill(0);
+            row.0.fill(0);
         }
         self.shift = 1usize.wrapping_sub(at);
         self.next = at;
@@ -135,7 +139,9 @@ impl Rows {
             let hash = self.hash(data, at);
             self.ahead[at % AHEAD] = hash;
             fetch(&self.tags[hash as usize >> 8]);
-            fetch(&self.positions[hash as usize >> 8]);
+            let positions = &self.positions[hash as usize >> 8].0;
+            fetch(&positions[0]);
+            fetch(&positions[ROW / 2]);
         }
     }
 
@@ -147,7 +153,7 @@ impl Rows {
         let head = self.heads[row].wrapping_sub(1) % ROW as u8;
         self.heads[row] = head;
         self.tags[row].0[usize::from(head)] = hash as u8;
-        self.positions[row][usize::from(head)] = at.wrapping_add(self.shift) as u32;
+        self.positions[row].0[usize::from(head)] = at.wrapping_add(self.shift) as u32;
         hash
     }
 
@@ -195,7 +201,7 @@ impl Rows {
         let mut equal = equal_tags(&self.tags[row], hash as u8).rotate_right(head);
         let here = at.wrapping_add(self.shift) as u32;
         let most = (at - self.start).min(self.reach);
-        let positions = &self.positions[row];
+        let positions = &self.positions[row].0;
         let mut found = Found { len, distance: 0 };
         let mut attempts = self.attempts;
         while equal != 0 && attempts > 0 {
@@ -273,29 +279,19 @@ fn equal_tags_portable(tags: &Tags, tag: u8) -> u32 {
         .fold(0, |mask, &other| mask << 1 | u32::from(other == tag))
 }
 
-impl Finder for Rows {
-    fn reset(&mut self) {
-        // What was indexed before counts as further back than any match reaches.
-        self.shift = self.next.wrapping_add(self.shift).wrapping_add(self.reach);
-        self.next = 0;
-        self.shorten = 0;
-        if self.shift > COUNT_MAX {
-            self.clear(0);
-        }
+impl Rows {
+    /// The search, compiled for the processors of the last ten years.
+    ///
+    /// # Safety
+    /// The machine has the features.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "bmi1,bmi2,lzcnt")]
+    unsafe fn find_bmi(&mut self, data: &[u8], until: usize, parse: &mut Parse) {
+        self.find_any(data, until, parse);
     }
 
-    fn begin(&mut self, start: usize) {
-        if start.wrapping_add(self.shift) > 2 * COUNT_MAX {
-            self.clear(start);
-        }
-        self.next = self.next.max(start);
-        self.start = start;
-        self.at = start;
-        self.anchor = start;
-        self.distances = [1, 4];
-    }
-
-    fn find(&mut self, data: &[u8], until: usize, parse: &mut Parse) {
+    #[inline(always)]
+    fn find_any(&mut self, data: &[u8], until: usize, parse: &mut Parse) {
         let Some(end) = data.len().checked_sub(END) else {
             return;
         };
@@ -356,17 +352,19 @@ impl Finder for Rows {
                             bits: 0,
                         };
                     }
-                    if let Some(Found { len, distance }) = self.search(data, at, end, 3) {
-                        let gain = len as i64 * 4 - bits(distance);
-                        if gain > best.len as i64 * 4 - best.bits + spare {
-                            best = Match {
-                                start: at,
-                                len,
-                                distance,
-                                bits: bits(distance),
-                            };
-                            continue 'ahead;
-                        }
+                    let least = best.len as i64 * 4 - best.bits + spare;
+                    // Shorter ones would not gain that much at any distance.
+                    let enough = ((least + bits(1)) / 4).max(3) as usize;
+                    if let Some(Found { len, distance }) = self.search(data, at, end, enough)
+                        && len as i64 * 4 - bits(distance) > least
+                    {
+                        best = Match {
+                            start: at,
+                            len,
+                            distance,
+                            bits: bits(distance),
+                        };
+                        continue 'ahead;
                     }
                 }
                 break;
@@ -406,6 +404,41 @@ impl Finder for Rows {
         self.at = at.min(data.len());
         self.anchor = anchor;
         self.distances = [near, far];
+    }
+}
+
+impl Finder for Rows {
+    fn reset(&mut self) {
+        // What was indexed before counts as further back than any match reaches.
+        self.shift = self.next.wrapping_add(self.shift).wrapping_add(self.reach);
+        self.next = 0;
+        self.shorten = 0;
+        if self.shift > COUNT_MAX {
+            self.clear(0);
+        }
+    }
+
+    fn begin(&mut self, start: usize) {
+        if start.wrapping_add(self.shift) > 2 * COUNT_MAX {
+            self.clear(start);
+        }
+        self.next = self.next.max(start);
+        self.start = start;
+        self.at = start;
+        self.anchor = start;
+        self.distances = [1, 4];
+    }
+
+    fn find(&mut self, data: &[u8], until: usize, parse: &mut Parse) {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("bmi1")
+            && std::arch::is_x86_feature_detected!("bmi2")
+            && std::arch::is_x86_feature_detected!("lzcnt")
+        {
+            // SAFETY: the features were detected a line above.
+            return unsafe { self.find_bmi(data, until, parse) };
+        }
+        self.find_any(data, until, parse);
     }
 
     fn position(&self) -> (usize, usize) {
