@@ -34,6 +34,14 @@ pub(crate) fn load8(data: &[u8], at: usize) -> u64 {
     unsafe { data.as_ptr().add(at).cast::<u64>().read_unaligned() }.to_le()
 }
 
+/// Sixteen bytes at `at`, which the caller has compared with the end of `data`.
+#[inline(always)]
+pub(crate) fn load16(data: &[u8], at: usize) -> u128 {
+    debug_assert!(at + 16 <= data.len());
+    // SAFETY: every caller names the comparison that keeps `at + 16` within `data`; any alignment will do.
+    unsafe { data.as_ptr().add(at).cast::<u128>().read_unaligned() }.to_le()
+}
+
 /// How many bytes are equal from `a` and `b < a` on, up to `end`, which is within `data`.
 #[inline(always)]
 pub(crate) fn forward(data: &[u8], mut a: usize, mut b: usize, end: usize) -> usize {

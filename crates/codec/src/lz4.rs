@@ -1,4 +1,4 @@
-//! LZ4: the C library's encoders, greedy and high-compression; a greedy one with a larger table; a decoder.
+//! LZ4: a greedy encoder; the C library's high-compression one; a decoder.
 //!
 //! The library keeps the format's end rules (the last five bytes are literals, the last match starts twelve bytes
 //! before the end) and a block never begins with a zero byte: that would be a match before any output.
@@ -8,12 +8,12 @@ use std::ffi::{c_char, c_int, c_void};
 use crate::{EncodeFit, EncoderSpec, Fit};
 
 mod block;
+mod greedy;
 mod walk;
-mod wide;
 
 pub(crate) use block::{decode, decode_in_place, decode_prefix, in_place_margin};
+pub(crate) use greedy::Greedy;
 pub(crate) use walk::all_decode;
-pub(crate) use wide::Wide;
 
 // Links the C library that the declarations below belong to.
 use lz4_sys as _;
@@ -83,33 +83,6 @@ impl Filler {
             )
         };
         done(consumed, written)
-    }
-}
-
-/// The greedy encoder.
-pub(crate) struct Fast {
-    filler: Filler,
-    window: usize,
-}
-
-impl Fast {
-    pub(crate) fn new(spec: &EncoderSpec) -> Self {
-        Self {
-            filler: Filler::new(),
-            window: spec.window,
-        }
-    }
-}
-
-impl EncodeFit for Fast {
-    fn reset(&mut self) {}
-
-    fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
-        self.filler.fill(piece(input, at, self.window), dst)
-    }
-
-    fn window(&self) -> usize {
-        self.window
     }
 }
 

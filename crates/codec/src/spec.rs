@@ -230,8 +230,8 @@ impl EncoderSpec {
         self.check()?;
         let memory = || SpecError(format!("not enough memory for a {} encoder", self.method));
         Ok(match self.method {
-            Method::Lz4 if self.level >= 2 => Box::new(lz4::Wide::new(self)),
-            Method::Lz4 => Box::new(lz4::Fast::new(self)),
+            Method::Lz4 if self.level >= 2 => Box::new(lz4::Greedy::<65536>::new(self)),
+            Method::Lz4 => Box::new(lz4::Greedy::<8192>::new(self)),
             Method::Lz4hc => match self.level {
                 ..=8 => Box::new(lz4::High::new(self)),
                 // Small outputs leave little to search.

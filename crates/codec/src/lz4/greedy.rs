@@ -1,0 +1,347 @@
+//! LZ4, greedy: one place is kept for each hash, and the first match that turns up is taken.
+//!
+//! ```text
+//!  in_steps   while there is room at both ends: copies and comparisons of 16 bytes, nothing checked but that room
+//!  with_care  the last sequences, to the byte
+//!  the rest   literals
+//! ```
+//!
+//! * A cluster begins with an empty table. A place in it counts from the cluster's start and is kept as its lowest 16 bits,
+//!   which is all that a distance of LZ4 can be made of. So what a table says is a distance that stays within the cluster,
+//!   wherever the entry comes from, and only the bytes there tell whether it is a match: one branch that nobody can predict
+//!   in place of two.
+//! * How far a match goes back and how far it goes on is looked up at the same time; neither waits for the other.
+//! * A search ends where its literals would fill the output. Bytes that do not compress cost a look at one output's worth
+//!   of them and not at the whole window.
+//!
+//! Source: LZ4 block format description (sequences, end rules).
+
+use super::piece;
+use crate::bytes::{backward, forward, load4, load8, load16, zeros};
+use crate::{EncodeFit, EncoderSpec, Fit};
+
+/// The last bytes of a block are literals. Unit: bytes.
+const LAST_LITERALS: usize = 5;
+
+/// The last match starts so far before the end of a block. Unit: bytes.
+const LAST_MATCH: usize = 12;
+
+/// The shortest match. Unit: bytes.
+const SHORTEST: usize = 4;
+
+/// Behind a shortest match there have to be so many bytes: a token, and the literals that the end rules want.
+const TAIL: usize = 1 + LAST_MATCH - SHORTEST;
+
+/// What is copied and compared at a time. Unit: bytes.
+const STEP: usize = 16;
+
+/// With less room than this at either end a sequence is written with care. Of the output: a token, a step of literals that
+/// is too long, a distance, a byte of the match's length and the tail. Of the input: the shortest match and a step behind
+/// the place, and the last literals. Unit: bytes.
+const ROOM: usize = 48;
+
+/// After so many tries without a match the steps become longer. Unit: bits.
+const SKIP_LOG: usize = 6;
+
+/// The encoder, with a table of `N` entries, a power of two.
+pub(crate) struct Greedy<const N: usize> {
+    table: Box<[u16; N]>,
+    window: usize,
+}
+
+impl<const N: usize> Greedy<N> {
+    pub(crate) fn new(spec: &EncoderSpec) -> Self {
+        Self {
+            table: zeros(),
+            window: spec.window,
+        }
+    }
+}
+
+impl<const N: usize> EncodeFit for Greedy<N> {
+    fn reset(&mut self) {}
+
+    fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
+        let data = piece(input, at, self.window);
+        if data.is_empty() || dst.is_empty() {
+            return Fit::NOTHING;
+        }
+        self.table.fill(0);
+        fill(&mut self.table, data, &mut Out { dst, pos: 0 })
+    }
+
+    fn window(&self) -> usize {
+        self.window
+    }
+}
+
+/// Fills the output with a block that decodes to `data`, or to as much of it as fits.
+fn fill<const N: usize>(table: &mut [u16; N], data: &[u8], out: &mut Out<'_>) -> Fit {
+    let mut anchor = 0;
+    if data.len() > 2 * ROOM && out.left() > 2 * ROOM {
+        anchor = in_steps(table, data, out);
+    }
+    if data.len() > LAST_MATCH {
+        anchor = with_care(table, data, anchor, out);
+    }
+    // A run of so many literals takes a byte for every 255 of them.
+    let left = out.left() - 1;
+    let run = if left < 15 {
+        left
+    } else {
+        left - (left + 256 - 15) / 256
+    };
+    let end = data.len().min(anchor + run);
+    let token = out.token();
+    out.literals(token, data, anchor, end);
+    match end {
+        0 => Fit::NOTHING,
+        consumed => Fit {
+            consumed,
+            written: out.pos,
+        },
+    }
+}
+
+/// Writes sequences as long as there is [`ROOM`]. Returns where the last match ends.
+fn in_steps<const N: usize>(table: &mut [u16; N], data: &[u8], out: &mut Out<'_>) -> usize {
+    // A place at or in front of `limit` has ROOM behind it.
+    let limit = data.len() - ROOM;
+    let (mut anchor, mut at) = (0, 1);
+    loop {
+        let room = out.left().saturating_sub(ROOM);
+        let stop = limit.min(anchor + room);
+        if at > stop {
+            return anchor;
+        }
+        let Some(distance) = search(table, data, &mut at, stop) else {
+            return anchor;
+        };
+        // Places in the table are in front of `at`, and a distance is at most what is between.
+        let most = (at - anchor).min(at - distance);
+        let back = if at - distance >= 8 {
+            let differ = load8(data, at - 8) ^ load8(data, at - 8 - distance);
+            match (differ.leading_zeros() / 8) as usize {
+                8 => {
+                    8.min(most)
+                        + backward(
+                            data,
+                            at.saturating_sub(8),
+                            at.saturating_sub(8 + distance),
+                            most.saturating_sub(8),
+                        )
+                }
+                n => n.min(most),
+            }
+        } else {
+            backward(data, at, at - distance, most)
+        };
+        let from = at + SHORTEST;
+        let differ = load16(data, from) ^ load16(data, from - distance);
+        let ahead = if differ != 0 {
+            (differ.trailing_zeros() / 8) as usize
+        } else {
+            let end = data.len() - LAST_LITERALS;
+            STEP + forward(data, from + STEP, from + STEP - distance, end)
+        };
+        let literals = at - back - anchor;
+        if literals + literals / 128 >= room {
+            return anchor;
+        }
+        let token = out.token();
+        out.literals_in_steps(token, data, anchor, literals);
+        at = anchor + literals + out.rest_of_match(token, distance, back + ahead);
+        anchor = at;
+        if at > limit || out.left() <= ROOM {
+            return anchor;
+        }
+        table[hash::<N>(load8(data, at - 2))] = (at - 2) as u16;
+    }
+}
+
+/// Looks for a match from `at` on, up to `stop`, behind which there are at least [`ROOM`] bytes. Returns its distance.
+#[inline(always)]
+fn search<const N: usize>(
+    table: &mut [u16; N],
+    data: &[u8],
+    at: &mut usize,
+    stop: usize,
+) -> Option<usize> {
+    let mut tries = 1 << SKIP_LOG;
+    let mut bytes = load8(data, *at);
+    let mut slot = hash::<N>(bytes);
+    let mut next = *at + 1;
+    loop {
+        if next > stop {
+            return None;
+        }
+        let ahead = load8(data, next);
+        let ahead_slot = hash::<N>(ahead);
+        let distance = usize::from((*at as u16).wrapping_sub(table[slot]));
+        table[slot] = *at as u16;
+        // The distance 0 is one of 65,536.
+        if load4(data, *at - distance) == bytes as u32 && distance != 0 {
+            return Some(distance);
+        }
+        (*at, bytes, slot) = (next, ahead, ahead_slot);
+        next += tries >> SKIP_LOG;
+        tries += 1;
+    }
+}
+
+/// Writes the last sequences, from `anchor` on, as long as the last literals fit behind. Returns where the last match ends.
+///
+/// The table may know places behind the one that asks: the steps before looked further than they wrote.
+fn with_care<const N: usize>(
+    table: &mut [u16; N],
+    data: &[u8],
+    mut anchor: usize,
+    out: &mut Out<'_>,
+) -> usize {
+    // Loads of eight bytes at or in front of `start_end` are within the data.
+    let (start_end, match_end) = (data.len() - LAST_MATCH, data.len() - LAST_LITERALS);
+    let mut at = anchor.max(1);
+    let mut tries = 1 << SKIP_LOG;
+    while at <= start_end && at - anchor <= out.left() {
+        let bytes = load8(data, at);
+        let slot = hash::<N>(bytes);
+        let distance = usize::from((at as u16).wrapping_sub(table[slot]));
+        table[slot] = at as u16;
+        let found = (1..=at).contains(&distance) && load4(data, at - distance) == bytes as u32;
+        if !found {
+            at += tries >> SKIP_LOG;
+            tries += 1;
+            continue;
+        }
+        let most = (at - anchor).min(at - distance);
+        let back = backward(data, at, at - distance, most);
+        let literals = at - back - anchor;
+        if 1 + literals + literals / 255 + 2 + TAIL > out.left() {
+            return anchor;
+        }
+        let from = at + SHORTEST;
+        let ahead = forward(data, from, from - distance, match_end);
+        let token = out.token();
+        out.literals(token, data, anchor, anchor + literals);
+        at = anchor + literals + out.rest_of_match(token, distance, back + ahead);
+        anchor = at;
+        if out.left() < 1 + 2 + TAIL {
+            return anchor;
+        }
+        tries = 1 << SKIP_LOG;
+    }
+    anchor
+}
+
+/// Hashes the first five bytes.
+#[inline(always)]
+fn hash<const N: usize>(bytes: u64) -> usize {
+    ((bytes << 24).wrapping_mul(889_523_592_379) >> (64 - N.ilog2())) as usize
+}
+
+/// Output, written from its start.
+struct Out<'a> {
+    dst: &'a mut [u8],
+    pos: usize,
+}
+
+impl Out<'_> {
+    fn left(&self) -> usize {
+        self.dst.len() - self.pos
+    }
+
+    /// A byte, for which every caller has compared [`left`](Self::left).
+    #[inline(always)]
+    fn put(&mut self, byte: u8) {
+        debug_assert!(self.left() >= 1);
+        // SAFETY: the position is in the output, as every caller has seen to.
+        unsafe { *self.dst.get_unchecked_mut(self.pos) = byte };
+        self.pos += 1;
+    }
+
+    /// Adds to a token, which was written before.
+    #[inline(always)]
+    fn add(&mut self, token: usize, bits: usize) {
+        debug_assert!(token < self.pos && bits < 256);
+        // SAFETY: a token is in front of the position.
+        unsafe { *self.dst.get_unchecked_mut(token) |= bits as u8 };
+    }
+
+    /// An empty token. Returns its position.
+    #[inline(always)]
+    fn token(&mut self) -> usize {
+        self.put(0);
+        self.pos - 1
+    }
+
+    /// Writes the extension bytes of a length from which the token took 15.
+    #[inline(always)]
+    fn extend(&mut self, mut rest: usize) {
+        while rest >= 255 {
+            self.put(255);
+            rest -= 255;
+        }
+        self.put(rest as u8);
+    }
+
+    /// Notes the number of literals.
+    #[inline(always)]
+    fn count(&mut self, token: usize, n: usize) {
+        self.add(token, n.min(15) << 4);
+        if n >= 15 {
+            self.extend(n - 15);
+        }
+    }
+
+    /// Writes the literals `data[from..to]`.
+    fn literals(&mut self, token: usize, data: &[u8], from: usize, to: usize) {
+        self.count(token, to - from);
+        let end = self.pos + to - from;
+        self.dst[self.pos..end].copy_from_slice(&data[from..to]);
+        self.pos = end;
+    }
+
+    /// Writes `n` literals, where a step more can be read and written.
+    #[inline(always)]
+    fn literals_in_steps(&mut self, token: usize, data: &[u8], from: usize, n: usize) {
+        self.count(token, n);
+        let mut done = 0;
+        loop {
+            let (to, bytes) = (self.pos + done, load16(data, from + done));
+            debug_assert!(to + STEP <= self.dst.len());
+            // SAFETY: the caller has compared the room with what is copied and a step; any alignment will do.
+            unsafe {
+                self.dst
+                    .as_mut_ptr()
+                    .add(to)
+                    .cast::<u128>()
+                    .write_unaligned(bytes.to_le())
+            };
+            done += STEP;
+            if done >= n {
+                break;
+            }
+        }
+        self.pos += n;
+    }
+
+    /// Writes the distance of a match and its length, `code` bytes more than the shortest, or as many as there is room for
+    /// in front of the last literals. Returns the length. There is room for the shortest.
+    #[inline(always)]
+    fn rest_of_match(&mut self, token: usize, distance: usize, mut code: usize) -> usize {
+        let [low, high] = (distance as u16).to_le_bytes();
+        self.put(low);
+        self.put(high);
+        if code >= 15 {
+            let room = self.left() - 1 - LAST_LITERALS;
+            if (code + 240) / 255 > room {
+                code = 14 + room * 255;
+            }
+        }
+        self.add(token, code.min(15));
+        if code >= 15 {
+            self.extend(code - 15);
+        }
+        SHORTEST + code
+    }
+}
