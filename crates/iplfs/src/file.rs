@@ -73,11 +73,30 @@ impl ReadPlan {
     /// Reads the bytes.
     pub fn run(&self) -> Result<Vec<u8>> {
         let mut out = vec![0; self.pieces.len() * BLOCK_SIZE];
+        self.fill(&mut out)?;
+        out.drain(..self.skip);
+        out.truncate(self.len);
+        Ok(out)
+    }
+
+    /// Reads the bytes to the start of `out`, which is at least [`len`](Self::len) long. What lies behind them in it is lost.
+    pub fn run_into(&self, out: &mut [u8]) -> Result<usize> {
+        let whole = self.pieces.len() * BLOCK_SIZE;
+        if self.skip == 0 && whole <= out.len() {
+            self.fill(&mut out[..whole])?;
+        } else {
+            out[..self.len].copy_from_slice(&self.run()?);
+        }
+        Ok(self.len)
+    }
+
+    /// Reads all blocks.
+    fn fill(&self, out: &mut [u8]) -> Result<()> {
         let mut at = 0;
         while at < self.pieces.len() {
             let mut n = 1;
             match &self.pieces[at] {
-                Piece::Zero => {}
+                Piece::Zero => out[at * BLOCK_SIZE..][..BLOCK_SIZE].fill(0),
                 Piece::Lost => return Err(lost(self.ino, self.first + at as u64)),
                 Piece::Bytes(bytes) => {
                     out[at * BLOCK_SIZE..][..BLOCK_SIZE].copy_from_slice(&bytes[..])
@@ -107,9 +126,7 @@ impl ReadPlan {
             }
             at += n;
         }
-        out.drain(..self.skip);
-        out.truncate(self.len);
-        Ok(out)
+        Ok(())
     }
 }
 

@@ -157,24 +157,32 @@ pub fn all(bytes: &[u8]) -> Result<Vec<Dentry>> {
     Ok(entries)
 }
 
+/// Records that one byte of the bitmap speaks of.
+const GROUP: usize = 8 * 12;
+
 /// The entry with this name.
 pub fn find(bytes: &[u8], hash: u32, name: &[u8]) -> Option<(usize, Nid, u8)> {
     let s = shape(bytes);
-    let mut slot = 0;
-    while slot < s.slots {
-        if bytes[s.bitmap + slot / 8] == 0 {
-            slot = (slot / 8 + 1) * 8;
+    let hash = hash.to_le_bytes();
+    let groups = bytes[s.records..s.names].chunks(GROUP);
+    for (group, records) in groups.enumerate() {
+        if bytes[s.bitmap + group] == 0 {
             continue;
         }
-        if !used(bytes, s, slot) {
-            slot += 1;
-            continue;
+        // Only the first slot of an entry has a record: the others' are zero, so no name is as long as they say.
+        for (i, found) in records.chunks_exact(12).enumerate() {
+            if found[..4] != hash {
+                continue;
+            }
+            let slot = group * 8 + i;
+            let (_, ino, len, kind) = record(bytes, s, slot);
+            if used(bytes, s, slot)
+                && len == name.len()
+                && bytes[s.names + slot * 8..].get(..len) == Some(name)
+            {
+                return Some((slot, ino, kind));
+            }
         }
-        let (h, ino, len, kind) = record(bytes, s, slot);
-        if h == hash && len == name.len() && bytes[s.names + slot * 8..].get(..len) == Some(name) {
-            return Some((slot, ino, kind));
-        }
-        slot += slots_for(len);
     }
     None
 }
@@ -183,6 +191,13 @@ pub fn find(bytes: &[u8], hash: u32, name: &[u8]) -> Option<(usize, Nid, u8)> {
 pub fn room(bytes: &[u8], name_len: usize) -> Option<usize> {
     let s = shape(bytes);
     let want = slots_for(name_len);
+    // Most blocks that are asked are full.
+    let taken = bytes[s.bitmap..s.records]
+        .iter()
+        .map(|byte| byte.count_ones() as usize);
+    if s.slots.saturating_sub(taken.sum()) < want {
+        return None;
+    }
     let mut run = 0;
     for slot in 0..s.slots {
         run = if used(bytes, s, slot) { 0 } else { run + 1 };
@@ -266,6 +281,29 @@ mod tests {
         assert!(is_empty(&block));
         verify_block(&block, Nid(1), 0).unwrap();
         assert!(verify_block(&block, Nid(2), 0).is_err());
+    }
+
+    #[test]
+    fn a_name_is_found_where_its_slots_are_taken_and_nowhere_else() {
+        let mut block = [0; BLOCK_SIZE];
+        format_block(&mut block, Nid(1), 0);
+        // A hash of zero is what slots without a record say, too.
+        let zero = |slot, name: &[u8]| Dentry {
+            hash: 0,
+            ..entry(slot, name)
+        };
+        assert_eq!(find(&block, 0, b"x"), None);
+        insert(&mut block, &zero(0, &[b'l'; 80]));
+        insert(&mut block, &zero(BLOCK_SLOTS - 1, b"x"));
+        assert_eq!(find(&block, 0, b"x"), Some((BLOCK_SLOTS - 1, Nid(3), 8)));
+        assert_eq!(find(&block, 0, b"y"), None);
+        remove(&mut block, BLOCK_SLOTS - 1, 1);
+        assert_eq!(find(&block, 0, b"x"), None);
+        assert_eq!(find(&block, 0, &[b'l'; 80]), Some((0, Nid(3), 8)));
+        for slot in 10..BLOCK_SLOTS {
+            insert(&mut block, &zero(slot, b"y"));
+        }
+        assert_eq!(room(&block, 1), None);
     }
 
     #[test]
