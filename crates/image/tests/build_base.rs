@@ -195,9 +195,10 @@ fn what_the_base_has_is_referred_to_and_comes_back() {
         kernel: Kernel(5, 16),
         ..Options::for_kernel(Kernel(5, 16))
     };
-    // All 48 files that both trees have, unless compression or ends would have to be the image's own.
+    // All 48 files that both trees have, unless compression or ends would have to be the image's own, or an end lies in a
+    // piece of the packed inode that is shorter than a block, as one does at the end of a segment.
     let settings = [
-        ("lz4 64K", two(newest(lz4, 64 << 10, Fragments::Tails)), 48),
+        ("lz4 64K", two(newest(lz4, 64 << 10, Fragments::Tails)), 47),
         ("lz4 4K", two(newest(lz4, 4 << 10, Fragments::Off)), 48),
         (
             "lz4 16K small",
