@@ -23,6 +23,7 @@ mod huffman;
 mod pairs;
 mod parse;
 mod rows;
+mod tail;
 
 pub(crate) use fit::Zstd;
 

@@ -1,15 +1,15 @@
 //! The encoder: matches are found once, and the blocks are built here around the end of the output.
 //!
 //! ```text
-//!  input ──► sequences (a finder of ours, piece by piece; or the library, a little more input than should fit)
+//!  input ──► sequences (a finder of ours, piece by piece; or the library, about as much input as should fit)
 //!              └──► blocks, split where that is smaller, written as they are complete
 //!                     └──► the last block: plan, move its end, plan; written once, when it fits
 //! ```
 //!
 //! Planning needs only counts, so that moving the end of the output costs next to nothing, and no bit is written twice.
 //! Our finders go on where they stopped, so that only a few bytes behind the end of an output are matched twice. The
-//! library, which finds the matches at the other levels, has to start over when the prediction of how much input is
-//! needed was too low.
+//! library finds the matches at the other levels, in about as much input as should fit; behind that a finder of ours goes
+//! on ([`Tail`]), but for the lowest level, where starting over is cheap.
 
 use std::ffi::c_int;
 
@@ -22,6 +22,7 @@ use super::block::{Coder, Cut, Plan, Repeats, Seq, Stats, grow, shrink};
 use super::pairs::Pairs;
 use super::parse::{Finder, Parse};
 use super::rows::Rows;
+use super::tail::Tail;
 use super::{BLOCK, Compressor, good};
 use crate::lz4::piece;
 use crate::search::Search;
@@ -56,6 +57,8 @@ pub(crate) struct Zstd {
     library: Compressor,
     /// Finds the matches instead, at the levels where there is one.
     finder: Option<Box<dyn Finder>>,
+    /// Goes on where the library's matches end and there is room for more.
+    tail: Option<Tail>,
     /// Does what the library's matches cannot be had for: tiny input.
     plain: Compressor,
     search: Search,
@@ -102,17 +105,23 @@ impl Zstd {
             ZSTD_strategy::ZSTD_greedy | ZSTD_strategy::ZSTD_lazy | ZSTD_strategy::ZSTD_lazy2
                 if spec.cluster >= ROWS_MIN =>
             {
-                let log = (2 + spec.cluster.ilog2()).min(20);
                 let depth = tuned.strategy as u32 - ZSTD_strategy::ZSTD_greedy as u32;
                 let four = tuned.minMatch <= 4;
-                let rows = Rows::new(log, 1 << window_log, tuned.searchLog, depth, four);
+                let rows =
+                    Rows::for_cluster(spec.cluster, 1 << window_log, tuned.searchLog, depth, four);
                 Some(Box::new(rows))
             }
             _ => None,
         };
+        let tail = (finder.is_none() && tuned.strategy as u32 >= ZSTD_strategy::ZSTD_greedy as u32)
+            .then(|| {
+                let slow = tuned.strategy as u32 > ZSTD_strategy::ZSTD_lazy2 as u32;
+                Tail::new(spec, 1 << window_log, slow)
+            });
         Some(Self {
             library,
             finder,
+            tail,
             plain: Compressor::new(spec.level, window_log)?,
             search: Search::new(SHORT, 1.5),
             found: Vec::new(),
@@ -130,8 +139,18 @@ impl Zstd {
         dst[..fit.written].copy_from_slice(&self.out[..fit.written]);
         if fit.written * 8 >= dst.len() * 7 {
             self.ratio = fit.consumed as f64 / fit.written as f64;
+            if let Some(tail) = &mut self.tail {
+                tail.learn(fit.consumed);
+            }
         }
         fit
+    }
+
+    /// Has the library write the frame, too, and looks for how much fits.
+    fn search(&mut self, src: &[u8], dst: &mut [u8]) -> Fit {
+        let plain = &mut self.plain;
+        self.search
+            .run(src, dst, |len, out| plain.compress(&src[..len], out))
     }
 
     /// The most that one block decodes to. Unit: bytes.
@@ -139,8 +158,9 @@ impl Zstd {
         BLOCK.min(1 << self.window_log)
     }
 
-    /// Has the library parse `src`.
-    fn find(&mut self, src: &[u8]) -> Option<()> {
+    /// Has the library parse `src`; a finder goes on behind it if it is `open`. Returns where the last match ended, `None`
+    /// where the library refuses: for a last block of a few bytes.
+    fn find(&mut self, src: &[u8], open: bool) -> Option<usize> {
         let bound = src.len() / 3 + src.len() / 1024 + 2;
         self.found.clear();
         self.found.reserve(bound);
@@ -157,8 +177,7 @@ impl Zstd {
         })?;
         // SAFETY: the library has written the first `n` sequences, which are plain data.
         unsafe { self.found.set_len(n) };
-        self.parse.fill(src, &self.found, self.block_max());
-        Some(())
+        Some(self.parse.fill(src, &self.found, self.block_max(), open))
     }
 
     /// Builds the frame of `input[at..end]` from the parse. `more` says that there is input behind it.
@@ -176,12 +195,17 @@ impl Zstd {
             coder,
             out,
             finder,
+            tail,
             ratio,
             ..
         } = self;
+        let finder = match tail {
+            Some(tail) => Some(tail as &mut (dyn Finder + 'static)),
+            None => finder.as_deref_mut(),
+        };
         let mut source = Source {
             parse,
-            finder: finder.as_deref_mut(),
+            finder,
             data: &input[..end],
             at,
             ratio: *ratio,
@@ -540,16 +564,16 @@ impl EncodeFit for Zstd {
         if let Some(finder) = &mut self.finder {
             finder.reset();
         }
+        if let Some(tail) = &mut self.tail {
+            tail.reset();
+        }
     }
 
     fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
         let src = piece(input, at, self.window);
         let room = dst.len();
         if room < SHORT || src.len() < SHORT {
-            let plain = &mut self.plain;
-            return self
-                .search
-                .run(src, dst, |len, out| plain.compress(&src[..len], out));
+            return self.search(src, dst);
         }
         let most = self.block_max();
         if let Some(finder) = &mut self.finder {
@@ -560,6 +584,19 @@ impl EncodeFit for Zstd {
                 Outcome::Short(_) => Fit::NOTHING,
             };
         }
+        if let Some(tail) = &mut self.tail {
+            let len = tail.guess(src, room, self.ratio).clamp(SHORT, src.len());
+            let Some(anchor) = self.find(&src[..len], len < src.len()) else {
+                return self.search(src, dst);
+            };
+            if let Some(tail) = &mut self.tail {
+                tail.wait(at, at + anchor, at + len);
+            }
+            let Outcome::Done(fit) = self.frame(input, (at, at + src.len()), room, false) else {
+                return Fit::NOTHING;
+            };
+            return self.done(fit, dst);
+        }
         // A little more than should fit.
         let mut len = (room as f64 * self.ratio * MARGIN) as usize + 256;
         loop {
@@ -567,12 +604,8 @@ impl EncodeFit for Zstd {
                 len = src.len();
             }
             let more = len < src.len();
-            if self.find(&src[..len]).is_none() {
-                // The library refuses to parse a last block of a few bytes.
-                let plain = &mut self.plain;
-                return self
-                    .search
-                    .run(src, dst, |len, out| plain.compress(&src[..len], out));
+            if self.find(&src[..len], false).is_none() {
+                return self.search(src, dst);
             }
             match self.frame(input, (at, at + len), room, more) {
                 Outcome::Done(fit) => return self.done(fit, dst),

@@ -46,8 +46,15 @@ pub(super) struct Parse {
 }
 
 impl Parse {
-    /// Takes over what the library found in `src`. `most` is the most that a block decodes to.
-    pub(super) fn fill(&mut self, src: &[u8], found: &[ZSTD_Sequence], most: usize) {
+    /// Takes over what the library found in `src`. `most` is the most that a block decodes to; `open` says that a finder goes
+    /// on behind it. Returns where the last match ended.
+    pub(super) fn fill(
+        &mut self,
+        src: &[u8],
+        found: &[ZSTD_Sequence],
+        most: usize,
+        open: bool,
+    ) -> usize {
         self.clear(most);
         self.seqs.reserve(found.len());
         let (mut at, mut waiting) = (0, 0);
@@ -62,8 +69,10 @@ impl Parse {
             }
             at += seq.matchLength as usize;
         }
-        self.trail(src, at - waiting as usize, src.len());
-        self.open = false;
+        let anchor = at - waiting as usize;
+        self.trail(src, anchor, src.len());
+        self.open = open;
+        anchor
     }
 
     /// Starts a parse. `most` is the most that a block decodes to.

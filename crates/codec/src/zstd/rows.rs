@@ -91,9 +91,20 @@ fn bits(distance: usize) -> i64 {
 }
 
 impl Rows {
+    /// A finder for outputs of `cluster` bytes; the rest as for [`Rows::new`].
+    pub(super) fn for_cluster(
+        cluster: usize,
+        reach: usize,
+        search: u32,
+        depth: u32,
+        four: bool,
+    ) -> Self {
+        Self::new((2 + cluster.ilog2()).min(20), reach, search, depth, four)
+    }
+
     /// A finder with 2^`log` positions of matches over up to `reach` bytes, which looks at 2^`search` of them at a time
     /// and `depth` positions ahead. `four`: matches are found by four bytes, or by five.
-    pub(super) fn new(log: u32, reach: usize, search: u32, depth: u32, four: bool) -> Self {
+    fn new(log: u32, reach: usize, search: u32, depth: u32, four: bool) -> Self {
         let rows = (1 << log) / ROW;
         Self {
             tags: vec![Tags([0; ROW]); rows],
@@ -280,6 +291,33 @@ fn equal_tags_portable(tags: &Tags, tag: u8) -> u32 {
 }
 
 impl Rows {
+    /// Starts within a frame: it starts at `start`, the last match in it, which is not ours, has ended at `anchor`, and the
+    /// search goes on at `at`. All in front of that is indexed.
+    pub(super) fn resume(&mut self, data: &[u8], start: usize, anchor: usize, at: usize) {
+        self.begin(start);
+        if let Some(end) = data.len().checked_sub(END) {
+            self.prepare(data, end);
+            self.index_all(data, at.min(end), end);
+        }
+        (self.anchor, self.at) = (anchor, at);
+        // The first distances of a frame may lie in front of it here, and are the most likely ones of none.
+        self.distances = [1, 4];
+    }
+
+    /// Makes hashes of what is indexed next.
+    fn prepare(&mut self, data: &[u8], end: usize) {
+        if self.shorten == 0 {
+            // The same from one reset to the next.
+            let rows = (data.len() - self.start)
+                .ilog2()
+                .saturating_sub(ROW.ilog2() - 1);
+            self.shorten = 64 - 8 - rows.clamp(4, self.tags.len().ilog2());
+        }
+        if self.next <= end {
+            self.announce_all(data, end);
+        }
+    }
+
     /// The search, compiled for the processors of the last ten years.
     ///
     /// # Safety
@@ -299,14 +337,7 @@ impl Rows {
         let (start, reach) = (self.start, self.reach);
         let (mut at, mut anchor) = (self.at, self.anchor);
         let [mut near, mut far] = self.distances;
-        if self.shorten == 0 {
-            // The same from one reset to the next.
-            let rows = (data.len() - start).ilog2().saturating_sub(ROW.ilog2() - 1);
-            self.shorten = 64 - 8 - rows.clamp(4, self.tags.len().ilog2());
-        }
-        if self.next <= end {
-            self.announce_all(data, end);
-        }
+        self.prepare(data, end);
         // How much is equal at the distance of an earlier match; 0 if less than four bytes.
         let again = |at: usize, distance: usize| {
             if distance <= (at - start).min(reach) && load4(data, at) == load4(data, at - distance)
