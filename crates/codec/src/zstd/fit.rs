@@ -9,21 +9,17 @@
 //! Planning needs only counts, so that moving the end of the output costs next to nothing, and no bit is written twice.
 //! Our finders go on where they stopped, so that only a few bytes behind the end of an output are matched twice. The
 //! library finds the matches at the other levels, in about as much input as should fit; behind that a finder of ours goes
-//! on ([`Tail`]), but for the lowest level, where starting over is cheap.
+//! on ([`super::tail`]).
 
-use std::ffi::c_int;
-
-use zstd_sys::{
-    ZSTD_Sequence, ZSTD_cParameter, ZSTD_generateSequences, ZSTD_getCParams, ZSTD_strategy,
-};
+use zstd_sys::{ZSTD_getCParams, ZSTD_strategy};
 
 use super::bits::BIT;
 use super::block::{Coder, Cut, Plan, Repeats, Seq, Stats, grow, shrink};
+use super::library::Library;
 use super::pairs::Pairs;
 use super::parse::{Finder, Parse};
 use super::rows::Rows;
-use super::tail::Tail;
-use super::{BLOCK, Compressor, good};
+use super::{BLOCK, Compressor};
 use crate::lz4::piece;
 use crate::search::Search;
 use crate::{EncodeFit, EncoderSpec, Fit};
@@ -46,23 +42,15 @@ const SPLIT_ROOM: usize = 24 << 10;
 /// Input per output before anything is known.
 const FIRST_RATIO: f64 = 2.8;
 
-/// How much more input is parsed than should fit.
-const MARGIN: f64 = 1.10;
-
 /// Input below this is not worth own blocks. Unit: bytes.
 const SHORT: usize = 64;
 
 /// The encoder.
 pub(crate) struct Zstd {
-    library: Compressor,
-    /// Finds the matches instead, at the levels where there is one.
-    finder: Option<Box<dyn Finder>>,
-    /// Goes on where the library's matches end and there is room for more.
-    tail: Option<Tail>,
+    engine: Engine,
     /// Does what the library's matches cannot be had for: tiny input.
     plain: Compressor,
     search: Search,
-    found: Vec<ZSTD_Sequence>,
     parse: Parse,
     coder: Coder,
     out: Vec<u8>,
@@ -71,60 +59,48 @@ pub(crate) struct Zstd {
     window_log: u32,
 }
 
-/// How an attempt ended.
-enum Outcome {
-    Done(Fit),
-    /// There is room for more than what was parsed, which takes so many bytes.
-    Short(usize),
+/// Who finds the matches.
+enum Engine {
+    Ours(Box<dyn Finder>),
+    Library(Box<Library>),
+}
+
+impl Engine {
+    /// The finder that can be asked for more.
+    fn finder(&mut self) -> &mut dyn Finder {
+        match self {
+            Engine::Ours(finder) => &mut **finder,
+            Engine::Library(library) => &mut library.tail,
+        }
+    }
 }
 
 impl Zstd {
     pub(crate) fn new(spec: &EncoderSpec) -> Option<Self> {
         let window_log = spec.history().ilog2();
-        let library = Compressor::new(spec.level, window_log)?;
+        let reach = 1 << window_log;
         // The library adapts its tables to the length it is given. That is a guess here, and should not matter.
         // SAFETY: no preconditions.
         let tuned = unsafe { ZSTD_getCParams(spec.level, (3 * spec.cluster) as u64, 0) };
-        for (parameter, value) in [
-            (ZSTD_cParameter::ZSTD_c_chainLog, tuned.chainLog),
-            (ZSTD_cParameter::ZSTD_c_hashLog, tuned.hashLog),
-            (ZSTD_cParameter::ZSTD_c_searchLog, tuned.searchLog),
-            (ZSTD_cParameter::ZSTD_c_minMatch, tuned.minMatch),
-            (ZSTD_cParameter::ZSTD_c_targetLength, tuned.targetLength),
-            (ZSTD_cParameter::ZSTD_c_strategy, tuned.strategy as u32),
-        ] {
-            library.set(parameter, c_int::try_from(value).ok()?)?;
-        }
-        // The library's own splitter would need the block's bytes, which are never made.
-        library.set(ZSTD_cParameter::ZSTD_c_experimentalParam13, 2)?;
-        let finder: Option<Box<dyn Finder>> = match tuned.strategy {
-            ZSTD_strategy::ZSTD_dfast => {
-                Some(Box::new(Pairs::new(1 << window_log, tuned.minMatch <= 4)))
+        let four = tuned.minMatch <= 4;
+        let engine = match tuned.strategy {
+            ZSTD_strategy::ZSTD_fast | ZSTD_strategy::ZSTD_dfast => {
+                Engine::Ours(Box::new(Pairs::new(reach, four)))
             }
             // Small outputs leave little to look at: there the library's chains find more.
             ZSTD_strategy::ZSTD_greedy | ZSTD_strategy::ZSTD_lazy | ZSTD_strategy::ZSTD_lazy2
                 if spec.cluster >= ROWS_MIN =>
             {
                 let depth = tuned.strategy as u32 - ZSTD_strategy::ZSTD_greedy as u32;
-                let four = tuned.minMatch <= 4;
-                let rows =
-                    Rows::for_cluster(spec.cluster, 1 << window_log, tuned.searchLog, depth, four);
-                Some(Box::new(rows))
+                let rows = Rows::for_cluster(spec.cluster, reach, tuned.searchLog, depth, four);
+                Engine::Ours(Box::new(rows))
             }
-            _ => None,
+            _ => Engine::Library(Box::new(Library::new(spec, window_log, &tuned)?)),
         };
-        let tail = (finder.is_none() && tuned.strategy as u32 >= ZSTD_strategy::ZSTD_greedy as u32)
-            .then(|| {
-                let slow = tuned.strategy as u32 > ZSTD_strategy::ZSTD_lazy2 as u32;
-                Tail::new(spec, 1 << window_log, slow)
-            });
         Some(Self {
-            library,
-            finder,
-            tail,
+            engine,
             plain: Compressor::new(spec.level, window_log)?,
             search: Search::new(SHORT, 1.5),
-            found: Vec::new(),
             parse: Parse::default(),
             coder: Coder::new(),
             out: Vec::new(),
@@ -139,8 +115,8 @@ impl Zstd {
         dst[..fit.written].copy_from_slice(&self.out[..fit.written]);
         if fit.written * 8 >= dst.len() * 7 {
             self.ratio = fit.consumed as f64 / fit.written as f64;
-            if let Some(tail) = &mut self.tail {
-                tail.learn(fit.consumed);
+            if let Engine::Library(library) = &mut self.engine {
+                library.tail.learn(fit.consumed);
             }
         }
         fit
@@ -158,60 +134,26 @@ impl Zstd {
         BLOCK.min(1 << self.window_log)
     }
 
-    /// Has the library parse `src`; a finder goes on behind it if it is `open`. Returns where the last match ended, `None`
-    /// where the library refuses: for a last block of a few bytes.
-    fn find(&mut self, src: &[u8], open: bool) -> Option<usize> {
-        let bound = src.len() / 3 + src.len() / 1024 + 2;
-        self.found.clear();
-        self.found.reserve(bound);
-        // SAFETY: the context is alive and `&mut self` makes it ours; `src` is a slice of the length passed; `found` has
-        // room for `bound` sequences, and the library checks that.
-        let n = good(unsafe {
-            ZSTD_generateSequences(
-                self.library.as_ptr(),
-                self.found.as_mut_ptr(),
-                self.found.capacity(),
-                src.as_ptr().cast(),
-                src.len(),
-            )
-        })?;
-        // SAFETY: the library has written the first `n` sequences, which are plain data.
-        unsafe { self.found.set_len(n) };
-        Some(self.parse.fill(src, &self.found, self.block_max(), open))
-    }
-
-    /// Builds the frame of `input[at..end]` from the parse. `more` says that there is input behind it.
-    fn frame(
-        &mut self,
-        input: &[u8],
-        (at, end): (usize, usize),
-        room: usize,
-        more: bool,
-    ) -> Outcome {
+    /// Builds the frame of `input[at..end]` from the parse.
+    fn frame(&mut self, input: &[u8], (at, end): (usize, usize), room: usize) -> Fit {
         let most = self.block_max();
         let src = &input[at..end];
         let Self {
             parse,
             coder,
             out,
-            finder,
-            tail,
+            engine,
             ratio,
             ..
         } = self;
-        let finder = match tail {
-            Some(tail) => Some(tail as &mut (dyn Finder + 'static)),
-            None => finder.as_deref_mut(),
-        };
         let mut source = Source {
             parse,
-            finder,
+            finder: engine.finder(),
             data: &input[..end],
             at,
             ratio: *ratio,
         };
         coder.reset();
-        source.parse.restore();
         // A block that is emitted and then does not fit is never larger than its content and some tables.
         if out.len() < room + 2 * BLOCK {
             out.resize(room + 2 * BLOCK, 0);
@@ -219,9 +161,6 @@ impl Zstd {
         out[..5].copy_from_slice(&FRAME);
         out[5] = ((self.window_log - 10) << 3) as u8;
 
-        let enough = room - room / 200;
-        // What is left of the output for an end that is not looked for again: a part of so many.
-        let spare = if source.finder.is_some() { 1024 } else { 256 };
         let mut pos = FRAME_HEADER;
         let mut last_header = None;
         let mut consumed = 0;
@@ -230,7 +169,7 @@ impl Zstd {
             let left = room.saturating_sub(pos + BLOCK_HEADER);
             let done = open.fill(&mut source, consumed, most, room >= SPLIT_ROOM, left);
             let plan = coder.plan(&open.stats);
-            if open.over && !done && plan.size + room / spare < left {
+            if open.over && !done && plan.size + room / SPARE < left {
                 // The estimate was too high.
                 open.correct(plan.size, left);
                 continue;
@@ -277,9 +216,6 @@ impl Zstd {
             pos = stop;
             consumed += content;
             if consumed == src.len() {
-                if more && pos < enough {
-                    return Outcome::Short(pos);
-                }
                 break;
             }
             open = open.next(&mut source);
@@ -287,15 +223,21 @@ impl Zstd {
         match last_header {
             Some(header) => {
                 out[header] |= 1;
-                Outcome::Done(Fit {
+                Fit {
                     consumed,
                     written: pos,
-                })
+                }
             }
-            None => Outcome::Done(Fit::NOTHING),
+            None => Fit::NOTHING,
         }
     }
 }
+
+/// An end of the output that is not looked for again: a part of so many.
+const SPARE: usize = 1024;
+
+/// By such a part an estimate may be too large.
+const SLACK: u64 = 64;
 
 /// Outputs of this size and more have matches found in rows. Unit: bytes.
 const ROWS_MIN: usize = 32 << 10;
@@ -303,7 +245,7 @@ const ROWS_MIN: usize = 32 << 10;
 /// Where sequences come from.
 struct Source<'a> {
     parse: &'a mut Parse,
-    finder: Option<&'a mut (dyn Finder + 'static)>,
+    finder: &'a mut dyn Finder,
     /// The input up to where the frame has to end, and where it starts.
     data: &'a [u8],
     at: usize,
@@ -312,24 +254,15 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// The share by which an estimate may be too large.
-    fn slack(&self) -> u64 {
-        if self.finder.is_some() { 64 } else { 16 }
-    }
-
     /// Sees to it that there is a parse for everything before `until`, counted from the start of the frame.
     fn pull(&mut self, until: usize, run: usize) {
-        if let Some(finder) = self.finder.as_deref_mut() {
-            self.parse.pull(finder, self.data, self.at + until, run);
-        }
+        self.parse
+            .pull(self.finder, self.data, self.at + until, run);
     }
 
     /// How much more content a block should take before it is looked at again.
     fn goal(&self, open: &Open, split: bool, most: usize, left: usize) -> usize {
         let unit = if split { SEGMENT } else { most };
-        if self.finder.is_none() {
-            return unit;
-        }
         let content = open.stats.content;
         // What is found and does not fit is found again for the next frame.
         let fits = if content == 0 {
@@ -395,7 +328,7 @@ impl Open {
         left: usize,
     ) -> bool {
         let bits = left as u64 * 8;
-        self.limit = self.limit.max(bits + bits / source.slack());
+        self.limit = self.limit.max(bits + bits / SLACK);
         let mut segment = Stats::new();
         loop {
             let content = self.stats.content;
@@ -412,9 +345,7 @@ impl Open {
                 if stats.content == content {
                     return source.parse.ends_at(end);
                 }
-                if split || source.finder.is_some() {
-                    self.price = stats.estimate();
-                }
+                self.price = stats.estimate();
             } else {
                 segment.clear();
                 source.parse.segment(
@@ -453,10 +384,7 @@ impl Open {
 
     /// The block behind this one.
     fn next(self, source: &mut Source<'_>) -> Open {
-        source.parse.split(
-            self.end,
-            source.finder.as_deref_mut().map(|finder| finder as _),
-        );
+        source.parse.split(self.end, source.finder);
         Open::new(
             Cut {
                 tail: 0,
@@ -561,12 +489,7 @@ impl EncodeFit for Zstd {
     fn reset(&mut self) {
         self.ratio = FIRST_RATIO;
         self.search.reset();
-        if let Some(finder) = &mut self.finder {
-            finder.reset();
-        }
-        if let Some(tail) = &mut self.tail {
-            tail.reset();
-        }
+        self.engine.finder().reset();
     }
 
     fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
@@ -575,45 +498,22 @@ impl EncodeFit for Zstd {
         if room < SHORT || src.len() < SHORT {
             return self.search(src, dst);
         }
-        let most = self.block_max();
-        if let Some(finder) = &mut self.finder {
-            finder.begin(at);
-            self.parse.clear(most);
-            return match self.frame(input, (at, at + src.len()), room, false) {
-                Outcome::Done(fit) => self.done(fit, dst),
-                Outcome::Short(_) => Fit::NOTHING,
-            };
-        }
-        if let Some(tail) = &mut self.tail {
-            let len = tail.guess(src, room, self.ratio).clamp(SHORT, src.len());
-            let Some(anchor) = self.find(&src[..len], len < src.len()) else {
-                return self.search(src, dst);
-            };
-            if let Some(tail) = &mut self.tail {
-                tail.wait(at, at + anchor, at + len);
+        let (most, end) = (self.block_max(), at + src.len());
+        match &mut self.engine {
+            Engine::Ours(finder) => {
+                finder.begin(at);
+                self.parse.clear(most);
             }
-            let Outcome::Done(fit) = self.frame(input, (at, at + src.len()), room, false) else {
-                return Fit::NOTHING;
-            };
-            return self.done(fit, dst);
-        }
-        // A little more than should fit.
-        let mut len = (room as f64 * self.ratio * MARGIN) as usize + 256;
-        loop {
-            if len + len / 8 >= src.len() {
-                len = src.len();
-            }
-            let more = len < src.len();
-            if self.find(&src[..len], false).is_none() {
-                return self.search(src, dst);
-            }
-            match self.frame(input, (at, at + len), room, more) {
-                Outcome::Done(fit) => return self.done(fit, dst),
-                Outcome::Short(pos) => {
-                    len = (len as f64 * room as f64 / pos as f64 * MARGIN) as usize + 256;
+            Engine::Library(library) => {
+                let fits = (room, self.ratio);
+                let found = library.parse((&input[..end], at), fits, most, &mut self.parse);
+                if found.is_none() {
+                    return self.search(src, dst);
                 }
             }
         }
+        let fit = self.frame(input, (at, end), room);
+        self.done(fit, dst)
     }
 
     fn window(&self) -> usize {

@@ -37,8 +37,6 @@ pub(super) struct Parse {
     len: usize,
     /// Literals after the last match.
     rest: usize,
-    /// Literals that were taken from a sequence, which are blocks of their own.
-    moved: Vec<(usize, u32)>,
     /// The longest match that is left in one piece: half a block, so that match and literals find room in one.
     longest: u32,
     /// The finder has more.
@@ -77,7 +75,6 @@ impl Parse {
 
     /// Starts a parse. `most` is the most that a block decodes to.
     pub(super) fn clear(&mut self, most: usize) {
-        self.moved.clear();
         self.seqs.clear();
         (self.len, self.rest) = (0, 0);
         self.longest = (most / 2) as u32;
@@ -141,26 +138,17 @@ impl Parse {
     }
 
     /// The block that ends at `end` has taken literals of the next sequence.
-    pub(super) fn split(&mut self, end: Cut, finder: Option<&mut (dyn Finder + 'static)>) {
-        match (self.seqs.get_mut(end.seqs), finder) {
-            _ if end.tail == 0 => {}
-            (Some(seq), _) => {
-                seq.literals -= end.tail as u32;
-                self.moved.push((end.seqs, end.tail as u32));
-            }
-            (None, Some(finder)) => {
+    pub(super) fn split(&mut self, end: Cut, finder: &mut dyn Finder) {
+        if end.tail == 0 {
+            return;
+        }
+        match self.seqs.get_mut(end.seqs) {
+            Some(seq) => seq.literals -= end.tail as u32,
+            None => {
                 finder.give(end.tail);
                 self.len += end.tail;
                 self.rest -= end.tail;
             }
-            (None, None) => {}
-        }
-    }
-
-    /// Gives back what was moved.
-    pub(super) fn restore(&mut self) {
-        for (seq, literals) in self.moved.drain(..) {
-            self.seqs[seq].literals += literals;
         }
     }
 

@@ -1,0 +1,90 @@
+//! Matches of the C library: at the high levels, and at the middle ones with small outputs.
+
+use std::ffi::c_int;
+
+use zstd_sys::{
+    ZSTD_Sequence, ZSTD_cParameter, ZSTD_compressionParameters, ZSTD_generateSequences,
+    ZSTD_strategy,
+};
+
+use super::parse::Parse;
+use super::tail::Tail;
+use super::{Compressor, good};
+use crate::EncoderSpec;
+
+/// The library does not parse a few bytes. Unit: bytes.
+const LEAST: usize = 64;
+
+/// The library's finder, and ours that goes on behind it.
+pub(super) struct Library {
+    context: Compressor,
+    found: Vec<ZSTD_Sequence>,
+    pub(super) tail: Tail,
+}
+
+impl Library {
+    /// `tuned`: its settings, which do not follow the length of the input then.
+    pub(super) fn new(
+        spec: &EncoderSpec,
+        window_log: u32,
+        tuned: &ZSTD_compressionParameters,
+    ) -> Option<Self> {
+        let context = Compressor::new(spec.level, window_log)?;
+        for (parameter, value) in [
+            (ZSTD_cParameter::ZSTD_c_chainLog, tuned.chainLog),
+            (ZSTD_cParameter::ZSTD_c_hashLog, tuned.hashLog),
+            (ZSTD_cParameter::ZSTD_c_searchLog, tuned.searchLog),
+            (ZSTD_cParameter::ZSTD_c_minMatch, tuned.minMatch),
+            (ZSTD_cParameter::ZSTD_c_targetLength, tuned.targetLength),
+            (ZSTD_cParameter::ZSTD_c_strategy, tuned.strategy as u32),
+        ] {
+            context.set(parameter, c_int::try_from(value).ok()?)?;
+        }
+        // The library's own splitter would need the block's bytes, which are never made.
+        context.set(ZSTD_cParameter::ZSTD_c_experimentalParam13, 2)?;
+        let slow = tuned.strategy as u32 > ZSTD_strategy::ZSTD_lazy2 as u32;
+        Some(Self {
+            context,
+            found: Vec::new(),
+            tail: Tail::new(spec, 1 << window_log, slow),
+        })
+    }
+
+    /// Parses about as much of `data[at..]` as fits into `room` bytes, by the `ratio` of the last output; the tail goes on
+    /// behind it. `most` is the most that a block decodes to. `None` where the library refuses: for a last block of a few
+    /// bytes.
+    pub(super) fn parse(
+        &mut self,
+        (data, at): (&[u8], usize),
+        (room, ratio): (usize, f64),
+        most: usize,
+        parse: &mut Parse,
+    ) -> Option<()> {
+        let rest = &data[at..];
+        let len = self
+            .tail
+            .guess(rest, room, ratio)
+            .max(LEAST)
+            .min(rest.len());
+        let src = &rest[..len];
+        let bound = len / 3 + len / 1024 + 2;
+        self.found.clear();
+        self.found.reserve(bound);
+        // SAFETY: the context is alive and `&mut self` makes it ours; `src` is a slice of the length passed; `found` has
+        // room for `bound` sequences, and the library checks that.
+        let n = good(unsafe {
+            ZSTD_generateSequences(
+                self.context.as_ptr(),
+                self.found.as_mut_ptr(),
+                self.found.capacity(),
+                src.as_ptr().cast(),
+                src.len(),
+            )
+        })?;
+        // SAFETY: the library has written the first `n` sequences, which are plain data.
+        unsafe { self.found.set_len(n) };
+        let anchor = parse.fill(src, &self.found, most, len < rest.len());
+        self.tail.wait(at, at + anchor, at + len);
+        Some(())
+    }
+}
