@@ -1,11 +1,13 @@
 //! A handler, its connection and its threads.
 
-use crate::handler::Handler;
+use crate::fs::Parts;
+use crate::handler::{Handler, Request, Seat};
+use crate::log::Log;
 use crate::mountpoint::{self, Mountpoint};
-use crate::proto::init;
+use crate::proto::{OutHeader, init};
 use crate::transport::store::{self, Stores};
-use crate::transport::uring::Rings;
-use crate::transport::{Transport, dev};
+use crate::transport::uring::{Call, DEPTH, Rings, Service};
+use crate::transport::{Transport, dev, head};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -56,7 +58,7 @@ impl Mount {
         dev::start(&*self.mountpoint, &self.handler)?;
         let agreed = self.handler.features() & init::OVER_IO_URING != 0;
         let rings = rings.filter(|_| agreed);
-        let rings = rings.map(|queues| Arc::new(Rings::new(queues, threads)));
+        let rings = rings.map(|queues| Arc::new(Rings::new(queues, threads, DEPTH)));
         // What does not come through rings is little.
         let readers = if rings.is_some() { 1 } else { threads.max(1) };
         let (stores, rests) = Stores::new();
@@ -70,7 +72,11 @@ impl Mount {
             for (number, seat) in (0..rings.threads()).zip(seats) {
                 let (rings, stores) = (rings.clone(), stores.clone());
                 self.spawn(format!("ring-{number}"), move |fuse, handler| {
-                    let _ = rings.serve(fuse, handler, (seat, number), &stores);
+                    let service = Served {
+                        handler,
+                        stores: &stores,
+                    };
+                    let _ = rings.serve(fuse, &service, (seat, number));
                     // At the end this ends, too; without rings it is what serves.
                     dev::serve(fuse, handler, seat, &stores);
                 })?;
@@ -128,6 +134,50 @@ impl Mount {
         for thread in self.threads {
             let _ = thread.join();
         }
+    }
+}
+
+/// A handler, as rings want it.
+struct Served<'a> {
+    handler: &'a Handler,
+    stores: &'a Stores,
+}
+
+/// What a thread answers with, and the request that is being answered: its reply overwrites it in the slot.
+type RingSeat = (Seat, Vec<u8>);
+
+impl Service for Served<'_> {
+    type Seat = RingSeat;
+
+    fn seat(&self, seat: usize, _: usize) -> RingSeat {
+        (self.handler.seat(seat, false), Vec::new())
+    }
+
+    fn answer(&self, seat: &mut RingSeat, call: Call<'_>) -> Option<(OutHeader, usize)> {
+        let (seat, body) = seat;
+        body.clear();
+        body.extend_from_slice(call.op);
+        body.extend_from_slice(&call.payload[..call.behind]);
+        let request = Request {
+            header: call.header,
+            body,
+        };
+        let reply = self.handler.handle(seat, &request, call.payload);
+        // Everything that comes through a ring waits for something.
+        let (out, body) = head(&request, reply).unwrap_or_default();
+        debug_assert!(!matches!(body, Parts::Many(_)), "nothing is lent here");
+        Some((out, body.len()))
+    }
+
+    fn after(&self, seat: &mut RingSeat, send: &mut dyn FnMut()) {
+        if let Some(rest) = self.handler.rest(&mut seat.0) {
+            send();
+            self.stores.offer(rest);
+        }
+    }
+
+    fn log(&self) -> &Log {
+        self.handler.log()
     }
 }
 

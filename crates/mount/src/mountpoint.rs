@@ -1,7 +1,7 @@
 //! A connection to the kernel under a directory: by mount(2) as root, by `fusermount3` for everybody else.
 
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::CString;
@@ -293,6 +293,17 @@ pub fn device_of(dir: &Path) -> io::Result<(u32, u32)> {
         rustix::fs::major(stat.st_dev),
         rustix::fs::minor(stat.st_dev),
     ))
+}
+
+/// Device number of the filesystem at `dir`, as the kernel knows it. Nothing is asked: a server that is killed while it waits for its own answer through a
+/// ring never ends, because what would give up its connection is that it ends.
+///
+/// # Errors
+/// If there is no such directory.
+pub fn device_known(dir: &Path) -> io::Result<(u32, u32)> {
+    let flags = AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(CWD, dir, flags, StatxFlags::empty())?;
+    Ok((stat.stx_dev_major, stat.stx_dev_minor))
 }
 
 /// Borrowed, for those who serve.

@@ -14,6 +14,7 @@ use tuff_iplfs::{
 };
 use tuff_mount::Log;
 use tuff_mount::mountpoint::{self, Detach};
+use tuff_mount::transport::Transport;
 use tuff_mount::volume::{VolumeMount, VolumeServer};
 
 /// A host that fails where it is told to.
@@ -84,11 +85,16 @@ struct Ours {
     host: Arc<Host>,
     mount: Option<VolumeMount>,
     said: Arc<Mutex<Vec<String>>>,
+    transport: Transport,
 }
 
 impl Ours {
     /// `None` where that is not possible.
     fn new(name: &str) -> Option<Self> {
+        Self::through(name, Transport::Auto)
+    }
+
+    fn through(name: &str, transport: Transport) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
             eprintln!("SKIPPED: mounting needs root and /dev/fuse");
             return None;
@@ -103,6 +109,7 @@ impl Ours {
             host,
             mount: None,
             said: Arc::default(),
+            transport,
         };
         ours.mount();
         Some(ours)
@@ -123,7 +130,7 @@ impl Ours {
         };
         let mountpoint = mountpoint::attach_writable(&self.dir, &options).unwrap();
         let server = VolumeServer::new(volume, log);
-        self.mount = Some(VolumeMount::start(server, mountpoint, 2).unwrap());
+        self.mount = Some(VolumeMount::start(server, mountpoint, 2, self.transport).unwrap());
     }
 
     /// Unmounts. An error if something was lost.
@@ -297,7 +304,13 @@ fn a_block_that_cannot_be_read_is_an_error_there_and_nowhere_else() {
 
 #[test]
 fn fsyncs_that_come_during_a_flush_share_the_next_one_and_keep_no_thread() {
-    let Some(mut ours) = Ours::new("group") else {
+    for transport in [Transport::Auto, Transport::Dev] {
+        fsyncs_share_flushes(transport);
+    }
+}
+
+fn fsyncs_share_flushes(transport: Transport) {
+    let Some(mut ours) = Ours::through("group", transport) else {
         return;
     };
     let files = 12;

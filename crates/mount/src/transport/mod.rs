@@ -39,7 +39,10 @@ impl FromStr for Transport {
 }
 
 /// Header and body of the reply to `request`. `None`: it gets none.
-fn head<'a>(request: &Request<'_>, reply: Reply<'a>) -> Option<(proto::OutHeader, Parts<'a>)> {
+pub(crate) fn head<'a>(
+    request: &Request<'_>,
+    reply: Reply<'a>,
+) -> Option<(proto::OutHeader, Parts<'a>)> {
     let (error, body) = match reply {
         Reply::Nothing => return None,
         Reply::Body(parts) => (0, parts),

@@ -13,13 +13,13 @@
 //!  short request ─► thread of another queue, which got the slot so ─► answered; the slot goes home with the reply
 //! ```
 //!
-//! INIT, FORGET and notifications do not go through rings: [`dev`](super::dev) serves beside this.
+//! INIT, FORGET and notifications do not go through rings: who reads the device serves beside this.
+//!
+//! What the requests are about is a [`Service`]'s business. It may leave one for a [`Later`], which sends the reply from
+//! another thread: so that what waits for a disk keeps no queue waiting.
 
-use super::head;
 use super::ring::{Buffers, Event, Ring, Slot};
-use super::store::Stores;
-use crate::fs::Parts;
-use crate::handler::{Handler, Request, Seat};
+use crate::log::Log;
 use crate::proto::{InHeader, OutHeader, ReadIn, RingHeader, op};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
@@ -27,7 +27,7 @@ use rustix::thread::CpuSet;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Longest request: several of them in a row are what a reader from front to back needs, and each slot has room for
@@ -37,8 +37,11 @@ pub const MAX_PAGES: u16 = 64;
 /// Unit: bytes.
 const PAYLOAD: usize = MAX_PAGES as usize * 4096;
 
-/// Slots of a queue. More would wait for the same processor.
-const DEPTH: usize = 4;
+/// Slots of a queue, where nothing is answered [`Later`]. More would wait for the same processor.
+pub const DEPTH: usize = 4;
+
+/// Messages of a [`Later`] that are under way.
+const LATER: u32 = 8;
 
 /// Most queues: on a host with more processors, slots would take more memory than the mount's caches.
 const QUEUES_MAX: usize = 64;
@@ -56,6 +59,79 @@ const STOP: u64 = 4 << 32;
 
 /// In a tag, in the place of a slot.
 const NO_SLOT: u64 = u32::MAX as u64;
+
+/// A request that came through a ring.
+pub struct Call<'a> {
+    /// Its header.
+    pub header: InHeader,
+    /// The operation's structure, if it has one.
+    pub op: &'a [u8],
+    /// What follows that in the request, and room for the body of the reply.
+    pub payload: &'a mut [u8],
+    /// How much follows. Unit: bytes.
+    pub behind: usize,
+    /// Names the place for [`Later::send`].
+    pub slot: usize,
+}
+
+/// What answers requests that come through rings.
+pub trait Service {
+    /// What one thread has to itself.
+    type Seat;
+
+    /// What a thread answers with: the `seat`th of the mount, the `number`th with a ring.
+    fn seat(&self, seat: usize, number: usize) -> Self::Seat;
+
+    /// Writes the body of the reply to the start of the payload. Its header, and how long the body is; `None` if the reply is sent
+    /// [`Later`]. Everything that comes through a ring waits for a reply.
+    fn answer(&self, seat: &mut Self::Seat, call: Call<'_>) -> Option<(OutHeader, usize)>;
+
+    /// What is to be done when the reply is on its way. `send` sends it now.
+    fn after(&self, seat: &mut Self::Seat, send: &mut dyn FnMut()) {
+        let _ = (seat, send);
+    }
+
+    /// Where lines go.
+    fn log(&self) -> &Log;
+}
+
+/// Sends replies from a thread without a queue.
+pub struct Later {
+    rings: Arc<Rings>,
+    ring: Ring,
+    events: Vec<Event>,
+}
+
+impl Later {
+    /// For the calling thread and no other.
+    ///
+    /// # Errors
+    /// If there is no ring.
+    pub fn new(rings: Arc<Rings>) -> io::Result<Self> {
+        let ring = Ring::new(LATER)?;
+        Ok(Self {
+            rings,
+            ring,
+            events: Vec::new(),
+        })
+    }
+
+    /// Sends a reply without a body, through the thread that the slot belongs to.
+    pub fn send(&mut self, slot: usize, out: &OutHeader) {
+        let place = self.rings.slots[slot];
+        put(&mut place.lock().header, out, 0);
+        let home = self.rings.home(place);
+        let to = self.rings.threads[home].ring.load(Ordering::Acquire);
+        if to >= 0 {
+            // Fits: few slots.
+            self.ring
+                .message(to, SEND | slot as u64, RETURNED | NO_SLOT);
+            // The thread is gone if it cannot be told, and with it the mount.
+            let _ = self.ring.submit_and_look(&mut self.events);
+            self.events.clear();
+        }
+    }
+}
 
 /// All rings of a mount.
 pub struct Rings {
@@ -119,11 +195,11 @@ impl Rings {
         Ok(queues)
     }
 
-    /// So many queues, for so many threads at most.
-    pub fn new(queues: usize, threads: usize) -> Self {
-        let queue = |i: usize| (i / DEPTH) as u16; // fits: few queues
+    /// So many queues of `depth` slots each, for so many threads at most.
+    pub fn new(queues: usize, threads: usize, depth: usize) -> Self {
+        let queue = |i: usize| (i / depth) as u16; // fits: few queues
         Self {
-            slots: (0..queues * DEPTH)
+            slots: (0..queues * depth)
                 .map(|i| Slot::leak(queue(i), PAYLOAD))
                 .collect(),
             threads: (0..threads.clamp(1, queues))
@@ -159,11 +235,10 @@ impl Rings {
     pub fn serve(
         &self,
         fuse: impl AsFd,
-        handler: &Handler,
+        service: &impl Service,
         (seat, number): (usize, usize),
-        stores: &Stores,
     ) -> io::Result<()> {
-        let ended = self.answer_all(fuse, handler, (seat, number), stores);
+        let ended = self.answer_all(fuse, service, (seat, number));
         if ended.is_err() {
             self.failed.store(true, Ordering::Release);
         }
@@ -173,9 +248,8 @@ impl Rings {
     fn answer_all(
         &self,
         fuse: impl AsFd,
-        handler: &Handler,
+        service: &impl Service,
         (seat, number): (usize, usize),
-        stores: &Stores,
     ) -> io::Result<()> {
         stay_on(number);
         let mut ring = Ring::new(self.slots.len() as u32)?; // fits: few slots
@@ -185,11 +259,9 @@ impl Rings {
         let mut worker = Worker {
             rings: self,
             fuse: fuse.as_fd(),
-            handler,
+            service,
             number,
-            stores,
-            seat: handler.seat(seat, false),
-            request: Vec::new(),
+            seat: service.seat(seat, number),
             todo: Vec::new(),
         };
         let own = |i: &usize| self.home(self.slots[*i]) == number;
@@ -212,20 +284,17 @@ impl Rings {
 }
 
 /// One thread at work.
-struct Worker<'a> {
+struct Worker<'a, S: Service> {
     rings: &'a Rings,
     fuse: BorrowedFd<'a>,
-    handler: &'a Handler,
+    service: &'a S,
     number: usize,
-    stores: &'a Stores,
-    seat: Seat,
-    /// The request that is being answered: its reply overwrites it in the slot.
-    request: Vec<u8>,
+    seat: S::Seat,
     /// Slots with requests.
     todo: Vec<usize>,
 }
 
-impl Worker<'_> {
+impl<S: Service> Worker<'_, S> {
     fn run(&mut self, ring: &mut Ring) -> io::Result<()> {
         let mut events = Vec::new();
         let mut begun = false;
@@ -244,7 +313,7 @@ impl Worker<'_> {
                     Err(e) if !begun => return Err(e.into()),
                     Err(e) => {
                         if !matches!(e, Errno::NOTCONN | Errno::CONNABORTED | Errno::CANCELED) {
-                            let log = self.handler.log();
+                            let log = self.service.log();
                             log.line(format_args!("a ring of the FUSE device: {e}"));
                         }
                         return Ok(());
@@ -318,7 +387,9 @@ impl Worker<'_> {
 
     fn answer(&mut self, ring: &mut Ring, i: usize) {
         let slot = self.rings.slots[i];
-        let long = self.fill(slot);
+        let Some(long) = self.fill(slot, i) else {
+            return;
+        };
         let home = self.rings.home(slot);
         let there = self.rings.threads[home].ring.load(Ordering::Acquire);
         if home == self.number || long || there < 0 {
@@ -326,37 +397,37 @@ impl Worker<'_> {
         } else {
             ring.message(there, SEND | i as u64, RETURNED | i as u64);
         }
-        if let Some(rest) = self.handler.rest(&mut self.seat) {
+        self.service.after(&mut self.seat, &mut || {
             let _ = ring.submit();
-            self.stores.offer(rest);
-        }
+        });
     }
 
-    /// Writes the reply into a slot. True if the request was a long one.
-    fn fill(&mut self, slot: &Slot) -> bool {
+    /// Writes the reply into a slot. True if the request was a long one; `None` if somebody else sends the reply.
+    fn fill(&mut self, slot: &Slot, i: usize) -> Option<bool> {
         let mut buffers = slot.lock();
         let Buffers { header, payload } = &mut *buffers;
         let in_header = in_header(header);
         let long = is_long_read(header);
-        let behind = header.payload_len as usize;
+        let behind = (header.payload_len as usize).min(payload.len());
         let op = (in_header.len as usize).saturating_sub(size_of::<InHeader>() + behind);
         let ops = header.op.as_bytes();
-        self.request.clear();
-        self.request.extend_from_slice(&ops[..op.min(ops.len())]);
-        self.request
-            .extend_from_slice(payload.get(..behind).unwrap_or_default());
-        let request = Request {
+        let call = Call {
             header: in_header,
-            body: &self.request,
+            op: &ops[..op.min(ops.len())],
+            payload,
+            behind,
+            slot: i,
         };
-        let reply = self.handler.handle(&mut self.seat, &request, payload);
-        // Everything that comes through a ring waits for something.
-        let (out, body) = head(&request, reply).unwrap_or_default();
-        debug_assert!(!matches!(body, Parts::Many(_)), "nothing is lent here");
-        header.payload_len = body.len() as u32; // fits: at most the payload
-        header.in_out.as_mut_bytes()[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
-        long
+        let (out, len) = self.service.answer(&mut self.seat, call)?;
+        put(header, &out, len);
+        Some(long)
     }
+}
+
+/// The header of a reply whose body is `len` bytes long.
+fn put(header: &mut RingHeader, out: &OutHeader, len: usize) {
+    header.payload_len = len as u32; // fits: at most the payload
+    header.in_out.as_mut_bytes()[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
 }
 
 fn in_header(header: &RingHeader) -> InHeader {
@@ -370,7 +441,7 @@ fn is_long_read(header: &RingHeader) -> bool {
 }
 
 /// Keeps this thread on one processor. If that is not allowed it serves from wherever it is.
-fn stay_on(processor: usize) {
+pub(crate) fn stay_on(processor: usize) {
     let mut set = CpuSet::new();
     if processor < CpuSet::MAX_CPU {
         set.set(processor);

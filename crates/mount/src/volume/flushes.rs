@@ -1,52 +1,65 @@
 //! One flush of the device for all who wait for one.
 //!
-//! Whoever comes first flushes; who comes while that runs is served by the next one, together with all others that came, and does not keep a thread waiting.
+//! For whoever comes first somebody flushes; who comes while that runs is served by the next one, together with all others that came, and does not keep a
+//! thread waiting.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Requests that wait for a flush, by their numbers.
-#[derive(Default)]
-pub(super) struct Flushes {
-    state: Mutex<State>,
+/// Requests that wait for a flush.
+pub(super) struct Flushes<T> {
+    state: Mutex<State<T>>,
 }
 
-#[derive(Default)]
-struct State {
+struct State<T> {
     running: bool,
     /// Came after the one under way began, so that it says nothing of what they wrote.
-    waiting: Vec<u64>,
+    waiting: Vec<T>,
 }
 
-impl Flushes {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl<T> Default for Flushes<T> {
+    fn default() -> Self {
+        let state = State {
+            running: false,
+            waiting: Vec::new(),
+        };
+        Self {
+            state: Mutex::new(state),
+        }
+    }
+}
+
+impl<T> Flushes<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
         // Each change below is a single step: a panic elsewhere leaves nothing half-done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `tell` for request `unique` after a flush that begins after this call. If one is under way it returns at once, and the thread that flushes
-    /// calls `tell`; otherwise this thread does that until nobody waits.
-    pub(super) fn join(
-        &self,
-        unique: u64,
-        flush: impl Fn() -> io::Result<()>,
-        tell: impl Fn(&[u64], &io::Result<()>),
-    ) {
+    /// A request waits for a flush that begins after this call. True if the caller has to see to it that somebody [runs](Self::run) them.
+    pub(super) fn enter(&self, request: T) -> bool {
         let mut state = self.lock();
-        if state.running {
-            state.waiting.push(unique);
-            return;
-        }
-        state.running = true;
-        let mut group = vec![unique];
-        while !group.is_empty() {
-            drop(state);
+        state.waiting.push(request);
+        !std::mem::replace(&mut state.running, true)
+    }
+
+    /// Flushes until nobody waits, and calls `tell` for those whose flush is over: for him who [entered](Self::enter) first, and for all who came meanwhile.
+    pub(super) fn run(
+        &self,
+        flush: impl Fn() -> io::Result<()>,
+        tell: impl Fn(&[T], &io::Result<()>),
+    ) {
+        loop {
+            let group = {
+                let mut state = self.lock();
+                state.running = !state.waiting.is_empty();
+                std::mem::take(&mut state.waiting)
+            };
+            if group.is_empty() {
+                return;
+            }
             let result = flush();
             tell(&group, &result);
-            state = self.lock();
-            group = std::mem::take(&mut state.waiting);
         }
-        state.running = false;
     }
 }
 
@@ -72,18 +85,18 @@ mod tests {
                     begun.send(()).unwrap();
                     wait.recv().map_err(io::Error::other)
                 };
-                flushes.join(0, flush, tell);
+                assert!(flushes.enter(0));
+                flushes.run(flush, tell);
             });
             begins.recv().unwrap();
-            let never = || -> io::Result<()> { panic!("one is under way") };
             for unique in 1..=5 {
-                flushes.join(unique, never, tell);
+                assert!(!flushes.enter(unique));
             }
             assert!(told.lock().unwrap().is_empty());
             go.send(()).unwrap();
             begins.recv().unwrap();
             // These come too late for the second one.
-            flushes.join(6, never, tell);
+            assert!(!flushes.enter(6));
             go.send(()).unwrap();
             begins.recv().unwrap();
             // The third one fails.
@@ -97,7 +110,8 @@ mod tests {
         ];
         assert_eq!(*told.lock().unwrap(), want);
         // Nobody flushes any more: the next one does it by itself.
-        flushes.join(7, || Ok(()), tell);
+        assert!(flushes.enter(7));
+        flushes.run(|| Ok(()), tell);
         assert_eq!(told.lock().unwrap().last(), Some(&(vec![7], true)));
     }
 }

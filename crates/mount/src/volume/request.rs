@@ -4,7 +4,7 @@ use super::{ATTR_VALID, FOR_EVER};
 use crate::fs::Result;
 use crate::proto::{Attr, AttrOut, EntryOut};
 use rustix::io::Errno;
-use std::time::{SystemTime, UNIX_EPOCH};
+use rustix::time::{ClockId, clock_gettime};
 use tuff_iplfs::{BLOCK_SIZE, Error, Nid, SetAttr, Time};
 use zerocopy::IntoBytes;
 
@@ -30,33 +30,48 @@ pub(super) mod write_op {
     pub(in crate::volume) const TMPFILE: u32 = 51;
 }
 
-/// Fields of a request, one after the other.
-pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+/// Fields of a request, one after the other: those of the operation's structure, then names and data, which lie behind it or in a place of
+/// their own.
+#[derive(Clone, Copy)]
+pub(super) struct Fields<'a>(pub(super) &'a [u8], pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
+    /// What is left of where the next field is.
+    fn rest(&mut self) -> &mut &'a [u8] {
+        if self.0.is_empty() {
+            &mut self.1
+        } else {
+            &mut self.0
+        }
+    }
+
     pub(super) fn u32(&mut self) -> Result<u32> {
-        let (first, rest) = self.0.split_first_chunk().ok_or(Errno::INVAL)?;
-        self.0 = rest;
+        let rest = self.rest();
+        let (first, after) = rest.split_first_chunk().ok_or(Errno::INVAL)?;
+        *rest = after;
         Ok(u32::from_ne_bytes(*first))
     }
 
     pub(super) fn u64(&mut self) -> Result<u64> {
-        let (first, rest) = self.0.split_first_chunk().ok_or(Errno::INVAL)?;
-        self.0 = rest;
+        let rest = self.rest();
+        let (first, after) = rest.split_first_chunk().ok_or(Errno::INVAL)?;
+        *rest = after;
         Ok(u64::from_ne_bytes(*first))
     }
 
     /// A name and the NUL behind it.
     pub(super) fn name(&mut self) -> Result<&'a [u8]> {
-        let end = self.0.iter().position(|b| *b == 0).ok_or(Errno::INVAL)?;
-        let (name, rest) = self.0.split_at(end);
-        self.0 = &rest[1..];
+        let rest = self.rest();
+        let end = rest.iter().position(|b| *b == 0).ok_or(Errno::INVAL)?;
+        let (name, after) = rest.split_at(end);
+        *rest = &after[1..];
         Ok(name)
     }
 
     pub(super) fn bytes(&mut self, len: u32) -> Result<&'a [u8]> {
-        let (bytes, rest) = self.0.split_at_checked(len as usize).ok_or(Errno::INVAL)?;
-        self.0 = rest;
+        let rest = self.rest();
+        let (bytes, after) = rest.split_at_checked(len as usize).ok_or(Errno::INVAL)?;
+        *rest = after;
         Ok(bytes)
     }
 }
@@ -65,13 +80,13 @@ pub(super) fn failed(e: Error) -> Errno {
     Errno::from_raw_os_error(e.errno())
 }
 
+/// The present, by the clock that the kernel stamps its inodes with. By a finer one a file that is written at once would seem to have another time than
+/// it was made with, and the kernel would say so with one more request.
 pub(super) fn now() -> Time {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = clock_gettime(ClockId::RealtimeCoarse);
     Time {
-        sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-        nsec: since.subsec_nanos(),
+        sec: now.tv_sec,
+        nsec: now.tv_nsec as u32, // fits: below 10^9
     }
 }
 
@@ -160,4 +175,26 @@ pub(super) fn set_attr(f: &mut Fields<'_>) -> Result<(SetAttr, Time)> {
     };
     let changed = time(10, 31, ctime, ctime_nsec).unwrap_or(present);
     Ok((set, changed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_lie_in_one_place_or_in_two_and_none_is_made_up() {
+        let numbers: Vec<u8> = [7u32.to_ne_bytes(), 3u32.to_ne_bytes()].concat();
+        let names = b"one\0two\0xyz";
+        let whole = [&numbers[..], names].concat();
+        for mut f in [Fields(&whole, &[]), Fields(&numbers, names)] {
+            assert_eq!((f.u32(), f.u32()), (Ok(7), Ok(3)));
+            assert_eq!((f.name(), f.name()), (Ok(&b"one"[..]), Ok(&b"two"[..])));
+            assert_eq!(f.bytes(4), Err(Errno::INVAL));
+            assert_eq!(f.bytes(3), Ok(&b"xyz"[..]));
+            assert_eq!((f.u32(), f.u64()), (Err(Errno::INVAL), Err(Errno::INVAL)));
+            assert_eq!(f.name(), Err(Errno::INVAL));
+        }
+        // A number is never put together from both.
+        assert_eq!(Fields(&numbers[..2], names).u32(), Err(Errno::INVAL));
+    }
 }

@@ -10,10 +10,13 @@ use std::process::ExitCode;
 use tuff_iplfs::Volume;
 use tuff_mount::Log;
 use tuff_mount::mountpoint::{self, Detach, MountOptions};
+use tuff_mount::transport::Transport;
 use tuff_mount::volume::{VolumeMount, VolumeServer};
 
 /// Dirty pages that wait for more to lie beside them: 4 MiB.
 const WRITE_BEHIND_PAGES: u64 = 1024;
+/// Changed nodes that are kept without a checkpoint, which stops everything for tenths of a second: 64 MiB, as much as of data.
+const DIRTY_NODES: u64 = 16384;
 /// A megabyte made ready for fsyncs to come.
 const PREPARE_BLOCKS: u64 = 256;
 
@@ -40,6 +43,9 @@ pub(crate) struct Args {
     /// Threads that serve [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
+    /// How requests come: dev (/dev/fuse), uring (io_uring), or auto: io_uring where the kernel offers it
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    transport: Transport,
 }
 
 /// Runs the verb.
@@ -53,6 +59,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let log = background::log(args.log.as_deref(), in_background)?;
     let how = tuff_iplfs::MountOptions {
         write_behind_pages: WRITE_BEHIND_PAGES,
+        dirty_nodes_max: DIRTY_NODES,
         prepare_blocks: PREPARE_BLOCKS,
         ..tuff_iplfs::MountOptions::default()
     };
@@ -69,7 +76,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let server = VolumeServer::new(volume, log.clone());
     let mountpoint = mountpoint::attach_writable(&args.dir, &options).at("cannot mount")?;
     let dir = mountpoint.dir.clone();
-    let served = VolumeMount::start(server, mountpoint, threads);
+    let served = VolumeMount::start(server, mountpoint, threads, args.transport);
     let served = served
         .inspect_err(|_| drop(mountpoint::detach(&dir, Detach::Lazily)))
         .at(args.dir.display())?;

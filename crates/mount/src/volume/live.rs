@@ -1,0 +1,148 @@
+//! A server, its connection and its threads.
+
+use super::VolumeServer;
+use super::serve::{Buffers, Ringing};
+use crate::mountpoint::{self, Mountpoint};
+use crate::proto::init;
+use crate::seat::Seat;
+use crate::transport::Transport;
+use crate::transport::uring::{DEPTH, Rings};
+use rustix::fd::AsFd;
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use tuff_iplfs::{Error, Nid};
+
+/// Slots of all queues, where there are not many queues.
+const SLOTS: usize = 48;
+
+/// A volume that is being served.
+pub struct VolumeMount {
+    server: Arc<VolumeServer>,
+    threads: Vec<JoinHandle<()>>,
+    keeper: JoinHandle<()>,
+    writer: JoinHandle<()>,
+}
+
+impl VolumeMount {
+    /// Serves `server` at `mountpoint` with so many threads.
+    ///
+    /// # Errors
+    /// If the kernel cannot be served, or no thread can be started.
+    pub fn start(
+        server: VolumeServer,
+        mountpoint: Mountpoint,
+        threads: usize,
+        transport: Transport,
+    ) -> io::Result<Self> {
+        let (server, mountpoint) = (Arc::new(server), Arc::new(mountpoint));
+        let rings = match transport {
+            Transport::Dev => None,
+            Transport::Auto => Rings::probe().ok(),
+            Transport::Uring => Some(Rings::probe()?),
+        };
+        server.rings.store(rings.is_some(), Relaxed);
+        // The first request agrees on the protocol; nothing else is asked before it is answered.
+        let begun = server.step(&&*mountpoint, &mut Buffers::new(), &mut Seat::new(), None);
+        if !begun.is_some_and(|(_, well)| well) {
+            return Err(io::Error::other("the kernel's FUSE is too old"));
+        }
+        let agreed = server.features.load(Relaxed) & init::OVER_IO_URING != 0;
+        let rings = rings.filter(|_| agreed);
+        // Who waits for a flush has a slot meanwhile.
+        let depth = |queues: usize| (SLOTS / queues).clamp(DEPTH, SLOTS / 2);
+        let rings = rings.map(|queues| Arc::new(Rings::new(queues, threads, depth(queues))));
+        let mut handles = Vec::new();
+        let mut spawn = |name: String, run: Box<dyn FnOnce() + Send>| {
+            let thread = std::thread::Builder::new().name(name);
+            thread.spawn(run).map(|handle| handles.push(handle))
+        };
+        // What does not come through rings is little.
+        let readers = if rings.is_some() { 1 } else { threads.max(1) };
+        for seat in 0..readers {
+            let (server, mountpoint) = (server.clone(), mountpoint.clone());
+            let rings = rings.clone();
+            let serve = move || server.serve(&*mountpoint, rings.as_ref());
+            spawn(format!("volume-{seat}"), Box::new(serve))?;
+        }
+        for number in 0..rings.as_ref().map_or(0, |rings| rings.threads()) {
+            let (server, mountpoint) = (server.clone(), mountpoint.clone());
+            let Some(rings) = rings.clone() else { break };
+            let serve = move || ring(&server, &mountpoint, &rings, number);
+            spawn(format!("volume-ring-{number}"), Box::new(serve))?;
+        }
+        if transport == Transport::Uring && !agreed {
+            return Err(io::Error::other("the kernel offers no FUSE over io_uring"));
+        }
+        // Only root may; without it reads are shorter.
+        let _ = mountpoint::device_known(&mountpoint.dir).and_then(mountpoint::raise_read_ahead);
+        let keeper = server.clone();
+        let keeper = std::thread::Builder::new()
+            .name("volume-keeper".to_owned())
+            .spawn(move || keeper.keep())?;
+        let writer = server.clone();
+        let writer = std::thread::Builder::new()
+            .name("volume-writer".to_owned())
+            .spawn(move || writer.begin_writing())?;
+        Ok(Self {
+            server,
+            threads: handles,
+            keeper,
+            writer,
+        })
+    }
+
+    /// Waits until it is unmounted, and unmounts the volume.
+    ///
+    /// # Errors
+    /// If something done was lost.
+    pub fn wait(self) -> tuff_iplfs::Result<()> {
+        for thread in self.threads {
+            let _ = thread.join();
+        }
+        *self
+            .server
+            .ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = true;
+        self.server.wake.notify_all();
+        let _ = self.keeper.join();
+        self.server.behind().ended = true;
+        self.server.much.notify_all();
+        let _ = self.writer.join();
+        let poisoned = || Error::Limit("a bug ended the service early; mount again".to_owned());
+        let mut core = self.server.core.lock().map_err(|_| poisoned())?;
+        let known: Vec<Nid> = core.known.drain().map(|(ino, _)| ino).collect();
+        match core.volume.take() {
+            Some(mut volume) => {
+                known.into_iter().for_each(|ino| volume.release(ino));
+                // What was deleted last goes back to the host now, and not at the next mount.
+                volume.drain()?;
+                volume.unmount()
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Serves through ring `number`, and through the device if that ends early.
+fn ring(server: &VolumeServer, mountpoint: &Mountpoint, rings: &Arc<Rings>, number: usize) {
+    let (waits, left) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let wait = move || server.wait_for_ring(mountpoint, rings, number, &left);
+        let waiting = std::thread::Builder::new().name(format!("volume-wait-{number}"));
+        // Without it the kernel is not offered this ring, and asks through the device.
+        if waiting.spawn_scoped(scope, wait).is_ok() {
+            // Dropped with it: then that thread ends.
+            let fuse = mountpoint.as_fd();
+            let service = Ringing {
+                server,
+                fuse,
+                waits,
+            };
+            let _ = rings.serve(mountpoint, &service, (number, number));
+        }
+    });
+    server.serve(mountpoint, None);
+}
