@@ -22,17 +22,19 @@
 //!
 //! Source: LZ4 block format description (sequences, end rules).
 
-use std::ops::Range;
+use grams::{AHEAD, DISTANCE, HEADS, index, search};
+use paths::{
+    Cell, Event, LAST_LITERALS, LAST_MATCH, MEDIUM, Paths, RUN, SETTLED, SHORT, SHORT_CELLS,
+    STRIDE, Seq, Settled, cheaper, emit, end_of_block, fill, grown, literal, literals, match_cost,
+    matched, trace,
+};
 
-use crate::bytes::{backward, forward, load4, zeros};
+use crate::bytes::zeros;
 use crate::lz4::piece;
 use crate::{EncodeFit, EncoderSpec, Fit};
 
-/// The index has so many heads, of which so many are used where chains are followed far or are short anyway: they stay
-/// closer to the processor. Unit: bits.
-const HASH_LOG: u32 = 17;
-const HASH_LOG_SMALL: u32 = 16;
-const HEADS: usize = 1 << HASH_LOG;
+mod grams;
+mod paths;
 
 /// Outputs from here on are large. Unit: bytes.
 const LARGE: usize = 32 << 10;
@@ -40,74 +42,17 @@ const LARGE: usize = 32 << 10;
 /// Who looks at so few positions had better not look at those that only share a hash, even if some behind them are missed.
 const FEW: usize = 20;
 
-/// Distances that can be coded, and positions that the ring remembers. Unit: bytes.
-const DISTANCE: usize = 1 << 16;
-
-/// The last bytes of a block are literals. Unit: bytes.
-const LAST_LITERALS: usize = 5;
-
-/// The last match starts so far before the end of a block. Unit: bytes.
-const LAST_MATCH: usize = 12;
-
-/// The longest match without an extension byte, and with one.
-const SHORT: usize = 18;
-const MEDIUM: usize = 273;
-
 /// From such a length on everything before a match is settled, and forgotten but for the result.
 const LONG: usize = 2048;
 
-/// Positions are indexed so many at a time, ahead of the search. Matches are that much shorter-sighted, so that what
-/// lies ahead never takes the place of what is still in reach. As many as a word has bits. Unit: bytes.
-const AHEAD: usize = 64;
-
-/// Cells are filled so many at a time.
-const STRIDE: usize = 4;
-
-/// The ends beyond the frontier of a match that costs as much as the shortest: in strides.
-const SHORT_CELLS: usize = (SHORT - 3usize).next_multiple_of(STRIDE);
-
 /// Cells that may be written behind those that count.
 const SLACK: usize = SHORT_CELLS + 2;
-
-/// Few literals are copied so many at a time where there is room. Unit: bytes.
-const COPY: usize = 16;
 
 /// How far before the end of a settled match the next one may start.
 const KEPT: usize = 512;
 
 /// The index starts over before its count outgrows 32 bits.
 const COUNT_MAX: usize = 1 << 30;
-
-/// The cheapest way to a position.
-#[derive(Clone, Copy, Default)]
-struct Cell {
-    /// Output for everything before the position, without the token of the literals in front of it. Unit: bytes.
-    cost: u32,
-    /// How it ends: the start of a match, or [`RUN`] and the number of literals behind the last match.
-    link: u32,
-}
-
-/// Marks a link as a number of literals.
-const RUN: u32 = 1 << 31;
-
-/// The start of a settled match, which lies in front of all cells.
-const SETTLED: u32 = RUN - 1;
-
-/// The match that reaches furthest up to `reach`.
-#[derive(Clone, Copy)]
-struct Event {
-    /// Unit: bytes, from the start of the cluster.
-    reach: u32,
-    distance: u32,
-}
-
-/// Literals, then a match.
-#[derive(Clone, Copy)]
-struct Seq {
-    literals: u32,
-    matched: u32,
-    distance: u32,
-}
 
 /// The encoder.
 pub(crate) struct Frontier {
@@ -203,75 +148,6 @@ fn fit_portable(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8])
 #[target_feature(enable = "bmi1,bmi2,lzcnt,avx2")]
 unsafe fn fit_avx2(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
     fit(encoder, input, at, dst)
-}
-
-#[inline(always)]
-fn hash(gram: u32, log: u32) -> usize {
-    (gram.wrapping_mul(2_654_435_761) >> (32 - log)) as usize % HEADS
-}
-
-/// Offset, token and extension bytes of a match.
-#[inline(always)]
-fn match_cost(len: usize) -> u32 {
-    if len <= SHORT {
-        3
-    } else {
-        4 + ((len - SHORT - 1) / 255) as u32
-    }
-}
-
-/// Cells of one cluster: those of the positions `base..base + cells.len()`, as far as they are filled. Positions are
-/// counted from the start of the cluster.
-#[derive(Clone, Copy)]
-struct Paths<'a> {
-    cells: &'a [Cell],
-    base: usize,
-}
-
-impl Paths<'_> {
-    fn at(&self, position: usize) -> Cell {
-        self.cells[position - self.base]
-    }
-
-    /// Literals right before a position.
-    fn run(&self, position: usize) -> u32 {
-        match self.at(position).link {
-            link if link & RUN != 0 => link & !RUN,
-            _ => 0,
-        }
-    }
-}
-
-/// The next position by one more literal.
-#[inline(always)]
-fn literal(last: Cell) -> Cell {
-    // A match is followed by the first literal of a run.
-    let n = if last.link & RUN == 0 {
-        1
-    } else {
-        (last.link & !RUN) + 1
-    };
-    // A byte more whenever the length outgrows the token or an extension byte.
-    let extra = n >= 15 && (n - 15).is_multiple_of(255);
-    Cell {
-        cost: last.cost + 1 + u32::from(extra),
-        link: RUN | n,
-    }
-}
-
-/// The cheaper of two ways.
-#[inline(always)]
-fn cheaper(a: Cell, b: Cell) -> Cell {
-    if b.cost < a.cost { b } else { a }
-}
-
-/// A match whose start everything behind it leads through.
-#[derive(Clone, Copy)]
-struct Settled {
-    start: usize,
-    /// Literals in front of it.
-    literals: u32,
-    distance: u32,
 }
 
 #[inline(always)]
@@ -494,326 +370,6 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
         consumed: end,
         written,
     }
-}
-
-/// Indexes positions. Of up to 64, returns a bit for each that has an earlier one with the same hash, not in front of
-/// `at`. `COMPARE`: with the same gram; those behind it are then missed where two grams share a hash, which is rare.
-#[inline(always)]
-fn index<const COMPARE: bool>(
-    heads: &mut [u32; HEADS],
-    ring: &mut [u16; DISTANCE],
-    input: &[u8],
-    (positions, at): (Range<usize>, usize),
-    shift: usize,
-) -> u64 {
-    let mut known = 0;
-    for (i, position) in positions.enumerate() {
-        let gram = load4(input, position);
-        let log = if COMPARE { HASH_LOG } else { HASH_LOG_SMALL };
-        let slot = &mut heads[hash(gram, log)];
-        let count = position.wrapping_add(shift) as u32 + 1;
-        let delta = count - *slot;
-        *slot = count;
-        let delta = if delta < DISTANCE as u32 { delta } else { 0 };
-        ring[position % DISTANCE] = delta as u16;
-        let near = (delta as usize).wrapping_sub(1) < position - at;
-        let near = near & (!COMPARE || load4(input, position - delta as usize) == gram);
-        known |= u64::from(near) << (i % AHEAD);
-    }
-    known
-}
-
-/// Goes `n` literals on from `last`, as far as the output holds them, and fills their cells; `cells` is longer than they
-/// are by a stride. Returns how far it got.
-#[inline(always)]
-fn literals(last: &mut Cell, cells: &mut [Cell], n: usize, limit: u32) -> usize {
-    let run = if last.link & RUN == 0 {
-        0
-    } else {
-        last.link & !RUN
-    };
-    if run as usize + n < 15 && last.cost + (n as u32) < limit {
-        let cell = |i: usize| Cell {
-            cost: last.cost + i as u32,
-            link: (RUN | run) + i as u32,
-        };
-        for (i, stride) in cells[..n + STRIDE - 1].chunks_exact_mut(STRIDE).enumerate() {
-            for (k, slot) in stride.iter_mut().enumerate() {
-                *slot = cell(i * STRIDE + k + 1);
-            }
-        }
-        *last = cell(n);
-        return n;
-    }
-    for (i, slot) in cells[..n].iter_mut().enumerate() {
-        let next = literal(*last);
-        if next.cost >= limit {
-            return i;
-        }
-        *last = next;
-        *slot = next;
-    }
-    n
-}
-
-/// The cheapest way to `j` by a match that could come from `start`: the earliest start for each number of extension bytes.
-#[inline(always)]
-fn matched(cells: &[Cell], base: usize, start: usize, first: u32, j: usize) -> Cell {
-    let length = j - start;
-    let mut cell = Cell {
-        cost: first + match_cost(length),
-        link: start as u32,
-    };
-    if length > SHORT {
-        let from = j - SHORT;
-        cell = cheaper(
-            cell,
-            Cell {
-                cost: cells[from - base].cost + 3,
-                link: from as u32,
-            },
-        );
-        if length > MEDIUM {
-            let from = j - MEDIUM;
-            cell = cheaper(
-                cell,
-                Cell {
-                    cost: cells[from - base].cost + 4,
-                    link: from as u32,
-                },
-            );
-        }
-    }
-    cell
-}
-
-/// Fills cells in strides, of which the last may be too long: cheaper than to know how many. The slice is longer than
-/// what counts, by a stride but for one cell.
-#[inline(always)]
-fn fill(cells: &mut [Cell], cell: Cell) {
-    for stride in cells.chunks_exact_mut(STRIDE) {
-        stride.fill(cell);
-    }
-}
-
-/// The cells, at least so many.
-fn grown(store: &mut Vec<Cell>, len: usize) -> &mut [Cell] {
-    if store.len() < len {
-        store.resize(len + len / 2 + 4096, Cell::default());
-    }
-    store
-}
-
-/// Finds the position from which the last literals get furthest: usually the last one, but there may be too few
-/// literals behind its last match. Returns the position, the end of the block and what
-/// it takes but for the last token.
-fn end_of_block(
-    paths: Paths<'_>,
-    settled: Option<Settled>,
-    len: usize,
-    limit: u32,
-) -> Option<(usize, usize, u32)> {
-    let mut best: Option<(usize, usize, u32)> = None;
-    for (back, &cell) in paths.cells.iter().enumerate().rev() {
-        if best.is_some() && back + 64 < paths.cells.len() {
-            break;
-        }
-        let position = paths.base + back;
-        let run = paths.run(position) as usize;
-        let matched_at = position - run;
-        let needed = if matched_at == 0 {
-            0
-        } else {
-            let start = match (paths.at(matched_at).link, settled) {
-                (SETTLED, Some(settled)) => settled.start,
-                (start, _) => start as usize,
-            };
-            LAST_LITERALS
-                .max(LAST_MATCH.saturating_sub(matched_at - start))
-                .saturating_sub(run)
-        };
-        let mut more = 0;
-        let mut state = cell;
-        while position + more < len {
-            let next = literal(state);
-            if next.cost >= limit {
-                break;
-            }
-            state = next;
-            more += 1;
-        }
-        let end = position + more;
-        let better =
-            best.is_none_or(|(_, far, cost)| end > far || (end == far && state.cost < cost));
-        if more >= needed && end > 0 && better {
-            best = Some((position, end, state.cost));
-        }
-    }
-    best
-}
-
-/// Finds the match over the gram at `g` that starts earliest, but not before `base`, and of these the one that ends
-/// last, but not behind `match_end`. Returns bytes before the gram, bytes behind it and the distance.
-///
-/// The gram ends at `match_end` at the latest, which is within `src`; that bounds all loads at `g` and in front of it,
-/// and so those at the earlier `c`.
-#[inline(always)]
-fn search(
-    src: &[u8],
-    at: usize,
-    g: usize,
-    (base, match_end): (usize, usize),
-    ring: &[u16; DISTANCE],
-    attempts: usize,
-) -> Option<(usize, usize, usize)> {
-    let gram = load4(src, g);
-    let most = g.min(DISTANCE - AHEAD);
-    let mut distance = 0;
-    let mut left = attempts;
-    // The latest one.
-    let c = loop {
-        let delta = usize::from(ring[(at + g - distance) % DISTANCE]);
-        distance += delta;
-        if delta == 0 || distance > most || left == 0 {
-            return None;
-        }
-        left -= 1;
-        let c = g - distance;
-        if load4(src, c) == gram {
-            break c;
-        }
-    };
-    let mut back = backward(src, g, c, c.min(g - base));
-    let mut ahead = forward(src, g + 4, c + 4, match_end);
-    let mut best = distance;
-    while left > 0 {
-        // What a better one has in common right before the best so far, or right behind.
-        let before = load4(src, (g - back).saturating_sub(1));
-        let behind = load4(src, g + ahead + 1);
-        let c = loop {
-            let delta = usize::from(ring[(at + g - distance) % DISTANCE]);
-            distance += delta;
-            left -= 1;
-            if delta == 0 || distance > most || distance + back >= g {
-                return Some((back, ahead, best));
-            }
-            let c = g - distance;
-            // Must start earlier, or end later.
-            if (load4(src, c - back - 1) == before) | (load4(src, c + ahead + 1) == behind)
-                && load4(src, c) == gram
-            {
-                break c;
-            }
-            if left == 0 {
-                return Some((back, ahead, best));
-            }
-        };
-        let back_here = backward(src, g, c, c.min(g - base));
-        if back_here < back {
-            continue;
-        }
-        let ahead_here = forward(src, g + 4, c + 4, match_end);
-        if back_here > back || ahead_here > ahead {
-            (back, ahead) = (back_here, ahead_here);
-            best = distance;
-        }
-    }
-    Some((back, ahead, best))
-}
-
-/// Collects the sequences on the way to `position`; those behind `base` are already in `seqs`.
-#[inline(never)]
-fn trace(
-    paths: Paths<'_>,
-    mut position: usize,
-    events: &[Event],
-    settled: Option<Settled>,
-    tail: &mut Vec<Seq>,
-    seqs: &mut Vec<Seq>,
-) {
-    tail.clear();
-    let mut event = events.len();
-    loop {
-        let cell = paths.at(position);
-        if cell.link & RUN != 0 {
-            let run = (cell.link & !RUN) as usize;
-            if run == 0 || run == position {
-                break;
-            }
-            position -= run;
-            continue;
-        }
-        if cell.link == SETTLED {
-            // present: only a settled match leaves such a link
-            if let Some(Settled {
-                start,
-                literals,
-                distance,
-            }) = settled
-            {
-                tail.push(Seq {
-                    literals,
-                    matched: (position - start) as u32,
-                    distance,
-                });
-            }
-            break;
-        }
-        let start = cell.link as usize;
-        let literals = paths.run(start);
-        // The first event that reaches the position.
-        while event > 0 && events[event - 1].reach as usize >= position {
-            event -= 1;
-        }
-        tail.push(Seq {
-            literals,
-            matched: (position - start) as u32,
-            distance: events[event].distance,
-        });
-        position = start;
-    }
-    seqs.extend(tail.drain(..).rev());
-}
-
-/// Writes a block that decodes to `src`. Returns its size.
-#[inline(never)]
-fn emit(seqs: &[Seq], src: &[u8], dst: &mut [u8]) -> usize {
-    let (mut read, mut write) = (0, 0);
-    for seq in seqs {
-        let (literals, extension) = (seq.literals as usize, seq.matched as usize - 4);
-        dst[write] = ((literals.min(15) << 4) | extension.min(15)) as u8;
-        write = extend(literals, dst, write + 1);
-        if literals <= COPY && read + COPY <= src.len() && write + COPY <= dst.len() {
-            dst[write..write + COPY].copy_from_slice(&src[read..read + COPY]);
-        } else {
-            dst[write..write + literals].copy_from_slice(&src[read..read + literals]);
-        }
-        write += literals;
-        read += literals + seq.matched as usize;
-        dst[write..write + 2].copy_from_slice(&(seq.distance as u16).to_le_bytes());
-        write = extend(extension, dst, write + 2);
-    }
-    let rest = &src[read..];
-    dst[write] = (rest.len().min(15) << 4) as u8;
-    write = extend(rest.len(), dst, write + 1);
-    dst[write..write + rest.len()].copy_from_slice(rest);
-    write + rest.len()
-}
-
-/// Writes the extension bytes of a length.
-#[inline(always)]
-fn extend(len: usize, dst: &mut [u8], mut write: usize) -> usize {
-    if len >= 15 {
-        let mut rest = len - 15;
-        while rest >= 255 {
-            dst[write] = 255;
-            write += 1;
-            rest -= 255;
-        }
-        dst[write] = rest as u8;
-        write += 1;
-    }
-    write
 }
 
 #[cfg(test)]

@@ -1,0 +1,339 @@
+//! The cheapest ways to all positions of a cluster, and the block that is made of the best of them.
+
+/// The last bytes of a block are literals. Unit: bytes.
+pub(super) const LAST_LITERALS: usize = 5;
+
+/// The last match starts so far before the end of a block. Unit: bytes.
+pub(super) const LAST_MATCH: usize = 12;
+
+/// The longest match without an extension byte, and with one.
+pub(super) const SHORT: usize = 18;
+pub(super) const MEDIUM: usize = 273;
+
+/// Cells are filled so many at a time.
+pub(super) const STRIDE: usize = 4;
+
+/// The ends beyond the frontier of a match that costs as much as the shortest: in strides.
+pub(super) const SHORT_CELLS: usize = (SHORT - 3usize).next_multiple_of(STRIDE);
+
+/// Few literals are copied so many at a time where there is room. Unit: bytes.
+const COPY: usize = 16;
+
+/// The cheapest way to a position.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Cell {
+    /// Output for everything before the position, without the token of the literals in front of it. Unit: bytes.
+    pub(super) cost: u32,
+    /// How it ends: the start of a match, or [`RUN`] and the number of literals behind the last match.
+    pub(super) link: u32,
+}
+
+/// Marks a link as a number of literals.
+pub(super) const RUN: u32 = 1 << 31;
+
+/// The start of a settled match, which lies in front of all cells.
+pub(super) const SETTLED: u32 = RUN - 1;
+
+/// The match that reaches furthest up to `reach`.
+#[derive(Clone, Copy)]
+pub(super) struct Event {
+    /// Unit: bytes, from the start of the cluster.
+    pub(super) reach: u32,
+    pub(super) distance: u32,
+}
+
+/// Literals, then a match.
+#[derive(Clone, Copy)]
+pub(super) struct Seq {
+    literals: u32,
+    matched: u32,
+    distance: u32,
+}
+
+/// Offset, token and extension bytes of a match.
+#[inline(always)]
+pub(super) fn match_cost(len: usize) -> u32 {
+    if len <= SHORT {
+        3
+    } else {
+        4 + ((len - SHORT - 1) / 255) as u32
+    }
+}
+
+/// Cells of one cluster: those of the positions `base..base + cells.len()`, as far as they are filled. Positions are
+/// counted from the start of the cluster.
+#[derive(Clone, Copy)]
+pub(super) struct Paths<'a> {
+    pub(super) cells: &'a [Cell],
+    pub(super) base: usize,
+}
+
+impl Paths<'_> {
+    fn at(&self, position: usize) -> Cell {
+        self.cells[position - self.base]
+    }
+
+    /// Literals right before a position.
+    pub(super) fn run(&self, position: usize) -> u32 {
+        match self.at(position).link {
+            link if link & RUN != 0 => link & !RUN,
+            _ => 0,
+        }
+    }
+}
+
+/// The next position by one more literal.
+#[inline(always)]
+pub(super) fn literal(last: Cell) -> Cell {
+    // A match is followed by the first literal of a run.
+    let n = if last.link & RUN == 0 {
+        1
+    } else {
+        (last.link & !RUN) + 1
+    };
+    // A byte more whenever the length outgrows the token or an extension byte.
+    let extra = n >= 15 && (n - 15).is_multiple_of(255);
+    Cell {
+        cost: last.cost + 1 + u32::from(extra),
+        link: RUN | n,
+    }
+}
+
+/// The cheaper of two ways.
+#[inline(always)]
+pub(super) fn cheaper(a: Cell, b: Cell) -> Cell {
+    if b.cost < a.cost { b } else { a }
+}
+
+/// A match whose start everything behind it leads through.
+#[derive(Clone, Copy)]
+pub(super) struct Settled {
+    pub(super) start: usize,
+    /// Literals in front of it.
+    pub(super) literals: u32,
+    pub(super) distance: u32,
+}
+
+/// Goes `n` literals on from `last`, as far as the output holds them, and fills their cells; `cells` is longer than they
+/// are by a stride. Returns how far it got.
+#[inline(always)]
+pub(super) fn literals(last: &mut Cell, cells: &mut [Cell], n: usize, limit: u32) -> usize {
+    let run = if last.link & RUN == 0 {
+        0
+    } else {
+        last.link & !RUN
+    };
+    if run as usize + n < 15 && last.cost + (n as u32) < limit {
+        let cell = |i: usize| Cell {
+            cost: last.cost + i as u32,
+            link: (RUN | run) + i as u32,
+        };
+        for (i, stride) in cells[..n + STRIDE - 1].chunks_exact_mut(STRIDE).enumerate() {
+            for (k, slot) in stride.iter_mut().enumerate() {
+                *slot = cell(i * STRIDE + k + 1);
+            }
+        }
+        *last = cell(n);
+        return n;
+    }
+    for (i, slot) in cells[..n].iter_mut().enumerate() {
+        let next = literal(*last);
+        if next.cost >= limit {
+            return i;
+        }
+        *last = next;
+        *slot = next;
+    }
+    n
+}
+
+/// The cheapest way to `j` by a match that could come from `start`: the earliest start for each number of extension bytes.
+#[inline(always)]
+pub(super) fn matched(cells: &[Cell], base: usize, start: usize, first: u32, j: usize) -> Cell {
+    let length = j - start;
+    let mut cell = Cell {
+        cost: first + match_cost(length),
+        link: start as u32,
+    };
+    if length > SHORT {
+        let from = j - SHORT;
+        cell = cheaper(
+            cell,
+            Cell {
+                cost: cells[from - base].cost + 3,
+                link: from as u32,
+            },
+        );
+        if length > MEDIUM {
+            let from = j - MEDIUM;
+            cell = cheaper(
+                cell,
+                Cell {
+                    cost: cells[from - base].cost + 4,
+                    link: from as u32,
+                },
+            );
+        }
+    }
+    cell
+}
+
+/// Fills cells in strides, of which the last may be too long: cheaper than to know how many. The slice is longer than
+/// what counts, by a stride but for one cell.
+#[inline(always)]
+pub(super) fn fill(cells: &mut [Cell], cell: Cell) {
+    for stride in cells.chunks_exact_mut(STRIDE) {
+        stride.fill(cell);
+    }
+}
+
+/// The cells, at least so many.
+pub(super) fn grown(store: &mut Vec<Cell>, len: usize) -> &mut [Cell] {
+    if store.len() < len {
+        store.resize(len + len / 2 + 4096, Cell::default());
+    }
+    store
+}
+
+/// Finds the position from which the last literals get furthest: usually the last one, but there may be too few
+/// literals behind its last match. Returns the position, the end of the block and what
+/// it takes but for the last token.
+pub(super) fn end_of_block(
+    paths: Paths<'_>,
+    settled: Option<Settled>,
+    len: usize,
+    limit: u32,
+) -> Option<(usize, usize, u32)> {
+    let mut best: Option<(usize, usize, u32)> = None;
+    for (back, &cell) in paths.cells.iter().enumerate().rev() {
+        if best.is_some() && back + 64 < paths.cells.len() {
+            break;
+        }
+        let position = paths.base + back;
+        let run = paths.run(position) as usize;
+        let matched_at = position - run;
+        let needed = if matched_at == 0 {
+            0
+        } else {
+            let start = match (paths.at(matched_at).link, settled) {
+                (SETTLED, Some(settled)) => settled.start,
+                (start, _) => start as usize,
+            };
+            LAST_LITERALS
+                .max(LAST_MATCH.saturating_sub(matched_at - start))
+                .saturating_sub(run)
+        };
+        let mut more = 0;
+        let mut state = cell;
+        while position + more < len {
+            let next = literal(state);
+            if next.cost >= limit {
+                break;
+            }
+            state = next;
+            more += 1;
+        }
+        let end = position + more;
+        let better =
+            best.is_none_or(|(_, far, cost)| end > far || (end == far && state.cost < cost));
+        if more >= needed && end > 0 && better {
+            best = Some((position, end, state.cost));
+        }
+    }
+    best
+}
+
+/// Collects the sequences on the way to `position`; those behind `base` are already in `seqs`.
+#[inline(never)]
+pub(super) fn trace(
+    paths: Paths<'_>,
+    mut position: usize,
+    events: &[Event],
+    settled: Option<Settled>,
+    tail: &mut Vec<Seq>,
+    seqs: &mut Vec<Seq>,
+) {
+    tail.clear();
+    let mut event = events.len();
+    loop {
+        let cell = paths.at(position);
+        if cell.link & RUN != 0 {
+            let run = (cell.link & !RUN) as usize;
+            if run == 0 || run == position {
+                break;
+            }
+            position -= run;
+            continue;
+        }
+        if cell.link == SETTLED {
+            // present: only a settled match leaves such a link
+            if let Some(Settled {
+                start,
+                literals,
+                distance,
+            }) = settled
+            {
+                tail.push(Seq {
+                    literals,
+                    matched: (position - start) as u32,
+                    distance,
+                });
+            }
+            break;
+        }
+        let start = cell.link as usize;
+        let literals = paths.run(start);
+        // The first event that reaches the position.
+        while event > 0 && events[event - 1].reach as usize >= position {
+            event -= 1;
+        }
+        tail.push(Seq {
+            literals,
+            matched: (position - start) as u32,
+            distance: events[event].distance,
+        });
+        position = start;
+    }
+    seqs.extend(tail.drain(..).rev());
+}
+
+/// Writes a block that decodes to `src`. Returns its size.
+#[inline(never)]
+pub(super) fn emit(seqs: &[Seq], src: &[u8], dst: &mut [u8]) -> usize {
+    let (mut read, mut write) = (0, 0);
+    for seq in seqs {
+        let (literals, extension) = (seq.literals as usize, seq.matched as usize - 4);
+        dst[write] = ((literals.min(15) << 4) | extension.min(15)) as u8;
+        write = extend(literals, dst, write + 1);
+        if literals <= COPY && read + COPY <= src.len() && write + COPY <= dst.len() {
+            dst[write..write + COPY].copy_from_slice(&src[read..read + COPY]);
+        } else {
+            dst[write..write + literals].copy_from_slice(&src[read..read + literals]);
+        }
+        write += literals;
+        read += literals + seq.matched as usize;
+        dst[write..write + 2].copy_from_slice(&(seq.distance as u16).to_le_bytes());
+        write = extend(extension, dst, write + 2);
+    }
+    let rest = &src[read..];
+    dst[write] = (rest.len().min(15) << 4) as u8;
+    write = extend(rest.len(), dst, write + 1);
+    dst[write..write + rest.len()].copy_from_slice(rest);
+    write + rest.len()
+}
+
+/// Writes the extension bytes of a length.
+#[inline(always)]
+fn extend(len: usize, dst: &mut [u8], mut write: usize) -> usize {
+    if len >= 15 {
+        let mut rest = len - 15;
+        while rest >= 255 {
+            dst[write] = 255;
+            write += 1;
+            rest -= 255;
+        }
+        dst[write] = rest as u8;
+        write += 1;
+    }
+    write
+}
