@@ -19,16 +19,7 @@ pub(crate) use walk::all_decode;
 use lz4_sys as _;
 
 unsafe extern "C" {
-    fn LZ4_sizeofState() -> c_int;
     fn LZ4_sizeofStateHC() -> c_int;
-    fn LZ4_compress_destSize_extState(
-        state: *mut c_void,
-        src: *const c_char,
-        dst: *mut c_char,
-        src_size: *mut c_int,
-        target_dst_size: c_int,
-        acceleration: c_int,
-    ) -> c_int;
     fn LZ4_compress_HC_destSize(
         state: *mut c_void,
         src: *const c_char,
@@ -50,39 +41,6 @@ impl State {
 
     fn as_mut_ptr(&mut self) -> *mut c_void {
         self.0.as_mut_ptr().cast()
-    }
-}
-
-/// Fills outputs, greedily.
-pub(crate) struct Filler(State);
-
-impl Filler {
-    pub(crate) fn new() -> Self {
-        // SAFETY: no preconditions.
-        let bytes = unsafe { LZ4_sizeofState() };
-        Self(State::new(bytes))
-    }
-
-    /// Compresses as much of `src` as fits into `dst`. `src` is at most [`WINDOW_MAX`](crate::WINDOW_MAX) long.
-    pub(crate) fn fill(&mut self, src: &[u8], dst: &mut [u8]) -> Fit {
-        if src.is_empty() || dst.is_empty() {
-            return Fit::NOTHING;
-        }
-        let mut consumed = src.len() as c_int; // fits: at most WINDOW_MAX
-        let room = dst.len().min(c_int::MAX as usize) as c_int;
-        // SAFETY: the state has LZ4_sizeofState() bytes, 8-aligned, by `new`; the function initialises it. `src` and
-        // `dst` are slices of the lengths passed.
-        let written = unsafe {
-            LZ4_compress_destSize_extState(
-                self.0.as_mut_ptr(),
-                src.as_ptr().cast(),
-                dst.as_mut_ptr().cast(),
-                &mut consumed,
-                room,
-                1,
-            )
-        };
-        done(consumed, written)
     }
 }
 

@@ -4,7 +4,8 @@
 //! bytes of LZ4 one byte of the real output is worth, and that changes little from one output to the next, less than
 //! the ratio does.
 
-use crate::lz4::Filler;
+use crate::lz4::Greedy;
+use crate::{EncodeFit, WINDOW_MAX};
 
 /// Bounds of what is learnt. Unit: bytes of LZ4 per byte of output.
 const WORTH_MIN: f64 = 0.95;
@@ -12,7 +13,7 @@ const WORTH_MAX: f64 = 6.0;
 
 /// The predictor.
 pub(crate) struct Probe {
-    filler: Filler,
+    lz4: Greedy<8192>,
     out: Vec<u8>,
     worth: f64,
     first: f64,
@@ -23,7 +24,7 @@ impl Probe {
     /// `first` is what one byte of output is worth before anything is known. Unit: bytes of LZ4.
     pub(crate) fn new(first: f64) -> Self {
         Self {
-            filler: Filler::new(),
+            lz4: Greedy::with_window(WINDOW_MAX),
             out: Vec::new(),
             worth: first,
             first,
@@ -43,7 +44,7 @@ impl Probe {
         if self.out.len() < room {
             self.out.resize(room, 0);
         }
-        self.guessed = self.filler.fill(src, &mut self.out[..room]).consumed;
+        self.guessed = self.lz4.fit(src, 0, &mut self.out[..room]).consumed;
         self.guessed
     }
 

@@ -51,9 +51,14 @@ pub(crate) struct Greedy<const N: usize> {
 
 impl<const N: usize> Greedy<N> {
     pub(crate) fn new(spec: &EncoderSpec) -> Self {
+        Self::with_window(spec.window)
+    }
+
+    /// `window` is the most input that one output may hold. Unit: bytes.
+    pub(crate) fn with_window(window: usize) -> Self {
         Self {
             table: zeros(),
-            window: spec.window,
+            window,
         }
     }
 }
