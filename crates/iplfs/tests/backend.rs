@@ -1,5 +1,8 @@
 //! Volumes on the host: in zone files and in one file. What the host gives up must follow what is live.
 
+mod sound;
+
+use sound::sound;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -8,8 +11,7 @@ use std::sync::Arc;
 use tuff_iplfs::backend::{FileDevice, ZoneDir};
 use tuff_iplfs::crash::Rng;
 use tuff_iplfs::{
-    BlockDevice, Caller, CheckOptions, FormatOptions, Geometry, MountOptions, Nid, Time, Volume,
-    check, mode,
+    BlockDevice, Caller, FormatOptions, Geometry, MountOptions, Nid, Time, Volume, mode,
 };
 
 const CALLER: Caller = Caller {
@@ -111,15 +113,7 @@ fn live_and_sound(dev: &Arc<dyn BlockDevice>) -> u64 {
     v.drain().unwrap();
     let live = v.space().live;
     v.unmount().unwrap();
-    let report = check(
-        dev,
-        CheckOptions {
-            data: true,
-            fallback: false,
-        },
-    )
-    .unwrap();
-    assert_eq!(report.findings, []);
+    let report = sound(dev, "check");
     assert!(report.leaked.is_empty(), "{:x?}", report.leaked);
     live * 4096
 }

@@ -1,12 +1,14 @@
 //! What an fsync writes, and what a mount finds after it.
 
+mod sound;
+
+use sound::sound;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use tuff_iplfs::mem::MemDevice;
 use tuff_iplfs::{
-    Addr, BlockDevice, Caller, CheckOptions, FormatOptions, Log, MountOptions, Nid, Time, Volume,
-    check, mode, rebuild,
+    Addr, BlockDevice, Caller, FormatOptions, Log, MountOptions, Nid, Time, Volume, mode, rebuild,
 };
 
 const NOW: Time = Time { sec: 1, nsec: 0 };
@@ -85,13 +87,8 @@ fn file(volume: &mut Volume, name: &[u8], bytes: &[u8]) -> Nid {
 }
 
 fn is_sound(device: &Arc<Noting>) {
-    let dev: Arc<dyn BlockDevice> = device.clone();
-    let options = CheckOptions {
-        data: true,
-        fallback: false,
-    };
-    let report = check(&dev, options).unwrap();
-    assert_eq!(report.findings, []);
+    let device: Arc<dyn BlockDevice> = device.clone();
+    let report = sound(&device, "check");
     assert!(report.leaked.is_empty() && report.clean);
 }
 

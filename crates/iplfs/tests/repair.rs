@@ -1,5 +1,9 @@
 //! Repair: what is damaged is mended or said to be lost, and no byte is ever shown that was not written.
 
+mod exact;
+mod sound;
+
+use exact::exact;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tuff_iplfs::crash::Rng;
@@ -117,19 +121,7 @@ fn damaged(blocks: &Blocks, addr: u64, bit: usize) -> Arc<MemDevice> {
 /// A device that holds exactly what is reachable, in a volume that a full check likes.
 fn sound(device: &Arc<MemDevice>) {
     let dev: Arc<dyn BlockDevice> = device.clone();
-    let options = CheckOptions {
-        data: true,
-        fallback: false,
-    };
-    let report = check(&dev, options).unwrap();
-    assert_eq!(report.findings, []);
-    let held: Vec<u64> = device
-        .allocated(PACKS..u64::MAX)
-        .unwrap()
-        .into_iter()
-        .flatten()
-        .collect();
-    assert_eq!(held, report.reachable);
+    exact(&dev, PACKS);
 }
 
 /// What is seen must have been there, under its name or in lost+found. Returns how many paths are missing or partly lost.

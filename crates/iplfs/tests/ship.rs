@@ -1,6 +1,8 @@
 //! Snapshots sent to another device: what arrives is what was sent, and whatever goes wrong on the way changes nothing.
 
 mod common;
+mod exact;
+mod sound;
 
 use common::{GEOMETRY, NOW, device as source, mount, options};
 use std::collections::HashSet;
@@ -11,8 +13,8 @@ use tuff_iplfs::crash::{CrashDisk, Rng, states};
 use tuff_iplfs::disk::stream::{FRAME_LEN, Frame};
 use tuff_iplfs::mem::{Blocks, MemDevice};
 use tuff_iplfs::{
-    BLOCK_SIZE, BlockDevice, Caller, CheckOptions, Error, FormatOptions, MountOptions, Nid,
-    Received, Stream, Volume, check,
+    BLOCK_SIZE, BlockDevice, Caller, Error, FormatOptions, MountOptions, Nid, Received, Stream,
+    Volume,
 };
 
 const HEADER: usize = 2 * BLOCK_SIZE;
@@ -65,20 +67,7 @@ fn shown(device: &Arc<dyn BlockDevice>) -> Tree {
 
 /// The device holds exactly what is reachable, and that is sound.
 fn exact(device: &Arc<dyn BlockDevice>) -> Vec<u64> {
-    let all = CheckOptions {
-        data: true,
-        fallback: false,
-    };
-    let report = check(device, all).unwrap();
-    assert_eq!(report.findings, []);
-    let held: Vec<u64> = device
-        .allocated(GEOMETRY.fixed_end()..u64::MAX)
-        .unwrap()
-        .into_iter()
-        .flatten()
-        .collect();
-    assert_eq!(held, report.reachable);
-    held
+    exact::exact(device, GEOMETRY.fixed_end()).reachable
 }
 
 /// A source with four snapshots, a tree for each, and its streams: whole, and three that continue it.

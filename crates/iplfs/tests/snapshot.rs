@@ -1,6 +1,8 @@
 //! Snapshots: what they show, and that their space comes back in whatever order they go.
 
 mod common;
+mod exact;
+mod sound;
 
 use common::{GEOMETRY, NOW, device, mount};
 use std::collections::BTreeMap;
@@ -9,27 +11,12 @@ use tuff_iplfs::crash::Rng;
 use tuff_iplfs::crash::model::tree_of;
 use tuff_iplfs::crash::workload::{Op, alphabet};
 use tuff_iplfs::mem::MemDevice;
-use tuff_iplfs::{BlockDevice, CheckOptions, Errno, Error, Volume, check};
+use tuff_iplfs::{BlockDevice, Errno, Error, Volume};
 
 fn exact(v: &mut Volume, device: &Arc<MemDevice>) {
     v.drain().unwrap();
     let dev: Arc<dyn BlockDevice> = device.clone();
-    let report = check(
-        &dev,
-        CheckOptions {
-            data: true,
-            fallback: false,
-        },
-    )
-    .unwrap();
-    assert_eq!(report.findings, []);
-    let held: Vec<u64> = device
-        .allocated(GEOMETRY.fixed_end()..u64::MAX)
-        .unwrap()
-        .into_iter()
-        .flatten()
-        .collect();
-    assert_eq!(held, report.reachable);
+    exact::exact(&dev, GEOMETRY.fixed_end());
 }
 
 #[test]
