@@ -505,6 +505,46 @@ fn a_cluster_that_a_reader_comes_back_to_is_handed_on_as_it_is_read() {
 }
 
 #[test]
+fn where_clusters_are_used_again_new_ones_are_decoded_once() {
+    let scratch = Scratch::new("serve-once");
+    let source = scratch.path().join("source");
+    std::fs::create_dir_all(&source).unwrap();
+    let whole = text(6_000_000, 5);
+    std::fs::write(source.join("file"), &whole).unwrap();
+    for (method, level, once) in [(Method::Zstd, 3, true), (Method::Lz4, 1, false)] {
+        let bytes = built(&source, compress(method, level, 16384));
+        let options = ServeOptions {
+            hand_on: true,
+            ..ServeOptions::default()
+        };
+        let server = Server::new(sample::open(&bytes), options);
+        let inode = server.image().resolve(b"file").unwrap();
+        let mut session = server.session();
+        let mut page = vec![0; 4096];
+        let mut random = Random(3);
+        let mut read = |at: u64| {
+            let n = server.read(&mut session, &inode, at, &mut page).unwrap();
+            assert_eq!(page[..n], whole[at as usize..][..n]);
+            server.take_rest(&mut session)
+        };
+        // All over the first half, again and again: the clusters in it are held in the end.
+        for _ in 0..3000 {
+            read(random.below(700) * 4096);
+        }
+        // What lies behind is touched for the first time.
+        let (before, mut offered) = (server.counters().decodes, 0);
+        for _ in 0..40 {
+            offered += u32::from(read((710 + random.below(750)) * 4096).is_some());
+        }
+        let parts = Strategy::ALL.iter().position(|s| *s == Strategy::Buffer);
+        let parts = parts.unwrap();
+        let more = server.counters().decodes[parts] - before[parts];
+        assert_eq!(more == 0, once, "{method:?}: {more} parts");
+        assert!(!once || offered > 0, "the rest of them goes elsewhere");
+    }
+}
+
+#[test]
 fn the_next_steps_of_a_reader_in_even_steps_are_offered_where_they_cost_much() {
     let scratch = Scratch::new("serve-steps");
     let source = scratch.path().join("source");

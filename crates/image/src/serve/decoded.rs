@@ -309,6 +309,11 @@ impl Decoded {
         self.worth.pays(if room { hits / 1.5 } else { hits })
     }
 
+    /// Whether what was held for readers who jump about was used so often, on average.
+    pub(crate) fn paid(&self, hits: f32) -> bool {
+        self.worth.paid(hits)
+    }
+
     /// Whether the next cluster is handed on, if that is wanted: all but one in eight. The uses of that one are seen here
     /// and say for all whether this pays.
     pub(crate) fn hands_on(&self) -> bool {
@@ -387,13 +392,15 @@ impl Worth {
         }
     }
 
+    fn paid(&self, hits: f32) -> bool {
+        let held = self.held.load(Ordering::Relaxed);
+        let found = self.found.load(Ordering::Relaxed);
+        held >= Self::FIRST && found as f32 >= held as f32 * hits
+    }
+
     fn pays(&self, hits: f32) -> bool {
-        let (held, found) = (
-            self.held.load(Ordering::Relaxed),
-            self.found.load(Ordering::Relaxed),
-        );
-        held < Self::FIRST
-            || found as f32 >= held as f32 * hits
+        self.held.load(Ordering::Relaxed) < Self::FIRST
+            || self.paid(hits)
             || self
                 .refused
                 .fetch_add(1, Ordering::Relaxed)

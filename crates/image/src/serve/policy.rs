@@ -69,6 +69,15 @@ pub(crate) fn uses_that_pay(algorithm: Algorithm, hand_on: bool) -> f32 {
     }
 }
 
+/// How often held clusters must have been used again, so far, for all of one to be decoded when it is first touched.
+/// `None`: never.
+///
+/// A prefix at the first touch, one at the second, and all for whoever it is handed on to are two decodings of a Zstandard
+/// cluster; one costs half of one more than a prefix. LZ4's prefixes are cheap beside fresh memory for all.
+pub(crate) fn uses_that_pay_at_once(algorithm: Algorithm) -> Option<f32> {
+    (algorithm != Algorithm::Lz4).then_some(0.5)
+}
+
 /// How many more steps of an even reader must fall into a cluster for all of it to be decoded and held at the first one.
 /// Prefixes for k steps come to (k + 1) / 2 clusters; LZ4 decodes those at twice the speed, into a buffer that the
 /// processor's cache has, and others' prefixes cost much beside a page fault.

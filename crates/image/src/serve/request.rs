@@ -299,18 +299,23 @@ impl Server {
         };
         // Fits: inside the decoded length.
         let skip = part.skip as usize;
+        let mut at_once = false;
         let mut seen = match out.stride {
             _ if out.clustered => false,
             // So often it will come by here.
             Some(stride) => (len - skip) as u64 / stride >= policy::steps_that_pay(algorithm),
             None => {
                 let uses = policy::uses_that_pay(algorithm, out.hand_on);
-                self.decoded.touched_again(&key) && self.decoded.pays(uses)
+                let again = self.decoded.touched_again(&key);
+                at_once = !again
+                    && policy::uses_that_pay_at_once(algorithm)
+                        .is_some_and(|uses| self.decoded.paid(uses));
+                at_once || again && self.decoded.pays(uses)
             }
         };
         if seen && out.hand_on && len <= policy::BUFFER_MAX && self.decoded.hands_on() {
-            // Who asks gets no more than a part, and does not wait for the rest.
-            seen = false;
+            // Who asks gets no more than a part, and does not wait for the rest, but where that is decoded for both at once.
+            seen = at_once;
             session.rest = Some(Rest {
                 offset: extent.offset,
                 // Fits: not longer than what is decoded.
@@ -543,7 +548,8 @@ impl Server {
     ) {
         let held = flight.publish(slab, len, false);
         self.compressed.remove(&name);
-        if !out.clustered {
+        // The uses of what is handed on are not seen.
+        if !out.clustered && session.rest.is_none() {
             self.decoded.count(false);
         }
         self.give(session, held, part, out);
