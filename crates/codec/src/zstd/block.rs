@@ -825,3 +825,48 @@ fn put_plain_header(kind: u32, n: usize, out: &mut [u8], pos: usize) -> usize {
     out[pos..pos + len].copy_from_slice(&value.to_le_bytes()[..len]);
     pos + len
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn newer_processors_write_the_same_block() {
+        let mut seed = 9u64;
+        let mut next = move |n: u32| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as u32 % n
+        };
+        for round in 0..20 {
+            let (mut stats, mut repeats) = (Stats::new(), Repeats::START);
+            let (mut seqs, mut literals) = (Vec::new(), Vec::new());
+            for _ in 0..50 * round {
+                // Some of all lengths, so that all numbers of extra bits occur.
+                let (a, b, c) = (next(12), next(14), next(20));
+                let mut seq = Seq::new(next(1 << a), 3 + next(1 << b), 1 + next(1 << c));
+                repeats.code(&mut seq);
+                stats.add_match(seq);
+                for _ in 0..seq.literals {
+                    let most = 1 + next(90);
+                    literals.push(next(most) as u8);
+                }
+                seqs.push(seq);
+            }
+            stats.add_literals(&literals);
+            let mut coder = Coder::new();
+            let plan = coder.plan(&stats);
+            let mut with = vec![0; plan.size + plan.size / 8 + 64];
+            let mut without = with.clone();
+            let stop = coder.emit(&plan, &seqs, &literals, &mut with, 0);
+            assert!(
+                stop.abs_diff(plan.size) < 100,
+                "the plan's size is about right"
+            );
+            assert_eq!(
+                coder.emit_any(&plan, &seqs, &literals, &mut without, 0),
+                stop
+            );
+            assert!(with == without, "round {round}");
+        }
+    }
+}

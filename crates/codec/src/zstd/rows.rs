@@ -485,6 +485,59 @@ impl Finder for Rows {
 mod tests {
     use super::*;
 
+    /// Noise, and copies of it at all distances.
+    fn input() -> Vec<u8> {
+        let mut seed = 5u64;
+        let mut next = move |n: usize| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as usize % n
+        };
+        let mut out: Vec<u8> = (0..3000).map(|_| next(256) as u8).collect();
+        while out.len() < 200_000 {
+            let (from, n) = (next(out.len() - 700), next(600));
+            out.extend_from_within(from..from + n);
+            out.extend((0..next(20)).map(|_| next(256) as u8));
+        }
+        out
+    }
+
+    fn found(parse: &Parse) -> Vec<(u32, u32, u32)> {
+        let seqs = parse.seqs.iter();
+        seqs.map(|seq| (seq.literals, seq.matched, seq.offset))
+            .collect()
+    }
+
+    #[test]
+    fn the_search_for_newer_processors_finds_the_same() {
+        let data = input();
+        let rows = || Rows::for_cluster(65536, 1 << 17, 5, 2, true);
+        let (mut a, mut b) = (rows(), rows());
+        let (mut with, mut without) = (Parse::default(), Parse::default());
+        for start in [0, 70_001] {
+            for parse in [&mut with, &mut without] {
+                parse.clear(1 << 17);
+            }
+            a.begin(start);
+            b.begin(start);
+            a.find(&data, data.len(), &mut with);
+            b.find_any(&data, data.len(), &mut without);
+            assert!(with.seqs.len() > 100);
+            assert_eq!(found(&with), found(&without));
+        }
+    }
+
+    #[test]
+    fn a_search_in_the_middle_of_a_frame_reaches_back_to_its_start() {
+        let data = input();
+        let twice = [&data[..3000], &data[..3000]].concat();
+        let mut rows = Rows::for_cluster(65536, 1 << 17, 5, 2, true);
+        let mut parse = Parse::default();
+        parse.clear(1 << 17);
+        rows.resume(&twice, 0, 3000, 3000);
+        rows.find(&twice, twice.len(), &mut parse);
+        assert_eq!(found(&parse), [(0, 3000, 3000)]);
+    }
+
     #[test]
     fn the_portable_comparison_of_tags_says_the_same() {
         let mut seed = 3u32;
