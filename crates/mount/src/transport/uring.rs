@@ -49,6 +49,9 @@ const QUEUES_MAX: usize = 64;
 /// Reads at least this long are worth another thread's time. Unit: bytes.
 const LONG: u32 = 64 << 10;
 
+/// An operation that images do not know.
+const WRITE: u32 = 16;
+
 /// Tags: a slot that has a request; one whose reply is to be sent; that a message about a reply was sent, or not; there
 /// are shared reads; the end.
 const READY: u64 = 0;
@@ -89,6 +92,12 @@ pub trait Service {
     /// What is to be done when the reply is on its way. `send` sends it now.
     fn after(&self, seat: &mut Self::Seat, send: &mut dyn FnMut()) {
         let _ = (seat, send);
+    }
+
+    /// True if long writes are shared as long reads are, and both go elsewhere whenever somebody has nothing to do: who asks for them goes on
+    /// meanwhile, on this processor.
+    fn spreads(&self) -> bool {
+        false
     }
 
     /// Where lines go.
@@ -355,14 +364,20 @@ impl<S: Service> Worker<'_, S> {
     /// without work are told to look there.
     fn next(&mut self, ring: &mut Ring) -> Option<usize> {
         let rings = self.rings;
-        let is_long = |i: &usize| is_long_read(&rings.slots[*i].lock().header);
+        let spreads = self.service.spreads();
+        let is_long = |i: &usize| is_long(&rings.slots[*i].lock().header, spreads);
         if let Some(at) = self.todo.iter().position(|i| !is_long(i)) {
             return Some(self.todo.remove(at));
         }
-        if self.todo.len() < 2 {
+        let somebody_idle = || {
+            let mut others = rings.threads.iter().enumerate();
+            others.any(|(i, t)| i != self.number && t.idle.load(Ordering::Acquire))
+        };
+        let keeps = self.todo.is_empty() || !spreads || !somebody_idle();
+        if keeps && self.todo.len() < 2 {
             return self.todo.pop().or_else(|| rings.shared.take());
         }
-        let first = self.todo.remove(0);
+        let first = keeps.then(|| self.todo.remove(0));
         let mut more = rings.shared.put(self.todo.drain(..));
         for (other, thread) in rings.threads.iter().enumerate() {
             if more == 0 {
@@ -375,7 +390,7 @@ impl<S: Service> Worker<'_, S> {
             }
         }
         let _ = ring.submit();
-        Some(first)
+        first.or_else(|| if more > 0 { rings.shared.take() } else { None })
     }
 
     /// Sends the reply that is in a slot.
@@ -407,7 +422,7 @@ impl<S: Service> Worker<'_, S> {
         let mut buffers = slot.lock();
         let Buffers { header, payload } = &mut *buffers;
         let in_header = in_header(header);
-        let long = is_long_read(header);
+        let long = is_long(header, self.service.spreads());
         let behind = (header.payload_len as usize).min(payload.len());
         let op = (in_header.len as usize).saturating_sub(size_of::<InHeader>() + behind);
         let ops = header.op.as_bytes();
@@ -435,9 +450,15 @@ fn in_header(header: &RingHeader) -> InHeader {
     InHeader::read_from_prefix(header.in_out.as_bytes()).map_or(InHeader::default(), |(h, _)| h)
 }
 
-fn is_long_read(header: &RingHeader) -> bool {
-    in_header(header).opcode == op::READ
-        && ReadIn::read_from_prefix(header.op.as_bytes()).is_ok_and(|(read, _)| read.size >= LONG)
+/// True for long reads and, if they count, long writes.
+fn is_long(header: &RingHeader, writes: bool) -> bool {
+    match in_header(header).opcode {
+        op::READ => {
+            ReadIn::read_from_prefix(header.op.as_bytes()).is_ok_and(|(read, _)| read.size >= LONG)
+        }
+        WRITE => writes && header.payload_len >= LONG,
+        _ => false,
+    }
 }
 
 /// Keeps this thread on one processor. If that is not allowed it serves from wherever it is.

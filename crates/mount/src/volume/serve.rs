@@ -345,6 +345,10 @@ impl Service for Ringing<'_> {
         Some((header_of(header.unique, len), len.unwrap_or(0)))
     }
 
+    fn spreads(&self) -> bool {
+        true
+    }
+
     fn log(&self) -> &Log {
         &self.server.log
     }
