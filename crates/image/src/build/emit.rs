@@ -490,7 +490,7 @@ fn configs(parts: &Parts<'_>, used: &Used) -> Configs {
     let default = o
         .compression
         .into_iter()
-        .flat_map(|c| [(c, o.cluster), (c, o.fragment_cluster)]);
+        .flat_map(|c| [(c, o.cluster), (c, o.alike_cluster())]);
     let specs: Vec<EncoderSpec> = rules
         .chain(default)
         .map(|(c, cluster)| o.encoder(c, cluster))

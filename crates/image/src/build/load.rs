@@ -8,27 +8,30 @@ use super::options::{Dedupe, Fragments, Options};
 use super::order::data_order;
 use super::pack::input::Input;
 use super::pack::segment::TailPolicy;
-use super::pack::spans::FilePlan;
 use super::pack::work::Policy;
-use super::pack::{Packer, Sparse, segment_size};
+use super::pack::{Packer, Sparse, With, segment_size};
 use super::progress::Progress;
 use super::source::compressed::{self, Compression, MAGIC_LEN};
 use super::source::dir::{DirSource, WalkOptions, runs_of};
 use super::source::manifest::ManifestReader;
 use super::source::tar::{self, TarReader};
 use super::source::{Content, DataRun, Entry, Kind, SparsePath};
-use super::survey;
+use super::survey::{self, PackedFile};
 use super::tree::{InodeId, Tree, lossy};
 use crate::{Error, Result};
 use std::fs::File;
 use std::io::Read;
-use std::num::NonZeroU32;
+use std::num::NonZeroU8;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
+use tuff_codec::EncoderSpec;
 use tuff_format::inode::FileType;
 use tuff_store::FileStore;
+use xxhash_rust::xxh3::xxh3_64;
 
+/// Shorter ends than this do not go into the packed inode because they are alike others. Unit: bytes.
+const END_MIN: u64 = 16 << 10;
 /// While a source is packed on the way, its share of the memory is looked at after so many inodes.
 const BUDGET_STEP: usize = 4096;
 
@@ -37,6 +40,8 @@ pub(crate) struct Policies {
     default: Arc<Policy>,
     rules: Vec<(globset::GlobMatcher, Arc<Policy>)>,
     packed: Arc<Policy>,
+    /// For stretches of it whose files are much alike, if that is another one.
+    alike: Option<EncoderSpec>,
     /// For files that decode faster than the default, and for those that are stored as they are.
     fast: Arc<Policy>,
     stored: Arc<Policy>,
@@ -74,7 +79,13 @@ impl Policies {
         if options.fragments == Fragments::All {
             default.whole_max = u64::MAX;
         }
+        let alike = options.alike_cluster();
+        let larger = alike > options.fragment_cluster;
         Self {
+            alike: options
+                .compression
+                .filter(|_| larger)
+                .map(|c| options.encoder(c, alike)),
             default: Arc::new(default),
             rules: options
                 .rules
@@ -122,6 +133,11 @@ impl Policies {
     pub(crate) fn packed(&self) -> Arc<Policy> {
         Arc::clone(&self.packed)
     }
+
+    /// How those stretches of it are compressed whose files are much alike, if otherwise.
+    pub(crate) fn alike(&self) -> Option<EncoderSpec> {
+        self.alike
+    }
 }
 
 /// Where the contents of a source's files are.
@@ -134,8 +150,8 @@ enum Provider {
 /// What a survey found out about a file.
 #[derive(Clone, Copy, Default)]
 struct Found<'a> {
-    /// What parts it shares.
-    plan: Option<&'a FilePlan>,
+    /// What it has together with others.
+    with: With<'a>,
     /// How it is stored.
     choice: Choice,
 }
@@ -352,9 +368,12 @@ impl<'a> Loader<'a> {
                     tar.data()
                         .read_exact(&mut bytes)
                         .map_err(|e| Error::source(e.into()))?;
-                    let twin = (self.options.dedupe != Dedupe::Off).then_some(number);
+                    let with = With {
+                        twin: (self.options.dedupe != Dedupe::Off).then_some(number),
+                        ..With::default()
+                    };
                     let input = Input::Bytes(bytes.into());
-                    packer.add_file(inode, size, input, &policy, twin, None)?;
+                    packer.add_file(inode, size, input, &policy, &with)?;
                 }
                 None => packer.add_stream(inode, size, &mut tar.data(), &policy)?,
             }
@@ -407,7 +426,7 @@ impl<'a> Loader<'a> {
                 policy,
             );
         }
-        packer.add_file(inode, size, input, policy, None, None)
+        packer.add_file(inode, size, input, policy, &With::default())
     }
 
     /// Adds an entry of a tar or manifest, unless it or a directory above it is left out.
@@ -500,7 +519,12 @@ impl<'a> Loader<'a> {
         packer.set_in_flight(budget.in_flight);
         if self.packed {
             progress.stage("pack");
-            return self.pack_late(tree, &self.late, packer);
+            let late = self.late.iter().map(|file| PackedFile {
+                file: *file,
+                from: 0,
+                alike: false,
+            });
+            return self.pack_late(tree, late, packer);
         }
         let order = data_order(tree, self.options);
         progress.set_total(order.iter().map(|i| tree.size(*i)).sum());
@@ -512,6 +536,7 @@ impl<'a> Loader<'a> {
             .collect();
         let settings = survey::Settings {
             dedupe: self.options.dedupe,
+            end_len: self.end_len(),
             memory: self.options.memory / 16,
             block: self.options.block.size(),
             threads: self.threads,
@@ -556,12 +581,16 @@ impl<'a> Loader<'a> {
             }
             // Those that are not packed now are in the survey's order.
             let found = Found {
-                plan: survey.plans.get(&inode),
+                with: With {
+                    twin: None,
+                    plan: survey.plans.get(&inode),
+                    end: survey.ends.get(&inode).copied(),
+                },
                 choice: survey.choices.get(&inode).copied().unwrap_or_default(),
             };
             self.pack_file(tree, inode, found, packer)?;
         }
-        self.pack_late(tree, &survey.packed, packer)
+        self.pack_late(tree, survey.packed.into_iter(), packer)
     }
 
     /// True for a file that is to be stored as it is.
@@ -572,11 +601,16 @@ impl<'a> Loader<'a> {
         policy.spec.is_none()
     }
 
-    /// Hands files to the packer that go into the packed inode as a whole.
-    fn pack_late(&self, tree: &Tree, files: &[InodeId], packer: &mut Packer<'_>) -> Result<()> {
-        for inode in files {
-            if let Some((input, _)) = self.input(tree, *inode)? {
-                packer.add_packed(*inode, tree.size(*inode), input)?;
+    /// Hands files and ends of files to the packer that go into the packed inode.
+    fn pack_late(
+        &self,
+        tree: &Tree,
+        files: impl Iterator<Item = PackedFile>,
+        packer: &mut Packer<'_>,
+    ) -> Result<()> {
+        for packed in files {
+            if let Some((input, _)) = self.input(tree, packed.file)? {
+                packer.add_packed(packed, tree.size(packed.file), input)?;
             }
         }
         Ok(())
@@ -607,9 +641,16 @@ impl<'a> Loader<'a> {
                 let sparse = Sparse::plan(size, &runs, self.options.block);
                 packer.add_sparse(inode, size, input, sparse, policy)?;
             }
-            None => packer.add_file(inode, size, input, policy, None, found.plan)?,
+            None => packer.add_file(inode, size, input, policy, &found.with)?,
         }
         Ok(true)
+    }
+
+    /// Length of ends that may go into the packed inode because they are alike others: within the reach of LZ4, so that each
+    /// is in sight of the one before it, and at least one and a half of them in a cluster. Unit: bytes.
+    fn end_len(&self) -> u64 {
+        let most = self.options.cluster.min(2 * self.options.alike_cluster());
+        most.min(64 << 10) as u64 / 8 * 7
     }
 
     /// What the survey needs to know of a file.
@@ -617,14 +658,24 @@ impl<'a> Loader<'a> {
         let (number, policy) = self.policies.of(|| tree.path(inode));
         let size = tree.size(inode);
         let packed = policy.packs_whole(size);
+        let cut = !packed && policy.spec.is_some_and(|s| size > s.cluster as u64);
+        let end_len = self.end_len();
         survey::Content {
             file: inode,
             size,
             policy: number,
             packed,
-            segment: if !packed && policy.spec.is_some_and(|s| size > s.cluster as u64) {
-                // Fits: a segment is a few MiB.
-                NonZeroU32::new(segment_size(policy) as u32)
+            end: cut
+                && self.options.dedupe == Dedupe::Content
+                && matches!(policy.tail, TailPolicy::Fragment(_))
+                && self.policies.packed.spec.is_some()
+                && end_len >= END_MIN
+                && (end_len + self.options.block.size()..=segment_size(policy)).contains(&size),
+            // Bits of a hash.
+            name: xxh3_64(tree.last_name(inode)) as u16,
+            segment_bits: if cut {
+                // Fits: a segment is a power of two, a few MiB.
+                NonZeroU8::new(segment_size(policy).ilog2() as u8)
             } else {
                 None
             },

@@ -183,6 +183,7 @@ fn write(
             temporary: options.temporary.clone(),
             first_block: emit::first_data_block(bits),
             packed: policies.packed(),
+            alike: policies.alike(),
             // About 40 bytes each.
             known_max: usize::try_from(budget::eighth(options) / 40).unwrap_or(usize::MAX),
             sums: options.verify,

@@ -23,6 +23,9 @@ pub const KERNELS: [Kernel; 7] = [
 /// Cluster size of the packed inode, where larger ones are not asked for: what a read of a small file decodes. Unit: bytes.
 pub const FRAGMENT_CLUSTER: usize = 16 << 10;
 
+/// The usual largest cluster of the packed inode where files are much alike. Unit: bytes.
+pub const ALIKE_CLUSTER: usize = 64 << 10;
+
 /// How to compress, without cluster and window size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compression {
@@ -116,6 +119,8 @@ pub struct Options {
     pub fragments: Fragments,
     /// Cluster size of the packed inode. Unit: bytes.
     pub fragment_cluster: usize,
+    /// Cluster size of those parts of it whose files are much alike; see [`alike_cluster`](Self::alike_cluster). Unit: bytes.
+    pub alike_cluster_max: usize,
     /// What is stored once.
     pub dedupe: Dedupe,
     /// An image whose data is referred to and not held again: its readers need both.
@@ -194,6 +199,7 @@ impl Default for Options {
             tail_packing: false,
             fragments: Fragments::Tails,
             fragment_cluster: FRAGMENT_CLUSTER,
+            alike_cluster_max: ALIKE_CLUSTER,
             dedupe: Dedupe::Content,
             base: None,
             compact_index: true,
@@ -252,6 +258,13 @@ impl Options {
             options.cluster = options.block.size_usize();
         }
         options
+    }
+
+    /// Cluster size where the files of the packed inode are much alike: neither smaller than elsewhere, nor larger than
+    /// that of files, unless it is larger elsewhere. Unit: bytes.
+    pub fn alike_cluster(&self) -> usize {
+        let max = self.alike_cluster_max.min(self.cluster);
+        self.fragment_cluster.max(max)
     }
 
     /// The encoder for a compression and cluster size, as the options shape it.

@@ -38,6 +38,8 @@ pub struct Stats {
     pub shared_bytes: u64,
     /// Ends of files and small files in the packed inode.
     pub fragments: u64,
+    /// Those of them that are ends of files which are much alike others.
+    pub alike_ends: u64,
     /// Their content.
     pub fragment_bytes: u64,
     /// Content of fragments that were there before.
@@ -108,11 +110,12 @@ impl Stats {
                 self.inline_bytes += bytes.len() as u64;
             }
             Tail::Fragment(bytes) => self.fragment_bytes += bytes.len() as u64,
+            Tail::Later(_) => {}
         }
         let Some(of) = self.algorithms.get_mut(usize::from(algorithm)) else {
             return;
         };
-        let fragment = matches!(tail, Tail::Fragment(_));
+        let fragment = matches!(tail, Tail::Fragment(_) | Tail::Later(_));
         for (i, p) in pieces.iter().enumerate() {
             if fragment && i + 1 == pieces.len() {
                 continue;

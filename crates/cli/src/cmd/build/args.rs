@@ -73,7 +73,7 @@ pub(crate) struct Args {
     /// What is packed together: files up to one cluster, those and ends of others, or all files (default: tails for 6.1 and newer)
     #[arg(long, value_enum, value_name = "WHAT", help_heading = "Layout")]
     pub(super) fragments: Option<Packed>,
-    /// Cluster size of packed fragments (default: 16K, or the cluster size if that is smaller)
+    /// Cluster size of packed fragments (default: 16K, or the cluster size if that is smaller, and up to 64K where files are much alike)
     #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Layout")]
     pub(super) fragment_cluster: Option<u64>,
     /// What is stored once: identical files, or also parts of large files that another has (default: content for 6.1 and newer)

@@ -72,7 +72,12 @@ pub(super) fn text(summary: &Summary, seconds: f64, stages: &Stages) -> String {
     if s.fragments > 0 {
         line(
             "fragments",
-            format!("{}, {} shared", s.fragments, size(s.fragment_dedupe_bytes)),
+            format!(
+                "{}, {} shared, {} ends of files like others",
+                s.fragments,
+                size(s.fragment_dedupe_bytes),
+                s.alike_ends
+            ),
         );
     }
     if s.dedupe_files > 0 {
@@ -140,7 +145,7 @@ pub(super) fn json(summary: &Summary, seconds: f64, stages: &Stages) -> serde_js
         "plain_clusters": s.plain_clusters,
         "metadata_bytes": s.meta_blocks * s.block_size,
         "inline_tails": s.inline_tails, "inline_bytes": s.inline_bytes,
-        "fragments": s.fragments, "fragment_bytes": s.fragment_bytes, "fragment_dedupe_bytes": s.fragment_dedupe_bytes,
+        "fragments": s.fragments, "alike_ends": s.alike_ends, "fragment_bytes": s.fragment_bytes, "fragment_dedupe_bytes": s.fragment_dedupe_bytes,
         "dedupe_files": s.dedupe_files, "dedupe_bytes": s.dedupe_bytes, "shared_bytes": s.shared_bytes,
         "base_files": s.base_files, "base_bytes": s.base_bytes,
         "settings": summary.rung.map(|r| r.args),

@@ -96,6 +96,8 @@ impl Packer<'_> {
                 policy: Arc::clone(&policy),
                 twin: None,
                 plan: None,
+                end_len: 0,
+                wide: None,
             };
             ends.pending.push_back(id);
             ends.submitted += len as u64;

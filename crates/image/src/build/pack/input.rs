@@ -75,6 +75,10 @@ pub(crate) struct Item {
     pub(crate) offset: u64,
     /// Unit: bytes.
     pub(crate) len: usize,
+    /// What of the file lies in the packed inode begins with it.
+    pub(crate) first: bool,
+    /// It lies next to one that it is alike.
+    pub(crate) alike: bool,
 }
 
 /// Consecutive chunks of a sparse file that hold data.

@@ -39,6 +39,7 @@ use crate::build::order::ContentKey;
 use crate::build::progress::Progress;
 use crate::build::spill::Spill;
 use crate::build::stats::Stats;
+use crate::build::survey::PackedFile;
 use crate::build::tree::InodeId;
 use crate::{Error, Result};
 use based::Adopted;
@@ -52,9 +53,10 @@ use spans::{FilePlan, PartKey};
 use std::io::Read;
 use std::sync::Arc;
 use sums::Sums;
+use tuff_codec::EncoderSpec;
 use tuff_format::BlockBits;
 use tuff_store::Output;
-use work::{Job, Part, Policy};
+use work::{Job, Part, Policy, Wide};
 
 /// Number of the packed inode among files.
 pub(crate) const PACKED: InodeId = InodeId::MAX - 1;
@@ -81,12 +83,26 @@ pub(crate) struct PackOptions {
     pub(crate) first_block: u32,
     /// How the packed inode is stored.
     pub(crate) packed: Arc<Policy>,
+    /// How it is stored where its files are much alike: in larger clusters.
+    pub(crate) alike: Option<EncoderSpec>,
     /// Contents that are remembered for whole-file dedupe.
     pub(crate) known_max: usize,
     /// Sums of all contents are taken.
     pub(crate) sums: bool,
     /// The build fails when its blocks outgrow this. Unit: bytes.
     pub(crate) size_max: Option<u64>,
+}
+
+/// What a file has together with others.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct With<'a> {
+    /// The number of its policy, if an earlier file may have the same content: then it shares its data, if that has one
+    /// segment.
+    pub(crate) twin: Option<u32>,
+    /// What parts it shares.
+    pub(crate) plan: Option<&'a FilePlan>,
+    /// What begins there is added later with [`Packer::add_packed`]; the file has one segment. Unit: bytes.
+    pub(crate) end: Option<u32>,
 }
 
 /// The packer.
@@ -194,13 +210,21 @@ impl<'a> Packer<'a> {
     /// Puts bytes at the start of the packed inode, before any file.
     pub(crate) fn start_packed(&mut self, bytes: &[u8]) -> Result<()> {
         debug_assert!(self.streamed == 0 && self.stream.0.is_empty());
-        self.add_packed(PACKED, bytes.len() as u64, Input::Bytes(bytes.into()))
+        let table = PackedFile {
+            file: PACKED,
+            from: 0,
+            alike: false,
+        };
+        self.add_packed(table, bytes.len() as u64, Input::Bytes(bytes.into()))
     }
 
-    /// Adds a whole file of `size` bytes, not empty, to the packed inode, behind those that were added so before.
-    pub(crate) fn add_packed(&mut self, file: InodeId, size: u64, input: Input) -> Result<()> {
+    /// Adds a file of `size` bytes, not empty, or the end of one, to the packed inode, behind those that were added so
+    /// before. What comes before the end was added with [`add_file`](Self::add_file).
+    pub(crate) fn add_packed(&mut self, packed: PackedFile, size: u64, input: Input) -> Result<()> {
+        let PackedFile { file, from, alike } = packed;
         let segment = segment_size(&self.options.packed);
-        let mut offset = 0;
+        let from = u64::from(from);
+        let mut offset = from;
         while offset < size {
             let room = segment - self.stream.1 as u64;
             // Fits: a segment is a few MiB.
@@ -210,6 +234,8 @@ impl<'a> Packer<'a> {
                 input: input.clone(),
                 offset,
                 len,
+                first: offset == from,
+                alike,
             });
             self.stream.1 += len;
             offset += len as u64;
@@ -227,6 +253,7 @@ impl<'a> Packer<'a> {
         }
         self.submit_batch()?;
         let len = len.next_multiple_of(self.options.bits.size_usize());
+        let wide = self.options.alike.and_then(|spec| Wide::new(spec, &items));
         let part = Part {
             file: PACKED,
             input: Input::Packed(items.into()),
@@ -238,40 +265,44 @@ impl<'a> Packer<'a> {
             policy: Arc::clone(&self.options.packed),
             twin: None,
             plan: None,
+            end_len: 0,
+            wide: wide.map(Box::new),
         };
         self.streamed += len as u64;
         self.submit(vec![part], len as u64)
     }
 
-    /// Adds a file of `size` bytes, not empty. Its data follows that of the files before it. With `twin`, the number of its
-    /// policy, it shares the data of an earlier file with the same content, if that has one segment. `plan` says what parts it
-    /// shares.
+    /// Adds a file of `size` bytes, not empty. Its data follows that of the files before it.
     pub(crate) fn add_file(
         &mut self,
         file: InodeId,
         size: u64,
         input: Input,
         policy: &Arc<Policy>,
-        twin: Option<u32>,
-        plan: Option<&FilePlan>,
+        with: &With<'_>,
     ) -> Result<()> {
+        let With { twin, plan, end } = *with;
         let segment = segment_size(policy);
+        debug_assert!(end.is_none() || size <= segment);
         if size <= segment {
+            let own = end.map_or(size, u64::from);
             // Fits: a segment is a few MiB.
             let part = Part {
                 file,
                 input,
                 offset: 0,
-                len: size as usize,
+                len: own as usize,
                 first: true,
-                last: true,
+                last: end.is_none(),
                 store: false,
                 policy: Arc::clone(policy),
                 twin,
-                plan: plan.map(|p| Box::new(p.part(file, 0, size, segment))),
+                plan: plan.map(|p| Box::new(p.part(file, 0, own, segment))),
+                end_len: (size - own) as usize,
+                wide: None,
             };
             self.batch.push(part);
-            self.batch_bytes += size;
+            self.batch_bytes += own;
             if self.batch_bytes >= BATCH_BYTES || self.batch.len() >= BATCH_FILES {
                 self.submit_batch()?;
             }
@@ -316,6 +347,8 @@ impl<'a> Packer<'a> {
                 policy,
                 twin: None,
                 plan: None,
+                end_len: 0,
+                wide: None,
             };
             self.submit(vec![part], len as u64)?;
             at += len as u64;
@@ -401,6 +434,8 @@ impl<'a> Packer<'a> {
                 policy,
                 twin: None,
                 plan: plan.map(|p| Box::new(p.part(file, offset, len, segment))),
+                end_len: 0,
+                wide: None,
             };
             self.submit(vec![part], len)?;
             offset += len;

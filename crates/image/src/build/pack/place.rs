@@ -59,15 +59,26 @@ impl Packer<'_> {
                     let first = item.offset == 0;
                     self.result.sums.add(item.file, first, item.len, *sum);
                 }
-                if item.offset == 0 {
+                if item.first {
                     self.result.stats.fragments += 1;
-                    self.set(item.file, FileData::WholeFragment { offset });
+                    self.set_fragment(item, offset);
                 }
                 self.result.stats.fragment_bytes += item.len as u64;
                 self.progress.add_bytes(item.len as u64);
             }
             offset += item.len as u64;
         }
+    }
+
+    /// Notes where a file is in the packed inode, or its end.
+    fn set_fragment(&mut self, item: &Item, offset: u64) {
+        if item.offset == 0 {
+            self.set(item.file, FileData::WholeFragment { offset });
+            return;
+        }
+        let place = self.slot(item.file).fragment();
+        *place.expect("the rest of the file was placed before") = offset;
+        self.result.stats.alike_ends += 1;
     }
 
     /// The earlier file with this key. Remembers the file if there is none.
@@ -143,6 +154,8 @@ impl Packer<'_> {
                 let tail = match tail {
                     Tail::Cluster => FileTail::Cluster,
                     Tail::Inline(bytes) => FileTail::Inline(self.result.spill.put(&bytes)?),
+                    // Its place is known later.
+                    Tail::Later(_) => FileTail::Fragment(0),
                     Tail::Fragment(bytes) => {
                         FileTail::Fragment(self.add_fragment(&bytes, first && pieces.len() == 1))
                     }

@@ -8,6 +8,7 @@
 
 use super::blocks::Blocks;
 use super::spans::{Board, PartKey, PartPlan, PartStop, Posted, fits, usable};
+use std::ops::Range;
 use tuff_codec::{EncodeFit, Fit};
 use tuff_format::cluster::HeadKind;
 
@@ -65,6 +66,8 @@ pub(crate) enum Tail {
     Inline(Vec<u8>),
     /// The last piece's raw bytes, to be put into the packed inode.
     Fragment(Vec<u8>),
+    /// The last piece has so many bytes and lies among the files of the packed inode, which come later. Unit: bytes.
+    Later(usize),
 }
 
 /// How to encode.
@@ -76,6 +79,17 @@ pub(crate) struct Shape {
     pub(crate) cluster: usize,
     /// For the end of a file.
     pub(crate) tail: TailPolicy,
+}
+
+/// Any encoder.
+type Encoder = dyn EncodeFit;
+
+/// Encoders for a segment.
+pub(crate) struct Encoders<'a> {
+    /// The usual one.
+    pub(crate) usual: &'a mut Encoder,
+    /// One with larger clusters, their size, and the stretches for which it is used: ascending. Unit: bytes.
+    pub(crate) wide: Option<(&'a mut Encoder, usize, &'a [Range<usize>])>,
 }
 
 /// An encoded segment. Its blocks were appended to the output.
@@ -94,17 +108,25 @@ pub(crate) struct Segment {
 pub(crate) fn encode(
     input: &[u8],
     last: bool,
-    encoder: &mut dyn EncodeFit,
+    encoders: Encoders<'_>,
     shape: &Shape,
     (plan, board): (&PartPlan, &Board),
     out: &mut Blocks,
 ) -> Segment {
     debug_assert!(last || input.len().is_multiple_of(shape.block));
+    let Encoders {
+        usual: encoder,
+        mut wide,
+    } = encoders;
     encoder.reset();
+    if let Some((wide, _, _)) = &mut wide {
+        wide.reset();
+    }
     let mut run = Encoding {
         input,
         last,
         encoder,
+        wide,
         shape,
         out,
         at: 0,
@@ -154,7 +176,8 @@ fn posted(key: PartKey, pieces: &[ShortPiece], shared: &[Posted]) -> Vec<Posted>
 struct Encoding<'a> {
     input: &'a [u8],
     last: bool,
-    encoder: &'a mut dyn EncodeFit,
+    encoder: &'a mut Encoder,
+    wide: Option<(&'a mut Encoder, usize, &'a [Range<usize>])>,
     shape: &'a Shape,
     out: &'a mut Blocks,
     /// Everything before is in pieces.
@@ -257,9 +280,13 @@ impl Encoding<'_> {
                 self.tail = Tail::Fragment(self.input[self.at..].to_vec());
                 return;
             }
-            let spare = self.out.spare(self.shape.cluster);
-            let fit = self.encoder.fit(self.input, self.at, spare);
-            debug_assert!(fit.consumed <= left && fit.written <= self.shape.cluster);
+            let (encoder, cluster) = match &mut self.wide {
+                Some((wide, cluster, of)) if contains(of, self.at) => (&mut **wide, *cluster),
+                _ => (&mut *self.encoder, self.shape.cluster),
+            };
+            let spare = self.out.spare(cluster);
+            let fit = encoder.fit(self.input, self.at, spare);
+            debug_assert!(fit.consumed <= left && fit.written <= cluster);
             if let TailPolicy::Inline(max) = self.shape.tail
                 && self.last
                 && fit.consumed == left
@@ -287,7 +314,7 @@ impl Encoding<'_> {
         // Right-aligned: the zeros go in front, and there are fewer than a block of them.
         let pad = blocks * block - fit.written;
         if pad > 0 {
-            let spare = self.out.spare(self.shape.cluster);
+            let spare = self.out.spare(blocks * block);
             spare.copy_within(..fit.written, pad);
             spare[..pad].fill(0);
         }
@@ -316,6 +343,12 @@ impl Encoding<'_> {
         }
         true
     }
+}
+
+/// True if a position is in one of these stretches.
+fn contains(stretches: &[Range<usize>], at: usize) -> bool {
+    let i = stretches.partition_point(|s| s.end <= at);
+    stretches.get(i).is_some_and(|s| s.start <= at)
 }
 
 /// True if decoding `room` bytes of clusters is worth it for `consumed` bytes of file.
@@ -360,7 +393,11 @@ mod tests {
         let mut out = Blocks::default();
         out.extend_padded(&[7; 4096], 4096);
         let plan = (&PartPlan::default(), &Board::default());
-        let segment = encode(input, true, encoder.as_mut(), shape, plan, &mut out);
+        let encoders = Encoders {
+            usual: encoder.as_mut(),
+            wide: None,
+        };
+        let segment = encode(input, true, encoders, shape, plan, &mut out);
         let (mut at, mut block, mut decoder) = (0usize, 4096, Decoder::new());
         let count = segment.pieces.len();
         for (i, piece) in segment.pieces.iter().enumerate() {

@@ -2,13 +2,14 @@
 
 use super::blocks::Blocks;
 use super::input::{Input, Item};
-use super::segment::{self, Shape, ShortPiece, Tail, TailPolicy};
+use super::segment::{self, Encoders, Shape, ShortPiece, Tail, TailPolicy};
 use super::spans::{Board, PartKey, PartPlan};
 use super::sums::sum;
 use crate::build::order::{ContentKey, content_key};
 use crate::build::tree::InodeId;
 use crate::{Error, Result};
 use hashbrown::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use tuff_codec::{EncodeFit, EncoderSpec};
 use tuff_format::cluster::HeadKind;
@@ -58,6 +59,36 @@ pub(crate) struct Part {
     pub(crate) twin: Option<u32>,
     /// What it shares with others.
     pub(crate) plan: Option<Box<PartPlan>>,
+    /// The content goes on for so many bytes, which are among the files of the packed inode. Unit: bytes.
+    pub(crate) end_len: usize,
+    /// Where larger clusters are used.
+    pub(crate) wide: Option<Box<Wide>>,
+}
+
+/// Larger clusters for stretches of the packed inode whose files are much alike: what they have in common is said once for
+/// each cluster.
+pub(crate) struct Wide {
+    spec: EncoderSpec,
+    /// Ascending. Unit: bytes of the part.
+    stretches: Vec<Range<usize>>,
+}
+
+/// A cluster is larger only if the stretch goes on for so much. Unit: bytes.
+const WIDE_MIN: usize = 32 << 10;
+
+impl Wide {
+    /// Those of a part with these items, if there are any.
+    pub(crate) fn new(spec: EncoderSpec, items: &[Item]) -> Option<Self> {
+        let (mut at, mut stretches) = (0, Vec::new());
+        for same in items.chunk_by(|a, b| a.alike == b.alike) {
+            let len: usize = same.iter().map(|item| item.len).sum();
+            if same[0].alike && len > WIDE_MIN {
+                stretches.push(at..at + len - WIDE_MIN);
+            }
+            at += len;
+        }
+        (!stretches.is_empty()).then_some(Self { spec, stretches })
+    }
 }
 
 impl Part {
@@ -109,7 +140,7 @@ impl JobOut {
             Body::Flat { tail, .. } => tail.as_ref().map_or(0, Vec::len),
             Body::Encoded { pieces, tail, .. } => {
                 let tail = match tail {
-                    Tail::Cluster => 0,
+                    Tail::Cluster | Tail::Later(_) => 0,
                     Tail::Inline(bytes) | Tail::Fragment(bytes) => bytes.len(),
                 };
                 size_of_val(&pieces[..]) + tail
@@ -294,6 +325,17 @@ impl Worker {
         })
     }
 
+    /// An encoder, to be put back.
+    fn encoder(&mut self, spec: EncoderSpec) -> Result<Box<dyn EncodeFit>> {
+        if self.encoders.len() >= ENCODERS_MAX && !self.encoders.contains_key(&spec) {
+            self.encoders.clear();
+        }
+        match self.encoders.remove(&spec) {
+            Some(encoder) => Ok(encoder),
+            None => spec.build().map_err(Error::usage),
+        }
+    }
+
     fn encode(&mut self, part: &Part, input: &[u8], data: &mut Blocks) -> Result<Body> {
         let policy = &part.policy;
         let whole = part.first && part.last;
@@ -307,13 +349,9 @@ impl Worker {
         if whole && policy.whole_max > 0 && part.len <= super::TINY {
             return Ok(self.flat(part, input, data));
         }
-        if self.encoders.len() >= ENCODERS_MAX && !self.encoders.contains_key(&spec) {
-            self.encoders.clear();
-        }
-        let encoder = match self.encoders.entry(spec) {
-            hashbrown::hash_map::Entry::Occupied(e) => e.into_mut(),
-            hashbrown::hash_map::Entry::Vacant(e) => e.insert(spec.build().map_err(Error::usage)?),
-        };
+        let mut encoder = self.encoder(spec)?;
+        let wide_spec = part.wide.as_ref().map(|w| w.spec).filter(|s| *s != spec);
+        let mut wide_encoder = wide_spec.map(|s| self.encoder(s)).transpose()?;
         let shape = Shape {
             block: self.block,
             cluster: spec.cluster,
@@ -321,14 +359,20 @@ impl Worker {
         };
         let none = PartPlan::default();
         let plan = part.plan.as_deref().unwrap_or(&none);
-        let segment = segment::encode(
-            input,
-            part.last,
-            encoder.as_mut(),
-            &shape,
-            (plan, &self.board),
-            data,
-        );
+        let wide = wide_encoder.as_mut().zip(part.wide.as_ref());
+        let encoders = Encoders {
+            usual: encoder.as_mut(),
+            wide: wide.map(|(e, w)| (e.as_mut(), w.spec.cluster, &w.stretches[..])),
+        };
+        let plan_and_board = (plan, &*self.board);
+        let mut segment = segment::encode(input, part.last, encoders, &shape, plan_and_board, data);
+        self.encoders.insert(spec, encoder);
+        self.encoders.extend(wide_spec.zip(wide_encoder));
+        if part.end_len > 0 {
+            let end = ShortPiece::own(part.end_len, 0, HeadKind::Head1);
+            segment.pieces.push(end);
+            segment.tail = Tail::Later(part.end_len);
+        }
         // Clusters that others were promised must stay.
         let kept = plan.post.is_some();
         if whole && !kept && !self.pays(part, &segment.pieces, &segment.tail) {
@@ -365,6 +409,7 @@ impl Worker {
             Tail::Cluster => (0, 0),
             Tail::Inline(bytes) => (0, bytes.len()),
             Tail::Fragment(raw) => (raw.len(), 0),
+            Tail::Later(len) => (*len, 0),
         };
         if skipped == part.len {
             return true;

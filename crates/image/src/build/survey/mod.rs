@@ -25,7 +25,7 @@ use crate::{Error, Result};
 use chunk::{Cutter, Sketch};
 use hashbrown::HashMap;
 use runs::{Chunks, Run, Shape};
-use std::num::NonZeroU32;
+use std::num::NonZeroU8;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use tuff_codec::EncoderSpec;
@@ -43,8 +43,12 @@ pub(crate) struct Content {
     pub(crate) policy: u32,
     /// It goes into the packed inode as a whole.
     pub(crate) packed: bool,
-    /// Parts of it may be shared: it is compressed, in segments of so many bytes.
-    pub(crate) segment: Option<NonZeroU32>,
+    /// Its end may go there, if it is alike another.
+    pub(crate) end: bool,
+    /// Parts of it may be shared: it is compressed, in segments of two to so many bytes.
+    pub(crate) segment_bits: Option<NonZeroU8>,
+    /// Stands for its name: versions of a file mostly have the same.
+    pub(crate) name: u16,
     /// How it is stored is decided from a sample.
     pub(crate) auto: bool,
     /// It is to be stored as it is.
@@ -58,6 +62,8 @@ const _: () = assert!(size_of::<Content>() == 24);
 pub(crate) struct Settings {
     /// What is stored once.
     pub(crate) dedupe: Dedupe,
+    /// Least length of an end that goes into the packed inode because it is alike another. Unit: bytes.
+    pub(crate) end_len: u64,
     /// Memory for chunks. Unit: bytes.
     pub(crate) memory: u64,
     /// Block size. Unit: bytes.
@@ -78,11 +84,24 @@ pub(crate) struct Survey {
     /// Files with the content of one in the base, which that is, and the content's sum.
     pub(crate) based: HashMap<InodeId, (Nid, Option<u64>)>,
     /// Files of the packed inode in the order of their data, without twins.
-    pub(crate) packed: Vec<InodeId>,
+    pub(crate) packed: Vec<PackedFile>,
+    /// Files with an end among them, and where it starts. Unit: bytes.
+    pub(crate) ends: HashMap<InodeId, u32>,
     /// Files that are not stored as the options say.
     pub(crate) choices: HashMap<InodeId, Choice>,
     /// Files that share parts, or whose parts others share.
     pub(crate) plans: HashMap<InodeId, FilePlan>,
+}
+
+/// A file of the packed inode, or the end of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PackedFile {
+    /// Which.
+    pub(crate) file: InodeId,
+    /// Where the packed part starts: 0 for a whole file. Unit: bytes.
+    pub(crate) from: u32,
+    /// It lies next to one that it is alike.
+    pub(crate) alike: bool,
 }
 
 /// What workers found out, by index of the content. There may be millions of contents, and most have no chunks.
@@ -129,10 +148,14 @@ pub(crate) fn survey(
                 .filter(|known| known.sizes.contains(&content.size)),
             sums: settings.sums,
         };
-        let sketch = dedupe && content.packed && content.size <= SKETCH_MAX;
-        let chunks = settings.dedupe == Dedupe::Content && content.segment.is_some();
+        let sketch = if content.end {
+            Some(end_of(content.size, settings))
+        } else {
+            (dedupe && content.packed && content.size <= SKETCH_MAX).then_some(0)
+        };
+        let chunks = settings.dedupe == Dedupe::Content && content.segment_bits.is_some();
         let hash = wanted.twin || wanted.known.is_some();
-        if !(hash || sketch || chunks || content.auto) {
+        if !(hash || sketch.is_some() || chunks || content.auto) {
             return Ok(());
         }
         let input = input(content.file)?;
@@ -144,7 +167,7 @@ pub(crate) fn survey(
                 facts.choices.push((i, choice));
             }
         }
-        if !(hash || sketch || chunks) {
+        if !(hash || sketch.is_some() || chunks) {
             return Ok(());
         }
         let cutter = chunks.then_some(cutter);
@@ -181,7 +204,7 @@ pub(crate) fn survey(
     facts.chunks.retain(|(i, _)| !elsewhere[*i as usize]);
 
     let packed: Vec<u32> = (0..contents.len())
-        .filter(|i| contents[*i].packed && !elsewhere[*i])
+        .filter(|i| (contents[*i].packed || contents[*i].end) && !elsewhere[*i])
         .map(|i| i as u32)
         .collect();
     let mut sketches = facts.sketches.into_iter().peekable();
@@ -192,10 +215,30 @@ pub(crate) fn survey(
             Some(sketches.next_if(|(of, _)| of == i)?.1)
         })
         .collect();
-    let order = groups::order(&sketches);
+    let look = |i: usize| {
+        let content = &contents[packed[i] as usize];
+        (content.name, content.size)
+    };
+    let order = groups::order(&sketches, &look);
     drop(sketches);
-    let file = |i: u32| contents[packed[i as usize] as usize].file;
-    survey.packed = order.into_iter().map(file).collect();
+    let placed = |p: groups::Placed| {
+        let content = &contents[packed[p.i as usize] as usize];
+        let from = match content.end {
+            // Fits: a segment is a few MiB.
+            true => end_of(content.size, settings) as u32,
+            false => 0,
+        };
+        PackedFile {
+            file: content.file,
+            from,
+            alike: p.alike,
+        }
+    };
+    let all = order.into_iter().map(placed);
+    // An end that is alike no other stays with its file.
+    survey.packed = all.filter(|p| p.from == 0 || p.alike).collect();
+    let ends = survey.packed.iter().filter(|p| p.from > 0);
+    survey.ends = ends.map(|p| (p.file, p.from)).collect();
     drop(packed);
 
     // From here on only contents with chunks are counted.
@@ -210,7 +253,11 @@ pub(crate) fn survey(
             Some(Shape {
                 file: content.file,
                 size: content.size,
-                segment: content.segment?.get().into(),
+                own: survey
+                    .ends
+                    .get(&content.file)
+                    .map_or(content.size, |from| u64::from(*from)),
+                segment: 1 << content.segment_bits?.get(),
                 policy: content.policy,
                 ratio: chunks.as_ref()?.ratio,
             })
@@ -233,11 +280,19 @@ fn chosen(content: &Content, choice: Choice) -> Content {
         Choice::Stored => Content {
             policy: CHOICES + 1,
             packed: false,
-            segment: None,
+            end: false,
+            segment_bits: None,
             stored: true,
             ..*content
         },
     }
+}
+
+/// Where the end of a content of `size` bytes starts that may go into the packed inode: at a block, so that what is before
+/// it may end there.
+fn end_of(size: u64, settings: &Settings) -> u64 {
+    let from = size.saturating_sub(settings.end_len);
+    from - from % settings.block
 }
 
 /// All facts in the order of the contents, keys in their own.
@@ -260,7 +315,7 @@ fn gathered(parts: Vec<Facts>) -> Facts {
 fn cutter(contents: &[Content], settings: &Settings) -> Cutter {
     let total: u64 = contents
         .iter()
-        .filter(|c| c.segment.is_some())
+        .filter(|c| c.segment_bits.is_some())
         .map(|c| c.size)
         .sum();
     let mut bits = CHUNK_BITS;
@@ -359,7 +414,7 @@ impl Tools {
         content: &Content,
         input: Input,
         wanted: &Wanted<'_>,
-        sketch: bool,
+        sketch: Option<u64>,
         cutter: Option<Cutter>,
         facts: &mut Facts,
     ) -> Result<()> {
@@ -379,6 +434,12 @@ impl Tools {
                 &mut ratio,
             )?;
             facts.chunks.push((i, chunks));
+            if let Some(from) = sketch {
+                // Fits: an end is shorter than a cluster.
+                let end = &mut self.buf[..(content.size - from) as usize];
+                input.open()?.read_exact(end, from)?;
+                facts.sketches.push((i, chunk::sketch(end)));
+            }
         } else {
             let reader = input.open()?;
             let mut at = 0;
@@ -390,7 +451,7 @@ impl Tools {
                 }
                 reader.read_exact(&mut self.buf[..n], at)?;
                 digests.update(&self.buf[..n]);
-                if sketch {
+                if sketch.is_some() {
                     facts.sketches.push((i, chunk::sketch(&self.buf[..n])));
                 }
                 at += n as u64;

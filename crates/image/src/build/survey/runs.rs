@@ -182,6 +182,8 @@ pub(super) struct Shape {
     pub(super) file: InodeId,
     /// Unit: bytes.
     pub(super) size: u64,
+    /// Length of what has clusters of its own; the end that follows lies in the packed inode. Unit: bytes.
+    pub(super) own: u64,
     /// It is encoded in segments of so many bytes.
     pub(super) segment: u64,
     /// Only files with equal numbers share clusters.
@@ -192,7 +194,7 @@ pub(super) struct Shape {
 
 /// A shared run costs so much in the file that shares: a cluster that ends early, and one that begins anew. Unit: bytes of
 /// image.
-const RUN_COST: u64 = 4 << 10;
+const RUN_COST: u64 = 6 << 10;
 /// A new stop costs so much in the earlier file. Unit: bytes of image.
 const STOP_COST: u64 = 3 << 10;
 /// An index that is not compact costs so much more for each block of the file. Unit: bytes.
@@ -217,7 +219,9 @@ pub(super) fn settle(
         let mut mine: Vec<Run> = Vec::new();
         let mut pieces = Vec::new();
         for run in runs {
-            let mut run = *run;
+            let Some(mut run) = of_own(*run, shapes) else {
+                continue;
+            };
             let skip = covered.max(run.at) - run.at;
             if run.len <= skip {
                 continue;
@@ -262,6 +266,16 @@ pub(super) fn settle(
         settled.insert(file, mine);
     }
     plans(&settled, &stops, shapes)
+}
+
+/// The run without what has no clusters of its own in one of the two files.
+fn of_own(run: Run, shapes: &[Option<Shape>]) -> Option<Run> {
+    let own = |i: u32| shapes[i as usize].map(|s| s.own);
+    let len = run
+        .len
+        .min(own(run.file)?.saturating_sub(run.at))
+        .min(own(run.owner)?.saturating_sub(run.owner_at));
+    (len > 0).then_some(Run { len, ..run })
 }
 
 /// The run in terms of the first place that has each of its bytes, as far as its start matters: what an owner shares itself
@@ -438,6 +452,7 @@ mod tests {
         Some(Shape {
             file,
             size,
+            own: size,
             segment: 1 << 20,
             policy: 0,
             ratio: 32,

@@ -55,6 +55,14 @@ impl Tree {
         parts.join(&b'/')
     }
 
+    /// The last name of an inode's path; empty for the root.
+    pub(crate) fn last_name(&self, inode: InodeId) -> &[u8] {
+        if inode == ROOT {
+            return &[];
+        }
+        self.name(&self.dentries[self.nodes[inode as usize].name as usize])
+    }
+
     /// What an inode is.
     pub(crate) fn kind(&self, inode: InodeId) -> NodeKind<'_> {
         let node = &self.nodes[inode as usize];
