@@ -13,8 +13,8 @@ use tuff_mount::mountpoint::{self, Detach, MountOptions};
 use tuff_mount::transport::Transport;
 use tuff_mount::volume::{VolumeMount, VolumeServer};
 
-/// Dirty pages that wait for more to lie beside them: 4 MiB.
-const WRITE_BEHIND_PAGES: u64 = 1024;
+/// Dirty pages that wait for more to lie beside them: 1 MiB. Who writes the last one waits for all.
+const WRITE_BEHIND_PAGES: u64 = 256;
 /// Changed nodes that are kept without a checkpoint, which stops everything for tenths of a second: 64 MiB, as much as of data.
 const DIRTY_NODES: u64 = 16384;
 /// A megabyte made ready for fsyncs to come.
