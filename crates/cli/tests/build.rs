@@ -269,19 +269,43 @@ fn source_date_epoch_is_an_upper_bound_and_an_option_wins() {
     assert_eq!(build("d", "soon", &[]).0, Some(2));
 }
 
-#[test]
-fn a_stopped_build_leaves_nothing() {
-    let place = Place::new("stop");
-    // Long enough to be stopped in the middle: hard to compress, and the slowest method.
+/// Letters of sixteen, in no order: half of it is gone by counting them, and next to nothing repeats.
+fn sixteen_letters(len: usize) -> Vec<u8> {
     let mut seed = 1u64;
-    let big: Vec<u8> = (0..24 << 20)
+    (0..len)
         .map(|_| {
             seed = seed
                 .wrapping_mul(6364136223846793005)
                 .wrapping_add(1442695040888963407);
             (seed >> 60) as u8 + b'a'
         })
-        .collect();
+        .collect()
+}
+
+#[test]
+fn what_counting_letters_shrinks_is_compressed_though_nothing_repeats() {
+    let place = Place::new("letters");
+    let len = 9 << 20;
+    std::fs::write(place.0.join("tree/letters"), sixteen_letters(len)).unwrap();
+    for method in ["zstd", "deflate", "lzma:1"] {
+        let out = tuff()
+            .current_dir(&place.0)
+            .args([
+                "build", "-q", "-z", method, "--kernel", "6.18", "tree", "image",
+            ])
+            .output()
+            .unwrap();
+        assert_eq!(code(&out), (0, String::new()), "{method}");
+        let size = std::fs::metadata(place.0.join("image")).unwrap().len();
+        assert!(size < len as u64 * 6 / 10, "{method}: {size}");
+    }
+}
+
+#[test]
+fn a_stopped_build_leaves_nothing() {
+    let place = Place::new("stop");
+    // Long enough to be stopped in the middle: hard to compress, and the slowest method.
+    let big = sixteen_letters(24 << 20);
     for i in 0..4 {
         std::fs::write(place.0.join(format!("tree/big{i}")), &big[i..]).unwrap();
     }

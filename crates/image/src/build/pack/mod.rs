@@ -309,7 +309,10 @@ impl<'a> Packer<'a> {
             return Ok(());
         }
         self.submit_batch()?;
-        let store = policy.spec.is_some() && !worth_compressing(&input, size)?;
+        let store = match policy.spec {
+            Some(spec) => !worth_compressing(&input, size, spec)?,
+            None => false,
+        };
         self.add_segments(file, size, &input, policy, store, plan)
     }
 
@@ -331,8 +334,8 @@ impl<'a> Packer<'a> {
                 .read_exact(&mut bytes)
                 .map_err(|e| Error::source(e.into()))?;
             let input = Input::Bytes(bytes.into());
-            if at == 0 && policy.spec.is_some() {
-                store = !worth_compressing(&input, len as u64)?;
+            if let (0, Some(spec)) = (at, policy.spec) {
+                store = !worth_compressing(&input, len as u64, spec)?;
             }
             let last = at + len as u64 == size;
             let policy = Arc::clone(policy);
@@ -535,12 +538,16 @@ pub(crate) fn segment_size(policy: &Policy) -> u64 {
     }
 }
 
-/// Looks at a few places of a large file: false if none of them shrinks.
-fn worth_compressing(input: &Input, size: u64) -> Result<bool> {
+/// Looks at a few places of a large file: false if none of them shrinks by what would encode the file. Another encoder would
+/// not do: where no bytes repeat, but some are rare, LZ4 finds nothing and the others much.
+fn worth_compressing(input: &Input, size: u64, spec: EncoderSpec) -> Result<bool> {
     const PROBES: u64 = 8;
     const PROBE: usize = 64 << 10;
     let reader = input.open()?;
-    let spec = tuff_codec::EncoderSpec::new(tuff_codec::Method::Lz4, PROBE);
+    let spec = EncoderSpec {
+        cluster: PROBE,
+        ..spec
+    };
     let mut encoder = spec.build().map_err(Error::usage)?;
     let (mut raw, mut out) = (vec![0; PROBE], vec![0; PROBE]);
     for i in 0..PROBES {
