@@ -221,7 +221,7 @@ fn with_care<const N: usize>(
         let most = (at - anchor).min(at - distance);
         let back = backward(data, at, at - distance, most);
         let literals = at - back - anchor;
-        if 1 + literals + literals / 255 + 2 + TAIL > out.left() {
+        if 1 + literals + (literals + 240) / 255 + 2 + TAIL > out.left() {
             return anchor;
         }
         let from = at + SHORTEST;
@@ -348,5 +348,41 @@ impl Out<'_> {
             self.extend(code - 15);
         }
         SHORTEST + code
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Method;
+
+    const ENTRIES: usize = 1 << 13;
+
+    #[test]
+    fn the_shortest_match_behind_any_number_of_literals_leaves_what_the_end_rules_want() {
+        let mut seed = 1u64;
+        let mut noise = |n: usize| -> Vec<u8> {
+            let next = |_| {
+                seed = seed
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                (seed >> 56) as u8
+            };
+            (0..n).map(next).collect()
+        };
+        // The start is where empty entries point to: there alone a match need not have the five bytes that are hashed.
+        let (first, second) = (*b"startA", *b"starB");
+        let mut encoder = Greedy::<ENTRIES>::new(&EncoderSpec::new(Method::Lz4, 4096));
+        for literals in 0..=600 {
+            let input = [&first[..], &noise(literals), &second, &noise(700)].concat();
+            for room in 64..64 + literals {
+                let mut dst = vec![0; room];
+                let fit = encoder.fit(&input, 0, &mut dst);
+                let mut back = vec![0; fit.consumed];
+                let len = super::super::decode(&dst[..fit.written], &mut back);
+                assert_eq!(len, Some(fit.consumed), "{literals} literals, {room} bytes");
+                assert!(back == input[..fit.consumed]);
+            }
+        }
     }
 }
