@@ -303,9 +303,18 @@ impl Mounted {
         Some(Self(dir, child))
     }
 
-    /// Unmounts in an orderly way; the server must end well.
+    /// Unmounts in an orderly way; the server must end well. While another test starts a command, that has our files until
+    /// it is one.
     fn end(mut self) {
-        let out = Command::new("umount").arg(&self.0).output().unwrap();
+        let umount = || Command::new("umount").arg(&self.0).output().unwrap();
+        let mut out = umount();
+        for _ in 0..1000 {
+            if !String::from_utf8_lossy(&out.stderr).contains("busy") {
+                break;
+            }
+            std::thread::yield_now();
+            out = umount();
+        }
         assert!(
             out.status.success(),
             "{}",
