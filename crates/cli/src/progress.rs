@@ -1,11 +1,13 @@
 //! Progress: a bar on a terminal, events with `--json`, silence otherwise. And ^C.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tuff_image::build::Progress;
 
 /// What to show while a long work runs.
@@ -51,7 +53,8 @@ impl Drop for Bar {
     }
 }
 
-/// Is set by the first ^C or SIGTERM from now on. The second one ends the process at once.
+/// Is set by the first ^C or SIGTERM from now on. One that comes a second later or more ends the process at once; sooner,
+/// it is taken for the same one: who signals a process and its group sends two.
 pub(crate) fn on_signal() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     set_on_signal(&stop);
@@ -59,11 +62,21 @@ pub(crate) fn on_signal() -> Arc<AtomicBool> {
 }
 
 fn set_on_signal(stop: &Arc<AtomicBool>) {
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // A signal that cannot be watched ends the process, as it would without this.
-        let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(stop));
-        let _ = signal_hook::flag::register(signal, Arc::clone(stop));
-    }
+    // Signals that cannot be watched end the process, as they would without this.
+    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else {
+        return;
+    };
+    let stop = Arc::clone(stop);
+    std::thread::spawn(move || {
+        let mut first = None;
+        for _ in signals.forever() {
+            let since = first.get_or_insert_with(Instant::now).elapsed();
+            if since >= Duration::from_secs(1) {
+                signal_hook::low_level::exit(130);
+            }
+            stop.store(true, Ordering::Relaxed);
+        }
+    });
 }
 
 /// Shows a build's progress until it is dropped; turns the first ^C or SIGTERM into a request to stop.
@@ -108,7 +121,7 @@ fn watch(progress: &Progress, show: Show, done: &AtomicBool) {
             bar.set_style(style);
         }
     }
-    let mut last = std::time::Instant::now();
+    let mut last = Instant::now();
     while !done.load(Ordering::Relaxed) {
         let s = progress.snapshot();
         if draw {
@@ -117,7 +130,7 @@ fn watch(progress: &Progress, show: Show, done: &AtomicBool) {
             bar.set_position(s.bytes);
         }
         if show == Show::Json && last.elapsed() >= Duration::from_millis(500) {
-            last = std::time::Instant::now();
+            last = Instant::now();
             let event = serde_json::json!({"event": "progress", "stage": s.stage, "entries": s.entries,
                 "bytes": s.bytes, "total_bytes": s.total_bytes});
             eprintln!("{event}");

@@ -1,17 +1,23 @@
 //! Where a finished image goes.
 //!
 //! What holds: under its final name there is either what was there before or the complete image, never a part of it. A
-//! block device has no second name, so that promise cannot be made there.
+//! block device has no second name, so that promise cannot be made there. Until it is complete an image has no name at
+//! all where the filesystem knows such files, so that nothing stays however the process ends; elsewhere it has a
+//! temporary one, which stays only if the process is killed.
 
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// What to write to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A file, made or replaced when the image is complete; or an existing block device, written in place.
+    /// A file, made or replaced when the image is complete; an existing block device, written in place; or an existing
+    /// pipe or character device, written when the image is complete.
     Path(PathBuf),
     /// Standard output, written when the image is complete.
     Stdout,
@@ -24,6 +30,10 @@ pub struct Output {
 }
 
 enum Kind {
+    /// A file without a name, in the directory of its final one.
+    Unnamed {
+        path: PathBuf,
+    },
     /// A file with a temporary name, beside its final one.
     Named {
         temporary: PathBuf,
@@ -31,41 +41,52 @@ enum Kind {
     },
     Device,
     /// A file without a name, copied out at the end.
-    Spool,
+    Spool(Box<dyn Write + Send + Sync>),
     Done,
 }
 
 impl Output {
-    /// Opens a place for the bytes: beside the final name, so that the last step is a rename.
+    /// Opens a place for the bytes: where the final name will be, so that the last step is to give it.
     pub fn create(target: &Target) -> io::Result<Self> {
         match target {
-            Target::Stdout => Ok(Self {
-                file: anonymous(&std::env::temp_dir())?,
-                kind: Kind::Spool,
-            }),
-            Target::Path(path) => {
-                if std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device()) {
+            Target::Stdout => Self::spool(io::stdout()),
+            Target::Path(path) => match std::fs::metadata(path).map(|m| m.file_type()) {
+                Ok(t) if t.is_block_device() => {
                     let file = OpenOptions::new().read(true).write(true).open(path)?;
-                    return Ok(Self {
-                        file,
-                        kind: Kind::Device,
-                    });
+                    let kind = Kind::Device;
+                    Ok(Self { file, kind })
                 }
+                Ok(t) if t.is_dir() => Err(io::Error::new(
+                    io::ErrorKind::IsADirectory,
+                    "is a directory",
+                )),
+                Ok(t) if !t.is_file() => Self::spool(OpenOptions::new().write(true).open(path)?),
                 // A symbolic link is followed, so that the link stays and what it names is replaced.
-                let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-                if path.is_dir() {
-                    return Err(io::Error::new(
-                        io::ErrorKind::IsADirectory,
-                        "is a directory",
-                    ));
-                }
-                let (file, temporary) = beside(&path)?;
-                Ok(Self {
-                    file,
-                    kind: Kind::Named { temporary, path },
-                })
-            }
+                Ok(_) => Self::replacing(std::fs::canonicalize(path)?),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Self::replacing(path.clone()),
+                Err(e) => Err(e),
+            },
         }
+    }
+
+    fn replacing(path: PathBuf) -> io::Result<Self> {
+        if let Some(file) = unnamed(directory(&path))? {
+            let kind = Kind::Unnamed { path };
+            return Ok(Self { file, kind });
+        }
+        Self::named(path)
+    }
+
+    fn named(path: PathBuf) -> io::Result<Self> {
+        let (file, temporary) = beside(&path, create_new)?;
+        let kind = Kind::Named { temporary, path };
+        Ok(Self { file, kind })
+    }
+
+    fn spool(to: impl Write + Send + Sync + 'static) -> io::Result<Self> {
+        let file = anonymous(&std::env::temp_dir())?;
+        let kind = Kind::Spool(Box::new(to));
+        Ok(Self { file, kind })
     }
 
     /// Writes all of `bytes` at `offset`.
@@ -83,28 +104,27 @@ impl Output {
         if !matches!(self.kind, Kind::Device) {
             self.file.set_len(len)?;
         }
-        match &self.kind {
+        match &mut self.kind {
+            Kind::Unnamed { path } => {
+                if sync {
+                    self.file.sync_all()?;
+                }
+                name(&self.file, path)?;
+                if sync {
+                    File::open(directory(path))?.sync_all()?;
+                }
+            }
             Kind::Named { temporary, path } => {
                 if sync {
                     self.file.sync_all()?;
                 }
-                std::fs::rename(temporary, path)?;
+                std::fs::rename(temporary, &path)?;
+                if sync {
+                    File::open(directory(path))?.sync_all()?;
+                }
             }
             Kind::Device => self.file.sync_all()?,
-            Kind::Spool => {
-                let mut out = io::stdout().lock();
-                let mut buf = vec![0; 1 << 20];
-                let mut at = 0;
-                while at < len {
-                    let n = buf
-                        .len()
-                        .min(usize::try_from(len - at).unwrap_or(usize::MAX));
-                    self.file.read_exact_at(&mut buf[..n], at)?;
-                    out.write_all(&buf[..n])?;
-                    at += n as u64;
-                }
-                out.flush()?;
-            }
+            Kind::Spool(to) => copy(&self.file, len, to)?,
             Kind::Done => {}
         }
         self.kind = Kind::Done;
@@ -121,37 +141,95 @@ impl Drop for Output {
     }
 }
 
+/// Writes the first `len` bytes of `file`.
+fn copy(file: &File, len: u64, to: &mut dyn Write) -> io::Result<()> {
+    let mut buf = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < len {
+        let n = buf
+            .len()
+            .min(usize::try_from(len - at).unwrap_or(usize::MAX));
+        file.read_exact_at(&mut buf[..n], at)?;
+        to.write_all(&buf[..n])?;
+        at += n as u64;
+    }
+    to.flush()
+}
+
 /// A file without a name in `dir`: gone when it is closed, however that happens.
 pub fn anonymous(dir: &Path) -> io::Result<File> {
-    let (file, path) = beside(&dir.join("tuff"))?;
+    if let Some(file) = unnamed(dir)? {
+        return Ok(file);
+    }
+    let (file, path) = beside(&dir.join("tuff"), create_new)?;
     std::fs::remove_file(path)?;
     Ok(file)
 }
 
-/// A new file in the directory of `path`, under a name of its own.
-fn beside(path: &Path) -> io::Result<(File, PathBuf)> {
+/// A file without a name in `dir` that can be given one; nothing if the filesystem knows no such files or they could
+/// not be named here.
+fn unnamed(dir: &Path) -> io::Result<Option<File>> {
+    // The name is given through /proc, which a bare chroot may lack.
+    if !Path::new("/proc/self/fd").exists() {
+        return Ok(None);
+    }
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    match rustix::fs::open(dir, flags, Mode::from_raw_mode(0o666)) {
+        Ok(fd) => Ok(Some(fd.into())),
+        // What filesystems without such files say, and kernels before 3.11.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOSYS) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Gives a file without a name the name `path`, in the place of what has it.
+fn name(file: &File, path: &Path) -> io::Result<()> {
+    let link = |to: &Path| {
+        let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+        rustix::fs::linkat(CWD, from, CWD, to, AtFlags::SYMLINK_FOLLOW).map_err(io::Error::from)
+    };
+    match link(path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        done => return done,
+    }
+    // A link replaces nothing, a rename does.
+    let ((), temporary) = beside(path, link)?;
+    std::fs::rename(&temporary, path).inspect_err(|_| {
+        // Nothing to report to: what failed before it is told.
+        let _ = std::fs::remove_file(&temporary);
+    })
+}
+
+/// The directory that `path` is in.
+fn directory(path: &Path) -> &Path {
+    path.parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
+}
+
+fn create_new(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o666)
+        .open(path)
+}
+
+/// What `make` makes in the directory of `path`, under a name that nothing has.
+fn beside<T>(path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(T, PathBuf)> {
     let name = path
         .file_name()
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "has no file name"))?;
-    let dir = path
-        .parent()
-        .filter(|p| !p.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
     for n in 0..1000u32 {
         let mut temporary = std::ffi::OsString::from(".");
         // A name may be 255 bytes long; the temporary one must fit, too.
         let keep = name.as_encoded_bytes().len().min(200);
         temporary.push(String::from_utf8_lossy(&name.as_encoded_bytes()[..keep]).as_ref());
         temporary.push(format!(".tuff-{}-{n}", std::process::id()));
-        let temporary = dir.join(temporary);
-        match OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o666)
-            .open(&temporary)
-        {
-            Ok(file) => return Ok((file, temporary)),
+        let temporary = directory(path).join(temporary);
+        match make(&temporary) {
+            Ok(made) => return Ok((made, temporary)),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(e),
         }
@@ -170,16 +248,63 @@ mod tests {
         dir
     }
 
+    /// An output that replaces a file, as each kind of filesystem has it.
+    fn both(path: &Path) -> [Output; 2] {
+        let first = Output::create(&Target::Path(path.to_owned())).unwrap();
+        [first, Output::named(path.to_owned()).unwrap()]
+    }
+
     #[test]
     fn an_unfinished_output_leaves_nothing_and_replaces_nothing() {
         let dir = dir("unfinished");
         let path = dir.join("image");
         std::fs::write(&path, "before").unwrap();
-        let output = Output::create(&Target::Path(path.clone())).unwrap();
-        output.write_at(b"half", 0).unwrap();
-        drop(output);
+        for output in both(&path) {
+            output.write_at(b"half", 0).unwrap();
+        }
         assert_eq!(std::fs::read(&path).unwrap(), b"before");
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn what_is_neither_file_nor_disk_is_written_to_and_stays() {
+        let dir = dir("pipe");
+        let path = dir.join("pipe");
+        rustix::fs::mknodat(
+            CWD,
+            &path,
+            rustix::fs::FileType::Fifo,
+            Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        let from = path.clone();
+        let reader = std::thread::spawn(move || std::fs::read(from).unwrap());
+        let output = Output::create(&Target::Path(path.clone())).unwrap();
+        output.write_at(b"end", 5).unwrap();
+        output.finish(10, true).unwrap();
+        assert_eq!(reader.join().unwrap(), b"\0\0\0\0\0end\0\0");
+        assert!(std::fs::metadata(&path).unwrap().file_type().is_fifo());
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_finished_output_replaces_what_a_link_names() {
+        let dir = dir("link");
+        std::fs::create_dir(dir.join("there")).unwrap();
+        std::fs::write(dir.join("there/image"), "before, and longer").unwrap();
+        std::os::unix::fs::symlink("there/image", dir.join("link")).unwrap();
+        let output = Output::create(&Target::Path(dir.join("link"))).unwrap();
+        output.write_at(b"new", 0).unwrap();
+        output.finish(3, true).unwrap();
+        assert!(
+            std::fs::symlink_metadata(dir.join("link"))
+                .unwrap()
+                .is_symlink()
+        );
+        assert_eq!(std::fs::read(dir.join("there/image")).unwrap(), b"new");
+        assert_eq!(std::fs::read_dir(dir.join("there")).unwrap().count(), 1);
         std::fs::remove_dir_all(dir).unwrap();
     }
 
@@ -187,10 +312,11 @@ mod tests {
     fn a_finished_output_has_its_name_and_length() {
         let dir = dir("finished");
         let path = dir.join("image");
-        let output = Output::create(&Target::Path(path.clone())).unwrap();
-        output.write_at(b"end", 5).unwrap();
-        output.finish(10, false).unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"\0\0\0\0\0end\0\0");
+        for (n, output) in both(&path).into_iter().enumerate() {
+            output.write_at(b"end", 5 - n as u64).unwrap();
+            output.finish(10 - n as u64, false).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), b"\0\0\0\0\0end\0\0"[n..]);
+        }
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
         std::fs::remove_dir_all(dir).unwrap();
     }

@@ -115,7 +115,7 @@ fn warn(stats: &Stats) {
 struct Sequential<'a> {
     output: &'a Output,
     at: u64,
-    /// Set to give up, so that the file under its temporary name goes away.
+    /// Set to give up, so that what was written goes away.
     stop: Arc<AtomicBool>,
 }
 
