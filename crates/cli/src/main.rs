@@ -17,6 +17,7 @@ mod image;
 mod out;
 mod progress;
 mod select;
+mod sink;
 mod text;
 mod units;
 

@@ -181,6 +181,43 @@ fn a_snapshot_sent_is_received_whole_and_in_steps() {
     assert!(!dir.join("x").exists());
 }
 
+/// A tar or a stream that a full disk cuts off leaves what had the name before; a pipe gets it as it comes.
+#[test]
+fn a_stream_has_its_name_when_it_is_complete() {
+    let place = Place::new("whole-streams");
+    let dir = &place.0;
+    good(dir, &["snapshot", "create", "v", "one"]);
+    for verb in [&["export", "v", "out"][..], &["send", "v", "-o", "out"]] {
+        fs::write(dir.join("out"), "before").unwrap();
+        good(dir, verb);
+        let whole = fs::read(dir.join("out")).unwrap();
+        assert!(whole.len() > 4096);
+        fs::write(dir.join("out"), "before").unwrap();
+        let limited = format!("ulimit -f 2; exec \"$0\" volume {}", verb.join(" "));
+        let out = Command::new("sh")
+            .args(["-c", &limited, env!("CARGO_BIN_EXE_tuff")])
+            .current_dir(dir)
+            .output()
+            .unwrap();
+        assert!(!out.status.success());
+        assert_eq!(fs::read(dir.join("out")).unwrap(), b"before");
+        fs::remove_file(dir.join("out")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            dir.join("out"),
+            rustix::fs::FileType::Fifo,
+            0o600.into(),
+            0,
+        )
+        .unwrap();
+        let pipe = dir.join("out");
+        let reader = std::thread::spawn(move || fs::read(pipe).unwrap());
+        good(dir, verb);
+        assert!(reader.join().unwrap() == whole);
+        fs::remove_file(dir.join("out")).unwrap();
+    }
+}
+
 #[test]
 fn limits_of_users_are_set_shown_and_taken_away() {
     let place = Place::new("quota");

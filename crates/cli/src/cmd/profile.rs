@@ -1,6 +1,7 @@
 //! `tuff profile`: what a mount recorded of the use of its files.
 
 use crate::out::Out;
+use crate::sink::Sink;
 use clap::Subcommand;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -44,18 +45,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         What::Show { file, parts } => show(&read(file)?, *parts)?,
         What::Merge { files, output } => {
             let profiles: Vec<Profile> = files.iter().map(|f| read(f)).collect::<Result<_>>()?;
-            let mut text = Vec::new();
-            let written = Profile::merge(&profiles).write(&mut text);
-            written.map_err(|e| Error::io("profile", "cannot write", e))?;
-            match output {
-                Some(path) => std::fs::write(path, text)
-                    .map_err(|e| Error::io(path.display(), "cannot write", e))?,
-                None => {
-                    let mut out = Out::new();
-                    out.bytes(&text)?;
-                    out.finish()?;
-                }
-            }
+            let path = output.as_deref().unwrap_or(Path::new("-"));
+            let mut sink = Sink::create(path)?;
+            let written = Profile::merge(&profiles).write(&mut sink);
+            written.map_err(|e| sink.failed(e))?;
+            sink.finish()?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -2,10 +2,10 @@
 
 use crate::cmd::profile::read;
 use crate::units::{parse_size, size};
-use std::fs;
 use std::path::{Path, PathBuf};
 use tuff_image::serve::{Profile, Server};
 use tuff_image::{Error, Result};
+use tuff_store::{Output, Target};
 
 /// A profile and how much of it is pinned.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,10 +78,9 @@ impl Recording {
         let failed = |e| Error::io(self.0.display(), "cannot write", e);
         let mut text = Vec::new();
         profile.write(&mut text).map_err(failed)?;
-        let mut part = self.0.clone().into_os_string();
-        part.push(".part");
-        fs::write(&part, text).map_err(failed)?;
-        fs::rename(&part, &self.0).map_err(failed)
+        let output = Output::create(&Target::Path(self.0.clone())).map_err(failed)?;
+        output.write_at(&text, 0).map_err(failed)?;
+        output.finish(text.len() as u64, false).map_err(failed)
     }
 }
 

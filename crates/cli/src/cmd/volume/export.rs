@@ -1,14 +1,11 @@
 //! `tuff volume export`: a volume, or a snapshot of it, as a tar.
 
-use super::tar::TarWriter;
-use super::{At, Result, mount, snapshot};
-use crate::out;
+use super::tar::{Failed, TarWriter};
+use super::{Failure, Result, mount, snapshot};
+use crate::sink::Sink;
 use crate::text::escaped;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use tuff_image::Error;
 
 /// Write the files of a volume, or of a snapshot of it, as a tar: PAX, the same bytes every time.
 ///
@@ -34,27 +31,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             .open_snapshot(name)
             .map_err(|e| snapshot::told(&args.path, name, e))?;
     }
-    let (place, sink): (String, Box<dyn Write>) = if args.tar == Path::new("-") {
-        (out::PLACE.to_owned(), Box::new(io::stdout().lock()))
-    } else {
-        let place = args.tar.display().to_string();
-        let file = File::create_new(&args.tar).at(&place)?;
-        (place, Box::new(file))
-    };
-    let mut writer = TarWriter::new(BufWriter::with_capacity(1 << 20, sink));
+    let mut sink = Sink::create(&args.tar)?;
+    let mut writer = TarWriter::new(&mut sink);
     let done = writer.volume(&mut volume).and_then(|()| writer.finish());
-    let sockets = match done {
-        Ok(sockets) => sockets,
-        Err(e) => {
-            if args.tar != Path::new("-") {
-                let _ = std::fs::remove_file(&args.tar);
-            }
-            return match e {
-                super::tar::Failed::Volume(e) => Err(e).at(args.path.display()),
-                super::tar::Failed::Out(e) => Err(Error::io(place, "cannot write", e).into()),
-            };
-        }
-    };
+    let sockets = done.map_err(|e| match e {
+        Failed::Volume(e) => Failure::Volume(args.path.display().to_string(), e),
+        Failed::Out(e) => sink.failed(e).into(),
+    })?;
+    sink.finish()?;
     for path in sockets {
         eprintln!(
             "tuff: warning: {}: sockets have no place in a tar",

@@ -1,10 +1,9 @@
 //! `tuff volume send`: a snapshot as a stream.
 
-use super::{At, Failure, Result, bytes, mount};
-use crate::out;
+use super::{Failure, Result, bytes, mount};
+use crate::sink::Sink;
 use crate::units::size;
-use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_iplfs::Error;
@@ -40,39 +39,18 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             "{place}: has no snapshot to send; tuff volume snapshot create makes one"
         )));
     };
-    let to_output = args.output == Path::new("-");
-    let mut sink: Box<dyn Write> = if to_output {
-        if io::stdout().is_terminal() {
-            let what = "a stream is nothing to look at: redirect standard output, or use -o";
-            return Err(Failure::Usage(what.to_owned()));
-        }
-        Box::new(io::stdout().lock())
-    } else {
-        Box::new(File::create_new(&args.output).at(args.output.display())?)
-    };
-    let mut buffered = BufWriter::with_capacity(1 << 20, &mut sink);
-    let sent = volume.send(&snapshot, args.from.as_deref(), &mut buffered);
-    drop(buffered);
-    let sent = match sent {
-        Ok(sent) => sent,
-        Err(e) => {
-            if !to_output {
-                let _ = std::fs::remove_file(&args.output);
-            }
-            return Err(match e {
-                Error::Io(e, what) if what == "writing the stream" => {
-                    let name = if to_output {
-                        out::PLACE.to_owned()
-                    } else {
-                        args.output.display().to_string()
-                    };
-                    tuff_image::Error::io(name, "cannot write", e).into()
-                }
-                Error::Usage(what) => Failure::Usage(format!("{place}: {what}")),
-                e => Failure::Volume(place.to_string(), e),
-            });
-        }
-    };
+    if args.output == Path::new("-") && io::stdout().is_terminal() {
+        let what = "a stream is nothing to look at: redirect standard output, or use -o";
+        return Err(Failure::Usage(what.to_owned()));
+    }
+    let mut sink = Sink::create(&args.output)?;
+    let sent = volume.send(&snapshot, args.from.as_deref(), &mut sink);
+    let sent = sent.map_err(|e| match e {
+        Error::Io(e, what) if what == "writing the stream" => sink.failed(e).into(),
+        Error::Usage(what) => Failure::Usage(format!("{place}: {what}")),
+        e => Failure::Volume(place.to_string(), e),
+    })?;
+    sink.finish()?;
     if args.verbose {
         eprintln!(
             "tuff: {place}: sent '{snapshot}' in {}: {} of blocks, {} dead",
