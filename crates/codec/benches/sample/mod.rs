@@ -1,0 +1,64 @@
+//! What benchmarks share: files of a tree, and the time that a thread takes.
+
+use std::ffi::{c_int, c_long};
+use std::path::{Path, PathBuf};
+
+unsafe extern "C" {
+    fn clock_gettime(clock: c_int, time: *mut [c_long; 2]) -> c_int;
+}
+
+/// CPU time of this thread. Unit: nanoseconds.
+pub(crate) fn cpu_ns() -> u64 {
+    const CLOCK_THREAD_CPUTIME_ID: c_int = 3;
+    let mut time = [0; 2];
+    // SAFETY: two longs are a timespec on 64-bit Linux.
+    unsafe { clock_gettime(CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time[0] as u64 * 1_000_000_000 + time[1] as u64
+}
+
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn walk(dir: &Path, files: &mut Vec<(PathBuf, u64)>) {
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let Ok(kind) = entry.file_type() else {
+            continue;
+        };
+        if kind.is_dir() {
+            walk(&entry.path(), files);
+        } else if kind.is_file() {
+            let len = entry.metadata().map_or(0, |meta| meta.len());
+            if len > 0 {
+                files.push((entry.path(), len));
+            }
+        }
+    }
+}
+
+/// Files from all over the tree, together about `budget` bytes; none gives more than a quarter of it.
+pub(crate) fn sample(dir: &Path, budget: u64) -> Vec<Vec<u8>> {
+    let mut files = Vec::new();
+    walk(dir, &mut files);
+    files.sort();
+    let cap = (budget / 4).min(8 << 20);
+    let total: u64 = files.iter().map(|(_, len)| len.min(&cap)).sum();
+    // Every so-manieth file, whatever its size: the sample has the tree's mix of small and large files.
+    let step = (total as f64 / budget as f64).max(1.0);
+    let mut taken = Vec::new();
+    let mut due = (step - 1.0) / 2.0;
+    for (i, (path, _)) in files.iter().enumerate() {
+        if i as f64 >= due {
+            due += step;
+            if let Ok(mut data) = std::fs::read(path) {
+                data.truncate(cap as usize);
+                taken.push(data);
+            }
+        }
+    }
+    taken
+}
