@@ -45,6 +45,9 @@ const FIRST_RATIO: f64 = 2.8;
 /// Input below this is not worth own blocks. Unit: bytes.
 const SHORT: usize = 64;
 
+/// The longest input that the library is tuned for. Unit: bytes.
+const TUNED_MAX: usize = 256 << 10;
+
 /// The encoder.
 pub(crate) struct Zstd {
     engine: Engine,
@@ -80,8 +83,10 @@ impl Zstd {
         let window_log = spec.history().ilog2();
         let reach = 1 << window_log;
         // The library adapts its tables to the length it is given. That is a guess here, and should not matter.
+        // For more than that it has weaker settings from level 13 on, which most files are too short for.
+        let length = (3 * spec.cluster).min(TUNED_MAX);
         // SAFETY: no preconditions.
-        let tuned = unsafe { ZSTD_getCParams(spec.level, (3 * spec.cluster) as u64, 0) };
+        let tuned = unsafe { ZSTD_getCParams(spec.level, length as u64, 0) };
         let four = tuned.minMatch <= 4;
         let engine = match tuned.strategy {
             ZSTD_strategy::ZSTD_fast | ZSTD_strategy::ZSTD_dfast => {
