@@ -22,8 +22,8 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Serves `handler` at `mountpoint` with so many threads, and returns when it has answered what every user asks
-    /// first: the attributes of the root.
+    /// Serves `handler` at `mountpoint` with so many threads, and returns when whoever asks there is answered. It asks nothing there itself: see
+    /// [`mountpoint::device_known`].
     ///
     /// # Errors
     /// If the kernel cannot be served, or no thread can be started. It is unmounted then.
@@ -87,14 +87,14 @@ impl Mount {
         self.spawn("store".to_owned(), move |fuse, handler| {
             store::run(fuse, handler, serving, &rests);
         })?;
-        let device = mountpoint::device_of(&self.mountpoint.dir)?;
-        let ringing = rings.is_some_and(|r| !r.failed());
+        let ringing = rings.map_or(Ok(false), |rings| rings.wait_begun())?;
         if transport == Transport::Uring && !ringing {
             return Err(io::Error::other(
                 "the kernel offers no FUSE over io_uring: it needs Linux 6.14 and Y in /sys/module/fuse/parameters/enable_uring",
             ));
         }
-        let read_ahead = match mountpoint::raise_read_ahead(device) {
+        let device = mountpoint::device_known(&self.mountpoint.dir);
+        let read_ahead = match device.and_then(mountpoint::raise_read_ahead) {
             Ok(()) => format!("reading ahead {} KiB", mountpoint::READ_AHEAD_KB),
             Err(_) => "reading ahead as the kernel does by default".to_owned(),
         };

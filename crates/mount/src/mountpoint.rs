@@ -283,18 +283,6 @@ pub fn raise_read_ahead(device: (u32, u32)) -> io::Result<()> {
     std::fs::write(path, READ_AHEAD_KB.to_string())
 }
 
-/// Device number of the filesystem at `dir`, asked of the filesystem itself.
-///
-/// # Errors
-/// If it does not answer.
-pub fn device_of(dir: &Path) -> io::Result<(u32, u32)> {
-    let stat = rustix::fs::stat(dir)?;
-    Ok((
-        rustix::fs::major(stat.st_dev),
-        rustix::fs::minor(stat.st_dev),
-    ))
-}
-
 /// Device number of the filesystem at `dir`, as the kernel knows it. Nothing is asked: a server that is killed while it waits for its own answer through a
 /// ring never ends, because what would give up its connection is that it ends.
 ///

@@ -266,6 +266,31 @@ fn the_next_steps_of_a_reader_are_pushed_into_the_page_cache() {
     }
 }
 
+/// Seen: a server that was killed while it started never ended, and who looked at the mount waited for ever.
+/// Cost: a process that cannot be killed, until the connection is aborted by hand.
+/// Cause: at its start the server asked its own mount, and what would have given up the connection was that it ends.
+/// Cure: it asks the kernel what the kernel knows.
+#[test]
+fn a_server_asks_nothing_of_its_own_mount() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new("mount-asks");
+    let (image, whole) = image_of_text(&scratch, 10_000);
+    let dir = scratch.path().join("ours");
+    for transport in transports() {
+        let ours = Ours::new(&image, &dir, pushing(), transport);
+        let handler = ours.mount.as_ref().unwrap().handler().clone();
+        let sums = handler.counters().sums();
+        let asked: Vec<_> = sums.iter().filter(|sum| sum.requests > 0).collect();
+        assert!(
+            matches!(&asked[..], [only] if only.name == "init"),
+            "{transport:?}: {asked:?}"
+        );
+        assert!(std::fs::read(dir.join("file")).unwrap() == whole);
+    }
+}
+
 /// The loader maps programs and libraries; nothing else here does.
 #[test]
 fn programs_run_from_a_mount() {

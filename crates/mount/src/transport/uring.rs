@@ -27,7 +27,7 @@ use rustix::thread::CpuSet;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Longest request: several of them in a row are what a reader from front to back needs, and each slot has room for
@@ -148,6 +148,31 @@ pub struct Rings {
     threads: Vec<Thread>,
     shared: Shared,
     failed: AtomicBool,
+    begun: Begun,
+}
+
+/// How far the threads are.
+#[derive(Default)]
+struct Begun {
+    threads: Mutex<Beginning>,
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct Beginning {
+    /// Threads that gave their slots to the kernel, or failed to.
+    count: usize,
+    /// Why a thread has no ring.
+    without_ring: Option<io::Error>,
+}
+
+impl Begun {
+    fn note(&self, without_ring: Option<io::Error>) {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.count += 1;
+        threads.without_ring = threads.without_ring.take().or(without_ring);
+        self.more.notify_all();
+    }
 }
 
 /// Slots with long reads that any thread may answer.
@@ -219,12 +244,33 @@ impl Rings {
                 .collect(),
             shared: Shared::default(),
             failed: AtomicBool::new(false),
+            begun: Begun::default(),
         }
     }
 
     /// True if the kernel did not take them: then it asks through the device.
     pub fn failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
+    }
+
+    /// Waits until every thread that [`serve`](Self::serve)s has given its slots to the kernel. False if they [`failed`](Self::failed).
+    ///
+    /// # Errors
+    /// If a thread has no ring: the kernel waits for its slots before it asks anything.
+    pub fn wait_begun(&self) -> io::Result<bool> {
+        let threads = self.begun.threads.lock();
+        let threads = threads.unwrap_or_else(PoisonError::into_inner);
+        let wait = self.begun.more.wait_while(threads, |threads| {
+            threads.count < self.threads.len() && threads.without_ring.is_none()
+        });
+        match wait
+            .unwrap_or_else(PoisonError::into_inner)
+            .without_ring
+            .take()
+        {
+            Some(e) => Err(e),
+            None => Ok(!self.failed()),
+        }
     }
 
     /// How many threads serve: at most one for each processor.
@@ -247,7 +293,16 @@ impl Rings {
         service: &impl Service,
         (seat, number): (usize, usize),
     ) -> io::Result<()> {
-        let ended = self.answer_all(fuse, service, (seat, number));
+        stay_on(number);
+        let ring = Ring::new(self.slots.len() as u32); // fits: few slots
+        let ended = match ring {
+            Ok(ring) => self.answer_all(ring, fuse, service, (seat, number)),
+            Err(e) => {
+                let told = io::Error::new(e.kind(), format!("a ring of io_uring: {e}"));
+                self.begun.note(Some(told));
+                Err(e)
+            }
+        };
         if ended.is_err() {
             self.failed.store(true, Ordering::Release);
         }
@@ -256,12 +311,11 @@ impl Rings {
 
     fn answer_all(
         &self,
+        mut ring: Ring,
         fuse: impl AsFd,
         service: &impl Service,
         (seat, number): (usize, usize),
     ) -> io::Result<()> {
-        stay_on(number);
-        let mut ring = Ring::new(self.slots.len() as u32)?; // fits: few slots
         self.threads[number]
             .ring
             .store(ring.fd(), Ordering::Release);
@@ -277,7 +331,14 @@ impl Rings {
         for i in (0..self.slots.len()).filter(own) {
             ring.register(worker.fuse, self.slots[i], READY | i as u64);
         }
-        let ended = worker.run(&mut ring);
+        let mut events = Vec::new();
+        let given = ring.submit_and_look(&mut events);
+        // What the kernel does not take it refuses at once.
+        if given.is_err() || events.iter().any(|event| event.result < 0) {
+            self.failed.store(true, Ordering::Release);
+        }
+        self.begun.note(None);
+        let ended = given.and_then(|()| worker.run(&mut ring, events));
         self.threads[number].ring.store(-1, Ordering::Release);
         self.threads[number].idle.store(false, Ordering::Release);
         // Who has no slot would wait for ever.
@@ -304,8 +365,8 @@ struct Worker<'a, S: Service> {
 }
 
 impl<S: Service> Worker<'_, S> {
-    fn run(&mut self, ring: &mut Ring) -> io::Result<()> {
-        let mut events = Vec::new();
+    /// Until the end; `events` are those that there are.
+    fn run(&mut self, ring: &mut Ring, mut events: Vec<Event>) -> io::Result<()> {
         let mut begun = false;
         loop {
             let idle = &self.rings.threads[self.number].idle;
