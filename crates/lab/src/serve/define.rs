@@ -114,7 +114,7 @@ pub struct Workload {
     pub bars: Vec<Bar>,
 }
 
-/// A ratio of medians.
+/// A ratio of medians, or a median.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bar {
@@ -124,13 +124,38 @@ pub struct Bar {
     /// Name of the server that is held to the bar.
     #[serde(default = "default_held")]
     pub server: String,
-    /// Name of the server that the ratio is of.
-    pub against: String,
-    /// The first pass after mounting, or the second.
+    /// Name of the server that the ratio is of. Without it the figure itself is held to the bar.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub against: Option<String>,
+    /// What is compared.
+    #[serde(default, skip_serializing_if = "Figure::is_time")]
+    pub of: Figure,
+    /// The first pass after mounting, or the second; of times only.
     #[serde(default)]
     pub pass: Pass,
-    /// The ratio of times.
+    /// The ratio; of a figure itself, milliseconds or MiB.
     pub at_most: f64,
+}
+
+/// What a bar is about. All but times are counted until the end of the first pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Figure {
+    /// Time of a pass.
+    #[default]
+    Time,
+    /// What was read from the image.
+    Fetched,
+    /// Largest resident memory of a daemon.
+    Daemon,
+    /// Growth of the memory in use on the machine.
+    Machine,
+}
+
+impl Figure {
+    fn is_time(&self) -> bool {
+        *self == Self::Time
+    }
 }
 
 fn default_held() -> String {
@@ -190,7 +215,9 @@ impl Definition {
             }
             for bar in &workload.bars {
                 known("server", &servers, &bar.server)?;
-                known("server", &servers, &bar.against)?;
+                if let Some(against) = &bar.against {
+                    known("server", &servers, against)?;
+                }
                 if let Some(image) = &bar.image {
                     known("image", &images, image)?;
                 }

@@ -1,6 +1,6 @@
 //! Tables and plots of the second room, from its records.
 
-use super::define::{Bar, Pass};
+use super::define::{Bar, Figure, Pass};
 use super::record::{FailedLine, ImageLine, Line, SampleLine, WorkloadLine};
 use super::server::Used;
 use crate::stats::{Spread, median};
@@ -31,7 +31,11 @@ pub fn gather(lines: &[Line]) -> Gathered<'_> {
         match line {
             Line::Header(header) => {
                 let m = &header.machine;
-                all.servers = header.servers.iter().map(|(name, _)| &**name).collect();
+                for (name, _) in &header.servers {
+                    if !all.servers.contains(&&**name) {
+                        all.servers.push(name);
+                    }
+                }
                 all.conditions.push(format!(
                     "{}, {} CPUs, {}; images on {}; cache before each mount: {:?}.",
                     m.cpu, m.cpus_allowed, m.kernel, header.work_filesystem, header.cache
@@ -59,6 +63,21 @@ impl Gathered<'_> {
             Pass::Warm => s.warm_ns as f64 / 1e6,
         };
         self.samples.iter().filter(of).map(time).collect()
+    }
+
+    /// A figure of a server in every round. Unit: milliseconds or MiB.
+    fn figures(&self, case: &WorkloadLine, server: &str, bar: &Bar) -> Vec<f64> {
+        let figure: fn(&Used) -> Option<u64> = match bar.of {
+            Figure::Time => return self.times(case, server, bar.pass),
+            Figure::Fetched => |used| used.fetched_bytes,
+            Figure::Daemon => |used| used.memory_bytes,
+            Figure::Machine => |used| used.system_bytes,
+        };
+        let of = |s: &&&SampleLine| {
+            s.workload == case.workload && s.image == case.image && s.server == server
+        };
+        let samples = self.samples.iter().filter(of);
+        samples.filter_map(|s| figure(&s.used).map(mib)).collect()
     }
 
     fn median(&self, case: &WorkloadLine, server: &str, pass: Pass) -> Option<f64> {
@@ -149,16 +168,10 @@ pub fn render(all: &Gathered<'_>) -> String {
 }
 
 /// One table for a document: a row for each workload and image, the first pass and, where a bar is about it, the second.
-/// Images that the first server does not serve are left out.
 pub fn brief(all: &Gathered<'_>) -> String {
     let mut out = String::new();
-    let first = all.servers.first().copied().unwrap_or_default();
     let base = all.servers.iter().find(|s| s.starts_with("kernel"));
-    let cases: Vec<_> = all
-        .cases
-        .iter()
-        .filter(|c| all.median(c, first, Pass::Cold).is_some())
-        .collect();
+    let cases: Vec<_> = all.cases.iter().collect();
     let servers = all.servers_of(&cases);
     let heads: Vec<String> = servers.iter().map(|s| format!("{s}, ms")).collect();
     let _ = writeln!(out, "| read | image | {} |", heads.join(" | "));
@@ -188,6 +201,10 @@ pub fn brief(all: &Gathered<'_>) -> String {
     out
 }
 
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
 /// What servers fetched and held until the end of the first pass.
 fn used(out: &mut String, all: &Gathered<'_>) {
     let _ = writeln!(out, "**Fetched and held, first pass**\n");
@@ -196,7 +213,7 @@ fn used(out: &mut String, all: &Gathered<'_>) {
         "| workload | image | server | asked, MiB | fetched, MiB | daemon, MiB | daemon CPU, ms | machine, MiB |"
     );
     let _ = writeln!(out, "|---|---|---|--:|--:|--:|--:|--:|");
-    let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
+    let mib = |bytes: u64| format!("{:.1}", mib(bytes));
     for case in &all.cases {
         for server in &all.servers {
             let used = all.last_used(case, server);
@@ -226,10 +243,7 @@ fn bars(out: &mut String, all: &Gathered<'_>) {
         return;
     }
     let _ = writeln!(out, "**Bars**\n");
-    let _ = writeln!(
-        out,
-        "| workload | image | ratio of times | at most | found | |"
-    );
+    let _ = writeln!(out, "| workload | image | what | at most | found | |");
     let _ = writeln!(out, "|---|---|---|--:|--:|---|");
     for case in &all.cases {
         for bar in &case.bars {
@@ -239,21 +253,48 @@ fn bars(out: &mut String, all: &Gathered<'_>) {
                 Some(_) => "**missed**",
                 None => "not measured",
             };
-            let pass = format!("{:?}", bar.pass).to_lowercase();
             let found = found.map_or("-".to_owned(), |f| format!("{f:.2}"));
             let _ = writeln!(
                 out,
-                "| {} | {} | {} of {}, {pass} | {:.2} | {found} | {verdict} |",
-                case.workload, case.image, bar.server, bar.against, bar.at_most
+                "| {} | {} | {} | {:.2} | {found} | {verdict} |",
+                case.workload,
+                case.image,
+                what(bar),
+                bar.at_most
             );
         }
     }
     out.push('\n');
 }
 
+/// What a bar is about, in words.
+fn what(bar: &Bar) -> String {
+    let pass = match bar.pass {
+        Pass::Cold => "cold",
+        Pass::Warm => "warm",
+    };
+    let figure = match (bar.of, &bar.against) {
+        (Figure::Time, None) => format!("time, {pass}, ms"),
+        (Figure::Time, Some(_)) => pass.to_owned(),
+        (Figure::Fetched, None) => "fetched, MiB".to_owned(),
+        (Figure::Fetched, Some(_)) => "fetched".to_owned(),
+        (Figure::Daemon, None) => "daemon, MiB".to_owned(),
+        (Figure::Daemon, Some(_)) => "daemon's memory".to_owned(),
+        (Figure::Machine, None) => "machine, MiB".to_owned(),
+        (Figure::Machine, Some(_)) => "machine's memory".to_owned(),
+    };
+    match &bar.against {
+        Some(against) => format!("{} of {against}, {figure}", bar.server),
+        None => format!("{}, {figure}", bar.server),
+    }
+}
+
 fn found(all: &Gathered<'_>, case: &WorkloadLine, bar: &Bar) -> Option<f64> {
-    let held = all.median(case, &bar.server, bar.pass)?;
-    Some(held / all.median(case, &bar.against, bar.pass)?)
+    let held = median(&all.figures(case, &bar.server, bar))?;
+    match &bar.against {
+        Some(against) => Some(held / median(&all.figures(case, against, bar))?),
+        None => Some(held),
+    }
 }
 
 /// Draws the cold medians as horizontal bars, a group for each workload and image, as an SVG document.
@@ -344,9 +385,15 @@ mod tests {
         let bar = |at_most| Bar {
             image: None,
             server: "tuff".to_owned(),
-            against: "kernel".to_owned(),
+            against: Some("kernel".to_owned()),
+            of: Figure::Time,
             pass: Pass::Cold,
             at_most,
+        };
+        let fetched = Bar {
+            against: None,
+            of: Figure::Fetched,
+            ..bar(2.5)
         };
         vec![
             Line::Header(Header {
@@ -369,7 +416,7 @@ mod tests {
                     bytes: 1 << 20,
                     sum: 0,
                 },
-                bars: vec![bar(0.9), bar(0.5)],
+                bars: vec![bar(0.9), bar(0.5), fetched],
             }),
             sample("tuff", 1, 8_000_000),
             sample("kernel", 1, 10_000_000),
@@ -388,6 +435,7 @@ mod tests {
             "| walk | a & b | tuff | 1.0 | 3.0 | - | - | - |",
             "| walk | a & b | tuff of kernel, cold | 0.90 | 0.80 | reached |",
             "| walk | a & b | tuff of kernel, cold | 0.50 | 0.80 | **missed** |",
+            "| walk | a & b | tuff, fetched, MiB | 2.50 | 3.00 | **missed** |",
         ] {
             assert!(text.contains(expected), "{expected}\n{text}");
         }
