@@ -314,13 +314,11 @@ impl Decoded {
         self.worth.paid(hits)
     }
 
-    /// Whether the next cluster is handed on, if that is wanted: all but one in eight. The uses of that one are seen here
-    /// and say for all whether this pays.
-    pub(crate) fn hands_on(&self) -> bool {
-        !self
-            .handed
-            .fetch_add(1, Ordering::Relaxed)
-            .is_multiple_of(8)
+    /// Whether the next cluster is handed on, if that is wanted: all but one in `trial(n)`, the n-th counted from 0. The uses
+    /// of that one are seen here and say for all whether this pays.
+    pub(crate) fn hands_on(&self, trial: impl Fn(usize) -> usize) -> bool {
+        let n = self.handed.fetch_add(1, Ordering::Relaxed);
+        !n.is_multiple_of(trial(n))
     }
 
     /// Counts a cluster that was held for a reader who jumps about, or one that such a reader found.

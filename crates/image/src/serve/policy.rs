@@ -78,6 +78,17 @@ pub(crate) fn uses_that_pay_at_once(algorithm: Algorithm) -> Option<f32> {
     (algorithm != Algorithm::Lz4).then_some(0.5)
 }
 
+/// One in so many clusters is held where it could be handed on, after `n` of either: its uses are seen. All of one takes fresh memory, which is
+/// several times what LZ4's prefixes cost that it saves; others' prefixes cost nearly as much as all.
+pub(crate) fn trial_one_in(algorithm: Algorithm, n: usize) -> usize {
+    match algorithm {
+        // By then there are as many as it takes to judge.
+        Algorithm::Lz4 if n >= 128 => 64,
+        Algorithm::Lz4 => 16,
+        _ => 8,
+    }
+}
+
 /// How many more steps of an even reader must fall into a cluster for all of it to be decoded and held at the first one.
 /// Prefixes for k steps come to (k + 1) / 2 clusters; LZ4 decodes those at twice the speed, into a buffer that the
 /// processor's cache has, and others' prefixes cost much beside a page fault.
@@ -195,6 +206,17 @@ mod tests {
         s.seen = false;
         s.clustered = true;
         assert_eq!(choose(&s, None).into, Into::Held);
+    }
+
+    #[test]
+    fn few_lz4_clusters_are_held_to_see_whether_handing_on_pays() {
+        let tried = |algorithm, range: std::ops::Range<usize>| {
+            let tried = |n: &usize| n.is_multiple_of(trial_one_in(algorithm, *n));
+            range.filter(tried).count()
+        };
+        assert_eq!(tried(Algorithm::Lz4, 0..128), 8);
+        assert_eq!(tried(Algorithm::Lz4, 128..6528), 100);
+        assert_eq!(tried(Algorithm::Zstd, 0..6400), 800);
     }
 
     #[test]

@@ -313,7 +313,8 @@ impl Server {
                 at_once || again && self.decoded.pays(uses)
             }
         };
-        if seen && out.hand_on && len <= policy::BUFFER_MAX && self.decoded.hands_on() {
+        let trial = |n| policy::trial_one_in(algorithm, n);
+        if seen && out.hand_on && len <= policy::BUFFER_MAX && self.decoded.hands_on(trial) {
             // Who asks gets no more than a part, and does not wait for the rest, but where that is decoded for both at once.
             seen = at_once;
             session.rest = Some(Rest {
