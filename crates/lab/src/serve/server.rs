@@ -70,6 +70,8 @@ pub struct Served {
     point: PathBuf,
     child: Option<Child>,
     device: Option<PathBuf>,
+    /// What the device had served when it got the image: its counters live longer than an attachment. Unit: sectors.
+    sectors_before: u64,
     mounted: bool,
 }
 
@@ -107,6 +109,7 @@ impl Served {
             point: point.to_owned(),
             child: None,
             device: None,
+            sectors_before: 0,
             mounted: false,
         };
         let Some(program) = program else {
@@ -116,6 +119,7 @@ impl Served {
             } else {
                 let device = attach(image)?;
                 served.device = Some(device.clone());
+                served.sectors_before = sectors(&device).unwrap_or(0);
                 device
             };
             return match mount(&source, point, format.name(), MountFlags::RDONLY, None) {
@@ -165,6 +169,7 @@ impl Served {
             point: tree.to_owned(),
             child: None,
             device: None,
+            sectors_before: 0,
             mounted: false,
         }
     }
@@ -194,11 +199,8 @@ impl Served {
                 system_bytes: None,
             };
         }
-        let sectors = self.device.as_ref().and_then(|device| {
-            let name = device.file_name()?.to_str()?;
-            let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).ok()?;
-            text.split_whitespace().nth(2)?.parse::<u64>().ok()
-        });
+        let now = self.device.as_deref().and_then(sectors);
+        let sectors = now.map(|now| now.saturating_sub(self.sectors_before));
         Used {
             fetched_bytes: sectors.map(|s| s * 512),
             ..Used::default()
@@ -259,6 +261,18 @@ fn attach(image: &Path) -> Result<PathBuf> {
     ))
 }
 
+/// Sectors that were read from a block device since there is one.
+fn sectors(device: &Path) -> Option<u64> {
+    let name = device.file_name()?.to_str()?;
+    let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).ok()?;
+    sectors_read(&text)
+}
+
+/// The third number of /sys/block/NAME/stat.
+fn sectors_read(stat: &str) -> Option<u64> {
+    stat.split_whitespace().nth(2)?.parse().ok()
+}
+
 fn device_of(point: &Path) -> Result<u64> {
     let attributes = File::open(point)
         .and_then(|f| f.metadata())
@@ -291,6 +305,8 @@ mod tests {
         assert_eq!(field("rchar: 123\nwchar: 4\n", "wchar:"), Some(4));
         assert_eq!(field("VmHWM:\t  88 kB\n", "VmHWM:"), Some(88));
         assert_eq!(field("", "rchar:"), None);
+        assert_eq!(sectors_read("   12  3 4567 8 0 0"), Some(4567));
+        assert_eq!(sectors_read("12 3"), None);
     }
 
     #[test]
