@@ -3,8 +3,12 @@
 //!
 //! ```text
 //!  hash ──► row: | tag | tag | tag | ... 32    one comparison of all tags with the one that is looked for
-//!                | pos | pos | pos | ...       only where they are equal is a position looked at, latest first
+//!                | tag | tag | tag | ...       another: these are of the two bytes behind those that are hashed
+//!                | pos | pos | pos | ...       only where tags are equal is a position looked at, latest first
 //! ```
+//!
+//! Where both tags are equal the match is one of two bytes more, as nearly all are that are longer than the one before; only if
+//! there is none is anybody else looked at.
 //!
 //! As the finder of the low levels, it indexes an input once, however many frames are made of it.
 
@@ -32,10 +36,13 @@ const AHEAD: usize = 8;
 /// The index starts over before its count outgrows 32 bits.
 const COUNT_MAX: usize = 1 << 30;
 
-/// A row's tags, and where the latest one is.
+/// A row's tags: by what is hashed, and by the bytes behind it. One line of the cache.
 #[derive(Clone, Copy)]
-#[repr(align(32))]
-struct Tags([u8; ROW]);
+#[repr(align(64))]
+struct Tags {
+    hashed: [u8; ROW],
+    behind: [u8; ROW],
+}
 
 /// A row's positions as the index counts, 0 for none: two lines of the cache.
 #[derive(Clone, Copy)]
@@ -59,7 +66,7 @@ pub(super) struct Rows {
     anchor: usize,
     distances: [usize; 2],
     reach: usize,
-    /// Entries looked at per search.
+    /// Entries with equal tags looked at per search.
     attempts: u32,
     /// Positions looked ahead.
     depth: u32,
@@ -90,6 +97,12 @@ fn bits(distance: usize) -> i64 {
     i64::from((distance + 3).ilog2())
 }
 
+/// The row that a hash is for.
+#[inline(always)]
+fn row_of(hash: u32) -> usize {
+    (hash >> 8) as usize & 0xffff
+}
+
 impl Rows {
     /// A finder for outputs of `cluster` bytes; the rest as for [`Rows::new`].
     pub(super) fn for_cluster(
@@ -107,7 +120,13 @@ impl Rows {
     fn new(log: u32, reach: usize, search: u32, depth: u32, four: bool) -> Self {
         let rows = (1 << log) / ROW;
         Self {
-            tags: vec![Tags([0; ROW]); rows],
+            tags: vec![
+                Tags {
+                    hashed: [0; ROW],
+                    behind: [0; ROW]
+                };
+                rows
+            ],
             positions: vec![Positions([0; ROW]); rows],
             heads: vec![0; rows],
             shift: 1,
@@ -134,13 +153,14 @@ impl Rows {
         self.next = at;
     }
 
-    /// Row and tag of the bytes at a position, one number.
+    /// The tag of what is behind, the row, and the tag of what is hashed, one number.
     #[inline(always)]
     fn hash(&self, data: &[u8], at: usize) -> u32 {
-        let bytes = load8(data, at) << self.hashed;
-        let product = bytes.wrapping_mul(0xCF1B_BCDC_B7A5_6463);
-        // fits: 2^24 rows and tags at most
-        (product >> self.shorten) as u32
+        let bytes = load8(data, at);
+        let product = (bytes << self.hashed).wrapping_mul(0xCF1B_BCDC_B7A5_6463);
+        let behind = u32::from((bytes >> (64 - self.hashed)) as u16).wrapping_mul(0x9E37_79B1);
+        // fits: 2^23 rows and tags at most
+        (product >> self.shorten) as u32 | behind >> 24 << 24
     }
 
     /// Hashes a position, and has its row fetched.
@@ -149,8 +169,8 @@ impl Rows {
         if at <= end {
             let hash = self.hash(data, at);
             self.ahead[at % AHEAD] = hash;
-            fetch(&self.tags[hash as usize >> 8]);
-            let positions = &self.positions[hash as usize >> 8].0;
+            fetch(&self.tags[row_of(hash)]);
+            let positions = &self.positions[row_of(hash)].0;
             fetch(&positions[0]);
             fetch(&positions[ROW / 2]);
         }
@@ -160,10 +180,12 @@ impl Rows {
     #[inline(always)]
     fn put(&mut self, at: usize) -> u32 {
         let hash = self.ahead[at % AHEAD];
-        let row = hash as usize >> 8;
+        let row = row_of(hash);
         let head = self.heads[row].wrapping_sub(1) % ROW as u8;
         self.heads[row] = head;
-        self.tags[row].0[usize::from(head)] = hash as u8;
+        let tags = &mut self.tags[row];
+        tags.hashed[usize::from(head)] = hash as u8;
+        tags.behind[usize::from(head)] = (hash >> 24) as u8;
         self.positions[row].0[usize::from(head)] = at.wrapping_add(self.shift) as u32;
         hash
     }
@@ -195,27 +217,24 @@ impl Rows {
         }
     }
 
-    /// The longest match at `at`, longer than `len`, which is indexed, too.
+    /// The longest match at `at` among a row's positions whose bits are set, the latest one the lowest bit: longer than
+    /// `len`, and the first one that is `enough`.
     #[inline(always)]
-    fn search(&mut self, data: &[u8], at: usize, end: usize, len: usize) -> Option<Found> {
-        let hash = if at >= self.next {
-            self.index(data, at, end);
-            let hash = self.ahead[at % AHEAD];
-            debug_assert_eq!(hash, self.hash(data, at));
-            hash
-        } else {
-            // It was indexed for the frame before.
-            self.hash(data, at)
-        };
-        let row = hash as usize >> 8;
+    fn longest(
+        &self,
+        mut equal: u32,
+        row: usize,
+        data: &[u8],
+        at: usize,
+        (len, enough): (usize, usize),
+    ) -> Found {
         let head = u32::from(self.heads[row]);
-        let mut equal = equal_tags(&self.tags[row], hash as u8).rotate_right(head);
+        let positions = &self.positions[row].0;
         let here = at.wrapping_add(self.shift) as u32;
         let most = (at - self.start).min(self.reach);
-        let positions = &self.positions[row].0;
         let mut found = Found { len, distance: 0 };
         let mut attempts = self.attempts;
-        while equal != 0 && attempts > 0 {
+        while equal != 0 && attempts > 0 && found.len < enough {
             let slot = (head + equal.trailing_zeros()) as usize % ROW;
             equal &= equal - 1;
             let distance = here.wrapping_sub(positions[slot]) as i32;
@@ -229,7 +248,7 @@ impl Rows {
                 break;
             }
             attempts -= 1;
-            // A longer match has these bytes in common; the best so far ends four bytes before the data at least.
+            // A longer match has these bytes in common.
             let check = at + found.len - 3;
             if check + 4 > data.len() {
                 break;
@@ -240,6 +259,32 @@ impl Rows {
                     found = Found { len: n, distance };
                 }
             }
+        }
+        found
+    }
+
+    /// The longest match at `at`, longer than `len`, which is indexed, too.
+    #[inline(always)]
+    fn search(&mut self, data: &[u8], at: usize, end: usize, len: usize) -> Option<Found> {
+        let hash = if at >= self.next {
+            self.index(data, at, end);
+            let hash = self.ahead[at % AHEAD];
+            debug_assert_eq!(hash, self.hash(data, at));
+            hash
+        } else {
+            // It was indexed for the frame before.
+            self.hash(data, at)
+        };
+        let row = row_of(hash);
+        let head = u32::from(self.heads[row]);
+        let tags = &self.tags[row];
+        let equal = equal_tags(&tags.hashed, hash as u8).rotate_right(head);
+        let both = equal & equal_tags(&tags.behind, (hash >> 24) as u8).rotate_right(head);
+        // Longer ones have both bytes behind the hashed ones.
+        let short = (64 - self.hashed as usize) / 8 + 1;
+        let mut found = self.longest(both, row, data, at, (len.max(short), usize::MAX));
+        if found.distance == 0 && len < short {
+            found = self.longest(equal & !both, row, data, at, (len, short));
         }
         if at >= self.next {
             self.put(at);
@@ -264,16 +309,18 @@ fn fetch<T>(place: &T) {
 
 /// A bit for each tag that is equal.
 #[inline(always)]
-fn equal_tags(tags: &Tags, tag: u8) -> u32 {
+fn equal_tags(tags: &[u8; ROW], tag: u8) -> u32 {
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_load_si128, _mm_movemask_epi8, _mm_set1_epi8};
-        // SAFETY: SSE2 belongs to every x86-64; the tags are 32 bytes and aligned to as many.
+        use std::arch::x86_64::{
+            _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8,
+        };
+        // SAFETY: SSE2 belongs to every x86-64; the tags are twice 16 bytes, which these loads want anywhere.
         unsafe {
             let wanted = _mm_set1_epi8(tag as i8);
-            let from = tags.0.as_ptr().cast();
-            let low = _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_load_si128(from), wanted));
-            let high = _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_load_si128(from.add(1)), wanted));
+            let from = tags.as_ptr().cast();
+            let low = _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128(from), wanted));
+            let high = _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_loadu_si128(from.add(1)), wanted));
             low as u32 | (high as u32) << 16
         }
     }
@@ -283,9 +330,8 @@ fn equal_tags(tags: &Tags, tag: u8) -> u32 {
 
 /// As above, without SIMD.
 #[cfg(any(test, not(target_arch = "x86_64")))]
-fn equal_tags_portable(tags: &Tags, tag: u8) -> u32 {
-    tags.0
-        .iter()
+fn equal_tags_portable(tags: &[u8; ROW], tag: u8) -> u32 {
+    tags.iter()
         .rev()
         .fold(0, |mask, &other| mask << 1 | u32::from(other == tag))
 }
@@ -542,8 +588,8 @@ mod tests {
     fn the_portable_comparison_of_tags_says_the_same() {
         let mut seed = 3u32;
         for _ in 0..2000 {
-            let mut tags = Tags([0; ROW]);
-            for tag in &mut tags.0 {
+            let mut tags = [0; ROW];
+            for tag in &mut tags {
                 seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 *tag = (seed >> 28) as u8;
             }
