@@ -20,6 +20,7 @@ mod block;
 mod fit;
 mod fse;
 mod huffman;
+mod index;
 mod library;
 mod pairs;
 mod parse;

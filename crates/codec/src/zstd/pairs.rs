@@ -8,6 +8,7 @@
 use std::hint::{black_box, select_unpredictable};
 
 use super::block::Seq;
+use super::index::{Count, Stand};
 use super::parse::{Finder, Parse};
 use crate::bytes::{byte, forward, load4, load8, zeros};
 
@@ -21,24 +22,15 @@ const END: usize = 8;
 /// Behind so many literals every second position is tried, behind twice as many every third, and so on.
 const SKIP_LOG: usize = 8;
 
-/// The index starts over before its count outgrows 32 bits.
-const COUNT_MAX: usize = 1 << 30;
-
 /// The finder.
 pub(super) struct Pairs {
     /// Latest positions, as the index counts.
     long: Box<[u32; 1 << LONG_LOG]>,
     short: Box<[u32; 1 << SHORT_LOG]>,
-    /// What is added to a position to count it, which may wrap. Positions of earlier inputs count less than any of this
-    /// one.
-    shift: usize,
+    count: Count,
     /// The furthest position that was indexed.
     high: usize,
-    /// Where the frame starts, where the search goes on, and where the last match ended.
-    start: usize,
-    at: usize,
-    anchor: usize,
-    distances: [usize; 2],
+    stand: Stand,
     reach: usize,
     /// Short matches are found by four bytes.
     four: bool,
@@ -58,21 +50,19 @@ fn hash_short<const FOUR: bool>(bytes: u64) -> usize {
 
 impl Finder for Pairs {
     fn reset(&mut self) {
-        self.shift = self.high.wrapping_add(self.shift) + 1;
+        let full = self.count.reset(self.high, 1);
         self.high = 0;
-        if self.shift > COUNT_MAX {
-            self.clear(0);
+        if full {
+            self.clear();
         }
     }
 
     fn begin(&mut self, start: usize) {
-        if start.wrapping_add(self.shift) > 2 * COUNT_MAX {
-            self.clear(start);
+        if self.count.begin(start) {
+            self.clear();
+            self.high = start;
         }
-        self.start = start;
-        self.at = start;
-        self.anchor = start;
-        self.distances = [1, 4];
+        self.stand = Stand::new(start);
     }
 
     fn find(&mut self, data: &[u8], until: usize, parse: &mut Parse) {
@@ -84,11 +74,11 @@ impl Finder for Pairs {
     }
 
     fn position(&self) -> (usize, usize) {
-        (self.anchor, self.at)
+        (self.stand.anchor, self.stand.at)
     }
 
     fn give(&mut self, n: usize) {
-        self.anchor += n;
+        self.stand.anchor += n;
     }
 }
 
@@ -98,39 +88,35 @@ impl Pairs {
         Self {
             long: zeros(),
             short: zeros(),
-            shift: 1,
+            count: Count::new(),
             high: 0,
-            start: 0,
-            at: 0,
-            anchor: 0,
-            distances: [1, 4],
+            stand: Stand::new(0),
             reach,
             four,
         }
     }
 
-    /// Forgets everything, and counts from `at` on.
-    fn clear(&mut self, at: usize) {
+    /// Forgets everything.
+    fn clear(&mut self) {
         self.long.fill(0);
         self.short.fill(0);
-        self.shift = 1usize.wrapping_sub(at);
-        self.high = at;
     }
 
     #[inline(always)]
     fn find_by<const FOUR: bool>(&mut self, data: &[u8], until: usize, parse: &mut Parse) {
         // All places are counted from the start of the frame: what lies before it or ahead, which an earlier frame has
         // indexed, is then a number that is too large.
-        let data = &data[self.start..];
+        let start = self.stand.start;
+        let data = &data[start..];
         let Some(end) = data.len().checked_sub(END) else {
             return;
         };
-        let stop = until.saturating_sub(self.start).min(end);
-        let zero = self.start.wrapping_add(self.shift) as u32;
+        let stop = until.saturating_sub(start).min(end);
+        let zero = self.count.of(start);
         let reach = self.reach;
         let (long, short) = (&mut *self.long, &mut *self.short);
-        let (mut at, mut anchor) = (self.at - self.start, self.anchor - self.start);
-        let [mut near, mut far] = self.distances;
+        let (mut at, mut anchor) = (self.stand.at - start, self.stand.anchor - start);
+        let [mut near, mut far] = self.stand.distances;
         let known = |place: usize, at: usize| (place < at) & (at.wrapping_sub(place) <= reach);
         'matches: while at < stop {
             let (from, mut place, mut matched);
@@ -222,9 +208,12 @@ impl Pairs {
             }
         }
         // A long step may lead behind the end.
-        self.at = self.start + at.min(data.len());
-        self.anchor = self.start + anchor;
-        self.distances = [near, far];
-        self.high = self.high.max(self.at);
+        self.stand = Stand {
+            start,
+            at: start + at.min(data.len()),
+            anchor: start + anchor,
+            distances: [near, far],
+        };
+        self.high = self.high.max(self.stand.at);
     }
 }

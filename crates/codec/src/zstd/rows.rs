@@ -13,6 +13,7 @@
 //! As the finder of the low levels, it indexes an input once, however many frames are made of it.
 
 use super::block::Seq;
+use super::index::{Count, Stand};
 use super::parse::{Finder, Parse};
 use crate::bytes::{forward, load4, load8};
 
@@ -33,9 +34,6 @@ const GAP_LAST: usize = 32;
 /// Rows are fetched into the cache so far ahead. Unit: bytes.
 const AHEAD: usize = 8;
 
-/// The index starts over before its count outgrows 32 bits.
-const COUNT_MAX: usize = 1 << 30;
-
 /// A row's tags: by what is hashed, and by the bytes behind it. One line of the cache.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
@@ -55,16 +53,12 @@ pub(super) struct Rows {
     positions: Vec<Positions>,
     /// The latest entry of each row.
     heads: Vec<u8>,
-    /// What is added to a position to count it, which may wrap.
-    shift: usize,
+    count: Count,
     /// The next position to index.
     next: usize,
     /// Hashes of the positions to index next.
     ahead: [u32; AHEAD],
-    start: usize,
-    at: usize,
-    anchor: usize,
-    distances: [usize; 2],
+    stand: Stand,
     reach: usize,
     /// Entries with equal tags looked at per search.
     attempts: u32,
@@ -129,13 +123,10 @@ impl Rows {
             ],
             positions: vec![Positions([0; ROW]); rows],
             heads: vec![0; rows],
-            shift: 1,
+            count: Count::new(),
             next: 0,
             ahead: [0; AHEAD],
-            start: 0,
-            at: 0,
-            anchor: 0,
-            distances: [1, 4],
+            stand: Stand::new(0),
             reach,
             attempts: 1 << search.min(ROW.ilog2()),
             depth,
@@ -144,13 +135,11 @@ impl Rows {
         }
     }
 
-    /// Forgets everything, and counts from `at` on.
-    fn clear(&mut self, at: usize) {
+    /// Forgets everything.
+    fn clear(&mut self) {
         for row in &mut self.positions {
             row.0.fill(0);
         }
-        self.shift = 1usize.wrapping_sub(at);
-        self.next = at;
     }
 
     /// The tag of what is behind, the row, and the tag of what is hashed, one number.
@@ -186,7 +175,7 @@ impl Rows {
         let tags = &mut self.tags[row];
         tags.hashed[usize::from(head)] = hash as u8;
         tags.behind[usize::from(head)] = (hash >> 24) as u8;
-        self.positions[row].0[usize::from(head)] = at.wrapping_add(self.shift) as u32;
+        self.positions[row].0[usize::from(head)] = self.count.of(at);
         hash
     }
 
@@ -230,8 +219,8 @@ impl Rows {
     ) -> Found {
         let head = u32::from(self.heads[row]);
         let positions = &self.positions[row].0;
-        let here = at.wrapping_add(self.shift) as u32;
-        let most = (at - self.start).min(self.reach);
+        let here = self.count.of(at);
+        let most = (at - self.stand.start).min(self.reach);
         let mut found = Found { len, distance: 0 };
         let mut attempts = self.attempts;
         while equal != 0 && attempts > 0 && found.len < enough {
@@ -345,16 +334,15 @@ impl Rows {
             self.prepare(data, end);
             self.index_all(data, at.min(end), end);
         }
-        (self.anchor, self.at) = (anchor, at);
         // The first distances of a frame may lie in front of it here, and are the most likely ones of none.
-        self.distances = [1, 4];
+        (self.stand.anchor, self.stand.at) = (anchor, at);
     }
 
     /// Makes hashes of what is indexed next.
     fn prepare(&mut self, data: &[u8], end: usize) {
         if self.shorten == 0 {
             // The same from one reset to the next.
-            let rows = (data.len() - self.start)
+            let rows = (data.len() - self.stand.start)
                 .ilog2()
                 .saturating_sub(ROW.ilog2() - 1);
             self.shorten = 64 - 8 - rows.clamp(4, self.tags.len().ilog2());
@@ -380,9 +368,13 @@ impl Rows {
             return;
         };
         let stop = until.min(end);
-        let (start, reach) = (self.start, self.reach);
-        let (mut at, mut anchor) = (self.at, self.anchor);
-        let [mut near, mut far] = self.distances;
+        let reach = self.reach;
+        let Stand {
+            start,
+            mut at,
+            mut anchor,
+            distances: [mut near, mut far],
+        } = self.stand;
         self.prepare(data, end);
         // How much is equal at the distance of an earlier match; 0 if less than four bytes.
         let again = |at: usize, distance: usize| {
@@ -478,32 +470,33 @@ impl Rows {
                 anchor = at;
             }
         }
-        self.at = at.min(data.len());
-        self.anchor = anchor;
-        self.distances = [near, far];
+        self.stand = Stand {
+            start,
+            at: at.min(data.len()),
+            anchor,
+            distances: [near, far],
+        };
     }
 }
 
 impl Finder for Rows {
     fn reset(&mut self) {
         // What was indexed before counts as further back than any match reaches.
-        self.shift = self.next.wrapping_add(self.shift).wrapping_add(self.reach);
+        let full = self.count.reset(self.next, self.reach);
         self.next = 0;
         self.shorten = 0;
-        if self.shift > COUNT_MAX {
-            self.clear(0);
+        if full {
+            self.clear();
         }
     }
 
     fn begin(&mut self, start: usize) {
-        if start.wrapping_add(self.shift) > 2 * COUNT_MAX {
-            self.clear(start);
+        if self.count.begin(start) {
+            self.clear();
+            self.next = start;
         }
         self.next = self.next.max(start);
-        self.start = start;
-        self.at = start;
-        self.anchor = start;
-        self.distances = [1, 4];
+        self.stand = Stand::new(start);
     }
 
     fn find(&mut self, data: &[u8], until: usize, parse: &mut Parse) {
@@ -519,11 +512,11 @@ impl Finder for Rows {
     }
 
     fn position(&self) -> (usize, usize) {
-        (self.anchor, self.at)
+        (self.stand.anchor, self.stand.at)
     }
 
     fn give(&mut self, n: usize) {
-        self.anchor += n;
+        self.stand.anchor += n;
     }
 }
 
