@@ -15,6 +15,9 @@ use crate::EncoderSpec;
 /// The library does not parse a few bytes. Unit: bytes.
 const LEAST: usize = 64;
 
+/// Small outputs have small tables anyway. Unit: bits.
+const HASH_LOG_MIN: u32 = 15;
+
 /// The library's finder, and ours that goes on behind it.
 pub(super) struct Library {
     context: Compressor,
@@ -30,9 +33,18 @@ impl Library {
         tuned: &ZSTD_compressionParameters,
     ) -> Option<Self> {
         let context = Compressor::new(spec.level, window_log)?;
+        let slow = tuned.strategy as u32 > ZSTD_strategy::ZSTD_lazy2 as u32;
+        // As many as there are positions find the same, and stay in the cache.
+        let hash_log = if slow {
+            tuned
+                .hashLog
+                .min((1 + spec.cluster.ilog2()).max(HASH_LOG_MIN))
+        } else {
+            tuned.hashLog
+        };
         for (parameter, value) in [
             (ZSTD_cParameter::ZSTD_c_chainLog, tuned.chainLog),
-            (ZSTD_cParameter::ZSTD_c_hashLog, tuned.hashLog),
+            (ZSTD_cParameter::ZSTD_c_hashLog, hash_log),
             (ZSTD_cParameter::ZSTD_c_searchLog, tuned.searchLog),
             (ZSTD_cParameter::ZSTD_c_minMatch, tuned.minMatch),
             (ZSTD_cParameter::ZSTD_c_targetLength, tuned.targetLength),
@@ -42,7 +54,6 @@ impl Library {
         }
         // The library's own splitter would need the block's bytes, which are never made.
         context.set(ZSTD_cParameter::ZSTD_c_experimentalParam13, 2)?;
-        let slow = tuned.strategy as u32 > ZSTD_strategy::ZSTD_lazy2 as u32;
         Some(Self {
             context,
             found: Vec::new(),

@@ -12,9 +12,10 @@ use super::index::{Count, Stand};
 use super::parse::{Finder, Parse};
 use crate::bytes::{byte, forward, load4, load8, zeros};
 
-/// The tables have so many entries. Unit: bits.
+/// The tables have at most so many entries, and at least so many. Unit: bits.
 const LONG_LOG: u32 = 17;
 const SHORT_LOG: u32 = 15;
+const LEAST_LOG: u32 = 10;
 
 /// No match starts in the last bytes. Unit: bytes.
 const END: usize = 8;
@@ -31,6 +32,9 @@ pub(super) struct Pairs {
     /// The furthest position that was indexed.
     high: usize,
     stand: Stand,
+    /// What a hash keeps of its bits, for either table: little input uses the front of a table, which stays in the cache. 0
+    /// until an input is seen.
+    masks: [usize; 2],
     reach: usize,
     /// Short matches are found by four bytes.
     four: bool,
@@ -52,6 +56,7 @@ impl Finder for Pairs {
     fn reset(&mut self) {
         let full = self.count.reset(self.high, 1);
         self.high = 0;
+        self.masks = [0; 2];
         if full {
             self.clear();
         }
@@ -91,6 +96,7 @@ impl Pairs {
             count: Count::new(),
             high: 0,
             stand: Stand::new(0),
+            masks: [0; 2],
             reach,
             four,
         }
@@ -114,6 +120,12 @@ impl Pairs {
         let stop = until.saturating_sub(start).min(end);
         let zero = self.count.of(start);
         let reach = self.reach;
+        if self.masks == [0; 2] {
+            // The same from one reset to the next.
+            let log = data.len().ilog2() - 1;
+            self.masks = [LONG_LOG, SHORT_LOG].map(|most| (1 << log.clamp(LEAST_LOG, most)) - 1);
+        }
+        let [long_mask, short_mask] = self.masks;
         let (long, short) = (&mut *self.long, &mut *self.short);
         let (mut at, mut anchor) = (self.stand.at - start, self.stand.anchor - start);
         let [mut near, mut far] = self.stand.distances;
@@ -122,8 +134,8 @@ impl Pairs {
             let (from, mut place, mut matched);
             loop {
                 let bytes = load8(data, at);
-                let long_slot = &mut long[hash8(bytes)];
-                let short_slot = &mut short[hash_short::<FOUR>(bytes)];
+                let long_slot = &mut long[hash8(bytes) & long_mask];
+                let short_slot = &mut short[hash_short::<FOUR>(bytes) & short_mask];
                 let by_long = long_slot.wrapping_sub(zero) as usize;
                 let by_short = short_slot.wrapping_sub(zero) as usize;
                 let here = zero.wrapping_add(at as u32);
@@ -152,7 +164,7 @@ impl Pairs {
                     matched = 4 + forward(data, at + 4, place + 4, data.len());
                     // One further there may be a longer one.
                     let next = load8(data, at + 1);
-                    let slot = &mut long[hash8(next)];
+                    let slot = &mut long[hash8(next) & long_mask];
                     let by_next = slot.wrapping_sub(zero) as usize;
                     *slot = here.wrapping_add(1);
                     if known(by_next, at + 1) && load8(data, by_next) == next {
@@ -190,17 +202,17 @@ impl Pairs {
                 // A position behind the first, and two in front of the next one, so that the next time is longer.
                 let count = |position: usize| zero.wrapping_add(position as u32);
                 let bytes = load8(data, from + 2);
-                long[hash8(bytes)] = count(from + 2);
-                short[hash_short::<FOUR>(bytes)] = count(from + 2);
-                long[hash8(load8(data, at - 2))] = count(at - 2);
-                short[hash_short::<FOUR>(load8(data, at - 1))] = count(at - 1);
+                long[hash8(bytes) & long_mask] = count(from + 2);
+                short[hash_short::<FOUR>(bytes) & short_mask] = count(from + 2);
+                long[hash8(load8(data, at - 2)) & long_mask] = count(at - 2);
+                short[hash_short::<FOUR>(load8(data, at - 1)) & short_mask] = count(at - 1);
                 // The frame has more than the first distances behind it here, for a match has ended.
                 while at < end && load4(data, at) == load4(data, at - far) {
                     matched = 4 + forward(data, at + 4, at + 4 - far, data.len());
                     std::mem::swap(&mut near, &mut far);
                     let bytes = load8(data, at);
-                    long[hash8(bytes)] = count(at);
-                    short[hash_short::<FOUR>(bytes)] = count(at);
+                    long[hash8(bytes) & long_mask] = count(at);
+                    short[hash_short::<FOUR>(bytes) & short_mask] = count(at);
                     parse.take(data, anchor, Seq::new(0, matched as u32, near as u32));
                     at += matched;
                     anchor = at;
