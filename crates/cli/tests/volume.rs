@@ -219,7 +219,7 @@ fn a_stream_has_its_name_when_it_is_complete() {
 }
 
 #[test]
-fn limits_of_users_are_set_shown_and_taken_away() {
+fn limits_are_set_shown_and_taken_away() {
     let place = Place::new("quota");
     let dir = &place.0;
     assert!(good(dir, &["quota", "v"]).is_empty());
@@ -232,10 +232,28 @@ fn limits_of_users_are_set_shown_and_taken_away() {
     );
     let shown = json(&good(dir, &["quota", "v", "--json"]));
     assert_eq!(shown["quotas"][0]["space_limit_bytes"], 1 << 20);
+    for subject in ["--group", "--project"] {
+        good(dir, &["quota", "v", subject, "100", "--inodes", "7"]);
+    }
+    let shown = good(dir, &["quota", "v"]);
+    let want =
+        "group 100: 0 B of no limit, 0 inodes of 7\nproject 100: 0 B of no limit, 0 inodes of 7\n";
+    assert!(String::from_utf8_lossy(&shown).ends_with(want));
+    let shown = json(&good(dir, &["quota", "v", "--json"]));
+    assert_eq!(shown["quotas"][2]["project"], 100);
+    let stat = json(&good(dir, &["stat", "v", "--json"]));
+    assert_eq!(stat["limits"], 3);
+    for subject in ["--group", "--project"] {
+        good(dir, &["quota", "v", subject, "100"]);
+    }
     good(dir, &["quota", "v", "--user", "1000"]);
     assert!(good(dir, &["quota", "v"]).is_empty());
-    let out = tuff(dir, &["quota", "v", "--space", "1M"]);
-    assert_eq!(out.status.code(), Some(2));
+    for args in [
+        &["quota", "v", "--space", "1M"][..],
+        &["quota", "v", "--user", "1", "--group", "1"],
+    ] {
+        assert_eq!(tuff(dir, args).status.code(), Some(2));
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::disk::node::NodeBody;
 use crate::disk::xattr::{self, Xattrs};
 use crate::error::{Errno, Error, Result};
 use crate::file::SIZE_MAX;
-use crate::quota;
+use crate::quota::{self, Owners};
 use crate::volume::Volume;
 
 /// What `stat` shows.
@@ -112,7 +112,13 @@ impl Volume {
     pub fn set_attr(&mut self, ino: Nid, set: &SetAttr, now: Time) -> Result<Attr> {
         self.writable()?;
         let inode = self.inode(ino)?;
-        let (old_size, old_user, has) = (inode.size, inode.uid, inode.blocks + 1);
+        let (old_size, has) = (inode.size, inode.blocks + 1);
+        let before = Owners::of(inode);
+        let after = Owners::new(
+            set.uid.unwrap_or(inode.uid),
+            set.gid.unwrap_or(inode.gid),
+            set.project.unwrap_or(inode.project),
+        );
         if let Some(size) = set.size {
             if inode.is_dir() {
                 return Err(Errno::IsDirectory.into());
@@ -124,10 +130,7 @@ impl Volume {
                 return Err(Errno::FileTooBig.into());
             }
         }
-        let user = set.uid.unwrap_or(old_user);
-        if user != old_user {
-            self.within_quota(user, has, 1)?;
-        }
+        self.may_hand_over(before, after, has)?;
         let shrinks = set.size.is_some_and(|size| size < old_size);
         let acl = self.acl_after(ino, set)?;
         self.begin(16, shrinks)?;
@@ -166,10 +169,7 @@ impl Volume {
             inode.project = set.project.unwrap_or(inode.project);
             inode.heat = set.cold.map_or(inode.heat, u8::from);
             let (attr, now_has) = (Attr::of(ino, inode), inode.blocks as i64 + 1);
-            if user != old_user {
-                v.charge(old_user, -now_has, -1);
-                v.charge(user, now_has, 1);
-            }
+            v.hand_over(before, after, now_has);
             Ok(attr)
         })
     }
@@ -271,8 +271,8 @@ impl Volume {
         }
         let inode = self.inode(ino)?;
         if bytes.len() > xattr::INODE_MAX && inode.xattr_nid == Nid::NONE {
-            let user = inode.uid;
-            self.within_quota(user, 1, 0)?;
+            let owners = Owners::of(inode);
+            self.within_quota(owners, 1, 0)?;
         }
         self.begin(8, false)?;
         self.mutate(|v| {

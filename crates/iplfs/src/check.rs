@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::map::{child_base, ordinal_at, roots};
 use crate::mount::{find_checkpoint, read_superblock};
 use crate::options::MountOptions;
+use crate::quota;
 use crate::volume::{Volume, verify_data};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -281,6 +282,12 @@ impl Checker {
         }
         if let Err(e) = xattr::decode(&attributes) {
             self.find(format_args!("inode {ino}"), e);
+        }
+        if ino == Nid::ROOT && quota::understood(&attributes).is_some() {
+            self.find(
+                "root directory",
+                "an attribute names a limit and is not understood",
+            );
         }
         if blocks != inode.blocks {
             self.find(

@@ -7,6 +7,7 @@ use crate::disk::node::Slot;
 use crate::error::{Errno, Error, Result};
 use crate::hash::siphash;
 use crate::volume::Volume;
+use std::ops::Range;
 
 /// Where an entry is: a block (`None` for the inode) and its first slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,36 +136,55 @@ impl Volume {
             }
             self.dir_leaves_inode(dir)?;
         }
+        let (level, index, slot) = self.room_in_blocks(dir, hash, name.len())?;
+        entry.slot = slot;
+        let inode = self.inode_mut(dir)?;
+        if level >= inode.depth {
+            inode.depth = level + 1;
+            inode.size = blocks_for(level + 1) * BLOCK_SIZE as u64;
+        }
+        self.claim(dir, index)?;
+        if self.pages.get(dir, index).is_none() {
+            let mut page = zero_block();
+            dentry::format_block(&mut page, dir, index);
+            self.pages.insert(dir, index, page, true);
+        }
+        if let Some(page) = self.pages.get_mut(dir, index) {
+            dentry::insert(&mut page[..], &entry);
+        }
+        Ok(())
+    }
+
+    /// Where an entry goes in a directory in blocks: level, block, slot.
+    fn room_in_blocks(&mut self, dir: Nid, hash: u32, len: usize) -> Result<(u8, u64, usize)> {
         for level in 0..dentry::DEPTH_MAX {
-            if level == self.inode(dir)?.depth {
-                let inode = self.inode_mut(dir)?;
-                inode.depth = level + 1;
-                inode.size = blocks_for(level + 1) * BLOCK_SIZE as u64;
-            }
             let start = bucket_start(level, hash);
             for index in start..start + dentry::BUCKET_BLOCKS {
                 let slot = match self.dir_block(dir, index)? {
-                    Some(block) => dentry::room(block, name.len()),
+                    Some(block) => dentry::room(block, len),
                     None => Some(0),
                 };
-                let Some(slot) = slot else { continue };
-                entry.slot = slot;
-                self.claim(dir, index)?;
-                if self.pages.get(dir, index).is_none() {
-                    let mut page = zero_block();
-                    dentry::format_block(&mut page, dir, index);
-                    self.pages.insert(dir, index, page, true);
+                if let Some(slot) = slot {
+                    return Ok((level, index, slot));
                 }
-                if let Some(page) = self.pages.get_mut(dir, index) {
-                    dentry::insert(&mut page[..], &entry);
-                }
-                return Ok(());
             }
         }
         Err(Error::Limit(format!(
             "directory {dir}: no room at {} levels",
             dentry::DEPTH_MAX
         )))
+    }
+
+    /// Blocks of a directory, of which those that are holes may be claimed for another entry. `None` if the inode has room for it.
+    pub(crate) fn blocks_for_entry(&mut self, dir: Nid, name: &[u8]) -> Result<Option<Range<u64>>> {
+        if let Content::InlineDir(bytes) = &self.inode(dir)?.content {
+            let fits = dentry::room(&bytes[..], name.len()).is_some();
+            // What was in the inode and the entry fit the only bucket of level 0.
+            return Ok((!fits).then_some(0..dentry::BUCKET_BLOCKS));
+        }
+        let hash = self.name_hash(name);
+        let (_, index, _) = self.room_in_blocks(dir, hash, name.len())?;
+        Ok(Some(index..index + 1))
     }
 
     /// Moves the entries of a directory from its inode to its first block, each in the slot where it was.

@@ -67,7 +67,7 @@ pub use file::{Allocate, ReadPlan, SIZE_MAX};
 pub use mount::read_superblock;
 pub use namei::Rename;
 pub use options::{Caller, FormatOptions, MountOptions, Rules};
-pub use quota::{Limit, Usage};
+pub use quota::{Limit, Subject, Usage};
 pub use repair::{Repaired, rebuild, repair};
 pub use ship::{Received, Sent, Stream};
 pub use space::Space;

@@ -12,6 +12,7 @@ use crate::disk::node::NodeBody;
 use crate::disk::xattr;
 use crate::error::{Errno, Error, Result};
 use crate::options::Caller;
+use crate::quota::Owners;
 use crate::volume::Volume;
 
 /// Longest target of a symbolic link: with a NUL behind it, the longest path. Unit: bytes.
@@ -78,12 +79,10 @@ impl Volume {
         caller: &Caller,
     ) -> Result<Nid> {
         let parent = self.inode(dir)?;
-        let mut inode = Inode::new(mode_bits, caller.uid, caller.gid, caller.now);
-        if parent.mode & 0o2000 != 0 {
-            inode.gid = parent.gid;
-            if inode.is_dir() {
-                inode.mode |= 0o2000;
-            }
+        let gid = parent.group_of_new(caller.gid);
+        let mut inode = Inode::new(mode_bits, caller.uid, gid, caller.now);
+        if inode.is_dir() {
+            inode.mode |= parent.mode & 0o2000;
         }
         inode.project = parent.project;
         inode.rdev = rdev;
@@ -93,9 +92,10 @@ impl Volume {
         if inode.is_dir() {
             inode.size = INLINE_MAX as u64;
         }
+        let owners = Owners::of(&inode);
         let ino = self.new_node(None, 0, NodeBody::Inode(Box::new(inode)))?;
         self.inodes += 1;
-        self.charge(caller.uid, 1, 1);
+        self.charge(owners, 1, 1);
         self.since.created.insert(ino);
         Ok(ino)
     }
@@ -174,7 +174,8 @@ impl Volume {
         }
         let (xattrs, mode_bits) = self.inherited(dir, mode_bits)?;
         let target = u64::from(content.len() > INLINE_MAX);
-        self.within_quota(caller.uid, 1 + target, 1)?;
+        let owners = Owners::in_dir(self.inode(dir)?, caller);
+        self.may_make(dir, name, owners, 1 + target)?;
         self.begin(14, false)?;
         self.mutate(|v| {
             let ino = v.new_inode(dir, mode_bits, rdev, caller)?;
@@ -207,7 +208,8 @@ impl Volume {
         self.writable()?;
         self.need_dir(dir)?;
         let (xattrs, mode_bits) = self.inherited(dir, mode::FILE | mode_bits & 0o7777)?;
-        self.within_quota(caller.uid, 1, 1)?;
+        let owners = Owners::in_dir(self.inode(dir)?, caller);
+        self.within_quota(owners, 1, 1)?;
         self.begin(8, false)?;
         self.mutate(|v| {
             let ino = v.new_inode(dir, mode_bits, 0, caller)?;
@@ -236,6 +238,7 @@ impl Volume {
         if nlink == 0 && !self.orphans.contains(&ino) {
             return Err(Errno::NotFound.into());
         }
+        self.may_enter(dir, name)?;
         self.begin(8, false)?;
         self.mutate(|v| {
             v.insert_entry(dir, name, ino, kind)?;
@@ -374,8 +377,8 @@ impl Volume {
             self.free_node(xattr_nid)?;
         }
         let inode = self.inode(ino)?;
-        let (user, blocks) = (inode.uid, inode.blocks as i64 + 1);
-        self.charge(user, -blocks, -1);
+        let (owners, blocks) = (Owners::of(inode), inode.blocks as i64 + 1);
+        self.charge(owners, -blocks, -1);
         self.free_node(ino)?;
         self.inodes -= 1;
         self.orphans.remove(&ino);
@@ -444,6 +447,13 @@ impl Volume {
             }
         } else if source_dir && from != to && self.inode(to)?.nlink >= NLINK_MAX {
             return Err(Errno::TooManyLinks.into());
+        }
+        if target.is_none() {
+            self.may_enter(to, new)?;
+        }
+        if how == Rename::Whiteout {
+            let owners = Owners::in_dir(self.inode(from)?, caller);
+            self.within_quota(owners, 1, 1)?;
         }
         self.begin(20, false)?;
         self.mutate(|v| {

@@ -1,10 +1,10 @@
-//! Limits of users.
+//! Limits of users, groups and projects.
 
 use std::sync::Arc;
 use tuff_iplfs::mem::MemDevice;
 use tuff_iplfs::{
-    Allocate, Caller, Errno, Error, FormatOptions, Limit, MountOptions, Nid, SetAttr, SetXattr,
-    Time, Usage, Volume, mode,
+    Allocate, Attr, Caller, CheckOptions, Errno, Error, FormatOptions, Limit, MountOptions, Nid,
+    Rename, SetAttr, SetXattr, Subject, Time, Usage, Volume, check, mode,
 };
 
 const NOW: Time = Time { sec: 1, nsec: 0 };
@@ -44,12 +44,12 @@ fn refused<T>(result: Result<T, Error>) -> bool {
     matches!(result, Err(Error::Posix(Errno::Quota)))
 }
 
-/// What stat says of every inode of a user in the root directory.
-fn counted(v: &mut Volume, uid: u32) -> Usage {
+/// What stat says of every inode in the root directory that counts for somebody.
+fn counted(v: &mut Volume, subject: Subject) -> Usage {
     let mut usage = Usage::default();
     for entry in v.read_dir(Nid::ROOT, 0, usize::MAX).unwrap() {
         let attr = v.attr(entry.ino).unwrap();
-        if attr.uid == uid && entry.name != b"." && entry.name != b".." {
+        if counts_for(&attr, subject) && entry.name != b"." && entry.name != b".." {
             usage.blocks += attr.blocks;
             usage.inodes += 1;
         }
@@ -57,25 +57,69 @@ fn counted(v: &mut Volume, uid: u32) -> Usage {
     usage
 }
 
-fn usage(v: &Volume, uid: u32) -> Usage {
-    let quotas = v.quotas();
-    quotas.iter().find(|(user, ..)| *user == uid).unwrap().2
+fn counts_for(attr: &Attr, subject: Subject) -> bool {
+    match subject {
+        Subject::User(n) => attr.uid == n,
+        Subject::Group(n) => attr.gid == n,
+        Subject::Project(n) => attr.project == n,
+    }
 }
 
+fn usage(v: &Volume, subject: Subject) -> Usage {
+    let quotas = v.quotas();
+    quotas.iter().find(|(s, ..)| *s == subject).unwrap().2
+}
+
+/// Gives an inode to somebody.
+fn give(v: &mut Volume, ino: Nid, to: Subject) -> Result<(), Error> {
+    let mut set = SetAttr::default();
+    match to {
+        Subject::User(n) => set.uid = Some(n),
+        Subject::Group(n) => set.gid = Some(n),
+        Subject::Project(n) => set.project = Some(n),
+    }
+    v.set_attr(ino, &set, NOW).map(drop)
+}
+
+const ONE_OF_EACH: [Subject; 3] = [Subject::User(7), Subject::Group(7), Subject::Project(7)];
+
 #[test]
-fn a_user_gets_so_much_and_no_more_and_others_are_not_bothered() {
+fn a_subject_gets_so_much_and_no_more_and_others_are_not_bothered() {
+    for subject in ONE_OF_EACH {
+        gets_so_much(subject);
+    }
+}
+
+fn gets_so_much(seven: Subject) {
     let device = device();
     let mut v = mount(&device);
+    // A directory of the project 7 for the user 7 of the group 7, and one for others.
+    let [dir, elsewhere] = [7, 8].map(|n| {
+        let name = format!("dir {n}");
+        let attr = v.create(Nid::ROOT, name.as_bytes(), mode::DIR | 0o777, 0, &by(9));
+        let ino = attr.unwrap().ino;
+        give(&mut v, ino, Subject::Project(n)).unwrap();
+        ino
+    });
+    let file = |v: &mut Volume, uid: u32, name: &str| {
+        let dir = if uid == 7 { dir } else { elsewhere };
+        v.create(dir, name.as_bytes(), mode::FILE | 0o644, 0, &by(uid))
+            .map(|attr| attr.ino)
+    };
+    // Of the directory only the project has something.
+    let own = Usage {
+        blocks: u64::from(matches!(seven, Subject::Project(_))),
+        inodes: u64::from(matches!(seven, Subject::Project(_))),
+    };
     let before = file(&mut v, 7, "before").unwrap();
     v.write(before, 0, &[1; 5 * 4096], NOW).unwrap();
-    v.set_quota(7, limit(20, 3), NOW).unwrap();
-    assert_eq!(
-        usage(&v, 7),
-        Usage {
-            blocks: 6,
-            inodes: 1
-        }
-    );
+    let want = limit(20 + own.blocks, 3 + own.inodes);
+    v.set_quota(seven, want, NOW).unwrap();
+    let has = Usage {
+        blocks: 6 + own.blocks,
+        inodes: 1 + own.inodes,
+    };
+    assert_eq!(usage(&v, seven), has, "{seven}");
     // Space: 6 are taken, an inode makes 7, 12 blocks and a node for them 20.
     let f = file(&mut v, 7, "f").unwrap();
     assert!(refused(v.write(f, 0, &[2; 13 * 4096], NOW)));
@@ -90,36 +134,157 @@ fn a_user_gets_so_much_and_no_more_and_others_are_not_bothered() {
     // Inodes.
     file(&mut v, 7, "third").unwrap();
     assert!(refused(file(&mut v, 7, "fourth")));
-    assert!(refused(v.tmpfile(Nid::ROOT, 0o644, &by(7))));
+    assert!(refused(v.tmpfile(dir, 0o644, &by(7))));
+    let hide = v.rename(dir, b"third", elsewhere, b"x", Rename::Whiteout, &by(7));
+    assert!(refused(hide));
     // Gifts are not accepted.
     let other = file(&mut v, 8, "other").unwrap();
     v.write(other, 0, &[4; 100 * 4096], NOW).unwrap();
-    let give = SetAttr {
-        uid: Some(7),
-        ..SetAttr::default()
-    };
-    assert!(refused(v.set_attr(other, &give, NOW)));
+    assert!(refused(give(&mut v, other, seven)));
     // What goes makes room.
-    v.unlink(Nid::ROOT, b"before", &by(7)).unwrap();
+    v.unlink(dir, b"before", &by(7)).unwrap();
     file(&mut v, 7, "fourth").unwrap();
-    assert_eq!(usage(&v, 7), counted(&mut v, 7));
+    let has = usage(&v, seven);
+    assert_eq!((has.blocks, has.inodes), (15 + own.blocks, 3 + own.inodes));
     v.unmount().unwrap();
     // The limit and the count are there after a mount.
     let mut v = mount(&device);
-    assert_eq!(v.quotas()[0].1, limit(20, 3));
-    assert_eq!(usage(&v, 7), counted(&mut v, 7));
+    assert_eq!(v.quotas(), [(seven, want, has)]);
     assert!(refused(file(&mut v, 7, "fifth")));
-    v.set_quota(7, Limit::default(), NOW).unwrap();
+    v.set_quota(seven, Limit::default(), NOW).unwrap();
     assert!(v.quotas().is_empty());
     file(&mut v, 7, "fifth").unwrap();
+}
+
+#[test]
+fn a_directory_grows_for_others_entries_as_far_as_its_owner_may_go() {
+    for subject in ONE_OF_EACH {
+        let device = device();
+        let mut v = mount(&device);
+        let dir = v
+            .create(Nid::ROOT, b"open to all", mode::DIR | 0o777, 0, &by(1))
+            .unwrap()
+            .ino;
+        give(&mut v, dir, subject).unwrap();
+        v.set_quota(subject, limit(12, 100), NOW).unwrap();
+        // The files are not of the project, and nobody's who has a limit.
+        let target = file(&mut v, 8, "target").unwrap();
+        let enter = |v: &mut Volume, n: usize| {
+            let name = format!("{n:0200}");
+            v.link(target, dir, name.as_bytes(), &by(8))
+        };
+        let full = (0..).find(|n| refused(enter(&mut v, *n))).unwrap();
+        let has = usage(&v, subject);
+        assert_eq!(has.blocks, v.attr(dir).unwrap().blocks, "{subject}");
+        assert!((9..=12).contains(&has.blocks), "{subject}: {}", has.blocks);
+        assert!(full > 40, "{full} entries of 26 slots");
+        // A refusal changed nothing, in no way to enter.
+        let name = format!("{full:0200}");
+        let moved = v.rename(
+            Nid::ROOT,
+            b"target",
+            dir,
+            name.as_bytes(),
+            Rename::Replace,
+            &by(8),
+        );
+        assert!(refused(moved));
+        assert!(refused(v.symlink(dir, name.as_bytes(), b"x", &by(8))));
+        assert_eq!(usage(&v, subject), has);
+        assert_eq!(v.attr(target).unwrap().nlink as usize, 1 + full);
+        // Names may be replaced, and go; then there is room for others.
+        let spare = file(&mut v, 8, "spare").unwrap();
+        let first = format!("{:0200}", 0);
+        v.rename(
+            Nid::ROOT,
+            b"spare",
+            dir,
+            first.as_bytes(),
+            Rename::Replace,
+            &by(8),
+        )
+        .unwrap();
+        assert_eq!(v.lookup(dir, first.as_bytes()).unwrap(), spare);
+        for n in 0..full {
+            v.unlink(dir, format!("{n:0200}").as_bytes(), &by(8))
+                .unwrap();
+        }
+        enter(&mut v, full).unwrap();
+        v.sync().unwrap();
+        // What was not durable comes back by itself, also when there is no room for it.
+        v.set_quota(subject, limit(1, 100), NOW).unwrap();
+        drop(v);
+        let v = mount(&device);
+        assert!(usage(&v, subject).blocks > 1);
+        v.unmount().unwrap();
+        is_sound(&device);
+    }
+}
+
+#[test]
+fn an_inode_and_the_room_for_its_name_do_not_pass_the_limit_together() {
+    for subject in ONE_OF_EACH {
+        let device = device();
+        let mut v = mount(&device);
+        let dir = v.create(Nid::ROOT, b"dir", mode::DIR | 0o777, 0, &by(7));
+        let dir = dir.unwrap().ino;
+        give(&mut v, dir, Subject::Project(7)).unwrap();
+        v.set_quota(subject, limit(40, 100), NOW).unwrap();
+        let make = |v: &mut Volume, n: usize| {
+            let name = format!("{n:0200}");
+            v.create(dir, name.as_bytes(), mode::FILE | 0o644, 0, &by(7))
+        };
+        let made = (0..).find(|n| refused(make(&mut v, *n))).unwrap();
+        let has = usage(&v, subject);
+        assert!((37..=40).contains(&has.blocks), "{subject}: {has:?}");
+        assert_eq!(has.inodes as usize, 1 + made, "{subject}");
+    }
+}
+
+#[test]
+fn what_is_made_in_a_directory_counts_for_its_project_and_with_its_group_bit_for_its_group() {
+    let device = device();
+    let mut v = mount(&device);
+    let dir = v
+        .create(Nid::ROOT, b"d", mode::DIR | 0o2777, 0, &by(1))
+        .unwrap()
+        .ino;
+    for subject in ONE_OF_EACH {
+        give(&mut v, dir, subject).unwrap();
+        v.set_quota(subject, limit(1 << 20, 3), NOW).unwrap();
+    }
+    v.create(dir, b"a", mode::FILE | 0o644, 0, &by(8)).unwrap();
+    v.create(dir, b"b", mode::DIR | 0o755, 0, &by(8)).unwrap();
+    let inodes = ONE_OF_EACH.map(|subject| usage(&v, subject).inodes);
+    assert_eq!(inodes, [1, 3, 3]);
+    assert!(refused(v.create(dir, b"c", mode::FILE | 0o644, 0, &by(8))));
+    // The group has room again, the project has not.
+    let b = v.lookup(dir, b"b").unwrap();
+    give(&mut v, b, Subject::Group(8)).unwrap();
+    let inodes = ONE_OF_EACH.map(|subject| usage(&v, subject).inodes);
+    assert_eq!(inodes, [1, 2, 3]);
+    assert!(refused(v.create(dir, b"c", mode::FILE | 0o644, 0, &by(8))));
+    give(&mut v, b, Subject::Project(0)).unwrap();
+    v.create(dir, b"c", mode::FILE | 0o644, 0, &by(8)).unwrap();
+    v.unmount().unwrap();
+    is_sound(&device);
+}
+
+fn is_sound(device: &Arc<MemDevice>) {
+    let device: Arc<dyn tuff_iplfs::BlockDevice> = device.clone();
+    let report = check(&device, CheckOptions::default()).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 
 #[test]
 fn the_count_follows_every_operation() {
     let device = device();
     let mut v = mount(&device);
-    v.set_quota(7, limit(1 << 20, 1 << 20), NOW).unwrap();
-    v.set_quota(8, limit(1 << 20, 1 << 20), NOW).unwrap();
+    let subjects = [7, 8].map(|n| [Subject::User(n), Subject::Group(n), Subject::Project(n)]);
+    let subjects = subjects.concat();
+    for subject in &subjects {
+        v.set_quota(*subject, limit(1 << 20, 1 << 20), NOW).unwrap();
+    }
     let mut rng = tuff_iplfs::crash::Rng::new(3);
     let mut files: Vec<(String, Nid)> = Vec::new();
     for n in 0..400 {
@@ -146,7 +311,9 @@ fn the_count_follows_every_operation() {
             (5, Some((_, ino))) => {
                 let set = SetAttr {
                     size: (rng.below(2) == 0).then_some(offset),
-                    uid: Some(uid),
+                    uid: (rng.below(2) == 0).then_some(uid),
+                    gid: (rng.below(2) == 0).then_some(7 + rng.below(2) as u32),
+                    project: Some(7 + rng.below(3) as u32),
                     ..SetAttr::default()
                 };
                 v.set_attr(ino, &set, NOW).unwrap();
@@ -163,8 +330,9 @@ fn the_count_follows_every_operation() {
         }
         if n % 40 == 0 {
             v.sync().unwrap();
-            for uid in [7, 8] {
-                assert_eq!(usage(&v, uid), counted(&mut v, uid), "operation {n}");
+            for subject in &subjects {
+                let want = counted(&mut v, *subject);
+                assert_eq!(usage(&v, *subject), want, "operation {n}, {subject}");
             }
         }
     }
@@ -172,9 +340,9 @@ fn the_count_follows_every_operation() {
     // A mount that is lost; the next one counts anew.
     drop(v);
     let mut v = mount(&device);
-    for uid in [7, 8] {
-        assert_eq!(usage(&v, uid), counted(&mut v, uid));
-        assert!(usage(&v, uid).blocks > 0);
+    for subject in subjects {
+        assert_eq!(usage(&v, subject), counted(&mut v, subject));
+        assert!(usage(&v, subject).blocks > 0, "{subject}");
     }
 }
 
@@ -183,13 +351,18 @@ fn a_limit_that_is_none_is_refused() {
     let device = device();
     let mut v = mount(&device);
     let name = b"trusted.tuff.quota.user.5";
-    let bad = v.set_xattr(Nid::ROOT, name, b"much", SetXattr::Any, NOW);
-    assert!(matches!(bad, Err(Error::Posix(Errno::Invalid))));
+    for (name, value) in [
+        (&name[..], &b"much"[..]),
+        (b"trusted.tuff.quota.host.5", b"1 1"),
+    ] {
+        let bad = v.set_xattr(Nid::ROOT, name, value, SetXattr::Any, NOW);
+        assert!(matches!(bad, Err(Error::Posix(Errno::Invalid))));
+    }
     v.set_xattr(Nid::ROOT, name, b"8192 -", SetXattr::Any, NOW)
         .unwrap();
     let want = Limit {
         blocks: Some(2),
         inodes: None,
     };
-    assert_eq!(v.quotas(), [(5, want, Usage::default())]);
+    assert_eq!(v.quotas(), [(Subject::User(5), want, Usage::default())]);
 }

@@ -1,4 +1,4 @@
-//! A mounted volume on a host that fails, and with users who have limits.
+//! A mounted volume on a host that fails, and with limits.
 
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use tuff_iplfs::mem::MemDevice;
 use tuff_iplfs::{
-    Addr, BlockDevice, CheckOptions, FormatOptions, Limit, MountOptions, Volume, check,
+    Addr, BlockDevice, CheckOptions, FormatOptions, Limit, MountOptions, Subject, Volume, check,
 };
 use tuff_mount::Log;
 use tuff_mount::mountpoint::{self, Detach};
@@ -396,7 +396,7 @@ fn a_limit_holds_through_the_mount_and_can_be_changed_there() {
     ours.unmount().unwrap();
     ours.is_sound();
     let volume = Volume::mount(ours.host.clone(), MountOptions::default()).unwrap();
-    let [(1234, limit, usage)] = volume.quotas()[..] else {
+    let [(Subject::User(1234), limit, usage)] = volume.quotas()[..] else {
         panic!("{:?}", volume.quotas());
     };
     let want = Limit {
@@ -407,4 +407,43 @@ fn a_limit_holds_through_the_mount_and_can_be_changed_there() {
     // 384 blocks, a direct node past the 286 of the inode, the inode.
     assert_eq!((usage.blocks, usage.inodes), (386, 1));
     volume.unmount().unwrap();
+}
+
+#[test]
+fn a_directory_is_given_to_a_project_and_what_is_made_in_it_has_the_limit() {
+    let Some(mut ours) = Ours::new("project") else {
+        return;
+    };
+    let run = |program: &str, args: &[&str], name: &str| {
+        let mut command = std::process::Command::new(program);
+        match command.args(args).arg(ours.path(name)).output() {
+            Ok(out) => Some(out),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => panic!("{program}: {e}"),
+        }
+    };
+    fs::create_dir(ours.path("dir")).unwrap();
+    let Some(out) = run("chattr", &["-p", "7"], "dir") else {
+        return eprintln!("SKIPPED: no chattr");
+    };
+    assert!(out.status.success(), "{out:?}");
+    let name = "trusted.tuff.quota.project.7";
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&ours.dir, name, b"1048576 3", flags).unwrap();
+    ours.put("dir/a", &[7; 512 << 10]).unwrap();
+    ours.put("elsewhere", &[8; 4 << 20]).unwrap();
+    let file = File::options()
+        .write(true)
+        .open(ours.path("dir/a"))
+        .unwrap();
+    let error = file
+        .write_all_at(&[7; 1 << 20], 512 << 10)
+        .and_then(|()| file.sync_all());
+    assert_eq!(error.unwrap_err().raw_os_error(), Some(122));
+    drop(file);
+    ours.put("dir/b", b"").unwrap();
+    let error = ours.put("dir/c", b"").map(drop).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(122));
+    let _ = ours.unmount();
+    ours.is_sound();
 }

@@ -168,6 +168,15 @@ impl Inode {
         }
     }
 
+    /// The group of what is made in this directory by somebody of a group.
+    pub fn group_of_new(&self, gid: u32) -> u32 {
+        if self.mode & 0o2000 != 0 {
+            self.gid
+        } else {
+            gid
+        }
+    }
+
     /// True for a directory.
     pub fn is_dir(&self) -> bool {
         self.mode & mode::TYPE == mode::DIR

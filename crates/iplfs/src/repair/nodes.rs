@@ -2,11 +2,12 @@
 
 use super::Salvage;
 use crate::areas::{Addr, BLOCK_SIZE, Log, Nid};
-use crate::disk::inode::Content;
+use crate::disk::inode::{Content, Inode};
 use crate::disk::node::{DIRECT_SLOTS, INDIRECT_SLOTS, NodeBody, Slot};
 use crate::disk::xattr;
 use crate::error::{Error, Result};
 use crate::map::{ROOT_LEVELS, child_base, ordinal_at, root_base, span};
+use crate::quota;
 use crate::volume::Node;
 use std::collections::HashSet;
 
@@ -140,6 +141,9 @@ impl Salvage {
             );
             inode.xattr = Vec::new();
         }
+        if ino == Nid::ROOT {
+            self.limits(&mut inode)?;
+        }
         if let Content::Inline(bytes) = &inode.content {
             inode.size = inode.size.max(bytes.len() as u64);
         }
@@ -147,6 +151,29 @@ impl Salvage {
         if inode != was {
             *self.v.inode_mut(ino)? = inode;
         }
+        Ok(())
+    }
+
+    /// Drops attributes of the root directory that name limits and are not understood.
+    fn limits(&mut self, root: &mut Inode) -> Result<()> {
+        let nid = root.xattr_nid;
+        let left = if nid == Nid::NONE {
+            quota::understood(&root.xattr)
+        } else {
+            match &self.v.node(nid)?.body {
+                NodeBody::Xattr(bytes) => quota::understood(bytes),
+                _ => None,
+            }
+        };
+        let Some(left) = left else {
+            return Ok(());
+        };
+        if nid == Nid::NONE {
+            root.xattr = left;
+        } else {
+            self.v.node_mut(nid)?.body = NodeBody::Xattr(left);
+        }
+        self.note("root directory", "a limit that is not understood is lost");
         Ok(())
     }
 

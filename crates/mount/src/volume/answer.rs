@@ -2,7 +2,7 @@
 
 use super::request::{Fields, attr_out, failed, nid, now, set_attr, sized, write_op};
 use super::serve::LONGEST_WRITE;
-use super::{BEGIN_BLOCKS, Core, FOR_EVER, VolumeServer};
+use super::{BEGIN_BLOCKS, Core, FOR_EVER, VolumeServer, project};
 use crate::fs::Result;
 use crate::proto::{self, EntryOut, InHeader, init, op};
 use crate::transport::uring;
@@ -86,7 +86,8 @@ impl VolumeServer {
             | write_op::WRITE
             | write_op::FALLOCATE
             | write_op::SETXATTR
-            | write_op::REMOVEXATTR => self.change(node, header.opcode, f)?,
+            | write_op::REMOVEXATTR
+            | write_op::IOCTL => self.change(node, header.opcode, f)?,
             _ => self.names(node, header.opcode, f, &caller)?,
         };
         Ok(Said::Body(reply))
@@ -280,6 +281,7 @@ impl VolumeServer {
                     .map_err(failed)?;
                 Ok(Vec::new())
             }
+            write_op::IOCTL => project::answer(volume, node, f),
             write_op::SETXATTR => {
                 let (size, flags) = (f.u32()?, f.u32()?);
                 let (more, _) = if self.features.load(Relaxed) & SETXATTR_EXT != 0 {

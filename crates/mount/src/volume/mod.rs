@@ -14,6 +14,7 @@
 mod answer;
 mod flushes;
 mod live;
+mod project;
 mod request;
 mod serve;
 

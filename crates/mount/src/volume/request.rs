@@ -24,6 +24,7 @@ pub(super) mod write_op {
     pub(in crate::volume) const REMOVEXATTR: u32 = 24;
     pub(in crate::volume) const FSYNCDIR: u32 = 30;
     pub(in crate::volume) const CREATE: u32 = 35;
+    pub(in crate::volume) const IOCTL: u32 = 39;
     pub(in crate::volume) const FALLOCATE: u32 = 43;
     pub(in crate::volume) const RENAME2: u32 = 45;
     pub(in crate::volume) const SYNCFS: u32 = 50;

@@ -1,4 +1,4 @@
-//! `tuff volume quota`: limits of users.
+//! `tuff volume quota`: limits of users, groups and projects.
 
 use super::{At, Failure, Result, bytes, mount, now};
 use crate::out::Out;
@@ -6,40 +6,57 @@ use crate::units::{parse_size, size};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tuff_iplfs::{BLOCK_SIZE, Limit};
+use tuff_iplfs::{BLOCK_SIZE, Limit, Subject};
 
-/// Limit what users may have, or show the limits.
+/// Limit what users, groups and projects may have, or show the limits.
 ///
-/// On a mounted volume root does the same with an attribute of its top directory: setfattr -n trusted.tuff.quota.user.1000
-/// -v "1073741824 20000" MOUNTPOINT, which is bytes and inodes, or "-" for no limit.
+/// What is made in a directory is of its project; 'chattr -p 7 DIR' on a mounted volume gives a directory or file to project 7.
+///
+/// On a mounted volume root limits with an attribute of its top directory: setfattr -n trusted.tuff.quota.user.1000 (or group.100,
+/// project.7) -v "1073741824 20000" MOUNTPOINT, which is bytes and inodes, or "-" for no limit.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory, file or block device of the volume
     path: PathBuf,
     /// Number of the user whose limits to set
-    #[arg(long, value_name = "UID")]
+    #[arg(long, value_name = "UID", group = "subject")]
     user: Option<u32>,
-    /// Space that the user may take, such as 10G; without it there is no limit
-    #[arg(long, value_name = "SIZE", requires = "user", value_parser = parse_size)]
+    /// Number of the group whose limits to set
+    #[arg(long, value_name = "GID", group = "subject")]
+    group: Option<u32>,
+    /// Number of the project whose limits to set
+    #[arg(long, value_name = "N", group = "subject")]
+    project: Option<u32>,
+    /// Space that they may take, such as 10G; without it there is no limit
+    #[arg(long, value_name = "SIZE", requires = "subject", value_parser = parse_size)]
     space: Option<u64>,
-    /// Inodes that the user may have; without it there is no limit
-    #[arg(long, value_name = "N", requires = "user")]
+    /// Inodes that they may have; without it there is no limit
+    #[arg(long, value_name = "N", requires = "subject")]
     inodes: Option<u64>,
     /// One JSON object
-    #[arg(long, conflicts_with = "user")]
+    #[arg(long, conflicts_with = "subject")]
     json: bool,
+}
+
+impl Args {
+    /// Whose limits to set.
+    fn subject(&self) -> Option<Subject> {
+        let user = self.user.map(Subject::User);
+        let group = self.group.map(Subject::Group);
+        user.or(group).or(self.project.map(Subject::Project))
+    }
 }
 
 /// Runs the verb.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let place = args.path.display();
-    if let Some(user) = args.user {
+    if let Some(subject) = args.subject() {
         let limit = Limit {
             blocks: args.space.map(|bytes| bytes / BLOCK_SIZE as u64),
             inodes: args.inodes,
         };
         let mut volume = mount(&args.path, false)?;
-        let set = volume.set_quota(user, limit, now());
+        let set = volume.set_quota(subject, limit, now());
         set.map_err(|e| match e.errno() {
             28 => Failure::Usage(format!("{place}: no room for another limit")),
             _ => Failure::Volume(place.to_string(), e),
@@ -52,19 +69,19 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.json {
         let list: Vec<Value> = quotas
             .iter()
-            .map(|(user, limit, usage)| {
+            .map(|(subject, limit, usage)| {
                 json!({
-                    "user": user, "space_bytes": bytes(usage.blocks), "inodes": usage.inodes,
+                    (subject.kind()): subject.number(), "space_bytes": bytes(usage.blocks), "inodes": usage.inodes,
                     "space_limit_bytes": limit.blocks.map(bytes), "inodes_limit": limit.inodes,
                 })
             })
             .collect();
         out.line(json!({"quotas": list}))?;
     } else {
-        for (user, limit, usage) in quotas {
+        for (subject, limit, usage) in quotas {
             let of = |limit: Option<String>| limit.unwrap_or_else(|| "no limit".to_owned());
             out.line(format_args!(
-                "user {user}: {} of {}, {} inodes of {}",
+                "{subject}: {} of {}, {} inodes of {}",
                 size(bytes(usage.blocks)),
                 of(limit.blocks.map(|n| size(bytes(n)))),
                 usage.inodes,

@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             "live_bytes": bytes(space.live), "held_bytes": bytes(space.held),
             "dead_bytes": bytes(space.dead), "pending_bytes": bytes(space.pending),
             "allocated_bytes": held.map(bytes),
-            "inodes": space.inodes, "snapshots": volume.snapshots().len(), "needs_trim": space.needs_trim,
+            "inodes": space.inodes, "snapshots": volume.snapshots().len(), "limits": volume.quotas().len(), "needs_trim": space.needs_trim,
         }))?;
     } else {
         let row =
@@ -89,6 +89,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
                 size(bytes(space.pending))
             ),
         )?;
+        let limits = volume.quotas().len();
+        if limits > 0 {
+            row(
+                &mut out,
+                "limits",
+                format!("{limits}, which 'tuff volume quota' shows"),
+            )?;
+        }
         let host = held.map_or(
             "unknown: a block device does not say".to_owned(),
             |blocks| size(bytes(blocks)),

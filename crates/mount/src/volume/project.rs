@@ -1,0 +1,125 @@
+//! Projects of files and directories, as `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR` (`chattr -p`, `lsattr -p`) show and set them, and
+//! the flags, which those programs get and set before by `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS`.
+//!
+//! ```text
+//!  request  handle 8 │ flags 4 │ command 4 │ argument 8 │ room in 4 │ room out 4 │ fsxattr or flags 4, if they are set
+//!  reply    result 4 │ flags 4 │ zero 8 │ fsxattr or flags 4, if they are asked for
+//!  fsxattr  flags 4 │ extent size 4 │ extents 4 │ project 4 │ copy-on-write extent size 4 │ zero 8
+//! ```
+//!
+//! The kernel asks who may: the owner, and nobody from another user namespace.
+
+use super::request::{Fields, failed, now};
+use crate::fs::Result;
+use rustix::io::Errno;
+use tuff_iplfs::{Attr, Nid, SetAttr, Volume, mode};
+use zerocopy::IntoBytes;
+
+/// `FS_IOC_FSGETXATTR`.
+const GET: u32 = 0x801c_581f;
+/// `FS_IOC_FSSETXATTR`.
+const SET: u32 = 0x401c_5820;
+/// `FS_IOC_GETFLAGS`.
+const GET_FLAGS: u32 = 0x8008_6601;
+/// `FS_IOC_SETFLAGS`.
+const SET_FLAGS: u32 = 0x4008_6602;
+/// `FS_XFLAG_PROJINHERIT`: what is made in a directory is of its project. So it is in every directory here.
+const INHERIT: u32 = 0x200;
+/// `FS_PROJINHERIT_FL`: the same, as `FS_IOC_GETFLAGS` has it.
+const INHERIT_FLAG: u32 = 0x2000_0000;
+
+/// Answers an IOCTL.
+pub(super) fn answer(volume: &mut Volume, node: Nid, f: &mut Fields<'_>) -> Result<Vec<u8>> {
+    let (_handle, _flags, command) = (f.u64()?, f.u32()?, f.u32()?);
+    let (_argument, _room_in, _room_out) = (f.u64()?, f.u32()?, f.u32()?);
+    let attr = volume.attr(node).map_err(failed)?;
+    let mut reply = vec![0; 16];
+    match command {
+        GET => reply.extend_from_slice(fsxattr(&attr).as_bytes()),
+        GET_FLAGS => reply.extend_from_slice(plain_flags(&attr).as_bytes()),
+        SET_FLAGS if f.u32()? == plain_flags(&attr) => {}
+        SET_FLAGS => return Err(Errno::OPNOTSUPP),
+        SET => {
+            let set = SetAttr {
+                project: Some(project_to_set(&attr, f)?),
+                ..SetAttr::default()
+            };
+            volume.set_attr(node, &set, now()).map_err(failed)?;
+        }
+        _ => return Err(Errno::NOTTY),
+    }
+    Ok(reply)
+}
+
+fn fsxattr(attr: &Attr) -> [u32; 7] {
+    [flags(attr), 0, 0, attr.project, 0, 0, 0]
+}
+
+fn flags(attr: &Attr) -> u32 {
+    if is_dir(attr) { INHERIT } else { 0 }
+}
+
+fn plain_flags(attr: &Attr) -> u32 {
+    if is_dir(attr) { INHERIT_FLAG } else { 0 }
+}
+
+fn is_dir(attr: &Attr) -> bool {
+    attr.mode & mode::TYPE == mode::DIR
+}
+
+/// Nothing else can be changed.
+fn project_to_set(attr: &Attr, f: &mut Fields<'_>) -> Result<u32> {
+    let (flags_set, extent_size, _extents) = (f.u32()?, f.u32()?, f.u32()?);
+    let (project, cow_extent_size) = (f.u32()?, f.u32()?);
+    if flags_set != flags(attr) || extent_size != 0 || cow_extent_size != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    Ok(project)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use tuff_iplfs::mem::MemDevice;
+    use tuff_iplfs::{FormatOptions, MountOptions};
+
+    fn ask(volume: &mut Volume, command: u32, rest: &[u32]) -> Result<Vec<u8>> {
+        let head = [0, 0, 0, command, 0, 0, 0, 0];
+        volume_answer(volume, head.as_bytes(), rest.as_bytes())
+    }
+
+    fn volume_answer(volume: &mut Volume, head: &[u8], rest: &[u8]) -> Result<Vec<u8>> {
+        answer(volume, Nid::ROOT, &mut Fields(head, rest))
+    }
+
+    #[test]
+    fn a_project_is_set_and_shown_and_nothing_else_can_be_set() {
+        let device = Arc::new(MemDevice::new());
+        let options = FormatOptions::new([1; 16], [2; 16], 1 << 16);
+        Volume::format(device.clone(), &options).unwrap();
+        let mut volume = Volume::mount(device, MountOptions::default()).unwrap();
+        assert_eq!(
+            ask(&mut volume, SET, &[0x200, 0, 0, 7, 0, 0, 0]),
+            Ok(vec![0; 16])
+        );
+        let mut shown = vec![0; 16];
+        shown.extend_from_slice([0x200u32, 0, 0, 7, 0, 0, 0].as_bytes());
+        assert_eq!(ask(&mut volume, GET, &[]), Ok(shown.clone()));
+        // Not inherited; append only; extents of a size.
+        for (at, value) in [(0, 0), (0, 0x210), (1, 4096), (4, 4096)] {
+            let mut fields = [0x200, 0, 0, 8, 0, 0, 0];
+            fields[at] = value;
+            assert_eq!(ask(&mut volume, SET, &fields), Err(Errno::OPNOTSUPP));
+        }
+        assert_eq!(ask(&mut volume, SET, &[0x200, 0, 0]), Err(Errno::INVAL));
+        let mut flags = vec![0; 16];
+        flags.extend_from_slice(&[0, 0, 0, 0x20]);
+        assert_eq!(ask(&mut volume, GET_FLAGS, &[]), Ok(flags));
+        assert_eq!(ask(&mut volume, SET_FLAGS, &[0x2000_0000]), Ok(vec![0; 16]));
+        assert_eq!(ask(&mut volume, SET_FLAGS, &[0x10]), Err(Errno::OPNOTSUPP));
+        // FS_IOC_GETVERSION.
+        assert_eq!(ask(&mut volume, 0x8008_7601, &[]), Err(Errno::NOTTY));
+        assert_eq!(ask(&mut volume, GET, &[]), Ok(shown));
+    }
+}
