@@ -136,7 +136,8 @@ fn unreached(root: &Path, file: &Path) -> Option<String> {
         .map(|f| dir.join(f))
         .into_iter();
     let parents: Vec<PathBuf> = candidates.chain([dir.with_extension("rs")]).collect();
-    let tests = dir.ends_with("tests");
+    // What several programs share.
+    let shared = dir.ends_with("tests") || dir.ends_with("benches");
     let declared = |text: &str| {
         text.lines().any(|l| {
             let l = l
@@ -151,7 +152,7 @@ fn unreached(root: &Path, file: &Path) -> Option<String> {
         .iter()
         .filter_map(|p| std::fs::read_to_string(root.join(p)).ok())
         .any(|t| declared(&t));
-    (!found && !tests).then(|| format!("no module declares it (looked for `mod {name};`)"))
+    (!found && !shared).then(|| format!("no module declares it (looked for `mod {name};`)"))
 }
 
 #[cfg(test)]
