@@ -83,7 +83,7 @@ impl Zstd {
         let window_log = spec.history().ilog2();
         let reach = 1 << window_log;
         // The library adapts its tables to the length it is given. That is a guess here, and should not matter.
-        // For more than that it has weaker settings from level 13 on, which most files are too short for.
+        // For more than that it has other settings, weaker ones from level 13 on, and most files are shorter.
         let length = (3 * spec.cluster).min(TUNED_MAX);
         // SAFETY: no preconditions.
         let tuned = unsafe { ZSTD_getCParams(spec.level, length as u64, 0) };
