@@ -104,24 +104,17 @@ impl Output {
         if !matches!(self.kind, Kind::Device) {
             self.file.set_len(len)?;
         }
+        if sync && matches!(self.kind, Kind::Unnamed { .. } | Kind::Named { .. }) {
+            self.file.sync_all()?;
+        }
         match &mut self.kind {
             Kind::Unnamed { path } => {
-                if sync {
-                    self.file.sync_all()?;
-                }
                 name(&self.file, path)?;
-                if sync {
-                    File::open(directory(path))?.sync_all()?;
-                }
+                sync_name(path, sync)?;
             }
             Kind::Named { temporary, path } => {
-                if sync {
-                    self.file.sync_all()?;
-                }
                 std::fs::rename(temporary, &path)?;
-                if sync {
-                    File::open(directory(path))?.sync_all()?;
-                }
+                sync_name(path, sync)?;
             }
             Kind::Device => self.file.sync_all()?,
             Kind::Spool(to) => copy(&self.file, len, to)?,
@@ -198,6 +191,18 @@ fn name(file: &File, path: &Path) -> io::Result<()> {
         // Nothing to report to: what failed before it is told.
         let _ = std::fs::remove_file(&temporary);
     })
+}
+
+/// Waits, if that is wanted, until the name is on the disk, too. Who may write to a directory and not read it cannot.
+fn sync_name(path: &Path, wanted: bool) -> io::Result<()> {
+    if !wanted {
+        return Ok(());
+    }
+    match File::open(directory(path)) {
+        Ok(dir) => dir.sync_all(),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        Err(e) => Err(e),
+    }
 }
 
 /// The directory that `path` is in.
