@@ -9,7 +9,8 @@
 //! * A cluster begins with an empty table. A place in it counts from the cluster's start and is kept as its lowest 16 bits,
 //!   which is all that a distance of LZ4 can be made of. So what a table says is a distance that stays within the cluster,
 //!   wherever the entry comes from, and only the bytes there tell whether it is a match: one branch that nobody can predict
-//!   in place of two.
+//!   in place of two. In the cluster's first 64 KiB it is the place itself, and the bytes there are loaded at once: how soon
+//!   that branch is known is most of what a sequence takes.
 //! * How far a match goes back and how far it goes on is looked up at the same time; neither waits for the other.
 //! * A search ends where its literals would fill the output. Bytes that do not compress cost a look at one output's worth
 //!   of them and not at the whole window.
@@ -17,11 +18,14 @@
 //! Source: LZ4 block format description (sequences, end rules).
 
 use super::piece;
-use crate::bytes::{backward, forward, load4, load8, load16, zeros};
+use crate::bytes::{backward, byte, forward, load4, load8, load16, zeros};
 use crate::{EncodeFit, EncoderSpec, Fit};
 
 /// The last bytes of a block are literals. Unit: bytes.
 const LAST_LITERALS: usize = 5;
+
+/// Numbers from here on need bytes behind the token.
+const LONG: usize = 15;
 
 /// The last match starts so far before the end of a block. Unit: bytes.
 const LAST_MATCH: usize = 12;
@@ -39,6 +43,9 @@ const STEP: usize = 16;
 /// is too long, a distance, a byte of the match's length and the tail. Of the input: the shortest match and a step behind
 /// the place, and the last literals. Unit: bytes.
 const ROOM: usize = 48;
+
+/// Up to here a place is all that the table holds of it. Unit: bytes.
+const NEAR: usize = u16::MAX as usize;
 
 /// After so many tries without a match the steps become longer. Unit: bits.
 const SKIP_LOG: usize = 6;
@@ -122,10 +129,10 @@ fn fill<const N: usize>(table: &mut [u16; N], data: &[u8], dst: &mut [u8]) -> Fi
     }
     // A run of so many literals takes a byte for every 255 of them.
     let left = out.left() - 1;
-    let run = if left < 15 {
+    let run = if left < LONG {
         left
     } else {
-        left - (left + 256 - 15) / 256
+        left - (left + 256 - LONG) / 256
     };
     let end = data.len().min(anchor + run);
     let token = out.token();
@@ -156,38 +163,32 @@ fn in_steps<const N: usize>(table: &mut [u16; N], data: &[u8], out: &mut Out<'_>
         };
         // Places in the table are in front of `at`, and a distance is at most what is between.
         let most = (at - anchor).min(at - distance);
-        let back = if at - distance >= 8 {
-            let differ = load8(data, at - 8) ^ load8(data, at - 8 - distance);
-            match (differ.leading_zeros() / 8) as usize {
-                8 => {
-                    8.min(most)
-                        + backward(
-                            data,
-                            at.saturating_sub(8),
-                            at.saturating_sub(8 + distance),
-                            most.saturating_sub(8),
-                        )
-                }
-                n => n.min(most),
-            }
-        } else {
-            backward(data, at, at - distance, most)
-        };
+        // Bytes in front of both places, one by one: mostly there is none that is equal.
+        let mut back = 0;
+        while back < most && byte(data, at - back - 1) == byte(data, at - distance - back - 1) {
+            back += 1;
+        }
         let from = at + SHORTEST;
-        let differ = load8(data, from) ^ load8(data, from - distance);
+        let differ = load16(data, from) ^ load16(data, from - distance);
         let ahead = if differ != 0 {
             (differ.trailing_zeros() / 8) as usize
         } else {
             let end = data.len() - LAST_LITERALS;
-            8 + forward(data, from + 8, from + 8 - distance, end)
+            STEP + forward(data, from + STEP, from + STEP - distance, end)
         };
         let literals = at - back - anchor;
         if literals + literals / 128 >= room {
             return anchor;
         }
-        let token = out.token();
-        out.literals_in_steps(token, data, anchor, literals);
-        at = anchor + literals + out.rest_of_match(token, distance, back + ahead);
+        let code = back + ahead;
+        let len = if literals < LONG && code < LONG {
+            out.short(data, anchor, literals, distance, code)
+        } else {
+            let token = out.token();
+            out.literals_in_steps(token, data, anchor, literals);
+            out.rest_of_match(token, distance, code)
+        };
+        at = anchor + literals + len;
         anchor = at;
         if at > limit || out.left() <= ROOM {
             return anchor;
@@ -204,25 +205,60 @@ fn search<const N: usize>(
     at: &mut usize,
     stop: usize,
 ) -> Option<usize> {
-    let mut tries = 1 << SKIP_LOG;
-    let mut bytes = load8(data, *at);
-    let mut slot = hash::<N>(bytes);
-    let mut next = *at + 1;
-    loop {
-        if next > stop {
-            return None;
+    let bytes = load8(data, *at);
+    let mut walk = Walk {
+        at: *at,
+        next: *at + 1,
+        tries: 1 << SKIP_LOG,
+        bytes,
+        slot: hash::<N>(bytes),
+    };
+    let found = match walk.go::<N, false>(table, data, stop.min(NEAR)) {
+        None if stop > NEAR => walk.go::<N, true>(table, data, stop),
+        found => found,
+    };
+    *at = walk.at;
+    found
+}
+
+/// Where a search is.
+struct Walk {
+    at: usize,
+    next: usize,
+    tries: usize,
+    bytes: u64,
+    slot: usize,
+}
+
+impl Walk {
+    /// Goes on up to `stop`. `FAR`: the table holds only the lowest bits of a place.
+    #[inline(always)]
+    fn go<const N: usize, const FAR: bool>(
+        &mut self,
+        table: &mut [u16; N],
+        data: &[u8],
+        stop: usize,
+    ) -> Option<usize> {
+        while self.next <= stop {
+            let at = self.at;
+            let ahead = load8(data, self.next);
+            let ahead_slot = hash::<N>(ahead);
+            let place = table[self.slot];
+            table[self.slot] = at as u16;
+            if FAR {
+                // The distance 0 is one of 65,536.
+                let distance = usize::from((at as u16).wrapping_sub(place));
+                if load4(data, at - distance) == self.bytes as u32 && distance != 0 {
+                    return Some(distance);
+                }
+            } else if load4(data, usize::from(place)) == self.bytes as u32 {
+                return Some(at - usize::from(place));
+            }
+            (self.at, self.bytes, self.slot) = (self.next, ahead, ahead_slot);
+            self.next += self.tries >> SKIP_LOG;
+            self.tries += 1;
         }
-        let ahead = load8(data, next);
-        let ahead_slot = hash::<N>(ahead);
-        let distance = usize::from((*at as u16).wrapping_sub(table[slot]));
-        table[slot] = *at as u16;
-        // The distance 0 is one of 65,536.
-        if load4(data, *at - distance) == bytes as u32 && distance != 0 {
-            return Some(distance);
-        }
-        (*at, bytes, slot) = (next, ahead, ahead_slot);
-        next += tries >> SKIP_LOG;
-        tries += 1;
+        None
     }
 }
 
@@ -325,9 +361,9 @@ impl Out<'_> {
     /// Notes the number of literals.
     #[inline(always)]
     fn count(&mut self, token: usize, n: usize) {
-        self.add(token, n.min(15) << 4);
-        if n >= 15 {
-            self.extend(n - 15);
+        self.add(token, n.min(LONG) << 4);
+        if n >= LONG {
+            self.extend(n - LONG);
         }
     }
 
@@ -363,6 +399,32 @@ impl Out<'_> {
         self.pos += n;
     }
 
+    /// Writes a whole sequence whose numbers fit in the token, where there is [`ROOM`] at both ends. Returns the length of
+    /// its match.
+    #[inline(always)]
+    fn short(
+        &mut self,
+        data: &[u8],
+        from: usize,
+        literals: usize,
+        distance: usize,
+        code: usize,
+    ) -> usize {
+        debug_assert!(literals < LONG && code < LONG && self.left() >= 1 + STEP + 2);
+        let bytes = load16(data, from);
+        // SAFETY: a token, fewer literals than a step, and a distance are shorter than the room that the caller has
+        // compared; any alignment will do.
+        unsafe {
+            let to = self.dst.as_mut_ptr().add(self.pos);
+            *to = (literals << 4 | code) as u8;
+            to.add(1).cast::<u128>().write_unaligned(bytes.to_le());
+            let to = to.add(1 + literals).cast::<[u8; 2]>();
+            to.write((distance as u16).to_le_bytes());
+        }
+        self.pos += 1 + literals + 2;
+        SHORTEST + code
+    }
+
     /// Writes the distance of a match and its length, `code` bytes more than the shortest, or as many as there is room for
     /// in front of the last literals. Returns the length. There is room for the shortest.
     #[inline(always)]
@@ -370,15 +432,15 @@ impl Out<'_> {
         let [low, high] = (distance as u16).to_le_bytes();
         self.put(low);
         self.put(high);
-        if code >= 15 {
+        if code >= LONG {
             let room = self.left() - 1 - LAST_LITERALS;
             if (code + 240) / 255 > room {
                 code = 14 + room * 255;
             }
         }
-        self.add(token, code.min(15));
-        if code >= 15 {
-            self.extend(code - 15);
+        self.add(token, code.min(LONG));
+        if code >= LONG {
+            self.extend(code - LONG);
         }
         SHORTEST + code
     }
