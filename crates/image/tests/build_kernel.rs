@@ -243,11 +243,7 @@ fn bytes_do_not_depend_on_threads_or_output() {
                 options.compression = compression(Method::Lz4, 1);
                 options.cluster = 16 << 10;
                 // A budget that makes the submitter wait, for one of them.
-                options.memory = if threads == 7 {
-                    1 << 20
-                } else {
-                    options.memory
-                };
+                options.memory = (threads == 7).then_some(1 << 20);
                 build_dir(&source, &image, &options);
                 std::fs::read(image).unwrap()
             })

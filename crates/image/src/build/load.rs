@@ -3,7 +3,7 @@
 use super::Source;
 use super::auto::Choice;
 use super::base::{Base, Known};
-use super::budget::Budget;
+use super::budget::{self, Budget};
 use super::options::{Dedupe, Fragments, Options};
 use super::order::data_order;
 use super::pack::input::Input;
@@ -280,7 +280,7 @@ impl<'a> Loader<'a> {
                 return Ok(());
             }
             if tree.len().is_multiple_of(BUDGET_STEP) {
-                packer.set_in_flight(Budget::new(this.options, tree).in_flight);
+                packer.set_in_flight(Budget::new(this.options, tree, this.threads).in_flight);
             }
             if !this.pack_file(tree, file, Found::default(), packer)? {
                 late.push(file);
@@ -358,7 +358,7 @@ impl<'a> Loader<'a> {
                 continue;
             };
             if tree.len().is_multiple_of(BUDGET_STEP) {
-                packer.set_in_flight(Budget::new(self.options, tree).in_flight);
+                packer.set_in_flight(Budget::new(self.options, tree, self.threads).in_flight);
             }
             match runs {
                 Some(runs) => self.stream_sparse(inode, size, &runs, &mut tar, &policy, packer)?,
@@ -514,7 +514,7 @@ impl<'a> Loader<'a> {
         packer: &mut Packer<'_>,
         progress: &Progress,
     ) -> Result<()> {
-        let budget = Budget::new(self.options, tree);
+        let budget = Budget::new(self.options, tree, self.threads);
         self.warnings.extend(budget.warning(self.options));
         packer.set_in_flight(budget.in_flight);
         if self.packed {
@@ -537,7 +537,7 @@ impl<'a> Loader<'a> {
         let settings = survey::Settings {
             dedupe: self.options.dedupe,
             end_len: self.end_len(),
-            memory: self.options.memory / 16,
+            memory: budget::memory(self.options) / 16,
             block: self.options.block.size(),
             threads: self.threads,
             sums: self.options.verify,
@@ -549,7 +549,7 @@ impl<'a> Loader<'a> {
         let known = match self.base {
             Some(base) => {
                 let sizes = contents.iter().map(|c| c.size).collect();
-                base.known(&sizes, super::budget::eighth(self.options), self.threads)?
+                base.known(&sizes, budget::eighth(self.options), self.threads)?
             }
             None => Known::default(),
         };

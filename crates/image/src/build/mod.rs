@@ -178,7 +178,7 @@ fn write(
             bits,
             threads,
             // Until the tree has its share.
-            in_flight: options.memory / 4,
+            in_flight: budget::Budget::first(options, threads),
             spill: usize::try_from(budget::eighth(options)).unwrap_or(usize::MAX),
             temporary: options.temporary.clone(),
             first_block: emit::first_data_block(bits),

@@ -165,8 +165,8 @@ pub struct Options {
     pub whiteouts: Option<Whiteouts>,
     /// Workers; `None`: as many as the process may use.
     pub threads: Option<usize>,
-    /// Memory for buffers. Unit: bytes.
-    pub memory: u64,
+    /// Memory for buffers. `None`: 256 MiB, and what as many large jobs as there are workers need beyond that. Unit: bytes.
+    pub memory: Option<u64>,
     /// Where temporary data goes if memory is not enough.
     pub temporary: PathBuf,
     /// Checksum of the superblock.
@@ -222,7 +222,7 @@ impl Default for Options {
             one_file_system: false,
             whiteouts: None,
             threads: None,
-            memory: 256 << 20,
+            memory: None,
             temporary: std::env::temp_dir(),
             checksum: true,
             size_budget: None,

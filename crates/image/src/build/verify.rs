@@ -60,7 +60,7 @@ pub(crate) fn verify(
         return Err(Error::corrupt(&finding.place, &finding.what));
     }
     // Within what packing has given back.
-    let budget = usize::try_from(parts.options.memory / 4).unwrap_or(usize::MAX);
+    let budget = usize::try_from(super::budget::memory(parts.options) / 4).unwrap_or(usize::MAX);
     let options = ServeOptions {
         budget: budget.min(64 << 20),
         ..ServeOptions::default()

@@ -159,9 +159,9 @@ pub(crate) struct Args {
     /// Worker threads (default: as many as the process may use)
     #[arg(short = 'j', long, value_name = "N", help_heading = "Work")]
     pub(super) threads: Option<usize>,
-    /// Memory for buffers
-    #[arg(long, default_value = "256M", value_parser = parse_size, value_name = "SIZE", help_heading = "Work")]
-    pub(super) memory: u64,
+    /// Memory for buffers (default: 256M, and more where so many workers need it for clusters so large)
+    #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Work")]
+    pub(super) memory: Option<u64>,
     /// Read the finished image again and compare all of it with what went in, before it gets its name
     #[arg(long, help_heading = "Work")]
     pub(super) verify: bool,

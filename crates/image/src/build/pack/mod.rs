@@ -457,7 +457,7 @@ impl<'a> Packer<'a> {
 
     fn submit(&mut self, parts: Vec<Part>, bytes: u64) -> Result<()> {
         self.progress.check()?;
-        let cost = 2 * bytes + (64 << 10);
+        let cost = job_cost(bytes);
         while self.next_collect < self.next_ticket && !self.pool.has_room(cost, self.tables / 2) {
             self.collect(true)?;
         }
@@ -531,11 +531,21 @@ const SEGMENT_MIN: u64 = 8 << 20;
 
 /// Files longer than this are encoded in segments. Unit: bytes; a multiple of every block size.
 pub(crate) fn segment_size(policy: &Policy) -> u64 {
-    match policy.spec.map_or(0, |s| s.cluster) {
+    segment_for(policy.spec.map_or(0, |s| s.cluster))
+}
+
+/// The same for a size of clusters.
+pub(crate) fn segment_for(cluster: usize) -> u64 {
+    match cluster {
         0..=0x2_0000 => SEGMENT_MIN,
         0x2_0001..=0x8_0000 => 16 << 20,
         _ => 32 << 20,
     }
+}
+
+/// What a job with so much input may take: that, as much output, and a little. Unit: bytes.
+pub(crate) fn job_cost(bytes: u64) -> u64 {
+    2 * bytes + (64 << 10)
 }
 
 /// Looks at a few places of a large file: false if none of them shrinks by what would encode the file. Another encoder would
