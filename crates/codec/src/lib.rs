@@ -21,6 +21,7 @@ mod bytes;
 mod decode;
 mod deflate;
 mod frontier;
+mod huge;
 mod inplace;
 mod lz4;
 mod lzma;

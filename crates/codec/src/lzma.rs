@@ -12,6 +12,7 @@ use liblzma_sys::{
 };
 use lzma_rust2::{LzmaOptions, MicroLzmaEncoder};
 
+use crate::huge;
 use crate::lz4::piece;
 use crate::{EncodeFit, EncoderSpec, Fit};
 
@@ -86,6 +87,13 @@ impl Stream {
         Self(unsafe { std::mem::zeroed() })
     }
 
+    /// A stream with large tables.
+    fn with_tables() -> Self {
+        let mut this = Self::new();
+        this.0.allocator = huge::ALLOCATOR.as_ptr();
+        this
+    }
+
     /// Runs the coder over all of `src` into `dst`. Returns whether it reached its end, bytes read and bytes written.
     fn run(&mut self, src: &[u8], dst: &mut [u8]) -> (bool, usize, usize) {
         self.0.next_in = src.as_ptr();
@@ -147,7 +155,7 @@ impl NativeLzma {
         let mut encoder = |dict: usize| {
             options.dict_size = u32::try_from(dict).ok()?;
             Some(NativeEncoder {
-                stream: Stream::new(),
+                stream: Stream::with_tables(),
                 options: Options(options),
             })
         };
