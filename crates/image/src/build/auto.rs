@@ -1,7 +1,7 @@
 //! `--auto`: how each file is stored, decided from a sample of it.
 //!
 //! ```text
-//!  three pieces ──► LZ4 ──► hardly shrinks?        stored, as it is
+//!  three pieces ──► LZ4 ──► hardly shrinks, and no byte is frequent?   stored, as it is
 //!                     └───► both compressions ──► what the dense one saves is worth its slower decoding?
 //! ```
 //!
@@ -92,13 +92,15 @@ pub(crate) struct Chooser {
     lz4: Box<dyn EncodeFit>,
     /// Dense and fast.
     two: Option<[Box<dyn EncodeFit>; 2]>,
+    /// The usual compression has fewer bits for frequent bytes.
+    counts: bool,
     sample: Vec<u8>,
     out: Vec<u8>,
 }
 
 impl Chooser {
-    /// A chooser between these compressions, the dense one first.
-    pub(crate) fn new(two: Option<[EncoderSpec; 2]>) -> Result<Self> {
+    /// A chooser between these compressions, the dense one first. `counts`: the usual one has fewer bits for frequent bytes.
+    pub(crate) fn new(two: Option<[EncoderSpec; 2]>, counts: bool) -> Result<Self> {
         let build = |spec: EncoderSpec| spec.build().map_err(Error::usage);
         Ok(Self {
             lz4: build(EncoderSpec::new(Method::Lz4, PIECE))?,
@@ -106,6 +108,7 @@ impl Chooser {
                 Some([dense, fast]) => Some([build(dense)?, build(fast)?]),
                 None => None,
             },
+            counts,
             sample: Vec::new(),
             out: Vec::new(),
         })
@@ -128,7 +131,8 @@ impl Chooser {
             self.out.resize(piece, 0);
             self.lz4.reset();
             let fit = self.lz4.fit(bytes, 0, &mut self.out);
-            fit.consumed == piece && fit.written < piece - piece / STORE_BELOW
+            let shrunk = fit.consumed == piece && fit.written < piece - piece / STORE_BELOW;
+            shrunk || self.counts && uneven(bytes)
         });
         if !shrinks {
             return Ok(Choice::Stored);
@@ -150,6 +154,18 @@ impl Chooser {
             Ok(Choice::Fast)
         }
     }
+}
+
+/// Whether two bytes of a piece are the same twice as often as two of noise: then some are frequent enough to save a part in
+/// fifty, mostly far more, without any that repeat.
+fn uneven(bytes: &[u8]) -> bool {
+    let mut counts = [0u64; 256];
+    for byte in bytes {
+        counts[usize::from(*byte)] += 1;
+    }
+    let pairs: u64 = counts.iter().map(|n| n * n).sum();
+    let all = bytes.len() as u64;
+    pairs * 128 > all * all
 }
 
 /// What a sample takes. Unit: bytes, not blocks: a sample is too short for those.
@@ -177,7 +193,10 @@ mod tests {
 
     fn choose(bytes: &[u8]) -> Choice {
         let two = [spec(Method::Zstd, 9), spec(Method::Lz4hc, 9)];
-        let mut chooser = Chooser::new(Some(two)).unwrap();
+        choose_with(Chooser::new(Some(two), true).unwrap(), bytes)
+    }
+
+    fn choose_with(mut chooser: Chooser, bytes: &[u8]) -> Choice {
         let input = Input::Bytes(bytes.into());
         chooser.choose(&input, bytes.len() as u64, false).unwrap()
     }
@@ -190,6 +209,18 @@ mod tests {
         let mut mixed = noise(1 << 20, 7);
         mixed[(1 << 20) - PIECE..].fill(7);
         assert_ne!(choose(&mixed), Choice::Stored);
+    }
+
+    #[test]
+    fn digits_without_repetition_are_worth_an_entropy_coder_and_no_other() {
+        let nibbles = noise(1 << 20, 7);
+        let digits: Vec<u8> = nibbles
+            .iter()
+            .map(|b| b"0123456789ABCDEF"[usize::from(b & 15)])
+            .collect();
+        let choose = |counts| choose_with(Chooser::new(None, counts).unwrap(), &digits);
+        assert_eq!(choose(true), Choice::Default);
+        assert_eq!(choose(false), Choice::Stored);
     }
 
     #[test]

@@ -25,7 +25,7 @@ use std::num::NonZeroU8;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
-use tuff_codec::EncoderSpec;
+use tuff_codec::{EncoderSpec, Method};
 use tuff_format::inode::FileType;
 use tuff_store::FileStore;
 use xxhash_rust::xxh3::xxh3_64;
@@ -541,6 +541,8 @@ impl<'a> Loader<'a> {
             block: self.options.block.size(),
             threads: self.threads,
             sums: self.options.verify,
+            counts: (self.options.compression)
+                .is_some_and(|c| !matches!(c.method, Method::Lz4 | Method::Lz4hc)),
             two: self.options.auto.and_then(|a| {
                 let (dense, fast) = (self.options.compression?, a.fast(self.options)?);
                 Some([dense, fast].map(|c| self.options.encoder(c, self.options.cluster)))

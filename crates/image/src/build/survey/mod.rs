@@ -72,6 +72,8 @@ pub(crate) struct Settings {
     pub(crate) threads: usize,
     /// Dense and fast compression for those whose storing is decided here.
     pub(crate) two: Option<[EncoderSpec; 2]>,
+    /// The usual compression has fewer bits for frequent bytes.
+    pub(crate) counts: bool,
     /// Sums are taken of contents that nobody reads again to pack them.
     pub(crate) sums: bool,
 }
@@ -399,7 +401,7 @@ impl Tools {
     fn choose(&mut self, content: &Content, input: &Input, settings: &Settings) -> Result<Choice> {
         let chooser = match &mut self.chooser {
             Some(chooser) => chooser,
-            none => none.insert(Chooser::new(settings.two)?),
+            none => none.insert(Chooser::new(settings.two, settings.counts)?),
         };
         chooser.choose(input, content.size, content.packed)
     }
