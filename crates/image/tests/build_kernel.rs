@@ -223,6 +223,42 @@ fn holes_survive() {
     kernel_agrees("holes", &image, &expected, ignore);
 }
 
+/// Metadata that fits lies behind the superblock, and content that is less than half a block behind its inode. A file more
+/// at a time shows both sides of either border.
+#[test]
+fn what_is_little_lies_in_the_first_block() {
+    let scratch = Scratch::new("build-little");
+    let source = scratch.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    let image = scratch.path().join("image.erofs");
+    let mut blocks = Vec::new();
+    for n in 0..80 {
+        std::fs::write(source.join(format!("f{n}")), vec![b'x'; n]).unwrap();
+        let expected = host_tree(&source);
+        let ignore = from_source(&expected);
+        for fragments in [Fragments::Off, Fragments::All] {
+            let options = Options {
+                verify: true,
+                fragments,
+                ..Options::default()
+            };
+            build_dir(&source, &image, &options);
+            let name = format!("{} files, {fragments:?}", n + 1);
+            assert_same(&name, &expected, &image_tree(&open(&image)), ignore);
+            if n % 8 == 0 {
+                kernel_agrees(&name, &image, &expected, ignore);
+            }
+            blocks.push(std::fs::metadata(&image).unwrap().len() / 4096);
+            std::fs::remove_file(&image).unwrap();
+        }
+    }
+    assert_eq!(blocks[0], 1);
+    assert!(
+        blocks.contains(&2) && blocks.last() > Some(&2),
+        "{blocks:?}"
+    );
+}
+
 #[test]
 fn bytes_do_not_depend_on_threads_or_output() {
     let scratch = Scratch::new("build-threads");

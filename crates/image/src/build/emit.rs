@@ -1,7 +1,7 @@
 //! The plan becomes bytes.
 
 use super::base::Base;
-use super::layout::{Parts, Plan, dir_names};
+use super::layout::{Parts, Plan, SUPERBLOCK_END, dir_names};
 use super::pack::segment::ShortPiece;
 use super::pack::{FileData, FileTail, PACKED};
 use super::tree::{InodeId, NodeKind};
@@ -15,9 +15,9 @@ use tuff_format::config::{Configs, Lz4};
 use tuff_format::device::SLOT_LEN;
 use tuff_format::dirent::{self, Dirent, Fill};
 use tuff_format::features::{compat, incompat};
-use tuff_format::inode::{ALIGN, FileType, Inode, encode_device};
+use tuff_format::inode::{FileType, Inode, encode_device};
 use tuff_format::superblock::{self, Superblock};
-use tuff_format::{BlockBits, Nid, chunk, xattr};
+use tuff_format::{BlockBits, chunk, xattr};
 use tuff_store::Output;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
@@ -65,13 +65,12 @@ impl Zone<'_> {
         let size = self.parts.options.block.size();
         let zone = u64::from(self.plan.zone_block) * size;
         if i == self.len() {
-            return zone + self.plan.zone_len;
+            return u64::from(self.plan.end_block) * size;
         }
         match self.unit(i) {
             Unit::Blocks(inode) => u64::from(self.plan.block_of[&inode]) * size,
             Unit::Area => u64::from(self.plan.xattr_block) * size,
-            Unit::Inode(PACKED) => zone + self.plan.packed_position.unwrap_or_default(),
-            Unit::Inode(inode) => zone + self.plan.position(inode),
+            Unit::Inode(inode) => zone + position(self.plan, inode),
         }
     }
 
@@ -125,10 +124,11 @@ pub(crate) fn emit(
     let order = parts.order.iter().copied();
     let mut inodes: Vec<InodeId> = order.clone().collect();
     inodes.extend(plan.packed_position.map(|_| PACKED));
-    inodes.sort_unstable_by_key(|i| match *i {
-        PACKED => plan.packed_position.unwrap_or_default(),
-        i => plan.position(i),
-    });
+    inodes.sort_unstable_by_key(|i| position(plan, *i));
+    let mut front = Vec::new();
+    if plan.zone_block == 0 {
+        front = front_inodes(parts, plan, &std::mem::take(&mut inodes))?;
+    }
     let zone = Zone {
         parts,
         plan,
@@ -136,13 +136,34 @@ pub(crate) fn emit(
         with_blocks: order.filter(|i| plan.block_of.contains_key(i)).collect(),
         inodes,
     };
-    let digest = emit_zone(&zone, threads, output)?;
-    emit_superblock(parts, plan, prefix_at, digest, output)?;
-    Ok(plan.blocks(bits) * bits.size())
+    let digest = emit_zone(&zone, &front, threads, output)?;
+    emit_superblock(parts, plan, prefix_at, digest, &front, output)?;
+    Ok(u64::from(plan.end_block) * bits.size())
 }
 
-/// Makes and writes all pieces. Returns a digest over theirs.
-fn emit_zone(zone: &Zone<'_>, threads: usize, output: &Output) -> Result<u128> {
+/// Makes the inodes that lie behind the superblock: the bytes of block 0 from [`SUPERBLOCK_END`] on.
+fn front_inodes(parts: &Parts<'_>, plan: &Plan, inodes: &[InodeId]) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    for inode in inodes {
+        // Fits: it lies in a block.
+        let at = (position(plan, *inode) - SUPERBLOCK_END) as usize;
+        assert!(at >= out.len(), "inodes do not overlap");
+        out.resize(at, 0);
+        emit_inode(parts, plan, *inode, &mut out)?;
+    }
+    Ok(out)
+}
+
+/// Where an inode or the packed one lies in the inode zone. Unit: bytes.
+fn position(plan: &Plan, inode: InodeId) -> u64 {
+    match inode {
+        PACKED => plan.packed_position.unwrap_or_default(),
+        inode => plan.position(inode),
+    }
+}
+
+/// Makes and writes all pieces. Returns a digest over theirs and the inodes in front.
+fn emit_zone(zone: &Zone<'_>, front: &[u8], threads: usize, output: &Output) -> Result<u128> {
     let starts = zone.pieces();
     let next = AtomicUsize::new(0);
     // By piece. The first error by position is the one to report, however many there are.
@@ -177,6 +198,7 @@ fn emit_zone(zone: &Zone<'_>, threads: usize, output: &Output) -> Result<u128> {
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_unstable_by_key(|(n, _)| *n);
     let mut digest = Xxh3::new();
+    digest.update(front);
     for (_, piece) in done {
         digest.update(&piece?.to_le_bytes());
     }
@@ -297,7 +319,7 @@ fn emit_inode(parts: &Parts<'_>, plan: &Plan, id: InodeId, out: &mut Vec<u8>) ->
         inode.u = match parts.data(id) {
             FileData::None | FileData::Same(_) => no_block,
             FileData::Flat { block, .. } if bits.count(form.size - form.tail) > 0 => {
-                plan.address(*block, bits).into()
+                plan.address(*block).into()
             }
             FileData::Flat { .. } => no_block,
             FileData::WholeFragment { .. } => 0,
@@ -400,11 +422,7 @@ fn emit_file(
                 len: p.len.into(),
                 kind: p.kind,
                 // An end elsewhere has no block.
-                block: if p.blocks > 0 {
-                    plan.address(block, bits)
-                } else {
-                    0
-                },
+                block: if p.blocks > 0 { plan.address(block) } else { 0 },
                 blocks: p.blocks,
                 partial: p.partial,
             };
@@ -525,6 +543,7 @@ fn emit_superblock(
     plan: &Plan,
     prefix_at: Option<(u64, u8)>,
     meta_digest: u128,
+    front: &[u8],
     output: &Output,
 ) -> Result<()> {
     let o = parts.options;
@@ -549,7 +568,7 @@ fn emit_superblock(
         inodes: plan.inodes,
         epoch: plan.epoch.0,
         fixed_nsec: plan.epoch.1,
-        blocks: plan.blocks(bits),
+        blocks: plan.end_block.into(),
         meta_blkaddr: plan.meta_blkaddr(),
         xattr_blkaddr: plan.xattr_block,
         uuid: [0; 16],
@@ -559,7 +578,7 @@ fn emit_superblock(
         devt_slotoff: 0,
         xattr_prefix_count: 0,
         xattr_prefix_start: 0,
-        packed: plan.packed_position.map(|p| Nid((bits.size() + p) / ALIGN)),
+        packed: plan.packed_position.map(|p| plan.nid_at(p, bits)),
         xattr_filter_reserved: 0,
         ishare_prefix: 0,
         build_time: 0,
@@ -585,7 +604,7 @@ fn emit_superblock(
         let at = end.next_multiple_of(SLOT_LEN);
         sb.devt_slotoff = (at / SLOT_LEN) as u16; // fits: in the first blocks
         records.resize(records.len() + at - end, 0);
-        records.extend_from_slice(&base.slot(plan.blocks(bits)).encode());
+        records.extend_from_slice(&base.slot(plan.end_block.into()).encode());
     }
     sb.uuid = o
         .uuid
@@ -598,6 +617,11 @@ fn emit_superblock(
         "superblock and records fit their block"
     );
     covered.resize(len, 0);
+    // Fits: the start of a block.
+    let at = (SUPERBLOCK_END - superblock::OFFSET) as usize;
+    if !front.is_empty() {
+        covered[at..at + front.len()].copy_from_slice(front);
+    }
     if o.checksum {
         superblock::seal(&mut covered);
     }
@@ -624,6 +648,6 @@ fn derived_uuid(sb: &Superblock, records: &[u8], data: u128, meta: u128) -> [u8;
 
 /// Blocks before the data: the superblock, for small blocks more than one.
 pub(crate) fn first_data_block(bits: BlockBits) -> u32 {
-    // 1024 bytes, superblock and records: 256 bytes at most; a device slot.
-    bits.count(1024 + 256 + SLOT_LEN as u64) as u32
+    // Fits: three blocks of 512 bytes, one otherwise.
+    bits.count(SUPERBLOCK_END) as u32
 }

@@ -10,7 +10,7 @@
 //!
 //! Data comes first because the length of the metadata is known only when all data is packed; the inodes come last and
 //! together, so that a walk reads one run of blocks. `meta_blkaddr` is the block before the inodes: that keeps number 0
-//! free and the root's number small.
+//! free and the root's number small. Inodes that fit behind the superblock in block 0 lie there instead.
 //!
 //! Invariants:
 //!
@@ -24,10 +24,15 @@ use super::tree::{InodeId, NodeKind, Tree};
 use super::xattrs::Xattrs;
 use crate::{Error, Result};
 use tuff_format::cluster::write::{header_pos, index_len};
+use tuff_format::device::SLOT_LEN;
 use tuff_format::dirent::Fill;
 use tuff_format::inode::{ALIGN, COMPACT_LEN, EXTENDED_LEN, Layout};
 use tuff_format::units::round_up;
-use tuff_format::{BlockBits, Nid};
+use tuff_format::{BlockBits, Nid, superblock};
+
+/// The most that comes before the inodes of block 0: 1024 bytes, superblock and records of 256 bytes at most, a device slot.
+/// Unit: bytes.
+pub(crate) const SUPERBLOCK_END: u64 = superblock::OFFSET + 256 + SLOT_LEN as u64;
 
 /// Everything placed.
 pub(crate) struct Plan {
@@ -39,10 +44,10 @@ pub(crate) struct Plan {
     pub(crate) block_of: hashbrown::HashMap<InodeId, u32>,
     /// First block of shared attributes and prefixes.
     pub(crate) xattr_block: u32,
-    /// First block of inodes.
+    /// First block of inodes; 0 if they lie behind the superblock.
     pub(crate) zone_block: u32,
-    /// Length of the inode zone. Unit: bytes, whole blocks.
-    pub(crate) zone_len: u64,
+    /// Length of the image. Unit: blocks.
+    pub(crate) end_block: u32,
     /// Number of inodes.
     pub(crate) inodes: u64,
     /// Base time of compact inodes.
@@ -299,7 +304,11 @@ impl Plan {
         let epoch = common_time(parts);
         let mut positions = vec![u32::MAX; tree.len()];
         let mut serials = vec![0; tree.len()];
-        let mut zone = Zone::new(bits.size());
+        let front = fits_in_front(parts, epoch);
+        let mut zone = match front {
+            true => Zone::behind_superblock(bits.size()),
+            false => Zone::new(bits.size()),
+        };
         let mut next_block = u64::from(parts.packed.end_block);
         let mut block_of = hashbrown::HashMap::new();
         for (i, inode) in order.iter().enumerate() {
@@ -325,18 +334,23 @@ impl Plan {
             inodes += 1;
         }
         let xattr_block = block32(next_block)?;
-        let zone_block = block32(next_block + bits.count(parts.xattr_area))?;
-        let zone_len = round_up(zone.end, bits.size());
-        let end = u64::from(zone_block) + bits.count(zone_len);
+        let area_end = block32(next_block + bits.count(parts.xattr_area))?;
+        let (zone_block, end_block) = match front {
+            true => (0, area_end),
+            false => (
+                area_end,
+                block32(u64::from(area_end) + bits.count(zone.end))?,
+            ),
+        };
         // The base lies right behind.
-        block32(end + parts.base.map_or(0, |base| base.blocks().into()))?;
+        block32(u64::from(end_block) + parts.base.map_or(0, |base| base.blocks().into()))?;
         Ok(Self {
             positions,
             packed_position,
             block_of,
             xattr_block,
             zone_block,
-            zone_len,
+            end_block,
             inodes,
             epoch,
             serials,
@@ -345,7 +359,16 @@ impl Plan {
 
     /// Number of an inode.
     pub(crate) fn nid(&self, inode: InodeId, bits: BlockBits) -> Nid {
-        Nid((bits.size() + self.position(inode)) / ALIGN)
+        self.nid_at(self.position(inode), bits)
+    }
+
+    /// Number of what lies at a position in the inode zone.
+    pub(crate) fn nid_at(&self, position: u64, bits: BlockBits) -> Nid {
+        let before = match self.zone_block {
+            0 => 0,
+            _ => bits.size(),
+        };
+        Nid((before + position) / ALIGN)
     }
 
     /// Position of an inode in the inode zone. Unit: bytes.
@@ -353,24 +376,34 @@ impl Plan {
         u64::from(self.positions[inode as usize]) * ALIGN
     }
 
-    /// Block of number 0: one before the inodes.
+    /// Block of number 0: one before the inodes, or that of the superblock.
     pub(crate) fn meta_blkaddr(&self) -> u32 {
-        self.zone_block - 1
+        self.zone_block.saturating_sub(1)
     }
 
     /// The address of a block of data, which may be one of the base.
-    pub(crate) fn address(&self, block: u32, bits: BlockBits) -> u32 {
+    pub(crate) fn address(&self, block: u32) -> u32 {
         match block & IN_BASE {
             0 => block,
             // Fits: the base ends below 2^31 blocks.
-            _ => self.blocks(bits) as u32 + (block & !IN_BASE),
+            _ => self.end_block + (block & !IN_BASE),
         }
     }
+}
 
-    /// Length of the image. Unit: blocks.
-    pub(crate) fn blocks(&self, bits: BlockBits) -> u64 {
-        u64::from(self.zone_block) + bits.count(self.zone_len)
+/// True if all inodes find room behind the superblock, in its block.
+fn fits_in_front(parts: &Parts<'_>, epoch: (i64, u32)) -> bool {
+    let block = parts.bits().size();
+    if block < 2 * SUPERBLOCK_END || parts.order.len() as u64 > block / ALIGN {
+        return false;
     }
+    let mut zone = Zone::behind_superblock(block);
+    let packed = (parts.packed.packed_size > 0).then_some(PACKED);
+    parts.order.iter().copied().chain(packed).all(|inode| {
+        let form = parts.form(inode, epoch);
+        zone.place(form.before_tail, form.tail);
+        zone.end == block
+    })
 }
 
 fn block32(block: u64) -> Result<u32> {
@@ -423,6 +456,15 @@ impl Zone {
             block,
             end: 0,
             gaps: Vec::new(),
+        }
+    }
+
+    /// The zone in block 0.
+    fn behind_superblock(block: u64) -> Self {
+        Self {
+            block,
+            end: block,
+            gaps: vec![(SUPERBLOCK_END, block - SUPERBLOCK_END)],
         }
     }
 

@@ -171,6 +171,8 @@ pub(crate) struct Loader<'a> {
     pub(crate) chosen: [(u64, u64); 2],
     /// But for these, which go into the packed inode as a whole, behind all others.
     late: Vec<InodeId>,
+    /// All content together is less than what would be saved by packing it.
+    tiny: bool,
 }
 
 impl<'a> Loader<'a> {
@@ -191,6 +193,15 @@ impl<'a> Loader<'a> {
             packed: false,
             chosen: Default::default(),
             late: Vec::new(),
+            tiny: false,
+        }
+    }
+
+    /// The policy of a file, and its number.
+    fn policy(&self, tree: &Tree, inode: InodeId) -> (u32, &Arc<Policy>) {
+        match self.tiny {
+            true => (0, &self.policies.stored),
+            false => self.policies.of(|| tree.path(inode)),
         }
     }
 
@@ -527,7 +538,11 @@ impl<'a> Loader<'a> {
             return self.pack_late(tree, late, packer);
         }
         let order = data_order(tree, self.options);
-        progress.set_total(order.iter().map(|i| tree.size(*i)).sum());
+        let total = order.iter().map(|i| tree.size(*i)).sum();
+        progress.set_total(total);
+        self.tiny = self.options.inline_data
+            && self.options.rules.is_empty()
+            && total <= self.options.block.size() / 2;
         progress.stage("compare");
         let contents: Vec<survey::Content> = order
             .iter()
@@ -599,7 +614,7 @@ impl<'a> Loader<'a> {
     fn is_stored(&self, tree: &Tree, inode: InodeId, survey: &survey::Survey) -> bool {
         let choice = survey.choices.get(&inode).copied().unwrap_or_default();
         let policy = self.policies.chosen(choice);
-        let policy = policy.unwrap_or_else(|| self.policies.of(|| tree.path(inode)).1);
+        let policy = policy.unwrap_or_else(|| self.policy(tree, inode).1);
         policy.spec.is_none()
     }
 
@@ -628,7 +643,7 @@ impl<'a> Loader<'a> {
     ) -> Result<bool> {
         let policy = match self.policies.chosen(found.choice) {
             Some(policy) => policy,
-            None => self.policies.of(|| tree.path(inode)).1,
+            None => self.policy(tree, inode).1,
         };
         let size = tree.size(inode);
         let sparse = self.sparse_runs(tree, inode);
@@ -657,7 +672,7 @@ impl<'a> Loader<'a> {
 
     /// What the survey needs to know of a file.
     fn content(&self, tree: &Tree, inode: InodeId) -> survey::Content {
-        let (number, policy) = self.policies.of(|| tree.path(inode));
+        let (number, policy) = self.policy(tree, inode);
         let size = tree.size(inode);
         let packed = policy.packs_whole(size);
         let cut = !packed && policy.spec.is_some_and(|s| size > s.cluster as u64);

@@ -243,7 +243,7 @@ fn write(
     let prefix_at = (!prefixes.is_empty()).then_some((table_pos, prefixes.len() as u8));
     if options
         .size_budget
-        .is_some_and(|max| plan.blocks(bits) * bits.size() > max)
+        .is_some_and(|max| u64::from(plan.end_block) * bits.size() > max)
     {
         return Err(Error::limit("image", OVER_BUDGET));
     }
@@ -254,7 +254,7 @@ fn write(
         verify::verify(&parts, &plan, threads, output, progress)?;
     }
     let mut stats = packed.stats.clone();
-    stats.image_blocks = plan.blocks(bits);
+    stats.image_blocks = plan.end_block.into();
     stats.meta_blocks =
         stats.image_blocks - u64::from(packed.end_block) + u64::from(emit::first_data_block(bits));
     stats.block_size = bits.size();
