@@ -20,8 +20,8 @@ use std::path::Path;
 use libdeflate_sys::{
     libdeflate_alloc_decompressor, libdeflate_decompressor, libdeflate_deflate_decompress,
 };
-use sample::{cpu_ns, median, sample};
-use tuff_codec::{Algorithm, DecodeError, Decoder, EncoderSpec, Method};
+use sample::{Asked, cpu_ns, median, sample};
+use tuff_codec::{Algorithm, DecodeError, Decoder, EncoderSpec};
 use zstd_sys as zs;
 
 use lz4_sys as _;
@@ -129,27 +129,11 @@ fn pass(
 }
 
 fn main() {
-    let mut dir = std::env::var("FIT_DIR").ok();
-    let (mut mib, mut runs) = (16, 5);
-    let mut only = "lz4:1,lz4hc:9,zstd:3,deflate:6".to_owned();
-    let mut sizes = "4096,65536".to_owned();
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        let mut value = || args.next().expect("a value follows the option");
-        match &*arg {
-            "--bench" => {}
-            "--mib" => mib = value().parse().expect("a number"),
-            "--runs" => runs = value().parse().expect("a number"),
-            "--only" => only = value(),
-            "--cluster" => sizes = value(),
-            _ => dir = Some(arg),
-        }
-    }
-    let Some(dir) = dir else {
-        println!("no directory given: decode DIR, or FIT_DIR");
+    let Some(asked) = Asked::new("decode", 5, "lz4:1,lz4hc:9,zstd:3,deflate:6") else {
         return;
     };
-    let files = sample(Path::new(&dir), mib << 20);
+    let runs = asked.runs;
+    let files = sample(Path::new(&asked.dir), asked.mib << 20);
     // SAFETY: constructors without preconditions.
     let plain = unsafe {
         Plain {
@@ -157,48 +141,51 @@ fn main() {
             deflate: libdeflate_alloc_decompressor(),
         }
     };
-    println!("{dir}: {} files, {runs} runs; MB/s of output", files.len());
+    println!(
+        "{}: {} files, {runs} runs; MB/s of output",
+        asked.dir,
+        files.len()
+    );
     println!("{:<22} {:>8} {:>8} {:>7}", "", "plain", "ours", "ratio");
     let ours = |result: Result<(), DecodeError>| result.expect("a cluster decodes");
     let (mut decoder, mut dst) = (Decoder::new(), Vec::new());
-    for name in only.split(',') {
-        let (method, level) = name.split_once(':').unwrap_or((name, ""));
-        let method = Method::from_name(method).expect("a method");
-        let level = level.parse().unwrap_or(method.default_level());
+    for spec in asked.specs() {
+        let EncoderSpec {
+            method,
+            level,
+            cluster,
+            ..
+        } = spec;
         let algorithm = method.algorithm();
-        for cluster in sizes.split(',') {
-            let cluster = cluster.parse().expect("a number");
-            let spec = EncoderSpec::new(method, cluster).with_level(level);
-            let all = clusters(&spec, &files);
-            let total: usize = all.iter().map(|c| c.content.len()).sum();
-            for part in [1, 2] {
-                if part > 1 && algorithm != Algorithm::Lz4 {
-                    continue;
-                }
-                let mut times = [Vec::new(), Vec::new()];
-                for run in 0..runs {
-                    for way in [run % 2, 1 - run % 2] {
-                        let ns = pass(&all, &mut dst, part, |src, dst| match (way, part) {
-                            (0, _) => plain.decode(algorithm, src, dst, part == 1),
-                            (_, 1) => ours(decoder.decode(algorithm, src, dst)),
-                            _ => ours(decoder.decode_prefix(algorithm, src, dst)),
-                        });
-                        times[way].push(ns);
-                    }
-                }
-                let speed = |ns: &[u64]| {
-                    let all = ns.iter().map(|&ns| (total / part) as f64 * 1e3 / ns as f64);
-                    median(all.collect())
-                };
-                let ratios = times[0].iter().zip(&times[1]);
-                println!(
-                    "{:<22} {:>8.0} {:>8.0} {:>6.2}x",
-                    format!("{method}:{level} {cluster}{}", ["", " half"][part - 1]),
-                    speed(&times[0]),
-                    speed(&times[1]),
-                    median(ratios.map(|(&a, &b)| a as f64 / b as f64).collect()),
-                );
+        let all = clusters(&spec, &files);
+        let total: usize = all.iter().map(|c| c.content.len()).sum();
+        for part in [1, 2] {
+            if part > 1 && algorithm != Algorithm::Lz4 {
+                continue;
             }
+            let mut times = [Vec::new(), Vec::new()];
+            for run in 0..runs {
+                for way in [run % 2, 1 - run % 2] {
+                    let ns = pass(&all, &mut dst, part, |src, dst| match (way, part) {
+                        (0, _) => plain.decode(algorithm, src, dst, part == 1),
+                        (_, 1) => ours(decoder.decode(algorithm, src, dst)),
+                        _ => ours(decoder.decode_prefix(algorithm, src, dst)),
+                    });
+                    times[way].push(ns);
+                }
+            }
+            let speed = |ns: &[u64]| {
+                let all = ns.iter().map(|&ns| (total / part) as f64 * 1e3 / ns as f64);
+                median(all.collect())
+            };
+            let ratios = times[0].iter().zip(&times[1]);
+            println!(
+                "{:<22} {:>8.0} {:>8.0} {:>6.2}x",
+                format!("{method}:{level} {cluster}{}", ["", " half"][part - 1]),
+                speed(&times[0]),
+                speed(&times[1]),
+                median(ratios.map(|(&a, &b)| a as f64 / b as f64).collect()),
+            );
         }
     }
 }

@@ -25,7 +25,7 @@ use libdeflate_sys::{
     libdeflate_alloc_compressor, libdeflate_compressor, libdeflate_deflate_compress,
 };
 use liblzma_sys as xz;
-use sample::{cpu_ns, median, sample};
+use sample::{Asked, cpu_ns, median, sample};
 use tuff_codec::{Decoder, EncodeFit, EncoderSpec, Fit, Method};
 use zstd_sys as zs;
 
@@ -308,36 +308,19 @@ fn one_file(
 }
 
 fn main() {
-    let mut dir = std::env::var("FIT_DIR").ok();
-    let (mut mib, mut runs, mut joined, mut alone) = (16, 3, false, false);
-    let mut only =
-        "lz4:1,lz4hc:9,lz4hc:12,zstd:3,zstd:9,zstd:15,deflate:6,lzma:1,lzma:6".to_owned();
-    let mut clusters = "4096,65536".to_owned();
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        let mut value = || args.next().expect("a value follows the option");
-        match &*arg {
-            "--bench" => {}
-            "--mib" => mib = value().parse().expect("a number"),
-            "--runs" => runs = value().parse().expect("a number"),
-            "--only" => only = value(),
-            "--cluster" => clusters = value(),
-            "--joined" => joined = true,
-            "--alone" => alone = true,
-            _ => dir = Some(arg),
-        }
-    }
-    let Some(dir) = dir else {
-        println!("no directory given: fit DIR, or FIT_DIR");
+    let usual = "lz4:1,lz4hc:9,lz4hc:12,zstd:3,zstd:9,zstd:15,deflate:6,lzma:1,lzma:6";
+    let Some(asked) = Asked::new("fit", 3, usual) else {
         return;
     };
-    let mut files = sample(Path::new(&dir), mib << 20);
-    if joined {
+    let (runs, alone) = (asked.runs, asked.flag("--alone"));
+    let mut files = sample(Path::new(&asked.dir), asked.mib << 20);
+    if asked.flag("--joined") {
         files = vec![files.concat()];
     }
     let total: usize = files.iter().map(Vec::len).sum();
     println!(
-        "{dir}: {} files, {:.1} MB, {runs} runs",
+        "{}: {} files, {:.1} MB, {runs} runs",
+        asked.dir,
         files.len(),
         total as f64 / 1e6
     );
@@ -351,88 +334,87 @@ fn main() {
     );
     let mut decoder = Decoder::new();
     let mut arena = Vec::new();
-    for name in only.split(',') {
-        let (method, level) = name.split_once(':').unwrap_or((name, ""));
-        let method = Method::from_name(method).expect("a method");
-        let level = level.parse().unwrap_or(method.default_level());
-        for cluster in clusters.split(',') {
-            let cluster = cluster.parse().expect("a number");
-            let spec = EncoderSpec::new(method, cluster).with_level(level);
-            let mut plain = PlainFit::new(&spec);
-            let mut ours = spec.build().expect("the settings are good");
-            let (mut a, mut b) = (Tally::default(), Tally::default());
-            for run in 0..runs {
-                a.ns.push(0);
-                b.ns.push(0);
-                for (i, file) in files.iter().enumerate() {
-                    if (i + run) % 2 == 0 && !alone {
-                        one_file(
-                            &mut plain,
-                            &spec,
-                            file,
-                            (&mut decoder, &mut arena),
-                            run == 0,
-                            &mut a,
-                        );
-                    }
+    for spec in asked.specs() {
+        let EncoderSpec {
+            method,
+            level,
+            cluster,
+            ..
+        } = spec;
+        let mut plain = PlainFit::new(&spec);
+        let mut ours = spec.build().expect("the settings are good");
+        let (mut a, mut b) = (Tally::default(), Tally::default());
+        for run in 0..runs {
+            a.ns.push(0);
+            b.ns.push(0);
+            for (i, file) in files.iter().enumerate() {
+                if (i + run) % 2 == 0 && !alone {
                     one_file(
-                        &mut *ours,
+                        &mut plain,
                         &spec,
                         file,
                         (&mut decoder, &mut arena),
                         run == 0,
-                        &mut b,
+                        &mut a,
                     );
-                    if (i + run) % 2 == 1 && !alone {
-                        one_file(
-                            &mut plain,
-                            &spec,
-                            file,
-                            (&mut decoder, &mut arena),
-                            run == 0,
-                            &mut a,
-                        );
-                    }
+                }
+                one_file(
+                    &mut *ours,
+                    &spec,
+                    file,
+                    (&mut decoder, &mut arena),
+                    run == 0,
+                    &mut b,
+                );
+                if (i + run) % 2 == 1 && !alone {
+                    one_file(
+                        &mut plain,
+                        &spec,
+                        file,
+                        (&mut decoder, &mut arena),
+                        run == 0,
+                        &mut a,
+                    );
                 }
             }
-            let speed = |tally: &Tally| {
-                median(
-                    tally
-                        .ns
-                        .iter()
-                        .map(|&ns| total as f64 * 1e3 / ns as f64)
-                        .collect(),
-                )
-            };
-            let ratios =
-                a.ns.iter()
-                    .zip(&b.ns)
-                    .map(|(&a, &b)| a as f64 / b as f64)
-                    .collect();
-            let ratio = |tally: &Tally| tally.full.1 as f64 / tally.full.0 as f64;
-            let fill = |tally: &Tally| 100.0 * tally.full.1 as f64 / tally.full.2 as f64;
-            if alone {
-                println!(
-                    "{:<22} {:>8} {:>8.1} {:>15} bytes",
-                    format!("{method}:{level} {cluster}"),
-                    "",
-                    speed(&b),
-                    b.size
-                );
-                continue;
-            }
-            println!(
-                "{:<22} {:>8.1} {:>8.1} {:>6.2}x  {:>+7.2} {:>+7.2}  {:>6.2} {:>6.2} {:>6.2}",
-                format!("{method}:{level} {cluster}"),
-                speed(&a),
-                speed(&b),
-                median(ratios),
-                100.0 * (b.size as f64 / a.size as f64 - 1.0),
-                100.0 * (ratio(&b) / ratio(&a) - 1.0),
-                plain.passed as f64 / runs as f64 / total as f64,
-                fill(&a),
-                fill(&b),
-            );
         }
+        let speed = |tally: &Tally| {
+            median(
+                tally
+                    .ns
+                    .iter()
+                    .map(|&ns| total as f64 * 1e3 / ns as f64)
+                    .collect(),
+            )
+        };
+        let ratios =
+            a.ns.iter()
+                .zip(&b.ns)
+                .map(|(&a, &b)| a as f64 / b as f64)
+                .collect();
+        let ratio = |tally: &Tally| tally.full.1 as f64 / tally.full.0 as f64;
+        let fill = |tally: &Tally| 100.0 * tally.full.1 as f64 / tally.full.2 as f64;
+        if alone {
+            println!(
+                "{:<22} {:>8} {:>8.1} {:>15} bytes",
+                format!("{method}:{level} {cluster}"),
+                "",
+                speed(&b),
+                b.size
+            );
+            continue;
+        }
+        println!(
+            "{:<22} {:>8.1} {:>8.1} {:>6.2}x  {:>+7.2} {:>+7.2}  {:>6.2} {:>6.2} {:>6.2}",
+            format!("{method}:{level} {cluster}"),
+            speed(&a),
+            speed(&b),
+            median(ratios),
+            100.0 * (b.size as f64 / a.size as f64 - 1.0),
+            100.0 * (ratio(&b) / ratio(&a) - 1.0),
+            plain.passed as f64 / runs as f64 / total as f64,
+            fill(&a),
+            fill(&b),
+        );
     }
 }

@@ -14,6 +14,8 @@ pub enum Error {
     Io(String, std::io::Error),
     /// A command that the lab itself needs (mount, apt-get, dpkg) failed.
     Command(String),
+    /// A signal asked for a stop.
+    Stopped,
 }
 
 /// Shorthand.
@@ -25,12 +27,14 @@ impl Error {
         Error::Io(format!("{what} {}", path.display()), error)
     }
 
-    /// The exit code that scripts may rely on: 2 wrong arguments, 3 corrupt record, 5 the host failed.
+    /// The exit code that scripts may rely on: 2 wrong arguments, 3 corrupt record, 5 the host failed, 130 stopped
+    /// by a signal.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Usage(_) => 2,
             Error::Corrupt(_) => 3,
             Error::Io(..) | Error::Command(_) => 5,
+            Error::Stopped => 130,
         }
     }
 }
@@ -40,6 +44,7 @@ impl fmt::Display for Error {
         match self {
             Error::Usage(text) | Error::Command(text) => f.write_str(text),
             Error::Corrupt(text) => write!(f, "corrupt record: {text}"),
+            Error::Stopped => f.write_str("stopped"),
             Error::Io(what, error) => write!(f, "cannot {what}: {error}"),
         }
     }

@@ -32,6 +32,7 @@ pub mod report;
 pub mod run;
 pub mod serve;
 pub mod stats;
+pub mod stop;
 pub mod verify;
 mod work;
 

@@ -9,6 +9,7 @@
 //! | 2 | wrong arguments, or a definition that makes no sense |
 //! | 3 | a record is corrupt |
 //! | 5 | the host failed |
+//! | 130 | stopped by a signal |
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -50,7 +51,15 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().verb {
+    let cli = Cli::parse();
+    // What a sampler or a campaign does ends at once.
+    if !matches!(
+        cli.verb,
+        Verb::Sample(_) | Verb::Campaign(_) | Verb::Experiment(_) | Verb::Corpus(_)
+    ) {
+        tuff_lab::stop::watch();
+    }
+    let result = match cli.verb {
         Verb::Run(args) => cmd::run::run(&args),
         Verb::Build(args) => cmd::one::run(&args, Action::Build),
         Verb::Extract(args) => cmd::one::run(&args, Action::Extract),

@@ -9,7 +9,7 @@
 //! files too. With a control group, the group's peak is recorded as well; it adds up processes, and counts page cache
 //! and what was written to tmpfs.
 
-use crate::{Error, Result, machine};
+use crate::{Error, Result, machine, stop};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use serde::{Deserialize, Serialize};
@@ -113,6 +113,10 @@ pub fn sample(job: &Job<'_>) -> Result<Outcome> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let output = command.output().map_err(|e| Error::io("run", &lab, e))?;
+    // ^C goes to all of a terminal's processes.
+    if output.status.signal().is_some_and(stop::is_request) {
+        return Err(Error::Stopped);
+    }
     if !output.status.success() {
         let text = String::from_utf8_lossy(&output.stderr);
         return Err(Error::Command(

@@ -19,6 +19,7 @@ use crate::record::{
     self, FailedLine, Header, Line, MadeLine, SampleLine, SubjectLine, TaskLine, TreeLine,
     VerdictLine,
 };
+use crate::stop;
 use crate::verify::mount::Mount;
 use crate::verify::tree::{Tree, TreeSize};
 use crate::verify::{Judge, Verdict, damage};
@@ -378,6 +379,7 @@ impl Session<'_> {
         let mut samples: Vec<SampleLine> = Vec::new();
         let mut failure = None;
         for attempt in 1..=self.conditions.retries + 1 {
+            stop::check()?;
             self.work.clear_results(task.action)?;
             let arguments = subject.plan.arguments(self.places(source, &subject.image));
             let outcome = measure::sample(&self.job(&subject.found.path, &arguments))?;

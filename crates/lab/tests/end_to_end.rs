@@ -3,8 +3,10 @@
 //! Nothing here looks at a time. A tool that is missing is skipped aloud.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 use tuff_lab::record::{self, Line};
 use tuff_lab::verify::Judge;
 
@@ -226,6 +228,37 @@ fn a_tool_that_refuses_drops_out_with_its_own_words() {
     assert_eq!(kept(&lines, "tuff"), 0);
     let [reason] = failures(&lines, "tuff").try_into().unwrap();
     assert_eq!(reason, "exit code 2: no such thing: --quiet WORK/image");
+}
+
+#[test]
+fn a_stop_leaves_no_folder() {
+    let lab = Lab::new();
+    let version = "test \"$1\" = --version && { echo tuff 9.9; exit; }";
+    let program = lab.script(
+        "tuff",
+        &format!("{version}\n: > ../../begun; exec sleep 60"),
+    );
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tuff-lab"))
+        .args(["build", "--tree", "tree", "--work", "work", "--tool"])
+        .arg(format!("tuff={program}"))
+        .current_dir(lab.folder.path())
+        .process_group(0)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    while !lab.path("begun").exists() {
+        assert!(Instant::now() < end, "the tool was not called");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // As a terminal does on ^C.
+    let group = format!("-{}", child.id());
+    let killed = Command::new("kill").args(["-INT", "--", &group]).status();
+    assert!(killed.unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let left: Vec<_> = std::fs::read_dir(lab.path("work")).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]

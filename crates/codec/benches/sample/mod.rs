@@ -1,7 +1,73 @@
-//! What benchmarks share: files of a tree, and the time that a thread takes.
+//! What benchmarks share: what they are asked for, files of a tree, and the time that a thread takes.
 
 use std::ffi::{c_int, c_long};
 use std::path::{Path, PathBuf};
+
+use tuff_codec::{EncoderSpec, Method};
+
+/// What the command line asks for.
+pub(crate) struct Asked {
+    /// The tree.
+    pub(crate) dir: String,
+    /// How much of it. Unit: MiB.
+    pub(crate) mib: u64,
+    pub(crate) runs: usize,
+    only: String,
+    clusters: String,
+    flags: Vec<String>,
+}
+
+impl Asked {
+    /// Reads it, with so many runs and these methods unless it says otherwise. `None`, aloud, if it names no tree.
+    pub(crate) fn new(program: &str, runs: usize, only: &str) -> Option<Self> {
+        let mut asked = Self {
+            dir: std::env::var("FIT_DIR").unwrap_or_default(),
+            mib: 16,
+            runs,
+            only: only.to_owned(),
+            clusters: "4096,65536".to_owned(),
+            flags: Vec::new(),
+        };
+        let mut args = std::env::args().skip(1);
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().expect("a value follows the option");
+            match &*arg {
+                "--mib" => asked.mib = value().parse().expect("a number"),
+                "--runs" => asked.runs = value().parse().expect("a number"),
+                "--only" => asked.only = value(),
+                "--cluster" => asked.clusters = value(),
+                flag if flag.starts_with("--") => asked.flags.push(arg),
+                _ => asked.dir = arg,
+            }
+        }
+        if asked.dir.is_empty() {
+            println!("no directory given: {program} DIR, or FIT_DIR");
+            return None;
+        }
+        Some(asked)
+    }
+
+    /// Whether it says `--joined` or the like.
+    #[allow(dead_code)] // not every benchmark has some
+    pub(crate) fn flag(&self, name: &str) -> bool {
+        self.flags.iter().any(|flag| flag == name)
+    }
+
+    /// Each method with each size of clusters.
+    pub(crate) fn specs(&self) -> Vec<EncoderSpec> {
+        let mut specs = Vec::new();
+        for name in self.only.split(',') {
+            let (method, level) = name.split_once(':').unwrap_or((name, ""));
+            let method = Method::from_name(method).expect("a method");
+            let level = level.parse().unwrap_or(method.default_level());
+            for cluster in self.clusters.split(',') {
+                let cluster = cluster.parse().expect("a number");
+                specs.push(EncoderSpec::new(method, cluster).with_level(level));
+            }
+        }
+        specs
+    }
+}
 
 unsafe extern "C" {
     fn clock_gettime(clock: c_int, time: *mut [c_long; 2]) -> c_int;

@@ -8,6 +8,7 @@ use crate::define::Action;
 use crate::engine::{self, Places, Tool};
 use crate::machine::{self, Machine};
 use crate::measure::{self, Job};
+use crate::stop;
 use crate::work::{self, Work};
 use crate::{Error, Result};
 use rustix::fs::{Advice, fadvise};
@@ -201,6 +202,7 @@ impl Session<'_> {
                 if !*alive {
                     continue;
                 }
+                stop::check()?;
                 match self.sample(&script, answer, (spec, image), (server, *program), cache)? {
                     Ok((cold, warm, used)) => {
                         let line = SampleLine {

@@ -133,7 +133,10 @@ pub fn run(soak: &Soak) -> Result<Outcome> {
         }
         let mut random = Random(soak.seed);
         let mut next_drop = Duration::from_secs(5);
-        while start.elapsed() < soak.length && lock(&wrong).is_empty() {
+        while start.elapsed() < soak.length
+            && lock(&wrong).is_empty()
+            && crate::stop::check().is_ok()
+        {
             std::thread::sleep(Duration::from_secs(1));
             memory.push((start.elapsed(), served.resident_bytes().unwrap_or(0)));
             if start.elapsed() >= next_drop {
@@ -151,6 +154,7 @@ pub fn run(soak: &Soak) -> Result<Outcome> {
     // An empty folder, which the next soak would not find by its name.
     let _ = std::fs::remove_dir(&point);
     drop(group);
+    crate::stop::check()?;
     let samples = samples.into_inner().unwrap_or_default();
     let findings = wrong.into_inner().unwrap_or_default();
     Ok(judge(
