@@ -165,8 +165,8 @@ mod tests {
         };
         let in_flight =
             |options: &Options, threads| Budget::new(options, &tree(10), threads).in_flight;
-        assert!(in_flight(&options, 2) >= 3 * 64 << 20);
-        assert!(in_flight(&options, 16) >= 17 * 64 << 20);
+        assert!(in_flight(&options, 2) >= 192 << 20);
+        assert!(in_flight(&options, 16) >= 1088 << 20);
         assert_eq!(Budget::new(&options, &tree(10), 16).warning(&options), None);
         options.memory = Some(256 << 20);
         assert_eq!(in_flight(&options, 16), in_flight(&options, 2));
