@@ -570,7 +570,11 @@ fn emit_superblock(
         fixed_nsec: plan.epoch.1,
         blocks: plan.end_block.into(),
         meta_blkaddr: plan.meta_blkaddr(),
-        xattr_blkaddr: plan.xattr_block,
+        // Behind it may be nothing at all.
+        xattr_blkaddr: match parts.xattr_area {
+            0 if !front.is_empty() => 0,
+            _ => plan.xattr_block,
+        },
         uuid: [0; 16],
         label,
         algs_or_distance: 0,
@@ -616,12 +620,14 @@ fn emit_superblock(
         covered.len() <= len,
         "superblock and records fit their block"
     );
-    covered.resize(len, 0);
-    // Fits: the start of a block.
-    let at = (SUPERBLOCK_END - superblock::OFFSET) as usize;
     if !front.is_empty() {
-        covered[at..at + front.len()].copy_from_slice(front);
+        // Fits: the start of a block.
+        let at = (SUPERBLOCK_END - superblock::OFFSET) as usize;
+        assert!(covered.len() <= at, "superblock and records end there");
+        covered.resize(at, 0);
+        covered.extend_from_slice(front);
     }
+    covered.resize(len, 0);
     if o.checksum {
         superblock::seal(&mut covered);
     }
