@@ -2,7 +2,9 @@
 
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
 use std::path::Path;
+use std::process::Command;
 
 /// What a reader of a table needs to know about the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +72,24 @@ pub fn memory_available() -> Option<u64> {
 /// Memory that nobody uses, not even caches. Unit: bytes.
 pub fn memory_free() -> Option<u64> {
     memory_field(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemFree")
+}
+
+/// What the page cache has of some files. Unit: bytes.
+pub fn cached_bytes<P: AsRef<OsStr>>(files: impl IntoIterator<Item = P>) -> Result<u64> {
+    let output = Command::new("fincore")
+        .args(["--bytes", "--noheadings", "--output", "RES", "--"])
+        .args(files)
+        .output()
+        .map_err(|e| Error::io("run", Path::new("fincore"), e))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let sizes: Option<Vec<u64>> = text.lines().map(|line| line.trim().parse().ok()).collect();
+    match sizes {
+        Some(sizes) if output.status.success() => Ok(sizes.iter().sum()),
+        _ => Err(Error::Command(format!(
+            "fincore: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        ))),
+    }
 }
 
 /// Number of CPUs that are online.

@@ -150,6 +150,8 @@ pub enum Figure {
     Daemon,
     /// Growth of the memory in use on the machine.
     Machine,
+    /// Pages of what was read and of the image in the page cache, and resident memory of a daemon.
+    Held,
 }
 
 impl Figure {

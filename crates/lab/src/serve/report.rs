@@ -72,6 +72,7 @@ impl Gathered<'_> {
             Figure::Fetched => |used| used.fetched_bytes,
             Figure::Daemon => |used| used.memory_bytes,
             Figure::Machine => |used| used.system_bytes,
+            Figure::Held => |used| used.held_bytes,
         };
         let of = |s: &&&SampleLine| {
             s.workload == case.workload && s.image == case.image && s.server == server
@@ -210,9 +211,9 @@ fn used(out: &mut String, all: &Gathered<'_>) {
     let _ = writeln!(out, "**Fetched and held, first pass**\n");
     let _ = writeln!(
         out,
-        "| workload | image | server | asked, MiB | fetched, MiB | daemon, MiB | daemon CPU, ms | machine, MiB |"
+        "| workload | image | server | asked, MiB | fetched, MiB | daemon, MiB | daemon CPU, ms | machine, MiB | held, MiB |"
     );
-    let _ = writeln!(out, "|---|---|---|--:|--:|--:|--:|--:|");
+    let _ = writeln!(out, "|---|---|---|--:|--:|--:|--:|--:|--:|");
     let mib = |bytes: u64| format!("{:.1}", mib(bytes));
     for case in &all.cases {
         for server in &all.servers {
@@ -222,7 +223,7 @@ fn used(out: &mut String, all: &Gathered<'_>) {
             }
             let _ = writeln!(
                 out,
-                "| {} | {} | {server} | {} | {} | {} | {} | {} |",
+                "| {} | {} | {server} | {} | {} | {} | {} | {} | {} |",
                 case.workload,
                 case.image,
                 mib(case.answer.bytes),
@@ -231,6 +232,7 @@ fn used(out: &mut String, all: &Gathered<'_>) {
                 used.cpu_us
                     .map_or("-".to_owned(), |us| (us / 1000).to_string()),
                 used.system_bytes.map_or("-".to_owned(), mib),
+                used.held_bytes.map_or("-".to_owned(), mib),
             );
         }
     }
@@ -281,7 +283,9 @@ fn what(bar: &Bar) -> String {
         (Figure::Daemon, None) => "daemon, MiB".to_owned(),
         (Figure::Daemon, Some(_)) => "daemon's memory".to_owned(),
         (Figure::Machine, None) => "machine, MiB".to_owned(),
+        (Figure::Held, None) => "pages and daemon, MiB".to_owned(),
         (Figure::Machine, Some(_)) => "machine's memory".to_owned(),
+        (Figure::Held, Some(_)) => "pages and daemon".to_owned(),
     };
     match &bar.against {
         Some(against) => format!("{} of {against}, {figure}", bar.server),

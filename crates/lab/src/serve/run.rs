@@ -12,6 +12,7 @@ use crate::stop;
 use crate::work::{self, Work};
 use crate::{Error, Result};
 use rustix::fs::{Advice, fadvise};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -264,12 +265,15 @@ impl Session<'_> {
                     return Ok(Err(text));
                 }
             }
-            used.get_or_insert_with(|| Used {
-                system_bytes: free_before
-                    .zip(machine::memory_free())
-                    .map(|(before, after)| before.saturating_sub(after)),
-                ..served.used()
-            });
+            if used.is_none() {
+                used = Some(Used {
+                    system_bytes: free_before
+                        .zip(machine::memory_free())
+                        .map(|(before, after)| before.saturating_sub(after)),
+                    held_bytes: free_before.and_then(|_| held(script, &served, image.0)),
+                    ..served.used()
+                });
+            }
         }
         Ok(Ok((passes[0], passes[1], used.unwrap_or_default())))
     }
@@ -311,6 +315,14 @@ fn prepare(image: &Path, cache: Cache) -> Result<Option<u64>> {
             Ok(None)
         }
     }
+}
+
+/// What is in memory because of what was read; `None` for too many files to ask for, or without `fincore`. Unit: bytes.
+fn held(script: &Script, served: &Served, image: &Path) -> Option<u64> {
+    let files = script.files().map(|file| served.point().join(file));
+    let files: BTreeSet<PathBuf> = files.chain([image.to_owned()]).collect();
+    let cached = machine::cached_bytes(&files).ok()?;
+    Some(cached + served.resident_bytes().unwrap_or(0))
 }
 
 fn nanos(time: Duration) -> u64 {

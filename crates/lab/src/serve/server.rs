@@ -91,6 +91,10 @@ pub struct Used {
     /// bytes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub system_bytes: Option<u64>,
+    /// Pages of the files that were read and of the image in the page cache, and resident memory of a daemon; only when
+    /// caches were dropped before. Unit: bytes.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub held_bytes: Option<u64>,
 }
 
 impl Served {
@@ -196,7 +200,7 @@ impl Served {
                 fetched_bytes: field(&read("io"), "rchar:"),
                 cpu_us: cpu_us(&read("stat"), rustix::param::clock_ticks_per_second()),
                 memory_bytes: field(&read("status"), "VmHWM:").map(|kib| kib << 10),
-                system_bytes: None,
+                ..Used::default()
             };
         }
         let now = self.device.as_deref().and_then(sectors);

@@ -144,6 +144,14 @@ impl Script {
         Ok(Script { threads })
     }
 
+    /// The files that are read, below any copy of the tree.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.threads.iter().flatten().filter_map(|job| match job {
+            Job::Walk(_) => None,
+            Job::Whole(file) | Job::Pages { file, .. } => Some(file.as_path()),
+        })
+    }
+
     /// Makes the reads below `root`. The time counts from the first call to the last.
     pub fn run(&self, root: &Path) -> Result<(Answer, Duration)> {
         let start = Instant::now();
