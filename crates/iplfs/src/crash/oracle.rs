@@ -360,9 +360,13 @@ impl Campaign {
                     .iter()
                     .filter(|addr| !report.reachable.contains(addr))
                     .count();
+                let lost: Vec<_> = (report.reachable.iter())
+                    .filter(|addr| !held.contains(addr))
+                    .collect();
                 return Err(format!(
-                    "{when}: the device holds {} blocks, {extra} of them unreachable",
-                    held.len()
+                    "{when}: the device holds {} blocks, {extra} of them unreachable, and not {lost:x?} of {} reachable ones",
+                    held.len(),
+                    report.reachable.len()
                 ));
             }
         }
