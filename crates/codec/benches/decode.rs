@@ -20,7 +20,7 @@ use std::path::Path;
 use libdeflate_sys::{
     libdeflate_alloc_decompressor, libdeflate_decompressor, libdeflate_deflate_decompress,
 };
-use sample::{Asked, cpu_ns, median, sample};
+use sample::{Asked, cpu_ns, median, sample, title};
 use tuff_codec::{Algorithm, DecodeError, Decoder, EncoderSpec};
 use zstd_sys as zs;
 
@@ -150,13 +150,7 @@ fn main() {
     let ours = |result: Result<(), DecodeError>| result.expect("a cluster decodes");
     let (mut decoder, mut dst) = (Decoder::new(), Vec::new());
     for spec in asked.specs() {
-        let EncoderSpec {
-            method,
-            level,
-            cluster,
-            ..
-        } = spec;
-        let algorithm = method.algorithm();
+        let algorithm = spec.method.algorithm();
         let all = clusters(&spec, &files);
         let total: usize = all.iter().map(|c| c.content.len()).sum();
         for part in [1, 2] {
@@ -181,7 +175,7 @@ fn main() {
             let ratios = times[0].iter().zip(&times[1]);
             println!(
                 "{:<22} {:>8.0} {:>8.0} {:>6.2}x",
-                format!("{method}:{level} {cluster}{}", ["", " half"][part - 1]),
+                title(&spec) + ["", " half"][part - 1],
                 speed(&times[0]),
                 speed(&times[1]),
                 median(ratios.map(|(&a, &b)| a as f64 / b as f64).collect()),

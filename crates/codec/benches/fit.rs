@@ -25,7 +25,7 @@ use libdeflate_sys::{
     libdeflate_alloc_compressor, libdeflate_compressor, libdeflate_deflate_compress,
 };
 use liblzma_sys as xz;
-use sample::{Asked, cpu_ns, median, sample};
+use sample::{Asked, cpu_ns, median, sample, title};
 use tuff_codec::{Decoder, EncodeFit, EncoderSpec, Fit, Method};
 use zstd_sys as zs;
 
@@ -335,12 +335,6 @@ fn main() {
     let mut decoder = Decoder::new();
     let mut arena = Vec::new();
     for spec in asked.specs() {
-        let EncoderSpec {
-            method,
-            level,
-            cluster,
-            ..
-        } = spec;
         let mut plain = PlainFit::new(&spec);
         let mut ours = spec.build().expect("the settings are good");
         let (mut a, mut b) = (Tally::default(), Tally::default());
@@ -348,33 +342,15 @@ fn main() {
             a.ns.push(0);
             b.ns.push(0);
             for (i, file) in files.iter().enumerate() {
-                if (i + run) % 2 == 0 && !alone {
-                    one_file(
-                        &mut plain,
-                        &spec,
-                        file,
-                        (&mut decoder, &mut arena),
-                        run == 0,
-                        &mut a,
-                    );
-                }
-                one_file(
-                    &mut *ours,
-                    &spec,
-                    file,
-                    (&mut decoder, &mut arena),
-                    run == 0,
-                    &mut b,
-                );
-                if (i + run) % 2 == 1 && !alone {
-                    one_file(
-                        &mut plain,
-                        &spec,
-                        file,
-                        (&mut decoder, &mut arena),
-                        run == 0,
-                        &mut a,
-                    );
+                // They take turns at being first.
+                for is_plain in [(i + run) % 2 == 0, (i + run) % 2 == 1] {
+                    let (encoder, tally): (&mut dyn EncodeFit, _) = match is_plain {
+                        true if alone => continue,
+                        true => (&mut plain, &mut a),
+                        false => (&mut *ours, &mut b),
+                    };
+                    let decoding = (&mut decoder, &mut arena);
+                    one_file(encoder, &spec, file, decoding, run == 0, tally);
                 }
             }
         }
@@ -397,7 +373,7 @@ fn main() {
         if alone {
             println!(
                 "{:<22} {:>8} {:>8.1} {:>15} bytes",
-                format!("{method}:{level} {cluster}"),
+                title(&spec),
                 "",
                 speed(&b),
                 b.size
@@ -406,7 +382,7 @@ fn main() {
         }
         println!(
             "{:<22} {:>8.1} {:>8.1} {:>6.2}x  {:>+7.2} {:>+7.2}  {:>6.2} {:>6.2} {:>6.2}",
-            format!("{method}:{level} {cluster}"),
+            title(&spec),
             speed(&a),
             speed(&b),
             median(ratios),

@@ -73,6 +73,11 @@ unsafe extern "C" {
     fn clock_gettime(clock: c_int, time: *mut [c_long; 2]) -> c_int;
 }
 
+/// What a row of a table is called.
+pub(crate) fn title(spec: &EncoderSpec) -> String {
+    format!("{}:{} {}", spec.method, spec.level, spec.cluster)
+}
+
 /// CPU time of this thread. Unit: nanoseconds.
 pub(crate) fn cpu_ns() -> u64 {
     const CLOCK_THREAD_CPUTIME_ID: c_int = 3;
