@@ -5,7 +5,6 @@ mod exact;
 mod sound;
 
 use common::{GEOMETRY, NOW, device as source, mount, options};
-use std::collections::HashSet;
 use std::sync::Arc;
 use tuff_iplfs::crash::model::{Tree, tree_of};
 use tuff_iplfs::crash::workload::{Op, alphabet};
@@ -424,9 +423,8 @@ fn a_crash_in_a_receive_leaves_the_base_or_the_snapshot() {
             &mut rng.clone(),
             |state, _| {
                 // Somebody mounts it.
-                let written: HashSet<u64> = HashSet::new();
                 let fixed = GEOMETRY.fixed_end();
-                let mounted = Arc::new(CrashDisk::new(state.clone(), Arc::new(written), fixed));
+                let mounted = Arc::new(CrashDisk::new(state.clone(), Arc::default(), fixed));
                 let mut v = mount(&mounted);
                 let seen = present(&mut v);
                 assert!(seen == trees[0] || seen == trees[1]);

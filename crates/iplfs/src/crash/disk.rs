@@ -3,7 +3,7 @@
 use crate::areas::{Addr, BLOCK_SIZE, Block};
 use crate::device::{BlockDevice, blocks_in};
 use crate::mem::{Blocks, read_blocks, runs, to_block};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +19,60 @@ pub enum Event {
     Flush,
 }
 
+/// Addresses that were ever written, whether or not the write lasted.
+#[derive(Clone, Debug, Default)]
+pub struct Written(HashMap<u64, Content>);
+
+/// What was written to an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Content {
+    Zeros,
+    Bytes,
+}
+
+impl Written {
+    fn contains(&self, addr: u64) -> bool {
+        self.0.contains_key(&addr)
+    }
+
+    /// Whether all that was ever written there is zeros. Such a block reads the same whether it arrived or not.
+    pub fn only_zeros(&self, addr: u64) -> bool {
+        self.0.get(&addr) == Some(&Content::Zeros)
+    }
+
+    /// These, and what `events` wrote.
+    #[must_use]
+    pub fn with(&self, events: &[Event]) -> Self {
+        let mut all = self.clone();
+        for event in events {
+            if let Event::Write(addr, blocks) = event {
+                for (at, block) in (*addr..).zip(blocks) {
+                    let content = Content::of(block);
+                    all.0
+                        .entry(at)
+                        .and_modify(|was| *was = was.and(content))
+                        .or_insert(content);
+                }
+            }
+        }
+        all
+    }
+}
+
+impl Content {
+    fn of(block: &Block) -> Self {
+        if block.iter().all(|b| *b == 0) {
+            Self::Zeros
+        } else {
+            Self::Bytes
+        }
+    }
+
+    fn and(self, other: Self) -> Self {
+        if other == Self::Zeros { self } else { other }
+    }
+}
+
 /// A device in memory that records its events and watches that no address is written twice.
 pub struct CrashDisk {
     state: Mutex<State>,
@@ -29,7 +83,7 @@ struct State {
     blocks: Blocks,
     events: Vec<Event>,
     /// Addresses written in earlier lives of the device.
-    before: Arc<HashSet<u64>>,
+    before: Arc<Written>,
     written: BTreeSet<u64>,
     violations: Vec<String>,
     /// Zones that exist, empty or not.
@@ -41,7 +95,7 @@ const ZONE_BLOCKS: u64 = 16;
 
 impl CrashDisk {
     /// A device that holds `blocks`. `written` is every address ever written, also by writes that a crash undid.
-    pub fn new(blocks: Blocks, written: Arc<HashSet<u64>>, fixed_end: u64) -> Self {
+    pub fn new(blocks: Blocks, written: Arc<Written>, fixed_end: u64) -> Self {
         let zones = blocks.keys().map(|addr| addr / ZONE_BLOCKS).collect();
         let state = State {
             blocks,
@@ -77,9 +131,9 @@ impl CrashDisk {
     }
 
     /// Every address ever written.
-    pub fn written(&self) -> HashSet<u64> {
+    pub fn written(&self) -> Written {
         let state = self.lock();
-        state.before.iter().chain(&state.written).copied().collect()
+        state.before.with(&state.events)
     }
 
     /// Broken promises of the volume towards the device.
@@ -98,7 +152,7 @@ impl BlockDevice for CrashDisk {
         let mut state = self.lock();
         let blocks: Vec<Arc<Block>> = data.chunks_exact(BLOCK_SIZE).map(to_block).collect();
         for (at, block) in (addr.0..addr.0 + blocks_in(data)).zip(&blocks) {
-            if at >= self.fixed_end && (state.before.contains(&at) || !state.written.insert(at)) {
+            if at >= self.fixed_end && (state.before.contains(at) || !state.written.insert(at)) {
                 state
                     .violations
                     .push(format!("block {at:#x} was written twice"));
@@ -119,7 +173,7 @@ impl BlockDevice for CrashDisk {
         let mut state = self.lock();
         let zero = to_block(&[0; BLOCK_SIZE]);
         for at in blocks.clone() {
-            if state.before.contains(&at) || state.written.contains(&at) {
+            if state.before.contains(at) || state.written.contains(&at) {
                 let what = format!("block {at:#x} was made ready after it was written");
                 state.violations.push(what);
             }
@@ -165,5 +219,24 @@ impl BlockDevice for CrashDisk {
 
     fn zones(&self, zones: Range<u64>) -> io::Result<Vec<u64>> {
         Ok(self.lock().zones.range(zones).copied().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_byte_makes_an_address_more_than_zeros() {
+        let block = |fill: u8| Arc::new([fill; BLOCK_SIZE]);
+        let first = Written::default().with(&[
+            Event::Write(4, vec![block(0), block(0), block(7)]),
+            Event::Discard(4..5),
+        ]);
+        let then = first.with(&[Event::Write(5, vec![block(1), block(0)])]);
+        let zeros = |w: &Written| (4..8).map(|a| w.only_zeros(a)).collect::<Vec<_>>();
+        assert_eq!(zeros(&first), [true, true, false, false]);
+        assert_eq!(zeros(&then), [true, false, false, false]);
+        assert!(then.contains(6) && !then.contains(7));
     }
 }

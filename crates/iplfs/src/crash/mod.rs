@@ -13,6 +13,6 @@ pub mod scenario;
 mod states;
 pub mod workload;
 
-pub use disk::{CrashDisk, Event};
+pub use disk::{CrashDisk, Event, Written};
 pub use oracle::{Campaign, Tally};
 pub use states::{Rng, states};

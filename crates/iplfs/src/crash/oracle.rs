@@ -7,7 +7,7 @@
 //! So with `S(k)` the model after `k` operations, what is seen must equal `S(k)` overlaid with every completed fsync after `k`, for
 //! some `k` not before the last completed sync; an fsync that was under way may or may not be part of it.
 
-use super::disk::{CrashDisk, Event};
+use super::disk::{CrashDisk, Event, Written};
 use super::model::{Id, Model, Tree, difference, tree_of};
 use super::states::{Rng, states};
 use super::workload::{Op, Persist, Step, alphabet, at, base};
@@ -18,7 +18,6 @@ use crate::disk::inode::mode;
 use crate::mem::Blocks;
 use crate::options::{FormatOptions, MountOptions, Rules};
 use crate::volume::Volume;
-use std::collections::HashSet;
 use std::sync::Arc;
 
 /// How much was looked at.
@@ -37,7 +36,7 @@ pub struct Tally {
 /// Everything needed to run workloads: the base volume and how hard to look.
 pub struct Campaign {
     blocks: Blocks,
-    written: Arc<HashSet<u64>>,
+    written: Arc<Written>,
     model: Model,
     geometry: Geometry,
     options: MountOptions,
@@ -173,7 +172,7 @@ impl Campaign {
         let samples = self.samples;
         let mut rng = Rng::new(self.rng.draw());
         let base_written = self.written.clone();
-        let mut epoch: Option<(usize, Vec<Tree>, Arc<HashSet<u64>>)> = None;
+        let mut epoch: Option<(usize, Vec<Tree>, Arc<Written>)> = None;
         states(&base, &run.events, samples, &mut rng, |blocks, from| {
             self.tally.states += 1;
             let nested =
@@ -271,7 +270,7 @@ impl Campaign {
         &mut self,
         allowed: &[Tree],
         blocks: Blocks,
-        written: &Arc<HashSet<u64>>,
+        written: &Arc<Written>,
         nested: bool,
     ) -> Result<(), Failure> {
         let events = self
@@ -300,7 +299,7 @@ impl Campaign {
         &mut self,
         allowed: &[Tree],
         blocks: Blocks,
-        written: &Arc<HashSet<u64>>,
+        written: &Arc<Written>,
     ) -> Result<Vec<Event>, Failure> {
         let disk = Arc::new(CrashDisk::new(
             blocks,
@@ -321,9 +320,9 @@ impl Campaign {
                 .join(" | ");
             return Err(format!("shows what it may not: {nearest}"));
         }
-        self.sound(&dev, "after the mount", false)?;
+        self.sound(&dev, written, "after the mount", false)?;
         volume.drain().map_err(|e| format!("does not drain: {e}"))?;
-        self.sound(&dev, "after the drain", true)?;
+        self.sound(&dev, written, "after the drain", true)?;
         drop(volume);
         if let Some(what) = disk.violations().first() {
             return Err(what.clone());
@@ -331,8 +330,15 @@ impl Campaign {
         Ok(events)
     }
 
-    /// Checks the volume; after a drain the device must hold exactly what is reachable.
-    fn sound(&self, dev: &Arc<dyn BlockDevice>, when: &str, drained: bool) -> Result<(), Failure> {
+    /// Checks the volume; after a drain the device must hold exactly what is reachable. What it may lack is a block of zeros whose write was lost: a
+    /// recovery cannot tell it from one that arrived, nor can anybody who reads it.
+    fn sound(
+        &self,
+        dev: &Arc<dyn BlockDevice>,
+        written: &Written,
+        when: &str,
+        drained: bool,
+    ) -> Result<(), Failure> {
         let report = check(
             dev,
             CheckOptions {
@@ -355,17 +361,12 @@ impl Campaign {
                 .into_iter()
                 .flatten()
                 .collect();
-            if held != report.reachable {
-                let extra = held
-                    .iter()
-                    .filter(|addr| !report.reachable.contains(addr))
-                    .count();
-                let lost: Vec<_> = (report.reachable.iter())
-                    .filter(|addr| !held.contains(addr))
-                    .collect();
+            let extra = difference_of(&held, &report.reachable);
+            let mut lost = difference_of(&report.reachable, &held);
+            lost.retain(|addr| !written.only_zeros(*addr));
+            if !(extra.is_empty() && lost.is_empty()) {
                 return Err(format!(
-                    "{when}: the device holds {} blocks, {extra} of them unreachable, and not {lost:x?} of {} reachable ones",
-                    held.len(),
+                    "{when}: the device holds {extra:x?}, which cannot be reached, and not {lost:x?}, which can, of {} reachable blocks",
                     report.reachable.len()
                 ));
             }
@@ -442,14 +443,16 @@ impl Campaign {
 }
 
 /// Every address written before a crash that came at or after event `from` and before the next flush returned, whether or not it lasted.
-fn written_by(before: &Arc<HashSet<u64>>, events: &[Event], from: usize) -> Arc<HashSet<u64>> {
-    let addresses = events[..epoch_end(events, from)]
-        .iter()
-        .flat_map(|event| match event {
-            Event::Write(addr, blocks) => *addr..addr + blocks.len() as u64,
-            _ => 0..0,
-        });
-    Arc::new(before.iter().copied().chain(addresses).collect())
+fn written_by(before: &Written, events: &[Event], from: usize) -> Arc<Written> {
+    Arc::new(before.with(&events[..epoch_end(events, from)]))
+}
+
+/// What `all` has and `but` has not; both ascend.
+fn difference_of(all: &[u64], but: &[u64]) -> Vec<u64> {
+    all.iter()
+        .filter(|addr| but.binary_search(addr).is_err())
+        .copied()
+        .collect()
 }
 
 /// The flush that ends the epoch which begins at `from`, or the end of the record.

@@ -356,7 +356,7 @@ fn report(options: &Options, done: &BTreeMap<String, Line>) -> String {
         let sum = |of: fn(&Line) -> u64| lines.iter().map(|l| of(l)).sum::<u64>();
         let (workloads, states, nested) =
             (sum(|l| l.workloads), sum(|l| l.states), sum(|l| l.nested));
-        let minutes: f64 = lines.iter().map(|l| l.seconds).sum::<f64>() / 60.0;
+        let minutes = lines.iter().fold(0.0, |sum, l| sum + l.seconds) / 60.0;
         let found = lines.iter().filter(|l| l.found.is_some()).count();
         let of = match group {
             "ones" | "tricky" => " of 1".to_owned(),
