@@ -242,10 +242,7 @@ impl EncoderSpec {
                 _ => Box::new(frontier::Frontier::new(self, 128)),
             },
             Method::Deflate => Box::new(deflate::Deflate::new(self).ok_or_else(memory)?),
-            Method::Lzma if lzma::rust_is_faster(self.level) => {
-                Box::new(lzma::RustLzma::new(self).ok_or_else(memory)?)
-            }
-            Method::Lzma => Box::new(lzma::NativeLzma::new(self).ok_or_else(memory)?),
+            Method::Lzma => lzma::encoder(self).ok_or_else(memory)?,
             Method::Zstd => Box::new(zstd::Zstd::new(self).ok_or_else(memory)?),
         })
     }

@@ -1,0 +1,138 @@
+//! The parse of the fast levels: the longest match, unless a repeat is nearly as long or the next place has a better one.
+
+use crate::bytes::forward;
+
+use super::Parse;
+use super::finder::{Effort, Find, Match, Matches};
+use super::model::{LEN_MAX, Model, Symbol};
+
+/// Decides at one place at a time.
+pub(crate) struct Fast {
+    nice: usize,
+    /// Matches at the place in front of the finder's.
+    matches: Matches,
+}
+
+impl Fast {
+    pub(crate) fn new(effort: Effort) -> Self {
+        Self {
+            nice: effort.nice,
+            matches: Matches::default(),
+        }
+    }
+}
+
+/// Whether a distance is so much larger than another that a byte of length is not worth it.
+fn much_farther(dist: u32, than: u32) -> bool {
+    dist >> 7 > than
+}
+
+/// The longest match, or a shorter one that is much nearer.
+fn choose(matches: &[Match]) -> Match {
+    let Some((&last, shorter)) = matches.split_last() else {
+        return Match::default();
+    };
+    let mut best = last;
+    for &other in shorter.iter().rev() {
+        if best.len == other.len + 1 && much_farther(best.dist, other.dist) {
+            best = other;
+        } else {
+            break;
+        }
+    }
+    if best.len == 2 && best.dist >= 0x80 {
+        return Match::default();
+    }
+    best
+}
+
+/// Whether a repeat of `len` bytes costs less than the match gives more.
+fn repeat_is_better(len: u32, than: Match) -> bool {
+    len >= 2
+        && (len + 1 >= than.len
+            || (len + 2 >= than.len && than.dist > 1 << 9)
+            || (len + 3 >= than.len && than.dist > 1 << 15))
+}
+
+/// Whether what begins one byte later is worth a literal.
+fn next_is_better(next: Match, than: Match) -> bool {
+    next.len >= 2
+        && ((next.len >= than.len && next.dist < than.dist)
+            || (next.len == than.len + 1 && !much_farther(next.dist, than.dist))
+            || next.len > than.len + 1
+            || (next.len + 1 >= than.len && than.len >= 3 && much_farther(than.dist, next.dist)))
+}
+
+impl Parse for Fast {
+    fn begin(&mut self) {}
+
+    fn parse(
+        &mut self,
+        data: &[u8],
+        at: usize,
+        finder: &mut impl Find,
+        model: &Model,
+        path: &mut Vec<Symbol>,
+    ) {
+        if finder.at() == at {
+            finder.find(data, &mut self.matches);
+        }
+        let symbol = self.symbol(data, at, finder, model);
+        let entered = finder.at() - at;
+        finder.skip(data, (symbol.len as usize).saturating_sub(entered));
+        path.push(symbol);
+    }
+}
+
+impl Fast {
+    #[inline(always)]
+    fn symbol(&mut self, data: &[u8], at: usize, finder: &mut impl Find, model: &Model) -> Symbol {
+        let end = data.len().min(at + LEN_MAX);
+        if at == 0 || at + 2 > end {
+            return Symbol::literal();
+        }
+        let mut repeat = Symbol { from: 0, len: 0 };
+        for (from, dist) in (0..).zip(model.reps) {
+            let before = at - dist as usize - 1;
+            if data[at..at + 2] != data[before..before + 2] {
+                continue;
+            }
+            let len = forward(data, at, before, end) as u32;
+            if len > repeat.len {
+                repeat = Symbol { from, len };
+            }
+            if len as usize >= self.nice {
+                return repeat;
+            }
+        }
+        let longest = self.matches.best();
+        let as_match = |m: Match| Symbol {
+            from: m.dist + Symbol::REPEATS,
+            len: m.len,
+        };
+        if longest.len as usize >= self.nice {
+            return as_match(longest);
+        }
+        let best = choose(self.matches.list());
+        if repeat_is_better(repeat.len, best) {
+            return repeat;
+        }
+        if best.len < 2 || at + 2 >= end {
+            return Symbol::literal();
+        }
+        finder.find(data, &mut self.matches);
+        if next_is_better(self.matches.best(), best) {
+            return Symbol::literal();
+        }
+        // A repeat there that is as good.
+        let enough = (best.len as usize - 1).max(2);
+        let is_repeat = |dist: u32| {
+            let before = at - dist as usize;
+            data.get(at + 1..at + 1 + enough) == Some(&data[before..before + enough])
+        };
+        if model.reps.into_iter().any(is_repeat) {
+            return Symbol::literal();
+        }
+        as_match(best)
+    }
+}

@@ -1,0 +1,500 @@
+//! Earlier places that begin like this one: for each length the nearest.
+//!
+//! Two finders. A chain leads from place to place with the same hash of four bytes, the latest first. A tree holds such
+//! places ordered by what follows, the latest at its root, so that one walk down meets ever longer matches.
+//!
+//! Places are numbered on from one input to the next, so that nothing is cleared in between: what an earlier input left
+//! has numbers below `first` and counts as absent.
+
+use crate::bytes::{byte, load4, load8};
+use crate::huge::Table;
+
+use super::model::LEN_MAX;
+
+/// A match.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Match {
+    /// Unit: bytes.
+    pub(crate) len: u32,
+    /// How far back, counted from 0.
+    pub(crate) dist: u32,
+}
+
+/// Matches at one place: ever longer, ever farther.
+pub(crate) struct Matches {
+    list: [Match; 512],
+    count: usize,
+}
+
+impl Default for Matches {
+    fn default() -> Self {
+        Self {
+            list: [Match::default(); 512],
+            count: 0,
+        }
+    }
+}
+
+impl Matches {
+    pub(crate) fn list(&self) -> &[Match] {
+        &self.list[..self.count]
+    }
+
+    /// The longest.
+    pub(crate) fn best(&self) -> Match {
+        self.list().last().copied().unwrap_or_default()
+    }
+
+    #[inline(always)]
+    fn push(&mut self, len: usize, dist: u32) {
+        self.list[self.count & 511] = Match {
+            len: len as u32,
+            dist,
+        };
+        self.count += 1;
+    }
+}
+
+/// How hard to look.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    /// A match of this length is good enough. Unit: bytes, 8 to [`LEN_MAX`].
+    pub(crate) nice: usize,
+    /// Places looked at.
+    pub(crate) depth: u32,
+}
+
+/// Bits of the hash of two and of three bytes.
+const TWO_BITS: u32 = 10;
+const THREE_BITS: u32 = 16;
+
+/// How far ahead tables are fetched into the cache. Unit: bytes.
+const AHEAD: usize = 12;
+
+/// What both finders share: the latest place with each hash, and numbers.
+struct Heads {
+    two: Table,
+    three: Table,
+    four: Table,
+    /// Bits of the hash of four bytes for this input.
+    bits: u32,
+    /// Number of place 0 of this input.
+    first: u32,
+    /// The next place to be entered.
+    at: usize,
+    /// Matches reach back so far at most. Unit: bytes.
+    reach: u32,
+}
+
+/// The latest earlier places like this one, by two, three and four bytes.
+struct Seen {
+    two: u32,
+    three: u32,
+    four: u32,
+}
+
+fn four_bits(places: usize) -> u32 {
+    places.max(2).ilog2().clamp(10, 21)
+}
+
+#[inline(always)]
+fn hash_four(word: u32, bits: u32) -> usize {
+    (word.wrapping_mul(0x9e37_79b1) >> (32 - bits)) as usize
+}
+
+#[inline(always)]
+fn hash_three(word: u32) -> usize {
+    ((word << 8).wrapping_mul(0x9e37_79b1) >> (32 - THREE_BITS)) as usize
+}
+
+#[inline(always)]
+fn hash_two(word: u32) -> usize {
+    ((word << 16).wrapping_mul(0x9e37_79b1) >> (32 - TWO_BITS)) as usize
+}
+
+/// Asks for the line of the cache that holds `table[index]`.
+#[inline(always)]
+fn prefetch<T>(table: &[T], index: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which reads nothing; any address will do.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(table.as_ptr().wrapping_add(index).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (table, index);
+}
+
+/// `table[index]`, which the caller keeps within the table by a mask or a shift.
+#[inline(always)]
+fn get(table: &Table, index: usize) -> u32 {
+    debug_assert!(index < table.len());
+    // SAFETY: every caller names what keeps `index` within the table.
+    unsafe { *table.get_unchecked(index) }
+}
+
+#[inline(always)]
+fn set(table: &mut Table, index: usize, value: u32) {
+    debug_assert!(index < table.len());
+    // SAFETY: every caller names what keeps `index` within the table.
+    unsafe { *table.get_unchecked_mut(index) = value }
+}
+
+impl Heads {
+    fn new(dict: usize) -> Option<Self> {
+        Some(Self {
+            two: Table::zeros(1 << TWO_BITS)?,
+            three: Table::zeros(1 << THREE_BITS)?,
+            four: Table::zeros(1 << four_bits(dict))?,
+            bits: 0,
+            first: 1,
+            at: 0,
+            reach: 0,
+        })
+    }
+
+    /// Starts on an input. Returns how many places are kept, a power of two that is not above `ring`.
+    fn begin(&mut self, len: usize, dict: usize, ring: usize) -> usize {
+        let next = self.first as usize + self.at;
+        if next + len >= u32::MAX as usize {
+            for table in [&mut self.two, &mut self.three, &mut self.four] {
+                table.fill(0);
+            }
+            self.first = 1;
+        } else {
+            self.first = next as u32;
+        }
+        self.at = 0;
+        let places = dict.min(len).max(1);
+        self.bits = four_bits(places);
+        let kept = places.next_power_of_two().min(ring);
+        // A place overwrites what lies the whole ring behind it.
+        self.reach = dict.min(kept - usize::from(kept < len)) as u32;
+        kept
+    }
+
+    /// How far back a match at this place may reach. Unit: bytes.
+    #[inline(always)]
+    fn limit(&self) -> u32 {
+        self.reach.min(self.at as u32)
+    }
+
+    /// The number of this place.
+    #[inline(always)]
+    fn number(&self) -> u32 {
+        self.first + self.at as u32
+    }
+
+    /// Enters this place, of which four bytes are known. Returns distances to the latest places like it, which may be too large.
+    #[inline(always)]
+    fn enter(&mut self, word: u32) -> Seen {
+        let number = self.number();
+        // The shift of each hash keeps it within its table.
+        let swap = |table: &mut Table, index: usize| {
+            let before = get(table, index);
+            set(table, index, number);
+            number.wrapping_sub(before)
+        };
+        Seen {
+            two: swap(&mut self.two, hash_two(word)),
+            three: swap(&mut self.three, hash_three(word)),
+            four: swap(&mut self.four, hash_four(word, self.bits)),
+        }
+    }
+}
+
+/// How far `data` is equal at `a` and `b < a`, of which `len` bytes are known to be, up to `most` bytes; and how the byte behind compares:
+/// whether that at `b` is smaller.
+#[inline(always)]
+fn compare(data: &[u8], a: usize, b: usize, mut len: usize, most: usize) -> (usize, bool) {
+    while len + 8 <= most {
+        // `most` bytes from `a` on are within the data.
+        let (x, y) = (load8(data, a + len), load8(data, b + len));
+        if x != y {
+            let more = (x ^ y).trailing_zeros() & 56;
+            return (
+                len + more as usize / 8,
+                (y >> more & 0xff) < (x >> more & 0xff),
+            );
+        }
+        len += 8;
+    }
+    while len < most {
+        let (x, y) = (byte(data, a + len), byte(data, b + len));
+        if x != y {
+            return (len, y < x);
+        }
+        len += 1;
+    }
+    (len, false)
+}
+
+/// How matches are found.
+pub(crate) trait Find: Send {
+    /// Starts on an input.
+    fn begin(&mut self, len: usize);
+    /// The next place to be entered.
+    fn at(&self) -> usize;
+    /// Matches at the next place, which is entered. The longest is as long as it can be.
+    fn find(&mut self, data: &[u8], out: &mut Matches);
+    /// Enters the next `count` places.
+    fn skip(&mut self, data: &[u8], count: usize);
+}
+
+/// The finder of levels that look at few places.
+pub(crate) struct Chain {
+    heads: Heads,
+    next: Table,
+    effort: Effort,
+    dict: usize,
+    mask: usize,
+}
+
+/// The finder of levels that look at many.
+pub(crate) struct Tree {
+    heads: Heads,
+    /// Of each place the latest smaller and the latest larger one below it.
+    sons: Table,
+    effort: Effort,
+    dict: usize,
+    mask: usize,
+}
+
+/// The matches of two and three bytes, which no chain and no tree knows, and the length reached.
+#[inline(always)]
+fn short(data: &[u8], at: usize, seen: &Seen, limit: u32, most: usize, out: &mut Matches) -> usize {
+    let mut best = 1;
+    for dist in [seen.two, seen.three] {
+        if dist <= limit && dist > out.best().dist && dist > 0 {
+            let (len, _) = compare(data, at, at - dist as usize, 0, most);
+            if len > best {
+                best = len;
+                out.push(len, dist - 1);
+            }
+        }
+    }
+    best
+}
+
+/// Makes the longest match as long as it can be.
+#[inline(always)]
+fn lengthen(data: &[u8], at: usize, nice: usize, out: &mut Matches) {
+    if let Some(last) = out.list[..out.count].last_mut()
+        && last.len as usize == nice
+    {
+        let most = (data.len() - at).min(LEN_MAX);
+        let from = at - last.dist as usize - 1;
+        last.len = compare(data, at, from, nice, most).0 as u32;
+    }
+}
+
+impl Chain {
+    pub(crate) fn new(dict: usize, effort: Effort) -> Option<Self> {
+        Some(Self {
+            heads: Heads::new(dict)?,
+            next: Table::zeros(dict.next_power_of_two())?,
+            effort,
+            dict,
+            mask: 0,
+        })
+    }
+
+    #[inline(always)]
+    fn enter(&mut self, data: &[u8]) -> Seen {
+        let at = self.heads.at;
+        if at + AHEAD + 4 <= data.len() {
+            let hash = hash_four(load4(data, at + AHEAD), self.heads.bits);
+            prefetch(&self.heads.four, hash);
+        }
+        let seen = self.heads.enter(load4(data, at));
+        let number = self.heads.number();
+        // The mask keeps the place within the ring.
+        set(
+            &mut self.next,
+            at & self.mask,
+            number.wrapping_sub(seen.four),
+        );
+        seen
+    }
+}
+
+impl Find for Chain {
+    fn begin(&mut self, len: usize) {
+        self.mask = self.heads.begin(len, self.dict, self.next.len()) - 1;
+    }
+
+    fn at(&self) -> usize {
+        self.heads.at
+    }
+
+    #[inline(always)]
+    fn find(&mut self, data: &[u8], out: &mut Matches) {
+        out.count = 0;
+        let at = self.heads.at;
+        let most = (data.len() - at).min(self.effort.nice);
+        if most < 4 {
+            self.heads.at += 1;
+            return;
+        }
+        let limit = self.heads.limit();
+        let seen = self.enter(data);
+        let mut best = short(data, at, &seen, limit, most, out);
+        let mut dist = seen.four;
+        let mut depth = self.effort.depth;
+        let word = load4(data, at);
+        best = best.max(3);
+        while best < most && depth > 0 && dist <= limit {
+            depth -= 1;
+            let from = at - dist as usize;
+            // `best < most`, so that the byte behind is within the data.
+            if load4(data, from) == word && byte(data, from + best) == byte(data, at + best) {
+                let (len, _) = compare(data, at, from, 4, most);
+                if len > best {
+                    best = len;
+                    out.push(len, dist - 1);
+                }
+            }
+            let before = get(&self.next, from & self.mask);
+            dist = self.heads.number().wrapping_sub(before);
+        }
+        lengthen(data, at, most, out);
+        self.heads.at += 1;
+    }
+
+    #[inline(always)]
+    fn skip(&mut self, data: &[u8], count: usize) {
+        for _ in 0..count {
+            if self.heads.at + 4 <= data.len() {
+                self.enter(data);
+            }
+            self.heads.at += 1;
+        }
+    }
+}
+
+impl Tree {
+    pub(crate) fn new(dict: usize, effort: Effort) -> Option<Self> {
+        Some(Self {
+            heads: Heads::new(dict)?,
+            sons: Table::zeros(2 * dict.next_power_of_two())?,
+            effort,
+            dict,
+            mask: 0,
+        })
+    }
+
+    #[inline(always)]
+    fn enter(&mut self, data: &[u8]) -> Seen {
+        let at = self.heads.at;
+        if at + AHEAD + 4 <= data.len() {
+            let heads = &self.heads;
+            prefetch(&heads.four, hash_four(load4(data, at + AHEAD), heads.bits));
+            let near = at + AHEAD / 2;
+            let root = get(&heads.four, hash_four(load4(data, near), heads.bits));
+            if root >= heads.first {
+                let place = (root - heads.first) as usize;
+                prefetch(data, place);
+                prefetch(&self.sons, 2 * (place & self.mask));
+            }
+        }
+        self.heads.enter(load4(data, at))
+    }
+
+    /// Makes this place the root of its tree: walks down from the place `dist` back and sorts what it meets to the left or right.
+    /// Tells the matches longer than `best`, if wanted.
+    #[inline(always)]
+    fn walk(
+        &mut self,
+        data: &[u8],
+        mut dist: u32,
+        most: usize,
+        mut best: usize,
+        mut out: Option<&mut Matches>,
+    ) {
+        let at = self.heads.at;
+        let (limit, mask) = (self.heads.limit(), self.mask);
+        let number = self.heads.number();
+        // The mask keeps each place within the ring, and the table has two numbers for each.
+        let mut smaller = 2 * (at & mask);
+        let mut larger = smaller + 1;
+        let (mut smaller_len, mut larger_len) = (0, 0);
+        let mut depth = self.effort.depth;
+        loop {
+            if dist > limit || depth == 0 {
+                set(&mut self.sons, smaller, 0);
+                set(&mut self.sons, larger, 0);
+                return;
+            }
+            depth -= 1;
+            let from = at - dist as usize;
+            let pair = 2 * (from & mask);
+            let known = usize::min(smaller_len, larger_len);
+            let (len, is_smaller) = compare(data, at, from, known, most);
+            if len > best {
+                best = len;
+                if let Some(out) = &mut out {
+                    out.push(len, dist - 1);
+                }
+            }
+            let (left, right) = (get(&self.sons, pair), get(&self.sons, pair + 1));
+            if len == most {
+                set(&mut self.sons, smaller, left);
+                set(&mut self.sons, larger, right);
+                return;
+            }
+            let this = number - dist;
+            let next = if is_smaller {
+                set(&mut self.sons, smaller, this);
+                smaller = pair + 1;
+                smaller_len = len;
+                right
+            } else {
+                set(&mut self.sons, larger, this);
+                larger = pair;
+                larger_len = len;
+                left
+            };
+            dist = number.wrapping_sub(next);
+        }
+    }
+}
+
+impl Find for Tree {
+    fn begin(&mut self, len: usize) {
+        self.mask = self.heads.begin(len, self.dict, self.sons.len() / 2) - 1;
+    }
+
+    fn at(&self) -> usize {
+        self.heads.at
+    }
+
+    #[inline(always)]
+    fn find(&mut self, data: &[u8], out: &mut Matches) {
+        out.count = 0;
+        let at = self.heads.at;
+        let most = (data.len() - at).min(self.effort.nice);
+        if most < 4 {
+            self.heads.at += 1;
+            return;
+        }
+        let limit = self.heads.limit();
+        let seen = self.enter(data);
+        let best = short(data, at, &seen, limit, most, out);
+        self.walk(data, seen.four, most, best, Some(out));
+        lengthen(data, at, most, out);
+        self.heads.at += 1;
+    }
+
+    #[inline(always)]
+    fn skip(&mut self, data: &[u8], count: usize) {
+        for _ in 0..count {
+            let at = self.heads.at;
+            let most = (data.len() - at).min(self.effort.nice);
+            if most >= 4 {
+                let seen = self.enter(data);
+                self.walk(data, seen.four, most, usize::MAX, None);
+            }
+            self.heads.at += 1;
+        }
+    }
+}
