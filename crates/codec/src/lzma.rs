@@ -46,7 +46,11 @@ impl Search {
             ..=3 => {
                 let (nice, depth) =
                     [(128, 4), (128, 8), (LEN_MAX, 24), (LEN_MAX, 48)][level.clamp(0, 3) as usize];
-                Search::Chain(Effort { nice, depth })
+                Search::Chain(Effort {
+                    nice,
+                    depth,
+                    margin: 0,
+                })
             }
             EXTREME.. => {
                 let nice = if matches!(level - EXTREME, 3 | 5) {
@@ -54,16 +58,24 @@ impl Search {
                 } else {
                     LEN_MAX
                 };
-                Search::Tree(Effort { nice, depth: 512 })
+                Search::Tree(Effort {
+                    nice,
+                    depth: 512,
+                    margin: 0,
+                })
             }
             _ => {
-                let nice = match level {
-                    4 => 16,
-                    5 => 32,
-                    _ => 64,
+                let (nice, margin) = match level {
+                    4 => (16, 16),
+                    5 => (32, 16),
+                    _ => (64, 0),
                 };
                 let depth = 16 + nice as u32 / 2;
-                Search::Tree(Effort { nice, depth })
+                Search::Tree(Effort {
+                    nice,
+                    depth,
+                    margin,
+                })
             }
         }
     }

@@ -62,6 +62,8 @@ pub(crate) struct Effort {
     pub(crate) nice: usize,
     /// Places looked at.
     pub(crate) depth: u32,
+    /// What a parse that weighs all ways leaves out of sight. Unit: sixteenths of a bit.
+    pub(crate) margin: u32,
 }
 
 /// Bits of the hash of two and of three bytes.
@@ -70,6 +72,9 @@ const THREE_BITS: u32 = 16;
 
 /// How far ahead tables are fetched into the cache. Unit: bytes.
 const AHEAD: usize = 12;
+
+/// From so many places on, both that a walk may go to next are fetched before it is known to which.
+const FAR: usize = 1 << 20;
 
 /// What both finders share: the latest place with each hash, and numbers.
 struct Heads {
@@ -413,6 +418,7 @@ impl Tree {
     ) {
         let at = self.heads.at;
         let (limit, mask) = (self.heads.limit(), self.mask);
+        let far = mask >= FAR;
         let number = self.heads.number();
         // The mask keeps each place within the ring, and the table has two numbers for each.
         let mut smaller = 2 * (at & mask);
@@ -428,6 +434,13 @@ impl Tree {
             depth -= 1;
             let from = at - dist as usize;
             let pair = 2 * (from & mask);
+            if far {
+                for son in [get(&self.sons, pair), get(&self.sons, pair + 1)] {
+                    let place = son.wrapping_sub(self.heads.first) as usize;
+                    prefetch(data, place);
+                    prefetch(&self.sons, 2 * (place & mask));
+                }
+            }
             let known = usize::min(smaller_len, larger_len);
             let (len, is_smaller) = compare(data, at, from, known, most);
             if len > best {
@@ -496,5 +509,140 @@ impl Find for Tree {
             }
             self.heads.at += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Few letters, and now and then a long piece again.
+    fn sample(len: usize, seed: u64) -> Vec<u8> {
+        let mut state = seed;
+        let mut out = Vec::with_capacity(len + 300);
+        while out.len() < len {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            let draw = (state >> 33) as usize;
+            if draw.is_multiple_of(40) && out.len() > 400 {
+                let from = draw / 40 % (out.len() - 300);
+                out.extend_from_within(from..from + 20 + draw % 280);
+            } else {
+                out.push(b'a' + (draw % 5) as u8);
+            }
+        }
+        out.truncate(len);
+        out
+    }
+
+    /// For each length the nearest place within reach, by comparing with all.
+    fn expected(data: &[u8], at: usize, reach: usize, nice: usize) -> Vec<Match> {
+        let most = (data.len() - at).min(nice);
+        let mut out: Vec<Match> = Vec::new();
+        for dist in 1..=at.min(reach) {
+            let (len, _) = compare(data, at, at - dist, 0, most);
+            if len >= 2 && out.last().is_none_or(|m| m.len < len as u32) {
+                out.push(Match {
+                    len: len as u32,
+                    dist: dist as u32 - 1,
+                });
+            }
+            if len == most {
+                break;
+            }
+        }
+        out
+    }
+
+    fn effort(nice: usize) -> Effort {
+        Effort {
+            nice,
+            depth: 100_000,
+            margin: 0,
+        }
+    }
+
+    /// Matches of at least four bytes, as the tables of two and three bytes remember only the latest with a hash.
+    fn long(list: &[Match]) -> Vec<Match> {
+        let long = list.iter().filter(|m| m.len >= 4);
+        long.copied().collect()
+    }
+
+    fn finds_all(finder: &mut impl Find, nice: usize, dict: usize) {
+        // Several inputs, so that the second begins among what the first has left.
+        for (seed, len) in [(1, 3000), (2, 500), (3, 1), (4, 5000)] {
+            let data = sample(len, seed);
+            finder.begin(data.len());
+            let mut out = Matches::default();
+            while finder.at() < data.len() {
+                let at = finder.at();
+                if at % 7 == 3 {
+                    finder.skip(&data, (data.len() - at).min(at % 5));
+                    if finder.at() == data.len() {
+                        break;
+                    }
+                }
+                let at = finder.at();
+                finder.find(&data, &mut out);
+                let reach = reach(data.len(), dict);
+                let mut expected = long(&expected(&data, at, reach, nice));
+                if let Some(last) = expected.last_mut()
+                    && last.len as usize == (data.len() - at).min(nice)
+                {
+                    let most = (data.len() - at).min(LEN_MAX);
+                    let from = at - last.dist as usize - 1;
+                    last.len = compare(&data, at, from, 0, most).0 as u32;
+                }
+                assert_eq!(long(out.list()), expected, "{len} at {at}");
+                for m in out.list() {
+                    let from = at - m.dist as usize - 1;
+                    let most = data.len() - at;
+                    assert!(compare(&data, at, from, 0, most).0 >= m.len as usize);
+                }
+            }
+        }
+    }
+
+    /// A ring of a power of two places does not hold the one a whole ring back.
+    fn reach(len: usize, dict: usize) -> usize {
+        if dict.is_power_of_two() && len > dict {
+            dict - 1
+        } else {
+            dict
+        }
+    }
+
+    #[test]
+    fn a_tree_finds_the_nearest_match_of_every_length() {
+        for (nice, dict) in [(64, 8192), (16, 1000), (LEN_MAX, 1024)] {
+            finds_all(&mut Tree::new(dict, effort(nice)).unwrap(), nice, dict);
+        }
+    }
+
+    #[test]
+    fn a_chain_finds_the_nearest_match_of_every_length() {
+        for (nice, dict) in [(64, 8192), (16, 1000), (LEN_MAX, 1024)] {
+            finds_all(&mut Chain::new(dict, effort(nice)).unwrap(), nice, dict);
+        }
+    }
+
+    #[test]
+    fn numbers_begin_anew_before_they_run_out() {
+        let data = sample(2000, 5);
+        let mut matches = [Vec::new(), Vec::new()];
+        for (first, found) in [1, u32::MAX - 2500].into_iter().zip(&mut matches) {
+            let mut finder = Tree::new(4096, effort(64)).unwrap();
+            finder.heads.first = first;
+            for _ in 0..3 {
+                finder.begin(data.len());
+                let mut out = Matches::default();
+                while finder.at() < data.len() {
+                    finder.find(&data, &mut out);
+                    found.extend_from_slice(out.list());
+                }
+            }
+        }
+        assert_eq!(matches[0], matches[1]);
     }
 }

@@ -184,6 +184,14 @@ impl Nodes {
         )
     }
 
+    /// Whether the next node, or the last one, costs hardly more than node `cur`, so that ways over it are not worth a look. A node that
+    /// cannot be reached costs more than any.
+    #[inline(always)]
+    fn is_overtaken(&self, cur: usize, margin: u32) -> bool {
+        let most = self.price[cur] + margin;
+        self.price[self.end] <= most || self.price[cur + 1] <= most
+    }
+
     /// Node `cur` will not be reached in a cheaper way.
     #[inline(always)]
     fn settle(&mut self, cur: usize) {
@@ -211,6 +219,8 @@ impl Nodes {
 /// Decides stretch by stretch.
 pub(crate) struct Optimal {
     nice: usize,
+    /// A node that is reached with so much more is no reason to look at one before it. Unit: sixteenths of a bit.
+    margin: u32,
     nodes: Nodes,
     prices: Prices,
     /// Matches at the place in front of the finder's.
@@ -221,6 +231,7 @@ impl Optimal {
     pub(crate) fn new(effort: Effort) -> Self {
         Self {
             nice: effort.nice,
+            margin: effort.margin,
             nodes: Nodes::new(),
             prices: Prices::new(),
             matches: Matches::default(),
@@ -253,20 +264,8 @@ impl Parse for Optimal {
                 last: model.last,
                 reps: model.reps,
             });
-            let mut cur = 0;
-            loop {
-                self.extend(data, at, cur, model);
-                cur += 1;
-                self.nodes.settle(cur);
-                if cur == self.nodes.end {
-                    break;
-                }
-                finder.find(data, &mut self.matches);
-                if self.matches.best().len as usize >= self.nice {
-                    break;
-                }
-            }
-            self.nodes.path(cur, path);
+            let end = self.stretch(data, at, finder, model);
+            self.nodes.path(end, path);
         }
         for symbol in path {
             self.prices.count(*symbol);
@@ -330,6 +329,30 @@ impl Place<'_> {
 }
 
 impl Optimal {
+    /// Finds the ways through the stretch at `at`. Returns the node that all of them lead through.
+    #[inline(always)]
+    fn stretch(&mut self, data: &[u8], at: usize, finder: &mut impl Find, model: &Model) -> usize {
+        let mut cur = 0;
+        loop {
+            self.extend(data, at, cur, model);
+            cur = loop {
+                cur += 1;
+                if cur == self.nodes.end {
+                    return cur;
+                }
+                if !self.nodes.is_overtaken(cur, self.margin) {
+                    break cur;
+                }
+                finder.skip(data, 1);
+            };
+            finder.find(data, &mut self.matches);
+            if self.matches.best().len as usize >= self.nice {
+                return cur;
+            }
+            self.nodes.settle(cur);
+        }
+    }
+
     /// The symbol, if there is nothing to weigh.
     #[inline(always)]
     fn obvious(&self, data: &[u8], at: usize, model: &Model) -> Option<Symbol> {

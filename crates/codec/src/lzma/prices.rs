@@ -9,7 +9,8 @@ use super::range::price;
 /// Distances whose price is in a table.
 const NEAR: usize = 128;
 
-/// So many matches, or long distances, or lengths, until tables are made anew.
+/// So many matches, or long distances, or lengths, until tables are made anew; at first, when probabilities are far from
+/// where they will be, an eighth of that.
 const MATCHES_DUE: u32 = 128;
 const FAR_DUE: u32 = 16;
 const LENGTHS_DUE: u32 = 64;
@@ -24,20 +25,41 @@ pub(crate) struct Prices {
     align: [u32; 1 << ALIGN_BITS],
     matched: [LengthPrices; POS_STATES],
     repeated: [LengthPrices; POS_STATES],
-    /// What was coded since the tables were made.
-    since: Since,
+    /// Matches, those with a distance that has aligned bits, lengths of matches, and lengths of repeats since the tables
+    /// that depend on them were made.
+    matches: Since,
+    far: Since,
+    matched_lengths: Since,
+    repeated_lengths: Since,
 }
 
-/// Symbols.
+/// When a table is to be made anew.
 struct Since {
-    /// Matches.
-    matches: u32,
-    /// Matches with a distance that has aligned bits.
-    far: u32,
-    /// Lengths of matches.
-    matched: u32,
-    /// Lengths of repeats.
-    repeated: u32,
+    /// Symbols coded.
+    count: u32,
+    due: u32,
+    due_max: u32,
+}
+
+impl Since {
+    const fn new(due_max: u32) -> Self {
+        Self {
+            count: 0,
+            due: 0,
+            due_max,
+        }
+    }
+
+    /// Whether it is time; if so, counts anew.
+    #[inline(always)]
+    fn is_due(&mut self) -> bool {
+        let is_due = self.count >= self.due;
+        if is_due {
+            self.count = 0;
+            self.due = (2 * self.due).clamp(self.due_max / 8, self.due_max);
+        }
+        is_due
+    }
 }
 
 impl Prices {
@@ -48,49 +70,51 @@ impl Prices {
             align: [0; 1 << ALIGN_BITS],
             matched: [[0; LEN_MAX - LEN_MIN + 1]; POS_STATES],
             repeated: [[0; LEN_MAX - LEN_MIN + 1]; POS_STATES],
-            since: Since::ALL,
+            matches: Since::new(MATCHES_DUE),
+            far: Since::new(FAR_DUE),
+            matched_lengths: Since::new(LENGTHS_DUE),
+            repeated_lengths: Since::new(LENGTHS_DUE),
         }
     }
 
     /// Everything is due.
     pub(crate) fn forget(&mut self) {
-        self.since = Since::ALL;
+        self.matches = Since::new(MATCHES_DUE);
+        self.far = Since::new(FAR_DUE);
+        self.matched_lengths = Since::new(LENGTHS_DUE);
+        self.repeated_lengths = Since::new(LENGTHS_DUE);
     }
 
     /// A symbol is coded.
     #[inline(always)]
     pub(crate) fn count(&mut self, symbol: Symbol) {
-        let since = &mut self.since;
         if symbol.from == Symbol::LITERAL {
             return;
         }
         if symbol.from >= Symbol::REPEATS {
-            since.matches += 1;
-            since.matched += 1;
-            since.far += u32::from(symbol.from - Symbol::REPEATS >= NEAR as u32);
+            let dist = symbol.from - Symbol::REPEATS;
+            self.matches.count += 1;
+            self.matched_lengths.count += 1;
+            self.far.count += u32::from(dist >= NEAR as u32);
         } else {
-            since.repeated += u32::from(symbol.len > 1);
+            self.repeated_lengths.count += u32::from(symbol.len > 1);
         }
     }
 
     /// Makes anew what is due.
     pub(crate) fn refresh(&mut self, model: &Model) {
-        if self.since.matches >= MATCHES_DUE {
-            self.since.matches = 0;
+        if self.matches.is_due() {
             self.refresh_slots(model);
         }
-        if self.since.far >= FAR_DUE {
-            self.since.far = 0;
+        if self.far.is_due() {
             for (symbol, to) in (0..).zip(&mut self.align) {
                 *to = price::tree_reverse(&model.align, symbol, ALIGN_BITS);
             }
         }
-        if self.since.matched >= LENGTHS_DUE {
-            self.since.matched = 0;
+        if self.matched_lengths.is_due() {
             lengths(&model.match_len, &mut self.matched[..model.pos_states()]);
         }
-        if self.since.repeated >= LENGTHS_DUE {
-            self.since.repeated = 0;
+        if self.repeated_lengths.is_due() {
             lengths(&model.rep_len, &mut self.repeated[..model.pos_states()]);
         }
     }
@@ -134,15 +158,6 @@ impl Prices {
     pub(crate) fn repeated(&self, pos_state: usize) -> &LengthPrices {
         &self.repeated[pos_state & (POS_STATES - 1)]
     }
-}
-
-impl Since {
-    const ALL: Since = Since {
-        matches: MATCHES_DUE,
-        far: FAR_DUE,
-        matched: LENGTHS_DUE,
-        repeated: LENGTHS_DUE,
-    };
 }
 
 /// Prices of all symbols of a tree, each node once. `nodes` and `out` are as long as the tree.
