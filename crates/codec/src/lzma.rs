@@ -135,9 +135,10 @@ impl<F: Find, P: Parse> EncodeFit for Lzma<F, P> {
 
     fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
         let data = piece(input, at, self.window);
-        let fit = self.encode(data, dst);
+        let props = Props::of(data, dst.len());
+        let fit = self.encode(data, props, dst);
         if let (Some(first), true) = (dst.first_mut(), fit.consumed > 0) {
-            *first = !Props::USUAL.byte();
+            *first = !props.byte();
         }
         fit
     }
@@ -148,7 +149,7 @@ impl<F: Find, P: Parse> EncodeFit for Lzma<F, P> {
 }
 
 impl<F: Find, P: Parse> Lzma<F, P> {
-    fn encode(&mut self, data: &[u8], dst: &mut [u8]) -> Fit {
+    fn encode(&mut self, data: &[u8], props: Props, dst: &mut [u8]) -> Fit {
         let room = dst.len();
         let mut coder = RangeCoder::new(dst);
         if coder.len() > room {
@@ -156,7 +157,7 @@ impl<F: Find, P: Parse> Lzma<F, P> {
         }
         self.finder.begin(data.len());
         self.parser.begin();
-        self.model.reset();
+        self.model.reset(props);
         let mut at = 0;
         'all: while at < data.len() {
             self.path.clear();

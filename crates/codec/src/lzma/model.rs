@@ -42,12 +42,35 @@ pub(crate) struct Props {
 }
 
 impl Props {
-    /// What LZMA encoders use unless told otherwise.
+    /// What LZMA encoders use unless told otherwise: code and tables are made of words of four bytes.
     pub(crate) const USUAL: Props = Props {
         lc: 3,
         lp: 0,
         pb: 2,
     };
+
+    /// For what is not made of words.
+    pub(crate) const ANYWHERE: Props = Props {
+        lc: 3,
+        lp: 0,
+        pb: 0,
+    };
+
+    /// An output up to this size is over before four sets of probabilities have learnt what one has. Unit: bytes.
+    const SMALL: usize = 16 << 10;
+
+    /// Text is told by what it begins with. Unit: bytes.
+    const LOOK: usize = 4096;
+
+    /// What suits an output of `room` bytes of `data`.
+    pub(crate) fn of(data: &[u8], room: usize) -> Self {
+        let is_text = !data[..data.len().min(Self::LOOK)].contains(&0);
+        if room <= Self::SMALL || is_text {
+            Self::ANYWHERE
+        } else {
+            Self::USUAL
+        }
+    }
 
     /// The properties in a byte, below 225.
     pub(crate) fn byte(self) -> u8 {
@@ -206,11 +229,12 @@ impl Model {
         Self::with(props, vec![[EVEN; LITERAL]; contexts])
     }
 
-    /// As it was made; keeps its memory.
-    pub(crate) fn reset(&mut self) {
+    /// As a new one; keeps its memory.
+    pub(crate) fn reset(&mut self, props: Props) {
         let mut literals = std::mem::take(&mut self.literals);
-        literals.fill([EVEN; LITERAL]);
-        *self = Self::with(self.props, literals);
+        literals.clear();
+        literals.resize(1 << (props.lc + props.lp), [EVEN; LITERAL]);
+        *self = Self::with(props, literals);
     }
 
     fn with(props: Props, literals: Vec<[Prob; LITERAL]>) -> Self {
@@ -394,7 +418,10 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_properties_are_93() {
-        assert_eq!(Props::USUAL.byte(), 93);
+    fn words_have_the_usual_properties_and_text_has_others() {
+        let (words, text) = ([7, 0, 0, 0].repeat(2000), [b'x'; 8000]);
+        assert_eq!(Props::of(&words, 65536).byte(), 93);
+        assert_eq!(Props::of(&text, 65536).byte(), 3);
+        assert_eq!(Props::of(&words, 4096).byte(), 3);
     }
 }
