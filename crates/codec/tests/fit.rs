@@ -90,7 +90,7 @@ fn levels(method: Method) -> &'static [i32] {
         Method::Lz4 => &[1, 2],
         Method::Lz4hc => &[2, 3, 6, 9, 10, 12],
         Method::Deflate => &[1, 6, 9, 12],
-        Method::Lzma => &[0, 3, 4, 5, 6, 100, 109],
+        Method::Lzma => &[0, 3, 4, 5, 6, 7, 9, 100, 109],
         Method::Zstd => &[1, 3, 5, 7, 9, 12, 15, 19, 22],
     }
 }
