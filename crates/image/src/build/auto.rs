@@ -61,7 +61,7 @@ impl Auto {
         options.auto = Some(self);
         options.compression = match self {
             Self::Speed => method(Method::Lz4, Method::Lz4.default_level()),
-            Self::Size if kernel >= Kernel(5, 16) => method(Method::Lzma, 7),
+            Self::Size if kernel >= Kernel(5, 16) => method(Method::Lzma, 6),
             Self::Size => method(Method::Lz4hc, 12),
             Self::Balanced if kernel >= Kernel(6, 10) => method(Method::Zstd, 9),
             Self::Balanced => method(Method::Lz4hc, Method::Lz4hc.default_level()),
