@@ -1,10 +1,8 @@
 //! The parse of the fast levels: the longest match, unless a repeat is nearly as long or the next place has a better one.
 
-use crate::bytes::forward;
-
 use super::Parse;
 use super::finder::{Effort, Find, Match, Matches};
-use super::model::{LEN_MAX, Model, Symbol};
+use super::model::{LEN_MAX, Model, Symbol, longest_repeat};
 
 /// Decides at one place at a time.
 pub(crate) struct Fast {
@@ -91,19 +89,9 @@ impl Fast {
         if at == 0 || at + 2 > end {
             return Symbol::literal();
         }
-        let mut repeat = Symbol { from: 0, len: 0 };
-        for (from, dist) in (0..).zip(model.reps) {
-            let before = at - dist as usize - 1;
-            if data[at..at + 2] != data[before..before + 2] {
-                continue;
-            }
-            let len = forward(data, at, before, end) as u32;
-            if len > repeat.len {
-                repeat = Symbol { from, len };
-            }
-            if len as usize >= self.nice {
-                return repeat;
-            }
+        let repeat = longest_repeat(data, at, end, model.reps, self.nice);
+        if repeat.len as usize >= self.nice {
+            return repeat;
         }
         let longest = self.matches.best();
         let as_match = |m: Match| Symbol {

@@ -1,6 +1,8 @@
 //! What an LZMA stream says at each place and with which probabilities: literals, matches, repeats. Source: the LZMA
 //! specification (`lzma-specification.txt` of the LZMA SDK, in the public domain).
 
+use crate::bytes::{forward, load2};
+
 use super::range::{EVEN, Prob, RangeCoder, price};
 
 /// Shortest match. Unit: bytes.
@@ -136,6 +138,34 @@ impl Symbol {
             len: 1,
         }
     }
+}
+
+/// The longest repeat at `at`, which is not the first place, up to `end`, two bytes further or more; or the first of at least `enough` bytes.
+/// Of length 0 if there is none.
+#[inline(always)]
+pub(crate) fn longest_repeat(
+    data: &[u8],
+    at: usize,
+    end: usize,
+    reps: [u32; 4],
+    enough: usize,
+) -> Symbol {
+    let mut longest = Symbol { from: 0, len: 0 };
+    for (from, dist) in (0..).zip(reps) {
+        let before = at - dist as usize - 1;
+        // Two bytes are left.
+        if load2(data, at) != load2(data, before) {
+            continue;
+        }
+        let len = forward(data, at, before, end) as u32;
+        if len > longest.len {
+            longest = Symbol { from, len };
+        }
+        if longest.len as usize >= enough {
+            break;
+        }
+    }
+    longest
 }
 
 /// The slot of a distance, which is counted from 0.

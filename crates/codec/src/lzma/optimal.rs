@@ -15,7 +15,7 @@ use crate::bytes::{forward, load2};
 
 use super::Parse;
 use super::finder::{Effort, Find, Match, Matches};
-use super::model::{LEN_MAX, LEN_MIN, Last, Model, Symbol};
+use super::model::{LEN_MAX, LEN_MIN, Last, Model, Symbol, longest_repeat};
 use super::prices::Prices;
 use super::range::price::{self, INFINITE};
 
@@ -360,17 +360,7 @@ impl Optimal {
         if at == 0 || at + LEN_MIN > end {
             return Some(Symbol::literal());
         }
-        let mut repeat = Symbol { from: 0, len: 0 };
-        for (from, dist) in (0..).zip(model.reps) {
-            let before = at - dist as usize - 1;
-            // Two bytes are left.
-            if load2(data, at) == load2(data, before) {
-                let len = forward(data, at, before, end) as u32;
-                if len > repeat.len {
-                    repeat = Symbol { from, len };
-                }
-            }
-        }
+        let repeat = longest_repeat(data, at, end, model.reps, LEN_MAX);
         if repeat.len as usize >= self.nice {
             return Some(repeat);
         }
