@@ -253,7 +253,13 @@ fn what_the_base_has_is_referred_to_and_comes_back() {
         let alone = make(&place.new, &image, &new).unwrap();
         new.base = Some(base.clone());
         let summary = make(&place.new, &image, &new).unwrap();
-        println!("{name}: {} of 48 files", summary.stats.base_files);
+        println!(
+            "{name}: {} of 48 files, parts {}, {} of {}",
+            summary.stats.base_files,
+            summary.stats.base_part_bytes,
+            summary.image_bytes,
+            alone.image_bytes
+        );
         assert_eq!(summary.stats.base_files, files, "{name}");
         assert!(summary.image_bytes < alone.image_bytes, "{name}");
         let both = open_both(&image, &base).unwrap();
@@ -282,6 +288,119 @@ fn one_store_holds_both_behind_each_other() {
     let both = [fs::read(&image).unwrap(), fs::read(&base).unwrap()].concat();
     let flat = Image::open(tuff_store::MemStore::new(both), OpenOptions::default()).unwrap();
     assert_same("flat", &host_tree(&place.new), &image_tree(&flat), ignore());
+}
+
+/// Files of which the base has most: with bytes changed, inserted and left out, turned round, and twice alike.
+fn changed_trees(root: &Path) -> (PathBuf, PathBuf) {
+    let (old, new) = (root.join("old-large"), root.join("new-large"));
+    fs::create_dir_all(&old).unwrap();
+    fs::create_dir_all(&new).unwrap();
+    let (first, second) = (text(2_500_000, 31), mixed(1_800_000, 32));
+    fs::write(old.join("first"), &first).unwrap();
+    fs::write(old.join("second"), &second).unwrap();
+    let mut flipped = first.clone();
+    flipped[1_234_567] ^= 1;
+    let inserted = [&second[..900_000], b"something new", &second[900_000..]].concat();
+    let without = [&first[..500_000], &first[503_000..]].concat();
+    let turned = [&second[700_001..], &second[..700_001]].concat();
+    let both = [&first[300_000..1_300_000], &second[5_000..1_000_000]].concat();
+    let more = [&both[..], &text(200_000, 33)].concat();
+    for (name, bytes) in [
+        ("flipped", flipped),
+        ("inserted", inserted),
+        ("without", without),
+        ("turned", turned),
+        ("both", both),
+        ("more", more),
+        ("new", text(300_000, 34)),
+    ] {
+        fs::write(new.join(name), bytes).unwrap();
+    }
+    (old, new)
+}
+
+#[test]
+fn parts_that_the_base_has_are_referred_to() {
+    let scratch = Scratch::new("base-parts");
+    let (old, new) = changed_trees(scratch.path());
+    let path = |name: &str| scratch.path().join(name);
+    let (base, image) = (path("base"), path("image"));
+    let wanted = host_tree(&new);
+    let [lz4, zstd] = [Method::Lz4, Method::Zstd].map(Some);
+    let two = |options: Options| (options.clone(), options);
+    // At least so many hundredths of the content are clusters of the base.
+    let settings = [
+        ("lz4 4K", two(newest(lz4, 4 << 10, Fragments::Off)), 80),
+        ("lz4 64K", two(newest(lz4, 64 << 10, Fragments::Tails)), 60),
+        (
+            "zstd 64K",
+            two(newest(zstd, 64 << 10, Fragments::Small)),
+            40,
+        ),
+        (
+            "deflate",
+            two(newest(Some(Method::Deflate), 16 << 10, Fragments::Off)),
+            60,
+        ),
+        (
+            "lzma",
+            two(newest(Some(Method::Lzma), 32 << 10, Fragments::Tails)),
+            40,
+        ),
+        (
+            "smaller clusters",
+            (
+                newest(lz4, 16 << 10, Fragments::Off),
+                newest(lz4, 4 << 10, Fragments::Tails),
+            ),
+            50,
+        ),
+        (
+            "another algorithm",
+            (
+                newest(lz4, 16 << 10, Fragments::Off),
+                newest(zstd, 16 << 10, Fragments::Off),
+            ),
+            0,
+        ),
+    ];
+    for (name, (before, mut now), share) in settings {
+        make(&old, &base, &before).unwrap();
+        let alone = make(&new, &image, &now).unwrap();
+        now.base = Some(base.clone());
+        let summary = make(&new, &image, &now).unwrap();
+        let stats = &summary.stats;
+        let found = stats.base_part_bytes * 100 / stats.content_bytes;
+        println!(
+            "{name}: {found} %, {} bytes instead of {}",
+            summary.image_bytes, alone.image_bytes
+        );
+        assert_eq!(stats.base_files, 0, "{name}");
+        assert!(found >= share, "{name}: {found} %");
+        assert_eq!(found > 0, share > 0, "{name}");
+        assert_eq!(summary.image_bytes < alone.image_bytes, share > 0, "{name}");
+        let both = open_both(&image, &base).unwrap();
+        let report = tuff_image::check::check(&both, &Default::default(), |_| ());
+        assert!(report.is_clean(), "{name}: {:?}", report.findings);
+        assert_same(name, &wanted, &image_tree(&both), ignore());
+        by_kernel(&image, &base, &path("mnt"), &|way, dir| {
+            let name = format!("{name}: {way}");
+            assert_same(&name, &wanted, &host_tree(dir), ignore());
+        });
+        let bytes = fs::read(&image).unwrap();
+        for threads in [1, 7, 16] {
+            now.threads = Some(threads);
+            make(&new, &image, &now).unwrap();
+            assert!(fs::read(&image).unwrap() == bytes, "{name}: {threads}");
+        }
+    }
+    // Whole files only, if no more is asked for.
+    let mut whole = newest(lz4, 16 << 10, Fragments::Off);
+    make(&old, &base, &whole).unwrap();
+    whole.base = Some(base.clone());
+    whole.dedupe = Dedupe::Files;
+    let stats = make(&new, &image, &whole).unwrap().stats;
+    assert_eq!(stats.base_part_bytes, 0);
 }
 
 /// Other writers' images: whatever of them is shared comes back.

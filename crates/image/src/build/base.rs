@@ -7,22 +7,21 @@
 //!
 //! A file with the content of one in the base takes over what that one's inode says: blocks and clusters at their places
 //! in the base, an end behind the inode as a copy. What it has in the base's packed inode becomes part of the new image's
-//! packed inode: pieces that lie in clusters of the base, behind its own.
+//! packed inode: pieces that lie in clusters of the base, behind its own. A file that has only stretches in common with one
+//! in the base takes over the clusters that begin in them.
 //!
 //! Invariants:
 //!
-//! * Contents are compared by BLAKE3 of what a reader of the base gets, not of what the base says about itself.
+//! * What is compared is what a reader of the base gets, not what the base says about itself.
 //! * Whatever is referred to lies inside the base's slot, in whole blocks.
-//! * Which files are shared depends on both contents and the options alone.
+//! * What is shared depends on both contents and the options alone.
 
 use super::options::{Fragments, Options, algorithm_kernel};
-use super::order::{ContentKey, content_key};
 use super::pack::segment::ShortPiece;
-use super::survey;
+use super::pack::spans::{PartKey, Posted};
 use crate::read::{Cluster, ClusterCoding, Extent, Image, Inode, OpenOptions, Source};
 use crate::walk::Walk;
 use crate::{Error, Result};
-use hashbrown::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use tuff_format::cluster::{Coding, HeadKind};
@@ -37,10 +36,8 @@ use tuff_store::{FileStore, ReadAt};
 pub(crate) const IN_BASE: u32 = 1 << 31;
 /// Marks a position in the base's packed inode among those in the new image's.
 pub(crate) const IN_BASE_PACKED: u64 = 1 << 62;
-/// Files of the base that a thread takes at a time: neighbours share clusters of the packed inode.
-const FILES: usize = 16;
-/// What it takes to know a file of the base: its place, its number and its key. Unit: bytes.
-const KNOWN_COST: u64 = 80;
+/// The place of what lies in the packed inode: behind all else.
+const PACKED_PLACE: u64 = 1 << 60;
 
 /// The base, open.
 pub(crate) struct Base {
@@ -55,18 +52,41 @@ pub(crate) struct Base {
     packed: Option<u8>,
 }
 
-/// What the base has, by content.
-#[derive(Default)]
-pub(crate) struct Known {
-    /// Lengths of files that were looked at. Unit: bytes.
-    pub(crate) sizes: HashSet<u64>,
-    keys: HashMap<ContentKey, Nid>,
+/// A file of the base.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct BaseFile {
+    /// Where its data begins, among that of others.
+    place: u64,
+    pub(crate) nid: Nid,
+    /// Unit: bytes.
+    pub(crate) size: u64,
+    /// It is compressed, and not as a whole in the packed inode.
+    pub(crate) clusters: bool,
 }
 
-impl Known {
-    /// The file with this content.
-    pub(crate) fn get(&self, key: &ContentKey) -> Option<Nid> {
-        self.keys.get(key).copied()
+/// The clusters of a file of the base.
+pub(crate) struct BaseClusters {
+    /// Number of their algorithm, if they are not all stored.
+    pub(crate) algorithm: Option<u8>,
+    /// Back to back from the file's start on. Those that cannot be used have no blocks.
+    pub(crate) posted: Vec<Posted>,
+    /// First block of each, marked.
+    pub(crate) blocks: Vec<u32>,
+}
+
+impl BaseClusters {
+    /// Position of the first cluster that may be used and begins at `at` or later. Unit: bytes.
+    pub(crate) fn begin(&self, at: u64) -> Option<u64> {
+        let from = self.posted.partition_point(|p| p.at < at);
+        let mut rest = self.posted[from..].iter();
+        rest.find(|p| p.piece.blocks > 0).map(|p| p.at)
+    }
+
+    /// Length of the data in clusters. Unit: bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.posted
+            .last()
+            .map_or(0, |p| p.at + u64::from(p.piece.len))
     }
 }
 
@@ -113,11 +133,6 @@ pub(crate) fn keeps(base: &Path, target: &Path) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-/// The key of a content, whatever its policy is.
-pub(crate) fn base_key(size: u64, hasher: &blake3::Hasher) -> ContentKey {
-    content_key(size, u32::MAX, &mut hasher.clone())
 }
 
 impl Base {
@@ -190,43 +205,47 @@ impl Base {
         }
     }
 
-    /// Reads all files whose length is one of `sizes`, within so much memory for what tells them. Unit: bytes.
-    pub(crate) fn known(&self, sizes: &HashSet<u64>, memory: u64, threads: usize) -> Result<Known> {
-        self.learn(sizes, memory, threads)
-            .map_err(|e| e.within(&self.name))
+    /// Its files that are wanted and have data, in the order of that, those with several names once; at most so many.
+    pub(crate) fn files(
+        &self,
+        most: usize,
+        wanted: &dyn Fn(&Inode) -> bool,
+    ) -> Result<Vec<BaseFile>> {
+        let list = || {
+            let mut files: Vec<BaseFile> = Vec::new();
+            for entry in Walk::root(&self.image)? {
+                let inode = entry?.inode;
+                if files.len() < most && inode.has_data() && wanted(&inode) {
+                    files.push(self.file(&inode)?);
+                }
+            }
+            files.sort_unstable();
+            files.dedup();
+            Ok(files)
+        };
+        list().map_err(|e: Error| e.within(&self.name))
     }
 
-    fn learn(&self, sizes: &HashSet<u64>, memory: u64, threads: usize) -> Result<Known> {
-        let most = usize::try_from(memory / KNOWN_COST).unwrap_or(usize::MAX);
-        let mut files: Vec<(u64, Nid)> = Vec::new();
-        for entry in Walk::root(&self.image)? {
-            let inode = entry?.inode;
-            if inode.has_data() && sizes.contains(&inode.size()) && files.len() < most {
-                files.push((self.place(&inode)?, inode.nid()));
-            }
-        }
-        // In the order of the data, and files with several names once.
-        files.sort_unstable();
-        files.dedup();
-        let groups: Vec<&[(u64, Nid)]> = files.chunks(FILES).collect();
-        let look = |i: usize, tools: &mut survey::Tools, out: &mut Vec<(ContentKey, Nid)>| {
-            for (_, nid) in groups[i] {
-                let inode = self.image.inode(*nid)?;
-                out.push((self.key(&inode, &mut tools.buf)?, *nid));
+    fn file(&self, inode: &Inode) -> Result<BaseFile> {
+        let place = self.place(inode)?;
+        Ok(BaseFile {
+            place,
+            nid: inode.nid(),
+            size: inode.size(),
+            clusters: is_compressed(inode) && place < PACKED_PLACE && self.can_share_clusters(),
+        })
+    }
+
+    /// Fills `buf` from `offset` of a file, as a reader of the base gets it.
+    pub(crate) fn read_exact(&self, nid: Nid, buf: &mut [u8], offset: u64) -> Result<()> {
+        let mut read = || {
+            let inode = self.image.inode(nid)?;
+            if self.image.read_at(&inode, buf, offset)? < buf.len() {
+                return Err(Error::corrupt(inode.place(), "data ends before its size"));
             }
             Ok(())
         };
-        let mut keys = survey::parallel(groups.len(), threads, &look)?.concat();
-        // Of several files with one content the one with the lowest number.
-        keys.sort_unstable();
-        keys.dedup_by_key(|(key, _)| *key);
-        let sizes = files
-            .iter()
-            .map(|(_, nid)| Ok(self.image.inode(*nid)?.size()));
-        Ok(Known {
-            sizes: sizes.collect::<Result<_>>()?,
-            keys: keys.into_iter().collect(),
-        })
+        read().map_err(|e| e.within(&self.name))
     }
 
     /// Where the data of a file begins, among that of others.
@@ -234,29 +253,9 @@ impl Base {
         let first = self.image.extents(inode, 0..1)?.next().transpose()?;
         Ok(match first.map(|e| e.source) {
             Some(Source::Raw { pos, .. } | Source::Cluster(Cluster { pos, .. })) => pos,
-            Some(Source::Fragment { offset }) => 1 << 60 | offset,
+            Some(Source::Fragment { offset }) => PACKED_PLACE | offset,
             _ => 0,
         })
-    }
-
-    fn key(&self, inode: &Inode, buf: &mut Vec<u8>) -> Result<ContentKey> {
-        const READ: usize = 1 << 20;
-        let mut hasher = blake3::Hasher::new();
-        let mut at = 0;
-        while at < inode.size() {
-            // Fits: the buffer does.
-            let n = (inode.size() - at).min(READ as u64) as usize;
-            if buf.len() < n {
-                buf.resize(n, 0);
-            }
-            let n = self.image.read_at(inode, &mut buf[..n], at)?;
-            if n == 0 {
-                return Err(Error::corrupt(inode.place(), "data ends before its size"));
-            }
-            hasher.update(&buf[..n]);
-            at += n as u64;
-        }
-        Ok(base_key(inode.size(), &hasher))
     }
 
     /// Where the data of a file is. `None` if the new image cannot say it, or is not to have a file compressed that
@@ -264,13 +263,65 @@ impl Base {
     pub(crate) fn data(&self, nid: Nid, stored: bool) -> Result<Option<BaseData>> {
         let data = || {
             let inode = self.image.inode(nid)?;
-            match inode.layout() {
-                Layout::CompressedFull | Layout::CompressedCompact if stored => Ok(None),
-                Layout::CompressedFull | Layout::CompressedCompact => self.encoded(&inode),
-                _ => self.flat(&inode),
+            match is_compressed(&inode) {
+                true if stored => Ok(None),
+                true => self.encoded(&inode),
+                false => self.flat(&inode),
             }
         };
         data().map_err(|e: Error| e.within(&self.name))
+    }
+
+    /// Number of the first algorithm that clusters of a compressed file have. `None`: all are stored.
+    pub(crate) fn algorithm(&self, nid: Nid) -> Result<Option<u8>> {
+        let look = || {
+            let inode = self.image.inode(nid)?;
+            for extent in self.image.extents(&inode, 0..inode.size())? {
+                if let Source::Cluster(cluster) = extent?.source
+                    && let ClusterCoding::Compressed(id) = cluster.coding
+                {
+                    return Ok(Some(id));
+                }
+            }
+            Ok(None)
+        };
+        look().map_err(|e: Error| e.within(&self.name))
+    }
+
+    /// The clusters of a compressed file, for others to use: under this number.
+    pub(crate) fn clusters(&self, nid: Nid, number: u32) -> Result<BaseClusters> {
+        let look = || {
+            let inode = self.image.inode(nid)?;
+            let (mut posted, mut blocks) = (Vec::new(), Vec::new());
+            let mut algorithm = None;
+            for extent in self.image.extents(&inode, 0..inode.size())? {
+                let extent = extent?;
+                let Ok(len) = u32::try_from(extent.len) else {
+                    break;
+                };
+                let (block, piece) = match extent.source {
+                    Source::Inline { .. } | Source::Fragment { .. } => break,
+                    Source::Cluster(cluster) => self.piece(&extent, cluster, false, &mut algorithm),
+                    _ => None,
+                }
+                .unwrap_or((0, ShortPiece::own(len as usize, 0, HeadKind::Plain)));
+                // Fits: clusters of a file are counted in 32 bits.
+                let home = (PartKey::Base(number), posted.len() as u32);
+                posted.push(Posted {
+                    at: extent.offset,
+                    piece,
+                    full: len,
+                    home,
+                });
+                blocks.push(block);
+            }
+            Ok(BaseClusters {
+                algorithm,
+                posted,
+                blocks,
+            })
+        };
+        look().map_err(|e: Error| e.within(&self.name))
     }
 
     /// Most bytes behind an inode: head and tail of a plain extended inode still share a block.
@@ -440,6 +491,16 @@ impl Base {
         }
     }
 
+    /// So many blocks from a marked one on.
+    pub(crate) fn blocks_from(&self, block: u32, count: u16) -> Result<Vec<u8>> {
+        let size = self.bits.size();
+        let mut bytes = vec![0; usize::from(count) * self.bits.size_usize()];
+        self.store
+            .read_exact_at(&mut bytes, u64::from(block & !IN_BASE) * size)
+            .map_err(|e| Error::io(&self.name, "cannot read", e))?;
+        Ok(bytes)
+    }
+
     /// These bytes as blocks: the first, marked, and how many.
     fn blocks_at(&self, pos: u64, len: u64) -> Option<(u32, u32)> {
         let size = self.bits.size();
@@ -449,4 +510,11 @@ impl Base {
         (whole && len > 0 && end <= self.blocks.into())
             .then(|| ((pos / size) as u32 | IN_BASE, (len / size) as u32))
     }
+}
+
+fn is_compressed(inode: &Inode) -> bool {
+    matches!(
+        inode.layout(),
+        Layout::CompressedFull | Layout::CompressedCompact
+    )
 }

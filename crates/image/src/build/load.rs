@@ -2,7 +2,7 @@
 
 use super::Source;
 use super::auto::Choice;
-use super::base::{Base, Known};
+use super::base::Base;
 use super::budget::{self, Budget};
 use super::options::{Dedupe, Fragments, Options};
 use super::order::data_order;
@@ -161,7 +161,7 @@ pub(crate) struct Loader<'a> {
     options: &'a Options,
     policies: &'a Policies,
     threads: usize,
-    base: Option<&'a Base>,
+    base: Option<&'a Arc<Base>>,
     providers: Vec<Provider>,
     /// What was left out or changed.
     pub(crate) warnings: Vec<String>,
@@ -181,7 +181,7 @@ impl<'a> Loader<'a> {
         options: &'a Options,
         policies: &'a Policies,
         threads: usize,
-        base: Option<&'a Base>,
+        base: Option<&'a Arc<Base>>,
     ) -> Self {
         Self {
             options,
@@ -553,6 +553,7 @@ impl<'a> Loader<'a> {
             dedupe: self.options.dedupe,
             end_len: self.end_len(),
             memory: budget::memory(self.options) / 16,
+            base_memory: budget::eighth(self.options),
             block: self.options.block.size(),
             threads: self.threads,
             sums: self.options.verify,
@@ -563,23 +564,17 @@ impl<'a> Loader<'a> {
                 Some([dense, fast].map(|c| self.options.encoder(c, self.options.cluster)))
             }),
         };
-        let known = match self.base {
-            Some(base) => {
-                let sizes = contents.iter().map(|c| c.size).collect();
-                base.known(&sizes, budget::eighth(self.options), self.threads)?
-            }
-            None => Known::default(),
-        };
-        let base = self.base.map(|base| (base, &known));
-        let survey = survey::survey(contents, &settings, base, &|inode| {
+        let mut survey = survey::survey(contents, &settings, self.base, &|inode| {
             progress.check()?;
             survey::readable(self.input(tree, inode)?.map(|(input, _)| input))
         })?;
+        for (number, clusters) in survey.clusters.drain() {
+            packer.add_clusters(number, clusters);
+        }
         for (inode, choice) in &survey.choices {
             let (files, bytes) = &mut self.chosen[usize::from(*choice == Choice::Stored)];
             (*files, *bytes) = (*files + 1, *bytes + tree.size(*inode));
         }
-        drop(known);
         progress.stage("pack");
         for inode in order {
             if let Some(first) = survey.twins.get(&inode) {
@@ -696,7 +691,7 @@ impl<'a> Loader<'a> {
             } else {
                 None
             },
-            stored: policy.spec.is_none(),
+            algorithm: policy.spec.map(|s| s.method.algorithm()),
             auto: self.options.auto.is_some() && number == 0 && policy.spec.is_some(),
         }
     }

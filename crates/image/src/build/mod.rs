@@ -43,6 +43,7 @@ use layout::{Parts, Plan};
 use load::{Loader, Policies};
 use pack::{PackOptions, Packer};
 use std::path::PathBuf;
+use std::sync::Arc;
 use tree::{InodeId, NodeKind, Tree};
 use tuff_store::{Output, Target};
 
@@ -171,7 +172,7 @@ fn write(
         .base
         .as_deref()
         .map(|path| Base::open(path, options));
-    let base = base.transpose()?;
+    let base = base.transpose()?.map(Arc::new);
     let threads = options.threads.unwrap_or_else(available_threads);
     let mut packer = Packer::new(
         PackOptions {
@@ -212,7 +213,7 @@ fn write(
     tree.finish();
 
     loader.pack(&tree, &mut packer, progress)?;
-    let mut packed = packer.finish()?;
+    let mut packed = packer.finish(base.as_deref())?;
 
     progress.stage("write");
     let mut warnings = loader.warnings;
@@ -230,7 +231,7 @@ fn write(
         packed: &packed,
         xattrs: &xattrs,
         options,
-        base: base.as_ref(),
+        base: base.as_deref(),
         xattr_area: area.len() as u64,
     };
     let plan = Plan::new(&parts)?;

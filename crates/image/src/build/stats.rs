@@ -1,6 +1,7 @@
 //! What a build did, in numbers.
 
 use super::pack::segment::{ShortPiece, Tail};
+use super::pack::spans::PartKey;
 use tuff_format::cluster::HeadKind;
 
 /// Counters of a build. Bytes are bytes of file content unless the name says otherwise.
@@ -34,6 +35,8 @@ pub struct Stats {
     pub base_files: u64,
     /// Their content.
     pub base_bytes: u64,
+    /// Content of extents that use clusters of the base, in files that it has not.
+    pub base_part_bytes: u64,
     /// Content of extents that use another file's clusters.
     pub shared_bytes: u64,
     /// Ends of files and small files in the packed inode.
@@ -98,6 +101,7 @@ impl Stats {
         &mut self,
         algorithm: u8,
         pieces: &[ShortPiece],
+        homes: &[(PartKey, u32)],
         tail: &Tail,
         in_place: (u32, u32),
     ) {
@@ -115,13 +119,19 @@ impl Stats {
         let Some(of) = self.algorithms.get_mut(usize::from(algorithm)) else {
             return;
         };
+        let mut homes = homes.iter();
         let fragment = matches!(tail, Tail::Fragment(_) | Tail::Later(_));
         for (i, p) in pieces.iter().enumerate() {
             if fragment && i + 1 == pieces.len() {
                 continue;
             }
             if p.shared {
-                self.shared_bytes += u64::from(p.len);
+                let in_base = matches!(homes.next(), Some((PartKey::Base(_), _)));
+                let bytes = match in_base {
+                    true => &mut self.base_part_bytes,
+                    false => &mut self.shared_bytes,
+                };
+                *bytes += u64::from(p.len);
                 continue;
             }
             of.input_bytes += u64::from(p.len);

@@ -79,7 +79,7 @@ pub(crate) struct Args {
     /// What is stored once: identical files, or also parts of large files that another has (default: content for 6.1 and newer)
     #[arg(long, value_enum, value_name = "WHAT", help_heading = "Layout")]
     pub(super) dedupe: Option<Shared>,
-    /// An image whose files are not stored again: mounting the new one takes both (-o device=FILE)
+    /// An image whose files, and parts of them, are not stored again: mounting the new one takes both (-o device=FILE)
     #[arg(long, value_name = "FILE", help_heading = "Layout")]
     pub(super) base: Option<PathBuf>,
     /// Index form of compressed files

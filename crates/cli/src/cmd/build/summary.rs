@@ -86,10 +86,15 @@ pub(super) fn text(summary: &Summary, seconds: f64, stages: &Stages) -> String {
             format!("{} files, {}", s.dedupe_files, size(s.dedupe_bytes)),
         );
     }
-    if s.base_files > 0 {
+    if s.base_files > 0 || s.base_part_bytes > 0 {
         line(
             "base",
-            format!("{} files, {}", s.base_files, size(s.base_bytes)),
+            format!(
+                "{} files, {}, and {} in parts of files",
+                s.base_files,
+                size(s.base_bytes),
+                size(s.base_part_bytes)
+            ),
         );
     }
     if s.shared_bytes > 0 {
@@ -147,7 +152,7 @@ pub(super) fn json(summary: &Summary, seconds: f64, stages: &Stages) -> serde_js
         "inline_tails": s.inline_tails, "inline_bytes": s.inline_bytes,
         "fragments": s.fragments, "alike_ends": s.alike_ends, "fragment_bytes": s.fragment_bytes, "fragment_dedupe_bytes": s.fragment_dedupe_bytes,
         "dedupe_files": s.dedupe_files, "dedupe_bytes": s.dedupe_bytes, "shared_bytes": s.shared_bytes,
-        "base_files": s.base_files, "base_bytes": s.base_bytes,
+        "base_files": s.base_files, "base_bytes": s.base_bytes, "base_part_bytes": s.base_part_bytes,
         "settings": summary.rung.map(|r| r.args),
         "auto": {"fast": {"files": s.auto_fast.0, "bytes": s.auto_fast.1},
             "stored": {"files": s.auto_stored.0, "bytes": s.auto_stored.1}},

@@ -1,9 +1,12 @@
 //! Files whose data the base has: nothing of them is encoded, and nothing is written but ends behind inodes.
 
 use super::data::{FileData, FileTail, Run};
+use super::spans::PartKey;
 use super::{Packed, Packer};
 use crate::Result;
-use crate::build::base::{BaseData, BaseFragment, BasePiece, BaseTail, IN_BASE_PACKED};
+use crate::build::base::{
+    BaseClusters, BaseData, BaseFragment, BasePiece, BaseTail, IN_BASE_PACKED,
+};
 use crate::build::tree::InodeId;
 use std::collections::BTreeMap;
 
@@ -61,6 +64,13 @@ impl Adopted {
 }
 
 impl Packer<'_> {
+    /// Files may use these clusters of the base, those of the file with this number.
+    pub(crate) fn add_clusters(&mut self, number: u32, clusters: BaseClusters) {
+        let key = PartKey::Base(number);
+        self.pool.board().post(key, &clusters.posted);
+        self.shared.insert(key, clusters.blocks);
+    }
+
     /// `file` has `size` bytes of data, not 0, that the base has. `sum` is the content's, if sums are taken.
     pub(crate) fn add_based(
         &mut self,

@@ -1,5 +1,6 @@
 //! How a worker gets at the bytes of a file.
 
+use crate::build::base::Base;
 use crate::build::source::DataRun;
 use crate::build::source::dir::DirSource;
 use crate::build::tree::InodeId;
@@ -9,6 +10,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
+use tuff_format::Nid;
 
 /// The bytes of one file. Cheap to clone: the segments of a large file share it.
 #[derive(Clone)]
@@ -62,6 +64,8 @@ pub(crate) enum Input {
     },
     /// Files and pieces of files back to back, then zeros: a segment of the packed inode.
     Packed(Arc<[Item]>),
+    /// A file of the base.
+    Base(Arc<Base>, Nid),
 }
 
 /// A file or a piece of one that goes into the packed inode.
@@ -104,6 +108,8 @@ pub(crate) enum Reader<'a> {
     Runs(&'a File, &'a str, &'a [DataRun]),
     /// Items, each opened when its turn comes.
     Packed(&'a [Item]),
+    /// A file of the base.
+    Base(&'a Base, Nid),
 }
 
 impl std::fmt::Debug for Item {
@@ -141,6 +147,7 @@ impl Input {
             Self::Range { file, name, offset } => Ok(Reader::Shared(file, name, *offset)),
             Self::Bytes(bytes) => Ok(Reader::Bytes(bytes)),
             Self::Packed(items) => Ok(Reader::Packed(items)),
+            Self::Base(base, nid) => Ok(Reader::Base(base, *nid)),
             Self::Sparse {
                 whole,
                 chunks,
@@ -185,6 +192,7 @@ impl Reader<'_> {
                 rest.fill(0);
                 Ok(())
             }
+            Self::Base(base, nid) => base.read_exact(*nid, buf, offset),
             Self::Sparse(whole, chunks, chunk_size, size) => {
                 // `offset` counts only chunks with data.
                 let (mut skip, mut rest) = (offset, buf);

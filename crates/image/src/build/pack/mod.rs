@@ -18,6 +18,7 @@
 //! * The segments of a file lie back to back; those of the packed inode come last.
 //! * All segments but a file's last have a multiple of the block size.
 
+mod apart;
 mod based;
 mod blocks;
 mod data;
@@ -35,6 +36,7 @@ pub(crate) mod work;
 pub(crate) use data::{Chunked, Encoded, FileData, FileTail};
 pub(crate) use sparse::Sparse;
 
+use crate::build::base::Base;
 use crate::build::order::ContentKey;
 use crate::build::progress::Progress;
 use crate::build::spill::Spill;
@@ -50,6 +52,7 @@ use held::Held;
 use input::{Input, Item};
 use pool::Pool;
 use spans::{FilePlan, PartKey};
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::sync::Arc;
 use sums::Sums;
@@ -126,6 +129,8 @@ pub(crate) struct Packer<'a> {
     ends: Ends,
     /// What files have in the base's packed inode.
     adopted: Adopted,
+    /// Files with clusters of the base among their own.
+    mixed: BTreeSet<InodeId>,
     /// First file of each content that another may have.
     known: HashMap<ContentKey, InodeId>,
     /// Blocks of the pieces of parts whose clusters others share.
@@ -195,6 +200,7 @@ impl<'a> Packer<'a> {
             stream_placed: 0,
             ends: Ends::new(held),
             adopted: Adopted::default(),
+            mixed: BTreeSet::new(),
             known: HashMap::new(),
             shared: HashMap::new(),
             tables: 0,
@@ -493,7 +499,7 @@ impl<'a> Packer<'a> {
     }
 
     /// Waits for everything and gives back where it is.
-    pub(crate) fn finish(mut self) -> Result<Packed> {
+    pub(crate) fn finish(mut self, base: Option<&Base>) -> Result<Packed> {
         self.submit_batch()?;
         self.submit_stream()?;
         while self.next_collect < self.next_ticket {
@@ -520,7 +526,13 @@ impl<'a> Packer<'a> {
         }
         self.result.packed_size = self.streamed + self.ends.submitted;
         let algorithm = self.packed_algorithm();
-        self.adopted.append(&mut self.result, algorithm);
+        if !self.adopted.is_empty() {
+            self.mixed.insert(PACKED);
+        }
+        std::mem::take(&mut self.adopted).append(&mut self.result, algorithm);
+        if let Some(base) = base {
+            self.keep_apart(base)?;
+        }
         self.result.digest = self.digest.digest128();
         Ok(self.result)
     }

@@ -150,7 +150,7 @@ impl Packer<'_> {
             } => {
                 self.result
                     .stats
-                    .add_encoded(algorithm, &pieces, &tail, in_place);
+                    .add_encoded(algorithm, &pieces, &homes, &tail, in_place);
                 let tail = match tail {
                     Tail::Cluster => FileTail::Cluster,
                     Tail::Inline(bytes) => FileTail::Inline(self.result.spill.put(&bytes)?),
@@ -165,6 +165,9 @@ impl Packer<'_> {
                     return Ok(());
                 }
                 let blocks = self.blocks_of(&pieces, &homes, post, block);
+                if homes.iter().any(|(key, _)| matches!(key, PartKey::Base(_))) {
+                    self.mixed.insert(file);
+                }
                 let runs = Run::split(pieces, &blocks);
                 if let Some(key) = post {
                     self.shared.insert(key, blocks);

@@ -76,6 +76,11 @@ impl Pool {
         Ok(pool)
     }
 
+    /// What parts came to.
+    pub(crate) fn board(&self) -> &Board {
+        &self.shared.board
+    }
+
     /// From now on so many bytes of jobs may be in flight.
     pub(crate) fn set_budget(&mut self, budget: u64) {
         self.budget = budget;

@@ -15,8 +15,14 @@ use hashbrown::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use tuff_format::cluster::HeadKind;
 
-/// A segment of a file: the file, and which.
-pub(crate) type PartKey = (InodeId, u32);
+/// Whose clusters they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum PartKey {
+    /// Those of a segment of a file: the file, and which.
+    Segment(InodeId, u32),
+    /// Those of a file of the base, by its number among those that were looked at.
+    Base(u32),
+}
 
 /// Where a file's clusters must begin, and what it shares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,12 +45,32 @@ pub(crate) struct Stop {
 /// Where a stretch is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlannedRun {
-    /// The file that has it.
-    pub(crate) owner: InodeId,
-    /// Position there: a stop of the owner, or the start of a segment.
+    /// Who has it.
+    pub(crate) owner: Owner,
+    /// Position there: a stop of the owner, or the start of a segment, or of a cluster of the base.
     pub(crate) at: u64,
     /// Unit: bytes.
     pub(crate) len: u64,
+}
+
+/// Who has a stretch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// A file of this image.
+    File(InodeId),
+    /// A file of the base, by its number among those that were looked at.
+    Base(u32),
+}
+
+impl Owner {
+    /// The part with position `at`, and where that is in it, if the owner has segments of `segment` bytes.
+    fn part(self, at: u64, segment: u64) -> (PartKey, u64) {
+        match self {
+            // Fits: files end before 2^63, segments have a MiB at least.
+            Self::File(file) => (PartKey::Segment(file, (at / segment) as u32), at % segment),
+            Self::Base(i) => (PartKey::Base(i), at),
+        }
+    }
 }
 
 /// What a plan says about one part; positions count from the part's start.
@@ -70,18 +96,17 @@ impl FilePlan {
     pub(crate) fn part(&self, file: InodeId, offset: u64, len: u64, segment: u64) -> PartPlan {
         let from = self.stops.partition_point(|s| s.at < offset);
         let to = self.stops.partition_point(|s| s.at < offset + len);
-        // Fits: files end before 2^63, segments have a MiB at least.
-        let key = |file, at: u64| (file, (at / segment) as u32);
         let stops = self.stops[from..to].iter().map(|stop| PartStop {
             // Fits: a part is a few MiB.
             at: (stop.at - offset) as usize,
-            run: stop
-                .run
-                .map(|r| (key(r.owner, r.at), r.at % segment, r.len)),
+            run: stop.run.map(|r| {
+                let (part, at) = r.owner.part(r.at, segment);
+                (part, at, r.len)
+            }),
         });
         PartPlan {
             stops: stops.collect(),
-            post: self.owner.then(|| key(file, offset)),
+            post: (self.owner).then(|| Owner::File(file).part(offset, segment).0),
         }
     }
 }
@@ -209,7 +234,7 @@ mod tests {
             at,
             piece,
             full: len,
-            home: ((1, 0), 0),
+            home: (PartKey::Segment(1, 0), 0),
         }
     }
 
@@ -255,7 +280,7 @@ mod tests {
     #[test]
     fn plans_are_cut_into_parts() {
         let run = PlannedRun {
-            owner: 3,
+            owner: Owner::File(3),
             at: 2500,
             len: 70,
         };
@@ -271,10 +296,10 @@ mod tests {
         };
         let first = plan.part(7, 0, 1000, 1000);
         assert_eq!(first.stops, [PartStop { at: 10, run: None }]);
-        assert_eq!(first.post, Some((7, 0)));
+        assert_eq!(first.post, Some(PartKey::Segment(7, 0)));
         let second = plan.part(7, 1000, 500, 1000);
-        let run = Some(((3, 2), 500, 70));
+        let run = Some((PartKey::Segment(3, 2), 500, 70));
         assert_eq!(second.stops, [PartStop { at: 0, run }]);
-        assert_eq!(second.post, Some((7, 1)));
+        assert_eq!(second.post, Some(PartKey::Segment(7, 1)));
     }
 }

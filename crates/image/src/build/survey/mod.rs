@@ -11,10 +11,12 @@
 
 mod chunk;
 mod groups;
+mod known;
+mod parts;
 mod runs;
 
 use crate::build::auto::{Choice, Chooser};
-use crate::build::base::{Base, Known, base_key};
+use crate::build::base::{Base, BaseClusters};
 use crate::build::options::Dedupe;
 use crate::build::order::{ContentKey, content_key};
 use crate::build::pack::input::Input;
@@ -24,11 +26,13 @@ use crate::build::tree::InodeId;
 use crate::{Error, Result};
 use chunk::{Cutter, Sketch};
 use hashbrown::HashMap;
-use runs::{Chunks, Run, Shape};
+use known::Known;
+use parts::Parts;
+use runs::Chunks;
 use std::num::NonZeroU8;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use tuff_codec::EncoderSpec;
+use std::sync::{Arc, Mutex, PoisonError};
+use tuff_codec::{Algorithm, EncoderSpec};
 use tuff_format::Nid;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -51,8 +55,8 @@ pub(crate) struct Content {
     pub(crate) name: u16,
     /// How it is stored is decided from a sample.
     pub(crate) auto: bool,
-    /// It is to be stored as it is.
-    pub(crate) stored: bool,
+    /// How it is compressed; `None`: it is to be stored as it is.
+    pub(crate) algorithm: Option<Algorithm>,
 }
 
 // There may be millions of them.
@@ -66,6 +70,8 @@ pub(crate) struct Settings {
     pub(crate) end_len: u64,
     /// Memory for chunks. Unit: bytes.
     pub(crate) memory: u64,
+    /// Memory for what tells files of the base. Unit: bytes.
+    pub(crate) base_memory: u64,
     /// Block size. Unit: bytes.
     pub(crate) block: u64,
     /// Workers.
@@ -93,6 +99,8 @@ pub(crate) struct Survey {
     pub(crate) choices: HashMap<InodeId, Choice>,
     /// Files that share parts, or whose parts others share.
     pub(crate) plans: HashMap<InodeId, FilePlan>,
+    /// Clusters of the base's files that plans name, by their numbers there.
+    pub(crate) clusters: HashMap<u32, BaseClusters>,
 }
 
 /// A file of the packed inode, or the end of one.
@@ -126,11 +134,11 @@ const SKETCH_MAX: u64 = 256 << 10;
 const CHUNK_BITS: u32 = 12;
 
 /// Looks at `contents`, given in the order of their data. `input` opens one; it is asked from several threads. `base` is the
-/// image whose data need not be held again, with its contents.
+/// image whose data need not be held again.
 pub(crate) fn survey(
     mut contents: Vec<Content>,
     settings: &Settings,
-    base: Option<(&Base, &Known)>,
+    base: Option<&Arc<Base>>,
     input: &(dyn Fn(InodeId) -> Result<Input> + Sync),
 ) -> Result<Survey> {
     let mut sizes: HashMap<u64, u32> = HashMap::new();
@@ -140,14 +148,17 @@ pub(crate) fn survey(
             *sizes.entry(content.size).or_default() += 1;
         }
     }
-    let cutter = cutter(&contents, settings);
+    let known = base.map(|base| Known::learn(base, &contents, settings));
+    let known = known.transpose()?;
+    let parts = known.as_ref().map_or(&[][..], |known| &known.parts);
+    let cut = contents.iter().filter(|c| c.segment_bits.is_some());
+    let total = cut.map(|c| c.size).sum::<u64>() + parts.iter().map(|f| f.size).sum::<u64>();
+    let cutter = cutter(total, settings);
     let look = |i: usize, tools: &mut Tools, facts: &mut Facts| -> Result<()> {
         let content = &contents[i];
         let wanted = Wanted {
             twin: sizes.get(&content.size).is_some_and(|n| *n > 1),
-            known: base
-                .map(|(_, known)| known)
-                .filter(|known| known.sizes.contains(&content.size)),
+            known: known.as_ref().filter(|known| known.has_size(content.size)),
             sums: settings.sums,
         };
         let sketch = if content.end {
@@ -181,7 +192,7 @@ pub(crate) fn survey(
     let mut survey = Survey::default();
     for (i, choice) in std::mem::take(&mut facts.choices) {
         let content = &mut contents[i as usize];
-        *content = chosen(content, choice);
+        *content = chosen(content, choice, settings);
         survey.choices.insert(content.file, choice);
     }
     let contents = &contents[..];
@@ -189,8 +200,9 @@ pub(crate) fn survey(
     let mut elsewhere = vec![false; contents.len()];
     for (i, nid, sum) in std::mem::take(&mut facts.based) {
         let content = &contents[i as usize];
-        let can = |base: &Base| Ok::<_, Error>(base.data(nid, content.stored)?.is_some());
-        if base.map_or(Ok(false), |(base, _)| can(base))? {
+        let stored = content.algorithm.is_none();
+        let can = |base: &Base| Ok::<_, Error>(base.data(nid, stored)?.is_some());
+        if base.map_or(Ok(false), |base| can(base))? {
             survey.based.insert(content.file, (nid, sum));
             elsewhere[i as usize] = true;
         }
@@ -243,40 +255,24 @@ pub(crate) fn survey(
     survey.ends = ends.map(|p| (p.file, p.from)).collect();
     drop(packed);
 
-    // From here on only contents with chunks are counted.
-    let (large, chunks): (Vec<u32>, Vec<Option<Chunks>>) =
-        facts.chunks.into_iter().map(|(i, c)| (i, Some(c))).unzip();
-    let large: Vec<&Content> = large.into_iter().map(|i| &contents[i as usize]).collect();
-    let found = runs::find(&chunks);
-    let shapes: Vec<Option<Shape>> = large
-        .iter()
-        .zip(&chunks)
-        .map(|(content, chunks)| {
-            Some(Shape {
-                file: content.file,
-                size: content.size,
-                own: survey
-                    .ends
-                    .get(&content.file)
-                    .map_or(content.size, |from| u64::from(*from)),
-                segment: 1 << content.segment_bits?.get(),
-                policy: content.policy,
-                ratio: chunks.as_ref()?.ratio,
-            })
-        })
-        .collect();
-    drop(chunks);
-    let confirmed = confirm(&found, &large, settings, cutter, input)?;
-    survey.plans = runs::settle(&confirmed, &shapes, settings.block);
+    let (plans, clusters) = Parts {
+        contents,
+        chunks: facts.chunks,
+        ends: &survey.ends,
+        known: known.as_ref(),
+    }
+    .shared(settings, cutter, input)?;
+    (survey.plans, survey.clusters) = (plans, clusters);
     Ok(survey)
 }
 
 /// A content as it is stored after all.
-fn chosen(content: &Content, choice: Choice) -> Content {
+fn chosen(content: &Content, choice: Choice, settings: &Settings) -> Content {
     match choice {
         Choice::Default => *content,
         Choice::Fast => Content {
             policy: CHOICES,
+            algorithm: settings.two.map(|[_, fast]| fast.method.algorithm()),
             ..*content
         },
         Choice::Stored => Content {
@@ -284,7 +280,7 @@ fn chosen(content: &Content, choice: Choice) -> Content {
             packed: false,
             end: false,
             segment_bits: None,
-            stored: true,
+            algorithm: None,
             ..*content
         },
     }
@@ -313,13 +309,8 @@ fn gathered(parts: Vec<Facts>) -> Facts {
     all
 }
 
-/// Chunks of the usual length, longer ones where so many would not fit into the memory for them.
-fn cutter(contents: &[Content], settings: &Settings) -> Cutter {
-    let total: u64 = contents
-        .iter()
-        .filter(|c| c.segment_bits.is_some())
-        .map(|c| c.size)
-        .sum();
+/// Chunks of the usual length, longer ones where `total` bytes in such would not fit into the memory for them.
+fn cutter(total: u64, settings: &Settings) -> Cutter {
     let mut bits = CHUNK_BITS;
     while (total >> bits) * runs::CHUNK_COST > settings.memory {
         bits += 1;
@@ -327,46 +318,12 @@ fn cutter(contents: &[Content], settings: &Settings) -> Cutter {
     Cutter::new(bits)
 }
 
-/// Compares runs with what they repeat, each file's on one worker. Those that are none are left out.
-fn confirm(
-    runs: &[Run],
-    contents: &[&Content],
-    settings: &Settings,
-    cutter: Cutter,
-    input: &(dyn Fn(InodeId) -> Result<Input> + Sync),
-) -> Result<Vec<Run>> {
-    let by_file: Vec<&[Run]> = runs.chunk_by(|a, b| a.file == b.file).collect();
-    let look = |i: usize, tools: &mut Tools, out: &mut Vec<(usize, Run)>| -> Result<()> {
-        let runs = by_file[i];
-        let of = |i: u32| contents[i as usize];
-        let file = input(of(runs[0].file).file)?;
-        let file_reader = file.open()?;
-        for same in runs.chunk_by(|a, b| a.owner == b.owner) {
-            let owner = input(of(same[0].owner).file)?;
-            let owner_reader = owner.open()?;
-            for run in same {
-                let sizes = (of(run.file).size, of(run.owner).size);
-                let readers = (&file_reader, &owner_reader);
-                let widen = cutter.max() as u64;
-                let windows = &mut tools.windows;
-                let run = runs::confirm(*run, sizes, readers, widen, windows)?;
-                out.extend(run.map(|run| (i, run)));
-            }
-        }
-        Ok(())
-    };
-    let mut confirmed = parallel(by_file.len(), settings.threads, &look)?.concat();
-    // Stable: those of a file are in order.
-    confirmed.sort_by_key(|(i, _)| *i);
-    Ok(confirmed.into_iter().map(|(_, run)| run).collect())
-}
-
 /// Why a content's digest is wanted.
 struct Wanted<'a> {
     /// Another may have it.
     twin: bool,
     /// The base may have it.
-    known: Option<&'a Known>,
+    known: Option<&'a Known<'a>>,
     /// Then its sum is wanted, too.
     sums: bool,
 }
@@ -463,7 +420,7 @@ impl Tools {
             return Ok(());
         };
         if let Some(known) = wanted.known
-            && let Some(nid) = known.get(&base_key(content.size, &hasher))
+            && let Some(nid) = known.get(content.size, &hasher)
         {
             let sum = digests.sum.map(|sum| sum.digest());
             facts.based.push((i, nid, sum));

@@ -8,11 +8,14 @@
 //! A reference names a cluster and takes what it decodes to from its first byte on, so a cluster of the earlier file must
 //! begin where the run does: a *stop*. A stop costs about half a block there, where the cluster before it ends early, and
 //! the same in the later file. Runs that save less are left alone.
+//!
+//! Files of the base come before all others. Their clusters are there already: a run begins where one of them does.
 
 use super::chunk::Cutter;
 use crate::Result;
+use crate::build::base::BaseClusters;
 use crate::build::pack::input::{Input, Reader};
-use crate::build::pack::spans::{FilePlan, PlannedRun, Stop};
+use crate::build::pack::spans::{FilePlan, Owner, PlannedRun, Stop};
 use crate::build::tree::InodeId;
 use hashbrown::{HashMap, HashTable};
 
@@ -28,6 +31,14 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
+    /// Lets them have no hash in common with chunks of files with another algorithm, as far as that matters.
+    pub(super) fn tell_apart(&mut self, algorithm: Option<u8>) {
+        let salt = algorithm.map_or(0, |a| u64::from(a) + 1) << 61;
+        for hash in &mut self.hashes {
+            *hash ^= salt;
+        }
+    }
+
     /// Where chunk `i` starts. Unit: bytes.
     fn start(&self, i: usize) -> u64 {
         if i == 0 { 0 } else { self.ends[i - 1] }
@@ -52,43 +63,36 @@ pub(super) struct Run {
     pub(super) len: u64,
 }
 
-/// Finds runs of equal hashes. `files` in the order of their data, those without chunks are `None`.
-pub(super) fn find(files: &[Option<Chunks>]) -> Vec<Run> {
-    let total: usize = files.iter().flatten().map(|c| c.hashes.len()).sum();
+/// Finds runs of equal hashes in `files`, which are in the order of their data. The first `base` of them are the base's and
+/// share nothing themselves.
+pub(super) fn find(files: &[Chunks], base: usize) -> Vec<Run> {
+    let total: usize = files.iter().map(|c| c.hashes.len()).sum();
     // File and chunk of each first hash.
     let mut table: HashTable<(u32, u32)> = HashTable::with_capacity(total);
-    let hash_of = |(file, chunk): &(u32, u32)| {
-        files[*file as usize]
-            .as_ref()
-            .map_or(0, |c| c.hashes[*chunk as usize])
-    };
+    let hash_of = |(file, chunk): &(u32, u32)| files[*file as usize].hashes[*chunk as usize];
     let mut runs: Vec<Run> = Vec::new();
     for (i, chunks) in files.iter().enumerate() {
-        let Some(chunks) = chunks else { continue };
         let file = i as u32;
         // The owner's chunk that would continue the last run.
         let mut next: Option<(u32, u32)> = None;
         for (j, hash) in chunks.hashes.iter().enumerate() {
             let (at, len) = (chunks.start(j), chunks.ends[j] - chunks.start(j));
             let continues = next.filter(|n| {
-                let owner = files[n.0 as usize].as_ref();
-                owner.is_some_and(|c| c.hashes.get(n.1 as usize) == Some(hash))
+                files[n.0 as usize].hashes.get(n.1 as usize) == Some(hash)
                     && (n.0, n.1) < (file, j as u32)
             });
             let found = continues.or_else(|| table.find(*hash, |e| hash_of(e) == *hash).copied());
             match found {
+                Some(_) if i < base => {}
                 Some((owner, chunk)) => {
                     match runs.last_mut() {
                         Some(run) if continues.is_some() => run.len += len,
                         _ => {
-                            let owner_at = files[owner as usize]
-                                .as_ref()
-                                .map_or(0, |c| c.start(chunk as usize));
                             runs.push(Run {
                                 file,
                                 at,
                                 owner,
-                                owner_at,
+                                owner_at: files[owner as usize].start(chunk as usize),
                                 len,
                             });
                         }
@@ -179,15 +183,17 @@ fn common(a: &[u8], b: &[u8]) -> usize {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     /// Which.
-    pub(super) file: InodeId,
+    pub(super) owner: Owner,
     /// Unit: bytes.
     pub(super) size: u64,
     /// Length of what has clusters of its own; the end that follows lies in the packed inode. Unit: bytes.
     pub(super) own: u64,
     /// It is encoded in segments of so many bytes.
     pub(super) segment: u64,
-    /// Only files with equal numbers share clusters.
+    /// Only files with equal numbers share clusters, but for those of the base.
     pub(super) policy: u32,
+    /// Number of the algorithm, if not all is stored. Only files with the same share clusters.
+    pub(super) algorithm: Option<u8>,
     /// Bytes of the file per sixteen bytes of a cluster.
     pub(super) ratio: u32,
 }
@@ -200,10 +206,22 @@ const STOP_COST: u64 = 3 << 10;
 /// An index that is not compact costs so much more for each block of the file. Unit: bytes.
 const INDEX_COST: u64 = 6;
 
-/// Decides which runs are used. `runs` in the order of [`find`], confirmed. Returns the plans of the files that take part.
+impl Shape {
+    /// True if a file like this may use the clusters of `owner`.
+    fn takes(&self, owner: &Self) -> bool {
+        match owner.owner {
+            Owner::File(_) => self.policy == owner.policy,
+            Owner::Base(_) => self.algorithm == owner.algorithm,
+        }
+    }
+}
+
+/// Decides which runs are used. `runs` in the order of [`find`], confirmed; `base` has the clusters of the base's files that
+/// runs name. Returns the plans of the files that take part.
 pub(super) fn settle(
     runs: &[Run],
     shapes: &[Option<Shape>],
+    base: &HashMap<u32, BaseClusters>,
     block: u64,
 ) -> HashMap<InodeId, FilePlan> {
     // By file: its settled runs, ascending. By owner: where clusters must begin.
@@ -231,17 +249,20 @@ pub(super) fn settle(
             canonical(run, &settled, &mine, &mut pieces);
             let cut: Vec<Run> = pieces
                 .drain(..)
+                .filter_map(|r| from_cluster(r, base))
                 .flat_map(|r| by_segments(r, &shape, shapes))
+                .filter_map(|r| from_cluster(r, base))
                 .collect();
             for run in cut {
                 let Some(owner) = shapes[run.owner as usize] else {
                     continue;
                 };
-                if owner.policy != shape.policy {
+                if !shape.takes(&owner) {
                     continue;
                 }
                 let saving = run.len * 16 / u64::from(owner.ratio.max(16));
                 let known = run.owner_at.is_multiple_of(owner.segment)
+                    || matches!(owner.owner, Owner::Base(_))
                     || stops
                         .get(&run.owner)
                         .is_some_and(|s| s.binary_search(&run.owner_at).is_ok());
@@ -257,7 +278,8 @@ pub(super) fn settle(
         if mine.is_empty() || saved < INDEX_COST * shape.size.div_ceil(block) {
             continue;
         }
-        for run in &mine {
+        let of_image = |r: &&Run| !base.contains_key(&r.owner);
+        for run in mine.iter().filter(of_image) {
             let stops = stops.entry(run.owner).or_default();
             if let Err(i) = stops.binary_search(&run.owner_at) {
                 stops.insert(i, run.owner_at);
@@ -315,6 +337,20 @@ fn canonical(run: Run, settled: &HashMap<u32, Vec<Run>>, mine: &[Run], out: &mut
     }
 }
 
+/// What is left of a run where a cluster of the base begins, if it is in the base.
+fn from_cluster(run: Run, base: &HashMap<u32, BaseClusters>) -> Option<Run> {
+    let Some(clusters) = base.get(&run.owner) else {
+        return Some(run);
+    };
+    let skip = clusters.begin(run.owner_at)? - run.owner_at;
+    (skip < run.len).then(|| Run {
+        at: run.at + skip,
+        owner_at: run.owner_at + skip,
+        len: run.len - skip,
+        ..run
+    })
+}
+
 /// Cuts a run where a segment of either file ends.
 fn by_segments(run: Run, shape: &Shape, shapes: &[Option<Shape>]) -> Vec<Run> {
     let Some(owner) = shapes[run.owner as usize] else {
@@ -344,19 +380,26 @@ fn plans(
     shapes: &[Option<Shape>],
 ) -> HashMap<InodeId, FilePlan> {
     let mut plans: HashMap<InodeId, FilePlan> = HashMap::new();
-    let shape = |i: u32| shapes[i as usize].expect("only files with chunks are settled");
+    let owner_of = |i: u32| {
+        let shape = shapes[i as usize].as_ref();
+        shape.expect("only files with chunks are settled").owner
+    };
+    let file_of = |i: u32| match owner_of(i) {
+        Owner::File(file) => file,
+        Owner::Base(_) => unreachable!("the base's files share nothing and have no stops"),
+    };
     for (owner, positions) in stops {
-        let plan = plans.entry(shape(*owner).file).or_default();
+        let plan = plans.entry(file_of(*owner)).or_default();
         plan.owner = true;
         plan.stops
             .extend(positions.iter().map(|at| Stop { at: *at, run: None }));
     }
     for (file, runs) in settled {
-        let plan = plans.entry(shape(*file).file).or_default();
+        let plan = plans.entry(file_of(*file)).or_default();
         plan.stops.extend(runs.iter().map(|run| Stop {
             at: run.at,
             run: Some(PlannedRun {
-                owner: shape(run.owner).file,
+                owner: owner_of(run.owner),
                 at: run.owner_at,
                 len: run.len,
             }),
@@ -424,18 +467,21 @@ pub(super) fn chunks(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::build::pack::segment::ShortPiece;
+    use crate::build::pack::spans::{PartKey, Posted};
+    use tuff_format::cluster::HeadKind;
 
-    fn chunks(list: &[(u64, u64)]) -> Option<Chunks> {
+    fn chunks(list: &[(u64, u64)]) -> Chunks {
         let mut at = 0;
         let ends = list.iter().map(|(_, len)| {
             at += len;
             at
         });
-        Some(Chunks {
+        Chunks {
             ends: ends.collect(),
             hashes: list.iter().map(|(hash, _)| *hash).collect(),
             ratio: 32,
-        })
+        }
     }
 
     fn run(file: u32, at: u64, owner: u32, owner_at: u64, len: u64) -> Run {
@@ -450,11 +496,12 @@ mod tests {
 
     fn shape(file: InodeId, size: u64) -> Option<Shape> {
         Some(Shape {
-            file,
+            owner: Owner::File(file),
             size,
             own: size,
             segment: 1 << 20,
             policy: 0,
+            algorithm: Some(0),
             ratio: 32,
         })
     }
@@ -463,7 +510,7 @@ mod tests {
     fn neighbouring_chunks_with_neighbouring_owners_are_one_run() {
         let files = [
             chunks(&[(1, 10), (2, 20), (3, 30), (4, 40)]),
-            None,
+            chunks(&[]),
             chunks(&[(9, 5), (2, 20), (3, 30), (8, 1), (4, 40)]),
             chunks(&[(8, 1), (4, 40), (8, 1)]),
         ];
@@ -473,13 +520,16 @@ mod tests {
             run(3, 0, 2, 55, 41),
             run(3, 41, 2, 55, 1),
         ];
-        assert_eq!(find(&files), expected);
+        assert_eq!(find(&files, 0), expected);
+        // The last one is found in the one before it, which is the base's.
+        assert_eq!(find(&files, 3), expected[2..]);
     }
 
     #[test]
     fn a_file_may_repeat_itself() {
         let files = [chunks(&[(1, 10), (2, 20), (1, 10), (2, 20)])];
-        assert_eq!(find(&files), [run(0, 30, 0, 0, 30)]);
+        assert_eq!(find(&files, 0), [run(0, 30, 0, 0, 30)]);
+        assert_eq!(find(&files, 1), []);
     }
 
     #[test]
@@ -510,14 +560,14 @@ mod tests {
             // Saves too little.
             run(2, 300_000, 0, 0, 5_000),
         ];
-        let plans = settle(&runs, &shapes, 4096);
+        let plans = settle(&runs, &shapes, &HashMap::new(), 4096);
         let first = PlannedRun {
-            owner: 10,
+            owner: Owner::File(10),
             at: 250_000,
             len: 50_000,
         };
         let rest = PlannedRun {
-            owner: 11,
+            owner: Owner::File(11),
             at: 200_000,
             len: 100_000,
         };
@@ -539,10 +589,56 @@ mod tests {
     }
 
     #[test]
+    fn a_run_in_the_base_begins_where_a_cluster_does() {
+        let cluster = |i: u32, blocks: u16| Posted {
+            at: u64::from(i) * 50_000,
+            piece: ShortPiece::own(50_000, blocks.into(), HeadKind::Head1),
+            full: 50_000,
+            home: (PartKey::Base(0), i),
+        };
+        let clusters = BaseClusters {
+            algorithm: Some(0),
+            // The third one cannot be used.
+            posted: vec![cluster(0, 4), cluster(1, 4), cluster(2, 0), cluster(3, 4)],
+            blocks: vec![7, 11, 0, 15],
+        };
+        let old = shape(0, clusters.len()).map(|s| Shape {
+            owner: Owner::Base(0),
+            segment: 1 << 63,
+            ..s
+        });
+        let base = HashMap::from([(0, clusters)]);
+        let shapes = [old, shape(11, 500_000)];
+        let stops = |runs: &[Run]| {
+            let plans = settle(runs, &shapes, &base, 4096);
+            let stops = plans.get(&11).map_or(&[][..], |plan| &plan.stops);
+            let of = |s: &Stop| s.run.map(|r| (s.at, r.owner, r.at, r.len));
+            stops.iter().filter_map(of).collect::<Vec<_>>()
+        };
+        let owner = Owner::Base(0);
+        assert_eq!(
+            stops(&[
+                run(1, 1_000, 0, 0, 60_000),
+                run(1, 200_000, 0, 20_000, 90_000)
+            ]),
+            [(1_000, owner, 0, 60_000), (230_000, owner, 50_000, 60_000)]
+        );
+        assert_eq!(
+            stops(&[run(1, 9, 0, 90_000, 110_000)]),
+            [(60_009, owner, 150_000, 50_000)]
+        );
+        // None begins in it; those of another algorithm are of no use.
+        assert_eq!(stops(&[run(1, 9, 0, 51_000, 60_000)]), []);
+        let mut other = shapes;
+        other[1].as_mut().unwrap().algorithm = Some(3);
+        assert!(settle(&[run(1, 0, 0, 0, 100_000)], &other, &base, 4096).is_empty());
+    }
+
+    #[test]
     fn runs_end_where_segments_do() {
         let shapes = [shape(10, 3 << 20), shape(11, 3 << 20)];
         let runs = [run(1, 0, 0, 1 << 19, 2 << 20)];
-        let plans = settle(&runs, &shapes, 4096);
+        let plans = settle(&runs, &shapes, &HashMap::new(), 4096);
         let stops: Vec<_> = plans[&11]
             .stops
             .iter()

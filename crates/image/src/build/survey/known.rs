@@ -1,0 +1,127 @@
+//! What the base has: which contents, and the chunks of files whose clusters others may use.
+
+use super::chunk::Cutter;
+use super::runs::{self, Chunks};
+use super::{Content, Settings, Tools, parallel, sample};
+use crate::Result;
+use crate::build::base::{Base, BaseFile};
+use crate::build::options::Dedupe;
+use crate::build::order::{ContentKey, content_key};
+use crate::build::pack::input::Input;
+use crate::read::Inode;
+use hashbrown::{HashMap, HashSet};
+use std::sync::Arc;
+use tuff_format::Nid;
+
+/// Files of the base that a thread takes at a time: neighbours share clusters of the packed inode.
+const FILES: usize = 16;
+/// What it takes to know a file of the base: its place, its number and its key. Unit: bytes.
+const KNOWN_COST: u64 = 96;
+/// Clusters of files up to so many blocks are not worth an extent of their own.
+const BLOCKS_MIN: u64 = 4;
+
+/// The base, as far as its contents matter.
+pub(super) struct Known<'a> {
+    pub(super) base: &'a Arc<Base>,
+    /// Lengths of contents whose keys are known. Unit: bytes.
+    sizes: HashSet<u64>,
+    keys: HashMap<ContentKey, Nid>,
+    /// Files whose clusters others may use, in the order of their data.
+    pub(super) parts: Vec<BaseFile>,
+}
+
+/// The key of a content, whatever its policy is.
+fn base_key(size: u64, hasher: &blake3::Hasher) -> ContentKey {
+    content_key(size, u32::MAX, &mut hasher.clone())
+}
+
+impl<'a> Known<'a> {
+    /// Reads all files of the base that are as long as one of `contents`.
+    pub(super) fn learn(
+        base: &'a Arc<Base>,
+        contents: &[Content],
+        settings: &Settings,
+    ) -> Result<Self> {
+        let wanted: HashSet<u64> = contents.iter().map(|c| c.size).collect();
+        let cut =
+            settings.dedupe == Dedupe::Content && contents.iter().any(|c| c.segment_bits.is_some());
+        let least = BLOCKS_MIN * settings.block;
+        let most = usize::try_from(settings.base_memory / KNOWN_COST).unwrap_or(usize::MAX);
+        let files = base.files(most, &|inode: &Inode| {
+            wanted.contains(&inode.size()) || cut && inode.size() > least
+        })?;
+        let parts = |f: &&BaseFile| cut && f.clusters && f.size > least;
+        let parts = files.iter().filter(parts).copied().collect();
+        let same: Vec<BaseFile> = files
+            .into_iter()
+            .filter(|f| wanted.contains(&f.size))
+            .collect();
+        let groups: Vec<&[BaseFile]> = same.chunks(FILES).collect();
+        let look = |i: usize, tools: &mut Tools, out: &mut Vec<(ContentKey, Nid)>| {
+            for file in groups[i] {
+                out.push((key(base, file, &mut tools.buf)?, file.nid));
+            }
+            Ok(())
+        };
+        let mut keys = parallel(groups.len(), settings.threads, &look)?.concat();
+        // Of several files with one content the one with the lowest number.
+        keys.sort_unstable();
+        keys.dedup_by_key(|(key, _)| *key);
+        Ok(Self {
+            base,
+            sizes: same.iter().map(|f| f.size).collect(),
+            keys: keys.into_iter().collect(),
+            parts,
+        })
+    }
+
+    /// True if some file of the base is so long. Unit: bytes.
+    pub(super) fn has_size(&self, size: u64) -> bool {
+        self.sizes.contains(&size)
+    }
+
+    /// The file with this content.
+    pub(super) fn get(&self, size: u64, hasher: &blake3::Hasher) -> Option<Nid> {
+        self.keys.get(&base_key(size, hasher)).copied()
+    }
+
+    /// The chunks of the parts, in their order.
+    pub(super) fn chunks(&self, cutter: Cutter, threads: usize) -> Result<Vec<Chunks>> {
+        let look = |i: usize, tools: &mut Tools, out: &mut Vec<(usize, Chunks)>| {
+            let Tools { buf, sampler, .. } = tools;
+            let mut ratio = |bytes: &[u8]| sample(sampler, bytes);
+            let input = self.input(i);
+            let size = self.parts[i].size;
+            let mut chunks = runs::chunks(&input, size, cutter, buf, &mut |_| (), &mut ratio)?;
+            chunks.tell_apart(self.base.algorithm(self.parts[i].nid)?);
+            out.push((i, chunks));
+            Ok(())
+        };
+        let found = parallel(self.parts.len(), threads, &look)?;
+        let mut found: Vec<(usize, Chunks)> = found.into_iter().flatten().collect();
+        found.sort_unstable_by_key(|(i, _)| *i);
+        Ok(found.into_iter().map(|(_, chunks)| chunks).collect())
+    }
+
+    /// The content of a part.
+    pub(super) fn input(&self, part: usize) -> Input {
+        Input::Base(Arc::clone(self.base), self.parts[part].nid)
+    }
+}
+
+fn key(base: &Base, file: &BaseFile, buf: &mut Vec<u8>) -> Result<ContentKey> {
+    const READ: u64 = 1 << 20;
+    let mut hasher = blake3::Hasher::new();
+    let mut at = 0;
+    while at < file.size {
+        // Fits: it is at most a MiB.
+        let n = (file.size - at).min(READ) as usize;
+        if buf.len() < n {
+            buf.resize(n, 0);
+        }
+        base.read_exact(file.nid, &mut buf[..n], at)?;
+        hasher.update(&buf[..n]);
+        at += n as u64;
+    }
+    Ok(base_key(file.size, &hasher))
+}
