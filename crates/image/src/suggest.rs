@@ -96,7 +96,7 @@ pub fn suggest(request: &Request, mut each: impl FnMut(&str)) -> Result<(Sampled
     let mut out = Vec::new();
     for rung in LADDER {
         let mut options = Options::for_kernel(request.kernel);
-        options.temporary.clone_from(&request.temporary);
+        options.temporary = Some(request.temporary.clone());
         if !rung.apply(&mut options) {
             continue;
         }

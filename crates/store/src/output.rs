@@ -89,6 +89,18 @@ impl Output {
         Ok(Self { file, kind })
     }
 
+    /// Where temporary data may lie that is as much as what is written: `TMPDIR`, if that is set, or the directory of the
+    /// file.
+    pub fn scratch(&self) -> PathBuf {
+        let said = std::env::var_os("TMPDIR").is_some();
+        match &self.kind {
+            Kind::Unnamed { path } | Kind::Named { path, .. } if !said => {
+                directory(path).to_owned()
+            }
+            _ => std::env::temp_dir(),
+        }
+    }
+
     /// Writes all of `bytes` at `offset`.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.file.write_all_at(bytes, offset)

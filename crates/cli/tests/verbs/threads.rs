@@ -1,6 +1,6 @@
 //! The same input and options give the same bytes at any number of threads, in every mode in which threads share work.
 
-use crate::common::{Place, code, stderr};
+use crate::common::{Place, code, stderr, tool};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
@@ -43,8 +43,8 @@ fn tree(place: &Place) {
     }
 }
 
-/// Builds with each number of threads, one of them with memory that makes jobs wait, and compares.
-fn same(place: &Place, options: &[&str], source: &str) {
+/// Builds with each number of threads, one of them with memory that makes jobs wait, and compares. Returns the image.
+fn same(place: &Place, options: &[&str], source: &str) -> Vec<u8> {
     let mut first = None;
     for threads in ["1", "2", "7", "16"] {
         let memory = if threads == "7" { "2M" } else { "256M" };
@@ -60,6 +60,7 @@ fn same(place: &Place, options: &[&str], source: &str) {
         let first = first.get_or_insert_with(|| bytes.clone());
         assert!(*first == bytes, "{options:?} {source}: {threads} threads");
     }
+    first.unwrap()
 }
 
 #[test]
@@ -120,22 +121,34 @@ fn bytes_do_not_depend_on_threads_in_any_mode() {
     }
 }
 
+/// A tar as a file, compressed, and from a pipe. What is packed on the way makes an image of its own of the same tree.
 #[test]
-fn bytes_of_a_tar_stream_do_not_depend_on_threads() {
+fn a_tar_makes_the_same_bytes_whatever_way_it_comes() {
     let place = Place::new("threads-tar");
     tree(&place);
     let built = place.run(&["build", "-q", "-z", "none", "src", "i"]);
     assert_eq!(code(&built), 0, "{}", stderr(&built));
     let tar = place.run(&["tar", "i", "t.tar"]);
     assert_eq!(code(&tar), 0, "{}", stderr(&tar));
+    let packed = tool(&place.0, "gzip", &["-k", "t.tar"]).is_some();
     for options in [
         &["-z", "lz4", "-C", "16K"][..],
         &["-z", "lz4", "-C", "16K", "--fragments", "all"],
-        &[
-            "-z", "zstd:3", "-C", "64K", "--kernel", "6.12", "--dedupe", "files",
-        ],
     ] {
-        same(&place, options, "-");
-        same(&place, options, "t.tar");
+        let file = same(&place, options, "t.tar");
+        assert!(same(&place, options, "-") == file, "{options:?}: stream");
+        if packed {
+            let gzip = same(&place, options, "t.tar.gz");
+            assert!(gzip == file, "{options:?}: gzip");
+        }
+    }
+    for dedupe in ["files", "off"] {
+        let options = [
+            "-z", "zstd:3", "-C", "64K", "--kernel", "6.12", "--dedupe", dedupe,
+        ];
+        let file = same(&place, &options, "t.tar");
+        fs::write(place.path("of-file"), file).unwrap();
+        same(&place, &options, "-");
+        assert_eq!(place.text(&["diff", "of-file", "i"]), "", "{dedupe}");
     }
 }

@@ -1,5 +1,7 @@
 //! From sources to the tree, and from the tree to the packer.
 
+mod tar;
+
 use super::Source;
 use super::auto::Choice;
 use super::base::Base;
@@ -11,23 +13,19 @@ use super::pack::segment::TailPolicy;
 use super::pack::work::Policy;
 use super::pack::{Packer, Sparse, With, segment_size};
 use super::progress::Progress;
-use super::source::compressed::{self, Compression, MAGIC_LEN};
 use super::source::dir::{DirSource, WalkOptions, runs_of};
 use super::source::manifest::ManifestReader;
-use super::source::tar::{self, TarReader};
 use super::source::{Content, DataRun, Entry, Kind, SparsePath};
 use super::survey::{self, PackedFile};
 use super::tree::{InodeId, Tree, lossy};
 use crate::{Error, Result};
 use std::fs::File;
-use std::io::Read;
 use std::num::NonZeroU8;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use tuff_codec::{EncoderSpec, Method};
 use tuff_format::inode::FileType;
-use tuff_store::FileStore;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Shorter ends than this do not go into the packed inode because they are alike others. Unit: bytes.
@@ -161,6 +159,8 @@ pub(crate) struct Loader<'a> {
     options: &'a Options,
     policies: &'a Policies,
     threads: usize,
+    /// Where temporary data goes.
+    temporary: &'a Path,
     base: Option<&'a Arc<Base>>,
     providers: Vec<Provider>,
     /// What was left out or changed.
@@ -181,12 +181,14 @@ impl<'a> Loader<'a> {
         options: &'a Options,
         policies: &'a Policies,
         threads: usize,
+        temporary: &'a Path,
         base: Option<&'a Arc<Base>>,
     ) -> Self {
         Self {
             options,
             policies,
             threads,
+            temporary,
             base,
             providers: Vec::new(),
             warnings: Vec::new(),
@@ -232,26 +234,7 @@ impl<'a> Loader<'a> {
                 self.providers.push(Provider::Elsewhere);
                 Ok(())
             }
-            Source::Tar(path) => {
-                let name = path.display().to_string();
-                let file =
-                    File::open(path).map_err(|e| Error::io(&name, "cannot open the source", e))?;
-                let mut magic = [0; MAGIC_LEN];
-                let seekable = file.metadata().is_ok_and(|m| m.is_file());
-                let n = if seekable {
-                    read_start(&file, &mut magic).map_err(|e| Error::io(&name, "cannot read", e))?
-                } else {
-                    0
-                };
-                let plain = Compression::detect(&magic[..n])
-                    .map_err(|e| Error::source(e.in_source(&name)))?
-                    == Compression::Plain;
-                if seekable && plain {
-                    self.load_tar(&name, file, tree, progress)
-                } else {
-                    self.load_stream(&name, file, at_once, tree, packer, progress)
-                }
-            }
+            Source::Tar(path) => self.load_tar_path(path, at_once, tree, packer, progress),
             Source::TarStdin => self.load_stream(
                 "standard input",
                 std::io::stdin(),
@@ -300,144 +283,6 @@ impl<'a> Loader<'a> {
         })?;
         self.late = late;
         Ok(())
-    }
-
-    /// A tar that can be read at any position: its headers now, its contents when they are packed.
-    fn load_tar(
-        &mut self,
-        name: &str,
-        file: File,
-        tree: &mut Tree,
-        progress: &Progress,
-    ) -> Result<()> {
-        let store = FileStore::new(
-            file.try_clone()
-                .map_err(|e| Error::io(name, "cannot open", e))?,
-        );
-        let store = store.map_err(|e| Error::io(name, "cannot examine", e))?;
-        for entry in tar::scan_file(name, &store) {
-            self.add(entry.map_err(Error::source)?, tree, progress)?;
-        }
-        self.providers
-            .push(Provider::Tar(Arc::new(file), name.into()));
-        Ok(())
-    }
-
-    /// A tar that comes by once: packed on the way, or copied first.
-    fn load_stream(
-        &mut self,
-        name: &str,
-        reader: impl Read + Send + 'static,
-        pack: bool,
-        tree: &mut Tree,
-        packer: &mut Packer<'_>,
-        progress: &Progress,
-    ) -> Result<()> {
-        let (_, mut reader) = compressed::open(name, reader).map_err(Error::source)?;
-        if !pack {
-            let fail = |e| {
-                Error::io(
-                    self.options.temporary.display(),
-                    "cannot copy the stream",
-                    e,
-                )
-            };
-            let mut file = tuff_store::anonymous(&self.options.temporary).map_err(fail)?;
-            std::io::copy(&mut reader, &mut file).map_err(|e| Error::source(e.into()))?;
-            return self.load_tar(name, file, tree, progress);
-        }
-        self.packed = true;
-        let mut tar = TarReader::new(name, reader);
-        while let Some(mut entry) = tar.next_entry().map_err(Error::source)? {
-            let runs = match &entry.content {
-                Content::SparseStream(runs) => Some(Arc::clone(runs)),
-                Content::Stream => None,
-                _ => {
-                    self.add(entry, tree, progress)?;
-                    continue;
-                }
-            };
-            let Kind::File { size } = entry.kind else {
-                continue;
-            };
-            let (number, policy) = self.policies.of(|| entry.path.clone());
-            let policy = Arc::clone(policy);
-            if let Some(runs) = &runs {
-                entry.content = Content::Sparse(Arc::clone(runs));
-            }
-            let Some(inode) = self.add(entry, tree, progress)? else {
-                continue;
-            };
-            if tree.len().is_multiple_of(BUDGET_STEP) {
-                packer.set_in_flight(Budget::new(self.options, tree, self.threads).in_flight);
-            }
-            match runs {
-                Some(runs) => self.stream_sparse(inode, size, &runs, &mut tar, &policy, packer)?,
-                None if size <= segment_size(&policy) => {
-                    // Fits: a segment is a few MiB.
-                    let mut bytes = vec![0; size as usize];
-                    tar.data()
-                        .read_exact(&mut bytes)
-                        .map_err(|e| Error::source(e.into()))?;
-                    let with = With {
-                        twin: (self.options.dedupe != Dedupe::Off).then_some(number),
-                        ..With::default()
-                    };
-                    let input = Input::Bytes(bytes.into());
-                    packer.add_file(inode, size, input, &policy, &with)?;
-                }
-                None => packer.add_stream(inode, size, &mut tar.data(), &policy)?,
-            }
-        }
-        tar.finish().map_err(Error::source)?;
-        self.providers.push(Provider::Elsewhere);
-        Ok(())
-    }
-
-    /// The stored runs of a sparse member go through a file of their own, since its chunks may cut them anywhere.
-    fn stream_sparse<R: Read>(
-        &mut self,
-        inode: InodeId,
-        size: u64,
-        runs: &[DataRun],
-        tar: &mut TarReader<R>,
-        policy: &Arc<Policy>,
-        packer: &mut Packer<'_>,
-    ) -> Result<()> {
-        let fail = |e| {
-            Error::io(
-                self.options.temporary.display(),
-                "cannot write temporary data",
-                e,
-            )
-        };
-        let mut file = tuff_store::anonymous(&self.options.temporary).map_err(fail)?;
-        std::io::copy(&mut tar.data(), &mut file).map_err(|e| Error::source(e.into()))?;
-        let mut at = 0;
-        let placed = |r: &DataRun| {
-            let run = DataRun {
-                source_offset: at,
-                ..*r
-            };
-            at += r.len;
-            run
-        };
-        let runs: Arc<[DataRun]> = runs.iter().map(placed).collect();
-        let input = Input::Runs {
-            file: Arc::new(file),
-            name: "sparse member".into(),
-            runs: Arc::clone(&runs),
-        };
-        if self.options.keeps_sparse(size, &runs) {
-            return packer.add_sparse(
-                inode,
-                size,
-                input,
-                Sparse::plan(size, &runs, self.options.block),
-                policy,
-            );
-        }
-        packer.add_file(inode, size, input, policy, &With::default())
     }
 
     /// Adds an entry of a tar or manifest, unless it or a directory above it is left out.
@@ -731,15 +576,4 @@ fn look_for_holes(entry: &mut Entry) -> Result<()> {
         }));
     }
     Ok(())
-}
-
-fn read_start(file: &File, buf: &mut [u8]) -> std::io::Result<usize> {
-    let mut n = 0;
-    while n < buf.len() {
-        match file.read_at(&mut buf[n..], n as u64)? {
-            0 => break,
-            more => n += more,
-        }
-    }
-    Ok(n)
 }

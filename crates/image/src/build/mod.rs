@@ -174,6 +174,8 @@ fn write(
         .map(|path| Base::open(path, options));
     let base = base.transpose()?.map(Arc::new);
     let threads = options.threads.unwrap_or_else(available_threads);
+    let temporary = options.temporary.clone();
+    let temporary = temporary.unwrap_or_else(|| output.scratch());
     let mut packer = Packer::new(
         PackOptions {
             bits,
@@ -181,7 +183,7 @@ fn write(
             // Until the tree has its share.
             in_flight: budget::Budget::first(options, threads),
             spill: usize::try_from(budget::eighth(options)).unwrap_or(usize::MAX),
-            temporary: options.temporary.clone(),
+            temporary: temporary.clone(),
             first_block: emit::first_data_block(bits),
             packed: policies.packed(),
             alike: policies.alike(),
@@ -203,7 +205,7 @@ fn write(
 
     progress.stage("walk");
     let mut tree = Tree::new(whiteouts);
-    let mut loader = Loader::new(options, &policies, threads, base.as_ref());
+    let mut loader = Loader::new(options, &policies, threads, &temporary, base.as_ref());
     for (i, source) in sources.iter().enumerate() {
         if i > 0 {
             tree.next_layer()?;

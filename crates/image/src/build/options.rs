@@ -167,8 +167,8 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Memory for buffers. `None`: 256 MiB, and what as many large jobs as there are workers need beyond that. Unit: bytes.
     pub memory: Option<u64>,
-    /// Where temporary data goes if memory is not enough.
-    pub temporary: PathBuf,
+    /// Where temporary data goes. `None`: where [`Output::scratch`](tuff_store::Output::scratch) says.
+    pub temporary: Option<PathBuf>,
     /// Checksum of the superblock.
     pub checksum: bool,
     /// The first of [`LADDER`](super::ladder::LADDER) whose image is not larger: compression, clusters and fragments
@@ -223,7 +223,7 @@ impl Default for Options {
             whiteouts: None,
             threads: None,
             memory: None,
-            temporary: std::env::temp_dir(),
+            temporary: None,
             checksum: true,
             size_budget: None,
             verify: false,

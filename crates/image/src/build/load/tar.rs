@@ -1,0 +1,234 @@
+//! Tars: files that can be read at any position, and streams.
+//!
+//! A stream is packed as it comes where nothing has to be known of what follows. Else it is copied to a file first, and the
+//! image is the one that the file would have given.
+
+use super::{BUDGET_STEP, Loader, Provider};
+use crate::build::budget::Budget;
+use crate::build::options::Dedupe;
+use crate::build::pack::input::Input;
+use crate::build::pack::work::Policy;
+use crate::build::pack::{Packer, Sparse, With, segment_size};
+use crate::build::progress::Progress;
+use crate::build::source::compressed::{self, Compression, MAGIC_LEN};
+use crate::build::source::tar::{self, TarReader};
+use crate::build::source::{Content, DataRun, Kind};
+use crate::build::tree::{InodeId, Tree};
+use crate::{Error, Result};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use tuff_store::FileStore;
+
+impl Loader<'_> {
+    /// A tar by its name: a file, compressed or not, or a pipe.
+    pub(super) fn load_tar_path(
+        &mut self,
+        path: &Path,
+        pack: bool,
+        tree: &mut Tree,
+        packer: &mut Packer<'_>,
+        progress: &Progress,
+    ) -> Result<()> {
+        let name = path.display().to_string();
+        let file = File::open(path).map_err(|e| Error::io(&name, "cannot open the source", e))?;
+        let mut magic = [0; MAGIC_LEN];
+        let seekable = file.metadata().is_ok_and(|m| m.is_file());
+        let n = if seekable {
+            read_start(&file, &mut magic).map_err(|e| Error::io(&name, "cannot read", e))?
+        } else {
+            0
+        };
+        let plain = Compression::detect(&magic[..n])
+            .map_err(|e| Error::source(e.in_source(&name)))?
+            == Compression::Plain;
+        if seekable && plain {
+            self.load_tar(&name, file, tree, progress)
+        } else {
+            self.load_stream(&name, file, pack, tree, packer, progress)
+        }
+    }
+
+    /// A tar that can be read at any position: its headers now, its contents when they are packed.
+    fn load_tar(
+        &mut self,
+        name: &str,
+        file: File,
+        tree: &mut Tree,
+        progress: &Progress,
+    ) -> Result<()> {
+        let store = FileStore::new(
+            file.try_clone()
+                .map_err(|e| Error::io(name, "cannot open", e))?,
+        );
+        let store = store.map_err(|e| Error::io(name, "cannot examine", e))?;
+        for entry in tar::scan_file(name, &store) {
+            self.add(entry.map_err(Error::source)?, tree, progress)?;
+        }
+        self.providers
+            .push(Provider::Tar(Arc::new(file), name.into()));
+        Ok(())
+    }
+
+    /// A tar that comes by once: packed on the way, or copied first, so that it can be surveyed.
+    pub(super) fn load_stream(
+        &mut self,
+        name: &str,
+        reader: impl Read + Send + 'static,
+        pack: bool,
+        tree: &mut Tree,
+        packer: &mut Packer<'_>,
+        progress: &Progress,
+    ) -> Result<()> {
+        let (_, reader) = compressed::open(name, reader).map_err(Error::source)?;
+        if !pack || self.options.dedupe == Dedupe::Content {
+            progress.stage("copy");
+            let file = self.copy(name, reader, progress)?;
+            progress.stage("walk");
+            return self.load_tar(name, file, tree, progress);
+        }
+        self.packed = true;
+        let mut tar = TarReader::new(name, reader);
+        while let Some(mut entry) = tar.next_entry().map_err(Error::source)? {
+            let runs = match &entry.content {
+                Content::SparseStream(runs) => Some(Arc::clone(runs)),
+                Content::Stream => None,
+                _ => {
+                    self.add(entry, tree, progress)?;
+                    continue;
+                }
+            };
+            let Kind::File { size } = entry.kind else {
+                continue;
+            };
+            let (number, policy) = self.policies.of(|| entry.path.clone());
+            let policy = Arc::clone(policy);
+            if let Some(runs) = &runs {
+                entry.content = Content::Sparse(Arc::clone(runs));
+            }
+            let Some(inode) = self.add(entry, tree, progress)? else {
+                continue;
+            };
+            if tree.len().is_multiple_of(BUDGET_STEP) {
+                packer.set_in_flight(Budget::new(self.options, tree, self.threads).in_flight);
+            }
+            match runs {
+                Some(runs) => self.stream_sparse(inode, size, &runs, &mut tar, &policy, packer)?,
+                None if size <= segment_size(&policy) => {
+                    // Fits: a segment is a few MiB.
+                    let mut bytes = vec![0; size as usize];
+                    tar.data()
+                        .read_exact(&mut bytes)
+                        .map_err(|e| Error::source(e.into()))?;
+                    let with = With {
+                        twin: (self.options.dedupe != Dedupe::Off).then_some(number),
+                        ..With::default()
+                    };
+                    let input = Input::Bytes(bytes.into());
+                    packer.add_file(inode, size, input, &policy, &with)?;
+                }
+                None => packer.add_stream(inode, size, &mut tar.data(), &policy)?,
+            }
+        }
+        tar.finish().map_err(Error::source)?;
+        self.providers.push(Provider::Elsewhere);
+        Ok(())
+    }
+
+    /// All of a tar stream in a file without a name. It is read as a tar on the way: what is none ends here.
+    fn copy(&self, name: &str, reader: impl Read, progress: &Progress) -> Result<File> {
+        let fail = |e| Error::io(self.temporary.display(), "cannot copy the stream", e);
+        let mut copy = Copying {
+            reader,
+            file: tuff_store::anonymous(self.temporary).map_err(fail)?,
+            failed: None,
+        };
+        let mut tar = TarReader::new(name, &mut copy);
+        let read = || {
+            while tar.next_entry()?.is_some() {
+                if progress.check().is_err() {
+                    return Ok(());
+                }
+            }
+            tar.finish().map(drop)
+        };
+        let read = read();
+        progress.check()?;
+        match copy.failed {
+            Some(e) => Err(fail(e)),
+            None => read.map(|()| copy.file).map_err(Error::source),
+        }
+    }
+
+    /// The stored runs of a sparse member go through a file of their own, since its chunks may cut them anywhere.
+    fn stream_sparse<R: Read>(
+        &mut self,
+        inode: InodeId,
+        size: u64,
+        runs: &[DataRun],
+        tar: &mut TarReader<R>,
+        policy: &Arc<Policy>,
+        packer: &mut Packer<'_>,
+    ) -> Result<()> {
+        let fail = |e| Error::io(self.temporary.display(), "cannot write temporary data", e);
+        let mut file = tuff_store::anonymous(self.temporary).map_err(fail)?;
+        std::io::copy(&mut tar.data(), &mut file).map_err(|e| Error::source(e.into()))?;
+        let mut at = 0;
+        let placed = |r: &DataRun| {
+            let run = DataRun {
+                source_offset: at,
+                ..*r
+            };
+            at += r.len;
+            run
+        };
+        let runs: Arc<[DataRun]> = runs.iter().map(placed).collect();
+        let input = Input::Runs {
+            file: Arc::new(file),
+            name: "sparse member".into(),
+            runs: Arc::clone(&runs),
+        };
+        if self.options.keeps_sparse(size, &runs) {
+            return packer.add_sparse(
+                inode,
+                size,
+                input,
+                Sparse::plan(size, &runs, self.options.block),
+                policy,
+            );
+        }
+        packer.add_file(inode, size, input, policy, &With::default())
+    }
+}
+
+/// A stream that leaves a copy of what was read.
+struct Copying<R> {
+    reader: R,
+    file: File,
+    /// Why there is no more of it.
+    failed: Option<std::io::Error>,
+}
+
+impl<R: Read> Read for Copying<R> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let n = self.reader.read(buf)?;
+        if let Err(e) = self.file.write_all(&buf[..n]) {
+            self.failed = Some(e);
+            return Err(std::io::ErrorKind::Other.into());
+        }
+        Ok(n)
+    }
+}
+
+fn read_start(file: &File, buf: &mut [u8]) -> std::io::Result<usize> {
+    let mut n = 0;
+    while n < buf.len() {
+        match file.read_at(&mut buf[n..], n as u64)? {
+            0 => break,
+            more => n += more,
+        }
+    }
+    Ok(n)
+}
