@@ -4,7 +4,7 @@ mod common;
 
 use common::variants::{build_dir, compression, variants};
 use common::{
-    Ignore, Record, Scratch, assert_same, host_tree, image_tree, is_root, nasty_tree, open,
+    Ignore, Record, Scratch, assert_same, host_tree, image_tree, is_root, nasty_tree, noise, open,
 };
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -225,6 +225,46 @@ fn holes_survive() {
 
 /// Metadata that fits lies behind the superblock, and content that is less than half a block behind its inode. A file more
 /// at a time shows both sides of either border.
+/// The largest clusters of each block size, which kernels limit in blocks.
+#[test]
+fn the_largest_clusters_come_back() {
+    let scratch = Scratch::new("build-largest");
+    let (source, image) = (scratch.path().join("source"), scratch.path().join("image"));
+    std::fs::create_dir(&source).unwrap();
+    // Shrinks little, so that clusters are filled.
+    let letters = noise(5 << 20, 1).iter().map(|b| b & 31).collect::<Vec<_>>();
+    std::fs::write(source.join("letters"), letters).unwrap();
+    std::fs::write(source.join("text"), common::text(4 << 20, 2)).unwrap();
+    let expected = host_tree(&source);
+    for bits in 9..=12 {
+        for (method, fragments) in [
+            (Method::Lz4, Fragments::Off),
+            (Method::Lz4hc, Fragments::All),
+            (Method::Zstd, Fragments::Tails),
+            (Method::Deflate, Fragments::All),
+            (Method::Lzma, Fragments::Off),
+        ] {
+            let mut options = Options::for_kernel(Kernel(6, 18));
+            options.block = tuff_format::BlockBits::new(bits).unwrap();
+            options.compression = compression(method, 2);
+            options.fragments = fragments;
+            options.compact_index = method != Method::Deflate;
+            let max = options.cluster_max(method);
+            (options.cluster, options.fragment_cluster) = (2 << 20, 2 << 20);
+            options.fit_clusters();
+            assert!(options.cluster <= max && options.cluster * 2 > max);
+            build_dir(&source, &image, &options);
+            let name = format!("{method:?}, blocks of {}", 1 << bits);
+            let report = tuff_image::check::check(&open(&image), &Default::default(), |_| ());
+            assert!(report.is_clean(), "{name}: {:?}", report.findings);
+            kernel_agrees(&name, &image, &expected, from_source(&expected));
+            options.cluster = max + (1 << bits);
+            let refused = options.check().unwrap_err().to_string();
+            assert!(refused.contains(&max.to_string()), "{name}: {refused}");
+        }
+    }
+}
+
 #[test]
 fn what_is_little_lies_in_the_first_block() {
     let scratch = Scratch::new("build-little");

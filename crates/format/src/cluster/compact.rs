@@ -235,7 +235,7 @@ impl Geometry {
             Lcluster::Nonhead {
                 blocks: Some(blocks),
                 ..
-            } => Some((2, blocks | CBLKCNT)),
+            } => (blocks < CBLKCNT).then_some((2, blocks | CBLKCNT)),
             Lcluster::Nonhead { ahead, .. } if last_slot => {
                 Some((2, ahead.min(DISTANCE_MAX as u16)))
             }

@@ -82,6 +82,7 @@ pub fn encode(entries: &[Lcluster], out: &mut Vec<u8>) {
                 ahead,
                 blocks,
             } => {
+                debug_assert!(blocks.is_none_or(|b| b < CBLKCNT));
                 out.extend_from_slice(&NONHEAD.to_le_bytes());
                 out.extend_from_slice(&[0, 0]);
                 out.extend_from_slice(&blocks.map_or(back, |b| b | CBLKCNT).to_le_bytes());

@@ -73,6 +73,7 @@ impl Auto {
                 options.fragment_cluster = options.cluster;
             }
         }
+        options.fit_clusters();
     }
 
     /// The compression that decodes faster than the options' own, where a mode has two.

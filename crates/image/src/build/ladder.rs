@@ -93,6 +93,7 @@ impl Rung {
             }
             Settings::Auto(auto) => auto.apply(options),
         }
+        options.fit_clusters();
         true
     }
 }
@@ -107,6 +108,12 @@ mod tests {
             for kernel in super::super::options::KERNELS {
                 let mut options = Options::for_kernel(kernel);
                 assert_eq!(rung.apply(&mut options), kernel >= rung.kernel);
+                options.check().unwrap();
+            }
+            for bits in 9..12 {
+                let mut options = Options::for_kernel(Kernel(6, 18));
+                options.block = tuff_format::BlockBits::new(bits).unwrap();
+                assert!(rung.apply(&mut options));
                 options.check().unwrap();
             }
         }

@@ -267,6 +267,36 @@ impl Options {
         self.fragment_cluster.max(max)
     }
 
+    /// The largest cluster that kernels take with this method and the options' block size. Unit: bytes.
+    pub fn cluster_max(&self, method: Method) -> usize {
+        // Linux compares LZ4's with its pages, however large blocks are (seen in 6.18); an index counts to 2047.
+        let blocks = match method {
+            Method::Lz4 | Method::Lz4hc => 256,
+            Method::Lzma | Method::Deflate | Method::Zstd => 2047,
+        };
+        (blocks * self.block.size_usize()).min(1 << 20)
+    }
+
+    /// Makes clusters of all files smaller, to a power of two, where the compression and the block size ask for it.
+    pub fn fit_clusters(&mut self) {
+        let Some(compression) = self.compression else {
+            return;
+        };
+        let max = 1 << self.cluster_max(compression.method).ilog2();
+        self.cluster = self.cluster.min(max);
+        self.fragment_cluster = self.fragment_cluster.min(max);
+    }
+
+    fn check_cluster(&self, what: &str, cluster: usize, method: Method) -> Result<()> {
+        let (block, max) = (self.block.size_usize(), self.cluster_max(method));
+        if cluster > 0 && cluster.is_multiple_of(block) && cluster <= max {
+            return Ok(());
+        }
+        Err(Error::usage(format_args!(
+            "{what} {cluster}: it must be a multiple of the block size {block}, up to {max}"
+        )))
+    }
+
     /// The encoder for a compression and cluster size, as the options shape it.
     pub fn encoder(&self, compression: Compression, cluster: usize) -> EncoderSpec {
         let mut spec = EncoderSpec::new(compression.method, cluster).with_level(compression.level);
@@ -303,11 +333,7 @@ impl Options {
         let fast = self.auto.and_then(|a| a.fast(self));
         let fast = fast.map(|c| (c, self.cluster));
         for (compression, cluster) in rules.chain(default).chain(fast) {
-            if !cluster.is_multiple_of(block) || cluster == 0 || cluster > 1 << 20 {
-                return Err(Error::usage(format_args!(
-                    "cluster size {cluster}: it must be a multiple of the block size {block}, up to 1048576"
-                )));
-            }
+            self.check_cluster("cluster size", cluster, compression.method)?;
             let spec = self.encoder(compression, cluster);
             spec.check().map_err(Error::usage)?;
             if block < 4096 {
@@ -339,14 +365,8 @@ impl Options {
         }
         if self.fragments != Fragments::Off {
             needs("fragments", Kernel(6, 1))?;
-            if !self.fragment_cluster.is_multiple_of(block)
-                || self.fragment_cluster == 0
-                || self.fragment_cluster > 1 << 20
-            {
-                return Err(Error::usage(
-                    "the fragment cluster size must be a multiple of the block size, up to 1048576",
-                ));
-            }
+            let method = self.compression.map_or(Method::Zstd, |c| c.method);
+            self.check_cluster("fragment cluster size", self.fragment_cluster, method)?;
         }
         if self.dedupe == Dedupe::Content && self.compression.is_some() {
             needs("sharing parts of files", Kernel(6, 1))?;

@@ -8,6 +8,8 @@ use tuff_format::features::{ALL, incompat};
 use tuff_format::superblock::OFFSET;
 
 const PLACE: &str = "superblock (byte 0x400)";
+/// Linux refuses images that announce larger LZ4 clusters. Unit: blocks.
+const LZ4_BLOCKS_MAX: u16 = 256;
 
 pub(super) fn check(image: &Image, shared: &Shared, marks: &Marks) {
     let sb = image.superblock();
@@ -105,12 +107,15 @@ fn features(image: &Image, shared: &Shared, marks: &Marks) {
 fn configs(image: &Image, shared: &Shared, marks: &Marks) {
     let (sb, configs) = (image.superblock(), image.configs());
     if let Some(lz4) = configs.lz4 {
-        let most = u64::from(lz4.max_pcluster_blocks.max(1)) << sb.block_bits.get();
-        if most > 1 << 20 {
+        let blocks = lz4.max_pcluster_blocks.max(1);
+        let most = u64::from(blocks) << sb.block_bits.get();
+        if blocks > LZ4_BLOCKS_MAX {
             shared.error(
                 Rule::Config,
                 PLACE,
-                format_args!("LZ4 clusters of up to {most} bytes, expected at most 1 MiB"),
+                format_args!(
+                    "LZ4 clusters of up to {blocks} blocks, expected at most {LZ4_BLOCKS_MAX}"
+                ),
             );
         }
         if marks.used.lz4_len > most {

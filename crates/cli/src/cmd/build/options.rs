@@ -95,6 +95,7 @@ pub(super) fn options(args: &Args) -> Result<Options> {
         compression.dict =
             dict.filter(|_| matches!(compression.method, Method::Lzma | Method::Zstd));
     }
+    o.fit_clusters();
     if let Some(cluster) = args.cluster {
         o.cluster = narrow(cluster, "--cluster")?;
         o.fragment_cluster = o.cluster.min(FRAGMENT_CLUSTER);
