@@ -41,6 +41,17 @@ impl ImageArgs {
     pub(crate) fn open_unverified(&self) -> Result<Image> {
         self.open.open_with(&self.image, false)
     }
+
+    /// Fails if some of the image's data is on a device that was not given.
+    pub(crate) fn with_devices(&self, image: &Image) -> Result<()> {
+        let missing = image.has_devices();
+        missing.map_err(|e| {
+            Error::usage(format_args!(
+                "{}: {e} (--device FILE)",
+                self.image.display()
+            ))
+        })
+    }
 }
 
 impl OpenArgs {

@@ -223,7 +223,9 @@ fn an_image_over_a_base_needs_it_and_says_so() {
         exit == 2 && said.contains("expected the image with UUID"),
         "{said}"
     );
-    assert_ne!(code(&cat(&["image", "hello"])).0, 0, "not without the base");
+    let (exit, said) = code(&cat(&["image", "hello"]));
+    assert_eq!(exit, 2, "not without the base: {said}");
+    assert!(said.contains("device 1, the image with UUID") && said.contains("--device"));
 
     let tar = Command::new("tar")
         .args(["-C", "tree", "-cf", "-", "."])

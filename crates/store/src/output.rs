@@ -52,7 +52,11 @@ impl Output {
             Target::Stdout => Self::spool(io::stdout()),
             Target::Path(path) => match std::fs::metadata(path).map(|m| m.file_type()) {
                 Ok(t) if t.is_block_device() => {
-                    let file = OpenOptions::new().read(true).write(true).open(path)?;
+                    // Nobody else's: Linux refuses one that is mounted.
+                    let exclusive = OFlags::EXCL.bits() as i32;
+                    let mut options = OpenOptions::new();
+                    options.read(true).write(true).custom_flags(exclusive);
+                    let file = options.open(path)?;
                     let kind = Kind::Device;
                     Ok(Self { file, kind })
                 }

@@ -23,6 +23,7 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let image = args.image.open()?;
+    args.image.with_devices(&image)?;
     let mut out = Out::new();
     let mut buf = vec![0; 1 << 20];
     for path in &args.paths {

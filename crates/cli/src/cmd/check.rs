@@ -43,6 +43,7 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let image = args.image.open_unverified()?;
+    args.image.with_devices(&image)?;
     let options = Options {
         data: !args.metadata,
         in_place: args.in_place,

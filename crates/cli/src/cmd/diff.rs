@@ -65,7 +65,9 @@ fn open(path: &Path, args: &OpenArgs) -> Result<Option<Image>> {
     if path.is_dir() {
         return Ok(None);
     }
-    args.open(path).map(Some)
+    let image = args.open(path)?;
+    image.has_devices().map_err(|e| e.within(path.display()))?;
+    Ok(Some(image))
 }
 
 fn side<'a>(path: &Path, image: Option<&'a Image>) -> Result<Side<'a>> {

@@ -77,6 +77,7 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let image = args.image.open()?;
+    args.image.with_devices(&image)?;
     let (paths, include) = wanted(&image, &args.paths)?;
     let defaults = Options::default();
     let options = Options {

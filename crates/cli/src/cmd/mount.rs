@@ -114,6 +114,7 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     let mut open = args.image.open.clone();
     mounting.apply(&mut open);
     let image = open.open(&args.image.image)?;
+    args.image.with_devices(&image)?;
     let show = Show {
         uid: mounting.uid,
         gid: mounting.gid,

@@ -37,6 +37,7 @@ pub(crate) struct Args {
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let image = args.image.open()?;
+    args.image.with_devices(&image)?;
     let trees = select_trees(&image, &args.paths)?;
     let options = Options {
         sparse: !args.no_sparse,

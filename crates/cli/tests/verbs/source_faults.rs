@@ -719,6 +719,21 @@ fn a_full_disk_ends_a_build_without_a_file() {
     assert_eq!((code(&out), stderr(&out).as_str()), (0, ""));
     assert_eq!(place.text(&["cat", &device.0, "noise"]), "little");
     assert!(fs::metadata(place.path("disk")).unwrap().size() == 256 << 10);
+
+    // Not while it is mounted.
+    fs::create_dir(place.path("mnt")).unwrap();
+    let mounted = Command::new("mount")
+        .args(["-t", "erofs", "-o", "ro", &device.0])
+        .arg(place.path("mnt"))
+        .status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        return skipped("no mount of an image by the kernel");
+    }
+    let out = place.run(&["build", "-q", "src", &device.0]);
+    let _ = Command::new("umount").arg(place.path("mnt")).status();
+    let said = stderr(&out);
+    assert_eq!((code(&out), said.lines().count()), (5, 1), "{said}");
+    assert!(said.contains("busy"), "{said}");
 }
 
 /// A block device over a file; detached with the value.

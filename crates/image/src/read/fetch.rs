@@ -166,8 +166,28 @@ impl Devices {
         }
     }
 
+    /// The first device that holds data and was not given, by index, unless all may lie on the primary store.
+    pub(crate) fn missing(&self) -> Option<usize> {
+        if !self.extra.is_empty() {
+            return None;
+        }
+        let size = self.primary.size();
+        let is_there = |slot: &Slot| {
+            let start = self.bits.bytes(slot.uniaddr);
+            let len = self.bits.bytes(slot.blocks);
+            let end = start
+                .zip(len)
+                .and_then(|(start, len)| start.checked_add(len));
+            slot.uniaddr > 0 && end.is_some_and(|end| end <= size)
+        };
+        self.slots.iter().position(|slot| !is_there(slot))
+    }
+
     fn bounds(&self, spot: Spot, len: u64) -> Result<()> {
         let size = self.store(spot.store)?.size();
+        if spot.pos >= size && self.missing().is_some() {
+            return Err(Error::usage("data is on a device that was not given"));
+        }
         if spot.pos.checked_add(len).is_none_or(|end| end > size) {
             return Err(Error::corrupt(
                 Self::place(spot),

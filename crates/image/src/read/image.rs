@@ -159,6 +159,22 @@ impl Image {
         &self.slots
     }
 
+    /// Fails, with `Usage`, if some data is on a device that was not given.
+    pub fn has_devices(&self) -> Result<()> {
+        let Some(i) = self.devices.missing() else {
+            return Ok(());
+        };
+        let tag = &self.slots[i].tag;
+        let which = match tag.starts_with(TAG) {
+            true => format!(", the image with UUID {}", tagged(tag)),
+            false => String::new(),
+        };
+        Err(Error::usage(format_args!(
+            "data is on device {}{which}: it was not given",
+            i + 1
+        )))
+    }
+
     /// Long prefixes of attribute names.
     pub fn prefixes(&self) -> &[LongPrefix] {
         &self.prefixes
@@ -416,6 +432,11 @@ pub(crate) fn device_tag(uuid: &[u8; 16]) -> [u8; 64] {
 /// Begins the tag of a device that holds an image, before its UUID in hexadecimal digits.
 const TAG: &[u8] = b"erofs:";
 
+/// The UUID in a tag that starts with [`TAG`].
+fn tagged(tag: &[u8; 64]) -> String {
+    tag[TAG.len()..TAG.len() + 32].escape_ascii().to_string()
+}
+
 /// Fails for a device that holds another image than the one that its slot names, if it names one.
 fn is_named(slot: &Slot, device: &dyn ReadAt, n: usize) -> Result<()> {
     if !slot.tag.starts_with(TAG) {
@@ -426,14 +447,13 @@ fn is_named(slot: &Slot, device: &dyn ReadAt, n: usize) -> Result<()> {
     if found.as_ref().ok() == Some(&slot.tag) {
         return Ok(());
     }
-    let name = |tag: &[u8; 64]| tag[TAG.len()..TAG.len() + 32].escape_ascii().to_string();
     let found = found.map_or_else(
         |_| "no image".to_owned(),
-        |tag| format!("UUID {}", name(&tag)),
+        |tag| format!("UUID {}", tagged(&tag)),
     );
     Err(Error::usage(format_args!(
         "device {n} holds {found}, expected the image with UUID {}",
-        name(&slot.tag)
+        tagged(&slot.tag)
     )))
 }
 
