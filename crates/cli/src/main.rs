@@ -41,6 +41,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Verb {
     Build(Box<cmd::build::Args>),
+    Patch(Box<cmd::build::patch::PatchArgs>),
     Info(cmd::info::Args),
     Ls(cmd::ls::Args),
     Cat(cmd::cat::Args),
@@ -64,6 +65,7 @@ enum Verb {
 fn main() -> ExitCode {
     let result = match Cli::parse().verb {
         Verb::Build(args) => cmd::build::run(*args),
+        Verb::Patch(args) => cmd::build::patch::run(*args),
         Verb::Info(args) => cmd::info::run(&args),
         Verb::Ls(args) => cmd::ls::run(&args),
         Verb::Cat(args) => cmd::cat::run(&args),

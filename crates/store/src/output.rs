@@ -5,7 +5,7 @@
 //! all where the filesystem knows such files, so that nothing stays however the process ends; elsewhere it has a
 //! temporary one, which stays only if the process is killed.
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -40,6 +40,13 @@ enum Kind {
         path: PathBuf,
     },
     Device,
+    /// A file or device of which what it has stays.
+    Grown {
+        /// Its first bytes, as they were.
+        head: Vec<u8>,
+        /// Its length, if it is a file. Unit: bytes.
+        len: Option<u64>,
+    },
     /// A file without a name, copied out at the end.
     Spool(Box<dyn Write + Send + Sync>),
     Done,
@@ -70,6 +77,37 @@ impl Output {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => Self::replacing(path.clone()),
                 Err(e) => Err(e),
             },
+        }
+    }
+
+    /// Opens a file or block device to write behind what it has. What is written into its first `head` bytes, last and after
+    /// [`settle`](Self::settle), makes the rest count; if the value is dropped before it is finished, all is as it was.
+    /// Fails with `WouldBlock` if another process grows the file.
+    pub fn grow(path: &Path, head: usize) -> io::Result<Self> {
+        let is_device = std::fs::metadata(path)?.file_type().is_block_device();
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        if is_device {
+            options.custom_flags(OFlags::EXCL.bits() as i32);
+        }
+        let file = options.open(path)?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let len = if is_device {
+            None
+        } else {
+            Some(file.metadata()?.len())
+        };
+        let mut bytes = vec![0; head];
+        file.read_exact_at(&mut bytes, 0)?;
+        let kind = Kind::Grown { head: bytes, len };
+        Ok(Self { file, kind })
+    }
+
+    /// Waits until what was written is on the disk, if it is to be there before what comes next.
+    pub fn settle(&self) -> io::Result<()> {
+        match self.kind {
+            Kind::Grown { .. } => self.file.sync_data(),
+            _ => Ok(()),
         }
     }
 
@@ -117,7 +155,7 @@ impl Output {
 
     /// The image is complete and `len` bytes long: gives it its name. `sync` waits until it is on the disk.
     pub fn finish(mut self, len: u64, sync: bool) -> io::Result<()> {
-        if !matches!(self.kind, Kind::Device) {
+        if !matches!(self.kind, Kind::Device | Kind::Grown { len: None, .. }) {
             self.file.set_len(len)?;
         }
         if sync && matches!(self.kind, Kind::Unnamed { .. } | Kind::Named { .. }) {
@@ -132,7 +170,7 @@ impl Output {
                 std::fs::rename(temporary, &path)?;
                 sync_name(path, sync)?;
             }
-            Kind::Device => self.file.sync_all()?,
+            Kind::Device | Kind::Grown { .. } => self.file.sync_all()?,
             Kind::Spool(to) => copy(&self.file, len, to)?,
             Kind::Done => {}
         }
@@ -143,9 +181,16 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        if let Kind::Named { temporary, .. } = &self.kind {
-            // Nothing to report to: the build has failed already and says why.
-            let _ = std::fs::remove_file(temporary);
+        // Nothing to report to: the build has failed already and says why.
+        match &self.kind {
+            Kind::Named { temporary, .. } => {
+                let _ = std::fs::remove_file(temporary);
+            }
+            Kind::Grown { head, len } => {
+                let _ = self.file.write_all_at(head, 0);
+                let _ = len.map(|len| self.file.set_len(len));
+            }
+            _ => {}
         }
     }
 }

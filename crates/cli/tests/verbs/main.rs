@@ -6,6 +6,7 @@ mod defects;
 mod faults;
 mod judge;
 mod mount;
+mod patch;
 mod show;
 mod source_faults;
 mod threads;

@@ -50,6 +50,8 @@ pub(crate) struct Base {
     kernel: Kernel,
     /// Algorithm of the packed inode, if there is one.
     packed: Option<u8>,
+    /// The new image begins with it.
+    in_image: bool,
 }
 
 /// A file of the base.
@@ -178,12 +180,26 @@ impl Base {
             kernel: options.kernel,
             packed,
             image,
+            in_image: false,
         })
     }
 
-    /// The store that it is in.
-    pub(crate) fn store(&self) -> Arc<dyn ReadAt> {
-        Arc::clone(&self.store)
+    /// The image that is going to be the first part of the new one.
+    pub(crate) fn of_patch(self) -> Self {
+        Self {
+            in_image: true,
+            ..self
+        }
+    }
+
+    /// True if the new image begins with it.
+    pub(crate) fn in_image(&self) -> bool {
+        self.in_image
+    }
+
+    /// The store that it is in, if that is another than the image's.
+    pub(crate) fn store(&self) -> Option<Arc<dyn ReadAt>> {
+        (!self.in_image).then(|| Arc::clone(&self.store))
     }
 
     /// Its length. Unit: blocks.
@@ -196,13 +212,13 @@ impl Base {
         self.image.configs()
     }
 
-    /// Its slot in the device table of an image whose own blocks end at `end`.
-    pub(crate) fn slot(&self, end: u64) -> Slot {
-        Slot {
+    /// Its slot in the device table of an image whose own blocks end at `end`, if it is a device of its own.
+    pub(crate) fn slot(&self, end: u64) -> Option<Slot> {
+        (!self.in_image).then(|| Slot {
             tag: crate::read::device_tag(&self.image.superblock().uuid),
             blocks: self.blocks.into(),
             uniaddr: end,
-        }
+        })
     }
 
     /// Its files that are wanted and have data, in the order of that, those with several names once; at most so many.

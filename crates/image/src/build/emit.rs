@@ -490,7 +490,7 @@ fn used(parts: &Parts<'_>) -> Used {
     if packed.is_some() {
         used.incompat |= incompat::FRAGMENTS | incompat::LZ4_0PADDING;
     }
-    if parts.base.is_some() {
+    if parts.base.is_some_and(|base| !base.in_image()) {
         used.incompat |= incompat::DEVICE_TABLE;
     }
     if used.algorithms & !1 != 0 || used.largest.iter().any(|l| *l > 1) {
@@ -602,13 +602,13 @@ fn emit_superblock(
             .map_err(|_| Error::limit("attribute prefixes", "beyond 16 GiB"))?;
         sb.xattr_prefix_start = start;
     }
-    if let Some(base) = parts.base {
+    if let Some(slot) = parts.base.and_then(|base| base.slot(plan.end_block.into())) {
         sb.extra_devices = 1;
         let end = superblock::OFFSET as usize + sb.len() + records.len();
         let at = end.next_multiple_of(SLOT_LEN);
         sb.devt_slotoff = (at / SLOT_LEN) as u16; // fits: in the first blocks
         records.resize(records.len() + at - end, 0);
-        records.extend_from_slice(&base.slot(plan.end_block.into()).encode());
+        records.extend_from_slice(&slot.encode());
     }
     sb.uuid = o
         .uuid
@@ -632,9 +632,12 @@ fn emit_superblock(
         superblock::seal(&mut covered);
     }
     let fail = |e| Error::io("image", "cannot write", e);
-    output
-        .write_at(&[0; superblock::OFFSET as usize], 0)
-        .map_err(fail)?;
+    if !parts.base.is_some_and(Base::in_image) {
+        output
+            .write_at(&[0; superblock::OFFSET as usize], 0)
+            .map_err(fail)?;
+    }
+    output.settle().map_err(fail)?;
     output.write_at(&covered, superblock::OFFSET).map_err(fail)
 }
 

@@ -50,6 +50,8 @@ pub(crate) struct Plan {
     pub(crate) end_block: u32,
     /// Number of inodes.
     pub(crate) inodes: u64,
+    /// First block of the base, if there is one.
+    base_block: u32,
     /// Base time of compact inodes.
     pub(crate) epoch: (i64, u32),
     /// Serial number of each inode, 1 for the root.
@@ -342,8 +344,12 @@ impl Plan {
                 block32(u64::from(area_end) + bits.count(zone.end))?,
             ),
         };
-        // The base lies right behind.
-        block32(u64::from(end_block) + parts.base.map_or(0, |base| base.blocks().into()))?;
+        // The base lies right behind, unless the image begins with it.
+        let base_block = match parts.base {
+            Some(base) if base.in_image() => 0,
+            _ => end_block,
+        };
+        block32(u64::from(base_block) + parts.base.map_or(0, |base| base.blocks().into()))?;
         Ok(Self {
             positions,
             packed_position,
@@ -351,6 +357,7 @@ impl Plan {
             xattr_block,
             zone_block,
             end_block,
+            base_block,
             inodes,
             epoch,
             serials,
@@ -386,7 +393,7 @@ impl Plan {
         match block & IN_BASE {
             0 => block,
             // Fits: the base ends below 2^31 blocks.
-            _ => self.end_block + (block & !IN_BASE),
+            _ => self.base_block + (block & !IN_BASE),
         }
     }
 }
@@ -394,7 +401,11 @@ impl Plan {
 /// True if all inodes find room behind the superblock, in its block.
 fn fits_in_front(parts: &Parts<'_>, epoch: (i64, u32)) -> bool {
     let block = parts.bits().size();
-    if block < 2 * SUPERBLOCK_END || parts.order.len() as u64 > block / ALIGN {
+    // What lies in the first block of an image that grows stays until the superblock is written.
+    if parts.base.is_some_and(Base::in_image)
+        || block < 2 * SUPERBLOCK_END
+        || parts.order.len() as u64 > block / ALIGN
+    {
         return false;
     }
     let mut zone = Zone::behind_superblock(block);

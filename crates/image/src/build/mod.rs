@@ -18,6 +18,7 @@ mod load;
 pub mod options;
 mod order;
 mod pack;
+mod patch;
 pub mod progress;
 #[cfg(test)]
 mod samples;
@@ -31,6 +32,7 @@ mod xattrs;
 
 pub use auto::Auto;
 pub use options::{Compression, Dedupe, Fragments, InodeForm, Options, Rule, SparsePolicy};
+pub use patch::{like, patch};
 pub use progress::Progress;
 pub use stats::Stats;
 pub use tree::Whiteouts;
@@ -67,6 +69,8 @@ pub struct Summary {
     pub stats: Stats,
     /// Length of the image. Unit: bytes.
     pub image_bytes: u64,
+    /// What of it was there before: nothing, unless an image was patched. Unit: bytes.
+    pub old_bytes: u64,
     /// The settings that made it small enough, if there was a size budget.
     pub rung: Option<ladder::Rung>,
 }
@@ -136,7 +140,9 @@ fn build_once(
         Target::Stdout => "standard output".to_owned(),
     };
     let output = Output::create(target).map_err(|e| Error::io(&name, "cannot create", e))?;
-    let (bytes, stats) = write(sources, options, &output, progress, &|| ())
+    let base = options.base.as_deref();
+    let base = base.map(|path| Base::open(path, options)).transpose()?;
+    let (bytes, stats) = write(sources, options, base, &output, progress, &|| ())
         .map_err(|e| e.rename_place("image", &name))?;
     progress.stage("finish");
     // The last chance: behind it the image has its name.
@@ -149,6 +155,7 @@ fn build_once(
     Ok(Summary {
         stats,
         image_bytes: bytes,
+        old_bytes: 0,
         rung: None,
     })
 }
@@ -157,6 +164,7 @@ fn build_once(
 fn write(
     sources: &[Source],
     options: &Options,
+    base: Option<Base>,
     output: &Output,
     progress: &Progress,
     written: &dyn Fn(),
@@ -168,11 +176,9 @@ fn write(
         Whiteouts::Keep
     });
     let policies = Policies::new(options);
-    let base = options
-        .base
-        .as_deref()
-        .map(|path| Base::open(path, options));
-    let base = base.transpose()?.map(Arc::new);
+    let base = base.map(Arc::new);
+    let grown = base.as_ref().filter(|base| base.in_image());
+    let first_block = grown.map_or(emit::first_data_block(bits), |base| base.blocks());
     let threads = options.threads.unwrap_or_else(available_threads);
     let temporary = options.temporary.clone();
     let temporary = temporary.unwrap_or_else(|| output.scratch());
@@ -184,7 +190,7 @@ fn write(
             in_flight: budget::Budget::first(options, threads),
             spill: usize::try_from(budget::eighth(options)).unwrap_or(usize::MAX),
             temporary: temporary.clone(),
-            first_block: emit::first_data_block(bits),
+            first_block,
             packed: policies.packed(),
             alike: policies.alike(),
             // About 40 bytes each.

@@ -7,6 +7,7 @@
 //!
 //! Contents are read as a mount reads them, in the order of their data, so that each cluster is decoded about once.
 
+use super::base::Base;
 use super::layout::{Parts, Plan, dir_names};
 use super::pack::FileData;
 use super::pack::sums::sum;
@@ -42,7 +43,7 @@ pub(crate) fn verify(
 ) -> Result<()> {
     let failed = |e| Error::io("image", "cannot read again", e);
     let store = FileStore::new(output.file().try_clone().map_err(failed)?).map_err(failed)?;
-    let devices = parts.base.map(|base| base.store());
+    let devices = parts.base.and_then(Base::store);
     let image = Image::open(
         store,
         OpenOptions {
@@ -343,6 +344,7 @@ mod tests {
         write(
             &[Source::Dir(tree)],
             options,
+            None,
             &output,
             &Progress::default(),
             &written,

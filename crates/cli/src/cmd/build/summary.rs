@@ -31,6 +31,13 @@ pub(super) fn text(summary: &Summary, seconds: f64, stages: &Stages) -> String {
             percent(summary.image_bytes, s.content_bytes)
         ),
     );
+    if summary.old_bytes > 0 {
+        let new = summary.image_bytes - summary.old_bytes;
+        line(
+            "patch",
+            format!("{} behind {}", size(new), size(summary.old_bytes)),
+        );
+    }
     if let Some(rung) = summary.rung {
         line("settings", rung.args.to_owned());
     }
@@ -142,6 +149,7 @@ pub(super) fn json(summary: &Summary, seconds: f64, stages: &Stages) -> serde_js
         "event": "done",
         "seconds": seconds,
         "image_bytes": summary.image_bytes,
+        "old_bytes": summary.old_bytes,
         "content_bytes": s.content_bytes,
         "files": s.files, "directories": s.dirs, "symlinks": s.symlinks, "specials": s.specials, "hard_links": s.hard_links,
         "algorithms": algorithms,

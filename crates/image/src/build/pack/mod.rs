@@ -530,7 +530,7 @@ impl<'a> Packer<'a> {
             self.mixed.insert(PACKED);
         }
         std::mem::take(&mut self.adopted).append(&mut self.result, algorithm);
-        if let Some(base) = base {
+        if let Some(base) = base.filter(|base| !base.in_image()) {
             self.keep_apart(base)?;
         }
         self.result.digest = self.digest.digest128();

@@ -1,0 +1,65 @@
+//! `tuff patch`: an image is made to hold another tree.
+
+use super::args::Args;
+use super::{options, report};
+use std::process::ExitCode;
+use tuff_image::build::{self, Options};
+use tuff_image::read::{Image, OpenOptions};
+use tuff_image::{Error, Result};
+use tuff_store::{FileStore, Target};
+
+/// Make an image hold other sources: what it has already stays where it is, the rest is placed behind its end.
+///
+/// IMAGE is an image in a file or on a block device. Files, and parts of files, that it has are neither compressed nor
+/// written again; what is new, and all metadata, is written behind its end, and the superblock last: a patch that is
+/// stopped leaves the image as it was. Options are those of `tuff build`; block size, label, algorithm, cluster size and
+/// fragments are the image's unless told otherwise.
+#[derive(clap::Args)]
+#[command(override_usage = "tuff patch [OPTIONS] <SOURCE>... <IMAGE>")]
+pub(crate) struct PatchArgs {
+    #[command(flatten)]
+    build: Args,
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
+    let mut args = args.build;
+    let (sources, target) = options::places(&args)?;
+    let Target::Path(path) = target else {
+        return Err(Error::usage("standard output is no image to patch"));
+    };
+    let name = path.display();
+    let store = FileStore::open(&path).map_err(|e| Error::io(name, "cannot open", e))?;
+    let image = Image::open(store, OpenOptions::default());
+    let like = image.and_then(|image| build::like(&image, args.kernel));
+    let options = of_image(&mut args, &like.map_err(|e| e.within(path.display()))?)?;
+    report(&args, false, |progress| {
+        build::patch(&sources, &options, &path, progress)
+    })
+}
+
+/// The options, with those of the image where nothing is said.
+fn of_image(args: &mut Args, like: &Options) -> Result<Options> {
+    args.kernel = like.kernel;
+    args.block_size = like.block.size();
+    let mut options = options::options(args)?;
+    if args.label.is_empty() {
+        options.label.clone_from(&like.label);
+    }
+    if args.auto.is_some() {
+        return Ok(options);
+    }
+    if args.compress.is_none() {
+        options.compression = like.compression;
+    }
+    if args.cluster.is_none() {
+        options.cluster = like.cluster;
+    }
+    if args.fragments.is_none() && args.tail_packing.is_none() {
+        options.fragments = like.fragments;
+    }
+    if args.fragment_cluster.is_none() {
+        options.fragment_cluster = like.fragment_cluster;
+    }
+    Ok(options)
+}

@@ -1,0 +1,171 @@
+//! patch: an image comes to hold another tree, and what it had stays where it was.
+
+use crate::common::{Place, code, skipped, stderr};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Words in no order.
+fn text(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut bytes = Vec::with_capacity(len + 20);
+    while bytes.len() < len {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        bytes.extend_from_slice(format!("word-{} ", (state >> 33) % 3000).as_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// A tree with large and small files, and the same with a few changes.
+fn trees(place: &Place) {
+    for dir in ["old", "new"] {
+        fs::create_dir_all(place.path(dir).join("sub")).unwrap();
+    }
+    let large = text(3_000_000, 1);
+    fs::write(place.path("old/large"), &large).unwrap();
+    let inserted = [&large[..1_000_000], b"more", &large[1_000_000..]].concat();
+    fs::write(place.path("new/large"), inserted).unwrap();
+    for i in 0..200 {
+        let bytes = text(500 + 50 * i, 100 + i as u64);
+        for dir in ["old", "new"] {
+            fs::write(place.path(dir).join(format!("sub/{i}")), &bytes).unwrap();
+        }
+    }
+    fs::write(place.path("new/sub/7"), "changed").unwrap();
+    fs::remove_file(place.path("new/sub/8")).unwrap();
+    fs::write(place.path("new/added"), text(30_000, 2)).unwrap();
+    std::os::unix::fs::symlink("sub/9", place.path("new/link")).unwrap();
+}
+
+fn len(path: &Path) -> usize {
+    fs::metadata(path).unwrap().len() as usize
+}
+
+/// The kernel's mount of the image has the same content as the tree.
+fn kernel_agrees(place: &Place, image: &str, tree: &str) {
+    fs::create_dir_all(place.path("mnt")).unwrap();
+    let mounted = Command::new("mount")
+        .args(["-t", "erofs", "-o", "loop,ro"])
+        .args([place.path(image), place.path("mnt")])
+        .output();
+    if !mounted.is_ok_and(|out| out.status.success()) {
+        return skipped("no mount of an image by the kernel");
+    }
+    let out = Command::new("diff")
+        .args(["-r", "--no-dereference"])
+        .args([place.path(tree), place.path("mnt")])
+        .output();
+    let _ = Command::new("umount").arg(place.path("mnt")).status();
+    let out = out.unwrap();
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stdout)
+    );
+}
+
+#[test]
+fn an_update_lies_behind_what_was_there() {
+    let place = Place::new("patch");
+    trees(&place);
+    for options in [
+        &["-z", "lz4", "-C", "16K"][..],
+        &[
+            "-z",
+            "lz4hc",
+            "-C",
+            "4K",
+            "--fragments",
+            "off",
+            "-b",
+            "512",
+            "--kernel",
+            "6.12",
+        ],
+        &[
+            "-z", "zstd", "-C", "64K", "--kernel", "6.12", "--label", "system",
+        ],
+        &["-z", "lzma:1", "-C", "32K", "--fragments", "all"],
+        &["-z", "none", "--fragments", "off"],
+    ] {
+        place.text(&[&["build", "-q"], options, &["old", "i"]].concat());
+        place.text(&[&["build", "-q"], options, &["new", "alone"]].concat());
+        let old = fs::read(place.path("i")).unwrap();
+        fs::write(place.path("again"), &old).unwrap();
+        place.text(&["patch", "-q", "--verify", "-j", "3", "new", "i"]);
+        let patched = fs::read(place.path("i")).unwrap();
+        assert!(patched[4096..old.len()] == old[4096..], "{options:?}");
+        // Not what is packed as a whole, and a stored file as a whole.
+        if !options.contains(&"all") && !options.contains(&"none") {
+            let more = patched.len() - old.len();
+            assert!(more < len(&place.path("alone")) / 3, "{options:?}: {more}");
+        }
+        assert_eq!(place.text(&["diff", "i", "alone"]), "", "{options:?}");
+        let checked = place.run(&["check", "-q", "i"]);
+        assert_eq!(code(&checked), 0, "{options:?}: {}", stderr(&checked));
+        kernel_agrees(&place, "i", "new");
+        // The same at any number of threads.
+        place.text(&["patch", "-q", "-j", "1", "new", "again"]);
+        assert!(
+            fs::read(place.path("again")).unwrap() == patched,
+            "{options:?}"
+        );
+        // And on: what there is, is there already.
+        place.text(&["patch", "-q", "new", "i"]);
+        let metadata = 1 << 20;
+        assert!(
+            len(&place.path("i")) < patched.len() + metadata,
+            "{options:?}"
+        );
+        assert_eq!(place.text(&["diff", "i", "alone"]), "", "{options:?}");
+        kernel_agrees(&place, "i", "new");
+    }
+}
+
+#[test]
+fn a_patch_that_fails_leaves_the_image_as_it_was() {
+    let place = Place::new("patch-fails");
+    trees(&place);
+    place.text(&["build", "-q", "old", "i"]);
+    let old = fs::read(place.path("i")).unwrap();
+    fs::write(place.path("no.tar"), text(5000, 3)).unwrap();
+    fs::write(place.path("no-image"), text(50_000, 4)).unwrap();
+    let base = place.run(&["build", "-q", "--base", "i", "new", "over"]);
+    assert_eq!(code(&base), 0, "{}", stderr(&base));
+    for (args, exit, what) in [
+        (&["new", "no.tar", "i"][..], 3, "no.tar"),
+        (&["new", "-"], 2, "standard output"),
+        (&["new", "no-image"], 3, "no-image"),
+        (&["new", "over"], 2, "extra devices"),
+        (&["new", "nowhere"], 5, "nowhere"),
+        (&["--base", "i", "new", "i"], 2, "base"),
+    ] {
+        let out = place.run(&[&["patch", "-q"], args].concat());
+        let said = stderr(&out);
+        assert_eq!(
+            (code(&out), said.lines().count()),
+            (exit, 1),
+            "{args:?}: {said}"
+        );
+        assert!(said.contains(what), "{args:?}: {said}");
+        assert!(fs::read(place.path("i")).unwrap() == old, "{args:?}");
+    }
+    // Another that patches it.
+    let lock = fs::File::open(place.path("i")).unwrap();
+    lock.lock().unwrap();
+    let out = place.run(&["patch", "-q", "new", "i"]);
+    assert_eq!(code(&out), 5, "{}", stderr(&out));
+    drop(lock);
+    assert!(fs::read(place.path("i")).unwrap() == old);
+    // One that was killed: the image is the old one, with something behind it.
+    let killed = [&old[..], &text(123_456, 5)].concat();
+    fs::write(place.path("i"), killed).unwrap();
+    let json = place.text(&["patch", "--json", "new", "i"]);
+    let summary: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(summary["old_bytes"], old.len());
+    assert_eq!(summary["image_bytes"], len(&place.path("i")));
+    kernel_agrees(&place, "i", "new");
+}
