@@ -348,8 +348,9 @@ impl Inode {
     }
 }
 
-/// A device number as `i_u` holds it.
+/// A device number as `i_u` holds it: a major below 2^12, a minor below 2^20.
 pub fn encode_device(major: u32, minor: u32) -> u32 {
+    debug_assert!(major >> 12 == 0 && minor >> 20 == 0);
     minor & 0xFF | (major & 0xFFF) << 8 | (minor & 0xF_FF00) << 12
 }
 

@@ -62,6 +62,17 @@ pub struct Device {
     pub minor: u32,
 }
 
+impl Device {
+    /// A number that EROFS can hold.
+    pub(super) fn new(major: u64, minor: u64) -> Option<Self> {
+        let fits = |n: u64, bits: u32| u32::try_from(n).ok().filter(|n| n >> bits == 0);
+        Some(Self {
+            major: fits(major, 12)?,
+            minor: fits(minor, 20)?,
+        })
+    }
+}
+
 /// Attributes that every inode has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {

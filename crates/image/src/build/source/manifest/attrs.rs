@@ -112,7 +112,9 @@ impl Attrs {
             b"size" => self.size = Some(decimal(value).ok_or_else(need("a decimal number"))?),
             b"device" => {
                 let device = "MAJOR,MINOR or FORMAT,MAJOR,MINOR or one number";
-                self.device = Some(parse_device(value).ok_or_else(need(device))?);
+                let (major, minor) = parse_device(value).ok_or_else(need(device))?;
+                let fits = "a major number below 4096 and a minor below 1048576";
+                self.device = Some(Device::new(major, minor).ok_or_else(need(fits))?);
             }
             b"link" => self.link = Some(text(keyword, value)?),
             b"contents" | b"content" => self.contents = Some(text(keyword, value)?),
@@ -286,28 +288,23 @@ const DEVICE_FORMATS: [&[u8]; 16] = [
     b"osf1", b"sco", b"solaris", b"sunos", b"svr3", b"svr4", b"ultrix",
 ];
 
-fn parse_device(value: &[u8]) -> Option<Device> {
+/// Major and minor, of any size.
+fn parse_device(value: &[u8]) -> Option<(u64, u64)> {
     let parts: Vec<&[u8]> = value.split(|&c| c == b',').take(4).collect();
     let (major, minor) = match parts[..] {
-        [packed] => return unpack_device(c_number(packed)?),
+        [packed] => return Some(unpack_device(c_number(packed)?)),
         [format, major, minor] if DEVICE_FORMATS.contains(&format) => (major, minor),
         [major, minor] => (major, minor),
         _ => return None,
     };
-    Some(Device {
-        major: u32::try_from(c_number(major)?).ok()?,
-        minor: u32::try_from(c_number(minor)?).ok()?,
-    })
+    Some((c_number(major)?, c_number(minor)?))
 }
 
 /// A `dev_t` of Linux: the low 8 bits of the minor, 12 of the major, then the rest of each.
-fn unpack_device(packed: u64) -> Option<Device> {
+fn unpack_device(packed: u64) -> (u64, u64) {
     let major = (packed >> 8 & 0xfff) | (packed >> 32 & 0xffff_f000);
     let minor = (packed & 0xff) | (packed >> 12 & 0xffff_ff00);
-    Some(Device {
-        major: u32::try_from(major).ok()?,
-        minor: u32::try_from(minor).ok()?,
-    })
+    (major, minor)
 }
 
 /// A number as C writes it: `0x` hexadecimal, `0` octal, else decimal.
@@ -333,7 +330,7 @@ mod tests {
 
     #[test]
     fn devices_in_every_form() {
-        let device = |major, minor| Some(Device { major, minor });
+        let device = |major, minor| Some((major, minor));
         for (text, expected) in [
             ("native,8,17", device(8, 17)),
             ("linux,0x103,017", device(259, 15)),
@@ -348,8 +345,12 @@ mod tests {
             ("martian,8,17", None),
             ("", None),
             ("+8,17", None),
-            ("8,4294967296", None),
-            ("0xffffffffffffffff", device(u32::MAX, u32::MAX)),
+            ("8,4294967296", device(8, 1 << 32)),
+            ("4294967296", device(0, 1 << 20)),
+            (
+                "0xffffffffffffffff",
+                device(u32::MAX.into(), u32::MAX.into()),
+            ),
         ] {
             assert_eq!(parse_device(text.as_bytes()), expected, "{text}");
         }

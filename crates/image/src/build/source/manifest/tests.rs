@@ -347,6 +347,19 @@ fn every_wrong_line_says_what_is_wrong() {
             "member \"./a\": device: expected with type=char, found nothing",
         ),
         (
+            "./a type=char device=4096,0",
+            "member \"./a\": device: expected a major number below 4096 and a minor below 1048576, found \"4096,0\"",
+        ),
+        (
+            "./a type=block device=0,1048576",
+            "member \"./a\": device: expected a major number below 4096 and a minor below 1048576, found \"0,1048576\"",
+        ),
+        (
+            // The packed form of 0,1048576.
+            "./a type=char device=4294967296",
+            "member \"./a\": device: expected a major number below 4096 and a minor below 1048576, found \"4294967296\"",
+        ),
+        (
             "./a type=char device=x",
             "member \"./a\": device: expected MAJOR,MINOR or FORMAT,MAJOR,MINOR or one number, found \"x\"",
         ),

@@ -192,12 +192,15 @@ impl<F: Feed> Parser<F> {
             .dev_minor
             .resolve(&self.global.dev_minor)
             .unwrap_or(minor);
-        match (u32::try_from(major), u32::try_from(minor)) {
-            (Ok(major), Ok(minor)) => Ok(Device { major, minor }),
-            _ => Err(SourceError::corrupt(format!(
-                "device number {major},{minor} does not fit in 32 bits each"
-            ))),
-        }
+        let device = match (u64::try_from(major), u64::try_from(minor)) {
+            (Ok(major), Ok(minor)) => Device::new(major, minor),
+            _ => None,
+        };
+        device.ok_or_else(|| {
+            SourceError::corrupt(format!(
+                "device number {major},{minor}: expected a major below 4096 and a minor below 1048576"
+            ))
+        })
     }
 
     /// The real size and the runs of a sparse member. Leaves the feed at its first data byte.
