@@ -414,6 +414,52 @@ fn a_manifest_builds_what_only_root_could_make() {
     );
 }
 
+/// Manifests in the place, by name and lines.
+fn manifests(place: &Place, all: &[(&str, &str)]) {
+    for (name, lines) in all {
+        std::fs::write(place.0.join(name), format!("#mtree\n{lines}\n")).unwrap();
+    }
+}
+
+#[test]
+fn a_layer_that_needs_another_names_what_it_is() {
+    let place = Place::new("metacopy");
+    manifests(
+        &place,
+        &[
+            (
+                "lower.mtree",
+                "./d type=dir\n./d/f type=file contents=tree/hello",
+            ),
+            (
+                "upper.mtree",
+                "./d type=dir\n./d/f type=file contents=tree/hello xattr.trusted.overlay.metacopy=",
+            ),
+            (
+                "white.mtree",
+                "./d type=dir xattr.user.overlay.opaque=x\n./d/f type=file size=0 xattr.user.overlay.whiteout=",
+            ),
+        ],
+    );
+    for options in [&["-q"][..], &["-q", "--no-xattrs"]] {
+        let args = |upper, image| [&["build"], options, &["lower.mtree", upper, image]].concat();
+        let out = run(&args("upper.mtree", "i"), &place.0);
+        let (code, said) = code(&out);
+        assert_eq!(code, 3, "{said}");
+        assert!(
+            said.starts_with("tuff: upper.mtree: line 3: member \"d/f\": overlay.metacopy: "),
+            "{said}"
+        );
+        let out = run(&args("white.mtree", "w"), &place.0);
+        assert!(out.status.success());
+        let listed = run(&["ls", "w", "d"], &place.0);
+        assert_eq!(String::from_utf8_lossy(&listed.stdout), "");
+    }
+    // A source alone is kept as it is.
+    let out = run(&["build", "-q", "upper.mtree", "i"], &place.0);
+    assert!(out.status.success(), "{}", code(&out).1);
+}
+
 #[test]
 fn auto_stores_what_does_not_shrink_and_makes_the_same_image_on_any_number_of_threads() {
     let place = Place::new("auto");

@@ -19,6 +19,7 @@ use super::source::{Content, DataRun, Entry, Kind, SparsePath};
 use super::survey::{self, PackedFile};
 use super::tree::{InodeId, Tree, lossy};
 use crate::{Error, Result};
+use std::fmt::Display;
 use std::fs::File;
 use std::num::NonZeroU8;
 use std::os::unix::fs::MetadataExt;
@@ -225,11 +226,11 @@ impl<'a> Loader<'a> {
         match source {
             Source::Dir(path) => self.load_dir(path, at_once, tree, packer, progress),
             Source::Manifest(path) => {
-                let manifest = ManifestReader::open(path).map_err(Error::source)?;
-                for entry in manifest {
-                    let mut entry = entry.map_err(Error::source)?;
+                let mut manifest = ManifestReader::open(path).map_err(Error::source)?;
+                while let Some(mut entry) = manifest.next_entry().map_err(Error::source)? {
                     look_for_holes(&mut entry)?;
-                    self.add(entry, tree, progress)?;
+                    let place = format_args!("{}: line {}", path.display(), manifest.line());
+                    self.add(entry, place, tree, progress)?;
                 }
                 self.providers.push(Provider::Elsewhere);
                 Ok(())
@@ -265,7 +266,7 @@ impl<'a> Loader<'a> {
         let options = WalkOptions {
             exclude: &exclude,
             one_file_system: this.options.one_file_system,
-            xattrs: this.options.xattrs,
+            xattrs: tree.wants_xattrs(),
             // One thread walks by itself: it would only wait for another.
             threads: if this.threads > 1 { this.threads } else { 0 },
         };
@@ -280,15 +281,17 @@ impl<'a> Loader<'a> {
                 late.push(file);
             }
             Ok(())
-        })?;
+        })
+        .map_err(|e| in_source(e, path.display()))?;
         self.late = late;
         Ok(())
     }
 
-    /// Adds an entry of a tar or manifest, unless it or a directory above it is left out.
+    /// Adds an entry of a tar or manifest, unless it or a directory above it is left out. `place` is where it is described.
     fn add(
         &self,
-        mut entry: Entry,
+        entry: Entry,
+        place: impl Display,
         tree: &mut Tree,
         progress: &Progress,
     ) -> Result<Option<InodeId>> {
@@ -303,10 +306,7 @@ impl<'a> Loader<'a> {
         if ends.any(|end| self.excluded(&entry.path[..end])) || self.excluded(&entry.path) {
             return Ok(None);
         }
-        if !self.options.xattrs {
-            entry.xattrs.clear();
-        }
-        tree.add(entry)
+        tree.add(entry).map_err(|e| in_source(e, place))
     }
 
     fn excluded(&self, path: &[u8]) -> bool {
@@ -554,6 +554,14 @@ impl<'a> Loader<'a> {
         };
         let keeps = self.options.keeps_sparse(tree.size(inode), &runs);
         keeps.then_some(runs)
+    }
+}
+
+/// What is wrong with an entry, with the place in its source.
+fn in_source(e: Error, place: impl Display) -> Error {
+    match e {
+        Error::Source(_) => e.within(place),
+        e => e,
     }
 }
 

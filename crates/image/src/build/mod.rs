@@ -211,6 +211,9 @@ fn write(
 
     progress.stage("walk");
     let mut tree = Tree::new(whiteouts);
+    if !options.xattrs {
+        tree.leave_xattrs_out();
+    }
     let mut loader = Loader::new(options, &policies, threads, &temporary, base.as_ref());
     for (i, source) in sources.iter().enumerate() {
         if i > 0 {

@@ -107,7 +107,8 @@ pub(crate) struct Dentry {
 /// What whiteouts in later sources mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whiteouts {
-    /// Overlayfs: a character device 0:0 deletes, `trusted.overlay.opaque` hides what lies below a directory.
+    /// Overlayfs: a character device 0:0 deletes, and so does an empty file with `trusted.overlay.whiteout`;
+    /// `trusted.overlay.opaque` hides what lies below a directory.
     Overlay,
     /// AUFS, as in OCI layers: `.wh.NAME` deletes, `.wh..wh..opq` hides.
     Aufs,
@@ -152,6 +153,8 @@ pub(crate) struct Tree {
     attr_ids: HashMap<Attrs, u32>,
     layer: u16,
     whiteouts: Whiteouts,
+    /// Attributes are for the image, not only for what overlayfs says with them.
+    keeps_xattrs: bool,
     last_dir: (Vec<u8>, InodeId),
     /// So far every directory came whole and in order: nothing is left to sort.
     in_order: bool,
@@ -174,6 +177,7 @@ impl Tree {
             attr_ids: HashMap::new(),
             layer: 0,
             whiteouts,
+            keeps_xattrs: true,
             last_dir: (Vec::new(), ROOT),
             in_order: true,
         };
@@ -181,6 +185,16 @@ impl Tree {
         let root = tree.unnamed_dir();
         tree.nodes.push(root);
         tree
+    }
+
+    /// Has no attributes from here on, but acts on those of layers.
+    pub(crate) fn leave_xattrs_out(&mut self) {
+        self.keeps_xattrs = false;
+    }
+
+    /// True if attributes have to be read.
+    pub(crate) fn wants_xattrs(&self) -> bool {
+        self.keeps_xattrs || self.whiteouts == Whiteouts::Overlay
     }
 
     /// Number of inodes, those without a name among them.

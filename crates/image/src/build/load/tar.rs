@@ -65,7 +65,7 @@ impl Loader<'_> {
         );
         let store = store.map_err(|e| Error::io(name, "cannot examine", e))?;
         for entry in tar::scan_file(name, &store) {
-            self.add(entry.map_err(Error::source)?, tree, progress)?;
+            self.add(entry.map_err(Error::source)?, name, tree, progress)?;
         }
         self.providers
             .push(Provider::Tar(Arc::new(file), name.into()));
@@ -96,7 +96,7 @@ impl Loader<'_> {
                 Content::SparseStream(runs) => Some(Arc::clone(runs)),
                 Content::Stream => None,
                 _ => {
-                    self.add(entry, tree, progress)?;
+                    self.add(entry, name, tree, progress)?;
                     continue;
                 }
             };
@@ -108,7 +108,7 @@ impl Loader<'_> {
             if let Some(runs) = &runs {
                 entry.content = Content::Sparse(Arc::clone(runs));
             }
-            let Some(inode) = self.add(entry, tree, progress)? else {
+            let Some(inode) = self.add(entry, name, tree, progress)? else {
                 continue;
             };
             if tree.len().is_multiple_of(BUDGET_STEP) {

@@ -54,6 +54,8 @@ pub struct ManifestReader<R> {
     open_dir: Vec<u8>,
     /// How long `open_dir` was before each directory that is open.
     open_lengths: Vec<usize>,
+    /// Where the last path was said.
+    line: u64,
     failed: bool,
 }
 
@@ -87,6 +89,7 @@ impl<R: Read> ManifestReader<R> {
             defaults: Attrs::default(),
             open_dir: Vec::new(),
             open_lengths: Vec::new(),
+            line: 0,
             failed: false,
         }
     }
@@ -122,17 +125,23 @@ impl<R: Read> ManifestReader<R> {
         entry
     }
 
+    /// The line of the path that came last, counted from 1.
+    pub fn line(&self) -> u64 {
+        self.line
+    }
+
     fn advance(&mut self) -> Result<Option<Entry>, SourceError> {
         while let Some(line) = self.lines.next_line()? {
-            let entry = self.line(&line).map_err(|e| e.at_line(line.number))?;
+            let entry = self.entry_of(&line).map_err(|e| e.at_line(line.number))?;
             if entry.is_some() {
+                self.line = line.number;
                 return Ok(entry);
             }
         }
         Ok(None)
     }
 
-    fn line(&mut self, line: &Line) -> Result<Option<Entry>, SourceError> {
+    fn entry_of(&mut self, line: &Line) -> Result<Option<Entry>, SourceError> {
         let mut words = line.words();
         let Some(first) = words.next() else {
             return Ok(None);

@@ -4,6 +4,7 @@ use super::{
     Attrs, Dentry, DentryId, InodeId, NONE, New, Node, Pairs, Place, ROOT, Tree, Whiteouts, lossy,
     name_of,
 };
+use crate::build::source::error::SourceError;
 use crate::build::source::{Content, Device, Entry, Kind, Meta};
 use crate::{Error, Result};
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -108,10 +109,17 @@ impl Tree {
         new: New,
     ) -> Result<Option<InodeId>> {
         let zero = Device { major: 0, minor: 0 };
-        let null = matches!(&new, New::Other(Kind::Char(device), ..) if *device == zero);
+        let null = match &new {
+            New::Other(Kind::Char(device), ..) => *device == zero,
+            New::Other(Kind::File { size: 0 }, _, xattrs, _) => {
+                overlay(xattrs, b"whiteout").is_some()
+            }
+            _ => false,
+        };
         if self.is_whiteout(parent, name, null) {
             return Ok(None);
         }
+        self.must_be_whole(parent, name, &new)?;
         let old = if self.in_order {
             None
         } else {
@@ -202,14 +210,45 @@ impl Tree {
         })
     }
 
-    /// Sets a directory's attributes; an opaque one hides what earlier sources put into it.
+    /// What overlayfs would take from another path, or another layer, is not looked for there: it is an error.
+    fn must_be_whole(&self, parent: InodeId, name: &[u8], new: &New) -> Result<()> {
+        if self.whiteouts != Whiteouts::Overlay {
+            return Ok(());
+        }
+        let (attribute, found, what) = match new {
+            New::Other(Kind::File { .. }, _, xattrs, _) => {
+                let found = overlay(xattrs, b"metacopy");
+                ("metacopy", found, "the file's content is in another layer")
+            }
+            // What is opaque has nothing below it, wherever that would be.
+            New::Dir(_, xattrs) if self.layer > 0 && !is_opaque(xattrs) => {
+                let found = overlay(xattrs, b"redirect");
+                ("redirect", found, "the directory's other half is elsewhere")
+            }
+            _ => return Ok(()),
+        };
+        if found.is_none() {
+            return Ok(());
+        }
+        let mut path = self.path(parent);
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        let error = SourceError::unsupported(format!(
+            "overlay.{attribute}: {what}, which layers that are merged do not find; mount the overlay and build from that"
+        ));
+        Err(Error::source(error.in_member(&path)))
+    }
+
+    /// Sets a directory's attributes; an opaque one hides what earlier sources put into it. Overlayfs does not ask a
+    /// layer's root.
     pub(crate) fn describe(&mut self, inode: InodeId, meta: Meta, mut xattrs: Pairs) -> Result<()> {
         if self.whiteouts == Whiteouts::Overlay {
-            let opaque = |n: &[u8]| matches!(n, b"trusted.overlay.opaque" | b"user.overlay.opaque");
-            if xattrs.iter().any(|(n, v)| opaque(n) && v == b"y") {
+            if inode != ROOT && is_opaque(&xattrs) {
                 self.hide_children(inode);
             }
-            xattrs.retain(|(n, _)| !opaque(n));
+            xattrs.retain(|(n, _)| overlay_name(n) != Some(b"opaque"));
         }
         let set = self.intern(xattrs)?;
         let attrs = self.intern_attrs(meta, set);
@@ -407,7 +446,7 @@ impl Tree {
     }
 
     fn intern(&mut self, xattrs: Pairs) -> Result<u32> {
-        if xattrs.is_empty() {
+        if xattrs.is_empty() || !self.keeps_xattrs {
             return Ok(0);
         }
         let mut set: Vec<_> = xattrs
@@ -440,6 +479,23 @@ impl Tree {
             self.attrs.len() as u32 - 1
         })
     }
+}
+
+/// The name of an attribute of overlayfs, without what all of them begin with.
+fn overlay_name(name: &[u8]) -> Option<&[u8]> {
+    name.strip_prefix(b"trusted.overlay.")
+        .or_else(|| name.strip_prefix(b"user.overlay."))
+}
+
+/// What an attribute of overlayfs says.
+fn overlay<'a>(xattrs: &'a Pairs, name: &[u8]) -> Option<&'a [u8]> {
+    let mut found = xattrs.iter().filter(|(n, _)| overlay_name(n) == Some(name));
+    found.next().map(|(_, value)| &value[..])
+}
+
+/// A value of `x` only says that there are whiteouts that are files.
+fn is_opaque(xattrs: &Pairs) -> bool {
+    overlay(xattrs, b"opaque") == Some(b"y")
 }
 
 fn hash(hasher: &DefaultHashBuilder, parent: InodeId, name: &[u8]) -> u64 {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::Error;
 use crate::build::source::Entry;
 
 fn meta() -> Meta {
@@ -96,6 +97,73 @@ fn overlay_whiteouts_and_opaque_directories_are_understood() {
         .push((b"trusted.overlay.opaque".to_vec(), b"y".to_vec()));
     tree.add(opaque).unwrap();
     assert_eq!(paths(tree), ["/d", "/e", "e/y"]);
+}
+
+fn with(mut entry: Entry, name: &str, value: &str) -> Entry {
+    entry.xattrs.push((name.into(), value.into()));
+    entry
+}
+
+#[test]
+fn overlay_whiteouts_may_be_files_and_a_root_is_never_opaque() {
+    for prefix in ["trusted", "user"] {
+        let mut tree = Tree::new(Whiteouts::Overlay);
+        tree.leave_xattrs_out();
+        for p in ["a", "d/x", "d/y"] {
+            tree.add(file(p)).unwrap();
+        }
+        tree.next_layer().unwrap();
+        let named = |name: &str| format!("{prefix}.overlay.{name}");
+        tree.add(with(entry("", Kind::Dir), &named("opaque"), "y"))
+            .unwrap();
+        tree.add(with(entry("d", Kind::Dir), &named("opaque"), "x"))
+            .unwrap();
+        let whiteout = entry("d/x", Kind::File { size: 0 });
+        tree.add(with(whiteout, &named("whiteout"), "")).unwrap();
+        assert_eq!(paths(tree), ["/a", "/d", "d/y"]);
+    }
+}
+
+/// A layer of overlayfs with `metacopy=on` has files without content, and one with `redirect_dir=on` directories that
+/// have another name below. They were files of zeros and empty directories.
+#[test]
+fn what_an_overlay_has_elsewhere_is_an_error_that_names_the_path() {
+    let metacopy = with(file("d/f"), "trusted.overlay.metacopy", "");
+    let redirect = with(entry("d/new", Kind::Dir), "user.overlay.redirect", "/old");
+    for (entry, says) in [
+        (
+            metacopy,
+            "member \"d/f\": overlay.metacopy: the file's content is in another layer",
+        ),
+        (
+            redirect,
+            "member \"d/new\": overlay.redirect: the directory's other half is elsewhere",
+        ),
+    ] {
+        for whiteouts in [Whiteouts::Overlay, Whiteouts::Keep] {
+            let mut tree = Tree::new(whiteouts);
+            tree.next_layer().unwrap();
+            let added = tree.add(entry.clone());
+            match whiteouts {
+                Whiteouts::Keep => assert!(added.is_ok()),
+                _ => {
+                    let error = added.unwrap_err();
+                    assert!(matches!(error, Error::Source(_)));
+                    let said = error.to_string();
+                    assert!(said.starts_with(says), "{said}");
+                    assert!(
+                        said.ends_with("mount the overlay and build from that"),
+                        "{said}"
+                    );
+                }
+            }
+        }
+    }
+    let mut tree = Tree::new(Whiteouts::Overlay);
+    tree.next_layer().unwrap();
+    let opaque = with(entry("d", Kind::Dir), "user.overlay.opaque", "y");
+    tree.add(with(opaque, "user.overlay.redirect", "/old"))
+        .unwrap();
 }
 
 #[test]

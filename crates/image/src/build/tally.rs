@@ -1,0 +1,62 @@
+//! Paths that a warning is about: the first few by name, the others by number.
+
+use super::source::error::Quoted;
+use std::fmt;
+
+/// So many are named.
+const NAMED_MAX: usize = 5;
+
+/// Paths in the order in which they were added.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    named: Vec<Vec<u8>>,
+    count: u64,
+}
+
+impl Tally {
+    /// One more. `path` is not asked for where there are names enough.
+    pub(crate) fn add(&mut self, path: impl FnOnce() -> Vec<u8>) {
+        self.count += 1;
+        if self.named.len() < NAMED_MAX {
+            self.named.push(path());
+        }
+    }
+
+    /// The paths and `what` is to be said of them; nothing if there are none.
+    pub(crate) fn warning(&self, what: impl fmt::Display) -> Option<String> {
+        (self.count > 0).then(|| format!("{self}: {what}"))
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, path) in self.named.iter().enumerate() {
+            let comma = if i > 0 { ", " } else { "" };
+            write!(f, "{comma}{}", Quoted(path))?;
+        }
+        match self.count - self.named.len() as u64 {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_paths_are_named_and_the_others_counted() {
+        let mut tally = Tally::default();
+        assert_eq!(tally.warning("x"), None);
+        tally.add(|| b"a\n".to_vec());
+        assert_eq!(tally.warning("odd").unwrap(), "\"a\\n\": odd");
+        for i in 0..6 {
+            tally.add(|| vec![b'b' + i]);
+        }
+        assert_eq!(
+            tally.to_string(),
+            "\"a\\n\", \"b\", \"c\", \"d\", \"e\" and 2 more"
+        );
+    }
+}
