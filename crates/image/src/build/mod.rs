@@ -26,6 +26,7 @@ pub mod source;
 mod spill;
 pub mod stats;
 mod survey;
+mod tally;
 mod tree;
 mod verify;
 mod xattrs;

@@ -64,9 +64,11 @@ impl Loader<'_> {
                 .map_err(|e| Error::io(name, "cannot open", e))?,
         );
         let store = store.map_err(|e| Error::io(name, "cannot examine", e))?;
-        for entry in tar::scan_file(name, &store) {
-            self.add(entry.map_err(Error::source)?, name, tree, progress)?;
+        let mut tar = tar::scan_file(name, &store);
+        while let Some(entry) = tar.next_entry().map_err(Error::source)? {
+            self.add(entry, name, tree, progress)?;
         }
+        self.warnings.extend(tar.warning());
         self.providers
             .push(Provider::Tar(Arc::new(file), name.into()));
         Ok(())
@@ -132,6 +134,7 @@ impl Loader<'_> {
                 None => packer.add_stream(inode, size, &mut tar.data(), &policy)?,
             }
         }
+        self.warnings.extend(tar.warning());
         tar.finish().map_err(Error::source)?;
         self.providers.push(Provider::Elsewhere);
         Ok(())

@@ -10,10 +10,13 @@
 //! empty path, and it is a directory; the runs of a sparse file ascend and add up to the stored bytes. Entries come in
 //! the archive's order, also those that name a path again.
 //!
-//! What is passed over in silence: user and group names, access and change times, ACLs as text (`SCHILY.acl.*`; those
-//! in `SCHILY.xattr.system.posix_acl_*` are kept), BSD flags, comments, volume labels, the data of hard links, and
-//! whatever follows the end-of-archive blocks.
+//! ACLs come as attributes (`SCHILY.xattr.system.posix_acl_*`) or in words (`SCHILY.acl.*`, which count where there is no
+//! attribute). Their entries for names without a number are left out with a warning.
+//!
+//! What is passed over in silence: user and group names, access and change times, BSD flags, comments, volume labels, the
+//! data of hard links, and whatever follows the end-of-archive blocks.
 
+mod acl;
 mod feed;
 mod header;
 mod parser;
@@ -67,6 +70,11 @@ impl<R: Read> TarReader<R> {
     /// Says where the archive is broken, or what of it is not supported. Nothing can be read afterwards.
     pub fn next_entry(&mut self) -> Result<Option<Entry>, SourceError> {
         self.parser.next_entry()
+    }
+
+    /// What was left out of the members so far, to be told to whoever asked for them.
+    pub fn warning(&self) -> Option<String> {
+        self.parser.warning()
     }
 
     /// The stored bytes of the member that [`next_entry`](Self::next_entry) gave last: of a sparse file, its runs back
@@ -133,6 +141,11 @@ impl<S: ReadAt + ?Sized> TarScan<'_, S> {
     /// As [`TarReader::next_entry`]. A member whose data reaches beyond the end of the file is an error here already.
     pub fn next_entry(&mut self) -> Result<Option<Entry>, SourceError> {
         self.parser.next_entry()
+    }
+
+    /// What was left out of the members so far, to be told to whoever asked for them.
+    pub fn warning(&self) -> Option<String> {
+        self.parser.warning()
     }
 }
 

@@ -171,14 +171,20 @@ mod tests {
             ]
         );
         assert_eq!(acl.mode_bits(), 0o764);
-        assert_eq!(acl.value()[..12], [2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255]);
+        assert_eq!(
+            acl.value()[..12],
+            [2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255]
+        );
         assert_eq!(acl.value().len(), 4 + 8 * 6);
     }
 
     #[test]
     fn newlines_comments_short_words_and_numbers_behind_names_are_understood() {
         let acl = parse("u::rw-\nuser:tux:rw-:77\t#effective:r--\ng::r--\nmask:r--\nother:---\n\n");
-        assert_eq!(acl, parse("user::rw-,user:77:rw-,group::r--,mask::r--,other::---"));
+        assert_eq!(
+            acl,
+            parse("user::rw-,user:77:rw-,group::r--,mask::r--,other::---")
+        );
     }
 
     #[test]

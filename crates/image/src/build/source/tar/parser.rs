@@ -12,6 +12,7 @@ use super::super::error::SourceError;
 use super::feed::Feed;
 use super::header::{BLOCK, Block, Header, is_header};
 use super::pax::{PAX_BYTES_MAX, Pax, Scope};
+use crate::build::tally::Tally;
 use member::raw_path;
 
 /// Longest name or link target in a GNU `L` or `K` record. Unit: bytes.
@@ -27,6 +28,8 @@ pub(super) struct Parser<F> {
     peeked: Option<Read>,
     current: Option<Current>,
     state: State,
+    /// Members with an ACL for names whose number is not known.
+    nameless: Tally,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -87,7 +90,16 @@ impl<F: Feed> Parser<F> {
             peeked: None,
             current: None,
             state: State::Reading,
+            nameless: Tally::default(),
         }
+    }
+
+    /// What was left out of the members so far.
+    pub(super) fn warning(&self) -> Option<String> {
+        let warning = self.nameless.warning(
+            "ACL entries for names, without a number, were left out (tar --numeric-owner writes numbers)",
+        )?;
+        Some(format!("{}: {warning}", self.source))
     }
 
     /// The next member; `None` at the end of the archive.

@@ -23,6 +23,11 @@ const GLOBAL_XATTR_BYTES_MAX: usize = 64 << 10;
 /// No record length has more digits than this.
 const LENGTH_DIGITS_MAX: usize = 19;
 
+/// The record that decides about a file.
+pub(super) const ACL_ACCESS: &str = "SCHILY.acl.access";
+/// The record that what is made in a directory inherits.
+pub(super) const ACL_DEFAULT: &str = "SCHILY.acl.default";
+
 /// Whom a header is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
@@ -68,6 +73,10 @@ pub(super) struct Pax {
     pub(super) mtime: Field<Time>,
     pub(super) dev_major: Field<i64>,
     pub(super) dev_minor: Field<i64>,
+    /// In words.
+    pub(super) acl_access: Field<Vec<u8>>,
+    /// In words.
+    pub(super) acl_default: Field<Vec<u8>>,
     pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(super) sparse: SparseRecords,
     xattr_bytes: usize,
@@ -99,6 +108,7 @@ impl Pax {
             return self.xattr(percent(name, |_| true), value, scope);
         }
         let one_member_only = matches!(key, b"path" | b"linkpath" | b"size")
+            || key.starts_with(b"SCHILY.acl.")
             || key.starts_with(b"GNU.sparse.")
             || key.starts_with(b"GNU.volume.");
         if scope == Scope::Global && one_member_only {
@@ -119,6 +129,12 @@ impl Pax {
             b"mtime" => self.mtime = field(value, parse_time, "mtime")?,
             b"SCHILY.devmajor" => self.dev_major = field(value, signed_decimal, "SCHILY.devmajor")?,
             b"SCHILY.devminor" => self.dev_minor = field(value, signed_decimal, "SCHILY.devminor")?,
+            b"SCHILY.acl.access" => {
+                self.acl_access = field(value, |v| Some(v.to_vec()), ACL_ACCESS)?
+            }
+            b"SCHILY.acl.default" => {
+                self.acl_default = field(value, |v| Some(v.to_vec()), ACL_DEFAULT)?;
+            }
             b"GNU.volume.offset" => {
                 return Err(SourceError::unsupported(
                     "member continues from another volume; multi-volume archives are not read",

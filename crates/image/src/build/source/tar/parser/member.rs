@@ -3,11 +3,13 @@
 use super::super::super::error::{Quoted, SourceError};
 use super::super::super::member_path::normalise;
 use super::super::super::{Content, DataRun, Device, Entry, Kind, Meta};
+use super::super::acl::{self, Acl};
 use super::super::feed::Feed;
 use super::super::header::{BLOCK, Dialect, Header, extension_sparse_runs, is_header};
-use super::super::pax::{Field, Pax};
+use super::super::pax::{ACL_ACCESS, ACL_DEFAULT, Field, Pax};
 use super::super::sparse::{MapText, Plan, Run, checked, within_limit};
 use super::{Parser, Pending};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What a member is, as far as its type flag tells.
@@ -42,9 +44,18 @@ impl<F: Feed> Parser<F> {
                 None => header.size()?,
             },
         };
-        let meta = self.meta(header, pax)?;
+        let mut meta = self.meta(header, pax)?;
         let mut xattrs = self.global.xattrs.clone();
         xattrs.extend(pax.xattrs.clone());
+        if !matches!(class, Class::Symlink | Class::Hardlink) {
+            let (access, default) = (pax.acl_access.clone(), pax.acl_default.clone());
+            if let Some(acl) = self.acl(&access, ACL_ACCESS, acl::ACCESS, raw_path, &mut xattrs)? {
+                meta.mode = meta.mode & 0o7000 | acl.mode_bits();
+            }
+            if class == Class::Dir {
+                self.acl(&default, ACL_DEFAULT, acl::DEFAULT, raw_path, &mut xattrs)?;
+            }
+        }
         if path.is_empty() && class != Class::Dir {
             return Err(SourceError::corrupt(
                 "the root is given as something that is not a directory",
@@ -110,6 +121,32 @@ impl<F: Feed> Parser<F> {
             xattrs: xattrs.into_iter().collect(),
             content,
         })
+    }
+
+    /// An ACL in words, which becomes the attribute `name` if there is none. `key` is the record's.
+    fn acl(
+        &mut self,
+        words: &Field<Vec<u8>>,
+        key: &str,
+        name: &[u8],
+        raw_path: &[u8],
+        xattrs: &mut BTreeMap<Vec<u8>, Vec<u8>>,
+    ) -> Result<Option<Acl>, SourceError> {
+        let Field::Set(words) = words else {
+            return Ok(None);
+        };
+        if xattrs.contains_key(name) {
+            return Ok(None);
+        }
+        let acl = Acl::parse(words, key)?;
+        if !acl.names.is_empty() {
+            self.nameless.add(|| raw_path.to_vec());
+        }
+        // What is in the permission bits is not said twice; a directory's default is nowhere else.
+        if name != acl::ACCESS || !acl.is_minimal() {
+            xattrs.insert(name.to_vec(), acl.value());
+        }
+        Ok(Some(acl))
     }
 
     fn meta(&self, header: &Header, pax: &Pax) -> Result<Meta, SourceError> {

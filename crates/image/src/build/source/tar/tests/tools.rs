@@ -250,6 +250,65 @@ fn gnu_tar_in_every_format() {
     }
 }
 
+/// What GNU tar says in words is what the kernel says in attributes, and the mode is the one it shows.
+#[test]
+fn gnu_tar_acls_are_those_of_the_tree() {
+    if !have("tar") || !have("setfacl") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("tree");
+    fs::create_dir_all(root.join("dir")).unwrap();
+    fs::write(root.join("file"), "").unwrap();
+    fs::write(root.join("plain"), "").unwrap();
+    fs::set_permissions(root.join("file"), fs::Permissions::from_mode(0o4644)).unwrap();
+    for (acl, path) in [
+        ("u:4077:rw-,g:4078:-wx", "file"),
+        ("u:4077:r-x", "dir"),
+        ("d:u:4077:rwx,d:g::r-x", "dir"),
+    ] {
+        let mut set = Command::new("setfacl");
+        if !set
+            .args(["-m", acl])
+            .arg(root.join(path))
+            .status()
+            .is_ok_and(|s| s.success())
+        {
+            eprintln!("SKIPPED: no ACLs in {}", root.display());
+            return;
+        }
+    }
+    // With and without the words' own attributes, which count before them.
+    for options in [&["--acls"][..], &["--acls", "--xattrs"]] {
+        let tar = dir.path().join("out.tar");
+        run(Command::new("tar")
+            .args(["--format=pax", "--numeric-owner"])
+            .args(options)
+            .arg("-C")
+            .arg(&root)
+            .arg("-cf")
+            .arg(&tar)
+            .args(["file", "plain", "dir"]));
+        for got in read(&fs::read(&tar).unwrap()) {
+            let path = root.join(&got.path);
+            let mode = fs::symlink_metadata(&path).unwrap().mode() & 0o7777;
+            assert_eq!(u32::from(got.meta.mode), mode, "{}", got.path);
+            let mut expected = Vec::new();
+            for name in ["system.posix_acl_access", "system.posix_acl_default"] {
+                let mut value = vec![0; 1000];
+                if let Ok(n) = rustix::fs::lgetxattr(&path, name, &mut value[..]) {
+                    expected.push((name.to_owned(), value[..n].to_vec()));
+                }
+            }
+            assert_eq!(
+                expected.len(),
+                usize::from(got.path == "file") + 2 * usize::from(got.path == "dir")
+            );
+            assert_eq!(got.xattrs, expected, "{} {options:?}", got.path);
+        }
+    }
+}
+
 /// Without times before 1970: libarchive writes the fraction of a negative time as if it counted upwards, so that
 /// -1000.25 comes out as -1001.75.
 #[test]
