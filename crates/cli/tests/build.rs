@@ -421,6 +421,40 @@ fn manifests(place: &Place, all: &[(&str, &str)]) {
     }
 }
 
+/// What follows the highest id is root: an offset of 2^32 - 1 made 999 of 1000.
+#[test]
+fn offsets_that_lead_beyond_the_highest_owner_are_refused() {
+    let place = Place::new("offsets");
+    manifests(
+        &place,
+        &[(
+            "t.mtree",
+            "./d type=dir uid=5\n./d/f type=file size=0 uid=1000 gid=7",
+        )],
+    );
+    for (option, offset, says) in [
+        (
+            "--uid-offset",
+            "4294966296",
+            "tuff: \"d/f\": uid 1000 and an offset of 4294966296 are more than 4294967295\n",
+        ),
+        (
+            "--gid-offset",
+            "4294967295",
+            "tuff: \"d/f\": gid 7 and an offset of 4294967295 are more than 4294967295\n",
+        ),
+    ] {
+        let (code, said) = code(&run(&["build", option, offset, "t.mtree", "i"], &place.0));
+        assert_eq!((code, said.as_str()), (2, says));
+        assert_eq!(place.names(), ["t.mtree", "tree"]);
+    }
+    let highest = ["build", "-q", "--uid-offset", "4294966295", "t.mtree", "i"];
+    assert_eq!(code(&run(&highest, &place.0)).0, 0);
+    let stat = run(&["stat", "--json", "i", "d/f"], &place.0);
+    let stat: serde_json::Value = serde_json::from_slice(&stat.stdout).unwrap();
+    assert_eq!(stat["uid"], u32::MAX);
+}
+
 #[test]
 fn a_layer_that_needs_another_names_what_it_is() {
     let place = Place::new("metacopy");

@@ -20,6 +20,7 @@
 use super::base::{Base, IN_BASE};
 use super::options::{InodeForm, Options};
 use super::pack::{FileData, FileTail, PACKED, Packed};
+use super::source::error::Quoted;
 use super::tree::{InodeId, NodeKind, Tree};
 use super::xattrs::Xattrs;
 use crate::{Error, Result};
@@ -134,11 +135,10 @@ impl Parts<'_> {
 
     /// Owner and group of an inode, as the options want them.
     pub(crate) fn owner(&self, inode: InodeId) -> (u32, u32) {
-        let meta = self.tree.meta(inode);
         let o = self.options;
-        let uid = o.uid.unwrap_or(meta.uid).wrapping_add(o.uid_offset);
-        let gid = o.gid.unwrap_or(meta.gid).wrapping_add(o.gid_offset);
-        (uid, gid)
+        let [uid, gid] = owner(self.tree, o, inode);
+        // Fit: `check_owners` was here.
+        (uid + o.uid_offset, gid + o.gid_offset)
     }
 
     /// How an inode is written.
@@ -259,6 +259,37 @@ impl Parts<'_> {
             || nlink > 0xFFFF
             || self.time(inode) != epoch
     }
+}
+
+/// Owner and group of an inode, before offsets are added.
+fn owner(tree: &Tree, options: &Options, inode: InodeId) -> [u32; 2] {
+    let meta = tree.meta(inode);
+    [
+        options.uid.unwrap_or(meta.uid),
+        options.gid.unwrap_or(meta.gid),
+    ]
+}
+
+/// Offsets must not lead beyond the highest owner: what follows there is root.
+pub(crate) fn check_owners(tree: &Tree, options: &Options) -> Result<()> {
+    let offsets = [options.uid_offset, options.gid_offset];
+    if offsets == [0, 0] {
+        return Ok(());
+    }
+    for inode in tree.inode_order() {
+        let ids = owner(tree, options, inode);
+        for (what, (id, offset)) in ["uid", "gid"].iter().zip(ids.into_iter().zip(offsets)) {
+            if id.checked_add(offset).is_none() {
+                let path = tree.path(inode);
+                let path = Quoted(if path.is_empty() { b"." } else { &path });
+                return Err(Error::usage(format_args!(
+                    "{path}: {what} {id} and an offset of {offset} are more than {}",
+                    u32::MAX
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 impl super::pack::Encoded<'_> {

@@ -223,6 +223,7 @@ fn write(
         loader.load(source, sources.len() == 1, &mut tree, &mut packer, progress)?;
     }
     tree.finish();
+    layout::check_owners(&tree, options)?;
 
     loader.pack(&tree, &mut packer, progress)?;
     let mut packed = packer.finish(base.as_deref())?;
