@@ -3,8 +3,10 @@
 use crate::image::ImageArgs;
 use crate::out::Out;
 use crate::select::entry;
+use crate::text::put_bytes;
 use serde_json::{Value, json};
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use tuff_format::cluster::Coding;
 use tuff_image::Result;
@@ -43,7 +45,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             let line = Line::of(extent, last);
             if args.json {
                 let mut object = line.json();
-                object["path"] = path.to_string_lossy().into();
+                let fields = object.as_object_mut().expect("a line is an object");
+                put_bytes(fields, "path", path.as_bytes());
                 return out.line(object);
             }
             out.line(line.text())

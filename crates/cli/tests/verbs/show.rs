@@ -2,6 +2,8 @@
 
 use crate::common::{Place, code, skipped, stderr, text, tool};
 use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 #[test]
 fn ls_long_is_the_tree_line_by_line() {
@@ -139,6 +141,11 @@ fn extents_cover_the_file_without_gaps() {
                 .contains(&"last".into())
         );
     }
+    // A name that is not text is there byte by byte, too, as in `ls`.
+    let odd = OsStr::from_bytes(b"dir/odd\xff");
+    let out = place.command(&["extents", "--json", "i"]).arg(odd).output();
+    let extent: serde_json::Value = serde_json::from_slice(&out.unwrap().stdout).unwrap();
+    assert_eq!(extent["path_hex"], "6469722f6f6464ff");
     // Identical files have their clusters in one place.
     let physical = |path: &str| -> Vec<_> {
         let lines = place.json(&["extents", "--json", "i", path]);
