@@ -456,6 +456,103 @@ fn offsets_that_lead_beyond_the_highest_owner_are_refused() {
 }
 
 #[test]
+fn hard_links_of_manifests_come_in_any_order() {
+    let place = Place::new("links");
+    let file = "type=file contents=tree/hello";
+    manifests(
+        &place,
+        &[
+            (
+                "any.mtree",
+                &format!(
+                    "./c hardlink=b\n./b hardlink=a\n./gone hardlink=nothing\n./gone/f hardlink=a\n\
+                     ./over hardlink=nothing\n./over type=fifo\n./a {file}"
+                ),
+            ),
+            ("missing.mtree", &format!("./a {file}\n./d/b hardlink=c")),
+            (
+                "circle.mtree",
+                &format!("./a {file}\n./b hardlink=c\n./c hardlink=b"),
+            ),
+            (
+                "long.mtree",
+                &format!("./a {file}\n./l type=link link={}", "t".repeat(4096)),
+            ),
+            (
+                "name.mtree",
+                &format!("./a {file}\n./{} type=fifo", "n".repeat(256)),
+            ),
+        ],
+    );
+    let out = run(&["build", "-q", "any.mtree", "i"], &place.0);
+    let (status, said) = code(&out);
+    assert_eq!(status, 0, "{said}");
+    let nid = |path: &str| {
+        let stat = run(&["stat", "--json", "i", path], &place.0);
+        let stat: serde_json::Value = serde_json::from_slice(&stat.stdout).unwrap();
+        (stat["nid"].clone(), stat["nlink"].clone())
+    };
+    assert_eq!(nid("a").1, 4);
+    for path in ["b", "c", "gone/f"] {
+        assert_eq!(nid(path), nid("a"), "{path}");
+    }
+    for (source, says) in [
+        (
+            "missing",
+            "line 3: member \"d/b\": hard link to \"c\", which is not there",
+        ),
+        (
+            "circle",
+            "line 4: member \"c\": hard link to \"b\", which is not there",
+        ),
+        (
+            "long",
+            "line 3: member \"l\": symbolic link target of 4096 bytes",
+        ),
+        ("name", "line 3: member \"nnn"),
+    ] {
+        let source = format!("{source}.mtree");
+        let (status, said) = code(&run(&["build", &source, "x"], &place.0));
+        assert_eq!(status, 3, "{said}");
+        assert!(
+            said.starts_with(&format!("tuff: {source}: {says}")),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn links_of_a_tar_to_nothing_name_the_tar() {
+    let place = Place::new("tar-links");
+    let script = "import tarfile
+def make(name, members):
+    with tarfile.open(name, 'w') as tar:
+        for path, kind, link in members:
+            info = tarfile.TarInfo(path)
+            info.type, info.linkname = kind, link
+            tar.addfile(info)
+make('missing.tar', [('h', tarfile.LNKTYPE, 'a'), ('a', tarfile.REGTYPE, '')])
+";
+    let made = Command::new("python3")
+        .args(["-c", script])
+        .current_dir(&place.0)
+        .status();
+    if !made.is_ok_and(|s| s.success()) {
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), "SKIPPED: python3 is not installed");
+        return;
+    }
+    let (status, said) = code(&run(&["build", "missing.tar", "x"], &place.0));
+    assert_eq!(
+        (status, said.as_str()),
+        (
+            3,
+            "tuff: missing.tar: member \"h\": hard link to \"a\", which is not there\n"
+        )
+    );
+}
+
+#[test]
 fn a_layer_that_needs_another_names_what_it_is() {
     let place = Place::new("metacopy");
     manifests(

@@ -345,7 +345,6 @@ impl Plan {
         let mut next_block = u64::from(parts.packed.end_block);
         let mut block_of = hashbrown::HashMap::new();
         for (i, inode) in order.iter().enumerate() {
-            check_link(parts, *inode)?;
             let form = parts.form(*inode, epoch);
             let position = zone.place(form.before_tail, form.tail) / ALIGN;
             positions[*inode as usize] = u32::try_from(position)
@@ -464,20 +463,6 @@ fn common_time(parts: &Parts<'_>) -> (i64, u32) {
         .into_iter()
         .max_by_key(|(time, n)| (*n, std::cmp::Reverse(*time)))
         .map_or((0, 0), |(time, _)| time)
-}
-
-fn check_link(parts: &Parts<'_>, inode: InodeId) -> Result<()> {
-    if let NodeKind::Symlink(target) = parts.tree.kind(inode)
-        && (target.is_empty() || target.len() > 4095 || target.contains(&0))
-    {
-        let path = parts.tree.path(inode);
-        let path = super::tree::lossy(&path);
-        return Err(Error::usage(format_args!(
-            "{path}: symbolic link target of {} bytes; it must have 1 to 4095 and no NUL",
-            target.len()
-        )));
-    }
-    Ok(())
 }
 
 /// The inode zone while it fills.

@@ -1,5 +1,6 @@
 //! From sources to the tree, and from the tree to the packer.
 
+mod manifest;
 mod tar;
 
 use super::Source;
@@ -13,16 +14,14 @@ use super::pack::segment::TailPolicy;
 use super::pack::work::Policy;
 use super::pack::{Packer, Sparse, With, segment_size};
 use super::progress::Progress;
-use super::source::dir::{DirSource, WalkOptions, runs_of};
-use super::source::manifest::ManifestReader;
-use super::source::{Content, DataRun, Entry, Kind, SparsePath};
+use super::source::dir::{DirSource, WalkOptions};
+use super::source::{Content, DataRun, Entry};
 use super::survey::{self, PackedFile};
 use super::tree::{InodeId, Tree, lossy};
 use crate::{Error, Result};
 use std::fmt::Display;
 use std::fs::File;
 use std::num::NonZeroU8;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use tuff_codec::{EncoderSpec, Method};
@@ -225,16 +224,7 @@ impl<'a> Loader<'a> {
             && self.base.is_none();
         match source {
             Source::Dir(path) => self.load_dir(path, at_once, tree, packer, progress),
-            Source::Manifest(path) => {
-                let mut manifest = ManifestReader::open(path).map_err(Error::source)?;
-                while let Some(mut entry) = manifest.next_entry().map_err(Error::source)? {
-                    look_for_holes(&mut entry)?;
-                    let place = format_args!("{}: line {}", path.display(), manifest.line());
-                    self.add(entry, place, tree, progress)?;
-                }
-                self.providers.push(Provider::Elsewhere);
-                Ok(())
-            }
+            Source::Manifest(path) => self.load_manifest(path, tree, progress),
             Source::Tar(path) => self.load_tar_path(path, at_once, tree, packer, progress),
             Source::TarStdin => self.load_stream(
                 "standard input",
@@ -287,26 +277,24 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Adds an entry of a tar or manifest, unless it or a directory above it is left out. `place` is where it is described.
-    fn add(
-        &self,
-        entry: Entry,
-        place: impl Display,
-        tree: &mut Tree,
-        progress: &Progress,
-    ) -> Result<Option<InodeId>> {
+    /// Adds an entry of a tar or manifest, unless it is left out.
+    fn add(&self, entry: Entry, tree: &mut Tree, progress: &Progress) -> Result<Option<InodeId>> {
         progress.check()?;
         progress.add_entry();
-        let mut ends = entry
-            .path
+        if self.is_left_out(&entry.path) {
+            return Ok(None);
+        }
+        tree.add(entry)
+    }
+
+    /// True if a path, or a directory above it, is excluded.
+    fn is_left_out(&self, path: &[u8]) -> bool {
+        let mut ends = path
             .iter()
             .enumerate()
             .filter(|(_, b)| **b == b'/')
             .map(|(i, _)| i);
-        if ends.any(|end| self.excluded(&entry.path[..end])) || self.excluded(&entry.path) {
-            return Ok(None);
-        }
-        tree.add(entry).map_err(|e| in_source(e, place))
+        ends.any(|end| self.excluded(&path[..end])) || self.excluded(path)
     }
 
     fn excluded(&self, path: &[u8]) -> bool {
@@ -563,25 +551,4 @@ fn in_source(e: Error, place: impl Display) -> Error {
         Error::Source(_) => e.within(place),
         e => e,
     }
-}
-
-/// A file that a manifest names may have holes.
-fn look_for_holes(entry: &mut Entry) -> Result<()> {
-    let (Content::Path(path), Kind::File { size }) = (&entry.content, &entry.kind) else {
-        return Ok(());
-    };
-    let fail = |what, e| Error::io(path.display(), what, e);
-    let meta = std::fs::metadata(path).map_err(|e| fail("cannot examine", e))?;
-    if meta.blocks().saturating_mul(512) >= *size {
-        return Ok(());
-    }
-    let file = File::open(path).map_err(|e| fail("cannot open", e))?;
-    let runs = runs_of(&file, *size).map_err(|e| fail("cannot read", e.into()))?;
-    if runs.iter().map(|r| r.len).sum::<u64>() < *size {
-        entry.content = Content::SparsePath(Arc::new(SparsePath {
-            path: path.clone(),
-            runs: runs.into(),
-        }));
-    }
-    Ok(())
 }

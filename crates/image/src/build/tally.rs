@@ -6,7 +6,7 @@ use std::fmt;
 /// So many are named.
 const NAMED_MAX: usize = 5;
 
-/// Paths in the order in which they were added.
+/// Paths in the order in which they were added; the root is `.`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     named: Vec<Vec<u8>>,
@@ -18,7 +18,9 @@ impl Tally {
     pub(crate) fn add(&mut self, path: impl FnOnce() -> Vec<u8>) {
         self.count += 1;
         if self.named.len() < NAMED_MAX {
-            self.named.push(path());
+            let path = path();
+            self.named
+                .push(if path.is_empty() { b".".to_vec() } else { path });
         }
     }
 

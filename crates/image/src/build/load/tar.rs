@@ -3,7 +3,7 @@
 //! A stream is packed as it comes where nothing has to be known of what follows. Else it is copied to a file first, and the
 //! image is the one that the file would have given.
 
-use super::{BUDGET_STEP, Loader, Provider};
+use super::{BUDGET_STEP, Loader, Provider, in_source};
 use crate::build::budget::Budget;
 use crate::build::options::Dedupe;
 use crate::build::pack::input::Input;
@@ -66,7 +66,8 @@ impl Loader<'_> {
         let store = store.map_err(|e| Error::io(name, "cannot examine", e))?;
         let mut tar = tar::scan_file(name, &store);
         while let Some(entry) = tar.next_entry().map_err(Error::source)? {
-            self.add(entry, name, tree, progress)?;
+            self.add(entry, tree, progress)
+                .map_err(|e| in_source(e, name))?;
         }
         self.warnings.extend(tar.warning());
         self.providers
@@ -98,7 +99,8 @@ impl Loader<'_> {
                 Content::SparseStream(runs) => Some(Arc::clone(runs)),
                 Content::Stream => None,
                 _ => {
-                    self.add(entry, name, tree, progress)?;
+                    self.add(entry, tree, progress)
+                        .map_err(|e| in_source(e, name))?;
                     continue;
                 }
             };
@@ -110,7 +112,8 @@ impl Loader<'_> {
             if let Some(runs) = &runs {
                 entry.content = Content::Sparse(Arc::clone(runs));
             }
-            let Some(inode) = self.add(entry, name, tree, progress)? else {
+            let added = self.add(entry, tree, progress);
+            let Some(inode) = added.map_err(|e| in_source(e, name))? else {
                 continue;
             };
             if tree.len().is_multiple_of(BUDGET_STEP) {

@@ -49,7 +49,7 @@ pub enum Kind {
     Fifo,
     /// A socket.
     Socket,
-    /// Another name of the entry at this path (same form as [`Entry::path`]), which came earlier.
+    /// Another name of the entry at this path (same form as [`Entry::path`]), which came earlier; in a manifest, anywhere.
     Hardlink(Vec<u8>),
 }
 

@@ -1,15 +1,17 @@
 //! Entries in: directories that appear on the way, hard links, whiteouts, and what is kept once for many.
 
 use super::{
-    Attrs, Dentry, DentryId, InodeId, NONE, New, Node, Pairs, Place, ROOT, Tree, Whiteouts, lossy,
-    name_of,
+    Attrs, Dentry, DentryId, InodeId, NONE, New, Node, Pairs, Place, ROOT, Tree, Whiteouts, name_of,
 };
-use crate::build::source::error::SourceError;
+use crate::build::source::error::{Quoted, SourceError};
 use crate::build::source::{Content, Device, Entry, Kind, Meta};
 use crate::{Error, Result};
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::{BuildHasher, Hash, Hasher};
 use tuff_format::inode::FileType;
+
+/// Longest target of a symbolic link. Unit: bytes.
+const TARGET_MAX: usize = 4095;
 
 impl Tree {
     /// Starts the next source: its entries win over those of earlier ones, its whiteouts act on them.
@@ -60,44 +62,53 @@ impl Tree {
             self.describe(ROOT, meta, xattrs)?;
             return Ok(Some(ROOT));
         }
-        let (dir, name) = match path.iter().rposition(|b| *b == b'/') {
-            Some(at) => (&path[..at], &path[at + 1..]),
-            None => (&[][..], &path[..]),
-        };
-        let bad_name = || {
-            Error::usage(format_args!(
-                "{}: a name of {} bytes; names have 1 to 255",
-                lossy(&path),
-                name.len()
-            ))
-        };
-        if !tuff_format::dirent::is_name(name) {
-            return Err(bad_name());
+        if let Kind::Hardlink(target) = &kind {
+            return self.add_link(&path, target);
         }
-        self.in_order = false;
-        let parent = self.directory(dir)?;
+        let (parent, name) = self.place_of(&path)?;
         let new = match kind {
             Kind::Dir => New::Dir(meta, xattrs),
-            // A whiteout may have the name of anything.
-            Kind::Hardlink(_) if self.is_whiteout(parent, name, false) => return Ok(None),
-            Kind::Hardlink(target) => {
-                let fail = |what: &str| {
-                    let (link, target) = (lossy(&path), lossy(&target));
-                    Error::usage(format_args!(
-                        "{link}: hard link to {target}, which is {what}"
-                    ))
-                };
-                let inode = self
-                    .resolve(&target)
-                    .ok_or_else(|| fail("not there before it"))?;
-                if self.file_type(inode) == FileType::Dir {
-                    return Err(fail("a directory"));
-                }
-                New::Link(inode)
-            }
             kind => New::Other(kind, meta, xattrs, content),
         };
         self.add_child(parent, name, new)
+    }
+
+    /// Adds another name of what is at `target`. Returns its inode, or `None` for a whiteout.
+    pub(crate) fn add_link(&mut self, path: &[u8], target: &[u8]) -> Result<Option<InodeId>> {
+        let (parent, name) = self.place_of(path)?;
+        // A whiteout may have the name of anything.
+        if self.is_whiteout(parent, name, false) {
+            return Ok(None);
+        }
+        let inode = self.resolve(target);
+        let what = match inode.map(|inode| self.file_type(inode)) {
+            Some(FileType::Dir) => "a directory",
+            Some(_) => "",
+            None => "not there",
+        };
+        match inode {
+            Some(inode) if what.is_empty() => self.add_child(parent, name, New::Link(inode)),
+            _ => {
+                let target = Quoted(target);
+                Err(wrong(
+                    path,
+                    format!("hard link to {target}, which is {what}"),
+                ))
+            }
+        }
+    }
+
+    /// The directory that a path lies in, and its name there.
+    fn place_of<'a>(&mut self, path: &'a [u8]) -> Result<(InodeId, &'a [u8])> {
+        let (dir, name) = match path.iter().rposition(|b| *b == b'/') {
+            Some(at) => (&path[..at], &path[at + 1..]),
+            None => (&[][..], path),
+        };
+        if !tuff_format::dirent::is_name(name) {
+            return Err(bad_name(path, name));
+        }
+        self.in_order = false;
+        Ok((self.directory(dir)?, name))
     }
 
     /// Adds what `name` in `parent` is. A caller that adds each directory's children together, in the order of their names,
@@ -145,6 +156,15 @@ impl Tree {
                 inode
             }
             New::Other(kind, meta, xattrs, content) => {
+                if let Kind::Symlink(target) = &kind
+                    && (!(1..=TARGET_MAX).contains(&target.len()) || target.contains(&0))
+                {
+                    let what = format!(
+                        "symbolic link target of {} bytes; it must have 1 to {TARGET_MAX} and no NUL",
+                        target.len()
+                    );
+                    return Err(wrong(&self.path_of(parent, name), what));
+                }
                 let (file_type, body) = match kind {
                     Kind::File { size } => (FileType::File, size),
                     Kind::Symlink(target) => (FileType::Symlink, self.keep_target(&target)?),
@@ -230,15 +250,20 @@ impl Tree {
         if found.is_none() {
             return Ok(());
         }
+        let error = SourceError::unsupported(format!(
+            "overlay.{attribute}: {what}, which layers that are merged do not find; mount the overlay and build from that"
+        ));
+        Err(Error::source(error.in_member(&self.path_of(parent, name))))
+    }
+
+    /// The path of `name` in `parent`.
+    fn path_of(&self, parent: InodeId, name: &[u8]) -> Vec<u8> {
         let mut path = self.path(parent);
         if !path.is_empty() {
             path.push(b'/');
         }
         path.extend_from_slice(name);
-        let error = SourceError::unsupported(format!(
-            "overlay.{attribute}: {what}, which layers that are merged do not find; mount the overlay and build from that"
-        ));
-        Err(Error::source(error.in_member(&path)))
+        path
     }
 
     /// Sets a directory's attributes; an opaque one hides what earlier sources put into it. Overlayfs does not ask a
@@ -409,17 +434,13 @@ impl Tree {
         let mut dir = ROOT;
         for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
             if !tuff_format::dirent::is_name(name) {
-                let path = lossy(path);
-                return Err(Error::usage(format_args!(
-                    "{path}: a name of {} bytes; names have 1 to 255",
-                    name.len()
-                )));
+                return Err(bad_name(path, name));
             }
             let old = self.find(dir, name);
             let inode = old.map(|d| self.dentries[d as usize].inode);
             dir = match inode {
                 Some(inode) if self.file_type(inode) == FileType::Dir => inode,
-                // A file of an earlier source stands where this one needs a directory: the later wins.
+                // Something else stands where a directory is needed: the later wins.
                 _ => {
                     if let Some(old) = old {
                         self.remove(old);
@@ -479,6 +500,16 @@ impl Tree {
             self.attrs.len() as u32 - 1
         })
     }
+}
+
+/// Something that no image can hold, or that makes no sense, in the source that `path` is from.
+fn wrong(path: &[u8], what: String) -> Error {
+    Error::source(SourceError::corrupt(what).in_member(path))
+}
+
+fn bad_name(path: &[u8], name: &[u8]) -> Error {
+    let len = name.len();
+    wrong(path, format!("a name of {len} bytes; names have 1 to 255"))
 }
 
 /// The name of an attribute of overlayfs, without what all of them begin with.

@@ -124,6 +124,40 @@ fn overlay_whiteouts_may_be_files_and_a_root_is_never_opaque() {
     }
 }
 
+#[test]
+fn what_no_image_can_hold_is_wrong_in_its_source() {
+    let mut tree = Tree::new(Whiteouts::Keep);
+    let long = "n".repeat(256);
+    let target = |len| Kind::Symlink(vec![b't'; len]);
+    tree.add(entry("longest", target(4095))).unwrap();
+    for (entry, says) in [
+        (
+            entry("d/l", target(4096)),
+            "member \"d/l\": symbolic link target of 4096 bytes",
+        ),
+        (
+            file(&format!("d/{long}")),
+            "a name of 256 bytes; names have 1 to 255",
+        ),
+        (
+            file(&format!("{long}/f")),
+            "a name of 256 bytes; names have 1 to 255",
+        ),
+        (
+            entry("d/h", Kind::Hardlink(b"gone".to_vec())),
+            "member \"d/h\": hard link to \"gone\", which is not there",
+        ),
+        (
+            entry("h", Kind::Hardlink(b"d".to_vec())),
+            "member \"h\": hard link to \"d\", which is a directory",
+        ),
+    ] {
+        let error = tree.add(entry).unwrap_err();
+        assert!(matches!(error, Error::Source(_)), "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
 /// A layer of overlayfs with `metacopy=on` has files without content, and one with `redirect_dir=on` directories that
 /// have another name below. They were files of zeros and empty directories.
 #[test]
