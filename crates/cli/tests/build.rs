@@ -487,6 +487,10 @@ fn hard_links_of_manifests_come_in_any_order() {
     let out = run(&["build", "-q", "any.mtree", "i"], &place.0);
     let (status, said) = code(&out);
     assert_eq!(status, 0, "{said}");
+    assert!(
+        said.starts_with("tuff: warning: \"gone\": no directory at first"),
+        "{said}"
+    );
     let nid = |path: &str| {
         let stat = run(&["stat", "--json", "i", path], &place.0);
         let stat: serde_json::Value = serde_json::from_slice(&stat.stdout).unwrap();
@@ -522,7 +526,7 @@ fn hard_links_of_manifests_come_in_any_order() {
 }
 
 #[test]
-fn links_of_a_tar_to_nothing_name_the_tar() {
+fn links_of_a_tar_to_nothing_name_the_tar_and_what_is_led_through_is_told() {
     let place = Place::new("tar-links");
     let script = "import tarfile
 def make(name, members):
@@ -532,6 +536,7 @@ def make(name, members):
             info.type, info.linkname = kind, link
             tar.addfile(info)
 make('missing.tar', [('h', tarfile.LNKTYPE, 'a'), ('a', tarfile.REGTYPE, '')])
+make('through.tar', [('s', tarfile.SYMTYPE, 'd'), ('s/f', tarfile.REGTYPE, '')])
 ";
     let made = Command::new("python3")
         .args(["-c", script])
@@ -549,6 +554,14 @@ make('missing.tar', [('h', tarfile.LNKTYPE, 'a'), ('a', tarfile.REGTYPE, '')])
             3,
             "tuff: missing.tar: member \"h\": hard link to \"a\", which is not there\n"
         )
+    );
+    let out = run(&["build", "--json", "through.tar", "i"], &place.0);
+    assert!(out.status.success());
+    let summary: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let warning = summary["warnings"][0].as_str().unwrap();
+    assert!(
+        warning.starts_with("\"s\": no directory at first"),
+        "{warning}"
     );
 }
 

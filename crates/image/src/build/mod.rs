@@ -222,6 +222,9 @@ fn write(
         }
         loader.load(source, sources.len() == 1, &mut tree, &mut packer, progress)?;
     }
+    loader.warnings.extend(tree.replaced.warning(
+        "no directory at first, but a later path leads through it: it is one now, with mode 0755, owner 0 and time 0 unless it is described",
+    ));
     tree.finish();
     layout::check_owners(&tree, options)?;
 

@@ -13,6 +13,7 @@ mod grow;
 mod view;
 
 use super::source::{Content, Device, Kind, Meta};
+use super::tally::Tally;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::hash::Hash;
 use tuff_format::inode::FileType;
@@ -155,6 +156,8 @@ pub(crate) struct Tree {
     whiteouts: Whiteouts,
     /// Attributes are for the image, not only for what overlayfs says with them.
     keeps_xattrs: bool,
+    /// Paths of what was no directory, and had to become one because something lies in it.
+    pub(crate) replaced: Tally,
     last_dir: (Vec<u8>, InodeId),
     /// So far every directory came whole and in order: nothing is left to sort.
     in_order: bool,
@@ -178,6 +181,7 @@ impl Tree {
             layer: 0,
             whiteouts,
             keeps_xattrs: true,
+            replaced: Tally::default(),
             last_dir: (Vec::new(), ROOT),
             in_order: true,
         };

@@ -28,7 +28,7 @@ impl Loader<'_> {
                 continue;
             }
             let line = manifest.line();
-            links.give_way(&entry.path);
+            links.give_way(&entry.path, tree);
             if let Kind::Hardlink(target) = entry.kind {
                 links.waiting.insert(entry.path, (target, line));
                 continue;
@@ -58,13 +58,15 @@ struct Links {
 
 impl Links {
     /// A later line wins: over a link of its path, and over one that it leads through.
-    fn give_way(&mut self, path: &[u8]) {
+    fn give_way(&mut self, path: &[u8], tree: &mut Tree) {
         if self.waiting.is_empty() {
             return;
         }
         self.waiting.remove(path);
         for (at, _) in path.iter().enumerate().filter(|(_, b)| **b == b'/') {
-            self.waiting.remove(&path[..at]);
+            if self.waiting.remove(&path[..at]).is_some() {
+                tree.replaced.add(|| path[..at].to_vec());
+            }
         }
     }
 

@@ -443,6 +443,8 @@ impl Tree {
                 // Something else stands where a directory is needed: the later wins.
                 _ => {
                     if let Some(old) = old {
+                        let path = self.path_of(dir, name);
+                        self.replaced.add(|| path);
                         self.remove(old);
                     }
                     let node = self.unnamed_dir();

@@ -125,6 +125,27 @@ fn overlay_whiteouts_may_be_files_and_a_root_is_never_opaque() {
 }
 
 #[test]
+fn what_a_path_leads_through_becomes_a_directory_and_is_told() {
+    let mut tree = Tree::new(Whiteouts::Keep);
+    for p in ["d", "x/s", "d/f"] {
+        tree.add(file(p)).unwrap();
+    }
+    tree.add(entry("x/s", Kind::Symlink(b"../d".to_vec())))
+        .unwrap();
+    tree.add(file("x/s/f/g")).unwrap();
+    // What is described is replaced as asked.
+    tree.add(file("e")).unwrap();
+    tree.add(entry("e", Kind::Dir)).unwrap();
+    tree.add(file("e/f")).unwrap();
+    let warning = tree.replaced.warning("").unwrap();
+    assert_eq!(warning, "\"d\", \"x/s\": ");
+    assert_eq!(
+        paths(tree),
+        ["/d", "/e", "/x", "d/f", "e/f", "x/s", "x/s/f", "x/s/f/g"]
+    );
+}
+
+#[test]
 fn what_no_image_can_hold_is_wrong_in_its_source() {
     let mut tree = Tree::new(Whiteouts::Keep);
     let long = "n".repeat(256);
