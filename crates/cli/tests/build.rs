@@ -565,6 +565,71 @@ make('through.tar', [('s', tarfile.SYMTYPE, 'd'), ('s/f', tarfile.REGTYPE, '')])
     );
 }
 
+/// More than fits behind an inode lies where shared attributes are; what fits nowhere names its path.
+#[test]
+fn attributes_that_are_too_many_or_have_no_place_name_their_path() {
+    let place = Place::new("attributes");
+    let large = |n: usize| -> String {
+        let value = "v".repeat(60_000);
+        (0..n).map(|i| format!(" xattr.user.{i}={value}")).collect()
+    };
+    let small: String = (0..300)
+        .map(|i| format!(" xattr.user.s{i}={}", "v".repeat(1000)))
+        .collect();
+    let many: String = (0..600)
+        .map(|i| format!(" xattr.user.s{i}={}", "v".repeat(1000)))
+        .collect();
+    manifests(
+        &place,
+        &[
+            (
+                "large.mtree",
+                &format!("./d type=dir\n./d/f type=fifo{}", large(6)),
+            ),
+            (
+                "small.mtree",
+                &format!(
+                    "./d type=dir\n./d/f type=fifo{small} xattr.user.z={}",
+                    "z".repeat(60_000)
+                ),
+            ),
+            (
+                "many.mtree",
+                &format!("./d type=dir\n./d/f type=fifo{many}"),
+            ),
+            (
+                "odd.mtree",
+                "./d type=dir xattr.com.apple.x=1\n./d/f type=fifo xattr.com.apple.x=2",
+            ),
+        ],
+    );
+    for (source, count) in [("large", 6), ("small", 301)] {
+        let source = format!("{source}.mtree");
+        let out = run(&["build", "-q", "--verify", &source, "i"], &place.0);
+        assert_eq!(code(&out), (0, String::new()), "{source}");
+        assert_eq!(code(&run(&["check", "i"], &place.0)).0, 0);
+        let stat = run(&["stat", "--json", "i", "d/f"], &place.0);
+        let stat: serde_json::Value = serde_json::from_slice(&stat.stdout).unwrap();
+        let found = stat["xattrs"].as_array().map(Vec::len);
+        let found = found.or_else(|| stat["xattrs"].as_object().map(serde_json::Map::len));
+        assert_eq!(found, Some(count), "{source}");
+    }
+    let (status, said) = code(&run(&["build", "many.mtree", "x"], &place.0));
+    assert_eq!(status, 4, "{said}");
+    assert!(
+        said.starts_with("tuff: limit reached: \"d/f\": attributes: "),
+        "{said}"
+    );
+    let out = run(&["build", "--json", "odd.mtree", "i"], &place.0);
+    let summary: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(
+        summary["warnings"],
+        serde_json::json!([
+            "\"d\", \"d/f\": attribute com.apple.x: left out, EROFS has no place for its name or value"
+        ])
+    );
+}
+
 #[test]
 fn a_layer_that_needs_another_names_what_it_is() {
     let place = Place::new("metacopy");

@@ -120,8 +120,11 @@ pub enum Whiteouts {
 /// Names and values of attributes.
 pub(crate) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A set of extended attributes: full names and values, sorted.
-pub(crate) type XattrSet = Box<[(Box<[u8]>, Box<[u8]>)]>;
+/// Full name and value of an extended attribute.
+pub(crate) type Xattr = (Box<[u8]>, Box<[u8]>);
+
+/// A set of extended attributes, sorted.
+pub(crate) type XattrSet = Box<[Xattr]>;
 
 /// An entry without its path: what [`Tree::add_child`] takes.
 pub(crate) enum New {

@@ -1,10 +1,17 @@
 //! Which attributes are shared, and the bytes behind each inode.
 
 use super::options::Options;
-use super::tree::{InodeId, Tree, XattrSet, lossy};
+use super::source::error::Quoted;
+use super::tally::Tally;
+use super::tree::{InodeId, Tree, Xattr, XattrSet, lossy};
 use crate::{Error, Result};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use tuff_format::xattr::{self, Entry, LONG_PREFIX, LongPrefix};
+
+/// So many shared attributes can an inode name.
+const SHARED_MAX: usize = 255;
 
 /// Attributes, encoded.
 pub(crate) struct Xattrs {
@@ -83,17 +90,18 @@ impl Xattrs {
         // Sets in the order of the image's inodes, so that the shared area does not depend on the order of sources.
         let sets = tree.xattr_sets();
         let mut users = vec![0u32; sets.len()];
+        // With the first inode of each, which stands for it in messages.
         let mut order = Vec::new();
         for inode in inodes {
             let set = tree.xattrs(*inode);
             let n = &mut users[set as usize];
             if *n == 0 && set != 0 {
-                order.push(set);
+                order.push((set, *inode));
             }
             *n += 1;
         }
         let mut uses: HashMap<(&[u8], &[u8]), u32> = HashMap::new();
-        for set in &order {
+        for (set, _) in &order {
             for (n, v) in &*sets[*set as usize] {
                 *uses.entry((n, v)).or_default() += users[*set as usize];
             }
@@ -103,25 +111,29 @@ impl Xattrs {
             shared: Vec::new(),
         };
         let mut ids: HashMap<(&[u8], &[u8]), u32> = HashMap::new();
-        let mut skipped: HashMap<&[u8], u32> = HashMap::new();
-        for set in &order {
+        // Sets by the name of what is left out of them.
+        let mut skipped: BTreeMap<&[u8], HashSet<u32>> = BTreeMap::new();
+        for (set, inode) in &order {
+            let mut skip = |name| _ = skipped.entry(name).or_default().insert(*set);
             let body = this.body(
                 &sets[*set as usize],
                 options,
                 prefixes,
                 &uses,
                 &mut ids,
-                &mut skipped,
-            )?;
-            this.bodies[*set as usize] = body;
+                &mut skip,
+            );
+            this.bodies[*set as usize] = body.map_err(|e| e.within(Quoted(&tree.path(*inode))))?;
         }
-        let mut skipped: Vec<_> = skipped.into_iter().collect();
-        skipped.sort_unstable();
-        for (name, _) in skipped {
-            warnings.push(format!(
+        for (name, sets) in skipped {
+            let mut paths = Tally::default();
+            for inode in inodes.iter().filter(|i| sets.contains(&tree.xattrs(**i))) {
+                paths.add(|| tree.path(*inode));
+            }
+            warnings.extend(paths.warning(format_args!(
                 "attribute {}: left out, EROFS has no place for its name or value",
                 lossy(name)
-            ));
+            )));
         }
         Ok(this)
     }
@@ -133,14 +145,16 @@ impl Xattrs {
         prefixes: &[LongPrefix],
         uses: &HashMap<(&'a [u8], &'a [u8]), u32>,
         ids: &mut HashMap<(&'a [u8], &'a [u8]), u32>,
-        skipped: &mut HashMap<&'a [u8], u32>,
+        skip: &mut dyn FnMut(&'a [u8]),
     ) -> Result<Vec<u8>> {
-        let (mut filter, mut shared, mut inline) = (0, Vec::new(), Vec::new());
-        for (name, value) in &**set {
+        let mut filter = 0;
+        let mut entries: Vec<(&'a Xattr, Entry<'a>)> = Vec::new();
+        for attribute in &**set {
+            let (name, value) = attribute;
             let stored = split(name, prefixes)
                 .filter(|s| s.name.len() <= xattr::NAME_MAX && value.len() <= 0xFFFF);
             let Some(stored) = stored else {
-                *skipped.entry(name).or_default() += 1;
+                skip(name);
                 continue;
             };
             filter |= stored.filter;
@@ -149,7 +163,15 @@ impl Xattrs {
                 name: stored.name,
                 value,
             };
-            if uses[&(&**name, &**value)] > options.xattr_share && shared.len() < 255 {
+            entries.push((attribute, entry));
+        }
+        let often = |(name, value): &'a Xattr| uses[&(&**name, &**value)] > options.xattr_share;
+        let often: Vec<bool> = entries.iter().map(|(a, _)| often(a)).collect();
+        let lens: Vec<usize> = entries.iter().map(|(_, e)| e.encoded_len()).collect();
+        let is_shared = choose_shared(often, &lens);
+        let (mut shared, mut inline) = (Vec::new(), Vec::new());
+        for (((name, value), entry), is_shared) in entries.into_iter().zip(is_shared) {
+            if is_shared {
                 let id = *ids.entry((name, value)).or_insert_with(|| {
                     let id = self.shared.len() / 4;
                     entry.encode(&mut self.shared);
@@ -171,6 +193,24 @@ impl Xattrs {
         }
         Ok(body)
     }
+}
+
+/// Which of an inode's attributes are shared: those that many have, but if the others are too long to lie behind the inode,
+/// the longest.
+fn choose_shared(mut often: Vec<bool>, lens: &[usize]) -> Vec<bool> {
+    let over = often.iter_mut().filter(|s| **s).skip(SHARED_MAX);
+    over.for_each(|s| *s = false);
+    let behind = often.iter().zip(lens);
+    let behind: usize = behind.map(|(s, len)| if *s { 4 } else { *len }).sum();
+    if xattr::icount(xattr::HEADER_LEN + behind).is_some() {
+        return often;
+    }
+    let mut by_len: Vec<usize> = (0..lens.len()).collect();
+    by_len.sort_by_key(|i| Reverse(lens[*i]));
+    by_len.truncate(SHARED_MAX);
+    let mut longest = vec![false; lens.len()];
+    by_len.into_iter().for_each(|i| longest[i] = true);
+    longest
 }
 
 /// The table of long prefixes.
