@@ -98,6 +98,10 @@ fn wrong_arguments_are_one_sentence_and_code_2() {
         (&["build", "--rule", "x", "tree", "i"], "GLOB=ALG"),
         (&["build", "--threads", "0", "tree", "i"], "at least 1"),
         (
+            &["build", "-z", "lz4", "--dict", "64K", "tree", "i"],
+            "--dict: only LZMA and Zstandard have a dictionary",
+        ),
+        (
             &["build", "--sparse", "maybe", "tree", "i"],
             "invalid value",
         ),
@@ -626,6 +630,46 @@ fn attributes_that_are_too_many_or_have_no_place_name_their_path() {
         summary["warnings"],
         serde_json::json!([
             "\"d\", \"d/f\": attribute com.apple.x: left out, EROFS has no place for its name or value"
+        ])
+    );
+}
+
+/// What no reader would take is not written.
+#[test]
+fn a_tree_that_is_too_deep_is_refused_with_its_limit() {
+    let place = Place::new("deep");
+    let deep = |dirs: usize| format!("./{}f type=fifo", "d/".repeat(dirs));
+    manifests(
+        &place,
+        &[("deep.mtree", &deep(65_535)), ("over.mtree", &deep(65_536))],
+    );
+    let out = run(&["build", "-q", "deep.mtree", "i"], &place.0);
+    assert_eq!(code(&out), (0, String::new()));
+    assert_eq!(code(&run(&["check", "i"], &place.0)), (0, String::new()));
+    let (status, said) = code(&run(&["build", "over.mtree", "x"], &place.0));
+    assert_eq!(status, 4, "{said}");
+    assert!(said.starts_with("tuff: limit reached: \"d/d/d/"), "{said}");
+    assert!(
+        said.ends_with(
+            "... (131071 bytes): directories are nested deeper than the limit depth, 65536\n"
+        ),
+        "{said}"
+    );
+}
+
+#[test]
+fn names_of_an_order_that_are_not_there_are_told() {
+    let place = Place::new("order");
+    std::fs::write(place.0.join("order"), "sub/same\ngone\n./gone/too\n").unwrap();
+    let out = run(
+        &["build", "--json", "--order", "order", "tree", "i"],
+        &place.0,
+    );
+    let summary: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(
+        summary["warnings"],
+        serde_json::json!([
+            "\"gone\", \"gone/too\": in the order that was asked for, but not in the tree"
         ])
     );
 }

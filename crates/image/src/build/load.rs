@@ -17,6 +17,7 @@ use super::progress::Progress;
 use super::source::dir::{DirSource, WalkOptions};
 use super::source::{Content, DataRun, Entry};
 use super::survey::{self, PackedFile};
+use super::tally::Tally;
 use super::tree::{InodeId, Tree, lossy};
 use crate::{Error, Result};
 use std::fmt::Display;
@@ -370,7 +371,10 @@ impl<'a> Loader<'a> {
             });
             return self.pack_late(tree, late, packer);
         }
-        let order = data_order(tree, self.options);
+        let mut absent = Tally::default();
+        let order = data_order(tree, self.options, &mut absent);
+        let absent = absent.warning("in the order that was asked for, but not in the tree");
+        self.warnings.extend(absent);
         let total = order.iter().map(|i| tree.size(*i)).sum();
         progress.set_total(total);
         self.tiny = self.options.inline_data

@@ -40,11 +40,13 @@ pub use tree::Whiteouts;
 pub use tuff_codec::Method;
 pub use tuff_format::features::Kernel;
 
+use crate::read::Limits;
 use crate::{Error, Result};
 use base::Base;
 use layout::{Parts, Plan};
 use load::{Loader, Policies};
 use pack::{PackOptions, Packer};
+use source::error::Quoted;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tree::{InodeId, NodeKind, Tree};
@@ -227,6 +229,13 @@ fn write(
     ));
     tree.finish();
     layout::check_owners(&tree, options)?;
+    // What readers refuse is not written.
+    let depth = Limits::default().depth;
+    if let Some(dir) = tree.deeper_than(depth - 1) {
+        let path = tree.path(dir);
+        let what = format_args!("directories are nested deeper than the limit depth, {depth}");
+        return Err(Error::limit(Quoted(&path), what));
+    }
 
     loader.pack(&tree, &mut packer, progress)?;
     let mut packed = packer.finish(base.as_deref())?;

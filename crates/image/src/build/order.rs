@@ -1,6 +1,7 @@
 //! In which order file data lies, and what stands for a content.
 
 use super::options::Options;
+use super::tally::Tally;
 use super::tree::{InodeId, Tree};
 
 /// What stands for a file's content: a digest over its length, the number of its policy, and its bytes.
@@ -16,8 +17,9 @@ pub(crate) fn content_key(size: u64, policy: u32, hasher: &mut blake3::Hasher) -
     key
 }
 
-/// Regular files in the order of their data: first the paths of `--order`, then the order of the tree.
-pub(crate) fn data_order(tree: &Tree, options: &Options) -> Vec<InodeId> {
+/// Regular files in the order of their data: first the paths of `--order`, then the order of the tree. `absent` gets those
+/// of `--order` that the tree does not have.
+pub(crate) fn data_order(tree: &Tree, options: &Options, absent: &mut Tally) -> Vec<InodeId> {
     let mut order = Vec::new();
     let mut seen = vec![false; tree.len()];
     let mut push = |inode: InodeId| {
@@ -26,8 +28,9 @@ pub(crate) fn data_order(tree: &Tree, options: &Options) -> Vec<InodeId> {
         }
     };
     for path in &options.order {
-        if let Some(inode) = resolve(tree, path) {
-            push(inode);
+        match resolve(tree, path) {
+            Some(inode) => push(inode),
+            None => absent.add(|| path.clone()),
         }
     }
     tree.walk(|d| push(d.inode));

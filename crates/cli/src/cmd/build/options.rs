@@ -108,6 +108,17 @@ pub(super) fn options(args: &Args) -> Result<Options> {
         .iter()
         .map(|r| parse_rule(r, dict))
         .collect::<Result<_>>()?;
+    let rules = o.rules.iter().filter_map(|r| r.compression);
+    let has_dict = o
+        .compression
+        .into_iter()
+        .chain(rules)
+        .any(|c| c.dict.is_some());
+    if dict.is_some() && !has_dict {
+        return Err(Error::usage(
+            "--dict: only LZMA and Zstandard have a dictionary, and neither is asked for",
+        ));
+    }
     if !(0.0..=100.0).contains(&args.min_saving) {
         return Err(Error::usage(format_args!(
             "--min-saving {}: from 0 to 100 percent",

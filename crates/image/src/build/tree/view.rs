@@ -42,6 +42,23 @@ impl Tree {
         order
     }
 
+    /// A directory that lies in more directories than `limit`, the root among them.
+    pub(crate) fn deeper_than(&self, limit: usize) -> Option<InodeId> {
+        let mut dirs = vec![(ROOT, 0)];
+        while let Some((dir, depth)) = dirs.pop() {
+            if depth > limit {
+                return Some(dir);
+            }
+            // Two links: no directory lies in it.
+            if self.nlink(dir) > 2 {
+                let children = self.children(dir).iter().map(|d| d.inode);
+                let below = children.filter(|i| self.file_type(*i) == FileType::Dir);
+                dirs.extend(below.map(|i| (i, depth + 1)));
+            }
+        }
+        None
+    }
+
     /// The path of an inode by its first name, without a leading slash. Empty for the root.
     pub(crate) fn path(&self, inode: InodeId) -> Vec<u8> {
         let mut parts = Vec::new();
