@@ -14,7 +14,7 @@ mod view;
 
 use super::source::{Content, Device, Kind, Meta};
 use super::tally::Tally;
-use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 use std::hash::Hash;
 use tuff_format::inode::FileType;
 use view::Walk;
@@ -161,6 +161,8 @@ pub(crate) struct Tree {
     keeps_xattrs: bool,
     /// Paths of what was no directory, and had to become one because something lies in it.
     pub(crate) replaced: Tally,
+    /// Paths of this source's whiteouts.
+    deleted: HashSet<Vec<u8>>,
     last_dir: (Vec<u8>, InodeId),
     /// So far every directory came whole and in order: nothing is left to sort.
     in_order: bool,
@@ -185,6 +187,7 @@ impl Tree {
             whiteouts,
             keeps_xattrs: true,
             replaced: Tally::default(),
+            deleted: HashSet::new(),
             last_dir: (Vec::new(), ROOT),
             in_order: true,
         };

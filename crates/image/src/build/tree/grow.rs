@@ -21,6 +21,7 @@ impl Tree {
             .checked_add(1)
             .ok_or_else(|| Error::usage("more than 65535 sources"))?;
         self.in_order = false;
+        self.deleted.clear();
         Ok(())
     }
 
@@ -70,7 +71,11 @@ impl Tree {
             Kind::Dir => New::Dir(meta, xattrs),
             kind => New::Other(kind, meta, xattrs, content),
         };
-        self.add_child(parent, name, new)
+        let added = self.add_child(parent, name, new)?;
+        if added.is_none() {
+            self.deleted.insert(path);
+        }
+        Ok(added)
     }
 
     /// Adds another name of what is at `target`. Returns its inode, or `None` for a whiteout.
@@ -81,6 +86,12 @@ impl Tree {
             return Ok(None);
         }
         let inode = self.resolve(target);
+        if inode.is_none() && self.deleted.contains(target) {
+            // Overlayfs links its whiteouts to each other.
+            self.is_whiteout(parent, name, true);
+            self.deleted.insert(path.to_vec());
+            return Ok(None);
+        }
         let what = match inode.map(|inode| self.file_type(inode)) {
             Some(FileType::Dir) => "a directory",
             Some(_) => "",

@@ -179,6 +179,26 @@ fn what_no_image_can_hold_is_wrong_in_its_source() {
     }
 }
 
+/// Overlayfs makes one whiteout and links it to every name that is deleted; GNU tar writes all but the first as hard links.
+#[test]
+fn a_hard_link_to_a_whiteout_is_a_whiteout() {
+    let mut tree = Tree::new(Whiteouts::Overlay);
+    for p in ["a", "b", "c", "d"] {
+        tree.add(file(p)).unwrap();
+    }
+    tree.next_layer().unwrap();
+    tree.add(entry("a", Kind::Char(Device { major: 0, minor: 0 })))
+        .unwrap();
+    for (link, target) in [("b", "a"), ("c", "b")] {
+        let link = entry(link, Kind::Hardlink(target.into()));
+        assert_eq!(tree.add(link).unwrap(), None);
+    }
+    tree.next_layer().unwrap();
+    let link = entry("d", Kind::Hardlink(b"a".to_vec()));
+    assert!(tree.add(link).is_err(), "not of this source");
+    assert_eq!(paths(tree), ["/d"]);
+}
+
 /// A layer of overlayfs with `metacopy=on` has files without content, and one with `redirect_dir=on` directories that
 /// have another name below. They were files of zeros and empty directories.
 #[test]
