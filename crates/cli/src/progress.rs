@@ -4,9 +4,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::IsTerminal;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tuff_image::build::Progress;
 
@@ -62,12 +62,12 @@ pub(crate) fn on_signal() -> Arc<AtomicBool> {
 }
 
 fn set_on_signal(stop: &Arc<AtomicBool>) {
-    // Signals that cannot be watched end the process, as they would without this.
-    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else {
-        return;
-    };
     let stop = Arc::clone(stop);
-    std::thread::spawn(move || {
+    let (hand_over, watched) = mpsc::channel::<Signals>();
+    let watcher = thread::Builder::new().spawn(move || {
+        let Ok(mut signals) = watched.recv() else {
+            return;
+        };
         let mut first = None;
         for _ in signals.forever() {
             let since = first.get_or_insert_with(Instant::now).elapsed();
@@ -77,6 +77,12 @@ fn set_on_signal(stop: &Arc<AtomicBool>) {
             stop.store(true, Ordering::Relaxed);
         }
     });
+    // Signals that cannot be watched, or by nobody, end the process, as they would without this.
+    if watcher.is_ok()
+        && let Ok(signals) = Signals::new([SIGINT, SIGTERM])
+    {
+        let _ = hand_over.send(signals);
+    }
 }
 
 /// Shows a build's progress until it is dropped; turns the first ^C or SIGTERM into a request to stop.
@@ -91,10 +97,11 @@ impl Watch {
         let done = Arc::new(AtomicBool::new(false));
         set_on_signal(&progress.stop_flag());
         let (progress, ended) = (Arc::clone(progress), Arc::clone(&done));
-        let thread = std::thread::spawn(move || watch(&progress, show, &ended));
+        // Without it nothing is shown.
+        let thread = thread::Builder::new().spawn(move || watch(&progress, show, &ended));
         Self {
             done,
-            thread: Some(thread),
+            thread: thread.ok(),
         }
     }
 }
@@ -135,7 +142,7 @@ fn watch(progress: &Progress, show: Show, done: &AtomicBool) {
                 "bytes": s.bytes, "total_bytes": s.total_bytes});
             eprintln!("{event}");
         }
-        std::thread::park_timeout(Duration::from_millis(100));
+        thread::park_timeout(Duration::from_millis(100));
     }
     bar.finish_and_clear();
 }

@@ -96,7 +96,7 @@ fn wrong_arguments_are_one_sentence_and_code_2() {
         (&["build", "--timestamp", "never", "tree", "i"], "invalid"),
         (&["build", "--exclude", "[", "tree", "i"], "pattern '['"),
         (&["build", "--rule", "x", "tree", "i"], "GLOB=ALG"),
-        (&["build", "--threads", "0", "tree", "i"], "at least 1"),
+        (&["build", "--threads", "0", "tree", "i"], "1..=256"),
         (
             &["build", "-z", "lz4", "--dict", "64K", "tree", "i"],
             "--dict: only LZMA and Zstandard have a dictionary",

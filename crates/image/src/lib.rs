@@ -10,6 +10,8 @@ pub mod read;
 pub mod serve;
 pub mod suggest;
 pub mod tar;
+mod threads;
 pub mod walk;
 
 pub use error::{Error, Result};
+pub use threads::THREADS_MAX;

@@ -6,8 +6,8 @@ use crate::progress::Bar;
 use crate::units::size;
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use tuff_image::Result;
 use tuff_image::check::{self, Options, Report, Severity};
+use tuff_image::{Result, THREADS_MAX};
 
 /// Check an image: every structure, every rule, all data read, every cluster seen to decode.
 ///
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 10_000, value_name = "N")]
     findings: usize,
     /// Threads that decode (default: as many as the process may use)
-    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
     threads: Option<u16>,
     /// No progress, no summary; findings only
     #[arg(short, long)]

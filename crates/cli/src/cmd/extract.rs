@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tuff_image::extract::{self, Options, Report};
 use tuff_image::read::Image;
-use tuff_image::{Error, Result};
+use tuff_image::{Error, Result, THREADS_MAX};
 
 /// Extract an image into a directory.
 ///
@@ -64,7 +64,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", value_parser = crate::units::parse_size)]
     max_bytes: Option<u64>,
     /// Threads (default: as many as the process may use)
-    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
     threads: Option<u16>,
     /// No progress, no summary
     #[arg(short, long)]

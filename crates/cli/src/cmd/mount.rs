@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_image::serve::{Pressure, ServeOptions, Server, Strategy, memory_limit};
-use tuff_image::{Error, Result};
+use tuff_image::{Error, Result, THREADS_MAX};
 use tuff_mount::mountpoint::{self, Detach, MountOptions};
 use tuff_mount::relief::relieve;
 use tuff_mount::transport::Transport;
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     #[arg(short, value_name = "OPTION,...")]
     options: Vec<String>,
     /// Threads that serve [default: one per processor]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
     threads: Option<u16>,
     /// Most memory for what is kept decoded, and for indexes [default: 48M, and at most a quarter of what the control
     /// group may use]
@@ -172,10 +172,19 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
             _ => Ok(()),
         }
     };
+    let beside = |work: Box<dyn FnOnce() + Send>| {
+        let thread = std::thread::Builder::new().spawn(work);
+        thread.map(drop).map_err(|e| {
+            let _ = mountpoint::detach(mount.dir(), Detach::Lazily);
+            Error::io(args.dir.display(), "cannot start a thread", e)
+        })
+    };
     let (stop_log, save_at_once) = (log.clone(), save.clone());
-    std::thread::spawn(move || end_when_told(stop, &dir, &stop_log, save_at_once));
+    beside(Box::new(move || {
+        end_when_told(stop, &dir, &stop_log, save_at_once);
+    }))?;
     let (stats_log, save_now) = (log.clone(), save.clone());
-    std::thread::spawn(move || {
+    beside(Box::new(move || {
         each_signal(show_stats, || {
             for line in handler.stats_text().lines() {
                 stats_log.again(line);
@@ -184,10 +193,12 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
             let _ = save_now();
             true
         });
-    });
+    }))?;
     if let Some(pressure) = Pressure::open() {
         let fs = fs.clone();
-        std::thread::spawn(move || relieve(fs.server(), |time| pressure.wait(time)));
+        beside(Box::new(move || {
+            relieve(fs.server(), |time| pressure.wait(time));
+        }))?;
     }
     if let Some((profile, pin)) = pin {
         let what = pin.apply(fs.server(), &profile);

@@ -233,7 +233,7 @@ fn values_that_mean_nothing_are_refused() {
         ("--timestamp", "bogus", "digit"),
         ("--memory", "bogus", "64K"),
         ("--window", "bogus", "64K"),
-        ("-j", "0", "at least 1"),
+        ("-j", "0", "1..=256"),
         ("--rule", "bogus", "GLOB"),
     ] {
         let out = place.run(&["build", option, value, "src", "i"]);

@@ -1,6 +1,6 @@
 //! The same input and options give the same bytes at any number of threads, in every mode in which threads share work.
 
-use crate::common::{Place, code, stderr, tool};
+use crate::common::{Place, code, is_root, skipped, stderr, tool};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
@@ -151,4 +151,92 @@ fn a_tar_makes_the_same_bytes_whatever_way_it_comes() {
         same(&place, &options, "-");
         assert_eq!(place.text(&["diff", "of-file", "i"]), "", "{dedupe}");
     }
+}
+
+/// Seen: where no thread could be started, `extract` waited for ever, `build` and `check` panicked, and `-j 20000` aborted.
+/// Cause: workers began to wait before anything was sure to tell them the end; threads were started by what panics.
+#[test]
+fn verbs_go_on_with_as_many_threads_as_can_be_started() {
+    let place = Place::with_image("threads-few");
+    let tool = |name| tool(&place.0, name, &["--version"]).is_some();
+    if !is_root() || !tool("setpriv") || !tool("prlimit") || !tool("timeout") {
+        return skipped("a user with few threads needs root, setpriv, prlimit and timeout");
+    }
+    fs::copy(env!("CARGO_BIN_EXE_tuff"), place.path("tuff")).unwrap();
+    tree(&place);
+    let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    fs::set_permissions(&place.0, all).unwrap();
+    let whole = place.run(&["extract", "-q", "i", "whole"]);
+    assert!(code(&whole) <= 1, "{}", stderr(&whole));
+    // One process is `timeout`.
+    for allowed in 2..=6 {
+        let run = |args: &[&str]| {
+            let mut command = std::process::Command::new("setpriv");
+            // A user that nothing else runs as.
+            command
+                .args([
+                    "--reuid=54322",
+                    "--regid=54322",
+                    "--clear-groups",
+                    "prlimit",
+                ])
+                .arg(format!("--nproc={allowed}"))
+                .args(["timeout", "-s", "KILL", "60", "./tuff"])
+                .args(args);
+            command.current_dir(&place.0).output().unwrap()
+        };
+        let target = format!("out-{allowed}");
+        let out = run(&["extract", "-q", "--no-xattrs", "-j", "4", "i", &target]);
+        assert_eq!(code(&out), 1, "{allowed}: {}", stderr(&out));
+        for name in ["dir/text", "many/copy", "sparse", "hello"] {
+            let (is, was) = (
+                place.path(&target).join(name),
+                place.path("whole").join(name),
+            );
+            assert!(
+                fs::read(is).unwrap() == fs::read(was).unwrap(),
+                "{allowed}: {name}"
+            );
+        }
+        let out = run(&["check", "-j", "4", "i"]);
+        assert_eq!(code(&out), 0, "{allowed}: {}", stderr(&out));
+        assert!(String::from_utf8_lossy(&out.stdout).ends_with("clean\n"));
+        let image = format!("i-{allowed}");
+        let out = run(&["build", "-q", "-j", "4", "--verify", "src", &image]);
+        // One thread waits for signals, one shows progress, and one at least is to encode.
+        if allowed > 4 {
+            assert_eq!(code(&out), 0, "{allowed}: {}", stderr(&out));
+            let alone = place.run(&["build", "-q", "-j", "4", "src", "alone"]);
+            assert_eq!(code(&alone), 0, "{}", stderr(&alone));
+            let same =
+                fs::read(place.path(&image)).unwrap() == fs::read(place.path("alone")).unwrap();
+            assert!(same, "{allowed}");
+        } else {
+            let said = stderr(&out);
+            assert_eq!(code(&out), 5, "{said}");
+            assert_eq!(said.lines().count(), 1, "{said}");
+            assert!(said.contains("cannot start a thread"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn more_threads_than_a_mount_may_have_are_a_wrong_argument() {
+    let place = Place::with_image("threads-many");
+    for verb in [
+        &["build", "m", "made"][..],
+        &["check", "i"],
+        &["extract", "i", "made"],
+    ] {
+        for count in ["0", "257", "20000"] {
+            let out = place.run(&[verb, &["-j", count]].concat());
+            assert_eq!(code(&out), 2, "{verb:?} {count}");
+            assert!(
+                stderr(&out).contains("is not in 1..=256"),
+                "{}",
+                stderr(&out)
+            );
+        }
+    }
+    assert!(!place.path("made").exists());
 }

@@ -5,6 +5,7 @@ use super::layout::{Parts, Plan, SUPERBLOCK_END, dir_names};
 use super::pack::segment::ShortPiece;
 use super::pack::{FileData, FileTail, PACKED};
 use super::tree::{InodeId, NodeKind};
+use crate::threads;
 use crate::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -190,9 +191,12 @@ fn emit_zone(zone: &Zone<'_>, front: &[u8], threads: usize, output: &Output) -> 
         }
     };
     std::thread::scope(|scope| {
-        for _ in 1..threads.min(starts.len()) {
-            scope.spawn(work);
-        }
+        threads::start(
+            scope,
+            "emit",
+            threads.min(starts.len()).saturating_sub(1),
+            work,
+        );
         work();
     });
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);

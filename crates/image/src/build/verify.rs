@@ -16,6 +16,7 @@ use super::tree::{InodeId, NodeKind, lossy};
 use crate::check;
 use crate::read::{Image, Inode, OpenOptions};
 use crate::serve::{ServeOptions, Server, Session};
+use crate::threads;
 use crate::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -135,9 +136,7 @@ impl Verify<'_> {
             }
         };
         std::thread::scope(|scope| {
-            for _ in 1..threads.min(count) {
-                scope.spawn(run);
-            }
+            threads::start(scope, "verify", threads.min(count).saturating_sub(1), run);
             run();
         });
         let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);

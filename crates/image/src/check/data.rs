@@ -9,6 +9,7 @@ use crate::read::fetch::Spot;
 use crate::read::file::cluster_place;
 use crate::read::map::{Cluster, Extent, Source};
 use crate::read::{Image, Inode, Nid};
+use crate::threads;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -34,18 +35,53 @@ const RAW: u64 = 1 << 20;
 /// Prefixes that wait for somebody to have all of their cluster.
 const PREFIXES: usize = 1 << 18;
 
+/// Who reads data and sees whether it decodes.
+enum Readers<'a> {
+    /// Nobody: data is not asked for.
+    Nobody,
+    /// Workers, from this queue.
+    Workers(SyncSender<Item>),
+    /// The walk itself: no thread could be started.
+    Walk(Box<Work<'a>>),
+}
+
 /// Where the walk puts extents.
 pub(super) struct Jobs<'a> {
     image: &'a Image,
     shared: &'a Shared,
     batch: Vec<Job>,
     prefixes: Vec<Job>,
-    /// `None`: data is not read.
-    queue: Option<SyncSender<Item>>,
+    readers: Readers<'a>,
     map: DataMap,
     near: Near<'a>,
     /// Of the walk, since they were last added to the common ones.
     pub(super) totals: Totals,
+}
+
+impl<'a> Readers<'a> {
+    fn start<'s>(
+        image: &'a Image,
+        options: &Options,
+        shared: &'a Shared,
+        scope: &'s Scope<'s, 'a>,
+    ) -> Self {
+        let count = match options.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n,
+        };
+        let (send, receive) = sync_channel(4 * count);
+        let receive = Arc::new(Mutex::new(receive));
+        let in_place = options.in_place;
+        let work = move || Work::new(image, shared, in_place);
+        match threads::start(scope, "check", count, move || work().run(&receive)) {
+            0 => Self::Walk(Box::new(work())),
+            started => {
+                // None has ended: the queue is open.
+                shared.workers.store(started, Relaxed);
+                Self::Workers(send)
+            }
+        }
+    }
 }
 
 impl<'a> Jobs<'a> {
@@ -56,27 +92,17 @@ impl<'a> Jobs<'a> {
         shared: &'a Shared,
         scope: &'s Scope<'s, 'a>,
     ) -> Self {
-        let threads = match options.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            n => n,
+        let readers = if options.data {
+            Readers::start(image, options, shared, scope)
+        } else {
+            Readers::Nobody
         };
-        let queue = options.data.then(|| {
-            let (send, receive) = sync_channel(4 * threads);
-            let receive = Arc::new(Mutex::new(receive));
-            for _ in 0..threads {
-                let receive = receive.clone();
-                shared.workers.fetch_add(1, Relaxed);
-                let work = Work::new(image, shared, options.in_place);
-                scope.spawn(move || work.run(&receive));
-            }
-            send
-        });
         Self {
             image,
             shared,
             batch: Vec::new(),
             prefixes: Vec::new(),
-            queue,
+            readers,
             map: DataMap::default(),
             near: Near::new(image),
             totals: Totals::default(),
@@ -85,9 +111,9 @@ impl<'a> Jobs<'a> {
 
     /// As [`Image::inode`]. What lies behind it is read ahead by workers that have nothing to do.
     pub(super) fn inode(&mut self, nid: Nid) -> Result<Inode> {
-        let (queue, items) = (&self.queue, &self.shared.items);
+        let (readers, items) = (&self.readers, &self.shared.items);
         self.near.inode(nid, |windows| {
-            if let Some(queue) = queue
+            if let Readers::Workers(queue) = readers
                 && items.load(Relaxed) == 0
             {
                 let _ = queue.try_send(Item::Ahead(windows));
@@ -105,12 +131,14 @@ impl<'a> Jobs<'a> {
                 pos,
                 len,
                 coding: Coding::Stored,
-            } if self.queue.is_some() => match self.near.look(space, pos, len as usize) {
-                Ok(()) => self.totals.raw_bytes += u64::from(len),
-                Err(e) => self
-                    .shared
-                    .failed(Rule::DataRange, &format!("nid {nid}"), &e),
-            },
+            } if !matches!(self.readers, Readers::Nobody) => {
+                match self.near.look(space, pos, len as usize) {
+                    Ok(()) => self.totals.raw_bytes += u64::from(len),
+                    Err(e) => self
+                        .shared
+                        .failed(Rule::DataRange, &format!("nid {nid}"), &e),
+                }
+            }
             Source::Inline { .. } => self.push(Job {
                 nid,
                 extent,
@@ -270,7 +298,7 @@ impl<'a> Jobs<'a> {
     }
 
     fn push(&mut self, job: Job) {
-        if self.queue.is_none() {
+        if matches!(self.readers, Readers::Nobody) {
             return;
         }
         self.batch.push(job);
@@ -281,7 +309,6 @@ impl<'a> Jobs<'a> {
 
     /// Hands out the batch in runs by position.
     fn flush(&mut self) {
-        let Some(queue) = &self.queue else { return };
         self.batch.sort_unstable_by_key(|job| place_of(&job.extent));
         let mut rest = &self.batch[..];
         while !rest.is_empty() {
@@ -290,9 +317,15 @@ impl<'a> Jobs<'a> {
                 bytes += weight(&rest[n].extent);
                 n += 1;
             }
-            // The workers end only when the queue does.
-            self.shared.items.fetch_add(1, Relaxed);
-            let _ = queue.send(Item::Jobs(rest[..n].to_vec()));
+            match &mut self.readers {
+                Readers::Nobody => {}
+                Readers::Workers(queue) => {
+                    // The workers end only when the queue does.
+                    self.shared.items.fetch_add(1, Relaxed);
+                    let _ = queue.send(Item::Jobs(rest[..n].to_vec()));
+                }
+                Readers::Walk(work) => work.jobs(&rest[..n]),
+            }
             rest = &rest[n..];
         }
         self.batch.clear();

@@ -64,30 +64,35 @@ impl<'a> Work<'a> {
         let _here = self.shared.worker();
         loop {
             let item = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-            let Ok(item) = item else { return };
-            let jobs = match item {
-                Item::Jobs(jobs) => jobs,
-                Item::Ahead(windows) => {
+            match item {
+                Ok(Item::Jobs(jobs)) => {
+                    self.jobs(&jobs);
+                    self.shared.items.fetch_sub(1, Relaxed);
+                }
+                Ok(Item::Ahead(windows)) => {
                     for n in windows {
                         // The walk finds the error where it matters.
                         let _ = self.image.window_of(Space::Image, n);
                     }
-                    continue;
                 }
-            };
-            let mut rest = &jobs[..];
-            while !rest.is_empty() {
-                let n = lz4_run(rest).max(1);
-                if n == 1 || !self.several(&rest[..n]) {
-                    for i in 0..n {
-                        self.alone(&rest[i], &rest[i + 1..]);
-                    }
-                }
-                rest = &rest[n..];
+                Err(_) => return,
             }
-            self.shared.totals.add(&std::mem::take(&mut self.totals));
-            self.shared.items.fetch_sub(1, Relaxed);
         }
+    }
+
+    /// Does jobs in order of position.
+    pub(super) fn jobs(&mut self, jobs: &[Job]) {
+        let mut rest = jobs;
+        while !rest.is_empty() {
+            let n = lz4_run(rest).max(1);
+            if n == 1 || !self.several(&rest[..n]) {
+                for i in 0..n {
+                    self.alone(&rest[i], &rest[i + 1..]);
+                }
+            }
+            rest = &rest[n..];
+        }
+        self.shared.totals.add(&std::mem::take(&mut self.totals));
     }
 
     fn alone(&mut self, job: &Job, later: &[Job]) {

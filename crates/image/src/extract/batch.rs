@@ -6,6 +6,7 @@ use super::write::Writer;
 use crate::read::fetch::Space;
 use crate::read::map::Cluster;
 use crate::read::{Inode, Nid};
+use crate::threads;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -134,7 +135,7 @@ impl QueueState {
     }
 }
 
-/// Runs `walk` beside `threads - 1` workers, and lets it work, too, when it waits.
+/// Runs `walk` beside up to `threads - 1` workers, and lets it work, too, when it waits.
 pub(super) fn run<T>(shared: &Shared<'_>, threads: usize, walk: impl FnOnce(&Queue<'_>) -> T) -> T {
     let queue = Queue {
         shared,
@@ -142,11 +143,9 @@ pub(super) fn run<T>(shared: &Shared<'_>, threads: usize, walk: impl FnOnce(&Que
         changed: Condvar::new(),
     };
     std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(|| queue.work());
-        }
         // Also when `walk` panics: the workers wait for this.
         let _close = Close(&queue);
+        threads::start(scope, "extract", threads - 1, || queue.work());
         walk(&queue)
     })
 }

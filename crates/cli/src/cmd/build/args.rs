@@ -3,6 +3,7 @@
 use crate::units::parse_size;
 use clap::ValueEnum;
 use std::path::PathBuf;
+use tuff_image::THREADS_MAX;
 use tuff_image::build::{Compression, Kernel, Method};
 
 /// Build an image from directories, tars and manifests.
@@ -157,8 +158,9 @@ pub(crate) struct Args {
     pub(super) source_type: Option<SourceType>,
 
     /// Worker threads (default: as many as the process may use)
-    #[arg(short = 'j', long, value_name = "N", help_heading = "Work")]
-    pub(super) threads: Option<usize>,
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()),
+        help_heading = "Work")]
+    pub(super) threads: Option<u16>,
     /// Memory for buffers (default: 256M, and more where so many workers need it for clusters so large)
     #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Work")]
     pub(super) memory: Option<u64>,

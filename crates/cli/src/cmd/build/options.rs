@@ -206,10 +206,7 @@ pub(super) fn options(args: &Args) -> Result<Options> {
         WhiteoutKind::Aufs => Whiteouts::Aufs,
         WhiteoutKind::Keep => Whiteouts::Keep,
     });
-    if args.threads == Some(0) {
-        return Err(Error::usage("--threads 0: at least 1 is needed"));
-    }
-    o.threads = args.threads;
+    o.threads = args.threads.map(usize::from);
     o.memory = args.memory;
     o.size_budget = args.size_budget;
     o.verify = args.verify;

@@ -7,6 +7,7 @@ use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tuff_image::THREADS_MAX;
 use tuff_iplfs::Volume;
 use tuff_mount::Log;
 use tuff_mount::mountpoint::{self, Detach, MountOptions};
@@ -41,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long)]
     allow_other: bool,
     /// Threads that serve [default: one per processor]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
     threads: Option<u16>,
     /// How requests come: dev (/dev/fuse), uring (io_uring), or auto: io_uring where the kernel offers it
     #[arg(long, value_name = "HOW", default_value = "auto")]
@@ -76,12 +77,15 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let server = VolumeServer::new(volume, log.clone());
     let mountpoint = mountpoint::attach_writable(&args.dir, &options).at("cannot mount")?;
     let dir = mountpoint.dir.clone();
-    let served = VolumeMount::start(server, mountpoint, threads, args.transport);
+    let served =
+        VolumeMount::start(server, mountpoint, threads, args.transport).and_then(|served| {
+            let (dir, log) = (dir.clone(), log.clone());
+            let watch = move || end_when_told(stop, &dir, &log);
+            std::thread::Builder::new().spawn(watch).map(|_| served)
+        });
     let served = served
         .inspect_err(|_| drop(mountpoint::detach(&dir, Detach::Lazily)))
         .at(args.dir.display())?;
-    let stop_log = log.clone();
-    std::thread::spawn(move || end_when_told(stop, &dir, &stop_log));
     background::ready(in_background)?;
     if let Err(e) = served.wait() {
         // In the background nobody sees the exit code.

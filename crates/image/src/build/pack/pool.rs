@@ -52,7 +52,7 @@ impl Shared {
 }
 
 impl Pool {
-    /// Starts `threads` workers with `budget` bytes of jobs in flight. `sums`: of all contents sums are taken.
+    /// Starts up to `threads` workers, at least one, with `budget` bytes of jobs in flight. `sums`: of all contents sums are taken.
     pub(crate) fn start(threads: usize, budget: u64, block: usize, sums: bool) -> Result<Self> {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
@@ -69,9 +69,12 @@ impl Pool {
             let shared = Arc::clone(&pool.shared);
             let thread = std::thread::Builder::new()
                 .name(format!("pack-{n}"))
-                .spawn(move || run(&shared, block, sums))
-                .map_err(|e| Error::io("build", "cannot start a thread", e))?;
-            pool.threads.push(thread);
+                .spawn(move || run(&shared, block, sums));
+            match thread {
+                Ok(thread) => pool.threads.push(thread),
+                Err(e) if n == 0 => return Err(Error::io("build", "cannot start a thread", e)),
+                Err(_) => break,
+            }
         }
         Ok(pool)
     }

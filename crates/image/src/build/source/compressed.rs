@@ -289,7 +289,8 @@ impl Ahead {
         let (empty, receive_empty) = channel();
         let thread = thread::Builder::new()
             .name("decompress".to_owned())
-            .spawn(move || decode(decoder, &source, &send_full, &receive_empty))?;
+            .spawn(move || decode(decoder, &source, &send_full, &receive_empty))
+            .map_err(|e| io::Error::new(e.kind(), format!("cannot start a thread: {e}")))?;
         Ok(Self {
             thread: Some(thread),
             full,

@@ -23,6 +23,7 @@ use crate::build::pack::input::Input;
 use crate::build::pack::spans::FilePlan;
 use crate::build::pack::sums::sum;
 use crate::build::tree::InodeId;
+use crate::threads;
 use crate::{Error, Result};
 use chunk::{Cutter, Sketch};
 use hashbrown::HashMap;
@@ -448,7 +449,7 @@ fn sample(sampler: &mut Option<Box<dyn tuff_codec::EncodeFit>>, bytes: &[u8]) ->
     (fit.consumed * 16 / fit.written.max(1)).clamp(16, 256) as u32
 }
 
-/// Runs `work` for every index below `count` on `threads` threads. What each thread found, in no order.
+/// Runs `work` for every index below `count` on up to `threads` threads. What each thread found, in no order.
 pub(crate) fn parallel<T: Send + Default>(
     count: usize,
     threads: usize,
@@ -480,9 +481,7 @@ pub(crate) fn parallel<T: Send + Default>(
         done.push(mine);
     };
     std::thread::scope(|scope| {
-        for _ in 1..threads.max(1) {
-            scope.spawn(run);
-        }
+        threads::start(scope, "survey", threads.saturating_sub(1), run);
         run();
     });
     let errors = errors.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -19,6 +19,7 @@ use super::DirSource;
 use crate::build::progress::Progress;
 use crate::build::source::{Content, DataRun, Device, Kind, Meta};
 use crate::build::tree::{InodeId, New, Pairs, ROOT, Tree};
+use crate::threads;
 use crate::{Error, Result};
 use hashbrown::HashMap;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, Stat};
@@ -210,12 +211,7 @@ impl DirSource {
         }
         std::thread::scope(|scope| {
             let _close = Close(&shared);
-            for n in 0..options.threads {
-                std::thread::Builder::new()
-                    .name(format!("walk-{n}"))
-                    .spawn_scoped(scope, || work(&shared, lister()))
-                    .map_err(|e| Error::io("build", "cannot start a thread", e))?;
-            }
+            threads::start(scope, "walk", options.threads, || work(&shared, lister()));
             let mut merge = Merge {
                 tree,
                 progress,
