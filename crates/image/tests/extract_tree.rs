@@ -439,3 +439,48 @@ fn damage_is_an_error_or_a_problem_and_the_rest_is_made() {
     got.retain(|r| r.path != b"letters");
     assert_same("the rest", &wanted, &got, same_as_image());
 }
+
+/// Seen: below a directory with a default list, extracted files of mode 0640 could be read by whom that list names.
+#[test]
+fn access_lists_of_the_directory_above_are_not_inherited() {
+    let scratch = Scratch::new("extract-acl");
+    let above = scratch.path().join("above");
+    std::fs::create_dir(&above).unwrap();
+    // user::rwx,user:65534:rwx,group::r-x,mask::rwx,other::---
+    let entries: [(u16, u16, u32); 5] = [
+        (0x01, 7, u32::MAX),
+        (0x02, 7, 65534),
+        (0x04, 5, u32::MAX),
+        (0x10, 7, u32::MAX),
+        (0x20, 0, u32::MAX),
+    ];
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, rights, id) in entries {
+        list.extend_from_slice(&tag.to_le_bytes());
+        list.extend_from_slice(&rights.to_le_bytes());
+        list.extend_from_slice(&id.to_le_bytes());
+    }
+    let name = "system.posix_acl_default";
+    if let Err(e) = rfs::setxattr(&above, name, &list, rfs::XattrFlags::empty()) {
+        eprintln!("SKIPPED: the temporary directory takes no access lists: {e}");
+        return;
+    }
+    let image = sample::image("lz4");
+    for threads in [1, 3] {
+        let target = above.join(format!("out-{threads}"));
+        let options = Options {
+            threads,
+            ..options()
+        };
+        let report = run(&image, &target, &options).unwrap();
+        if is_root() {
+            assert_eq!(report.problems, []);
+        }
+        assert_same(
+            "acl",
+            &image_tree(&image),
+            &host_tree(&target),
+            same_as_image(),
+        );
+    }
+}

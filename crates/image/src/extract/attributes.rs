@@ -10,6 +10,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 /// Bits of a mode that hand on the owner's rights.
 const SUID_SGID: u32 = 0o6000;
 
+/// What an entry has from the directory that it is made in, by that one's default list; the second one only directories.
+const ACLS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
+
 impl Shared<'_> {
     /// Sets what belongs to an open file or directory.
     pub(super) fn set_open(&self, fd: BorrowedFd<'_>, inode: &Inode, dir: &Dir, name: &[u8]) {
@@ -29,6 +32,14 @@ impl Shared<'_> {
                 "set-user-id bits are left out, as the owner is",
             );
         }
+        // Before the mode, which would let in whom the list names.
+        let acls = if inode.is_dir() {
+            &ACLS[..]
+        } else {
+            &ACLS[..1]
+        };
+        let has = |acl: &str| fs::fgetxattr_query(fd, acl).is_ok();
+        self.disinherit(dir, name, acls, has, |acl| fs::fremovexattr(fd, acl));
         // After the owner, whose change takes bits away.
         if let Err(e) = fs::fchmod(fd, Mode::from_raw_mode(mode)) {
             problem("mode", e);
@@ -52,14 +63,17 @@ impl Shared<'_> {
                 problem("owner", e);
             }
         }
-        let link = inode.file_type() == FileType::Symlink;
-        let mode = (!link).then(|| chmod_entry(above, name, inode.mode()));
-        if let Some(Err(e)) = mode {
-            problem("mode", e);
-        }
         // There is no call that takes a handle and a name. The path through the handle leads nowhere else.
         let mut path = format!("/proc/self/fd/{}/", above.as_raw_fd()).into_bytes();
         path.extend_from_slice(name);
+        if inode.file_type() != FileType::Symlink {
+            let has = |acl: &str| fs::lgetxattr_query(&path[..], acl).is_ok();
+            let remove = |acl: &str| fs::lremovexattr(&path[..], acl);
+            self.disinherit(dir, name, &ACLS[..1], has, remove);
+            if let Err(e) = chmod_entry(above, name, inode.mode()) {
+                problem("mode", e);
+            }
+        }
         self.each_xattr(inode, dir, name, |attribute, value| {
             fs::lsetxattr(&path[..], attribute, value, XattrFlags::empty())
         });
@@ -90,6 +104,23 @@ impl Shared<'_> {
                         self.refused(dir, name, &what, e);
                     }
                 }
+            }
+        }
+    }
+
+    /// Takes away what an entry has of `acls`.
+    fn disinherit(
+        &self,
+        dir: &Dir,
+        name: &[u8],
+        acls: &[&str],
+        has: impl Fn(&str) -> bool,
+        remove: impl Fn(&str) -> rustix::io::Result<()>,
+    ) {
+        for acl in acls.iter().filter(|acl| has(acl)) {
+            if let Err(e) = remove(acl) {
+                let what = format_args!("inherited attribute {acl} not removed: {e}");
+                self.problem(dir.path(name), what);
             }
         }
     }
