@@ -226,3 +226,33 @@ fn acls_come_back_as_acls_and_as_attributes() {
         assert_eq!(place.text(&["diff", "i", dir]), "", "{option}");
     }
 }
+
+/// Seen: without root, files of mode 0444 and directories of mode 0555 lost their attributes: the mode came first.
+#[test]
+fn attributes_of_what_is_read_only_come_back_without_root() {
+    let place = Place::new("extract-read-only");
+    let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    fs::set_permissions(&place.0, all).unwrap();
+    let lines = "#mtree\n/set uid=54322 gid=54322 time=1\n. type=dir mode=0555 xattr.user.of=root\n\
+        ./f type=file size=0 mode=0444 xattr.user.of=f\n./d type=dir mode=0555 xattr.user.of=d\n\
+        ./d/g type=file size=0 mode=0 xattr.user.of=g\n";
+    fs::write(place.path("a.mtree"), lines).unwrap();
+    place.text(&["build", "-q", "a.mtree", "i"]);
+    let out = if is_root() {
+        fs::copy(env!("CARGO_BIN_EXE_tuff"), place.path("tuff")).unwrap();
+        let as_other = ["--reuid=54322", "--regid=54322", "--clear-groups", "./tuff"];
+        let args = [&as_other[..], &["extract", "-q", "i", "out"]].concat();
+        match tool(&place.0, "setpriv", &args) {
+            Some(out) => out,
+            None => return,
+        }
+    } else {
+        place.run(&["extract", "-q", "i", "out"])
+    };
+    assert_eq!((code(&out), stderr(&out).as_str()), (0, ""));
+    if is_root() {
+        assert_eq!(place.text(&["diff", "i", "out"]), "");
+    } else {
+        skipped("a file that nobody may read, and the owner: they need root");
+    }
+}

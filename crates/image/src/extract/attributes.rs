@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::target::Dir;
-use crate::read::{FileType, Inode};
+use crate::read::{FileType, Inode, Xattr};
 use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -17,6 +17,13 @@ impl Shared<'_> {
     /// Sets what belongs to an open file or directory.
     pub(super) fn set_open(&self, fd: BorrowedFd<'_>, inode: &Inode, dir: &Dir, name: &[u8]) {
         let problem = |what: &str, e: Errno| self.refused(dir, name, what, e);
+        let set = |attribute: &[u8], value: &[u8]| {
+            fs::fsetxattr(fd, attribute, value, XattrFlags::empty())
+        };
+        let (users, others): (Vec<_>, Vec<_>) =
+            (self.xattrs(inode, dir, name).into_iter()).partition(|x| x.name.starts_with(b"user."));
+        // Who may not write to it may not set these: before the mode.
+        self.set_xattrs(users, dir, name, set);
         let mut mode = u32::from(inode.mode()) & 0o7777;
         if self.owners {
             let (uid, gid) = owner(inode);
@@ -44,9 +51,8 @@ impl Shared<'_> {
         if let Err(e) = fs::fchmod(fd, Mode::from_raw_mode(mode)) {
             problem("mode", e);
         }
-        self.each_xattr(inode, dir, name, |attribute, value| {
-            fs::fsetxattr(fd, attribute, value, XattrFlags::empty())
-        });
+        // After the owner, whose change takes capabilities away, and the mode, which is part of a list.
+        self.set_xattrs(others, dir, name, set);
         let times = self.options.times.then(|| fs::futimens(fd, &times(inode)));
         if let Some(Err(e)) = times {
             problem("times", e);
@@ -74,7 +80,8 @@ impl Shared<'_> {
                 problem("mode", e);
             }
         }
-        self.each_xattr(inode, dir, name, |attribute, value| {
+        let all = self.xattrs(inode, dir, name);
+        self.set_xattrs(all, dir, name, |attribute, value| {
             fs::lsetxattr(&path[..], attribute, value, XattrFlags::empty())
         });
         if self.options.times {
@@ -85,25 +92,28 @@ impl Shared<'_> {
         }
     }
 
-    fn each_xattr(
+    /// The attributes to set.
+    fn xattrs(&self, inode: &Inode, dir: &Dir, name: &[u8]) -> Vec<Xattr> {
+        if !self.options.xattrs || !inode.has_xattrs() {
+            return Vec::new();
+        }
+        self.image.xattrs(inode).unwrap_or_else(|e| {
+            self.problem(dir.path(name), e);
+            Vec::new()
+        })
+    }
+
+    fn set_xattrs(
         &self,
-        inode: &Inode,
+        attributes: Vec<Xattr>,
         dir: &Dir,
         name: &[u8],
         set: impl Fn(&[u8], &[u8]) -> rustix::io::Result<()>,
     ) {
-        if !self.options.xattrs || !inode.has_xattrs() {
-            return;
-        }
-        match self.image.xattrs(inode) {
-            Err(e) => self.problem(dir.path(name), e),
-            Ok(all) => {
-                for x in all {
-                    if let Err(e) = set(&x.name, &x.value) {
-                        let what = format!("attribute {}", String::from_utf8_lossy(&x.name));
-                        self.refused(dir, name, &what, e);
-                    }
-                }
+        for x in attributes {
+            if let Err(e) = set(&x.name, &x.value) {
+                let what = format!("attribute {}", String::from_utf8_lossy(&x.name));
+                self.refused(dir, name, &what, e);
             }
         }
     }
