@@ -256,3 +256,24 @@ fn attributes_of_what_is_read_only_come_back_without_root() {
         skipped("a file that nobody may read, and the owner: they need root");
     }
 }
+
+/// Seen: what belongs to 4294967295 was root's after an extraction, and nothing said so: to chown it means "as it is".
+#[test]
+fn an_owner_that_nobody_can_be_is_named() {
+    if !is_root() {
+        skipped("owners: they need root");
+        return;
+    }
+    let place = Place::new("extract-no-owner");
+    let lines = "#mtree\n/set uid=0 gid=0 time=1\n. type=dir mode=0755\n\
+        ./f type=file size=0 mode=4755 uid=4294967295 gid=7\n./l type=link link=f mode=0777 gid=4294967295\n";
+    fs::write(place.path("a.mtree"), lines).unwrap();
+    place.text(&["build", "-q", "a.mtree", "i"]);
+    let out = place.run(&["extract", "-q", "i", "out"]);
+    assert_eq!(code(&out), 1);
+    let what = "owner not restored: no user or group can be 4294967295";
+    assert_eq!(stderr(&out), format!("tuff: f: {what}\ntuff: l: {what}\n"));
+    use std::os::unix::fs::MetadataExt;
+    let f = fs::metadata(place.path("out/f")).unwrap();
+    assert_eq!((f.uid(), f.gid(), f.mode() & 0o7777), (0, 7, 0o755));
+}

@@ -13,6 +13,9 @@ const SUID_SGID: u32 = 0o6000;
 /// What an entry has from the directory that it is made in, by that one's default list; the second one only directories.
 const ACLS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
 
+/// An image may have this as user or group; a call that changes the owner takes it for "as it is".
+const NOBODY: u32 = u32::MAX;
+
 impl Shared<'_> {
     /// Sets what belongs to an open file or directory.
     pub(super) fn set_open(&self, fd: BorrowedFd<'_>, inode: &Inode, dir: &Dir, name: &[u8]) {
@@ -26,9 +29,8 @@ impl Shared<'_> {
         self.set_xattrs(users, dir, name, set);
         let mut mode = u32::from(inode.mode()) & 0o7777;
         if self.owners {
-            let (uid, gid) = owner(inode);
-            if let Err(e) = fs::fchown(fd, Some(uid), Some(gid)) {
-                problem("owner", e);
+            let chown = |uid, gid| fs::fchown(fd, uid, gid);
+            if !self.set_owner(inode, dir, name, chown) {
                 mode &= !SUID_SGID;
             }
         } else if mode & SUID_SGID != 0 && inode.file_type() == FileType::File {
@@ -63,11 +65,9 @@ impl Shared<'_> {
     pub(super) fn set_entry(&self, above: BorrowedFd<'_>, inode: &Inode, dir: &Dir, name: &[u8]) {
         let problem = |what: &str, e: Errno| self.refused(dir, name, what, e);
         if self.owners {
-            let (uid, gid) = owner(inode);
-            let flags = AtFlags::SYMLINK_NOFOLLOW;
-            if let Err(e) = fs::chownat(above, name, Some(uid), Some(gid), flags) {
-                problem("owner", e);
-            }
+            self.set_owner(inode, dir, name, |uid, gid| {
+                fs::chownat(above, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+            });
         }
         // There is no call that takes a handle and a name. The path through the handle leads nowhere else.
         let mut path = format!("/proc/self/fd/{}/", above.as_raw_fd()).into_bytes();
@@ -118,6 +118,32 @@ impl Shared<'_> {
         }
     }
 
+    /// Sets the owner by `chown`. False, and noted, if that is not all of it.
+    fn set_owner(
+        &self,
+        inode: &Inode,
+        dir: &Dir,
+        name: &[u8],
+        chown: impl FnOnce(Option<Uid>, Option<Gid>) -> rustix::io::Result<()>,
+    ) -> bool {
+        let (uid, gid) = (inode.uid(), inode.gid());
+        let (user, group) = (uid != NOBODY, gid != NOBODY);
+        let changed = chown(
+            user.then(|| Uid::from_raw(uid)),
+            group.then(|| Gid::from_raw(gid)),
+        );
+        let all = user && group;
+        match changed {
+            Err(e) => self.refused(dir, name, "owner", e),
+            Ok(()) if !all => {
+                let what = format_args!("owner not restored: no user or group can be {NOBODY}");
+                self.problem(dir.path(name), what);
+            }
+            Ok(()) => {}
+        }
+        changed.is_ok() && all
+    }
+
     /// Takes away what an entry has of `acls`.
     fn disinherit(
         &self,
@@ -150,10 +176,6 @@ fn chmod_entry(above: BorrowedFd<'_>, name: &[u8], mode: u16) -> rustix::io::Res
     }
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     fs::chmod(path, Mode::from_raw_mode(u32::from(mode) & 0o7777))
-}
-
-fn owner(inode: &Inode) -> (Uid, Gid) {
-    (Uid::from_raw(inode.uid()), Gid::from_raw(inode.gid()))
 }
 
 fn times(inode: &Inode) -> Timestamps {
