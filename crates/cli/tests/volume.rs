@@ -625,6 +625,70 @@ fn access_control_lists_decide_and_are_inherited() {
     good(&place.0, &["check", "--data", "v"]);
 }
 
+/// Seen: a file that nobody else could read was given to whom its directory's default list names. Cause: what is made in
+/// such a directory inherits, as from a mount.
+#[test]
+fn what_is_imported_has_the_access_control_lists_of_its_source() {
+    use rustix::fs::{XattrFlags, getxattr, setxattr};
+    use std::os::unix::fs::PermissionsExt;
+    const NONE: u32 = u32::MAX;
+    const ACCESS: &str = "system.posix_acl_access";
+    const DEFAULT: &str = "system.posix_acl_default";
+    let place = Place::new("import-acl");
+    let dir = &place.0;
+    let list = acl(&[
+        (1, 7, NONE),
+        (2, 7, 65534),
+        (4, 5, NONE),
+        (16, 7, NONE),
+        (32, 0, NONE),
+    ]);
+    fs::create_dir_all(dir.join("s/d/sub")).unwrap();
+    for (name, mode) in [("f", 0o640), ("g", 0o600)] {
+        let path = dir.join("s/d").join(name);
+        fs::write(&path, "secret").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let set = |name: &str, which: &str| {
+        setxattr(
+            dir.join("s/d").join(name),
+            which,
+            &list,
+            XattrFlags::empty(),
+        )
+    };
+    if let Err(e) = set("", DEFAULT).and_then(|()| set("g", ACCESS)) {
+        eprintln!("SKIPPED: the temporary directory takes no access lists: {e}");
+        return;
+    }
+    good(dir, &["import", "v", "s"]);
+    let Some(mounted) = Mounted::new(&place) else {
+        return;
+    };
+    let has = |name: &str, which: &str| {
+        let mut value = vec![0; 256];
+        let path = mounted.0.join("d").join(name);
+        getxattr(path, which, &mut value).map(|n| value[..n].to_vec())
+    };
+    let absent = Err(rustix::io::Errno::NODATA);
+    assert_eq!(has("", DEFAULT), Ok(list.clone()));
+    assert_eq!(has("g", ACCESS), Ok(list.clone()));
+    for (name, which) in [
+        ("", ACCESS),
+        ("f", ACCESS),
+        ("sub", ACCESS),
+        ("sub", DEFAULT),
+    ] {
+        assert_eq!(has(name, which), absent, "{name} {which}");
+    }
+    for name in ["f", "g", "sub"] {
+        let mode = |root: &Path| fs::metadata(root.join("d").join(name)).unwrap().mode();
+        assert_eq!(mode(&mounted.0), mode(&dir.join("s")), "{name}");
+    }
+    mounted.end();
+    good(dir, &["check", "--data", "v"]);
+}
+
 #[test]
 fn what_was_synced_survives_the_death_of_the_server() {
     let place = Place::new("kill");

@@ -11,7 +11,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use tuff_iplfs::{Caller, Errno, Error, Nid, SetAttr, SetXattr, Time, Volume, mode};
+use tuff_iplfs::{Caller, Errno, Error, Nid, SetAttr, SetXattr, Time, Volume, acl, mode};
 
 /// Bytes read from a file at once.
 const STEP: usize = 1 << 20;
@@ -192,6 +192,13 @@ impl Copy {
     }
 
     fn attributes(&mut self, path: &Path, ino: Nid, stat: &Stat) -> Result<()> {
+        // Inherited, or of a directory that was there. Before the mode, which would become part of the list.
+        for list in [acl::ACCESS, acl::DEFAULT] {
+            match self.volume.remove_xattr(ino, list, super::now()) {
+                Ok(()) | Err(Error::Posix(Errno::NoAttribute)) => {}
+                Err(e) => return Err(e).at(path.display()),
+            }
+        }
         let set = SetAttr {
             mode: Some(stat.st_mode & 0o7777),
             uid: Some(stat.st_uid),
