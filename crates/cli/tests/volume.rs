@@ -99,6 +99,42 @@ fn what_is_imported_comes_out_as_it_was_from_both_kinds_of_device() {
     assert!(out.join("sub").join("n".repeat(200)).exists());
 }
 
+/// Seen: holes were read, 1.4 s a GiB.
+#[test]
+fn holes_are_not_read_and_stay_holes() {
+    use std::os::unix::fs::FileExt;
+    let place = Place::new("holes");
+    let dir = &place.0;
+    fs::create_dir(dir.join("large")).unwrap();
+    let large = fs::File::create(dir.join("large/file")).unwrap();
+    if let Err(e) = large.set_len(1 << 40) {
+        eprintln!("SKIPPED: no sparse file of 1 TiB in the temporary directory: {e}");
+        return;
+    }
+    large.write_all_at(b"far away", (1 << 39) + 5).unwrap();
+    let source = fs::File::create(dir.join("src/sub/sparse")).unwrap();
+    source.set_len(9 << 20).unwrap();
+    source.write_all_at(&[7; 200_000], (1 << 20) + 77).unwrap();
+    source.write_all_at(b"end", 8 << 20).unwrap();
+    good(dir, &["import", "v", "src"]);
+    fs::write(dir.join("tar"), good(dir, &["export", "v"])).unwrap();
+    fs::create_dir(dir.join("out")).unwrap();
+    let tar = Command::new("tar")
+        .current_dir(dir)
+        .args(["-xf", "tar", "-C", "out"])
+        .status();
+    assert!(tar.unwrap().success());
+    let read = |root: &str| fs::read(dir.join(root).join("sub/sparse")).unwrap();
+    assert!(read("src") == read("out"));
+    let start = std::time::Instant::now();
+    let said = json(&good(dir, &["import", "f", "large", "--json"]));
+    assert!(start.elapsed() < Duration::from_secs(60));
+    assert_eq!(said["content_bytes"], 1u64 << 40);
+    let stat = json(&good(dir, &["stat", "f", "--json"]));
+    assert!(stat["live_bytes"].as_u64().unwrap() < 1 << 20, "{stat}");
+    good(dir, &["check", "--data", "f"]);
+}
+
 #[test]
 fn a_snapshot_keeps_what_the_present_loses() {
     let place = Place::new("snapshot");

@@ -3,18 +3,23 @@
 use super::{At, Failure, Result, mount};
 use crate::out::Out;
 use crate::units::size;
-use rustix::fs::{FileType, Stat, lgetxattr, llistxattr, lstat};
+use rustix::fs::{FileType, SeekFrom, Stat, lgetxattr, llistxattr, lstat, seek};
+use rustix::io::Errno as HostErrno;
 use serde_json::json;
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_iplfs::{Caller, Errno, Error, Nid, SetAttr, SetXattr, Time, Volume, acl, mode};
 
 /// Bytes read from a file at once.
 const STEP: usize = 1 << 20;
+/// Zeros of this length become a hole. Unit: bytes.
+const BLOCK: usize = 64 << 10;
 
 /// Copy a directory of the host into a volume: contents, owners, modes, times, hard links, extended attributes.
 ///
@@ -150,36 +155,27 @@ impl Copy {
         Ok(None)
     }
 
-    /// Zeros in whole blocks become holes.
+    /// Holes stay holes, and zeros in whole blocks become some.
     fn content(&mut self, ino: Nid, path: &Path) -> Result<()> {
-        let mut file = File::open(path).at(path.display())?;
+        let file = File::open(path).at(path.display())?;
         let mut buf = vec![0; STEP];
         let mut at = 0u64;
         loop {
-            let mut n = 0;
-            while n < buf.len() {
-                match file.read(&mut buf[n..]).at(path.display())? {
-                    0 => break,
-                    more => n += more,
-                }
-            }
-            for (i, block) in buf[..n].chunks(64 << 10).enumerate() {
-                if block.iter().any(|b| *b != 0) {
-                    let offset = at + (i as u64 * (64 << 10));
-                    let written = self
-                        .volume
-                        .write(ino, offset, block, super::now())
-                        .at(&self.place)?;
-                    if written < block.len() {
-                        return Err(Error::Posix(Errno::NoSpace)).at(&self.place);
-                    }
-                }
-            }
-            at += n as u64;
-            if n < buf.len() {
+            let data = match seek(&file, SeekFrom::Data(at)) {
+                Ok(data) => data,
+                Err(HostErrno::NXIO) => break,
+                // A file that knows no holes, such as the kernel's own ones.
+                Err(HostErrno::INVAL) => at,
+                Err(e) => return Err(io::Error::from(e)).at(path.display()),
+            };
+            let hole = seek(&file, SeekFrom::Hole(data)).unwrap_or(u64::MAX);
+            at = self.data(ino, path, &file, data..hole, &mut buf)?;
+            if at < hole {
                 break;
             }
         }
+        // A hole at the end has no data behind it.
+        let at = at.max(file.metadata().at(path.display())?.len());
         self.bytes += at;
         let set = SetAttr {
             size: Some(at),
@@ -189,6 +185,50 @@ impl Copy {
             .set_attr(ino, &set, super::now())
             .at(&self.place)?;
         Ok(())
+    }
+
+    /// Copies a range of a file. Returns where it ends, which is sooner if the file does.
+    fn data(
+        &mut self,
+        ino: Nid,
+        path: &Path,
+        file: &File,
+        range: Range<u64>,
+        buf: &mut [u8],
+    ) -> Result<u64> {
+        let mut at = range.start;
+        while at < range.end {
+            // Fits: at most the buffer's length.
+            let want = (range.end - at).min(buf.len() as u64) as usize;
+            let mut n = 0;
+            while n < want {
+                match file
+                    .read_at(&mut buf[n..want], at + n as u64)
+                    .at(path.display())?
+                {
+                    0 => break,
+                    more => n += more,
+                }
+            }
+            for (i, block) in buf[..n].chunks(BLOCK).enumerate() {
+                if block.iter().all(|b| *b == 0) {
+                    continue;
+                }
+                let offset = at + (i * BLOCK) as u64;
+                let written = self
+                    .volume
+                    .write(ino, offset, block, super::now())
+                    .at(&self.place)?;
+                if written < block.len() {
+                    return Err(Error::Posix(Errno::NoSpace)).at(&self.place);
+                }
+            }
+            at += n as u64;
+            if n < want {
+                break;
+            }
+        }
+        Ok(at)
     }
 
     fn attributes(&mut self, path: &Path, ino: Nid, stat: &Stat) -> Result<()> {
@@ -211,7 +251,7 @@ impl Copy {
         let mut names = vec![0; 64 << 10];
         let len = match llistxattr(path, &mut names[..]) {
             Ok(len) => len,
-            Err(rustix::io::Errno::OPNOTSUPP) => 0,
+            Err(HostErrno::OPNOTSUPP) => 0,
             Err(e) => return Err(io::Error::from(e)).at(path.display()),
         };
         for name in names[..len]
