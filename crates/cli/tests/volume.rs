@@ -306,7 +306,8 @@ fn errors_are_one_sentence_with_the_documented_code() {
             "power of two",
         ),
         (&["stat", "nothing"], 5, "nothing"),
-        (&["check", "src"], 5, "src"),
+        (&["check", "src"], 5, "src: is no volume"),
+        (&["mount", "src", "src"], 5, "src: is no volume"),
         (&["import", "v", "src/hello"], 2, "no directory"),
         (&["export", "v", "--snapshot", "x"], 2, "no snapshot"),
     ] {
@@ -318,6 +319,29 @@ fn errors_are_one_sentence_with_the_documented_code() {
     fs::write(dir.join("junk"), vec![7; 1 << 20]).unwrap();
     let (code, said) = bad(dir, &["stat", "junk"]);
     assert_eq!((code, said.contains("superblock")), (3, true), "{said}");
+}
+
+/// Seen: `src/hello: TooBig (errno 7)`.
+#[test]
+fn attributes_that_do_not_fit_are_named_with_the_limit() {
+    use rustix::fs::{XattrFlags, setxattr};
+    let place = Place::new("import-attribute");
+    let file = place.0.join("src/hello");
+    let set = |name: &str, len| setxattr(&file, name, &vec![b'x'; len], XattrFlags::empty());
+    // Not every filesystem takes as much in one; all of them together are too much, too.
+    let len = [10_000, 4010]
+        .into_iter()
+        .find(|len| set("user.big", *len).is_ok());
+    let (Some(len), Ok(())) = (len, set("user.small", 50)) else {
+        eprintln!("SKIPPED: the temporary directory takes no attributes so large");
+        return;
+    };
+    let (code, said) = bad(&place.0, &["import", "v", "src"]);
+    let what = format!(
+        "attribute user.big has {len} bytes, where all of a file's names and values have at most 4054"
+    );
+    assert!(said.starts_with("tuff: src/"), "{said}");
+    assert_eq!((code, said.contains(&what)), (4, true), "{said}");
 }
 
 #[test]

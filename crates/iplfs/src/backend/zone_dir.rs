@@ -85,7 +85,12 @@ impl ZoneDir {
     pub fn open(path: &Path, read_only: bool) -> io::Result<Self> {
         // A process that goes into the background leaves its working directory.
         let path = &std::path::absolute(path)?;
-        let volume = File::open(path.join("volume"))?;
+        let volume = File::open(path.join("volume")).map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => {
+                io::Error::new(e.kind(), "is no volume: the directory has no file `volume`")
+            }
+            _ => e,
+        })?;
         lock(&volume, read_only)?;
         let text = fs::read_to_string(path.join("volume"))?;
         let mut lines = text.lines();

@@ -14,6 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tuff_iplfs::disk::xattr::{self, Xattrs};
 use tuff_iplfs::{Caller, Errno, Error, Nid, SetAttr, SetXattr, Time, Volume, acl, mode};
 
 /// Bytes read from a file at once.
@@ -248,22 +249,9 @@ impl Copy {
         self.volume
             .set_attr(ino, &set, super::now())
             .at(path.display())?;
-        let mut names = vec![0; 64 << 10];
-        let len = match llistxattr(path, &mut names[..]) {
-            Ok(len) => len,
-            Err(HostErrno::OPNOTSUPP) => 0,
-            Err(e) => return Err(io::Error::from(e)).at(path.display()),
-        };
-        for name in names[..len]
-            .split(|b| *b == 0)
-            .filter(|name| !name.is_empty())
-        {
-            let mut value = vec![0; 64 << 10];
-            let len = lgetxattr(path, name, &mut value[..])
-                .map_err(io::Error::from)
-                .at(path.display())?;
+        for (name, value) in &host_attributes(path)? {
             self.volume
-                .set_xattr(ino, name, &value[..len], SetXattr::Any, super::now())
+                .set_xattr(ino, name, value, SetXattr::Any, super::now())
                 .at(path.display())?;
         }
         Ok(())
@@ -284,6 +272,37 @@ impl Copy {
             .at(&self.place)?;
         Ok(())
     }
+}
+
+/// The extended attributes of a file of the host. An error if a volume has no room for so much.
+fn host_attributes(path: &Path) -> Result<Xattrs> {
+    let mut names = vec![0; 64 << 10];
+    let len = match llistxattr(path, &mut names[..]) {
+        Ok(len) => len,
+        Err(HostErrno::OPNOTSUPP) => 0,
+        Err(e) => return Err(io::Error::from(e)).at(path.display()),
+    };
+    let mut all = Xattrs::new();
+    for name in names[..len].split(|b| *b == 0).filter(|n| !n.is_empty()) {
+        let mut value = vec![0; 64 << 10];
+        let len = lgetxattr(path, name, &mut value[..])
+            .map_err(io::Error::from)
+            .at(path.display())?;
+        value.truncate(len);
+        all.insert(name.to_vec(), value);
+    }
+    if let Some((name, value)) = all.iter().max_by_key(|(_, value)| value.len())
+        && (value.len() > xattr::NODE_MAX || xattr::encode(&all).len() > xattr::NODE_MAX)
+    {
+        let what = format!(
+            "attribute {} has {} bytes, where all of a file's names and values have at most {}",
+            String::from_utf8_lossy(name),
+            value.len(),
+            xattr::NODE_MAX
+        );
+        return Err(Error::Limit(what)).at(path.display());
+    }
+    Ok(all)
 }
 
 /// A device number in the 32 bits in which Linux hands it to filesystems.
