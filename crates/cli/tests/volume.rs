@@ -772,6 +772,35 @@ fn what_was_synced_survives_the_death_of_the_server() {
     }
 }
 
+/// The kernel writes its page cache back and says no more, so this holds some seconds after `sync`, as the help says.
+#[test]
+fn what_sync_wrote_back_is_durable_seconds_later() {
+    use std::os::unix::fs::FileExt;
+    let place = Place::new("sync");
+    let Some(mounted) = Mounted::new(&place) else {
+        return;
+    };
+    let write = |name: &str| {
+        let file = fs::File::create(mounted.0.join(name)).unwrap();
+        file.write_all_at(&[7; 200_000], 0).unwrap();
+        file
+    };
+    // Closing them would have them written back.
+    let files = [write("synced"), write("too")];
+    rustix::fs::syncfs(&files[0]).unwrap();
+    std::thread::sleep(Duration::from_secs(8));
+    drop(mounted);
+    let Some(mounted) = Mounted::new(&place) else {
+        return;
+    };
+    for name in ["synced", "too"] {
+        assert!(
+            fs::read(mounted.0.join(name)).unwrap() == [7; 200_000],
+            "{name}"
+        );
+    }
+}
+
 #[test]
 fn a_volume_is_the_upper_layer_over_an_image() {
     let place = Place::new("overlay");

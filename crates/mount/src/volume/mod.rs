@@ -40,7 +40,7 @@ const FOR_EVER: u64 = i64::MAX as u64;
 const ATTR_VALID: u64 = 1;
 /// Blocks appended after which the device is to begin writing: 32 MiB.
 const BEGIN_BLOCKS: u64 = 8192;
-/// How often everything is made durable without being asked.
+/// How often everything is made durable without being asked, as after a `sync`, of which the kernel says nothing.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 
 /// The volume and what the kernel knows of it.

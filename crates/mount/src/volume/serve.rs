@@ -102,7 +102,8 @@ fn is_fsync(opcode: u32) -> bool {
     matches!(opcode, write_op::FSYNC | write_op::FSYNCDIR)
 }
 
-/// True for requests that make everything durable.
+/// True for requests that make everything durable. SYNCFS comes from no kernel of today, which sends it to virtiofs and
+/// fuseblk alone: behind `sync` there is only the keeper.
 fn is_sync(opcode: u32) -> bool {
     matches!(opcode, write_op::SYNCFS | op::DESTROY)
 }

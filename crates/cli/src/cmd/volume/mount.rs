@@ -25,7 +25,8 @@ const PREPARE_BLOCKS: u64 = 256;
 ///
 /// Serves from a process in the background that starts when the mount answers and ends when it is unmounted (tuff umount,
 /// which waits for it, umount, fusermount3 -u) or gets SIGTERM or SIGINT. After a crash of the host or of that process the
-/// next mount recovers: what was synced is there.
+/// next mount recovers: what fsync or fdatasync made durable is there, and behind fsync of a directory all that was done
+/// before it. The kernel does not tell servers of sync and syncfs: what these write back is durable some 5 seconds later.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory, file or block device of the volume
