@@ -97,6 +97,8 @@ impl Output {
         } else {
             Some(file.metadata()?.len())
         };
+        // Fits: it is at most `head`.
+        let head = len.map_or(head, |len| len.min(head as u64) as usize);
         let mut bytes = vec![0; head];
         file.read_exact_at(&mut bytes, 0)?;
         let kind = Kind::Grown { head: bytes, len };

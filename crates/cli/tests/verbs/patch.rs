@@ -125,6 +125,26 @@ fn an_update_lies_behind_what_was_there() {
     }
 }
 
+/// An image whose inodes lie behind the superblock, and one shorter than a usual block.
+#[test]
+fn the_smallest_images_are_patched() {
+    let place = Place::new("patch-small");
+    for dir in ["one", "two"] {
+        fs::create_dir(place.path(dir)).unwrap();
+    }
+    fs::write(place.path("one/a"), "first").unwrap();
+    fs::write(place.path("two/b"), "second").unwrap();
+    for block in ["512", "4096"] {
+        place.text(&["build", "-q", "-b", block, "--kernel", "6.12", "one", "i"]);
+        for tree in ["two", "one", "two"] {
+            place.text(&["patch", "-q", "--verify", tree, "i"]);
+            let checked = place.run(&["check", "-q", "i"]);
+            assert_eq!(code(&checked), 0, "{block} {tree}: {}", stderr(&checked));
+            kernel_agrees(&place, "i", tree);
+        }
+    }
+}
+
 #[test]
 fn a_patch_that_fails_leaves_the_image_as_it_was() {
     let place = Place::new("patch-fails");

@@ -7,6 +7,7 @@ use super::pack::{FileData, FileTail, PACKED};
 use super::tree::{InodeId, NodeKind};
 use crate::threads;
 use crate::{Error, Result};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use tuff_codec::EncoderSpec;
@@ -631,15 +632,21 @@ fn emit_superblock(
         covered.resize(at, 0);
         covered.extend_from_slice(front);
     }
-    covered.resize(len, 0);
-    if o.checksum {
-        superblock::seal(&mut covered);
-    }
     let fail = |e| Error::io("image", "cannot write", e);
-    if !parts.base.is_some_and(Base::in_image) {
+    let known = covered.len();
+    covered.resize(len, 0);
+    if parts.base.is_some_and(Base::in_image) {
+        // What follows stays, so that all that changes is in one sector.
+        let at = superblock::OFFSET + known as u64;
+        let rest = output.file().read_exact_at(&mut covered[known..], at);
+        rest.map_err(|e| Error::io("image", "cannot read", e))?;
+    } else {
         output
             .write_at(&[0; superblock::OFFSET as usize], 0)
             .map_err(fail)?;
+    }
+    if o.checksum {
+        superblock::seal(&mut covered);
     }
     output.settle().map_err(fail)?;
     output.write_at(&covered, superblock::OFFSET).map_err(fail)
