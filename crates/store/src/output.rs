@@ -189,8 +189,14 @@ impl Drop for Output {
                 let _ = std::fs::remove_file(temporary);
             }
             Kind::Grown { head, len } => {
-                let _ = self.file.write_all_at(head, 0);
-                let _ = len.map(|len| self.file.set_len(len));
+                let mut now = vec![0; head.len()];
+                if self.file.read_exact_at(&mut now, 0).is_err() || now != *head {
+                    let _ = self.file.write_all_at(head, 0);
+                }
+                let has_grown = |len: u64| self.file.metadata().map_or(true, |m| m.len() != len);
+                if let Some(len) = len.filter(|len| has_grown(*len)) {
+                    let _ = self.file.set_len(len);
+                }
             }
             _ => {}
         }

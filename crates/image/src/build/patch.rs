@@ -45,10 +45,11 @@ pub fn patch(
         ));
     }
     let name = image.display().to_string();
-    let base = Base::open(image, options)?.of_patch();
-    let old_bytes = options.block.size() * u64::from(base.blocks());
     let failed = |e| Error::io(&name, "cannot write behind the image", e);
     let output = Output::grow(image, HEAD).map_err(failed)?;
+    // Behind the lock: another patch may just have ended.
+    let base = Base::open(image, options)?.of_patch();
+    let old_bytes = options.block.size() * u64::from(base.blocks());
     let (image_bytes, stats) = write(sources, options, Some(base), &output, progress, &|| ())
         .map_err(|e| e.rename_place("image", &name))?;
     // The last chance: behind it the image is another.
