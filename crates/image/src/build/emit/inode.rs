@@ -1,0 +1,199 @@
+//! An inode becomes bytes, with all that lies behind it.
+
+use super::dir_blocks;
+use crate::Result;
+use crate::build::layout::{Parts, Plan};
+use crate::build::pack::segment::ShortPiece;
+use crate::build::pack::{FileData, FileTail, PACKED};
+use crate::build::tree::{InodeId, NodeKind};
+use tuff_format::cluster::header::MapHeader;
+use tuff_format::cluster::write::{self, Piece, Tail, header_pos};
+use tuff_format::inode::{FileType, Inode, encode_device};
+use tuff_format::{chunk, xattr};
+
+/// Appends an inode with its attributes, its index and its inline tail.
+pub(super) fn emit_inode(
+    parts: &Parts<'_>,
+    plan: &Plan,
+    id: InodeId,
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    let bits = parts.options.block;
+    let form = parts.form(id, plan.epoch);
+    let start = out.len();
+    let body = parts.body(id);
+    let no_block = if form.extended {
+        (1u64 << 48) - 1
+    } else {
+        u32::MAX.into()
+    };
+    let mut inode = Inode {
+        extended: form.extended,
+        layout: form.layout,
+        flag4: false,
+        xattr_icount: xattr::icount(body.len()).expect("checked when the attributes were planned"),
+        mode: 0o100_644,
+        nlink: 1,
+        size: form.size,
+        mtime: if form.extended { plan.epoch.0 } else { 0 },
+        mtime_nsec: if form.extended { plan.epoch.1 } else { 0 },
+        u: 0,
+        ino: plan.inodes as u32,
+        uid: 0,
+        gid: 0,
+        no_start: false,
+    };
+    if id != PACKED {
+        let tree = parts.tree;
+        inode.mode = tree.meta(id).mode & 0o7777 | tree.file_type(id).mode_bits();
+        inode.nlink = tree.nlink(id);
+        (inode.uid, inode.gid) = parts.owner(id);
+        inode.ino = plan.serials[id as usize];
+        if form.extended {
+            (inode.mtime, inode.mtime_nsec) = parts.time(id);
+        }
+        match tree.kind(id) {
+            NodeKind::Char(d) | NodeKind::Block(d) => {
+                inode.u = encode_device(d.major, d.minor).into()
+            }
+            NodeKind::Fifo | NodeKind::Socket => {}
+            NodeKind::Dir | NodeKind::Symlink(_) => {
+                inode.u = plan.block_of.get(&id).map_or(no_block, |b| u64::from(*b));
+            }
+            NodeKind::File { .. } => {}
+        }
+    }
+    let is_file = id == PACKED || parts.tree.file_type(id) == FileType::File;
+    if is_file {
+        inode.u = match parts.data(id) {
+            FileData::None | FileData::Same(_) => no_block,
+            FileData::Flat { block, .. } if bits.count(form.size - form.tail) > 0 => {
+                plan.address(*block).into()
+            }
+            FileData::Flat { .. } => no_block,
+            FileData::WholeFragment { .. } => 0,
+            FileData::Chunked(c) => chunk::Format {
+                bits: c.bits,
+                indexes: false,
+                bit48: false,
+            }
+            .encode()
+            .into(),
+            data => data
+                .compressed()
+                .expect("all others were matched")
+                .pieces()
+                .map(|(_, p)| u64::from(p.blocks))
+                .sum(),
+        };
+    }
+    inode.encode(out);
+    out.extend_from_slice(body);
+    if is_file {
+        emit_file(parts, plan, id, start, out)?;
+    } else {
+        match parts.tree.kind(id) {
+            NodeKind::Symlink(target) => {
+                out.extend_from_slice(&target[target.len() - form.tail as usize..])
+            }
+            NodeKind::Dir if form.tail > 0 => dir_blocks(parts, plan, id, &mut |bytes, more| {
+                if !more {
+                    out.extend_from_slice(bytes);
+                }
+                Ok(())
+            })?,
+            _ => {}
+        }
+    }
+    assert_eq!(
+        (out.len() - start) as u64,
+        form.before_tail + form.tail,
+        "an inode has the length that was planned"
+    );
+    Ok(())
+}
+
+/// Appends a file's payload: index or table, and inline tail. The inode starts at `start` of `out`.
+fn emit_file(
+    parts: &Parts<'_>,
+    plan: &Plan,
+    id: InodeId,
+    start: usize,
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    let bits = parts.options.block;
+    let pad = |out: &mut Vec<u8>, align: usize| {
+        let len = (out.len() - start).next_multiple_of(align);
+        out.resize(start + len, 0);
+    };
+    match parts.data(id) {
+        FileData::None | FileData::Same(_) => {}
+        FileData::Flat { tail, .. } => {
+            if let Some(tail) = tail {
+                parts.packed.spill.get(*tail, out)?;
+            }
+        }
+        FileData::WholeFragment { offset } => {
+            pad(out, 8);
+            out.extend_from_slice(&MapHeader::WholeFragment { offset: *offset }.encode());
+            out.extend_from_slice(&[0; 8]);
+        }
+        FileData::Chunked(c) => {
+            pad(out, 4);
+            let format = chunk::Format {
+                bits: c.bits,
+                indexes: false,
+                bit48: false,
+            };
+            let size = parts.tree.size(id);
+            let chunk_size = format.chunk_size(bits);
+            let (mut at, mut block) = (0, u64::from(c.block));
+            for run in &*c.runs {
+                while at < run.first {
+                    format.encode_entry(chunk::Chunk::Hole, out);
+                    at += 1;
+                }
+                for _ in 0..run.count {
+                    format.encode_entry(chunk::Chunk::Data { device: 0, block }, out);
+                    block += 1 << c.bits;
+                    at += 1;
+                }
+            }
+            while at < size.div_ceil(chunk_size) {
+                format.encode_entry(chunk::Chunk::Hole, out);
+                at += 1;
+            }
+        }
+        data => {
+            let data = data.compressed().expect("all others were matched");
+            pad(out, 8);
+            let place = |(block, p): (u32, ShortPiece)| Piece {
+                len: p.len.into(),
+                kind: p.kind,
+                // An end elsewhere has no block.
+                block: if p.blocks > 0 { plan.address(block) } else { 0 },
+                blocks: p.blocks,
+                partial: p.partial,
+            };
+            let pieces: Vec<Piece> = data.pieces().map(place).collect();
+            let tail = match data.tail {
+                FileTail::Cluster => Tail::Cluster,
+                // Fits: shorter than a block.
+                FileTail::Inline(t) => Tail::Inline(t.len() as u16),
+                FileTail::Fragment(offset) => Tail::Fragment(offset),
+            };
+            let header = header_pos((out.len() - start) as u64);
+            let compact = parts.options.compact_index && data.is_contiguous();
+            let index = write::index(&pieces, tail, data.algorithm, header, bits, compact);
+            assert_eq!(
+                index.compact, compact,
+                "contiguous clusters have a compact index"
+            );
+            out.extend_from_slice(&index.bytes);
+            if let FileTail::Inline(t) = data.tail {
+                parts.packed.spill.get(t, out)?;
+            }
+        }
+    }
+    Ok(())
+}
