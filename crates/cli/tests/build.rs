@@ -89,6 +89,37 @@ fn wrong_arguments_are_one_sentence_and_code_2() {
             "fragments needs Linux 6.1",
         ),
         (
+            &["build", "--metadata", "short", "tree", "i"],
+            "the short form of metadata needs Linux 6.15",
+        ),
+        (
+            &["build", "--metadata", "compressed", "tree", "i"],
+            "compressed metadata needs Linux 6.17",
+        ),
+        (
+            &[
+                "build",
+                "--kernel=6.18",
+                "--metadata=compressed",
+                "-z",
+                "none",
+                "tree",
+                "i",
+            ],
+            "compressed metadata needs an algorithm",
+        ),
+        (
+            &[
+                "build",
+                "--kernel=6.18",
+                "--metadata=compressed",
+                "--base=tree",
+                "tree",
+                "i",
+            ],
+            "compressed metadata cannot refer to a base",
+        ),
+        (
             &["build", "--label", "sixteen bytes or more", "tree", "i"],
             "label",
         ),

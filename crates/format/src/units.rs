@@ -12,6 +12,11 @@ pub struct Nid(pub u64);
 impl Nid {
     const METABOX: u64 = 1 << 63;
 
+    /// Number of the inode at a position in the metabox inode's data. Unit: 32 bytes.
+    pub const fn in_the_metabox(position: u64) -> Self {
+        Self(position | Self::METABOX)
+    }
+
     /// True if the inode lies in the metabox inode's data.
     pub const fn in_metabox(self) -> bool {
         self.0 & Self::METABOX != 0

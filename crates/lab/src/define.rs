@@ -161,6 +161,9 @@ pub struct Settings {
     /// Settings per file, chosen by the tool towards this goal (Tuff).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto: Option<String>,
+    /// The oldest kernel that the image is for (Tuff).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
     /// Restore extended attributes on extraction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xattrs: Option<bool>,

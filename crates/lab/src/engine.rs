@@ -251,9 +251,10 @@ impl Plan {
 fn tuff_build(plan: &mut Plan, s: &Settings) -> Result<(), String> {
     plan.words(["build", "--quiet"]);
     // Ours refuses what its default kernel cannot mount; the others do not ask.
-    match s.algorithm {
-        Some(Algorithm::Deflate) => plan.word("--kernel=6.6"),
-        Some(Algorithm::Zstd) => plan.word("--kernel=6.12"),
+    match (&s.kernel, s.algorithm) {
+        (Some(kernel), _) => plan.word(format!("--kernel={kernel}")),
+        (None, Some(Algorithm::Deflate)) => plan.word("--kernel=6.6"),
+        (None, Some(Algorithm::Zstd)) => plan.word("--kernel=6.12"),
         _ => {}
     }
     if let Some(algorithm) = s.algorithm {
@@ -317,7 +318,7 @@ fn tuff_build(plan: &mut Plan, s: &Settings) -> Result<(), String> {
 }
 
 fn mkfs_erofs(plan: &mut Plan, s: &Settings) -> Result<(), String> {
-    no_auto(plan.tool, s)?;
+    not_ours(plan.tool, s)?;
     plan.word("--quiet");
     let name = match s.algorithm {
         None | Some(Algorithm::None) => None,
@@ -374,7 +375,7 @@ fn mkfs_erofs(plan: &mut Plan, s: &Settings) -> Result<(), String> {
 }
 
 fn mksquashfs(plan: &mut Plan, s: &Settings) -> Result<(), String> {
-    no_auto(plan.tool, s)?;
+    not_ours(plan.tool, s)?;
     if s.fragment_cluster.is_some() {
         return Err("mksquashfs packs fragments in blocks of the common size".to_owned());
     }
@@ -452,10 +453,13 @@ fn mksquashfs(plan: &mut Plan, s: &Settings) -> Result<(), String> {
     Ok(())
 }
 
-fn no_auto(tool: Tool, s: &Settings) -> Result<(), String> {
-    match &s.auto {
-        Some(_) => Err(format!("{} chooses no settings by itself", tool.name())),
-        None => Ok(()),
+/// Refuses what only Tuff can be asked for.
+fn not_ours(tool: Tool, s: &Settings) -> Result<(), String> {
+    let name = tool.name();
+    match (&s.auto, &s.kernel) {
+        (Some(_), _) => Err(format!("{name} chooses no settings by itself")),
+        (None, Some(_)) => Err(format!("{name} does not ask which kernel an image is for")),
+        (None, None) => Ok(()),
     }
 }
 
@@ -732,6 +736,14 @@ mod tests {
         assert_eq!(
             refuse(Tool::Mksquashfs, auto),
             "mksquashfs chooses no settings by itself"
+        );
+        let kernel = Settings {
+            kernel: Some("6.18".to_owned()),
+            ..Settings::default()
+        };
+        assert_eq!(
+            refuse(Tool::MkfsErofs, kernel),
+            "mkfs.erofs does not ask which kernel an image is for"
         );
         assert_eq!(
             refuse(Tool::Unsquashfs, Settings::default()),

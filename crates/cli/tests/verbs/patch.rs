@@ -90,6 +90,8 @@ fn an_update_lies_behind_what_was_there() {
         ],
         &["-z", "lzma:1", "-C", "32K", "--fragments", "all"],
         &["-z", "none", "--fragments", "off"],
+        &["-z", "lz4", "--kernel", "6.18", "--metadata", "short"],
+        &["-z", "lz4", "--kernel", "6.18", "--metadata", "compressed"],
     ] {
         place.text(&[&["build", "-q"], options, &["old", "i"]].concat());
         place.text(&[&["build", "-q"], options, &["new", "alone"]].concat());

@@ -7,7 +7,7 @@
 //!
 //! A decision depends on the content alone, so that twins are stored alike and threads do not matter.
 
-use super::options::{Compression, Options};
+use super::options::{Compression, Metadata, Options};
 use super::pack::input::Input;
 use crate::{Error, Result};
 use tuff_codec::{EncodeFit, EncoderSpec, Method};
@@ -71,6 +71,10 @@ impl Auto {
             if kernel >= Kernel(6, 1) {
                 options.fragments = super::Fragments::All;
                 options.fragment_cluster = options.cluster;
+            }
+            if kernel >= Kernel(6, 17) {
+                options.metadata = Metadata::Compressed;
+                options.metadata_cluster = 64 << 10;
             }
         }
         options.fit_clusters();

@@ -5,8 +5,7 @@ mod inode;
 
 pub(crate) use head::first_data_block;
 
-use super::layout::{Parts, Plan, SUPERBLOCK_END, dir_names};
-use super::pack::PACKED;
+use super::layout::{Parts, Plan, SUPERBLOCK_END, dir_names, hidden};
 use super::tree::{InodeId, NodeKind};
 use crate::threads;
 use crate::{Error, Result};
@@ -33,46 +32,55 @@ enum Unit {
     Inode(InodeId),
 }
 
-/// All that lies behind the data, in order: what a number stands for, and where it lies.
+/// Metadata that lies back to back, in order: what a number stands for, and where it lies.
 struct Zone<'a> {
     parts: &'a Parts<'a>,
     plan: &'a Plan,
-    area: &'a [u8],
     /// Directories and long links with whole blocks.
     with_blocks: Vec<InodeId>,
+    /// Shared attributes and prefixes, and where they lie. Unit: bytes.
+    area: Option<(&'a [u8], u64)>,
     /// Inodes by position.
     inodes: Vec<InodeId>,
+    /// Where the first position of an inode is. Unit: bytes.
+    inodes_at: u64,
+    /// Where all ends. Unit: bytes.
+    end: u64,
 }
 
 impl Zone<'_> {
     fn len(&self) -> usize {
-        self.with_blocks.len() + 1 + self.inodes.len()
+        self.with_blocks.len() + usize::from(self.area.is_some()) + self.inodes.len()
     }
 
     fn unit(&self, i: usize) -> Unit {
         match i.checked_sub(self.with_blocks.len()) {
             None => Unit::Blocks(self.with_blocks[i]),
-            Some(0) => Unit::Area,
-            Some(n) => Unit::Inode(self.inodes[n - 1]),
+            Some(0) if self.area.is_some() => Unit::Area,
+            Some(n) => Unit::Inode(self.inodes[n - usize::from(self.area.is_some())]),
         }
     }
 
     /// Where a unit starts; for the number behind the last one, where all ends. Unit: bytes.
     fn start(&self, i: usize) -> u64 {
-        let size = self.parts.options.block.size();
-        let zone = u64::from(self.plan.zone_block) * size;
         if i == self.len() {
-            return u64::from(self.plan.end_block) * size;
+            return self.end;
         }
-        match self.unit(i) {
-            Unit::Blocks(inode) => u64::from(self.plan.block_of[&inode]) * size,
-            Unit::Area => u64::from(self.plan.xattr_block) * size,
-            Unit::Inode(inode) => zone + position(self.plan, inode),
+        match (self.unit(i), self.area) {
+            (Unit::Blocks(inode), _) => {
+                let size = self.parts.options.block.size();
+                u64::from(self.plan.block_of[&inode]) * size
+            }
+            (Unit::Area, area) => area.map_or(0, |(_, at)| at),
+            (Unit::Inode(inode), _) => self.inodes_at + self.plan.position(inode),
         }
     }
 
     /// Cuts everything into pieces: the numbers at which they start, and the one behind the last.
     fn pieces(&self) -> Vec<usize> {
+        if self.len() == 0 {
+            return Vec::new();
+        }
         let mut starts = vec![0];
         let mut at = self.start(0);
         for i in 1..self.len() {
@@ -99,7 +107,7 @@ impl Zone<'_> {
             pad_to(out, self.start(i));
             match self.unit(i) {
                 Unit::Blocks(inode) => emit_blocks(self.parts, self.plan, inode, out)?,
-                Unit::Area => out.extend_from_slice(self.area),
+                Unit::Area => out.extend_from_slice(self.area.map_or(&[], |(bytes, _)| bytes)),
                 Unit::Inode(inode) => emit_inode(self.parts, self.plan, inode, out)?,
             }
         }
@@ -108,7 +116,31 @@ impl Zone<'_> {
     }
 }
 
-/// Writes all metadata on so many threads, the superblock last. Returns the length of the image in bytes.
+/// Writes something at a position. Unit: bytes.
+type Write<'a> = &'a (dyn Fn(&[u8], u64) -> Result<()> + Sync);
+
+/// Writes the attribute area and the tree's inodes on so many threads, positions counted from the first of them.
+pub(crate) fn write_inodes(
+    parts: &Parts<'_>,
+    plan: &Plan,
+    area: &[u8],
+    threads: usize,
+    write: Write<'_>,
+) -> Result<()> {
+    let zone = Zone {
+        parts,
+        plan,
+        with_blocks: Vec::new(),
+        area: Some((area, 0)),
+        inodes: by_position(plan, parts.order.to_vec()),
+        inodes_at: 0,
+        end: plan.metabox_size.unwrap_or_default(),
+    };
+    emit_zone(&zone, &[], threads, write).map(drop)
+}
+
+/// Writes all metadata that is not in the metabox on so many threads, the superblock last. Returns the length of the image
+/// in bytes.
 pub(crate) fn emit(
     parts: &Parts<'_>,
     plan: &Plan,
@@ -117,25 +149,77 @@ pub(crate) fn emit(
     threads: usize,
     output: &Output,
 ) -> Result<u64> {
-    let bits = parts.options.block;
+    let block = parts.options.block.size();
+    let write = |bytes: &[u8], at| {
+        let written = output.write_at(bytes, at);
+        written.map_err(|e| Error::io("image", "cannot write", e))
+    };
     let order = parts.order.iter().copied();
-    let mut inodes: Vec<InodeId> = order.clone().collect();
-    inodes.extend(plan.packed_position.map(|_| PACKED));
-    inodes.sort_unstable_by_key(|i| position(plan, *i));
+    let with_blocks: Vec<InodeId> = order.filter(|i| plan.block_of.contains_key(i)).collect();
+    let zone_at = u64::from(plan.zone_block) * block;
+    let mut zone = Zone {
+        parts,
+        plan,
+        with_blocks,
+        area: None,
+        inodes: hidden(parts).collect(),
+        inodes_at: zone_at,
+        end: u64::from(plan.end_block) * block,
+    };
+    let mut directories = 0;
+    match parts.metabox {
+        None => {
+            zone.area = Some((area, u64::from(plan.xattr_block) * block));
+            zone.inodes.extend_from_slice(parts.order);
+        }
+        // It lies between the directories and the inodes.
+        Some(_) => {
+            let with_blocks = std::mem::take(&mut zone.with_blocks);
+            directories = emit_directories(parts, plan, with_blocks, threads, &write)?;
+        }
+    }
+    zone.inodes = by_position(plan, std::mem::take(&mut zone.inodes));
     let mut front = Vec::new();
     if plan.zone_block == 0 {
-        front = front_inodes(parts, plan, &std::mem::take(&mut inodes))?;
+        front = front_inodes(parts, plan, &std::mem::take(&mut zone.inodes))?;
     }
+    let mut digest = emit_zone(&zone, &front, threads, &write)?;
+    if let Some(metabox) = parts.metabox {
+        let all = [directories, metabox.digest, digest].map(u128::to_le_bytes);
+        digest = xxh3_128(all.as_flattened());
+    }
+    emit_superblock(parts, plan, prefix_at, digest, &front, output)?;
+    Ok(u64::from(plan.end_block) * block)
+}
+
+/// Writes the whole blocks of directories and long links alone. Returns a digest over them.
+fn emit_directories(
+    parts: &Parts<'_>,
+    plan: &Plan,
+    with_blocks: Vec<InodeId>,
+    threads: usize,
+    write: Write<'_>,
+) -> Result<u128> {
+    let bits = parts.options.block;
+    let end = with_blocks.last().map_or(0, |last| {
+        let form = parts.form(*last, plan.epoch);
+        u64::from(plan.block_of[last]) + bits.count(form.size - form.tail)
+    });
     let zone = Zone {
         parts,
         plan,
-        area,
-        with_blocks: order.filter(|i| plan.block_of.contains_key(i)).collect(),
-        inodes,
+        with_blocks,
+        area: None,
+        inodes: Vec::new(),
+        inodes_at: 0,
+        end: end * bits.size(),
     };
-    let digest = emit_zone(&zone, &front, threads, output)?;
-    emit_superblock(parts, plan, prefix_at, digest, &front, output)?;
-    Ok(u64::from(plan.end_block) * bits.size())
+    emit_zone(&zone, &[], threads, write)
+}
+
+fn by_position(plan: &Plan, mut inodes: Vec<InodeId>) -> Vec<InodeId> {
+    inodes.sort_unstable_by_key(|i| plan.position(*i));
+    inodes
 }
 
 /// Makes the inodes that lie behind the superblock: the bytes of block 0 from [`SUPERBLOCK_END`] on.
@@ -143,7 +227,7 @@ fn front_inodes(parts: &Parts<'_>, plan: &Plan, inodes: &[InodeId]) -> Result<Ve
     let mut out = Vec::new();
     for inode in inodes {
         // Fits: it lies in a block.
-        let at = (position(plan, *inode) - SUPERBLOCK_END) as usize;
+        let at = (plan.position(*inode) - SUPERBLOCK_END) as usize;
         assert!(at >= out.len(), "inodes do not overlap");
         out.resize(at, 0);
         emit_inode(parts, plan, *inode, &mut out)?;
@@ -151,16 +235,8 @@ fn front_inodes(parts: &Parts<'_>, plan: &Plan, inodes: &[InodeId]) -> Result<Ve
     Ok(out)
 }
 
-/// Where an inode or the packed one lies in the inode zone. Unit: bytes.
-fn position(plan: &Plan, inode: InodeId) -> u64 {
-    match inode {
-        PACKED => plan.packed_position.unwrap_or_default(),
-        inode => plan.position(inode),
-    }
-}
-
 /// Makes and writes all pieces. Returns a digest over theirs and the inodes in front.
-fn emit_zone(zone: &Zone<'_>, front: &[u8], threads: usize, output: &Output) -> Result<u128> {
+fn emit_zone(zone: &Zone<'_>, front: &[u8], threads: usize, write: Write<'_>) -> Result<u128> {
     let starts = zone.pieces();
     let next = AtomicUsize::new(0);
     // By piece. The first error by position is the one to report, however many there are.
@@ -174,9 +250,7 @@ fn emit_zone(zone: &Zone<'_>, front: &[u8], threads: usize, output: &Output) -> 
             };
             out.clear();
             let made = zone.make(*from..*to, &mut out).and_then(|()| {
-                output
-                    .write_at(&out, zone.start(*from))
-                    .map_err(|e| Error::io("image", "cannot write", e))?;
+                write(&out, zone.start(*from))?;
                 Ok(xxh3_128(&out))
             });
             if made.is_err() {

@@ -12,13 +12,22 @@
 //! together, so that a walk reads one run of blocks. `meta_blkaddr` is the block before the inodes: that keeps number 0
 //! free and the root's number small. Inodes that fit behind the superblock in block 0 lie there instead.
 //!
+//! With compressed metadata ([`Metadata::Compressed`]) the tree's attributes and inodes lie in what the metabox inode
+//! decodes to, back to back, and its clusters lie behind the directories:
+//!
+//! ```text
+//! image    superblock │ file data │ directories │ metabox's clusters │ packed inode, metabox inode
+//! metabox  shared attributes, attribute prefixes │ inodes: the root first
+//! ```
+//!
 //! Invariants:
 //!
 //! * No two inodes overlap; each starts at a multiple of 32 bytes.
 //! * An inline tail does not cross a block.
 
 use super::base::{Base, IN_BASE};
-use super::options::{InodeForm, Options};
+use super::metabox::Metabox;
+use super::options::{InodeForm, Metadata, Options};
 use super::pack::{FileData, FileTail, PACKED, Packed};
 use super::source::error::Quoted;
 use super::tree::{InodeId, NodeKind, Tree};
@@ -35,15 +44,25 @@ use tuff_format::{BlockBits, Nid, superblock};
 /// Unit: bytes.
 pub(crate) const SUPERBLOCK_END: u64 = superblock::OFFSET + 256 + SLOT_LEN as u64;
 
+/// Number of the metabox inode among inodes; it is in no tree, like the packed one.
+pub(crate) const METABOX: InodeId = PACKED - 1;
+
+/// True for an inode that no directory names: the packed one and the metabox.
+pub(crate) fn is_hidden(inode: InodeId) -> bool {
+    inode >= METABOX
+}
+
 /// Everything placed.
 pub(crate) struct Plan {
-    /// Position of each inode in the inode zone, by inode. Unit: [`ALIGN`].
+    /// Position of each inode in the inode zone or in the metabox, by inode. Unit: [`ALIGN`].
     positions: Vec<u32>,
-    /// Position of the packed inode.
-    pub(crate) packed_position: Option<u64>,
+    /// Positions of the packed inode and the metabox, where they are, in the inode zone. Unit: bytes.
+    hidden: [Option<u64>; 2],
+    /// What the metabox holds, if the tree's inodes lie there. Unit: bytes.
+    pub(crate) metabox_size: Option<u64>,
     /// First whole block of each directory or long link that has some, in the order of `with_blocks`.
     pub(crate) block_of: hashbrown::HashMap<InodeId, u32>,
-    /// First block of shared attributes and prefixes.
+    /// First block of shared attributes and prefixes, of the image or of the metabox.
     pub(crate) xattr_block: u32,
     /// First block of inodes; 0 if they lie behind the superblock.
     pub(crate) zone_block: u32,
@@ -54,9 +73,29 @@ pub(crate) struct Plan {
     /// First block of the base, if there is one.
     base_block: u32,
     /// Base time of compact inodes.
-    pub(crate) epoch: (i64, u32),
-    /// Serial number of each inode, 1 for the root.
-    pub(crate) serials: Vec<u32>,
+    pub(crate) epoch: Epoch,
+    /// Some compact inodes have times of their own.
+    pub(crate) has_delays: bool,
+    serials: Vec<u32>,
+}
+
+/// The time that compact inodes have, or count from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Epoch {
+    /// Seconds since 1970.
+    pub(crate) seconds: i64,
+    /// Nanoseconds, the same for all compact inodes.
+    pub(crate) nanos: u32,
+    /// A compact inode may say how many seconds later its own time is.
+    counts: bool,
+}
+
+impl Epoch {
+    /// What a compact inode with this time says of it. `None`: it cannot. Unit: seconds.
+    pub(crate) fn delay(self, (seconds, nanos): (i64, u32)) -> Option<u32> {
+        let delay = u32::try_from(seconds.checked_sub(self.seconds)?).ok()?;
+        (nanos == self.nanos && (self.counts || delay == 0)).then_some(delay)
+    }
 }
 
 /// How one inode is written: sizes only.
@@ -90,6 +129,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) base: Option<&'a Base>,
     /// Shared attributes and the prefix table: bytes of the attribute area.
     pub(crate) xattr_area: u64,
+    /// The metabox, once it is made.
+    pub(crate) metabox: Option<&'a Metabox>,
 }
 
 impl Parts<'_> {
@@ -99,8 +140,10 @@ impl Parts<'_> {
 
     /// The data of a file, identical files resolved.
     pub(crate) fn data(&self, inode: InodeId) -> &FileData {
-        if inode == PACKED {
-            return &self.packed.packed;
+        match (inode, self.metabox) {
+            (PACKED, _) => return &self.packed.packed,
+            (METABOX, Some(metabox)) => return &metabox.data,
+            _ => {}
         }
         let file = self.packed.files.get(self.first(inode) as usize);
         file.unwrap_or(&FileData::None)
@@ -116,7 +159,7 @@ impl Parts<'_> {
 
     /// Attributes behind an inode.
     pub(crate) fn body(&self, inode: InodeId) -> &[u8] {
-        if inode == PACKED {
+        if is_hidden(inode) {
             &[]
         } else {
             &self.xattrs.bodies[self.tree.xattrs(inode) as usize]
@@ -142,7 +185,7 @@ impl Parts<'_> {
     }
 
     /// How an inode is written.
-    pub(crate) fn form(&self, inode: InodeId, epoch: (i64, u32)) -> Form {
+    pub(crate) fn form(&self, inode: InodeId, epoch: Epoch) -> Form {
         let size = self.size(inode);
         let extended = self.extended(inode, size, epoch);
         let inode_len = if extended { EXTENDED_LEN } else { COMPACT_LEN };
@@ -158,7 +201,7 @@ impl Parts<'_> {
             before_tail: head,
             tail,
         };
-        let kind = if inode == PACKED {
+        let kind = if is_hidden(inode) {
             None
         } else {
             Some(self.tree.kind(inode))
@@ -229,8 +272,10 @@ impl Parts<'_> {
     }
 
     fn size(&self, inode: InodeId) -> u64 {
-        if inode == PACKED {
-            return self.packed.packed_size;
+        match (inode, self.metabox) {
+            (PACKED, _) => return self.packed.packed_size,
+            (METABOX, Some(metabox)) => return metabox.size,
+            _ => {}
         }
         match self.tree.kind(inode) {
             NodeKind::File { size } => size,
@@ -246,8 +291,8 @@ impl Parts<'_> {
         fill.size()
     }
 
-    fn extended(&self, inode: InodeId, size: u64, epoch: (i64, u32)) -> bool {
-        if inode == PACKED {
+    fn extended(&self, inode: InodeId, size: u64, epoch: Epoch) -> bool {
+        if is_hidden(inode) {
             return size > u32::MAX.into() || self.options.inodes == InodeForm::Extended;
         }
         let (uid, gid) = self.owner(inode);
@@ -257,7 +302,7 @@ impl Parts<'_> {
             || uid > 0xFFFF
             || gid > 0xFFFF
             || nlink > 0xFFFF
-            || self.time(inode) != epoch
+            || epoch.delay(self.time(inode)).is_none()
     }
 }
 
@@ -329,78 +374,112 @@ pub(crate) fn dir_names<'t>(tree: &'t Tree, dir: InodeId, each: &mut dyn FnMut(&
 }
 
 impl Plan {
-    /// Places everything behind the data.
+    /// Places everything behind the data; where there is to be a metabox, all but it: see
+    /// [`place_metabox`](Self::place_metabox).
     pub(crate) fn new(parts: &Parts<'_>) -> Result<Self> {
         let bits = parts.bits();
         let tree = parts.tree;
         let order = parts.order;
         let epoch = common_time(parts);
-        let mut positions = vec![u32::MAX; tree.len()];
-        let mut serials = vec![0; tree.len()];
-        let front = fits_in_front(parts, epoch);
-        let mut zone = match front {
-            true => Zone::behind_superblock(bits.size()),
-            false => Zone::new(bits.size()),
+        let boxed = parts.options.metadata == Metadata::Compressed;
+        let front = !boxed && fits_in_front(parts, epoch, parts.order);
+        let mut zone = match boxed {
+            true => Zone::behind(parts.xattr_area, bits.size()),
+            false => Zone::of_image(front, bits.size()),
+        };
+        let mut plan = Self {
+            positions: vec![u32::MAX; tree.len()],
+            hidden: [None; 2],
+            metabox_size: None,
+            block_of: hashbrown::HashMap::new(),
+            xattr_block: 0,
+            zone_block: 0,
+            end_block: 0,
+            inodes: order.len() as u64,
+            base_block: 0,
+            epoch,
+            has_delays: false,
+            serials: vec![0; tree.len()],
         };
         let mut next_block = u64::from(parts.packed.end_block);
-        let mut block_of = hashbrown::HashMap::new();
         for (i, inode) in order.iter().enumerate() {
             let form = parts.form(*inode, epoch);
             let position = zone.place(form.before_tail, form.tail) / ALIGN;
-            positions[*inode as usize] = u32::try_from(position)
+            plan.positions[*inode as usize] = u32::try_from(position)
                 .map_err(|_| Error::limit("image", "more than 128 GiB of inodes"))?;
-            serials[*inode as usize] = i as u32 + 1;
+            plan.serials[*inode as usize] = i as u32 + 1;
+            plan.has_delays |= !form.extended && epoch.delay(parts.time(*inode)) != Some(0);
             if matches!(tree.kind(*inode), NodeKind::Dir | NodeKind::Symlink(_)) {
                 let blocks = bits.count(form.size - form.tail);
                 if blocks > 0 {
-                    block_of.insert(*inode, block32(next_block)?);
+                    plan.block_of.insert(*inode, block32(next_block)?);
                     next_block += blocks;
                 }
             }
         }
-        let mut inodes = order.len() as u64;
-        let mut packed_position = None;
-        if parts.packed.packed_size > 0 {
-            let form = parts.form(PACKED, epoch);
-            packed_position = Some(zone.place(form.before_tail, form.tail));
-            inodes += 1;
+        plan.end_block = block32(next_block)?;
+        if boxed {
+            plan.metabox_size = Some(zone.end);
+            return Ok(plan);
         }
-        let xattr_block = block32(next_block)?;
-        let area_end = block32(next_block + bits.count(parts.xattr_area))?;
-        let (zone_block, end_block) = match front {
-            true => (0, area_end),
-            false => (
-                area_end,
-                block32(u64::from(area_end) + bits.count(zone.end))?,
-            ),
-        };
-        // The base lies right behind, unless the image begins with it.
-        let base_block = match parts.base {
-            Some(base) if base.in_image() => 0,
-            _ => end_block,
-        };
-        block32(u64::from(base_block) + parts.base.map_or(0, |base| base.blocks().into()))?;
-        Ok(Self {
-            positions,
-            packed_position,
-            block_of,
-            xattr_block,
-            zone_block,
-            end_block,
-            base_block,
-            inodes,
-            epoch,
-            serials,
-        })
+        plan.xattr_block = plan.end_block;
+        plan.end_block = block32(next_block + bits.count(parts.xattr_area))?;
+        plan.end_zone(parts, zone, front)?;
+        Ok(plan)
     }
 
-    /// Number of an inode.
+    /// Places the metabox, which was made and lies behind all that was placed before, and what lies behind it.
+    pub(crate) fn place_metabox(&mut self, parts: &Parts<'_>, metabox: &Metabox) -> Result<()> {
+        let front = fits_in_front(parts, self.epoch, &[]);
+        self.end_block = metabox.end_block;
+        let zone = Zone::of_image(front, parts.bits().size());
+        self.end_zone(parts, zone, front)
+    }
+
+    /// Places the hidden inodes, and the inode zone behind all else. `front`: it lies behind the superblock.
+    fn end_zone(&mut self, parts: &Parts<'_>, mut zone: Zone, front: bool) -> Result<()> {
+        for inode in hidden(parts) {
+            let form = parts.form(inode, self.epoch);
+            let position = zone.place(form.before_tail, form.tail);
+            self.hidden[(PACKED - inode) as usize] = Some(position);
+            self.inodes += 1;
+        }
+        if !front {
+            self.zone_block = self.end_block;
+            let blocks = parts.bits().count(zone.end);
+            self.end_block = block32(u64::from(self.end_block) + blocks)?;
+        }
+        // The base lies right behind, unless the image begins with it.
+        self.base_block = match parts.base {
+            Some(base) if base.in_image() => 0,
+            _ => self.end_block,
+        };
+        let base_blocks = parts.base.map_or(0, |base| base.blocks().into());
+        block32(u64::from(self.base_block) + base_blocks)?;
+        Ok(())
+    }
+
+    /// Number of an inode of the tree.
     pub(crate) fn nid(&self, inode: InodeId, bits: BlockBits) -> Nid {
-        self.nid_at(self.position(inode), bits)
+        let position = self.position(inode);
+        match self.metabox_size {
+            Some(_) => Nid::in_the_metabox(position / ALIGN),
+            None => self.nid_at(position, bits),
+        }
+    }
+
+    /// Number of the packed inode, if there is one.
+    pub(crate) fn packed_nid(&self, bits: BlockBits) -> Option<Nid> {
+        self.hidden[0].map(|at| self.nid_at(at, bits))
+    }
+
+    /// Number of the metabox inode, if there is one.
+    pub(crate) fn metabox_nid(&self, bits: BlockBits) -> Option<Nid> {
+        self.hidden[1].map(|at| self.nid_at(at, bits))
     }
 
     /// Number of what lies at a position in the inode zone.
-    pub(crate) fn nid_at(&self, position: u64, bits: BlockBits) -> Nid {
+    fn nid_at(&self, position: u64, bits: BlockBits) -> Nid {
         let before = match self.zone_block {
             0 => 0,
             _ => bits.size(),
@@ -408,9 +487,23 @@ impl Plan {
         Nid((before + position) / ALIGN)
     }
 
-    /// Position of an inode in the inode zone. Unit: bytes.
+    /// Position of an inode in the inode zone, or in the metabox for one of the tree if there is one. Unit: bytes.
     pub(crate) fn position(&self, inode: InodeId) -> u64 {
-        u64::from(self.positions[inode as usize]) * ALIGN
+        match inode {
+            PACKED => self.hidden[0].unwrap_or_default(),
+            METABOX => self.hidden[1].unwrap_or_default(),
+            _ => u64::from(self.positions[inode as usize]) * ALIGN,
+        }
+    }
+
+    /// Serial number of an inode, 1 for the root.
+    pub(crate) fn serial(&self, inode: InodeId) -> u32 {
+        match inode {
+            // The last ones.
+            PACKED => self.inodes as u32 - u32::from(self.hidden[1].is_some()),
+            METABOX => self.inodes as u32,
+            _ => self.serials[inode as usize],
+        }
     }
 
     /// Block of number 0: one before the inodes, or that of the superblock.
@@ -428,19 +521,25 @@ impl Plan {
     }
 }
 
-/// True if all inodes find room behind the superblock, in its block.
-fn fits_in_front(parts: &Parts<'_>, epoch: (i64, u32)) -> bool {
+/// The inodes that no directory names.
+pub(crate) fn hidden(parts: &Parts<'_>) -> impl Iterator<Item = InodeId> {
+    let packed = (parts.packed.packed_size > 0).then_some(PACKED);
+    let metabox = parts.metabox.map(|_| METABOX);
+    packed.into_iter().chain(metabox)
+}
+
+/// True if these inodes and the hidden ones find room behind the superblock, in its block.
+fn fits_in_front(parts: &Parts<'_>, epoch: Epoch, inodes: &[InodeId]) -> bool {
     let block = parts.bits().size();
     // What lies in the first block of an image that grows stays until the superblock is written.
     if parts.base.is_some_and(Base::in_image)
         || block < 2 * SUPERBLOCK_END
-        || parts.order.len() as u64 > block / ALIGN
+        || inodes.len() as u64 > block / ALIGN
     {
         return false;
     }
     let mut zone = Zone::behind_superblock(block);
-    let packed = (parts.packed.packed_size > 0).then_some(PACKED);
-    parts.order.iter().copied().chain(packed).all(|inode| {
+    inodes.iter().copied().chain(hidden(parts)).all(|inode| {
         let form = parts.form(inode, epoch);
         zone.place(form.before_tail, form.tail);
         zone.end == block
@@ -452,17 +551,50 @@ fn block32(block: u64) -> Result<u32> {
     fits.ok_or_else(|| Error::limit("image", "larger than 2^31 blocks"))
 }
 
-/// The time that most inodes have: theirs can be compact.
-fn common_time(parts: &Parts<'_>) -> (i64, u32) {
-    let mut counts: hashbrown::HashMap<(i64, u32), u32> = hashbrown::HashMap::new();
+/// The time that most inodes have: theirs can be compact. Where compact inodes count from it, the earliest of those with the
+/// same nanoseconds.
+fn common_time(parts: &Parts<'_>) -> Epoch {
+    let counts = parts.options.metadata != Metadata::Plain;
+    let mut uses: hashbrown::HashMap<(i64, u32), u32> = hashbrown::HashMap::new();
     for inode in parts.order {
-        *counts.entry(parts.time(*inode)).or_default() += 1;
+        let (seconds, nanos) = parts.time(*inode);
+        let key = (if counts { 0 } else { seconds }, nanos);
+        *uses.entry(key).or_default() += 1;
     }
     // The smallest of equally common ones, so that the order of the map does not matter.
-    counts
-        .into_iter()
-        .max_by_key(|(time, n)| (*n, std::cmp::Reverse(*time)))
-        .map_or((0, 0), |(time, _)| time)
+    let most = uses.into_iter();
+    let most = most.max_by_key(|(time, n)| (*n, std::cmp::Reverse(*time)));
+    let ((mut seconds, nanos), _) = most.unwrap_or_default();
+    if counts {
+        let same = parts.order.iter().map(|inode| parts.time(*inode));
+        let mut same: Vec<i64> = same.filter(|t| t.1 == nanos).map(|t| t.0).collect();
+        seconds = earliest(&mut same);
+    }
+    Epoch {
+        seconds,
+        nanos,
+        counts,
+    }
+}
+
+/// Of some times the first of the 136 years that hold most of them: a stray one does not make all others long.
+fn earliest(times: &mut [i64]) -> i64 {
+    times.sort_unstable();
+    let within = |first: i64| {
+        let end = first.saturating_add(u32::MAX.into());
+        times.partition_point(|t| *t <= end) - times.partition_point(|t| *t < first)
+    };
+    let mut best = (0, 0);
+    for first in times.chunk_by(|a, b| a == b).map(|same| same[0]) {
+        let n = within(first);
+        if n > best.0 {
+            best = (n, first);
+        }
+        if n == times.len() {
+            break;
+        }
+    }
+    best.1
 }
 
 /// The inode zone while it fills.
@@ -483,6 +615,23 @@ impl Zone {
             block,
             end: 0,
             gaps: Vec::new(),
+        }
+    }
+
+    /// A zone behind so many bytes, the first of which start a block.
+    fn behind(len: u64, block: u64) -> Self {
+        let mut zone = Self::new(block);
+        zone.end = round_up(len, block);
+        let start = round_up(len, ALIGN);
+        zone.give_back(start, zone.end - start);
+        zone
+    }
+
+    /// The zone of an image, perhaps in block 0.
+    fn of_image(front: bool, block: u64) -> Self {
+        match front {
+            true => Self::behind_superblock(block),
+            false => Self::new(block),
         }
     }
 
@@ -548,6 +697,33 @@ impl Zone {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stray_time_is_no_epoch() {
+        assert_eq!(earliest(&mut []), 0);
+        assert_eq!(earliest(&mut [7]), 7);
+        assert_eq!(earliest(&mut [1_700_000_000, 0, 1_600_000_000]), 0);
+        assert_eq!(earliest(&mut [i64::MIN, 5, 3, i64::MAX]), 3);
+        let far = i64::from(u32::MAX);
+        assert_eq!(earliest(&mut [0, far, far + 1, far + 2]), far);
+    }
+
+    #[test]
+    fn compact_inodes_count_from_the_epoch_where_kernels_do() {
+        let mut epoch = Epoch {
+            seconds: 100,
+            nanos: 5,
+            counts: true,
+        };
+        let last = 100 + i64::from(u32::MAX);
+        assert_eq!(epoch.delay((last, 5)), Some(u32::MAX));
+        for time in [(last + 1, 5), (99, 5), (100, 6), (i64::MIN, 5)] {
+            assert_eq!(epoch.delay(time), None, "{time:?}");
+        }
+        epoch.counts = false;
+        assert_eq!(epoch.delay((100, 5)), Some(0));
+        assert_eq!(epoch.delay((101, 5)), None);
+    }
 
     #[test]
     fn places_do_not_overlap_and_tails_do_not_cross_blocks() {

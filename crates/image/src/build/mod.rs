@@ -15,6 +15,7 @@ mod emit;
 pub mod ladder;
 mod layout;
 mod load;
+mod metabox;
 pub mod options;
 mod order;
 mod pack;
@@ -32,7 +33,9 @@ mod verify;
 mod xattrs;
 
 pub use auto::Auto;
-pub use options::{Compression, Dedupe, Fragments, InodeForm, Options, Rule, SparsePolicy};
+pub use options::{
+    Compression, Dedupe, Fragments, InodeForm, Metadata, Options, Rule, SparsePolicy,
+};
 pub use patch::{like, patch};
 pub use progress::Progress;
 pub use stats::Stats;
@@ -206,8 +209,9 @@ fn write(
     )?;
     let prefixes = xattrs::prefixes(options)?;
     let table = xattrs::prefix_table(&prefixes);
-    // With a packed inode the kernel looks for the prefix table there.
-    let table_in_packed = !prefixes.is_empty() && options.fragments != Fragments::Off;
+    // The kernel looks for the prefix table in the metabox, else in the packed inode, if there are any.
+    let boxed = options.metadata == Metadata::Compressed;
+    let table_in_packed = !prefixes.is_empty() && options.fragments != Fragments::Off && !boxed;
     if table_in_packed {
         packer.start_packed(&table)?;
     }
@@ -250,7 +254,7 @@ fn write(
         area.extend_from_slice(&table);
     }
     count(&tree, &order, &mut packed.stats);
-    let parts = Parts {
+    let mut parts = Parts {
         tree: &tree,
         order: &order,
         packed: &packed,
@@ -258,8 +262,21 @@ fn write(
         options,
         base: base.as_deref(),
         xattr_area: area.len() as u64,
+        metabox: None,
     };
-    let plan = Plan::new(&parts)?;
+    let mut plan = Plan::new(&parts)?;
+    let made;
+    if let Some(size) = plan.metabox_size {
+        let means = metabox::Means {
+            threads,
+            temporary: &temporary,
+            output,
+            progress,
+        };
+        made = metabox::make(&parts, &plan, size, &area, means)?;
+        parts.metabox = Some(&made);
+        plan.place_metabox(&parts, &made)?;
+    }
     let table_pos = if table_in_packed {
         0
     } else {

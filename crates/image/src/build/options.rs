@@ -26,6 +26,9 @@ pub const FRAGMENT_CLUSTER: usize = 16 << 10;
 /// The usual largest cluster of the packed inode where files are much alike. Unit: bytes.
 pub const ALIKE_CLUSTER: usize = 64 << 10;
 
+/// Usual cluster size of compressed metadata: what looking an inode up decodes. Unit: bytes.
+pub const METADATA_CLUSTER: usize = 16 << 10;
+
 /// How to compress, without cluster and window size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compression {
@@ -92,6 +95,17 @@ pub enum InodeForm {
     Extended,
 }
 
+/// How inodes and attributes are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metadata {
+    /// For every kernel: an inode has 64 bytes unless its time is the one that most have.
+    Plain,
+    /// 32 bytes whatever the time, as far as nanoseconds are equal: part of the 48-bit layout, from Linux 6.15 on.
+    Short,
+    /// The same, compressed, but for directories of more than a block: the metabox, from Linux 6.17 on.
+    Compressed,
+}
+
 /// Everything a build can be told.
 #[derive(Clone)]
 pub struct Options {
@@ -129,6 +143,10 @@ pub struct Options {
     pub compact_index: bool,
     /// Inode form.
     pub inodes: InodeForm,
+    /// How inodes and attributes are stored.
+    pub metadata: Metadata,
+    /// Cluster size of compressed metadata. Unit: bytes.
+    pub metadata_cluster: usize,
     /// Files with holes.
     pub sparse: SparsePolicy,
     /// Attributes.
@@ -204,6 +222,8 @@ impl Default for Options {
             base: None,
             compact_index: true,
             inodes: InodeForm::Auto,
+            metadata: Metadata::Plain,
+            metadata_cluster: METADATA_CLUSTER,
             sparse: SparsePolicy::Auto,
             xattrs: true,
             xattr_share: 2,
@@ -285,6 +305,7 @@ impl Options {
         let max = 1 << self.cluster_max(compression.method).ilog2();
         self.cluster = self.cluster.min(max);
         self.fragment_cluster = self.fragment_cluster.min(max);
+        self.metadata_cluster = self.metadata_cluster.min(max);
     }
 
     fn check_cluster(&self, what: &str, cluster: usize, method: Method) -> Result<()> {
@@ -373,6 +394,25 @@ impl Options {
         }
         if self.base.is_some() {
             needs("a base", Kernel(5, 16))?;
+        }
+        match self.metadata {
+            Metadata::Plain => {}
+            Metadata::Short => needs("the short form of metadata", Kernel(6, 15))?,
+            Metadata::Compressed => {
+                needs("compressed metadata", Kernel(6, 17))?;
+                let Some(compression) = self.compression else {
+                    return Err(Error::usage(
+                        "compressed metadata needs an algorithm, and the image has none",
+                    ));
+                };
+                let cluster = self.metadata_cluster;
+                self.check_cluster("metadata cluster size", cluster, compression.method)?;
+                if self.base.is_some() {
+                    return Err(Error::usage(
+                        "compressed metadata cannot refer to a base: where that begins is known only behind it",
+                    ));
+                }
+            }
         }
         if self.sparse == SparsePolicy::Keep {
             needs("keeping every hole", Kernel(5, 15))?;

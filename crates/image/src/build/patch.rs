@@ -11,7 +11,9 @@
 //! the file is the old image with something behind its end, whatever happens.
 
 use super::base::Base;
-use super::options::{Compression, FRAGMENT_CLUSTER, Fragments, Options, algorithm_kernel};
+use super::options::{
+    Compression, FRAGMENT_CLUSTER, Fragments, Metadata, Options, algorithm_kernel,
+};
 use super::progress::Progress;
 use super::{Source, Summary, write};
 use crate::read::{ClusterCoding, Image, Source as Place};
@@ -19,7 +21,7 @@ use crate::walk::Walk;
 use crate::{Error, Result};
 use std::path::Path;
 use tuff_codec::Method;
-use tuff_format::features::{Kernel, compat, lowest_kernel};
+use tuff_format::features::{Kernel, compat, incompat, lowest_kernel};
 use tuff_store::Output;
 
 /// Bytes of an image's start that hold its superblock, with all that belongs to it. Unit: bytes.
@@ -106,6 +108,11 @@ pub fn like(image: &Image, kernel: Kernel) -> Result<Options> {
         level: method.default_level(),
         dict: None,
     });
+    options.metadata = match (sb.has(incompat::METABOX), sb.has(incompat::BIT48)) {
+        (true, _) if options.compression.is_some() => Metadata::Compressed,
+        (_, true) => Metadata::Short,
+        _ => Metadata::Plain,
+    };
     match (seen.cluster, in_packed.cluster) {
         (0, 0) => options.fragments = Fragments::Off,
         (0, packed) => {

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 use tuff_image::build::{
-    Compression, Dedupe, Fragments, InodeForm, Kernel, Method, Options, Progress, Rule, Source,
-    SparsePolicy, build,
+    Compression, Dedupe, Fragments, InodeForm, Kernel, Metadata, Method, Options, Progress, Rule,
+    Source, SparsePolicy, build,
 };
 use tuff_store::Target;
 
@@ -138,8 +138,43 @@ pub fn variants() -> Vec<(String, Options)> {
         rule("shares*", compression(Method::Deflate, 5), Some(4 << 10)),
     ];
     all.push(("four algorithms".to_owned(), o));
+    all.extend(metadata_variants());
     for (_, options) in &mut all {
         options.verify = true;
     }
+    all
+}
+
+/// Inodes that need newer kernels.
+fn metadata_variants() -> Vec<(String, Options)> {
+    let with = |metadata| Options {
+        metadata,
+        ..Options::for_kernel(Kernel(6, 18))
+    };
+    let mut all = vec![("short inodes".to_owned(), with(Metadata::Short))];
+    for (method, cluster, fragments) in [
+        (Method::Lz4hc, 16 << 10, Fragments::Tails),
+        (Method::Lz4, 4 << 10, Fragments::Off),
+        (Method::Lzma, 64 << 10, Fragments::All),
+        (Method::Deflate, 32 << 10, Fragments::Small),
+        (Method::Zstd, 1 << 20, Fragments::Tails),
+    ] {
+        let mut o = with(Metadata::Compressed);
+        o.compression = compression(method, method.default_level());
+        (o.metadata_cluster, o.fragments) = (cluster, fragments);
+        all.push((format!("metadata by {method} {cluster}"), o));
+    }
+    for block in [9, 10] {
+        let mut o = with(Metadata::Compressed);
+        o.block = tuff_format::BlockBits::new(block).unwrap();
+        all.push((format!("compressed metadata, blocks of {}", 1 << block), o));
+    }
+    let mut o = with(Metadata::Compressed);
+    o.xattr_prefixes = vec![b"user.overlay.".to_vec(), b"trusted.overlay.".to_vec()];
+    (o.xattr_share, o.inodes) = (0, InodeForm::Extended);
+    all.push((
+        "compressed metadata, attribute prefixes, everything shared".to_owned(),
+        o,
+    ));
     all
 }

@@ -89,6 +89,13 @@ pub(crate) struct Args {
     /// Inode form
     #[arg(long, value_enum, default_value = "auto", help_heading = "Layout")]
     pub(super) inodes: Inodes,
+    /// How inodes and attributes are stored: plain for every kernel, short (Linux 6.15: inodes of 32 bytes with times of
+    /// their own), compressed (Linux 6.17: the metabox); for those two give --kernel (default: plain)
+    #[arg(long, value_enum, value_name = "FORM", help_heading = "Layout")]
+    pub(super) metadata: Option<MetadataForm>,
+    /// Cluster size of compressed metadata (default: 16K, or the cluster size if that is smaller)
+    #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Layout")]
+    pub(super) metadata_cluster: Option<u64>,
     /// Files with holes: keep all sparse, fill all, or keep those that are at least half holes
     #[arg(long, value_enum, default_value = "auto", help_heading = "Layout")]
     pub(super) sparse: Sparse,
@@ -224,6 +231,14 @@ pub(super) enum IndexForm {
 pub(super) enum Inodes {
     Auto,
     Extended,
+}
+
+/// How inodes and attributes are stored.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum MetadataForm {
+    Plain,
+    Short,
+    Compressed,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,15 +1,15 @@
 //! Arguments to what the library takes: sources, a target and options.
 
 use super::args::{
-    Aim, Args, IndexForm, Inodes, MaybeCompression, Packed, Shared, SourceType, Sparse, Switch,
-    WhiteoutKind, parse_compression,
+    Aim, Args, IndexForm, Inodes, MaybeCompression, MetadataForm, Packed, Shared, SourceType,
+    Sparse, Switch, WhiteoutKind, parse_compression,
 };
 use crate::units::parse_size;
 use std::path::Path;
-use tuff_image::build::options::FRAGMENT_CLUSTER;
+use tuff_image::build::options::{FRAGMENT_CLUSTER, METADATA_CLUSTER};
 use tuff_image::build::{
-    Auto, Dedupe, Fragments, InodeForm, Kernel, Method, Options, Rule, Source, SparsePolicy,
-    Whiteouts,
+    Auto, Dedupe, Fragments, InodeForm, Kernel, Metadata, Method, Options, Rule, Source,
+    SparsePolicy, Whiteouts,
 };
 use tuff_image::serve::Profile;
 use tuff_image::{Error, Result};
@@ -99,6 +99,7 @@ pub(super) fn options(args: &Args) -> Result<Options> {
     if let Some(cluster) = args.cluster {
         o.cluster = narrow(cluster, "--cluster")?;
         o.fragment_cluster = o.cluster.min(FRAGMENT_CLUSTER);
+        o.metadata_cluster = o.cluster.min(METADATA_CLUSTER);
     }
     if let Some(window) = args.window {
         o.window = narrow(window, "--window")?;
@@ -166,6 +167,16 @@ pub(super) fn options(args: &Args) -> Result<Options> {
     } else {
         InodeForm::Auto
     };
+    if let Some(form) = args.metadata {
+        o.metadata = match form {
+            MetadataForm::Plain => Metadata::Plain,
+            MetadataForm::Short => Metadata::Short,
+            MetadataForm::Compressed => Metadata::Compressed,
+        };
+    }
+    if let Some(cluster) = args.metadata_cluster {
+        o.metadata_cluster = narrow(cluster, "--metadata-cluster")?;
+    }
     o.sparse = match args.sparse {
         Sparse::Auto => SparsePolicy::Auto,
         Sparse::Keep => SparsePolicy::Keep,

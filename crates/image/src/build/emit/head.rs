@@ -2,6 +2,7 @@
 
 use crate::build::base::Base;
 use crate::build::layout::{Parts, Plan, SUPERBLOCK_END};
+use crate::build::metabox;
 use crate::build::pack::{FileData, FileTail};
 use crate::build::tree;
 use crate::{Error, Result};
@@ -23,14 +24,15 @@ struct Used {
     largest: [u16; 4],
 }
 
-fn used(parts: &Parts<'_>) -> Used {
+fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
     let mut used = Used {
         incompat: 0,
         algorithms: 0,
         largest: [0; 4],
     };
     let packed = (parts.packed.packed_size > 0).then_some(&parts.packed.packed);
-    for data in parts.packed.files.iter().chain(packed) {
+    let metabox = parts.metabox.map(|metabox| &metabox.data);
+    for data in parts.packed.files.iter().chain(packed).chain(metabox) {
         match data {
             FileData::None | FileData::Flat { .. } | FileData::Same(_) => {}
             FileData::Chunked(_) => used.incompat |= incompat::CHUNKED_FILE,
@@ -59,6 +61,12 @@ fn used(parts: &Parts<'_>) -> Used {
     if parts.base.is_some_and(|base| !base.in_image()) {
         used.incompat |= incompat::DEVICE_TABLE;
     }
+    if plan.has_delays || metabox.is_some() {
+        used.incompat |= incompat::BIT48;
+    }
+    if metabox.is_some() {
+        used.incompat |= incompat::METABOX;
+    }
     if used.algorithms & !1 != 0 || used.largest.iter().any(|l| *l > 1) {
         used.incompat |= incompat::COMPR_CFGS;
     }
@@ -78,6 +86,7 @@ fn configs(parts: &Parts<'_>, used: &Used) -> Configs {
     let specs: Vec<EncoderSpec> = rules
         .chain(default)
         .map(|(c, cluster)| o.encoder(c, cluster))
+        .chain(parts.metabox.and_then(|_| metabox::encoder(o)))
         .collect();
     let has = |id: u8| used.algorithms & 1 << id != 0;
     let largest = |id: u8| {
@@ -115,7 +124,7 @@ pub(super) fn emit_superblock(
 ) -> Result<()> {
     let o = parts.options;
     let bits = o.block;
-    let used = used(parts);
+    let used = used(parts, plan);
     let configs = configs(parts, &used);
     let mut label = [0; 16];
     label[..o.label.len()].copy_from_slice(&o.label);
@@ -126,20 +135,24 @@ pub(super) fn emit_superblock(
                 compat::XATTR_FILTER
             } else {
                 0
+            }
+            | match parts.metabox {
+                Some(_) if parts.xattr_area > 0 => compat::SHARED_EA_IN_METABOX,
+                _ => 0,
             },
         incompat: used.incompat,
         checksum: 0,
         block_bits: bits,
-        ext_slots: 0,
+        ext_slots: parts.metabox.is_some().into(),
         root: plan.nid(tree::ROOT, bits),
         inodes: plan.inodes,
-        epoch: plan.epoch.0,
-        fixed_nsec: plan.epoch.1,
+        epoch: plan.epoch.seconds,
+        fixed_nsec: plan.epoch.nanos,
         blocks: plan.end_block.into(),
         meta_blkaddr: plan.meta_blkaddr(),
         // Behind it may be nothing at all.
         xattr_blkaddr: match parts.xattr_area {
-            0 if !front.is_empty() => 0,
+            0 if plan.zone_block == 0 => 0,
             _ => plan.xattr_block,
         },
         uuid: [0; 16],
@@ -149,11 +162,11 @@ pub(super) fn emit_superblock(
         devt_slotoff: 0,
         xattr_prefix_count: 0,
         xattr_prefix_start: 0,
-        packed: plan.packed_position.map(|p| plan.nid_at(p, bits)),
+        packed: plan.packed_nid(bits),
         xattr_filter_reserved: 0,
         ishare_prefix: 0,
         build_time: 0,
-        metabox: None,
+        metabox: plan.metabox_nid(bits),
     };
     let mut records = Vec::new();
     if sb.has(incompat::COMPR_CFGS) {

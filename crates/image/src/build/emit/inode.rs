@@ -2,9 +2,9 @@
 
 use super::dir_blocks;
 use crate::Result;
-use crate::build::layout::{Parts, Plan};
+use crate::build::layout::{Parts, Plan, is_hidden};
 use crate::build::pack::segment::ShortPiece;
-use crate::build::pack::{FileData, FileTail, PACKED};
+use crate::build::pack::{FileData, FileTail};
 use crate::build::tree::{InodeId, NodeKind};
 use tuff_format::cluster::header::MapHeader;
 use tuff_format::cluster::write::{self, Piece, Tail, header_pos};
@@ -35,22 +35,24 @@ pub(super) fn emit_inode(
         mode: 0o100_644,
         nlink: 1,
         size: form.size,
-        mtime: if form.extended { plan.epoch.0 } else { 0 },
-        mtime_nsec: if form.extended { plan.epoch.1 } else { 0 },
+        mtime: if form.extended { plan.epoch.seconds } else { 0 },
+        mtime_nsec: if form.extended { plan.epoch.nanos } else { 0 },
         u: 0,
-        ino: plan.inodes as u32,
+        ino: plan.serial(id),
         uid: 0,
         gid: 0,
         no_start: false,
     };
-    if id != PACKED {
+    if !is_hidden(id) {
         let tree = parts.tree;
         inode.mode = tree.meta(id).mode & 0o7777 | tree.file_type(id).mode_bits();
         inode.nlink = tree.nlink(id);
         (inode.uid, inode.gid) = parts.owner(id);
-        inode.ino = plan.serials[id as usize];
+        let time = parts.time(id);
         if form.extended {
-            (inode.mtime, inode.mtime_nsec) = parts.time(id);
+            (inode.mtime, inode.mtime_nsec) = time;
+        } else if let Some(delay) = plan.epoch.delay(time) {
+            inode.mtime = delay.into();
         }
         match tree.kind(id) {
             NodeKind::Char(d) | NodeKind::Block(d) => {
@@ -63,7 +65,7 @@ pub(super) fn emit_inode(
             NodeKind::File { .. } => {}
         }
     }
-    let is_file = id == PACKED || parts.tree.file_type(id) == FileType::File;
+    let is_file = is_hidden(id) || parts.tree.file_type(id) == FileType::File;
     if is_file {
         inode.u = match parts.data(id) {
             FileData::None | FileData::Same(_) => no_block,
