@@ -74,7 +74,7 @@ impl Auto {
             }
             if kernel >= Kernel(6, 17) {
                 options.metadata = Metadata::Compressed;
-                options.metadata_cluster = 64 << 10;
+                options.metadata_cluster = 256 << 10;
             }
         }
         options.fit_clusters();

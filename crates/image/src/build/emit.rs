@@ -280,7 +280,12 @@ fn emit_zone(zone: &Zone<'_>, front: &[u8], threads: usize, write: Write<'_>) ->
 }
 
 /// Appends the whole blocks of a directory or long link.
-fn emit_blocks(parts: &Parts<'_>, plan: &Plan, id: InodeId, out: &mut Vec<u8>) -> Result<()> {
+pub(super) fn emit_blocks(
+    parts: &Parts<'_>,
+    plan: &Plan,
+    id: InodeId,
+    out: &mut Vec<u8>,
+) -> Result<()> {
     let block = parts.options.block.size_usize();
     let form = parts.form(id, plan.epoch);
     let start = out.len();

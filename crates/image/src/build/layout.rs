@@ -13,10 +13,10 @@
 //! free and the root's number small. Inodes that fit behind the superblock in block 0 lie there instead.
 //!
 //! With compressed metadata ([`Metadata::Compressed`]) the tree's attributes and inodes lie in what the metabox inode
-//! decodes to, back to back, and its clusters lie behind the directories:
+//! decodes to, back to back, and directories that do not fit behind their inodes go into the packed inode, if there is one:
 //!
 //! ```text
-//! image    superblock │ file data │ directories │ metabox's clusters │ packed inode, metabox inode
+//! image    superblock │ file data, directories │ long links │ metabox's clusters │ packed inode, metabox inode
 //! metabox  shared attributes, attribute prefixes │ inodes: the root first
 //! ```
 //!
@@ -27,7 +27,7 @@
 
 use super::base::{Base, IN_BASE};
 use super::metabox::Metabox;
-use super::options::{InodeForm, Metadata, Options};
+use super::options::{Fragments, InodeForm, Metadata, Options};
 use super::pack::{FileData, FileTail, PACKED, Packed};
 use super::source::error::Quoted;
 use super::tree::{InodeId, NodeKind, Tree};
@@ -60,8 +60,10 @@ pub(crate) struct Plan {
     hidden: [Option<u64>; 2],
     /// What the metabox holds, if the tree's inodes lie there. Unit: bytes.
     pub(crate) metabox_size: Option<u64>,
-    /// First whole block of each directory or long link that has some, in the order of `with_blocks`.
+    /// First whole block of each directory or long link that has some; before they are placed, how many.
     pub(crate) block_of: hashbrown::HashMap<InodeId, u32>,
+    /// Directories in the packed inode, and where they are. Unit: bytes.
+    pub(crate) packed_dirs: Vec<(InodeId, u64)>,
     /// First block of shared attributes and prefixes, of the image or of the metabox.
     pub(crate) xattr_block: u32,
     /// First block of inodes; 0 if they lie behind the superblock.
@@ -113,14 +115,13 @@ pub(crate) struct Form {
     pub(crate) tail: u64,
 }
 
-/// All that layout and emit look at.
-pub(crate) struct Parts<'a> {
+/// What is to be written, but for the data.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted<'a> {
     /// The tree.
     pub(crate) tree: &'a Tree,
     /// Inodes in the order of the zone.
     pub(crate) order: &'a [InodeId],
-    /// The data.
-    pub(crate) packed: &'a Packed,
     /// The attributes.
     pub(crate) xattrs: &'a Xattrs,
     /// The options.
@@ -128,6 +129,51 @@ pub(crate) struct Parts<'a> {
     /// The image that some of the data is in.
     pub(crate) base: Option<&'a Base>,
     /// Shared attributes and the prefix table: bytes of the attribute area.
+    pub(crate) xattr_area: u64,
+}
+
+impl<'a> Wanted<'a> {
+    /// All parts, with the data and, once it is made, the metabox.
+    pub(crate) fn with<'b>(self, packed: &'b Packed, metabox: Option<&'b Metabox>) -> Parts<'b>
+    where
+        'a: 'b,
+    {
+        let Self {
+            tree,
+            order,
+            xattrs,
+            options,
+            base,
+            xattr_area,
+        } = self;
+        Parts {
+            tree,
+            order,
+            packed,
+            xattrs,
+            options,
+            base,
+            xattr_area,
+            metabox,
+        }
+    }
+}
+
+/// All that layout and emit look at.
+pub(crate) struct Parts<'a> {
+    /// As in [`Wanted`].
+    pub(crate) tree: &'a Tree,
+    /// As in [`Wanted`].
+    pub(crate) order: &'a [InodeId],
+    /// The data.
+    pub(crate) packed: &'a Packed,
+    /// As in [`Wanted`].
+    pub(crate) xattrs: &'a Xattrs,
+    /// As in [`Wanted`].
+    pub(crate) options: &'a Options,
+    /// As in [`Wanted`].
+    pub(crate) base: Option<&'a Base>,
+    /// As in [`Wanted`].
     pub(crate) xattr_area: u64,
     /// The metabox, once it is made.
     pub(crate) metabox: Option<&'a Metabox>,
@@ -201,26 +247,31 @@ impl Parts<'_> {
             before_tail: head,
             tail,
         };
+        let whole_fragment = || Form {
+            extended,
+            layout: Layout::CompressedFull,
+            size,
+            before_tail: header_pos(head) + 16,
+            tail: 0,
+        };
         let kind = if is_hidden(inode) {
             None
         } else {
             Some(self.tree.kind(inode))
         };
         match kind {
-            Some(NodeKind::Dir | NodeKind::Symlink(_)) => flat(self.inline_part(size, head)),
+            Some(NodeKind::Dir) => match self.inline_part(size, head) {
+                tail if tail < size && self.packs_directories() => whole_fragment(),
+                tail => flat(tail),
+            },
+            Some(NodeKind::Symlink(_)) => flat(self.inline_part(size, head)),
             Some(NodeKind::Char(_) | NodeKind::Block(_) | NodeKind::Fifo | NodeKind::Socket) => {
                 flat(0)
             }
             None | Some(NodeKind::File { .. }) => match self.data(inode) {
                 FileData::None | FileData::Same(_) => flat(0),
                 FileData::Flat { tail, .. } => flat(tail.map_or(0, |t| t.len() as u64)),
-                FileData::WholeFragment { .. } => Form {
-                    extended,
-                    layout: Layout::CompressedFull,
-                    size,
-                    before_tail: header_pos(head) + 16,
-                    tail: 0,
-                },
+                FileData::WholeFragment { .. } => whole_fragment(),
                 FileData::Chunked(chunked) => {
                     let chunk = self.bits().size() << chunked.bits;
                     let table = 4 * size.div_ceil(chunk);
@@ -258,6 +309,14 @@ impl Parts<'_> {
                 }
             },
         }
+    }
+
+    /// True if directories that do not fit behind their inodes go into the packed inode.
+    fn packs_directories(&self) -> bool {
+        let o = self.options;
+        // Behind a piece of the base that ends inside a block no other may begin.
+        let at_block = self.bits().within(self.packed.packed_size) == 0;
+        o.metadata == Metadata::Compressed && o.fragments != Fragments::Off && at_block
     }
 
     /// Bytes of a directory's or link's data that go behind the inode.
@@ -392,6 +451,7 @@ impl Plan {
             hidden: [None; 2],
             metabox_size: None,
             block_of: hashbrown::HashMap::new(),
+            packed_dirs: Vec::new(),
             xattr_block: 0,
             zone_block: 0,
             end_block: 0,
@@ -401,7 +461,7 @@ impl Plan {
             has_delays: false,
             serials: vec![0; tree.len()],
         };
-        let mut next_block = u64::from(parts.packed.end_block);
+        let mut next_packed = parts.packed.packed_size;
         for (i, inode) in order.iter().enumerate() {
             let form = parts.form(*inode, epoch);
             let position = zone.place(form.before_tail, form.tail) / ALIGN;
@@ -409,23 +469,37 @@ impl Plan {
                 .map_err(|_| Error::limit("image", "more than 128 GiB of inodes"))?;
             plan.serials[*inode as usize] = i as u32 + 1;
             plan.has_delays |= !form.extended && epoch.delay(parts.time(*inode)) != Some(0);
-            if matches!(tree.kind(*inode), NodeKind::Dir | NodeKind::Symlink(_)) {
+            let has_names = matches!(tree.kind(*inode), NodeKind::Dir | NodeKind::Symlink(_));
+            if has_names && form.layout == Layout::CompressedFull {
+                plan.packed_dirs.push((*inode, next_packed));
+                next_packed += form.size;
+            } else if has_names && form.size > form.tail {
                 let blocks = bits.count(form.size - form.tail);
-                if blocks > 0 {
-                    plan.block_of.insert(*inode, block32(next_block)?);
-                    next_block += blocks;
-                }
+                plan.block_of.insert(*inode, block32(blocks)?);
             }
         }
-        plan.end_block = block32(next_block)?;
         if boxed {
             plan.metabox_size = Some(zone.end);
             return Ok(plan);
         }
+        plan.place_blocks(parts)?;
         plan.xattr_block = plan.end_block;
-        plan.end_block = block32(next_block + bits.count(parts.xattr_area))?;
+        let area = bits.count(parts.xattr_area);
+        plan.end_block = block32(u64::from(plan.end_block) + area)?;
         plan.end_zone(parts, zone, front)?;
         Ok(plan)
+    }
+
+    /// Places the whole blocks of directories and long links behind the data.
+    pub(crate) fn place_blocks(&mut self, parts: &Parts<'_>) -> Result<()> {
+        self.end_block = parts.packed.end_block;
+        for inode in parts.order {
+            if let Some(block) = self.block_of.get_mut(inode) {
+                let end = u64::from(self.end_block) + u64::from(*block);
+                *block = std::mem::replace(&mut self.end_block, block32(end)?);
+            }
+        }
+        Ok(())
     }
 
     /// Places the metabox, which was made and lies behind all that was placed before, and what lies behind it.

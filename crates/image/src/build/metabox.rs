@@ -1,19 +1,22 @@
-//! Inodes and attributes, compressed: the data of the metabox inode.
+//! Metadata, compressed: directories in the packed inode, inodes and attributes as the data of the metabox inode.
 //!
 //! ```text
 //!  plan ──► bytes, in a file without a name ──► packer ──► clusters behind all that was placed so far
 //! ```
 
 use super::budget;
-use super::emit::write_inodes;
+use super::emit::{emit_blocks, write_inodes};
 use super::layout::{Parts, Plan};
 use super::options::Options;
 use super::pack::input::Input;
 use super::pack::segment::TailPolicy;
 use super::pack::work::Policy;
-use super::pack::{FileData, PACKED, PackOptions, Packer, With};
+use super::pack::{FileData, PACKED, PackOptions, Packed, Packer, With};
 use super::progress::Progress;
+use super::survey::PackedFile;
 use crate::{Error, Result};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use tuff_codec::EncoderSpec;
@@ -47,54 +50,60 @@ pub(crate) fn encoder(options: &Options) -> Option<EncoderSpec> {
     Some(options.encoder(compression, options.metadata_cluster))
 }
 
+/// Packs the directories that are to lie in the packed inode behind what it has. `None`: there are none.
+pub(crate) fn pack_directories(
+    parts: &Parts<'_>,
+    plan: &Plan,
+    means: &Means<'_>,
+) -> Result<Option<Packed>> {
+    if plan.packed_dirs.is_empty() {
+        return Ok(None);
+    }
+    let file = means.temporary_file()?;
+    let mut packer = means.packer(parts.options, parts.packed.end_block)?;
+    let (mut at, mut names) = (0, Vec::new());
+    let mut sizes = Vec::new();
+    for (dir, _) in &plan.packed_dirs {
+        names.clear();
+        emit_blocks(parts, plan, *dir, &mut names)?;
+        means.write(&file, &names, at)?;
+        sizes.push((at, names.len() as u64));
+        at += names.len() as u64;
+    }
+    let file = Arc::new(file);
+    for ((dir, _), (at, size)) in plan.packed_dirs.iter().zip(sizes) {
+        let dir = PackedFile {
+            file: *dir,
+            from: 0,
+            alike: false,
+        };
+        packer.add_packed(dir, size, means.input(&file, at))?;
+    }
+    packer.finish(None).map(Some)
+}
+
 /// Makes and writes a metabox of `size` bytes, behind the blocks that `plan` has placed.
 pub(crate) fn make(
     parts: &Parts<'_>,
     plan: &Plan,
     size: u64,
     area: &[u8],
-    means: Means<'_>,
+    means: &Means<'_>,
 ) -> Result<Metabox> {
-    let Means {
-        threads,
-        temporary,
-        output,
-        progress,
-    } = means;
-    let failed = |e| Error::io(temporary.display(), "cannot write temporary data", e);
-    let file = tuff_store::anonymous(temporary).map_err(failed)?;
-    write_inodes(parts, plan, area, threads, &|bytes, at| {
-        std::os::unix::fs::FileExt::write_all_at(&file, bytes, at).map_err(failed)
+    let file = means.temporary_file()?;
+    write_inodes(parts, plan, area, means.threads, &|bytes, at| {
+        means.write(&file, bytes, at)
     })?;
-    let options = parts.options;
-    let policy = Arc::new(Policy {
-        spec: encoder(options),
-        tail: TailPolicy::Cluster,
-        whole_max: 0,
-        inline_max: 0,
-        min_saving: 0,
-    });
-    let pack = PackOptions {
-        bits: options.block,
-        threads,
-        in_flight: budget::eighth(options),
-        spill: 0,
-        temporary: temporary.to_owned(),
-        first_block: plan.end_block,
-        packed: Arc::clone(&policy),
-        alike: None,
-        known_max: 0,
-        sums: false,
-        size_max: options.size_budget,
-    };
-    let mut packer = Packer::new(pack, output, progress)?;
-    let input = Input::Range {
-        file: Arc::new(file),
-        name: temporary.display().to_string().into(),
-        offset: 0,
-    };
+    let mut packer = means.packer(parts.options, plan.end_block)?;
+    let input = means.input(&Arc::new(file), 0);
     // Under the packed inode's number: it is no file of the tree.
-    packer.add_file(PACKED, size, input, &policy, &With::default())?;
+    packer.add_file(
+        PACKED,
+        size,
+        input,
+        &policy(parts.options),
+        &With::default(),
+    )?;
     let packed = packer.finish(None)?;
     Ok(Metabox {
         data: packed.packed,
@@ -102,4 +111,57 @@ pub(crate) fn make(
         end_block: packed.end_block,
         digest: packed.digest,
     })
+}
+
+/// How metadata is packed.
+fn policy(options: &Options) -> Arc<Policy> {
+    Arc::new(Policy {
+        spec: encoder(options),
+        tail: TailPolicy::Cluster,
+        whole_max: 0,
+        inline_max: 0,
+        min_saving: 0,
+    })
+}
+
+impl Means<'_> {
+    fn failed(&self, e: std::io::Error) -> Error {
+        Error::io(self.temporary.display(), "cannot write temporary data", e)
+    }
+
+    fn temporary_file(&self) -> Result<File> {
+        tuff_store::anonymous(self.temporary).map_err(|e| self.failed(e))
+    }
+
+    fn write(&self, file: &File, bytes: &[u8], at: u64) -> Result<()> {
+        file.write_all_at(bytes, at).map_err(|e| self.failed(e))
+    }
+
+    /// What a temporary file has from a position on.
+    fn input(&self, file: &Arc<File>, offset: u64) -> Input {
+        Input::Range {
+            file: Arc::clone(file),
+            name: self.temporary.display().to_string().into(),
+            offset,
+        }
+    }
+
+    /// A packer of metadata, for blocks from `first_block` on.
+    fn packer(&self, options: &Options, first_block: u32) -> Result<Packer<'_>> {
+        let pack = PackOptions {
+            bits: options.block,
+            threads: self.threads,
+            in_flight: budget::eighth(options),
+            spill: 0,
+            temporary: self.temporary.to_owned(),
+            first_block,
+            packed: policy(options),
+            alike: None,
+            known_max: 0,
+            sums: false,
+            size_max: options.size_budget,
+            continued: false,
+        };
+        Packer::new(pack, self.output, self.progress)
+    }
 }

@@ -46,7 +46,7 @@ pub use tuff_format::features::Kernel;
 use crate::read::Limits;
 use crate::{Error, Result};
 use base::Base;
-use layout::{Parts, Plan};
+use layout::{Plan, Wanted};
 use load::{Loader, Policies};
 use pack::{PackOptions, Packer};
 use source::error::Quoted;
@@ -203,6 +203,7 @@ fn write(
             known_max: usize::try_from(budget::eighth(options) / 40).unwrap_or(usize::MAX),
             sums: options.verify,
             size_max: options.size_budget,
+            continued: options.metadata == Metadata::Compressed,
         },
         output,
         progress,
@@ -254,18 +255,16 @@ fn write(
         area.extend_from_slice(&table);
     }
     count(&tree, &order, &mut packed.stats);
-    let mut parts = Parts {
+    let wanted = Wanted {
         tree: &tree,
         order: &order,
-        packed: &packed,
         xattrs: &xattrs,
         options,
         base: base.as_deref(),
         xattr_area: area.len() as u64,
-        metabox: None,
     };
-    let mut plan = Plan::new(&parts)?;
-    let made;
+    let mut plan = Plan::new(&wanted.with(&packed, None))?;
+    let mut metabox = None;
     if let Some(size) = plan.metabox_size {
         let means = metabox::Means {
             threads,
@@ -273,10 +272,16 @@ fn write(
             output,
             progress,
         };
-        made = metabox::make(&parts, &plan, size, &area, means)?;
-        parts.metabox = Some(&made);
-        plan.place_metabox(&parts, &made)?;
+        let directories = metabox::pack_directories(&wanted.with(&packed, None), &plan, &means)?;
+        if let Some(directories) = directories {
+            packed.append(directories);
+        }
+        let parts = wanted.with(&packed, None);
+        plan.place_blocks(&parts)?;
+        let made = &*metabox.insert(metabox::make(&parts, &plan, size, &area, &means)?);
+        plan.place_metabox(&wanted.with(&packed, Some(made)), made)?;
     }
+    let parts = wanted.with(&packed, metabox.as_ref());
     let table_pos = if table_in_packed {
         0
     } else {

@@ -8,7 +8,7 @@ use crate::build::pack::{FileData, FileTail};
 use crate::build::tree::{InodeId, NodeKind};
 use tuff_format::cluster::header::MapHeader;
 use tuff_format::cluster::write::{self, Piece, Tail, header_pos};
-use tuff_format::inode::{FileType, Inode, encode_device};
+use tuff_format::inode::{FileType, Inode, Layout, encode_device};
 use tuff_format::{chunk, xattr};
 
 /// Appends an inode with its attributes, its index and its inline tail.
@@ -59,6 +59,7 @@ pub(super) fn emit_inode(
                 inode.u = encode_device(d.major, d.minor).into()
             }
             NodeKind::Fifo | NodeKind::Socket => {}
+            NodeKind::Dir if form.layout == Layout::CompressedFull => {}
             NodeKind::Dir | NodeKind::Symlink(_) => {
                 inode.u = plan.block_of.get(&id).map_or(no_block, |b| u64::from(*b));
             }
@@ -98,6 +99,12 @@ pub(super) fn emit_inode(
             NodeKind::Symlink(target) => {
                 out.extend_from_slice(&target[target.len() - form.tail as usize..])
             }
+            NodeKind::Dir if form.layout == Layout::CompressedFull => {
+                let dirs = &plan.packed_dirs;
+                let i = dirs.binary_search_by_key(&plan.serial(id), |(dir, _)| plan.serial(*dir));
+                let (_, offset) = dirs[i.expect("all such directories were placed")];
+                emit_whole_fragment(offset, start, out);
+            }
             NodeKind::Dir if form.tail > 0 => dir_blocks(parts, plan, id, &mut |bytes, more| {
                 if !more {
                     out.extend_from_slice(bytes);
@@ -113,6 +120,14 @@ pub(super) fn emit_inode(
         "an inode has the length that was planned"
     );
     Ok(())
+}
+
+/// Appends the header of data that lies in the packed inode. The inode starts at `start` of `out`.
+fn emit_whole_fragment(offset: u64, start: usize, out: &mut Vec<u8>) {
+    let len = (out.len() - start).next_multiple_of(8);
+    out.resize(start + len, 0);
+    out.extend_from_slice(&MapHeader::WholeFragment { offset }.encode());
+    out.extend_from_slice(&[0; 8]);
 }
 
 /// Appends a file's payload: index or table, and inline tail. The inode starts at `start` of `out`.
@@ -136,9 +151,7 @@ fn emit_file(
             }
         }
         FileData::WholeFragment { offset } => {
-            pad(out, 8);
-            out.extend_from_slice(&MapHeader::WholeFragment { offset: *offset }.encode());
-            out.extend_from_slice(&[0; 8]);
+            emit_whole_fragment(*offset, start, out);
         }
         FileData::Chunked(c) => {
             pad(out, 4);

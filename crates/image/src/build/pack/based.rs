@@ -1,6 +1,6 @@
 //! Files whose data the base has: nothing of them is encoded, and nothing is written but ends behind inodes.
 
-use super::data::{FileData, FileTail, Run};
+use super::data::{FileData, FileTail, Run, append_runs};
 use super::spans::PartKey;
 use super::{Packed, Packer};
 use crate::Result;
@@ -42,11 +42,7 @@ impl Adopted {
             pieces.push(piece);
         }
         packed.packed_size = at;
-        let runs = Run::of(pieces, &blocks);
-        match packed.packed.more() {
-            Some(data) => data.runs.extend(runs),
-            None => packed.packed = FileData::encoded(runs, FileTail::Cluster, algorithm),
-        }
+        append_runs(&mut packed.packed, Run::of(pieces, &blocks), algorithm);
         let place = |offset: &mut u64| {
             if *offset & IN_BASE_PACKED != 0 {
                 let from = *offset & !IN_BASE_PACKED;

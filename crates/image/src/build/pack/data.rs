@@ -261,6 +261,14 @@ impl Run {
     }
 }
 
+/// Continues the data of a packed inode.
+pub(super) fn append_runs(data: &mut FileData, runs: Vec<Run>, algorithm: u8) {
+    match data.more() {
+        Some(data) => data.runs.extend(runs),
+        None => *data = FileData::encoded(runs, FileTail::Cluster, algorithm),
+    }
+}
+
 /// Where the last piece of a compressed file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileTail {

@@ -68,7 +68,8 @@ impl Packer<'_> {
 
     /// Hands full segments of ends to the workers; at the end, what is left.
     pub(super) fn submit_ends(&mut self, end: bool) {
-        if end && !self.adopted.is_empty() {
+        let continued = self.options.continued || !self.adopted.is_empty();
+        if end && continued {
             // More pieces come behind them, and none of those may begin where another does.
             let len = self.ends.buf.len();
             let block = self.options.bits.size_usize();
@@ -91,7 +92,7 @@ impl Packer<'_> {
                 offset: 0,
                 len,
                 first: ends.segments == 0 && self.streamed == 0,
-                last: end && ends.buf.is_empty() && self.adopted.is_empty(),
+                last: end && ends.buf.is_empty() && !continued,
                 store: false,
                 policy: Arc::clone(&policy),
                 twin: None,

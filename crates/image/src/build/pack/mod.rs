@@ -94,6 +94,8 @@ pub(crate) struct PackOptions {
     pub(crate) sums: bool,
     /// The build fails when its blocks outgrow this. Unit: bytes.
     pub(crate) size_max: Option<u64>,
+    /// The packed inode is to be continued with [`Packed::append`].
+    pub(crate) continued: bool,
 }
 
 /// What a file has together with others.
@@ -157,6 +159,22 @@ pub(crate) struct Packed {
     pub(crate) sums: Sums,
     /// What was done.
     pub(crate) stats: Stats,
+}
+
+impl Packed {
+    /// Continues the packed inode with another, whose clusters lie behind all that is here.
+    pub(crate) fn append(&mut self, more: Self) {
+        let Some(encoded) = more.packed.compressed() else {
+            return;
+        };
+        let algorithm = encoded.algorithm;
+        let (blocks, pieces): (Vec<u32>, Vec<_>) = encoded.pieces().unzip();
+        data::append_runs(&mut self.packed, Run::of(pieces, &blocks), algorithm);
+        self.packed_size += more.packed_size;
+        self.end_block = more.end_block;
+        let both = [self.digest, more.digest].map(u128::to_le_bytes);
+        self.digest = xxhash_rust::xxh3::xxh3_128(both.as_flattened());
+    }
 }
 
 impl<'a> Packer<'a> {
