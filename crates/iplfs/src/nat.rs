@@ -11,8 +11,15 @@ const FANOUT: u32 = NAT_FANOUT as u32;
 /// Changes of one level of the tree: block, then position and pair.
 type Changes = BTreeMap<u32, Vec<(usize, (u64, u32))>>;
 
-/// What can be read of a damaged table, and the ranges of numbers that cannot.
-pub(crate) type Salvaged = (BTreeMap<Nid, NatEntry>, Vec<std::ops::Range<u64>>);
+/// What can be read of a damaged table.
+#[derive(Default)]
+pub(crate) struct Salvaged {
+    pub(crate) entries: BTreeMap<Nid, NatEntry>,
+    /// Numbers whose entries cannot be read.
+    pub(crate) lost: Vec<std::ops::Range<u64>>,
+    /// Numbers that are known to be free, whatever the tree said of them.
+    pub(crate) free: BTreeSet<Nid>,
+}
 
 /// The table.
 #[derive(Default)]
@@ -295,9 +302,10 @@ impl Nat {
         }
     }
 
-    /// Every entry that can be read, and the numbers whose entries cannot.
+    /// Everything that can be read. What the checkpoint counts of the table is made to agree with it.
     pub(crate) fn salvage(&mut self, dev: &dyn BlockDevice) -> Result<Salvaged> {
-        let (mut entries, mut lost) = (BTreeMap::new(), Vec::new());
+        let mut found = Salvaged::default();
+        let mut blocks = 0;
         let mut level_blocks = vec![0u32];
         for level in (0..self.height).rev() {
             let mut below = Vec::new();
@@ -306,11 +314,13 @@ impl Nat {
                     Ok(block) => block.cloned(),
                     Err(Error::Corrupt(_)) => {
                         let span = u64::from(FANOUT).pow(level + 1);
-                        lost.push(u64::from(index) * span..(u64::from(index) + 1) * span);
+                        let range = u64::from(index) * span..(u64::from(index) + 1) * span;
+                        found.lost.push(range);
                         None
                     }
                     Err(e) => return Err(e),
                 };
+                blocks += u64::from(block.is_some());
                 let pairs = block
                     .iter()
                     .flat_map(|b| b.pairs.iter().copied().enumerate());
@@ -323,17 +333,27 @@ impl Nat {
                         below.push(number);
                     } else {
                         let (addr, ino) = (Addr(addr), Nid(ino));
-                        entries.insert(Nid(number), NatEntry { addr, ino });
+                        found.entries.insert(Nid(number), NatEntry { addr, ino });
                     }
                 }
             }
             level_blocks = below;
         }
         for (nid, entry) in &self.dirty {
-            entries.insert(*nid, *entry);
+            if entry.addr == Addr::HOLE {
+                found.entries.remove(nid);
+                found.free.insert(*nid);
+            } else {
+                found.entries.insert(*nid, *entry);
+            }
         }
-        entries.retain(|nid, entry| entry.addr != Addr::HOLE && nid.0 < self.next_nid);
-        Ok((entries, lost))
+        // No number is beyond it: what is there was given out.
+        found.entries.remove(&Nid(u32::MAX));
+        if let Some((last, _)) = found.entries.last_key_value() {
+            self.next_nid = self.next_nid.max(last.0 + 1);
+        }
+        self.blocks = blocks;
+        Ok(found)
     }
 
     /// The tree on the device as it was when `is_new` said no of every address, compared with now: only blocks that are new are read, and the blocks of

@@ -124,6 +124,12 @@ impl Volume {
         Self::of_snapshot(self.dev.clone(), self.sb.clone(), &self.snapshots[at])
     }
 
+    /// True if a snapshot may need a block, whatever the present does.
+    pub(crate) fn is_held(&self, addr: Addr) -> bool {
+        let newest = self.snapshots.last();
+        newest.is_some_and(|newest| self.is_older(addr, &newest.heads))
+    }
+
     /// True if a block lies below the given heads.
     pub(crate) fn is_older(&self, addr: Addr, heads: &[u64; 7]) -> bool {
         self.sb

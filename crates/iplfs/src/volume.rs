@@ -248,11 +248,7 @@ impl Volume {
     /// The last reference to a block of a file or node is gone.
     pub(crate) fn kill(&mut self, addr: Addr) {
         if addr.is_mapped() {
-            let pinned = self
-                .snapshots
-                .last()
-                .is_some_and(|newest| self.is_older(addr, &newest.heads));
-            if pinned {
+            if self.is_held(addr) {
                 self.held += 1;
                 return;
             }

@@ -306,3 +306,43 @@ fn snapshots_survive_a_repair_of_the_present() {
         assert_eq!(check(&dev, CheckOptions::default()).unwrap().findings, []);
     }
 }
+
+#[test]
+fn what_a_snapshot_alone_has_stays_deleted_when_the_table_is_lost() {
+    // Seen: with one damaged block of the table, files that were deleted after a snapshot came back under their old names. Cause: the newest version of
+    // a node in the logs was taken for the present's, also where the journal says that its number is free, or no entry leads there. Cure: the journal
+    // counts, and what no entry leads to and a snapshot may hold is dropped.
+    for journal_max in [MountOptions::default().journal_max, 8] {
+        let device = sample();
+        let options = || MountOptions {
+            journal_max,
+            ..MountOptions::default()
+        };
+        let mut v = Volume::mount(device.clone(), options()).unwrap();
+        v.snapshot("before", NOW).unwrap();
+        let large = v.lookup(Nid::ROOT, b"large").unwrap();
+        for n in 0..100 {
+            let name = format!("a somewhat long name {n}");
+            v.unlink(large, name.as_bytes(), &CALLER).unwrap();
+        }
+        let small = v.lookup(Nid::ROOT, b"small").unwrap();
+        let deep = v.lookup(small, b"deep").unwrap();
+        v.unlink(deep, b"file", &CALLER).unwrap();
+        v.rmdir(small, b"deep", &CALLER).unwrap();
+        v.drain().unwrap();
+        v.unmount().unwrap();
+        let blocks = device.blocks();
+        let was = seen(&mut mount(&device));
+        let log: Vec<u64> = blocks.range(PACKS..1 << 48).map(|(a, _)| *a).collect();
+        assert!(!log.is_empty());
+        for addr in log {
+            let device = damaged(&blocks, addr, 77);
+            let dev: Arc<dyn BlockDevice> = device.clone();
+            let repaired = repair(&dev, true, NOW).unwrap();
+            let mut left = repaired.left.findings;
+            left.retain(|f| !f.place.contains("snapshot"));
+            assert_eq!(left, [], "block {addr:#x}");
+            assert!(seen(&mut mount(&device)) == was, "block {addr:#x}");
+        }
+    }
+}

@@ -26,7 +26,7 @@ use crate::disk::node::NodeBody;
 use crate::disk::superblock::Superblock;
 use crate::error::{Error, Result};
 use crate::mount::{find_checkpoint, newest_seal_version, read_block, read_superblock};
-use crate::nat::Nat;
+use crate::nat::{Nat, Salvaged};
 use crate::options::MountOptions;
 use crate::volume::Volume;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -90,7 +90,16 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
             other => other?,
         }
     }
-    let (mut table, lost) = volume.nat.salvage(&**dev)?;
+    let counted = (volume.nat.blocks, volume.nat.next_nid);
+    let Salvaged {
+        entries: mut table,
+        lost,
+        free,
+    } = volume.nat.salvage(&**dev)?;
+    if lost.is_empty() && counted != (volume.nat.blocks, volume.nat.next_nid) {
+        note(&"node address table", &"its counts were wrong");
+    }
+    let mut doubtful = BTreeSet::new();
     if !lost.is_empty() {
         let dead: HashSet<u64> = volume
             .pending
@@ -113,14 +122,19 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
                 .table
                 .iter()
                 .filter(|(nid, _)| range.contains(&u64::from(nid.0)));
-            for (nid, entry) in again {
+            for (nid, entry) in again.filter(|(nid, _)| !free.contains(nid)) {
+                if volume.is_held(entry.addr) && nid == &entry.ino && !table.contains_key(nid) {
+                    doubtful.insert(*nid);
+                }
                 table.entry(*nid).or_insert(*entry);
             }
         }
         let next_nid = volume.nat.next_nid;
         volume.nat = Nat::of(&table, next_nid);
     }
-    Salvage::run(volume, table, done, data, false, now)
+    let mut salvage = Salvage::new(volume, table, done, now);
+    (salvage.data, salvage.doubtful) = (data, doubtful);
+    salvage.run()
 }
 
 /// Makes a volume of what the logs hold, after the loss of both checkpoint packs. It gets a new identity, because what others know of the
@@ -176,7 +190,9 @@ pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<
             scan.table.len()
         ),
     });
-    Salvage::run(volume, scan.table, done, true, true, now)
+    let mut salvage = Salvage::new(volume, scan.table, done, now);
+    (salvage.data, salvage.stale) = (true, true);
+    salvage.run()
 }
 
 /// First offset of a log behind everything that the device holds or has a zone for.
@@ -292,6 +308,10 @@ struct Salvage {
     data: bool,
     /// The table was scanned from the logs: it may hold what was deleted.
     stale: bool,
+    /// Inodes that were found again in the logs, and that may be there for a snapshot alone.
+    doubtful: BTreeSet<Nid>,
+    /// A directory has lost entries.
+    entries_lost: bool,
     now: Time,
     claimed: HashSet<u64>,
     kept: BTreeSet<Nid>,
@@ -309,21 +329,16 @@ struct Salvage {
 type Seen = (Nid, Spot, Dentry);
 
 impl Salvage {
-    fn run(
-        v: Volume,
-        table: BTreeMap<Nid, NatEntry>,
-        done: Vec<Finding>,
-        data: bool,
-        stale: bool,
-        now: Time,
-    ) -> Result<Repaired> {
-        let mut s = Self {
+    fn new(v: Volume, table: BTreeMap<Nid, NatEntry>, done: Vec<Finding>, now: Time) -> Self {
+        Self {
             v,
             table,
             places: HashMap::new(),
             done,
-            data,
-            stale,
+            data: false,
+            stale: false,
+            doubtful: BTreeSet::new(),
+            entries_lost: false,
             now,
             claimed: HashSet::new(),
             kept: BTreeSet::new(),
@@ -332,18 +347,22 @@ impl Salvage {
             incomplete: HashSet::new(),
             live: 0,
             names: BTreeMap::new(),
-        };
-        s.maps()?;
-        s.counters()?;
-        s.root()?;
-        let entries = s.entries()?;
-        s.choose(entries)?;
-        s.connect()?;
-        s.nameless()?;
-        s.links()?;
-        s.v.evict_orphans();
-        s.v.checkpoint_whole_table()?;
-        s.finish()
+        }
+    }
+
+    fn run(mut self) -> Result<Repaired> {
+        self.maps()?;
+        self.counters()?;
+        self.root()?;
+        let mut entries = self.entries()?;
+        self.drop_deleted(&mut entries)?;
+        self.choose(entries)?;
+        self.connect()?;
+        self.nameless()?;
+        self.links()?;
+        self.v.evict_orphans();
+        self.v.checkpoint_whole_table()?;
+        self.finish()
     }
 
     fn note(&mut self, place: impl fmt::Display, what: impl fmt::Display) {

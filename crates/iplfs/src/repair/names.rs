@@ -33,6 +33,7 @@ impl Salvage {
         self.v.inodes += 1;
         self.inos.insert(ino);
         self.damaged.remove(&ino);
+        self.entries_lost = true;
         self.note(format_args!("directory {ino}"), "made again, empty");
         Ok(())
     }
@@ -70,6 +71,7 @@ impl Salvage {
                         (dir, spot, e)
                     })),
                     Err(_) => {
+                        self.entries_lost = true;
                         self.note(format_args!("directory {dir}"), "its entries are lost");
                         self.v.inode_mut(dir)?.content =
                             Content::InlineDir(Box::new([0; INLINE_MAX]));
@@ -105,6 +107,7 @@ impl Salvage {
                     (dir, spot, e)
                 })),
                 None => {
+                    self.entries_lost = true;
                     self.note(
                         format_args!("block {index} of directory {dir}"),
                         "its entries are lost",
@@ -114,6 +117,35 @@ impl Salvage {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Of what was found again in the logs and may be there for a snapshot alone, what no entry leads to was deleted: the snapshot keeps it.
+    /// Where entries are lost, or an inode is that may have been a directory, nothing is known, and everything gets a name.
+    pub(super) fn drop_deleted(&mut self, entries: &mut Vec<Seen>) -> Result<()> {
+        if self.doubtful.is_empty() || self.entries_lost || !self.damaged.is_empty() {
+            return Ok(());
+        }
+        let mut under: HashMap<Nid, Vec<Nid>> = HashMap::new();
+        for (dir, _, entry) in &*entries {
+            under.entry(*dir).or_default().push(entry.ino);
+        }
+        // What was not doubtful is there, whether it has a name or not.
+        let mut todo: Vec<Nid> = self.inos.difference(&self.doubtful).copied().collect();
+        todo.push(Nid::ROOT);
+        let mut alive: HashSet<Nid> = HashSet::new();
+        while let Some(ino) = todo.pop() {
+            if alive.insert(ino) {
+                todo.extend(under.remove(&ino).unwrap_or_default());
+            }
+        }
+        let orphans = self.v.orphans.clone();
+        let gone = |ino: &Nid| !alive.contains(ino) && !orphans.contains(ino);
+        for ino in self.inos.clone().into_iter().filter(gone) {
+            self.v.inode_mut(ino)?.nlink = 0;
+            self.v.orphans.insert(ino);
+        }
+        entries.retain(|(dir, _, _)| !gone(dir));
         Ok(())
     }
 
@@ -214,6 +246,7 @@ impl Salvage {
                 continue;
             }
             let at_home = !self.stale
+                && !self.doubtful.contains(&ino)
                 && check_name(&name).is_ok()
                 && self.inos.contains(&parent)
                 && self.v.inode(parent)?.is_dir()
