@@ -29,6 +29,9 @@ impl Salvage {
             return Ok(false);
         }
         match self.v.node(nid) {
+            Ok(node) if (nid == owner) != matches!(node.body, NodeBody::Inode(_)) => {
+                return Ok(false);
+            }
             Ok(_) => {}
             Err(Error::Corrupt(_) | Error::Posix(_)) => return Ok(false),
             Err(e) => return Err(e),
@@ -120,13 +123,17 @@ impl Salvage {
             }
         }
         if inode.xattr_nid != Nid::NONE {
-            let sound = self.take(inode.xattr_nid, ino)?
+            let taken = self.take(inode.xattr_nid, ino)?;
+            let sound = taken
                 && matches!(&self.v.node(inode.xattr_nid)?.body, NodeBody::Xattr(bytes) if xattr::decode(bytes).is_ok());
             if sound {
                 blocks += 1;
                 inode.xattr = Vec::new();
             } else {
-                self.leave(inode.xattr_nid);
+                // What was not taken here is another's.
+                if taken {
+                    self.leave(inode.xattr_nid);
+                }
                 self.note(
                     format_args!("inode {ino}"),
                     "its extended attributes are lost",
