@@ -207,6 +207,17 @@ fn a_snapshot_sent_is_received_whole_and_in_steps() {
         let (code, said) = bad(dir, &["receive", "copy", "-i", "two"]);
         assert_eq!((code, said.contains("continues")), (2, true), "{said}");
     }
+    // Seen: whatever file had the name was written over, zeros and blocks of the volume. Cause: only block devices were asked about.
+    let theirs = vec![b'x'; 100_000];
+    fs::write(dir.join("theirs"), &theirs).unwrap();
+    for file in [&["--file"][..], &[]] {
+        let receive = ["receive", "theirs", "-i", "one"];
+        let (code, said) = bad(dir, &[&receive, file].concat());
+        assert_eq!((code, said.contains("no volume")), (2, true), "{said}");
+        assert!(fs::read(dir.join("theirs")).unwrap() == theirs);
+    }
+    good(dir, &["receive", "theirs", "-i", "one", "--force"]);
+    good(dir, &["check", "--data", "theirs"]);
     let (code, said) = bad(dir, &["receive", "new", "-i", "cut"]);
     assert_ne!(code, 0, "{said}");
     assert!(!dir.join("new").exists());
@@ -300,6 +311,11 @@ fn errors_are_one_sentence_with_the_documented_code() {
         (&["create", "v", "-s", "64M"][..], 5, "not empty"),
         (&["create", "f", "--file", "-s", "64M"], 5, "exists"),
         (&["create", "x", "-s", "1M"], 2, "too small"),
+        (
+            &["create", "x", "--file", "-s", "64M", "--area-bits", "58"],
+            2,
+            "do not fit",
+        ),
         (
             &["create", "x", "-s", "64M", "--zone", "3M"],
             2,

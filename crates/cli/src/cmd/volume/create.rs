@@ -75,6 +75,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let (device, reach) = make(args, zone_blocks)?;
     let area_bits = args.area_bits.unwrap_or(reach.min(48));
     if area_bits > reach || area_bits < 29 {
+        if args.file && !is_block(&args.path) {
+            let _ = std::fs::remove_file(&args.path);
+        }
         let what = format!(
             "{}: addresses of {} bits do not fit: what holds the volume reaches {reach}, at least 29 are needed",
             args.path.display(),

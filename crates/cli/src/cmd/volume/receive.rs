@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Size of a zone file of a new volume, a power of two
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
     zone: u64,
-    /// Use a block device although something may be on it
+    /// Use a block device although something may be on it, or a file that holds something else
     #[arg(long)]
     force: bool,
     /// Say what came
@@ -61,9 +61,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         let dev = match &opened {
             Some(dev) => dev.clone(),
             None => {
-                made = stream.base().is_none() && !args.path.exists();
-                let dev = if made || stream.base().is_none() && is_block(&args.path) {
+                let whole = stream.base().is_none();
+                made = whole && !args.path.exists();
+                let dev = if made || whole && is_block(&args.path) {
                     make(args, &stream)?
+                } else if whole && args.path.is_file() {
+                    take_over(args, &stream)?
                 } else {
                     device(&args.path, false)?
                 };
@@ -115,18 +118,45 @@ fn make(args: &Args, stream: &Stream<'_>) -> Result<Arc<dyn BlockDevice>> {
         );
         return Err(Failure::Usage(what));
     };
-    let (needed, reach) = (
-        stream.superblock().geometry.area_bits,
-        device.area_bits_max().at(&place)?,
-    );
-    if needed > reach {
+    if let Err(e) = reaches(args, stream, &device) {
         drop(device);
         if args.file {
             let _ = std::fs::remove_file(&args.path);
         }
+        return Err(e);
+    }
+    Ok(Arc::new(device))
+}
+
+/// A file that is there for a new volume. What it holds is somebody's, unless it is empty.
+fn take_over(args: &Args, stream: &Stream<'_>) -> Result<Arc<dyn BlockDevice>> {
+    let place = args.path.display();
+    let device = FileDevice::open(&args.path, false).at(&place)?;
+    // A volume that is there already is told of by who receives.
+    if tuff_iplfs::read_superblock(&device).is_err() {
+        let len = std::fs::metadata(&args.path).at(&place)?.len();
+        if len > 0 && !args.force {
+            let what = format!(
+                "{place}: is a file that is no volume; --force makes a volume of it and loses what is there"
+            );
+            return Err(Failure::Usage(what));
+        }
+        reaches(args, stream, &device)?;
+        let file = File::options().write(true).open(&args.path);
+        file.and_then(|file| file.set_len(0)).at(&place)?;
+    }
+    Ok(Arc::new(device))
+}
+
+/// An error if a stream has addresses that a file or device does not reach.
+fn reaches(args: &Args, stream: &Stream<'_>, device: &FileDevice) -> Result<()> {
+    let place = args.path.display();
+    let needed = stream.superblock().geometry.area_bits;
+    let reach = device.area_bits_max().at(&place)?;
+    if needed > reach {
         return Err(Failure::Usage(format!(
             "{place}: the stream has addresses of {needed} bits, and what is to hold it reaches {reach}: use a directory"
         )));
     }
-    Ok(Arc::new(device))
+    Ok(())
 }
