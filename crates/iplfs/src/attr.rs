@@ -108,7 +108,8 @@ impl Volume {
         Ok(Attr::of(ino, self.inode(ino)?))
     }
 
-    /// Changes attributes. A change of length or owner clears set-user-id and set-group-id of files, as POSIX asks.
+    /// Changes attributes. A change of owner clears set-user-id and set-group-id of files, as POSIX asks. Whether one of length does depends on who
+    /// asks, which the caller knows: it gives the mode with it.
     pub fn set_attr(&mut self, ino: Nid, set: &SetAttr, now: Time) -> Result<Attr> {
         self.writable()?;
         let inode = self.inode(ino)?;
@@ -147,7 +148,7 @@ impl Volume {
             }
             let inode = v.inode_mut(ino)?;
             inode.ctime = now;
-            if (set.uid.is_some() || set.gid.is_some() || set.size.is_some()) && !inode.is_dir() {
+            if (set.uid.is_some() || set.gid.is_some()) && !inode.is_dir() {
                 inode.mode &= if inode.mode & 0o010 != 0 {
                     !0o6000
                 } else {

@@ -410,6 +410,48 @@ fn a_limit_holds_through_the_mount_and_can_be_changed_there() {
 }
 
 #[test]
+fn root_truncates_as_elsewhere_and_attributes_have_a_namespace() {
+    // Seen: `cp` by root over a file with set-user-id took the bit away, attributes of any name were kept, and to take an access list away that is not
+    // there was an error. Other filesystems of Linux do none of it.
+    use rustix::fs::{XattrFlags, removexattr, setxattr};
+    use rustix::io::Errno;
+    use std::os::unix::fs::PermissionsExt;
+    let Some(mut ours) = Ours::new("habits") else {
+        return;
+    };
+    ours.put("f", &[1; 100]).unwrap();
+    let path = ours.path("f");
+    let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)).unwrap();
+    File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(10)
+        .unwrap();
+    assert_eq!(mode(), 0o6755);
+    drop(File::create(&path).unwrap());
+    assert_eq!(mode(), 0o6755);
+    chown(&path, Some(5), None).unwrap();
+    assert_eq!(mode(), 0o755);
+
+    let set = |name: &str| setxattr(&path, name, b"x", XattrFlags::empty());
+    for good in ["user.a", "trusted.a", "security.a"] {
+        assert_eq!(set(good), Ok(()), "{good}");
+    }
+    for unknown in ["user", "other.a", "system.a"] {
+        assert_eq!(set(unknown), Err(Errno::OPNOTSUPP), "{unknown}");
+    }
+    assert_eq!(set("user."), Err(Errno::INVAL));
+    for list in ["system.posix_acl_access", "system.posix_acl_default"] {
+        assert_eq!(removexattr(&ours.dir, list), Ok(()), "{list}");
+    }
+    assert_eq!(removexattr(&path, "user.none"), Err(Errno::NODATA));
+    ours.unmount().unwrap();
+    ours.is_sound();
+}
+
+#[test]
 fn a_directory_is_given_to_a_project_and_what_is_made_in_it_has_the_limit() {
     let Some(mut ours) = Ours::new("project") else {
         return;

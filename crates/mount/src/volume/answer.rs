@@ -9,7 +9,7 @@ use crate::transport::uring;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::Relaxed;
 use tuff_iplfs::{
-    Allocate, BLOCK_SIZE, Caller, Error, Nid, Rename, SetAttr, SetXattr, Volume, mode,
+    Allocate, BLOCK_SIZE, Caller, Error, Nid, Rename, SetAttr, SetXattr, Volume, acl, mode,
 };
 use zerocopy::IntoBytes;
 
@@ -22,6 +22,19 @@ const SETXATTR_EXT: u64 = 1 << 29;
 
 /// Of a SETXATTR: an access list that takes set-group-id away.
 const ACL_KILL_SGID: u32 = 1;
+
+/// Names of extended attributes that the kernel gives a meaning or a permission to. It passes others on without asking.
+fn known_namespace(name: &[u8]) -> Result<()> {
+    if [acl::ACCESS, acl::DEFAULT].contains(&name) {
+        return Ok(());
+    }
+    let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    match prefixes.iter().find_map(|p| name.strip_prefix(*p)) {
+        None => Err(Errno::OPNOTSUPP),
+        Some(b"") => Err(Errno::INVAL),
+        Some(_) => Ok(()),
+    }
+}
 
 /// The body of a reply.
 pub(super) enum Said {
@@ -290,6 +303,7 @@ impl VolumeServer {
                     (0, 0)
                 };
                 let name = f.name()?;
+                known_namespace(name)?;
                 let how = match flags {
                     0 => SetXattr::Any,
                     1 => SetXattr::Create,
@@ -309,9 +323,13 @@ impl VolumeServer {
                 Ok(Vec::new())
             }
             _ => {
-                volume
-                    .remove_xattr(node, f.name()?, now())
-                    .map_err(failed)?;
+                let name = f.name()?;
+                match volume.remove_xattr(node, name, now()) {
+                    // That there is no access list is what was asked for.
+                    Err(Error::Posix(tuff_iplfs::Errno::NoAttribute))
+                        if [acl::ACCESS, acl::DEFAULT].contains(&name) => {}
+                    other => other.map_err(failed)?,
+                }
                 Ok(Vec::new())
             }
         }
