@@ -235,6 +235,15 @@ impl RecordWriter {
         &self.path
     }
 
+    /// Removes a record that came to nothing, and its folder if it is the only one there.
+    pub fn give_up(self) {
+        // What cannot be removed says nothing wrong: it has no samples.
+        let _ = std::fs::remove_file(&self.path);
+        if let Some(folder) = self.path.parent() {
+            let _ = std::fs::remove_dir(folder);
+        }
+    }
+
     /// Adds a line.
     pub fn write(&mut self, line: &Line) -> Result<()> {
         self.write_any(line)

@@ -57,6 +57,19 @@ pub struct Conditions {
     pub cgroup: Option<PathBuf>,
 }
 
+impl Conditions {
+    fn wants(&self, task: &Task, tree: &str) -> bool {
+        let only = self.only.as_ref();
+        task.is_for(tree) && only.is_none_or(|only| task.name.contains(only))
+    }
+
+    /// True if a definition has a task that is wanted on one of the trees.
+    pub fn want_any(&self, definition: &Definition) -> bool {
+        let mut trees = self.trees.iter();
+        trees.any(|(tree, _)| definition.tasks.iter().any(|task| self.wants(task, tree)))
+    }
+}
+
 /// Where lines of the record go.
 pub type Emit<'a> = &'a mut dyn FnMut(&Line) -> Result<()>;
 
@@ -134,13 +147,7 @@ impl Session<'_> {
         let tasks: Vec<&Task> = definition
             .tasks
             .iter()
-            .filter(|t| t.is_for(name))
-            .filter(|t| {
-                self.conditions
-                    .only
-                    .as_ref()
-                    .is_none_or(|o| t.name.contains(o))
-            })
+            .filter(|t| self.conditions.wants(t, name))
             .collect();
         if tasks.is_empty() {
             return Ok(());

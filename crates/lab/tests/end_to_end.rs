@@ -231,6 +231,44 @@ fn a_tool_that_refuses_drops_out_with_its_own_words() {
 }
 
 #[test]
+fn a_run_that_measures_nothing_leaves_no_record() {
+    // Seen: `--only` with a name that no task has was a success, with a record of a header; so was a run that could not begin, but for its exit code.
+    let lab = Lab::new();
+    let definition = r#"
+        rounds = 1
+        [[task]]
+        name = "small"
+        action = "build"
+        run = [{ tool = "mksquashfs" }]
+    "#;
+    std::fs::write(lab.path("d.toml"), definition).unwrap();
+    let run = |more: &[&str]| {
+        let all = ["run", "d.toml", "--tree", "tree", "--records", "records"];
+        lab.command(&[&all[..], more].concat())
+    };
+    for (more, code, says) in [
+        (
+            &["--work", "work", "--only", "large"][..],
+            2,
+            "nothing to do",
+        ),
+        (&["--work", "nowhere"], 5, "nowhere"),
+        (
+            &["--work", "work", "--tool", "mksquashfs=/none"],
+            2,
+            "/none",
+        ),
+        (&["--work", "work", "--machine", "../m"], 2, "folder's name"),
+    ] {
+        let output = run(more);
+        assert_eq!(output.status.code(), Some(code), "{more:?}");
+        assert!(text(&output.stderr).contains(says), "{more:?}");
+        let left = std::fs::read_dir(lab.path("records")).map_or(0, Iterator::count);
+        assert_eq!(left, 0, "{more:?}");
+    }
+}
+
+#[test]
 fn a_stop_leaves_no_folder() {
     let lab = Lab::new();
     let version = "test \"$1\" = --version && { echo tuff 9.9; exit; }";

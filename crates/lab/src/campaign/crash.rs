@@ -201,6 +201,11 @@ pub fn run(
     {
         return Err(Error::Usage(format!("there is no group '{group}'")));
     }
+    let limit = options
+        .minutes
+        .map(|m| Duration::try_from_secs_f64(m * 60.0))
+        .transpose()
+        .map_err(|e| Error::Usage(format!("minutes of a campaign: {e}")))?;
     fs::create_dir_all(out).map_err(|e| Error::io("create", out, e))?;
     let path = out.join("progress.jsonl");
     let head = Head {
@@ -209,11 +214,10 @@ pub fn run(
         build: build.to_owned(),
     };
     let mut done = read(&path, &head)?;
-    if done.is_empty() && !path.exists() {
+    if fs::metadata(&path).map_or(0, |m| m.len()) == 0 {
         append(&path, &head)?;
     }
     let begin = Instant::now();
-    let limit = options.minutes.map(|m| Duration::from_secs_f64(m * 60.0));
     let mut todo = plan(options).filter(|w| !done.contains_key(&w.name()));
     let (todo, fresh) = (
         Mutex::new(std::iter::from_fn(move || {
@@ -321,6 +325,9 @@ fn read(path: &Path, head: &Head) -> Result<BTreeMap<String, Line>> {
             .map_err(|e| Error::io("write", path, e))?;
     }
     let text = &text[..whole];
+    if text.is_empty() {
+        return Ok(BTreeMap::new());
+    }
     let mut lines = text.lines();
     let bad = |n: usize, e: serde_json::Error| {
         Error::Corrupt(format!("{}, line {}: {e}", path.display(), n + 1))
@@ -442,6 +449,17 @@ mod tests {
                 .collect()
         };
         assert_eq!(counts(&again), counts(&report));
+        // Cut in the middle of its first.
+        for len in [0, 5] {
+            fs::write(&path, &text[..len]).unwrap();
+            assert!(run(&options(Some(0.0)), dir.path(), "b", &mut |_| {}).unwrap());
+            let head = fs::read_to_string(&path).unwrap();
+            assert_eq!(head, text[..=text.find('\n').unwrap()]);
+        }
+        for minutes in [f64::NAN, f64::INFINITY, -1.0] {
+            let found = run(&options(Some(minutes)), dir.path(), "b", &mut |_| {});
+            assert!(matches!(found, Err(Error::Usage(_))));
+        }
         // Another build, another seed.
         assert!(matches!(
             run(&options(None), dir.path(), "c", &mut |_| {}),

@@ -3,6 +3,7 @@
 use super::how::program_at;
 use std::path::PathBuf;
 use tuff_lab::record::RecordWriter;
+use tuff_lab::serve::record::Line;
 use tuff_lab::{Error, Result, report, serve};
 
 /// Measure reads through mounts: ours, the kernel's, and other FUSE servers'
@@ -66,8 +67,23 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
             };
             let mut writer = RecordWriter::create(&args.records, &definition.name)?;
             eprintln!("record: {}", writer.path().display());
-            fine = serve::run::run(&definition, &conditions, &mut |line| writer.write_any(line))?;
-            vec![writer.path().to_owned()]
+            let mut measured = false;
+            let done = serve::run::run(&definition, &conditions, &mut |line| {
+                measured |= matches!(line, Line::Sample(_) | Line::Failed(_));
+                writer.write_any(line)
+            });
+            let path = writer.path().to_owned();
+            if !measured {
+                writer.give_up();
+            }
+            fine = done?;
+            if !measured {
+                return Err(Error::Usage(
+                    "nothing to do: no workload and image have names that contain what --only and --image say"
+                        .to_owned(),
+                ));
+            }
+            vec![path]
         }
         _ => {
             return Err(Error::Usage(

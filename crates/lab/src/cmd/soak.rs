@@ -54,7 +54,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         extra: args.extra.clone(),
         image: whole(&args.image)?,
         tree: whole(&args.tree)?,
-        length: std::time::Duration::from_secs_f64((args.minutes * 60.0).max(0.0)),
+        length: std::time::Duration::try_from_secs_f64(args.minutes * 60.0)
+            .map_err(|e| Error::Usage(format!("--minutes {}: {e}", args.minutes)))?,
         limit: args.limit.0,
         cgroup: args.cgroup.clone(),
         seed: args.seed,
