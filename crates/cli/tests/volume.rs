@@ -301,6 +301,21 @@ fn limits_are_set_shown_and_taken_away() {
     ] {
         assert_eq!(tuff(dir, args).status.code(), Some(2));
     }
+    // Seen: `v: Quota (errno 122)`, which names no file and says it in no words.
+    let owner = fs::metadata(dir.join("src/hello"))
+        .unwrap()
+        .uid()
+        .to_string();
+    good(dir, &["create", "small", "-s", "64M"]);
+    fs::write(dir.join("src/large"), vec![1; 1 << 20]).unwrap();
+    let user = ["quota", "small", "--user", &owner, "--space", "512K"];
+    good(dir, &user);
+    let (code, said) = bad(dir, &["import", "small", "src"]);
+    assert_eq!(
+        (code, said.contains("src/") && said.contains("limit")),
+        (4, true),
+        "{said}"
+    );
 }
 
 #[test]

@@ -93,6 +93,32 @@ impl Errno {
     }
 }
 
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Errno::NotFound => "no such entry",
+            Errno::Exists => "the name is taken",
+            Errno::NotDirectory => "is no directory",
+            Errno::IsDirectory => "is a directory",
+            Errno::NotEmpty => "the directory is not empty",
+            Errno::NoSpace => "no space left in the volume",
+            Errno::NameTooLong => "the name is too long",
+            Errno::Invalid => "makes no sense",
+            Errno::TooManyLinks => "has too many links",
+            Errno::NoAttribute => "no such extended attribute",
+            Errno::NotPermitted => "is not permitted",
+            Errno::FileTooBig => "the file is too large",
+            Errno::TooBig => "the extended attributes are too large",
+            Errno::ReadOnly => "the volume is read-only",
+            Errno::Stale => "the inode is gone",
+            Errno::NoSuchOffset => "no data behind this offset",
+            Errno::NotSupported => "is not supported",
+            Errno::Busy => "is in use",
+            Errno::Quota => "the limit of a user, group or project is reached",
+        })
+    }
+}
+
 impl Error {
     /// The errno that a mount reports for this error. Damage and device failures are both EIO there, as in other filesystems; a device without room is ENOSPC.
     pub fn errno(&self) -> i32 {
@@ -137,7 +163,7 @@ impl fmt::Display for Error {
             Error::Limit(what) => write!(f, "limit reached: {what}"),
             Error::Io(e, doing) => write!(f, "{doing}: {e}"),
             Error::Usage(what) => write!(f, "{what}"),
-            Error::Posix(errno) => write!(f, "{errno:?} (errno {})", errno.code()),
+            Error::Posix(errno) => write!(f, "{errno} (errno {})", errno.code()),
         }
     }
 }

@@ -184,7 +184,7 @@ impl Copy {
         };
         self.volume
             .set_attr(ino, &set, super::now())
-            .at(&self.place)?;
+            .at(path.display())?;
         Ok(())
     }
 
@@ -219,9 +219,9 @@ impl Copy {
                 let written = self
                     .volume
                     .write(ino, offset, block, super::now())
-                    .at(&self.place)?;
+                    .at(path.display())?;
                 if written < block.len() {
-                    return Err(Error::Posix(Errno::NoSpace)).at(&self.place);
+                    return Err(Error::Posix(Errno::NoSpace)).at(path.display());
                 }
             }
             at += n as u64;
