@@ -210,6 +210,23 @@ fn blocks_cross_zone_files_and_whole_zones_are_unlinked() {
     assert_eq!(back[..4096], [0; 4096]);
 }
 
+#[test]
+fn a_file_that_is_no_zone_is_named() {
+    // Seen: with a file `7` among the zones every verb ended with "no such file", since `0000000007` was opened for it; other names were not told.
+    let path = scratch("names");
+    drop(ZoneDir::create(&path, 16).unwrap());
+    for name in ["7", "000000000A", "00000000007", "+000000007", "junk"] {
+        let file = path.join("zones").join(name);
+        std::fs::write(&file, "").unwrap();
+        let e = ZoneDir::open(&path, true).err().unwrap();
+        assert_eq!(e.kind(), io::ErrorKind::InvalidData);
+        assert!(e.to_string().contains(name), "{e}");
+        std::fs::remove_file(file).unwrap();
+    }
+    ZoneDir::open(&path, true).unwrap();
+    std::fs::remove_dir_all(&path).unwrap();
+}
+
 /// Fills the host itself, so it wants a small filesystem of its own: `TUFF_SMALL_DIR=/some/16M/tmpfs`.
 #[test]
 #[ignore = "needs a directory on a filesystem of about 16 MiB"]

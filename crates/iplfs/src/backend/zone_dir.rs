@@ -94,12 +94,7 @@ impl ZoneDir {
         lock(&volume, read_only)?;
         let text = fs::read_to_string(path.join("volume"))?;
         let mut lines = text.lines();
-        let bad = |what: &str| {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("{}: {what}", path.display()),
-            )
-        };
+        let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
         if lines.next() != Some(MAGIC) {
             return Err(bad("is no volume in zone files"));
         }
@@ -113,10 +108,12 @@ impl ZoneDir {
         let mut zones = BTreeSet::new();
         for entry in fs::read_dir(&zones_path)? {
             let name = entry?.file_name();
+            // Another way to write the number is another file than the one that is opened for it.
             let zone = name
                 .to_str()
-                .and_then(|name| u64::from_str_radix(name, 16).ok());
-            zones.insert(zone.ok_or_else(|| bad("holds a file that is no zone"))?);
+                .and_then(|name| u64::from_str_radix(name, 16).ok())
+                .filter(|zone| name == *zone_name(*zone));
+            zones.insert(zone.ok_or_else(|| bad(&format!("zones/{} is no zone", name.display())))?);
         }
         let zones_dir = File::open(&zones_path)?;
         let can_punch = read_only || probe_punch(path)?;
@@ -174,7 +171,7 @@ impl ZoneDir {
     }
 
     fn file_path(&self, zone: u64) -> PathBuf {
-        self.zones_path.join(format!("{zone:010x}"))
+        self.zones_path.join(zone_name(zone))
     }
 
     /// The file of a zone; `None` if there is none and none is to be made.
@@ -240,6 +237,11 @@ impl ZoneDir {
         }
         Ok(())
     }
+}
+
+/// The name of a zone's file.
+fn zone_name(zone: u64) -> String {
+    format!("{zone:010x}")
 }
 
 /// Tries on a scratch file whether the host can punch holes.
