@@ -394,6 +394,7 @@ impl<'a> Loader<'a> {
             block: self.options.block.size(),
             threads: self.threads,
             sums: self.options.verify,
+            progress,
             counts: (self.options.compression)
                 .is_some_and(|c| !matches!(c.method, Method::Lz4 | Method::Lz4hc)),
             two: self.options.auto.and_then(|a| {

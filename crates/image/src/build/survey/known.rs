@@ -40,7 +40,7 @@ impl<'a> Known<'a> {
     pub(super) fn learn(
         base: &'a Arc<Base>,
         contents: &[Content],
-        settings: &Settings,
+        settings: &Settings<'_>,
     ) -> Result<Self> {
         let wanted: HashSet<u64> = contents.iter().map(|c| c.size).collect();
         let cut =
@@ -63,7 +63,7 @@ impl<'a> Known<'a> {
             }
             Ok(())
         };
-        let mut keys = parallel(groups.len(), settings.threads, &look)?.concat();
+        let mut keys = parallel(groups.len(), settings, &look)?.concat();
         // Of several files with one content the one with the lowest number.
         keys.sort_unstable();
         keys.dedup_by_key(|(key, _)| *key);
@@ -86,18 +86,19 @@ impl<'a> Known<'a> {
     }
 
     /// The chunks of the parts, in their order.
-    pub(super) fn chunks(&self, cutter: Cutter, threads: usize) -> Result<Vec<Chunks>> {
+    pub(super) fn chunks(&self, cutter: Cutter, settings: &Settings<'_>) -> Result<Vec<Chunks>> {
         let look = |i: usize, tools: &mut Tools, out: &mut Vec<(usize, Chunks)>| {
             let Tools { buf, sampler, .. } = tools;
+            let mut seen = |_: &[u8]| settings.progress.check();
             let mut ratio = |bytes: &[u8]| sample(sampler, bytes);
             let input = self.input(i);
             let size = self.parts[i].size;
-            let mut chunks = runs::chunks(&input, size, cutter, buf, &mut |_| (), &mut ratio)?;
+            let mut chunks = runs::chunks(&input, size, cutter, buf, &mut seen, &mut ratio)?;
             chunks.tell_apart(self.base.algorithm(self.parts[i].nid)?);
             out.push((i, chunks));
             Ok(())
         };
-        let found = parallel(self.parts.len(), threads, &look)?;
+        let found = parallel(self.parts.len(), settings, &look)?;
         let mut found: Vec<(usize, Chunks)> = found.into_iter().flatten().collect();
         found.sort_unstable_by_key(|(i, _)| *i);
         Ok(found.into_iter().map(|(_, chunks)| chunks).collect())

@@ -22,6 +22,7 @@ use crate::build::order::{ContentKey, content_key};
 use crate::build::pack::input::Input;
 use crate::build::pack::spans::FilePlan;
 use crate::build::pack::sums::sum;
+use crate::build::progress::Progress;
 use crate::build::tree::InodeId;
 use crate::threads;
 use crate::{Error, Result};
@@ -64,7 +65,7 @@ pub(crate) struct Content {
 const _: () = assert!(size_of::<Content>() == 24);
 
 /// How to look.
-pub(crate) struct Settings {
+pub(crate) struct Settings<'a> {
     /// What is stored once.
     pub(crate) dedupe: Dedupe,
     /// Least length of an end that goes into the packed inode because it is alike another. Unit: bytes.
@@ -83,6 +84,8 @@ pub(crate) struct Settings {
     pub(crate) counts: bool,
     /// Sums are taken of contents that nobody reads again to pack them.
     pub(crate) sums: bool,
+    /// Says whether to stop.
+    pub(crate) progress: &'a Progress,
 }
 
 /// What was found.
@@ -138,7 +141,7 @@ const CHUNK_BITS: u32 = 12;
 /// image whose data need not be held again.
 pub(crate) fn survey(
     mut contents: Vec<Content>,
-    settings: &Settings,
+    settings: &Settings<'_>,
     base: Option<&Arc<Base>>,
     input: &(dyn Fn(InodeId) -> Result<Input> + Sync),
 ) -> Result<Survey> {
@@ -185,9 +188,17 @@ pub(crate) fn survey(
             return Ok(());
         }
         let cutter = chunks.then_some(cutter);
-        tools.look(i, content, input, &wanted, sketch, cutter, facts)
+        tools.look(
+            (i, content),
+            input,
+            &wanted,
+            sketch,
+            cutter,
+            facts,
+            settings,
+        )
     };
-    let mut facts = gathered(parallel(contents.len(), settings.threads, &look)?);
+    let mut facts = gathered(parallel(contents.len(), settings, &look)?);
     drop(sizes);
 
     let mut survey = Survey::default();
@@ -268,7 +279,7 @@ pub(crate) fn survey(
 }
 
 /// A content as it is stored after all.
-fn chosen(content: &Content, choice: Choice, settings: &Settings) -> Content {
+fn chosen(content: &Content, choice: Choice, settings: &Settings<'_>) -> Content {
     match choice {
         Choice::Default => *content,
         Choice::Fast => Content {
@@ -289,7 +300,7 @@ fn chosen(content: &Content, choice: Choice, settings: &Settings) -> Content {
 
 /// Where the end of a content of `size` bytes starts that may go into the packed inode: at a block, so that what is before
 /// it may end there.
-fn end_of(size: u64, settings: &Settings) -> u64 {
+fn end_of(size: u64, settings: &Settings<'_>) -> u64 {
     let from = size.saturating_sub(settings.end_len);
     from - from % settings.block
 }
@@ -311,7 +322,7 @@ fn gathered(parts: Vec<Facts>) -> Facts {
 }
 
 /// Chunks of the usual length, longer ones where `total` bytes in such would not fit into the memory for them.
-fn cutter(total: u64, settings: &Settings) -> Cutter {
+fn cutter(total: u64, settings: &Settings<'_>) -> Cutter {
     let mut bits = CHUNK_BITS;
     while (total >> bits) * runs::CHUNK_COST > settings.memory {
         bits += 1;
@@ -356,7 +367,12 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    fn choose(&mut self, content: &Content, input: &Input, settings: &Settings) -> Result<Choice> {
+    fn choose(
+        &mut self,
+        content: &Content,
+        input: &Input,
+        settings: &Settings<'_>,
+    ) -> Result<Choice> {
         let chooser = match &mut self.chooser {
             Some(chooser) => chooser,
             none => none.insert(Chooser::new(settings.two, settings.counts)?),
@@ -370,13 +386,13 @@ impl Tools {
     )]
     fn look(
         &mut self,
-        i: u32,
-        content: &Content,
+        (i, content): (u32, &Content),
         input: Input,
         wanted: &Wanted<'_>,
         sketch: Option<u64>,
         cutter: Option<Cutter>,
         facts: &mut Facts,
+        settings: &Settings<'_>,
     ) -> Result<()> {
         let mut digests = Digests {
             hasher: (wanted.twin || wanted.known.is_some()).then(blake3::Hasher::new),
@@ -390,7 +406,10 @@ impl Tools {
                 content.size,
                 cutter,
                 &mut self.buf,
-                &mut |bytes| digests.update(bytes),
+                &mut |bytes| {
+                    digests.update(bytes);
+                    settings.progress.check()
+                },
                 &mut ratio,
             )?;
             facts.chunks.push((i, chunks));
@@ -404,6 +423,7 @@ impl Tools {
             let reader = input.open()?;
             let mut at = 0;
             while at < content.size {
+                settings.progress.check()?;
                 // Fits: the buffer does.
                 let n = (content.size - at).min(1 << 20) as usize;
                 if self.buf.len() < n {
@@ -449,10 +469,10 @@ fn sample(sampler: &mut Option<Box<dyn tuff_codec::EncodeFit>>, bytes: &[u8]) ->
     (fit.consumed * 16 / fit.written.max(1)).clamp(16, 256) as u32
 }
 
-/// Runs `work` for every index below `count` on up to `threads` threads. What each thread found, in no order.
+/// Runs `work` for every index below `count` on as many threads as the settings say. What each thread found, in no order.
 pub(crate) fn parallel<T: Send + Default>(
     count: usize,
-    threads: usize,
+    settings: &Settings<'_>,
     work: &(dyn Fn(usize, &mut Tools, &mut T) -> Result<()> + Sync),
 ) -> Result<Vec<T>> {
     let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -471,7 +491,8 @@ pub(crate) fn parallel<T: Send + Default>(
             if i >= count || failed.load(Ordering::Relaxed) {
                 break;
             }
-            if let Err(e) = work(i, &mut tools, &mut mine) {
+            let stopped = settings.progress.check();
+            if let Err(e) = stopped.and_then(|()| work(i, &mut tools, &mut mine)) {
                 failed.store(true, Ordering::Relaxed);
                 let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
                 errors.push((i, e));
@@ -481,7 +502,7 @@ pub(crate) fn parallel<T: Send + Default>(
         done.push(mine);
     };
     std::thread::scope(|scope| {
-        threads::start(scope, "survey", threads.saturating_sub(1), run);
+        threads::start(scope, "survey", settings.threads.saturating_sub(1), run);
         run();
     });
     let errors = errors.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -494,4 +515,47 @@ pub(crate) fn parallel<T: Send + Default>(
 /// An input that must be there: contents of streams are not surveyed.
 pub(crate) fn readable(input: Option<Input>) -> Result<Input> {
     input.ok_or_else(|| Error::usage("content that cannot be read twice"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seen: a build of a file of a terabyte, most of it a hole, went on for half an hour after it was asked to stop. Cost: it
+    /// had to be killed. Cause: only a next file's beginning looked whether to stop. Cure: every piece that is read does.
+    #[test]
+    fn a_stop_ends_a_survey_within_a_file() {
+        for dedupe in [Dedupe::Files, Dedupe::Content] {
+            let progress = Progress::default();
+            let settings = Settings {
+                dedupe,
+                end_len: 4096,
+                memory: 16 << 20,
+                base_memory: 1 << 20,
+                block: 4096,
+                threads: 1,
+                two: None,
+                counts: false,
+                sums: false,
+                progress: &progress,
+            };
+            let content = |file| Content {
+                file,
+                name: 0,
+                policy: 0,
+                size: 8 << 20,
+                packed: false,
+                end: false,
+                auto: false,
+                segment_bits: NonZeroU8::new(23),
+                algorithm: None,
+            };
+            let opened = |_: InodeId| {
+                progress.stop();
+                Ok(Input::Bytes(vec![0; 8 << 20].into()))
+            };
+            let found = survey(vec![content(1), content(2)], &settings, None, &opened);
+            assert!(found.is_err());
+        }
+    }
 }

@@ -33,7 +33,7 @@ impl Parts<'_> {
     /// What is shared.
     pub(super) fn shared(
         self,
-        settings: &Settings,
+        settings: &Settings<'_>,
         cutter: Cutter,
         input: Open<'_>,
     ) -> Result<Plans> {
@@ -51,7 +51,7 @@ impl Parts<'_> {
         let (new, chunks): (Vec<u32>, Vec<Chunks>) = chunks.into_iter().unzip();
         let new: Vec<&Content> = new.into_iter().map(|i| &contents[i as usize]).collect();
         let mut all = match known {
-            Some(known) => known.chunks(cutter, settings.threads)?,
+            Some(known) => known.chunks(cutter, settings)?,
             None => Vec::new(),
         };
         for (content, mut chunks) in new.iter().zip(chunks) {
@@ -115,7 +115,7 @@ impl Parts<'_> {
 /// content and its length.
 fn confirm(
     runs: &[Run],
-    settings: &Settings,
+    settings: &Settings<'_>,
     cutter: Cutter,
     of: &(dyn Fn(u32) -> Result<(Input, u64)> + Sync),
 ) -> Result<Vec<Run>> {
@@ -128,6 +128,7 @@ fn confirm(
             let (owner, owner_size) = of(same[0].owner)?;
             let owner_reader = owner.open()?;
             for run in same {
+                settings.progress.check()?;
                 let sizes = (size, owner_size);
                 let readers = (&file_reader, &owner_reader);
                 let widen = cutter.max() as u64;
@@ -138,7 +139,7 @@ fn confirm(
         }
         Ok(())
     };
-    let mut confirmed = parallel(by_file.len(), settings.threads, &look)?.concat();
+    let mut confirmed = parallel(by_file.len(), settings, &look)?.concat();
     // Stable: those of a file are in order.
     confirmed.sort_by_key(|(i, _)| *i);
     Ok(confirmed.into_iter().map(|(_, run)| run).collect())

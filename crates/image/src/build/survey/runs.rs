@@ -419,7 +419,7 @@ pub(super) fn chunks(
     size: u64,
     cutter: Cutter,
     buf: &mut Vec<u8>,
-    seen: &mut dyn FnMut(&[u8]),
+    seen: &mut dyn FnMut(&[u8]) -> Result<()>,
     ratio: &mut dyn FnMut(&[u8]) -> u32,
 ) -> Result<Chunks> {
     const READ: usize = 1 << 20;
@@ -436,7 +436,7 @@ pub(super) fn chunks(
             .min(usize::try_from(size - start - filled as u64).unwrap_or(usize::MAX));
         let from = start + filled as u64;
         reader.read_exact(&mut buf[filled..filled + n], from)?;
-        seen(&buf[filled..filled + n]);
+        seen(&buf[filled..filled + n])?;
         filled += n;
         let end = start + filled as u64 == size;
         if !sampled && (end || start + filled as u64 > size / 2) {
