@@ -21,6 +21,9 @@ pub(super) const LONG_NAME_BYTES_MAX: u64 = 1 << 20;
 /// Largest piece of an extended header that is allocated before it was seen to exist. Unit: bytes.
 const READ_STEP: usize = 64 << 10;
 
+/// What begins with zeros is an archive without members if so much behind them is zeros, too. Unit: bytes.
+const BLANK_BYTES: usize = 128 << 10;
+
 pub(super) struct Parser<F> {
     feed: F,
     source: String,
@@ -28,6 +31,8 @@ pub(super) struct Parser<F> {
     peeked: Option<Read>,
     current: Option<Current>,
     state: State,
+    /// There was a header.
+    begun: bool,
     /// Members with an ACL for names whose number is not known.
     nameless: Tally,
 }
@@ -90,6 +95,7 @@ impl<F: Feed> Parser<F> {
             peeked: None,
             current: None,
             state: State::Reading,
+            begun: false,
             nameless: Tally::default(),
         }
     }
@@ -309,17 +315,32 @@ impl<F: Feed> Parser<F> {
                 ))
                 .at_byte(at));
             }
+            self.begun = true;
             return Ok(Some(read.block));
         }
         // Two blocks of zeros end an archive. What follows them is nobody's business, and one of them, or none, is
         // enough at the end of the source; but one between two members means that something went wrong.
+        if !self.begun && read.len == 0 {
+            let what = "nothing is there; an archive without members has blocks of zeros";
+            return Err(SourceError::corrupt(what).at_byte(at));
+        }
         if read.len == BLOCK {
-            let second = self.read_block()?;
+            let mut second = self.read_block()?;
             if second.len == BLOCK && is_header(&second.block) {
                 return Err(SourceError::corrupt(
                     "a single block of zeros, with another member after it",
                 )
                 .at_byte(at));
+            }
+            // An image of a filesystem begins with zeros, too.
+            let mut looked = 0;
+            while !self.begun && second.len == BLOCK && looked < BLANK_BYTES {
+                if second.block.iter().any(|&c| c != 0) {
+                    let what = "zeros where the first member should be, and other bytes behind them: this is no tar";
+                    return Err(SourceError::corrupt(what).at_byte(at));
+                }
+                second = self.read_block()?;
+                looked += BLOCK;
             }
         }
         Ok(None)
