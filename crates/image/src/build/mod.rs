@@ -176,11 +176,13 @@ fn write(
     written: &dyn Fn(),
 ) -> Result<(u64, Stats)> {
     let bits = options.block;
-    let whiteouts = options.whiteouts.unwrap_or(if sources.len() > 1 {
-        Whiteouts::Overlay
-    } else {
-        Whiteouts::Keep
-    });
+    // A tar of a layer mostly has those of AUFS, as OCI wants it.
+    let whiteouts = |source: &Source| match (options.whiteouts, source) {
+        (Some(whiteouts), _) => whiteouts,
+        (None, _) if sources.len() == 1 => Whiteouts::Keep,
+        (None, Source::Tar(_) | Source::TarStdin) => Whiteouts::Both,
+        (None, Source::Dir(_) | Source::Manifest(_)) => Whiteouts::Overlay,
+    };
     let policies = Policies::new(options);
     let base = base.map(Arc::new);
     let grown = base.as_ref().filter(|base| base.in_image());
@@ -218,7 +220,7 @@ fn write(
     }
 
     progress.stage("walk");
-    let mut tree = Tree::new(whiteouts);
+    let mut tree = Tree::new(Whiteouts::Keep);
     if !options.xattrs {
         tree.leave_xattrs_out();
     }
@@ -227,11 +229,13 @@ fn write(
         if i > 0 {
             tree.next_layer()?;
         }
+        tree.read_whiteouts(whiteouts(source));
         loader.load(source, sources.len() == 1, &mut tree, &mut packer, progress)?;
     }
     loader.warnings.extend(tree.replaced.warning(
         "no directory at first, but a later path leads through it: it is one now, with mode 0755, owner 0 and time 0 unless it is described",
     ));
+    tree.mark_opaque()?;
     tree.finish();
     layout::check_owners(&tree, options)?;
     // What readers refuse is not written.

@@ -179,7 +179,7 @@ pub struct Options {
     pub order: Vec<Vec<u8>>,
     /// Stay on the source's filesystem.
     pub one_file_system: bool,
-    /// Meaning of whiteouts; `None`: `Overlay` for several sources, `Keep` for one.
+    /// Meaning of whiteouts; `None`: for several sources `Both` in tars and else `Overlay`, `Keep` for one.
     pub whiteouts: Option<Whiteouts>,
     /// Workers; `None`: as many as the process may use.
     pub threads: Option<usize>,

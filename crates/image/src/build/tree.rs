@@ -113,8 +113,18 @@ pub enum Whiteouts {
     Overlay,
     /// AUFS, as in OCI layers: `.wh.NAME` deletes, `.wh..wh..opq` hides.
     Aufs,
+    /// Those of overlayfs and those of AUFS.
+    Both,
+    /// As `Both`, and they are in the image, too, as those of overlayfs: it is a layer itself.
+    Convert,
     /// They are ordinary entries.
     Keep,
+}
+
+impl Whiteouts {
+    fn reads_overlay(self) -> bool {
+        matches!(self, Self::Overlay | Self::Both | Self::Convert)
+    }
 }
 
 /// Names and values of attributes.
@@ -161,6 +171,8 @@ pub(crate) struct Tree {
     keeps_xattrs: bool,
     /// Paths of what was no directory, and had to become one because something lies in it.
     pub(crate) replaced: Tally,
+    /// Directories that hide what layers below the image have there.
+    opaque: HashSet<InodeId>,
     /// Paths of this source's whiteouts.
     deleted: HashSet<Vec<u8>>,
     last_dir: (Vec<u8>, InodeId),
@@ -185,6 +197,7 @@ impl Tree {
             attr_ids: HashMap::new(),
             layer: 0,
             whiteouts,
+            opaque: HashSet::new(),
             keeps_xattrs: true,
             replaced: Tally::default(),
             deleted: HashSet::new(),
@@ -204,7 +217,7 @@ impl Tree {
 
     /// True if attributes have to be read.
     pub(crate) fn wants_xattrs(&self) -> bool {
-        self.keeps_xattrs || self.whiteouts == Whiteouts::Overlay
+        self.keeps_xattrs || self.whiteouts.reads_overlay()
     }
 
     /// Number of inodes, those without a name among them.

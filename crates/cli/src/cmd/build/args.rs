@@ -157,8 +157,8 @@ pub(crate) struct Args {
     /// Do not enter other filesystems
     #[arg(long, help_heading = "Sources")]
     pub(super) one_file_system: bool,
-    /// What whiteouts mean (default: overlay for several sources, keep for one)
-    #[arg(long, value_enum, help_heading = "Sources")]
+    /// What whiteouts mean (default: for several sources overlay, and in tars both; keep for one)
+    #[arg(long, value_enum, value_name = "KIND", help_heading = "Sources")]
     pub(super) whiteouts: Option<WhiteoutKind>,
     /// Take every source for this kind
     #[arg(long, value_enum, value_name = "KIND", help_heading = "Sources")]
@@ -250,8 +250,15 @@ pub(super) enum Sparse {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum WhiteoutKind {
+    /// Those of overlayfs (device 0:0, opaque directories) delete what earlier sources have
     Overlay,
+    /// Those of AUFS and OCI (.wh.NAME, .wh..wh..opq) do
     Aufs,
+    /// Both do
+    Both,
+    /// Both do, and are in the image as those of overlayfs: for a layer of an overlay
+    Convert,
+    /// They are ordinary entries
     Keep,
 }
 

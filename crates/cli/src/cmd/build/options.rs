@@ -215,8 +215,15 @@ pub(super) fn options(args: &Args) -> Result<Options> {
     o.whiteouts = args.whiteouts.map(|w| match w {
         WhiteoutKind::Overlay => Whiteouts::Overlay,
         WhiteoutKind::Aufs => Whiteouts::Aufs,
+        WhiteoutKind::Both => Whiteouts::Both,
+        WhiteoutKind::Convert => Whiteouts::Convert,
         WhiteoutKind::Keep => Whiteouts::Keep,
     });
+    if o.whiteouts == Some(Whiteouts::Convert) && !o.xattrs {
+        return Err(Error::usage(
+            "--no-xattrs: what --whiteouts convert writes are attributes",
+        ));
+    }
     o.threads = args.threads.map(usize::from);
     o.memory = args.memory;
     o.size_budget = args.size_budget;

@@ -25,6 +25,32 @@ impl Tree {
         Ok(())
     }
 
+    /// What whiteouts mean from here on.
+    pub(crate) fn read_whiteouts(&mut self, whiteouts: Whiteouts) {
+        self.whiteouts = whiteouts;
+    }
+
+    /// Gives directories that are opaque the attribute that says so: when all sources are read.
+    pub(crate) fn mark_opaque(&mut self) -> Result<()> {
+        let mut opaque: Vec<InodeId> = self.opaque.drain().collect();
+        opaque.sort_unstable();
+        for inode in opaque {
+            let attrs = self.attrs[self.nodes[inode as usize].attrs as usize];
+            let set = &self.xattr_sets[attrs.xattrs as usize];
+            let mut xattrs: Pairs = set.iter().map(|(n, v)| (n.to_vec(), v.to_vec())).collect();
+            if is_opaque(&xattrs) {
+                continue;
+            }
+            xattrs.push((b"trusted.overlay.opaque".to_vec(), b"y".to_vec()));
+            let attrs = Attrs {
+                xattrs: self.intern(xattrs)?,
+                ..attrs
+            };
+            self.nodes[inode as usize].attrs = self.attrs_id(attrs);
+        }
+        Ok(())
+    }
+
     /// A directory that is only known because something lies in it.
     pub(super) fn unnamed_dir(&mut self) -> Node {
         let meta = Meta {
@@ -82,13 +108,13 @@ impl Tree {
     pub(crate) fn add_link(&mut self, path: &[u8], target: &[u8]) -> Result<Option<InodeId>> {
         let (parent, name) = self.place_of(path)?;
         // A whiteout may have the name of anything.
-        if self.is_whiteout(parent, name, false) {
+        if self.is_whiteout(parent, name, false, (0, 0))? {
             return Ok(None);
         }
         let inode = self.resolve(target);
         if inode.is_none() && self.deleted.contains(target) {
             // Overlayfs links its whiteouts to each other.
-            self.is_whiteout(parent, name, true);
+            self.is_whiteout(parent, name, true, (0, 0))?;
             self.deleted.insert(path.to_vec());
             return Ok(None);
         }
@@ -138,7 +164,11 @@ impl Tree {
             }
             _ => false,
         };
-        if self.is_whiteout(parent, name, null) {
+        let time = match &new {
+            New::Other(_, meta, ..) => (meta.mtime, meta.mtime_nsec),
+            _ => (0, 0),
+        };
+        if self.is_whiteout(parent, name, null, time)? {
             return Ok(None);
         }
         self.must_be_whole(parent, name, &new)?;
@@ -164,6 +194,10 @@ impl Tree {
                 let node = self.unnamed_dir();
                 let inode = self.push(node)?;
                 self.describe(inode, meta, xattrs)?;
+                if self.whiteouts == Whiteouts::Convert && old.is_some() {
+                    // What it replaces hid what layers below the image have there.
+                    self.opaque.insert(inode);
+                }
                 inode
             }
             New::Other(kind, meta, xattrs, content) => {
@@ -243,7 +277,7 @@ impl Tree {
 
     /// What overlayfs would take from another path, or another layer, is not looked for there: it is an error.
     fn must_be_whole(&self, parent: InodeId, name: &[u8], new: &New) -> Result<()> {
-        if self.whiteouts != Whiteouts::Overlay {
+        if !self.whiteouts.reads_overlay() {
             return Ok(());
         }
         let (attribute, found, what) = match new {
@@ -280,9 +314,12 @@ impl Tree {
     /// Sets a directory's attributes; an opaque one hides what earlier sources put into it. Overlayfs does not ask a
     /// layer's root.
     pub(crate) fn describe(&mut self, inode: InodeId, meta: Meta, mut xattrs: Pairs) -> Result<()> {
-        if self.whiteouts == Whiteouts::Overlay {
+        if self.whiteouts.reads_overlay() {
             if inode != ROOT && is_opaque(&xattrs) {
                 self.hide_children(inode);
+                if self.whiteouts == Whiteouts::Convert {
+                    self.opaque.insert(inode);
+                }
             }
             xattrs.retain(|(n, _)| overlay_name(n) != Some(b"opaque"));
         }
@@ -295,31 +332,91 @@ impl Tree {
         Ok(())
     }
 
-    /// Acts on a whiteout; `null` says that the entry is a character device 0:0. False: the entry is an ordinary one.
-    fn is_whiteout(&mut self, parent: InodeId, name: &[u8], null: bool) -> bool {
-        let target = match self.whiteouts {
-            Whiteouts::Keep => return false,
-            Whiteouts::Overlay if null => name,
-            Whiteouts::Overlay => return false,
-            Whiteouts::Aufs if name == b".wh..wh..opq" => {
+    /// Acts on a whiteout; `null` says that the entry is one of overlayfs. False: the entry is an ordinary one, as those of
+    /// overlayfs are where they are kept. `time` is the entry's.
+    fn is_whiteout(
+        &mut self,
+        parent: InodeId,
+        name: &[u8],
+        null: bool,
+        time: (i64, u32),
+    ) -> Result<bool> {
+        let kind = self.whiteouts;
+        let aufs = || {
+            let target = name.strip_prefix(b".wh.");
+            target
+                .filter(|_| matches!(kind, Whiteouts::Aufs | Whiteouts::Both | Whiteouts::Convert))
+        };
+        let target = match aufs() {
+            Some(b".wh..opq") => {
                 self.hide_children(parent);
-                return true;
+                if kind == Whiteouts::Convert && parent != ROOT {
+                    self.opaque.insert(parent);
+                }
+                return Ok(true);
             }
             // Other names with the double prefix are AUFS's own bookkeeping.
-            Whiteouts::Aufs if name.starts_with(b".wh..wh.") => return true,
-            Whiteouts::Aufs => match name.strip_prefix(b".wh.") {
-                Some(target) => target,
-                None => return false,
-            },
+            Some(target) if target.starts_with(b".wh.") => return Ok(true),
+            Some(target) => target,
+            None if null && kind.reads_overlay() => name,
+            None => return Ok(false),
         };
+        let old = self.find(parent, target);
+        let is_here = old.is_some_and(|d| self.dentries[d as usize].layer == self.layer);
+        if kind == Whiteouts::Convert {
+            self.in_order = false;
+            let here = old.filter(|_| is_here);
+            match here.map(|d| self.dentries[d as usize].inode) {
+                // The same source has something there: it hides what lies below.
+                Some(inode) if self.file_type(inode) == FileType::Dir => {
+                    self.opaque.insert(inode);
+                }
+                Some(_) => {}
+                None => self.add_null(parent, target, old, time)?,
+            }
+            return Ok(true);
+        }
         // The first source has nothing to delete.
-        if self.layer > 0
-            && let Some(old) = self.find(parent, target)
-            && self.dentries[old as usize].layer < self.layer
-        {
+        if let Some(old) = old.filter(|_| !is_here) {
             self.remove(old);
         }
-        true
+        Ok(true)
+    }
+
+    /// A whiteout of overlayfs in the place of `old`.
+    fn add_null(
+        &mut self,
+        parent: InodeId,
+        name: &[u8],
+        old: Option<DentryId>,
+        (mtime, mtime_nsec): (i64, u32),
+    ) -> Result<()> {
+        if !tuff_format::dirent::is_name(name) {
+            return Err(bad_name(&self.path_of(parent, name), name));
+        }
+        if let Some(old) = old {
+            self.remove(old);
+        }
+        let meta = Meta {
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            mtime,
+            mtime_nsec,
+        };
+        let node = Node {
+            body: pack_device(Device { major: 0, minor: 0 }),
+            mtime,
+            mtime_nsec,
+            nlink: 0,
+            name: NONE,
+            attrs: self.intern_attrs(meta, 0),
+            content: 0,
+            file_type: FileType::Char,
+            place: Place::None,
+        };
+        let inode = self.push(node)?;
+        self.link(parent, name, inode)
     }
 
     fn hide_children(&mut self, dir: InodeId) {
@@ -460,6 +557,9 @@ impl Tree {
                     }
                     let node = self.unnamed_dir();
                     let inode = self.push(node)?;
+                    if self.whiteouts == Whiteouts::Convert && old.is_some() {
+                        self.opaque.insert(inode);
+                    }
                     self.link(dir, name, inode)?;
                     inode
                 }
@@ -500,13 +600,16 @@ impl Tree {
     }
 
     fn intern_attrs(&mut self, meta: Meta, xattrs: u32) -> u32 {
-        let attrs = Attrs {
+        self.attrs_id(Attrs {
             mode: meta.mode,
             layer: self.layer,
             uid: meta.uid,
             gid: meta.gid,
             xattrs,
-        };
+        })
+    }
+
+    fn attrs_id(&mut self, attrs: Attrs) -> u32 {
         *self.attr_ids.entry(attrs).or_insert_with(|| {
             self.attrs.push(attrs);
             // Fits: no more of them than inodes.

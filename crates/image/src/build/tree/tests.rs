@@ -99,6 +99,86 @@ fn overlay_whiteouts_and_opaque_directories_are_understood() {
     assert_eq!(paths(tree), ["/d", "/e", "e/y"]);
 }
 
+/// Seen: layers as Docker and OCI have them, given without `--whiteouts`, kept their whiteouts as files. Cost: what an upper
+/// layer had deleted was there. Cause: several sources were taken for layers of overlayfs. Cure: tars may have either kind.
+#[test]
+fn either_kind_of_whiteout_deletes() {
+    let mut tree = Tree::new(Whiteouts::Both);
+    for p in ["a", "b", "d/x", "e/x", "keep"] {
+        tree.add(file(p)).unwrap();
+    }
+    tree.next_layer().unwrap();
+    tree.add(entry("a", Kind::Char(Device { major: 0, minor: 0 })))
+        .unwrap();
+    tree.add(file(".wh.b")).unwrap();
+    tree.add(file("d/.wh..wh..opq")).unwrap();
+    let opaque = with(entry("e", Kind::Dir), "trusted.overlay.opaque", "y");
+    tree.add(opaque).unwrap();
+    assert_eq!(paths(tree), ["/d", "/e", "/keep"]);
+}
+
+/// Seen: a layer's image, made with `--whiteouts aufs`, had no whiteouts. Cost: as a layer of an overlay it showed what it had
+/// deleted. Cause: they could only act on other sources. Cure: they can be kept, as those of overlayfs.
+#[test]
+fn whiteouts_are_kept_as_those_of_overlayfs() {
+    let mut tree = Tree::new(Whiteouts::Convert);
+    for p in [
+        "a",
+        "here",
+        ".wh.here",
+        ".wh.gone",
+        ".wh..wh.aufs",
+        "d/.wh..wh..opq",
+        "d/new",
+        "both/x",
+        ".wh.both",
+        "lower/x",
+    ] {
+        tree.add(file(p)).unwrap();
+    }
+    tree.next_layer().unwrap();
+    for p in [".wh.a", ".wh.lower", "gone/again"] {
+        tree.add(file(p)).unwrap();
+    }
+    let null = entry("null", Kind::Char(Device { major: 0, minor: 0 }));
+    tree.add(null).unwrap();
+    tree.add(entry("link", Kind::Hardlink(b"null".to_vec())))
+        .unwrap();
+    tree.add(entry("lower", Kind::Dir)).unwrap();
+    tree.mark_opaque().unwrap();
+    tree.finish();
+    let mut found = Vec::new();
+    for inode in tree.inode_order().into_iter().filter(|i| *i != ROOT) {
+        let mut set = tree.xattr_sets()[tree.xattrs(inode) as usize].iter();
+        let opaque = set.any(|(n, v)| &n[..] == b"trusted.overlay.opaque" && &v[..] == b"y");
+        let kind = match tree.file_type(inode) {
+            FileType::Char => "null",
+            FileType::Dir if opaque => "opaque",
+            FileType::Dir => "dir",
+            _ => "file",
+        };
+        let path = String::from_utf8(tree.path(inode)).unwrap();
+        found.push(format!("{path} {kind}"));
+    }
+    found.sort();
+    assert_eq!(
+        found,
+        [
+            "a null",
+            "both opaque",
+            "both/x file",
+            "d opaque",
+            "d/new file",
+            "gone opaque",
+            "gone/again file",
+            "here file",
+            // The other name of "null".
+            "link null",
+            "lower opaque"
+        ]
+    );
+}
+
 fn with(mut entry: Entry, name: &str, value: &str) -> Entry {
     entry.xattrs.push((name.into(), value.into()));
     entry
