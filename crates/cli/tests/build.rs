@@ -858,3 +858,126 @@ fn suggestions_can_be_run_as_they_stand() {
     assert_eq!(exit, 5, "{says}");
     assert!(says.contains("missing"), "{says}");
 }
+
+/// Labels and owners as Android has them, by tables: no host has the labels of another system.
+#[test]
+fn labels_and_owners_come_from_tables() {
+    let place = Place::new("tables");
+    manifests(
+        &place,
+        &[(
+            "t.mtree",
+            ". type=dir\n./bin type=dir xattr.security.selinux=host\n./bin/run type=file size=0 uid=1000\n./none type=file size=0",
+        )],
+    );
+    let write = |name: &str, text: &str| std::fs::write(place.0.join(name), text).unwrap();
+    write(
+        "contexts",
+        "/system(/.*)? u:object_r:system_file:s0\n/system/bin/run -- u:object_r:run_exec:s0\n/system/none <<none>>\n",
+    );
+    write(
+        "owners",
+        "system 0 0 0755\nsystem/bin 0 2000 0751\nsystem/bin/run 0 2000 0750 capabilities=0x40\nsystem/none 1 2 0600\n",
+    );
+    let build = |more: &[&str]| {
+        let mut args = vec!["build", "-q", "--file-contexts", "contexts", "t.mtree", "a"];
+        args.extend_from_slice(more);
+        code(&run(&args, &place.0))
+    };
+    let tables = ["--fs-config", "owners", "--mount-point", "/system/"];
+    assert_eq!(
+        build(&tables),
+        (
+            0,
+            "tuff: warning: \"none\": no label: no line of --file-contexts gives one\n".to_owned()
+        )
+    );
+    let out = run(
+        &["stat", "--json", "a", "/", "bin", "bin/run", "none"],
+        &place.0,
+    );
+    let found: Vec<String> = String::from_utf8(out.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| {
+            let stat: serde_json::Value = serde_json::from_str(line).unwrap();
+            let names = stat["xattrs"].as_array().unwrap().iter();
+            let names: Vec<String> = names.map(|x| x["name"].to_string()).collect();
+            format!(
+                "{} {} {} {}",
+                stat["mode"],
+                stat["uid"],
+                stat["gid"],
+                names.join(" ")
+            )
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [
+            "\"0755\" 0 0 \"security.selinux\"",
+            "\"0751\" 0 2000 \"security.selinux\"",
+            "\"0750\" 0 2000 \"security.capability\" \"security.selinux\"",
+            "\"0600\" 1 2 "
+        ]
+    );
+    assert_eq!(
+        code(&run(&["check", "-q", "a"], &place.0)),
+        (0, String::new())
+    );
+    // A path without an owner is an error, as it is to the tools of Android.
+    write("owners", "system 0 0 0755\nsystem/bin 0 2000 0751\n");
+    assert_eq!(
+        build(&tables),
+        (
+            3,
+            "tuff: \"none\", \"bin/run\": not in the table of owners (--fs-config)\n".to_owned()
+        )
+    );
+    write("contexts", "/a\n");
+    let (code, said) = build(&[]);
+    assert_eq!(code, 3);
+    assert!(said.contains("contexts: line 1: expected"), "{said}");
+}
+
+/// Layers of OCI without an option, and one as a layer of an overlay.
+#[test]
+fn layers_of_oci_delete_and_become_layers_of_an_overlay() {
+    let place = Place::new("oci");
+    for (dir, files) in [
+        ("l1", &["a", "d/x"][..]),
+        ("l2", &[".wh.a", "d/.wh..wh..opq", "d/y"]),
+    ] {
+        for file in files {
+            let path = place.0.join(dir).join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        let tar = Command::new("tar")
+            .args(["-C", dir, "-cf", &format!("{dir}.tar"), "."])
+            .current_dir(&place.0)
+            .status();
+        assert!(tar.unwrap().success());
+    }
+    let list = |image: &str| {
+        let out = run(&["ls", "-R", image], &place.0);
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let built = run(&["build", "-q", "l1.tar", "l2.tar", "both"], &place.0);
+    assert_eq!(code(&built), (0, String::new()));
+    assert_eq!(list("both"), "/\nd\nd/y\n");
+    let convert = ["build", "-q", "--whiteouts", "convert", "l2.tar", "layer"];
+    assert_eq!(code(&run(&convert, &place.0)), (0, String::new()));
+    let out = run(&["ls", "-lR", "layer"], &place.0);
+    let long = String::from_utf8(out.stdout).unwrap();
+    let null = long.lines().find(|l| l.ends_with(" a")).unwrap();
+    assert!(
+        null.starts_with("c---------") && null.contains("0, 0"),
+        "{long}"
+    );
+    let out = run(&["stat", "layer", "d"], &place.0);
+    let stat = String::from_utf8(out.stdout).unwrap();
+    assert!(stat.contains("trusted.overlay.opaque=y"), "{stat}");
+    let (code, said) = code(&run(&[&convert[..], &["--no-xattrs"]].concat(), &place.0));
+    assert_eq!(code, 2, "{said}");
+}

@@ -11,7 +11,9 @@
 mod auto;
 mod base;
 mod budget;
+mod contexts;
 mod emit;
+mod fs_config;
 pub mod ladder;
 mod layout;
 mod load;
@@ -33,6 +35,8 @@ mod verify;
 mod xattrs;
 
 pub use auto::Auto;
+pub use contexts::Contexts;
+pub use fs_config::FsConfig;
 pub use options::{
     Compression, Dedupe, Fragments, InodeForm, Metadata, Options, Rule, SparsePolicy,
 };
@@ -49,9 +53,10 @@ use base::Base;
 use layout::{Plan, Wanted};
 use load::{Loader, Policies};
 use pack::{PackOptions, Packer};
-use source::error::Quoted;
+use source::error::{Quoted, SourceError};
 use std::path::PathBuf;
 use std::sync::Arc;
+use tally::Tally;
 use tree::{InodeId, NodeKind, Tree};
 use tuff_store::{Output, Target};
 
@@ -166,6 +171,50 @@ fn build_once(
     })
 }
 
+/// Gives every path what tables of labels and owners say of it. What is to be told of that.
+fn described(tree: &mut Tree, options: &Options) -> Result<Option<String>> {
+    let (contexts, config) = (&options.contexts, &options.fs_config);
+    if contexts.is_none() && config.is_none() {
+        return Ok(None);
+    }
+    let mount_point = options.mount_point.trim_ascii_end();
+    let mount_point = mount_point.strip_suffix(b"/").unwrap_or(mount_point);
+    let (mut unlabelled, mut unknown) = (Tally::default(), Tally::default());
+    tree.describe_all(|path, file_type, meta, xattrs| {
+        if let Some(config) = config {
+            match config.owner(mount_point, path) {
+                Some(owner) => {
+                    (meta.uid, meta.gid, meta.mode) = (owner.uid, owner.gid, owner.mode);
+                    set(xattrs, fs_config::CAPABILITY, owner.capability());
+                }
+                None => unknown.add(|| path.to_vec()),
+            }
+        }
+        if let Some(contexts) = contexts {
+            let full = match (mount_point, path) {
+                ([], []) => b"/".to_vec(),
+                (_, []) => mount_point.to_vec(),
+                _ => [mount_point, path].join(&b'/'),
+            };
+            let label = contexts.label(&full, file_type).map(<[u8]>::to_vec);
+            if label.is_none() {
+                unlabelled.add(|| path.to_vec());
+            }
+            set(xattrs, contexts::LABEL, label);
+        }
+    })?;
+    match unknown.warning("not in the table of owners (--fs-config)") {
+        Some(what) => Err(Error::source(SourceError::corrupt(what))),
+        None => Ok(unlabelled.warning("no label: no line of --file-contexts gives one")),
+    }
+}
+
+/// Sets an attribute, or takes it away.
+fn set(xattrs: &mut tree::Pairs, name: &[u8], value: Option<Vec<u8>>) {
+    xattrs.retain(|(n, _)| n != name);
+    xattrs.extend(value.map(|value| (name.to_vec(), value)));
+}
+
 /// Writes the image to `output` and calls `written` before it is verified: what a test does to the image, it finds.
 fn write(
     sources: &[Source],
@@ -237,6 +286,7 @@ fn write(
     ));
     tree.mark_opaque()?;
     tree.finish();
+    loader.warnings.extend(described(&mut tree, options)?);
     layout::check_owners(&tree, options)?;
     // What readers refuse is not written.
     let depth = Limits::default().depth;

@@ -1,6 +1,8 @@
 //! What a build can be told.
 
 use super::auto::Auto;
+use super::contexts::Contexts;
+use super::fs_config::FsConfig;
 use super::source::DataRun;
 use super::tree::Whiteouts;
 use crate::{Error, Result};
@@ -173,6 +175,12 @@ pub struct Options {
     pub uid_offset: u32,
     /// Added to every group.
     pub gid_offset: u32,
+    /// Labels by path: they replace those of the sources.
+    pub contexts: Option<Contexts>,
+    /// Owners, modes and capabilities by path: they replace those of the sources.
+    pub fs_config: Option<FsConfig>,
+    /// Where the image will be mounted: both have it in front of their paths. Absolute, or empty.
+    pub mount_point: Vec<u8>,
     /// Paths that are left out, with all below them.
     pub exclude: globset::GlobSet,
     /// Paths in the order their data should lie; all others follow.
@@ -237,6 +245,9 @@ impl Default for Options {
             gid: None,
             uid_offset: 0,
             gid_offset: 0,
+            contexts: None,
+            fs_config: None,
+            mount_point: Vec::new(),
             exclude: globset::GlobSet::empty(),
             order: Vec::new(),
             one_file_system: false,

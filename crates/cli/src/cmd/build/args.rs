@@ -132,6 +132,25 @@ pub(crate) struct Args {
     /// Added to every group
     #[arg(long, default_value_t = 0, value_name = "N", help_heading = "Metadata")]
     pub(super) gid_offset: u32,
+    /// SELinux labels by path, from a file_contexts file: instead of those of the sources
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "no_xattrs",
+        help_heading = "Metadata"
+    )]
+    pub(super) file_contexts: Option<PathBuf>,
+    /// Owner, mode and capabilities of every path, from a canned fs_config file of Android
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["all_root", "uid", "gid", "no_xattrs"], help_heading = "Metadata")]
+    pub(super) fs_config: Option<PathBuf>,
+    /// Where the image will be mounted: what these two have in front of its paths
+    #[arg(
+        long,
+        default_value = "/",
+        value_name = "PATH",
+        help_heading = "Metadata"
+    )]
+    pub(super) mount_point: PathBuf,
     /// Store no extended attributes
     #[arg(long, help_heading = "Metadata")]
     pub(super) no_xattrs: bool,

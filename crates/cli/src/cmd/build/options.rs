@@ -5,11 +5,12 @@ use super::args::{
     Sparse, Switch, WhiteoutKind, parse_compression,
 };
 use crate::units::parse_size;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use tuff_image::build::options::{FRAGMENT_CLUSTER, METADATA_CLUSTER};
 use tuff_image::build::{
-    Auto, Dedupe, Fragments, InodeForm, Kernel, Metadata, Method, Options, Rule, Source,
-    SparsePolicy, Whiteouts,
+    Auto, Contexts, Dedupe, Fragments, FsConfig, InodeForm, Kernel, Metadata, Method, Options,
+    Rule, Source, SparsePolicy, Whiteouts,
 };
 use tuff_image::serve::Profile;
 use tuff_image::{Error, Result};
@@ -197,6 +198,17 @@ pub(super) fn options(args: &Args) -> Result<Options> {
         (args.uid, args.gid)
     };
     (o.uid_offset, o.gid_offset) = (args.uid_offset, args.gid_offset);
+    if let Some(file) = &args.file_contexts {
+        o.contexts = Some(Contexts::parse(&file.display().to_string(), &read(file)?)?);
+    }
+    if let Some(file) = &args.fs_config {
+        o.fs_config = Some(FsConfig::parse(&file.display().to_string(), &read(file)?)?);
+    }
+    let mount_point = args.mount_point.as_os_str().as_bytes();
+    let inside = mount_point.strip_prefix(b"/").unwrap_or(mount_point);
+    if !inside.is_empty() {
+        o.mount_point = [b"/", inside].concat();
+    }
     o.xattrs = !args.no_xattrs;
     o.xattr_share = args.xattr_share;
     o.xattr_prefixes = args
@@ -247,7 +259,7 @@ fn source_date_epoch() -> Result<Option<i64>> {
 
 /// The paths of a list, or of a profile, in their order.
 fn order(file: &Path) -> Result<Vec<Vec<u8>>> {
-    let text = std::fs::read(file).map_err(|e| Error::io(file.display(), "cannot read", e))?;
+    let text = read(file)?;
     if Profile::is_profile(&text) {
         let profile = Profile::parse(&text).map_err(|e| e.within(file.display()))?;
         return Ok(profile.paths());
@@ -259,8 +271,12 @@ fn order(file: &Path) -> Result<Vec<Vec<u8>>> {
     Ok(lines(file)?.into_iter().map(path).collect())
 }
 
+fn read(file: &Path) -> Result<Vec<u8>> {
+    std::fs::read(file).map_err(|e| Error::io(file.display(), "cannot read", e))
+}
+
 fn lines(file: &Path) -> Result<Vec<String>> {
-    let text = std::fs::read(file).map_err(|e| Error::io(file.display(), "cannot read", e))?;
+    let text = read(file)?;
     let text = String::from_utf8_lossy(&text).into_owned();
     Ok(text
         .lines()

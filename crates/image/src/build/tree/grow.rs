@@ -6,7 +6,7 @@ use super::{
 use crate::build::source::error::{Quoted, SourceError};
 use crate::build::source::{Content, Device, Entry, Kind, Meta};
 use crate::{Error, Result};
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::hash::{BuildHasher, Hash, Hasher};
 use tuff_format::inode::FileType;
 
@@ -48,6 +48,41 @@ impl Tree {
             };
             self.nodes[inode as usize].attrs = self.attrs_id(attrs);
         }
+        Ok(())
+    }
+
+    /// Lets `change` change what every inode has, by its first path. Once the tree is finished.
+    pub(crate) fn describe_all(
+        &mut self,
+        mut change: impl FnMut(&[u8], FileType, &mut Meta, &mut Pairs),
+    ) -> Result<()> {
+        // Fits: numbers were given in 32 bits.
+        let sets = self.xattr_sets.iter().enumerate();
+        self.set_ids = sets.map(|(id, set)| (set.clone(), id as u32)).collect();
+        let attrs = self.attrs.iter().enumerate();
+        self.attr_ids = attrs.map(|(id, attrs)| (*attrs, id as u32)).collect();
+        for inode in self.inode_order() {
+            let mut meta = self.meta(inode);
+            let attrs = self.attrs[self.nodes[inode as usize].attrs as usize];
+            let set = &self.xattr_sets[attrs.xattrs as usize];
+            let mut xattrs: Pairs = set.iter().map(|(n, v)| (n.to_vec(), v.to_vec())).collect();
+            change(
+                &self.path(inode),
+                self.file_type(inode),
+                &mut meta,
+                &mut xattrs,
+            );
+            let attrs = Attrs {
+                mode: meta.mode,
+                uid: meta.uid,
+                gid: meta.gid,
+                xattrs: self.intern(xattrs)?,
+                ..attrs
+            };
+            self.nodes[inode as usize].attrs = self.attrs_id(attrs);
+        }
+        self.set_ids = HashMap::new();
+        self.attr_ids = HashMap::new();
         Ok(())
     }
 
