@@ -1,0 +1,134 @@
+//! Room for inodes.
+
+use super::SUPERBLOCK_END;
+use tuff_format::inode::ALIGN;
+use tuff_format::units::round_up;
+
+/// The inode zone while it fills.
+pub(super) struct Zone {
+    block: u64,
+    /// Everything before is given away or listed in `gaps`. A block border.
+    pub(super) end: u64,
+    /// Free runs inside blocks: position and length.
+    gaps: Vec<(u64, u64)>,
+}
+
+/// Gaps that are remembered: enough to fill well, few enough to keep neighbours together.
+const GAPS_MAX: usize = 48;
+
+impl Zone {
+    pub(super) fn new(block: u64) -> Self {
+        Self {
+            block,
+            end: 0,
+            gaps: Vec::new(),
+        }
+    }
+
+    /// A zone behind so many bytes, the first of which start a block.
+    pub(super) fn behind(len: u64, block: u64) -> Self {
+        let mut zone = Self::new(block);
+        zone.end = round_up(len, block);
+        let start = round_up(len, ALIGN);
+        zone.give_back(start, zone.end - start);
+        zone
+    }
+
+    /// The zone of an image, perhaps in block 0.
+    pub(super) fn of_image(front: bool, block: u64) -> Self {
+        match front {
+            true => Self::behind_superblock(block),
+            false => Self::new(block),
+        }
+    }
+
+    /// The zone in block 0.
+    pub(super) fn behind_superblock(block: u64) -> Self {
+        Self {
+            block,
+            end: block,
+            gaps: vec![(SUPERBLOCK_END, block - SUPERBLOCK_END)],
+        }
+    }
+
+    /// Finds room for `before` bytes and a tail that must not cross a block.
+    pub(super) fn place(&mut self, before: u64, tail: u64) -> u64 {
+        let len = before + tail;
+        if len <= self.block {
+            let fitting = self
+                .gaps
+                .iter()
+                .enumerate()
+                .filter(|(_, (_, free))| *free >= len);
+            if let Some((i, _)) = fitting.min_by_key(|(_, (at, free))| (*free, *at)) {
+                let (at, free) = self.gaps.swap_remove(i);
+                self.give_back(
+                    at + round_up(len, ALIGN),
+                    free.saturating_sub(round_up(len, ALIGN)),
+                );
+                return at;
+            }
+        }
+        let mut start = self.end;
+        let within = (start + before) % self.block;
+        if tail > 0 && within + tail > self.block {
+            let shift = round_up(self.block - within, ALIGN);
+            self.give_back(start, shift);
+            start += shift;
+        }
+        let stop = round_up(start + len, ALIGN);
+        self.end = round_up(stop, self.block);
+        self.give_back(stop, self.end - stop);
+        start
+    }
+
+    fn give_back(&mut self, at: u64, len: u64) {
+        if len < ALIGN {
+            return;
+        }
+        if self.gaps.len() >= GAPS_MAX {
+            // The smallest is of the least use.
+            if let Some((i, _)) = self
+                .gaps
+                .iter()
+                .enumerate()
+                .min_by_key(|(_, (at, free))| (*free, *at))
+            {
+                self.gaps.swap_remove(i);
+            }
+        }
+        self.gaps.push((at, len));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_do_not_overlap_and_tails_do_not_cross_blocks() {
+        let mut zone = Zone::new(4096);
+        let mut seed = 3u64;
+        let mut placed = Vec::new();
+        for _ in 0..5000 {
+            seed = seed
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            let before = 32 + (seed >> 40) % 200 * if seed >> 60 == 0 { 100 } else { 1 };
+            let tail = if seed >> 33 & 1 == 0 {
+                0
+            } else {
+                (seed >> 20) % 4064
+            };
+            let at = zone.place(before, tail);
+            assert_eq!(at % 32, 0);
+            assert!(tail == 0 || (at + before) % 4096 + tail <= 4096);
+            placed.push((at, at + before + tail));
+        }
+        placed.sort_unstable();
+        assert!(placed.windows(2).all(|w| w[0].1 <= w[1].0));
+        assert!(placed.last().unwrap().1 <= zone.end);
+        let used: u64 = placed.iter().map(|(a, b)| b - a).sum();
+        assert!(used * 10 > zone.end * 9, "{used} of {}", zone.end);
+    }
+}
