@@ -128,7 +128,12 @@ impl Output {
     }
 
     fn spool(to: impl Write + Send + Sync + 'static) -> io::Result<Self> {
-        let file = anonymous(&std::env::temp_dir())?;
+        let dir = std::env::temp_dir();
+        let named = |e: io::Error| {
+            let what = format!("a temporary file in {}: {e}", dir.display());
+            io::Error::new(e.kind(), what)
+        };
+        let file = anonymous(&dir).map_err(named)?;
         let kind = Kind::Spool(Box::new(to));
         Ok(Self { file, kind })
     }

@@ -46,6 +46,16 @@ fn damaged_data_is_found_in_its_place() {
 }
 
 #[test]
+fn a_place_for_temporary_files_is_named() {
+    let place = Place::with_image("no-tmpdir");
+    let mut build = place.command(&["build", "-q", ".", "-"]);
+    let out = build.env("TMPDIR", "nowhere").output().unwrap();
+    assert_eq!(code(&out), 5);
+    let said = stderr(&out);
+    assert!(said.contains("a temporary file in nowhere"), "{said}");
+}
+
+#[test]
 fn exit_codes_tell_what_is_wrong() {
     let place = Place::with_image("codes");
     place.damage("magic", 1024, |b| b ^ 1);

@@ -76,9 +76,10 @@ fn push_parts(path: &[u8], todo: &mut Vec<Vec<u8>>) {
 }
 
 fn missing(path: &[u8], name: &[u8], what: &str) -> Error {
-    Error::usage(format_args!(
-        "{}: {:?} {what}",
-        String::from_utf8_lossy(path),
-        String::from_utf8_lossy(name)
-    ))
+    let shown = String::from_utf8_lossy(path);
+    let name = String::from_utf8_lossy(name);
+    if shown == name {
+        return Error::usage(format_args!("{shown:?} {what}"));
+    }
+    Error::usage(format_args!("{shown}: {name:?} {what}"))
 }
