@@ -23,6 +23,16 @@ fn text(len: usize, seed: u64) -> Vec<u8> {
 fn trees(place: &Place) {
     for dir in ["old", "new"] {
         fs::create_dir_all(place.path(dir).join("sub")).unwrap();
+        // A directory of several blocks.
+        let many = place.path(dir).join("many");
+        fs::create_dir(&many).unwrap();
+        for i in 0..300 {
+            fs::write(
+                many.join(format!("the long name of an empty file, {i}")),
+                "",
+            )
+            .unwrap();
+        }
     }
     let large = text(3_000_000, 1);
     fs::write(place.path("old/large"), &large).unwrap();
