@@ -470,9 +470,10 @@ fn what_is_to_be_stored_is_not_taken_compressed() {
     make(&place.old, &base, &options).unwrap();
     options.base = Some(base.clone());
     options.rules = vec![Rule {
-        glob: globset::Glob::new("{text,noise-in-blocks}")
+        paths: globset::Glob::new("{text,noise-in-blocks}")
             .unwrap()
-            .compile_matcher(),
+            .compile_matcher()
+            .into(),
         compression: None,
         cluster: None,
     }];

@@ -13,6 +13,7 @@ use super::pack::input::Input;
 use super::pack::segment::TailPolicy;
 use super::pack::work::Policy;
 use super::pack::{Packer, Sparse, With, segment_size};
+use super::paths::Paths;
 use super::progress::Progress;
 use super::source::dir::{DirSource, WalkOptions};
 use super::source::{Content, DataRun, Entry};
@@ -37,7 +38,7 @@ const BUDGET_STEP: usize = 4096;
 /// Settings per rule, made once.
 pub(crate) struct Policies {
     default: Arc<Policy>,
-    rules: Vec<(globset::GlobMatcher, Arc<Policy>)>,
+    rules: Vec<(Paths, Arc<Policy>)>,
     packed: Arc<Policy>,
     /// For stretches of it whose files are much alike, if that is another one.
     alike: Option<EncoderSpec>,
@@ -91,7 +92,7 @@ impl Policies {
                 .iter()
                 .map(|r| {
                     (
-                        r.glob.clone(),
+                        r.paths.clone(),
                         policy(r.compression, r.cluster.unwrap_or(options.cluster)),
                     )
                 })
@@ -117,12 +118,11 @@ impl Policies {
             return (0, &self.default);
         }
         let path = path();
-        let path: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(&path[..]);
         let found = self
             .rules
             .iter()
             .enumerate()
-            .find(|(_, (glob, _))| glob.is_match(path));
+            .find(|(_, (paths, _))| paths.is_match(&path));
         found.map_or((0, &self.default), |(i, (_, policy))| {
             (i as u32 + 1, policy)
         })
@@ -257,6 +257,7 @@ impl<'a> Loader<'a> {
         let options = WalkOptions {
             exclude: &exclude,
             one_file_system: this.options.one_file_system,
+            hard_links: this.options.hard_links,
             xattrs: tree.wants_xattrs(),
             // One thread walks by itself: it would only wait for another.
             threads: if this.threads > 1 { this.threads } else { 0 },
@@ -299,8 +300,9 @@ impl<'a> Loader<'a> {
     }
 
     fn excluded(&self, path: &[u8]) -> bool {
-        let path: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(path);
-        self.options.exclude.is_match(path)
+        let as_path: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(path);
+        let also = &self.options.exclude_also;
+        self.options.exclude.is_match(as_path) || also.iter().any(|paths| paths.is_match(path))
     }
 
     /// The content of a file and the number of its policy. `None`: there is none, or it was packed from a stream.

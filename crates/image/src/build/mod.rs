@@ -22,6 +22,7 @@ pub mod options;
 mod order;
 mod pack;
 mod patch;
+mod paths;
 pub mod progress;
 #[cfg(test)]
 mod samples;
@@ -41,6 +42,7 @@ pub use options::{
     Compression, Dedupe, Fragments, InodeForm, Metadata, Options, Rule, SparsePolicy,
 };
 pub use patch::{like, patch};
+pub use paths::Paths;
 pub use progress::Progress;
 pub use stats::Stats;
 pub use tree::Whiteouts;

@@ -3,6 +3,7 @@
 use super::auto::Auto;
 use super::contexts::Contexts;
 use super::fs_config::FsConfig;
+use super::paths::Paths;
 use super::source::DataRun;
 use super::tree::Whiteouts;
 use crate::{Error, Result};
@@ -46,7 +47,7 @@ pub struct Compression {
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// Which paths.
-    pub glob: globset::GlobMatcher,
+    pub paths: Paths,
     /// How to compress; `None` stores.
     pub compression: Option<Compression>,
     /// Cluster size, if it differs. Unit: bytes.
@@ -183,6 +184,10 @@ pub struct Options {
     pub mount_point: Vec<u8>,
     /// Paths that are left out, with all below them.
     pub exclude: globset::GlobSet,
+    /// So are these.
+    pub exclude_also: Vec<Paths>,
+    /// Names of one file stay names of one file; else each is a file of its own, where the source is a directory.
+    pub hard_links: bool,
     /// Paths in the order their data should lie; all others follow.
     pub order: Vec<Vec<u8>>,
     /// Stay on the source's filesystem.
@@ -249,6 +254,8 @@ impl Default for Options {
             fs_config: None,
             mount_point: Vec::new(),
             exclude: globset::GlobSet::empty(),
+            exclude_also: Vec::new(),
+            hard_links: true,
             order: Vec::new(),
             one_file_system: false,
             whiteouts: None,

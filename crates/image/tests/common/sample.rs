@@ -101,7 +101,7 @@ fn variants() -> Vec<(&'static str, Options)> {
     deflate.block = BlockBits::new(10).unwrap();
     let mut four = zstd();
     let rule = |glob: &str, method, level| Rule {
-        glob: globset(glob),
+        paths: globset(glob).into(),
         compression: Some(Compression {
             method,
             level,

@@ -127,7 +127,7 @@ pub fn variants() -> Vec<(String, Options)> {
     }
     let mut o = newest();
     let rule = |glob: &str, compression, cluster| Rule {
-        glob: globset::Glob::new(glob).unwrap().compile_matcher(),
+        paths: globset::Glob::new(glob).unwrap().compile_matcher().into(),
         compression,
         cluster,
     };

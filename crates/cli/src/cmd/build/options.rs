@@ -199,16 +199,12 @@ pub(super) fn options(args: &Args) -> Result<Options> {
     };
     (o.uid_offset, o.gid_offset) = (args.uid_offset, args.gid_offset);
     if let Some(file) = &args.file_contexts {
-        o.contexts = Some(Contexts::parse(&file.display().to_string(), &read(file)?)?);
+        o.contexts = Some(contexts(file)?);
     }
     if let Some(file) = &args.fs_config {
-        o.fs_config = Some(FsConfig::parse(&file.display().to_string(), &read(file)?)?);
+        o.fs_config = Some(fs_config(file)?);
     }
-    let mount_point = args.mount_point.as_os_str().as_bytes();
-    let inside = mount_point.strip_prefix(b"/").unwrap_or(mount_point);
-    if !inside.is_empty() {
-        o.mount_point = [b"/", inside].concat();
-    }
+    o.mount_point = mount_point(args.mount_point.as_os_str().as_bytes());
     o.xattrs = !args.no_xattrs;
     o.xattr_share = args.xattr_share;
     o.xattr_prefixes = args
@@ -244,7 +240,7 @@ pub(super) fn options(args: &Args) -> Result<Options> {
     Ok(o)
 }
 
-fn source_date_epoch() -> Result<Option<i64>> {
+pub(crate) fn source_date_epoch() -> Result<Option<i64>> {
     let Some(value) = std::env::var_os("SOURCE_DATE_EPOCH") else {
         return Ok(None);
     };
@@ -255,6 +251,24 @@ fn source_date_epoch() -> Result<Option<i64>> {
             "SOURCE_DATE_EPOCH is '{shown}', not a number of seconds"
         ))
     })
+}
+
+/// Where the image will be mounted, as the library takes it.
+pub(crate) fn mount_point(path: &[u8]) -> Vec<u8> {
+    match path.strip_prefix(b"/").unwrap_or(path) {
+        [] => Vec::new(),
+        inside => [b"/", inside].concat(),
+    }
+}
+
+/// The labels of a `file_contexts` file.
+pub(crate) fn contexts(file: &Path) -> Result<Contexts> {
+    Contexts::parse(&file.display().to_string(), &read(file)?)
+}
+
+/// The owners of a canned `fs_config` file.
+pub(crate) fn fs_config(file: &Path) -> Result<FsConfig> {
+    FsConfig::parse(&file.display().to_string(), &read(file)?)
 }
 
 /// The paths of a list, or of a profile, in their order.
@@ -271,7 +285,7 @@ fn order(file: &Path) -> Result<Vec<Vec<u8>>> {
     Ok(lines(file)?.into_iter().map(path).collect())
 }
 
-fn read(file: &Path) -> Result<Vec<u8>> {
+pub(crate) fn read(file: &Path) -> Result<Vec<u8>> {
     std::fs::read(file).map_err(|e| Error::io(file.display(), "cannot read", e))
 }
 
@@ -332,7 +346,7 @@ fn parse_rule(text: &str, dict: Option<usize>) -> Result<Rule> {
         .transpose()
         .map_err(|_| wrong("the cluster is too large"))?;
     Ok(Rule {
-        glob: glob(pattern)?.compile_matcher(),
+        paths: glob(pattern)?.compile_matcher().into(),
         compression,
         cluster,
     })
