@@ -28,7 +28,7 @@ pub(crate) struct OpenArgs {
     pub(crate) device: Vec<PathBuf>,
     /// Accept a superblock with a wrong checksum
     #[arg(long, help_heading = "Image")]
-    no_checksum: bool,
+    pub(crate) no_checksum: bool,
 }
 
 impl ImageArgs {

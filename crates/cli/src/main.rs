@@ -11,6 +11,8 @@
 //! | 4 | the image or volume is unsupported, or a limit was reached |
 //! | 5 | the host failed: a file that cannot be read, a full disk, a volume that is in use |
 //! | 130 | stopped by a signal |
+//!
+//! Under the names of other tools, and as verbs of those names, it has their codes: 0 and 1.
 
 mod cmd;
 mod image;
@@ -22,6 +24,7 @@ mod text;
 mod units;
 
 use clap::{Parser, Subcommand};
+use cmd::compat::Tool;
 use std::process::ExitCode;
 use tuff_image::Error;
 
@@ -58,11 +61,19 @@ enum Verb {
     Stats(cmd::stats::Args),
     Suggest(cmd::suggest::Args),
     Volume(cmd::volume::Args),
+    #[command(name = "mkfs.erofs")]
+    MkfsErofs(cmd::compat::MkfsArgs),
+    #[command(name = "fsck.erofs")]
+    FsckErofs(cmd::compat::FsckArgs),
     Man(cmd::man::Args),
     Completions(cmd::completions::Args),
 }
 
 fn main() -> ExitCode {
+    let mut words = std::env::args_os();
+    if let Some(tool) = words.next().and_then(|program| Tool::of(&program)) {
+        return tool.run(&words.collect::<Vec<_>>());
+    }
     let result = match Cli::parse().verb {
         Verb::Build(args) => cmd::build::run(*args),
         Verb::Patch(args) => cmd::build::patch::run(*args),
@@ -82,6 +93,8 @@ fn main() -> ExitCode {
         Verb::Stats(args) => cmd::stats::run(&args),
         Verb::Suggest(args) => cmd::suggest::run(&args),
         Verb::Volume(args) => cmd::volume::run(&args),
+        Verb::MkfsErofs(args) => Ok(Tool::Mkfs.run(&args.words)),
+        Verb::FsckErofs(args) => Ok(Tool::Fsck.run(&args.words)),
         Verb::Man(args) => cmd::man::run(&args),
         Verb::Completions(args) => cmd::completions::run(&args),
     };

@@ -3,6 +3,7 @@
 pub(crate) mod build;
 pub(crate) mod cat;
 pub(crate) mod check;
+pub(crate) mod compat;
 pub(crate) mod completions;
 pub(crate) mod diff;
 pub(crate) mod dump;

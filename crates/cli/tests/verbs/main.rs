@@ -1,6 +1,7 @@
 //! The verbs over an image, as people and scripts meet them: what they print, their exit codes, and what they leave.
 
 mod common;
+mod compat;
 mod copy;
 mod defects;
 mod faults;

@@ -289,10 +289,10 @@ pub(super) enum SourceType {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct MaybeCompression(pub(super) Option<Compression>);
+pub(crate) struct MaybeCompression(pub(crate) Option<Compression>);
 
 #[derive(Clone, Copy)]
-pub(super) struct Uuid(pub(super) Option<[u8; 16]>);
+pub(crate) struct Uuid(pub(crate) Option<[u8; 16]>);
 
 /// Reads a version of Linux that can mount images at all.
 pub(crate) fn parse_kernel(text: &str) -> Result<Kernel, String> {
@@ -308,7 +308,7 @@ pub(crate) fn parse_kernel(text: &str) -> Result<Kernel, String> {
     }
 }
 
-pub(super) fn parse_compression(text: &str) -> Result<MaybeCompression, String> {
+pub(crate) fn parse_compression(text: &str) -> Result<MaybeCompression, String> {
     if matches!(text, "none" | "stored") {
         return Ok(MaybeCompression(None));
     }
@@ -342,7 +342,7 @@ fn levels(method: Method) -> String {
     }
 }
 
-fn parse_uuid(text: &str) -> Result<Uuid, String> {
+pub(crate) fn parse_uuid(text: &str) -> Result<Uuid, String> {
     match text {
         "content" => return Ok(Uuid(None)),
         "zero" | "clear" => return Ok(Uuid(Some([0; 16]))),

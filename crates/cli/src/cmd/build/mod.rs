@@ -3,11 +3,11 @@
 //! `args` says what can be asked for, `options` turns that into what the library takes, `summary` says what came of it.
 
 mod args;
-mod options;
+pub(crate) mod options;
 pub(crate) mod patch;
-mod summary;
+pub(crate) mod summary;
 
-pub(crate) use args::{Args, parse_kernel};
+pub(crate) use args::{Args, MaybeCompression, parse_compression, parse_kernel, parse_uuid};
 
 use crate::progress::{Show, Watch};
 use std::process::ExitCode;
@@ -27,6 +27,19 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
     })
 }
 
+/// Works and shows progress; also says how many seconds it took.
+pub(crate) fn watched(
+    progress: &Arc<Progress>,
+    show: Show,
+    work: impl FnOnce(&Progress) -> Result<Summary>,
+) -> Result<(Summary, f64)> {
+    let watch = Watch::start(progress, show);
+    let start = std::time::Instant::now();
+    let result = work(progress);
+    drop(watch);
+    Ok((result?, start.elapsed().as_secs_f64()))
+}
+
 /// Works, shows progress, and says what came of it: on standard error if `aside`.
 fn report(
     args: &Args,
@@ -41,12 +54,7 @@ fn report(
         Show::Auto
     };
     let progress = Arc::new(Progress::default());
-    let watch = Watch::start(&progress, show);
-    let start = std::time::Instant::now();
-    let result = work(&progress);
-    drop(watch);
-    let summary = result?;
-    let seconds = start.elapsed().as_secs_f64();
+    let (summary, seconds) = watched(&progress, show, work)?;
     let stages = if args.stats {
         progress.stages()
     } else {

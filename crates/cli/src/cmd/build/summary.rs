@@ -4,10 +4,10 @@ use crate::units::{percent, size};
 use tuff_image::build::{self, Summary};
 
 /// Names of stages, and how long each took.
-pub(super) type Stages = [(&'static str, std::time::Duration)];
+pub(crate) type Stages = [(&'static str, std::time::Duration)];
 
 /// The summary as lines.
-pub(super) fn text(summary: &Summary, seconds: f64, stages: &Stages) -> String {
+pub(crate) fn text(summary: &Summary, seconds: f64, stages: &Stages) -> String {
     use std::fmt::Write;
     let s = &summary.stats;
     let mut out = String::new();

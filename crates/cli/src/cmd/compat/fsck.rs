@@ -1,0 +1,237 @@
+//! `fsck.erofs`: a check, or an extraction, with its command line.
+
+use super::Tool;
+use super::words::{self, Grammar, Word};
+use crate::image::{ImageArgs, OpenArgs};
+use crate::out::Out;
+use crate::progress::on_signal;
+use crate::text::{escaped, escaped_line};
+use crate::units::parse_size;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tuff_image::check::{self, Rule, Severity};
+use tuff_image::read::Image;
+use tuff_image::{Error, Result, extract};
+
+static GRAMMAR: Grammar = Grammar {
+    letters: "VhpaAy",
+    valued_letters: "d",
+    flags: b"\0force\0help\0no-preserve\0no-preserve-owner\0no-preserve-perms\0no-sbcrc\0no-xattrs\0overwrite\0preserve\0\
+        preserve-owner\0preserve-perms\0version\0xattr-inode-digest\0xattrs\0",
+    valued: b"\0device\0nid\0offset\0path\0",
+    optional: b"\0extract\0",
+};
+
+/// What was asked for.
+struct Asked {
+    help: bool,
+    version: bool,
+    level: u8,
+    ratio: bool,
+    /// Read all data.
+    data: bool,
+    to: Option<PathBuf>,
+    path: Option<PathBuf>,
+    xattrs: bool,
+    overwrite: bool,
+    force: bool,
+    owners: Option<bool>,
+    image: ImageArgs,
+}
+
+/// Does what the words ask for.
+pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
+    let asked = asked(words::read(words, &GRAMMAR)?)?;
+    if asked.version {
+        return Tool::Fsck
+            .version("available decompressors: lz4, lz4hc, lzma, deflate, libdeflate, zstd");
+    }
+    let mut out = Out::new();
+    if asked.help {
+        out.bytes(include_bytes!("fsck-help.txt"))?;
+        out.finish()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if asked.image.image.as_os_str().is_empty() {
+        return Err(Error::usage("IMAGE is missing"));
+    }
+    // A wrong checksum is found by the check.
+    let checks = asked.to.is_none();
+    let image = match checks {
+        true => asked.image.open_unverified()?,
+        false => asked.image.open()?,
+    };
+    asked.image.with_devices(&image)?;
+    let good = match &asked.to {
+        None => checked(&image, &asked, &mut out)?,
+        Some(dir) => extracted(&image, dir, &asked)?,
+    };
+    out.finish()?;
+    Ok(ExitCode::from(u8::from(!good)))
+}
+
+fn asked(words: Vec<Word>) -> Result<Asked> {
+    let mut asked = Asked {
+        help: false,
+        version: false,
+        level: 2,
+        ratio: false,
+        data: false,
+        to: None,
+        path: None,
+        xattrs: false,
+        overwrite: false,
+        force: false,
+        owners: None,
+        image: ImageArgs {
+            image: PathBuf::new(),
+            open: OpenArgs {
+                offset: 0,
+                device: Vec::new(),
+                no_checksum: false,
+            },
+        },
+    };
+    for word in words {
+        let (name, value) = match word {
+            Word::Option(name, value) => (name, value),
+            Word::Place(path) if asked.image.image.as_os_str().is_empty() => {
+                asked.image.image = path.into();
+                continue;
+            }
+            Word::Place(path) => {
+                return Err(Error::usage(format_args!(
+                    "{}: one image at a time",
+                    path.display()
+                )));
+            }
+        };
+        asked.take(&name, value)?;
+    }
+    Ok(asked)
+}
+
+impl Asked {
+    fn take(&mut self, name: &str, value: Option<OsString>) -> Result<()> {
+        let text = || {
+            value
+                .as_ref()
+                .map_or_else(Default::default, |v| v.to_string_lossy())
+        };
+        let said = |what: &str| Error::usage(format_args!("{name}: {what}"));
+        match name {
+            "-h" | "--help" => self.help = true,
+            "-V" | "--version" => self.version = true,
+            "-p" => self.ratio = true,
+            "-d" => {
+                let level = text().parse().ok().filter(|level| *level <= 9);
+                self.level = level.ok_or_else(|| said("0 to 9"))?;
+            }
+            "-a" | "-A" | "-y" | "--preserve-perms" => {}
+            "--extract" => {
+                self.data = true;
+                self.to = value.map(PathBuf::from);
+            }
+            "--device" => self.image.open.device.extend(value.map(PathBuf::from)),
+            "--offset" => self.image.open.offset = parse_size(&text()).map_err(|e| said(&e))?,
+            "--path" => self.path = value.map(PathBuf::from),
+            "--no-sbcrc" => self.image.open.no_checksum = true,
+            "--xattrs" => self.xattrs = true,
+            "--no-xattrs" => self.xattrs = false,
+            "--overwrite" => self.overwrite = true,
+            "--force" => self.force = true,
+            "--preserve" | "--preserve-owner" => self.owners = Some(true),
+            "--no-preserve-owner" => self.owners = Some(false),
+            "--no-preserve" | "--no-preserve-perms" => {
+                return Err(said(
+                    "not done here: modes are those of the image; change them afterwards",
+                ));
+            }
+            "--nid" => return Err(said("not done here: use --path")),
+            _ => return Err(said("not done here: leave it out")),
+        }
+        Ok(())
+    }
+}
+
+/// Checks an image and lists its errors; true if there are none.
+fn checked(image: &Image, asked: &Asked, out: &mut Out) -> Result<bool> {
+    if let Some(path) = &asked.path {
+        image.resolve(path.as_os_str().as_bytes().trim_ascii())?;
+    }
+    let options = check::Options {
+        data: asked.data,
+        ..check::Options::default()
+    };
+    let report = check::check(image, &options, |_| ());
+    let ignored = |rule: Rule| asked.image.open.no_checksum && rule == Rule::Checksum;
+    let errors = report
+        .findings
+        .iter()
+        .filter(|f| f.severity == Severity::Error && !ignored(f.rule));
+    let mut count = report.dropped;
+    for finding in errors {
+        count += 1;
+        if asked.level > 0 {
+            eprintln!("fsck.erofs: {}", escaped_line(&finding.to_string()));
+        }
+    }
+    if count > 0 {
+        eprintln!(
+            "fsck.erofs: {}: {count} errors",
+            asked.image.image.display()
+        );
+        return Ok(false);
+    }
+    let t = &report.totals;
+    if asked.level > 2 {
+        out.line(format_args!(
+            "No errors found: {} inodes, {} directories",
+            t.inodes, t.directories
+        ))?;
+    }
+    if asked.ratio {
+        let whole = std::fs::metadata(&asked.image.image).map_or(0, |m| m.len());
+        let share = whole.saturating_sub(asked.image.open.offset) as f64 * 100.0;
+        let share = if t.file_bytes == 0 {
+            100.0
+        } else {
+            share / t.file_bytes as f64
+        };
+        out.line(format_args!("Compression ratio: {share:.2}(%)"))?;
+    }
+    Ok(true)
+}
+
+/// Extracts an image; true if all is as in it.
+fn extracted(image: &Image, dir: &Path, asked: &Asked) -> Result<bool> {
+    if !asked.force && std::fs::canonicalize(dir).is_ok_and(|d| d == Path::new("/")) {
+        return Err(Error::usage("--extract=/ needs --force"));
+    }
+    let mut options = extract::Options {
+        overwrite: asked.overwrite,
+        owners: asked.owners,
+        xattrs: asked.xattrs,
+        stop: on_signal(),
+        ..extract::Options::default()
+    };
+    if let Some(path) = &asked.path {
+        let names = path.as_os_str().as_bytes().split(|b| *b == b'/');
+        let names: Vec<&[u8]> = names.filter(|name| !name.is_empty()).collect();
+        if !names.is_empty() {
+            options.strip = names.len();
+            options.paths = vec![names.join(&b'/')];
+        }
+    }
+    let report = extract::extract(image, dir, &options, |_| ())?;
+    for problem in &report.problems {
+        eprintln!(
+            "fsck.erofs: {}: {}",
+            escaped(&problem.path),
+            escaped_line(&problem.what)
+        );
+    }
+    Ok(report.problems.is_empty() && report.dropped == 0)
+}

@@ -1,0 +1,398 @@
+//! The options of `mkfs.erofs`, one by one.
+
+use super::super::ere;
+use super::super::words::Word;
+use super::extended;
+use crate::cmd::build::{MaybeCompression, options, parse_compression, parse_uuid};
+use crate::units::parse_size;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use tuff_image::build::{
+    Compression, Dedupe, Fragments, Metadata, Method, Options, Paths, SparsePolicy,
+};
+use tuff_image::{Error, Result, THREADS_MAX};
+
+/// What was asked for.
+pub(super) struct Asked {
+    pub(super) help: bool,
+    pub(super) version: bool,
+    pub(super) quiet: bool,
+    /// As far as one option says it all.
+    pub(super) options: Options,
+    pub(super) block: u64,
+    /// Of `-z`, in its order.
+    pub(super) algorithms: Vec<Compression>,
+    pub(super) cluster: Option<u64>,
+    pub(super) fragment_cluster: Option<u64>,
+    pub(super) fragment_dedupe: bool,
+    pub(super) dedupe: Option<Dedupe>,
+    pub(super) plain_prefixes: bool,
+    pub(super) hints: Option<PathBuf>,
+    pub(super) time: Option<i64>,
+    pub(super) mkfs_time: bool,
+    pub(super) ignore_mtime: bool,
+    pub(super) tar: bool,
+    pub(super) aufs: bool,
+    pub(super) strip_overlay: bool,
+    pub(super) offset: u64,
+    pub(super) align_blocks: u64,
+    /// What people should know.
+    pub(super) notes: Vec<String>,
+    /// `--product-out`, which needs a table of owners to mean something.
+    pub(super) product_out: bool,
+    /// `FILE` and what follows it.
+    pub(super) places: Vec<OsString>,
+}
+
+impl Asked {
+    /// Reads all words.
+    pub(super) fn read(words: &[Word]) -> Result<Self> {
+        let mut asked = Self {
+            help: false,
+            version: false,
+            quiet: false,
+            // What callers get who ask for nothing.
+            options: Options {
+                compression: None,
+                tail_packing: false,
+                fragments: Fragments::Off,
+                dedupe: Dedupe::Off,
+                ..Options::default()
+            },
+            block: 4096,
+            algorithms: Vec::new(),
+            cluster: None,
+            fragment_cluster: None,
+            fragment_dedupe: true,
+            dedupe: None,
+            plain_prefixes: false,
+            hints: None,
+            time: None,
+            mkfs_time: false,
+            ignore_mtime: false,
+            tar: false,
+            aufs: false,
+            strip_overlay: false,
+            offset: 0,
+            align_blocks: 1,
+            notes: Vec::new(),
+            product_out: false,
+            places: Vec::new(),
+        };
+        for word in words {
+            match word {
+                Word::Place(place) => asked.places.push(place.clone()),
+                Word::Option(name, None) => asked.take(name, None)?,
+                Word::Option(name, Some(value)) if is_path(name) => {
+                    asked.take_path(name, Path::new(value))?;
+                }
+                Word::Option(name, Some(value)) => {
+                    let text = value.to_str().ok_or_else(|| {
+                        Error::usage(format_args!("{name}: '{}' is not UTF-8", value.display()))
+                    })?;
+                    asked.take(name, Some(text))?;
+                }
+            }
+        }
+        Ok(asked)
+    }
+
+    fn take_path(&mut self, name: &str, path: &Path) -> Result<()> {
+        let o = &mut self.options;
+        match name {
+            "--compress-hints" => self.hints = Some(path.to_owned()),
+            "--file-contexts" => o.contexts = Some(options::contexts(path)?),
+            "--fs-config-file" => o.fs_config = Some(options::fs_config(path)?),
+            "--mount-point" => o.mount_point = options::mount_point(path.as_os_str().as_bytes()),
+            "--product-out" => self.product_out = true,
+            "--block-list-file" => self.notes.push(format!(
+                "--block-list-file: no list is written to {}; tuff extents says where files lie",
+                path.display()
+            )),
+            _ => {
+                let bytes = path.as_os_str().as_bytes();
+                let inside = bytes.strip_prefix(b"./").unwrap_or(bytes);
+                let inside = inside.trim_ascii_start();
+                let inside: &[u8] = inside.strip_prefix(b"/").unwrap_or(inside);
+                let inside = inside.strip_suffix(b"/").unwrap_or(inside);
+                o.exclude_also.push(Paths::Exactly(inside.to_vec()));
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, name: &str, value: Option<&str>) -> Result<()> {
+        let o = &mut self.options;
+        // Options that must have a value have one.
+        let text = value.unwrap_or_default();
+        match name {
+            "-h" | "--help" => self.help = true,
+            "-V" | "--version" => self.version = true,
+            "--quiet" => self.quiet = true,
+            "-d" => at_most(name, number(name, text)?, 9)?,
+            "--async-queue-limit" => _ = number::<u64>(name, text)?,
+            "--workers" => {
+                o.threads = Some(number::<usize>(name, text)?.clamp(1, THREADS_MAX.into()))
+            }
+            "-b" => self.block = size(name, text)?,
+            "-L" => o.label = text.into(),
+            "-U" if text == "random" => o.uuid = Some(random()?),
+            "-U" => o.uuid = parse_uuid(text).map_err(|e| said(name, &e))?.0,
+            "-T" => self.time = Some(number(name, text)?),
+            "--all-time" => self.mkfs_time = false,
+            "--mkfs-time" => self.mkfs_time = true,
+            "--ignore-mtime" => self.ignore_mtime = true,
+            "--preserve-mtime" => self.ignore_mtime = false,
+            "--offset" => self.offset = size(name, text)?,
+            "--fsalignblks" => {
+                self.align_blocks = number(name, text)?;
+                at_most(name, self.align_blocks, 1 << 31)?;
+            }
+            "-z" => self.algorithms = text.split(':').map(algorithm).collect::<Result<_>>()?,
+            "-C" => self.cluster = Some(size(name, text)?),
+            "-E" => extended::list(self, text)?,
+            "--zfeature-bits" => extended::bits(self, number(name, text)?)?,
+            "-m" => self.metadata(text)?,
+            "--zD" => match text {
+                "" | "1" => o.metadata = Metadata::Compressed,
+                "0" => {}
+                _ => return Err(said(name, "0 or 1")),
+            },
+            "--max-extent-bytes" => self.window(text)?,
+            "--chunksize" => {
+                let chunk = size(name, text)?;
+                if !chunk.is_power_of_two() || chunk < 512 {
+                    return Err(said(name, "a power of two, at least a block"));
+                }
+                o.sparse = SparsePolicy::Keep;
+                self.dedupe.get_or_insert(Dedupe::Content);
+            }
+            "--all-root" => (o.uid, o.gid) = (Some(0), Some(0)),
+            "--force-uid" => o.uid = Some(number(name, text)?),
+            "--force-gid" => o.gid = Some(number(name, text)?),
+            "--uid-offset" => o.uid_offset = number(name, text)?,
+            "--gid-offset" => o.gid_offset = number(name, text)?,
+            "-x" => {
+                let share: i64 = number(name, text)?;
+                o.xattrs = share >= 0;
+                o.xattr_share = u32::try_from(share.max(0)).unwrap_or(u32::MAX);
+            }
+            "--xattr-prefix" => o.xattr_prefixes.push(text.into()),
+            "--hard-dereference" => o.hard_links = false,
+            "--exclude-regex" => o.exclude_also.push(ere::paths(name, text)?),
+            "--tar" => match text {
+                "" | "f" => self.tar = true,
+                _ => {
+                    return Err(refused(
+                        &format!("--tar={text}"),
+                        "use --tar=f, which copies the data into the image",
+                    ));
+                }
+            },
+            "--aufs" => self.aufs = true,
+            "--ovlfs-strip" => match text {
+                "" | "1" => self.strip_overlay = true,
+                "0" => self.strip_overlay = false,
+                _ => return Err(said(name, "0 or 1")),
+            },
+            // Files of a tar lie in its order, whatever this says: nobody waits for the end of a stream.
+            "--sort" if matches!(text, "none" | "path") => {}
+            "--sort" => return Err(said(name, &format!("'{text}' is neither none nor path"))),
+            // Compression of a tar is seen by its first bytes.
+            "--ungzip" | "--gzip" | "--unxz" | "--unlzma" if value.is_none() => {}
+            "--ungzip" | "--gzip" | "--unxz" | "--unlzma" => {
+                return Err(refused(
+                    &format!("{name}={text}"),
+                    "use it without a file, and tee for the stream",
+                ));
+            }
+            "--clean" if matches!(text, "" | "data") => {}
+            "--clean" => {
+                return Err(refused(
+                    &format!("--clean={text}"),
+                    "use --clean=data, with all data in the image",
+                ));
+            }
+            "--incremental" => {
+                return Err(refused(
+                    name,
+                    "use tuff patch, which makes an image hold another tree",
+                ));
+            }
+            "--dsunit" if number::<u64>(name, text)? <= 1 => {}
+            "--dsunit" => return Err(refused(name, "leave it out: files begin at any block")),
+            "--blobdev" => {
+                return Err(refused(
+                    name,
+                    "use tuff build --base for data in another image",
+                ));
+            }
+            "--MZ" => {
+                return Err(refused(
+                    name,
+                    "use -m#, which compresses inodes and directories",
+                ));
+            }
+            "--root-xattr-isize" => {
+                return Err(refused(
+                    name,
+                    "leave it out: images are not changed in place",
+                ));
+            }
+            "--xattr-inode-digest" => {
+                return Err(refused(name, "leave it out: no digests are kept in images"));
+            }
+            "--vmdk-desc" => return Err(refused(name, "leave it out: the image is one file")),
+            "--gzinfo" => {
+                return Err(refused(
+                    name,
+                    "use --tar=f, which copies the data into the image",
+                ));
+            }
+            "--s3" | "--oci" => {
+                return Err(refused(
+                    name,
+                    "fetch the layers first, and give them as tars to tuff build",
+                ));
+            }
+            _ => return Err(refused(name, "leave it out")),
+        }
+        Ok(())
+    }
+
+    fn metadata(&mut self, text: &str) -> Result<()> {
+        let (cluster, algorithm) = text.split_once(':').unwrap_or((text, "0"));
+        // With an algorithm of its own it would have a second one.
+        if algorithm != "0" {
+            return Err(refused(
+                "-m with an algorithm of its own",
+                "use -m#: metadata has the first of -z",
+            ));
+        }
+        self.options.metadata = Metadata::Compressed;
+        self.options.metadata_cluster = to_usize("-m", size("-m", cluster)?)?;
+        Ok(())
+    }
+
+    fn window(&mut self, text: &str) -> Result<()> {
+        if text.starts_with('-') {
+            return Err(refused(
+                "--max-extent-bytes below 0",
+                "give a size, or leave it out",
+            ));
+        }
+        let bytes = to_usize("--max-extent-bytes", size("--max-extent-bytes", text)?)?;
+        if bytes > 0 {
+            self.options.window = self.options.window.min(bytes);
+        }
+        Ok(())
+    }
+}
+
+fn is_path(name: &str) -> bool {
+    matches!(
+        name,
+        "--compress-hints"
+            | "--file-contexts"
+            | "--fs-config-file"
+            | "--mount-point"
+            | "--product-out"
+            | "--block-list-file"
+            | "--exclude-path"
+    )
+}
+
+/// One algorithm of `-z`: `lz4hc`, `lzma,9`, `zstd,level=22,dictsize=1m`.
+fn algorithm(text: &str) -> Result<Compression> {
+    let wrong = |what: &str| Error::usage(format_args!("-z {text}: {what}"));
+    let mut parts = text.split(',');
+    let name = match parts.next().unwrap_or_default() {
+        "libdeflate" => "deflate",
+        name => name,
+    };
+    let (mut level, mut dict) = (None, None);
+    for part in parts {
+        let (key, value) = part.split_once('=').unwrap_or(("level", part));
+        match key {
+            "level" => {
+                let number: i32 = value
+                    .parse()
+                    .map_err(|_| wrong(&format!("'{value}' is no level")))?;
+                level = Some(number);
+            }
+            "dictsize" => dict = Some(parse_size(value).map_err(|e| wrong(&e))?),
+            "lc" | "lp" | "pb" => {
+                return Err(refused(&format!("-z {name},{key}="), "leave it out"));
+            }
+            _ => return Err(wrong(&format!("'{key}' is no setting of an algorithm"))),
+        }
+    }
+    // Their lowest levels that are none here.
+    let level = match (name, level) {
+        ("lz4hc", Some(0 | 1)) => Some(2),
+        ("deflate", Some(0)) => Some(1),
+        ("zstd", Some(0)) => None,
+        (_, level) => level,
+    };
+    let spec = match level {
+        Some(level) => format!("{name}:{level}"),
+        None => name.to_owned(),
+    };
+    let MaybeCompression(compression) = parse_compression(&spec).map_err(|e| wrong(&e))?;
+    let mut compression = compression.ok_or_else(|| wrong("leave -z out to store everything"))?;
+    compression.dict = match (compression.method, dict) {
+        (_, None) => None,
+        (Method::Lzma | Method::Zstd, Some(dict)) => Some(to_usize("-z dictsize", dict)?),
+        // What it has anyway.
+        (Method::Deflate, Some(32768)) => None,
+        (Method::Deflate, Some(_)) => return Err(wrong("its dictionary has 32768 bytes here")),
+        (Method::Lz4 | Method::Lz4hc, Some(_)) => return Err(wrong("it has no dictionary")),
+    };
+    Ok(compression)
+}
+
+fn random() -> Result<[u8; 16]> {
+    use std::io::Read;
+    let mut uuid = [0; 16];
+    let source = "/dev/urandom";
+    std::fs::File::open(source)
+        .and_then(|mut f| f.read_exact(&mut uuid))
+        .map_err(|e| Error::io(source, "cannot read", e))?;
+    // Version 4, variant 1: a random one.
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    Ok(uuid)
+}
+
+fn number<T: FromStr>(name: &str, text: &str) -> Result<T> {
+    text.trim()
+        .parse()
+        .map_err(|_| said(name, &format!("'{text}' is no number that it takes")))
+}
+
+fn at_most(name: &str, number: u64, max: u64) -> Result<()> {
+    match number <= max {
+        true => Ok(()),
+        false => Err(said(name, &format!("{number} is more than {max}"))),
+    }
+}
+
+fn size(name: &str, text: &str) -> Result<u64> {
+    parse_size(text).map_err(|e| said(name, &e))
+}
+
+/// As the library takes sizes.
+pub(super) fn to_usize(name: &str, size: u64) -> Result<usize> {
+    usize::try_from(size).map_err(|_| said(name, &format!("{size} is too large")))
+}
+
+fn said(name: &str, what: &str) -> Error {
+    Error::usage(format_args!("{name}: {what}"))
+}
+
+/// An option that is not done here, and what to do instead.
+pub(super) fn refused(what: &str, instead: &str) -> Error {
+    Error::usage(format_args!("{what} is not done here: {instead}"))
+}

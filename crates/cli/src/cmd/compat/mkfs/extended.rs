@@ -1,0 +1,117 @@
+//! What `-E` and `--zfeature-bits` ask for.
+
+use super::asked::Asked;
+use crate::units::parse_size;
+use tuff_image::build::{Dedupe, Fragments, InodeForm, Metadata};
+use tuff_image::{Error, Result};
+
+/// The features of `--zfeature-bits`, from bit 0 on.
+const BITS: [&str; 8] = [
+    "legacy-compress",
+    "ztailpacking",
+    "fragments",
+    "all-fragments",
+    "dedupe",
+    "fragdedupe",
+    "48bit",
+    "dot-omitted",
+];
+
+/// Takes a list of `-E`.
+pub(super) fn list(asked: &mut Asked, list: &str) -> Result<()> {
+    for word in list.split(',').filter(|word| !word.is_empty()) {
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (word, None),
+        };
+        match name.strip_prefix('^') {
+            Some(name) => feature(asked, name, false, value)?,
+            None => feature(asked, name, true, value)?,
+        }
+    }
+    Ok(())
+}
+
+/// Takes the features of a mask.
+pub(super) fn bits(asked: &mut Asked, mask: u64) -> Result<()> {
+    if mask >> BITS.len() != 0 {
+        return Err(Error::usage(format_args!(
+            "--zfeature-bits {mask}: only bits 0 to 7 are known here"
+        )));
+    }
+    for (i, name) in BITS.into_iter().enumerate() {
+        if mask >> i & 1 == 1 {
+            feature(asked, name, true, None)?;
+        }
+    }
+    Ok(())
+}
+
+fn feature(asked: &mut Asked, name: &str, on: bool, value: Option<&str>) -> Result<()> {
+    let takes_value = matches!(name, "fragments" | "all-fragments" | "fragdedupe");
+    if let Some(value) = value.filter(|_| !takes_value || !on) {
+        return Err(Error::usage(format_args!(
+            "-E {name}: it has no value, but got '{value}'"
+        )));
+    }
+    let o = &mut asked.options;
+    match name {
+        "48bit" | "dot-omitted" if on => {
+            if o.metadata == Metadata::Plain {
+                o.metadata = Metadata::Short;
+            }
+        }
+        "48bit" | "dot-omitted" => {}
+        "fragments" | "all-fragments" => {
+            o.fragments = match (on, name) {
+                (false, _) => Fragments::Off,
+                (true, "all-fragments") => Fragments::All,
+                (true, _) if o.fragments == Fragments::All => Fragments::All,
+                (true, _) => Fragments::Tails,
+            };
+            if let Some(value) = value {
+                let size = parse_size(value);
+                let size = size.map_err(|e| Error::usage(format_args!("-E {name}: {e}")))?;
+                asked.fragment_cluster = Some(size);
+            }
+        }
+        "fragdedupe" => {
+            asked.fragment_dedupe = match (on, value) {
+                (false, _) => false,
+                (true, None | Some("full" | "inode")) => true,
+                (true, Some(other)) => {
+                    return Err(Error::usage(format_args!(
+                        "-E fragdedupe={other}: inode or full"
+                    )));
+                }
+            }
+        }
+        "dedupe" => asked.dedupe = Some(if on { Dedupe::Content } else { Dedupe::Off }),
+        "ztailpacking" => o.tail_packing = on,
+        "legacy-compress" => o.compact_index = !on,
+        "force-inode-compact" => asked.ignore_mtime |= on,
+        "force-inode-extended" => {
+            o.inodes = if on {
+                InodeForm::Extended
+            } else {
+                InodeForm::Auto
+            }
+        }
+        "inline_data" => o.inline_data = on,
+        "noinline_data" => o.inline_data = !on,
+        "nosbcrc" => o.checksum = !on,
+        "xattr-name-filter" => o.xattr_filter = on,
+        "plain-xattr-prefixes" => asked.plain_prefixes = on,
+        "force-inode-blockmap" | "force-chunk-indexes" => {
+            return Err(Error::usage(format_args!(
+                "-E {name} is not done here: leave it out, and each file gets the map that suits it"
+            )));
+        }
+        _ => {
+            return Err(Error::usage(format_args!(
+                "-E {name} is no feature that is known here; docs/mkfs.md lists them"
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! A file of compression hints: cluster size, perhaps the number of an algorithm, and an expression; the first that matches wins.
+
+use super::super::ere;
+use crate::cmd::build::options;
+use std::path::Path;
+use tuff_image::build::{Compression, Rule};
+use tuff_image::{Error, Result};
+
+/// The rules of a file. Lines whose cluster is no multiple of `block` are left out, and noted.
+pub(super) fn rules(
+    file: &Path,
+    algorithms: &[Compression],
+    block: usize,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Rule>> {
+    let text = options::read(file)?;
+    let text = String::from_utf8_lossy(&text);
+    let mut rules = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        let place = format!("{}: line {}", file.display(), i + 1);
+        let wrong = |what: &str| Error::usage(format_args!("{place}: {what}"));
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (cluster, rest) = line
+            .split_once(char::is_whitespace)
+            .ok_or_else(|| wrong("expected a cluster size and an expression"))?;
+        let cluster: usize = cluster
+            .parse()
+            .map_err(|_| wrong(&format!("'{cluster}' is no cluster size in bytes")))?;
+        let rest = rest.trim_start();
+        let (number, expression) = match rest.split_once(char::is_whitespace) {
+            Some((number, expression)) => {
+                let number = number
+                    .parse()
+                    .map_err(|_| wrong(&format!("'{number}' is no number of an algorithm")))?;
+                (number, expression.trim_start())
+            }
+            None => (0, rest),
+        };
+        let algorithm = algorithms.get(number).ok_or_else(|| {
+            let given = algorithms.len();
+            wrong(&format!(
+                "algorithm {number}, but -z gives {given}, counted from 0"
+            ))
+        })?;
+        let paths = ere::paths(&place, expression)?;
+        if !cluster.is_multiple_of(block) {
+            notes.push(format!(
+                "{place}: {cluster} is no multiple of the block size {block}: the line is left out"
+            ));
+            continue;
+        }
+        rules.push(Rule {
+            paths,
+            compression: (cluster > 0).then_some(*algorithm),
+            cluster: (cluster > 0).then_some(cluster),
+        });
+    }
+    Ok(rules)
+}

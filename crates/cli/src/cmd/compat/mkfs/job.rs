@@ -1,0 +1,263 @@
+//! What was asked for, as the library takes it.
+
+use super::asked::{Asked, refused, to_usize};
+use super::hints;
+use crate::cmd::build::options::source_date_epoch;
+use std::path::PathBuf;
+use std::time::SystemTime;
+use tuff_image::build::{Dedupe, Fragments, Kernel, Metadata, Options, Source, Whiteouts};
+use tuff_image::{Error, Result};
+
+/// Versions of Linux that learned something which an image may need, oldest first.
+const KERNELS: [Kernel; 13] = [
+    Kernel(5, 4),
+    Kernel(5, 10),
+    Kernel(5, 13),
+    Kernel(5, 15),
+    Kernel(5, 16),
+    Kernel(5, 17),
+    Kernel(6, 1),
+    Kernel(6, 4),
+    Kernel(6, 6),
+    Kernel(6, 8),
+    Kernel(6, 10),
+    Kernel(6, 15),
+    Kernel(6, 17),
+];
+
+/// An image to build.
+pub(super) struct Job {
+    pub(super) source: Source,
+    pub(super) image: PathBuf,
+    pub(super) options: Options,
+    /// Where in `image` it begins. Unit: bytes.
+    pub(super) offset: u64,
+    /// Its length is a multiple of so many, rounded up to a power of two.
+    pub(super) align_blocks: u64,
+    pub(super) quiet: bool,
+    pub(super) notes: Vec<String>,
+}
+
+/// The job that was asked for.
+pub(super) fn job(mut asked: Asked) -> Result<Job> {
+    let (image, source) = places(&asked)?;
+    let mut o = asked.options.clone();
+    let block = asked.block;
+    if !block.is_power_of_two() || !(512..=65536).contains(&block) {
+        return Err(Error::usage(format_args!(
+            "-b {block}: a power of two from 512 to 4096 is needed"
+        )));
+    }
+    o.block = tuff_format::BlockBits::new(block.trailing_zeros() as u8).map_err(Error::usage)?;
+    compression(&mut asked, &mut o)?;
+    times(&mut asked, &mut o)?;
+    o.whiteouts = Some(match (asked.aufs, asked.strip_overlay) {
+        (false, false) => Whiteouts::Keep,
+        (true, false) => Whiteouts::Convert,
+        // Below the only source there is nothing that they could delete: they go.
+        (false, true) => Whiteouts::Overlay,
+        (true, true) => Whiteouts::Both,
+    });
+    if o.whiteouts == Some(Whiteouts::Convert) && !o.xattrs {
+        return Err(refused(
+            "--aufs with -x below 0",
+            "what it writes are attributes; leave one of them out",
+        ));
+    }
+    if !o.hard_links && !matches!(source, Source::Dir(_)) {
+        return Err(refused(
+            "--hard-dereference of a tar",
+            "unpack it, and give the directory",
+        ));
+    }
+    let boxed = o.fragments != Fragments::Off || o.metadata == Metadata::Compressed;
+    if asked.plain_prefixes && boxed && !o.xattr_prefixes.is_empty() {
+        return Err(refused(
+            "-E plain-xattr-prefixes with fragments or -m",
+            "leave it out: Linux looks for them there",
+        ));
+    }
+    if asked.product_out && o.fs_config.is_none() {
+        let note =
+            "--product-out without --fs-config-file: owners and modes are those of the source";
+        asked.notes.push(note.to_owned());
+    }
+    floor(&mut o)?;
+    Ok(Job {
+        source,
+        image,
+        options: o,
+        offset: asked.offset,
+        align_blocks: asked.align_blocks,
+        quiet: asked.quiet,
+        notes: asked.notes,
+    })
+}
+
+/// Where the image goes, and what it is made of.
+fn places(asked: &Asked) -> Result<(PathBuf, Source)> {
+    let source = |path: &PathBuf| {
+        let is_stdin = |name| path.as_os_str() == name;
+        if asked.tar {
+            let stdin = ["/dev/stdin", "/proc/self/fd/0", "/dev/fd/0"];
+            return Ok(match stdin.into_iter().any(is_stdin) {
+                true => Source::TarStdin,
+                false => Source::Tar(path.clone()),
+            });
+        }
+        let meta = std::fs::metadata(path)
+            .map_err(|e| Error::io(path.display(), "cannot open the source", e))?;
+        match meta.is_dir() {
+            true => Ok(Source::Dir(path.clone())),
+            false => Err(refused(
+                &format!("{}: a source that is no directory", path.display()),
+                "for a tar say --tar=f; images are put together by tuff tar and tuff build",
+            )),
+        }
+    };
+    let places: Vec<PathBuf> = asked.places.iter().map(PathBuf::from).collect();
+    match &places[..] {
+        [] => Err(Error::usage("FILE, the image to make, is missing")),
+        [image] if asked.tar => Ok((image.clone(), Source::TarStdin)),
+        [_] => Err(Error::usage("SOURCE, the directory to take, is missing")),
+        [image, path] => Ok((image.clone(), source(path)?)),
+        [_, _, more, ..] => Err(refused(
+            &format!("{}: a second source", more.display()),
+            "use tuff build, which merges several",
+        )),
+    }
+}
+
+fn compression(asked: &mut Asked, o: &mut Options) -> Result<()> {
+    o.compression = asked.algorithms.first().copied();
+    o.cluster = to_usize("-C", asked.cluster.unwrap_or(asked.block))?;
+    let fragment_cluster = asked
+        .fragment_cluster
+        .map(|size| to_usize("-E fragments", size));
+    o.fragment_cluster = fragment_cluster.transpose()?.unwrap_or(o.cluster);
+    o.alike_cluster_max = o.fragment_cluster;
+    if o.metadata != Metadata::Plain
+        && o.compression.is_none()
+        && o.metadata == Metadata::Compressed
+    {
+        return Err(refused(
+            "-m, and --zD, without -z",
+            "add -z: metadata is compressed with its first algorithm",
+        ));
+    }
+    if o.metadata == Metadata::Compressed {
+        o.metadata_cluster = o.metadata_cluster.max(o.block.size_usize());
+    }
+    // Without compression there is nothing for the kernel to decode from a packed inode.
+    if o.compression.is_none() {
+        (o.fragments, o.tail_packing) = (Fragments::Off, false);
+    }
+    o.dedupe = asked.dedupe.unwrap_or(match o.fragments {
+        Fragments::Off => Dedupe::Off,
+        _ if asked.fragment_dedupe => Dedupe::Files,
+        _ => Dedupe::Off,
+    });
+    if let Some(file) = &asked.hints {
+        let rules = hints::rules(
+            file,
+            &asked.algorithms,
+            o.block.size_usize(),
+            &mut asked.notes,
+        )?;
+        if o.compression.is_some() {
+            o.rules = rules;
+        }
+    }
+    Ok(())
+}
+
+/// Times of inodes. With SOURCE_DATE_EPOCH they stay as far as they are not later, whatever `-T` says.
+fn times(asked: &mut Asked, o: &mut Options) -> Result<()> {
+    let epoch = source_date_epoch()?;
+    let fixed = epoch.or(asked.time);
+    if asked.ignore_mtime {
+        let now = || {
+            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+            // Before 1970 a clock is wrong.
+            since.map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX))
+        };
+        o.timestamp = Some(fixed.unwrap_or_else(now));
+        return Ok(());
+    }
+    match (asked.time, epoch) {
+        (Some(time), None) if !asked.mkfs_time => o.timestamp = Some(time),
+        (Some(time), Some(epoch)) if !asked.mkfs_time && time != epoch => {
+            asked.notes.push(format!(
+                "-T {time}: SOURCE_DATE_EPOCH is set, so times stay that are not later than {epoch}"
+            ));
+            o.clamp = Some(epoch);
+        }
+        _ => o.clamp = epoch,
+    }
+    Ok(())
+}
+
+/// The oldest Linux that can have what was asked for; the error is what no version can.
+fn floor(o: &mut Options) -> Result<()> {
+    let mut checked = Ok(());
+    for kernel in KERNELS {
+        o.kernel = kernel;
+        checked = o.check();
+        if checked.is_ok() {
+            break;
+        }
+    }
+    checked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::words;
+    use super::super::GRAMMAR;
+    use super::*;
+
+    fn options(line: &str) -> Result<Options> {
+        let words: Vec<_> = line.split_whitespace().map(Into::into).collect();
+        let asked = Asked::read(&words::read(&words, &GRAMMAR)?)?;
+        Ok(job(asked)?.options)
+    }
+
+    #[test]
+    fn the_oldest_kernel_is_what_options_need() {
+        for (line, kernel) in [
+            ("o .", Kernel(5, 4)),
+            ("o . -zlz4hc,9", Kernel(5, 4)),
+            ("o . -zlz4hc -C65536", Kernel(5, 13)),
+            ("o . -zlzma,6", Kernel(5, 16)),
+            ("o . -zlz4 -Eztailpacking", Kernel(5, 17)),
+            (
+                "o . -zlz4hc,12 -C65536 -Efragments,ztailpacking",
+                Kernel(6, 1),
+            ),
+            ("o . -zdeflate,9", Kernel(6, 6)),
+            ("o . -zlz4:zstd,level=22 -C65536", Kernel(5, 13)),
+            (
+                "o . -zzstd,8 -Ededupe,all-fragments -C 65536",
+                Kernel(6, 10),
+            ),
+            ("o . --chunksize 4096", Kernel(5, 15)),
+            ("o . -E48bit", Kernel(6, 15)),
+            ("o . -zlz4 -m4096", Kernel(6, 17)),
+            ("o . -b512", Kernel(6, 4)),
+        ] {
+            assert_eq!(options(line).unwrap().kernel, kernel, "{line}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_compressed_packed_or_shared_unasked() {
+        let o = options("o .").unwrap();
+        assert_eq!(o.compression, None);
+        assert_eq!((o.fragments, o.dedupe), (Fragments::Off, Dedupe::Off));
+        let o = options("o . -zlz4hc").unwrap();
+        assert_eq!(
+            (o.cluster, o.fragments, o.tail_packing),
+            (4096, Fragments::Off, false)
+        );
+    }
+}

@@ -1,0 +1,67 @@
+//! `mkfs.erofs`: `asked` reads its options, `extended` those of `-E`, `job` makes of them what the library takes, `place` puts an
+//! image where it was asked for.
+
+mod asked;
+mod extended;
+mod hints;
+mod job;
+mod place;
+
+use super::Tool;
+use super::words::{self, Grammar};
+use crate::cmd::build::{summary, watched};
+use crate::progress::Show;
+use asked::Asked;
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::sync::Arc;
+use tuff_image::Result;
+use tuff_image::build::{self, Progress};
+
+static GRAMMAR: Grammar = Grammar {
+    letters: "Vh",
+    valued_letters: "CELTUbdmxz",
+    flags: b"\0all-root\0all-time\0aufs\0hard-dereference\0help\0ignore-mtime\0mkfs-time\0preserve-mtime\0quiet\0version\0",
+    valued: b"\0async-queue-limit\0block-list-file\0blobdev\0chunksize\0compress-hints\0dsunit\0exclude-path\0exclude-regex\0\
+        file-contexts\0force-gid\0force-uid\0fs-config-file\0fsalignblks\0gid-offset\0max-extent-bytes\0mount-point\0offset\0\
+        product-out\0root-xattr-isize\0s3\0sort\0uid-offset\0vmdk-desc\0workers\0xattr-prefix\0zfeature-bits\0",
+    optional: b"\0MZ\0clean\0gzinfo\0gzip\0incremental\0oci\0ovlfs-strip\0tar\0ungzip\0unlzma\0unxz\0xattr-inode-digest\0zD\0",
+};
+
+/// Does what the words ask for.
+pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
+    let asked = Asked::read(&words::read(words, &GRAMMAR)?)?;
+    if asked.version {
+        return Tool::Mkfs
+            .version("available compressors: lz4, lz4hc, lzma, deflate, libdeflate, zstd");
+    }
+    if asked.help {
+        let mut out = crate::out::Out::new();
+        out.bytes(include_bytes!("help.txt"))?;
+        out.finish()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let job = job::job(asked)?;
+    if !job.quiet {
+        for note in &job.notes {
+            eprintln!("mkfs.erofs: note: {note}");
+        }
+    }
+    let show = if job.quiet { Show::Quiet } else { Show::Auto };
+    let progress = Arc::new(Progress::default());
+    let (summary, seconds) = watched(&progress, show, |progress| {
+        place::place(&job, |target| {
+            let sources = std::slice::from_ref(&job.source);
+            build::build(sources, &job.options, target, progress)
+        })
+    })?;
+    if !job.quiet {
+        for warning in &summary.stats.warnings {
+            eprintln!("mkfs.erofs: warning: {warning}");
+        }
+        let mut out = crate::out::Out::new();
+        out.bytes(summary::text(&summary, seconds, &[]).as_bytes())?;
+        out.finish()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

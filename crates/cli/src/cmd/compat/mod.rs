@@ -1,0 +1,105 @@
+//! Command lines of other tools' callers: `mkfs.erofs` and `fsck.erofs`, as verbs and as names that `tuff` is started under.
+//!
+//! `words` reads options as getopt_long does, `mkfs` and `fsck` turn them into what the library takes, `ere` turns POSIX
+//! expressions into ours. What an option asks for is done or refused; docs/mkfs.md lists which. Exit codes are theirs: 0 and 1.
+
+mod ere;
+mod fsck;
+mod mkfs;
+mod words;
+
+use crate::out;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+use tuff_image::Result;
+
+/// The version whose options are understood. Callers compare it with what they need.
+const ERA: &str = "1.9.3";
+
+/// A tool whose command line is understood.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Tool {
+    /// `mkfs.erofs`.
+    Mkfs,
+    /// `fsck.erofs`.
+    Fsck,
+}
+
+impl Tool {
+    /// The tool with this name, perhaps behind a path.
+    pub(crate) fn of(program: &OsStr) -> Option<Self> {
+        let name = Path::new(program).file_name()?;
+        [Self::Mkfs, Self::Fsck]
+            .into_iter()
+            .find(|tool| name == tool.name())
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Mkfs => "mkfs.erofs",
+            Self::Fsck => "fsck.erofs",
+        }
+    }
+
+    /// Does what the words ask for.
+    pub(crate) fn run(self, words: &[OsString]) -> ExitCode {
+        let done = match self {
+            Self::Mkfs => mkfs::run(words),
+            Self::Fsck => fsck::run(words),
+        };
+        match done {
+            Ok(code) => code,
+            Err(e) if out::reader_left(&e) => ExitCode::SUCCESS,
+            Err(e) => {
+                eprintln!("{}: {e}", self.name());
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    /// Says what this is: two lines as callers parse them, and one for people.
+    fn version(self, list: &str) -> Result<ExitCode> {
+        let mut out = out::Out::new();
+        let ours = env!("CARGO_PKG_VERSION");
+        out.line(format_args!("{} (erofs-utils) {ERA}", self.name()))?;
+        out.line(list)?;
+        out.line(format_args!(
+            "this is Tuff {ours}, which takes the options of that version"
+        ))?;
+        out.finish()?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Build an image with the command line of mkfs.erofs: docs/mkfs.md says what each option does here.
+#[derive(clap::Args)]
+#[command(
+    disable_help_flag = true,
+    override_usage = "tuff mkfs.erofs [OPTIONS] FILE [SOURCE]"
+)]
+pub(crate) struct MkfsArgs {
+    /// Options of mkfs.erofs, the image and its source
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "WORD"
+    )]
+    pub(crate) words: Vec<OsString>,
+}
+
+/// Check or extract an image with the command line of fsck.erofs: docs/mkfs.md says what each option does here.
+#[derive(clap::Args)]
+#[command(
+    disable_help_flag = true,
+    override_usage = "tuff fsck.erofs [OPTIONS] IMAGE"
+)]
+pub(crate) struct FsckArgs {
+    /// Options of fsck.erofs and the image
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "WORD"
+    )]
+    pub(crate) words: Vec<OsString>,
+}

@@ -1,0 +1,188 @@
+//! Arguments as getopt_long reads them: options and places in any order, values glued or apart, long names shortened.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use tuff_image::{Error, Result};
+
+/// The options of a tool. Lists of long names have a zero byte before, between and behind them: some callers look for names of
+/// options in the program's bytes, as C has them.
+pub(super) struct Grammar {
+    /// Letters without a value.
+    pub(super) letters: &'static str,
+    /// Letters with one.
+    pub(super) valued_letters: &'static str,
+    /// Long names without a value.
+    pub(super) flags: &'static [u8],
+    /// Long names with one, behind `=` or apart.
+    pub(super) valued: &'static [u8],
+    /// Long names that may have one, behind `=` only.
+    pub(super) optional: &'static [u8],
+}
+
+/// What an argument is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// An option by its whole name, with dashes, and its value.
+    Option(String, Option<OsString>),
+    /// Anything else.
+    Place(OsString),
+}
+
+/// Reads all arguments.
+pub(super) fn read(arguments: &[OsString], grammar: &Grammar) -> Result<Vec<Word>> {
+    let mut words = Vec::new();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let bytes = argument.as_bytes();
+        let mut next = || rest.next().cloned();
+        match bytes {
+            b"--" => {
+                words.extend(rest.by_ref().cloned().map(Word::Place));
+            }
+            [b'-', b'-', long @ ..] => words.push(grammar.long(long, &mut next)?),
+            [b'-', short @ ..] if !short.is_empty() => {
+                grammar.short(short, &mut next, &mut words)?;
+            }
+            _ => words.push(Word::Place(argument.clone())),
+        }
+    }
+    Ok(words)
+}
+
+impl Grammar {
+    fn long(&self, word: &[u8], next: &mut dyn FnMut() -> Option<OsString>) -> Result<Word> {
+        let (name, value) = match word.iter().position(|b| *b == b'=') {
+            Some(at) => (
+                &word[..at],
+                Some(OsString::from_vec(word[at + 1..].to_vec())),
+            ),
+            None => (word, None),
+        };
+        let whole = self.whole(name)?;
+        let option = format!("--{}", String::from_utf8_lossy(whole));
+        let has = |list| names(list).any(|n| n == whole);
+        let value = match value {
+            Some(_) if has(self.flags) => {
+                return Err(Error::usage(format_args!("{option} has no value")));
+            }
+            None if has(self.valued) => {
+                let none = || Error::usage(format_args!("{option}: its value is missing"));
+                Some(next().ok_or_else(none)?)
+            }
+            value => value,
+        };
+        Ok(Word::Option(option, value))
+    }
+
+    /// The name that `name` is or begins, if it is one alone.
+    fn whole(&self, name: &[u8]) -> Result<&'static [u8]> {
+        let lists = [self.flags, self.valued, self.optional];
+        let all = || lists.into_iter().flat_map(names);
+        if let Some(exact) = all().find(|n| *n == name) {
+            return Ok(exact);
+        }
+        let shown = String::from_utf8_lossy(name);
+        let mut found = all().filter(|n| n.starts_with(name));
+        match (found.next(), found.next()) {
+            (Some(one), None) => Ok(one),
+            (Some(_), Some(_)) => Err(Error::usage(format_args!(
+                "--{shown} is the beginning of several options"
+            ))),
+            (None, _) => Err(Error::usage(format_args!(
+                "--{shown} is no option that is known here; --help lists them"
+            ))),
+        }
+    }
+
+    fn short(
+        &self,
+        letters: &[u8],
+        next: &mut dyn FnMut() -> Option<OsString>,
+        words: &mut Vec<Word>,
+    ) -> Result<()> {
+        for (i, letter) in letters.iter().enumerate() {
+            let option = format!("-{}", char::from(*letter));
+            let is = |list: &str| list.as_bytes().contains(letter);
+            if is(self.valued_letters) {
+                let value = match &letters[i + 1..] {
+                    [] => next(),
+                    glued => Some(OsStr::from_bytes(glued).to_owned()),
+                };
+                let none = || Error::usage(format_args!("{option}: its value is missing"));
+                words.push(Word::Option(option.clone(), Some(value.ok_or_else(none)?)));
+                return Ok(());
+            }
+            if !is(self.letters) {
+                return Err(Error::usage(format_args!(
+                    "{option} is no option that is known here; --help lists them"
+                )));
+            }
+            words.push(Word::Option(option, None));
+        }
+        Ok(())
+    }
+}
+
+/// The names of a list.
+fn names(list: &'static [u8]) -> impl Iterator<Item = &'static [u8]> {
+    list.split(|b| *b == 0).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRAMMAR: Grammar = Grammar {
+        letters: "ay",
+        valued_letters: "zC",
+        flags: b"\0quiet\0mkfs-time\0",
+        valued: b"\0exclude-path\0exclude-regex\0sort\0",
+        optional: b"\0tar\0",
+    };
+
+    fn read_all(line: &str) -> Result<String> {
+        let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let words = read(&arguments, &GRAMMAR)?;
+        let text = words.iter().map(|word| match word {
+            Word::Option(name, None) => format!("[{name}]"),
+            Word::Option(name, Some(value)) => format!("[{name} {}]", value.display()),
+            Word::Place(place) => place.display().to_string(),
+        });
+        Ok(text.collect::<Vec<_>>().join(" "))
+    }
+
+    #[test]
+    fn options_are_read_wherever_they_stand() {
+        for (line, expected) in [
+            ("out in -zlz4 -C 65536", "out in [-z lz4] [-C 65536]"),
+            ("-ayzlz4 out", "[-a] [-y] [-z lz4] out"),
+            ("--tar out --tar=f", "[--tar] out [--tar f]"),
+            ("--sort none --sort=path x", "[--sort none] [--sort path] x"),
+            (
+                "--qui --mk - -- --quiet",
+                "[--quiet] [--mkfs-time] - --quiet",
+            ),
+            ("-C -1 --sort=", "[-C -1] [--sort ]"),
+        ] {
+            assert_eq!(read_all(line).unwrap(), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_option_is_named() {
+        for (line, expected) in [
+            ("--quiet=1", "--quiet has no value"),
+            ("--sort", "--sort: its value is missing"),
+            ("-z", "-z: its value is missing"),
+            (
+                "--exclude x",
+                "--exclude is the beginning of several options",
+            ),
+            ("--bogus", "--bogus is no option"),
+            ("-aq", "-q is no option"),
+        ] {
+            let said = read_all(line).unwrap_err().to_string();
+            assert!(said.contains(expected), "{line}: {said}");
+        }
+    }
+}

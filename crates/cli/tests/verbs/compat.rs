@@ -1,0 +1,513 @@
+//! Command lines of callers of mkfs.erofs and fsck.erofs, word by word as they write them: as verbs, and under those names.
+
+use crate::common::{Place, code, is_root, skipped, stderr, text, tool};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, SystemTime};
+
+/// systemd-repart, its derivatives, image builders, containers and microVM tools, with a directory.
+const DIRECTORIES: &[&str] = &[
+    "-U 11111111-2222-3333-4444-555555555555 --quiet -zlz4hc,level=12 OUT SRC",
+    "-U 11111111-2222-3333-4444-555555555555 --quiet OUT SRC -zlz4hc,12 -C65536 -Efragments,ztailpacking",
+    "OUT SRC -zzstd,level=3 -C524288 -Efragments,ztailpacking",
+    "-zlz4hc,12 -C65536 -Efragments,ztailpacking -U00000000-0000-0000-0000-000000000000 OUT SRC",
+    "OUT SRC --quiet -z zstd,8 -E dedupe,all-fragments -C 65536 --exclude-regex nothing-of-this",
+    "-zlzma,6 -Eall-fragments,fragdedupe=inode -C1048576 OUT SRC",
+    "-zlzma,6 -Efragments -C1048576 OUT SRC",
+    "-z zstd,8 -Ededupe,all-fragments -C 65536 OUT SRC",
+    "-z lz4 --exclude-regex=no-image --exclude-regex=no-run/* -L LABEL OUT SRC",
+    "-zlz4 OUT SRC",
+    "-zlzma,6 -C 16384 OUT SRC",
+    "OUT SRC",
+    "-zlz4hc -Enoinline_data OUT SRC",
+    "-zlz4hc --force-uid=0 --force-gid=0 -Eztailpacking -Efragments OUT SRC",
+    "--quiet -Enoinline_data -b4096 -U 11111111-2222-3333-4444-555555555555 OUT SRC",
+    "-z lz4 -x 1 -E legacy-compress OUT SRC",
+    "-zdeflate,9 OUT SRC",
+    "-z libdeflate,level=6:lz4 OUT SRC",
+    "-z lz4hc,9 -b 4096 --mount-point / --product-out DIR -C 65536 --block-list-file LIST OUT SRC",
+    "-b 4096 --mount-point / --chunksize 4096 OUT SRC",
+    "-T0 --mkfs-time --sort=none OUT SRC",
+    "-zlz4 -E48bit,dot-omitted OUT SRC",
+    "-zlz4hc -m4096 --zD --max-extent-bytes 65536 OUT SRC",
+    "-Eforce-inode-extended,^xattr-name-filter,nosbcrc --xattr-prefix=user.long. --workers=0 OUT SRC",
+    "-b512 --preserve-mtime -d1 --async-queue-limit=64 OUT SRC",
+];
+
+fn tree(place: &Place) {
+    let src = place.path("src");
+    fs::create_dir_all(src.join("dir/deep")).unwrap();
+    fs::write(src.join("dir/text"), text()).unwrap();
+    fs::write(src.join("dir/deep/same"), text()).unwrap();
+    fs::write(src.join("small"), "small\n").unwrap();
+    fs::write(src.join("empty"), "").unwrap();
+    let noise: Vec<u8> = (0..70_001u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 ^ (i / 251) as u8)
+        .collect();
+    fs::write(src.join("noise"), noise).unwrap();
+    symlink("dir/text", src.join("link")).unwrap();
+    fs::hard_link(src.join("small"), src.join("dir/again")).unwrap();
+    fs::set_permissions(src.join("noise"), fs::Permissions::from_mode(0o4750)).unwrap();
+    File::create(src.join("holes"))
+        .unwrap()
+        .set_len(300_000)
+        .unwrap();
+    for (i, name) in ["dir/text", "small", "noise", "dir/deep", "dir"]
+        .iter()
+        .enumerate()
+    {
+        let time = SystemTime::UNIX_EPOCH + Duration::new(1_500_000_000 + i as u64, 123_456_789);
+        File::open(src.join(name))
+            .unwrap()
+            .set_modified(time)
+            .unwrap();
+    }
+}
+
+/// What a tree has, as far as images keep it: by path, what `with` makes of the rest is left to it.
+fn listing(root: &Path, with: &dyn Fn(&fs::Metadata) -> String) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    let mut todo = vec![root.to_owned()];
+    while let Some(path) = todo.pop() {
+        let meta = fs::symlink_metadata(&path).unwrap();
+        let mut line = format!("{:o} {}", meta.mode(), with(&meta));
+        if meta.is_dir() {
+            todo.extend(fs::read_dir(&path).unwrap().map(|e| e.unwrap().path()));
+        } else if meta.is_symlink() {
+            line += &fs::read_link(&path).unwrap().display().to_string();
+        } else {
+            let bytes = fs::read(&path).unwrap();
+            let sum = bytes
+                .iter()
+                .fold(7u64, |s, b| s.wrapping_mul(31).wrapping_add((*b).into()));
+            line += &format!("{} bytes, sum {sum:x}, {} names", meta.len(), meta.nlink());
+        }
+        let name = path.strip_prefix(root).unwrap().display().to_string();
+        all.insert(name, line);
+    }
+    all
+}
+
+fn times(meta: &fs::Metadata) -> String {
+    format!("{}.{} ", meta.mtime(), meta.mtime_nsec())
+}
+
+/// The program under another name.
+fn under(place: &Place, name: &str) -> Command {
+    let link = place.path(name);
+    if !link.is_symlink() {
+        symlink(env!("CARGO_BIN_EXE_tuff"), &link).unwrap();
+    }
+    let mut command = Command::new(link);
+    command
+        .env_remove("SOURCE_DATE_EPOCH")
+        .current_dir(&place.0);
+    command
+}
+
+fn mkfs(place: &Place, line: &str) -> Output {
+    under(place, "mkfs.erofs")
+        .args(line.split_whitespace())
+        .output()
+        .unwrap()
+}
+
+fn done(out: &Output, line: &str) {
+    assert_eq!(code(out), 0, "{line}: {}", stderr(out));
+    if line.contains("--quiet") {
+        assert_eq!((stderr(out).as_str(), out.stdout.len()), ("", 0), "{line}");
+    }
+}
+
+/// Mounts an image by the kernel and looks at it. False, said aloud, where it cannot be.
+fn mounted(place: &Place, image: &str, look: &dyn Fn(&Path)) -> bool {
+    if !is_root() {
+        skipped("no mount by the kernel: not root");
+        return false;
+    }
+    let at = place.path("mnt");
+    fs::create_dir_all(&at).unwrap();
+    let out = tool(
+        &place.0,
+        "mount",
+        &["-t", "erofs", "-o", "loop,ro", image, "mnt"],
+    )
+    .unwrap();
+    if !out.status.success() {
+        skipped(format_args!(
+            "the kernel does not mount {image}: {}",
+            stderr(&out).trim()
+        ));
+        return false;
+    }
+    let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look(&at)));
+    let gone = tool(&place.0, "umount", &["mnt"]).unwrap();
+    assert!(gone.status.success(), "{}", stderr(&gone));
+    if let Err(panic) = looked {
+        std::panic::resume_unwind(panic);
+    }
+    true
+}
+
+#[test]
+fn callers_with_a_directory_get_their_tree() {
+    let place = Place::new("compat-dirs");
+    tree(&place);
+    let expected = listing(&place.path("src"), &times);
+    for (i, line) in DIRECTORIES.iter().enumerate() {
+        let line = line.replace("OUT", "o").replace("SRC", "src");
+        let _ = fs::remove_file(place.path("o"));
+        let out = if i % 2 == 0 {
+            mkfs(&place, &line)
+        } else {
+            let words: Vec<&str> = ["mkfs.erofs"].into_iter().chain(line.split(' ')).collect();
+            place.run(&words)
+        };
+        done(&out, &line);
+        let diff = place.run(&["diff", "o", "src"]);
+        let said = String::from_utf8_lossy(&diff.stdout).into_owned() + &stderr(&diff);
+        assert_eq!(code(&diff), 0, "{line}: {said}");
+        assert_eq!(code(&place.run(&["check", "-q", "o"])), 0, "{line}");
+        let fsck = under(&place, "fsck.erofs")
+            .args(["--extract", "o"])
+            .output()
+            .unwrap();
+        assert_eq!((code(&fsck), stderr(&fsck).as_str()), (0, ""), "{line}");
+        mounted(&place, "o", &|at| {
+            assert_eq!(listing(at, &times), expected, "{line}")
+        });
+    }
+}
+
+#[test]
+fn owners_times_labels_and_uuids_are_those_asked_for() {
+    let place = Place::new("compat-meta");
+    tree(&place);
+    fs::write(place.path("contexts"), "/p(/.*)? u:object_r:p:s0\n").unwrap();
+    let config: String = listing(&place.path("src"), &times)
+        .keys()
+        .map(|name| match name.as_str() {
+            "" => "p 0 0 0755\n".to_owned(),
+            name => format!("p/{name} 7 8 0644\n"),
+        })
+        .collect();
+    fs::write(place.path("config"), config).unwrap();
+    let line = "-zlz4hc,9 -T 1230768000 --mount-point=/p --fs-config-file=config --file-contexts=contexts \
+        -U 11111111-2222-3333-4444-555555555555 -L label o src";
+    done(&mkfs(&place, line), line);
+    let stat = &place.json(&["stat", "--json", "o", "noise"])[0].to_string();
+    for part in ["\"uid\":7", "\"gid\":8", "1230768000", "security.selinux"] {
+        assert!(stat.contains(part), "{part}: {stat}");
+    }
+    let info = place.text(&["info", "--json", "o"]);
+    assert!(
+        info.contains("11111111-2222-3333-4444-555555555555") && info.contains("\"label\""),
+        "{info}"
+    );
+    mounted(&place, "o", &|at| {
+        let meta = fs::metadata(at.join("noise")).unwrap();
+        assert_eq!(
+            (meta.uid(), meta.gid(), meta.mtime()),
+            (7, 8, 1_230_768_000)
+        );
+    });
+    let line = "--all-root --uid-offset=100 -T5 -Eforce-inode-compact o src";
+    done(&mkfs(&place, line), line);
+    mounted(&place, "o", &|at| {
+        let meta = fs::metadata(at.join("dir")).unwrap();
+        assert_eq!((meta.uid(), meta.gid(), meta.mtime()), (100, 0, 5));
+    });
+    // It bounds times that stay, and keeps those that are earlier, also where another was asked for.
+    for (epoch, line, expected) in [
+        (1_000_000_000, "o src", 1_000_000_000),
+        (1_000_000_000, "-T5 --mkfs-time o src", 1_000_000_000),
+        (1_000_000_000, "-T5 o src", 1_000_000_000),
+        (1_600_000_000, "-T5 o src", 1_500_000_001),
+        (1_600_000_000, "-T5 --ignore-mtime o src", 1_600_000_000),
+    ] {
+        let mut command = under(&place, "mkfs.erofs");
+        command.env("SOURCE_DATE_EPOCH", epoch.to_string());
+        done(&command.args(line.split(' ')).output().unwrap(), line);
+        mounted(&place, "o", &|at| {
+            let meta = fs::metadata(at.join("small")).unwrap();
+            assert_eq!(meta.mtime(), expected, "{epoch} {line}");
+        });
+    }
+    let line = "--hard-dereference o src";
+    done(&mkfs(&place, line), line);
+    mounted(&place, "o", &|at| {
+        assert_eq!(fs::metadata(at.join("small")).unwrap().nlink(), 1)
+    });
+}
+
+#[test]
+fn what_is_excluded_is_left_out_and_hints_choose() {
+    let place = Place::new("compat-exclude");
+    tree(&place);
+    let line = "--exclude-path=dir/deep --exclude-regex=^no.s --exclude-regex=y$ o src";
+    done(&mkfs(&place, line), line);
+    let paths = place.text(&["ls", "-R", "o"]);
+    assert!(paths.contains("text") && paths.contains("small"), "{paths}");
+    for gone in ["deep", "noise", "empty"] {
+        assert!(!paths.contains(gone), "{gone}: {paths}");
+    }
+    fs::write(place.path("hints"), "5000 text\n0 text$\n16384 1 same$\n").unwrap();
+    let line = "-zlz4hc:lzma,9 -C65536 --compress-hints=hints o src";
+    let out = mkfs(&place, line);
+    done(&out, line);
+    assert!(
+        stderr(&out).contains("line 1: 5000 is no multiple"),
+        "{}",
+        stderr(&out)
+    );
+    let of = |path| place.text(&["extents", "--json", "o", path]);
+    assert!(!of("dir/text").contains("lz"), "stored: {}", of("dir/text"));
+    assert!(
+        of("dir/deep/same").contains("lzma"),
+        "{}",
+        of("dir/deep/same")
+    );
+    fs::write(place.path("hints"), "0\n").unwrap();
+    assert_eq!(code(&mkfs(&place, line)), 1);
+}
+
+#[test]
+fn callers_with_a_tar_get_its_tree() {
+    let place = Place::new("compat-tars");
+    tree(&place);
+    fs::write(place.path("src/.wh.gone"), "").unwrap();
+    let Some(tar) = tool(
+        &place.0,
+        "tar",
+        &["--format=pax", "-C", "src", "-cf", "-", "."],
+    ) else {
+        return;
+    };
+    fs::write(place.path("t.tar"), &tar.stdout).unwrap();
+    for (line, whiteout) in [
+        (
+            "--tar=f --aufs --quiet -Enoinline_data -b4096 -T0 --mkfs-time --sort=none -U 11111111-2222-3333-4444-555555555555 o",
+            "gone",
+        ),
+        (
+            "--tar=f --aufs --quiet -Enoinline_data o /dev/stdin",
+            "gone",
+        ),
+        ("--tar=f --aufs --quiet o /proc/self/fd/0", "gone"),
+        (
+            "--tar=f -zlz4hc -C4096 -U 11111111-2222-3333-4444-555555555555 o",
+            ".wh.gone",
+        ),
+        ("--tar -zlz4hc o t.tar --ungzip", ".wh.gone"),
+        ("--tar=f --aufs --ovlfs-strip=1 o t.tar", ""),
+    ] {
+        let mut child = under(&place, "mkfs.erofs")
+            .args(line.split(' '))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        // What comes behind the archive is taken, and means nothing; where the tar is a file nobody reads.
+        let written = stdin
+            .write_all(&tar.stdout)
+            .and_then(|()| stdin.write_all(&[7; 100_000]));
+        assert!(written.is_ok() || line.contains("t.tar"), "{line}");
+        drop(stdin);
+        let out = child.wait_with_output().unwrap();
+        done(&out, line);
+        let root = place.text(&["ls", "o"]);
+        let gone: Vec<&str> = root.lines().filter(|l| l.contains("gone")).collect();
+        assert_eq!(
+            gone.len(),
+            usize::from(!whiteout.is_empty()),
+            "{line}: {root}"
+        );
+        assert!(gone.iter().all(|l| l.ends_with(whiteout)), "{line}: {root}");
+        mounted(&place, "o", &|at| {
+            let of = |root: &Path| {
+                let mut all = listing(root, &times);
+                // The top has another time since something was put there, and the kernel makes no device a file to read.
+                all.retain(|name, _| !name.is_empty() && !name.contains("gone"));
+                all
+            };
+            if whiteout != "gone" {
+                assert_eq!(of(at), of(&place.path("src")), "{line}");
+            }
+        });
+    }
+}
+
+#[test]
+fn an_image_can_begin_inside_a_file_and_end_at_a_multiple() {
+    let place = Place::new("compat-offset");
+    tree(&place);
+    let line = "--offset=8192 --fsalignblks=15 -zlz4 o src";
+    done(&mkfs(&place, line), line);
+    assert_eq!(
+        (fs::metadata(place.path("o")).unwrap().len() - 8192) % 65536,
+        0
+    );
+    assert_eq!(
+        code(&place.run(&["diff", "--offset", "8192", "o", "src"])),
+        0
+    );
+    let fsck = under(&place, "fsck.erofs")
+        .args(["--offset=8192", "-p", "o"])
+        .output()
+        .unwrap();
+    assert_eq!(code(&fsck), 0, "{}", stderr(&fsck));
+    let hidden = |e: &fs::DirEntry| e.file_name().to_string_lossy().starts_with('.');
+    let left = fs::read_dir(&place.0)
+        .unwrap()
+        .filter(|e| hidden(e.as_ref().unwrap()));
+    assert_eq!(left.count(), 0, "nothing else stays");
+}
+
+#[test]
+fn what_is_not_done_is_refused_by_name() {
+    let place = Place::new("compat-refused");
+    tree(&place);
+    for (line, says) in [
+        (
+            "--tar=i --aufs --quiet o",
+            "--tar=i is not done here: use --tar=f",
+        ),
+        ("--tar=bogus o", "--tar=bogus is not done here"),
+        (
+            "--sort=bogus o src",
+            "--sort: 'bogus' is neither none nor path",
+        ),
+        ("--clean=7 o src", "--clean=7 is not done here"),
+        (
+            "--incremental o src",
+            "--incremental is not done here: use tuff patch",
+        ),
+        ("--blobdev=b o src", "--blobdev is not done here"),
+        ("-Ebogus o src", "-E bogus is no feature"),
+        (
+            "-Eforce-chunk-indexes o src",
+            "-E force-chunk-indexes is not done here",
+        ),
+        ("-zlz5 o src", "-z lz5: 'lz5' is not an algorithm"),
+        ("-zlzma,lc=4 o src", "-z lzma,lc= is not done here"),
+        ("-zlz4 -C5000 o src", "cluster size 5000"),
+        ("-b16384 o src", "block size 16384"),
+        ("-m4096 o src", "without -z is not done here"),
+        (
+            "--xattr-inode-digest o src",
+            "--xattr-inode-digest is not done here",
+        ),
+        (
+            "--exclude-regex=a( o src",
+            "--exclude-regex: expression 'a('",
+        ),
+        ("--frobnicate o src", "--frobnicate is no option"),
+        ("-L sixteen-bytes-is o src", "label of 16 bytes"),
+        ("o src src", "src: a second source"),
+        ("o src/small", "src/small: a source that is no directory"),
+        ("o", "SOURCE"),
+        ("", "FILE"),
+    ] {
+        let out = mkfs(&place, line);
+        let said = stderr(&out);
+        assert_eq!((code(&out), said.lines().count()), (1, 1), "{line}: {said}");
+        assert!(
+            said.starts_with("mkfs.erofs: ") && said.contains(says),
+            "{line}: {said}"
+        );
+        assert!(out.stdout.is_empty() && !place.path("o").exists(), "{line}");
+    }
+}
+
+#[test]
+fn probes_of_callers_find_what_they_look_for() {
+    let place = Place::new("compat-probes");
+    for (name, options) in [
+        (
+            "mkfs.erofs",
+            &["--tar=", "-b#", "--xattr-prefix", "[,level=", "Tuff"][..],
+        ),
+        ("fsck.erofs", &["--extract", "--offset", "Tuff"]),
+    ] {
+        let out = under(&place, name).arg("--help").output().unwrap();
+        let help = String::from_utf8(out.stdout.clone()).unwrap();
+        assert_eq!((code(&out), stderr(&out).as_str()), (0, ""), "{name}");
+        for option in options {
+            assert!(help.contains(option), "{name}: {option}");
+        }
+        assert_eq!(place.run(&[name, "-h"]).stdout, out.stdout);
+        let version = under(&place, name).arg("--version").output().unwrap();
+        let version = String::from_utf8(version.stdout).unwrap();
+        let lines: Vec<&str> = version.lines().collect();
+        let number = lines[0]
+            .strip_prefix(&format!("{name} (erofs-utils) "))
+            .unwrap();
+        let parts: Vec<u32> = number.split('.').map(|p| p.parse().unwrap()).collect();
+        assert!(parts >= vec![1, 8, 2], "{number}");
+        assert!(
+            lines[1].starts_with("available ") && lines[1].contains("lz4"),
+            "{version}"
+        );
+        assert!(lines[2].starts_with("this is Tuff "), "{version}");
+    }
+    // Some look into the program instead of running it.
+    let program = fs::read(env!("CARGO_BIN_EXE_tuff")).unwrap();
+    for name in [&b"\0mkfs-time\0"[..], b"\0sort\0"] {
+        assert!(program.windows(name.len()).any(|w| w == name));
+    }
+}
+
+#[test]
+fn checks_and_extractions_of_callers_say_what_is_wrong() {
+    let place = Place::with_image("compat-fsck");
+    let fsck = |line: &str| {
+        let words = line.split_whitespace();
+        under(&place, "fsck.erofs").args(words).output().unwrap()
+    };
+    for line in ["i", "-d1 i", "-a -y i", "--extract i", "--no-sbcrc i"] {
+        let out = fsck(line);
+        assert_eq!(
+            (code(&out), stderr(&out).as_str(), out.stdout.len()),
+            (0, "", 0),
+            "{line}"
+        );
+    }
+    let ratio = String::from_utf8(fsck("-p i").stdout).unwrap();
+    assert!(ratio.starts_with("Compression ratio: "), "{ratio}");
+    place.damage("bad", 1024 + 48, |b| b ^ 1);
+    let out = fsck("bad");
+    assert_eq!(code(&out), 1);
+    assert!(stderr(&out).contains("checksum"), "{}", stderr(&out));
+    assert_eq!(code(&fsck("--no-sbcrc bad")), 0);
+    for (line, says) in [
+        ("missing", "missing: cannot open"),
+        ("--path=/nothing i", "does not exist"),
+        ("--extract=/ i", "needs --force"),
+        ("i i", "one image at a time"),
+        ("", "IMAGE is missing"),
+    ] {
+        let out = fsck(line);
+        assert_eq!(code(&out), 1, "{line}");
+        assert!(stderr(&out).contains(says), "{line}: {}", stderr(&out));
+    }
+    if !is_root() {
+        return skipped("devices are extracted by root only");
+    }
+    for line in ["--extract=out --no-xattrs i", "--extract=out --overwrite i"] {
+        let out = fsck(line);
+        assert_eq!((code(&out), stderr(&out).as_str()), (0, ""), "{line}");
+        assert_eq!(
+            fs::read_to_string(place.path("out/dir/text")).unwrap(),
+            text()
+        );
+    }
+    assert_eq!(code(&fsck("--extract=out i")), 1, "what is there stays");
+    assert_eq!(code(&fsck("--extract=part --path=/dir i")), 0);
+    assert!(place.path("part/text").exists());
+}
