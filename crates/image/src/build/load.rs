@@ -55,7 +55,9 @@ impl Policies {
         let room = block - 96;
         let policy = |compression: Option<super::Compression>, cluster: usize| {
             let tail = match options.fragments {
-                Fragments::Tails | Fragments::All => TailPolicy::Fragment(cluster),
+                Fragments::Tails | Fragments::All => {
+                    TailPolicy::Fragment(options.fragment_end_max.unwrap_or(cluster))
+                }
                 _ if options.tail_packing => TailPolicy::Inline(room),
                 _ => TailPolicy::Cluster,
             };

@@ -134,6 +134,9 @@ pub struct Options {
     pub tail_packing: bool,
     /// The packed inode.
     pub fragments: Fragments,
+    /// What is left of a file behind its full clusters goes into the packed inode up to this length; `None`: up to a cluster's.
+    /// Unit: bytes.
+    pub fragment_end_max: Option<usize>,
     /// Cluster size of the packed inode. Unit: bytes.
     pub fragment_cluster: usize,
     /// Cluster size of those parts of it whose files are much alike; see [`alike_cluster`](Self::alike_cluster). Unit: bytes.
@@ -229,6 +232,7 @@ impl Default for Options {
             inline_data: true,
             tail_packing: false,
             fragments: Fragments::Tails,
+            fragment_end_max: None,
             fragment_cluster: FRAGMENT_CLUSTER,
             alike_cluster_max: ALIKE_CLUSTER,
             dedupe: Dedupe::Content,

@@ -136,6 +136,8 @@ fn compression(asked: &mut Asked, o: &mut Options) -> Result<()> {
         .map(|size| to_usize("-E fragments", size));
     o.fragment_cluster = fragment_cluster.transpose()?.unwrap_or(o.cluster);
     o.alike_cluster_max = o.fragment_cluster;
+    // As there: whatever does not fill a cluster.
+    o.fragment_end_max = Some(usize::MAX);
     if o.metadata != Metadata::Plain
         && o.compression.is_none()
         && o.metadata == Metadata::Compressed
@@ -154,7 +156,7 @@ fn compression(asked: &mut Asked, o: &mut Options) -> Result<()> {
     }
     o.dedupe = asked.dedupe.unwrap_or(match o.fragments {
         Fragments::Off => Dedupe::Off,
-        _ if asked.fragment_dedupe => Dedupe::Files,
+        _ if asked.fragment_dedupe => Dedupe::Content,
         _ => Dedupe::Off,
     });
     if let Some(file) = &asked.hints {
