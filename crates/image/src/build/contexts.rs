@@ -4,10 +4,10 @@
 //! `<<none>>`. The last line that matches wins, but a line without special characters wins over all that have some, as in
 //! libselinux.
 
+use super::paths::regex;
 use super::source::error::SourceError;
 use crate::{Error, Result};
 use regex_automata::meta::Regex;
-use regex_automata::util::syntax;
 use tuff_format::inode::FileType;
 
 /// The name of a label's attribute.
@@ -73,25 +73,8 @@ impl Contexts {
                     )));
                 }
             };
-            let expression = Regex::builder()
-                .syntax(
-                    syntax::Config::new()
-                        .utf8(false)
-                        .unicode(false)
-                        .dot_matches_new_line(true),
-                )
-                .build(&format!(r"\A(?:{pattern})\z"))
-                .map_err(|e| {
-                    let why = e
-                        .syntax_error()
-                        .map_or_else(|| e.to_string(), ToString::to_string);
-                    // The parser draws where; the last line says what.
-                    let why = why.lines().last().unwrap_or_default();
-                    wrong(format!(
-                        "expression '{pattern}': {}",
-                        why.trim_start_matches("error: ")
-                    ))
-                })?;
+            let expression = regex(&format!(r"\A(?:{pattern})\z"))
+                .map_err(|why| wrong(format!("expression '{pattern}': {why}")))?;
             let (prefix, is_exact) = literal(pattern);
             let rule = Rule {
                 prefix,

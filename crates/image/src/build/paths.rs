@@ -24,19 +24,8 @@ impl Paths {
     ///
     /// `Usage`: it is no expression.
     pub fn expression(expression: &str) -> Result<Self> {
-        let syntax = syntax::Config::new()
-            .utf8(false)
-            .unicode(false)
-            .dot_matches_new_line(true);
-        let built = Regex::builder().syntax(syntax).build(expression);
-        built.map(Self::Expression).map_err(|e| {
-            let why = e
-                .syntax_error()
-                .map_or_else(|| e.to_string(), ToString::to_string);
-            // The parser draws where; the last line says what.
-            let why = why.lines().last().unwrap_or_default();
-            Error::usage(why.trim_start_matches("error: "))
-        })
+        let built = regex(expression);
+        built.map(Self::Expression).map_err(Error::usage)
     }
 
     /// True if `path` is one of them.
@@ -47,6 +36,23 @@ impl Paths {
             Self::Exactly(exactly) => exactly == path,
         }
     }
+}
+
+/// An expression of bytes, where a dot is any; or what is wrong with it, in a few words.
+pub(super) fn regex(expression: &str) -> std::result::Result<Regex, String> {
+    let syntax = syntax::Config::new()
+        .utf8(false)
+        .unicode(false)
+        .dot_matches_new_line(true);
+    let built = Regex::builder().syntax(syntax).build(expression);
+    built.map_err(|e| {
+        let why = e
+            .syntax_error()
+            .map_or_else(|| e.to_string(), ToString::to_string);
+        // The parser draws where; the last line says what.
+        let why = why.lines().last().unwrap_or_default();
+        why.trim_start_matches("error: ").to_owned()
+    })
 }
 
 impl From<globset::GlobMatcher> for Paths {
