@@ -370,6 +370,24 @@ fn an_image_can_begin_inside_a_file_and_end_at_a_multiple() {
 }
 
 #[test]
+fn a_full_disk_behind_an_offset_leaves_what_was_there() {
+    let place = Place::new("compat-full");
+    let Some(small) = crate::faults::Small::new(&place, "small") else {
+        return;
+    };
+    fs::create_dir(place.path("src")).unwrap();
+    // The image alone fits; the image and its copy do not.
+    fs::write(place.path("src/f"), vec![7; 140 << 10]).unwrap();
+    fs::write(small.0.join("o"), "what was there").unwrap();
+    let out = mkfs(&place, "--quiet --offset=4096 small/o src");
+    assert_eq!(code(&out), 1);
+    let said = stderr(&out);
+    assert!(said.contains("small/o: cannot write"), "{said}");
+    assert_eq!(fs::read(small.0.join("o")).unwrap(), b"what was there");
+    assert_eq!(fs::read_dir(&small.0).unwrap().count(), 1);
+}
+
+#[test]
 fn what_is_not_done_is_refused_by_name() {
     let place = Place::new("compat-refused");
     tree(&place);

@@ -61,24 +61,20 @@ pub(crate) fn pack_directories(
     }
     let file = means.temporary_file()?;
     let mut packer = means.packer(parts.options, parts.packed.end_block)?;
-    let (mut at, mut names) = (0, Vec::new());
-    let mut sizes = Vec::new();
+    let (mut len, mut names) = (0, Vec::new());
     for (dir, _) in &plan.packed_dirs {
         names.clear();
         emit_blocks(parts, plan, *dir, &mut names)?;
-        means.write(&file, &names, at)?;
-        sizes.push((at, names.len() as u64));
-        at += names.len() as u64;
+        means.write(&file, &names, len)?;
+        len += names.len() as u64;
     }
-    let file = Arc::new(file);
-    for ((dir, _), (at, size)) in plan.packed_dirs.iter().zip(sizes) {
-        let dir = PackedFile {
-            file: *dir,
-            from: 0,
-            alike: false,
-        };
-        packer.add_packed(dir, size, means.input(&file, at))?;
-    }
+    // Under the packed inode's number: where each directory lies was planned.
+    let all = PackedFile {
+        file: PACKED,
+        from: 0,
+        alike: false,
+    };
+    packer.add_packed(all, len, means.input(&Arc::new(file), 0))?;
     packer.finish(None).map(Some)
 }
 

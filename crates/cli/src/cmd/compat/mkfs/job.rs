@@ -138,16 +138,13 @@ fn compression(asked: &mut Asked, o: &mut Options) -> Result<()> {
     o.alike_cluster_max = o.fragment_cluster;
     // As there: whatever does not fill a cluster.
     o.fragment_end_max = Some(usize::MAX);
-    if o.metadata != Metadata::Plain
-        && o.compression.is_none()
-        && o.metadata == Metadata::Compressed
-    {
-        return Err(refused(
-            "-m, and --zD, without -z",
-            "add -z: metadata is compressed with its first algorithm",
-        ));
-    }
     if o.metadata == Metadata::Compressed {
+        if o.compression.is_none() {
+            return Err(refused(
+                "-m, and --zD, without -z",
+                "add -z: metadata is compressed with its first algorithm",
+            ));
+        }
         o.metadata_cluster = o.metadata_cluster.max(o.block.size_usize());
     }
     // Without compression there is nothing for the kernel to decode from a packed inode.

@@ -1,13 +1,15 @@
 //! Where the image goes: a file or device, perhaps behind so many bytes of it, perhaps with room behind it.
 
 use super::job::Job;
-use std::fs::{File, OpenOptions};
-use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::FileTypeExt;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::PathBuf;
 use tuff_image::build::Summary;
 use tuff_image::{Error, Result};
-use tuff_store::Target;
+use tuff_store::{Output, Target};
+
+/// What is copied at a time. Unit: bytes.
+const PIECE: usize = 1 << 20;
 
 /// Builds the image, and puts it into its place.
 pub(super) fn place(job: &Job, build: impl FnOnce(&Target) -> Result<Summary>) -> Result<Summary> {
@@ -15,29 +17,31 @@ pub(super) fn place(job: &Job, build: impl FnOnce(&Target) -> Result<Summary>) -
         let name = job.image.display().to_string();
         move |e| Error::io(name, what, e)
     };
-    let is_device = std::fs::metadata(&job.image).is_ok_and(|m| m.file_type().is_block_device());
-    let summary = if job.offset == 0 {
-        build(&Target::Path(job.image.clone()))?
-    } else {
-        let beside = Temporary::beside(job, is_device);
-        let summary = build(&Target::Path(beside.0.clone()))?;
-        let mut from = File::open(&beside.0).map_err(failed("cannot read what goes into it"))?;
-        let mut options = OpenOptions::new();
-        options.write(true).create(!is_device).truncate(!is_device);
-        let mut to = options.open(&job.image).map_err(failed("cannot open"))?;
-        to.seek(SeekFrom::Start(job.offset))
-            .and_then(|_| std::io::copy(&mut from, &mut to))
-            .map_err(failed("cannot write"))?;
-        summary
-    };
-    // At least one.
+    // One, or more.
     let step = job.align_blocks.max(1).next_power_of_two() * job.options.block.size();
-    let end = summary.image_bytes.next_multiple_of(step);
-    if end > summary.image_bytes && !is_device {
-        let file = OpenOptions::new().write(true).open(&job.image);
-        file.and_then(|file| file.set_len(job.offset + end))
-            .map_err(failed("cannot make it longer"))?;
+    let is_device = std::fs::metadata(&job.image).is_ok_and(|m| m.file_type().is_block_device());
+    let target = Target::Path(job.image.clone());
+    if job.offset == 0 && (is_device || job.align_blocks <= 1) {
+        return build(&target);
     }
+    let beside = Temporary::beside(job, is_device);
+    let summary = build(&Target::Path(beside.0.clone()))?;
+    let from = File::open(&beside.0).map_err(failed("cannot read what goes into it"))?;
+    let output = Output::create(&target).map_err(failed("cannot create"))?;
+    let mut piece = vec![0; PIECE];
+    // The superblock last, so that what a device has is no image before it is whole.
+    for n in (0..summary.image_bytes.div_ceil(PIECE as u64)).rev() {
+        let at = n * PIECE as u64;
+        // Fits: a piece at most.
+        let n = (summary.image_bytes - at).min(PIECE as u64) as usize;
+        from.read_exact_at(&mut piece[..n], at)
+            .map_err(failed("cannot read what goes into it"))?;
+        output
+            .write_at(&piece[..n], job.offset + at)
+            .map_err(failed("cannot write"))?;
+    }
+    let len = job.offset + summary.image_bytes.next_multiple_of(step);
+    output.finish(len, false).map_err(failed("cannot finish"))?;
     Ok(summary)
 }
 
