@@ -1,9 +1,11 @@
 //! The arguments that every verb over an image has, and how the image is opened.
 
+use crate::text::unhex;
 use crate::units::parse_size;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_image::read::{Image, OpenOptions};
+use tuff_image::verity::{self, Root, Verified};
 use tuff_image::{Error, Result};
 use tuff_store::{FileStore, ReadAt, Window};
 
@@ -18,7 +20,7 @@ pub(crate) struct ImageArgs {
 }
 
 /// How to open an image.
-#[derive(Clone, clap::Args)]
+#[derive(Clone, Default, clap::Args)]
 pub(crate) struct OpenArgs {
     /// Where the image starts
     #[arg(long, default_value = "0", value_parser = parse_size, value_name = "BYTES", help_heading = "Image")]
@@ -29,6 +31,18 @@ pub(crate) struct OpenArgs {
     /// Accept a superblock with a wrong checksum
     #[arg(long, help_heading = "Image")]
     pub(crate) no_checksum: bool,
+    /// Verify all that is read of the image by a hash tree of dm-verity with this root hash
+    #[arg(long, value_parser = parse_root, value_name = "ROOT-HASH", help_heading = "Image")]
+    pub(crate) verity: Option<Root>,
+    /// The hash tree, if it is not behind the image
+    #[arg(long, requires = "verity", value_name = "FILE", help_heading = "Image")]
+    pub(crate) verity_tree: Option<PathBuf>,
+}
+
+/// Reads a root hash.
+pub(crate) fn parse_root(text: &str) -> Result<Root, String> {
+    let bytes = unhex(text).and_then(|b| Root::try_from(b).ok());
+    bytes.ok_or_else(|| format!("'{text}' is no root hash: 64 hexadecimal digits"))
 }
 
 impl ImageArgs {
@@ -60,7 +74,8 @@ impl OpenArgs {
         self.open_with(path, !self.no_checksum)
     }
 
-    fn open_with(&self, path: &Path, verify_checksum: bool) -> Result<Image> {
+    /// The file or device at `path`, from where the image starts.
+    pub(crate) fn store(&self, path: &Path) -> Result<Arc<dyn ReadAt>> {
         let store = file(path)?;
         if self.offset > store.size() {
             return Err(Error::usage(format_args!(
@@ -70,6 +85,14 @@ impl OpenArgs {
                 store.size()
             )));
         }
+        Ok(match self.offset {
+            0 => Arc::new(store),
+            offset => Arc::new(Window::from(store, offset)),
+        })
+    }
+
+    fn open_with(&self, path: &Path, verify_checksum: bool) -> Result<Image> {
+        let store = self.store(path)?;
         let devices: Result<Vec<Arc<dyn ReadAt>>> = self
             .device
             .iter()
@@ -80,11 +103,43 @@ impl OpenArgs {
             verify_checksum,
             ..OpenOptions::default()
         };
-        let image = match self.offset {
-            0 => Image::open(store, options),
-            offset => Image::open(Window::from(store, offset), options),
+        let store = match self.verity {
+            Some(root) => Arc::new(self.verified(store, root, path)?),
+            None => store,
         };
+        let image = Image::open_shared(store, options);
         image.map_err(|e| e.within(path.display()))
+    }
+
+    /// The store at `path`, verified as it is read.
+    pub(crate) fn verified(
+        &self,
+        store: Arc<dyn ReadAt>,
+        root: Root,
+        path: &Path,
+    ) -> Result<Verified> {
+        if !self.device.is_empty() {
+            return Err(Error::usage(
+                "--verity: the hash tree of an image says nothing of extra devices",
+            ));
+        }
+        let (tree, at, place) = self.tree(&store, path)?;
+        verity::open(store, tree, at, root).map_err(|e| e.within(place.display()))
+    }
+
+    /// Where the hash tree of the image in `store` is: in which store, at which byte, in which file.
+    pub(crate) fn tree<'a>(
+        &'a self,
+        store: &Arc<dyn ReadAt>,
+        path: &'a Path,
+    ) -> Result<(Arc<dyn ReadAt>, u64, &'a Path)> {
+        match &self.verity_tree {
+            Some(tree) => Ok((Arc::new(file(tree)?), 0, tree)),
+            None => {
+                let at = verity::find(store).map_err(|e| e.within(path.display()))?;
+                Ok((Arc::clone(store), at, path))
+            }
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | done; also if the reader of standard output went away before the end |
-//! | 1 | `check`, `volume check` and `diff`: something was found; `extract`: something is not as in the image |
+//! | 1 | `check`, `verity check`, `volume check` and `diff`: something was found; `extract`: something is not as in the image |
 //! | 2 | wrong arguments, a path that is not in the image, or another request that makes no sense |
 //! | 3 | the image, or what it is to be built from, is corrupt; so is the volume, or the stream it is to receive |
 //! | 4 | the image or volume is unsupported, or a limit was reached |
@@ -60,6 +60,7 @@ enum Verb {
     Umount(cmd::umount::Args),
     Stats(cmd::stats::Args),
     Suggest(cmd::suggest::Args),
+    Verity(cmd::verity::Args),
     Volume(cmd::volume::Args),
     #[command(name = "mkfs.erofs")]
     MkfsErofs(cmd::compat::MkfsArgs),
@@ -92,6 +93,7 @@ fn main() -> ExitCode {
         Verb::Umount(args) => cmd::umount::run(&args),
         Verb::Stats(args) => cmd::stats::run(&args),
         Verb::Suggest(args) => cmd::suggest::run(&args),
+        Verb::Verity(args) => cmd::verity::run(&args),
         Verb::Volume(args) => cmd::volume::run(&args),
         Verb::MkfsErofs(args) => Ok(Tool::Mkfs.run(&args.words)),
         Verb::FsckErofs(args) => Ok(Tool::Fsck.run(&args.words)),

@@ -63,6 +63,17 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
+/// The bytes that `hex` wrote.
+pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
+    let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
+        // Fits: two digits.
+        [high, low] => Some((digit(high)? << 4 | digit(low)?) as u8),
+        _ => None,
+    });
+    pairs.collect()
+}
+
 /// A mode as `ls -l` shows it: `drwxr-xr-t`.
 pub(crate) fn mode_string(mode: u16) -> String {
     let kind = match FileType::from_mode(mode) {

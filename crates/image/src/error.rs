@@ -37,6 +37,11 @@ impl Error {
         Self::Corrupt(Detail::new(place, what))
     }
 
+    /// Something that this version does not know, at a place.
+    pub fn unsupported(place: impl fmt::Display, what: impl fmt::Display) -> Self {
+        Self::Unsupported(Detail::new(place, what))
+    }
+
     /// A named limit was reached.
     pub fn limit(place: impl fmt::Display, what: impl fmt::Display) -> Self {
         Self::Limit(Detail::new(place, what))
@@ -45,6 +50,14 @@ impl Error {
     /// A failure of the host.
     pub fn io(place: impl fmt::Display, what: impl fmt::Display, source: io::Error) -> Self {
         Self::Io(Detail::new(place, what), source)
+    }
+
+    /// A store that cannot be read, or whose bytes are not what they should be.
+    pub(crate) fn read(place: impl fmt::Display, len: u64, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::InvalidData => Self::corrupt(place, source),
+            _ => Self::io(place, format_args!("reading {len} bytes"), source),
+        }
     }
 
     /// A request that makes no sense.

@@ -11,6 +11,7 @@ pub mod serve;
 pub mod suggest;
 pub mod tar;
 mod threads;
+pub mod verity;
 pub mod walk;
 
 pub use error::{Error, Result};

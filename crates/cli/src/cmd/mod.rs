@@ -19,4 +19,5 @@ pub(crate) mod stats;
 pub(crate) mod suggest;
 pub(crate) mod tar;
 pub(crate) mod umount;
+pub(crate) mod verity;
 pub(crate) mod volume;

@@ -42,7 +42,8 @@ pub(crate) struct Args {
     /// Let the kernel mount it, if it can; needs root
     #[arg(long)]
     kernel: bool,
-    /// Mount options, as in fstab: ro, allow_other, uid=, gid=, offset=, device=, nosuid, suid, nodev, dev, noexec, fsname=
+    /// Mount options, as in fstab: ro, allow_other, uid=, gid=, offset=, device=, nosuid, suid, nodev, dev, noexec, fsname=,
+    /// verity.roothash=, verity.hashdevice=
     #[arg(short, value_name = "OPTION,...")]
     options: Vec<String>,
     /// Threads that serve [default: one per processor]

@@ -11,3 +11,4 @@ mod patch;
 mod show;
 mod source_faults;
 mod threads;
+mod verity;

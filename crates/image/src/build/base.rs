@@ -20,6 +20,7 @@ use super::options::{Fragments, Options, algorithm_kernel};
 use super::pack::segment::ShortPiece;
 use super::pack::spans::{PartKey, Posted};
 use crate::read::{Cluster, ClusterCoding, Extent, Image, Inode, OpenOptions, Source};
+use crate::verity;
 use crate::walk::Walk;
 use crate::{Error, Result};
 use std::path::Path;
@@ -47,6 +48,8 @@ pub(crate) struct Base {
     bits: BlockBits,
     /// Unit: blocks.
     blocks: u32,
+    /// Where it ends, with a hash tree behind it. Unit: blocks.
+    behind: u32,
     kernel: Kernel,
     /// Algorithm of the packed inode, if there is one.
     packed: Option<u8>,
@@ -177,6 +180,7 @@ impl Base {
             name,
             bits,
             blocks,
+            behind: blocks,
             kernel: options.kernel,
             packed,
             image,
@@ -185,11 +189,21 @@ impl Base {
     }
 
     /// The image that is going to be the first part of the new one.
-    pub(crate) fn of_patch(self) -> Self {
-        Self {
-            in_image: true,
-            ..self
+    ///
+    /// # Errors
+    /// What looking for a hash tree behind it gives.
+    pub(crate) fn of_patch(mut self) -> Result<Self> {
+        self.in_image = true;
+        if let Some((_, end)) = verity::behind(&self.image).map_err(|e| e.within(&self.name))? {
+            let end = u32::try_from(end.div_ceil(self.bits.size())).ok();
+            self.behind = end.filter(|b| *b < IN_BASE).ok_or_else(|| {
+                Error::usage(format_args!(
+                    "{}: with its hash tree it has 2^31 blocks or more",
+                    self.name
+                ))
+            })?;
         }
+        Ok(self)
     }
 
     /// True if the new image begins with it.
@@ -205,6 +219,11 @@ impl Base {
     /// Its length. Unit: blocks.
     pub(crate) fn blocks(&self) -> u32 {
         self.blocks
+    }
+
+    /// Where a patch may begin: the tree that verifies what is there stays good until the patch counts. Unit: blocks.
+    pub(crate) fn behind(&self) -> u32 {
+        self.behind
     }
 
     /// What its clusters need readers to know.

@@ -3,13 +3,13 @@
 mod head;
 mod inode;
 
-pub(crate) use head::first_data_block;
+pub(crate) use head::{Head, first_data_block};
 
 use super::layout::{Parts, Plan, SUPERBLOCK_END, dir_names, hidden};
 use super::tree::{InodeId, NodeKind};
 use crate::threads;
 use crate::{Error, Result};
-use head::emit_superblock;
+use head::make_head;
 use inode::emit_inode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -139,8 +139,7 @@ pub(crate) fn write_inodes(
     emit_zone(&zone, &[], threads, write).map(drop)
 }
 
-/// Writes all metadata that is not in the metabox on so many threads, the superblock last. Returns the length of the image
-/// in bytes.
+/// Writes all metadata that is not in the metabox on so many threads, but for block 0, which is returned.
 pub(crate) fn emit(
     parts: &Parts<'_>,
     plan: &Plan,
@@ -148,7 +147,7 @@ pub(crate) fn emit(
     prefix_at: Option<(u64, u8)>,
     threads: usize,
     output: &Output,
-) -> Result<u64> {
+) -> Result<Head> {
     let block = parts.options.block.size();
     let write = |bytes: &[u8], at| {
         let written = output.write_at(bytes, at);
@@ -188,8 +187,7 @@ pub(crate) fn emit(
         let all = [directories, metabox.digest, digest].map(u128::to_le_bytes);
         digest = xxh3_128(all.as_flattened());
     }
-    emit_superblock(parts, plan, prefix_at, digest, &front, output)?;
-    Ok(u64::from(plan.end_block) * block)
+    make_head(parts, plan, prefix_at, digest, &front, output)
 }
 
 /// Writes the whole blocks of directories and long links alone. Returns a digest over them.

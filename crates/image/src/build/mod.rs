@@ -33,13 +33,14 @@ mod survey;
 mod tally;
 mod tree;
 mod verify;
+mod verity;
 mod xattrs;
 
 pub use auto::Auto;
 pub use contexts::Contexts;
 pub use fs_config::FsConfig;
 pub use options::{
-    Compression, Dedupe, Fragments, InodeForm, Metadata, Options, Rule, SparsePolicy,
+    Compression, Dedupe, Fragments, InodeForm, Metadata, Options, Rule, SparsePolicy, Verity,
 };
 pub use patch::{like, patch};
 pub use paths::Paths;
@@ -48,8 +49,10 @@ pub use stats::Stats;
 pub use tree::Whiteouts;
 pub use tuff_codec::Method;
 pub use tuff_format::features::Kernel;
+pub use verity::hash_tree;
 
 use crate::read::Limits;
+use crate::verity::HashTree;
 use crate::{Error, Result};
 use base::Base;
 use layout::{Plan, Wanted};
@@ -86,6 +89,8 @@ pub struct Summary {
     pub old_bytes: u64,
     /// The settings that made it small enough, if there was a size budget.
     pub rung: Option<ladder::Rung>,
+    /// The hash tree behind it, if one was asked for.
+    pub verity: Option<HashTree>,
 }
 
 /// Builds an image from sources, merged in order, and writes it to `target`.
@@ -155,7 +160,7 @@ fn build_once(
     let output = Output::create(target).map_err(|e| Error::io(&name, "cannot create", e))?;
     let base = options.base.as_deref();
     let base = base.map(|path| Base::open(path, options)).transpose()?;
-    let (bytes, stats) = write(sources, options, base, &output, progress, &|| ())
+    let written = write(sources, options, base, &output, progress, &|| ())
         .map_err(|e| e.rename_place("image", &name))?;
     progress.stage("finish");
     // The last chance: behind it the image has its name.
@@ -163,14 +168,29 @@ fn build_once(
         .check()
         .map_err(|e| e.rename_place("image", &name))?;
     output
-        .finish(bytes, options.sync)
+        .finish(written.bytes, options.sync)
         .map_err(|e| Error::io(&name, "cannot finish", e))?;
-    Ok(Summary {
-        stats,
-        image_bytes: bytes,
-        old_bytes: 0,
-        rung: None,
-    })
+    Ok(written.summary(0))
+}
+
+/// An image that was written and has no name yet.
+struct Written {
+    stats: Stats,
+    /// Its length, with all that belongs to it. Unit: bytes.
+    bytes: u64,
+    verity: Option<HashTree>,
+}
+
+impl Written {
+    fn summary(self, old_bytes: u64) -> Summary {
+        Summary {
+            stats: self.stats,
+            image_bytes: self.bytes,
+            old_bytes,
+            rung: None,
+            verity: self.verity,
+        }
+    }
 }
 
 /// Gives every path what tables of labels and owners say of it. What is to be told of that.
@@ -225,7 +245,7 @@ fn write(
     output: &Output,
     progress: &Progress,
     written: &dyn Fn(),
-) -> Result<(u64, Stats)> {
+) -> Result<Written> {
     let bits = options.block;
     // A tar of a layer mostly has those of AUFS, as OCI wants it.
     let whiteouts = |source: &Source| match (options.whiteouts, source) {
@@ -237,7 +257,7 @@ fn write(
     let policies = Policies::new(options);
     let base = base.map(Arc::new);
     let grown = base.as_ref().filter(|base| base.in_image());
-    let first_block = grown.map_or(emit::first_data_block(bits), |base| base.blocks());
+    let first_block = grown.map_or(emit::first_data_block(bits), |base| base.behind());
     let threads = options.threads.unwrap_or_else(available_threads);
     let temporary = options.temporary.clone();
     let temporary = temporary.unwrap_or_else(|| output.scratch());
@@ -345,13 +365,23 @@ fn write(
     };
     // Fits: at most 128 prefixes.
     let prefix_at = (!prefixes.is_empty()).then_some((table_pos, prefixes.len() as u8));
-    if options
-        .size_budget
-        .is_some_and(|max| u64::from(plan.end_block) * bits.size() > max)
-    {
+    let mut bytes = u64::from(plan.end_block) * bits.size();
+    let all = match &options.verity {
+        Some(verity) => verity::end(verity, bytes)?,
+        None => bytes,
+    };
+    if options.size_budget.is_some_and(|max| all > max) {
         return Err(Error::limit("image", OVER_BUDGET));
     }
-    let bytes = emit::emit(&parts, &plan, &area, prefix_at, threads, output)?;
+    let head = emit::emit(&parts, &plan, &area, prefix_at, threads, output)?;
+    let mut tree_behind = None;
+    if let Some(verity) = &options.verity {
+        progress.stage("hash tree");
+        let made = verity::append(verity, &head, bytes, threads, output, progress)?;
+        bytes = made.end;
+        tree_behind = Some(made);
+    }
+    head.write(output)?;
     written();
     if options.verify {
         progress.stage("verify");
@@ -364,7 +394,11 @@ fn write(
     stats.block_size = bits.size();
     stats.warnings = warnings;
     [stats.auto_fast, stats.auto_stored] = loader.chosen;
-    Ok((bytes, stats))
+    Ok(Written {
+        stats,
+        bytes,
+        verity: tree_behind,
+    })
 }
 
 fn count(tree: &Tree, order: &[InodeId], stats: &mut Stats) {

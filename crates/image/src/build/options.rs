@@ -210,8 +210,29 @@ pub struct Options {
     pub size_budget: Option<u64>,
     /// Read the finished image again and compare it with what went in.
     pub verify: bool,
+    /// A hash tree of dm-verity behind the image.
+    pub verity: Option<Verity>,
     /// Wait until the image is on the disk.
     pub sync: bool,
+}
+
+/// How to make a hash tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verity {
+    /// What a digest covers, and what digests are gathered in: a power of two from 512 to 4096, for kernels take no block that is
+    /// larger than their pages. Unit: bytes.
+    pub block: u32,
+    /// Goes into every digest: at most 256 bytes.
+    pub salt: Vec<u8>,
+}
+
+impl Default for Verity {
+    fn default() -> Self {
+        Self {
+            block: 4096,
+            salt: Vec::new(),
+        }
+    }
 }
 
 impl Default for Options {
@@ -269,6 +290,7 @@ impl Default for Options {
             checksum: true,
             size_budget: None,
             verify: false,
+            verity: None,
             sync: false,
         }
     }

@@ -12,11 +12,12 @@
 
 use super::base::Base;
 use super::options::{
-    Compression, FRAGMENT_CLUSTER, Fragments, Metadata, Options, algorithm_kernel,
+    Compression, FRAGMENT_CLUSTER, Fragments, Metadata, Options, Verity, algorithm_kernel,
 };
 use super::progress::Progress;
 use super::{Source, Summary, write};
 use crate::read::{ClusterCoding, Image, Source as Place};
+use crate::verity;
 use crate::walk::Walk;
 use crate::{Error, Result};
 use std::path::Path;
@@ -50,27 +51,22 @@ pub fn patch(
     let failed = |e| Error::io(&name, "cannot write behind the image", e);
     let output = Output::grow(image, HEAD).map_err(failed)?;
     // Behind the lock: another patch may just have ended.
-    let base = Base::open(image, options)?.of_patch();
-    let old_bytes = options.block.size() * u64::from(base.blocks());
-    let (image_bytes, stats) = write(sources, options, Some(base), &output, progress, &|| ())
+    let base = Base::open(image, options)?.of_patch()?;
+    let old_bytes = options.block.size() * u64::from(base.behind());
+    let written = write(sources, options, Some(base), &output, progress, &|| ())
         .map_err(|e| e.rename_place("image", &name))?;
     // The last chance: behind it the image is another.
     progress
         .check()
         .map_err(|e| e.rename_place("image", &name))?;
     output
-        .finish(image_bytes, true)
+        .finish(written.bytes, true)
         .map_err(|e| Error::io(&name, "cannot finish", e))?;
-    Ok(Summary {
-        stats,
-        image_bytes,
-        old_bytes,
-        rung: None,
-    })
+    Ok(written.summary(old_bytes))
 }
 
 /// Options that make what an image seems to be made of: its block size and label, the algorithm and the cluster size that
-/// most of its content has, for `kernel` or what the image needs.
+/// most of its content has, a hash tree if there is one behind it, for `kernel` or what the image needs.
 ///
 /// # Errors
 /// What reading the image gives.
@@ -127,6 +123,10 @@ pub fn like(image: &Image, kernel: Kernel) -> Result<Options> {
             }
         }
     }
+    options.verity = verity::behind(image)?.map(|(header, _)| Verity {
+        block: header.data_block,
+        salt: header.salt,
+    });
     options.fit_clusters();
     Ok(options)
 }

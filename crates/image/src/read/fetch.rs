@@ -47,6 +47,10 @@ impl Devices {
         }
     }
 
+    pub(crate) fn primary(&self) -> &Arc<dyn ReadAt> {
+        &self.primary
+    }
+
     pub(crate) fn primary_size(&self) -> u64 {
         self.primary.size()
     }
@@ -207,7 +211,7 @@ impl Devices {
     }
 
     fn failed(spot: Spot, len: u64, e: std::io::Error) -> Error {
-        Error::io(Self::place(spot), format_args!("reading {len} bytes"), e)
+        Error::read(Self::place(spot), len, e)
     }
 
     fn store(&self, n: u16) -> Result<&Arc<dyn ReadAt>> {

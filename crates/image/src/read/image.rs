@@ -190,6 +190,11 @@ impl Image {
         self.devices.primary_size()
     }
 
+    /// What it was opened from, with what lies behind it.
+    pub(crate) fn store(&self) -> &Arc<dyn ReadAt> {
+        self.devices.primary()
+    }
+
     /// How its clusters are laid out.
     pub(crate) fn form(&self) -> super::decode::Form {
         super::decode::Form {
@@ -466,13 +471,9 @@ fn shards(budget: usize, largest: u64) -> usize {
 fn read_some(store: &dyn ReadAt, pos: u64, len: usize) -> Result<Vec<u8>> {
     let left = usize::try_from(store.size().saturating_sub(pos)).unwrap_or(usize::MAX);
     let mut buf = vec![0; len.min(left)];
-    store.read_exact_at(&mut buf, pos).map_err(|e| {
-        Error::io(
-            format_args!("byte {pos:#x}"),
-            format_args!("reading {} bytes", buf.len()),
-            e,
-        )
-    })?;
+    store
+        .read_exact_at(&mut buf, pos)
+        .map_err(|e| Error::read(format_args!("byte {pos:#x}"), buf.len() as u64, e))?;
     Ok(buf)
 }
 

@@ -1,5 +1,6 @@
 //! The arguments of `tuff build`, and how their values are read.
 
+use crate::text::unhex;
 use crate::units::parse_size;
 use clap::ValueEnum;
 use std::path::PathBuf;
@@ -193,6 +194,16 @@ pub(crate) struct Args {
     /// Read the finished image again and compare all of it with what went in, before it gets its name
     #[arg(long, help_heading = "Work")]
     pub(super) verify: bool,
+    /// Put a hash tree of dm-verity behind the image and say its root hash (veritysetup, tuff verity, --verity of other
+    /// verbs)
+    #[arg(long, help_heading = "Work")]
+    pub(super) verity: bool,
+    /// Salt of the hash tree: hexadecimal digits of at most 256 bytes
+    #[arg(long, value_parser = parse_salt, value_name = "HEX", help_heading = "Work")]
+    pub(super) verity_salt: Option<Salt>,
+    /// Block size of the hash tree: a power of two from 512 to 4096
+    #[arg(long, value_parser = parse_verity_block, value_name = "BYTES", help_heading = "Work")]
+    pub(super) verity_block: Option<u32>,
     /// Wait until the image is on the disk
     #[arg(long, help_heading = "Work")]
     pub(super) sync: bool,
@@ -342,24 +353,36 @@ fn levels(method: Method) -> String {
     }
 }
 
+/// Salt of a hash tree.
+#[derive(Clone)]
+pub(crate) struct Salt(pub(crate) Vec<u8>);
+
+pub(crate) fn parse_salt(text: &str) -> Result<Salt, String> {
+    match unhex(text) {
+        Some(bytes) if bytes.len() <= 256 => Ok(Salt(bytes)),
+        Some(_) => Err("a salt has at most 256 bytes".to_owned()),
+        None => Err(format!("'{text}' is not a row of hexadecimal digits")),
+    }
+}
+
+pub(crate) fn parse_verity_block(text: &str) -> Result<u32, String> {
+    let size = parse_size(text)?;
+    match u32::try_from(size) {
+        Ok(n) if n.is_power_of_two() && (512..=4096).contains(&n) => Ok(n),
+        _ => Err("a power of two from 512 to 4096 is needed".to_owned()),
+    }
+}
+
 pub(crate) fn parse_uuid(text: &str) -> Result<Uuid, String> {
     match text {
         "content" => return Ok(Uuid(None)),
         "zero" | "clear" => return Ok(Uuid(Some([0; 16]))),
         _ => {}
     }
-    let hex: Vec<u8> = text.bytes().filter(|b| *b != b'-').collect();
-    let bytes: Option<Vec<u8>> = hex
-        .chunks(2)
-        .map(|pair| {
-            std::str::from_utf8(pair)
-                .ok()
-                .and_then(|p| u8::from_str_radix(p, 16).ok())
-        })
-        .collect();
+    let bytes = unhex(&text.replace('-', ""));
     match bytes.and_then(|b| <[u8; 16]>::try_from(b).ok()) {
-        Some(uuid) if hex.len() == 32 => Ok(Uuid(Some(uuid))),
-        _ => Err(format!(
+        Some(uuid) => Ok(Uuid(Some(uuid))),
+        None => Err(format!(
             "'{text}' is not a UUID; write 32 hexadecimal digits, zero or content"
         )),
     }

@@ -7,7 +7,10 @@ pub(crate) mod options;
 pub(crate) mod patch;
 pub(crate) mod summary;
 
-pub(crate) use args::{Args, MaybeCompression, parse_compression, parse_kernel, parse_uuid};
+pub(crate) use args::{
+    Args, MaybeCompression, Salt, parse_compression, parse_kernel, parse_salt, parse_uuid,
+    parse_verity_block,
+};
 
 use crate::progress::{Show, Watch};
 use std::process::ExitCode;

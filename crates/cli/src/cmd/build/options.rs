@@ -10,7 +10,7 @@ use std::path::Path;
 use tuff_image::build::options::{FRAGMENT_CLUSTER, METADATA_CLUSTER};
 use tuff_image::build::{
     Auto, Contexts, Dedupe, Fragments, FsConfig, InodeForm, Kernel, Metadata, Method, Options,
-    Rule, Source, SparsePolicy, Whiteouts,
+    Rule, Source, SparsePolicy, Verity, Whiteouts,
 };
 use tuff_image::serve::Profile;
 use tuff_image::{Error, Result};
@@ -52,6 +52,21 @@ pub(super) fn places(args: &Args) -> Result<(Vec<Source>, Target)> {
         ));
     }
     Ok((sources, target))
+}
+
+/// The hash tree that is asked for.
+fn verity(args: &Args) -> Result<Option<Verity>> {
+    let default = Verity::default();
+    if !args.verity && (args.verity_salt.is_some() || args.verity_block.is_some()) {
+        return Err(Error::usage(
+            "--verity-salt and --verity-block need --verity",
+        ));
+    }
+    let salt = args.verity_salt.clone().map(|salt| salt.0);
+    Ok(args.verity.then(|| Verity {
+        block: args.verity_block.unwrap_or(default.block),
+        salt: salt.unwrap_or(default.salt),
+    }))
 }
 
 fn guess(path: &Path) -> Result<SourceType> {
@@ -236,6 +251,7 @@ pub(super) fn options(args: &Args) -> Result<Options> {
     o.memory = args.memory;
     o.size_budget = args.size_budget;
     o.verify = args.verify;
+    o.verity = verity(args)?;
     o.sync = args.sync;
     Ok(o)
 }

@@ -13,7 +13,7 @@ use tuff_store::{FileStore, Target};
 /// IMAGE is an image in a file or on a block device. Files, and parts of files, that it has are neither compressed nor
 /// written again; what is new, and all metadata, is written behind its end, and the superblock last: a patch that is
 /// stopped leaves the image as it was. Options are those of `tuff build`; block size, label, algorithm, cluster size and
-/// fragments are the image's unless told otherwise.
+/// fragments are the image's unless told otherwise; an image with a hash tree behind it gets a new one.
 #[derive(clap::Args)]
 #[command(override_usage = "tuff patch [OPTIONS] <SOURCE>... <IMAGE>")]
 pub(crate) struct PatchArgs {
@@ -45,6 +45,10 @@ fn of_image(args: &mut Args, like: &Options) -> Result<Options> {
     let mut options = options::options(args)?;
     if args.label.is_empty() {
         options.label.clone_from(&like.label);
+    }
+    // A tree that says nothing of what is new is none; another salt may be asked for.
+    if !args.verity {
+        options.verity.clone_from(&like.verity);
     }
     if args.auto.is_some() {
         return Ok(options);

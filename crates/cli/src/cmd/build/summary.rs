@@ -1,7 +1,9 @@
 //! What `tuff build` says when it is done.
 
+use crate::text::hex;
 use crate::units::{percent, size};
 use tuff_image::build::{self, Summary};
+use tuff_image::verity::HashTree;
 
 /// Names of stages, and how long each took.
 pub(crate) type Stages = [(&'static str, std::time::Duration)];
@@ -126,10 +128,33 @@ pub(crate) fn text(summary: &Summary, seconds: f64, stages: &Stages) -> String {
             ),
         );
     }
+    if let Some(tree) = &summary.verity {
+        line("root hash", hex(&tree.root));
+        line(
+            "hash tree",
+            format!(
+                "{} at byte {}",
+                size(tree.end - tree.hash_offset),
+                tree.hash_offset
+            ),
+        );
+    }
     for (name, time) in stages {
         line(&format!("  {name}"), format!("{:.2} s", time.as_secs_f64()));
     }
     out
+}
+
+/// A hash tree as a JSON object: what a reader of it needs.
+pub(crate) fn tree_json(tree: &HashTree) -> serde_json::Value {
+    let header = &tree.header;
+    serde_json::json!({
+        "root_hash": hex(&tree.root),
+        "hash_offset": tree.hash_offset, "end": tree.end,
+        "algorithm": "sha256", "salt": hex(&header.salt),
+        "data_block_bytes": header.data_block, "hash_block_bytes": header.hash_block,
+        "data_blocks": header.data_blocks,
+    })
 }
 
 /// The summary as one JSON object.
@@ -166,6 +191,7 @@ pub(super) fn json(summary: &Summary, seconds: f64, stages: &Stages) -> serde_js
             "stored": {"files": s.auto_stored.0, "bytes": s.auto_stored.1}},
         "sparse_files": s.sparse_files, "hole_bytes": s.hole_bytes,
         "in_place": {"sampled": s.in_place_tried, "possible": s.in_place},
+        "verity": summary.verity.as_ref().map(tree_json),
         "stage_seconds": stages.iter().map(|(name, t)| ((*name).to_owned(), t.as_secs_f64().into())).collect::<serde_json::Map<_, _>>(),
         "warnings": s.warnings,
     })

@@ -87,11 +87,7 @@ fn asked(words: Vec<Word>) -> Result<Asked> {
         owners: None,
         image: ImageArgs {
             image: PathBuf::new(),
-            open: OpenArgs {
-                offset: 0,
-                device: Vec::new(),
-                no_checksum: false,
-            },
+            open: OpenArgs::default(),
         },
     };
     for word in words {

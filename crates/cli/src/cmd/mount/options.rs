@@ -1,9 +1,10 @@
 //! `-o`: what fstab, mount(8) and users of other FUSE filesystems write.
 
-use crate::image::OpenArgs;
+use crate::image::{OpenArgs, parse_root};
 use crate::units::parse_size;
 use rustix::mount::MountFlags;
 use std::path::PathBuf;
+use tuff_image::verity::Root;
 use tuff_image::{Error, Result};
 
 /// What all `-o` lists together ask for.
@@ -16,6 +17,8 @@ pub(super) struct Mounting {
     pub(super) devices: Vec<PathBuf>,
     pub(super) flags: MountFlags,
     pub(super) source: Option<PathBuf>,
+    pub(super) verity: Option<Root>,
+    pub(super) verity_tree: Option<PathBuf>,
 }
 
 impl Default for Mounting {
@@ -29,6 +32,8 @@ impl Default for Mounting {
             devices: Vec::new(),
             flags: MountFlags::NOSUID | MountFlags::NODEV,
             source: None,
+            verity: None,
+            verity_tree: None,
         }
     }
 }
@@ -60,6 +65,9 @@ impl Mounting {
         match name {
             "uid" => self.uid = Some(number("user")?),
             "gid" => self.gid = Some(number("group")?),
+            // The names that mount(8) has for them.
+            "verity.roothash" => self.verity = Some(parse_root(text()?)?),
+            "verity.hashdevice" => self.verity_tree = Some(text()?.into()),
             "offset" | "fsoffset" => self.offset = Some(parse_size(text()?)?),
             "device" => self.devices.push(text()?.into()),
             "fsname" => self.source = Some(text()?.into()),
@@ -87,6 +95,10 @@ impl Mounting {
             open.offset = offset;
         }
         open.device.extend(self.devices.iter().cloned());
+        open.verity = self.verity.or(open.verity);
+        if let Some(tree) = &self.verity_tree {
+            open.verity_tree = Some(tree.clone());
+        }
     }
 }
 

@@ -113,15 +113,38 @@ fn configs(parts: &Parts<'_>, used: &Used) -> Configs {
     }
 }
 
-/// Writes block 0, after all else: with it the image is one.
-pub(super) fn emit_superblock(
+/// Block 0, which is written after all else: with it the image is one.
+pub(crate) struct Head {
+    /// From byte [`superblock::OFFSET`] on; in front of it are zeros, or what was there.
+    bytes: Vec<u8>,
+    pub(crate) uuid: [u8; 16],
+}
+
+impl Head {
+    /// Where its bytes lie, and what they are.
+    pub(crate) fn bytes(&self) -> (u64, &[u8]) {
+        (superblock::OFFSET, &self.bytes)
+    }
+
+    /// Writes it, once what was written before is sure to be there.
+    pub(crate) fn write(&self, output: &Output) -> Result<()> {
+        let fail = |e| Error::io("image", "cannot write", e);
+        output.settle().map_err(fail)?;
+        output
+            .write_at(&self.bytes, superblock::OFFSET)
+            .map_err(fail)
+    }
+}
+
+/// Makes block 0.
+pub(super) fn make_head(
     parts: &Parts<'_>,
     plan: &Plan,
     prefix_at: Option<(u64, u8)>,
     meta_digest: u128,
     front: &[u8],
     output: &Output,
-) -> Result<()> {
+) -> Result<Head> {
     let o = parts.options;
     let bits = o.block;
     let used = used(parts, plan);
@@ -223,8 +246,10 @@ pub(super) fn emit_superblock(
     if o.checksum {
         superblock::seal(&mut covered);
     }
-    output.settle().map_err(fail)?;
-    output.write_at(&covered, superblock::OFFSET).map_err(fail)
+    Ok(Head {
+        bytes: covered,
+        uuid: sb.uuid,
+    })
 }
 
 /// A UUID that names the content: the same image has the same, another image another.

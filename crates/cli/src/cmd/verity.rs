@@ -1,0 +1,354 @@
+//! `tuff verity`: hash trees of dm-verity, for images that are there.
+
+use super::build::summary::tree_json;
+use super::build::{Salt, parse_salt, parse_verity_block};
+use crate::image::{OpenArgs, parse_root};
+use crate::out::Out;
+use crate::progress::{Bar, Show, Watch, on_signal};
+use crate::text::{escaped, hex, put_bytes};
+use crate::units::size;
+use clap::Subcommand;
+use serde_json::{Value, json};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tuff_image::build::{Progress, Verity, available_threads, hash_tree};
+use tuff_image::verity::{self, HashTree, Hit, Root};
+use tuff_image::{Error, Result, THREADS_MAX};
+
+/// Make, check and show hash trees of dm-verity: proof that an image is the one that a root hash stands for.
+///
+/// A tree lies behind its image, as tuff build --verity puts it, or in a file of its own. The kernel verifies by it what it
+/// reads (veritysetup open, systemd), and so does every verb with --verity ROOT-HASH.
+#[derive(clap::Args)]
+#[command(arg_required_else_help = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Make the hash tree of an image
+    Add {
+        /// Image: a file or a block device
+        image: PathBuf,
+        /// Write the tree to this file, instead of behind the image
+        #[arg(long, value_name = "FILE")]
+        into: Option<PathBuf>,
+        /// Replace a tree that is behind the image
+        #[arg(long, conflicts_with = "into")]
+        replace: bool,
+        /// Salt: hexadecimal digits of at most 256 bytes
+        #[arg(long, value_parser = parse_salt, value_name = "HEX")]
+        salt: Option<Salt>,
+        /// Block size: a power of two from 512 to 4096
+        #[arg(long, value_parser = parse_verity_block, default_value = "4096", value_name = "BYTES")]
+        block: u32,
+        #[command(flatten)]
+        work: Work,
+    },
+    /// Read all of an image and say what of it is damaged
+    ///
+    /// One line for each damaged stretch, and one for each file and directory in it. Exit code 1 if anything is damaged, 3
+    /// if the root hash is not that of the tree.
+    Check {
+        /// Image: a file or a block device
+        image: PathBuf,
+        /// The root hash: 64 hexadecimal digits
+        #[arg(value_parser = parse_root, value_name = "ROOT-HASH")]
+        root: Root,
+        /// The hash tree, if it is not behind the image
+        #[arg(long, value_name = "FILE")]
+        tree: Option<PathBuf>,
+        #[command(flatten)]
+        work: Work,
+    },
+    /// Show what a hash tree says about itself, and how the kernel opens it
+    Show {
+        /// Image: a file or a block device
+        image: PathBuf,
+        /// The hash tree, if it is not behind the image
+        #[arg(long, value_name = "FILE")]
+        tree: Option<PathBuf>,
+        /// One JSON object
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(clap::Args)]
+struct Work {
+    /// Threads [default: as many as the process may use]
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
+    threads: Option<u16>,
+    /// No progress, no summary
+    #[arg(short, long)]
+    quiet: bool,
+    /// One JSON object
+    #[arg(long, conflicts_with = "quiet")]
+    json: bool,
+}
+
+impl Work {
+    fn threads(&self) -> usize {
+        self.threads.map_or_else(available_threads, usize::from)
+    }
+
+    fn show(&self) -> Show {
+        match (self.quiet, self.json) {
+            (true, _) => Show::Quiet,
+            (_, true) => Show::Json,
+            _ => Show::Auto,
+        }
+    }
+}
+
+/// Runs the verb.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    match &args.what {
+        What::Add {
+            image,
+            into,
+            replace,
+            salt,
+            block,
+            work,
+        } => {
+            let wanted = Verity {
+                block: *block,
+                salt: salt.clone().map(|salt| salt.0).unwrap_or_default(),
+            };
+            add(image, into.as_deref(), &wanted, *replace, work)
+        }
+        What::Check {
+            image,
+            root,
+            tree,
+            work,
+        } => check(image, *root, tree.clone(), work),
+        What::Show { image, tree, json } => show(image, tree.clone(), *json),
+    }
+}
+
+fn add(
+    image: &Path,
+    into: Option<&Path>,
+    wanted: &Verity,
+    replace: bool,
+    work: &Work,
+) -> Result<ExitCode> {
+    let progress = Arc::new(Progress::default());
+    let watch = Watch::start(&progress, work.show());
+    let tree = hash_tree(image, into, wanted, replace, work.threads(), &progress);
+    drop(watch);
+    let tree = tree?;
+    let mut out = Out::new();
+    match work.show() {
+        Show::Json => out.line(tree_json(&tree))?,
+        Show::Auto => lines(&tree, &mut out)?,
+        Show::Quiet => {}
+    }
+    out.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn lines(tree: &HashTree, out: &mut Out) -> Result<()> {
+    let header = &tree.header;
+    let covered = size(header.data_len());
+    out.line(format_args!("root hash    {}", hex(&tree.root)))?;
+    out.line(format_args!(
+        "hash tree    {} at byte {}",
+        size(tree.end - tree.hash_offset),
+        tree.hash_offset
+    ))?;
+    out.line(format_args!(
+        "covers       {covered}, {} blocks of {} bytes",
+        header.data_blocks, header.data_block
+    ))?;
+    let salt = match &*header.salt {
+        [] => "none".to_owned(),
+        salt => hex(salt),
+    };
+    out.line(format_args!("salt         {salt}"))
+}
+
+fn show(image: &Path, tree: Option<PathBuf>, as_json: bool) -> Result<ExitCode> {
+    let open = OpenArgs {
+        verity_tree: tree,
+        ..OpenArgs::default()
+    };
+    let store = open.store(image)?;
+    let (tree, at, place) = open.tree(&store, image)?;
+    let stated = verity::stated(&*store, &*tree, at).map_err(|e| e.within(place.display()))?;
+    let mut out = Out::new();
+    if as_json {
+        out.line(tree_json(&stated))?;
+    } else {
+        lines(&stated, &mut out)?;
+        out.line(format_args!(
+            "kernel       veritysetup open {} NAME {} {} --hash-offset={at}",
+            escaped(image.as_os_str().as_encoded_bytes()),
+            escaped(place.as_os_str().as_encoded_bytes()),
+            hex(&stated.root),
+        ))?;
+    }
+    out.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check(image: &Path, root: Root, tree: Option<PathBuf>, work: &Work) -> Result<ExitCode> {
+    let open = OpenArgs {
+        verity_tree: tree,
+        ..OpenArgs::default()
+    };
+    let store = open.store(image)?;
+    let verified = open.verified(Arc::clone(&store), root, image)?;
+    let failed = |e| Error::io(image.display(), "cannot read the hash tree", e);
+    if !verified.is_rooted().map_err(failed)? {
+        return Err(Error::corrupt(
+            image.display(),
+            "the root hash does not stand for the top of the hash tree: one of them is of something else, or damaged",
+        ));
+    }
+    let stop = on_signal();
+    let bar = Bar::new(work.show() == Show::Auto);
+    let total = verified.header().data_len();
+    let done = AtomicU64::new(0);
+    let damage = verified.scan(work.threads(), &|bytes| {
+        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        bar.show(format_args!("{} of {}", size(done), size(total)));
+        match stop.load(Ordering::Relaxed) {
+            true => Err(std::io::ErrorKind::Interrupted.into()),
+            false => Ok(()),
+        }
+    });
+    drop(bar);
+    let damage = damage.map_err(|e| Error::io(image.display(), "stopped", e))?;
+    let mut report = Report::new(work, total);
+    for (ranges, what) in [
+        (&damage.data, "damaged"),
+        (
+            &damage.unknown,
+            "not known, for its part of the hash tree is damaged",
+        ),
+    ] {
+        for range in ranges {
+            report.stretch(range, what)?;
+        }
+    }
+    if !damage.data.is_empty() {
+        // By what the image says about itself, damaged as it is.
+        let plain = OpenArgs {
+            no_checksum: true,
+            ..OpenArgs::default()
+        };
+        let failed = match plain.open(image) {
+            Ok(image) => {
+                let mut result = Ok(());
+                let failed = verity::hits(&image, &damage.data, &mut |hit| {
+                    if result.is_ok() {
+                        result = report.hit(&hit);
+                    }
+                });
+                result?;
+                failed
+            }
+            Err(e) => Some(e),
+        };
+        if let Some(e) = failed {
+            report.rest(&e)?;
+        }
+    }
+    report.finish(damage.is_none())
+}
+
+/// What a check says: lines, or one object at the end.
+struct Report<'a> {
+    out: Out,
+    work: &'a Work,
+    total: u64,
+    stretches: Vec<Value>,
+    hits: Vec<Value>,
+    rest: Option<String>,
+}
+
+impl<'a> Report<'a> {
+    fn new(work: &'a Work, total: u64) -> Self {
+        Self {
+            out: Out::new(),
+            work,
+            total,
+            stretches: Vec::new(),
+            hits: Vec::new(),
+            rest: None,
+        }
+    }
+
+    fn stretch(&mut self, range: &Range<u64>, what: &str) -> Result<()> {
+        let len = range.end - range.start;
+        if self.work.json {
+            let known = what == "damaged";
+            self.stretches
+                .push(json!({"offset": range.start, "length": len, "known": known}));
+            return Ok(());
+        }
+        self.out
+            .line(format_args!("{} bytes at {}: {what}", len, range.start))
+    }
+
+    fn hit(&mut self, hit: &Hit) -> Result<()> {
+        let (path, range) = match hit {
+            Hit::Content(path, range) => (path, Some(range)),
+            Hit::Inode(path) => (path, None),
+        };
+        if self.work.json {
+            let mut object = serde_json::Map::new();
+            let full = [b"/", &path[..]].concat();
+            put_bytes(&mut object, "path", &full);
+            if let Some(range) = range {
+                object.insert("offset".to_owned(), range.start.into());
+                object.insert("length".to_owned(), (range.end - range.start).into());
+            }
+            self.hits.push(object.into());
+            return Ok(());
+        }
+        let path = escaped(path);
+        match range {
+            Some(range) => self.out.line(format_args!(
+                "/{path}: {} bytes at {}",
+                range.end - range.start,
+                range.start
+            )),
+            None => self.out.line(format_args!("/{path}: inode")),
+        }
+    }
+
+    /// Not all that is damaged could be named.
+    fn rest(&mut self, why: &Error) -> Result<()> {
+        if self.work.json {
+            self.rest = Some(why.to_string());
+            return Ok(());
+        }
+        self.out.line(format_args!(
+            "there may be more: the image cannot be read everywhere ({why})"
+        ))
+    }
+
+    fn finish(mut self, sound: bool) -> Result<ExitCode> {
+        if self.work.json {
+            self.out.line(json!({
+                "sound": sound, "bytes": self.total,
+                "damaged": self.stretches, "hits": self.hits, "incomplete": self.rest,
+            }))?;
+        } else if sound && !self.work.quiet {
+            let all = size(self.total);
+            self.out
+                .line(format_args!("all {all} are what the root hash stands for"))?;
+        }
+        self.out.finish()?;
+        Ok(ExitCode::from(u8::from(!sound)))
+    }
+}

@@ -1,0 +1,290 @@
+//! Hash trees of dm-verity: made with an image, later, and anew by a patch; read through; judged by veritysetup.
+
+use crate::common::{Place, code, is_root, skipped, stderr, text};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// What `verity show` says.
+struct Tree {
+    root: String,
+    offset: u64,
+}
+
+impl Tree {
+    fn of(place: &Place, image: &str) -> Self {
+        let shown = place.json(&["verity", "show", "--json", image]).remove(0);
+        Self {
+            root: shown["root_hash"].as_str().unwrap().to_owned(),
+            offset: shown["hash_offset"].as_u64().unwrap(),
+        }
+    }
+
+    /// Another root hash.
+    fn wrong(&self) -> String {
+        let first = if self.root.starts_with('0') { "1" } else { "0" };
+        format!("{first}{}", &self.root[1..])
+    }
+}
+
+/// veritysetup finds the data to be what the root hash stands for, or says aloud that there is no veritysetup.
+fn others_agree(place: &Place, image: &str, tree: &str, root: &str, offset: u64) {
+    let run = Command::new("veritysetup")
+        .current_dir(&place.0)
+        .args(["verify", image, tree, root])
+        .arg(format!("--hash-offset={offset}"))
+        .output();
+    match run {
+        Ok(out) => assert!(out.status.success(), "{image}: {}", stderr(&out)),
+        Err(_) => skipped("no veritysetup"),
+    }
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at] ^= 0x55;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_tree_is_made_with_the_image_or_later_and_is_the_same() {
+    let place = Place::new("verity-made");
+    place.image(
+        "with",
+        &["-z", "zstd", "--kernel", "6.12", "--verity", "-j", "3"],
+    );
+    place.image("without", &["-z", "zstd", "--kernel", "6.12"]);
+    let tree = Tree::of(&place, "with");
+    let plain = fs::read(place.path("without")).unwrap();
+    let whole = fs::read(place.path("with")).unwrap();
+    assert_eq!(tree.offset, plain.len() as u64);
+    assert!(whole[..plain.len()] == plain, "the image is as without");
+    others_agree(&place, "with", "with", &tree.root, tree.offset);
+    let said = place.text(&["verity", "check", "with", &tree.root]);
+    assert!(said.contains("are what the root hash stands for"), "{said}");
+
+    place.text(&["verity", "add", "without", "--into", "tree"]);
+    assert!(plain == fs::read(place.path("without")).unwrap());
+    assert!(whole[plain.len()..] == fs::read(place.path("tree")).unwrap());
+    others_agree(&place, "without", "tree", &tree.root, 0);
+    place.text(&["verity", "check", "without", &tree.root, "--tree", "tree"]);
+    let said = place.text(&[
+        "ls",
+        "--verity",
+        &tree.root,
+        "--verity-tree",
+        "tree",
+        "without",
+    ]);
+    assert!(said.contains("hello"), "{said}");
+
+    place.text(&["verity", "add", "-q", "without"]);
+    assert!(whole == fs::read(place.path("without")).unwrap());
+}
+
+#[test]
+fn salts_blocks_and_images_of_small_blocks() {
+    let place = Place::new("verity-forms");
+    for (n, options) in [
+        &["--verity-salt", "00aa55"][..],
+        &["--verity-block", "512"],
+        &["-b", "512", "-z", "none", "--kernel", "6.18"],
+        &[
+            "-b",
+            "512",
+            "--kernel",
+            "6.18",
+            "--verity-block",
+            "1K",
+            "--verity-salt",
+            "ff",
+        ],
+        &["--size-budget", "1M"],
+        &["--metadata", "compressed", "--kernel", "6.18"],
+    ]
+    .iter()
+    .enumerate()
+    {
+        let image = format!("i{n}");
+        place.image(&image, &[&["--verity"], *options].concat());
+        let tree = Tree::of(&place, &image);
+        others_agree(&place, &image, &image, &tree.root, tree.offset);
+        place.text(&["verity", "check", "-q", &image, &tree.root]);
+        place.text(&["check", "-q", "--verity", &tree.root, &image]);
+    }
+    // The tree counts: it takes at least a header and a block more than the image.
+    let len = fs::metadata(place.path("i4")).unwrap().len();
+    let exact = len.to_string();
+    place.image("exact", &["--verity", "--size-budget", &exact]);
+    let less = (len - 1).to_string();
+    place.image("less", &["--verity", "--size-budget", &less]);
+    assert!(fs::metadata(place.path("less")).unwrap().len() < len);
+}
+
+#[test]
+fn damage_is_found_named_and_never_read() {
+    let place = Place::new("verity-damage");
+    place.image(
+        "i",
+        &["-z", "lz4", "-C", "4K", "--fragments", "off", "--verity"],
+    );
+    let tree = Tree::of(&place, "i");
+    let extents = place.json(&["extents", "--json", "i", "dir/text"]);
+    let at = extents[1]["physical"]
+        .as_u64()
+        .unwrap_or_else(|| panic!("{extents:?}"));
+    fs::copy(place.path("i"), place.path("d")).unwrap();
+    flip(&place.path("d"), at as usize + 100);
+
+    let out = place.run(&["verity", "check", "d", &tree.root]);
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    let block = at / 4096 * 4096;
+    assert_eq!(code(&out), 1, "{said}");
+    assert!(
+        said.contains(&format!("4096 bytes at {block}: damaged")),
+        "{said}"
+    );
+    assert!(said.contains("/dir/text: "), "{said}");
+    assert!(!said.contains("hello"), "{said}");
+    let found = place.run(&["verity", "check", "--json", "d", &tree.root]);
+    let found: serde_json::Value = serde_json::from_slice(&found.stdout).unwrap();
+    assert_eq!(found["damaged"][0]["offset"], block);
+    assert_eq!(found["sound"], false);
+
+    let out = place.run(&["cat", "--verity", &tree.root, "d", "dir/text"]);
+    let said = stderr(&out);
+    assert_eq!(code(&out), 3, "{said}");
+    assert!(said.contains(&format!("block {}", block / 4096)), "{said}");
+    assert!(
+        text().as_bytes().starts_with(&out.stdout),
+        "nothing wrong is given out"
+    );
+    assert_eq!(
+        place.text(&["cat", "--verity", &tree.root, "d", "hello"]),
+        "hello\n"
+    );
+
+    // The root hash of something else.
+    let wrong = tree.wrong();
+    for args in [
+        &["verity", "check", "i", &wrong][..],
+        &["ls", "--verity", &wrong, "i"],
+        &["check", "--verity", &wrong, "i"],
+        &["extract", "--verity", &wrong, "i", "out"],
+    ] {
+        let out = place.run(args);
+        let said = stderr(&out);
+        assert_eq!(code(&out), 3, "{args:?}: {said}");
+        assert!(said.contains("root hash"), "{args:?}: {said}");
+    }
+    // Part of the tree: data that it stands for is not known.
+    fs::copy(place.path("i"), place.path("t")).unwrap();
+    let len = fs::metadata(place.path("t")).unwrap().len() as usize;
+    flip(&place.path("t"), len - 4096);
+    let out = place.run(&["verity", "check", "t", &tree.root]);
+    assert!(code(&out) == 1 || code(&out) == 3, "{}", stderr(&out));
+}
+
+#[test]
+fn what_makes_no_sense_is_said() {
+    let place = Place::with_image("verity-sense");
+    let root = "0".repeat(64);
+    for (args, wanted) in [
+        (
+            &["ls", "--verity", &root, "i"][..],
+            "no hash tree of dm-verity",
+        ),
+        (&["ls", "--verity", "12", "i"], "64 hexadecimal digits"),
+        (&["ls", "--verity-tree", "i", "i"], "--verity"),
+        (&["verity", "show", "i"], "no hash tree of dm-verity"),
+        (
+            &["verity", "check", "i", &root],
+            "no hash tree of dm-verity",
+        ),
+        (&["verity", "add", "--salt", "abc", "i"], "hexadecimal"),
+        (&["verity", "add", "--block", "8K", "i"], "512 to 4096"),
+        (&["build", "--verity-salt", "00", "m", "o"], "need --verity"),
+        (
+            &["ls", "--verity", &root, "--device", "i", "i"],
+            "extra devices",
+        ),
+    ] {
+        let out = place.run(args);
+        let said = stderr(&out);
+        assert_eq!(code(&out), 2, "{args:?}: {said}");
+        assert!(said.contains(wanted), "{args:?}: {said}");
+    }
+    // Something else is behind the image, or a tree.
+    let mut bytes = fs::read(place.path("i")).unwrap();
+    bytes.extend_from_slice(b"signature");
+    fs::write(place.path("i"), &bytes).unwrap();
+    let out = place.run(&["verity", "add", "i"]);
+    assert_eq!(code(&out), 2);
+    assert!(
+        stderr(&out).contains("9 bytes lie behind the image"),
+        "{}",
+        stderr(&out)
+    );
+    assert!(fs::read(place.path("i")).unwrap() == bytes);
+    place.image("j", &["--verity"]);
+    let out = place.run(&["verity", "add", "j"]);
+    assert_eq!(code(&out), 2);
+    assert!(stderr(&out).contains("--replace"), "{}", stderr(&out));
+    let before = Tree::of(&place, "j");
+    place.text(&["verity", "add", "-q", "--replace", "--salt", "01", "j"]);
+    assert!(Tree::of(&place, "j").root != before.root);
+}
+
+#[test]
+fn a_patch_makes_the_tree_anew_and_keeps_the_old_one_until_it_counts() {
+    let place = Place::new("verity-patch");
+    place.image("i", &["--verity", "--verity-salt", "0102"]);
+    let old = fs::read(place.path("i")).unwrap();
+    let before = Tree::of(&place, "i");
+    fs::create_dir(place.path("new")).unwrap();
+    fs::write(place.path("new/one"), text()).unwrap();
+    place.text(&["patch", "-q", "new", "i"]);
+    let after = Tree::of(&place, "i");
+    let now = fs::read(place.path("i")).unwrap();
+    assert!(after.offset as usize >= old.len(), "behind the old tree");
+    assert!(now[4096..old.len()] == old[4096..]);
+    others_agree(&place, "i", "i", &after.root, after.offset);
+    place.text(&["verity", "check", "-q", "i", &after.root]);
+    let shown = place.json(&["verity", "show", "--json", "i"]).remove(0);
+    assert_eq!(shown["salt"], "0102");
+    assert!(before.root != after.root);
+    assert_eq!(place.text(&["diff", "--content-only", "new", "i"]), "");
+}
+
+#[test]
+fn a_mount_gives_out_what_the_root_hash_stands_for() {
+    if !is_root() || !Path::new("/dev/fuse").exists() {
+        return skipped("mounting needs root and /dev/fuse");
+    }
+    let place = Place::new("verity-mount");
+    place.image(
+        "i",
+        &["-z", "lz4", "-C", "4K", "--fragments", "off", "--verity"],
+    );
+    let tree = Tree::of(&place, "i");
+    let extents = place.json(&["extents", "--json", "i", "dir/text"]);
+    let at = extents[1]["physical"].as_u64().unwrap() as usize;
+    fs::create_dir(place.path("mnt")).unwrap();
+    let option = format!("verity.roothash={}", tree.root);
+    let read = |name: &str| fs::read(place.path("mnt").join(name));
+    place.text(&["mount", "i", "mnt", "-o", &option]);
+    let sound = read("dir/text");
+    place.text(&["umount", "mnt"]);
+    assert!(sound.unwrap() == text().into_bytes());
+    flip(&place.path("i"), at + 50);
+    place.text(&["mount", "i", "mnt", "--verity", &tree.root, "--log", "log"]);
+    let (damaged, other) = (read("dir/text"), read("hello"));
+    place.text(&["umount", "mnt"]);
+    assert_eq!(damaged.unwrap_err().raw_os_error(), Some(5));
+    assert_eq!(other.unwrap(), b"hello\n");
+    let log = fs::read_to_string(place.path("log")).unwrap();
+    assert!(
+        log.contains("is not what the root hash stands for"),
+        "{log}"
+    );
+}

@@ -1,0 +1,218 @@
+//! Hash trees of dm-verity behind images: where they lie, reading through them, and what of an image a damaged part is.
+//!
+//! ```text
+//!  image │ zeros up to 4096 │ header │ tree
+//!        └ its end          └ the hash offset
+//! ```
+
+use crate::read::{Image, Inode, OpenOptions, Source, Space};
+use crate::walk::Walk;
+use crate::{Error, Result};
+use std::ops::Range;
+use std::sync::Arc;
+use tuff_store::ReadAt;
+use tuff_verity::{Broken, HEADER_LEN};
+
+pub use tuff_verity::{Damage, Header, Root, Verified};
+
+/// A tree's header lies at the first multiple of this behind the image. Unit: bytes.
+const PLACE: u64 = 4096;
+
+/// A hash tree that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HashTree {
+    /// The root hash: all that a reader has to know.
+    pub root: Root,
+    /// What the tree says about itself.
+    pub header: Header,
+    /// Where its header lies. Unit: bytes.
+    pub hash_offset: u64,
+    /// Where it ends. Unit: bytes.
+    pub end: u64,
+}
+
+/// Where the header of an image of so many bytes lies. Unit: bytes.
+pub fn hash_offset(image_len: u64) -> u64 {
+    image_len.div_ceil(PLACE) * PLACE
+}
+
+/// Where an image ends in its own file: behind its blocks, or behind those of devices that lie there, too. Unit: bytes.
+pub fn end(image: &Image) -> u64 {
+    let sb = image.superblock();
+    let bits = sb.block_bits;
+    let own = sb.blocks.saturating_mul(bits.size());
+    let ends = image.slots().iter().map(|slot| {
+        let blocks = slot.uniaddr.saturating_add(slot.blocks);
+        blocks.saturating_mul(bits.size())
+    });
+    let all = ends.fold(own, u64::max);
+    if all <= image.store_size() { all } else { own }
+}
+
+/// The header of the hash tree behind an image, and where the tree ends. Unit: bytes.
+///
+/// # Errors
+/// What reading it gives.
+pub(crate) fn behind(image: &Image) -> Result<Option<(Header, u64)>> {
+    let at = hash_offset(end(image));
+    let mut bytes = [0; HEADER_LEN];
+    if at.saturating_add(HEADER_LEN as u64) > image.store_size() {
+        return Ok(None);
+    }
+    image
+        .store()
+        .read_exact_at(&mut bytes, at)
+        .map_err(|e| Error::read(format_args!("byte {at:#x}"), HEADER_LEN as u64, e))?;
+    let found = Header::decode(&bytes).ok();
+    Ok(found.map(|header| {
+        let end = tuff_verity::tree_end(&header, at);
+        (header, end.min(image.store_size()))
+    }))
+}
+
+/// Where to look for the tree of the image in `store`: behind its end.
+///
+/// # Errors
+/// What opening the image gives.
+pub fn find(store: &Arc<dyn ReadAt>) -> Result<u64> {
+    let options = OpenOptions {
+        verify_checksum: false,
+        ..OpenOptions::default()
+    };
+    let image = Image::open_shared(Arc::clone(store), options)?;
+    Ok(hash_offset(end(&image)))
+}
+
+/// `data` as the root hash has it, by the tree at `hash_offset` of `tree`.
+///
+/// # Errors
+/// `Usage` if there is no tree, `Corrupt` or `Unsupported` for one that cannot be used, what reading it gives.
+pub fn open(
+    data: Arc<dyn ReadAt>,
+    tree: Arc<dyn ReadAt>,
+    hash_offset: u64,
+    root: Root,
+) -> Result<Verified> {
+    Verified::open(data, tree, hash_offset, root).map_err(|e| refused(hash_offset, e))
+}
+
+/// The tree at `hash_offset` of `tree` by what it says about itself, which nothing vouches for.
+///
+/// # Errors
+/// As [`open`].
+pub fn stated(data: &dyn ReadAt, tree: &dyn ReadAt, hash_offset: u64) -> Result<HashTree> {
+    let read = || {
+        let header = tuff_verity::read_header(tree, hash_offset)?;
+        Ok(HashTree {
+            root: tuff_verity::stated_root(data, tree, hash_offset)?,
+            end: tuff_verity::tree_end(&header, hash_offset),
+            header,
+            hash_offset,
+        })
+    };
+    read().map_err(|e| refused(hash_offset, e))
+}
+
+fn refused(at: u64, e: std::io::Error) -> Error {
+    let place = format_args!("byte {at:#x}");
+    match e.get_ref().and_then(|e| e.downcast_ref::<Broken>()) {
+        Some(Broken::Missing) => Error::usage(format_args!("{place}: {}", Broken::Missing)),
+        Some(Broken::Unsupported(what)) => Error::unsupported(place, what),
+        Some(Broken::Corrupt(what)) => Error::corrupt(place, what),
+        None => Error::read(place, HEADER_LEN as u64, e),
+    }
+}
+
+/// Something of an image that lies in damaged bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hit {
+    /// Bytes of the file or directory with this path: they, or the clusters that hold them, lie there.
+    Content(Vec<u8>, Range<u64>),
+    /// The inode with this path.
+    Inode(Vec<u8>),
+}
+
+/// Says what of the image lies in `ranges` (bytes, ascending), as far as the image can still be read. Returns what could
+/// not be read on the way, the first error.
+pub fn hits(image: &Image, ranges: &[Range<u64>], hit: &mut dyn FnMut(Hit)) -> Option<Error> {
+    let is_hit = |pos: u64, len: u64| {
+        let next = ranges.partition_point(|r| r.end <= pos);
+        ranges.get(next).is_some_and(|r| r.start < pos + len.max(1))
+    };
+    let mut failed = None;
+    // Bytes of the packed inode that are hit.
+    let mut packed: Vec<Range<u64>> = Vec::new();
+    if let Some(inode) = image.packed() {
+        let found = content(image, inode, &is_hit, &[], &mut |range| packed.push(range));
+        failed = failed.or(found.err());
+    }
+    let walk = match Walk::root(image) {
+        Ok(walk) => walk,
+        Err(e) => return Some(e),
+    };
+    for entry in walk {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(e) => {
+                failed.get_or_insert(e);
+                continue;
+            }
+        };
+        let inode = &entry.inode;
+        let len = inode.payload_position() - inode.position();
+        if inode.space() == Space::Image && is_hit(inode.position(), len) {
+            hit(Hit::Inode(entry.path.clone()));
+        }
+        let found = content(image, inode, &is_hit, &packed, &mut |range| {
+            hit(Hit::Content(entry.path.clone(), range));
+        });
+        if let Err(e) = found {
+            failed.get_or_insert(e);
+        }
+    }
+    failed
+}
+
+/// Tells which bytes of an inode's data are hit: stretches, those that touch joined.
+fn content(
+    image: &Image,
+    inode: &Inode,
+    is_hit: &dyn Fn(u64, u64) -> bool,
+    packed: &[Range<u64>],
+    found: &mut dyn FnMut(Range<u64>),
+) -> Result<()> {
+    if !inode.has_data() {
+        return Ok(());
+    }
+    let mut open: Option<Range<u64>> = None;
+    for extent in image.extents(inode, 0..inode.size())? {
+        let extent = extent?;
+        let bad = match extent.source {
+            Source::Hole => false,
+            Source::Raw { device: 0, pos } => is_hit(pos, extent.len),
+            // What lies on other devices has no tree here.
+            Source::Raw { .. } => false,
+            Source::Cluster(cluster) => is_hit(cluster.pos, cluster.len.into()),
+            Source::Inline {
+                space, pos, len, ..
+            } => space == Space::Image && is_hit(pos, len.into()),
+            Source::Fragment { offset } => {
+                let next = packed.partition_point(|r| r.end <= offset);
+                let end = offset.saturating_add(extent.len);
+                packed.get(next).is_some_and(|r| r.start < end)
+            }
+        };
+        if !bad {
+            continue;
+        }
+        match &mut open {
+            Some(range) if range.end == extent.offset => range.end = extent.end(),
+            _ => {
+                open.take().map(&mut *found);
+                open = Some(extent.offset..extent.end());
+            }
+        }
+    }
+    open.map(found);
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! Where the blocks of a tree lie.
+
+use crate::DIGEST_LEN;
+use crate::header::{HEADER_LEN, Header};
+use std::ops::Range;
+
+/// A level of the tree: consecutive hash blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Level {
+    /// Its first byte, in the store that holds the tree. Unit: bytes.
+    pub(crate) at: u64,
+    /// Unit: hash blocks.
+    pub(crate) blocks: u64,
+}
+
+/// The levels of a tree.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    /// Digests in a hash block.
+    pub(crate) per: u64,
+    /// From the one over the data to the one with a single block. None for a single data block.
+    pub(crate) levels: Vec<Level>,
+    /// Behind the last level. Unit: bytes.
+    pub(crate) end: u64,
+}
+
+impl Shape {
+    /// The tree whose header lies at `hash_offset`: it starts in the next hash block, the top first.
+    pub(crate) fn new(header: &Header, hash_offset: u64) -> Self {
+        let size = u64::from(header.hash_block);
+        let per = size / DIGEST_LEN as u64;
+        let mut counts = Vec::new();
+        let mut blocks = header.data_blocks;
+        while blocks > 1 {
+            blocks = blocks.div_ceil(per);
+            counts.push(blocks);
+        }
+        let mut end = (hash_offset.saturating_add(HEADER_LEN as u64)).div_ceil(size) * size;
+        let mut levels = Vec::new();
+        for blocks in counts.into_iter().rev() {
+            levels.push(Level { at: end, blocks });
+            end = end.saturating_add(blocks.saturating_mul(size));
+        }
+        levels.reverse();
+        Self { per, levels, end }
+    }
+
+    /// What one hash block of a level covers of the level below, or of the data: its blocks, of which there are `below`.
+    pub(crate) fn covers(&self, block: u64, below: u64) -> Range<u64> {
+        let start = block * self.per;
+        start..below.min(start + self.per)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_top_lies_first() {
+        let shape = |blocks: u64| {
+            let header = Header::new(blocks * 4096, 4096, Vec::new(), [0; 16]).unwrap();
+            let shape = Shape::new(&header, 40960);
+            let levels: Vec<_> = shape.levels.iter().map(|l| (l.at, l.blocks)).collect();
+            (levels, shape.end)
+        };
+        let block = |n: u64| 40960 + 4096 * n;
+        assert_eq!(shape(1), (vec![], block(1)));
+        assert_eq!(shape(2), (vec![(block(1), 1)], block(2)));
+        assert_eq!(shape(128), (vec![(block(1), 1)], block(2)));
+        assert_eq!(shape(129), (vec![(block(2), 2), (block(1), 1)], block(4)));
+        let three = vec![(block(4), 129), (block(2), 2), (block(1), 1)];
+        assert_eq!(shape(128 * 128 + 1), (three, block(133)));
+    }
+}
