@@ -1,7 +1,7 @@
 //! Hash trees of dm-verity behind images: where they lie, reading through them, and what of an image a damaged part is.
 //!
 //! ```text
-//!  image │ zeros up to 4096 │ header │ tree
+//!  image │ zeros up to 4096 │ header │ tree │ parity, if wanted
 //!        └ its end          └ the hash offset
 //! ```
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tuff_store::ReadAt;
 use tuff_verity::{Broken, HEADER_LEN};
 
-pub use tuff_verity::{Damage, Header, Root, Verified};
+pub use tuff_verity::{Damage, Header, Mended, Root, Verified};
 
 /// A tree's header lies at the first multiple of this behind the image. Unit: bytes.
 const PLACE: u64 = 4096;
@@ -27,8 +27,26 @@ pub struct HashTree {
     pub header: Header,
     /// Where its header lies. Unit: bytes.
     pub hash_offset: u64,
-    /// Where it ends. Unit: bytes.
+    /// Roots of the parity behind it, if there is any.
+    pub parity: Option<u32>,
+    /// Where it ends, with its parity. Unit: bytes.
     pub end: u64,
+}
+
+impl HashTree {
+    /// Where the tree ends and its parity begins, if there is any. Unit: bytes.
+    pub fn tree_end(&self) -> u64 {
+        let end = tuff_verity::tree_end(&self.header, None, self.hash_offset);
+        end.unwrap_or(self.end)
+    }
+}
+
+/// What lies behind an image.
+pub(crate) struct Behind {
+    pub(crate) header: Header,
+    pub(crate) parity: Option<u32>,
+    /// Where it ends, with its parity. Unit: bytes.
+    pub(crate) end: u64,
 }
 
 /// Where the header of an image of so many bytes lies. Unit: bytes.
@@ -49,11 +67,11 @@ pub fn end(image: &Image) -> u64 {
     if all <= image.store_size() { all } else { own }
 }
 
-/// The header of the hash tree behind an image, and where the tree ends. Unit: bytes.
+/// The hash tree behind an image.
 ///
 /// # Errors
 /// What reading it gives.
-pub(crate) fn behind(image: &Image) -> Result<Option<(Header, u64)>> {
+pub(crate) fn behind(image: &Image) -> Result<Option<Behind>> {
     let at = hash_offset(end(image));
     let mut bytes = [0; HEADER_LEN];
     if at.saturating_add(HEADER_LEN as u64) > image.store_size() {
@@ -63,10 +81,15 @@ pub(crate) fn behind(image: &Image) -> Result<Option<(Header, u64)>> {
         .store()
         .read_exact_at(&mut bytes, at)
         .map_err(|e| Error::read(format_args!("byte {at:#x}"), HEADER_LEN as u64, e))?;
-    let found = Header::decode(&bytes).ok();
-    Ok(found.map(|header| {
-        let end = tuff_verity::tree_end(&header, at);
-        (header, end.min(image.store_size()))
+    let Ok(header) = Header::decode(&bytes) else {
+        return Ok(None);
+    };
+    let parity = tuff_verity::find_roots(&header, at, image.store_size());
+    let end = tuff_verity::tree_end(&header, parity, at).unwrap_or(u64::MAX);
+    Ok(Some(Behind {
+        header,
+        parity,
+        end: end.min(image.store_size()),
     }))
 }
 
@@ -103,14 +126,25 @@ pub fn open(
 pub fn stated(data: &dyn ReadAt, tree: &dyn ReadAt, hash_offset: u64) -> Result<HashTree> {
     let read = || {
         let header = tuff_verity::read_header(tree, hash_offset)?;
+        let parity = tuff_verity::find_roots(&header, hash_offset, tree.size());
+        let end = tuff_verity::tree_end(&header, parity, hash_offset);
         Ok(HashTree {
             root: tuff_verity::stated_root(data, tree, hash_offset)?,
-            end: tuff_verity::tree_end(&header, hash_offset),
+            end: end.unwrap_or_else(|_| tree.size()),
             header,
             hash_offset,
+            parity,
         })
     };
     read().map_err(|e| refused(hash_offset, e))
+}
+
+/// The same, with parity of so many roots behind the tree, where the length of a file does not say it.
+///
+/// # Errors
+/// `Corrupt` or `Unsupported` for what there cannot be.
+pub fn with_parity(verified: Verified, roots: u32) -> Result<Verified> {
+    verified.with_parity(roots).map_err(|e| refused(0, e))
 }
 
 fn refused(at: u64, e: std::io::Error) -> Error {

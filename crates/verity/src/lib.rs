@@ -1,7 +1,7 @@
 //! Hash trees of dm-verity: what a device holds is what a root hash of 32 bytes says, or reading it fails.
 //!
 //! ```text
-//!  data blocks │ header │ top of the tree │ ... │ a digest for each data block
+//!  data blocks │ header │ top of the tree │ ... │ a digest for each data block │ parity, if wanted
 //!              └ the hash offset
 //! ```
 //!
@@ -12,20 +12,24 @@
 //! * [`make`]: the tree of some data.
 //! * [`Verified`]: data that is verified as it is read.
 //! * [`Verified::scan`]: which blocks are damaged.
+//! * [`Verified::repair`]: what parity behind the tree mends of them.
 //!
 //! Source: the kernel's `Documentation/admin-guide/device-mapper/verity.rst`, and cryptsetup's wiki page on dm-verity for
 //! the header.
 
 mod header;
 mod make;
+mod parity;
 mod scan;
 mod shape;
 mod verified;
+mod work;
 
 pub use header::{Broken, HEADER_LEN, Header};
 pub use make::{Made, make, tree_end};
-pub use scan::Damage;
-pub use verified::{Verified, read_header, stated_root};
+pub use parity::ROOTS;
+pub use scan::{Damage, Mended};
+pub use verified::{Verified, find_roots, read_header, stated_root};
 
 use sha2::{Digest, Sha256};
 

@@ -1,11 +1,13 @@
-//! Which blocks are damaged.
+//! Which blocks are damaged, and mending them.
 
 use crate::Verified;
-use crate::make::{in_parallel, lock};
+use crate::parity::Place;
+use crate::work::{each, lock};
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use tuff_store::ReadAt;
 
 /// What a thread reads at once. Unit: bytes.
 const UNIT: u64 = 512 << 10;
@@ -15,19 +17,30 @@ const UNIT: u64 = 512 << 10;
 pub struct Damage {
     /// Data that is not what the root hash stands for, or cannot be read.
     pub data: Vec<Range<u64>>,
-    /// Data about which nothing can be said, for a block of the tree is damaged.
+    /// Data about which nothing can be said, for its part of the tree is damaged.
     pub unknown: Vec<Range<u64>>,
+    /// Hash blocks that are not what the root hash stands for, or cannot be read, in the store that holds the tree.
+    pub tree: Vec<Range<u64>>,
 }
 
 impl Damage {
     /// All is what the root hash stands for.
     pub fn is_none(&self) -> bool {
-        self.data.is_empty() && self.unknown.is_empty()
+        self.data.is_empty() && self.unknown.is_empty() && self.tree.is_empty()
     }
 }
 
+/// What [`Verified::repair`] writes to: bytes and where they belong.
+pub enum Mended<'a> {
+    /// In the data. Unit: bytes.
+    Data(u64, &'a [u8]),
+    /// In the store that holds the tree. Unit: bytes.
+    Tree(u64, &'a [u8]),
+}
+
 impl Verified {
-    /// Reads all data and says what is damaged of it. `step` is told of bytes that were read, and stops the work by an error.
+    /// Reads all data and the tree and says what is damaged of it, mended or not. `step` is told of bytes of data that were read,
+    /// and stops the work by an error.
     ///
     /// # Errors
     /// Those of `step`. What cannot be read is damage.
@@ -39,64 +52,48 @@ impl Verified {
         let size = u64::from(self.header.data_block);
         let blocks = self.header.data_blocks;
         let group = (UNIT / size).max(1);
-        let next = AtomicU64::new(0);
-        let found: Mutex<Damage> = Mutex::default();
-        let failed: Mutex<Option<io::Error>> = Mutex::default();
-        let work = || {
-            let mut buf = vec![0; (group * size) as usize];
-            loop {
-                let first = next.fetch_add(group, Ordering::Relaxed);
-                let last = blocks.min(first + group);
-                if first >= last || lock(&failed).is_some() {
-                    return;
-                }
-                // Fits: a group.
-                let buf = &mut buf[..((last - first) * size) as usize];
-                let damage = self.scan_blocks(first, buf);
-                if !damage.is_none() {
-                    let mut found = lock(&found);
-                    found.data.extend(damage.data);
-                    found.unknown.extend(damage.unknown);
-                }
-                if let Err(e) = step(buf.len() as u64) {
-                    lock(&failed).get_or_insert(e);
-                    return;
-                }
+        let found = Mutex::new(Damage {
+            tree: self.scan_tree(),
+            ..Damage::default()
+        });
+        each(blocks.div_ceil(group), threads, &|n, buffers| {
+            let first = n * group;
+            // Fits: a group.
+            let len = ((blocks.min(first + group) - first) * size) as usize;
+            buffers.input.resize(len, 0);
+            let damage = self.scan_blocks(first, &mut buffers.input);
+            if !damage.is_none() {
+                let mut found = lock(&found);
+                found.data.extend(damage.data);
+                found.unknown.extend(damage.unknown);
             }
-        };
-        let units = usize::try_from(blocks.div_ceil(group)).unwrap_or(usize::MAX);
-        in_parallel(threads.min(units), &work);
-        if let Some(e) = lock(&failed).take() {
-            return Err(e);
-        }
+            step(len as u64)
+        })?;
         let mut damage = std::mem::take(&mut *lock(&found));
         let end = self.header.data_len().min(self.data.size());
         for ranges in [&mut damage.data, &mut damage.unknown] {
             join(ranges, end);
         }
+        join(&mut damage.tree, self.shape.end);
         Ok(damage)
     }
 
     fn scan_blocks(&self, first: u64, buf: &mut [u8]) -> Damage {
         let size = self.header.data_block as usize;
+        let start = first * size as u64;
         let mut damage = Damage::default();
-        let there = self.data.size().saturating_sub(first * size as u64);
-        let there = there.min(buf.len() as u64) as usize;
+        let there = self.data.size().saturating_sub(start).min(buf.len() as u64) as usize;
         buf[there..].fill(0);
-        let whole = self
-            .data
-            .read_exact_at(&mut buf[..there], first * size as u64);
+        let whole = self.data.read_exact_at(&mut buf[..there], start);
         for (number, block) in (first..).zip(buf.chunks_exact_mut(size)) {
             let at = number * size as u64;
-            let there = there
-                .saturating_sub((at - first * size as u64) as usize)
-                .min(size);
+            let there = there.saturating_sub((at - start) as usize).min(size);
             // One block that cannot be read says nothing about its neighbours.
             let read = match whole {
                 Ok(()) => Ok(()),
                 Err(_) => self.data.read_exact_at(&mut block[..there], at),
             };
-            let expected = self.is_expected(0, number, &self.hasher.digest(block));
+            let expected = self.is_expected(0, number, &self.hasher.digest(block), false);
             match (read, expected) {
                 (Ok(()), Ok(true)) => {}
                 (Err(_), _) | (_, Ok(false)) => damage.data.push(at..at + size as u64),
@@ -104,6 +101,73 @@ impl Verified {
             }
         }
         damage
+    }
+
+    /// The damaged blocks of the tree.
+    fn scan_tree(&self) -> Vec<Range<u64>> {
+        let size = u64::from(self.header.hash_block);
+        let mut damaged = Vec::new();
+        let mut block = vec![0; size as usize];
+        for (level, blocks) in self.shape.levels.iter().enumerate().rev() {
+            for number in 0..blocks.blocks {
+                let at = blocks.at + number * size;
+                let read = self.tree.read_exact_at(&mut block, at);
+                let digest = self.hasher.digest(&block);
+                let expected = self.is_expected(level + 1, number, &digest, false);
+                if read.is_err() || matches!(expected, Ok(false)) {
+                    damaged.push(at..at + size);
+                }
+            }
+        }
+        damaged
+    }
+
+    /// Mends what the parity can: `write` is to put it in its place, where it is read from then on. Returns what is still
+    /// damaged.
+    ///
+    /// # Errors
+    /// Those of `write` and `step`.
+    pub fn repair(
+        &self,
+        threads: usize,
+        step: &(dyn Fn(u64) -> io::Result<()> + Sync),
+        write: &mut dyn FnMut(Mended<'_>) -> io::Result<()>,
+    ) -> io::Result<Damage> {
+        let mut before = None;
+        loop {
+            let damage = self.scan(threads, step)?;
+            // Nothing was mended, or what was written is not read.
+            if before.as_ref() == Some(&damage) {
+                return Ok(damage);
+            }
+            let Some(spread) = &self.parity else {
+                return Ok(damage);
+            };
+            let blocks = |ranges: &[Range<u64>]| -> Vec<u64> {
+                let blocks = ranges
+                    .iter()
+                    .flat_map(|r| r.clone().step_by(spread.block as usize));
+                blocks.collect()
+            };
+            let data = blocks(&damage.data).into_iter().map(|at| at / spread.block);
+            let tree = blocks(&damage.tree);
+            let tree = tree.into_iter().map(|at| spread.of_tree(at));
+            let rounds: BTreeSet<u64> = data.chain(tree).map(|n| n % spread.rounds).collect();
+            for round in rounds {
+                for (number, bytes) in self.mend(round) {
+                    match spread.place(number) {
+                        Place::Data(at) => {
+                            let there = self.data.size().saturating_sub(at);
+                            let there = there.min(bytes.len() as u64) as usize;
+                            write(Mended::Data(at, &bytes[..there]))?;
+                        }
+                        Place::Tree(at) => write(Mended::Tree(at, &bytes))?,
+                    }
+                }
+                step(0)?;
+            }
+            before = Some(damage);
+        }
     }
 }
 

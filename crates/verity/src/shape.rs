@@ -2,7 +2,6 @@
 
 use crate::DIGEST_LEN;
 use crate::header::{HEADER_LEN, Header};
-use std::ops::Range;
 
 /// A level of the tree: consecutive hash blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +44,17 @@ impl Shape {
         Self { per, levels, end }
     }
 
-    /// What one hash block of a level covers of the level below, or of the data: its blocks, of which there are `below`.
-    pub(crate) fn covers(&self, block: u64, below: u64) -> Range<u64> {
-        let start = block * self.per;
-        start..below.min(start + self.per)
+    /// Where its first block lies: behind the header. Unit: bytes.
+    pub(crate) fn body(&self) -> u64 {
+        self.levels.last().map_or(self.end, |top| top.at)
+    }
+
+    /// Level and number of the hash block at byte `at`.
+    pub(crate) fn find(&self, at: u64, size: u64) -> (usize, u64) {
+        // The levels lie from the last to the first.
+        let level = self.levels.iter().position(|level| level.at <= at);
+        let level = level.unwrap_or(0);
+        (level, (at - self.levels[level].at) / size)
     }
 }
 

@@ -1,10 +1,12 @@
 //! Reading with proof.
 
 use crate::header::{Broken, HEADER_LEN, Header};
-use crate::make::lock;
+use crate::parity::{Covered, Place, Round, Spread};
 use crate::shape::Shape;
+use crate::work::lock;
 use crate::{DIGEST_LEN, Hasher, Root};
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tuff_store::ReadAt;
 
@@ -14,20 +16,24 @@ const KEPT: usize = 1024;
 /// A hash block: its level, its number there, its bytes.
 type Kept = (usize, u64, Arc<[u8]>);
 
-/// A store whose bytes are those that a root hash stands for: whatever else lies there is an error of kind
-/// `InvalidData`. Each read is verified anew, from the data to a hash block that was verified before.
+/// A store whose bytes are those that a root hash stands for: whatever else lies there is mended by the parity, if there is any,
+/// or else an error of kind `InvalidData`. Each read is verified anew, from the data to a hash block that was verified before.
 pub struct Verified {
     pub(crate) data: Arc<dyn ReadAt>,
-    tree: Arc<dyn ReadAt>,
+    pub(crate) tree: Arc<dyn ReadAt>,
     pub(crate) header: Header,
     pub(crate) shape: Shape,
     pub(crate) hasher: Hasher,
     root: Root,
+    /// How the parity behind the tree lies, if there is any.
+    pub(crate) parity: Option<Spread>,
     kept: Box<[Mutex<Option<Kept>>]>,
+    mended: AtomicU64,
 }
 
 impl Verified {
-    /// Takes `data`, whose header lies in `tree` at `hash_offset`.
+    /// Takes `data`, whose header lies in `tree` at `hash_offset`. There is parity if the store of the tree ends where parity of some number of
+    /// roots would.
     ///
     /// # Errors
     /// `InvalidData` with a [`Broken`] inside if there is no header or one that cannot be used, or the data ends before its last block; what
@@ -43,18 +49,45 @@ impl Verified {
         if data.size() <= header.data_len() - u64::from(header.data_block) {
             return Err(broken(Broken::Corrupt(short)));
         }
+        let shape = header.shape(hash_offset);
         Ok(Self {
-            shape: header.shape(hash_offset),
+            parity: Spread::found(&header, &shape, tree.size()),
+            shape,
             hasher: Hasher::new(&header.salt),
             data,
             tree,
             header,
             root,
             kept: (0..KEPT).map(|_| Mutex::default()).collect(),
+            mended: AtomicU64::new(0),
         })
     }
 
-    /// Whether the top of the tree is what the root hash stands for: otherwise nothing can be said about anything.
+    /// Says of how many roots the parity is, where the length of the store does not: on a block device.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), for a number of roots that there cannot be.
+    pub fn with_parity(self, roots: u32) -> io::Result<Self> {
+        let parity = Spread::new(&self.header, &self.shape, roots).map_err(broken)?;
+        Ok(Self {
+            parity: Some(parity),
+            ..self
+        })
+    }
+
+    /// Roots of the parity, if there is any.
+    pub fn roots(&self) -> Option<u32> {
+        // Fits: at most 24.
+        self.parity.as_ref().map(|spread| spread.roots as u32)
+    }
+
+    /// Blocks that were read damaged and given out mended so far.
+    pub fn mended(&self) -> u64 {
+        self.mended.load(Ordering::Relaxed)
+    }
+
+    /// Whether the top of the tree is what the root hash stands for, or can be mended: otherwise nothing can be said about
+    /// anything.
     ///
     /// # Errors
     /// What reading it gives.
@@ -62,7 +95,7 @@ impl Verified {
         let Some(last) = self.shape.levels.len().checked_sub(1) else {
             return Ok(true);
         };
-        match self.hash_block(last, 0) {
+        match self.hash_block(last, 0, true) {
             Ok(_) => Ok(true),
             Err(e) if e.kind() == io::ErrorKind::InvalidData => Ok(false),
             Err(e) => Err(e),
@@ -74,8 +107,8 @@ impl Verified {
         &self.header
     }
 
-    /// A hash block, verified.
-    pub(crate) fn hash_block(&self, level: usize, number: u64) -> io::Result<Arc<[u8]>> {
+    /// A hash block, verified; `mend` says whether a damaged one is mended.
+    fn hash_block(&self, level: usize, number: u64, mend: bool) -> io::Result<Arc<[u8]>> {
         // Neighbours in neighbouring places, levels apart.
         let place = (number as usize).wrapping_add(level * 257) % KEPT;
         if let Some((l, n, bytes)) = &*lock(&self.kept[place])
@@ -86,10 +119,20 @@ impl Verified {
         let size = u64::from(self.header.hash_block);
         let at = self.shape.levels[level].at + number * size;
         let mut bytes = vec![0; size as usize];
-        self.tree.read_exact_at(&mut bytes, at)?;
-        let digest = self.hasher.digest(&bytes);
-        if !self.is_expected(level + 1, number, &digest)? {
-            return Err(mismatch(format_args!("the hash block at byte {at}")));
+        let read = self.tree.read_exact_at(&mut bytes, at);
+        let sound = match read {
+            Ok(()) => self.is_expected(level + 1, number, &self.hasher.digest(&bytes), mend)?,
+            Err(_) => false,
+        };
+        if !sound {
+            let spread = self.parity.as_ref().filter(|_| mend);
+            match spread.and_then(|spread| self.mended_block(spread.of_tree(at))) {
+                Some(mended) => bytes = mended,
+                None => {
+                    read?;
+                    return Err(mismatch(format_args!("the hash block at byte {at}")));
+                }
+            }
         }
         let bytes: Arc<[u8]> = bytes.into();
         *lock(&self.kept[place]) = Some((level, number, Arc::clone(&bytes)));
@@ -97,11 +140,17 @@ impl Verified {
     }
 
     /// Whether block `number` has this digest by what level `level` says; behind the last level that is the root hash.
-    pub(crate) fn is_expected(&self, level: usize, number: u64, digest: &Root) -> io::Result<bool> {
+    pub(crate) fn is_expected(
+        &self,
+        level: usize,
+        number: u64,
+        digest: &Root,
+        mend: bool,
+    ) -> io::Result<bool> {
         if level == self.shape.levels.len() {
             return Ok(*digest == self.root);
         }
-        let above = self.hash_block(level, number / self.shape.per)?;
+        let above = self.hash_block(level, number / self.shape.per, mend)?;
         // Fits: within a hash block.
         let at = (number % self.shape.per) as usize * DIGEST_LEN;
         Ok(above[at..at + DIGEST_LEN] == *digest)
@@ -113,15 +162,109 @@ impl Verified {
         let at = first * size as u64;
         // Behind the end of the data there may be nothing; that counts as zeros.
         let there = self.data.size().saturating_sub(at).min(buf.len() as u64) as usize;
-        self.data.read_exact_at(&mut buf[..there], at)?;
+        let mut read = self.data.read_exact_at(&mut buf[..there], at);
+        if read.is_err() && self.parity.is_none() {
+            return read;
+        }
         buf[there..].fill(0);
-        for (number, block) in (first..).zip(buf.chunks_exact(size)) {
-            if !self.is_expected(0, number, &self.hasher.digest(block))? {
-                let at = number * size as u64;
-                return Err(mismatch(format_args!("block {number}, at byte {at},")));
+        for (number, block) in (first..).zip(buf.chunks_exact_mut(size)) {
+            if self.is_expected(0, number, &self.hasher.digest(block), true)? {
+                continue;
+            }
+            match self.mended_block(number) {
+                Some(mended) => block.copy_from_slice(&mended),
+                None => {
+                    std::mem::replace(&mut read, Ok(()))?;
+                    let at = number * size as u64;
+                    return Err(mismatch(format_args!("block {number}, at byte {at},")));
+                }
             }
         }
         Ok(())
+    }
+
+    /// A covered block as the parity has it, if that is what the root hash stands for.
+    fn mended_block(&self, number: u64) -> Option<Vec<u8>> {
+        let spread = self.parity.as_ref()?;
+        let mended = self.mend(number % spread.rounds);
+        let (_, bytes) = mended.into_iter().find(|(n, _)| *n == number)?;
+        self.mended.fetch_add(1, Ordering::Relaxed);
+        Some(bytes)
+    }
+
+    /// The damaged blocks of a round, mended: numbers of covered blocks, and their bytes. Only those that are then what the root
+    /// hash stands for.
+    pub(crate) fn mend(&self, round: u64) -> Vec<(u64, Vec<u8>)> {
+        let Some(spread) = &self.parity else {
+            return Vec::new();
+        };
+        let covered = Covered {
+            data: &*self.data,
+            tree: &*self.tree,
+            spread,
+        };
+        // Fits: a block.
+        let mut rows = vec![vec![0; spread.block as usize]; spread.rows()];
+        let (mut damaged, mut unknown) = (Vec::new(), Vec::new());
+        for (n, row) in rows.iter_mut().enumerate() {
+            let Some(number) = spread.block_of(round, n) else {
+                continue;
+            };
+            let read = covered.read(number * spread.block, row);
+            match (read, self.is_sound(number, row)) {
+                (Err(_), _) | (_, Some(false)) => damaged.push(n),
+                (_, Some(true)) => {}
+                (_, None) => unknown.push(n),
+            }
+        }
+        if damaged.is_empty() || damaged.len() > spread.roots {
+            return Vec::new();
+        }
+        let len = spread.block * spread.roots as u64;
+        let mut parity = vec![0; len as usize]; // fits: 24 blocks
+        let at = spread.at + round * len;
+        if self.tree.read_exact_at(&mut parity, at).is_err() {
+            return Vec::new();
+        }
+        let read = Round::new(&rows, &parity, spread.roots);
+        let mended = |damaged: &[usize]| -> Vec<(u64, Vec<u8>)> {
+            let blocks = damaged.iter().zip(read.corrections(damaged));
+            let blocks = blocks.filter_map(|(row, mut block)| {
+                for (byte, was) in block.iter_mut().zip(&rows[*row]) {
+                    *byte ^= was;
+                }
+                let number = spread.block_of(round, *row)?;
+                (self.is_sound(number, &block) == Some(true)).then_some((number, block))
+            });
+            blocks.collect()
+        };
+        let found = mended(&damaged);
+        if !found.is_empty() || damaged.len() == spread.roots {
+            return found;
+        }
+        // One of those that cannot be verified, for their part of the tree is what is to be mended, may be damaged, too.
+        let also = unknown.into_iter().map(|row| {
+            damaged.push(row);
+            let found = mended(&damaged);
+            damaged.pop();
+            found
+        });
+        also.into_iter()
+            .find(|found| !found.is_empty())
+            .unwrap_or_default()
+    }
+
+    /// Whether a covered block is what the root hash stands for; `None` if its digest is damaged.
+    pub(crate) fn is_sound(&self, number: u64, bytes: &[u8]) -> Option<bool> {
+        let digest = self.hasher.digest(bytes);
+        let (level, number) = match self.parity.as_ref().map(|spread| spread.place(number)) {
+            Some(Place::Tree(at)) => {
+                let (level, number) = self.shape.find(at, self.header.hash_block.into());
+                (level + 1, number)
+            }
+            _ => (0, number),
+        };
+        self.is_expected(level, number, &digest, false).ok()
     }
 }
 
@@ -173,6 +316,12 @@ pub fn stated_root(data: &dyn ReadAt, tree: &dyn ReadAt, hash_offset: u64) -> io
     let mut block = vec![0; size as usize];
     store.read_exact_at(&mut block, at)?;
     Ok(Hasher::new(&header.salt).digest(&block))
+}
+
+/// The roots of the parity behind the tree at `hash_offset`, if the store ends where it would.
+pub fn find_roots(header: &Header, hash_offset: u64, store_len: u64) -> Option<u32> {
+    let spread = Spread::found(header, &header.shape(hash_offset), store_len)?;
+    Some(spread.roots as u32) // fits: at most 24
 }
 
 /// The header at `hash_offset` of `tree`.

@@ -1,21 +1,12 @@
 //! Trees beside veritysetup's, and what is read through them.
 
+mod common;
+
+use common::{content, one, open};
 use std::io;
 use std::sync::Arc;
 use tuff_store::{MemStore, Output, ReadAt, Target};
 use tuff_verity::{Header, Root, Verified, make, stated_root, tree_end};
-
-/// Bytes that look like none other, the same everywhere.
-fn content(len: usize) -> Vec<u8> {
-    let mut x = 1u64;
-    let words = std::iter::repeat_with(|| {
-        x = x
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        ((x >> 33) as u32).to_le_bytes()
-    });
-    words.flatten().take(len).collect()
-}
 
 /// Data with its tree behind it, and the root hash.
 fn grown(data: &[u8], block: u32, salt: &[u8], threads: usize) -> (Vec<u8>, u64, Root) {
@@ -26,20 +17,10 @@ fn grown(data: &[u8], block: u32, salt: &[u8], threads: usize) -> (Vec<u8>, u64,
     let output = Output::create(&Target::Path(path.clone())).unwrap();
     output.write_at(data, 0).unwrap();
     let store = MemStore::new(data.to_vec());
-    let made = make(&store, &header, &output, at, threads, &|_| Ok(())).unwrap();
-    assert_eq!(made.end, tree_end(&header, at));
+    let made = make(&store, &header, None, &output, at, threads, &|_| Ok(())).unwrap();
+    assert_eq!(made.end, tree_end(&header, None, at).unwrap());
     output.finish(made.end, false).unwrap();
     (std::fs::read(path).unwrap(), at, made.root)
-}
-
-fn open(bytes: &[u8], at: u64, root: Root) -> io::Result<Verified> {
-    let store: Arc<dyn ReadAt> = Arc::new(MemStore::new(bytes.to_vec()));
-    Verified::open(Arc::clone(&store), store, at, root)
-}
-
-/// A list of one range.
-fn one(range: std::ops::Range<u64>) -> Vec<std::ops::Range<u64>> {
-    std::iter::once(range).collect()
 }
 
 fn hex(root: &Root) -> String {
@@ -219,7 +200,10 @@ fn a_tree_that_is_none_or_cannot_be_is_an_error() {
     long[at as usize + 78] = 4;
     assert!(told(&long, at).unwrap().contains("shorter"));
     let cut = told(&bytes[..bytes.len() - 4096], at).unwrap();
-    assert_eq!(cut, "Damage { data: [], unknown: [0..8192] }");
+    assert_eq!(
+        cut,
+        "Damage { data: [], unknown: [0..8192], tree: [12288..16384] }"
+    );
 }
 
 #[test]

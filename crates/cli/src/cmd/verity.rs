@@ -1,6 +1,6 @@
 //! `tuff verity`: hash trees of dm-verity, for images that are there.
 
-use super::build::summary::tree_json;
+use super::build::summary::{tree_json, tree_text};
 use super::build::{Salt, parse_salt, parse_verity_block};
 use crate::image::{OpenArgs, parse_root};
 use crate::out::Out;
@@ -9,16 +9,18 @@ use crate::text::{escaped, hex, put_bytes};
 use crate::units::size;
 use clap::Subcommand;
 use serde_json::{Value, json};
+use std::fs::OpenOptions;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tuff_image::build::{Progress, Verity, available_threads, hash_tree};
-use tuff_image::verity::{self, HashTree, Hit, Root};
+use tuff_image::verity::{self, Damage, HashTree, Hit, Mended, Root, Verified};
 use tuff_image::{Error, Result, THREADS_MAX};
 
-/// Make, check and show hash trees of dm-verity: proof that an image is the one that a root hash stands for.
+/// Make, check and show hash trees of dm-verity, and repair by their parity: proof that an image is the one that a root hash stands for.
 ///
 /// A tree lies behind its image, as tuff build --verity puts it, or in a file of its own. The kernel verifies by it what it
 /// reads (veritysetup open, systemd), and so does every verb with --verity ROOT-HASH.
@@ -47,6 +49,9 @@ enum What {
         /// Block size: a power of two from 512 to 4096
         #[arg(long, value_parser = parse_verity_block, default_value = "4096", value_name = "BYTES")]
         block: u32,
+        /// Parity behind the tree, 2 to 24 bytes for each 255, that damaged blocks are mended with
+        #[arg(long, value_parser = clap::value_parser!(u32).range(2..=24), value_name = "ROOTS")]
+        fec: Option<u32>,
         #[command(flatten)]
         work: Work,
     },
@@ -55,14 +60,18 @@ enum What {
     /// One line for each damaged stretch, and one for each file and directory in it. Exit code 1 if anything is damaged, 3
     /// if the root hash is not that of the tree.
     Check {
-        /// Image: a file or a block device
-        image: PathBuf,
-        /// The root hash: 64 hexadecimal digits
-        #[arg(value_parser = parse_root, value_name = "ROOT-HASH")]
-        root: Root,
-        /// The hash tree, if it is not behind the image
-        #[arg(long, value_name = "FILE")]
-        tree: Option<PathBuf>,
+        #[command(flatten)]
+        place: Proof,
+        #[command(flatten)]
+        work: Work,
+    },
+    /// Mend damaged blocks of an image and of its tree where they lie, by the parity behind the tree
+    ///
+    /// Only blocks that are then what the root hash stands for are written. Exit code 1 if anything is still damaged, as
+    /// check says it.
+    Repair {
+        #[command(flatten)]
+        place: Proof,
         #[command(flatten)]
         work: Work,
     },
@@ -77,6 +86,46 @@ enum What {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// An image and what proves it.
+#[derive(clap::Args)]
+struct Proof {
+    /// Image: a file or a block device
+    image: PathBuf,
+    /// The root hash: 64 hexadecimal digits
+    #[arg(value_parser = parse_root, value_name = "ROOT-HASH")]
+    root: Root,
+    /// The hash tree, if it is not behind the image
+    #[arg(long, value_name = "FILE")]
+    tree: Option<PathBuf>,
+    /// Roots of the parity behind the tree; needed only where the file does not end with it
+    #[arg(long, value_parser = clap::value_parser!(u32).range(2..=24), value_name = "ROOTS")]
+    fec: Option<u32>,
+}
+
+impl Proof {
+    /// The image, verified; its tree's top must be what the root hash stands for.
+    fn open(&self) -> Result<Verified> {
+        let open = OpenArgs {
+            verity_tree: self.tree.clone(),
+            ..OpenArgs::default()
+        };
+        let store = open.store(&self.image)?;
+        let mut verified = open.verified(store, self.root, &self.image)?;
+        if let Some(roots) = self.fec {
+            let told = verity::with_parity(verified, roots);
+            verified = told.map_err(|e| e.within(self.image.display()))?;
+        }
+        let failed = |e| Error::io(self.image.display(), "cannot read the hash tree", e);
+        if !verified.is_rooted().map_err(failed)? {
+            return Err(Error::corrupt(
+                self.image.display(),
+                "the root hash does not stand for the top of the hash tree: one of them is of something else, or damaged",
+            ));
+        }
+        Ok(verified)
+    }
 }
 
 #[derive(clap::Args)]
@@ -115,20 +164,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             replace,
             salt,
             block,
+            fec,
             work,
         } => {
             let wanted = Verity {
                 block: *block,
+                parity: *fec,
                 salt: salt.clone().map(|salt| salt.0).unwrap_or_default(),
             };
             add(image, into.as_deref(), &wanted, *replace, work)
         }
-        What::Check {
-            image,
-            root,
-            tree,
-            work,
-        } => check(image, *root, tree.clone(), work),
+        What::Check { place, work } => check(place, work),
+        What::Repair { place, work } => repair(place, work),
         What::Show { image, tree, json } => show(image, tree.clone(), *json),
     }
 }
@@ -159,11 +206,7 @@ fn lines(tree: &HashTree, out: &mut Out) -> Result<()> {
     let header = &tree.header;
     let covered = size(header.data_len());
     out.line(format_args!("root hash    {}", hex(&tree.root)))?;
-    out.line(format_args!(
-        "hash tree    {} at byte {}",
-        size(tree.end - tree.hash_offset),
-        tree.hash_offset
-    ))?;
+    out.line(format_args!("hash tree    {}", tree_text(tree)))?;
     out.line(format_args!(
         "covers       {covered}, {} blocks of {} bytes",
         header.data_blocks, header.data_block
@@ -188,10 +231,14 @@ fn show(image: &Path, tree: Option<PathBuf>, as_json: bool) -> Result<ExitCode> 
         out.line(tree_json(&stated))?;
     } else {
         lines(&stated, &mut out)?;
+        let tree = escaped(place.as_os_str().as_encoded_bytes());
+        let parity = stated.parity.map_or(String::new(), |roots| {
+            let at = stated.tree_end();
+            format!(" --fec-device={tree} --fec-offset={at} --fec-roots={roots}")
+        });
         out.line(format_args!(
-            "kernel       veritysetup open {} NAME {} {} --hash-offset={at}",
+            "kernel       veritysetup open {} NAME {tree} {} --hash-offset={at}{parity}",
             escaped(image.as_os_str().as_encoded_bytes()),
-            escaped(place.as_os_str().as_encoded_bytes()),
             hex(&stated.root),
         ))?;
     }
@@ -199,44 +246,95 @@ fn show(image: &Path, tree: Option<PathBuf>, as_json: bool) -> Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-fn check(image: &Path, root: Root, tree: Option<PathBuf>, work: &Work) -> Result<ExitCode> {
-    let open = OpenArgs {
-        verity_tree: tree,
-        ..OpenArgs::default()
-    };
-    let store = open.store(image)?;
-    let verified = open.verified(Arc::clone(&store), root, image)?;
-    let failed = |e| Error::io(image.display(), "cannot read the hash tree", e);
-    if !verified.is_rooted().map_err(failed)? {
-        return Err(Error::corrupt(
-            image.display(),
-            "the root hash does not stand for the top of the hash tree: one of them is of something else, or damaged",
-        ));
+fn check(place: &Proof, work: &Work) -> Result<ExitCode> {
+    let verified = place.open()?;
+    let watch = Watched::new(work, verified.header().data_len());
+    let damage = verified.scan(work.threads(), &|bytes| watch.step(bytes));
+    drop(watch);
+    let damage = damage.map_err(|e| Error::io(place.image.display(), "stopped", e))?;
+    report(place, work, &verified, &damage, 0)
+}
+
+fn repair(place: &Proof, work: &Work) -> Result<ExitCode> {
+    let verified = place.open()?;
+    if verified.roots().is_none() {
+        return Err(Error::usage(format_args!(
+            "{}: there is no parity behind the hash tree to mend anything with",
+            place.image.display()
+        )));
     }
-    let stop = on_signal();
-    let bar = Bar::new(work.show() == Show::Auto);
-    let total = verified.header().data_len();
-    let done = AtomicU64::new(0);
-    let damage = verified.scan(work.threads(), &|bytes| {
-        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        bar.show(format_args!("{} of {}", size(done), size(total)));
-        match stop.load(Ordering::Relaxed) {
+    let tree = place.tree.as_ref().unwrap_or(&place.image);
+    let open = |path: &Path| {
+        let file = OpenOptions::new().write(true).open(path);
+        file.map_err(|e| Error::io(path.display(), "cannot write", e))
+    };
+    let files = (open(&place.image)?, open(tree)?);
+    let watch = Watched::new(work, verified.header().data_len());
+    let mut mended = 0;
+    let left = verified.repair(work.threads(), &|bytes| watch.step(bytes), &mut |block| {
+        mended += 1;
+        match block {
+            Mended::Data(at, bytes) => files.0.write_all_at(bytes, at),
+            Mended::Tree(at, bytes) => files.1.write_all_at(bytes, at),
+        }
+    });
+    drop(watch);
+    let failed = |e| Error::io(place.image.display(), "cannot mend", e);
+    let left = left.map_err(failed)?;
+    for file in [&files.0, &files.1] {
+        file.sync_all().map_err(failed)?;
+    }
+    report(place, work, &verified, &left, mended)
+}
+
+/// A bar, and ^C.
+struct Watched {
+    bar: Bar,
+    stop: Arc<AtomicBool>,
+    done: AtomicU64,
+    total: u64,
+}
+
+impl Watched {
+    fn new(work: &Work, total: u64) -> Self {
+        Self {
+            bar: Bar::new(work.show() == Show::Auto),
+            stop: on_signal(),
+            done: AtomicU64::new(0),
+            total,
+        }
+    }
+
+    fn step(&self, bytes: u64) -> std::io::Result<()> {
+        let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.bar.show(format_args!(
+            "{} of {}",
+            size(done.min(self.total)),
+            size(self.total)
+        ));
+        match self.stop.load(Ordering::Relaxed) {
             true => Err(std::io::ErrorKind::Interrupted.into()),
             false => Ok(()),
         }
-    });
-    drop(bar);
-    let damage = damage.map_err(|e| Error::io(image.display(), "stopped", e))?;
-    let mut report = Report::new(work, total);
-    for (ranges, what) in [
+    }
+}
+
+/// Says what is damaged, and what of the image that is.
+fn report(
+    place: &Proof,
+    work: &Work,
+    verified: &Verified,
+    damage: &Damage,
+    mended: u64,
+) -> Result<ExitCode> {
+    let mut report = Report::new(work, verified, mended);
+    for (ranges, kind) in [
         (&damage.data, "damaged"),
-        (
-            &damage.unknown,
-            "not known, for its part of the hash tree is damaged",
-        ),
+        (&damage.unknown, "unknown"),
+        (&damage.tree, "tree"),
     ] {
         for range in ranges {
-            report.stretch(range, what)?;
+            report.stretch(range, kind)?;
         }
     }
     if !damage.data.is_empty() {
@@ -245,7 +343,7 @@ fn check(image: &Path, root: Root, tree: Option<PathBuf>, work: &Work) -> Result
             no_checksum: true,
             ..OpenArgs::default()
         };
-        let failed = match plain.open(image) {
+        let failed = match plain.open(&place.image) {
             Ok(image) => {
                 let mut result = Ok(());
                 let failed = verity::hits(&image, &damage.data, &mut |hit| {
@@ -269,34 +367,39 @@ fn check(image: &Path, root: Root, tree: Option<PathBuf>, work: &Work) -> Result
 struct Report<'a> {
     out: Out,
     work: &'a Work,
-    total: u64,
+    verified: &'a Verified,
+    mended: u64,
     stretches: Vec<Value>,
     hits: Vec<Value>,
     rest: Option<String>,
 }
 
 impl<'a> Report<'a> {
-    fn new(work: &'a Work, total: u64) -> Self {
+    fn new(work: &'a Work, verified: &'a Verified, mended: u64) -> Self {
         Self {
             out: Out::new(),
             work,
-            total,
+            verified,
+            mended,
             stretches: Vec::new(),
             hits: Vec::new(),
             rest: None,
         }
     }
 
-    fn stretch(&mut self, range: &Range<u64>, what: &str) -> Result<()> {
-        let len = range.end - range.start;
+    fn stretch(&mut self, range: &Range<u64>, kind: &str) -> Result<()> {
+        let (at, len) = (range.start, range.end - range.start);
         if self.work.json {
-            let known = what == "damaged";
             self.stretches
-                .push(json!({"offset": range.start, "length": len, "known": known}));
+                .push(json!({"offset": at, "length": len, "what": kind}));
             return Ok(());
         }
-        self.out
-            .line(format_args!("{} bytes at {}: {what}", len, range.start))
+        let what = match kind {
+            "unknown" => "not known, for its part of the hash tree is damaged",
+            "tree" => "damaged, of the hash tree",
+            _ => "damaged",
+        };
+        self.out.line(format_args!("{len} bytes at {at}: {what}"))
     }
 
     fn hit(&mut self, hit: &Hit) -> Result<()> {
@@ -338,15 +441,25 @@ impl<'a> Report<'a> {
     }
 
     fn finish(mut self, sound: bool) -> Result<ExitCode> {
+        let total = self.verified.header().data_len();
         if self.work.json {
             self.out.line(json!({
-                "sound": sound, "bytes": self.total,
+                "sound": sound, "bytes": total, "mended_blocks": self.mended, "fec_roots": self.verified.roots(),
                 "damaged": self.stretches, "hits": self.hits, "incomplete": self.rest,
             }))?;
-        } else if sound && !self.work.quiet {
-            let all = size(self.total);
-            self.out
-                .line(format_args!("all {all} are what the root hash stands for"))?;
+        } else if !self.work.quiet {
+            if self.mended > 0 {
+                self.out
+                    .line(format_args!("blocks mended: {}", self.mended))?;
+            }
+            if sound {
+                let all = size(total);
+                self.out
+                    .line(format_args!("all {all} are what the root hash stands for"))?;
+            } else if self.verified.roots().is_some() && self.mended == 0 {
+                self.out
+                    .line("there is parity behind the hash tree: tuff verity repair")?;
+            }
         }
         self.out.finish()?;
         Ok(ExitCode::from(u8::from(!sound)))

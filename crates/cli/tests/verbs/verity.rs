@@ -186,6 +186,72 @@ fn damage_is_found_named_and_never_read() {
 }
 
 #[test]
+fn parity_mends_what_is_read_and_what_is_there() {
+    let place = Place::new("verity-parity");
+    let options = ["-z", "none", "--verity", "--verity-fec", "2"];
+    place.image("i", &options);
+    let tree = Tree::of(&place, "i");
+    let shown = place.json(&["verity", "show", "--json", "i"]).remove(0);
+    assert_eq!(shown["fec_roots"], 2);
+    let parity = shown["fec_offset"].as_u64().unwrap();
+    let run = Command::new("veritysetup")
+        .current_dir(&place.0)
+        .args([
+            "verify",
+            "i",
+            "i",
+            &tree.root,
+            "--fec-device=i",
+            "--fec-roots=2",
+        ])
+        .arg(format!("--hash-offset={}", tree.offset))
+        .arg(format!("--fec-offset={parity}"))
+        .output();
+    match run {
+        Ok(out) => assert!(out.status.success(), "{}", stderr(&out)),
+        Err(_) => skipped("no veritysetup"),
+    }
+    let good = fs::read(place.path("i")).unwrap();
+    // The superblock and the top of the tree.
+    flip(&place.path("i"), 1030);
+    flip(&place.path("i"), tree.offset as usize + 4096 + 5);
+    assert_eq!(
+        place.text(&["cat", "--verity", &tree.root, "i", "hello"]),
+        "hello\n"
+    );
+    let out = place.run(&["verity", "check", "i", &tree.root]);
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert_eq!(code(&out), 1, "{said}");
+    assert!(said.contains("4096 bytes at 0: damaged\n"), "{said}");
+    assert!(said.contains("of the hash tree\n"), "{said}");
+    assert!(said.contains("tuff verity repair"), "{said}");
+    let said = place.text(&["verity", "repair", "i", &tree.root]);
+    assert!(said.starts_with("blocks mended: 2\n"), "{said}");
+    assert!(fs::read(place.path("i")).unwrap() == good);
+    // Too much, in a file of its own: what can be mended is.
+    place.text(&["verity", "add", "-q", "--fec", "2", "i", "--into", "tree"]);
+    let blocks = tree.offset as usize / 4096;
+    for block in 0..3.min(blocks) {
+        flip(&place.path("i"), block * 4096 + 9);
+    }
+    let out = place.run(&[
+        "verity", "repair", "i", &tree.root, "--tree", "tree", "--json",
+    ]);
+    let said: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let rounds = blocks.div_ceil(253);
+    assert_eq!(said["sound"], blocks < 3 || rounds >= 2, "{said}");
+    place.image("without", &["--verity"]);
+    let out = place.run(&[
+        "verity",
+        "repair",
+        "without",
+        &Tree::of(&place, "without").root,
+    ]);
+    assert_eq!(code(&out), 2);
+    assert!(stderr(&out).contains("no parity"), "{}", stderr(&out));
+}
+
+#[test]
 fn what_makes_no_sense_is_said() {
     let place = Place::with_image("verity-sense");
     let root = "0".repeat(64);
@@ -238,7 +304,10 @@ fn what_makes_no_sense_is_said() {
 #[test]
 fn a_patch_makes_the_tree_anew_and_keeps_the_old_one_until_it_counts() {
     let place = Place::new("verity-patch");
-    place.image("i", &["--verity", "--verity-salt", "0102"]);
+    place.image(
+        "i",
+        &["--verity", "--verity-salt", "0102", "--verity-fec", "3"],
+    );
     let old = fs::read(place.path("i")).unwrap();
     let before = Tree::of(&place, "i");
     fs::create_dir(place.path("new")).unwrap();
@@ -251,7 +320,10 @@ fn a_patch_makes_the_tree_anew_and_keeps_the_old_one_until_it_counts() {
     others_agree(&place, "i", "i", &after.root, after.offset);
     place.text(&["verity", "check", "-q", "i", &after.root]);
     let shown = place.json(&["verity", "show", "--json", "i"]).remove(0);
-    assert_eq!(shown["salt"], "0102");
+    assert_eq!(
+        (&shown["salt"], &shown["fec_roots"]),
+        (&"0102".into(), &3.into())
+    );
     assert!(before.root != after.root);
     assert_eq!(place.text(&["diff", "--content-only", "new", "i"]), "");
 }

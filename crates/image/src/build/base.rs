@@ -194,8 +194,8 @@ impl Base {
     /// What looking for a hash tree behind it gives.
     pub(crate) fn of_patch(mut self) -> Result<Self> {
         self.in_image = true;
-        if let Some((_, end)) = verity::behind(&self.image).map_err(|e| e.within(&self.name))? {
-            let end = u32::try_from(end.div_ceil(self.bits.size())).ok();
+        if let Some(tree) = verity::behind(&self.image).map_err(|e| e.within(&self.name))? {
+            let end = u32::try_from(tree.end.div_ceil(self.bits.size())).ok();
             self.behind = end.filter(|b| *b < IN_BASE).ok_or_else(|| {
                 Error::usage(format_args!(
                     "{}: with its hash tree it has 2^31 blocks or more",

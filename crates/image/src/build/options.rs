@@ -224,6 +224,8 @@ pub struct Verity {
     pub block: u32,
     /// Goes into every digest: at most 256 bytes.
     pub salt: Vec<u8>,
+    /// Parity behind the tree: so many bytes, 2 to 24, for each 255 less as many.
+    pub parity: Option<u32>,
 }
 
 impl Default for Verity {
@@ -231,6 +233,7 @@ impl Default for Verity {
         Self {
             block: 4096,
             salt: Vec::new(),
+            parity: None,
         }
     }
 }

@@ -123,9 +123,10 @@ pub fn like(image: &Image, kernel: Kernel) -> Result<Options> {
             }
         }
     }
-    options.verity = verity::behind(image)?.map(|(header, _)| Verity {
-        block: header.data_block,
-        salt: header.salt,
+    options.verity = verity::behind(image)?.map(|behind| Verity {
+        block: behind.header.data_block,
+        salt: behind.header.salt,
+        parity: behind.parity,
     });
     options.fit_clusters();
     Ok(options)

@@ -28,7 +28,7 @@ fn header(wanted: &Verity, image_len: u64, uuid: [u8; 16]) -> Result<Header> {
 /// Where an image of so many bytes ends with its tree. Unit: bytes.
 pub(crate) fn end(wanted: &Verity, image_len: u64) -> Result<u64> {
     let header = header(wanted, image_len, [0; 16])?;
-    Ok(tree_end(&header, hash_offset(image_len)))
+    tree_end(&header, wanted.parity, hash_offset(image_len)).map_err(Error::usage)
 }
 
 /// Writes the tree of the first `image_len` bytes behind them. Block 0 is as `head` has it.
@@ -57,13 +57,14 @@ pub(crate) fn append(
         Ok(()) => Ok(()),
         Err(_) => Err(io::ErrorKind::Interrupted.into()),
     };
-    let made = make(&image, &header, output, at, threads, &step);
+    let made = make(&image, &header, wanted.parity, output, at, threads, &step);
     progress.check()?;
     let made = made.map_err(failed)?;
     Ok(HashTree {
         root: made.root,
         header,
         hash_offset: at,
+        parity: wanted.parity,
         end: made.end,
     })
 }
@@ -112,8 +113,10 @@ pub fn hash_tree(
         )));
     }
     let header = header(wanted, image_len, opened.superblock().uuid)?;
+    // What there cannot be is said before anything is read.
+    tree_end(&header, wanted.parity, at).map_err(Error::usage)?;
     progress.stage("hash");
-    progress.set_total(place);
+    progress.set_total(place * (1 + u64::from(wanted.parity.is_some())));
     let step = |bytes| {
         progress.add_bytes(bytes);
         match progress.check() {
@@ -125,7 +128,7 @@ pub fn hash_tree(
         store: data,
         len: place,
     };
-    let made = make(&image, &header, &output, at, threads, &step);
+    let made = make(&image, &header, wanted.parity, &output, at, threads, &step);
     progress
         .check()
         .map_err(|e| e.rename_place("image", &name))?;
@@ -137,6 +140,7 @@ pub fn hash_tree(
         root: made.root,
         header,
         hash_offset: at,
+        parity: wanted.parity,
         end: made.end,
     })
 }

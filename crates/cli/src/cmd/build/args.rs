@@ -204,6 +204,10 @@ pub(crate) struct Args {
     /// Block size of the hash tree: a power of two from 512 to 4096
     #[arg(long, value_parser = parse_verity_block, value_name = "BYTES", help_heading = "Work")]
     pub(super) verity_block: Option<u32>,
+    /// Parity behind the hash tree, 2 to 24 bytes for each 255, that damaged blocks are mended with (dm-verity's FEC, its
+    /// roots; tuff verity repair)
+    #[arg(long, value_parser = clap::value_parser!(u32).range(2..=24), value_name = "ROOTS", help_heading = "Work")]
+    pub(super) verity_fec: Option<u32>,
     /// Wait until the image is on the disk
     #[arg(long, help_heading = "Work")]
     pub(super) sync: bool,

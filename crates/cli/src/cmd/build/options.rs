@@ -57,15 +57,18 @@ pub(super) fn places(args: &Args) -> Result<(Vec<Source>, Target)> {
 /// The hash tree that is asked for.
 fn verity(args: &Args) -> Result<Option<Verity>> {
     let default = Verity::default();
-    if !args.verity && (args.verity_salt.is_some() || args.verity_block.is_some()) {
+    let more =
+        args.verity_salt.is_some() || args.verity_block.is_some() || args.verity_fec.is_some();
+    if !args.verity && more {
         return Err(Error::usage(
-            "--verity-salt and --verity-block need --verity",
+            "--verity-salt, --verity-block and --verity-fec need --verity",
         ));
     }
     let salt = args.verity_salt.clone().map(|salt| salt.0);
     Ok(args.verity.then(|| Verity {
         block: args.verity_block.unwrap_or(default.block),
         salt: salt.unwrap_or(default.salt),
+        parity: args.verity_fec,
     }))
 }
 

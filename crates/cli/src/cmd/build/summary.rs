@@ -130,19 +130,24 @@ pub(crate) fn text(summary: &Summary, seconds: f64, stages: &Stages) -> String {
     }
     if let Some(tree) = &summary.verity {
         line("root hash", hex(&tree.root));
-        line(
-            "hash tree",
-            format!(
-                "{} at byte {}",
-                size(tree.end - tree.hash_offset),
-                tree.hash_offset
-            ),
-        );
+        line("hash tree", tree_text(tree));
     }
     for (name, time) in stages {
         line(&format!("  {name}"), format!("{:.2} s", time.as_secs_f64()));
     }
     out
+}
+
+/// How large a hash tree is, and where it lies.
+pub(crate) fn tree_text(tree: &HashTree) -> String {
+    let len = size(tree.end - tree.hash_offset);
+    match tree.parity {
+        Some(roots) => format!(
+            "{len} with parity of {roots} roots, at byte {}",
+            tree.hash_offset
+        ),
+        None => format!("{len} at byte {}", tree.hash_offset),
+    }
 }
 
 /// A hash tree as a JSON object: what a reader of it needs.
@@ -154,6 +159,7 @@ pub(crate) fn tree_json(tree: &HashTree) -> serde_json::Value {
         "algorithm": "sha256", "salt": hex(&header.salt),
         "data_block_bytes": header.data_block, "hash_block_bytes": header.hash_block,
         "data_blocks": header.data_blocks,
+        "fec_roots": tree.parity, "fec_offset": tree.parity.map(|_| tree.tree_end()),
     })
 }
 

@@ -1,0 +1,29 @@
+//! Data, and trees that are opened.
+
+use std::io;
+use std::sync::Arc;
+use tuff_store::{MemStore, ReadAt};
+use tuff_verity::{Root, Verified};
+
+/// Bytes that look like none other, the same everywhere.
+pub(crate) fn content(len: usize) -> Vec<u8> {
+    let mut x = 1u64;
+    let words = std::iter::repeat_with(|| {
+        x = x
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        ((x >> 33) as u32).to_le_bytes()
+    });
+    words.flatten().take(len).collect()
+}
+
+/// What is verified by the tree behind it.
+pub(crate) fn open(bytes: &[u8], at: u64, root: Root) -> io::Result<Verified> {
+    let store: Arc<dyn ReadAt> = Arc::new(MemStore::new(bytes.to_vec()));
+    Verified::open(Arc::clone(&store), store, at, root)
+}
+
+/// A list of one range.
+pub(crate) fn one(range: std::ops::Range<u64>) -> Vec<std::ops::Range<u64>> {
+    std::iter::once(range).collect()
+}
