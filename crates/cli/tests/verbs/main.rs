@@ -10,5 +10,6 @@ mod mount;
 mod patch;
 mod show;
 mod source_faults;
+mod source_image;
 mod threads;
 mod verity;

@@ -16,6 +16,7 @@ use super::pack::{Packer, Sparse, With, segment_size};
 use super::paths::Paths;
 use super::progress::Progress;
 use super::source::dir::{DirSource, WalkOptions};
+use super::source::image::ImageSource;
 use super::source::{Content, DataRun, Entry};
 use super::survey::{self, PackedFile};
 use super::tally::Tally;
@@ -27,6 +28,7 @@ use std::num::NonZeroU8;
 use std::path::Path;
 use std::sync::Arc;
 use tuff_codec::{EncoderSpec, Method};
+use tuff_format::Nid;
 use tuff_format::inode::FileType;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -145,6 +147,7 @@ impl Policies {
 enum Provider {
     Dir(Arc<DirSource>),
     Tar(Arc<File>, Arc<str>),
+    Image(Arc<ImageSource>),
     Elsewhere,
 }
 
@@ -228,6 +231,7 @@ impl<'a> Loader<'a> {
         match source {
             Source::Dir(path) => self.load_dir(path, at_once, tree, packer, progress),
             Source::Manifest(path) => self.load_manifest(path, tree, progress),
+            Source::Image(path) => self.load_image(path, tree, progress),
             Source::Tar(path) => self.load_tar_path(path, at_once, tree, packer, progress),
             Source::TarStdin => self.load_stream(
                 "standard input",
@@ -281,7 +285,19 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Adds an entry of a tar or manifest, unless it is left out.
+    /// An image: its entries now, its contents when they are packed.
+    fn load_image(&mut self, path: &Path, tree: &mut Tree, progress: &Progress) -> Result<()> {
+        let budget = usize::try_from(budget::eighth(self.options)).unwrap_or(usize::MAX);
+        let source = Arc::new(ImageSource::open(path, budget)?);
+        source.each(&mut |entry| {
+            let added = self.add(entry, tree, progress);
+            added.map(drop).map_err(|e| in_source(e, path.display()))
+        })?;
+        self.providers.push(Provider::Image(source));
+        Ok(())
+    }
+
+    /// Adds an entry of a tar, manifest or image, unless it is left out.
     fn add(&self, entry: Entry, tree: &mut Tree, progress: &Progress) -> Result<Option<InodeId>> {
         progress.check()?;
         progress.add_entry();
@@ -335,6 +351,14 @@ impl<'a> Loader<'a> {
                 file: Arc::clone(file),
                 name: Arc::clone(name),
                 runs,
+            },
+            (
+                Content::Range { offset: nid } | Content::SparseInode { nid, .. },
+                Provider::Image(source),
+            ) => Input::Image {
+                source: Arc::clone(source),
+                nid: Nid(nid),
+                path: tree.path(inode).into(),
             },
             (Content::Path(path), _) => Input::Path {
                 path: Arc::new(path),
@@ -545,7 +569,7 @@ impl<'a> Loader<'a> {
 
     fn sparse_runs(&self, tree: &Tree, inode: InodeId) -> Option<Arc<[DataRun]>> {
         let runs = match tree.content(inode) {
-            Content::Sparse(runs) => runs,
+            Content::Sparse(runs) | Content::SparseInode { runs, .. } => runs,
             Content::SparsePath(file) => Arc::clone(&file.runs),
             _ => return None,
         };

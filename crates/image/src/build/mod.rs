@@ -76,6 +76,8 @@ pub enum Source {
     TarStdin,
     /// A manifest; see `docs/manifest.md`.
     Manifest(PathBuf),
+    /// An image, in a file or on a block device, without extra devices.
+    Image(PathBuf),
 }
 
 /// What a build came to.
@@ -112,6 +114,11 @@ pub fn build(
     if let (Some(base), Target::Path(path)) = (&options.base, target) {
         base::keeps(base, path)?;
     }
+    for source in sources {
+        if let (Source::Image(image), Target::Path(path)) = (source, target) {
+            is_another_device(image, path)?;
+        }
+    }
     let Some(budget) = options.size_budget else {
         return build_once(sources, options, target, progress);
     };
@@ -142,6 +149,23 @@ pub fn build(
             options.kernel
         ),
     ))
+}
+
+/// Fails if an image is to be written to the block device that it is read from: a file is replaced when all is written, a
+/// device as it comes.
+fn is_another_device(image: &std::path::Path, target: &std::path::Path) -> Result<()> {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    let device = |path| {
+        let meta = std::fs::metadata(path).ok()?;
+        meta.file_type().is_block_device().then(|| meta.rdev())
+    };
+    if device(target).is_some_and(|target| device(image) == Some(target)) {
+        return Err(Error::usage(format_args!(
+            "{}: an image cannot be read from the device that it is written to",
+            target.display()
+        )));
+    }
+    Ok(())
 }
 
 /// What is wrong with an image that outgrows [`Options::size_budget`].
@@ -252,7 +276,7 @@ fn write(
         (Some(whiteouts), _) => whiteouts,
         (None, _) if sources.len() == 1 => Whiteouts::Keep,
         (None, Source::Tar(_) | Source::TarStdin) => Whiteouts::Both,
-        (None, Source::Dir(_) | Source::Manifest(_)) => Whiteouts::Overlay,
+        (None, Source::Dir(_) | Source::Manifest(_) | Source::Image(_)) => Whiteouts::Overlay,
     };
     let policies = Policies::new(options);
     let base = base.map(Arc::new);

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use tuff_image::THREADS_MAX;
 use tuff_image::build::{Compression, Kernel, Method};
 
-/// Build an image from directories, tars and manifests.
+/// Build an image from directories, tars, manifests and other images.
 ///
 /// SOURCE is a directory, a tar (plain, gzip, xz or zstd; - for standard input) or a manifest (a file whose name ends
-/// in .mtree or .manifest). Several sources are merged in order, the later wins. IMAGE is a file, a block device, or -
+/// in .mtree or .manifest) or an image of EROFS. Several sources are merged in order, the later wins. IMAGE is a file, a block device, or -
 /// for standard output.
 // The two kinds of paths are one argument because options may stand between them: clap gives a last argument of its own
 // the first path that an option follows.
@@ -301,6 +301,7 @@ pub(super) enum SourceType {
     Dir,
     Tar,
     Manifest,
+    Image,
 }
 
 #[derive(Clone, Copy)]

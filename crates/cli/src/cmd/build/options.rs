@@ -6,7 +6,9 @@ use super::args::{
 };
 use crate::units::parse_size;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
+use tuff_format::superblock;
 use tuff_image::build::options::{FRAGMENT_CLUSTER, METADATA_CLUSTER};
 use tuff_image::build::{
     Auto, Contexts, Dedupe, Fragments, FsConfig, InodeForm, Kernel, Metadata, Method, Options,
@@ -42,6 +44,7 @@ pub(super) fn places(args: &Args) -> Result<(Vec<Source>, Target)> {
                 SourceType::Dir => Source::Dir(path.clone()),
                 SourceType::Tar => Source::Tar(path.clone()),
                 SourceType::Manifest => Source::Manifest(path.clone()),
+                SourceType::Image => Source::Image(path.clone()),
             })
         })
         .collect();
@@ -72,6 +75,17 @@ fn verity(args: &Args) -> Result<Option<Verity>> {
     }))
 }
 
+/// True for a file or block device with the superblock of an image.
+fn is_image(path: &Path, meta: &std::fs::Metadata) -> bool {
+    let mut magic = [0; 4];
+    let known = meta.is_file() || meta.file_type().is_block_device();
+    // What cannot be read is told by those who read it.
+    let read = |file: std::fs::File| file.read_exact_at(&mut magic, superblock::OFFSET);
+    known
+        && std::fs::File::open(path).and_then(read).is_ok()
+        && u32::from_le_bytes(magic) == superblock::MAGIC
+}
+
 fn guess(path: &Path) -> Result<SourceType> {
     let meta = std::fs::metadata(path)
         .map_err(|e| Error::io(path.display(), "cannot open the source", e))?;
@@ -82,6 +96,8 @@ fn guess(path: &Path) -> Result<SourceType> {
         SourceType::Dir
     } else if manifest {
         SourceType::Manifest
+    } else if is_image(path, &meta) {
+        SourceType::Image
     } else {
         SourceType::Tar
     })

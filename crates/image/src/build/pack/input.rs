@@ -3,6 +3,7 @@
 use crate::build::base::Base;
 use crate::build::source::DataRun;
 use crate::build::source::dir::DirSource;
+use crate::build::source::image::ImageSource;
 use crate::build::tree::InodeId;
 use crate::{Error, Result};
 use std::fs::{File, Metadata};
@@ -66,6 +67,15 @@ pub(crate) enum Input {
     Packed(Arc<[Item]>),
     /// A file of the base.
     Base(Arc<Base>, Nid),
+    /// A file of a source that is an image.
+    Image {
+        /// The image.
+        source: Arc<ImageSource>,
+        /// The file there.
+        nid: Nid,
+        /// Its path, for messages.
+        path: Arc<[u8]>,
+    },
 }
 
 /// A file or a piece of one that goes into the packed inode.
@@ -110,6 +120,8 @@ pub(crate) enum Reader<'a> {
     Packed(&'a [Item]),
     /// A file of the base.
     Base(&'a Base, Nid),
+    /// A file of a source that is an image.
+    Image(&'a ImageSource, Nid, &'a [u8]),
 }
 
 impl std::fmt::Debug for Item {
@@ -148,6 +160,7 @@ impl Input {
             Self::Bytes(bytes) => Ok(Reader::Bytes(bytes)),
             Self::Packed(items) => Ok(Reader::Packed(items)),
             Self::Base(base, nid) => Ok(Reader::Base(base, *nid)),
+            Self::Image { source, nid, path } => Ok(Reader::Image(source, *nid, path)),
             Self::Sparse {
                 whole,
                 chunks,
@@ -193,6 +206,7 @@ impl Reader<'_> {
                 Ok(())
             }
             Self::Base(base, nid) => base.read_exact(*nid, buf, offset),
+            Self::Image(source, nid, path) => source.read_exact(*nid, path, buf, offset),
             Self::Sparse(whole, chunks, chunk_size, size) => {
                 // `offset` counts only chunks with data.
                 let (mut skip, mut rest) = (offset, buf);

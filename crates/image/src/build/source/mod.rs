@@ -1,4 +1,4 @@
-//! Where trees come from: directories, tar streams, manifests.
+//! Where trees come from: directories, tar streams, manifests, images.
 //!
 //! A source turns its input into [`Entry`] values, one per path, in any order. What it means that two sources name the
 //! same path is decided in the tree, not here.
@@ -6,6 +6,7 @@
 pub mod compressed;
 pub mod dir;
 pub mod error;
+pub(crate) mod image;
 pub mod manifest;
 mod member_path;
 pub mod tar;
@@ -101,13 +102,20 @@ pub enum Content {
     SparsePath(Arc<SparsePath>),
     /// The file at the entry's own path below a source directory. Used by the directory walk.
     InSource,
-    /// A run of bytes of the source's own file (an uncompressed tar that can be read at any position).
+    /// A run of bytes of the source's own file (an uncompressed tar that can be read at any position), or a file of an image.
     Range {
-        /// Byte position in the tar file.
+        /// Byte position in the tar file, or the number of the inode in the image.
         offset: u64,
     },
     /// Like `Range` for a file with holes: the runs that hold data, ascending; everything between them is zero.
     Sparse(Arc<[DataRun]>),
+    /// A file of an image, with holes.
+    SparseInode {
+        /// Its number there.
+        nid: u64,
+        /// As for `Sparse`.
+        runs: Arc<[DataRun]>,
+    },
     /// The bytes come next from the stream that the entry came from, and only now.
     Stream,
     /// Like `Stream`, for a file with holes: the stream gives the runs back to back.
@@ -128,7 +136,7 @@ pub struct SparsePath {
 pub struct DataRun {
     /// Position in the file. Unit: bytes.
     pub file_offset: u64,
-    /// Position in the tar file, for [`Content::Sparse`]; 0 for a stream.
+    /// Position in the tar file, for [`Content::Sparse`]; 0 for a stream or an image.
     pub source_offset: u64,
     /// Unit: bytes.
     pub len: u64,

@@ -1,0 +1,188 @@
+//! Images as sources: their entries in order, and the bytes of their files.
+
+use super::{Content, DataRun, Device, Entry, Kind, Meta};
+use crate::read::{Image, Inode, OpenOptions, Source};
+use crate::serve::{ServeOptions, Server, Session};
+use crate::walk::{self, Walk};
+use crate::{Error, Result};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use tuff_format::Nid;
+use tuff_format::inode::{FileType, Layout};
+use tuff_store::FileStore;
+
+/// An image that another one is built from. Many threads read it at once; neighbours in its packed inode are decoded once.
+pub(crate) struct ImageSource {
+    server: Server,
+    name: String,
+    /// Of threads that do not read just now.
+    sessions: Mutex<Vec<Session>>,
+}
+
+impl ImageSource {
+    /// Opens the image at `path`. At most `budget` bytes of it are kept decoded.
+    ///
+    /// # Errors
+    /// What opening an image gives; `Usage` for one whose data lies on other devices.
+    pub(crate) fn open(path: &Path, budget: usize) -> Result<Self> {
+        let name = path.display().to_string();
+        let store = FileStore::open(path);
+        let store = store.map_err(|e| Error::io(&name, "cannot open the source", e))?;
+        let image = Image::open(store, OpenOptions::default());
+        let image = image.map_err(|e| e.within(&name))?;
+        image.has_devices().map_err(|e| {
+            Error::usage(format_args!(
+                "{name}: {e}; mount it and build from that, or from tuff tar"
+            ))
+        })?;
+        let options = ServeOptions {
+            budget,
+            ..ServeOptions::default()
+        };
+        Ok(Self {
+            server: Server::new(image, options),
+            name,
+            sessions: Mutex::default(),
+        })
+    }
+
+    /// Calls `take` with each entry, parents first, names of one inode after its first.
+    pub(crate) fn each(&self, take: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
+        let image = self.server.image();
+        let mut firsts: HashMap<Nid, Vec<u8>> = HashMap::new();
+        let walk = Walk::root(image).map_err(|e| e.within(&self.name))?;
+        for found in walk {
+            let found = found.map_err(|e| e.within(&self.name))?;
+            let inode = &found.inode;
+            let first = if inode.is_dir() || inode.nlink() < 2 {
+                None
+            } else {
+                firsts.get(&inode.nid()).cloned()
+            };
+            let entry = match first {
+                Some(first) => Ok(Entry {
+                    kind: Kind::Hardlink(first),
+                    meta: meta(inode),
+                    xattrs: Vec::new(),
+                    content: Content::None,
+                    path: found.path,
+                }),
+                None => {
+                    if !inode.is_dir() && inode.nlink() > 1 {
+                        firsts.insert(inode.nid(), found.path.clone());
+                    }
+                    entry(image, inode, &found.path)
+                        .map_err(|e| e.within(walk::shown(&found.path)).within(&self.name))
+                }
+            };
+            take(entry?)?;
+        }
+        Ok(())
+    }
+
+    /// Fills `buf` from `offset` of a file. Errors name its path.
+    pub(crate) fn read_exact(
+        &self,
+        nid: Nid,
+        path: &[u8],
+        buf: &mut [u8],
+        offset: u64,
+    ) -> Result<()> {
+        let session = self.sessions().pop();
+        let mut session = session.unwrap_or_else(|| self.server.session());
+        let read = || {
+            let inode = self.server.inode(nid)?;
+            let n = self.server.read(&mut session, &inode, offset, buf)?;
+            match n == buf.len() {
+                true => Ok(()),
+                false => Err(Error::corrupt(
+                    format_args!("nid {nid}"),
+                    "data ends before its size",
+                )),
+            }
+        };
+        let result = { read }();
+        self.sessions().push(session);
+        result.map_err(|e| e.within(walk::shown(path)).within(&self.name))
+    }
+
+    fn sessions(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn meta(inode: &Inode) -> Meta {
+    let (mtime, mtime_nsec) = inode.mtime();
+    Meta {
+        mode: inode.mode() & 0o7777,
+        uid: inode.uid(),
+        gid: inode.gid(),
+        mtime,
+        mtime_nsec,
+    }
+}
+
+fn entry(image: &Image, inode: &Inode, path: &[u8]) -> Result<Entry> {
+    let device = || {
+        let (major, minor) = inode.device().unwrap_or((0, 0));
+        Device { major, minor }
+    };
+    let mut content = Content::None;
+    let kind = match inode.file_type() {
+        FileType::File => {
+            let size = inode.size();
+            if size > 0 {
+                content = place(image, inode)?;
+            }
+            Kind::File { size }
+        }
+        FileType::Dir => Kind::Dir,
+        FileType::Symlink => Kind::Symlink(image.readlink(inode)?),
+        FileType::Char => Kind::Char(device()),
+        FileType::Block => Kind::Block(device()),
+        FileType::Fifo => Kind::Fifo,
+        FileType::Socket => Kind::Socket,
+    };
+    let mut xattrs: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    if inode.has_xattrs() {
+        let found = image.xattrs(inode)?;
+        xattrs.extend(found.into_iter().map(|x| (x.name, x.value)));
+        xattrs.sort_unstable();
+    }
+    Ok(Entry {
+        path: path.to_vec(),
+        kind,
+        meta: meta(inode),
+        xattrs,
+        content,
+    })
+}
+
+/// Where the bytes of a file are: by the number of its inode, with the runs that are not holes if there are holes.
+fn place(image: &Image, inode: &Inode) -> Result<Content> {
+    let nid = inode.nid().0;
+    // No other has holes that a writer of ours or mkfs.erofs leaves.
+    if inode.layout() != Layout::ChunkBased {
+        return Ok(Content::Range { offset: nid });
+    }
+    let mut runs: Vec<DataRun> = Vec::new();
+    let mut holes = false;
+    for extent in image.extents(inode, 0..inode.size())? {
+        let extent = extent?;
+        match (extent.source, runs.last_mut()) {
+            (Source::Hole, _) => holes = true,
+            (_, Some(run)) if run.file_offset + run.len == extent.offset => run.len += extent.len,
+            _ => runs.push(DataRun {
+                file_offset: extent.offset,
+                source_offset: 0,
+                len: extent.len,
+            }),
+        }
+    }
+    let runs = Arc::from(runs);
+    Ok(match holes {
+        true => Content::SparseInode { nid, runs },
+        false => Content::Range { offset: nid },
+    })
+}
