@@ -2,15 +2,11 @@
 
 mod common;
 
+use common::kernel::by_kernel;
 use common::variants::{MKFS_OPTIONS, compression};
-use common::{
-    Ignore, Scratch, assert_same, host_tree, image_tree, is_root, mixed, mkfs, noise, text,
-};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use std::ffi::CString;
+use common::{Ignore, Scratch, assert_same, host_tree, image_tree, mixed, mkfs, noise, text};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use tuff_image::Error;
 use tuff_image::build::{
@@ -84,60 +80,6 @@ fn open_both(image: &Path, base: &Path) -> tuff_image::Result<Image> {
         ..OpenOptions::default()
     };
     Image::open(FileStore::open(image).unwrap(), options)
-}
-
-/// What the kernel makes of an image and its base: from files and from loop devices, as far as it can.
-fn by_kernel(image: &Path, base: &Path, dir: &Path, see: &dyn Fn(&str, &Path)) {
-    if !is_root() {
-        eprintln!("SKIPPED: mounting needs root");
-        return;
-    }
-    fs::create_dir_all(dir).unwrap();
-    let look = |way: &str, image: &Path, base: &Path| {
-        let data = CString::new(format!("device={}", base.display())).unwrap();
-        match mount(
-            image,
-            dir,
-            "erofs",
-            MountFlags::RDONLY,
-            Some(data.as_c_str()),
-        ) {
-            Ok(()) => {
-                see(way, dir);
-                // Another test may just be starting a command, which has our files until it is one.
-                unmount(dir, UnmountFlags::DETACH).unwrap();
-            }
-            Err(e) if e == rustix::io::Errno::NOTBLK || e == rustix::io::Errno::NODEV => {
-                eprintln!("SKIPPED: mount of {way}: {e}");
-            }
-            Err(e) => panic!("mount of {way}: {e}"),
-        }
-    };
-    look("files", image, base);
-    match (Loop::over(image), Loop::over(base)) {
-        (Some(image), Some(base)) => look("loop devices", &image.0, &base.0),
-        _ => eprintln!("SKIPPED: no loop devices"),
-    }
-}
-
-struct Loop(PathBuf);
-
-impl Loop {
-    fn over(file: &Path) -> Option<Self> {
-        let out = Command::new("losetup")
-            .args(["-rf", "--show"])
-            .arg(file)
-            .output()
-            .ok()?;
-        let said = String::from_utf8_lossy(&out.stdout).trim().to_owned();
-        out.status.success().then(|| Self(said.into()))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("-d").arg(&self.0).output();
-    }
 }
 
 /// What the source's filesystem decides for itself.
@@ -266,7 +208,7 @@ fn what_the_base_has_is_referred_to_and_comes_back() {
         let report = tuff_image::check::check(&both, &Default::default(), |_| ());
         assert!(report.is_clean(), "{name}: {:?}", report.findings);
         assert_same(name, &wanted, &image_tree(&both), ignore());
-        by_kernel(&image, &base, &place.path("mnt"), &|way, dir| {
+        by_kernel(&image, Some(&base), &place.path("mnt"), &|way, dir| {
             assert_same(
                 &format!("{name}: {way}"),
                 &wanted,
@@ -383,7 +325,7 @@ fn parts_that_the_base_has_are_referred_to() {
         let report = tuff_image::check::check(&both, &Default::default(), |_| ());
         assert!(report.is_clean(), "{name}: {:?}", report.findings);
         assert_same(name, &wanted, &image_tree(&both), ignore());
-        by_kernel(&image, &base, &path("mnt"), &|way, dir| {
+        by_kernel(&image, Some(&base), &path("mnt"), &|way, dir| {
             let name = format!("{name}: {way}");
             assert_same(&name, &wanted, &host_tree(dir), ignore());
         });
@@ -428,7 +370,7 @@ fn images_of_others_are_bases_too() {
         assert!(summary.stats.base_files > 0 || i > 4, "{name}");
         let both = open_both(&image, &base).unwrap();
         assert_same(&name, &wanted, &image_tree(&both), ignore());
-        by_kernel(&image, &base, &place.path("mnt"), &|way, dir| {
+        by_kernel(&image, Some(&base), &place.path("mnt"), &|way, dir| {
             assert_same(
                 &format!("{name}: {way}"),
                 &wanted,

@@ -72,8 +72,10 @@ pub(crate) struct Plan {
     pub(crate) xattr_block: u32,
     /// First block of inodes; 0 if they lie behind the superblock.
     pub(crate) zone_block: u32,
-    /// Length of the image. Unit: blocks.
+    /// End of what is written. Unit: blocks.
     pub(crate) end_block: u32,
+    /// Length of the image. Unit: blocks.
+    pub(crate) len_blocks: u32,
     /// Number of inodes.
     pub(crate) inodes: u64,
     /// First block of the base, if there is one.
@@ -108,6 +110,7 @@ impl Plan {
             xattr_block: 0,
             zone_block: 0,
             end_block: 0,
+            len_blocks: 0,
             inodes: order.len() as u64,
             base_block: 0,
             epoch,
@@ -176,13 +179,16 @@ impl Plan {
             let blocks = parts.bits().count(zone.end);
             self.end_block = block32(u64::from(self.end_block) + blocks)?;
         }
+        let align = u64::from(parts.options.align_blocks.max(1)).next_power_of_two();
+        self.len_blocks = block32(u64::from(self.end_block).next_multiple_of(align))?;
         // The base lies right behind, unless the image begins with it.
         self.base_block = match parts.base {
             Some(base) if base.in_image() => 0,
-            _ => self.end_block,
+            _ => self.len_blocks,
         };
-        let base_blocks = parts.base.map_or(0, |base| base.blocks().into());
-        block32(u64::from(self.base_block) + base_blocks)?;
+        let base_blocks = parts.base.map_or(0, Base::blocks);
+        let behind = parts.packed.outside.unwrap_or(base_blocks);
+        block32(u64::from(self.base_block) + u64::from(behind))?;
         Ok(())
     }
 

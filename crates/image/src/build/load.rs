@@ -1,5 +1,6 @@
 //! From sources to the tree, and from the tree to the packer.
 
+mod index;
 mod manifest;
 mod tar;
 
@@ -229,6 +230,7 @@ impl<'a> Loader<'a> {
             && self.options.auto.is_none()
             && self.base.is_none();
         match source {
+            _ if self.options.tar_index => self.load_index(source, tree, packer, progress),
             Source::Dir(path) => self.load_dir(path, at_once, tree, packer, progress),
             Source::Manifest(path) => self.load_manifest(path, tree, progress),
             Source::Image(path) => self.load_image(path, tree, progress),
@@ -390,6 +392,10 @@ impl<'a> Loader<'a> {
         let budget = Budget::new(self.options, tree, self.threads);
         self.warnings.extend(budget.warning(self.options));
         packer.set_in_flight(budget.in_flight);
+        if self.options.tar_index {
+            progress.stage("refer");
+            return self.refer(tree, packer);
+        }
         if self.packed {
             progress.stage("pack");
             let late = self.late.iter().map(|file| PackedFile {

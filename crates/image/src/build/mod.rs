@@ -119,6 +119,14 @@ pub fn build(
             is_another_device(image, path)?;
         }
     }
+    if options.tar_index && sources.len() != 1 {
+        return Err(Error::usage("an index is one of a single tar"));
+    }
+    if options.tar_index && options.verity.is_some() {
+        return Err(Error::usage(
+            "behind an index comes its tar, not a hash tree: put the tar there first, then the tree (tuff verity add)",
+        ));
+    }
     let Some(budget) = options.size_budget else {
         return build_once(sources, options, target, progress);
     };
@@ -389,7 +397,7 @@ fn write(
     };
     // Fits: at most 128 prefixes.
     let prefix_at = (!prefixes.is_empty()).then_some((table_pos, prefixes.len() as u8));
-    let mut bytes = u64::from(plan.end_block) * bits.size();
+    let mut bytes = u64::from(plan.len_blocks) * bits.size();
     let all = match &options.verity {
         Some(verity) => verity::end(verity, bytes)?,
         None => bytes,
@@ -412,7 +420,7 @@ fn write(
         verify::verify(&parts, &plan, threads, output, progress)?;
     }
     let mut stats = packed.stats.clone();
-    stats.image_blocks = plan.end_block.into();
+    stats.image_blocks = plan.len_blocks.into();
     stats.meta_blocks =
         stats.image_blocks - u64::from(packed.end_block) + u64::from(emit::first_data_block(bits));
     stats.block_size = bits.size();

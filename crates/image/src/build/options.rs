@@ -145,6 +145,10 @@ pub struct Options {
     pub dedupe: Dedupe,
     /// An image whose data is referred to and not held again: its readers need both.
     pub base: Option<PathBuf>,
+    /// The data stays in the only source, a tar: the image refers to it there, and its readers need both.
+    pub tar_index: bool,
+    /// The image's length is a multiple of so many blocks, rounded up to a power of two.
+    pub align_blocks: u32,
     /// COMPACT indexes where they can be used.
     pub compact_index: bool,
     /// Inode form.
@@ -261,6 +265,8 @@ impl Default for Options {
             alike_cluster_max: ALIKE_CLUSTER,
             dedupe: Dedupe::Content,
             base: None,
+            tar_index: false,
+            align_blocks: 1,
             compact_index: true,
             inodes: InodeForm::Auto,
             metadata: Metadata::Plain,
@@ -442,6 +448,9 @@ impl Options {
         if self.base.is_some() {
             needs("a base", Kernel(5, 16))?;
         }
+        if self.tar_index {
+            self.check_tar_index()?;
+        }
         match self.metadata {
             Metadata::Plain => {}
             Metadata::Short => needs("the short form of metadata", Kernel(6, 15))?,
@@ -474,6 +483,50 @@ impl Options {
             )));
         }
         Ok(())
+    }
+
+    /// Leaves all data in the tar that is the source: nothing is compressed, packed or shared.
+    pub fn index_a_tar(&mut self) {
+        self.tar_index = true;
+        self.compression = None;
+        self.tail_packing = false;
+        self.fragments = Fragments::Off;
+        self.dedupe = Dedupe::Off;
+    }
+
+    /// Says what does not fit together with an image whose data stays in a tar.
+    fn check_tar_index(&self) -> Result<()> {
+        let wrong = [
+            (
+                self.block.get() != 9,
+                "blocks of another size than 512 bytes, a tar's",
+            ),
+            (
+                self.compression.is_some(),
+                "compression: the data stays as it is",
+            ),
+            (
+                self.fragments != Fragments::Off,
+                "fragments: the data stays where it is",
+            ),
+            (
+                self.dedupe != Dedupe::Off,
+                "dedupe: the data stays where it is",
+            ),
+            (self.base.is_some(), "a base"),
+            (self.size_budget.is_some(), "a size budget"),
+            (self.metadata == Metadata::Compressed, "compressed metadata"),
+            (
+                self.verify,
+                "verifying: the image has no content of its own; check it together with the tar",
+            ),
+        ];
+        match wrong.iter().find(|(is, _)| *is) {
+            Some((_, what)) => Err(Error::usage(format_args!(
+                "an index of a tar cannot have {what}"
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// True if a file of `size` bytes with data only in `runs` stays sparse.

@@ -42,9 +42,9 @@ pub fn patch(
     progress: &Progress,
 ) -> Result<Summary> {
     options.check()?;
-    if options.base.is_some() || options.size_budget.is_some() {
+    if options.base.is_some() || options.size_budget.is_some() || options.tar_index {
         return Err(Error::usage(
-            "a patched image has no base and no size budget",
+            "a patched image has no base and no size budget, and is no index of a tar",
         ));
     }
     let name = image.display().to_string();

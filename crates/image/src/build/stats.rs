@@ -37,6 +37,10 @@ pub struct Stats {
     pub base_bytes: u64,
     /// Content of extents that use clusters of the base, in files that it has not.
     pub base_part_bytes: u64,
+    /// Files whose data is on the extra device: in the tar that the image is an index of.
+    pub outside_files: u64,
+    /// Their content, without holes.
+    pub outside_bytes: u64,
     /// Content of extents that use another file's clusters.
     pub shared_bytes: u64,
     /// Ends of files and small files in the packed inode.

@@ -240,7 +240,10 @@ impl Verify<'_> {
     fn place(&self, id: InodeId) -> Option<u64> {
         match self.parts.data(id) {
             FileData::Flat { block, .. } => Some((*block).into()),
-            FileData::Chunked(c) => Some(c.block.into()),
+            data @ (FileData::Chunked(_) | FileData::Outside { .. }) => {
+                let chunks = data.chunks(self.parts.tree.size(id), self.bits)?;
+                Some(chunks.runs().next().map_or(0, |(_, block)| block))
+            }
             FileData::WholeFragment { offset } => Some(1 << 40 | *offset),
             FileData::None | FileData::Same(_) => None,
             data => {
@@ -271,14 +274,17 @@ impl Verify<'_> {
     /// Where a file has data: its holes have none. Unit: bytes.
     fn ranges(&self, id: InodeId) -> Vec<(u64, u64)> {
         let size = self.parts.tree.size(id);
-        match self.parts.data(id) {
-            FileData::Chunked(c) => {
-                let chunk = self.bits.size() << c.bits;
+        match self.parts.data(id).chunks(size, self.bits) {
+            Some(chunks) => {
+                let chunk = chunks.format().chunk_size(self.bits);
                 let range =
                     |first: u64, count: u64| (first * chunk, ((first + count) * chunk).min(size));
-                c.runs.iter().map(|r| range(r.first, r.count)).collect()
+                chunks
+                    .runs()
+                    .map(|(r, _)| range(r.first, r.count))
+                    .collect()
             }
-            _ => vec![(0, size)],
+            None => vec![(0, size)],
         }
     }
 

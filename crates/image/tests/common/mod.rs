@@ -9,6 +9,7 @@
 )]
 
 pub mod assemble;
+pub mod kernel;
 pub mod sample;
 pub mod variants;
 

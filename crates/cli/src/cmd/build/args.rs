@@ -21,12 +21,12 @@ pub(crate) struct Args {
     #[arg(required = true, value_name = "PATH")]
     pub(super) paths: Vec<PathBuf>,
 
-    /// Oldest Linux that must mount the image
-    #[arg(long, default_value = "6.1", value_parser = parse_kernel, help_heading = "Format")]
-    pub(super) kernel: Kernel,
-    /// Block size
-    #[arg(short = 'b', long, default_value = "4096", value_parser = parse_size, value_name = "SIZE", help_heading = "Format")]
-    pub(super) block_size: u64,
+    /// Oldest Linux that must mount the image (default: 6.1; 6.4 with --tar-index)
+    #[arg(long, value_parser = parse_kernel, help_heading = "Format")]
+    pub(super) kernel: Option<Kernel>,
+    /// Block size (default: 4096; 512 with --tar-index)
+    #[arg(short = 'b', long, value_parser = parse_size, value_name = "SIZE", help_heading = "Format")]
+    pub(super) block_size: Option<u64>,
     /// Algorithm: none, lz4, lz4hc, deflate, lzma or zstd, with an optional level (lz4hc:12)
     #[arg(short = 'z', long, value_parser = parse_compression, value_name = "ALG[:LEVEL]", help_heading = "Compression")]
     pub(super) compress: Option<MaybeCompression>,
@@ -84,6 +84,9 @@ pub(crate) struct Args {
     /// An image whose files, and parts of them, are not stored again: mounting the new one takes both (-o device=FILE)
     #[arg(long, value_name = "FILE", help_heading = "Layout")]
     pub(super) base: Option<PathBuf>,
+    /// Leave all data in SOURCE, a tar (6.4): mounting the image takes both, the tar behind it in one file, or with -o device=TAR
+    #[arg(long, conflicts_with_all = ["auto", "size_budget", "compress", "cluster", "window", "dict", "rule", "tail_packing", "fragments", "fragment_cluster", "dedupe", "base", "sparse", "order", "verify"], help_heading = "Layout")]
+    pub(super) tar_index: bool,
     /// Index form of compressed files
     #[arg(long, value_enum, default_value = "compact", help_heading = "Layout")]
     pub(super) index: IndexForm,

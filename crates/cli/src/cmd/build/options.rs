@@ -105,11 +105,18 @@ fn guess(path: &Path) -> Result<SourceType> {
 
 /// The library's options.
 pub(super) fn options(args: &Args) -> Result<Options> {
-    let mut o = Options::for_kernel(args.kernel);
+    let kernel = args.kernel.unwrap_or(match args.tar_index {
+        true => Kernel(6, 4),
+        false => Options::default().kernel,
+    });
+    let mut o = Options::for_kernel(kernel);
     let narrow = |n: u64, what: &str| {
         usize::try_from(n).map_err(|_| Error::usage(format_args!("{what} is too large")))
     };
-    let block = args.block_size;
+    let block = args.block_size.unwrap_or(match args.tar_index {
+        true => 512,
+        false => 4096,
+    });
     if !block.is_power_of_two() || !(512..=65536).contains(&block) {
         return Err(Error::usage(format_args!(
             "block size {block}: a power of two from 512 to 4096 is needed"
@@ -182,7 +189,7 @@ pub(super) fn options(args: &Args) -> Result<Options> {
         (None, Some(Switch::On)) => (o.fragments, o.tail_packing) = (Fragments::Off, true),
         (_, Some(switch)) => o.tail_packing = switch == Switch::On,
         (Some(Packed::Off | Packed::Small), None) => {
-            o.tail_packing = args.kernel >= Kernel(5, 17);
+            o.tail_packing = kernel >= Kernel(5, 17);
         }
         (Some(Packed::Tails | Packed::All), None) => o.tail_packing = false,
         (None, None) => {}
@@ -196,6 +203,9 @@ pub(super) fn options(args: &Args) -> Result<Options> {
         };
     }
     o.base = args.base.clone();
+    if args.tar_index {
+        o.index_a_tar();
+    }
     o.compact_index = args.index == IndexForm::Compact;
     o.inodes = if args.inodes == Inodes::Extended {
         InodeForm::Extended

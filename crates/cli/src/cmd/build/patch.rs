@@ -31,7 +31,8 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
     let name = path.display();
     let store = FileStore::open(&path).map_err(|e| Error::io(name, "cannot open", e))?;
     let image = Image::open(store, OpenOptions::default());
-    let like = image.and_then(|image| build::like(&image, args.kernel));
+    let like = image
+        .and_then(|image| build::like(&image, args.kernel.unwrap_or(Options::default().kernel)));
     let options = of_image(&mut args, &like.map_err(|e| e.within(path.display()))?)?;
     report(&args, false, |progress| {
         build::patch(&sources, &options, &path, progress)
@@ -40,8 +41,8 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
 
 /// The options, with those of the image where nothing is said.
 fn of_image(args: &mut Args, like: &Options) -> Result<Options> {
-    args.kernel = like.kernel;
-    args.block_size = like.block.size();
+    args.kernel = Some(like.kernel);
+    args.block_size = Some(like.block.size());
     let mut options = options::options(args)?;
     if args.label.is_empty() {
         options.label.clone_from(&like.label);

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use tuff_codec::EncoderSpec;
 use tuff_format::BlockBits;
 use tuff_format::config::{Configs, Lz4};
-use tuff_format::device::SLOT_LEN;
+use tuff_format::device::{SLOT_LEN, Slot};
 use tuff_format::features::{compat, incompat};
 use tuff_format::superblock::{self, Superblock};
 use tuff_store::Output;
@@ -35,7 +35,9 @@ fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
     for data in parts.packed.files.iter().chain(packed).chain(metabox) {
         match data {
             FileData::None | FileData::Flat { .. } | FileData::Same(_) => {}
-            FileData::Chunked(_) => used.incompat |= incompat::CHUNKED_FILE,
+            FileData::Chunked(_) | FileData::Outside { .. } => {
+                used.incompat |= incompat::CHUNKED_FILE;
+            }
             FileData::WholeFragment { .. } => used.incompat |= incompat::LZ4_0PADDING,
             data => {
                 let data = data.compressed().expect("all others were matched");
@@ -58,7 +60,7 @@ fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
     if packed.is_some() {
         used.incompat |= incompat::FRAGMENTS | incompat::LZ4_0PADDING;
     }
-    if parts.base.is_some_and(|base| !base.in_image()) {
+    if parts.base.is_some_and(|base| !base.in_image()) || parts.packed.outside.is_some() {
         used.incompat |= incompat::DEVICE_TABLE;
     }
     if plan.has_delays || metabox.is_some() {
@@ -171,7 +173,7 @@ pub(super) fn make_head(
         inodes: plan.inodes,
         epoch: plan.epoch.seconds,
         fixed_nsec: plan.epoch.nanos,
-        blocks: plan.end_block.into(),
+        blocks: plan.len_blocks.into(),
         meta_blkaddr: plan.meta_blkaddr(),
         // Behind it may be nothing at all.
         xattr_blkaddr: match parts.xattr_area {
@@ -205,7 +207,13 @@ pub(super) fn make_head(
             .map_err(|_| Error::limit("attribute prefixes", "beyond 16 GiB"))?;
         sb.xattr_prefix_start = start;
     }
-    if let Some(slot) = parts.base.and_then(|base| base.slot(plan.end_block.into())) {
+    let end = plan.len_blocks.into();
+    let outside = parts.packed.outside.map(|blocks| Slot {
+        tag: [0; 64],
+        blocks: blocks.into(),
+        uniaddr: end,
+    });
+    if let Some(slot) = outside.or_else(|| parts.base.and_then(|base| base.slot(end))) {
         sb.extra_devices = 1;
         let end = superblock::OFFSET as usize + sb.len() + records.len();
         let at = end.next_multiple_of(SLOT_LEN);

@@ -75,13 +75,10 @@ pub(super) fn emit_inode(
             }
             FileData::Flat { .. } => no_block,
             FileData::WholeFragment { .. } => 0,
-            FileData::Chunked(c) => chunk::Format {
-                bits: c.bits,
-                indexes: false,
-                bit48: false,
+            data @ (FileData::Chunked(_) | FileData::Outside { .. }) => {
+                let chunks = data.chunks(form.size, bits).expect("it has chunks");
+                chunks.format().encode().into()
             }
-            .encode()
-            .into(),
             data => data
                 .compressed()
                 .expect("all others were matched")
@@ -153,28 +150,25 @@ fn emit_file(
         FileData::WholeFragment { offset } => {
             emit_whole_fragment(*offset, start, out);
         }
-        FileData::Chunked(c) => {
-            pad(out, 4);
-            let format = chunk::Format {
-                bits: c.bits,
-                indexes: false,
-                bit48: false,
-            };
+        data @ (FileData::Chunked(_) | FileData::Outside { .. }) => {
             let size = parts.tree.size(id);
-            let chunk_size = format.chunk_size(bits);
-            let (mut at, mut block) = (0, u64::from(c.block));
-            for run in &*c.runs {
+            let chunks = data.chunks(size, bits).expect("it has chunks");
+            let format = chunks.format();
+            pad(out, format.entry_len());
+            let device = u16::from(chunks.outside);
+            let mut at = 0;
+            for (run, mut block) in chunks.runs() {
                 while at < run.first {
                     format.encode_entry(chunk::Chunk::Hole, out);
                     at += 1;
                 }
                 for _ in 0..run.count {
-                    format.encode_entry(chunk::Chunk::Data { device: 0, block }, out);
-                    block += 1 << c.bits;
+                    format.encode_entry(chunk::Chunk::Data { device, block }, out);
+                    block += 1 << format.bits;
                     at += 1;
                 }
             }
-            while at < size.div_ceil(chunk_size) {
+            while at < size.div_ceil(format.chunk_size(bits)) {
                 format.encode_entry(chunk::Chunk::Hole, out);
                 at += 1;
             }

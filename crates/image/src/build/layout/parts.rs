@@ -187,15 +187,16 @@ impl Parts<'_> {
                 FileData::None | FileData::Same(_) => flat(0),
                 FileData::Flat { tail, .. } => flat(tail.map_or(0, |t| t.len() as u64)),
                 FileData::WholeFragment { .. } => whole_fragment(),
-                FileData::Chunked(chunked) => {
-                    let chunk = self.bits().size() << chunked.bits;
-                    let table = 4 * size.div_ceil(chunk);
-                    let layout = Layout::ChunkBased;
+                data @ (FileData::Chunked(_) | FileData::Outside { .. }) => {
+                    let chunks = data.chunks(size, self.bits()).expect("it has chunks");
+                    let format = chunks.format();
+                    let entry = format.entry_len() as u64;
+                    let table = entry * size.div_ceil(format.chunk_size(self.bits()));
                     Form {
                         extended,
-                        layout,
+                        layout: Layout::ChunkBased,
                         size,
-                        before_tail: round_up(head, 4) + table,
+                        before_tail: round_up(head, entry) + table,
                         tail: 0,
                     }
                 }

@@ -52,7 +52,7 @@ impl Loader<'_> {
     }
 
     /// A tar that can be read at any position: its headers now, its contents when they are packed.
-    fn load_tar(
+    pub(super) fn load_tar(
         &mut self,
         name: &str,
         file: File,
@@ -169,7 +169,7 @@ impl Loader<'_> {
     }
 
     /// The stored runs of a sparse member go through a file of their own, since its chunks may cut them anywhere.
-    fn stream_sparse<R: Read>(
+    pub(super) fn stream_sparse<R: Read>(
         &mut self,
         inode: InodeId,
         size: u64,
@@ -228,7 +228,7 @@ impl<R: Read> Read for Copying<R> {
     }
 }
 
-fn read_start(file: &File, buf: &mut [u8]) -> std::io::Result<usize> {
+pub(super) fn read_start(file: &File, buf: &mut [u8]) -> std::io::Result<usize> {
     let mut n = 0;
     while n < buf.len() {
         match file.read_at(&mut buf[n..], n as u64)? {

@@ -6,6 +6,7 @@ use crate::build::spill::SpillRef;
 use crate::build::tree::InodeId;
 use std::sync::Arc;
 use tuff_format::cluster::HeadKind;
+use tuff_format::{BlockBits, chunk};
 
 /// Where a file's data is.
 #[derive(Debug, Default)]
@@ -53,6 +54,11 @@ pub(crate) enum FileData {
     },
     /// Chunks with holes between them.
     Chunked(Box<Chunked>),
+    /// Consecutive blocks of the extra device.
+    Outside {
+        /// First block.
+        block: u32,
+    },
     /// The same data as another file.
     Same(InodeId),
 }
@@ -129,6 +135,28 @@ impl FileData {
                 one: Some((0, ShortPiece::own(len as usize, 0, kind))),
                 tail: FileTail::Inline(tail),
                 algorithm,
+            }),
+            _ => None,
+        }
+    }
+
+    /// The chunks of a file of `size` bytes, if it has a table of them.
+    pub(crate) fn chunks(&self, size: u64, bits: BlockBits) -> Option<Chunks<'_>> {
+        match *self {
+            Self::Chunked(ref data) => Some(Chunks {
+                bits: data.bits,
+                outside: data.outside,
+                runs: &data.runs,
+                block: data.block,
+                one: None,
+            }),
+            Self::Outside { block } => Some(Chunks {
+                // Fits: a device has less than 2^31 blocks.
+                bits: bits.count(size).next_power_of_two().trailing_zeros() as u8,
+                outside: true,
+                runs: &[],
+                block,
+                one: Some(ChunkRun { first: 0, count: 1 }),
             }),
             _ => None,
         }
@@ -280,11 +308,47 @@ pub(crate) enum FileTail {
     Fragment(u64),
 }
 
+/// A table of chunks, as layout and output see it.
+pub(crate) struct Chunks<'a> {
+    /// log2 of the chunk size over the block size.
+    pub(crate) bits: u8,
+    /// Their blocks are those of the extra device.
+    pub(crate) outside: bool,
+    runs: &'a [ChunkRun],
+    /// First block.
+    block: u32,
+    one: Option<ChunkRun>,
+}
+
+impl Chunks<'_> {
+    /// How the table is written.
+    pub(crate) fn format(&self) -> chunk::Format {
+        chunk::Format {
+            bits: self.bits,
+            indexes: self.outside,
+            bit48: false,
+        }
+    }
+
+    /// Runs of chunks that hold data, with the first block of each.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (ChunkRun, u64)> {
+        let mut next = u64::from(self.block);
+        let bits = self.bits;
+        self.runs.iter().copied().chain(self.one).map(move |run| {
+            let block = next;
+            next += run.count << bits;
+            (run, block)
+        })
+    }
+}
+
 /// Data of a sparse file.
 #[derive(Debug)]
 pub(crate) struct Chunked {
     /// log2 of the chunk size over the block size.
     pub(crate) bits: u8,
+    /// Its blocks are those of the extra device.
+    pub(crate) outside: bool,
     /// Chunks with data, in order; their blocks are consecutive.
     pub(crate) runs: Arc<[ChunkRun]>,
     /// First block.

@@ -25,6 +25,7 @@ mod data;
 mod ends;
 mod held;
 pub(crate) mod input;
+mod outside;
 mod place;
 mod pool;
 pub(crate) mod segment;
@@ -159,6 +160,8 @@ pub(crate) struct Packed {
     pub(crate) sums: Sums,
     /// What was done.
     pub(crate) stats: Stats,
+    /// Length of the extra device that holds some of the data, if there is one. Unit: blocks.
+    pub(crate) outside: Option<u32>,
 }
 
 impl Packed {
@@ -201,6 +204,7 @@ impl<'a> Packer<'a> {
             digest: 0,
             sums: Sums::default(),
             stats: Stats::default(),
+            outside: None,
         };
         Ok(Self {
             options,
@@ -402,6 +406,7 @@ impl<'a> Packer<'a> {
         let runs = Arc::clone(&sparse.runs);
         let chunked = FileData::Chunked(Box::new(Chunked {
             bits: sparse.bits,
+            outside: false,
             runs: sparse.runs,
             block: 0,
         }));

@@ -54,6 +54,33 @@ impl Sparse {
     }
 }
 
+impl Sparse {
+    /// Chunks that hold what `runs` hold and nothing else, with blocks of the source that lie back to back. `None`: some edge
+    /// lies inside a block, or the table would be too long.
+    pub(crate) fn exact(size: u64, runs: &[DataRun], bits: BlockBits) -> Option<Self> {
+        let at_block = |at: u64| at.is_multiple_of(bits.size());
+        let mut next = None;
+        for run in runs {
+            let end = run.file_offset + run.len;
+            let whole = at_block(run.file_offset) && at_block(run.source_offset);
+            if !whole
+                || next.is_some_and(|n| n != run.source_offset)
+                || !(at_block(end) || end == size)
+            {
+                return None;
+            }
+            next = Some(run.source_offset + run.len);
+        }
+        let sparse = Self::plan(size, runs, bits);
+        // A chunk that reaches into a hole would be longer than what is stored.
+        let chunk_size = bits.size() << sparse.bits;
+        let data: u64 = (sparse.runs.iter())
+            .map(|r| ((r.first + r.count) * chunk_size).min(size) - r.first * chunk_size)
+            .sum();
+        (data == runs.iter().map(|r| r.len).sum()).then_some(sparse)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

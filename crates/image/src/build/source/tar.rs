@@ -85,6 +85,12 @@ impl<R: Read> TarReader<R> {
         }
     }
 
+    /// How far the tar was read: where the data begins of the regular file that [`next_entry`](Self::next_entry) gave last, if
+    /// none of it was read. Unit: bytes.
+    pub fn position(&self) -> u64 {
+        self.parser.position()
+    }
+
     /// Reads what is left of the stream and throws it away. Returns how many bytes that were.
     ///
     /// Whoever writes into a pipe then sees no broken pipe, and a compressed stream is checked to its end.

@@ -21,7 +21,7 @@ pub(super) struct Asked {
     pub(super) quiet: bool,
     /// As far as one option says it all.
     pub(super) options: Options,
-    pub(super) block: u64,
+    pub(super) block: Option<u64>,
     /// Of `-z`, in its order.
     pub(super) algorithms: Vec<Compression>,
     pub(super) cluster: Option<u64>,
@@ -34,6 +34,8 @@ pub(super) struct Asked {
     pub(super) mkfs_time: bool,
     pub(super) ignore_mtime: bool,
     pub(super) tar: bool,
+    /// Of a tar, only the metadata.
+    pub(super) index: bool,
     pub(super) aufs: bool,
     pub(super) strip_overlay: bool,
     pub(super) offset: u64,
@@ -61,7 +63,7 @@ impl Asked {
                 dedupe: Dedupe::Off,
                 ..Options::default()
             },
-            block: 4096,
+            block: None,
             algorithms: Vec::new(),
             cluster: None,
             fragment_cluster: None,
@@ -73,6 +75,7 @@ impl Asked {
             mkfs_time: false,
             ignore_mtime: false,
             tar: false,
+            index: false,
             aufs: false,
             strip_overlay: false,
             offset: 0,
@@ -136,7 +139,7 @@ impl Asked {
             "--workers" => {
                 o.threads = Some(number::<usize>(name, text)?.clamp(1, THREADS_MAX.into()))
             }
-            "-b" => self.block = size(name, text)?,
+            "-b" => self.block = Some(size(name, text)?),
             "-L" => o.label = text.into(),
             "-U" if text == "random" => o.uuid = Some(random()?),
             "-U" => o.uuid = parse_uuid(text).map_err(|e| said(name, &e))?.0,
@@ -183,11 +186,12 @@ impl Asked {
             "--hard-dereference" => o.hard_links = false,
             "--exclude-regex" => o.exclude_also.push(ere::paths(name, text)?),
             "--tar" => match text {
-                "" | "f" => self.tar = true,
+                "" | "f" => (self.tar, self.index) = (true, false),
+                "i" => (self.tar, self.index) = (true, true),
                 _ => {
                     return Err(refused(
                         &format!("--tar={text}"),
-                        "use --tar=f, which copies the data into the image",
+                        "use --tar=f, which copies the data into the image, or --tar=i, which leaves it in the tar",
                     ));
                 }
             },

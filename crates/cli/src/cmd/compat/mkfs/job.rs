@@ -42,7 +42,7 @@ pub(super) struct Job {
 pub(super) fn job(mut asked: Asked) -> Result<Job> {
     let (image, source) = places(&asked)?;
     let mut o = asked.options.clone();
-    let block = asked.block;
+    let block = asked.block.unwrap_or(if asked.index { 512 } else { 4096 });
     if !block.is_power_of_two() || !(512..=65536).contains(&block) {
         return Err(Error::usage(format_args!(
             "-b {block}: a power of two from 512 to 4096 is needed"
@@ -50,6 +50,9 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
     }
     o.block = tuff_format::BlockBits::new(block.trailing_zeros() as u8).map_err(Error::usage)?;
     compression(&mut asked, &mut o)?;
+    if asked.index {
+        index(&mut asked, &mut o)?;
+    }
     times(&mut asked, &mut o)?;
     o.whiteouts = Some(match (asked.aufs, asked.strip_overlay) {
         (false, false) => Whiteouts::Keep,
@@ -128,9 +131,33 @@ fn places(asked: &Asked) -> Result<(PathBuf, Source)> {
     }
 }
 
+/// Blocks are a tar's, whatever `-b` says, and nothing is there to compress, as with the original.
+fn index(asked: &mut Asked, o: &mut Options) -> Result<()> {
+    if o.metadata == Metadata::Compressed {
+        return Err(refused(
+            "-m, and --zD, with --tar=i",
+            "leave one of them out",
+        ));
+    }
+    if asked.block.is_some_and(|block| block != 512) {
+        let note = "-b: the blocks of an index are of 512 bytes, as those of its tar";
+        asked.notes.push(note.to_owned());
+    }
+    if o.compression.is_some() {
+        let note = "-z: nothing is compressed, since all data stays in the tar";
+        asked.notes.push(note.to_owned());
+    }
+    o.block = tuff_format::BlockBits::new(9).map_err(Error::usage)?;
+    o.rules.clear();
+    o.index_a_tar();
+    let align = u32::try_from(std::mem::replace(&mut asked.align_blocks, 1));
+    o.align_blocks = align.map_err(Error::usage)?;
+    Ok(())
+}
+
 fn compression(asked: &mut Asked, o: &mut Options) -> Result<()> {
     o.compression = asked.algorithms.first().copied();
-    o.cluster = to_usize("-C", asked.cluster.unwrap_or(asked.block))?;
+    o.cluster = to_usize("-C", asked.cluster.unwrap_or(o.block.size()))?;
     let fragment_cluster = asked
         .fragment_cluster
         .map(|size| to_usize("-E fragments", size));

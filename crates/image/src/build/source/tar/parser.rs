@@ -360,7 +360,7 @@ impl<F: Feed> Parser<F> {
     }
 
     /// Where the next block begins.
-    fn position(&self) -> u64 {
+    pub(super) fn position(&self) -> u64 {
         let peeked = self.peeked.as_ref().map_or(0, |read| read.len as u64);
         self.feed.position() - peeked
     }
