@@ -3,20 +3,15 @@
 
 mod common;
 
-use common::kernel::by_kernel;
-use common::{
-    Ignore, Record, Scratch, assert_same, host_tree, image_tree, nasty_tree, noise, open,
-};
+use common::kernel::{all_agree, appended, by_kernel, open_with};
+use common::{Ignore, Scratch, assert_same, image_tree, nasty_tree, noise, open};
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use tuff_format::features::incompat;
 use tuff_image::build::{Kernel, Metadata, Options, Progress, Source, Whiteouts, build};
-use tuff_image::check;
-use tuff_image::read::{Image, OpenOptions};
-use tuff_store::{FileStore, ReadAt, Target};
+use tuff_store::Target;
 
 /// What an index is made with.
 fn options() -> Options {
@@ -29,53 +24,6 @@ fn options() -> Options {
 fn make(tar: &Path, image: &Path, options: &Options) -> tuff_image::Result<()> {
     let (source, target) = (Source::Tar(tar.to_owned()), Target::Path(image.to_owned()));
     build(&[source], options, &target, &Progress::default()).map(drop)
-}
-
-/// The index with its tar behind it.
-fn appended(image: &Path, tar: &Path) -> PathBuf {
-    let both = image.with_extension("both");
-    fs::write(
-        &both,
-        [fs::read(image).unwrap(), fs::read(tar).unwrap()].concat(),
-    )
-    .unwrap();
-    both
-}
-
-fn open_with(image: &Path, device: &Path) -> tuff_image::Result<Image> {
-    let device: Arc<dyn ReadAt> = Arc::new(FileStore::open(device).unwrap());
-    let options = OpenOptions {
-        devices: vec![device],
-        ..OpenOptions::default()
-    };
-    Image::open(FileStore::open(image).unwrap(), options)
-}
-
-/// Two readers of an image, both ways in which it finds its tar: all see what is expected.
-fn all_agree(what: &str, image: &Path, tar: &Path, expected: &[Record], ignore: Ignore) {
-    let both = appended(image, tar);
-    for (way, image) in [
-        ("behind", open(&both)),
-        ("beside", open_with(image, tar).unwrap()),
-    ] {
-        let report = check::check(&image, &check::Options::default(), |_| ());
-        let said: Vec<_> = report.findings.iter().map(|f| f.what.to_string()).collect();
-        assert!(report.is_clean(), "{what}, {way}: {said:?}");
-        assert_same(
-            &format!("{what}, {way}"),
-            expected,
-            &image_tree(&image),
-            ignore,
-        );
-    }
-    let dir = image.with_extension("mnt");
-    for (image, device) in [(&*both, None), (image, Some(tar))] {
-        by_kernel(image, device, &dir, &|way, at| {
-            let what = format!("{what}: mounted by {way}, device {}", device.is_some());
-            assert_same(&what, expected, &host_tree(at), ignore);
-        });
-    }
-    fs::remove_file(both).unwrap();
 }
 
 fn tar(dir: &Path, out: &Path, options: &[&str]) -> bool {

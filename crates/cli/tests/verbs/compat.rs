@@ -428,6 +428,47 @@ fn an_index_with_its_tar_behind_it_is_the_tree() {
 }
 
 #[test]
+fn data_can_lie_on_a_second_device() {
+    let place = Place::new("compat-blob");
+    tree(&place);
+    let expected = listing(&place.path("src"), &times);
+    for line in [
+        "--quiet --blobdev=b --chunksize=4096 o src",
+        "--blobdev b --chunksize 65536 -zlz4hc --fsalignblks=16 o src",
+        "--blobdev=b --chunksize=4096 -b512 --offset=512 o src",
+    ] {
+        fs::write(place.path("b"), "what was there before").unwrap();
+        done(&mkfs(&place, line), line);
+        let at = if line.contains("--offset") {
+            "512"
+        } else {
+            "0"
+        };
+        for verb in [&["check", "-q"][..], &["diff"]] {
+            let mut words = [verb, &["--offset", at, "--device", "b", "o"]].concat();
+            words.extend((verb[0] == "diff").then_some("src"));
+            let out = place.run(&words);
+            assert_eq!(code(&out), 0, "{line}: {verb:?}: {}", stderr(&out));
+        }
+        let both = [
+            fs::read(place.path("o")).unwrap(),
+            fs::read(place.path("b")).unwrap(),
+        ]
+        .concat();
+        fs::write(place.path("both"), &both[at.parse().unwrap()..]).unwrap();
+        mounted(&place, "both", &|at| {
+            assert_eq!(listing(at, &times), expected, "{line}")
+        });
+    }
+    fs::remove_file(place.path("b")).unwrap();
+    assert_eq!(
+        code(&mkfs(&place, "--blobdev=b --chunksize=4096 o nothing")),
+        1
+    );
+    assert!(!place.path("b").exists());
+}
+
+#[test]
 fn an_image_can_begin_inside_a_file_and_end_at_a_multiple() {
     let place = Place::new("compat-offset");
     tree(&place);
@@ -491,7 +532,16 @@ fn what_is_not_done_is_refused_by_name() {
             "--incremental o src",
             "--incremental is not done here: use tuff patch",
         ),
-        ("--blobdev=b o src", "--blobdev is not done here"),
+        ("--blobdev=b o src", "--blobdev: it needs --chunksize"),
+        (
+            "--blobdev=o --chunksize=4096 o src",
+            "--blobdev o: it is FILE",
+        ),
+        (
+            "--blobdev=b --chunksize=4096 --tar=i o",
+            "--blobdev with --tar=i is not done here",
+        ),
+        ("--chunksize=512 o src", "chunk size 512"),
         ("-Ebogus o src", "-E bogus is no feature"),
         (
             "-Eforce-chunk-indexes o src",

@@ -74,12 +74,14 @@ impl Policies {
                 whole_max,
                 inline_max: if options.inline_data { room } else { 0 },
                 min_saving: options.min_saving,
+                chunk: options.chunk,
             })
         };
         let mut packed = (*policy(options.compression, options.fragment_cluster)).clone();
         packed.tail = TailPolicy::Cluster;
         packed.whole_max = 0;
         packed.min_saving = 0;
+        packed.chunk = None;
         let mut default = (*policy(options.compression, options.cluster)).clone();
         if options.fragments == Fragments::All {
             default.whole_max = u64::MAX;
@@ -522,12 +524,21 @@ impl<'a> Loader<'a> {
         };
         match sparse {
             Some(runs) => {
-                let sparse = Sparse::plan(size, &runs, self.options.block);
+                let sparse = self.sparse(size, &runs);
                 packer.add_sparse(inode, size, input, sparse, policy)?;
             }
             None => packer.add_file(inode, size, input, policy, &found.with)?,
         }
         Ok(true)
+    }
+
+    /// The chunks of a file that stays sparse.
+    fn sparse(&self, size: u64, runs: &[DataRun]) -> Sparse {
+        let bits = self.options.block;
+        match self.options.chunk {
+            Some(chunk) => Sparse::of_size(size, runs, bits, (chunk >> bits.get()).ilog2()),
+            None => Sparse::plan(size, runs, bits),
+        }
     }
 
     /// Length of ends that may go into the packed inode because they are alike others: within the reach of LZ4, so that each

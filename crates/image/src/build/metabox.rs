@@ -117,6 +117,7 @@ fn policy(options: &Options) -> Arc<Policy> {
         whole_max: 0,
         inline_max: 0,
         min_saving: 0,
+        chunk: None,
     })
 }
 
@@ -153,6 +154,7 @@ impl Means<'_> {
             first_block,
             packed: policy(options),
             alike: None,
+            chunk: None,
             known_max: 0,
             sums: false,
             size_max: options.size_budget,

@@ -59,7 +59,7 @@ use layout::{Plan, Wanted};
 use load::{Loader, Policies};
 use pack::{PackOptions, Packer};
 use source::error::{Quoted, SourceError};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tally::Tally;
 use tree::{InodeId, NodeKind, Tree};
@@ -119,6 +119,14 @@ pub fn build(
             is_another_device(image, path)?;
         }
     }
+    if let (Some(blob), Target::Path(path)) = (&options.blob, target)
+        && is_same(blob, path)
+    {
+        return Err(Error::usage(format_args!(
+            "{}: an image and its chunks cannot be one file",
+            path.display()
+        )));
+    }
     if options.tar_index && sources.len() != 1 {
         return Err(Error::usage("an index is one of a single tar"));
     }
@@ -176,6 +184,18 @@ fn is_another_device(image: &std::path::Path, target: &std::path::Path) -> Resul
     Ok(())
 }
 
+/// True if two paths name the same file, or would.
+fn is_same(a: &Path, b: &Path) -> bool {
+    let whole = |path: &Path| {
+        path.canonicalize().ok().or_else(|| {
+            let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+            let parent = parent.unwrap_or(Path::new(".")).canonicalize().ok()?;
+            Some(parent.join(path.file_name()?))
+        })
+    };
+    whole(a).is_some_and(|a| whole(b) == Some(a))
+}
+
 /// What is wrong with an image that outgrows [`Options::size_budget`].
 const OVER_BUDGET: &str = "larger than its size budget";
 
@@ -192,13 +212,24 @@ fn build_once(
     let output = Output::create(target).map_err(|e| Error::io(&name, "cannot create", e))?;
     let base = options.base.as_deref();
     let base = base.map(|path| Base::open(path, options)).transpose()?;
-    let written = write(sources, options, base, &output, progress, &|| ())
-        .map_err(|e| e.rename_place("image", &name))?;
+    let blob = options.blob.as_deref().map(Blob::create).transpose()?;
+    let blob_name = blob.as_ref().map_or("blob", |blob| &blob.name);
+    let renamed = |e: Error| {
+        e.rename_place("image", &name)
+            .rename_place("blob", blob_name)
+    };
+    let places = Places {
+        image: &output,
+        blob: blob.as_ref().map(|blob| &blob.output),
+    };
+    let written = write(sources, options, base, places, progress, &|| ()).map_err(renamed)?;
     progress.stage("finish");
     // The last chance: behind it the image has its name.
-    progress
-        .check()
-        .map_err(|e| e.rename_place("image", &name))?;
+    progress.check().map_err(renamed)?;
+    // The blob first: an image that has its name has its data.
+    if let Some(blob) = blob {
+        blob.finish(written.stats.blob_bytes, options.sync)?;
+    }
     output
         .finish(written.bytes, options.sync)
         .map_err(|e| Error::io(&name, "cannot finish", e))?;
@@ -223,6 +254,33 @@ impl Written {
             verity: self.verity,
         }
     }
+}
+
+/// Where chunks go that are not in the image.
+struct Blob {
+    output: Output,
+    name: String,
+}
+
+impl Blob {
+    fn create(path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        let output = Output::create(&Target::Path(path.to_owned()));
+        let output = output.map_err(|e| Error::io(&name, "cannot create", e))?;
+        Ok(Self { output, name })
+    }
+
+    fn finish(self, bytes: u64, sync: bool) -> Result<()> {
+        let done = self.output.finish(bytes, sync);
+        done.map_err(|e| Error::io(&self.name, "cannot finish", e))
+    }
+}
+
+/// What is written to.
+#[derive(Clone, Copy)]
+struct Places<'a> {
+    image: &'a Output,
+    blob: Option<&'a Output>,
 }
 
 /// Gives every path what tables of labels and owners say of it. What is to be told of that.
@@ -269,15 +327,16 @@ fn set(xattrs: &mut tree::Pairs, name: &[u8], value: Option<Vec<u8>>) {
     xattrs.extend(value.map(|value| (name.to_vec(), value)));
 }
 
-/// Writes the image to `output` and calls `written` before it is verified: what a test does to the image, it finds.
+/// Writes the image to its place and calls `written` before it is verified: what a test does to the image, it finds.
 fn write(
     sources: &[Source],
     options: &Options,
     base: Option<Base>,
-    output: &Output,
+    places: Places<'_>,
     progress: &Progress,
     written: &dyn Fn(),
 ) -> Result<Written> {
+    let output = places.image;
     let bits = options.block;
     // A tar of a layer mostly has those of AUFS, as OCI wants it.
     let whiteouts = |source: &Source| match (options.whiteouts, source) {
@@ -304,6 +363,7 @@ fn write(
             first_block,
             packed: policies.packed(),
             alike: policies.alike(),
+            chunk: options.chunk,
             // About 40 bytes each.
             known_max: usize::try_from(budget::eighth(options) / 40).unwrap_or(usize::MAX),
             sums: options.verify,
@@ -313,6 +373,9 @@ fn write(
         output,
         progress,
     )?;
+    if let Some(blob) = places.blob {
+        packer.set_blob(blob);
+    }
     let prefixes = xattrs::prefixes(options)?;
     let table = xattrs::prefix_table(&prefixes);
     // The kernel looks for the prefix table in the metabox, else in the packed inode, if there are any.
@@ -417,13 +480,16 @@ fn write(
     written();
     if options.verify {
         progress.stage("verify");
-        verify::verify(&parts, &plan, threads, output, progress)?;
+        verify::verify(&parts, &plan, threads, output, places.blob, progress)?;
     }
     let mut stats = packed.stats.clone();
     stats.image_blocks = plan.len_blocks.into();
     stats.meta_blocks =
         stats.image_blocks - u64::from(packed.end_block) + u64::from(emit::first_data_block(bits));
     stats.block_size = bits.size();
+    stats.blob_bytes = places.blob.map_or(0, |_| {
+        u64::from(packed.outside.unwrap_or_default()) * bits.size()
+    });
     stats.warnings = warnings;
     [stats.auto_fast, stats.auto_stored] = loader.chosen;
     Ok(Written {

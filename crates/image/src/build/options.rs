@@ -32,6 +32,9 @@ pub const ALIKE_CLUSTER: usize = 64 << 10;
 /// Usual cluster size of compressed metadata: what looking an inode up decodes. Unit: bytes.
 pub const METADATA_CLUSTER: usize = 16 << 10;
 
+/// Largest size of chunks. Unit: bytes.
+pub const CHUNK_MAX: usize = 8 << 20;
+
 /// How to compress, without cluster and window size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compression {
@@ -145,6 +148,11 @@ pub struct Options {
     pub dedupe: Dedupe,
     /// An image whose data is referred to and not held again: its readers need both.
     pub base: Option<PathBuf>,
+    /// Files that are stored as they are consist of chunks of this size; equal ones are stored once, those of zeros not at all.
+    /// Unit: bytes.
+    pub chunk: Option<usize>,
+    /// These chunks go into a file of their own: readers of the image need both.
+    pub blob: Option<PathBuf>,
     /// The data stays in the only source, a tar: the image refers to it there, and its readers need both.
     pub tar_index: bool,
     /// The image's length is a multiple of so many blocks, rounded up to a power of two.
@@ -265,6 +273,8 @@ impl Default for Options {
             alike_cluster_max: ALIKE_CLUSTER,
             dedupe: Dedupe::Content,
             base: None,
+            chunk: None,
+            blob: None,
             tar_index: false,
             align_blocks: 1,
             compact_index: true,
@@ -451,6 +461,25 @@ impl Options {
         if self.tar_index {
             self.check_tar_index()?;
         }
+        if let Some(chunk) = self.chunk {
+            needs("storing files in chunks", Kernel(5, 15))?;
+            if !chunk.is_power_of_two() || chunk < block || chunk > CHUNK_MAX {
+                return Err(Error::usage(format_args!(
+                    "chunk size {chunk}: it must be a power of two from the block size {block} up to {CHUNK_MAX}"
+                )));
+            }
+        }
+        if self.blob.is_some() {
+            needs("a file of chunks", Kernel(5, 16))?;
+            if self.chunk.is_none() {
+                return Err(Error::usage("a file of chunks needs a chunk size"));
+            }
+            if self.base.is_some() || self.size_budget.is_some() {
+                return Err(Error::usage(
+                    "an image with a file of chunks has neither a base nor a size budget",
+                ));
+            }
+        }
         match self.metadata {
             Metadata::Plain => {}
             Metadata::Short => needs("the short form of metadata", Kernel(6, 15))?,
@@ -492,6 +521,7 @@ impl Options {
         self.tail_packing = false;
         self.fragments = Fragments::Off;
         self.dedupe = Dedupe::Off;
+        self.chunk = None;
     }
 
     /// Says what does not fit together with an image whose data stays in a tar.
@@ -514,6 +544,10 @@ impl Options {
                 "dedupe: the data stays where it is",
             ),
             (self.base.is_some(), "a base"),
+            (
+                self.chunk.is_some() || self.blob.is_some(),
+                "chunks: the data stays where it is",
+            ),
             (self.size_budget.is_some(), "a size budget"),
             (self.metadata == Metadata::Compressed, "compressed metadata"),
             (

@@ -15,7 +15,7 @@ use super::options::{
     Compression, FRAGMENT_CLUSTER, Fragments, Metadata, Options, Verity, algorithm_kernel,
 };
 use super::progress::Progress;
-use super::{Source, Summary, write};
+use super::{Places, Source, Summary, write};
 use crate::read::{ClusterCoding, Image, Source as Place};
 use crate::verity;
 use crate::walk::Walk;
@@ -42,9 +42,10 @@ pub fn patch(
     progress: &Progress,
 ) -> Result<Summary> {
     options.check()?;
-    if options.base.is_some() || options.size_budget.is_some() || options.tar_index {
+    let elsewhere = options.base.is_some() || options.tar_index || options.blob.is_some();
+    if elsewhere || options.size_budget.is_some() {
         return Err(Error::usage(
-            "a patched image has no base and no size budget, and is no index of a tar",
+            "a patched image has no base, no other device and no size budget",
         ));
     }
     let name = image.display().to_string();
@@ -53,7 +54,11 @@ pub fn patch(
     // Behind the lock: another patch may just have ended.
     let base = Base::open(image, options)?.of_patch()?;
     let old_bytes = options.block.size() * u64::from(base.behind());
-    let written = write(sources, options, Some(base), &output, progress, &|| ())
+    let places = Places {
+        image: &output,
+        blob: None,
+    };
+    let written = write(sources, options, Some(base), places, progress, &|| ())
         .map_err(|e| e.rename_place("image", &name))?;
     // The last chance: behind it the image is another.
     progress

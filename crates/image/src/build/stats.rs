@@ -37,10 +37,12 @@ pub struct Stats {
     pub base_bytes: u64,
     /// Content of extents that use clusters of the base, in files that it has not.
     pub base_part_bytes: u64,
-    /// Files whose data is on the extra device: in the tar that the image is an index of.
+    /// Files whose data is on the extra device: in the tar that the image is an index of, or in the file of chunks.
     pub outside_files: u64,
-    /// Their content, without holes.
+    /// Their content there, without holes, and equal chunks once.
     pub outside_bytes: u64,
+    /// Length of the file of chunks. Unit: bytes.
+    pub blob_bytes: u64,
     /// Content of extents that use another file's clusters.
     pub shared_bytes: u64,
     /// Ends of files and small files in the packed inode.

@@ -18,10 +18,11 @@ use crate::read::{Image, Inode, OpenOptions};
 use crate::serve::{ServeOptions, Server, Session};
 use crate::threads;
 use crate::{Error, Result};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use tuff_format::BlockBits;
-use tuff_store::{FileStore, Output};
+use tuff_store::{FileStore, Output, ReadAt};
 
 /// What one read asks for. Unit: bytes.
 const READ: usize = 1 << 20;
@@ -40,11 +41,19 @@ pub(crate) fn verify(
     plan: &Plan,
     threads: usize,
     output: &Output,
+    blob: Option<&Output>,
     progress: &Progress,
 ) -> Result<()> {
     let failed = |e| Error::io("image", "cannot read again", e);
     let store = FileStore::new(output.file().try_clone().map_err(failed)?).map_err(failed)?;
-    let devices = parts.base.and_then(Base::store);
+    let devices = match blob {
+        Some(blob) => {
+            let file = blob.file().try_clone().map_err(failed)?;
+            let store: Arc<dyn ReadAt> = Arc::new(FileStore::new(file).map_err(failed)?);
+            Some(store)
+        }
+        None => parts.base.and_then(Base::store),
+    };
     let image = Image::open(
         store,
         OpenOptions {
@@ -240,7 +249,7 @@ impl Verify<'_> {
     fn place(&self, id: InodeId) -> Option<u64> {
         match self.parts.data(id) {
             FileData::Flat { block, .. } => Some((*block).into()),
-            data @ (FileData::Chunked(_) | FileData::Outside { .. }) => {
+            data @ (FileData::Chunked(_) | FileData::OneChunk { .. } | FileData::Table(_)) => {
                 let chunks = data.chunks(self.parts.tree.size(id), self.bits)?;
                 Some(chunks.runs().next().map_or(0, |(_, block)| block))
             }
@@ -274,18 +283,17 @@ impl Verify<'_> {
     /// Where a file has data: its holes have none. Unit: bytes.
     fn ranges(&self, id: InodeId) -> Vec<(u64, u64)> {
         let size = self.parts.tree.size(id);
-        match self.parts.data(id).chunks(size, self.bits) {
-            Some(chunks) => {
-                let chunk = chunks.format().chunk_size(self.bits);
-                let range =
-                    |first: u64, count: u64| (first * chunk, ((first + count) * chunk).min(size));
-                chunks
-                    .runs()
-                    .map(|(r, _)| range(r.first, r.count))
-                    .collect()
-            }
-            None => vec![(0, size)],
-        }
+        let read = match self.parts.data(id) {
+            FileData::Chunked(c) => Some((&*c.runs, c.bits)),
+            FileData::Table(table) => table.read(),
+            _ => None,
+        };
+        let Some((runs, bits)) = read else {
+            return vec![(0, size)];
+        };
+        let chunk = self.bits.size() << bits;
+        let range = |first: u64, count: u64| (first * chunk, ((first + count) * chunk).min(size));
+        runs.iter().map(|r| range(r.first, r.count)).collect()
     }
 
     fn content(&self, stretch: &Stretch, tools: &mut Tools) -> Result<()> {
@@ -320,7 +328,7 @@ impl Verify<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Dedupe, Fragments, Kernel, Options, Source, write};
+    use super::super::{Dedupe, Fragments, Kernel, Options, Places, Source, write};
     use super::*;
     use std::os::unix::fs::{FileExt, symlink};
     use tuff_store::Target;
@@ -350,7 +358,10 @@ mod tests {
             &[Source::Dir(tree)],
             options,
             None,
-            &output,
+            Places {
+                image: &output,
+                blob: None,
+            },
             &Progress::default(),
             &written,
         )

@@ -84,8 +84,20 @@ pub(crate) struct Args {
     /// An image whose files, and parts of them, are not stored again: mounting the new one takes both (-o device=FILE)
     #[arg(long, value_name = "FILE", help_heading = "Layout")]
     pub(super) base: Option<PathBuf>,
+    /// Store files that are not compressed in chunks of this size, equal ones once and zeros not at all (5.15)
+    #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Layout")]
+    pub(super) chunk: Option<u64>,
+    /// Put these chunks into a file of their own (5.16): mounting the image takes both, that file behind it in one, or with -o device=FILE
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "chunk",
+        conflicts_with_all = ["base", "size_budget"],
+        help_heading = "Layout"
+    )]
+    pub(super) blob: Option<PathBuf>,
     /// Leave all data in SOURCE, a tar (6.4): mounting the image takes both, the tar behind it in one file, or with -o device=TAR
-    #[arg(long, conflicts_with_all = ["auto", "size_budget", "compress", "cluster", "window", "dict", "rule", "tail_packing", "fragments", "fragment_cluster", "dedupe", "base", "sparse", "order", "verify"], help_heading = "Layout")]
+    #[arg(long, conflicts_with_all = ["auto", "size_budget", "compress", "cluster", "window", "dict", "rule", "tail_packing", "fragments", "fragment_cluster", "dedupe", "base", "chunk", "sparse", "order", "verify"], help_heading = "Layout")]
     pub(super) tar_index: bool,
     /// Index form of compressed files
     #[arg(long, value_enum, default_value = "compact", help_heading = "Layout")]

@@ -203,6 +203,8 @@ pub(super) fn options(args: &Args) -> Result<Options> {
         };
     }
     o.base = args.base.clone();
+    o.chunk = args.chunk.map(|c| narrow(c, "--chunk")).transpose()?;
+    o.blob = args.blob.clone();
     if args.tar_index {
         o.index_a_tar();
     }

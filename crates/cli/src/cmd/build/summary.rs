@@ -73,7 +73,11 @@ pub(crate) fn text(summary: &Summary, seconds: f64, stages: &Stages) -> String {
     }
     if s.outside_files > 0 {
         line(
-            "in the tar",
+            if s.blob_bytes > 0 {
+                "in the blob"
+            } else {
+                "in the tar"
+            },
             format!("{} files, {}", s.outside_files, size(s.outside_bytes)),
         );
     }
@@ -197,7 +201,7 @@ pub(super) fn json(summary: &Summary, seconds: f64, stages: &Stages) -> serde_js
         "inline_tails": s.inline_tails, "inline_bytes": s.inline_bytes,
         "fragments": s.fragments, "alike_ends": s.alike_ends, "fragment_bytes": s.fragment_bytes, "fragment_dedupe_bytes": s.fragment_dedupe_bytes,
         "dedupe_files": s.dedupe_files, "dedupe_bytes": s.dedupe_bytes, "shared_bytes": s.shared_bytes,
-        "outside_files": s.outside_files, "outside_bytes": s.outside_bytes,
+        "outside_files": s.outside_files, "outside_bytes": s.outside_bytes, "blob_bytes": s.blob_bytes,
         "base_files": s.base_files, "base_bytes": s.base_bytes, "base_part_bytes": s.base_part_bytes,
         "settings": summary.rung.map(|r| r.args),
         "auto": {"fast": {"files": s.auto_fast.0, "bytes": s.auto_fast.1},

@@ -35,7 +35,7 @@ fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
     for data in parts.packed.files.iter().chain(packed).chain(metabox) {
         match data {
             FileData::None | FileData::Flat { .. } | FileData::Same(_) => {}
-            FileData::Chunked(_) | FileData::Outside { .. } => {
+            FileData::Chunked(_) | FileData::OneChunk { .. } | FileData::Table(_) => {
                 used.incompat |= incompat::CHUNKED_FILE;
             }
             FileData::WholeFragment { .. } => used.incompat |= incompat::LZ4_0PADDING,

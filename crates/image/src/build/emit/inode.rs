@@ -75,7 +75,7 @@ pub(super) fn emit_inode(
             }
             FileData::Flat { .. } => no_block,
             FileData::WholeFragment { .. } => 0,
-            data @ (FileData::Chunked(_) | FileData::Outside { .. }) => {
+            data @ (FileData::Chunked(_) | FileData::OneChunk { .. } | FileData::Table(_)) => {
                 let chunks = data.chunks(form.size, bits).expect("it has chunks");
                 chunks.format().encode().into()
             }
@@ -150,7 +150,7 @@ fn emit_file(
         FileData::WholeFragment { offset } => {
             emit_whole_fragment(*offset, start, out);
         }
-        data @ (FileData::Chunked(_) | FileData::Outside { .. }) => {
+        data @ (FileData::Chunked(_) | FileData::OneChunk { .. } | FileData::Table(_)) => {
             let size = parts.tree.size(id);
             let chunks = data.chunks(size, bits).expect("it has chunks");
             let format = chunks.format();

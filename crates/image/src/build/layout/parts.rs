@@ -187,7 +187,7 @@ impl Parts<'_> {
                 FileData::None | FileData::Same(_) => flat(0),
                 FileData::Flat { tail, .. } => flat(tail.map_or(0, |t| t.len() as u64)),
                 FileData::WholeFragment { .. } => whole_fragment(),
-                data @ (FileData::Chunked(_) | FileData::Outside { .. }) => {
+                data @ (FileData::Chunked(_) | FileData::OneChunk { .. } | FileData::Table(_)) => {
                     let chunks = data.chunks(size, self.bits()).expect("it has chunks");
                     let format = chunks.format();
                     let entry = format.entry_len() as u64;

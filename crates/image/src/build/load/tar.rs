@@ -8,7 +8,7 @@ use crate::build::budget::Budget;
 use crate::build::options::Dedupe;
 use crate::build::pack::input::Input;
 use crate::build::pack::work::Policy;
-use crate::build::pack::{Packer, Sparse, With, segment_size};
+use crate::build::pack::{Packer, With, segment_size};
 use crate::build::progress::Progress;
 use crate::build::source::compressed::{self, Compression, MAGIC_LEN};
 use crate::build::source::tar::{self, TarReader};
@@ -197,13 +197,7 @@ impl Loader<'_> {
             runs: Arc::clone(&runs),
         };
         if self.options.keeps_sparse(size, &runs) {
-            return packer.add_sparse(
-                inode,
-                size,
-                input,
-                Sparse::plan(size, &runs, self.options.block),
-                policy,
-            );
+            return packer.add_sparse(inode, size, input, self.sparse(size, &runs), policy);
         }
         packer.add_file(inode, size, input, policy, &With::default())
     }

@@ -54,11 +54,15 @@ pub(crate) enum FileData {
     },
     /// Chunks with holes between them.
     Chunked(Box<Chunked>),
-    /// Consecutive blocks of the extra device.
-    Outside {
-        /// First block.
+    /// Consecutive blocks, as one chunk.
+    OneChunk {
+        /// They are those of the extra device.
+        outside: bool,
+        /// The first of them.
         block: u32,
     },
+    /// Chunks wherever they lie.
+    Table(Box<Table>),
     /// The same data as another file.
     Same(InodeId),
 }
@@ -149,14 +153,24 @@ impl FileData {
                 runs: &data.runs,
                 block: data.block,
                 one: None,
+                placed: &[],
             }),
-            Self::Outside { block } => Some(Chunks {
+            Self::OneChunk { outside, block } => Some(Chunks {
                 // Fits: a device has less than 2^31 blocks.
                 bits: bits.count(size).next_power_of_two().trailing_zeros() as u8,
-                outside: true,
+                outside,
                 runs: &[],
                 block,
                 one: Some(ChunkRun { first: 0, count: 1 }),
+                placed: &[],
+            }),
+            Self::Table(ref table) => Some(Chunks {
+                bits: table.bits,
+                outside: table.outside,
+                runs: &[],
+                block: 0,
+                one: None,
+                placed: &table.runs,
             }),
             _ => None,
         }
@@ -209,6 +223,9 @@ impl FileData {
                 (size_of::<Compressed>() + runs + 2 * EACH) as u64
             }
             Self::Chunked(data) => (size_of::<Chunked>() + size_of_val(&*data.runs) + EACH) as u64,
+            Self::Table(table) => {
+                (size_of::<Table>() + size_of_val(&table.runs[..]) + 2 * EACH) as u64
+            }
             _ => 0,
         }
     }
@@ -318,6 +335,7 @@ pub(crate) struct Chunks<'a> {
     /// First block.
     block: u32,
     one: Option<ChunkRun>,
+    placed: &'a [(ChunkRun, u32)],
 }
 
 impl Chunks<'_> {
@@ -334,11 +352,99 @@ impl Chunks<'_> {
     pub(crate) fn runs(&self) -> impl Iterator<Item = (ChunkRun, u64)> {
         let mut next = u64::from(self.block);
         let bits = self.bits;
-        self.runs.iter().copied().chain(self.one).map(move |run| {
+        let consecutive = self.runs.iter().copied().chain(self.one).map(move |run| {
             let block = next;
             next += run.count << bits;
             (run, block)
-        })
+        });
+        consecutive.chain(
+            self.placed
+                .iter()
+                .map(|(run, block)| (*run, (*block).into())),
+        )
+    }
+}
+
+/// Chunks of a file wherever they lie, each with other blocks than the one before it.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// log2 of the chunk size over the block size.
+    pub(super) bits: u8,
+    /// Its blocks are those of the extra device.
+    pub(super) outside: bool,
+    /// Chunks that were read, and log2 of their size over the block size, if not all were.
+    pub(super) read: Option<(Arc<[ChunkRun]>, u8)>,
+    /// Chunks of the file, once it is known.
+    pub(super) count: u64,
+    /// Which of those that were read is placed next: its run, and its number there.
+    pub(super) next: (usize, u64),
+    /// Runs of chunks with data, each with its first block, ascending.
+    pub(super) runs: Vec<(ChunkRun, u32)>,
+}
+
+impl Table {
+    /// Notes where the next chunk is that was read. `None`: it is a hole.
+    pub(super) fn push(&mut self, block: Option<u32>) {
+        let (run, within) = self.next;
+        self.next.1 += 1;
+        let number = match &self.read {
+            None => within,
+            Some((runs, _)) => {
+                let ChunkRun { first, count } = runs[run];
+                if self.next.1 == count {
+                    self.next = (run + 1, 0);
+                }
+                first + within
+            }
+        };
+        self.count = self.count.max(number + 1);
+        let Some(block) = block else {
+            return;
+        };
+        match self.runs.last_mut() {
+            Some((run, first))
+                if run.first + run.count == number
+                    && u64::from(*first) + (run.count << self.bits) == block.into() =>
+            {
+                run.count += 1;
+            }
+            _ => self.runs.push((
+                ChunkRun {
+                    first: number,
+                    count: 1,
+                },
+                block,
+            )),
+        }
+    }
+
+    /// The same in as few entries as say it: neighbours that lie behind each other become one chunk.
+    pub(super) fn shortest(mut self) -> FileData {
+        if let [(ChunkRun { first: 0, count }, block)] = self.runs[..]
+            && count == self.count
+            && self.read.is_none()
+        {
+            let outside = self.outside;
+            return FileData::OneChunk { outside, block };
+        }
+        let count = &mut self.count;
+        let even = |(run, _): &(ChunkRun, u32), count: u64| {
+            run.first % 2 == 0 && (run.count % 2 == 0 || run.first + run.count == count)
+        };
+        while *count > 1 && self.bits < 31 && self.runs.iter().all(|r| even(r, *count)) {
+            for (run, _) in &mut self.runs {
+                (run.first, run.count) = (run.first / 2, run.count.div_ceil(2));
+            }
+            *count = count.div_ceil(2);
+            self.bits += 1;
+        }
+        FileData::Table(Box::new(self))
+    }
+
+    /// Chunks that were read, and log2 of their size over the block size, if not all were.
+    pub(crate) fn read(&self) -> Option<(&[ChunkRun], u8)> {
+        let (runs, bits) = self.read.as_ref()?;
+        Some((runs, *bits))
     }
 }
 

@@ -21,6 +21,7 @@
 mod apart;
 mod based;
 mod blocks;
+mod chunks;
 mod data;
 mod ends;
 mod held;
@@ -34,7 +35,7 @@ mod sparse;
 pub(crate) mod sums;
 pub(crate) mod work;
 
-pub(crate) use data::{Chunked, Encoded, FileData, FileTail};
+pub(crate) use data::{Chunked, Encoded, FileData, FileTail, Table};
 pub(crate) use sparse::Sparse;
 
 use crate::build::base::Base;
@@ -89,7 +90,9 @@ pub(crate) struct PackOptions {
     pub(crate) packed: Arc<Policy>,
     /// How it is stored where its files are much alike: in larger clusters.
     pub(crate) alike: Option<EncoderSpec>,
-    /// Contents that are remembered for whole-file dedupe.
+    /// Size of chunks, where files are stored in such. Unit: bytes.
+    pub(crate) chunk: Option<usize>,
+    /// Contents and chunks that are remembered, each.
     pub(crate) known_max: usize,
     /// Sums of all contents are taken.
     pub(crate) sums: bool,
@@ -140,6 +143,10 @@ pub(crate) struct Packer<'a> {
     shared: HashMap<PartKey, Vec<u32>>,
     /// What the tables of compressed and sparse files take, and what tells ends of files. Unit: bytes.
     tables: u64,
+    /// Where chunks go, if not into the image.
+    blob: Option<&'a Output>,
+    /// First block of each chunk.
+    chunks: HashMap<[u8; 32], u32>,
 }
 
 /// All data, placed.
@@ -226,6 +233,8 @@ impl<'a> Packer<'a> {
             known: HashMap::new(),
             shared: HashMap::new(),
             tables: 0,
+            blob: None,
+            chunks: HashMap::new(),
         })
     }
 
@@ -404,12 +413,22 @@ impl<'a> Packer<'a> {
             .sum();
         self.submit_batch()?;
         let runs = Arc::clone(&sparse.runs);
-        let chunked = FileData::Chunked(Box::new(Chunked {
-            bits: sparse.bits,
-            outside: false,
-            runs: sparse.runs,
-            block: 0,
-        }));
+        let chunked = match policy.chunk {
+            Some(_) => FileData::Table(Box::new(Table {
+                bits: sparse.bits,
+                outside: self.blob.is_some(),
+                read: Some((sparse.runs, sparse.bits)),
+                count: size.div_ceil(chunk_size),
+                next: (0, 0),
+                runs: Vec::new(),
+            })),
+            None => FileData::Chunked(Box::new(Chunked {
+                bits: sparse.bits,
+                outside: false,
+                runs: sparse.runs,
+                block: 0,
+            })),
+        };
         self.tables += chunked.footprint();
         self.set(file, chunked);
         self.result.stats.sparse_files += 1;
@@ -539,6 +558,12 @@ impl<'a> Packer<'a> {
                 let blocks = part.body.blocks();
                 self.place_part(part, block)?;
                 block += blocks;
+            }
+        }
+        for file in &mut self.result.files {
+            if let FileData::Table(table) = file {
+                let table = std::mem::replace(&mut **table, Table::empty());
+                *file = table.shortest();
             }
         }
         let files = self.result.files.iter_mut();

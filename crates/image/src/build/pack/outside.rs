@@ -18,7 +18,8 @@ impl Packer<'_> {
     /// The `size` bytes of a file, not 0, lie on the extra device, from this block on.
     pub(crate) fn add_outside(&mut self, file: InodeId, size: u64, block: u32) {
         self.count_outside(size, 0);
-        self.set(file, FileData::Outside { block });
+        let outside = true;
+        self.set(file, FileData::OneChunk { outside, block });
     }
 
     /// The same for a file with holes: its chunks with data lie there back to back. `holes` is what they leave out. Unit: bytes.

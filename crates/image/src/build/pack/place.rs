@@ -9,6 +9,13 @@ use crate::build::order::ContentKey;
 use crate::build::tree::InodeId;
 use crate::{Error, Result};
 
+/// The end of so many blocks from this one on. A signed block address: readers treat it so.
+pub(super) fn end_of(block: u32, count: u64) -> Result<u32> {
+    let end = u32::try_from(u64::from(block) + count).ok();
+    end.filter(|b| *b < 1 << 31)
+        .ok_or_else(|| Error::limit("image", "larger than 2^31 blocks"))
+}
+
 impl Packer<'_> {
     /// Writes a result's blocks and notes where they are. Files that turn out to have the content of an earlier one leave
     /// no blocks.
@@ -34,12 +41,12 @@ impl Packer<'_> {
                 self.write(&out.data.bytes()[start..at])?;
                 start = end;
                 self.add_same(part.file, first, part.len as u64);
+            } else if let Body::Chunks(chunks) = &part.body {
+                self.write(&out.data.bytes()[start..at])?;
+                start = end;
+                self.place_chunks(&part, chunks, &out.data.bytes()[at..end])?;
             } else {
-                let block = u64::from(self.result.end_block) + ((at - start) / block_size) as u64;
-                // A signed block address: readers treat it so.
-                let block = u32::try_from(block).ok().filter(|b| *b < 1 << 31);
-                let block =
-                    block.ok_or_else(|| Error::limit("image", "larger than 2^31 blocks"))?;
+                let block = end_of(self.result.end_block, ((at - start) / block_size) as u64)?;
                 self.place_part(part, block)?;
             }
             at = end;
@@ -99,9 +106,7 @@ impl Packer<'_> {
             return Ok(());
         }
         let bits = self.options.bits;
-        let end = u64::from(self.result.end_block) + bits.count(bytes.len() as u64);
-        let end = u32::try_from(end).ok().filter(|b| *b < 1 << 31);
-        let end = end.ok_or_else(|| Error::limit("image", "larger than 2^31 blocks"))?;
+        let end = end_of(self.result.end_block, bits.count(bytes.len() as u64))?;
         if self
             .options
             .size_max
@@ -129,6 +134,7 @@ impl Packer<'_> {
             sums: _,
         } = part;
         match body {
+            Body::Chunks(_) => unreachable!("they have places of their own"),
             Body::Flat { blocks, tail } => {
                 self.result
                     .stats

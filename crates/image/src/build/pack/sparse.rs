@@ -32,6 +32,12 @@ impl Sparse {
         while bits.count(size) >> chunk > ENTRIES_MAX && chunk < 31 {
             chunk += 1;
         }
+        Self::of_size(size, runs, bits, chunk)
+    }
+
+    /// Chunks of a file of `size` bytes with data only in `runs`. `chunk` is log2 of their size over the block size.
+    pub(crate) fn of_size(size: u64, runs: &[DataRun], bits: BlockBits, chunk: u32) -> Self {
+        debug_assert!(runs.iter().all(|r| r.file_offset + r.len <= size));
         let chunk_size = bits.size() << chunk;
         let mut chunks: Vec<ChunkRun> = Vec::new();
         for run in runs.iter().filter(|r| r.len > 0) {

@@ -28,6 +28,8 @@ pub(crate) struct Policy {
     pub(crate) inline_max: usize,
     /// A file that saves less than this is stored. Unit: thousandths of its size.
     pub(crate) min_saving: u32,
+    /// A stored file is stored in chunks of this size, and equal ones once. Unit: bytes.
+    pub(crate) chunk: Option<usize>,
 }
 
 impl Policy {
@@ -138,6 +140,7 @@ impl JobOut {
     pub(crate) fn footprint(&self) -> u64 {
         let of = |part: &PartOut| match &part.body {
             Body::Flat { tail, .. } => tail.as_ref().map_or(0, Vec::len),
+            Body::Chunks(chunks) => size_of_val(&chunks[..]),
             Body::Encoded { pieces, tail, .. } => {
                 let tail = match tail {
                     Tail::Cluster | Tail::Later(_) => 0,
@@ -172,6 +175,15 @@ pub(crate) struct PartOut {
     pub(crate) body: Body,
 }
 
+/// A chunk with data.
+#[derive(Debug)]
+pub(crate) struct ChunkPart {
+    /// Stands for its blocks' bytes.
+    pub(crate) key: [u8; 32],
+    /// Blocks in the job's data.
+    pub(crate) blocks: u32,
+}
+
 /// The data of a part.
 #[derive(Debug)]
 pub(crate) enum Body {
@@ -182,6 +194,8 @@ pub(crate) enum Body {
         /// The last partial block, for behind the inode.
         tail: Option<Vec<u8>>,
     },
+    /// In chunks, those that are not all zero back to back.
+    Chunks(Vec<Option<ChunkPart>>),
     /// Encoded.
     Encoded {
         /// Number of the algorithm.
@@ -213,6 +227,7 @@ impl Body {
     pub(crate) fn blocks(&self) -> u32 {
         match self {
             Self::Flat { blocks, .. } => *blocks,
+            Self::Chunks(chunks) => chunks.iter().flatten().map(|c| c.blocks).sum(),
             // Fits: a part is a few MiB.
             Self::Encoded { pieces, .. } => {
                 pieces.iter().map(ShortPiece::own_blocks).sum::<usize>() as u32
@@ -422,6 +437,9 @@ impl Worker {
     }
 
     fn flat(&self, part: &Part, input: &[u8], data: &mut Blocks) -> Body {
+        if let Some(chunk) = part.policy.chunk {
+            return self.chunks(chunk, input, data);
+        }
         let tail_len = input.len() % self.block;
         let inline = part.last && tail_len > 0 && tail_len <= part.policy.inline_max;
         let stored = if inline {
@@ -435,6 +453,23 @@ impl Worker {
             blocks: stored.div_ceil(self.block) as u32,
             tail,
         }
+    }
+
+    fn chunks(&self, chunk: usize, input: &[u8], data: &mut Blocks) -> Body {
+        let store = |bytes: &[u8]| {
+            if bytes.iter().all(|b| *b == 0) {
+                return None;
+            }
+            let start = data.len();
+            data.extend_padded(bytes, self.block);
+            let stored = &data.bytes()[start..];
+            Some(ChunkPart {
+                key: *blake3::hash(stored).as_bytes(),
+                // Fits: a chunk is a few MiB.
+                blocks: (stored.len() / self.block) as u32,
+            })
+        };
+        Body::Chunks(input.chunks(chunk).map(store).collect())
     }
 
     fn sample_in_place(&mut self, pieces: &[ShortPiece], data: &[u8]) -> (u32, u32) {

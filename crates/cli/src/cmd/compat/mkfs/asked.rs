@@ -9,9 +9,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use tuff_image::build::{
-    Compression, Dedupe, Fragments, Metadata, Method, Options, Paths, SparsePolicy,
-};
+use tuff_image::build::{Compression, Dedupe, Fragments, Metadata, Method, Options, Paths};
 use tuff_image::{Error, Result, THREADS_MAX};
 
 /// What was asked for.
@@ -110,6 +108,7 @@ impl Asked {
             "--fs-config-file" => o.fs_config = Some(options::fs_config(path)?),
             "--mount-point" => o.mount_point = options::mount_point(path.as_os_str().as_bytes()),
             "--product-out" => self.product_out = true,
+            "--blobdev" => o.blob = Some(path.to_owned()),
             "--block-list-file" => self.notes.push(format!(
                 "--block-list-file: no list is written to {}; tuff extents says where files lie",
                 path.display()
@@ -164,14 +163,7 @@ impl Asked {
                 _ => return Err(said(name, "0 or 1")),
             },
             "--max-extent-bytes" => self.window(text)?,
-            "--chunksize" => {
-                let chunk = size(name, text)?;
-                if !chunk.is_power_of_two() || chunk < 512 {
-                    return Err(said(name, "a power of two, at least a block"));
-                }
-                o.sparse = SparsePolicy::Keep;
-                self.dedupe.get_or_insert(Dedupe::Content);
-            }
+            "--chunksize" => o.chunk = Some(to_usize(name, size(name, text)?)?),
             "--all-root" => (o.uid, o.gid) = (Some(0), Some(0)),
             "--force-uid" => o.uid = Some(number(name, text)?),
             "--force-gid" => o.gid = Some(number(name, text)?),
@@ -227,12 +219,6 @@ impl Asked {
             }
             "--dsunit" if number::<u64>(name, text)? <= 1 => {}
             "--dsunit" => return Err(refused(name, "leave it out: files begin at any block")),
-            "--blobdev" => {
-                return Err(refused(
-                    name,
-                    "use tuff build --base for data in another image",
-                ));
-            }
             "--MZ" => {
                 return Err(refused(
                     name,
@@ -303,6 +289,7 @@ fn is_path(name: &str) -> bool {
             | "--fs-config-file"
             | "--mount-point"
             | "--product-out"
+            | "--blobdev"
             | "--block-list-file"
             | "--exclude-path"
     )

@@ -5,7 +5,9 @@ use super::hints;
 use crate::cmd::build::options::source_date_epoch;
 use std::path::PathBuf;
 use std::time::SystemTime;
-use tuff_image::build::{Dedupe, Fragments, Kernel, Metadata, Options, Source, Whiteouts};
+use tuff_image::build::{
+    Dedupe, Fragments, Kernel, Metadata, Options, Source, SparsePolicy, Whiteouts,
+};
 use tuff_image::{Error, Result};
 
 /// Versions of Linux that learned something which an image may need, oldest first.
@@ -52,6 +54,22 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
     compression(&mut asked, &mut o)?;
     if asked.index {
         index(&mut asked, &mut o)?;
+    }
+    if let Some(blob) = &o.blob {
+        if *blob == image {
+            return Err(Error::usage(format_args!(
+                "--blobdev {}: it is FILE, too",
+                blob.display()
+            )));
+        }
+        if o.chunk.is_none() {
+            return Err(Error::usage("--blobdev: it needs --chunksize"));
+        }
+    }
+    // What follows in the unified address space begins behind what aligns.
+    if asked.index || o.blob.is_some() {
+        let align = u32::try_from(std::mem::replace(&mut asked.align_blocks, 1));
+        o.align_blocks = align.map_err(Error::usage)?;
     }
     times(&mut asked, &mut o)?;
     o.whiteouts = Some(match (asked.aufs, asked.strip_overlay) {
@@ -133,6 +151,9 @@ fn places(asked: &Asked) -> Result<(PathBuf, Source)> {
 
 /// Blocks are a tar's, whatever `-b` says, and nothing is there to compress, as with the original.
 fn index(asked: &mut Asked, o: &mut Options) -> Result<()> {
+    if o.blob.is_some() {
+        return Err(refused("--blobdev with --tar=i", "leave one of them out"));
+    }
     if o.metadata == Metadata::Compressed {
         return Err(refused(
             "-m, and --zD, with --tar=i",
@@ -150,8 +171,6 @@ fn index(asked: &mut Asked, o: &mut Options) -> Result<()> {
     o.block = tuff_format::BlockBits::new(9).map_err(Error::usage)?;
     o.rules.clear();
     o.index_a_tar();
-    let align = u32::try_from(std::mem::replace(&mut asked.align_blocks, 1));
-    o.align_blocks = align.map_err(Error::usage)?;
     Ok(())
 }
 
@@ -176,6 +195,10 @@ fn compression(asked: &mut Asked, o: &mut Options) -> Result<()> {
     }
     // Without compression there is nothing for the kernel to decode from a packed inode.
     if o.compression.is_none() {
+        // Holes need not be read to be holes.
+        if o.chunk.is_some() {
+            o.sparse = SparsePolicy::Keep;
+        }
         (o.fragments, o.tail_packing) = (Fragments::Off, false);
     }
     o.dedupe = asked.dedupe.unwrap_or(match o.fragments {
