@@ -386,6 +386,12 @@ fn an_index_with_its_tar_behind_it_is_the_tree() {
             code(&place.run(&["check", "-q", "--device", "t.tar", "o"])),
             0
         );
+        // Alone it says where the data would be.
+        let dump = place.text(&["dump", "o"]);
+        assert!(
+            dump.contains("device=\"not given\"") && !dump.contains("broken"),
+            "{dump}"
+        );
         fs::write(place.path("both"), [&index[..], &bytes].concat()).unwrap();
         let fsck = under(&place, "fsck.erofs")
             .args(["--extract", "both"])

@@ -190,7 +190,11 @@ fn item(image: &Image, region: &Region, covered: u64) -> Item {
         let span = format!("{:#x}..{end:#x}", region.start);
         out.fields.push(("overlaps", text(span)));
     }
-    if let Err(e) = fill(image, region, &mut out) {
+    let behind = region.area == Area::Store(0) && region.start >= image.store_size();
+    if behind && image.has_devices().is_err() {
+        out.fields.push(("offset", Value::Number(region.offset)));
+        out.fields.push(("device", text("not given")));
+    } else if let Err(e) = fill(image, region, &mut out) {
         out.error = Some(e.to_string());
     }
     out
