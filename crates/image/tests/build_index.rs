@@ -361,6 +361,12 @@ fn what_cannot_be_referred_to_is_refused() {
     }
     make(&at("ends.tar"), &image, &options()).unwrap();
     fs::remove_file(&image).unwrap();
+    let said = make(&at("ends.tar"), &at("ends.tar"), &options()).unwrap_err();
+    assert!(
+        said.to_string()
+            .contains("cannot take the place of the tar")
+    );
+    assert_eq!(fs::metadata(at("ends.tar")).unwrap().len(), 512 + 1024);
     let tar = Source::Tar(at("ends.tar"));
     for sources in [
         &[tar.clone(), tar.clone()][..],

@@ -127,8 +127,18 @@ pub fn build(
             path.display()
         )));
     }
-    if options.tar_index && sources.len() != 1 {
-        return Err(Error::usage("an index is one of a single tar"));
+    if options.tar_index {
+        let [source] = sources else {
+            return Err(Error::usage("an index is one of a single tar"));
+        };
+        if let (Source::Tar(tar), Target::Path(path)) = (source, target)
+            && is_same(tar, path)
+        {
+            return Err(Error::usage(format_args!(
+                "{}: an index cannot take the place of the tar that holds its data",
+                path.display()
+            )));
+        }
     }
     if options.tar_index && options.verity.is_some() {
         return Err(Error::usage(
