@@ -237,14 +237,11 @@ impl<'a> Loader<'a> {
             Source::Manifest(path) => self.load_manifest(path, tree, progress),
             Source::Image(path) => self.load_image(path, tree, progress),
             Source::Tar(path) => self.load_tar_path(path, at_once, tree, packer, progress),
-            Source::TarStdin => self.load_stream(
-                "standard input",
-                std::io::stdin(),
-                at_once,
-                tree,
-                packer,
-                progress,
-            ),
+            Source::TarStdin => {
+                let (name, stdin) = ("standard input", std::io::stdin());
+                tar::widen(&stdin);
+                self.load_stream(name, stdin, at_once, tree, packer, progress)
+            }
         }
     }
 

@@ -8,7 +8,7 @@
 //! The tar is read once: a file at its headers, a stream to its end. Blocks are of 512 bytes, as a tar's are, so that every
 //! file begins at one. Only runs of a sparse file may begin elsewhere: such a file is copied into the image.
 
-use super::tar::read_start;
+use super::tar::{read_start, widen};
 use super::{Loader, Provider, in_source};
 use crate::build::Source;
 use crate::build::pack::{Packer, Sparse};
@@ -57,6 +57,7 @@ impl Loader<'_> {
         // From the middle of a file on, its positions are not the tar's.
         let is_file = file.metadata().is_ok_and(|m| m.is_file());
         if !is_file || file.stream_position().is_ok_and(|at| at > 0) {
+            widen(&file);
             return self.index_stream(&name, file, tree, packer, progress);
         }
         let mut magic = [0; MAGIC_LEN];

@@ -17,6 +17,7 @@ use crate::build::tree::{InodeId, Tree};
 use crate::{Error, Result};
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -47,6 +48,7 @@ impl Loader<'_> {
         if seekable && plain {
             self.load_tar(&name, file, tree, progress)
         } else {
+            widen(&file);
             self.load_stream(&name, file, pack, tree, packer, progress)
         }
     }
@@ -220,6 +222,14 @@ impl<R: Read> Read for Copying<R> {
         }
         Ok(n)
     }
+}
+
+/// Gives a pipe more room, if it is one and may have it: whoever fills it and whoever empties it then wait for each other
+/// a sixteenth as often.
+pub(super) fn widen(pipe: impl AsFd) {
+    const ROOM: usize = 1 << 20;
+    // Nothing depends on it.
+    let _ = rustix::pipe::fcntl_setpipe_size(pipe, ROOM);
 }
 
 pub(super) fn read_start(file: &File, buf: &mut [u8]) -> std::io::Result<usize> {
