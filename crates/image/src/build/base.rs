@@ -127,19 +127,6 @@ pub(crate) struct BaseFragment {
     pub(crate) pieces: Vec<(u64, BasePiece)>,
 }
 
-/// Fails if an image at `target` would replace its own base.
-pub(crate) fn keeps(base: &Path, target: &Path) -> Result<()> {
-    use std::os::unix::fs::MetadataExt;
-    let id = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
-    if id(base).is_some_and(|base| id(target) == Some(base)) {
-        return Err(Error::usage(format_args!(
-            "{}: an image cannot take the place of its base",
-            target.display()
-        )));
-    }
-    Ok(())
-}
-
 impl Base {
     /// Opens the base of an image with these options.
     ///

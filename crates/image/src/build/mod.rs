@@ -23,6 +23,7 @@ mod order;
 mod pack;
 mod patch;
 mod paths;
+mod places;
 pub mod progress;
 #[cfg(test)]
 mod samples;
@@ -58,8 +59,9 @@ use base::Base;
 use layout::{Plan, Wanted};
 use load::{Loader, Policies};
 use pack::{PackOptions, Packer};
+use places::{Blob, Places};
 use source::error::{Quoted, SourceError};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use tally::Tally;
 use tree::{InodeId, NodeKind, Tree};
@@ -111,40 +113,7 @@ pub fn build(
     progress: &Progress,
 ) -> Result<Summary> {
     options.check()?;
-    if let (Some(base), Target::Path(path)) = (&options.base, target) {
-        base::keeps(base, path)?;
-    }
-    for source in sources {
-        if let (Source::Image(image), Target::Path(path)) = (source, target) {
-            is_another_device(image, path)?;
-        }
-    }
-    if let (Some(blob), Target::Path(path)) = (&options.blob, target)
-        && is_same(blob, path)
-    {
-        return Err(Error::usage(format_args!(
-            "{}: an image and its chunks cannot be one file",
-            path.display()
-        )));
-    }
-    if options.tar_index {
-        let [source] = sources else {
-            return Err(Error::usage("an index is one of a single tar"));
-        };
-        if let (Source::Tar(tar), Target::Path(path)) = (source, target)
-            && is_same(tar, path)
-        {
-            return Err(Error::usage(format_args!(
-                "{}: an index cannot take the place of the tar that holds its data",
-                path.display()
-            )));
-        }
-    }
-    if options.tar_index && options.verity.is_some() {
-        return Err(Error::usage(
-            "behind an index comes its tar, not a hash tree: put the tar there first, then the tree (tuff verity add)",
-        ));
-    }
+    places::check(sources, options, target)?;
     let Some(budget) = options.size_budget else {
         return build_once(sources, options, target, progress);
     };
@@ -175,35 +144,6 @@ pub fn build(
             options.kernel
         ),
     ))
-}
-
-/// Fails if an image is to be written to the block device that it is read from: a file is replaced when all is written, a
-/// device as it comes.
-fn is_another_device(image: &std::path::Path, target: &std::path::Path) -> Result<()> {
-    use std::os::unix::fs::{FileTypeExt, MetadataExt};
-    let device = |path| {
-        let meta = std::fs::metadata(path).ok()?;
-        meta.file_type().is_block_device().then(|| meta.rdev())
-    };
-    if device(target).is_some_and(|target| device(image) == Some(target)) {
-        return Err(Error::usage(format_args!(
-            "{}: an image cannot be read from the device that it is written to",
-            target.display()
-        )));
-    }
-    Ok(())
-}
-
-/// True if two paths name the same file, or would.
-fn is_same(a: &Path, b: &Path) -> bool {
-    let whole = |path: &Path| {
-        path.canonicalize().ok().or_else(|| {
-            let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-            let parent = parent.unwrap_or(Path::new(".")).canonicalize().ok()?;
-            Some(parent.join(path.file_name()?))
-        })
-    };
-    whole(a).is_some_and(|a| whole(b) == Some(a))
 }
 
 /// What is wrong with an image that outgrows [`Options::size_budget`].
@@ -264,33 +204,6 @@ impl Written {
             verity: self.verity,
         }
     }
-}
-
-/// Where chunks go that are not in the image.
-struct Blob {
-    output: Output,
-    name: String,
-}
-
-impl Blob {
-    fn create(path: &Path) -> Result<Self> {
-        let name = path.display().to_string();
-        let output = Output::create(&Target::Path(path.to_owned()));
-        let output = output.map_err(|e| Error::io(&name, "cannot create", e))?;
-        Ok(Self { output, name })
-    }
-
-    fn finish(self, bytes: u64, sync: bool) -> Result<()> {
-        let done = self.output.finish(bytes, sync);
-        done.map_err(|e| Error::io(&self.name, "cannot finish", e))
-    }
-}
-
-/// What is written to.
-#[derive(Clone, Copy)]
-struct Places<'a> {
-    image: &'a Output,
-    blob: Option<&'a Output>,
 }
 
 /// Gives every path what tables of labels and owners say of it. What is to be told of that.

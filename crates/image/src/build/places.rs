@@ -1,0 +1,104 @@
+//! What a build writes to, and that it does not write over what it reads.
+
+use super::Source;
+use super::options::Options;
+use crate::{Error, Result};
+use std::fs::Metadata;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use tuff_store::{Output, Target};
+
+/// What is written to.
+#[derive(Clone, Copy)]
+pub(crate) struct Places<'a> {
+    pub(crate) image: &'a Output,
+    pub(crate) blob: Option<&'a Output>,
+}
+
+/// Where chunks go that are not in the image.
+pub(crate) struct Blob {
+    pub(crate) output: Output,
+    pub(crate) name: String,
+}
+
+impl Blob {
+    pub(crate) fn create(path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        let output = Output::create(&Target::Path(path.to_owned()));
+        let output = output.map_err(|e| Error::io(&name, "cannot create", e))?;
+        Ok(Self { output, name })
+    }
+
+    /// Gives it its name.
+    pub(crate) fn finish(self, bytes: u64, sync: bool) -> Result<()> {
+        let done = self.output.finish(bytes, sync);
+        done.map_err(|e| Error::io(&self.name, "cannot finish", e))
+    }
+}
+
+/// Fails where the target would take the place of what the image needs, or of what is still read; and where sources and options
+/// leave no place for something.
+pub(crate) fn check(sources: &[Source], options: &Options, target: &Target) -> Result<()> {
+    if options.tar_index && sources.len() != 1 {
+        return Err(Error::usage("an index is one of a single tar"));
+    }
+    if options.tar_index && options.verity.is_some() {
+        return Err(Error::usage(
+            "behind an index comes its tar, not a hash tree: put the tar there first, then the tree (tuff verity add)",
+        ));
+    }
+    let Target::Path(path) = target else {
+        return Ok(());
+    };
+    let fails = |what: &str| Err(Error::usage(format_args!("{}: {what}", path.display())));
+    if options
+        .base
+        .as_ref()
+        .is_some_and(|base| is_same(base, path))
+    {
+        return fails("an image cannot take the place of its base");
+    }
+    if options
+        .blob
+        .as_ref()
+        .is_some_and(|blob| is_same(blob, path))
+    {
+        return fails("an image and its chunks cannot be one file");
+    }
+    for source in sources {
+        match source {
+            Source::Tar(tar) if options.tar_index && is_same(tar, path) => {
+                return fails("an index cannot take the place of the tar that holds its data");
+            }
+            // A file is replaced when all is written, a device is written as it comes.
+            Source::Image(image) if is_same_disk(image, path) => {
+                return fails("an image cannot be read from the device that it is written to");
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// True if two paths name the same file, or would.
+fn is_same(a: &Path, b: &Path) -> bool {
+    let there = |path: &Path| path.metadata().ok().map(|m| (m.dev(), m.ino()));
+    // What is not there yet: by its directory and name.
+    let named = |path: &Path| {
+        let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+        let parent = parent.unwrap_or(Path::new(".")).canonicalize().ok()?;
+        Some(parent.join(path.file_name()?))
+    };
+    match (there(a), there(b)) {
+        (Some(a), Some(b)) => a == b,
+        (None, None) => named(a).is_some_and(|a| named(b) == Some(a)),
+        _ => false,
+    }
+}
+
+/// True if two paths name the same block device.
+fn is_same_disk(a: &Path, b: &Path) -> bool {
+    let disk = |m: &Metadata| m.file_type().is_block_device().then(|| m.rdev());
+    let device = |path: &Path| path.metadata().ok().and_then(|m| disk(&m));
+    device(a).is_some_and(|a| device(b) == Some(a))
+}
