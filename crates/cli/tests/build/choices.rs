@@ -1,0 +1,154 @@
+//! What a build chooses for itself, or is told about content: methods, a budget, an order.
+
+use crate::common::{Place, code, run, sixteen_letters, tuff};
+
+#[test]
+fn what_counting_letters_shrinks_is_compressed_though_nothing_repeats() {
+    let place = Place::new("letters");
+    let len = 9 << 20;
+    std::fs::write(place.0.join("tree/letters"), sixteen_letters(len)).unwrap();
+    for method in ["zstd", "deflate", "lzma:1"] {
+        let out = tuff()
+            .current_dir(&place.0)
+            .args([
+                "build", "-q", "-z", method, "--kernel", "6.18", "tree", "image",
+            ])
+            .output()
+            .unwrap();
+        assert_eq!(code(&out), (0, String::new()), "{method}");
+        let size = std::fs::metadata(place.0.join("image")).unwrap().len();
+        assert!(size < len as u64 * 6 / 10, "{method}: {size}");
+    }
+}
+
+#[test]
+fn auto_stores_what_does_not_shrink_and_makes_the_same_image_on_any_number_of_threads() {
+    let place = Place::new("auto");
+    let mut seed = 5u64;
+    let noise: Vec<u8> = (0..300_000)
+        .map(|_| {
+            seed = (seed.wrapping_mul(6364136223846793005)).wrapping_add(1442695040888963407);
+            (seed >> 56) as u8
+        })
+        .collect();
+    let letters: Vec<u8> = noise.iter().map(|b| b"acgt"[usize::from(b & 3)]).collect();
+    for (name, bytes) in [
+        ("noise", &noise[..]),
+        ("noise-again", &noise[..]),
+        ("letters", &letters[..]),
+        ("repeated", &noise[..20_000].repeat(15)[..]),
+    ] {
+        std::fs::write(place.0.join("tree").join(name), bytes).unwrap();
+    }
+    for aim in ["size", "balanced", "speed"] {
+        let mut images = Vec::new();
+        for threads in ["1", "2", "7"] {
+            let image = format!("{aim}-{threads}");
+            let args = [
+                "build", "--json", "--verify", "--kernel", "6.12", "--auto", aim,
+            ];
+            let out = run(
+                &[&args[..], &["-j", threads, "tree", &image]].concat(),
+                &place.0,
+            );
+            assert_eq!(code(&out).0, 0, "{}", code(&out).1);
+            let done: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+            assert_eq!(done["auto"]["stored"]["files"], 2, "{done}");
+            let fast = u64::from(aim == "balanced");
+            assert_eq!(done["auto"]["fast"]["files"], fast, "{done}");
+            images.push(std::fs::read(place.0.join(&image)).unwrap());
+        }
+        assert!(images[0] == images[1] && images[0] == images[2], "{aim}");
+        let out = run(&["diff", &format!("{aim}-1"), "tree"], &place.0);
+        assert_eq!(code(&out).0, 0, "{}", String::from_utf8_lossy(&out.stdout));
+    }
+}
+
+/// A tree whose image shrinks from setting to setting.
+fn letters(place: &Place) {
+    let mut seed = 5u64;
+    let letters: Vec<u8> = (0..600_000)
+        .map(|_| {
+            seed = (seed.wrapping_mul(6364136223846793005)).wrapping_add(1442695040888963407);
+            b"acgt"[(seed >> 62) as usize]
+        })
+        .collect();
+    std::fs::write(place.0.join("tree/letters"), letters).unwrap();
+}
+
+#[test]
+fn a_size_budget_is_kept_by_the_first_settings_that_can() {
+    let place = Place::new("size-budget");
+    letters(&place);
+    let build = |budget: &str| {
+        let args = [
+            "build",
+            "--json",
+            "--kernel",
+            "6.12",
+            "--size-budget",
+            budget,
+        ];
+        run(&[&args[..], &["tree", "i"]].concat(), &place.0)
+    };
+    let settings = |budget: &str, most: u64| {
+        let out = build(budget);
+        assert_eq!(code(&out).0, 0, "{}", code(&out).1);
+        let done: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        let image = std::fs::metadata(place.0.join("i")).unwrap().len();
+        assert!(image <= most, "{image}");
+        done["settings"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(settings("64M", 64 << 20), "-z lz4 -C 64K");
+    // Two bits for a letter: LZ4 cannot.
+    assert_eq!(settings("220K", 220 << 10), "--auto balanced");
+    std::fs::remove_file(place.0.join("i")).unwrap();
+    let (exit, says) = code(&build("20K"));
+    assert_eq!(exit, 4, "{says}");
+    assert!(says.contains("as small as 20480 bytes"), "{says}");
+    assert_eq!(place.names(), ["tree"], "nothing is left");
+    let out = run(&["build", "--size-budget", "1M", "-", "i"], &place.0);
+    assert!(code(&out).1.contains("standard input"), "{}", code(&out).1);
+}
+
+#[test]
+fn suggestions_can_be_run_as_they_stand() {
+    let place = Place::new("suggest");
+    letters(&place);
+    let out = run(&["suggest", "--json", "--sample", "300K", "tree"], &place.0);
+    assert_eq!(code(&out).0, 0, "{}", code(&out).1);
+    let said: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert!(said["estimates"].as_array().unwrap().len() >= 8, "{said}");
+    let smallest = said["recommended"]["smallest"].as_str().unwrap();
+    let args: Vec<&str> = smallest
+        .split(' ')
+        .skip(1)
+        .map(|a| if a == "IMAGE" { "i" } else { a })
+        .collect();
+    assert_eq!(code(&run(&args, &place.0)).0, 0, "{smallest}");
+    let text = run(
+        &["suggest", "--quiet", "--sample", "300K", "tree"],
+        &place.0,
+    );
+    assert!(String::from_utf8_lossy(&text.stdout).contains("-z lz4hc -C 64K"));
+    let (exit, says) = code(&run(&["suggest", "missing"], &place.0));
+    assert_eq!(exit, 5, "{says}");
+    assert!(says.contains("missing"), "{says}");
+}
+
+#[test]
+fn names_of_an_order_that_are_not_there_are_told() {
+    let place = Place::new("order-names");
+    std::fs::write(place.0.join("order"), "sub/same\ngone\n./gone/too\n").unwrap();
+    let out = run(
+        &["build", "--json", "--order", "order", "tree", "i"],
+        &place.0,
+    );
+    let summary: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(
+        summary["warnings"],
+        serde_json::json!([
+            "\"gone\", \"gone/too\": in the order that was asked for, but not in the tree"
+        ])
+    );
+}

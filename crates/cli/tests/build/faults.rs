@@ -1,0 +1,85 @@
+//! Sources that are damaged, a full disk, and ^C: what is said, and nothing left behind.
+
+use crate::common::{Place, code, run, sixteen_letters, tuff};
+use std::process::Command;
+use std::time::Duration;
+
+#[test]
+fn a_damaged_tar_names_itself_with_code_3() {
+    let place = Place::new("tar");
+    let tar = Command::new("tar")
+        .args(["-cf", "t.tar", "tree"])
+        .current_dir(&place.0)
+        .status();
+    if !tar.is_ok_and(|s| s.success()) {
+        eprintln!("SKIPPED: no tar on PATH");
+        return;
+    }
+    let bytes = std::fs::read(place.0.join("t.tar")).unwrap();
+    std::fs::write(place.0.join("t.tar"), &bytes[..bytes.len() / 3]).unwrap();
+    let (code, said) = code(&run(&["build", "t.tar", "i"], &place.0));
+    assert_eq!(code, 3, "{said}");
+    assert!(
+        said.contains("t.tar") && said.lines().count() == 1,
+        "{said}"
+    );
+    assert_eq!(place.names(), ["t.tar", "tree"]);
+}
+
+#[test]
+fn a_stopped_build_leaves_nothing() {
+    let place = Place::new("stop");
+    // Long enough to be stopped in the middle: hard to compress, and the slowest method.
+    let big = sixteen_letters(24 << 20);
+    for i in 0..4 {
+        std::fs::write(place.0.join(format!("tree/big{i}")), &big[i..]).unwrap();
+    }
+    let child = tuff()
+        .current_dir(&place.0)
+        .args([
+            "build", "-z", "lzma:9", "--kernel", "6.18", "-j", "1", "tree", "image",
+        ])
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(700));
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &child.id().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let out = child.wait_with_output().unwrap();
+    let (code, said) = code(&out);
+    assert_eq!(code, 130, "{said}");
+    assert!(said.contains("stopped"), "{said}");
+    assert_eq!(place.names(), ["tree"]);
+}
+
+#[test]
+fn a_full_disk_is_named_and_leaves_nothing() {
+    let place = Place::new("full");
+    let small = place.0.join("small");
+    std::fs::create_dir(&small).unwrap();
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=256k", "none"])
+        .arg(&small)
+        .output();
+    if !mounted.is_ok_and(|o| o.status.success()) {
+        eprintln!("SKIPPED: a small tmpfs needs root");
+        return;
+    }
+    std::fs::write(place.0.join("tree/large"), vec![7u8; 4 << 20]).unwrap();
+    let out = run(&["build", "-z", "none", "tree", "small/image"], &place.0);
+    let left = std::fs::read_dir(&small).unwrap().count();
+    let _ = Command::new("umount").arg(&small).status();
+    let (code, said) = code(&out);
+    assert_eq!(code, 5, "{said}");
+    assert_eq!(
+        said,
+        "tuff: small/image: cannot write: No space left on device (os error 28)\n"
+    );
+    assert_eq!(left, 0);
+}

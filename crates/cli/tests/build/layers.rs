@@ -1,0 +1,139 @@
+//! Several layers in one image, one as a layer of an overlay, and an image over a base.
+
+use crate::common::{Place, code, manifests, run, tuff};
+use std::process::Command;
+
+/// A tar from standard input, too: its files are looked for in the base like any other's.
+#[test]
+fn an_image_over_a_base_needs_it_and_says_so() {
+    let place = Place::new("base");
+    let build = |args: &[&str]| {
+        let out = run(&[&["build", "--json"][..], args].concat(), &place.0);
+        assert_eq!(code(&out).0, 0, "{}", code(&out).1);
+        serde_json::from_slice::<serde_json::Value>(&out.stdout).unwrap()
+    };
+    build(&["tree", "base"]);
+    std::fs::write(
+        place.0.join("tree/new"),
+        "what the base has not\n".repeat(900),
+    )
+    .unwrap();
+    let summary = build(&["--base", "base", "--verify", "tree", "image"]);
+    assert_eq!(summary["base_files"], 1);
+    assert_eq!(summary["base_bytes"], 13_000);
+    let cat = |args: &[&str]| run(&[&["cat"][..], args].concat(), &place.0);
+    for name in ["hello", "sub/same", "new"] {
+        let out = cat(&["--device", "base", "image", name]);
+        let wanted = std::fs::read(place.0.join("tree").join(name)).unwrap();
+        assert!(code(&out).0 == 0 && out.stdout == wanted, "{name}");
+    }
+    let out = cat(&["--device", "image", "image", "hello"]);
+    let (exit, said) = code(&out);
+    assert!(
+        exit == 2 && said.contains("expected the image with UUID"),
+        "{said}"
+    );
+    let (exit, said) = code(&cat(&["image", "hello"]));
+    assert_eq!(exit, 2, "not without the base: {said}");
+    assert!(said.contains("device 1, the image with UUID") && said.contains("--device"));
+
+    let tar = Command::new("tar")
+        .args(["-C", "tree", "-cf", "-", "."])
+        .current_dir(&place.0)
+        .output();
+    let Ok(tar) = tar else {
+        eprintln!("SKIPPED: no tar on PATH");
+        return;
+    };
+    std::fs::write(place.0.join("tar"), tar.stdout).unwrap();
+    let stdin = std::fs::File::open(place.0.join("tar")).unwrap();
+    let out = tuff()
+        .args(["build", "--json", "--base", "base", "-", "tarred"])
+        .current_dir(&place.0)
+        .stdin(stdin)
+        .output()
+        .unwrap();
+    let summary: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(summary["base_files"], 1, "{}", code(&out).1);
+}
+
+#[test]
+fn a_layer_that_needs_another_names_what_it_is() {
+    let place = Place::new("metacopy");
+    manifests(
+        &place,
+        &[
+            (
+                "lower.mtree",
+                "./d type=dir\n./d/f type=file contents=tree/hello",
+            ),
+            (
+                "upper.mtree",
+                "./d type=dir\n./d/f type=file contents=tree/hello xattr.trusted.overlay.metacopy=",
+            ),
+            (
+                "white.mtree",
+                "./d type=dir xattr.user.overlay.opaque=x\n./d/f type=file size=0 xattr.user.overlay.whiteout=",
+            ),
+        ],
+    );
+    for options in [&["-q"][..], &["-q", "--no-xattrs"]] {
+        let args = |upper, image| [&["build"], options, &["lower.mtree", upper, image]].concat();
+        let out = run(&args("upper.mtree", "i"), &place.0);
+        let (code, said) = code(&out);
+        assert_eq!(code, 3, "{said}");
+        assert!(
+            said.starts_with("tuff: upper.mtree: line 3: member \"d/f\": overlay.metacopy: "),
+            "{said}"
+        );
+        let out = run(&args("white.mtree", "w"), &place.0);
+        assert!(out.status.success());
+        let listed = run(&["ls", "w", "d"], &place.0);
+        assert_eq!(String::from_utf8_lossy(&listed.stdout), "");
+    }
+    // A source alone is kept as it is.
+    let out = run(&["build", "-q", "upper.mtree", "i"], &place.0);
+    assert!(out.status.success(), "{}", code(&out).1);
+}
+
+/// Layers of OCI without an option, and one as a layer of an overlay.
+#[test]
+fn layers_of_oci_delete_and_become_layers_of_an_overlay() {
+    let place = Place::new("oci");
+    for (dir, files) in [
+        ("l1", &["a", "d/x"][..]),
+        ("l2", &[".wh.a", "d/.wh..wh..opq", "d/y"]),
+    ] {
+        for file in files {
+            let path = place.0.join(dir).join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        let tar = Command::new("tar")
+            .args(["-C", dir, "-cf", &format!("{dir}.tar"), "."])
+            .current_dir(&place.0)
+            .status();
+        assert!(tar.unwrap().success());
+    }
+    let list = |image: &str| {
+        let out = run(&["ls", "-R", image], &place.0);
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let built = run(&["build", "-q", "l1.tar", "l2.tar", "both"], &place.0);
+    assert_eq!(code(&built), (0, String::new()));
+    assert_eq!(list("both"), "/\nd\nd/y\n");
+    let convert = ["build", "-q", "--whiteouts", "convert", "l2.tar", "layer"];
+    assert_eq!(code(&run(&convert, &place.0)), (0, String::new()));
+    let out = run(&["ls", "-lR", "layer"], &place.0);
+    let long = String::from_utf8(out.stdout).unwrap();
+    let null = long.lines().find(|l| l.ends_with(" a")).unwrap();
+    assert!(
+        null.starts_with("c---------") && null.contains("0, 0"),
+        "{long}"
+    );
+    let out = run(&["stat", "layer", "d"], &place.0);
+    let stat = String::from_utf8(out.stdout).unwrap();
+    assert!(stat.contains("trusted.overlay.opaque=y"), "{stat}");
+    let (code, said) = code(&run(&[&convert[..], &["--no-xattrs"]].concat(), &place.0));
+    assert_eq!(code, 2, "{said}");
+}

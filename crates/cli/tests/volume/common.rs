@@ -1,0 +1,120 @@
+//! Runs of the binary in a directory with two volumes, and one that is mounted.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output};
+use std::time::Duration;
+
+pub(crate) fn tuff(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tuff"))
+        .current_dir(dir)
+        .arg("volume")
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+/// Runs a verb that must succeed; what it printed.
+pub(crate) fn good(dir: &Path, args: &[&str]) -> Vec<u8> {
+    let out = tuff(dir, args);
+    assert!(
+        out.status.success(),
+        "{args:?}: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    out.stdout
+}
+
+/// Runs a verb that must fail: its exit code and the one line it said.
+pub(crate) fn bad(dir: &Path, args: &[&str]) -> (i32, String) {
+    let out = tuff(dir, args);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
+    (out.status.code().unwrap_or(-1), said)
+}
+
+pub(crate) fn json(bytes: &[u8]) -> serde_json::Value {
+    serde_json::from_slice(bytes).unwrap()
+}
+
+pub(crate) struct Place(pub(crate) PathBuf);
+
+impl Place {
+    /// A directory with a small tree in `src`, a volume in zone files `v` and one in a file `f`.
+    pub(crate) fn new(name: &str) -> Self {
+        let dir =
+            std::env::temp_dir().join(format!("tuff-cli-volume-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join("src/sub")).unwrap();
+        fs::write(dir.join("src/hello"), "hello, volume\n".repeat(1000)).unwrap();
+        fs::hard_link(dir.join("src/hello"), dir.join("src/again")).unwrap();
+        std::os::unix::fs::symlink("hello", dir.join("src/link")).unwrap();
+        let sparse = fs::File::create(dir.join("src/sub/sparse")).unwrap();
+        sparse.set_len(5 << 20).unwrap();
+        fs::write(dir.join("src/sub").join("n".repeat(200)), "long").unwrap();
+        good(&dir, &["create", "v", "-s", "64M"]);
+        good(&dir, &["create", "f", "--file", "-s", "64M"]);
+        Self(dir)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A volume that is mounted. Dropping it kills the server, as a crash would, and takes the mount away.
+pub(crate) struct Mounted(pub(crate) PathBuf, Child);
+
+impl Mounted {
+    /// Mounts `v` of a place on `m`. `None` where that is not possible.
+    pub(crate) fn new(place: &Place) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            eprintln!("SKIPPED: mounting needs root and /dev/fuse");
+            return None;
+        }
+        let dir = place.0.join("m");
+        let _ = fs::create_dir(&dir);
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tuff"))
+            .current_dir(&place.0)
+            .args(["volume", "mount", "-f", "v", "m"])
+            .spawn()
+            .unwrap();
+        let outside = fs::metadata(&place.0).unwrap().dev();
+        while fs::metadata(&dir).is_ok_and(|m| m.dev() == outside) {
+            assert!(child.try_wait().unwrap().is_none(), "the server ended");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Some(Self(dir, child))
+    }
+
+    /// Unmounts in an orderly way; the server must end well. While another test starts a command, that has our files until
+    /// it is one.
+    pub(crate) fn end(mut self) {
+        let umount = || Command::new("umount").arg(&self.0).output().unwrap();
+        let mut out = umount();
+        for _ in 0..1000 {
+            if !String::from_utf8_lossy(&out.stderr).contains("busy") {
+                break;
+            }
+            std::thread::yield_now();
+            out = umount();
+        }
+        assert!(
+            out.status.success(),
+            "{}",
+            String::from_utf8_lossy(&out.stderr)
+        );
+        assert!(self.1.wait().unwrap().success());
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = self.1.kill();
+        let _ = self.1.wait();
+        let _ = Command::new("umount").arg("-l").arg(&self.0).output();
+    }
+}

@@ -1,0 +1,164 @@
+//! Limits, errors in one sentence, volumes in use, and repair.
+
+use crate::common::{Place, bad, good, json, tuff};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+#[test]
+fn limits_are_set_shown_and_taken_away() {
+    let place = Place::new("quota");
+    let dir = &place.0;
+    assert!(good(dir, &["quota", "v"]).is_empty());
+    let set = ["quota", "v", "--user", "1000", "--space", "1M"];
+    assert!(good(dir, &set).is_empty());
+    let shown = good(dir, &["quota", "v"]);
+    assert_eq!(
+        String::from_utf8_lossy(&shown),
+        "user 1000: 0 B of 1.0 MiB, 0 inodes of no limit\n"
+    );
+    let shown = json(&good(dir, &["quota", "v", "--json"]));
+    assert_eq!(shown["quotas"][0]["space_limit_bytes"], 1 << 20);
+    for subject in ["--group", "--project"] {
+        good(dir, &["quota", "v", subject, "100", "--inodes", "7"]);
+    }
+    let shown = good(dir, &["quota", "v"]);
+    let want =
+        "group 100: 0 B of no limit, 0 inodes of 7\nproject 100: 0 B of no limit, 0 inodes of 7\n";
+    assert!(String::from_utf8_lossy(&shown).ends_with(want));
+    let shown = json(&good(dir, &["quota", "v", "--json"]));
+    assert_eq!(shown["quotas"][2]["project"], 100);
+    let stat = json(&good(dir, &["stat", "v", "--json"]));
+    assert_eq!(stat["limits"], 3);
+    for subject in ["--group", "--project"] {
+        good(dir, &["quota", "v", subject, "100"]);
+    }
+    good(dir, &["quota", "v", "--user", "1000"]);
+    assert!(good(dir, &["quota", "v"]).is_empty());
+    for args in [
+        &["quota", "v", "--space", "1M"][..],
+        &["quota", "v", "--user", "1", "--group", "1"],
+    ] {
+        assert_eq!(tuff(dir, args).status.code(), Some(2));
+    }
+    // Seen: `v: Quota (errno 122)`, which names no file and says it in no words.
+    let owner = fs::metadata(dir.join("src/hello"))
+        .unwrap()
+        .uid()
+        .to_string();
+    good(dir, &["create", "small", "-s", "64M"]);
+    fs::write(dir.join("src/large"), vec![1; 1 << 20]).unwrap();
+    let user = ["quota", "small", "--user", &owner, "--space", "512K"];
+    good(dir, &user);
+    let (code, said) = bad(dir, &["import", "small", "src"]);
+    assert_eq!(
+        (code, said.contains("src/") && said.contains("limit")),
+        (4, true),
+        "{said}"
+    );
+}
+
+#[test]
+fn errors_are_one_sentence_with_the_documented_code() {
+    let place = Place::new("errors");
+    let dir = &place.0;
+    for (args, code, says) in [
+        (&["create", "v", "-s", "64M"][..], 5, "not empty"),
+        (&["create", "f", "--file", "-s", "64M"], 5, "exists"),
+        (&["create", "x", "-s", "1M"], 2, "too small"),
+        (
+            &["create", "x", "--file", "-s", "64M", "--area-bits", "58"],
+            2,
+            "do not fit",
+        ),
+        (
+            &["create", "x", "-s", "64M", "--zone", "3M"],
+            2,
+            "power of two",
+        ),
+        (&["stat", "nothing"], 5, "nothing"),
+        (&["check", "src"], 5, "src: is no volume"),
+        (&["mount", "src", "src"], 5, "src: is no volume"),
+        (&["import", "v", "src/hello"], 2, "no directory"),
+        (&["export", "v", "--snapshot", "x"], 2, "no snapshot"),
+    ] {
+        let (found, said) = bad(dir, args);
+        assert_eq!(found, code, "{args:?}: {said}");
+        assert!(said.to_lowercase().contains(says), "{args:?}: {said}");
+    }
+    assert!(!dir.join("x").exists());
+    fs::write(dir.join("junk"), vec![7; 1 << 20]).unwrap();
+    let (code, said) = bad(dir, &["stat", "junk"]);
+    assert_eq!((code, said.contains("superblock")), (3, true), "{said}");
+}
+
+/// Seen: `src/hello: TooBig (errno 7)`.
+#[test]
+fn attributes_that_do_not_fit_are_named_with_the_limit() {
+    use rustix::fs::{XattrFlags, setxattr};
+    let place = Place::new("import-attribute");
+    let file = place.0.join("src/hello");
+    let set = |name: &str, len| setxattr(&file, name, &vec![b'x'; len], XattrFlags::empty());
+    // Not every filesystem takes as much in one; all of them together are too much, too.
+    let len = [10_000, 4010]
+        .into_iter()
+        .find(|len| set("user.big", *len).is_ok());
+    let (Some(len), Ok(())) = (len, set("user.small", 50)) else {
+        eprintln!("SKIPPED: the temporary directory takes no attributes so large");
+        return;
+    };
+    let (code, said) = bad(&place.0, &["import", "v", "src"]);
+    let what = format!(
+        "attribute user.big has {len} bytes, where all of a file's names and values have at most 4054"
+    );
+    assert!(said.starts_with("tuff: src/"), "{said}");
+    assert_eq!((code, said.contains(&what)), (4, true), "{said}");
+}
+
+#[test]
+fn a_volume_that_is_in_use_is_refused() {
+    let place = Place::new("lock");
+    let dir = &place.0;
+    for volume in ["v", "f"] {
+        let held = tuff_iplfs::backend::open(&dir.join(volume), false).unwrap();
+        let (code, said) = bad(dir, &["stat", volume]);
+        assert_eq!((code, said.contains("in use")), (5, true), "{said}");
+        drop(held);
+        // Another test's child may still hold a copy of the descriptor, until it becomes another program.
+        let free = (0..500).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            tuff(dir, &["stat", volume]).status.success()
+        });
+        assert!(free, "{volume}");
+    }
+}
+
+#[test]
+fn a_volume_without_packs_is_repaired_from_its_logs() {
+    let place = Place::new("rebuild");
+    let dir = &place.0;
+    good(dir, &["import", "f", "src"]);
+    let was = good(dir, &["export", "f"]);
+    let (code, said) = bad(dir, &["check", "--rebuild", "f"]);
+    assert_eq!(
+        (code, said.contains("nothing to rebuild")),
+        (2, true),
+        "{said}"
+    );
+    // Blocks 16 to 527 are the packs.
+    let file = fs::File::options().write(true).open(dir.join("f")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &vec![0; 512 << 12], 16 << 12).unwrap();
+    drop(file);
+    let (code, said) = bad(dir, &["check", "--repair", "f"]);
+    assert_eq!((code, said.contains("no sound seal")), (3, true), "{said}");
+    let out = tuff(dir, &["check", "--rebuild", "f", "--json"]);
+    assert_eq!(
+        out.status.code(),
+        Some(1),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    assert_eq!(json(&out.stdout)["clean"], true);
+    good(dir, &["check", "--data", "f"]);
+    good(dir, &["check", "--repair", "f"]);
+    assert!(good(dir, &["export", "f"]) == was);
+}
