@@ -1,0 +1,125 @@
+//! What snapshots hold, what is to be given back, and what the device has that nothing knows.
+
+use super::{CheckOptions, Checker, check};
+use crate::areas::{Addr, Log};
+use crate::disk::checkpoint::Phase;
+use crate::error::Result;
+use crate::volume::Volume;
+use std::collections::HashSet;
+use std::ops::Range;
+
+impl Checker {
+    /// What snapshots refer to must decode, lie below their heads, and add up with what the checkpoint says it holds for them.
+    fn snapshots(&mut self) {
+        let mut held = HashSet::new();
+        for at in 0..self.volume.snapshots.len() {
+            let heads = self.volume.snapshots[at].heads;
+            let place = format!("snapshot {}", self.volume.snapshots[at].name);
+            match self.volume.at_snapshot(at).references_beside_damage() {
+                Ok((blocks, damage)) => {
+                    if let Some(e) = damage {
+                        self.find(&place, e);
+                    }
+                    if let Some(addr) = blocks
+                        .iter()
+                        .find(|addr| !self.volume.is_older(Addr(**addr), &heads))
+                    {
+                        self.find(&place, format_args!("block {addr:#x} lies past its heads"));
+                    }
+                    held.extend(
+                        blocks
+                            .into_iter()
+                            .filter(|addr| !self.claimed.contains(addr)),
+                    );
+                }
+                Err(e) => self.find(place, e),
+            }
+        }
+        if held.len() as u64 != self.volume.held {
+            let what = format!(
+                "{} blocks held for snapshots, counted {}",
+                self.volume.held,
+                held.len()
+            );
+            self.find("checkpoint", what);
+        }
+        self.claimed.extend(held);
+    }
+
+    pub(super) fn space(&mut self) -> Result<()> {
+        self.report.clean = self.phase == Phase::Clean;
+        self.report.pending_blocks = self.volume.pending.blocks();
+        let pending: Vec<Range<u64>> = self.volume.pending.iter().collect();
+        self.snapshots();
+        self.report.reachable = self.claimed.iter().copied().collect();
+        self.report.reachable.sort_unstable();
+        for run in &pending {
+            let from = self
+                .report
+                .reachable
+                .partition_point(|addr| *addr < run.start);
+            if let Some(addr) = self
+                .report
+                .reachable
+                .get(from)
+                .copied()
+                .filter(|addr| *addr < run.end)
+            {
+                self.find("discard log", format_args!("names live block {addr:#x}"));
+            }
+        }
+        if !self.volume.dev.knows_allocated() {
+            return Ok(());
+        }
+        let g = self.volume.sb.geometry;
+        for log in Log::ALL {
+            let m = self.volume.marks[log.index()];
+            let start = if log == Log::Meta { g.fixed_end() } else { 0 };
+            // What lies behind the marks is the business of the next mount, unless there is nothing to recover.
+            let end = if self.phase == Phase::Clean {
+                g.area_blocks()
+            } else {
+                m.scan
+            };
+            let runs = self.volume.dev.allocated(g.range(log, start..end));
+            let runs = runs.map_err(|e| crate::Error::io(e, "asking for allocated blocks"))?;
+            for addr in runs.into_iter().flatten() {
+                let logged = pending.partition_point(|run| run.end <= addr);
+                let known = self.claimed.contains(&addr)
+                    || pending.get(logged).is_some_and(|run| run.contains(&addr));
+                if !known {
+                    match self.report.leaked.last_mut() {
+                        Some(run) if run.end == addr => run.end += 1,
+                        _ => self.report.leaked.push(addr..addr + 1),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Volume {
+    /// Finds blocks that the device holds and nothing refers to, and gives them back. Returns how many there were.
+    pub fn trim(&mut self) -> Result<u64> {
+        self.drain()?;
+        // Rule 9. Everything is in sync now, so what the device holds is what the check sees.
+        if !self.options.rules.hold(9) {
+            return Ok(0);
+        }
+        let report = check(&self.dev, CheckOptions::default())?;
+        if let Some(finding) = report.findings.first() {
+            return Err(crate::Error::Corrupt(format!(
+                "{finding}; nothing was trimmed"
+            )));
+        }
+        self.release_all_zones()?;
+        let blocks = report.leaked_blocks();
+        for run in report.leaked {
+            self.dead.insert_range(run);
+        }
+        self.needs_trim = false;
+        self.drain()?;
+        Ok(blocks)
+    }
+}
