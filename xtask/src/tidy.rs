@@ -1,12 +1,15 @@
 //! What no compiler checks.
 //!
 //! * Every path that a document names exists.
-//! * Every image in `testdata` has a recipe beside it.
+//! * Every file that is no text has a recipe beside it.
 //! * Every Rust file is reached from its crate's root.
 //! * No file holds a path of somebody's machine.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The project's root.
 pub(crate) fn root() -> &'static Path {
@@ -20,9 +23,18 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
     let mut findings = Vec::new();
     for file in &files {
         let name = file.display();
-        let Ok(text) = std::fs::read_to_string(root.join(file)) else {
+        let Ok(bytes) = std::fs::read(root.join(file)) else {
             continue;
         };
+        let Ok(text) = String::from_utf8(bytes) else {
+            if !has_recipe(root, file) {
+                findings.push(format!("{name}: is no text, and has no recipe beside it"));
+            }
+            continue;
+        };
+        if HOMES.iter().any(|home| text.contains(home)) {
+            findings.push(format!("{name}: holds a path of somebody's machine"));
+        }
         match file.extension().and_then(|e| e.to_str()) {
             Some("md") => {
                 for path in named_paths(&text) {
@@ -37,24 +49,42 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
             _ => {}
         }
     }
-    for file in files
-        .iter()
-        .filter(|f| f.starts_with("testdata") && f.extension().is_some_and(|e| e == "erofs"))
-    {
-        if !root.join(file.with_extension("md")).exists()
-            && !root.join(file.with_file_name("README.md")).exists()
-        {
-            findings.push(format!(
-                "{}: an image without a recipe beside it",
-                file.display()
-            ));
-        }
-    }
     findings
 }
 
-/// All files below the root that are not made by a build, relative to it.
+/// Where homes of people are.
+const HOMES: [&str; 2] = [concat!("/ho", "me/"), concat!("/Us", "ers/")];
+
+fn has_recipe(root: &Path, file: &Path) -> bool {
+    let beside = [file.with_extension("md"), file.with_file_name("README.md")];
+    beside.iter().any(|recipe| root.join(recipe).exists())
+}
+
+/// All files of the project, relative to its root: those that git tracks, or would after `git add`.
 fn files(root: &Path) -> Vec<PathBuf> {
+    let out = Command::new("git")
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ])
+        .current_dir(root)
+        .output();
+    match out {
+        Ok(out) if out.status.success() && !out.stdout.is_empty() => out
+            .stdout
+            .split(|b| *b == 0)
+            .filter(|name| !name.is_empty())
+            .map(|name| PathBuf::from(OsStr::from_bytes(name)))
+            .collect(),
+        _ => files_without_git(root),
+    }
+}
+
+/// The same for a copy of the sources alone: whatever no build makes.
+fn files_without_git(root: &Path) -> Vec<PathBuf> {
     let mut out = Vec::new();
     let mut stack = vec![PathBuf::new()];
     while let Some(dir) = stack.pop() {
@@ -163,6 +193,41 @@ mod tests {
     fn the_project_is_tidy() {
         let findings = run(root());
         assert!(findings.is_empty(), "{}", findings.join("\n"));
+    }
+
+    #[test]
+    fn git_and_a_walk_find_the_same_sources() {
+        let sources = |files: Vec<PathBuf>| -> BTreeSet<PathBuf> {
+            let is_source = |f: &PathBuf| f.extension().is_some_and(|e| e == "rs" || e == "md");
+            let is_there = |f: &PathBuf| root().join(f).exists();
+            files
+                .into_iter()
+                .filter(is_source)
+                .filter(is_there)
+                .collect()
+        };
+        let walked = sources(files_without_git(root()));
+        assert!(walked.is_superset(&sources(files(root()))));
+    }
+
+    #[test]
+    fn what_is_no_text_needs_a_recipe_and_no_file_names_a_home() {
+        let dir = std::env::temp_dir().join(format!("xtask-tidy-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("image.erofs"), b"\xe2\xe1\xf5\xe0").unwrap();
+        std::fs::write(dir.join("notes"), format!("see {}me/x", "/ho")).unwrap();
+        let found = run(&dir);
+        std::fs::write(dir.join("image.md"), "how it is made").unwrap();
+        let less = run(&dir);
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(
+            found,
+            [
+                "image.erofs: is no text, and has no recipe beside it",
+                "notes: holds a path of somebody's machine"
+            ]
+        );
+        assert_eq!(less, found[1..]);
     }
 
     #[test]
