@@ -62,10 +62,20 @@ enum Verb {
     Suggest(cmd::suggest::Args),
     Verity(cmd::verity::Args),
     Volume(cmd::volume::Args),
-    #[command(name = "mkfs.erofs")]
-    MkfsErofs(cmd::compat::MkfsArgs),
-    #[command(name = "fsck.erofs")]
-    FsckErofs(cmd::compat::FsckArgs),
+    /// Build an image with the command line of mkfs.erofs: docs/mkfs.md says what each option does here
+    #[command(
+        name = "mkfs.erofs",
+        disable_help_flag = true,
+        override_usage = "tuff mkfs.erofs [OPTIONS] FILE [SOURCE]"
+    )]
+    MkfsErofs(cmd::compat::Words),
+    /// Check or extract an image with the command line of fsck.erofs: docs/mkfs.md says what each option does here
+    #[command(
+        name = "fsck.erofs",
+        disable_help_flag = true,
+        override_usage = "tuff fsck.erofs [OPTIONS] IMAGE"
+    )]
+    FsckErofs(cmd::compat::Words),
     Man(cmd::man::Args),
     Completions(cmd::completions::Args),
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tuff_image::{Error, Result};
-use tuff_store::{Output, Target};
+use tuff_store::{Output, Target, takes_stream};
 
 /// A stream's end. [`finish`](Self::finish) it; dropped before, it leaves no file.
 pub(crate) struct Sink {
@@ -38,13 +38,11 @@ impl Sink {
         } else {
             path.display().to_string()
         };
-        let is_stream =
-            || std::fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir() && !is_disk(&m));
         let failed = |e| Error::io(&place, "cannot create", e);
         let mut stop = Arc::default();
         let to = if is_stdout {
             To::Stdout(io::stdout())
-        } else if is_stream() {
+        } else if takes_stream(path) {
             To::Stream(OpenOptions::new().write(true).open(path).map_err(failed)?)
         } else {
             // Before there is anything that a signal would leave behind.
@@ -90,10 +88,6 @@ impl Sink {
         }
         Ok(())
     }
-}
-
-fn is_disk(m: &std::fs::Metadata) -> bool {
-    std::os::unix::fs::FileTypeExt::is_block_device(&m.file_type())
 }
 
 impl Write for Sink {

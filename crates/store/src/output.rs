@@ -7,7 +7,7 @@
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
@@ -71,7 +71,7 @@ impl Output {
                     io::ErrorKind::IsADirectory,
                     "is a directory",
                 )),
-                Ok(t) if !t.is_file() => Self::spool(OpenOptions::new().write(true).open(path)?),
+                Ok(t) if is_stream(t) => Self::spool(OpenOptions::new().write(true).open(path)?),
                 // A symbolic link is followed, so that the link stays and what it names is replaced.
                 Ok(_) => Self::replacing(std::fs::canonicalize(path)?),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => Self::replacing(path.clone()),
@@ -206,6 +206,15 @@ impl Drop for Output {
             _ => {}
         }
     }
+}
+
+/// True for a path that takes bytes as they come and keeps no place for them: a pipe or a character device.
+pub fn takes_stream(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|m| is_stream(m.file_type()))
+}
+
+fn is_stream(kind: FileType) -> bool {
+    !(kind.is_file() || kind.is_dir() || kind.is_block_device())
 }
 
 /// Writes the first `len` bytes of `file`.

@@ -72,30 +72,10 @@ impl Tool {
     }
 }
 
-/// Build an image with the command line of mkfs.erofs: docs/mkfs.md says what each option does here.
+/// A command line of one of these tools, from the first word on.
 #[derive(clap::Args)]
-#[command(
-    disable_help_flag = true,
-    override_usage = "tuff mkfs.erofs [OPTIONS] FILE [SOURCE]"
-)]
-pub(crate) struct MkfsArgs {
-    /// Options of mkfs.erofs, the image and its source
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "WORD"
-    )]
-    pub(crate) words: Vec<OsString>,
-}
-
-/// Check or extract an image with the command line of fsck.erofs: docs/mkfs.md says what each option does here.
-#[derive(clap::Args)]
-#[command(
-    disable_help_flag = true,
-    override_usage = "tuff fsck.erofs [OPTIONS] IMAGE"
-)]
-pub(crate) struct FsckArgs {
-    /// Options of fsck.erofs and the image
+pub(crate) struct Words {
+    /// Options of that tool, and what it works on
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
