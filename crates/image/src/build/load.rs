@@ -3,6 +3,7 @@
 mod index;
 mod manifest;
 mod tar;
+mod wait;
 
 use super::Source;
 use super::auto::Choice;
@@ -26,6 +27,7 @@ use crate::{Error, Result};
 use std::fmt::Display;
 use std::fs::File;
 use std::num::NonZeroU8;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use tuff_codec::{EncoderSpec, Method};
@@ -238,9 +240,10 @@ impl<'a> Loader<'a> {
             Source::Image(path) => self.load_image(path, tree, progress),
             Source::Tar(path) => self.load_tar_path(path, at_once, tree, packer, progress),
             Source::TarStdin => {
-                let (name, stdin) = ("standard input", std::io::stdin());
-                tar::widen(&stdin);
-                self.load_stream(name, stdin, at_once, tree, packer, progress)
+                let name = "standard input";
+                let stdin = std::io::stdin().as_fd().try_clone_to_owned();
+                let stdin = stdin.map_err(|e| Error::io(name, "cannot open", e))?;
+                self.load_stream(name, stdin.into(), at_once, tree, packer, progress)
             }
         }
     }

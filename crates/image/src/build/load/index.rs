@@ -9,6 +9,7 @@
 //! file begins at one. Only runs of a sparse file may begin elsewhere: such a file is copied into the image.
 
 use super::tar::{read_start, widen};
+use super::wait::{Waiting, open};
 use super::{Loader, Provider, in_source};
 use crate::build::Source;
 use crate::build::pack::{Packer, Sparse};
@@ -19,8 +20,7 @@ use crate::build::source::tar::TarReader;
 use crate::build::source::{Content, DataRun, Kind};
 use crate::build::tree::{InodeId, Tree};
 use crate::{Error, Result};
-use std::fs::File;
-use std::io::Seek;
+use std::io::{BufReader, Read, Seek};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use tuff_format::inode::FileType;
@@ -37,7 +37,7 @@ impl Loader<'_> {
         let (name, mut file) = match source {
             Source::Tar(path) => {
                 let name = path.display().to_string();
-                let file = File::open(path);
+                let file = open(path);
                 let file = file.map_err(|e| Error::io(&name, "cannot open the source", e))?;
                 (name, file)
             }
@@ -58,7 +58,11 @@ impl Loader<'_> {
         let is_file = file.metadata().is_ok_and(|m| m.is_file());
         if !is_file || file.stream_position().is_ok_and(|at| at > 0) {
             widen(&file);
-            return self.index_stream(&name, file, tree, packer, progress);
+            let reader = BufReader::new(Waiting::new(file, progress.stop_flag()));
+            let indexed = self.index_stream(&name, reader, tree, packer, progress);
+            // What a reader that was stopped says is not what went wrong.
+            progress.check()?;
+            return indexed;
         }
         let mut magic = [0; MAGIC_LEN];
         let n = read_start(&file, &mut magic).map_err(|e| Error::io(&name, "cannot read", e))?;
@@ -81,7 +85,7 @@ impl Loader<'_> {
     fn index_stream(
         &mut self,
         name: &str,
-        reader: File,
+        reader: impl Read + Send + 'static,
         tree: &mut Tree,
         packer: &mut Packer<'_>,
         progress: &Progress,

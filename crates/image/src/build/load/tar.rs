@@ -3,6 +3,7 @@
 //! A stream is packed as it comes where nothing has to be known of what follows. Else it is copied to a file first, and the
 //! image is the one that the file would have given.
 
+use super::wait::{Waiting, open};
 use super::{BUDGET_STEP, Loader, Provider, in_source};
 use crate::build::budget::Budget;
 use crate::build::options::Dedupe;
@@ -16,7 +17,7 @@ use crate::build::source::{Content, DataRun, Kind};
 use crate::build::tree::{InodeId, Tree};
 use crate::{Error, Result};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -34,7 +35,7 @@ impl Loader<'_> {
         progress: &Progress,
     ) -> Result<()> {
         let name = path.display().to_string();
-        let file = File::open(path).map_err(|e| Error::io(&name, "cannot open the source", e))?;
+        let file = open(path).map_err(|e| Error::io(&name, "cannot open the source", e))?;
         let mut magic = [0; MAGIC_LEN];
         let seekable = file.metadata().is_ok_and(|m| m.is_file());
         let n = if seekable {
@@ -48,7 +49,6 @@ impl Loader<'_> {
         if seekable && plain {
             self.load_tar(&name, file, tree, progress)
         } else {
-            widen(&file);
             self.load_stream(&name, file, pack, tree, packer, progress)
         }
     }
@@ -77,8 +77,26 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// A tar that comes by once: packed on the way, or copied first, so that it can be surveyed.
+    /// A tar that comes by once. Whoever waits for it can be stopped.
     pub(super) fn load_stream(
+        &mut self,
+        name: &str,
+        file: File,
+        pack: bool,
+        tree: &mut Tree,
+        packer: &mut Packer<'_>,
+        progress: &Progress,
+    ) -> Result<()> {
+        widen(&file);
+        let reader = BufReader::new(Waiting::new(file, progress.stop_flag()));
+        let loaded = self.load_reader(name, reader, pack, tree, packer, progress);
+        // What a reader that was stopped says is not what went wrong.
+        progress.check()?;
+        loaded
+    }
+
+    /// Packed on the way, or copied first, so that it can be surveyed.
+    fn load_reader(
         &mut self,
         name: &str,
         reader: impl Read + Send + 'static,

@@ -1,0 +1,116 @@
+//! Streams that may have nothing for a long time: whoever waits for them can be stopped.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How long nobody looks whether to stop.
+const PATIENCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
+
+/// Opens a file, or a pipe without waiting for somebody to write to it.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    let is_pipe = std::fs::metadata(path)?.file_type().is_fifo();
+    let mut options = OpenOptions::new();
+    if is_pipe {
+        // Fits: a flag of `open`, which takes an int.
+        options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+    }
+    options.read(true).open(path)
+}
+
+/// A file or pipe whose reader ends with an error when it is to stop.
+pub(super) struct Waiting {
+    file: File,
+    stop: Arc<AtomicBool>,
+}
+
+impl Waiting {
+    pub(super) fn new(file: File, stop: Arc<AtomicBool>) -> Self {
+        Self { file, stop }
+    }
+}
+
+impl Read for Waiting {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                // Not `Interrupted`: a reader would try again.
+                return Err(io::Error::other("stopped"));
+            }
+            // A pipe that nobody has opened for writing is not at its end: it is not ready.
+            let mut ready = [PollFd::new(&self.file, PollFlags::IN)];
+            match poll(&mut ready, Some(&PATIENCE)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => continue,
+                Ok(_) => {}
+                Err(e) => return Err(e.into()),
+            }
+            match self.file.read(buf) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::build::{Options, Progress, Source, build};
+    use std::io::Write;
+    use std::sync::{Arc, mpsc};
+    use std::time::Duration;
+    use tuff_store::Target;
+
+    /// Seen: a build that waited for a pipe ignored ^C. Cause: it looked whether to stop between two members only.
+    #[test]
+    fn a_build_that_waits_for_a_pipe_can_be_stopped() {
+        for begins in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let (pipe, image) = (dir.path().join("pipe"), dir.path().join("image"));
+            let kind = rustix::fs::FileType::Fifo;
+            rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, 0o600.into(), 0).unwrap();
+            let progress = Arc::new(Progress::default());
+            let (done, ended) = mpsc::channel();
+            let (at_work, from) = (Arc::clone(&progress), pipe.clone());
+            std::thread::spawn(move || {
+                let options = Options::default();
+                let result = build(
+                    &[Source::Tar(from)],
+                    &options,
+                    &Target::Path(image),
+                    &at_work,
+                );
+                let _ = done.send(result.map(drop));
+            });
+            let mut writer = begins.then(|| std::fs::File::create(&pipe).unwrap());
+            if let Some(writer) = &mut writer {
+                // More than a pipe holds: all of it is written when the build reads.
+                let mut head = [0; 512];
+                head[..4].copy_from_slice(b"file");
+                head[100..107].copy_from_slice(b"0000644");
+                head[124..135].copy_from_slice(b"00010000000");
+                head[156] = b'0';
+                head[257..263].copy_from_slice(b"ustar\0");
+                head[148..156].fill(b' ');
+                let sum: u32 = head.iter().map(|b| u32::from(*b)).sum();
+                head[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+                writer.write_all(&head).unwrap();
+                writer.write_all(&[b'x'; 1 << 18]).unwrap();
+            }
+            progress.stop();
+            let result = ended.recv_timeout(Duration::from_secs(60));
+            let error = result.expect("the build waits").unwrap_err();
+            assert!(error.to_string().contains("stopped"), "{error}");
+            assert!(
+                matches!(&error, crate::Error::Io(_, e) if e.kind() == std::io::ErrorKind::Interrupted),
+                "{error}"
+            );
+        }
+    }
+}
