@@ -61,7 +61,8 @@ pub(crate) fn on_signal() -> Arc<AtomicBool> {
     stop
 }
 
-fn set_on_signal(stop: &Arc<AtomicBool>) {
+/// The same for a flag that is there.
+pub(crate) fn set_on_signal(stop: &Arc<AtomicBool>) {
     let stop = Arc::clone(stop);
     let (hand_over, watched) = mpsc::channel::<Signals>();
     let watcher = thread::Builder::new().spawn(move || {

@@ -24,6 +24,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Large files are sampled in pieces of this length. Unit: bytes.
 const PIECE: u64 = 1 << 20;
+/// What a small file counts for: there is work with each. Unit: bytes.
+const FILE: u64 = 4096;
 /// Random reads that are counted.
 const READS: u64 = 2000;
 /// No more random reads begin when so much was decoded: one of a long stretch of zeros decodes megabytes. Unit: bytes.
@@ -76,17 +78,22 @@ pub struct Estimate {
 ///
 /// # Errors
 ///
-/// `Io` for a tree that cannot be read or a full disk, `Usage` for a tree without content.
-pub fn suggest(request: &Request, mut each: impl FnMut(&str)) -> Result<(Sampled, Vec<Estimate>)> {
+/// `Io` for a tree that cannot be read or a full disk, and of kind `Interrupted` after `progress` was asked to stop; `Usage`
+/// for a tree without content.
+pub fn suggest(
+    request: &Request,
+    progress: &Progress,
+    mut each: impl FnMut(&str),
+) -> Result<(Sampled, Vec<Estimate>)> {
     let work = Work::new(&request.temporary)?;
     each("sampling");
     let tree = work.0.join("tree");
     let mut want = request.sample.max(1);
-    let mut sampled = sample(&request.dir, &tree, want)?;
+    let mut sampled = sample(&request.dir, &tree, want, progress)?;
     // A small sample of a few files may miss all of them.
-    while sampled.sample_bytes == 0 && want < sampled.bytes {
+    while sampled.sample_bytes == 0 && want < sampled.bytes + sampled.files * FILE {
         want *= 2;
-        sampled = sample(&request.dir, &tree, want)?;
+        sampled = sample(&request.dir, &tree, want, progress)?;
     }
     if sampled.sample_bytes == 0 {
         return Err(Error::usage(format_args!(
@@ -106,16 +113,16 @@ pub fn suggest(request: &Request, mut each: impl FnMut(&str)) -> Result<(Sampled
         let image = work.0.join("image");
         let start = Instant::now();
         let (source, target) = (Source::Dir(tree.clone()), Target::Path(image.clone()));
-        let summary = build(&[source], &options, &target, &Progress::default())?;
+        let summary = build(&[source], &options, &target, progress)?;
         let build_seconds = start.elapsed().as_secs_f64() * scale;
-        let (fetched, decoded) = random(&image)?;
+        let (fetched, decoded) = random(&image, progress)?;
         out.push(Estimate {
             rung,
             image_bytes: (summary.image_bytes as f64 * scale) as u64,
             build_seconds,
             fetched,
             decoded,
-            sequential: sequential(&image)?,
+            sequential: sequential(&image, progress)?,
         });
     }
     Ok((sampled, out))
@@ -140,7 +147,7 @@ impl Drop for Work {
 }
 
 /// Copies a sample of `dir` to `to`: about `want` bytes, of large and small files alike.
-fn sample(dir: &Path, to: &Path, want: u64) -> Result<Sampled> {
+fn sample(dir: &Path, to: &Path, want: u64, progress: &Progress) -> Result<Sampled> {
     let mut files = Vec::new();
     list(dir, &mut files)?;
     let bytes = files.iter().map(|(_, size)| size).sum();
@@ -149,13 +156,15 @@ fn sample(dir: &Path, to: &Path, want: u64) -> Result<Sampled> {
         bytes,
         sample_bytes: 0,
     };
-    let one_in = bytes.div_ceil(want.max(1)).max(1);
+    let cost: u64 = files.iter().map(|(_, size)| *size.max(&FILE)).sum();
+    let one_in = cost.div_ceil(want.max(1)).max(1);
     let make = |dir: &Path| {
         fs::create_dir_all(dir).map_err(|e| Error::io(dir.display(), "cannot create", e))
     };
     make(to)?;
     let mut buf = vec![0; PIECE as usize];
     for (path, size) in files {
+        progress.check()?;
         let name = path.strip_prefix(dir).unwrap_or(&path);
         let name_bytes = name.as_os_str().as_bytes();
         let taken = |p: &u64| xxh3_64_with_seed(name_bytes, *p).is_multiple_of(one_in);
@@ -219,7 +228,7 @@ fn files(image: &Image) -> Result<Vec<(crate::read::Inode, u64)>> {
 }
 
 /// Bytes fetched and decoded for a random read, on average: by far more is asked for than the least budget holds.
-fn random(image: &Path) -> Result<(u64, u64)> {
+fn random(image: &Path, progress: &Progress) -> Result<(u64, u64)> {
     let options = ServeOptions {
         budget: 0,
         read_ahead: false,
@@ -235,6 +244,7 @@ fn random(image: &Path) -> Result<(u64, u64)> {
         if server.counters().decoded_bytes - before.decoded_bytes > DECODED_MAX {
             break;
         }
+        progress.check()?;
         reads += 1;
         let mut at = xxh3_64_with_seed(b"read", n) % total;
         let found = files.iter().find(|(_, size)| {
@@ -258,7 +268,7 @@ fn random(image: &Path) -> Result<(u64, u64)> {
 }
 
 /// How fast one thread reads everything in order. Unit: bytes per second.
-fn sequential(image: &Path) -> Result<f64> {
+fn sequential(image: &Path, progress: &Progress) -> Result<f64> {
     let server = Server::new(open(image)?, ServeOptions::default());
     let files = files(server.image())?;
     let (mut session, mut buf) = (server.session(), vec![0; 1 << 20]);
@@ -266,6 +276,7 @@ fn sequential(image: &Path) -> Result<f64> {
     for (inode, size) in &files {
         let mut at = 0;
         while at < *size {
+            progress.check()?;
             let n = server.read(&mut session, inode, at, &mut buf)? as u64;
             if n == 0 {
                 break;
@@ -290,14 +301,59 @@ mod tests {
             fs::write(tree.join(format!("sub/{n}")), vec![n as u8; 10_000]).unwrap();
         }
         fs::write(tree.join("large"), vec![1; 40 << 20]).unwrap();
-        let once = sample(&tree, &dir.path().join("a"), 8 << 20).unwrap();
-        let again = sample(&tree, &dir.path().join("b"), 8 << 20).unwrap();
+        let go = &Progress::default();
+        let once = sample(&tree, &dir.path().join("a"), 8 << 20, go).unwrap();
+        let again = sample(&tree, &dir.path().join("b"), 8 << 20, go).unwrap();
         assert_eq!(once, again);
         assert_eq!((once.files, once.bytes), (201, (40 << 20) + 2_000_000));
         let share = once.sample_bytes as f64 / once.bytes as f64;
         assert!((0.05..0.4).contains(&share), "{share}");
-        let whole = sample(&tree, &dir.path().join("c"), u64::MAX).unwrap();
+        let whole = sample(&tree, &dir.path().join("c"), u64::MAX, go).unwrap();
         assert_eq!(whole.sample_bytes, whole.bytes);
+    }
+
+    /// Seen: more than three minutes for 100,000 files of 11 bytes. Cause: all of them were the sample, being small.
+    #[test]
+    fn a_sample_of_tiny_files_is_some_of_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().join("tree");
+        fs::create_dir_all(&tree).unwrap();
+        for n in 0..2000 {
+            fs::write(tree.join(n.to_string()), "x").unwrap();
+        }
+        let go = &Progress::default();
+        let some = sample(&tree, &dir.path().join("some"), 1 << 20, go).unwrap();
+        assert!((100..600).contains(&some.sample_bytes), "{some:?}");
+    }
+
+    #[test]
+    fn a_stop_ends_it_and_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tree, temporary) = (dir.path().join("tree"), dir.path().join("temporary"));
+        for made in [&tree, &temporary] {
+            fs::create_dir_all(made).unwrap();
+        }
+        fs::write(tree.join("file"), "some content").unwrap();
+        let request = Request {
+            dir: tree,
+            kernel: Kernel(6, 12),
+            sample: u64::MAX,
+            temporary: temporary.clone(),
+        };
+        for when in ["sampling", LADDER[0].args] {
+            let progress = Progress::default();
+            let stop = |what: &str| {
+                if what == when {
+                    progress.stop();
+                }
+            };
+            let error = suggest(&request, &progress, stop).unwrap_err();
+            assert!(
+                matches!(&error, Error::Io(_, e) if e.kind() == io::ErrorKind::Interrupted),
+                "{error}"
+            );
+            assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
+        }
     }
 
     #[test]
@@ -313,7 +369,7 @@ mod tests {
             sample: u64::MAX,
             temporary: dir.path().to_owned(),
         };
-        let (_, estimates) = suggest(&request, |_| ()).unwrap();
+        let (_, estimates) = suggest(&request, &Progress::default(), |_| ()).unwrap();
         let names: Vec<&str> = estimates.iter().map(|e| e.rung.args).collect();
         assert_eq!(names.len(), 4, "those that Linux 5.15 mounts: {names:?}");
         let image = dir.path().join("image");
@@ -342,6 +398,12 @@ mod tests {
             sample: 1,
             ..request
         };
-        assert!(suggest(&small, |_| ()).unwrap().0.sample_bytes > 0);
+        assert!(
+            suggest(&small, &Progress::default(), |_| ())
+                .unwrap()
+                .0
+                .sample_bytes
+                > 0
+        );
     }
 }

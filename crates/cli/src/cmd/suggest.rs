@@ -2,14 +2,15 @@
 
 use super::build::parse_kernel;
 use crate::out::Out;
-use crate::progress::Bar;
+use crate::progress::{Bar, set_on_signal};
 use crate::units::{parse_size, size};
 use serde_json::json;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tuff_image::Result;
-use tuff_image::build::Kernel;
+use tuff_image::build::{Kernel, Progress};
 use tuff_image::suggest::{Estimate, Request, suggest};
+use tuff_image::{Error, Result};
 
 /// Try settings on a sample of a directory, and say what each would come to.
 ///
@@ -42,7 +43,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         sample: args.sample,
         temporary: std::env::temp_dir(),
     };
-    let (sampled, estimates) = suggest(&request, |what| bar.show(format_args!("{what}")))?;
+    let progress = Progress::default();
+    set_on_signal(&progress.stop_flag());
+    let result = suggest(&request, &progress, |what| bar.show(format_args!("{what}")));
+    let (sampled, estimates) = result.map_err(|e| match e {
+        Error::Io(_, e) if e.kind() == ErrorKind::Interrupted => {
+            Error::io(args.dir.display(), "stopped", e)
+        }
+        e => e,
+    })?;
     drop(bar);
     let mut out = Out::new();
     let picks = picks(&estimates);
