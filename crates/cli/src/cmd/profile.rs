@@ -6,8 +6,8 @@ use clap::Subcommand;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tuff_image::Result;
 use tuff_image::serve::Profile;
-use tuff_image::{Error, Result};
 
 /// Show and merge records of which parts of files are used, in which order.
 ///
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Reads a profile.
 pub(super) fn read(path: &Path) -> Result<Profile> {
-    let text = std::fs::read(path).map_err(|e| Error::io(path.display(), "cannot read", e))?;
+    let text = super::build::options::read(path)?;
     Profile::parse(&text).map_err(|e| e.within(path.display()))
 }
 

@@ -429,6 +429,21 @@ fn profiles_are_shown_merged_and_order_a_build() {
         "{}",
         stderr(&out)
     );
+    // One of a later version is no list of paths, and a file of any length is not read to its end.
+    write("later", "tuff profile 2\n3 1 4096 4096 /hello\n");
+    let long = std::fs::File::create(place.0.join("long")).unwrap();
+    long.set_len((1 << 28) + 1).unwrap();
+    for (file, says) in [
+        ("later", "later: not a profile: the first line is not"),
+        ("long", "long: is longer than 268435456 bytes"),
+    ] {
+        let order = ["build", "--order", file, "m", "ordered"];
+        for args in [&order[..], &["profile", "show", file]] {
+            let out = place.run(args);
+            assert_eq!(code(&out), 2);
+            assert!(stderr(&out).contains(says), "{}", stderr(&out));
+        }
+    }
     // The same order as a list of the paths.
     write("list", "hello\nmany/copy\n");
     for order in ["c", "list"] {

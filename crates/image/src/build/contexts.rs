@@ -5,7 +5,7 @@
 //! libselinux.
 
 use super::paths::regex;
-use super::source::error::SourceError;
+use super::source::error::{Quoted, SourceError};
 use crate::{Error, Result};
 use regex_automata::meta::Regex;
 use tuff_format::inode::FileType;
@@ -73,8 +73,9 @@ impl Contexts {
                     )));
                 }
             };
-            let expression = regex(&format!(r"\A(?:{pattern})\z"))
-                .map_err(|why| wrong(format!("expression '{pattern}': {why}")))?;
+            let expression = regex(&format!(r"\A(?:{pattern})\z")).map_err(|why| {
+                wrong(format!("expression {}: {why}", Quoted(pattern.as_bytes())))
+            })?;
             let (prefix, is_exact) = literal(pattern);
             let rule = Rule {
                 prefix,
@@ -199,7 +200,11 @@ mod tests {
                 "/a -q x",
                 "f: line 1: type '-q'; known are --, -d, -l, -c, -b, -p and -s",
             ),
-            ("/a( x", "f: line 1: expression '/a('"),
+            ("/a( x", "f: line 1: expression \"/a(\": unclosed group"),
+            (
+                &format!("/{}( x", "a".repeat(1000)),
+                "aaa\"... (1002 bytes): unclosed group",
+            ),
         ] {
             let said = Contexts::parse("f", text.as_bytes())
                 .unwrap_err()

@@ -5,6 +5,8 @@ use super::args::{
     Sparse, Switch, WhiteoutKind, parse_compression,
 };
 use crate::units::parse_size;
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
@@ -321,7 +323,8 @@ pub(crate) fn fs_config(file: &Path) -> Result<FsConfig> {
 /// The paths of a list, or of a profile, in their order.
 fn order(file: &Path) -> Result<Vec<Vec<u8>>> {
     let text = read(file)?;
-    if Profile::is_profile(&text) {
+    // One of another version is no list either.
+    if text.starts_with(b"tuff profile ") {
         let profile = Profile::parse(&text).map_err(|e| e.within(file.display()))?;
         return Ok(profile.paths());
     }
@@ -332,8 +335,22 @@ fn order(file: &Path) -> Result<Vec<Vec<u8>>> {
     Ok(lines(file)?.into_iter().map(path).collect())
 }
 
+/// No list, table or profile is longer. Unit: bytes.
+const TEXT_MAX: u64 = 1 << 28;
+
+/// A list, table or profile.
 pub(crate) fn read(file: &Path) -> Result<Vec<u8>> {
-    std::fs::read(file).map_err(|e| Error::io(file.display(), "cannot read", e))
+    let failed = |e| Error::io(file.display(), "cannot read", e);
+    let open = File::open(file).map_err(failed)?;
+    let mut text = Vec::new();
+    let length = open.take(TEXT_MAX + 1).read_to_end(&mut text);
+    if length.map_err(failed)? as u64 > TEXT_MAX {
+        let name = file.display();
+        return Err(Error::usage(format_args!(
+            "{name}: is longer than {TEXT_MAX} bytes, which no list of paths is"
+        )));
+    }
+    Ok(text)
 }
 
 fn lines(file: &Path) -> Result<Vec<String>> {
