@@ -87,16 +87,15 @@ pub fn run(soak: &Soak) -> Result<Outcome> {
         }
     }
     let group = Group::join(&soak.cgroup, soak.limit)?;
-    let point = soak
-        .work
-        .join(format!("tuff-lab-soak-{}", std::process::id()));
+    let name = format!("tuff-lab-soak-{}", std::process::id());
+    let point = Point(soak.work.join(name));
     let image = (soak.image.as_path(), Format::Erofs);
     let served = Served::start(
         Server::Tuff,
         Some(&soak.program),
         &soak.extra,
         image,
-        &point,
+        &point.0,
     )?
     .map_err(Error::Command)?;
     let start = Instant::now();
@@ -108,7 +107,7 @@ pub fn run(soak: &Soak) -> Result<Outcome> {
     std::thread::scope(|scope| {
         for reader in 0..READERS {
             let (stop, samples, wrong, scripts, point) =
-                (&stop, &samples, &wrong, &scripts, &point);
+                (&stop, &samples, &wrong, &scripts, &point.0);
             let mut random = Random(soak.seed ^ (reader + 1) << 32);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
@@ -151,8 +150,7 @@ pub fn run(soak: &Soak) -> Result<Outcome> {
         stop.store(true, Ordering::Relaxed);
     });
     drop(served);
-    // An empty folder, which the next soak would not find by its name.
-    let _ = std::fs::remove_dir(&point);
+    drop(point);
     drop(group);
     crate::stop::check()?;
     let samples = samples.into_inner().unwrap_or_default();
@@ -164,6 +162,15 @@ pub fn run(soak: &Soak) -> Result<Outcome> {
         drops,
         findings,
     ))
+}
+
+/// Where the image is mounted, also when no server could: an empty folder, which the next soak would not find by its name.
+struct Point(PathBuf);
+
+impl Drop for Point {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -354,6 +361,16 @@ mod tests {
         (0..=100)
             .map(|s| (Duration::from_secs(s), held(s)))
             .collect()
+    }
+
+    #[test]
+    fn a_mount_point_goes_with_its_soak() {
+        let name = format!("tuff-lab-soak-point-{}", std::process::id());
+        let point = Point(std::env::temp_dir().join(name));
+        std::fs::create_dir(&point.0).unwrap();
+        let path = point.0.clone();
+        drop(point);
+        assert!(!path.exists());
     }
 
     #[test]
