@@ -11,5 +11,6 @@ mod patch;
 mod show;
 mod source_faults;
 mod source_image;
+mod source_oci;
 mod threads;
 mod verity;

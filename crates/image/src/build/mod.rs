@@ -46,6 +46,7 @@ pub use options::{
 pub use patch::{like, patch};
 pub use paths::Paths;
 pub use progress::Progress;
+pub use source::oci::oci_layers;
 pub use stats::Stats;
 pub use tree::Whiteouts;
 pub use tuff_codec::Method;

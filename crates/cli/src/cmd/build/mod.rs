@@ -1,10 +1,11 @@
 //! `tuff build`: sources to an image; `tuff patch`: to one that is there.
 //!
-//! `args` says what can be asked for, `options` turns that into what the library takes, `summary` says what came of it.
+//! `args` says what can be asked for, `places` and `options` turn that into what the library takes, `summary` says what came of it.
 
 mod args;
 pub(crate) mod options;
 pub(crate) mod patch;
+mod places;
 pub(crate) mod summary;
 
 pub(crate) use args::{
@@ -21,7 +22,7 @@ use tuff_store::Target;
 
 /// Runs the verb.
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
-    let (sources, target) = options::places(&args)?;
+    let (sources, target) = places::places(&args)?;
     let options = options::options(&args)?;
     // A summary must not land in an image that goes to standard output.
     let to_stdout = target == Target::Stdout;

@@ -1,63 +1,21 @@
-//! Arguments to what the library takes: sources, a target and options.
+//! Arguments to the options that the library takes.
 
 use super::args::{
-    Aim, Args, IndexForm, Inodes, MaybeCompression, MetadataForm, Packed, Shared, SourceType,
-    Sparse, Switch, WhiteoutKind, parse_compression,
+    Aim, Args, IndexForm, Inodes, MaybeCompression, MetadataForm, Packed, Shared, Sparse, Switch,
+    WhiteoutKind, parse_compression,
 };
 use crate::units::parse_size;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
-use tuff_format::superblock;
 use tuff_image::build::options::{FRAGMENT_CLUSTER, METADATA_CLUSTER};
 use tuff_image::build::{
     Auto, Contexts, Dedupe, Fragments, FsConfig, InodeForm, Kernel, Metadata, Method, Options,
-    Rule, Source, SparsePolicy, Verity, Whiteouts,
+    Rule, SparsePolicy, Verity, Whiteouts,
 };
 use tuff_image::serve::Profile;
 use tuff_image::{Error, Result};
-use tuff_store::Target;
-
-/// Where the tree comes from and where the image goes.
-pub(super) fn places(args: &Args) -> Result<(Vec<Source>, Target)> {
-    let (image, sources) = match args.paths.split_last() {
-        Some((image, sources)) if !sources.is_empty() => (image, sources),
-        _ => return Err(Error::usage("a source and an image are needed")),
-    };
-    let dash = Path::new("-");
-    let target = if image == dash {
-        Target::Stdout
-    } else {
-        Target::Path(image.clone())
-    };
-    let sources: Result<Vec<Source>> = sources
-        .iter()
-        .map(|path| {
-            if path == dash {
-                return Ok(Source::TarStdin);
-            }
-            let kind = match args.source_type {
-                Some(kind) => kind,
-                None => guess(path)?,
-            };
-            Ok(match kind {
-                SourceType::Dir => Source::Dir(path.clone()),
-                SourceType::Tar => Source::Tar(path.clone()),
-                SourceType::Manifest => Source::Manifest(path.clone()),
-                SourceType::Image => Source::Image(path.clone()),
-            })
-        })
-        .collect();
-    let sources = sources?;
-    if sources.iter().filter(|s| **s == Source::TarStdin).count() > 1 {
-        return Err(Error::usage(
-            "standard input can be only one of the sources",
-        ));
-    }
-    Ok((sources, target))
-}
 
 /// The hash tree that is asked for.
 fn verity(args: &Args) -> Result<Option<Verity>> {
@@ -75,34 +33,6 @@ fn verity(args: &Args) -> Result<Option<Verity>> {
         salt: salt.unwrap_or(default.salt),
         parity: args.verity_fec,
     }))
-}
-
-/// True for a file or block device with the superblock of an image.
-fn is_image(path: &Path, meta: &std::fs::Metadata) -> bool {
-    let mut magic = [0; 4];
-    let known = meta.is_file() || meta.file_type().is_block_device();
-    // What cannot be read is told by those who read it.
-    let read = |file: std::fs::File| file.read_exact_at(&mut magic, superblock::OFFSET);
-    known
-        && std::fs::File::open(path).and_then(read).is_ok()
-        && u32::from_le_bytes(magic) == superblock::MAGIC
-}
-
-fn guess(path: &Path) -> Result<SourceType> {
-    let meta = std::fs::metadata(path)
-        .map_err(|e| Error::io(path.display(), "cannot open the source", e))?;
-    let manifest = path
-        .extension()
-        .is_some_and(|e| e == "mtree" || e == "manifest");
-    Ok(if meta.is_dir() {
-        SourceType::Dir
-    } else if manifest {
-        SourceType::Manifest
-    } else if is_image(path, &meta) {
-        SourceType::Image
-    } else {
-        SourceType::Tar
-    })
 }
 
 /// The library's options.

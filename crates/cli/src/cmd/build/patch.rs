@@ -1,7 +1,7 @@
 //! `tuff patch`: an image is made to hold another tree.
 
 use super::args::Args;
-use super::{options, report};
+use super::{options, places, report};
 use std::process::ExitCode;
 use tuff_image::build::{self, Options};
 use tuff_image::read::{Image, OpenOptions};
@@ -24,7 +24,7 @@ pub(crate) struct PatchArgs {
 /// Runs the verb.
 pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
     let mut args = args.build;
-    let (sources, target) = options::places(&args)?;
+    let (sources, target) = places::places(&args)?;
     let Target::Path(path) = target else {
         return Err(Error::usage("standard output is no image to patch"));
     };

@@ -404,7 +404,7 @@ impl Table {
         match self.runs.last_mut() {
             Some((run, first))
                 if run.first + run.count == number
-                    && u64::from(*first) + (run.count << self.bits) == block.into() =>
+                    && u64::from(*first) + (run.count << self.bits) == u64::from(block) =>
             {
                 run.count += 1;
             }

@@ -83,7 +83,7 @@ impl Sparse {
         let data: u64 = (sparse.runs.iter())
             .map(|r| ((r.first + r.count) * chunk_size).min(size) - r.first * chunk_size)
             .sum();
-        (data == runs.iter().map(|r| r.len).sum()).then_some(sparse)
+        (data == runs.iter().map(|r| r.len).sum::<u64>()).then_some(sparse)
     }
 }
 

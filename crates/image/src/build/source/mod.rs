@@ -9,6 +9,7 @@ pub mod error;
 pub(crate) mod image;
 pub mod manifest;
 mod member_path;
+pub(crate) mod oci;
 pub mod tar;
 mod text;
 

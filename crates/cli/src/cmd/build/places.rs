@@ -1,0 +1,101 @@
+//! Arguments to sources and a target.
+
+use super::args::{Args, SourceType};
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::{Path, PathBuf};
+use tuff_format::superblock;
+use tuff_image::build::{Source, oci_layers};
+use tuff_image::{Error, Result};
+use tuff_store::Target;
+
+/// Where the tree comes from and where the image goes.
+pub(super) fn places(args: &Args) -> Result<(Vec<Source>, Target)> {
+    let (image, sources) = match args.paths.split_last() {
+        Some((image, sources)) if !sources.is_empty() => (image, sources),
+        _ => return Err(Error::usage("a source and an image are needed")),
+    };
+    let dash = Path::new("-");
+    let target = if image == dash {
+        Target::Stdout
+    } else {
+        Target::Path(image.clone())
+    };
+    let mut all = Vec::new();
+    for path in sources {
+        match oci(path) {
+            Some((dir, name)) => all.extend(oci_layers(&dir, name, args.platform.as_deref())?),
+            None => all.push(source(path, args.source_type)?),
+        }
+    }
+    if args.platform.is_some() && !sources.iter().any(|path| oci(path).is_some()) {
+        return Err(Error::usage("--platform is for layouts of OCI (oci:DIR)"));
+    }
+    if all.iter().filter(|s| **s == Source::TarStdin).count() > 1 {
+        return Err(Error::usage(
+            "standard input can be only one of the sources",
+        ));
+    }
+    Ok((all, target))
+}
+
+/// One source of the kind that it is, or that it is said to be.
+fn source(path: &Path, kind: Option<SourceType>) -> Result<Source> {
+    if path == Path::new("-") {
+        return Ok(Source::TarStdin);
+    }
+    let kind = match kind {
+        Some(kind) => kind,
+        None => guess(path)?,
+    };
+    Ok(match kind {
+        SourceType::Dir => Source::Dir(path.to_owned()),
+        SourceType::Tar => Source::Tar(path.to_owned()),
+        SourceType::Manifest => Source::Manifest(path.to_owned()),
+        SourceType::Image => Source::Image(path.to_owned()),
+    })
+}
+
+/// Directory and name of `oci:DIR` or `oci:DIR:NAME`, unless that is the name of a file.
+fn oci(path: &Path) -> Option<(PathBuf, Option<&str>)> {
+    let rest = path.to_str()?.strip_prefix("oci:")?;
+    if path.exists() {
+        return None;
+    }
+    // Both may have colons.
+    let splits = rest
+        .match_indices(':')
+        .map(|(at, _)| (&rest[..at], &rest[at + 1..]));
+    let found = splits.into_iter().find(|(dir, _)| Path::new(dir).is_dir());
+    match found.filter(|_| !Path::new(rest).is_dir()) {
+        Some((dir, name)) => Some((dir.into(), Some(name))),
+        None => Some((rest.into(), None)),
+    }
+}
+
+/// True for a file or block device with the superblock of an image.
+fn is_image(path: &Path, meta: &std::fs::Metadata) -> bool {
+    let mut magic = [0; 4];
+    let known = meta.is_file() || meta.file_type().is_block_device();
+    // What cannot be read is told by those who read it.
+    let read = |file: std::fs::File| file.read_exact_at(&mut magic, superblock::OFFSET);
+    known
+        && std::fs::File::open(path).and_then(read).is_ok()
+        && u32::from_le_bytes(magic) == superblock::MAGIC
+}
+
+fn guess(path: &Path) -> Result<SourceType> {
+    let meta = std::fs::metadata(path)
+        .map_err(|e| Error::io(path.display(), "cannot open the source", e))?;
+    let manifest = path
+        .extension()
+        .is_some_and(|e| e == "mtree" || e == "manifest");
+    Ok(if meta.is_dir() {
+        SourceType::Dir
+    } else if manifest {
+        SourceType::Manifest
+    } else if is_image(path, &meta) {
+        SourceType::Image
+    } else {
+        SourceType::Tar
+    })
+}

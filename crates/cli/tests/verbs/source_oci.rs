@@ -1,0 +1,204 @@
+//! Container images in layouts of OCI as sources.
+
+use crate::common::{Place, code, stderr, tool};
+use serde_json::{Value, json};
+use std::fs;
+
+/// A layout `l`, which grows by images of layers that are directories.
+struct Layout(Place);
+
+impl Layout {
+    /// `None`, aloud, if digests cannot be made here.
+    fn new(name: &str) -> Option<Self> {
+        let place = Place::new(name);
+        fs::create_dir_all(place.path("l/blobs/sha256")).unwrap();
+        fs::write(
+            place.path("l/oci-layout"),
+            r#"{"imageLayoutVersion":"1.0.0"}"#,
+        )
+        .unwrap();
+        fs::write(
+            place.path("l/index.json"),
+            r#"{"schemaVersion":2,"manifests":[]}"#,
+        )
+        .unwrap();
+        tool(&place.0, "sha256sum", &["l/oci-layout"])?;
+        Some(Self(place))
+    }
+
+    /// Puts a blob in its place; returns what refers to it.
+    fn blob(&self, bytes: &[u8], media: &str) -> Value {
+        fs::write(self.0.path("blob"), bytes).unwrap();
+        let sum = tool(&self.0.0, "sha256sum", &["blob"]).unwrap();
+        let hex = String::from_utf8(sum.stdout[..64].to_vec()).unwrap();
+        fs::write(self.0.path("l/blobs/sha256").join(&hex), bytes).unwrap();
+        json!({"mediaType": media, "digest": format!("sha256:{hex}"), "size": bytes.len()})
+    }
+
+    /// A layer with these files: paths and contents.
+    fn layer(&self, files: &[(&str, &str)]) -> Value {
+        let dir = self.0.path("tree");
+        let _ = fs::remove_dir_all(&dir);
+        for (path, text) in files {
+            let path = dir.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        self.0
+            .text(&["build", "-q", "--whiteouts", "keep", "tree", "t"]);
+        let out = self.0.run(&["tar", "t"]);
+        assert_eq!(code(&out), 0, "{}", stderr(&out));
+        self.blob(&out.stdout, "application/vnd.oci.image.layer.v1.tar")
+    }
+
+    fn manifest(&self, layers: &[Value]) -> Value {
+        let config = self.blob(b"{}", "application/vnd.oci.image.config.v1+json");
+        let text = json!({"schemaVersion": 2, "config": config, "layers": layers}).to_string();
+        self.blob(
+            text.as_bytes(),
+            "application/vnd.oci.image.manifest.v1+json",
+        )
+    }
+
+    fn index(&self, entries: &[Value]) {
+        let text = json!({"schemaVersion": 2, "manifests": entries}).to_string();
+        fs::write(self.0.path("l/index.json"), text).unwrap();
+    }
+}
+
+fn named(mut entry: Value, name: &str) -> Value {
+    entry["annotations"] = json!({"org.opencontainers.image.ref.name": name});
+    entry
+}
+
+fn platform(mut entry: Value, os: &str, architecture: &str) -> Value {
+    entry["platform"] = json!({"os": os, "architecture": architecture});
+    entry
+}
+
+#[test]
+fn layers_are_merged_in_order() {
+    let Some(layout) = Layout::new("oci-layers") else {
+        return;
+    };
+    let place = &layout.0;
+    let below = layout.layer(&[("a", "1"), ("b", "1"), ("sub/c", "1"), ("gone/d", "1")]);
+    let above = layout.layer(&[
+        ("b", "2"),
+        (".wh.a", ""),
+        ("sub/e", "2"),
+        ("gone/.wh..wh..opq", ""),
+    ]);
+    layout.index(&[layout.manifest(&[below, above])]);
+    place.text(&["build", "-q", "oci:l", "i"]);
+    assert_eq!(
+        place.text(&["ls", "-R", "i"]),
+        "/\nb\ngone\nsub\nsub/c\nsub/e\n"
+    );
+    assert_eq!(place.text(&["cat", "i", "b"]), "2");
+    // A directory on top.
+    fs::create_dir(place.path("top")).unwrap();
+    fs::write(place.path("top/b"), "3").unwrap();
+    place.text(&["build", "-q", "oci:l", "top", "j"]);
+    assert_eq!(place.text(&["cat", "j", "b"]), "3");
+}
+
+#[test]
+fn one_of_several_is_chosen() {
+    let Some(layout) = Layout::new("oci-chosen") else {
+        return;
+    };
+    let place = &layout.0;
+    let image = |text| layout.manifest(&[layout.layer(&[("which", text)])]);
+    let [arm, amd, nothing] = ["arm", "amd", "nothing"].map(image);
+    let both = json!({"schemaVersion": 2, "manifests": [
+        platform(arm.clone(), "linux", "arm64"),
+        platform(amd, "linux", "amd64"),
+        platform(nothing, "unknown", "unknown"),
+    ]});
+    let media = "application/vnd.oci.image.index.v1+json";
+    let both = layout.blob(both.to_string().as_bytes(), media);
+    layout.index(&[named(both, "all:1"), named(image("other"), "other")]);
+    for (source, platform, wanted) in [
+        ("oci:l:other", None, "other"),
+        ("oci:l:all:1", Some("linux/arm64"), "arm"),
+        ("oci:l:all:1", Some("linux/amd64"), "amd"),
+    ] {
+        let mut args = vec!["build", "-q"];
+        args.extend(platform.iter().flat_map(|p| ["--platform", p]));
+        args.extend([source, "i"]);
+        place.text(&args);
+        assert_eq!(place.text(&["cat", "i", "which"]), wanted, "{source}");
+    }
+    for (args, wanted) in [
+        (&["oci:l"][..], "all:1, other"),
+        (&["oci:l:none"], "no image with the name 'none'"),
+        (
+            &["--platform", "linux/s390x", "oci:l:all:1"],
+            "linux/arm64, linux/amd64",
+        ),
+        (&["--platform", "linux/arm64", "l"], "oci:DIR"),
+    ] {
+        let out = place.run(&[&["build", "-q"], args, &["o"]].concat());
+        assert_eq!(code(&out), 2, "{args:?}: {}", stderr(&out));
+        assert!(stderr(&out).contains(wanted), "{args:?}: {}", stderr(&out));
+    }
+    // The only one, for another processor.
+    layout.index(&[platform(arm, "linux", "somewhere")]);
+    place.text(&["build", "-q", "oci:l", "i"]);
+    assert_eq!(place.text(&["cat", "i", "which"]), "arm");
+}
+
+#[test]
+fn what_is_no_layout_is_said_and_nothing_is_written() {
+    let Some(layout) = Layout::new("oci-broken") else {
+        return;
+    };
+    let place = &layout.0;
+    let layer = layout.layer(&[("a", "1")]);
+    let manifest = layout.manifest(std::slice::from_ref(&layer));
+    let fails = |wanted: &str, exit: i32| {
+        let out = place.run(&["build", "-q", "oci:l", "o"]);
+        assert_eq!(code(&out), exit, "{wanted}: {}", stderr(&out));
+        assert!(stderr(&out).contains(wanted), "{wanted}: {}", stderr(&out));
+        assert!(!place.path("o").exists());
+    };
+    let with = |key: &str, value: Value| {
+        let mut entry = manifest.clone();
+        entry[key] = value;
+        layout.index(&[entry]);
+    };
+    with("digest", json!("sha256:../../../../etc/passwd"));
+    fails("is no digest of SHA-256", 3);
+    with("digest", json!("sha512:00"));
+    fails("is no digest of SHA-256", 3);
+    with("digest", json!(format!("sha256:{}", "0".repeat(64))));
+    fails("cannot open", 5);
+    with("size", json!(7));
+    fails("its length", 3);
+    let mut odd = layer.clone();
+    odd["mediaType"] = json!("application/vnd.oci.image.layer.v1.tar+encrypted");
+    layout.index(&[layout.manifest(&[odd])]);
+    fails("which is no tar", 3);
+    let text = layout.blob(b"{\"schemaVersion\": 2}", "");
+    layout.index(&[text]);
+    fails("neither an index nor a manifest", 3);
+    layout.index(&[layout.blob(b"{", "")]);
+    fails("EOF while parsing", 3);
+    fs::write(place.path("l/index.json"), "[]").unwrap();
+    fails("no list of manifests", 3);
+    // A layer that is not what its digest says, of the same length.
+    layout.index(std::slice::from_ref(&manifest));
+    let hex = layer["digest"]
+        .as_str()
+        .unwrap()
+        .strip_prefix("sha256:")
+        .unwrap();
+    let path = place.path("l/blobs/sha256").join(hex);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[600] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    fails("its digest is another", 3);
+    fs::remove_file(place.path("l/index.json")).unwrap();
+    fails("cannot open", 5);
+}
