@@ -96,6 +96,9 @@ fn layers_are_merged_in_order() {
         "/\nb\ngone\nsub\nsub/c\nsub/e\n"
     );
     assert_eq!(place.text(&["cat", "i", "b"]), "2");
+    let out = place.run(&["build", "-q", "l", "blobs"]);
+    assert_eq!(code(&out), 0);
+    assert!(stderr(&out).contains("as oci:DIR"), "{}", stderr(&out));
     // A directory on top.
     fs::create_dir(place.path("top")).unwrap();
     fs::write(place.path("top/b"), "3").unwrap();

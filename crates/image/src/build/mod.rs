@@ -327,6 +327,7 @@ fn write(
     ));
     tree.mark_opaque()?;
     tree.finish();
+    loader.warnings.extend(source::oci::hint(&tree));
     loader.warnings.extend(described(&mut tree, options)?);
     layout::check_owners(&tree, options)?;
     // What readers refuse is not written.

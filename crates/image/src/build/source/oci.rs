@@ -11,6 +11,7 @@
 
 use super::error::SourceError;
 use crate::build::Source;
+use crate::build::tree::{ROOT, Tree};
 use crate::threads;
 use crate::{Error, Result};
 use serde_json::Value;
@@ -46,6 +47,17 @@ pub fn oci_layers(dir: &Path, name: Option<&str>, platform: Option<&str>) -> Res
     let tars = layout.layers()?;
     verify(&tars, super::super::available_threads())?;
     Ok(tars.into_iter().map(|tar| Source::Tar(tar.path)).collect())
+}
+
+/// What to tell somebody who builds an image of a layout instead of the image that it holds.
+pub(crate) fn hint(tree: &Tree) -> Option<String> {
+    let names = tree.children(ROOT).iter().map(|entry| tree.name(entry));
+    let is_part = |name: &&[u8]| matches!(*name, b"oci-layout" | b"index.json" | b"blobs");
+    let is_layout = names.filter(is_part).count() == 3;
+    is_layout.then(|| {
+        "the tree is a layout of OCI, with container images as blobs; an image of what they hold comes from its directory, as oci:DIR"
+            .to_owned()
+    })
 }
 
 /// Linux on this processor, by the names that Go has for them.
