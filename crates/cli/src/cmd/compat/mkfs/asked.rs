@@ -244,7 +244,7 @@ impl Asked {
             "--s3" | "--oci" => {
                 return Err(refused(
                     name,
-                    "fetch the layers first, and give them as tars to tuff build",
+                    "fetch the image first, as a layout of OCI (skopeo copy), and give it to tuff build as oci:DIR",
                 ));
             }
             _ => return Err(refused(name, "leave it out")),

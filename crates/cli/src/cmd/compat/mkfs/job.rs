@@ -132,7 +132,7 @@ fn places(asked: &Asked) -> Result<(PathBuf, Source)> {
             true => Ok(Source::Dir(path.clone())),
             false => Err(refused(
                 &format!("{}: a source that is no directory", path.display()),
-                "for a tar say --tar=f; images are put together by tuff tar and tuff build",
+                "for a tar say --tar=f; tuff build takes images, whose data it copies",
             )),
         }
     };
