@@ -5,9 +5,7 @@ mod common;
 
 use common::kernel::{all_agree, by_kernel};
 use common::variants::compression;
-use common::{
-    Ignore, Record, Scratch, assert_same, host_tree, image_tree, nasty_tree, noise, open,
-};
+use common::{Scratch, assert_same, from_source, host_tree, image_tree, nasty_tree, noise, open};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tuff_image::Error;
@@ -39,19 +37,6 @@ fn make(source: &Path, image: &Path, options: &Options) -> tuff_image::Result<Su
     build(&[source], options, &target, &Progress::default())
 }
 
-/// What the source's filesystem decides for itself, and holes: chunks of zeros become some.
-fn ignore(tree: &[Record]) -> Ignore {
-    let counts = tree
-        .iter()
-        .any(|r| r.mode & 0xF000 == 0x4000 && r.nlink > 1);
-    Ignore {
-        dir_size: true,
-        dir_nlink: !counts,
-        holes: true,
-        ..Ignore::default()
-    }
-}
-
 #[test]
 fn a_tree_in_chunks_comes_back() {
     let scratch = Scratch::new("chunks");
@@ -59,7 +44,7 @@ fn a_tree_in_chunks_comes_back() {
     fs::create_dir(at("tree")).unwrap();
     nasty_tree(&at("tree"));
     let expected = host_tree(&at("tree"));
-    let ignore = ignore(&expected);
+    let ignore = from_source(&expected);
     let lz4 = |options: Options| Options {
         compression: compression(Method::Lz4, 1),
         fragments: Fragments::Tails,

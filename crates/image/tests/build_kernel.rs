@@ -4,7 +4,8 @@ mod common;
 
 use common::variants::{build_dir, compression, variants};
 use common::{
-    Ignore, Record, Scratch, assert_same, host_tree, image_tree, is_root, nasty_tree, noise, open,
+    Ignore, Record, Scratch, assert_same, from_source, host_tree, image_tree, is_root, nasty_tree,
+    noise, open,
 };
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -85,20 +86,6 @@ impl Drop for Mount {
     fn drop(&mut self) {
         // Another test that starts a command may hold a file of it for a moment.
         let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
-    }
-}
-
-/// Everything but what a filesystem decides for itself.
-fn from_source(tree: &[Record]) -> Ignore {
-    // Some filesystems do not count subdirectories.
-    let counts = tree
-        .iter()
-        .any(|r| r.mode & 0xF000 == 0x4000 && r.nlink > 1);
-    Ignore {
-        dir_size: true,
-        dir_nlink: !counts,
-        holes: true,
-        ..Ignore::default()
     }
 }
 

@@ -231,6 +231,20 @@ pub struct Ignore {
     pub xattrs: bool,
 }
 
+/// For trees that are compared with their source: everything counts but what a filesystem decides for itself, and holes.
+pub fn from_source(tree: &[Record]) -> Ignore {
+    // Some filesystems do not count subdirectories.
+    let counts = tree
+        .iter()
+        .any(|r| r.mode & 0xF000 == 0x4000 && r.nlink > 1);
+    Ignore {
+        dir_size: true,
+        dir_nlink: !counts,
+        holes: true,
+        ..Ignore::default()
+    }
+}
+
 /// What differs, one line each. Empty: nothing.
 pub fn diff(a: &[Record], b: &[Record], ignore: Ignore) -> Vec<String> {
     let mut out = Vec::new();
