@@ -55,7 +55,10 @@ pub fn hash_offset(image_len: u64) -> u64 {
 }
 
 /// Where an image ends in its own file: behind its blocks, or behind those of devices that lie there, too. Unit: bytes.
-pub fn end(image: &Image) -> u64 {
+///
+/// # Errors
+/// What reading it gives.
+pub fn end(image: &Image) -> Result<u64> {
     let sb = image.superblock();
     let bits = sb.block_bits;
     let own = sb.blocks.saturating_mul(bits.size());
@@ -64,15 +67,16 @@ pub fn end(image: &Image) -> u64 {
         blocks.saturating_mul(bits.size())
     });
     let all = ends.fold(own, u64::max);
-    if all <= image.store_size() { all } else { own }
+    // What is behind its own blocks may also be its tree, and the devices elsewhere.
+    if all == own || all > image.store_size() || header_behind(image, own)?.is_some() {
+        return Ok(own);
+    }
+    Ok(all)
 }
 
-/// The hash tree behind an image.
-///
-/// # Errors
-/// What reading it gives.
-pub(crate) fn behind(image: &Image) -> Result<Option<Behind>> {
-    let at = hash_offset(end(image));
+/// The header of the tree behind the first `len` bytes, if there is one that can be used.
+fn header_behind(image: &Image, len: u64) -> Result<Option<Header>> {
+    let at = hash_offset(len);
     let mut bytes = [0; HEADER_LEN];
     if at.saturating_add(HEADER_LEN as u64) > image.store_size() {
         return Ok(None);
@@ -81,15 +85,25 @@ pub(crate) fn behind(image: &Image) -> Result<Option<Behind>> {
         .store()
         .read_exact_at(&mut bytes, at)
         .map_err(|e| Error::read(format_args!("byte {at:#x}"), HEADER_LEN as u64, e))?;
-    let Ok(header) = Header::decode(&bytes) else {
-        return Ok(None);
-    };
-    let parity = tuff_verity::find_roots(&header, at, image.store_size());
-    let end = tuff_verity::tree_end(&header, parity, at).unwrap_or(u64::MAX);
-    Ok(Some(Behind {
-        header,
-        parity,
-        end: end.min(image.store_size()),
+    Ok(Header::decode(&bytes).ok())
+}
+
+/// The hash tree behind an image.
+///
+/// # Errors
+/// What reading it gives.
+pub(crate) fn behind(image: &Image) -> Result<Option<Behind>> {
+    let len = end(image)?;
+    let found = header_behind(image, len)?;
+    Ok(found.map(|header| {
+        let at = hash_offset(len);
+        let parity = tuff_verity::find_roots(&header, at, image.store_size());
+        let end = tuff_verity::tree_end(&header, parity, at).unwrap_or(u64::MAX);
+        Behind {
+            header,
+            parity,
+            end: end.min(image.store_size()),
+        }
     }))
 }
 
@@ -103,7 +117,7 @@ pub fn find(store: &Arc<dyn ReadAt>) -> Result<u64> {
         ..OpenOptions::default()
     };
     let image = Image::open_shared(Arc::clone(store), options)?;
-    Ok(hash_offset(end(&image)))
+    Ok(hash_offset(end(&image)?))
 }
 
 /// `data` as the root hash has it, by the tree at `hash_offset` of `tree`.

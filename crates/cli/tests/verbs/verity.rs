@@ -121,6 +121,36 @@ fn salts_blocks_and_images_of_small_blocks() {
     assert!(fs::metadata(place.path("less")).unwrap().len() < len);
 }
 
+/// Seen: the tree of an image over a base that is smaller than the tree was looked for behind the base's blocks, as if they
+/// lay in the image's file.
+#[test]
+fn a_tree_behind_an_image_whose_data_is_elsewhere_is_found() {
+    let place = Place::new("verity-base");
+    fs::create_dir(place.path("t")).unwrap();
+    fs::write(place.path("t/text"), "word ".repeat(100_000)).unwrap();
+    place.text(&["build", "-q", "t", "base"]);
+    place.text(&["build", "-q", "--base", "base", "t", "plain"]);
+    place.text(&[
+        "build",
+        "-q",
+        "--base",
+        "base",
+        "--verity",
+        "--verity-fec",
+        "24",
+        "t",
+        "over",
+    ]);
+    let plain = fs::metadata(place.path("plain")).unwrap().len();
+    let base = fs::metadata(place.path("base")).unwrap().len();
+    assert!(fs::metadata(place.path("over")).unwrap().len() >= plain + base);
+    let tree = Tree::of(&place, "over");
+    assert_eq!(tree.offset, plain);
+    place.text(&["verity", "check", "-q", "over", &tree.root]);
+    place.text(&["verity", "add", "-q", "--replace", "--fec", "24", "over"]);
+    assert_eq!(Tree::of(&place, "over").root, tree.root);
+}
+
 #[test]
 fn damage_is_found_named_and_never_read() {
     let place = Place::new("verity-damage");

@@ -11,7 +11,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use tuff_store::{FileStore, Output, ReadAt, Target};
-use tuff_verity::{Header, make, tree_end};
+use tuff_verity::{Header, Made, make, tree_end};
 
 /// What there is no header for is what nobody can ask for.
 fn header(wanted: &Verity, image_len: u64, uuid: [u8; 16]) -> Result<Header> {
@@ -53,20 +53,28 @@ pub(crate) fn append(
         head,
         len: at,
     };
-    let step = |_| match progress.check() {
-        Ok(()) => Ok(()),
-        Err(_) => Err(io::ErrorKind::Interrupted.into()),
-    };
-    let made = make(&image, &header, wanted.parity, output, at, threads, &step);
+    let parity = wanted.parity;
+    // The files' bytes are what the progress counts.
+    let step = |_| stopped(progress);
+    let made = make(&image, &header, parity, output, at, threads, &step);
     progress.check()?;
-    let made = made.map_err(failed)?;
-    Ok(HashTree {
+    Ok(tree(header, parity, at, &made.map_err(failed)?))
+}
+
+/// The error that ends the making of a tree, if the work is to stop.
+fn stopped(progress: &Progress) -> io::Result<()> {
+    let stop = |_| io::ErrorKind::Interrupted.into();
+    progress.check().map_err(stop)
+}
+
+fn tree(header: Header, parity: Option<u32>, hash_offset: u64, made: &Made) -> HashTree {
+    HashTree {
         root: made.root,
         header,
-        hash_offset: at,
-        parity: wanted.parity,
+        hash_offset,
+        parity,
         end: made.end,
-    })
+    }
 }
 
 /// Makes the hash tree of the image in the file or block device `image`: behind it, or in the file `into`. `replace` says that
@@ -96,7 +104,7 @@ pub fn hash_tree(
     let data: Arc<dyn ReadAt> = Arc::new(store);
     let opened = Image::open_shared(Arc::clone(&data), OpenOptions::default());
     let opened = opened.map_err(|e| e.within(&name))?;
-    let image_len = verity::end(&opened);
+    let image_len = verity::end(&opened).map_err(|e| e.within(&name))?;
     let there = verity::behind(&opened).map_err(|e| e.within(&name))?;
     let place = hash_offset(image_len);
     let at = if into.is_some() { 0 } else { place };
@@ -119,10 +127,7 @@ pub fn hash_tree(
     progress.set_total(place * (1 + u64::from(wanted.parity.is_some())));
     let step = |bytes| {
         progress.add_bytes(bytes);
-        match progress.check() {
-            Ok(()) => Ok(()),
-            Err(_) => Err(io::ErrorKind::Interrupted.into()),
-        }
+        stopped(progress)
     };
     let image = Start {
         store: data,
@@ -136,13 +141,7 @@ pub fn hash_tree(
     output
         .finish(made.end, true)
         .map_err(|e| failed("cannot finish its hash tree", e))?;
-    Ok(HashTree {
-        root: made.root,
-        header,
-        hash_offset: at,
-        parity: wanted.parity,
-        end: made.end,
-    })
+    Ok(tree(header, wanted.parity, at, &made))
 }
 
 /// The first bytes of a store, as far as there are so many.
