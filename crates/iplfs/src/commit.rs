@@ -1,23 +1,43 @@
-//! Checkpoints, and discards on their way out.
+//! Checkpoints.
 //!
 //! Order of a checkpoint, which is what makes it atomic and leak-free:
 //!
 //! ```text
 //!  data ► nodes ► node address table ► body with the discard log ► flush ► both seals ► flush ► discards of the last one
+//!  └─────────────────── begin ─────────────────────────────────┘         └── seal ──┘         └ end
 //! ```
+//!
+//! What is not a flush takes little time. So the flushes can be made without the volume, while it goes on changing: what changes after the beginning
+//! belongs to the next checkpoint, and no node is written before the end, because an older checkpoint would take it for its own.
 
 use crate::areas::{Addr, BLOCK_SIZE, Log, Nid};
 use crate::dead::DeadMap;
 use crate::device::blocks_in;
-use crate::discard::{DiscardMode, to_entries};
+use crate::discard::to_entries;
 use crate::disk::checkpoint::{Body, LogMarks, Phase, SEALS, Seal};
 use crate::error::{Error, Result};
-use crate::volume::{State, Volume};
-use std::collections::BTreeSet;
+use crate::volume::{Since, State, Volume};
 use std::ops::Range;
 
 /// Rounds of a drain before it is called a mistake: each round moves every dead block one state on.
 const DRAIN_ROUNDS: usize = 12;
+
+/// A checkpoint that is under way beside the volume's work, by its version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Checkpoint(u64);
+
+/// A checkpoint whose body is written.
+pub(crate) struct Begun {
+    phase: Phase,
+    seal: Seal,
+    /// What the body took beyond its pack.
+    overflow: Range<u64>,
+    /// All that died since the last checkpoint.
+    died: DeadMap,
+    /// What happened since then.
+    since: Since,
+    sealed: bool,
+}
 
 impl Volume {
     /// Makes everything done so far durable.
@@ -26,11 +46,12 @@ impl Volume {
         if self.changed || self.must_checkpoint {
             self.checkpoint()
         } else {
-            Ok(())
+            self.complete()
         }
     }
 
     pub(crate) fn checkpoint(&mut self) -> Result<()> {
+        self.complete()?;
         self.writable()?;
         self.write_all()?;
         self.commit(Phase::Mounted)
@@ -41,10 +62,60 @@ impl Volume {
         if self.state == State::ReadOnly {
             return Ok(());
         }
+        self.complete()?;
         self.writable()?;
         self.write_all()?;
         self.give_prepared_back();
         self.commit(Phase::Clean)
+    }
+
+    /// Begins a checkpoint of everything done so far, which goes on beside the volume's work: flush the device, [seal](Self::seal_checkpoint) it, flush
+    /// again, [end](Self::end_checkpoint) it. `None` if there is nothing to do. One that is under way is ended first, here.
+    pub fn begin_checkpoint(&mut self) -> Result<Option<Checkpoint>> {
+        self.complete()?;
+        self.writable()?;
+        if !self.changed && !self.must_checkpoint && !self.gives_back() {
+            return Ok(None);
+        }
+        self.write_all()?;
+        self.begin_commit(Phase::Mounted, false)?;
+        Ok(Some(Checkpoint(self.version + 1)))
+    }
+
+    /// Seals a checkpoint; the device was flushed since it began. False if it is durable already: somebody could not wait for it.
+    pub fn seal_checkpoint(&mut self, checkpoint: Checkpoint) -> Result<bool> {
+        self.writable()?;
+        if self.begun.is_none() || checkpoint.0 != self.version + 1 {
+            return Ok(false);
+        }
+        self.seal_begun()?;
+        Ok(true)
+    }
+
+    /// Ends a checkpoint; the device was flushed since it was sealed.
+    pub fn end_checkpoint(&mut self, checkpoint: Checkpoint) -> Result<()> {
+        self.writable()?;
+        if checkpoint.0 == self.version + 1 {
+            self.end_begun();
+        }
+        Ok(())
+    }
+
+    /// Makes a checkpoint durable that is under way, here and now.
+    pub(crate) fn complete(&mut self) -> Result<()> {
+        match &self.begun {
+            None => return Ok(()),
+            Some(begun) if begun.sealed => {}
+            Some(_) => {
+                self.writable()?;
+                self.flush()?;
+                self.seal_begun()?;
+            }
+        }
+        self.writable()?;
+        self.flush()?;
+        self.end_begun();
+        Ok(())
     }
 
     /// Writes what is dirty in memory, except the node address table.
@@ -64,6 +135,7 @@ impl Volume {
 
     /// A checkpoint whose journal is empty: the tree on the device is the whole node address table.
     pub(crate) fn checkpoint_whole_table(&mut self) -> Result<()> {
+        self.complete()?;
         self.write_all()?;
         if !self.nat.journal().is_empty() {
             self.write_nat()?;
@@ -94,56 +166,115 @@ impl Volume {
     }
 
     fn commit_body(&mut self, phase: Phase, again: bool) -> Result<()> {
-        if !again && self.nat.journal().len() > self.options.journal_max {
-            self.write_nat()?;
-        }
-        let version = self.version + 1;
-        // What the last body took beyond its pack dies with this commit, and only this log can still say so.
-        if !again {
-            self.dead.insert_range(self.overflow.clone());
-        }
-        let fresh = std::mem::replace(&mut self.dead, DeadMap::new(self.sb.geometry.section_bits));
-        let result = self.write_pack(phase, version, &fresh, again);
-        let (overflow, fresh_runs) = match result {
-            Ok(done) => done,
-            Err(e) => {
-                // What died stays dead; some blocks may have joined it while the pack was written.
-                for run in fresh.runs() {
-                    self.dead.insert_range(run);
-                }
-                self.must_checkpoint = true;
-                return Err(e);
-            }
-        };
-        self.version = version;
-        self.pack = 1 - self.pack;
-        self.pending.confirm();
-        self.pending.add(fresh_runs, version);
-        self.overflow = overflow;
-        self.nat.committed();
-        self.must_checkpoint = false;
-        self.changed = false;
-        if phase != Phase::Recovering {
-            self.since = Default::default();
-            self.base_seq = self.next_seq;
-        }
-        self.stats.checkpoints += 1;
+        self.complete()?;
+        self.begin_commit(phase, again)?;
+        self.complete()?;
         match phase {
             Phase::Clean | Phase::Receiving => Ok(()),
             Phase::Mounted | Phase::Recovering => self.dispatch(),
         }
     }
 
-    /// Writes body and seals. Returns where the body overflowed to and the runs that are new in the discard log.
-    fn write_pack(
+    /// Writes the body of the next checkpoint.
+    fn begin_commit(&mut self, phase: Phase, again: bool) -> Result<()> {
+        if !again && self.nat.journal().len() > self.options.journal_max {
+            self.write_nat()?;
+        }
+        // What the last body took beyond its pack dies with this commit, and only this log can still say so.
+        if !again {
+            self.dead.insert_range(self.overflow.clone());
+        }
+        let died = std::mem::replace(&mut self.dead, DeadMap::new(self.sb.geometry.section_bits));
+        match self.write_body(phase, &died, again) {
+            Ok((seal, overflow, fresh)) => {
+                self.pending.add(fresh, seal.version);
+                self.nat.committing();
+                let since = match phase {
+                    Phase::Recovering => Since::default(),
+                    _ => std::mem::take(&mut self.since),
+                };
+                self.begun = Some(Begun {
+                    phase,
+                    seal,
+                    overflow,
+                    died,
+                    since,
+                    sealed: false,
+                });
+                self.must_checkpoint = false;
+                self.changed = false;
+                Ok(())
+            }
+            Err(e) => {
+                // What died stays dead; some blocks may have joined it while the body was written.
+                self.dead.absorb(&died);
+                self.must_checkpoint = true;
+                Err(e)
+            }
+        }
+    }
+
+    /// Writes both seals of the checkpoint under way. If that fails there is no such checkpoint: what was in it waits for the next one.
+    fn seal_begun(&mut self) -> Result<()> {
+        let Some(begun) = &mut self.begun else {
+            return Ok(());
+        };
+        begun.sealed = true;
+        let block = begun.seal.encode();
+        let start = self.sb.geometry.pack_start(1 - self.pack);
+        self.write_fixed(start, &[block, block].concat())
+            .inspect_err(|_| self.abandon())
+    }
+
+    fn abandon(&mut self) {
+        let Some(begun) = self.begun.take() else {
+            return;
+        };
+        self.pending.abandon(begun.seal.version);
+        self.dead.absorb(&begun.died);
+        if begun.phase != Phase::Recovering {
+            self.dead.insert_range(begun.overflow);
+        }
+        self.nat.not_committed();
+        self.since.absorb(begun.since);
+        self.must_checkpoint = true;
+    }
+
+    /// The checkpoint under way is durable.
+    fn end_begun(&mut self) {
+        let Some(begun) = self.begun.take() else {
+            return;
+        };
+        let seal = begun.seal;
+        self.version = seal.version;
+        self.pack = 1 - self.pack;
+        self.pending.confirm();
+        self.overflow = begun.overflow;
+        self.nat.committed();
+        self.body_crc = seal.body_crc;
+        self.roll_tag = seal.roll_tag;
+        for (mark, sealed) in self.marks.iter_mut().zip(seal.logs) {
+            // The heads may have gone on.
+            *mark = LogMarks {
+                head: mark.head,
+                ..sealed
+            };
+        }
+        if begun.phase != Phase::Recovering {
+            self.base_seq = seal.next_seq;
+        }
+        self.stats.checkpoints += 1;
+    }
+
+    /// Writes the body. Returns the seal for it, where it overflowed to, and the runs that are new in the discard log.
+    fn write_body(
         &mut self,
         phase: Phase,
-        version: u64,
-        fresh: &DeadMap,
+        died: &DeadMap,
         again: bool,
-    ) -> Result<(Range<u64>, Vec<Range<u64>>)> {
+    ) -> Result<(Seal, Range<u64>, Vec<Range<u64>>)> {
         let room = self.body_room() as u64;
-        let mut fresh_runs = fresh.runs();
+        let mut fresh = died.runs();
         let mut body = Body {
             snapshots: self.snapshots.clone(),
             orphans: self.orphans.iter().copied().collect(),
@@ -153,7 +284,7 @@ impl Volume {
                 .iter()
                 .map(|(nid, entry)| (*nid, *entry))
                 .collect(),
-            discards: self.log_entries(&fresh_runs),
+            discards: self.log_entries(&fresh),
         };
         let extra = |b: &Body| {
             (b.byte_len() as u64)
@@ -189,45 +320,28 @@ impl Volume {
                             "what a checkpoint must hold does not fit its pack".to_string(),
                         )
                     })? / 16;
-                    self.leak_beyond(keep as usize, &mut fresh_runs);
-                    body.discards = self.log_entries(&fresh_runs);
+                    self.leak_beyond(keep as usize, &mut fresh);
+                    body.discards = self.log_entries(&fresh);
                 }
             }
         }
         let bytes = body.encode();
+        let seal = self.seal(phase, &body, crc32c::crc32c(&bytes), &overflow);
         let in_pack = &bytes[..bytes.len().min(room as usize)];
-        let seal = self.seal(phase, version, &body, crc32c::crc32c(&bytes), &overflow);
-        if let Err(e) = self.write_body_and_seals(in_pack, &seal) {
-            if !again {
-                self.dead.insert_range(overflow);
+        if !in_pack.is_empty() {
+            let start = self.sb.geometry.pack_start(1 - self.pack);
+            if let Err(e) = self.write_fixed(Addr(start.0 + SEALS), in_pack) {
+                if !again {
+                    self.dead.insert_range(overflow);
+                }
+                return Err(e);
             }
-            return Err(e);
         }
-        self.body_crc = seal.body_crc;
-        self.marks = seal.logs;
-        self.roll_tag = seal.roll_tag;
-        Ok((overflow, fresh_runs))
+        Ok((seal, overflow, fresh))
     }
 
-    fn write_body_and_seals(&mut self, body: &[u8], seal: &Seal) -> Result<()> {
-        let start = self.sb.geometry.pack_start(1 - self.pack);
-        if !body.is_empty() {
-            self.write_fixed(Addr(start.0 + SEALS), body)?;
-        }
-        self.flush()?;
-        let block = seal.encode();
-        self.write_fixed(start, &[block, block].concat())?;
-        self.flush()
-    }
-
-    fn seal(
-        &self,
-        phase: Phase,
-        version: u64,
-        body: &Body,
-        body_crc: u32,
-        overflow: &Range<u64>,
-    ) -> Seal {
+    fn seal(&self, phase: Phase, body: &Body, body_crc: u32, overflow: &Range<u64>) -> Seal {
+        let version = self.version + 1;
         let window = self.options.window_blocks;
         let area = self.sb.geometry.area_blocks();
         let logs = self.marks.map(|m| {
@@ -322,108 +436,6 @@ impl Volume {
         })
     }
 
-    // ---- discards ----
-
-    /// Issues what the rules allow now.
-    pub(crate) fn dispatch(&mut self) -> Result<()> {
-        let max = match self.options.discard {
-            DiscardMode::Eager => usize::MAX,
-            DiscardMode::Polite(max) => max,
-            DiscardMode::Never => return Ok(()),
-        };
-        let rules = self.options.rules;
-        let mut before = if rules.hold(2) {
-            self.version
-        } else {
-            self.version + 1
-        };
-        if let Some(oldest) = self.readers.oldest()
-            && rules.hold(5)
-        {
-            before = before.min(oldest + 1);
-        }
-        let granule = self.dev.granule();
-        let mut zones = BTreeSet::new();
-        for run in self
-            .pending
-            .eligible(before, rules.hold(7))
-            .into_iter()
-            .take(max)
-        {
-            // Rule 7: part of a granule would be forgotten by the device; it waits in the log for its neighbours.
-            let run = if rules.hold(7) {
-                run.start.next_multiple_of(granule)..run.end - run.end % granule
-            } else {
-                run
-            };
-            if run.start >= run.end {
-                continue;
-            }
-            if let Some(zone_blocks) = self.dev.zone_blocks() {
-                zones.extend(run.start / zone_blocks..=(run.end - 1) / zone_blocks);
-            }
-            self.discard(run)?;
-        }
-        self.release_zones(zones)
-    }
-
-    fn discard(&mut self, run: Range<u64>) -> Result<()> {
-        match self.dev.discard(run.clone()) {
-            Ok(()) => {
-                self.stats.discard_commands += 1;
-                self.stats.discarded_blocks += run.end - run.start;
-                self.pending.issued(run);
-                Ok(())
-            }
-            // The run stays in the log and is tried again: a discard that fails is a delay, not damage.
-            Err(_) => Ok(()),
-        }
-    }
-
-    /// Rule 6: a zone that lies wholly below its log's durable head and holds nothing is given back as a whole. Looks at the given zones and at those
-    /// that a head left since the last time.
-    fn release_zones(&mut self, mut zones: BTreeSet<u64>) -> Result<()> {
-        let Some(zone_blocks) = self.dev.zone_blocks() else {
-            return Ok(());
-        };
-        let asking = |e| Error::io(e, "asking for zones");
-        for log in Log::ALL {
-            let passed = self.sb.geometry.range(
-                log,
-                self.zones_seen[log.index()]..self.marks[log.index()].scan,
-            );
-            if passed.start / zone_blocks < passed.end / zone_blocks {
-                zones.extend(
-                    self.dev
-                        .zones(passed.start / zone_blocks..passed.end / zone_blocks)
-                        .map_err(asking)?,
-                );
-                self.zones_seen[log.index()] = self.marks[log.index()].scan;
-            }
-        }
-        for zone in zones {
-            let blocks = zone * zone_blocks..(zone + 1) * zone_blocks;
-            let Some((log, first)) = self.sb.geometry.place(Addr(blocks.start)) else {
-                continue;
-            };
-            let below = first + zone_blocks <= self.marks[log.index()].scan;
-            let empty = self.dev.allocated(blocks).map_err(asking)?.is_empty();
-            // A zone that could not be released stays, empty, and is offered again by `trim`.
-            if (below && empty || !self.options.rules.hold(6))
-                && self.dev.release_zone(zone).is_ok()
-            {
-                self.stats.released_zones += 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// Looks at every zone again, also at those that a crash left empty.
-    pub(crate) fn release_all_zones(&mut self) -> Result<()> {
-        self.zones_seen = [0; 7];
-        self.release_zones(BTreeSet::new())
-    }
-
     /// Brings every dead block back to the device: checkpoints, discards, flushes, until nothing waits that can go.
     pub fn drain(&mut self) -> Result<()> {
         let mut left = u64::MAX;
@@ -445,6 +457,6 @@ impl Volume {
 
     /// True if every reference to the volume's memory could be dropped without losing anything.
     pub fn is_synced(&self) -> bool {
-        !self.changed && self.pages.dirty() == 0 && self.dirty_nodes == 0
+        !self.changed && self.begun.is_none() && self.pages.dirty() == 0 && self.dirty_nodes == 0
     }
 }

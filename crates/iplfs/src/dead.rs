@@ -66,6 +66,14 @@ impl DeadMap {
         }
     }
 
+    /// Marks what another map has.
+    pub(crate) fn absorb(&mut self, other: &Self) {
+        other
+            .runs()
+            .into_iter()
+            .for_each(|run| self.insert_range(run));
+    }
+
     /// Number of dead blocks.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks

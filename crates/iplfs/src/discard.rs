@@ -144,10 +144,23 @@ impl Pending {
         }
     }
 
-    /// A flush returned: what was issued before it is done.
+    /// A checkpoint is durable: what was issued leaves the log. The next checkpoint, the first that does not have it in its log, is flushed before it
+    /// is sealed, and the discard with it.
     pub(crate) fn confirm(&mut self) {
         self.runs.retain(|_, run| run.state == State::Logged);
         self.blocks = self.runs.values().map(|run| run.blocks).sum();
+    }
+
+    /// Checkpoint `version` came to nothing, and what was new in its log.
+    pub(crate) fn abandon(&mut self, version: u64) {
+        self.runs.retain(|_, run| run.logged != version);
+        self.blocks = self.runs.values().map(|run| run.blocks).sum();
+    }
+
+    /// Whether the next checkpoint lets runs go, or forgets some that went. `whole` is true of runs that the device can give back.
+    pub(crate) fn waits(&self, version: u64, whole: impl Fn(&Range<u64>) -> bool) -> bool {
+        self.runs.values().any(|run| run.state == State::Issued)
+            || self.eligible(version + 1, true).iter().any(whole)
     }
 
     /// Forgets all but the longest `keep` runs.
@@ -251,6 +264,16 @@ mod tests {
         assert_eq!(pending.blocks(), 6);
         pending.confirm();
         assert_eq!(pending.blocks(), 0);
+    }
+
+    #[test]
+    fn a_checkpoint_that_came_to_nothing_has_logged_nothing() {
+        let mut pending = Pending::default();
+        pending.add(std::iter::once(10..12), 5);
+        pending.add(std::iter::once(20..24), 6);
+        pending.abandon(6);
+        assert_eq!(pending.iter().collect::<Vec<_>>(), vec![10..12]);
+        assert!(pending.waits(5, |_| true) && !pending.waits(4, |_| true));
     }
 
     #[test]

@@ -30,37 +30,56 @@ const PREPARE_FROM: u64 = 1;
 /// Room that must be left on volume and host, in units of what is made ready.
 const PREPARE_ROOM: u64 = 16;
 
+/// What a file still needs to be durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fsync {
+    /// Nothing.
+    Durable,
+    /// A flush of the device that begins from now on. Several files can share one.
+    Flush,
+    /// The end of a checkpoint that begins from now on; if one is under way, its end, after which to ask again.
+    Checkpoint,
+}
+
 impl Volume {
     /// Makes a file durable, with its name if it is new. A directory, or a file whose names changed, takes a whole checkpoint; other files leave a
     /// group of nodes that the next mount adopts.
     pub fn fsync(&mut self, ino: Nid) -> Result<()> {
-        if self.fsync_unflushed(ino)? {
-            self.flush()?;
+        self.complete()?;
+        match self.begin_fsync(ino)? {
+            Fsync::Durable => Ok(()),
+            Fsync::Flush => self.flush(),
+            Fsync::Checkpoint => self.checkpoint(),
         }
-        Ok(())
     }
 
-    /// All of `fsync` but its flush. True if one is needed: the file is durable when a flush of the device that began after this has returned. So
-    /// several can share one, outside the volume; if it fails, tell [`flush_failed`](Self::flush_failed).
-    pub fn fsync_unflushed(&mut self, ino: Nid) -> Result<bool> {
+    /// All of `fsync` that takes no waiting for the device. If a flush that is made outside the volume fails, tell [`flush_failed`](Self::flush_failed).
+    pub fn begin_fsync(&mut self, ino: Nid) -> Result<Fsync> {
         self.writable()?;
         let inode = self.inode(ino)?;
         if inode.nlink == 0 {
             // Without a name nothing of it can survive.
-            return Ok(false);
+            return Ok(Fsync::Durable);
         }
         let plain = matches!(inode.mode & mode::TYPE, mode::FILE | mode::LINK);
         let (parent, name) = (inode.parent, inode.name.clone());
+        if self.begun.is_some() {
+            return Ok(Fsync::Checkpoint);
+        }
         let dirty = self.pages.has_dirty(ino) || self.dirty.contains_key(&ino);
         if !plain {
-            return self.sync().map(|()| false);
+            return Ok(if self.changed || self.must_checkpoint {
+                Fsync::Checkpoint
+            } else {
+                Fsync::Durable
+            });
         }
         if !dirty && !self.since.renamed.contains(&ino) && !self.must_checkpoint {
             // Another's group may be written and not yet flushed, and this file be part of it.
-            return Ok(true);
+            return Ok(Fsync::Flush);
         }
         if self.needs_checkpoint(ino, parent, &name) {
-            return self.checkpoint().map(|()| false);
+            return Ok(Fsync::Checkpoint);
         }
         if !self.write_group(ino)? {
             self.write_pages(ino)?;
@@ -69,7 +88,7 @@ impl Volume {
         }
         self.stats.fsync_groups += 1;
         self.since.groups += 1;
-        Ok(true)
+        Ok(Fsync::Flush)
     }
 
     /// A flush that somebody made for [`fsync_unflushed`](Self::fsync_unflushed) failed: nobody knows what the device still has.

@@ -37,6 +37,8 @@ pub(crate) struct Nat {
     /// Numbers freed since the last checkpoint. Giving one out again before that would let roll-forward
     /// put a new file under an old name.
     freed: BTreeSet<Nid>,
+    /// Those that the checkpoint under way says are free.
+    freeing: BTreeSet<Nid>,
     /// First leaf not yet searched for free numbers.
     search_leaf: u32,
 }
@@ -124,7 +126,8 @@ impl Nat {
         let end = end.min(u64::from(self.next_nid)) as u32;
         for nid in (leaf * FANOUT).max(2)..end {
             let nid = Nid(nid);
-            if !self.freed.contains(&nid) && self.get(dev, nid)?.addr == Addr::HOLE {
+            let waits = self.freed.contains(&nid) || self.freeing.contains(&nid);
+            if !waits && self.get(dev, nid)?.addr == Addr::HOLE {
                 self.free.insert(nid);
             }
         }
@@ -137,10 +140,19 @@ impl Nat {
         self.freed.insert(nid);
     }
 
-    /// A checkpoint was committed.
+    /// A checkpoint begins: it says that what was freed is free.
+    pub(crate) fn committing(&mut self) {
+        self.freeing.append(&mut self.freed);
+    }
+
+    /// It was committed.
     pub(crate) fn committed(&mut self) {
-        let freed = std::mem::take(&mut self.freed);
-        self.free.extend(freed);
+        self.free.append(&mut self.freeing);
+    }
+
+    /// It was not.
+    pub(crate) fn not_committed(&mut self) {
+        self.freed.append(&mut self.freeing);
     }
 
     /// Entries that differ from the tree.

@@ -90,6 +90,12 @@ impl Volume {
         }
     }
 
+    /// Whether so much waits in memory, or was appended, that an operation may soon have to make a checkpoint by itself.
+    pub fn wants_checkpoint(&self) -> bool {
+        self.dirty_nodes > self.options.dirty_nodes_max / 2
+            || self.log_room() < self.options.window_blocks / 2
+    }
+
     fn admits(&mut self, blocks: u64, privileged: bool) -> Result<bool> {
         let space = self.space();
         let used = space.live + space.held + space.dead + space.pending + space.buffered;

@@ -7,8 +7,10 @@
 //! * A dirty page has a slot that is not a hole: space is claimed when data arrives, not when it is written.
 //! * Blocks reach the dead map in the same step in which the last reference in memory goes.
 //! * A checkpoint is the state of the whole volume between two operations.
+//! * While one is under way, no node is written.
 
 use crate::areas::{Addr, BLOCK_SIZE, Log, Nid, zero_block};
+use crate::commit::Begun;
 use crate::dead::DeadMap;
 use crate::device::{BlockDevice, blocks_in};
 use crate::discard::{Pending, ReaderGuard, Readers};
@@ -48,6 +50,17 @@ pub(crate) struct Since {
     pub(crate) directory_moved: bool,
     /// Fsyncs left to roll-forward.
     pub(crate) groups: u64,
+}
+
+impl Since {
+    /// Takes in what happened before it: there was no checkpoint between.
+    pub(crate) fn absorb(&mut self, earlier: Self) {
+        self.created.extend(earlier.created);
+        self.renamed.extend(earlier.renamed);
+        self.vacated.extend(earlier.vacated);
+        self.directory_moved |= earlier.directory_moved;
+        self.groups += earlier.groups;
+    }
 }
 
 /// Whether changes are accepted.
@@ -108,8 +121,10 @@ pub struct Volume {
     pub(crate) since: Since,
     /// Offset in the warm node log up to which the device has made blocks ready, so that flushing them is cheap.
     pub(crate) prepared: u64,
-    /// Something changed since the last checkpoint.
+    /// Something changed since the last checkpoint, or since the one under way began.
     pub(crate) changed: bool,
+    /// The checkpoint under way.
+    pub(crate) begun: Option<Begun>,
     pub(crate) stats: Stats,
 }
 
@@ -176,6 +191,7 @@ impl Volume {
             since: Since::default(),
             prepared: 0,
             changed: false,
+            begun: None,
             stats: Stats::default(),
         }
     }

@@ -39,6 +39,14 @@ fn some_pairs_of_operations_survive_every_crash() {
 }
 
 #[test]
+fn operations_beside_a_checkpoint_survive_every_crash() {
+    let mut campaign = Campaign::new(Rules::default(), 10).unwrap();
+    campaign.samples = 3;
+    campaign.nested_every = 64;
+    run(campaign, |c| c.all_of_two_beside(31, 7));
+}
+
+#[test]
 fn sampled_sequences_of_three_and_ten_survive_every_crash() {
     let mut campaign = Campaign::new(Rules::default(), 4).unwrap();
     campaign.samples = 2;
@@ -70,7 +78,7 @@ fn snapshots_survive_every_crash() {
 #[ignore = "every pair: about seven million states, twenty minutes of one core in a release build"]
 fn every_pair_of_operations_survives_every_crash() {
     run(Campaign::new(Rules::default(), 2).unwrap(), |c| {
-        c.all_of_two(1, 0)
+        c.all_of_two(1, 0).and_then(|()| c.all_of_two_beside(1, 0))
     });
 }
 

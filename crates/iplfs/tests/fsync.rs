@@ -8,7 +8,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use tuff_iplfs::mem::MemDevice;
 use tuff_iplfs::{
-    Addr, BlockDevice, Caller, FormatOptions, Log, MountOptions, Nid, Time, Volume, mode, rebuild,
+    Addr, BlockDevice, Caller, FormatOptions, Fsync, Log, MountOptions, Nid, Time, Volume, mode,
+    rebuild,
 };
 
 const NOW: Time = Time { sec: 1, nsec: 0 };
@@ -101,7 +102,7 @@ fn a_small_change_is_one_write_to_one_log() {
     volume.sync().unwrap();
     device.take_writes();
     volume.write(ino, 300 * 4096 + 5, &[2; 5000], NOW).unwrap();
-    assert!(volume.fsync_unflushed(ino).unwrap());
+    assert_eq!(volume.begin_fsync(ino).unwrap(), Fsync::Flush);
     let writes = device.take_writes();
     // Two nodes and two blocks of data.
     let [one] = &writes[..] else {
@@ -169,7 +170,7 @@ fn data_that_could_be_taken_for_a_node_stays_out_of_the_node_logs() {
     device.read(g.addr(Log::WarmNode, 0), &mut node).unwrap();
     let other = file(&mut volume, b"other", &node);
     device.take_writes();
-    assert!(volume.fsync_unflushed(other).unwrap());
+    assert_eq!(volume.begin_fsync(other).unwrap(), Fsync::Flush);
     let logs: Vec<_> = device
         .take_writes()
         .iter()

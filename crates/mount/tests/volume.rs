@@ -7,7 +7,8 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::time::{Duration, Instant};
 use tuff_iplfs::mem::MemDevice;
 use tuff_iplfs::{
     Addr, BlockDevice, CheckOptions, FormatOptions, Limit, MountOptions, Subject, Volume, check,
@@ -15,7 +16,7 @@ use tuff_iplfs::{
 use tuff_mount::Log;
 use tuff_mount::mountpoint::{self, Detach};
 use tuff_mount::transport::Transport;
-use tuff_mount::volume::{VolumeMount, VolumeServer};
+use tuff_mount::volume::{SYNC_EVERY, VolumeMount, VolumeServer};
 
 /// A host that fails where it is told to.
 #[derive(Default)]
@@ -116,6 +117,10 @@ impl Ours {
     }
 
     fn mount(&mut self) {
+        self.mount_with(SYNC_EVERY);
+    }
+
+    fn mount_with(&mut self, every: Duration) {
         let options = MountOptions {
             write_behind_pages: 1024,
             ..MountOptions::default()
@@ -129,7 +134,7 @@ impl Ours {
             flags: rustix::mount::MountFlags::empty(),
         };
         let mountpoint = mountpoint::attach_writable(&self.dir, &options).unwrap();
-        let server = VolumeServer::new(volume, log);
+        let server = VolumeServer::new(volume, log).every(every);
         self.mount = Some(VolumeMount::start(server, mountpoint, 2, self.transport).unwrap());
     }
 
@@ -488,4 +493,85 @@ fn a_directory_is_given_to_a_project_and_what_is_made_in_it_has_the_limit() {
     assert_eq!(error.raw_os_error(), Some(122));
     let _ = ours.unmount();
     ours.is_sound();
+}
+
+#[test]
+fn while_a_checkpoint_waits_for_the_device_everything_else_goes_on() {
+    for transport in [Transport::Auto, Transport::Dev] {
+        changes_beside_a_checkpoint(transport);
+    }
+}
+
+fn changes_beside_a_checkpoint(transport: Transport) {
+    let Some(mut ours) = Ours::through("beside", transport) else {
+        return;
+    };
+    ours.unmount().unwrap();
+    ours.mount_with(Duration::from_millis(20));
+    ours.put("kept", &[3; 100_000]).unwrap();
+    let host = ours.host.clone();
+    host.gate.lock().unwrap().1 = true;
+    fs::create_dir(ours.path("before")).unwrap();
+    // The keeper's flush: nobody else asks for one.
+    wait_until("a checkpoint flushes", || host.gate.lock().unwrap().0 > 0);
+    let (done, finished) = mpsc::channel();
+    let dir = ours.dir.clone();
+    let changes = std::thread::spawn(move || {
+        for n in 0..100 {
+            fs::create_dir(dir.join(format!("d{n}"))).unwrap();
+            fs::write(dir.join(format!("d{n}/f")), [n; 5000]).unwrap();
+            fs::rename(dir.join(format!("d{n}/f")), dir.join(format!("f{n}"))).unwrap();
+            fs::remove_dir(dir.join(format!("d{n}"))).unwrap();
+        }
+        done.send(()).unwrap();
+    });
+    let waited = finished.recv_timeout(Duration::from_secs(60));
+    assert_eq!(host.gate.lock().unwrap().0, 1, "the flush still waits");
+    let file = File::open(ours.path("f50")).unwrap();
+    let synced = std::thread::spawn(move || file.sync_all());
+    host.gate.lock().unwrap().1 = false;
+    host.opened.notify_all();
+    waited.expect("changes do not wait for it");
+    changes.join().unwrap();
+    synced.join().unwrap().unwrap();
+    for n in 0..100 {
+        assert!(ours.stored(&format!("f{n}")).unwrap() == vec![n; 5000]);
+    }
+    ours.unmount().unwrap();
+    ours.is_sound();
+    ours.mount();
+    assert!(ours.path("before").is_dir() && ours.stored("f99").unwrap() == vec![99; 5000]);
+}
+
+#[test]
+fn what_was_deleted_goes_back_to_the_host_though_nothing_else_happens() {
+    let Some(mut ours) = Ours::new("idle") else {
+        return;
+    };
+    ours.unmount().unwrap();
+    let empty = ours.host.inner.blocks().len();
+    ours.mount_with(Duration::from_millis(20));
+    ours.put("large", &[3; 4 << 20]).unwrap();
+    assert!(ours.host.inner.blocks().len() > empty + 1024);
+    fs::remove_file(ours.path("large")).unwrap();
+    let host = ours.host.clone();
+    wait_until("the blocks are given back", || {
+        host.inner.blocks().len() < empty + 64
+    });
+    // And then nothing happens any more.
+    wait_until("the keeper is content", || {
+        let flushes = host.flushes.load(SeqCst);
+        std::thread::sleep(Duration::from_millis(200));
+        flushes == host.flushes.load(SeqCst)
+    });
+    ours.unmount().unwrap();
+    ours.is_sound();
+}
+
+fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}: never");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

@@ -13,8 +13,10 @@ use super::states::{Rng, states};
 use super::workload::{Op, Persist, Step, alphabet, at, base};
 use crate::areas::Geometry;
 use crate::check::{CheckOptions, check};
+use crate::commit::Checkpoint;
 use crate::device::BlockDevice;
 use crate::disk::inode::mode;
+use crate::dispatch::Discards;
 use crate::mem::Blocks;
 use crate::options::{FormatOptions, MountOptions, Rules};
 use crate::volume::Volume;
@@ -59,17 +61,71 @@ struct Run {
     models: Vec<Model>,
     /// Per step: position in the record when its operation began, and when its persistence was complete.
     marks: Vec<(usize, usize)>,
-    /// Per step: what its persistence promises.
-    promises: Vec<Promise>,
+    /// Per step: the file that its persistence promises.
+    files: Vec<Option<Id>>,
+    /// Positions in the record from which on so many steps are promised.
+    kept: Vec<(usize, usize)>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Promise {
-    Nothing,
-    /// Everything up to here.
-    Everything,
-    /// One file.
-    File(Id),
+/// What goes on beside the operations.
+#[derive(Default)]
+struct Beside {
+    /// A checkpoint, and the steps in it.
+    checkpoint: Option<(Checkpoint, usize)>,
+    sealed: bool,
+    /// What the one before it let go.
+    discards: Option<Discards>,
+    /// How many have ended.
+    ended: usize,
+}
+
+impl Beside {
+    /// Does the next part. Returns how many steps are durable by it.
+    fn go_on(
+        &mut self,
+        volume: &mut Volume,
+        disk: &CrashDisk,
+        step: usize,
+    ) -> crate::Result<usize> {
+        let flush = || disk.flush().map_err(|e| crate::Error::io(e, "flushing"));
+        let Some((checkpoint, steps)) = self.checkpoint else {
+            let begun = volume.begin_checkpoint()?;
+            self.checkpoint = begun.map(|checkpoint| (checkpoint, step));
+            return Ok(0);
+        };
+        flush()?;
+        self.tell(volume)?;
+        if !self.sealed {
+            self.sealed = volume.seal_checkpoint(checkpoint)?;
+            if !self.sealed {
+                self.checkpoint = None;
+            }
+            return Ok(0);
+        }
+        volume.end_checkpoint(checkpoint)?;
+        (self.checkpoint, self.sealed) = (None, false);
+        self.discards.get_or_insert_with(|| volume.discards());
+        self.ended += 1;
+        Ok(steps)
+    }
+
+    /// Tells the device of a discard. False after the last.
+    fn tell(&mut self, volume: &mut Volume) -> crate::Result<bool> {
+        let Some(mut discards) = self.discards.take() else {
+            return Ok(false);
+        };
+        match discards.tell(1) {
+            Some(done) => {
+                volume.discarded(done);
+                self.discards = Some(discards);
+            }
+            None => {
+                let released = discards.release_zones()?;
+                volume.discarded(released);
+            }
+        }
+        Ok(self.discards.is_some())
+    }
 }
 
 impl Campaign {
@@ -208,17 +264,27 @@ impl Campaign {
             self.geometry.fixed_end(),
         ));
         let failed = |e: crate::Error| format!("running it: {e}");
-        let mut volume = Volume::mount(disk.clone(), self.options.clone()).map_err(failed)?;
-        let (mut marks, mut promises) = (Vec::new(), Vec::new());
+        let mut options = self.options.clone();
+        if steps.iter().any(|(_, p)| *p == Persist::Beside)
+            && self.tally.workloads.is_multiple_of(2)
+        {
+            // Else nothing is appended beside a checkpoint.
+            options.write_behind_pages = 0;
+        }
+        let mut volume = Volume::mount(disk.clone(), options).map_err(failed)?;
+        let (mut marks, mut files, mut kept) = (Vec::new(), Vec::new(), Vec::new());
+        let mut beside = Beside::default();
         for (i, (op, persist)) in steps.iter().enumerate() {
             let begin = disk.position();
             op.volume(&mut volume, 100 + i as i64).map_err(failed)?;
             let target = op.target();
-            let promise = match persist {
-                Persist::None => Promise::Nothing,
+            let mut file = None;
+            let mut durable = 0;
+            match persist {
+                Persist::None => {}
                 Persist::Sync => {
                     volume.sync().map_err(failed)?;
-                    Promise::Everything
+                    durable = i + 1;
                 }
                 Persist::Fsync | Persist::Fdatasync => {
                     let ino = at(&mut volume, target).map_err(failed)?;
@@ -229,27 +295,37 @@ impl Campaign {
                     }
                     .map_err(failed)?;
                     let model = &models[i + 1];
-                    match model.at(target) {
-                        Some(id)
-                            if matches!(
-                                model.objects[&id].mode & mode::TYPE,
-                                mode::FILE | mode::LINK
-                            ) =>
-                        {
-                            Promise::File(id)
-                        }
-                        _ => Promise::Everything,
+                    file = model.at(target).filter(|id| {
+                        matches!(model.objects[id].mode & mode::TYPE, mode::FILE | mode::LINK)
+                    });
+                    if file.is_none() {
+                        durable = i + 1;
                     }
                 }
-            };
+                Persist::Beside => {
+                    durable = beside.go_on(&mut volume, &disk, i + 1).map_err(failed)?;
+                }
+            }
             // Making and deleting a snapshot is a checkpoint of its own.
-            let promise = match op {
-                Op::Snapshot(_) | Op::DeleteSnapshot(_) => Promise::Everything,
-                _ => promise,
-            };
+            if matches!(op, Op::Snapshot(_) | Op::DeleteSnapshot(_)) {
+                durable = i + 1;
+            }
             marks.push((begin, disk.position()));
-            promises.push(promise);
+            files.push(file);
+            kept.push((disk.position(), durable));
         }
+        // The discards of the first one, while a second one is under way.
+        let begun = beside.checkpoint.is_some() || beside.ended > 0;
+        while begun && (beside.checkpoint.is_some() || beside.ended < 2) {
+            let durable = beside
+                .go_on(&mut volume, &disk, steps.len())
+                .map_err(failed)?;
+            kept.push((disk.position(), durable));
+            if beside.checkpoint.is_none() && !volume.gives_back() {
+                break;
+            }
+        }
+        while beside.tell(&mut volume).map_err(failed)? {}
         let seen = tree_of(&mut volume).map_err(failed)?;
         if let Some(what) = difference(&models[steps.len()].tree(), &seen) {
             return Err(format!("without a crash: {what}"));
@@ -261,7 +337,8 @@ impl Campaign {
             events: disk.events(),
             models,
             marks,
-            promises,
+            files,
+            kept,
         }))
     }
 
@@ -403,11 +480,37 @@ impl Campaign {
         Ok(())
     }
 
+    /// Sequences of two operations, the second while a checkpoint of the first is under way, with every persistence; `stride` n takes every n-th, starting with `first`.
+    pub fn all_of_two_beside(&mut self, stride: usize, first: usize) -> Result<(), Failure> {
+        let ops = alphabet();
+        let mut count = 0usize;
+        for a in &ops {
+            for b in &ops {
+                for persist in super::workload::PERSISTS
+                    .into_iter()
+                    .chain([Persist::Beside])
+                {
+                    count += 1;
+                    if count % stride == first % stride {
+                        self.workload(&[(a.clone(), Persist::Beside), (b.clone(), persist)])?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Every tricky sequence, with each persistence at its end and each before it.
     pub fn all_tricky(&mut self) -> Result<(), Failure> {
         for ops in super::workload::tricky() {
-            for last in super::workload::PERSISTS {
-                for between in super::workload::PERSISTS {
+            for last in super::workload::PERSISTS
+                .into_iter()
+                .chain([Persist::Beside])
+            {
+                for between in super::workload::PERSISTS
+                    .into_iter()
+                    .chain([Persist::Beside])
+                {
                     let n = ops.len();
                     let persist = |i| if i + 1 == n { last } else { between };
                     let steps: Vec<Step> = ops
@@ -433,7 +536,15 @@ impl Campaign {
             while steps.len() < len {
                 let op: Op = ops[self.rng.below(ops.len())].clone();
                 if op.model(&mut model, 0) {
-                    steps.push((op, super::workload::PERSISTS[self.rng.below(4)]));
+                    let whole = super::workload::PERSISTS;
+                    // Half of what makes long sequences last goes on beside them.
+                    let of = if len > 3 {
+                        2 * whole.len()
+                    } else {
+                        whole.len()
+                    };
+                    let persist = whole.get(self.rng.below(of)).copied();
+                    steps.push((op, persist.unwrap_or(Persist::Beside)));
                 }
             }
             self.workload(&steps)?;
@@ -467,25 +578,18 @@ fn epoch_end(events: &[Event], from: usize) -> usize {
 /// Everything that may be seen if the crash came at or after event `from` and before the next flush returned.
 fn allowed(run: &Run, from: usize) -> Vec<Tree> {
     let end = epoch_end(&run.events, from);
-    let steps = run.marks.len();
     let begun = run
         .marks
         .iter()
         .take_while(|(begin, _)| *begin <= end)
         .count();
     let done = |step: usize| run.marks[step].1 <= from;
-    let floor = (0..steps)
-        .filter(|s| run.promises[*s] == Promise::Everything && done(*s))
-        .map(|s| s + 1)
-        .max()
-        .unwrap_or(0);
+    let kept = run.kept.iter().filter(|(position, _)| *position <= from);
+    let floor = kept.map(|(_, steps)| *steps).max().unwrap_or(0);
     let mut trees = Vec::new();
     for k in floor..=begun {
         let fsyncs: Vec<(usize, Id)> = (k..begun)
-            .filter_map(|step| match run.promises[step] {
-                Promise::File(id) => Some((step, id)),
-                _ => None,
-            })
+            .filter_map(|step| run.files[step].map(|id| (step, id)))
             .collect();
         let must = fsyncs.iter().filter(|(step, _)| done(*step)).count();
         for taken in must..=fsyncs.len() {

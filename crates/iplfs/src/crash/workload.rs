@@ -58,9 +58,11 @@ pub enum Persist {
     Fdatasync,
     /// sync of the volume.
     Sync,
+    /// The next part of a checkpoint that goes on beside the operations: it begins, is sealed, ends, what it lets go is discarded.
+    Beside,
 }
 
-/// Every kind of persistence.
+/// Every kind of persistence that is complete in itself.
 pub const PERSISTS: [Persist; 4] = [
     Persist::None,
     Persist::Fsync,
@@ -463,6 +465,13 @@ pub fn tricky() -> Vec<Vec<Op>> {
             rename("/e", "/g", Replace),
             Op::Rmdir("/g"),
             Op::Create("/g"),
+        ],
+        // A number that is freed beside a checkpoint is not free at the end of that.
+        vec![
+            Op::Chmod("/b", 0o600),
+            Op::Unlink("/a"),
+            Op::Chmod("/x", 0o600),
+            Op::Create("/n"),
         ],
         // A name changes hands while its first owner lives on.
         vec![Op::Link("/a", "/l"), Op::Unlink("/a"), Op::Create("/a")],

@@ -1,7 +1,7 @@
 //! Crash states of `crates/iplfs`, in units that can be interrupted between each other and resumed.
 //!
 //! ```text
-//!  plan: ones │ tricky │ pairs 1 of 256 … │ threes, twelves, snapshots, long logs, by seed │ each rule off
+//!  plan: ones │ tricky │ pairs 1 of 256 … │ beside 1 of 256 … │ threes, twelves, snapshots, long logs, by seed │ each rule off
 //!  done:  progress.jsonl, a line for each unit      report.md, from all lines
 //! ```
 //!
@@ -46,6 +46,7 @@ enum What {
     Ones,
     Tricky,
     Pairs(usize),
+    Beside(usize),
     Threes(u32),
     Twelves(u32),
     Snapshots(u32),
@@ -54,7 +55,7 @@ enum What {
 }
 
 /// Groups in the order of the report, and what they are.
-pub const GROUPS: [(&str, &str); 8] = [
+pub const GROUPS: [(&str, &str); 9] = [
     ("ones", "every operation with every persistence"),
     (
         "tricky",
@@ -63,6 +64,10 @@ pub const GROUPS: [(&str, &str); 8] = [
     (
         "pairs",
         "every pair of operations with every pair of persistences",
+    ),
+    (
+        "beside",
+        "every pair of operations, the second while a checkpoint of the first is under way",
     ),
     ("threes", "sampled sequences of three"),
     ("twelves", "sampled sequences of twelve"),
@@ -86,11 +91,12 @@ impl What {
             What::Ones => 0,
             What::Tricky => 1,
             What::Pairs(_) => 2,
-            What::Threes(_) => 3,
-            What::Twelves(_) => 4,
-            What::Snapshots(_) => 5,
-            What::LongLogs(_) => 6,
-            What::WithoutRule(_) => 7,
+            What::Beside(_) => 3,
+            What::Threes(_) => 4,
+            What::Twelves(_) => 5,
+            What::Snapshots(_) => 6,
+            What::LongLogs(_) => 7,
+            What::WithoutRule(_) => 8,
         }]
         .0
     }
@@ -98,7 +104,7 @@ impl What {
     fn name(self) -> String {
         match self {
             What::Ones | What::Tricky => self.group().to_owned(),
-            What::Pairs(n) => format!("pairs {n}"),
+            What::Pairs(n) | What::Beside(n) => format!("{} {n}", self.group()),
             What::Threes(n) | What::Twelves(n) | What::Snapshots(n) | What::LongLogs(n) => {
                 format!("{} {n}", self.group())
             }
@@ -122,6 +128,7 @@ impl What {
             What::Ones => c.all_of_one(),
             What::Tricky => c.all_tricky(),
             What::Pairs(n) => c.all_of_two(PAIR_PARTS, n),
+            What::Beside(n) => c.all_of_two_beside(PAIR_PARTS, n),
             What::Threes(_) => c.sampled(3, 50),
             What::Twelves(_) => c.sampled(12, 15),
             What::Snapshots(_) => c.sampled(3, 25).and_then(|()| c.sampled(12, 10)),
@@ -300,6 +307,7 @@ fn plan(options: &Options) -> impl Iterator<Item = What> + use<> {
         .into_iter()
         .chain((1..=9).map(What::WithoutRule))
         .chain((0..PAIR_PARTS).map(What::Pairs))
+        .chain((0..PAIR_PARTS).map(What::Beside))
         .chain(sampled)
         .filter(move |w| groups.is_empty() || groups.iter().any(|g| g == w.group()))
 }

@@ -265,6 +265,7 @@ impl VolumeServer {
                 let n = volume
                     .write(node, offset, f.bytes(size)?, now())
                     .map_err(failed)?;
+                self.look_after(volume);
                 let appended: u64 = volume.stats().appended_blocks.iter().sum();
                 if appended - core.begun_blocks >= BEGIN_BLOCKS {
                     core.begun_blocks = appended;
@@ -345,6 +346,7 @@ impl VolumeServer {
     ) -> Result<Vec<u8>> {
         let mut core = self.lock()?;
         let volume = core.volume()?;
+        self.look_after(volume);
         let attr = match opcode {
             write_op::MKNOD => {
                 let (bits, rdev, umask, _) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);

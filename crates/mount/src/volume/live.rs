@@ -10,7 +10,7 @@ use crate::transport::uring::{DEPTH, Rings};
 use rustix::fd::AsFd;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use tuff_iplfs::{Error, Nid};
 
@@ -101,11 +101,7 @@ impl VolumeMount {
         for thread in self.threads {
             let _ = thread.join();
         }
-        *self
-            .server
-            .ended
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = true;
+        self.server.keep_state().ended = true;
         self.server.wake.notify_all();
         let _ = self.keeper.join();
         self.server.behind().ended = true;

@@ -3,15 +3,16 @@
 //! ```text
 //!  kernel ──► serve.rs    a ring of its processor, or /dev/fuse; what waits for the device goes to a thread of its own
 //!               └► answer.rs   what is asked, what is said                          request.rs: field by field
-//!                    └► the volume, under one lock                                  flushes.rs: one flush for all who wait
+//!                    └► the volume, under one lock                                  durable.rs: checkpoints; flushes.rs: one flush for all who wait
 //! ```
 //!
 //! * The kernel is the only writer besides us, so it keeps names for ever and writes back its page cache when it likes.
 //! * An inode is held for as long as the kernel knows its number; so open files without a name live on, and no OPEN is needed.
-//! * One lock guards the volume. Data is read outside it, and several `fsync` share one flush of the device.
+//! * One lock guards the volume. Data is read outside it, the device is flushed and told of discards outside it, and several `fsync` share one flush.
 //! * A panic below ends as EIO, and so does everything after it: what the volume has in memory is then not to be trusted.
 
 mod answer;
+mod durable;
 mod flushes;
 mod live;
 mod project;
@@ -23,6 +24,7 @@ pub use live::VolumeMount;
 use crate::fs::Result;
 use crate::log::Log;
 use crate::proto::EntryOut;
+use durable::Keep;
 use flushes::Flushes;
 use request::{entry_of, failed, nid};
 use rustix::io::Errno;
@@ -40,8 +42,9 @@ const FOR_EVER: u64 = i64::MAX as u64;
 const ATTR_VALID: u64 = 1;
 /// Blocks appended after which the device is to begin writing: 32 MiB.
 const BEGIN_BLOCKS: u64 = 8192;
+
 /// How often everything is made durable without being asked, as after a `sync`, of which the kernel says nothing.
-const SYNC_EVERY: Duration = Duration::from_secs(5);
+pub const SYNC_EVERY: Duration = Duration::from_secs(5);
 
 /// The volume and what the kernel knows of it.
 struct Core {
@@ -65,8 +68,14 @@ pub struct VolumeServer {
     rings: AtomicBool,
     /// Inodes are being forgotten.
     forgetting: AtomicBool,
-    ended: Mutex<bool>,
+    /// Held by who makes a checkpoint.
+    turn: Mutex<()>,
+    /// Held by who tells the device of discards.
+    giving: Mutex<()>,
+    keep: Mutex<Keep>,
     wake: Condvar,
+    /// How often that is.
+    every: Duration,
     /// Whether much was appended since the last flush, or the mount ends.
     behind: Mutex<Behind>,
     much: Condvar,
@@ -125,11 +134,20 @@ impl VolumeServer {
             features: AtomicU64::new(0),
             rings: AtomicBool::new(false),
             forgetting: AtomicBool::new(false),
-            ended: Mutex::new(false),
+            turn: Mutex::default(),
+            giving: Mutex::default(),
+            keep: Mutex::default(),
             wake: Condvar::new(),
+            every: SYNC_EVERY,
             behind: Mutex::default(),
             much: Condvar::new(),
         }
+    }
+
+    /// Makes everything durable so often.
+    #[must_use]
+    pub fn every(self, every: Duration) -> Self {
+        Self { every, ..self }
     }
 
     fn lock(&self) -> Result<MutexGuard<'_, Core>> {
@@ -169,25 +187,6 @@ impl VolumeServer {
             if let Err(e) = self.device.flush() {
                 self.flush_failed(&e);
                 return;
-            }
-        }
-    }
-
-    /// Makes everything durable from time to time, until the mount ends.
-    fn keep(&self) {
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*ended {
-            let (next, _) = self
-                .wake
-                .wait_timeout(ended, SYNC_EVERY)
-                .unwrap_or_else(PoisonError::into_inner);
-            ended = next;
-            if let Ok(mut core) = self.lock()
-                && let Some(volume) = &mut core.volume
-                && let Err(e) = volume.sync()
-            {
-                self.log
-                    .line(format_args!("cannot make changes durable: {e}"));
             }
         }
     }

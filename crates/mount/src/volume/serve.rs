@@ -31,6 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
+use tuff_iplfs::Fsync;
 use zerocopy::IntoBytes;
 
 /// Longest write through the device. Unit: bytes.
@@ -93,6 +94,8 @@ impl Teller<'_> {
 pub(super) enum Wait {
     /// Somebody waits for a flush, and nobody flushes.
     Flush,
+    /// A file is to be made durable, which takes a checkpoint.
+    Fsync(InHeader, Asker),
     /// Everything is to be made durable.
     Sync(InHeader, Asker),
 }
@@ -136,7 +139,7 @@ fn send(fuse: BorrowedFd<'_>, unique: u64, body: Result<&[u8]>) -> Result<()> {
 
 impl VolumeServer {
     /// Runs a part of an answer that may panic.
-    fn guarded<T>(&self, opcode: u32, answer: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(super) fn guarded<T>(&self, opcode: u32, answer: impl FnOnce() -> Result<T>) -> Result<T> {
         catch_unwind(AssertUnwindSafe(answer)).unwrap_or_else(|_| {
             let what = op::name(opcode);
             self.log.line(format_args!(
@@ -146,20 +149,24 @@ impl VolumeServer {
         })
     }
 
-    /// Writes what an fsync makes durable. `Ok(true)` if a flush has to follow.
-    fn begin_fsync(&self, header: &InHeader) -> Result<bool> {
+    /// Writes what an fsync makes durable, if that takes no waiting.
+    fn begin_fsync(&self, header: &InHeader) -> Result<Fsync> {
         self.guarded(header.opcode, || {
             let node = nid(header.node)?;
-            let begun = self.lock()?.volume()?.fsync_unflushed(node);
+            let begun = self.lock()?.volume()?.begin_fsync(node);
             begun.map_err(failed)
         })
     }
 
-    /// Makes everything durable.
-    fn sync(&self, header: &InHeader) -> Result<()> {
-        self.guarded(header.opcode, || {
-            self.lock()?.volume()?.sync().map_err(failed)
-        })
+    /// Makes a file durable that needs a checkpoint, and tells who asked.
+    fn fsync_by_checkpoint(&self, header: &InHeader, asker: Asker, teller: &Teller<'_>) {
+        match self.guarded(header.opcode, || self.fsync_in_turn(nid(header.node)?)) {
+            Ok(true) if self.flushes.enter(asker) => self.flush(teller),
+            Ok(true) => {}
+            done => teller.tell(asker, done.map(|_| ())),
+        }
+        // What cannot be given back now is given back after the next checkpoint.
+        let _ = self.give_back();
     }
 
     /// Flushes until nobody waits for it.
@@ -220,8 +227,9 @@ impl VolumeServer {
         };
         if is_fsync(header.opcode) {
             match self.begin_fsync(&header) {
-                Ok(true) if self.flushes.enter(asker) => self.flush(&teller),
-                Ok(true) => {}
+                Ok(Fsync::Flush) if self.flushes.enter(asker) => self.flush(&teller),
+                Ok(Fsync::Flush) => {}
+                Ok(Fsync::Checkpoint) => self.fsync_by_checkpoint(&header, asker, &teller),
                 done => teller.tell(asker, done.map(|_| ())),
             }
             return Some((header.opcode, true));
@@ -272,6 +280,7 @@ impl VolumeServer {
         while let Ok(wait) = left.recv() {
             match wait {
                 Wait::Flush => self.flush(&teller),
+                Wait::Fsync(header, asker) => self.fsync_by_checkpoint(&header, asker, &teller),
                 Wait::Sync(header, asker) => teller.tell(asker, self.sync(&header)),
             }
         }
@@ -305,8 +314,9 @@ impl Service for Ringing<'_> {
         };
         let left = if is_fsync(header.opcode) {
             match self.server.begin_fsync(&header) {
-                Ok(true) if self.server.flushes.enter(asker) => Some(Wait::Flush),
-                Ok(true) => return None,
+                Ok(Fsync::Flush) if self.server.flushes.enter(asker) => Some(Wait::Flush),
+                Ok(Fsync::Flush) => return None,
+                Ok(Fsync::Checkpoint) => Some(Wait::Fsync(header, asker)),
                 done => return Some((header_of(header.unique, done.map(|_| 0)), 0)),
             }
         } else {

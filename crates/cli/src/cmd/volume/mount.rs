@@ -7,17 +7,18 @@ use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 use tuff_image::THREADS_MAX;
 use tuff_iplfs::Volume;
 use tuff_mount::Log;
 use tuff_mount::mountpoint::{self, Detach, MountOptions};
 use tuff_mount::transport::Transport;
-use tuff_mount::volume::{VolumeMount, VolumeServer};
+use tuff_mount::volume::{SYNC_EVERY, VolumeMount, VolumeServer};
 
 /// Dirty pages that wait for more to lie beside them: 1 MiB. Who writes the last one waits for all.
 const WRITE_BEHIND_PAGES: u64 = 256;
-/// Changed nodes that are kept without a checkpoint, which stops everything for tenths of a second: 64 MiB, as much as of data.
-const DIRTY_NODES: u64 = 16384;
+/// Changed nodes that are kept in memory: 128 MiB. A checkpoint begins at half of it, so that nobody has to wait for one.
+const DIRTY_NODES: u64 = 32768;
 /// A megabyte made ready for fsyncs to come.
 const PREPARE_BLOCKS: u64 = 256;
 
@@ -26,7 +27,7 @@ const PREPARE_BLOCKS: u64 = 256;
 /// Serves from a process in the background that starts when the mount answers and ends when it is unmounted (tuff umount,
 /// which waits for it, umount, fusermount3 -u) or gets SIGTERM or SIGINT. After a crash of the host or of that process the
 /// next mount recovers: what fsync or fdatasync made durable is there, and behind fsync of a directory all that was done
-/// before it. The kernel does not tell servers of sync and syncfs: what these write back is durable some 5 seconds later.
+/// before it. The kernel does not tell servers of sync and syncfs: what these write back is durable after --commit seconds.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory, file or block device of the volume
@@ -42,6 +43,9 @@ pub(crate) struct Args {
     /// Let other users use it, as their permissions in the volume say
     #[arg(long)]
     allow_other: bool,
+    /// How often everything is made durable, and what died goes back to the host. Unit: seconds
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600), default_value_t = SYNC_EVERY.as_secs() as u32)]
+    commit: u32,
     /// Threads that serve [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
     threads: Option<u16>,
@@ -75,7 +79,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let threads = args
         .threads
         .map_or_else(tuff_mount::live::default_threads, usize::from);
-    let server = VolumeServer::new(volume, log.clone());
+    let every = Duration::from_secs(args.commit.into());
+    let server = VolumeServer::new(volume, log.clone()).every(every);
     let mountpoint = mountpoint::attach_writable(&args.dir, &options).at("cannot mount")?;
     let dir = mountpoint.dir.clone();
     let served =

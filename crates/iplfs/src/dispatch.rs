@@ -1,0 +1,181 @@
+//! Discards on their way out.
+//!
+//! The rules say what the device may be told; that is settled with the volume at hand. Telling it takes the time it takes, and can be done beside the volume's
+//! work: no address is ever used again, so nothing that happens meanwhile makes a dead block alive.
+
+use crate::areas::{Addr, Geometry, Log};
+use crate::device::BlockDevice;
+use crate::discard::DiscardMode;
+use crate::error::{Error, Result};
+use crate::volume::Volume;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What the device may be told now.
+pub struct Discards {
+    device: Arc<dyn BlockDevice>,
+    geometry: Geometry,
+    runs: std::vec::IntoIter<Range<u64>>,
+    /// Zones that may be empty when the runs have gone.
+    zones: BTreeSet<u64>,
+    /// Zones that logs have left since the last time, as far as they exist.
+    left: Vec<Range<u64>>,
+    /// Per log, the offset below which its zones may go.
+    scan: [u64; 7],
+    /// Rule 6.
+    only_whole: bool,
+}
+
+/// What the device was told.
+#[derive(Debug, Default)]
+pub struct Discarded {
+    runs: Vec<Range<u64>>,
+    zones: u64,
+}
+
+impl Discards {
+    /// Tells the device of the next runs, at most `max`. `None` after the last. Unit: discards.
+    pub fn tell(&mut self, max: usize) -> Option<Discarded> {
+        let next: Vec<_> = self.runs.by_ref().take(max).collect();
+        if next.is_empty() {
+            return None;
+        }
+        // A run that is refused stays in the log and is tried again: a discard that fails is a delay, not damage.
+        let told = |run: &Range<u64>| self.device.discard(run.clone()).is_ok();
+        Some(Discarded {
+            runs: next.into_iter().filter(told).collect(),
+            zones: 0,
+        })
+    }
+
+    /// Rule 6: a zone that lies wholly below its log's durable head and holds nothing is given back as a whole. To be called when all
+    /// was told, because that is what empties them.
+    pub fn release_zones(mut self) -> Result<Discarded> {
+        let Some(zone_blocks) = self.device.zone_blocks() else {
+            return Ok(Discarded::default());
+        };
+        let asking = |e| Error::io(e, "asking for zones");
+        for zones in self.left {
+            self.zones.extend(self.device.zones(zones).map_err(asking)?);
+        }
+        let mut released = 0;
+        for zone in self.zones {
+            let blocks = zone * zone_blocks..(zone + 1) * zone_blocks;
+            let Some((log, first)) = self.geometry.place(Addr(blocks.start)) else {
+                continue;
+            };
+            let below = first + zone_blocks <= self.scan[log.index()];
+            let empty = self.device.allocated(blocks).map_err(asking)?.is_empty();
+            // A zone that could not be released stays, empty, and is offered again by `trim`.
+            if (below && empty || !self.only_whole) && self.device.release_zone(zone).is_ok() {
+                released += 1;
+            }
+        }
+        Ok(Discarded {
+            runs: Vec::new(),
+            zones: released,
+        })
+    }
+}
+
+impl Volume {
+    /// What the rules let go now.
+    pub fn discards(&mut self) -> Discards {
+        let max = match self.options.discard {
+            DiscardMode::Eager => usize::MAX,
+            DiscardMode::Polite(max) => max,
+            DiscardMode::Never => 0,
+        };
+        let rules = self.options.rules;
+        let mut before = if rules.hold(2) {
+            self.version
+        } else {
+            self.version + 1
+        };
+        if let Some(oldest) = self.readers.oldest()
+            && rules.hold(5)
+        {
+            before = before.min(oldest + 1);
+        }
+        let runs = self.pending.eligible(before, rules.hold(7)).into_iter();
+        let runs: Vec<_> = runs
+            .take(max)
+            .map(|run| self.whole_granules(&run))
+            .filter(|run| run.start < run.end)
+            .collect();
+        let mut zones = BTreeSet::new();
+        let mut left = Vec::new();
+        if let Some(zone_blocks) = self.dev.zone_blocks() {
+            let zones_of =
+                |run: &Range<u64>| run.start / zone_blocks..run.end.div_ceil(zone_blocks);
+            zones.extend(runs.iter().flat_map(zones_of));
+            for log in Log::ALL {
+                let scan = self.marks[log.index()].scan;
+                let seen = std::mem::replace(&mut self.zones_seen[log.index()], scan);
+                let passed = self.sb.geometry.range(log, seen..scan);
+                left.push(passed.start / zone_blocks..passed.end / zone_blocks);
+            }
+            left.retain(|zones| zones.start < zones.end);
+        }
+        Discards {
+            device: self.dev.clone(),
+            geometry: self.sb.geometry,
+            runs: runs.into_iter(),
+            zones,
+            left,
+            scan: self.marks.map(|m| m.scan),
+            only_whole: rules.hold(6),
+        }
+    }
+
+    /// The device was told.
+    pub fn discarded(&mut self, done: Discarded) {
+        self.stats.discard_commands += done.runs.len() as u64;
+        self.stats.released_zones += done.zones;
+        for run in done.runs {
+            self.stats.discarded_blocks += run.end - run.start;
+            self.pending.issued(run);
+        }
+    }
+
+    /// Tells the device what the rules let go now.
+    pub(crate) fn dispatch(&mut self) -> Result<()> {
+        if self.options.discard == DiscardMode::Never {
+            return Ok(());
+        }
+        let mut discards = self.discards();
+        while let Some(done) = discards.tell(usize::MAX) {
+            self.discarded(done);
+        }
+        let released = discards.release_zones()?;
+        self.discarded(released);
+        Ok(())
+    }
+
+    /// Looks at every zone again, also at those that a crash left empty.
+    pub(crate) fn release_all_zones(&mut self) -> Result<()> {
+        self.zones_seen = [0; 7];
+        let released = self.discards().release_zones()?;
+        self.discarded(released);
+        Ok(())
+    }
+
+    /// Whether a checkpoint would let the device give back what is dead, though nothing else has changed.
+    pub(crate) fn gives_back(&self) -> bool {
+        self.options.discard != DiscardMode::Never
+            && self.pending.waits(self.version, |run| {
+                let run = self.whole_granules(run);
+                run.start < run.end
+            })
+    }
+
+    /// Rule 7: part of a granule would be forgotten by the device; it waits in the log for its neighbours.
+    fn whole_granules(&self, run: &Range<u64>) -> Range<u64> {
+        if !self.options.rules.hold(7) {
+            return run.clone();
+        }
+        let granule = self.dev.granule();
+        run.start.next_multiple_of(granule)..run.end - run.end % granule
+    }
+}

@@ -1,0 +1,140 @@
+//! How what was done becomes durable, and how what died goes back to the device.
+//!
+//! ```text
+//!  fsync ─► a group of nodes ─► flush, shared (flushes.rs)
+//!        └► a checkpoint:  begin ─► flush ─► seal ─► flush ─► end        keeper: from time to time, or when much waits
+//!                          └────── under the volume's lock, but for the flushes ──────┘ ─► discards, some at a time
+//! ```
+//!
+//! While a checkpoint is under way, an fsync waits for its end and everything else goes on.
+
+use super::VolumeServer;
+use super::request::failed;
+use crate::fs;
+use crate::proto::InHeader;
+use std::sync::{MutexGuard, PoisonError, TryLockError};
+use std::time::Instant;
+use tuff_iplfs::{Error, Fsync, Nid, Result, Volume};
+
+/// Discards between two looks at the volume, and at the clock.
+const TOGETHER: usize = 64;
+
+/// What the keeper waits for.
+#[derive(Default)]
+pub(super) struct Keep {
+    /// So much waits that an operation may soon have to make a checkpoint by itself.
+    pub(super) much: bool,
+    /// It is unmounted.
+    pub(super) ended: bool,
+}
+
+/// Whoever makes a checkpoint has it.
+pub(super) struct Turn<'a>(#[expect(dead_code, reason = "held")] MutexGuard<'a, ()>);
+
+impl VolumeServer {
+    /// Waits until no checkpoint is under way.
+    pub(super) fn turn(&self) -> Turn<'_> {
+        Turn(self.turn.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut Volume) -> Result<T>) -> Result<T> {
+        let ended = || Error::Limit("the volume is not served any more".to_owned());
+        let mut core = self.lock().map_err(|_| ended())?;
+        f(core.volume.as_mut().ok_or_else(ended)?)
+    }
+
+    /// Makes everything durable that was done before.
+    pub(super) fn checkpoint(&self, _turn: &Turn<'_>) -> Result<()> {
+        let Some(begun) = self.with(Volume::begin_checkpoint)? else {
+            return Ok(());
+        };
+        self.flush_device()?;
+        if self.with(|volume| volume.seal_checkpoint(begun))? {
+            self.flush_device()?;
+            self.with(|volume| volume.end_checkpoint(begun))?;
+        }
+        Ok(())
+    }
+
+    fn flush_device(&self) -> Result<()> {
+        self.device.flush().map_err(|e| {
+            self.flush_failed(&e);
+            Error::Io(e, "flushing the device".to_owned())
+        })
+    }
+
+    /// Makes a file durable of which a flush was not enough, or not yet. `Ok(true)` if a flush has to follow.
+    pub(super) fn fsync_in_turn(&self, node: Nid) -> fs::Result<bool> {
+        let turn = self.turn();
+        let needs = self.with(|volume| volume.begin_fsync(node));
+        match needs.map_err(failed)? {
+            Fsync::Durable => Ok(false),
+            Fsync::Flush => Ok(true),
+            Fsync::Checkpoint => self.checkpoint(&turn).map(|()| false).map_err(failed),
+        }
+    }
+
+    /// Makes everything durable.
+    pub(super) fn sync(&self, header: &InHeader) -> fs::Result<()> {
+        self.guarded(header.opcode, || {
+            self.checkpoint(&self.turn()).map_err(failed)
+        })
+    }
+
+    /// Has the device take back what the last checkpoints let go. What is not done in the time between two checkpoints is done after the next one.
+    pub(super) fn give_back(&self) -> Result<()> {
+        let _only = match self.giving.try_lock() {
+            Ok(only) => only,
+            Err(TryLockError::Poisoned(e)) => e.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(()),
+        };
+        let mut discards = self.with(|volume| Ok(volume.discards()))?;
+        let begun = Instant::now();
+        while begun.elapsed() < self.every
+            && let Some(done) = discards.tell(TOGETHER)
+        {
+            self.with(|volume| {
+                volume.discarded(done);
+                Ok(())
+            })?;
+        }
+        let released = discards.release_zones()?;
+        self.with(|volume| {
+            volume.discarded(released);
+            Ok(())
+        })
+    }
+
+    /// Lets the keeper know if much waits.
+    pub(super) fn look_after(&self, volume: &Volume) {
+        if volume.wants_checkpoint() {
+            self.keep_state().much = true;
+            self.wake.notify_one();
+        }
+    }
+
+    pub(super) fn keep_state(&self) -> MutexGuard<'_, Keep> {
+        self.keep.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes everything durable from time to time, until the mount ends.
+    pub(super) fn keep(&self) {
+        loop {
+            let idle = |keep: &mut Keep| !keep.much && !keep.ended;
+            let (mut keep, _) = self
+                .wake
+                .wait_timeout_while(self.keep_state(), self.every, idle)
+                .unwrap_or_else(PoisonError::into_inner);
+            if keep.ended {
+                return;
+            }
+            keep.much = false;
+            drop(keep);
+            let done = self.checkpoint(&self.turn());
+            if let Err(e) = done.and_then(|()| self.give_back()) {
+                self.log
+                    .line(format_args!("cannot make changes durable: {e}"));
+            }
+        }
+    }
+}
