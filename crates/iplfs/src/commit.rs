@@ -66,7 +66,9 @@ impl Volume {
         self.writable()?;
         self.write_all()?;
         self.give_prepared_back();
-        self.commit(Phase::Clean)
+        self.commit(Phase::Clean)?;
+        self.rest_room();
+        Ok(())
     }
 
     /// Begins a checkpoint of everything done so far, which goes on beside the volume's work: flush the device, [seal](Self::seal_checkpoint) it, flush

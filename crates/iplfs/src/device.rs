@@ -56,8 +56,14 @@ pub trait BlockDevice: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Makes sure that writes to these blocks need no new space later.
+    /// Makes sure that writes to these blocks need no new space later. They are not held, as long as nothing was written there.
     fn preallocate(&self, blocks: Range<u64>) -> io::Result<()> {
+        let _ = blocks;
+        Ok(())
+    }
+
+    /// Gives up what was preallocated in `blocks` and never written. What they hold stays.
+    fn give_up(&self, blocks: Range<u64>) -> io::Result<()> {
         let _ = blocks;
         Ok(())
     }

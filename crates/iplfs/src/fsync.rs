@@ -221,10 +221,12 @@ impl Volume {
         let end = std::mem::take(&mut self.prepared);
         if head < end {
             let range = self.sb.geometry.range(Log::WarmNode, head..end);
-            // What stays is found by `trim`.
-            if self.dev.discard(range).is_err() {
-                self.needs_trim = true;
-            }
+            // What stays is used when the head comes there.
+            let _ = self.dev.discard(range);
+            // That was room, too.
+            let room = &mut self.room[Log::WarmNode.index()];
+            *room = (*room).min(head);
+            self.keep_room();
         }
     }
 

@@ -76,6 +76,12 @@ pub(crate) fn find_checkpoint(
         .unwrap_or_else(|| Error::corrupt("checkpoint packs", "no sound seal in either")))
 }
 
+/// True if the volume was unmounted in order: everything done to it is in its newest checkpoint.
+pub fn is_unmounted(dev: &dyn BlockDevice) -> Result<bool> {
+    let sb = read_superblock(dev)?;
+    Ok(find_checkpoint(dev, &sb, false)?.seal.phase == Phase::Clean)
+}
+
 /// The highest version of any seal that can be read, 0 if there is none.
 pub(crate) fn newest_seal_version(dev: &dyn BlockDevice, sb: &Superblock) -> u64 {
     let seals = (0..2).flat_map(|pack| (0..SEALS).map(move |copy| (pack, copy)));
@@ -236,6 +242,7 @@ impl Volume {
             return Ok(volume);
         }
         if phase == Phase::Clean {
+            volume.keep_room();
             // From here on the device no longer says "clean".
             volume.commit_again(Phase::Mounted)?;
             volume.evict_orphans();

@@ -47,6 +47,7 @@ impl Volume {
             }
         }
         let restart = self.marks.map(|m| m.head);
+        self.move_room();
         self.commit_again(Phase::Recovering)?;
         let adopted = if adopt {
             self.mutate(|v| v.roll_forward())?

@@ -72,7 +72,7 @@ impl Volume {
         self.shrink_caches();
         let heavy = self.pages.dirty() > self.options.dirty_pages_max
             || self.dirty_nodes > self.options.dirty_nodes_max;
-        if heavy || self.log_room() < self.unwritten() + blocks {
+        if heavy || self.must_hurry() || self.log_room() < self.unwritten() + blocks {
             self.checkpoint()?;
         }
         if self.admits(blocks, privileged)? {
@@ -108,9 +108,10 @@ impl Volume {
             return Ok(false);
         }
         // The quota is a promise of the host's owner; its room is a fact. Deletes are let through in any case: what
-        // they need is small.
-        if privileged {
-            return Ok(true);
+        // they need is small, and was reserved before.
+        let kept = self.keep_room();
+        if privileged || !kept {
+            return Ok(privileged);
         }
         // Asked every time: others use the host too.
         let room = self

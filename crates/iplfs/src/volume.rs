@@ -121,6 +121,8 @@ pub struct Volume {
     pub(crate) since: Since,
     /// Offset in the warm node log up to which the device has made blocks ready, so that flushing them is cheap.
     pub(crate) prepared: u64,
+    /// Per log, the offset up to which the device has reserved room.
+    pub(crate) room: [u64; 7],
     /// Something changed since the last checkpoint, or since the one under way began.
     pub(crate) changed: bool,
     /// The checkpoint under way.
@@ -190,6 +192,7 @@ impl Volume {
             holds: HashMap::new(),
             since: Since::default(),
             prepared: 0,
+            room: [0; 7],
             changed: false,
             begun: None,
             stats: Stats::default(),
@@ -209,6 +212,11 @@ impl Volume {
     /// Version of the newest committed checkpoint.
     pub fn checkpoint_version(&self) -> u64 {
         self.version
+    }
+
+    /// True if it was mounted for looking only.
+    pub fn is_read_only(&self) -> bool {
+        self.state == State::ReadOnly
     }
 
     pub(crate) fn writable(&self) -> Result<()> {
@@ -240,10 +248,10 @@ impl Volume {
 
     // ---- blocks ----
 
-    /// Appends blocks to a log. The address is used up even if the device refuses.
+    /// Appends blocks to a log. The address is used up even if the device refuses, but for want of room.
     pub(crate) fn append(&mut self, log: Log, data: &[u8]) -> Result<Addr> {
         let n = blocks_in(data);
-        let marks = &mut self.marks[log.index()];
+        let marks = self.marks[log.index()];
         if marks.head + n > marks.limit.min(self.sb.geometry.area_blocks()) {
             let what = format!(
                 "{log:?} log: {n} blocks at {:#x} pass the limit {:#x}",
@@ -251,6 +259,8 @@ impl Volume {
             );
             return Err(Error::Limit(what));
         }
+        self.ask_for_room(log, n)?;
+        let marks = &mut self.marks[log.index()];
         let addr = self.sb.geometry.addr(log, marks.head);
         marks.head += n;
         self.stats.appended_blocks[log.index()] += n;

@@ -10,16 +10,17 @@ pub use zone_dir::ZoneDir;
 
 use crate::areas::BLOCK_SIZE;
 use crate::device::BlockDevice;
-use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom, fallocate, flock, seek};
+use rustix::fs::{Advice, fadvise, ioctl_getflags, ioctl_setflags};
+use rustix::fs::{FallocateFlags, FlockOperation, IFlags, SeekFrom, fallocate, flock, seek};
 use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
 const BS: u64 = BLOCK_SIZE as u64;
-
 /// Opens what holds a volume: a directory of zone files, or a file or block device. `ResourceBusy` if it is open.
 pub fn open(path: &Path, read_only: bool) -> io::Result<Arc<dyn BlockDevice>> {
     Ok(if path.is_dir() {
@@ -65,6 +66,46 @@ fn read_sparse(file: &File, block: u64, buf: &mut [u8]) -> io::Result<()> {
 fn write_zeros(file: &File, blocks: Range<u64>) -> io::Result<()> {
     let zeros = vec![0; ((blocks.end - blocks.start) * BS) as usize];
     file.write_all_at(&zeros, blocks.start * BS)
+}
+
+/// Reserves space without changing the length of the file.
+fn reserve(file: &File, blocks: Range<u64>) -> io::Result<()> {
+    let (start, len) = (blocks.start * BS, (blocks.end - blocks.start) * BS);
+    match fallocate(file, FallocateFlags::KEEP_SIZE, start, len) {
+        // A host that cannot reserve is no reason to refuse; the reserve of the volume covers the packs.
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Gives back what was reserved in `blocks` and never written.
+fn give_up(file: &File, blocks: Range<u64>) -> io::Result<()> {
+    // Behind its end ext4 and Btrfs punch nothing.
+    if file.metadata()?.len() < blocks.end * BS {
+        file.set_len(blocks.end * BS)?;
+    }
+    // What was read there and is still in memory passes for data.
+    let len = NonZeroU64::new((blocks.end - blocks.start) * BS);
+    let _ = fadvise(file, blocks.start * BS, len, Advice::DontNeed);
+    let mut at = blocks.start;
+    for run in data_runs(file, blocks.clone())? {
+        if at < run.start {
+            punch(file, at..run.start)?;
+        }
+        at = run.end;
+    }
+    if at < blocks.end {
+        punch(file, at..blocks.end)?;
+    }
+    Ok(())
+}
+
+/// Has Btrfs write in place what is written again, which takes no new space; other filesystems do so by themselves. For a file that is empty, or a
+/// directory, whose new files then do as it does.
+fn write_in_place(file: &File) {
+    if let Ok(flags) = ioctl_getflags(file) {
+        let _ = ioctl_setflags(file, flags | IFlags::NOCOW);
+    }
 }
 
 /// Gives the space of blocks back without changing the length of the file.

@@ -3,10 +3,10 @@
 //! A file must be able to reach 7 · 2^area_bits blocks: with 29 bits that is 14 TiB, which even ext4 can. A block device must be as large as
 //! that in addresses, so it is a thin one; its discards are hole punches, which Linux passes on as such.
 
-use super::{BS, data_runs, lock, punch, read_sparse, write_zeros};
+use super::{BS, data_runs, lock, punch, read_sparse, reserve, write_in_place, write_zeros};
 use crate::areas::Addr;
 use crate::device::BlockDevice;
-use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs};
+use rustix::fs::{OFlags, fstatvfs};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
@@ -32,6 +32,7 @@ impl FileDevice {
             .create_new(true)
             .open(path)?;
         lock(&file, false)?;
+        write_in_place(&file);
         Ok(Self {
             file,
             size: None,
@@ -114,13 +115,16 @@ impl BlockDevice for FileDevice {
     }
 
     fn preallocate(&self, blocks: Range<u64>) -> io::Result<()> {
-        if self.size.is_some() {
-            return Ok(());
+        match self.size {
+            None => reserve(&self.file, blocks),
+            Some(_) => Ok(()),
         }
-        let len = (blocks.end - blocks.start) * BS;
-        match fallocate(&self.file, FallocateFlags::empty(), blocks.start * BS, len) {
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
-            Err(e) => Err(e.into()),
+    }
+
+    fn give_up(&self, blocks: Range<u64>) -> io::Result<()> {
+        match self.size {
+            None => super::give_up(&self.file, blocks),
+            Some(_) => Ok(()),
         }
     }
 

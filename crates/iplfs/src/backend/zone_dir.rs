@@ -2,7 +2,6 @@
 //!
 //! ```text
 //!  DIR/volume            what this is, the size of a zone, and the lock
-//!  DIR/ballast           space for the moment when the host is full
 //!  DIR/zones/0000000000  … one file per zone that holds anything, named by its number in hexadecimal
 //! ```
 //!
@@ -10,10 +9,11 @@
 //! large file would need a hole punched for every block. The directory plays the part of the root of an interval map, the
 //! extent tree of each file that of its map node.
 
-use super::{BS, data_runs, lock, punch, read_sparse, write_zeros};
+use super::{BS, data_runs, lock, punch, read_sparse, write_in_place, write_zeros};
 use crate::areas::{Addr, BLOCK_SIZE};
 use crate::device::BlockDevice;
-use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
+use crate::room::is_full;
+use rustix::fs::fstatvfs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -23,15 +23,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const MAGIC: &str = "tuff volume in zone files, version 1";
-/// Space kept for the moment when the host is full: enough for the checkpoint that makes a delete durable. Unit: blocks.
-const BALLAST_BLOCKS: u64 = 512;
 /// Zone files kept open.
 const OPEN_MAX: usize = 128;
 
 /// A volume's device in a directory.
 pub struct ZoneDir {
     zones_path: PathBuf,
-    ballast_path: PathBuf,
     /// Held open for its lock.
     _volume: File,
     zones_dir: File,
@@ -52,7 +49,6 @@ struct State {
     dirty: BTreeMap<u64, Arc<File>>,
     /// The directory of zones changed since the last flush.
     names_dirty: bool,
-    has_ballast: bool,
 }
 
 impl ZoneDir {
@@ -72,6 +68,7 @@ impl ZoneDir {
             ));
         }
         fs::create_dir(path.join("zones"))?;
+        write_in_place(&File::open(path.join("zones"))?);
         fs::write(
             path.join("volume"),
             format!("{MAGIC}\nzone_blocks {zone_blocks}\n"),
@@ -116,10 +113,13 @@ impl ZoneDir {
             zones.insert(zone.ok_or_else(|| bad(&format!("zones/{} is no zone", name.display())))?);
         }
         let zones_dir = File::open(&zones_path)?;
-        let can_punch = read_only || probe_punch(path)?;
-        let device = Self {
+        let can_punch = read_only || can_punch(&path.join("volume"))?;
+        if !read_only {
+            // Earlier versions kept space there for a host that is full.
+            let _ = fs::remove_file(path.join("ballast"));
+        }
+        Ok(Self {
             zones_path,
-            ballast_path: path.join("ballast"),
             _volume: volume,
             zones_dir,
             zone_blocks,
@@ -130,39 +130,7 @@ impl ZoneDir {
                 ..State::default()
             }),
             flushing: Mutex::new(false),
-        };
-        device.take_ballast();
-        Ok(device)
-    }
-
-    /// Reserves the ballast if it is not there. A host that is full or cannot reserve goes without.
-    fn take_ballast(&self) {
-        if self.read_only || self.lock_state().has_ballast {
-            return;
-        }
-        let make = || -> io::Result<()> {
-            let file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(&self.ballast_path)?;
-            Ok(fallocate(
-                &file,
-                FallocateFlags::empty(),
-                0,
-                BALLAST_BLOCKS * BS,
-            )?)
-        };
-        match make() {
-            Ok(()) => self.lock_state().has_ballast = true,
-            Err(_) => drop(fs::remove_file(&self.ballast_path)),
-        }
-    }
-
-    /// Gives the ballast up. False if there was none.
-    fn drop_ballast(&self) -> bool {
-        std::mem::take(&mut self.lock_state().has_ballast)
-            && fs::remove_file(&self.ballast_path).is_ok()
+        })
     }
 
     fn lock_state(&self) -> MutexGuard<'_, State> {
@@ -244,23 +212,14 @@ fn zone_name(zone: u64) -> String {
     format!("{zone:010x}")
 }
 
-/// Tries on a scratch file whether the host can punch holes.
-fn probe_punch(dir: &Path) -> io::Result<bool> {
-    let path = dir.join("probe");
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(&path)?;
-    file.write_all_at(&[1; BLOCK_SIZE], 0)?;
-    let can = match punch(&file, 0..1) {
-        Ok(()) => true,
-        Err(e) if matches!(e.raw_os_error(), Some(95 | 38)) => false,
-        Err(e) => return Err(e),
-    };
-    fs::remove_file(path)?;
-    Ok(can)
+/// Asks for a hole where nothing is, to learn whether the host can punch any. It takes no space, which a full host would not have.
+fn can_punch(volume: &Path) -> io::Result<bool> {
+    let file = OpenOptions::new().write(true).open(volume)?;
+    match punch(&file, 1..2) {
+        Err(e) if matches!(e.raw_os_error(), Some(95 | 38)) => Ok(false),
+        Err(e) if !is_full(&e) => Err(e),
+        _ => Ok(true),
+    }
 }
 
 impl BlockDevice for ZoneDir {
@@ -282,13 +241,7 @@ impl BlockDevice for ZoneDir {
         for (zone, piece) in self.pieces(addr.0..addr.0 + (rest.len() / BLOCK_SIZE) as u64) {
             let (now, later) = rest.split_at((piece.end - piece.start) as usize * BLOCK_SIZE);
             if let Some(file) = self.file(zone, true)? {
-                let written = match file.write_all_at(now, piece.start * BS) {
-                    // Nothing refers to the blocks yet, so writing them once more is no second write.
-                    Err(e) if e.kind() == io::ErrorKind::StorageFull && self.drop_ballast() => {
-                        file.write_all_at(now, piece.start * BS)
-                    }
-                    other => other,
-                };
+                let written = file.write_all_at(now, piece.start * BS);
                 // Again: a flush may have begun and taken the file between its being opened and its being written.
                 self.lock_state().dirty.insert(zone, file);
                 written?;
@@ -319,9 +272,6 @@ impl BlockDevice for ZoneDir {
         };
         let result = result.and_then(|()| dirty.values().try_for_each(|file| file.sync_data()));
         *failed = result.is_err();
-        if result.is_ok() {
-            self.take_ballast();
-        }
         result
     }
 
@@ -391,12 +341,16 @@ impl BlockDevice for ZoneDir {
     fn preallocate(&self, blocks: Range<u64>) -> io::Result<()> {
         for (zone, piece) in self.pieces(blocks) {
             if let Some(file) = self.file(zone, true)? {
-                let (start, len) = (piece.start * BS, (piece.end - piece.start) * BS);
-                match fallocate(&*file, FallocateFlags::empty(), start, len) {
-                    // A host that cannot reserve is no reason to refuse; the reserve of the volume covers the packs.
-                    Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
-                    Err(e) => return Err(e.into()),
-                }
+                super::reserve(&file, piece)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn give_up(&self, blocks: Range<u64>) -> io::Result<()> {
+        for (zone, piece) in self.pieces(blocks) {
+            if let Some(file) = self.file(zone, false)? {
+                super::give_up(&file, piece)?;
             }
         }
         Ok(())

@@ -4,6 +4,7 @@ use super::{CheckOptions, Checker, check};
 use crate::areas::{Addr, Log};
 use crate::disk::checkpoint::Phase;
 use crate::error::Result;
+use crate::mount::read_block;
 use crate::volume::Volume;
 use std::collections::HashSet;
 use std::ops::Range;
@@ -87,7 +88,7 @@ impl Checker {
                 let logged = pending.partition_point(|run| run.end <= addr);
                 let known = self.claimed.contains(&addr)
                     || pending.get(logged).is_some_and(|run| run.contains(&addr));
-                if !known {
+                if !known && !self.is_room(log, addr)? {
                     match self.report.leaked.last_mut() {
                         Some(run) if run.end == addr => run.end += 1,
                         _ => self.report.leaked.push(addr..addr + 1),
@@ -96,6 +97,16 @@ impl Checker {
             }
         }
         Ok(())
+    }
+
+    /// True for zeros past the head. Space that is reserved there passes for data while a host has it in memory.
+    fn is_room(&self, log: Log, addr: u64) -> Result<bool> {
+        let head = self.volume.marks[log.index()].head;
+        let place = self.volume.sb.geometry.place(Addr(addr));
+        Ok(place.is_some_and(|(_, offset)| offset >= head)
+            && read_block(&*self.volume.dev, Addr(addr))?
+                .iter()
+                .all(|byte| *byte == 0))
     }
 }
 
