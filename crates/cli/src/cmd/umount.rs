@@ -9,7 +9,7 @@ use tuff_mount::mountpoint::{self, Detach, FSTYPE};
 
 /// Unmount what tuff mount or tuff volume mount mounted.
 ///
-/// A volume is closed when this returns. It works also if the serving process was killed and every access says "transport
+/// A volume is closed when this returns; exit code 5 says that its server could not write what was done last. It works also if the serving process was killed and every access says "transport
 /// endpoint is not connected".
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -23,28 +23,46 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let mut lost = None;
     for dir in &args.dirs {
         let dir = mounted(dir)?;
         let source = mountpoint::find(&dir).ok().flatten().map(|m| m.source);
+        let waits = source.filter(|source| !args.lazy && is_in_use(source));
         let how = if args.lazy {
             Detach::Lazily
         } else {
             Detach::Now
         };
         mountpoint::detach(&dir, how).map_err(|e| Error::io(dir.display(), "cannot unmount", e))?;
-        if let (Some(source), false) = (source, args.lazy) {
-            wait_until_closed(&source);
+        if let Some(source) = waits {
+            lost = lost.or(until_closed(&source).err());
         }
     }
-    Ok(ExitCode::SUCCESS)
+    lost.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-/// Waits until nobody holds what was mounted: the server of a volume writes for a moment after the mount is gone.
-fn wait_until_closed(source: &Path) {
+/// True if somebody has the volume open for writing. What is no volume is not.
+fn is_in_use(source: &Path) -> bool {
     let in_use = |e: io::Error| e.kind() == io::ErrorKind::ResourceBusy;
-    while source.exists() && tuff_iplfs::backend::open(source, true).is_err_and(in_use) {
+    source.exists() && tuff_iplfs::backend::open(source, true).is_err_and(in_use)
+}
+
+/// Waits until nobody holds what was mounted: the server of a volume writes for a moment after the mount is gone. An error if it left the volume as a crash does.
+fn until_closed(source: &Path) -> Result<()> {
+    while is_in_use(source) {
         std::thread::sleep(Duration::from_millis(5));
     }
+    let well = tuff_iplfs::backend::open(source, true)
+        .is_ok_and(|device| tuff_iplfs::is_unmounted(&*device).is_ok_and(|well| well));
+    if well {
+        return Ok(());
+    }
+    let why = "its host took no more, which the log of its server says; the next mount has what was durable";
+    Err(Error::io(
+        source.display(),
+        "what was done last is lost",
+        io::Error::other(why),
+    ))
 }
 
 /// The mount point that `dir` names, if it is one of ours.

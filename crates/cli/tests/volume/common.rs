@@ -90,6 +90,11 @@ impl Mounted {
         Some(Self(dir, child))
     }
 
+    /// The serving process.
+    pub(crate) fn server(&self) -> u32 {
+        self.1.id()
+    }
+
     /// Unmounts in an orderly way; the server must end well. While another test starts a command, that has our files until
     /// it is one.
     pub(crate) fn end(mut self) {

@@ -4,4 +4,5 @@ mod acl;
 mod common;
 mod copy;
 mod errors;
+mod full;
 mod mount;

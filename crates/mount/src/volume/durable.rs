@@ -45,7 +45,11 @@ impl VolumeServer {
 
     /// Makes everything durable that was done before.
     pub(super) fn checkpoint(&self, _turn: &Turn<'_>) -> Result<()> {
-        let Some(begun) = self.with(Volume::begin_checkpoint)? else {
+        let begin = |volume: &mut Volume| match volume.is_read_only() {
+            true => Ok(None),
+            false => volume.begin_checkpoint(),
+        };
+        let Some(begun) = self.with(begin)? else {
             return Ok(());
         };
         self.flush_device()?;
@@ -88,7 +92,10 @@ impl VolumeServer {
             Err(TryLockError::Poisoned(e)) => e.into_inner(),
             Err(TryLockError::WouldBlock) => return Ok(()),
         };
-        let mut discards = self.with(|volume| Ok(volume.discards()))?;
+        let discards = |volume: &mut Volume| Ok((!volume.is_read_only()).then(|| volume.discards()));
+        let Some(mut discards) = self.with(discards)? else {
+            return Ok(());
+        };
         let begun = Instant::now();
         while begun.elapsed() < self.every
             && let Some(done) = discards.tell(TOGETHER)

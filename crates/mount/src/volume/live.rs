@@ -113,8 +113,14 @@ impl VolumeMount {
         match core.volume.take() {
             Some(mut volume) => {
                 known.into_iter().for_each(|ino| volume.release(ino));
-                // What was deleted last goes back to the host now, and not at the next mount.
-                volume.drain()?;
+                // What was deleted last goes back to the host now, and not at the next mount. If not, what counts is the checkpoint.
+                if !volume.is_read_only()
+                    && let Err(e) = volume.drain()
+                {
+                    self.server
+                        .log
+                        .line(format_args!("cannot give everything back: {e}"));
+                }
                 volume.unmount()
             }
             None => Ok(()),

@@ -120,7 +120,7 @@ impl Core {
 }
 
 impl VolumeServer {
-    /// A server of a volume that is mounted for writing.
+    /// A server of a volume.
     pub fn new(volume: Volume, log: Log) -> Self {
         Self {
             device: volume.device(),

@@ -153,8 +153,12 @@ impl VolumeServer {
     fn begin_fsync(&self, header: &InHeader) -> Result<Fsync> {
         self.guarded(header.opcode, || {
             let node = nid(header.node)?;
-            let begun = self.lock()?.volume()?.begin_fsync(node);
-            begun.map_err(failed)
+            let mut core = self.lock()?;
+            let volume = core.volume()?;
+            if volume.is_read_only() {
+                return Ok(Fsync::Durable);
+            }
+            volume.begin_fsync(node).map_err(failed)
         })
     }
 

@@ -1,7 +1,8 @@
 //! `tuff volume mount`: a volume under a directory, until it is unmounted.
 
-use super::{At, Result, device};
+use super::{At, Failure, Result, device};
 use crate::cmd::mount::background::{self, Role};
+use crate::text::escaped_line;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tuff_image::THREADS_MAX;
-use tuff_iplfs::Volume;
+use tuff_iplfs::{Error, Volume};
 use tuff_mount::Log;
 use tuff_mount::mountpoint::{self, Detach, MountOptions};
 use tuff_mount::transport::Transport;
@@ -28,12 +29,16 @@ const PREPARE_BLOCKS: u64 = 256;
 /// which waits for it, umount, fusermount3 -u) or gets SIGTERM or SIGINT. After a crash of the host or of that process the
 /// next mount recovers: what fsync or fdatasync made durable is there, and behind fsync of a directory all that was done
 /// before it. The kernel does not tell servers of sync and syncfs: what these write back is durable after --commit seconds.
+/// A host without the room that a recovery takes, or one that is read-only, gets a mount for reading, which says so.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory, file or block device of the volume
     path: PathBuf,
     /// Directory to mount on
     dir: PathBuf,
+    /// For reading only: nothing is written, not even what a recovery would
+    #[arg(short, long)]
+    read_only: bool,
     /// Stay in the foreground
     #[arg(short, long)]
     foreground: bool,
@@ -69,7 +74,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         prepare_blocks: PREPARE_BLOCKS,
         ..tuff_iplfs::MountOptions::default()
     };
-    let volume = Volume::mount(device(&args.path, false)?, how).at(args.path.display())?;
+    let volume = open(args, how, &log)?;
     let options = MountOptions {
         source: std::path::absolute(&args.path).unwrap_or_else(|_| args.path.clone()),
         allow_other: args.allow_other || rustix::process::geteuid().is_root(),
@@ -79,9 +84,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let threads = args
         .threads
         .map_or_else(tuff_mount::live::default_threads, usize::from);
+    let attach = match volume.is_read_only() {
+        true => mountpoint::attach,
+        false => mountpoint::attach_writable,
+    };
     let every = Duration::from_secs(args.commit.into());
     let server = VolumeServer::new(volume, log.clone()).every(every);
-    let mountpoint = mountpoint::attach_writable(&args.dir, &options).at("cannot mount")?;
+    let mountpoint = attach(&args.dir, &options).at("cannot mount")?;
     let dir = mountpoint.dir.clone();
     let served =
         VolumeMount::start(server, mountpoint, threads, args.transport).and_then(|served| {
@@ -101,6 +110,33 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         return Err(e).at(args.path.display());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the volume; for reading only if its host takes no writes.
+fn open(args: &Args, how: tuff_iplfs::MountOptions, log: &Log) -> Result<Volume> {
+    let place = args.path.display();
+    let only_reading = tuff_iplfs::MountOptions {
+        read_only: true,
+        ..how.clone()
+    };
+    if !args.read_only {
+        let volume =
+            device(&args.path, false).and_then(|device| Volume::mount(device, how).at(&place));
+        let why = match &volume {
+            Err(Failure::Host(_, e) | Failure::Volume(_, Error::Io(e, _))) => e,
+            _ => return volume,
+        };
+        match why.kind() {
+            io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::ReadOnlyFilesystem => {}
+            _ => return volume,
+        }
+        let said = format!("{place}: mounted for reading only: {why}");
+        eprintln!("tuff: {}", escaped_line(&said));
+        log.line(format_args!("{said}"));
+    }
+    Volume::mount(device(&args.path, true)?, only_reading).at(&place)
 }
 
 /// A stream with a byte for every signal that asks us to end.

@@ -1,0 +1,263 @@
+//! Hosts that are filled to their last block, and other hosts that take no more: small filesystems of their own, as root.
+
+use crate::common::{Mounted, Place, bad, good, tuff};
+use rustix::fs::{FallocateFlags, fallocate};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn run(program: &str, args: &[&str]) -> Option<Output> {
+    Command::new(program).args(args).output().ok()
+}
+
+/// A small filesystem, mounted on `h` of a place.
+struct Host {
+    dir: PathBuf,
+    fillers: usize,
+}
+
+impl Host {
+    fn new(place: &Path, kind: &str) -> Option<Self> {
+        let (dir, image) = (place.join("h"), place.join("image"));
+        let _ = fs::create_dir(&dir);
+        let skip = |why: &str| {
+            eprintln!("SKIPPED: a host of {kind}: {why}");
+            None
+        };
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            return skip("needs root and /dev/fuse");
+        }
+        let (at, dir_name) = (image.display().to_string(), dir.display().to_string());
+        let mounted = if kind == "tmpfs" {
+            run("mount", &["-t", kind, "-o", "size=300M", "none", &dir_name])
+        } else {
+            File::create(&image).unwrap().set_len(320 << 20).unwrap();
+            // Blocks of 1 KiB, as ext4 has by itself at that size, leave too little room for addresses in one file.
+            let blocks: &[&str] = if kind == "ext4" { &["-b", "4096"] } else { &[] };
+            let args: Vec<&str> = ["-q"].iter().chain(blocks).copied().chain([&*at]).collect();
+            match run(&format!("mkfs.{kind}"), &args) {
+                Some(out) if out.status.success() => {}
+                _ => return skip("no mkfs for it"),
+            }
+            run("mount", &["-o", "loop", &at, &dir_name])
+        };
+        match mounted {
+            Some(out) if out.status.success() => Some(Self { dir, fillers: 0 }),
+            _ => skip("cannot be mounted"),
+        }
+    }
+
+    /// Takes every block that there is, what is kept for root too.
+    fn fill(&mut self) {
+        let mut len = 64 << 20;
+        while len >= 1024 {
+            self.fillers += 1;
+            let name = self.dir.join(format!("filler{}", self.fillers));
+            let filled = File::create(name).is_ok_and(|file| {
+                let whole = fallocate(&file, FallocateFlags::empty(), 0, len).is_ok();
+                whole && file.sync_all().is_ok()
+            });
+            if !filled {
+                len /= 2;
+            }
+        }
+    }
+
+    fn empty(&self) {
+        for n in 1..=self.fillers {
+            let _ = fs::remove_file(self.dir.join(format!("filler{n}")));
+        }
+        let _ = run("sync", &["-f", &self.dir.display().to_string()]);
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.dir).output();
+    }
+}
+
+/// A volume mounted in the background on `m`, until this goes.
+struct Background(PathBuf);
+
+impl Background {
+    fn new(place: &Path) -> Self {
+        let dir = place.join("m");
+        let _ = fs::create_dir(&dir);
+        good(place, &["mount", "h/v", "m", "--log", "log"]);
+        Self(dir)
+    }
+
+    fn umount(&self) -> (Option<i32>, String) {
+        let out = Command::new(env!("CARGO_BIN_EXE_tuff"))
+            .arg("umount")
+            .arg(&self.0)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        (out.status.code(), said)
+    }
+
+    fn end(self) {
+        assert_eq!(self.umount(), (Some(0), String::new()));
+    }
+
+    fn put(&self, name: &str, len: usize) -> std::io::Result<()> {
+        let path = self.0.join(name);
+        fs::write(&path, vec![7; len])?;
+        File::open(path)?.sync_all()
+    }
+
+    /// Deletes files, durably.
+    fn delete(&self, files: std::ops::Range<usize>) {
+        for n in files {
+            fs::remove_file(self.0.join(format!("f{n}"))).unwrap();
+        }
+        File::open(&self.0).unwrap().sync_all().unwrap();
+    }
+
+    /// Files that are there, each as it was written.
+    fn files(&self) -> usize {
+        let files = (0..FILES).filter(|n| match fs::read(self.0.join(format!("f{n}"))) {
+            Ok(bytes) => {
+                assert!(bytes == vec![7; FILE_LEN], "f{n}");
+                true
+            }
+            Err(_) => false,
+        });
+        files.count()
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).output();
+    }
+}
+
+const FILES: usize = 40;
+const FILE_LEN: usize = 500_000;
+
+fn a_full_host(kind: &str) {
+    for form in [&[][..], &["--file"]] {
+        let place = Place::new(&format!("full-{kind}-{}", form.len()));
+        let dir = &place.0;
+        let Some(mut host) = Host::new(dir, kind) else {
+            return;
+        };
+        let create = ["create", "h/v", "-s", "200M"];
+        good(dir, &[&create, form].concat());
+        let m = Background::new(dir);
+        for n in 0..FILES {
+            m.put(&format!("f{n}"), FILE_LEN).unwrap();
+        }
+        host.fill();
+        // Some filesystems keep a little for files that grow.
+        let full = (0..100).find_map(|n| m.put(&format!("more{n}"), FILE_LEN).err());
+        assert_eq!(full.and_then(|e| e.raw_os_error()), Some(28));
+        host.fill();
+        m.delete(0..5);
+        assert_eq!(m.files(), FILES - 5);
+        host.fill();
+        m.delete(5..10);
+        m.end();
+        // Full while it is not mounted.
+        host.fill();
+        for verb in ["check", "stat", "export"] {
+            good(dir, &[verb, "h/v"]);
+        }
+        let m = Background::new(dir);
+        assert_eq!(m.files(), FILES - 10);
+        host.fill();
+        m.delete(10..15);
+        m.end();
+        host.fill();
+        let m = Background::new(dir);
+        assert_eq!(m.files(), FILES - 15);
+        m.end();
+        host.empty();
+        let m = Background::new(dir);
+        m.put("again", 1 << 20).unwrap();
+        m.end();
+        good(dir, &["check", "--data", "h/v"]);
+    }
+}
+
+/// Seen: a volume on a full host could not be mounted, since a file was written to learn whether the host punches holes; deletes were lost, because what was given
+/// up for them others took, and a volume in one file had nothing to give; `tuff umount` said 0. Now there is room ahead of the heads.
+#[test]
+fn a_volume_lives_on_a_full_tmpfs() {
+    a_full_host("tmpfs");
+}
+
+#[test]
+fn a_volume_lives_on_a_full_ext4() {
+    a_full_host("ext4");
+}
+
+#[test]
+fn a_volume_lives_on_a_full_xfs() {
+    a_full_host("xfs");
+}
+
+/// Btrfs needs new room for what is written again: packs could not be written, until files were told to stay where they are.
+#[test]
+fn a_volume_lives_on_a_full_btrfs() {
+    a_full_host("btrfs");
+}
+
+#[test]
+fn a_read_only_host_gets_a_mount_for_reading() {
+    let place = Place::new("read-only-host");
+    let dir = &place.0;
+    let Some(host) = Host::new(dir, "tmpfs") else {
+        return;
+    };
+    good(dir, &["create", "h/v", "-s", "64M"]);
+    good(dir, &["import", "h/v", "src"]);
+    let at = host.dir.display().to_string();
+    let remount = run("mount", &["-o", "remount,ro", &at]);
+    assert!(remount.is_some_and(|out| out.status.success()));
+    fs::create_dir(dir.join("m")).unwrap();
+    let out = tuff(dir, &["mount", "h/v", "m", "--log", "log"]);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!((out.status.code(), said.lines().count()), (Some(0), 1));
+    assert!(said.contains("mounted for reading only"), "{said}");
+    let m = Background(dir.join("m"));
+    let want = fs::read(dir.join("src/hello")).unwrap();
+    assert!(fs::read(m.0.join("hello")).unwrap() == want);
+    let e = fs::write(m.0.join("new"), "x").unwrap_err();
+    assert_eq!(e.raw_os_error(), Some(30));
+    File::open(m.0.join("hello")).unwrap().sync_all().unwrap();
+    m.end();
+    for verb in ["check", "stat", "export"] {
+        good(dir, &[verb, "h/v"]);
+    }
+    assert_eq!(bad(dir, &["trim", "h/v"]).0, 5);
+    // The same when it is asked for.
+    let rw = run("mount", &["-o", "remount,rw", &at]);
+    assert!(rw.is_some_and(|out| out.status.success()));
+    good(dir, &["mount", "--read-only", "h/v", "m"]);
+    let m = Background(dir.join("m"));
+    assert!(fs::write(m.0.join("new"), "x").is_err());
+    m.end();
+}
+
+/// Seen: exit code 0 from an unmount whose last checkpoint failed.
+#[test]
+fn an_unmount_says_that_the_last_checkpoint_failed() {
+    let place = Place::new("umount-fails");
+    let Some(m) = Mounted::new(&place) else {
+        return;
+    };
+    // From here on the server can write to no file.
+    let limited = run("prlimit", &["--fsize=0", "--pid", &m.server().to_string()]);
+    if !limited.is_some_and(|out| out.status.success()) {
+        return eprintln!("SKIPPED: no prlimit");
+    }
+    let served = Background(m.0.clone());
+    let (code, said) = served.umount();
+    assert_eq!((code, said.lines().count()), (Some(5), 1), "{said}");
+    assert!(said.contains("what was done last is lost"), "{said}");
+    good(&place.0, &["check", "v"]);
+}
