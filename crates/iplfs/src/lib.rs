@@ -73,7 +73,7 @@ pub use mount::{is_unmounted, read_superblock};
 pub use namei::Rename;
 pub use options::{Caller, FormatOptions, MountOptions, Rules};
 pub use quota::{Limit, Subject, Usage};
-pub use repair::{Repaired, rebuild, repair};
+pub use repair::{Repaired, WentBack, rebuild, repair};
 pub use ship::{Received, Sent, Stream};
 pub use space::Space;
 pub use volume::{Stats, Volume};

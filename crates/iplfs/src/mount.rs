@@ -48,13 +48,25 @@ pub(crate) fn find_checkpoint(
     for pack in 0..2 {
         let start = sb.geometry.pack_start(pack);
         // Either copy proves that the checkpoint was committed.
-        let copies = [start, Addr(start.0 + 1)].map(|addr| read_block(dev, addr));
-        let best = copies
-            .into_iter()
-            .flatten()
-            .filter_map(|b| Seal::decode(&b))
-            .max_by_key(|seal| seal.version);
-        seals.extend(best.map(|seal| (pack, seal)));
+        let mut best: Option<Seal> = None;
+        let mut unread = None;
+        for addr in [start, Addr(start.0 + 1)] {
+            match read_block(dev, addr) {
+                Ok(block) => {
+                    best = best
+                        .into_iter()
+                        .chain(Seal::decode(&block))
+                        .max_by_key(|seal| seal.version)
+                }
+                Err(e) => unread = Some(e),
+            }
+        }
+        match (best, unread) {
+            (Some(seal), _) => seals.push((pack, seal)),
+            // No crash does that: what cannot be read may be the newest checkpoint.
+            (None, Some(e)) if !fallback => return Err(e),
+            _ => {}
+        }
     }
     seals.sort_by_key(|(_, seal)| std::cmp::Reverse(seal.version));
     let mut first_error = None;
@@ -80,6 +92,13 @@ pub(crate) fn find_checkpoint(
 pub fn is_unmounted(dev: &dyn BlockDevice) -> Result<bool> {
     let sb = read_superblock(dev)?;
     Ok(find_checkpoint(dev, &sb, false)?.seal.phase == Phase::Clean)
+}
+
+/// The version before the first one. Version numbers start at a place that depends on the identity, so that node blocks of an older volume on the same
+/// device never carry a tag that roll-forward looks for.
+pub(crate) fn first_version(uuid: &[u8; 16]) -> u64 {
+    let seed = crate::hash::siphash(uuid, b"first checkpoint");
+    (seed & 0x7fff_ffff) << 24
 }
 
 /// The highest version of any seal that can be read, 0 if there is none.
@@ -202,10 +221,7 @@ impl Volume {
             (m.scan, m.head, m.limit) = (head, head, head + volume.options.window_blocks);
             m.far = m.limit + volume.options.window_blocks;
         }
-        // Version numbers start at a place that depends on the identity, so that node blocks of an older volume on the same
-        // device never carry a tag that roll-forward looks for.
-        let seed = crate::hash::siphash(&options.uuid, b"first checkpoint");
-        volume.version = (seed & 0x7fff_ffff) << 24;
+        volume.version = first_version(&options.uuid);
         volume.pack = 1;
         volume.nat.next_nid = Nid::ROOT.0;
         let caller = &options.caller;

@@ -5,6 +5,8 @@ mod sound;
 
 use exact::exact;
 use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use tuff_iplfs::crash::Rng;
 use tuff_iplfs::crash::model::tree_of;
@@ -395,4 +397,189 @@ fn nodes_and_seals_that_lie_are_mended() {
         sound(&device);
         mount(&device).unmount().unwrap();
     }
+}
+
+/// Seen: with both copies of the newest seal lost, a repair took the checkpoint before it, and said that nothing was wrong.
+#[test]
+fn a_repair_that_goes_back_one_checkpoint_says_so() {
+    let device = sample();
+    let mut v = mount(&device);
+    let later = Time { sec: 9, nsec: 5 };
+    let caller = Caller {
+        now: later,
+        ..CALLER
+    };
+    v.create(Nid::ROOT, b"later", mode::FILE, 0, &caller)
+        .unwrap();
+    v.unmount().unwrap();
+    let dev: Arc<dyn BlockDevice> = device.clone();
+    let newest = check(&dev, CheckOptions::default()).unwrap().version;
+    let blocks = device.blocks();
+    assert_eq!(repair(&dev, false, NOW).unwrap().went_back, None);
+    let mut went = 0;
+    for pack in [16, 32] {
+        for zeros in [false, true] {
+            let mut blocks = blocks.clone();
+            for copy in [pack, pack + 1] {
+                let mut block = *blocks[&copy];
+                block[100] ^= 1;
+                if zeros {
+                    block.fill(0);
+                }
+                blocks.insert(copy, Arc::new(block));
+            }
+            let device = Arc::new(MemDevice::from_blocks(blocks));
+            let dev: Arc<dyn BlockDevice> = device.clone();
+            let used = check(&dev, CheckOptions::default()).unwrap().version;
+            let repaired = repair(&dev, false, NOW).unwrap();
+            let back = repaired.went_back.unwrap();
+            assert_eq!((back.lost, back.used), (used + 1, used));
+            let place = format!("checkpoint {}", back.lost);
+            assert!(repaired.done.iter().any(|done| done.place == place));
+            if used + 1 == newest {
+                went += 1;
+                // The mount's first checkpoint is the state before it.
+                assert_eq!(back.changed, NOW);
+                let gone = mount(&device).lookup(Nid::ROOT, b"later");
+                assert!(gone.is_err());
+            }
+            sound(&device);
+        }
+    }
+    assert_eq!(went, 2);
+    // A volume just made has one checkpoint, and nothing to go back to.
+    let device = Arc::new(MemDevice::new());
+    let options = FormatOptions {
+        geometry: GEOMETRY,
+        ..FormatOptions::new([7; 16], [8; 16], 1 << 20)
+    };
+    Volume::format(device.clone(), &options).unwrap();
+    let dev: Arc<dyn BlockDevice> = device;
+    let repaired = repair(&dev, false, NOW).unwrap();
+    assert_eq!((repaired.went_back, repaired.done), (None, Vec::new()));
+}
+
+/// A device of which some blocks cannot be read.
+struct Unreadable(Arc<MemDevice>, [u64; 2]);
+
+impl BlockDevice for Unreadable {
+    fn read(&self, addr: Addr, buf: &mut [u8]) -> io::Result<()> {
+        match self.1.contains(&addr.0) {
+            true => Err(io::Error::other("put in on purpose")),
+            false => self.0.read(addr, buf),
+        }
+    }
+    fn write(&self, addr: Addr, data: &[u8]) -> io::Result<()> {
+        self.0.write(addr, data)
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+    fn discard(&self, blocks: Range<u64>) -> io::Result<()> {
+        self.0.discard(blocks)
+    }
+    fn allocated(&self, blocks: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+        self.0.allocated(blocks)
+    }
+    fn knows_allocated(&self) -> bool {
+        true
+    }
+}
+
+/// Seen: where neither seal of the newest checkpoint could be read, as by a cable that came loose, a mount took the older one and wrote over the newest.
+#[test]
+fn seals_that_cannot_be_read_are_an_error_and_no_way_back() {
+    let blocks = sample().blocks();
+    for pack in [16, 32] {
+        let device = Arc::new(MemDevice::from_blocks(blocks.clone()));
+        let dev: Arc<dyn BlockDevice> = Arc::new(Unreadable(device.clone(), [pack, pack + 1]));
+        let mounted = Volume::mount(dev.clone(), MountOptions::default());
+        assert!(matches!(mounted, Err(Error::Io(..))));
+        assert!(device.blocks() == blocks);
+        // One copy is enough.
+        let one: Arc<dyn BlockDevice> = Arc::new(Unreadable(device, [pack; 2]));
+        let options = MountOptions {
+            read_only: true,
+            ..MountOptions::default()
+        };
+        Volume::mount(one, options).unwrap();
+        let repaired = repair(&dev, false, NOW);
+        // What it did is to be seen when the blocks can be read again; what it says is said.
+        assert!(repaired.is_err() || repaired.is_ok_and(|repaired| repaired.went_back.is_some()));
+    }
+}
+
+/// Seen: a check counted blocks that lay past a head as leaked, and neither repair nor trim gave them back.
+#[test]
+fn what_lies_past_a_head_is_given_back() {
+    let foreign = [
+        Addr(5 << 20),
+        Addr((2 << 48) + (7 << 20)),
+        Addr(6 << 48 | 1 << 30),
+    ];
+    for by_trim in [false, true] {
+        let device = sample();
+        for addr in foreign {
+            device.write(addr, &[9; 2 * 4096]).unwrap();
+        }
+        let dev: Arc<dyn BlockDevice> = device.clone();
+        let report = check(&dev, CheckOptions::default()).unwrap();
+        assert_eq!(report.leaked_blocks(), 6);
+        if by_trim {
+            let mut v = mount(&device);
+            assert_eq!(v.trim().unwrap(), 6);
+            v.unmount().unwrap();
+        } else {
+            let repaired = repair(&dev, false, NOW).unwrap();
+            assert_eq!(repaired.done.len(), 1);
+            assert!(repaired.done[0].what.starts_with("6 blocks past the heads"));
+        }
+        sound(&device);
+    }
+}
+
+/// Seen: with a block of the table and the newest version of a directory lost, its old names came back from a snapshot's version, without a word.
+#[test]
+fn a_directory_found_as_a_snapshot_has_it_is_named() {
+    let device = sample();
+    let before = device.blocks();
+    let options = MountOptions {
+        journal_max: 8,
+        ..MountOptions::default()
+    };
+    let mut v = Volume::mount(device.clone(), options).unwrap();
+    v.snapshot("before", NOW).unwrap();
+    let large = v.lookup(Nid::ROOT, b"large").unwrap();
+    for n in 0..100 {
+        let name = format!("a somewhat long name {n}");
+        v.unlink(large, name.as_bytes(), &CALLER).unwrap();
+    }
+    v.drain().unwrap();
+    v.unmount().unwrap();
+    let blocks = device.blocks();
+    let was = seen(&mut mount(&device));
+    let new = |area: u64| {
+        let range = blocks.range(PACKS.max(area << 48)..(area + 1) << 48);
+        let new = range.filter(|(addr, block)| before.get(addr) != Some(block));
+        new.map(|(addr, _)| *addr).collect::<Vec<u64>>()
+    };
+    let mut old = 0;
+    for table in new(0) {
+        for node in new(4) {
+            let device = damaged(&damaged(&blocks, table, 77).blocks(), node, 77);
+            let dev: Arc<dyn BlockDevice> = device.clone();
+            let repaired = repair(&dev, false, NOW).unwrap();
+            let is = seen(&mut mount(&device));
+            if is
+                .keys()
+                .any(|path| !was.contains_key(path) && path.starts_with("/large/"))
+            {
+                old += 1;
+                let place = format!("directory {large}");
+                let mut said = repaired.done.iter().filter(|done| done.place == place);
+                assert!(said.any(|done| done.what.contains("as a snapshot has it")));
+            }
+        }
+    }
+    assert!(old > 0);
 }

@@ -162,3 +162,50 @@ fn a_volume_without_packs_is_repaired_from_its_logs() {
     good(dir, &["check", "--repair", "f"]);
     assert!(good(dir, &["export", "f"]) == was);
 }
+
+#[test]
+fn a_repair_that_goes_back_says_so_in_words_and_in_json() {
+    use std::os::unix::fs::FileExt;
+    let place = Place::new("went-back");
+    let dir = &place.0;
+    good(dir, &["import", "f", "src"]);
+    let newest = json(&good(dir, &["check", "f", "--json"]))["checkpoint"].clone();
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(dir.join("f"))
+        .unwrap();
+    // Two copies of the seal begin each of the packs.
+    for pack in [16, 16 + 256] {
+        let mut seals = vec![0; 8192];
+        file.read_exact_at(&mut seals, pack * 4096).unwrap();
+        file.write_all_at(&[7; 8192], pack * 4096).unwrap();
+        let used = json(&good(dir, &["check", "f", "--json"]))["checkpoint"].clone();
+        if used != newest {
+            break;
+        }
+        file.write_all_at(&seals, pack * 4096).unwrap();
+    }
+    let copy = dir.join("g");
+    let copied = std::process::Command::new("cp")
+        .args(["--sparse=always", "f"])
+        .arg(&copy)
+        .current_dir(dir)
+        .status();
+    assert!(copied.unwrap().success());
+    let out = tuff(dir, &["check", "--repair", "--json", "f"]);
+    assert_eq!(out.status.code(), Some(1));
+    assert_eq!(json(&out.stdout)["went_back"]["lost_checkpoint"], newest);
+    let out = tuff(dir, &["check", "--repair", "g"]);
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert_eq!(out.status.code(), Some(1));
+    let what = format!("what checkpoint {newest} had beyond it is lost");
+    assert!(
+        said.contains("went back to checkpoint") && said.contains(&what),
+        "{said}"
+    );
+    for volume in ["f", "g"] {
+        let again = json(&good(dir, &["check", "--repair", "--json", volume]));
+        assert!(again["went_back"].is_null());
+    }
+}

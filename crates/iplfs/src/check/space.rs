@@ -111,6 +111,31 @@ impl Checker {
 }
 
 impl Volume {
+    /// Gives back what the device holds past the heads, which nothing refers to once all is in sync. Returns how many blocks were not of zeros: those are room.
+    pub(crate) fn clear_past_heads(&mut self) -> Result<u64> {
+        if !self.dev.knows_allocated() {
+            return Ok(0);
+        }
+        let mut blocks = 0;
+        for log in Log::ALL {
+            let head = self.marks[log.index()].head;
+            let g = self.sb.geometry;
+            let runs = self.dev.allocated(g.range(log, head..g.area_blocks()));
+            let runs = runs.map_err(|e| crate::Error::io(e, "asking for allocated blocks"))?;
+            for run in runs {
+                for addr in run.clone() {
+                    let block = read_block(&*self.dev, Addr(addr))?;
+                    blocks += u64::from(block.iter().any(|byte| *byte != 0));
+                }
+                let io = |e| crate::Error::io(e, "giving back what lies past the heads");
+                self.dev.discard(run).map_err(io)?;
+                self.room[log.index()] = head;
+            }
+        }
+        self.keep_room();
+        Ok(blocks)
+    }
+
     /// Finds blocks that the device holds and nothing refers to, and gives them back. Returns how many there were.
     pub fn trim(&mut self) -> Result<u64> {
         self.drain()?;
@@ -125,7 +150,7 @@ impl Volume {
             )));
         }
         self.release_all_zones()?;
-        let blocks = report.leaked_blocks();
+        let blocks = report.leaked_blocks() + self.clear_past_heads()?;
         for run in report.leaked {
             self.dead.insert_range(run);
         }

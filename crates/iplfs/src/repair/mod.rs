@@ -18,14 +18,16 @@ use crate::check::{CheckOptions, Finding, Report, check};
 use crate::device::BlockDevice;
 use crate::dir::Spot;
 use crate::discard::DiscardMode;
-use crate::disk::checkpoint::Phase;
+use crate::disk::checkpoint::{Phase, SEALS, Seal};
 use crate::disk::dentry::Dentry;
 use crate::disk::inode::Time;
 use crate::disk::nat::NatEntry;
 use crate::disk::node::NodeBody;
 use crate::disk::superblock::Superblock;
 use crate::error::{Error, Result};
-use crate::mount::{find_checkpoint, newest_seal_version, read_block, read_superblock};
+use crate::mount::{
+    Found, find_checkpoint, first_version, newest_seal_version, read_block, read_superblock,
+};
 use crate::nat::{Nat, Salvaged};
 use crate::options::MountOptions;
 use crate::volume::Volume;
@@ -38,8 +40,21 @@ use std::sync::Arc;
 pub struct Repaired {
     /// Everything that was changed, in order: where, and what was done.
     pub done: Vec<Finding>,
+    /// Set if the newest checkpoint that was committed may be lost, and an older one was used.
+    pub went_back: Option<WentBack>,
     /// What a check says afterwards. Findings that are left are damage inside snapshots, which are never changed.
     pub left: Report,
+}
+
+/// A repair that went back to the checkpoint before the newest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WentBack {
+    /// The checkpoint that cannot be read. If only its seals cannot, it may have been cut short by a crash.
+    pub lost: u64,
+    /// The checkpoint that was used.
+    pub used: u64,
+    /// Last change of any inode in it.
+    pub changed: Time,
 }
 
 /// Blocks read at once from a log.
@@ -60,17 +75,36 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
             what: what.to_string(),
         });
     };
-    let found = match find_checkpoint(&**dev, &sb, false) {
-        Err(Error::Corrupt(what)) => {
+    let (found, lost) = match find_checkpoint(&**dev, &sb, false) {
+        Err(what @ (Error::Corrupt(_) | Error::Io(..))) => {
             let found = find_checkpoint(&**dev, &sb, true)?;
+            let place = match &what {
+                Error::Corrupt(what) => what.clone(),
+                other => other.to_string(),
+            };
             note(
-                &what,
+                &place,
                 &format_args!("checkpoint {} is used instead", found.seal.version),
             );
-            found
+            let lost = newest_seal_version(&**dev, &sb).max(found.seal.version + 1);
+            (found, Some(lost))
         }
-        other => other?,
+        other => {
+            let found = other?;
+            let lost = lost_behind(&**dev, &sb, &found);
+            if let Some(lost) = lost {
+                let place = format_args!("checkpoint {lost}");
+                let what = "both of its seals cannot be read, or a crash cut it short";
+                let used = found.seal.version;
+                note(
+                    &place,
+                    &format_args!("{what}; checkpoint {used} is used instead"),
+                );
+            }
+            (found, lost)
+        }
     };
+    let went_back = lost.map(|lost| (lost, found.seal.version));
     let options = || MountOptions {
         discard: DiscardMode::Never,
         ..MountOptions::default()
@@ -99,7 +133,7 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
     if lost.is_empty() && counted != (volume.nat.blocks, volume.nat.next_nid) {
         note(&"node address table", &"its counts were wrong");
     }
-    let mut doubtful = BTreeSet::new();
+    let (mut doubtful, mut old) = (BTreeSet::new(), BTreeMap::new());
     if !lost.is_empty() {
         let dead: HashSet<u64> = volume
             .pending
@@ -125,6 +159,8 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
             for (nid, entry) in again.filter(|(nid, _)| !free.contains(nid)) {
                 if volume.is_held(entry.addr) && nid == &entry.ino && !table.contains_key(nid) {
                     doubtful.insert(*nid);
+                    let tag = volume.read_node_at(entry.addr)?.1.tag;
+                    old.insert(*nid, tag);
                 }
                 table.entry(*nid).or_insert(*entry);
             }
@@ -134,6 +170,7 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
     }
     let mut salvage = Salvage::new(volume, table, done, now);
     (salvage.data, salvage.doubtful) = (data, doubtful);
+    (salvage.old, salvage.went_back) = (old, went_back);
     salvage.run()
 }
 
@@ -193,6 +230,23 @@ pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<
     let mut salvage = Salvage::new(volume, scan.table, done, now);
     (salvage.data, salvage.stale) = (true, true);
     salvage.run()
+}
+
+/// The checkpoint after the one that was found, if it was or may have been committed: its pack holds what is no seal. Packs take turns, and only that of a
+/// volume's first checkpoint has no other before it.
+fn lost_behind(dev: &dyn BlockDevice, sb: &Superblock, found: &Found) -> Option<u64> {
+    let other = sb.geometry.pack_start(1 - found.pack);
+    let copies = (0..SEALS).map(|copy| read_block(dev, Addr(other.0 + copy)));
+    let mut empty = true;
+    for block in copies {
+        match block {
+            Ok(block) if Seal::decode(&block).is_some() => return None,
+            Ok(block) => empty &= block.iter().all(|byte| *byte == 0),
+            Err(_) => empty = false,
+        }
+    }
+    let first = first_version(&sb.uuid) + 1;
+    (!empty || found.seal.version != first).then_some(found.seal.version + 1)
 }
 
 /// First offset of a log behind everything that the device holds or has a zone for.
@@ -310,6 +364,10 @@ struct Salvage {
     stale: bool,
     /// Inodes that were found again in the logs, and that may be there for a snapshot alone.
     doubtful: BTreeSet<Nid>,
+    /// What of it may be an older version: the checkpoint that it is from.
+    old: BTreeMap<Nid, u64>,
+    /// Lost checkpoint, and the one that is used.
+    went_back: Option<(u64, u64)>,
     /// A directory has lost entries.
     entries_lost: bool,
     now: Time,
@@ -338,6 +396,8 @@ impl Salvage {
             data: false,
             stale: false,
             doubtful: BTreeSet::new(),
+            old: BTreeMap::new(),
+            went_back: None,
             entries_lost: false,
             now,
             claimed: HashSet::new(),
@@ -352,6 +412,7 @@ impl Salvage {
 
     fn run(mut self) -> Result<Repaired> {
         self.maps()?;
+        let went_back = self.newest_change()?;
         self.counters()?;
         self.root()?;
         let mut entries = self.entries()?;
@@ -362,7 +423,42 @@ impl Salvage {
         self.links()?;
         self.v.evict_orphans();
         self.v.checkpoint_whole_table()?;
-        self.finish()
+        self.say_old()?;
+        self.finish(went_back)
+    }
+
+    /// Looks how old the state is that was gone back to.
+    fn newest_change(&mut self) -> Result<Option<WentBack>> {
+        let Some((lost, used)) = self.went_back else {
+            return Ok(None);
+        };
+        let mut changed = Time { sec: 0, nsec: 0 };
+        for ino in self.inos.clone() {
+            let ctime = self.v.inode(ino)?.ctime;
+            if (ctime.sec, ctime.nsec) > (changed.sec, changed.nsec) {
+                changed = ctime;
+            }
+            self.v.shrink_caches();
+        }
+        Ok(Some(WentBack {
+            lost,
+            used,
+            changed,
+        }))
+    }
+
+    /// Directories that were found in a version that a snapshot has: nobody can know whether there was a newer one.
+    fn say_old(&mut self) -> Result<()> {
+        for (ino, tag) in std::mem::take(&mut self.old) {
+            if self.inos.contains(&ino) && self.v.inode(ino).is_ok_and(|inode| inode.is_dir()) {
+                let place = format_args!("directory {ino}").to_string();
+                let what = format!(
+                    "was found as a snapshot has it, written after checkpoint {tag}; names that changed later are as they were then"
+                );
+                self.note(place, what);
+            }
+        }
+        Ok(())
     }
 
     fn note(&mut self, place: impl fmt::Display, what: impl fmt::Display) {
@@ -373,8 +469,10 @@ impl Salvage {
     }
 
     /// Everything is consistent on the device. What it still holds and nobody needs goes back.
-    fn finish(self) -> Result<Repaired> {
-        let Self { mut v, done, .. } = self;
+    fn finish(self, went_back: Option<WentBack>) -> Result<Repaired> {
+        let Self {
+            mut v, mut done, ..
+        } = self;
         let dev = v.dev.clone();
         let report = check(&dev, CheckOptions::default())?;
         for run in report.leaked {
@@ -384,9 +482,22 @@ impl Salvage {
         v.options.discard = DiscardMode::Eager;
         v.changed = true;
         v.drain()?;
+        let foreign = v.clear_past_heads()?;
+        if foreign > 0 {
+            done.push(Finding {
+                place: "device".to_string(),
+                what: format!(
+                    "{foreign} blocks past the heads of the logs are nobody's; given back"
+                ),
+            });
+        }
         v.release_all_zones()?;
         v.unmount()?;
         let left = check(&dev, CheckOptions::default())?;
-        Ok(Repaired { done, left })
+        Ok(Repaired {
+            done,
+            went_back,
+            left,
+        })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{At, Result, bytes, device};
 use crate::out::Out;
-use crate::text::escaped_line;
+use crate::text::{escaped_line, full_time, time};
 use crate::units::size;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -12,7 +12,8 @@ use tuff_iplfs::{CheckOptions, Report};
 /// Check a volume: every node, every entry, every address, every count, and every block its host holds.
 ///
 /// One line per finding. Exit code 0 if there is nothing to fix, 1 if something was found, above 1 if the volume
-/// cannot be opened. Reads only, unless told to repair: then the lines are what was done, and 1 means that something was.
+/// cannot be opened. Reads only, unless told to repair: then the lines are what was done, and 1 means that something was. A
+/// repair that has to go back to the checkpoint before the newest says so, and of what time that is.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory, file or block device of the volume
@@ -77,10 +78,21 @@ fn mend(args: &Args) -> Result<ExitCode> {
             .collect();
         let mut report = report_json(&repaired.left);
         report["done"] = done.into();
+        report["went_back"] = repaired.went_back.map_or(Value::Null, |w| {
+            json!({"lost_checkpoint": w.lost, "used_checkpoint": w.used, "changed": full_time((w.changed.sec, w.changed.nsec))})
+        });
         out.line(report)?;
     } else {
         for done in &repaired.done {
             out.line(escaped_line(&done.to_string()))?;
+        }
+        if let Some(w) = repaired.went_back {
+            out.line(format_args!(
+                "went back to checkpoint {}, whose last change is of {} UTC: what checkpoint {} had beyond it is lost, if that was ever committed",
+                w.used,
+                time(w.changed.sec),
+                w.lost
+            ))?;
         }
         text(&repaired.left, args.quiet, &mut out)?;
     }
