@@ -227,6 +227,30 @@ fn a_file_that_is_no_zone_is_named() {
     std::fs::remove_dir_all(&path).unwrap();
 }
 
+/// Seen: what was written to a zone file after somebody removed it was called durable, and was gone at the next mount.
+#[test]
+fn a_zone_file_that_was_removed_is_noticed_by_the_next_flush() {
+    let path = scratch("removed");
+    let dev = ZoneDir::create(&path, 16).unwrap();
+    for zone in 0..3 {
+        dev.write(tuff_iplfs::Addr(zone * 16), &[1; 4096]).unwrap();
+    }
+    dev.flush().unwrap();
+    // Ours to remove.
+    dev.write(tuff_iplfs::Addr(1), &[2; 4096]).unwrap();
+    dev.release_zone(0).unwrap();
+    dev.flush().unwrap();
+    std::fs::remove_file(path.join("zones/0000000002")).unwrap();
+    dev.write(tuff_iplfs::Addr(16), &[2; 4096]).unwrap();
+    dev.flush().unwrap();
+    dev.write(tuff_iplfs::Addr(33), &[2; 4096]).unwrap();
+    let e = dev.flush().unwrap_err();
+    assert!(
+        e.to_string().contains("zones/0000000002 was removed"),
+        "{e}"
+    );
+}
+
 /// Fills the host itself, so it wants a small filesystem of its own: `TUFF_SMALL_DIR=/some/16M/tmpfs`.
 #[test]
 #[ignore = "needs a directory on a filesystem of about 16 MiB"]

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -178,6 +178,16 @@ impl ZoneDir {
         Ok(Some(file))
     }
 
+    /// What is written to a file that somebody else removed is durable for nobody.
+    fn has_name(&self, zone: u64, file: &File) -> io::Result<()> {
+        let ours_to_remove = self.lock_state();
+        if file.metadata()?.nlink() == 0 && ours_to_remove.zones.contains(&zone) {
+            let what = format!("zones/{} was removed by somebody else", zone_name(zone));
+            return Err(io::Error::new(io::ErrorKind::NotFound, what));
+        }
+        Ok(())
+    }
+
     /// Cuts a range of addresses at zone boundaries: zone and blocks inside it.
     fn pieces(&self, blocks: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> + use<> {
         let size = self.zone_blocks;
@@ -270,7 +280,12 @@ impl BlockDevice for ZoneDir {
         } else {
             Ok(())
         };
-        let result = result.and_then(|()| dirty.values().try_for_each(|file| file.sync_data()));
+        let result = result.and_then(|()| {
+            dirty.iter().try_for_each(|(zone, file)| {
+                file.sync_data()?;
+                self.has_name(*zone, file)
+            })
+        });
         *failed = result.is_err();
         result
     }

@@ -92,7 +92,8 @@ impl VolumeServer {
             Err(TryLockError::Poisoned(e)) => e.into_inner(),
             Err(TryLockError::WouldBlock) => return Ok(()),
         };
-        let discards = |volume: &mut Volume| Ok((!volume.is_read_only()).then(|| volume.discards()));
+        let discards =
+            |volume: &mut Volume| Ok((!volume.is_read_only()).then(|| volume.discards()));
         let Some(mut discards) = self.with(discards)? else {
             return Ok(());
         };
