@@ -109,6 +109,13 @@ impl<S: ReadAt> Window<S> {
         let len = inner.size().saturating_sub(start);
         Self { inner, start, len }
     }
+
+    /// At most `len` bytes of `inner` from byte `start` on.
+    pub fn part(inner: S, start: u64, len: u64) -> Self {
+        let window = Self::from(inner, start);
+        let len = window.len.min(len);
+        Self { len, ..window }
+    }
 }
 
 impl<S: ReadAt> ReadAt for Window<S> {

@@ -9,6 +9,7 @@ mod judge;
 mod mount;
 mod patch;
 mod show;
+mod source_archives;
 mod source_faults;
 mod source_image;
 mod source_oci;

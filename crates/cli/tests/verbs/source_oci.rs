@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use std::fs;
 
 /// A layout `l`, which grows by images of layers that are directories.
-struct Layout(Place);
+pub(crate) struct Layout(pub(crate) Place);
 
 impl Layout {
     /// `None`, aloud, if digests cannot be made here.
-    fn new(name: &str) -> Option<Self> {
+    pub(crate) fn new(name: &str) -> Option<Self> {
         let place = Place::new(name);
         fs::create_dir_all(place.path("l/blobs/sha256")).unwrap();
         fs::write(
@@ -27,7 +27,7 @@ impl Layout {
     }
 
     /// Puts a blob in its place; returns what refers to it.
-    fn blob(&self, bytes: &[u8], media: &str) -> Value {
+    pub(crate) fn blob(&self, bytes: &[u8], media: &str) -> Value {
         fs::write(self.0.path("blob"), bytes).unwrap();
         let sum = tool(&self.0.0, "sha256sum", &["blob"]).unwrap();
         let hex = String::from_utf8(sum.stdout[..64].to_vec()).unwrap();
@@ -36,7 +36,7 @@ impl Layout {
     }
 
     /// A layer with these files: paths and contents.
-    fn layer(&self, files: &[(&str, &str)]) -> Value {
+    pub(crate) fn layer(&self, files: &[(&str, &str)]) -> Value {
         let dir = self.0.path("tree");
         let _ = fs::remove_dir_all(&dir);
         for (path, text) in files {
@@ -51,7 +51,7 @@ impl Layout {
         self.blob(&out.stdout, "application/vnd.oci.image.layer.v1.tar")
     }
 
-    fn manifest(&self, layers: &[Value]) -> Value {
+    pub(crate) fn manifest(&self, layers: &[Value]) -> Value {
         let config = self.blob(b"{}", "application/vnd.oci.image.config.v1+json");
         let text = json!({"schemaVersion": 2, "config": config, "layers": layers}).to_string();
         self.blob(
@@ -60,13 +60,13 @@ impl Layout {
         )
     }
 
-    fn index(&self, entries: &[Value]) {
+    pub(crate) fn index(&self, entries: &[Value]) {
         let text = json!({"schemaVersion": 2, "manifests": entries}).to_string();
         fs::write(self.0.path("l/index.json"), text).unwrap();
     }
 }
 
-fn named(mut entry: Value, name: &str) -> Value {
+pub(crate) fn named(mut entry: Value, name: &str) -> Value {
     entry["annotations"] = json!({"org.opencontainers.image.ref.name": name});
     entry
 }

@@ -239,6 +239,12 @@ impl<'a> Loader<'a> {
             Source::Manifest(path) => self.load_manifest(path, tree, progress),
             Source::Image(path) => self.load_image(path, tree, progress),
             Source::Tar(path) => self.load_tar_path(path, at_once, tree, packer, progress),
+            Source::TarWithin {
+                file,
+                offset,
+                len,
+                name,
+            } => self.load_tar_within(file, (*offset, *len), name, at_once, tree, packer, progress),
             Source::TarStdin => {
                 let name = "standard input";
                 let stdin = std::io::stdin().as_fd().try_clone_to_owned();

@@ -46,7 +46,7 @@ pub use options::{
 pub use patch::{like, patch};
 pub use paths::Paths;
 pub use progress::Progress;
-pub use source::oci::oci_layers;
+pub use source::container::{Container, container_layers};
 pub use stats::Stats;
 pub use tree::Whiteouts;
 pub use tuff_codec::Method;
@@ -75,6 +75,17 @@ pub enum Source {
     Dir(PathBuf),
     /// A tar file, perhaps compressed with gzip, xz or zstd.
     Tar(PathBuf),
+    /// A tar within a file, perhaps compressed: a layer of an archive.
+    TarWithin {
+        /// The file.
+        file: PathBuf,
+        /// Where it begins there. Unit: bytes.
+        offset: u64,
+        /// Unit: bytes.
+        len: u64,
+        /// For messages.
+        name: String,
+    },
     /// A tar on standard input, perhaps compressed.
     TarStdin,
     /// A manifest; see `docs/manifest.md`.
@@ -266,7 +277,7 @@ fn write(
     let whiteouts = |source: &Source| match (options.whiteouts, source) {
         (Some(whiteouts), _) => whiteouts,
         (None, _) if sources.len() == 1 => Whiteouts::Keep,
-        (None, Source::Tar(_) | Source::TarStdin) => Whiteouts::Both,
+        (None, Source::Tar(_) | Source::TarWithin { .. } | Source::TarStdin) => Whiteouts::Both,
         (None, Source::Dir(_) | Source::Manifest(_) | Source::Image(_)) => Whiteouts::Overlay,
     };
     let policies = Policies::new(options);
@@ -327,7 +338,7 @@ fn write(
     ));
     tree.mark_opaque()?;
     tree.finish();
-    loader.warnings.extend(source::oci::hint(&tree));
+    loader.warnings.extend(source::container::hint(&tree));
     loader.warnings.extend(described(&mut tree, options)?);
     layout::check_owners(&tree, options)?;
     // What readers refuse is not written.

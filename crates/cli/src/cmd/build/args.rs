@@ -10,8 +10,9 @@ use tuff_image::build::{Compression, Kernel, Method};
 /// Build an image from directories, tars, manifests and other images.
 ///
 /// SOURCE is a directory, a tar (plain, gzip, xz or zstd; - for standard input) or a manifest (a file whose name ends
-/// in .mtree or .manifest) or an image of EROFS; oci:DIR and oci:DIR:NAME stand for the layers of a container image
-/// in a layout of OCI. Several sources are merged in order, the later wins. IMAGE is a file, a block device, or -
+/// in .mtree or .manifest) or an image of EROFS. oci:DIR[:NAME] stands for the layers of a container image in a layout
+/// of OCI, oci-archive:FILE[:NAME] for those in a tar of one, docker-archive:FILE[:NAME] for those in what docker save
+/// writes. Several sources are merged in order, the later wins. IMAGE is a file, a block device, or -
 /// for standard output.
 // The two kinds of paths are one argument because options may stand between them: clap gives a last argument of its own
 // the first path that an option follows.
@@ -199,7 +200,7 @@ pub(crate) struct Args {
     /// Take every source for this kind
     #[arg(long, value_enum, value_name = "KIND", help_heading = "Sources")]
     pub(super) source_type: Option<SourceType>,
-    /// Which image of an OCI layout: OS/ARCHITECTURE, perhaps with /VARIANT (default: Linux on this machine's processor)
+    /// Which container image of several: OS/ARCHITECTURE, perhaps with /VARIANT (default: Linux on this machine's processor)
     #[arg(long, value_name = "PLATFORM", help_heading = "Sources")]
     pub(super) platform: Option<String>,
 

@@ -4,7 +4,7 @@ use super::args::{Args, SourceType};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use tuff_format::superblock;
-use tuff_image::build::{Source, oci_layers};
+use tuff_image::build::{Container, Source, container_layers};
 use tuff_image::{Error, Result};
 use tuff_store::Target;
 
@@ -22,13 +22,18 @@ pub(super) fn places(args: &Args) -> Result<(Vec<Source>, Target)> {
     };
     let mut all = Vec::new();
     for path in sources {
-        match oci(path) {
-            Some((dir, name)) => all.extend(oci_layers(&dir, name, args.platform.as_deref())?),
+        match container(path) {
+            Some((kind, path, name)) => {
+                let platform = args.platform.as_deref();
+                all.extend(container_layers(kind, &path, name, platform)?);
+            }
             None => all.push(source(path, args.source_type)?),
         }
     }
-    if args.platform.is_some() && !sources.iter().any(|path| oci(path).is_some()) {
-        return Err(Error::usage("--platform is for layouts of OCI (oci:DIR)"));
+    if args.platform.is_some() && !sources.iter().any(|path| container(path).is_some()) {
+        return Err(Error::usage(
+            "--platform is for container images (oci:DIR, oci-archive:FILE, docker-archive:FILE)",
+        ));
     }
     if all.iter().filter(|s| **s == Source::TarStdin).count() > 1 {
         return Err(Error::usage(
@@ -55,20 +60,33 @@ fn source(path: &Path, kind: Option<SourceType>) -> Result<Source> {
     })
 }
 
-/// Directory and name of `oci:DIR` or `oci:DIR:NAME`, unless that is the name of a file.
-fn oci(path: &Path) -> Option<(PathBuf, Option<&str>)> {
-    let rest = path.to_str()?.strip_prefix("oci:")?;
+/// What words in front of a path say of it.
+const CONTAINERS: [(&str, Container); 3] = [
+    ("oci:", Container::Oci),
+    ("oci-archive:", Container::OciArchive),
+    ("docker-archive:", Container::DockerArchive),
+];
+
+/// Kind, place and name of `oci:DIR`, `oci-archive:FILE:NAME` and the like, unless that is the name of a file.
+fn container(path: &Path) -> Option<(Container, PathBuf, Option<&str>)> {
+    let text = path.to_str()?;
+    let known = |(word, kind)| Some((text.strip_prefix(word)?, kind));
+    let (rest, kind) = CONTAINERS.into_iter().find_map(known)?;
     if path.exists() {
         return None;
     }
+    let is_there = |place: &str| match kind {
+        Container::Oci => Path::new(place).is_dir(),
+        _ => Path::new(place).exists(),
+    };
     // Both may have colons.
     let splits = rest
         .match_indices(':')
         .map(|(at, _)| (&rest[..at], &rest[at + 1..]));
-    let found = splits.into_iter().find(|(dir, _)| Path::new(dir).is_dir());
-    match found.filter(|_| !Path::new(rest).is_dir()) {
-        Some((dir, name)) => Some((dir.into(), Some(name))),
-        None => Some((rest.into(), None)),
+    let found = splits.into_iter().find(|(place, _)| is_there(place));
+    match found.filter(|_| !is_there(rest)) {
+        Some((place, name)) => Some((kind, place.into(), Some(name))),
+        None => Some((kind, rest.into(), None)),
     }
 }
 

@@ -47,7 +47,10 @@ impl Loader<'_> {
                 let stdin = stdin.map_err(|e| Error::io(&name, "cannot open the source", e))?;
                 (name, stdin.into())
             }
-            Source::Dir(path) | Source::Manifest(path) | Source::Image(path) => {
+            Source::Dir(path)
+            | Source::Manifest(path)
+            | Source::Image(path)
+            | Source::TarWithin { file: path, .. } => {
                 return Err(Error::usage(format_args!(
                     "{}: an index is one of a tar, and this is none",
                     path.display()
@@ -71,7 +74,7 @@ impl Loader<'_> {
             &name,
             compression.map_err(|e| Error::source(e.in_source(&name)))?,
         )?;
-        self.load_tar(&name, file, tree, progress)?;
+        self.load_tar(&name, file, None, tree, progress)?;
         let Some(Provider::Tar(file, _)) = self.providers.last() else {
             unreachable!("a tar was loaded")
         };

@@ -17,12 +17,12 @@ use crate::build::source::{Content, DataRun, Kind};
 use crate::build::tree::{InodeId, Tree};
 use crate::{Error, Result};
 use std::fs::File;
-use std::io::{BufReader, Read, Write};
+use std::io::{BufReader, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use tuff_store::FileStore;
+use tuff_store::{FileStore, ReadAt, Window};
 
 impl Loader<'_> {
     /// A tar by its name: a file, compressed or not, or a pipe.
@@ -47,17 +47,52 @@ impl Loader<'_> {
             .map_err(|e| Error::source(e.in_source(&name)))?
             == Compression::Plain;
         if seekable && plain {
-            self.load_tar(&name, file, tree, progress)
+            self.load_tar(&name, file, None, tree, progress)
         } else {
             self.load_stream(&name, file, pack, tree, packer, progress)
         }
     }
 
-    /// A tar that can be read at any position: its headers now, its contents when they are packed.
+    /// A tar that is a part of a file: offset and length. It stays there unless it is compressed.
+    #[expect(clippy::too_many_arguments, reason = "the place is three of them")]
+    pub(super) fn load_tar_within(
+        &mut self,
+        path: &Path,
+        part: (u64, u64),
+        name: &str,
+        pack: bool,
+        tree: &mut Tree,
+        packer: &mut Packer<'_>,
+        progress: &Progress,
+    ) -> Result<()> {
+        let mut file =
+            File::open(path).map_err(|e| Error::io(name, "cannot open the source", e))?;
+        let (offset, len) = part;
+        // Fits: at most MAGIC_LEN.
+        let mut magic = vec![0; len.min(MAGIC_LEN as u64) as usize];
+        let read = file.read_exact_at(&mut magic, offset);
+        read.map_err(|e| Error::io(name, "cannot read", e))?;
+        let compression = Compression::detect(&magic);
+        match compression.map_err(|e| Error::source(e.in_source(name)))? {
+            Compression::Plain => self.load_tar(name, file, Some(part), tree, progress),
+            _ => {
+                let at = file.seek(SeekFrom::Start(offset));
+                at.map_err(|e| Error::io(name, "cannot read", e))?;
+                let reader = Waiting::new(file, progress.stop_flag()).take(len);
+                let loaded = self.load_reader(name, reader, pack, tree, packer, progress);
+                progress.check()?;
+                loaded
+            }
+        }
+    }
+
+    /// A tar that can be read at any position: its headers now, its contents when they are packed. Of the file it is all, or a
+    /// part: offset and length.
     pub(super) fn load_tar(
         &mut self,
         name: &str,
         file: File,
+        part: Option<(u64, u64)>,
         tree: &mut Tree,
         progress: &Progress,
     ) -> Result<()> {
@@ -66,8 +101,11 @@ impl Loader<'_> {
                 .map_err(|e| Error::io(name, "cannot open", e))?,
         );
         let store = store.map_err(|e| Error::io(name, "cannot examine", e))?;
+        let (start, len) = part.unwrap_or((0, store.size()));
+        let store = Window::part(store, start, len);
         let mut tar = tar::scan_file(name, &store);
-        while let Some(entry) = tar.next_entry().map_err(Error::source)? {
+        while let Some(mut entry) = tar.next_entry().map_err(Error::source)? {
+            entry.content = entry.content.behind(start);
             self.add(entry, tree, progress)
                 .map_err(|e| in_source(e, name))?;
         }
@@ -110,7 +148,7 @@ impl Loader<'_> {
             progress.stage("copy");
             let file = self.copy(name, reader, progress)?;
             progress.stage("walk");
-            return self.load_tar(name, file, tree, progress);
+            return self.load_tar(name, file, None, tree, progress);
         }
         self.packed = true;
         let mut tar = TarReader::new(name, reader);

@@ -4,12 +4,12 @@
 //! same path is decided in the tree, not here.
 
 pub mod compressed;
+pub(crate) mod container;
 pub mod dir;
 pub mod error;
 pub(crate) mod image;
 pub mod manifest;
 mod member_path;
-pub(crate) mod oci;
 pub mod tar;
 mod text;
 
@@ -121,6 +121,26 @@ pub enum Content {
     Stream,
     /// Like `Stream`, for a file with holes: the stream gives the runs back to back.
     SparseStream(Arc<[DataRun]>),
+}
+
+impl Content {
+    /// The same in a source's file that has so many bytes in front of it.
+    pub(super) fn behind(self, start: u64) -> Self {
+        match self {
+            _ if start == 0 => self,
+            Self::Range { offset } => Self::Range {
+                offset: offset + start,
+            },
+            Self::Sparse(runs) => {
+                let moved = |run: &DataRun| DataRun {
+                    source_offset: run.source_offset + start,
+                    ..*run
+                };
+                Self::Sparse(runs.iter().map(moved).collect())
+            }
+            other => other,
+        }
+    }
 }
 
 /// A file of the host with holes.

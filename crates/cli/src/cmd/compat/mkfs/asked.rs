@@ -244,7 +244,7 @@ impl Asked {
             "--s3" | "--oci" => {
                 return Err(refused(
                     name,
-                    "fetch the image first, as a layout of OCI (skopeo copy), and give it to tuff build as oci:DIR",
+                    "fetch the image first (skopeo copy), and give it to tuff build as oci:DIR, oci-archive:FILE or docker-archive:FILE",
                 ));
             }
             _ => return Err(refused(name, "leave it out")),
