@@ -97,10 +97,40 @@ fn main() -> std::io::Result<()> {
     };
     put("tar", "image", &tar)?;
     put("compressed", "plain", &tar[..600])?;
+    let early = cpio(&[
+        ("kernel", 0o040_755, b""),
+        ("kernel/code", 0o100_644, b"code"),
+    ]);
+    let main = cpio(&[("init", 0o100_755, b"#!"), ("sh", 0o120_777, b"init")]);
+    // A frame of Zstandard with one raw block; the length counts from 256.
+    let len = main.len() as u32;
+    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0x60];
+    frame.extend(&(len - 256).to_le_bytes()[..2]);
+    frame.extend(&(len << 3 | 1).to_le_bytes()[..3]);
+    frame.extend(&main);
+    put("cpio", "two", &[&early[..], &[0; 12], &main].concat())?;
+    put("cpio", "early", &[&early[..], &frame].concat())?;
     let manifest = "#mtree\n/set uid=0 mode=0644 time=1.5\n. type=dir\n f type=file size=5 \\\n xattr.user.a=0sAAAA\n..\n\
                     ./d/null type=char device=1,3\n./h hardlink=f\n./l type=link link=a\\040b\n";
     put("manifest", "all", manifest.as_bytes())?;
     std::fs::remove_dir_all(scratch)
+}
+
+/// An archive of these members: path, mode and data.
+fn cpio(members: &[(&str, u32, &[u8])]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (path, mode, data) in members.iter().chain(&[("TRAILER!!!", 0, &b""[..])]) {
+        let (size, name) = (data.len() as u32, path.len() as u32 + 1);
+        out.extend(b"070701");
+        for field in [1, *mode, 0, 0, 1, 0, size, 0, 0, 0, 0, name, 0] {
+            out.extend(format!("{field:08x}").bytes());
+        }
+        out.extend(path.bytes().chain([0]));
+        out.resize(out.len().next_multiple_of(4), 0);
+        out.extend(*data);
+        out.resize(out.len().next_multiple_of(4), 0);
+    }
+    out
 }
 
 fn text() -> Vec<u8> {

@@ -10,6 +10,7 @@ mod mount;
 mod patch;
 mod show;
 mod source_archives;
+mod source_cpio;
 mod source_faults;
 mod source_image;
 mod source_oci;

@@ -1,5 +1,6 @@
 //! From sources to the tree, and from the tree to the packer.
 
+mod cpio;
 mod index;
 mod manifest;
 mod tar;
@@ -152,6 +153,12 @@ impl Policies {
 enum Provider {
     Dir(Arc<DirSource>),
     Tar(Arc<File>, Arc<str>),
+    /// What stays in a file, and what was copied.
+    Cpio {
+        file: Option<Arc<File>>,
+        copy: Option<Arc<File>>,
+        name: Arc<str>,
+    },
     Image(Arc<ImageSource>),
     Elsewhere,
 }
@@ -353,6 +360,26 @@ impl<'a> Loader<'a> {
                 },
             },
             (Content::Range { offset }, Provider::Tar(file, name)) => Input::Range {
+                file: Arc::clone(file),
+                name: Arc::clone(name),
+                offset,
+            },
+            (
+                Content::Range { offset },
+                Provider::Cpio {
+                    file: Some(file),
+                    name,
+                    ..
+                },
+            )
+            | (
+                Content::Copied { offset },
+                Provider::Cpio {
+                    copy: Some(file),
+                    name,
+                    ..
+                },
+            ) => Input::Range {
                 file: Arc::clone(file),
                 name: Arc::clone(name),
                 offset,

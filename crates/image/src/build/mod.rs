@@ -73,7 +73,7 @@ use tuff_store::{Output, Target};
 pub enum Source {
     /// A directory.
     Dir(PathBuf),
-    /// A tar file, perhaps compressed with gzip, xz or zstd.
+    /// A tar file, perhaps compressed with gzip, xz or zstd; or archives of cpio, as an initramfs has them.
     Tar(PathBuf),
     /// A tar within a file, perhaps compressed: a layer of an archive.
     TarWithin {
@@ -86,7 +86,7 @@ pub enum Source {
         /// For messages.
         name: String,
     },
-    /// A tar on standard input, perhaps compressed.
+    /// A tar on standard input, perhaps compressed, or archives of cpio.
     TarStdin,
     /// A manifest; see `docs/manifest.md`.
     Manifest(PathBuf),

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use tuff_image::THREADS_MAX;
 use tuff_image::build::{Compression, Kernel, Method};
 
-/// Build an image from directories, tars, manifests and other images.
+/// Build an image from directories, tars, archives of cpio, manifests and other images.
 ///
-/// SOURCE is a directory, a tar (plain, gzip, xz or zstd; - for standard input) or a manifest (a file whose name ends
-/// in .mtree or .manifest) or an image of EROFS. oci:DIR[:NAME] stands for the layers of a container image in a layout
+/// SOURCE is a directory, a tar or cpio (plain, gzip, xz or zstd; - for standard input), a manifest (a file whose name
+/// ends in .mtree or .manifest) or an image of EROFS. oci:DIR[:NAME] stands for the layers of a container image in a layout
 /// of OCI, oci-archive:FILE[:NAME] for those in a tar of one, docker-archive:FILE[:NAME] for those in what docker save
 /// writes. Several sources are merged in order, the later wins. IMAGE is a file, a block device, or -
 /// for standard output.
@@ -197,7 +197,7 @@ pub(crate) struct Args {
     /// What whiteouts mean (default: for several sources overlay, and in tars both; keep for one)
     #[arg(long, value_enum, value_name = "KIND", help_heading = "Sources")]
     pub(super) whiteouts: Option<WhiteoutKind>,
-    /// Take every source for this kind
+    /// Take every source for this kind; a cpio is one of tar
     #[arg(long, value_enum, value_name = "KIND", help_heading = "Sources")]
     pub(super) source_type: Option<SourceType>,
     /// Which container image of several: OS/ARCHITECTURE, perhaps with /VARIANT (default: Linux on this machine's processor)

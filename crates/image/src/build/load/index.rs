@@ -15,12 +15,13 @@ use crate::build::Source;
 use crate::build::pack::{Packer, Sparse};
 use crate::build::progress::Progress;
 use crate::build::source::compressed::{self, Compression, MAGIC_LEN};
+use crate::build::source::cpio::{self, HEADER_LEN};
 use crate::build::source::error::{Quoted, SourceError};
 use crate::build::source::tar::TarReader;
 use crate::build::source::{Content, DataRun, Kind};
 use crate::build::tree::{InodeId, Tree};
 use crate::{Error, Result};
-use std::io::{BufReader, Read, Seek};
+use std::io::{BufReader, Cursor, Read, Seek};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use tuff_format::inode::FileType;
@@ -67,9 +68,10 @@ impl Loader<'_> {
             progress.check()?;
             return indexed;
         }
-        let mut magic = [0; MAGIC_LEN];
+        let mut magic = [0; HEADER_LEN];
         let n = read_start(&file, &mut magic).map_err(|e| Error::io(&name, "cannot read", e))?;
-        let compression = Compression::detect(&magic[..n]);
+        is_tar(&name, &magic[..n])?;
+        let compression = Compression::detect(&magic[..n.min(MAGIC_LEN)]);
         plain(
             &name,
             compression.map_err(|e| Error::source(e.in_source(&name)))?,
@@ -93,6 +95,13 @@ impl Loader<'_> {
         packer: &mut Packer<'_>,
         progress: &Progress,
     ) -> Result<()> {
+        let (mut reader, mut start) = (reader, Vec::new());
+        let read = (&mut reader)
+            .take(HEADER_LEN as u64)
+            .read_to_end(&mut start);
+        read.map_err(|e| Error::source(SourceError::from(e).at_byte(0).in_source(name)))?;
+        is_tar(name, &start)?;
+        let reader = Cursor::new(start).chain(reader);
         let (compression, reader) = compressed::open(name, reader).map_err(Error::source)?;
         plain(name, compression)?;
         let mut tar = TarReader::new(name, reader);
@@ -203,6 +212,15 @@ impl Loader<'_> {
     fn referred(&self, size: u64, runs: &[DataRun]) -> Option<Sparse> {
         Sparse::exact(size, runs, self.options.block)
     }
+}
+
+/// Fails for what begins as a cpio.
+fn is_tar(name: &str, mut start: &[u8]) -> Result<()> {
+    if cpio::begins(&mut start, &mut Vec::new()).is_ok_and(|begins| begins) {
+        let what = "an index is one of a tar, and this is a cpio";
+        return Err(Error::usage(format_args!("{name}: {what}")));
+    }
+    Ok(())
 }
 
 /// Fails for a tar that is compressed.

@@ -1,4 +1,4 @@
-//! Tars: files that can be read at any position, and streams.
+//! Tars: files that can be read at any position, and streams. What turns out to be a cpio goes its own way.
 //!
 //! A stream is packed as it comes where nothing has to be known of what follows. Else it is copied to a file first, and the
 //! image is the one that the file would have given.
@@ -12,12 +12,14 @@ use crate::build::pack::work::Policy;
 use crate::build::pack::{Packer, With, segment_size};
 use crate::build::progress::Progress;
 use crate::build::source::compressed::{self, Compression, MAGIC_LEN};
+use crate::build::source::cpio::{self, HEADER_LEN};
+use crate::build::source::error::SourceError;
 use crate::build::source::tar::{self, TarReader};
 use crate::build::source::{Content, DataRun, Kind};
 use crate::build::tree::{InodeId, Tree};
 use crate::{Error, Result};
 use std::fs::File;
-use std::io::{BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{BufReader, Cursor, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -36,13 +38,16 @@ impl Loader<'_> {
     ) -> Result<()> {
         let name = path.display().to_string();
         let file = open(path).map_err(|e| Error::io(&name, "cannot open the source", e))?;
-        let mut magic = [0; MAGIC_LEN];
+        let mut magic = [0; HEADER_LEN];
         let seekable = file.metadata().is_ok_and(|m| m.is_file());
         let n = if seekable {
             read_start(&file, &mut magic).map_err(|e| Error::io(&name, "cannot read", e))?
         } else {
             0
         };
+        if cpio::begins(&mut &magic[..n], &mut Vec::new()).is_ok_and(|begins| begins) {
+            return self.load_cpio(&name, file, tree, progress);
+        }
         let plain = Compression::detect(&magic[..n])
             .map_err(|e| Error::source(e.in_source(&name)))?
             == Compression::Plain;
@@ -143,6 +148,15 @@ impl Loader<'_> {
         packer: &mut Packer<'_>,
         progress: &Progress,
     ) -> Result<()> {
+        let mut reader = reader;
+        let mut start = Vec::new();
+        let begins = cpio::begins(&mut reader, &mut start);
+        let begins =
+            begins.map_err(|e| Error::source(SourceError::from(e).at_byte(0).in_source(name)))?;
+        let reader = Cursor::new(start).chain(reader);
+        if begins {
+            return self.load_cpio_stream(name, reader, tree, progress);
+        }
         let (_, reader) = compressed::open(name, reader).map_err(Error::source)?;
         if !pack || self.options.dedupe == Dedupe::Content {
             progress.stage("copy");

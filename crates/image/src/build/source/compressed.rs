@@ -54,13 +54,23 @@ impl Compression {
                 ..,
             ] => "bzip2",
             [b'L', b'Z', b'I', b'P', 1, ..] => "lzip",
-            [0x04, 0x22, 0x4d, 0x18, ..] => "LZ4",
+            // A frame, and what an initramfs has.
+            [0x04, 0x22, 0x4d, 0x18, ..] | [0x02, 0x21, 0x4c, 0x18, ..] => "LZ4",
             [0x1f, 0x9d, ..] => "compress",
             _ => return Ok(Self::Plain),
         };
         Err(SourceError::unsupported(format!(
             "compressed with {other}; gzip, xz and zstd can be read"
         )))
+    }
+
+    /// The bound on what a stream may ask for. Unit: bytes.
+    fn memory_max(self) -> u64 {
+        match self {
+            Self::Plain | Self::Gzip => u64::MAX,
+            Self::Xz => XZ_MEMORY_MAX,
+            Self::Zstd => 1 << ZSTD_WINDOW_LOG_MAX,
+        }
     }
 
     /// The format's name.
@@ -181,15 +191,6 @@ impl<R: Read> Decoder<R> {
         }
     }
 
-    /// The bound on what a stream may ask for. Unit: bytes.
-    fn memory_max(&self) -> u64 {
-        match self {
-            Self::Gzip(_) => u64::MAX,
-            Self::Xz(_) => XZ_MEMORY_MAX,
-            Self::Zstd(_) => 1 << ZSTD_WINDOW_LOG_MAX,
-        }
-    }
-
     /// How many compressed bytes were used.
     fn input_position(&self) -> u64 {
         match self {
@@ -202,6 +203,68 @@ impl<R: Read> Decoder<R> {
 }
 
 impl<R: Read> Read for Decoder<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Gzip(decoder) => decoder.read(buf),
+            Self::Xz(decoder) => decoder.read(buf),
+            Self::Zstd(decoder) => decoder.read(buf),
+        }
+    }
+}
+
+/// One gzip member, xz stream or Zstandard frame. At its end the input stands behind it.
+pub(crate) enum One<R: BufRead> {
+    Gzip(Box<GzDecoder<R>>),
+    Xz(XzDecoder<R>),
+    Zstd(zstd::Decoder<'static, R>),
+}
+
+impl<R: BufRead> One<R> {
+    pub(crate) fn new(compression: Compression, input: R) -> io::Result<Self> {
+        Ok(match compression {
+            Compression::Plain => unreachable!("a plain stream needs no decoder"),
+            Compression::Gzip => Self::Gzip(Box::new(GzDecoder::new(input))),
+            Compression::Xz => {
+                let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY_MAX, 0);
+                Self::Xz(XzDecoder::new_stream(
+                    input,
+                    stream.map_err(io::Error::from)?,
+                ))
+            }
+            Compression::Zstd => {
+                let mut decoder = zstd::Decoder::with_buffer(input)?.single_frame();
+                decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
+                Self::Zstd(decoder)
+            }
+        })
+    }
+
+    pub(crate) fn format(&self) -> Compression {
+        match self {
+            Self::Gzip(_) => Compression::Gzip,
+            Self::Xz(_) => Compression::Xz,
+            Self::Zstd(_) => Compression::Zstd,
+        }
+    }
+
+    pub(crate) fn input(&self) -> &R {
+        match self {
+            Self::Gzip(decoder) => decoder.get_ref(),
+            Self::Xz(decoder) => decoder.get_ref(),
+            Self::Zstd(decoder) => decoder.get_ref(),
+        }
+    }
+
+    pub(crate) fn into_input(self) -> R {
+        match self {
+            Self::Gzip(decoder) => decoder.into_inner(),
+            Self::Xz(decoder) => decoder.into_inner(),
+            Self::Zstd(decoder) => decoder.finish(),
+        }
+    }
+}
+
+impl<R: BufRead> Read for One<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Gzip(decoder) => decoder.read(buf),
@@ -319,7 +382,10 @@ fn decode<R: Read>(
                 Ok(0) => last = Some(Message::End),
                 Ok(n) => len += n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => last = Some(Message::Failed(failure(&decoder, e).in_source(source))),
+                Err(e) => {
+                    let failed = failure(decoder.format(), decoder.input_position(), e);
+                    last = Some(Message::Failed(failed.in_source(source)));
+                }
             }
         }
         piece.truncate(len);
@@ -334,17 +400,17 @@ fn decode<R: Read>(
     }
 }
 
-fn failure<R: Read>(decoder: &Decoder<R>, error: io::Error) -> SourceError {
-    let name = decoder.format().name();
+/// What a decoder's error says, `near` so many compressed bytes.
+pub(crate) fn failure(format: Compression, near: u64, error: io::Error) -> SourceError {
+    let name = format.name();
     // An error of the system came through from the reader below; all others are the decoder's.
     if error.raw_os_error().is_some() {
         return SourceError::io("cannot read", error);
     }
-    let near = decoder.input_position();
     if wants_too_much_memory(&error) {
         return SourceError::limit(format!(
             "{name} stream needs more memory than the {} MiB allowed",
-            decoder.memory_max() >> 20
+            format.memory_max() >> 20
         ));
     }
     SourceError::corrupt(match error.kind() {

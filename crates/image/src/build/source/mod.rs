@@ -1,10 +1,11 @@
-//! Where trees come from: directories, tar streams, manifests, images.
+//! Where trees come from: directories, tar streams, archives of cpio, manifests, images.
 //!
 //! A source turns its input into [`Entry`] values, one per path, in any order. What it means that two sources name the
 //! same path is decided in the tree, not here.
 
 pub mod compressed;
 pub(crate) mod container;
+pub mod cpio;
 pub mod dir;
 pub mod error;
 pub(crate) mod image;
@@ -106,6 +107,11 @@ pub enum Content {
     /// A run of bytes of the source's own file (an uncompressed tar that can be read at any position), or a file of an image.
     Range {
         /// Byte position in the tar file, or the number of the inode in the image.
+        offset: u64,
+    },
+    /// A run of bytes of the file that the source's data was copied to.
+    Copied {
+        /// Byte position there.
         offset: u64,
     },
     /// Like `Range` for a file with holes: the runs that hold data, ascending; everything between them is zero.

@@ -1,0 +1,368 @@
+//! Where the bytes of archives come from: plain stretches of a stream or a file, and compressed ones.
+
+use super::super::compressed::{Compression, MAGIC_LEN, One, failure};
+use super::super::error::SourceError;
+use super::header::{HEADER_LEN, is_header};
+use std::io::{self, BufRead, BufReader, Read};
+use tuff_store::ReadAt;
+
+const STREAM_BUFFER: usize = 64 << 10;
+
+/// As much is read around a header.
+const STORE_BUFFER: usize = 4 << 10;
+
+/// How much of a stream [`begins`] wants to see: the first bytes of a block of any compression come out of it. Unit: bytes.
+const START: u64 = 256 << 10;
+
+pub(super) enum Input<'a> {
+    Plain(Raw<'a>),
+    Compressed {
+        reader: BufReader<Frame<'a>>,
+        /// Decoded bytes so far.
+        position: u64,
+        /// Where it begins in the source.
+        start: u64,
+    },
+    /// Only while it becomes another.
+    Moving,
+}
+
+/// The source's own bytes.
+pub(super) struct Raw<'a> {
+    reader: Reader<'a>,
+    /// Bytes that were looked at in advance.
+    back: Vec<u8>,
+    back_at: usize,
+    position: u64,
+}
+
+enum Reader<'a> {
+    Stream(BufReader<Box<dyn Read + Send + 'a>>),
+    Store(BufReader<FromStore<'a>>),
+}
+
+struct FromStore<'a> {
+    store: &'a dyn ReadAt,
+    at: u64,
+}
+
+/// A gzip member, xz stream or Zstandard frame.
+pub(super) struct Frame<'a>(One<Raw<'a>>);
+
+impl Read for FromStore<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.store.read_at(buf, self.at)?;
+        self.at += n as u64;
+        Ok(n)
+    }
+}
+
+impl Read for Frame<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buf).map_err(|e| {
+            if e.kind() == io::ErrorKind::Interrupted {
+                return e;
+            }
+            failure(self.0.format(), self.0.input().position, e).into()
+        })
+    }
+}
+
+impl Read for Raw<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let have = self.fill_buf()?;
+        let n = have.len().min(buf.len());
+        buf[..n].copy_from_slice(&have[..n]);
+        self.consume(n);
+        Ok(n)
+    }
+}
+
+impl BufRead for Raw<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.back_at < self.back.len() {
+            return Ok(&self.back[self.back_at..]);
+        }
+        match &mut self.reader {
+            Reader::Stream(reader) => reader.fill_buf(),
+            Reader::Store(reader) => reader.fill_buf(),
+        }
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.position += n as u64;
+        if self.back_at < self.back.len() {
+            self.back_at += n;
+            return;
+        }
+        match &mut self.reader {
+            Reader::Stream(reader) => reader.consume(n),
+            Reader::Store(reader) => reader.consume(n),
+        }
+    }
+}
+
+impl Raw<'_> {
+    /// The next bytes, which stay where they are.
+    fn look(&mut self, len: usize) -> io::Result<&[u8]> {
+        let mut bytes = vec![0; len];
+        let n = fill(self, &mut bytes)?;
+        bytes.truncate(n);
+        bytes.extend(self.back.drain(self.back_at..));
+        (self.back, self.back_at) = (bytes, 0);
+        self.position -= n as u64;
+        Ok(&self.back[..n])
+    }
+
+    /// How many bytes are left, where that is known.
+    fn left(&self) -> Option<u64> {
+        match &self.reader {
+            Reader::Stream(_) => None,
+            Reader::Store(reader) => {
+                let store = reader.get_ref().store;
+                Some(store.size().saturating_sub(self.position))
+            }
+        }
+    }
+
+    /// Passes over what need not be read. Returns how much of `count` that was.
+    fn jump(&mut self, count: u64) -> u64 {
+        let Some(left) = self.left() else { return 0 };
+        let count = count.min(left);
+        let Reader::Store(reader) = &mut self.reader else {
+            return 0;
+        };
+        let buffered = reader.buffer().len() as u64;
+        if self.back_at < self.back.len() || count <= buffered {
+            return 0;
+        }
+        reader.consume(reader.buffer().len());
+        reader.get_mut().at += count - buffered;
+        self.position += count;
+        count
+    }
+}
+
+impl<'a> Input<'a> {
+    pub(super) fn stream(reader: Box<dyn Read + Send + 'a>) -> Self {
+        let reader = BufReader::with_capacity(STREAM_BUFFER, reader);
+        Self::raw(Reader::Stream(reader))
+    }
+
+    pub(super) fn store(store: &'a dyn ReadAt) -> Self {
+        let store = FromStore { store, at: 0 };
+        Self::raw(Reader::Store(BufReader::with_capacity(STORE_BUFFER, store)))
+    }
+
+    fn raw(reader: Reader<'a>) -> Self {
+        Self::Plain(Raw {
+            reader,
+            back: Vec::new(),
+            back_at: 0,
+            position: 0,
+        })
+    }
+
+    fn reader(&mut self) -> &mut dyn BufRead {
+        match self {
+            Self::Plain(raw) => raw,
+            Self::Compressed { reader, .. } => reader,
+            Self::Moving => unreachable!("nobody sees it move"),
+        }
+    }
+
+    /// Position in the source, or in what a compressed stretch of it decodes to. Unit: bytes.
+    pub(super) fn position(&self) -> u64 {
+        match self {
+            Self::Plain(raw) => raw.position,
+            Self::Compressed { position, .. } => *position,
+            Self::Moving => 0,
+        }
+    }
+
+    /// Where the compressed stretch begins that is being read.
+    pub(super) fn compressed_at(&self) -> Option<u64> {
+        match self {
+            Self::Compressed { start, .. } => Some(*start),
+            _ => None,
+        }
+    }
+
+    /// Where the next bytes are in the source, if they can be read there later.
+    pub(super) fn offset(&self) -> Option<u64> {
+        self.left().map(|_| self.position())
+    }
+
+    /// How many bytes are left, where that is known.
+    pub(super) fn left(&self) -> Option<u64> {
+        match self {
+            Self::Plain(raw) => raw.left(),
+            _ => None,
+        }
+    }
+
+    /// Fills `buf`. Returns how many bytes it got; fewer than asked for only at the end.
+    pub(super) fn fill(&mut self, buf: &mut [u8]) -> Result<usize, SourceError> {
+        let mut done = 0;
+        loop {
+            let n = fill(self.reader(), &mut buf[done..])?;
+            if let Self::Compressed { position, .. } = self {
+                *position += n as u64;
+            }
+            done += n;
+            if done == buf.len() || !self.next_frame()? {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// Passes over `count` bytes. Returns how many there were; fewer than asked for only at the end.
+    pub(super) fn skip(&mut self, count: u64) -> Result<u64, SourceError> {
+        let mut done = match self {
+            Self::Plain(raw) => raw.jump(count),
+            _ => 0,
+        };
+        while done < count {
+            let have = some(self.reader())?.len();
+            let left = usize::try_from(count - done).unwrap_or(usize::MAX);
+            let n = have.min(left);
+            self.reader().consume(n);
+            if let Self::Compressed { position, .. } = self {
+                *position += n as u64;
+            }
+            done += n as u64;
+            if n == 0 && !self.next_frame()? {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Passes over zeros to the next archive; false at the end of the source.
+    pub(super) fn next_archive(&mut self) -> Result<bool, SourceError> {
+        loop {
+            let have = some(self.reader())?;
+            let zeros = have.iter().take_while(|b| **b == 0).count();
+            let (len, at_end) = (have.len(), have.is_empty());
+            self.reader().consume(zeros);
+            if let Self::Compressed { position, .. } = self {
+                *position += zeros as u64;
+            }
+            if zeros < len {
+                let Self::Plain(raw) = self else {
+                    return Ok(true);
+                };
+                let at = raw.position;
+                let magic = raw.look(MAGIC_LEN)?;
+                let compression = Compression::detect(magic).map_err(|e| e.at_byte(at))?;
+                if compression == Compression::Plain {
+                    return Ok(true);
+                }
+                self.decode(compression, at, 0)?;
+                continue;
+            }
+            if at_end {
+                match std::mem::replace(self, Self::Moving) {
+                    Self::Compressed { reader, .. } => {
+                        *self = Self::Plain(reader.into_inner().0.into_input());
+                    }
+                    plain => {
+                        *self = plain;
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Where a frame ended within an archive: the next one, if there is one of the same kind.
+    fn next_frame(&mut self) -> Result<bool, SourceError> {
+        let (format, at, position) = match std::mem::replace(self, Self::Moving) {
+            Self::Compressed {
+                reader,
+                position,
+                start,
+            } => {
+                let one = reader.into_inner().0;
+                let format = one.format();
+                *self = Self::Plain(one.into_input());
+                (format, start, position)
+            }
+            plain => {
+                *self = plain;
+                return Ok(false);
+            }
+        };
+        let Self::Plain(raw) = self else {
+            return Ok(false);
+        };
+        let next = Compression::detect(raw.look(MAGIC_LEN)?);
+        // What is none is told as the archive's early end.
+        if next.is_ok_and(|next| next == format) {
+            self.decode(format, at, position)?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn decode(
+        &mut self,
+        compression: Compression,
+        start: u64,
+        position: u64,
+    ) -> Result<(), SourceError> {
+        if let Self::Plain(raw) = std::mem::replace(self, Self::Moving) {
+            let one =
+                One::new(compression, raw).map_err(|e| SourceError::from(e).at_byte(start))?;
+            *self = Self::Compressed {
+                reader: BufReader::with_capacity(STREAM_BUFFER, Frame(one)),
+                position,
+                start,
+            };
+        }
+        Ok(())
+    }
+}
+
+fn fill(reader: &mut dyn BufRead, buf: &mut [u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buf.len() {
+        match reader.read(&mut buf[done..]) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
+}
+
+/// Buffered bytes, none at the end.
+fn some(reader: &mut dyn BufRead) -> io::Result<&[u8]> {
+    loop {
+        match reader.fill_buf() {
+            Ok(_) => break,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    reader.fill_buf()
+}
+
+/// Whether a stream begins with a header of cpio, plain or compressed. What was read of it goes into `start`.
+pub(crate) fn begins(reader: &mut dyn Read, start: &mut Vec<u8>) -> io::Result<bool> {
+    reader.take(HEADER_LEN as u64).read_to_end(start)?;
+    match Compression::detect(start) {
+        Ok(Compression::Plain) => Ok(is_header(start)),
+        // Whoever reads it says so.
+        Err(_) => Ok(false),
+        Ok(compression) => {
+            reader.take(START).read_to_end(start)?;
+            let mut head = Vec::new();
+            let frame = One::new(compression, &start[..]);
+            // What does not decode is no cpio so far.
+            let decoded = frame.and_then(|one| one.take(HEADER_LEN as u64).read_to_end(&mut head));
+            Ok(decoded.is_ok() && is_header(&head))
+        }
+    }
+}
