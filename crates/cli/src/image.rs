@@ -37,7 +37,13 @@ pub(crate) struct OpenArgs {
     /// The hash tree, if it is not behind the image
     #[arg(long, requires = "verity", value_name = "FILE", help_heading = "Image")]
     pub(crate) verity_tree: Option<PathBuf>,
+    /// Who is told of blocks that the parity mends.
+    #[arg(skip)]
+    pub(crate) on_mend: Option<OnMend>,
 }
+
+/// Told of a block that was mended: whether it is one of the hash tree, and its first byte.
+pub(crate) type OnMend = Arc<dyn Fn(bool, u64) + Send + Sync>;
 
 /// Reads a root hash.
 pub(crate) fn parse_root(text: &str) -> Result<Root, String> {
@@ -124,7 +130,12 @@ impl OpenArgs {
             ));
         }
         let (tree, at, place) = self.tree(&store, path)?;
-        verity::open(store, tree, at, root).map_err(|e| e.within(place.display()))
+        let verified = verity::open(store, tree, at, root);
+        let verified = verified.map_err(|e| e.within(place.display()))?;
+        Ok(match self.on_mend.clone() {
+            Some(told) => verified.with_mends_told(move |tree, at| told(tree, at)),
+            None => verified,
+        })
     }
 
     /// Where the hash tree of the image in `store` is: in which store, at which byte, in which file.

@@ -6,6 +6,7 @@ use crate::log::Log;
 use crate::proto::{Attr, ROOT, StatfsOut};
 use rustix::io::Errno;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tuff_format::features::incompat;
 use tuff_format::inode::encode_device;
 use tuff_image::read::{FileType, Inode, Layout, Nid};
@@ -27,6 +28,8 @@ pub struct ImageFs {
     root: Nid,
     show: Show,
     log: Log,
+    /// Blocks that parity mended, where somebody counts them.
+    mended: Option<Arc<AtomicU64>>,
 }
 
 /// An image and what one thread reads it with.
@@ -49,7 +52,14 @@ impl ImageFs {
             root,
             show,
             log,
+            mended: None,
         })
+    }
+
+    /// Shows this counter of blocks that were mended as they were read among the others.
+    #[must_use]
+    pub fn with_mended(self, mended: Option<Arc<AtomicU64>>) -> Self {
+        Self { mended, ..self }
     }
 
     /// What serves the image.
@@ -266,7 +276,10 @@ impl Filesystem for ImageFs {
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        counters_of(&self.server)
+        let mut counters = counters_of(&self.server);
+        let mended = self.mended.as_ref().map(|n| n.load(Ordering::Relaxed));
+        counters.extend(mended.map(|n| ("mended_blocks", n)));
+        counters
     }
 }
 

@@ -123,6 +123,11 @@ impl Spread {
         self.rounds * self.block
     }
 
+    /// Length of a round's parity. Unit: bytes.
+    pub(crate) fn round_len(&self) -> u64 {
+        self.block * self.roots as u64
+    }
+
     /// Covered blocks of one codeword.
     pub(crate) fn rows(&self) -> usize {
         SYMBOLS - self.roots
@@ -288,17 +293,28 @@ impl Encoder {
         count: usize,
         out: &mut Vec<u8>,
     ) -> io::Result<()> {
+        let row_len = covered.spread.row();
+        let read = |row: usize, buf: &mut [u8]| covered.read(row as u64 * row_len + from, buf);
+        self.encode_rows(&read, count, out)
+    }
+
+    /// The same, of rows that `read` gives by their numbers.
+    pub(crate) fn encode_rows(
+        &self,
+        read: &dyn Fn(usize, &mut [u8]) -> io::Result<()>,
+        count: usize,
+        out: &mut Vec<u8>,
+    ) -> io::Result<()> {
         if self.generator.len() <= 8 {
-            self.encode_by::<u64>(covered, from, count, out)
+            self.encode_by::<u64>(read, count, out)
         } else {
-            self.encode_by::<Long>(covered, from, count, out)
+            self.encode_by::<Long>(read, count, out)
         }
     }
 
     fn encode_by<R: Rest>(
         &self,
-        covered: &Covered<'_>,
-        from: u64,
+        read: &dyn Fn(usize, &mut [u8]) -> io::Result<()>,
         count: usize,
         out: &mut Vec<u8>,
     ) -> io::Result<()> {
@@ -310,8 +326,8 @@ impl Encoder {
             .collect();
         let mut rests = vec![R::default(); count];
         let mut buf = vec![0; count];
-        for row in 0..covered.spread.rows() {
-            covered.read(row as u64 * covered.spread.row() + from, &mut buf)?;
+        for row in 0..SYMBOLS - self.generator.len() {
+            read(row, &mut buf)?;
             for (rest, byte) in rests.iter_mut().zip(&buf) {
                 *rest = rest.next(table[usize::from(rest.first() ^ byte)]);
             }

@@ -1,7 +1,7 @@
 //! Which blocks are damaged, and mending them.
 
 use crate::Verified;
-use crate::parity::Place;
+use crate::parity::{Encoder, Place, Spread};
 use crate::work::{each, lock};
 use std::collections::BTreeSet;
 use std::io;
@@ -12,6 +12,9 @@ use tuff_store::ReadAt;
 /// What a thread reads at once. Unit: bytes.
 const UNIT: u64 = 512 << 10;
 
+/// Codewords whose parity a thread makes at once.
+const CODEWORDS: u64 = 64 << 10;
+
 /// Ranges of bytes, ascending.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Damage {
@@ -21,11 +24,19 @@ pub struct Damage {
     pub unknown: Vec<Range<u64>>,
     /// Hash blocks that are not what the root hash stands for, or cannot be read, in the store that holds the tree.
     pub tree: Vec<Range<u64>>,
+    /// Parity that is not that of data and tree, or cannot be read, in the same store; none of what belongs to damaged blocks that
+    /// it does not mend.
+    pub parity: Vec<Range<u64>>,
 }
 
 impl Damage {
     /// All is what the root hash stands for.
     pub fn is_none(&self) -> bool {
+        self.is_covered_sound() && self.parity.is_empty()
+    }
+
+    /// The same, whatever the parity is.
+    pub fn is_covered_sound(&self) -> bool {
         self.data.is_empty() && self.unknown.is_empty() && self.tree.is_empty()
     }
 }
@@ -36,11 +47,13 @@ pub enum Mended<'a> {
     Data(u64, &'a [u8]),
     /// In the store that holds the tree. Unit: bytes.
     Tree(u64, &'a [u8]),
+    /// Parity, in the same store.
+    Parity(u64, &'a [u8]),
 }
 
 impl Verified {
-    /// Reads all data and the tree and says what is damaged of it, mended or not. `step` is told of bytes of data that were read,
-    /// and stops the work by an error.
+    /// Reads all data and the tree and says what is damaged of it, mended or not; then all again for the parity, if there is
+    /// any. `step` is told of bytes of data that were read, and stops the work by an error.
     ///
     /// # Errors
     /// Those of `step`. What cannot be read is damage.
@@ -75,6 +88,9 @@ impl Verified {
             join(ranges, end);
         }
         join(&mut damage.tree, self.shape.end);
+        if let Some(spread) = &self.parity {
+            damage.parity = self.scan_parity(spread, threads, step)?;
+        }
         Ok(damage)
     }
 
@@ -101,6 +117,67 @@ impl Verified {
             }
         }
         damage
+    }
+
+    /// The damaged blocks of the parity: it is made again.
+    fn scan_parity(
+        &self,
+        spread: &Spread,
+        threads: usize,
+        step: &(dyn Fn(u64) -> io::Result<()> + Sync),
+    ) -> io::Result<Vec<Range<u64>>> {
+        let (covered, encoder) = (self.covered(spread), Encoder::new(spread.roots));
+        let data = self.header.data_len();
+        let group = (CODEWORDS / spread.block).max(1);
+        let found: Mutex<Vec<Range<u64>>> = Mutex::default();
+        let groups = spread.rounds.div_ceil(group);
+        each(groups, threads, &|n, buffers| {
+            let rounds = n * group..spread.rounds.min((n + 1) * group);
+            // Fits: at most CODEWORDS.
+            let count = ((rounds.end - rounds.start) * spread.block) as usize;
+            let from = rounds.start * spread.block;
+            let made = encoder.encode(&covered, from, count, &mut buffers.output);
+            let at = spread.at + rounds.start * spread.round_len();
+            buffers.input.resize(count * spread.roots, 0);
+            let read = self.tree.read_exact_at(&mut buffers.input, at);
+            if made.is_err() || read.is_err() || buffers.input != buffers.output {
+                for round in rounds {
+                    let differs = self.parity_differs(spread, round);
+                    lock(&found).extend(differs.into_iter().map(|(range, _)| range));
+                }
+            }
+            // As many steps as groups, which together are all data once more.
+            step(data * (n + 1) / groups - data * n / groups)
+        })?;
+        let mut found = found.into_inner().unwrap_or_else(|e| e.into_inner());
+        join(&mut found, spread.end());
+        Ok(found)
+    }
+
+    /// Blocks of a round's parity that are not what they should be: where they lie, and what belongs there. None, if that is not
+    /// known.
+    fn parity_differs(&self, spread: &Spread, round: u64) -> Vec<(Range<u64>, Vec<u8>)> {
+        let Some(rows) = self.sound_rows(spread, round) else {
+            return Vec::new();
+        };
+        let mut made = Vec::new();
+        let read = |row: usize, buf: &mut [u8]| {
+            buf.copy_from_slice(&rows[row]);
+            Ok(())
+        };
+        // Fits: a block.
+        let size = spread.block as usize;
+        let encoded = Encoder::new(spread.roots).encode_rows(&read, size, &mut made);
+        debug_assert!(encoded.is_ok(), "rows in memory are read");
+        let at = spread.at + round * spread.round_len();
+        let mut differs = Vec::new();
+        let mut found = vec![0; size];
+        for (at, wanted) in (at..).step_by(size).zip(made.chunks_exact(size)) {
+            if self.tree.read_exact_at(&mut found, at).is_err() || found != wanted {
+                differs.push((at..at + spread.block, wanted.to_vec()));
+            }
+        }
+        differs
     }
 
     /// The damaged blocks of the tree.
@@ -136,6 +213,9 @@ impl Verified {
         let mut before = None;
         loop {
             let damage = self.scan(threads, step)?;
+            if damage.is_none() {
+                return Ok(damage);
+            }
             // Nothing was mended, or what was written is not read.
             if before.as_ref() == Some(&damage) {
                 return Ok(damage);
@@ -163,6 +243,16 @@ impl Verified {
                         }
                         Place::Tree(at) => write(Mended::Tree(at, &bytes))?,
                     }
+                }
+                step(0)?;
+            }
+            let parity = blocks(&damage.parity).into_iter();
+            let rounds: BTreeSet<u64> = parity
+                .map(|at| (at - spread.at) / spread.round_len())
+                .collect();
+            for round in rounds {
+                for (range, bytes) in self.parity_differs(spread, round) {
+                    write(Mended::Parity(range.start, &bytes))?;
                 }
                 step(0)?;
             }

@@ -29,7 +29,11 @@ pub struct Verified {
     pub(crate) parity: Option<Spread>,
     kept: Box<[Mutex<Option<Kept>>]>,
     mended: AtomicU64,
+    on_mend: Option<OnMend>,
 }
+
+/// Told of a block that was mended: whether it is one of the tree, and where it lies. Unit: bytes.
+type OnMend = Box<dyn Fn(bool, u64) + Send + Sync>;
 
 impl Verified {
     /// Takes `data`, whose header lies in `tree` at `hash_offset`. There is parity if the store of the tree ends where parity of some number of
@@ -60,6 +64,7 @@ impl Verified {
             root,
             kept: (0..KEPT).map(|_| Mutex::default()).collect(),
             mended: AtomicU64::new(0),
+            on_mend: None,
         })
     }
 
@@ -73,6 +78,16 @@ impl Verified {
             parity: Some(parity),
             ..self
         })
+    }
+
+    /// Calls `told` each time that a block is read damaged and given out mended: whether it is one of the tree, and its first byte
+    /// in its store.
+    #[must_use]
+    pub fn with_mends_told(self, told: impl Fn(bool, u64) + Send + Sync + 'static) -> Self {
+        Self {
+            on_mend: Some(Box::new(told)),
+            ..self
+        }
     }
 
     /// Roots of the parity, if there is any.
@@ -189,20 +204,47 @@ impl Verified {
         let mended = self.mend(number % spread.rounds);
         let (_, bytes) = mended.into_iter().find(|(n, _)| *n == number)?;
         self.mended.fetch_add(1, Ordering::Relaxed);
+        if let Some(told) = &self.on_mend {
+            match spread.place(number) {
+                Place::Data(at) => told(false, at),
+                Place::Tree(at) => told(true, at),
+            }
+        }
         Some(bytes)
     }
 
-    /// The damaged blocks of a round, mended: numbers of covered blocks, and their bytes. Only those that are then what the root
-    /// hash stands for.
-    pub(crate) fn mend(&self, round: u64) -> Vec<(u64, Vec<u8>)> {
-        let Some(spread) = &self.parity else {
-            return Vec::new();
-        };
-        let covered = Covered {
+    pub(crate) fn covered<'a>(&'a self, spread: &'a Spread) -> Covered<'a> {
+        Covered {
             data: &*self.data,
             tree: &*self.tree,
             spread,
-        };
+        }
+    }
+
+    /// The rows of a round as they should be, damaged ones mended, if that is known.
+    pub(crate) fn sound_rows(&self, spread: &Spread, round: u64) -> Option<Vec<Vec<u8>>> {
+        let (mut rows, mut damaged, unknown) = self.rows(spread, round);
+        for row in unknown {
+            // With what mends its part of the tree.
+            let number = spread.block_of(round, row)?;
+            if !self.is_sound_by(number, &rows[row], true)? {
+                damaged.push(row);
+            }
+        }
+        if !damaged.is_empty() {
+            let mended = self.mend(round);
+            for row in damaged {
+                let number = spread.block_of(round, row)?;
+                let (_, bytes) = mended.iter().find(|(n, _)| *n == number)?;
+                rows[row].copy_from_slice(bytes);
+            }
+        }
+        Some(rows)
+    }
+
+    /// The blocks of a round by their rows, and which rows are damaged, and which may be.
+    fn rows(&self, spread: &Spread, round: u64) -> (Vec<Vec<u8>>, Vec<usize>, Vec<usize>) {
+        let covered = self.covered(spread);
         // Fits: a block.
         let mut rows = vec![vec![0; spread.block as usize]; spread.rows()];
         let (mut damaged, mut unknown) = (Vec::new(), Vec::new());
@@ -217,10 +259,20 @@ impl Verified {
                 (_, None) => unknown.push(n),
             }
         }
+        (rows, damaged, unknown)
+    }
+
+    /// The damaged blocks of a round, mended: numbers of covered blocks, and their bytes. Only those that are then what the root
+    /// hash stands for.
+    pub(crate) fn mend(&self, round: u64) -> Vec<(u64, Vec<u8>)> {
+        let Some(spread) = &self.parity else {
+            return Vec::new();
+        };
+        let (rows, mut damaged, unknown) = self.rows(spread, round);
         if damaged.is_empty() || damaged.len() > spread.roots {
             return Vec::new();
         }
-        let len = spread.block * spread.roots as u64;
+        let len = spread.round_len();
         let mut parity = vec![0; len as usize]; // fits: 24 blocks
         let at = spread.at + round * len;
         if self.tree.read_exact_at(&mut parity, at).is_err() {
@@ -256,6 +308,10 @@ impl Verified {
 
     /// Whether a covered block is what the root hash stands for; `None` if its digest is damaged.
     pub(crate) fn is_sound(&self, number: u64, bytes: &[u8]) -> Option<bool> {
+        self.is_sound_by(number, bytes, false)
+    }
+
+    fn is_sound_by(&self, number: u64, bytes: &[u8], mend: bool) -> Option<bool> {
         let digest = self.hasher.digest(bytes);
         let (level, number) = match self.parity.as_ref().map(|spread| spread.place(number)) {
             Some(Place::Tree(at)) => {
@@ -264,7 +320,7 @@ impl Verified {
             }
             _ => (0, number),
         };
-        self.is_expected(level, number, &digest, false).ok()
+        self.is_expected(level, number, &digest, mend).ok()
     }
 }
 

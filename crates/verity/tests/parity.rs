@@ -149,7 +149,8 @@ fn what_is_damaged_is_read_and_repaired() {
         let store: Arc<dyn ReadAt> = Arc::new(shared.clone());
         let verified = Verified::open(Arc::clone(&store), store, made.at, made.root).unwrap();
         let left = verified.repair(2, &|_| Ok(()), &mut |mended| {
-            let (Mended::Data(at, bytes) | Mended::Tree(at, bytes)) = mended;
+            let (Mended::Data(at, bytes) | Mended::Tree(at, bytes) | Mended::Parity(at, bytes)) =
+                mended;
             let at = at as usize;
             shared.0.write().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
             Ok(())
@@ -203,11 +204,72 @@ fn damaged_parity_mends_nothing_wrong() {
     let verified = open(&bytes, made.at, made.root).unwrap();
     let mut buf = vec![0; BLOCK];
     assert!(verified.read_exact_at(&mut buf, 50 * BLOCK as u64).is_err());
-    let left = verified.repair(1, &|_| Ok(()), &mut |_| panic!("nothing is right"));
+    let left = verified.repair(1, &|_| Ok(()), &mut |mended| {
+        // Only that of blocks which are sound is known.
+        assert!(matches!(mended, Mended::Parity(..)));
+        Ok(())
+    });
     assert_eq!(
         left.unwrap().data,
         one(50 * BLOCK as u64..51 * BLOCK as u64)
     );
+}
+
+#[test]
+fn damaged_parity_is_found_and_made_again() {
+    const BLOCK: usize = 512;
+    let made = made(600 * BLOCK - 100, BLOCK as u32, 3, 2);
+    let good = &made.bytes;
+    let rounds = (600usize + 42).div_ceil(252);
+    assert_eq!(rounds, 3);
+    let parity = |block: usize| made.parity + block * BLOCK..made.parity + (block + 1) * BLOCK;
+    for (n, damage) in [
+        // Bytes of parity blocks, three for each round; then also data, a tree block and the top of another round.
+        vec![parity(0).start + 5],
+        vec![parity(2).start, parity(3).start, parity(8).end - 1],
+        vec![parity(4).start, 3 * BLOCK],
+        vec![parity(7).start, made.at as usize + BLOCK],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut bytes = good.clone();
+        for at in &damage {
+            bytes[*at] ^= 0x11;
+        }
+        let wanted: Vec<u64> = damage
+            .iter()
+            .filter(|at| **at >= made.parity)
+            .map(|at| (at / BLOCK * BLOCK) as u64)
+            .collect();
+        for threads in [1, 7] {
+            let verified = open(&bytes, made.at, made.root).unwrap();
+            let found = verified.scan(threads, &|_| Ok(())).unwrap();
+            let starts = found
+                .parity
+                .iter()
+                .flat_map(|r| r.clone().step_by(BLOCK))
+                .collect::<Vec<u64>>();
+            assert_eq!(starts, wanted, "{n}");
+            assert_eq!(
+                found.is_covered_sound(),
+                wanted.len() == damage.len(),
+                "{n}"
+            );
+        }
+        let shared = Shared(Arc::new(RwLock::new(bytes)));
+        let store: Arc<dyn ReadAt> = Arc::new(shared.clone());
+        let verified = Verified::open(Arc::clone(&store), store, made.at, made.root).unwrap();
+        let left = verified.repair(2, &|_| Ok(()), &mut |mended| {
+            let (Mended::Data(at, bytes) | Mended::Tree(at, bytes) | Mended::Parity(at, bytes)) =
+                mended;
+            let at = at as usize;
+            shared.0.write().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
+            Ok(())
+        });
+        assert!(left.unwrap().is_none(), "{n}");
+        assert!(*shared.0.read().unwrap() == *good, "{n}: all is as it was");
+    }
 }
 
 #[test]

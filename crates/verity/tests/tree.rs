@@ -202,7 +202,7 @@ fn a_tree_that_is_none_or_cannot_be_is_an_error() {
     let cut = told(&bytes[..bytes.len() - 4096], at).unwrap();
     assert_eq!(
         cut,
-        "Damage { data: [], unknown: [0..8192], tree: [12288..16384] }"
+        "Damage { data: [], unknown: [0..8192], tree: [12288..16384], parity: [] }"
     );
 }
 

@@ -5,7 +5,7 @@ mod kernel;
 mod options;
 mod profile;
 
-use crate::image::ImageArgs;
+use crate::image::{ImageArgs, OnMend};
 use crate::units::parse_size;
 use background::Role;
 use options::Mounting;
@@ -17,6 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tuff_image::serve::{Pressure, ServeOptions, Server, Strategy, memory_limit};
 use tuff_image::{Error, Result, THREADS_MAX};
 use tuff_mount::mountpoint::{self, Detach, MountOptions};
@@ -114,6 +115,8 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     let log = background::log(args.log.as_deref(), in_background)?;
     let mut open = args.image.open.clone();
     mounting.apply(&mut open);
+    let mended = open.verity.map(|_| Arc::new(AtomicU64::new(0)));
+    open.on_mend = mended.clone().map(|mended| on_mend(mended, log.clone()));
     let image = open.open(&args.image.image)?;
     args.image.with_devices(&image)?;
     let show = Show {
@@ -132,7 +135,8 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     let pin = pin.transpose()?;
     let server = Server::new(image, options);
     let fs = ImageFs::new(server, show, log.clone())
-        .map_err(|e| e.within(args.image.image.display()))?;
+        .map_err(|e| e.within(args.image.image.display()))?
+        .with_mended(mended);
     let threads = args
         .threads
         .map_or_else(tuff_mount::live::default_threads, usize::from);
@@ -217,6 +221,18 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     mount.wait();
     save()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Counts blocks that the parity mends, and says of each that it was damaged.
+fn on_mend(mended: Arc<AtomicU64>, log: Log) -> OnMend {
+    Arc::new(move |tree, at| {
+        mended.fetch_add(1, Ordering::Relaxed);
+        let what = if tree { "hash tree" } else { "image" };
+        // The log says each line once.
+        log.line(format_args!(
+            "the block at byte {at} of the {what} is damaged, and is mended by the parity each time that it is read; tuff verity repair mends it where it lies"
+        ));
+    })
 }
 
 /// The budget where none is given. Where a control group has `limit` bytes for everything in it, the page cache of what

@@ -55,7 +55,7 @@ enum What {
         #[command(flatten)]
         work: Work,
     },
-    /// Read all of an image and say what of it is damaged
+    /// Read all of an image and say what of it, of its tree and of the parity is damaged
     ///
     /// One line for each damaged stretch, and one for each file and directory in it. Exit code 1 if anything is damaged, 3
     /// if the root hash is not that of the tree.
@@ -65,9 +65,9 @@ enum What {
         #[command(flatten)]
         work: Work,
     },
-    /// Mend damaged blocks of an image and of its tree where they lie, by the parity behind the tree
+    /// Mend damaged blocks of an image and of its tree where they lie, by the parity behind the tree, and then damaged parity
     ///
-    /// Only blocks that are then what the root hash stands for are written. Exit code 1 if anything is still damaged, as
+    /// Only blocks that are then what the root hash stands for are written, and the parity of such. Exit code 1 if anything is still damaged, as
     /// check says it.
     Repair {
         #[command(flatten)]
@@ -248,7 +248,7 @@ fn show(image: &Path, tree: Option<PathBuf>, as_json: bool) -> Result<ExitCode> 
 
 fn check(place: &Proof, work: &Work) -> Result<ExitCode> {
     let verified = place.open()?;
-    let watch = Watched::new(work, verified.header().data_len());
+    let watch = Watched::new(work, &verified);
     let damage = verified.scan(work.threads(), &|bytes| watch.step(bytes));
     drop(watch);
     let damage = damage.map_err(|e| Error::io(place.image.display(), "stopped", e))?;
@@ -269,13 +269,13 @@ fn repair(place: &Proof, work: &Work) -> Result<ExitCode> {
         file.map_err(|e| Error::io(path.display(), "cannot write", e))
     };
     let files = (open(&place.image)?, open(tree)?);
-    let watch = Watched::new(work, verified.header().data_len());
+    let watch = Watched::new(work, &verified);
     let mut mended = 0;
     let left = verified.repair(work.threads(), &|bytes| watch.step(bytes), &mut |block| {
         mended += 1;
         match block {
             Mended::Data(at, bytes) => files.0.write_all_at(bytes, at),
-            Mended::Tree(at, bytes) => files.1.write_all_at(bytes, at),
+            Mended::Tree(at, bytes) | Mended::Parity(at, bytes) => files.1.write_all_at(bytes, at),
         }
     });
     drop(watch);
@@ -296,12 +296,14 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(work: &Work, total: u64) -> Self {
+    fn new(work: &Work, verified: &Verified) -> Self {
+        // All is read once more for the parity.
+        let rounds = 1 + u64::from(verified.roots().is_some());
         Self {
             bar: Bar::new(work.show() == Show::Auto),
             stop: on_signal(),
             done: AtomicU64::new(0),
-            total,
+            total: verified.header().data_len().saturating_mul(rounds),
         }
     }
 
@@ -332,6 +334,7 @@ fn report(
         (&damage.data, "damaged"),
         (&damage.unknown, "unknown"),
         (&damage.tree, "tree"),
+        (&damage.parity, "parity"),
     ] {
         for range in ranges {
             report.stretch(range, kind)?;
@@ -360,7 +363,7 @@ fn report(
             report.rest(&e)?;
         }
     }
-    report.finish(damage.is_none())
+    report.finish(damage)
 }
 
 /// What a check says: lines, or one object at the end.
@@ -397,6 +400,7 @@ impl<'a> Report<'a> {
         let what = match kind {
             "unknown" => "not known, for its part of the hash tree is damaged",
             "tree" => "damaged, of the hash tree",
+            "parity" => "damaged, of the parity",
             _ => "damaged",
         };
         self.out.line(format_args!("{len} bytes at {at}: {what}"))
@@ -440,7 +444,8 @@ impl<'a> Report<'a> {
         ))
     }
 
-    fn finish(mut self, sound: bool) -> Result<ExitCode> {
+    fn finish(mut self, damage: &Damage) -> Result<ExitCode> {
+        let sound = damage.is_none();
         let total = self.verified.header().data_len();
         if self.work.json {
             self.out.line(json!({
@@ -452,11 +457,16 @@ impl<'a> Report<'a> {
                 self.out
                     .line(format_args!("blocks mended: {}", self.mended))?;
             }
-            if sound {
+            if damage.is_covered_sound() {
                 let all = size(total);
                 self.out
                     .line(format_args!("all {all} are what the root hash stands for"))?;
-            } else if self.verified.roots().is_some() && self.mended == 0 {
+            }
+            let mendable = self.verified.roots().is_some() && self.mended == 0;
+            if mendable && damage.is_covered_sound() && !sound {
+                self.out
+                    .line("the parity is not that of them: tuff verity repair makes it again")?;
+            } else if mendable && !sound {
                 self.out
                     .line("there is parity behind the hash tree: tuff verity repair")?;
             }

@@ -258,6 +258,27 @@ fn parity_mends_what_is_read_and_what_is_there() {
     let said = place.text(&["verity", "repair", "i", &tree.root]);
     assert!(said.starts_with("blocks mended: 2\n"), "{said}");
     assert!(fs::read(place.path("i")).unwrap() == good);
+    // The parity itself.
+    let at = parity as usize + 100;
+    flip(&place.path("i"), at);
+    let out = place.run(&["verity", "check", "i", &tree.root]);
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert_eq!(code(&out), 1, "{said}");
+    let line = format!("4096 bytes at {parity}: damaged, of the parity\nall ");
+    assert!(said.starts_with(&line), "{said}");
+    assert!(
+        said.ends_with("tuff verity repair makes it again\n"),
+        "{said}"
+    );
+    let out = place.run(&["verity", "check", "--json", "i", &tree.root]);
+    let said: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(
+        (&said["sound"], &said["damaged"][0]["what"]),
+        (&false.into(), &"parity".into())
+    );
+    let said = place.text(&["verity", "repair", "i", &tree.root]);
+    assert!(said.starts_with("blocks mended: 1\nall "), "{said}");
+    assert!(fs::read(place.path("i")).unwrap() == good);
     // Too much, in a file of its own: what can be mended is.
     place.text(&["verity", "add", "-q", "--fec", "2", "i", "--into", "tree"]);
     let blocks = tree.offset as usize / 4096;
@@ -389,4 +410,17 @@ fn a_mount_gives_out_what_the_root_hash_stands_for() {
         log.contains("is not what the root hash stands for"),
         "{log}"
     );
+    // With parity: counted, and said once.
+    flip(&place.path("i"), at + 50);
+    place.text(&["verity", "add", "-q", "--replace", "--fec", "2", "i"]);
+    flip(&place.path("i"), at + 50);
+    place.text(&["mount", "i", "mnt", "--verity", &tree.root, "--log", "log2"]);
+    let (mended, stats) = (read("dir/text"), place.run(&["stats", "mnt"]));
+    place.text(&["umount", "mnt"]);
+    assert!(mended.unwrap() == text().into_bytes());
+    let stats = String::from_utf8_lossy(&stats.stdout).into_owned();
+    let count = stats.lines().find_map(|l| l.strip_prefix("mended_blocks "));
+    assert!(count.is_some_and(|n| n.trim() != "0"), "{stats}");
+    let log = fs::read_to_string(place.path("log2")).unwrap();
+    assert_eq!(log.matches("is mended by the parity").count(), 1, "{log}");
 }
