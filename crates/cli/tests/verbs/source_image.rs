@@ -146,3 +146,60 @@ fn a_device_is_not_written_while_it_is_read() {
     assert_eq!(code(&from_it), 0, "{}", stderr(&from_it));
     assert_eq!(place.text(&["diff", "i", "copy"]), "");
 }
+
+#[test]
+fn an_image_whose_data_is_elsewhere_is_a_source_with_its_devices() {
+    let place = Place::new("source-devices");
+    place.image("first", &["-z", "lz4"]);
+    let tar = place.run(&["tar", "first"]);
+    assert_eq!(code(&tar), 0);
+    fs::write(place.path("t.tar"), &tar.stdout).unwrap();
+    place.text(&["build", "-q", "--tar-index", "t.tar", "index"]);
+    place.text(&[
+        "build", "-q", "--chunk", "4K", "--blob", "blob", "-z", "none", "first", "chunks",
+    ]);
+    let build = |sources: &[&str]| {
+        let options = [
+            "build",
+            "-q",
+            "-z",
+            "lz4",
+            "--sparse",
+            "keep",
+            "--whiteouts",
+            "keep",
+        ];
+        place.run(&[&options, sources].concat())
+    };
+    assert_eq!(code(&build(&["first", "wanted"])), 0);
+    for (image, device) in [("index", "t.tar"), ("chunks", "blob")] {
+        for threads in ["1", "7"] {
+            let out = build(&["--source-device", device, "-j", threads, image, "o"]);
+            assert_eq!((code(&out), stderr(&out).as_str()), (0, ""), "{image}");
+            assert_eq!(place.text(&["diff", "first", "o"]), "");
+            fs::rename(place.path("o"), place.path(&format!("o{threads}"))).unwrap();
+        }
+        let [one, seven] = ["o1", "o7"].map(|i| fs::read(place.path(i)).unwrap());
+        assert!(one == seven, "{image}");
+    }
+    // Several, in their order; some need none.
+    let devices = ["--source-device", "t.tar", "--source-device", "blob"];
+    let out = build(&[&devices[..], &["first", "index", "chunks", "o"]].concat());
+    assert_eq!((code(&out), stderr(&out).as_str()), (0, ""));
+    assert_eq!(place.text(&["diff", "first", "o"]), "");
+    for (args, wanted) in [
+        (
+            &["index", "no"][..],
+            "index: data is on device 1: it was not given (--source-device FILE)",
+        ),
+        (
+            &["--source-device", "blob", "first", "no"],
+            "--source-device blob: no image among the sources has data there",
+        ),
+    ] {
+        let out = build(args);
+        assert_eq!(code(&out), 2, "{}", stderr(&out));
+        assert!(stderr(&out).contains(wanted), "{}", stderr(&out));
+        assert!(!place.path("no").exists());
+    }
+}

@@ -29,7 +29,7 @@ use std::fmt::Display;
 use std::fs::File;
 use std::num::NonZeroU8;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_codec::{EncoderSpec, Method};
 use tuff_format::Nid;
@@ -244,7 +244,7 @@ impl<'a> Loader<'a> {
             _ if self.options.tar_index => self.load_index(source, tree, packer, progress),
             Source::Dir(path) => self.load_dir(path, at_once, tree, packer, progress),
             Source::Manifest(path) => self.load_manifest(path, tree, progress),
-            Source::Image(path) => self.load_image(path, tree, progress),
+            Source::Image { path, devices } => self.load_image(path, devices, tree, progress),
             Source::Tar(path) => self.load_tar_path(path, at_once, tree, packer, progress),
             Source::TarWithin {
                 file,
@@ -303,9 +303,15 @@ impl<'a> Loader<'a> {
     }
 
     /// An image: its entries now, its contents when they are packed.
-    fn load_image(&mut self, path: &Path, tree: &mut Tree, progress: &Progress) -> Result<()> {
+    fn load_image(
+        &mut self,
+        path: &Path,
+        devices: &[PathBuf],
+        tree: &mut Tree,
+        progress: &Progress,
+    ) -> Result<()> {
         let budget = usize::try_from(budget::eighth(self.options)).unwrap_or(usize::MAX);
-        let source = Arc::new(ImageSource::open(path, budget)?);
+        let source = Arc::new(ImageSource::open(path, devices, budget)?);
         source.each(&mut |entry| {
             let added = self.add(entry, tree, progress);
             added.map(drop).map_err(|e| in_source(e, path.display()))

@@ -90,8 +90,13 @@ pub enum Source {
     TarStdin,
     /// A manifest; see `docs/manifest.md`.
     Manifest(PathBuf),
-    /// An image, in a file or on a block device, without extra devices.
-    Image(PathBuf),
+    /// An image.
+    Image {
+        /// In a file or on a block device.
+        path: PathBuf,
+        /// Its extra devices, in the order of its device table.
+        devices: Vec<PathBuf>,
+    },
 }
 
 /// What a build came to.
@@ -278,7 +283,7 @@ fn write(
         (Some(whiteouts), _) => whiteouts,
         (None, _) if sources.len() == 1 => Whiteouts::Keep,
         (None, Source::Tar(_) | Source::TarWithin { .. } | Source::TarStdin) => Whiteouts::Both,
-        (None, Source::Dir(_) | Source::Manifest(_) | Source::Image(_)) => Whiteouts::Overlay,
+        (None, Source::Dir(_) | Source::Manifest(_) | Source::Image { .. }) => Whiteouts::Overlay,
     };
     let policies = Policies::new(options);
     let base = base.map(Arc::new);

@@ -71,7 +71,10 @@ pub(crate) fn check(sources: &[Source], options: &Options, target: &Target) -> R
                 return fails("an index cannot take the place of the tar that holds its data");
             }
             // A file is replaced when all is written, a device is written as it comes.
-            Source::Image(image) if is_same_disk(image, path) => {
+            Source::Image {
+                path: image,
+                devices,
+            } if is_same_disk(image, path) || devices.iter().any(|d| is_same_disk(d, path)) => {
                 return fails("an image cannot be read from the device that it is written to");
             }
             _ => {}

@@ -200,6 +200,9 @@ pub(crate) struct Args {
     /// Take every source for this kind; a cpio is one of tar
     #[arg(long, value_enum, value_name = "KIND", help_heading = "Sources")]
     pub(super) source_type: Option<SourceType>,
+    /// Extra device of a source that is an image, once for each slot of its device table; of several images in their order
+    #[arg(long, value_name = "FILE", help_heading = "Sources")]
+    pub(super) source_device: Vec<PathBuf>,
     /// Which container image of several: OS/ARCHITECTURE, perhaps with /VARIANT (default: Linux on this machine's processor)
     #[arg(long, value_name = "PLATFORM", help_heading = "Sources")]
     pub(super) platform: Option<String>,

@@ -1,8 +1,10 @@
 //! Arguments to sources and a target.
 
 use super::args::{Args, SourceType};
+use crate::image::OpenArgs;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
+use std::slice::Iter;
 use tuff_format::superblock;
 use tuff_image::build::{Container, Source, container_layers};
 use tuff_image::{Error, Result};
@@ -21,14 +23,21 @@ pub(super) fn places(args: &Args) -> Result<(Vec<Source>, Target)> {
         Target::Path(image.clone())
     };
     let mut all = Vec::new();
+    let mut devices = args.source_device.iter();
     for path in sources {
         match container(path) {
             Some((kind, path, name)) => {
                 let platform = args.platform.as_deref();
                 all.extend(container_layers(kind, &path, name, platform)?);
             }
-            None => all.push(source(path, args.source_type)?),
+            None => all.push(source(path, args.source_type, &mut devices)?),
         }
+    }
+    if let Some(device) = devices.next() {
+        return Err(Error::usage(format_args!(
+            "--source-device {}: no image among the sources has data there",
+            device.display()
+        )));
     }
     if args.platform.is_some() && !sources.iter().any(|path| container(path).is_some()) {
         return Err(Error::usage(
@@ -44,7 +53,11 @@ pub(super) fn places(args: &Args) -> Result<(Vec<Source>, Target)> {
 }
 
 /// One source of the kind that it is, or that it is said to be.
-fn source(path: &Path, kind: Option<SourceType>) -> Result<Source> {
+fn source(
+    path: &Path,
+    kind: Option<SourceType>,
+    devices: &mut Iter<'_, PathBuf>,
+) -> Result<Source> {
     if path == Path::new("-") {
         return Ok(Source::TarStdin);
     }
@@ -56,8 +69,24 @@ fn source(path: &Path, kind: Option<SourceType>) -> Result<Source> {
         SourceType::Dir => Source::Dir(path.to_owned()),
         SourceType::Tar => Source::Tar(path.to_owned()),
         SourceType::Manifest => Source::Manifest(path.to_owned()),
-        SourceType::Image => Source::Image(path.to_owned()),
+        SourceType::Image => Source::Image {
+            path: path.to_owned(),
+            devices: devices_of(path, devices)?,
+        },
     })
+}
+
+/// The next of `devices`, as many as the image has slots for, if it needs any: data of some lies behind the image.
+fn devices_of(path: &Path, devices: &mut Iter<'_, PathBuf>) -> Result<Vec<PathBuf>> {
+    if devices.len() == 0 {
+        return Ok(Vec::new());
+    }
+    let image = OpenArgs::default().open(path)?;
+    let slots = match image.has_devices() {
+        Ok(()) => 0,
+        Err(_) => image.slots().len(),
+    };
+    Ok(devices.take(slots).cloned().collect())
 }
 
 /// What words in front of a path say of it.

@@ -50,7 +50,7 @@ impl Loader<'_> {
             }
             Source::Dir(path)
             | Source::Manifest(path)
-            | Source::Image(path)
+            | Source::Image { path, .. }
             | Source::TarWithin { file: path, .. } => {
                 return Err(Error::usage(format_args!(
                     "{}: an index is one of a tar, and this is none",

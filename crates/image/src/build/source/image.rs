@@ -6,11 +6,11 @@ use crate::serve::{ServeOptions, Server, Session};
 use crate::walk::{self, Walk};
 use crate::{Error, Result};
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tuff_format::Nid;
 use tuff_format::inode::{FileType, Layout};
-use tuff_store::FileStore;
+use tuff_store::{FileStore, ReadAt};
 
 /// An image that another one is built from. Many threads read it at once; neighbours in its packed inode are decoded once.
 pub(crate) struct ImageSource {
@@ -21,21 +21,27 @@ pub(crate) struct ImageSource {
 }
 
 impl ImageSource {
-    /// Opens the image at `path`. At most `budget` bytes of it are kept decoded.
+    /// Opens the image at `path`, whose data is also on these devices. At most `budget` bytes of it are kept decoded.
     ///
     /// # Errors
-    /// What opening an image gives; `Usage` for one whose data lies on other devices.
-    pub(crate) fn open(path: &Path, budget: usize) -> Result<Self> {
+    /// What opening an image gives; `Usage` for one with data on a device that was not given.
+    pub(crate) fn open(path: &Path, devices: &[PathBuf], budget: usize) -> Result<Self> {
         let name = path.display().to_string();
-        let store = FileStore::open(path);
-        let store = store.map_err(|e| Error::io(&name, "cannot open the source", e))?;
-        let image = Image::open(store, OpenOptions::default());
+        let open = |path: &Path| {
+            let store = FileStore::open(path);
+            store.map_err(|e| Error::io(path.display(), "cannot open the source", e))
+        };
+        let store = |path: &PathBuf| Ok(Arc::new(open(path)?) as Arc<dyn ReadAt>);
+        let devices: Result<Vec<Arc<dyn ReadAt>>> = devices.iter().map(store).collect();
+        let options = OpenOptions {
+            devices: devices?,
+            ..OpenOptions::default()
+        };
+        let image = Image::open(open(path)?, options);
         let image = image.map_err(|e| e.within(&name))?;
-        image.has_devices().map_err(|e| {
-            Error::usage(format_args!(
-                "{name}: {e}; mount it and build from that, or from tuff tar"
-            ))
-        })?;
+        image
+            .has_devices()
+            .map_err(|e| Error::usage(format_args!("{name}: {e} (--source-device FILE)")))?;
         let options = ServeOptions {
             budget,
             ..ServeOptions::default()
