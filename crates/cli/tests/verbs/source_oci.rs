@@ -205,3 +205,33 @@ fn what_is_no_layout_is_said_and_nothing_is_written() {
     fs::remove_file(place.path("l/index.json")).unwrap();
     fails("cannot open", 5);
 }
+
+#[test]
+fn an_opaque_root_that_a_layer_cannot_say_is_told_of() {
+    let place = Place::new("oci-opaque-root");
+    for (path, text) in [
+        ("below/a", ""),
+        ("above/.wh..wh..opq", ""),
+        ("above/d/b", ""),
+    ] {
+        let path = place.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let out = place.run(&[
+        "build",
+        "-q",
+        "--whiteouts",
+        "convert",
+        "below",
+        "above",
+        "i",
+    ]);
+    assert_eq!(code(&out), 0);
+    let said = stderr(&out);
+    assert!(said.contains("above: its root is opaque"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(place.text(&["ls", "-R", "i"]), "/\na\nd\nd/b\n");
+    let stat = place.text(&["stat", "i", "d"]);
+    assert!(stat.contains("trusted.overlay.opaque"), "{stat}");
+}

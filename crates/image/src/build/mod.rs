@@ -223,6 +223,18 @@ impl Written {
     }
 }
 
+/// A source, for messages.
+fn name(source: &Source) -> String {
+    match source {
+        Source::Dir(path) | Source::Tar(path) | Source::Manifest(path) => {
+            path.display().to_string()
+        }
+        Source::Image { path, .. } => path.display().to_string(),
+        Source::TarWithin { name, .. } => name.clone(),
+        Source::TarStdin => "standard input".to_owned(),
+    }
+}
+
 /// Gives every path what tables of labels and owners say of it. What is to be told of that.
 fn described(tree: &mut Tree, options: &Options) -> Result<Option<String>> {
     let (contexts, config) = (&options.contexts, &options.fs_config);
@@ -341,6 +353,13 @@ fn write(
     loader.warnings.extend(tree.replaced.warning(
         "no directory at first, but a later path leads through it: it is one now, with mode 0755, owner 0 and time 0 unless it is described",
     ));
+    for layer in &tree.opaque_roots {
+        let source = sources.get(usize::from(*layer)).map(name);
+        loader.warnings.push(format!(
+            "{}: its root is opaque (.wh..wh..opq), which overlayfs does not ask of a layer: names in the root of layers below the image that no source has stay visible",
+            source.unwrap_or_default()
+        ));
+    }
     tree.mark_opaque()?;
     tree.finish();
     loader.warnings.extend(source::container::hint(&tree));

@@ -173,6 +173,8 @@ pub(crate) struct Tree {
     pub(crate) replaced: Tally,
     /// Directories that hide what layers below the image have there.
     opaque: HashSet<InodeId>,
+    /// Sources whose root hides all below the image, which overlayfs does not ask a layer's root for.
+    pub(crate) opaque_roots: Vec<u16>,
     /// Paths of this source's whiteouts.
     deleted: HashSet<Vec<u8>>,
     last_dir: (Vec<u8>, InodeId),
@@ -198,6 +200,7 @@ impl Tree {
             layer: 0,
             whiteouts,
             opaque: HashSet::new(),
+            opaque_roots: Vec::new(),
             keeps_xattrs: true,
             replaced: Tally::default(),
             deleted: HashSet::new(),

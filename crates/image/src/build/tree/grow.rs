@@ -32,6 +32,15 @@ impl Tree {
 
     /// Gives directories that are opaque the attribute that says so: when all sources are read.
     pub(crate) fn mark_opaque(&mut self) -> Result<()> {
+        if !self.opaque_roots.is_empty() {
+            // The root cannot say it, but what is in it can.
+            let dirs: Vec<InodeId> = self.live_children(ROOT).map(|d| d.inode).collect();
+            let dirs = dirs.into_iter();
+            let dirs: Vec<InodeId> = dirs
+                .filter(|inode| self.file_type(*inode) == FileType::Dir)
+                .collect();
+            self.opaque.extend(dirs);
+        }
         let mut opaque: Vec<InodeId> = self.opaque.drain().collect();
         opaque.sort_unstable();
         for inode in opaque {
@@ -383,9 +392,13 @@ impl Tree {
                 .filter(|_| matches!(kind, Whiteouts::Aufs | Whiteouts::Both | Whiteouts::Convert))
         };
         let target = match aufs() {
+            Some(b".wh..opq") if kind == Whiteouts::Convert && parent == ROOT => {
+                self.hide_below_root(time)?;
+                return Ok(true);
+            }
             Some(b".wh..opq") => {
                 self.hide_children(parent);
-                if kind == Whiteouts::Convert && parent != ROOT {
+                if kind == Whiteouts::Convert {
                     self.opaque.insert(parent);
                 }
                 return Ok(true);
@@ -452,6 +465,38 @@ impl Tree {
         };
         let inode = self.push(node)?;
         self.link(parent, name, inode)
+    }
+
+    /// An opaque root where whiteouts are kept: each name that earlier sources have there becomes one, for it may be below the
+    /// image, too.
+    fn hide_below_root(&mut self, time: (i64, u32)) -> Result<()> {
+        let earlier = self.live_children(ROOT).filter(|d| d.layer < self.layer);
+        let mut names: Vec<Vec<u8>> = earlier.map(|d| self.name(d).to_vec()).collect();
+        names.sort_unstable();
+        self.hide_children(ROOT);
+        self.in_order = false;
+        for name in names {
+            self.add_null(ROOT, &name, None, time)?;
+        }
+        if self.opaque_roots.last() != Some(&self.layer) {
+            self.opaque_roots.push(self.layer);
+        }
+        Ok(())
+    }
+
+    /// What is in a directory, while the tree is collected.
+    fn live_children(&self, dir: InodeId) -> impl Iterator<Item = &Dentry> {
+        let mut at = self.first_child(dir);
+        std::iter::from_fn(move || {
+            while at != NONE {
+                let d = &self.dentries[at as usize];
+                at = d.next;
+                if !d.dead {
+                    return Some(d);
+                }
+            }
+            None
+        })
     }
 
     fn hide_children(&mut self, dir: InodeId) {
