@@ -10,6 +10,7 @@
 //! entries have, and what many share, lies in tables of its own.
 
 mod grow;
+mod layers;
 mod view;
 
 use super::source::{Content, Device, Kind, Meta};

@@ -1,5 +1,6 @@
-//! Entries in: directories that appear on the way, hard links, whiteouts, and what is kept once for many.
+//! Entries in: directories that appear on the way, hard links, and what is kept once for many.
 
+use super::layers::{is_opaque, overlay, overlay_name};
 use super::{
     Attrs, Dentry, DentryId, InodeId, NONE, New, Node, Pairs, Place, ROOT, Tree, Whiteouts, name_of,
 };
@@ -14,52 +15,6 @@ use tuff_format::inode::FileType;
 const TARGET_MAX: usize = 4095;
 
 impl Tree {
-    /// Starts the next source: its entries win over those of earlier ones, its whiteouts act on them.
-    pub(crate) fn next_layer(&mut self) -> Result<()> {
-        self.layer = self
-            .layer
-            .checked_add(1)
-            .ok_or_else(|| Error::usage("more than 65535 sources"))?;
-        self.in_order = false;
-        self.deleted.clear();
-        Ok(())
-    }
-
-    /// What whiteouts mean from here on.
-    pub(crate) fn read_whiteouts(&mut self, whiteouts: Whiteouts) {
-        self.whiteouts = whiteouts;
-    }
-
-    /// Gives directories that are opaque the attribute that says so: when all sources are read.
-    pub(crate) fn mark_opaque(&mut self) -> Result<()> {
-        if !self.opaque_roots.is_empty() {
-            // The root cannot say it, but what is in it can.
-            let dirs: Vec<InodeId> = self.live_children(ROOT).map(|d| d.inode).collect();
-            let dirs = dirs.into_iter();
-            let dirs: Vec<InodeId> = dirs
-                .filter(|inode| self.file_type(*inode) == FileType::Dir)
-                .collect();
-            self.opaque.extend(dirs);
-        }
-        let mut opaque: Vec<InodeId> = self.opaque.drain().collect();
-        opaque.sort_unstable();
-        for inode in opaque {
-            let attrs = self.attrs[self.nodes[inode as usize].attrs as usize];
-            let set = &self.xattr_sets[attrs.xattrs as usize];
-            let mut xattrs: Pairs = set.iter().map(|(n, v)| (n.to_vec(), v.to_vec())).collect();
-            if is_opaque(&xattrs) {
-                continue;
-            }
-            xattrs.push((b"trusted.overlay.opaque".to_vec(), b"y".to_vec()));
-            let attrs = Attrs {
-                xattrs: self.intern(xattrs)?,
-                ..attrs
-            };
-            self.nodes[inode as usize].attrs = self.attrs_id(attrs);
-        }
-        Ok(())
-    }
-
     /// Lets `change` change what every inode has, by its first path. Once the tree is finished.
     pub(crate) fn describe_all(
         &mut self,
@@ -319,34 +274,8 @@ impl Tree {
         })
     }
 
-    /// What overlayfs would take from another path, or another layer, is not looked for there: it is an error.
-    fn must_be_whole(&self, parent: InodeId, name: &[u8], new: &New) -> Result<()> {
-        if !self.whiteouts.reads_overlay() {
-            return Ok(());
-        }
-        let (attribute, found, what) = match new {
-            New::Other(Kind::File { .. }, _, xattrs, _) => {
-                let found = overlay(xattrs, b"metacopy");
-                ("metacopy", found, "the file's content is in another layer")
-            }
-            // What is opaque has nothing below it, wherever that would be.
-            New::Dir(_, xattrs) if self.layer > 0 && !is_opaque(xattrs) => {
-                let found = overlay(xattrs, b"redirect");
-                ("redirect", found, "the directory's other half is elsewhere")
-            }
-            _ => return Ok(()),
-        };
-        if found.is_none() {
-            return Ok(());
-        }
-        let error = SourceError::unsupported(format!(
-            "overlay.{attribute}: {what}, which layers that are merged do not find; mount the overlay and build from that"
-        ));
-        Err(Error::source(error.in_member(&self.path_of(parent, name))))
-    }
-
     /// The path of `name` in `parent`.
-    fn path_of(&self, parent: InodeId, name: &[u8]) -> Vec<u8> {
+    pub(super) fn path_of(&self, parent: InodeId, name: &[u8]) -> Vec<u8> {
         let mut path = self.path(parent);
         if !path.is_empty() {
             path.push(b'/');
@@ -376,146 +305,12 @@ impl Tree {
         Ok(())
     }
 
-    /// Acts on a whiteout; `null` says that the entry is one of overlayfs. False: the entry is an ordinary one, as those of
-    /// overlayfs are where they are kept. `time` is the entry's.
-    fn is_whiteout(
-        &mut self,
-        parent: InodeId,
-        name: &[u8],
-        null: bool,
-        time: (i64, u32),
-    ) -> Result<bool> {
-        let kind = self.whiteouts;
-        let aufs = || {
-            let target = name.strip_prefix(b".wh.");
-            target
-                .filter(|_| matches!(kind, Whiteouts::Aufs | Whiteouts::Both | Whiteouts::Convert))
-        };
-        let target = match aufs() {
-            Some(b".wh..opq") if kind == Whiteouts::Convert && parent == ROOT => {
-                self.hide_below_root(time)?;
-                return Ok(true);
-            }
-            Some(b".wh..opq") => {
-                self.hide_children(parent);
-                if kind == Whiteouts::Convert {
-                    self.opaque.insert(parent);
-                }
-                return Ok(true);
-            }
-            // Other names with the double prefix are AUFS's own bookkeeping.
-            Some(target) if target.starts_with(b".wh.") => return Ok(true),
-            Some(target) => target,
-            None if null && kind.reads_overlay() => name,
-            None => return Ok(false),
-        };
-        let old = self.find(parent, target);
-        let is_here = old.is_some_and(|d| self.dentries[d as usize].layer == self.layer);
-        if kind == Whiteouts::Convert {
-            self.in_order = false;
-            let here = old.filter(|_| is_here);
-            match here.map(|d| self.dentries[d as usize].inode) {
-                // The same source has something there: it hides what lies below.
-                Some(inode) if self.file_type(inode) == FileType::Dir => {
-                    self.opaque.insert(inode);
-                }
-                Some(_) => {}
-                None => self.add_null(parent, target, old, time)?,
-            }
-            return Ok(true);
-        }
-        // The first source has nothing to delete.
-        if let Some(old) = old.filter(|_| !is_here) {
-            self.remove(old);
-        }
-        Ok(true)
-    }
-
-    /// A whiteout of overlayfs in the place of `old`.
-    fn add_null(
-        &mut self,
-        parent: InodeId,
-        name: &[u8],
-        old: Option<DentryId>,
-        (mtime, mtime_nsec): (i64, u32),
-    ) -> Result<()> {
-        if !tuff_format::dirent::is_name(name) {
-            return Err(bad_name(&self.path_of(parent, name), name));
-        }
-        if let Some(old) = old {
-            self.remove(old);
-        }
-        let meta = Meta {
-            mode: 0,
-            uid: 0,
-            gid: 0,
-            mtime,
-            mtime_nsec,
-        };
-        let node = Node {
-            body: pack_device(Device { major: 0, minor: 0 }),
-            mtime,
-            mtime_nsec,
-            nlink: 0,
-            name: NONE,
-            attrs: self.intern_attrs(meta, 0),
-            content: 0,
-            file_type: FileType::Char,
-            place: Place::None,
-        };
-        let inode = self.push(node)?;
-        self.link(parent, name, inode)
-    }
-
-    /// An opaque root where whiteouts are kept: each name that earlier sources have there becomes one, for it may be below the
-    /// image, too.
-    fn hide_below_root(&mut self, time: (i64, u32)) -> Result<()> {
-        let earlier = self.live_children(ROOT).filter(|d| d.layer < self.layer);
-        let mut names: Vec<Vec<u8>> = earlier.map(|d| self.name(d).to_vec()).collect();
-        names.sort_unstable();
-        self.hide_children(ROOT);
-        self.in_order = false;
-        for name in names {
-            self.add_null(ROOT, &name, None, time)?;
-        }
-        if self.opaque_roots.last() != Some(&self.layer) {
-            self.opaque_roots.push(self.layer);
-        }
-        Ok(())
-    }
-
-    /// What is in a directory, while the tree is collected.
-    fn live_children(&self, dir: InodeId) -> impl Iterator<Item = &Dentry> {
-        let mut at = self.first_child(dir);
-        std::iter::from_fn(move || {
-            while at != NONE {
-                let d = &self.dentries[at as usize];
-                at = d.next;
-                if !d.dead {
-                    return Some(d);
-                }
-            }
-            None
-        })
-    }
-
-    fn hide_children(&mut self, dir: InodeId) {
-        let mut at = self.first_child(dir);
-        while at != NONE {
-            let d = self.dentries[at as usize];
-            if !d.dead && d.layer < self.layer {
-                self.remove(at);
-            }
-            at = d.next;
-        }
-    }
-
     /// First of the chain of a directory's names, while the tree is collected.
-    fn first_child(&self, dir: InodeId) -> DentryId {
+    pub(super) fn first_child(&self, dir: InodeId) -> DentryId {
         self.nodes[dir as usize].body as u32
     }
 
-    fn push(&mut self, node: Node) -> Result<InodeId> {
+    pub(super) fn push(&mut self, node: Node) -> Result<InodeId> {
         let id = u32::try_from(self.nodes.len())
             .ok()
             .filter(|id| *id < NONE - 1);
@@ -524,7 +319,7 @@ impl Tree {
         Ok(id)
     }
 
-    fn find(&mut self, parent: InodeId, name: &[u8]) -> Option<DentryId> {
+    pub(super) fn find(&mut self, parent: InodeId, name: &[u8]) -> Option<DentryId> {
         if self.table.is_none() {
             let mut table = HashTable::with_capacity(self.dentries.len());
             for (id, d) in self.dentries.iter().enumerate().filter(|(_, d)| !d.dead) {
@@ -549,7 +344,7 @@ impl Tree {
         self.table.as_ref()?.find(hash, same).copied()
     }
 
-    fn link(&mut self, parent: InodeId, name: &[u8], inode: InodeId) -> Result<()> {
+    pub(super) fn link(&mut self, parent: InodeId, name: &[u8], inode: InodeId) -> Result<()> {
         let name_at = self.keep_name(name)?;
         let id = u32::try_from(self.dentries.len())
             .ok()
@@ -585,7 +380,7 @@ impl Tree {
     }
 
     /// Takes a name away, and all that lies below it.
-    fn remove(&mut self, id: DentryId) {
+    pub(super) fn remove(&mut self, id: DentryId) {
         self.last_dir = (Vec::new(), ROOT);
         self.in_order = false;
         let mut stack = vec![id];
@@ -659,7 +454,7 @@ impl Tree {
         Some(at)
     }
 
-    fn intern(&mut self, xattrs: Pairs) -> Result<u32> {
+    pub(super) fn intern(&mut self, xattrs: Pairs) -> Result<u32> {
         if xattrs.is_empty() || !self.keeps_xattrs {
             return Ok(0);
         }
@@ -679,7 +474,7 @@ impl Tree {
         Ok(id)
     }
 
-    fn intern_attrs(&mut self, meta: Meta, xattrs: u32) -> u32 {
+    pub(super) fn intern_attrs(&mut self, meta: Meta, xattrs: u32) -> u32 {
         self.attrs_id(Attrs {
             mode: meta.mode,
             layer: self.layer,
@@ -689,7 +484,7 @@ impl Tree {
         })
     }
 
-    fn attrs_id(&mut self, attrs: Attrs) -> u32 {
+    pub(super) fn attrs_id(&mut self, attrs: Attrs) -> u32 {
         *self.attr_ids.entry(attrs).or_insert_with(|| {
             self.attrs.push(attrs);
             // Fits: no more of them than inodes.
@@ -703,26 +498,9 @@ fn wrong(path: &[u8], what: String) -> Error {
     Error::source(SourceError::corrupt(what).in_member(path))
 }
 
-fn bad_name(path: &[u8], name: &[u8]) -> Error {
+pub(super) fn bad_name(path: &[u8], name: &[u8]) -> Error {
     let len = name.len();
     wrong(path, format!("a name of {len} bytes; names have 1 to 255"))
-}
-
-/// The name of an attribute of overlayfs, without what all of them begin with.
-fn overlay_name(name: &[u8]) -> Option<&[u8]> {
-    name.strip_prefix(b"trusted.overlay.")
-        .or_else(|| name.strip_prefix(b"user.overlay."))
-}
-
-/// What an attribute of overlayfs says.
-fn overlay<'a>(xattrs: &'a Pairs, name: &[u8]) -> Option<&'a [u8]> {
-    let mut found = xattrs.iter().filter(|(n, _)| overlay_name(n) == Some(name));
-    found.next().map(|(_, value)| &value[..])
-}
-
-/// A value of `x` only says that there are whiteouts that are files.
-fn is_opaque(xattrs: &Pairs) -> bool {
-    overlay(xattrs, b"opaque") == Some(b"y")
 }
 
 fn hash(hasher: &DefaultHashBuilder, parent: InodeId, name: &[u8]) -> u64 {
@@ -746,6 +524,6 @@ fn insert(
     });
 }
 
-fn pack_device(device: Device) -> u64 {
+pub(super) fn pack_device(device: Device) -> u64 {
     u64::from(device.major) << 32 | u64::from(device.minor)
 }
