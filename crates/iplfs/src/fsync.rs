@@ -91,7 +91,7 @@ impl Volume {
         Ok(Fsync::Flush)
     }
 
-    /// A flush that somebody made for [`fsync_unflushed`](Self::fsync_unflushed) failed: nobody knows what the device still has.
+    /// A flush that somebody made for [`begin_fsync`](Self::begin_fsync) failed: nobody knows what the device still has.
     pub fn flush_failed(&mut self, why: &std::io::Error) {
         self.state = State::Broken(format!("a flush failed: {why}"));
     }

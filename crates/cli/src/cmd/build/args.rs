@@ -10,10 +10,10 @@ use tuff_image::build::{Compression, Kernel, Method};
 /// Build an image from directories, tars, archives of cpio, manifests and other images.
 ///
 /// SOURCE is a directory, a tar or cpio (plain, gzip, xz or zstd; - for standard input), a manifest (a file whose name
-/// ends in .mtree or .manifest) or an image of EROFS. oci:DIR[:NAME] stands for the layers of a container image in a layout
-/// of OCI, oci-archive:FILE[:NAME] for those in a tar of one, docker-archive:FILE[:NAME] for those in what docker save
-/// writes. Several sources are merged in order, the later wins. IMAGE is a file, a block device, or -
-/// for standard output.
+/// ends in .mtree or .manifest) or an image of EROFS. oci:DIR stands for the layers of a container image in a layout of
+/// OCI, oci-archive:FILE for those in a tar of one, docker-archive:FILE for those in what docker save writes; where there
+/// are several, oci:DIR:NAME and so on say which. Several sources are merged in order, the later wins. IMAGE is a file, a
+/// block device, or - for standard output.
 // The two kinds of paths are one argument because options may stand between them: clap gives a last argument of its own
 // the first path that an option follows.
 #[derive(clap::Args)]
