@@ -9,7 +9,7 @@
 //! ```
 //!
 //! That is the first room: commands that make and read images. The second, [`serve`], measures reads through mounts; the third, [`experiment`],
-//! runs in virtual time; the fourth, [`campaign`], looks for mistakes in volumes.
+//! runs in virtual time; the fourth, [`campaign`], looks for mistakes in volumes; the fifth, [`volumes`], measures them beside ext4.
 //!
 //! Invariants:
 //!
@@ -34,6 +34,7 @@ pub mod serve;
 pub mod stats;
 pub mod stop;
 pub mod verify;
+pub mod volumes;
 mod work;
 
 pub use error::{Error, Result};

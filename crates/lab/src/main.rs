@@ -41,6 +41,7 @@ enum Verb {
     Check(cmd::one::Args),
     Serve(cmd::serve::Args),
     Soak(cmd::soak::Args),
+    Volumes(cmd::volumes::Args),
     Experiment(cmd::experiment::Args),
     #[command(subcommand)]
     Campaign(cmd::campaign::Verb),
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         Verb::Check(args) => cmd::one::run(&args, Action::Check),
         Verb::Serve(args) => cmd::serve::run(&args),
         Verb::Soak(args) => cmd::soak::run(&args),
+        Verb::Volumes(args) => cmd::volumes::run(&args),
         Verb::Experiment(args) => cmd::experiment::run(&args),
         Verb::Campaign(verb) => cmd::campaign::run(&verb),
         Verb::Report(args) => cmd::report::run(&args),

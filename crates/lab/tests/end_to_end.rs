@@ -387,3 +387,47 @@ fn is_mountable() -> bool {
     }
     root && loops
 }
+
+#[test]
+fn volumes_are_measured_beside_ext4() {
+    let tuff = Path::new(env!("CARGO_BIN_EXE_tuff-lab")).with_file_name("tuff");
+    if !is_mountable() || !is_there("mkfs.ext4") {
+        return;
+    }
+    if !tuff.exists() || !Path::new("/dev/fuse").exists() {
+        eprintln!(
+            "SKIPPED volumes_are_measured_beside_ext4: no program tuff beside the lab's, or no /dev/fuse"
+        );
+        return;
+    }
+    let lab = Lab::new();
+    let tool = format!("tuff={}", tuff.display());
+    let arguments = [
+        "volumes",
+        "--rounds",
+        "1",
+        "--only",
+        "fdatasync",
+        "--tool",
+        &tool,
+    ];
+    let places = ["--work", "work", "--records", "records"];
+    let out = lab.command(&[&arguments[..], &places].concat());
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let table = text(&out.stdout);
+    assert!(table.contains("page and fdatasync"), "{table}");
+    assert!(table.contains("of the host"), "{table}");
+    let record = std::fs::read_to_string(lab.path("records/volumes.jsonl")).unwrap();
+    assert_eq!(
+        record.lines().count(),
+        5,
+        "a header and four places: {record}"
+    );
+    let again = lab.command(&["volumes", "--from", "records/volumes.jsonl"]);
+    assert_eq!(text(&again.stdout), table);
+    let left = std::fs::read_dir(lab.path("work")).unwrap().count();
+    assert_eq!(left, 0, "a run leaves nothing");
+    let none = lab.command(&["volumes", "--only", "nothing"]);
+    assert_eq!(none.status.code(), Some(2), "{}", text(&none.stderr));
+    assert!(!lab.path("benchmarks").exists());
+}

@@ -10,3 +10,4 @@ pub(crate) mod run;
 pub(crate) mod sample;
 pub(crate) mod serve;
 pub(crate) mod soak;
+pub(crate) mod volumes;

@@ -1,0 +1,73 @@
+//! Records of the fifth room, as JSON lines: a header, then samples.
+
+use super::load::Load;
+use super::place::Kind;
+use crate::machine::Machine;
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Version of the format below.
+pub const FORMAT: u32 = 1;
+
+/// One line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Line {
+    /// Once, first.
+    Header(Header),
+    /// One load in one place, with the right answer.
+    Sample(Sample),
+}
+
+/// Where and how.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Header {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// The machine.
+    pub machine: Machine,
+    /// Kind of the filesystem that holds everything.
+    pub host: String,
+    /// Rounds asked for.
+    pub rounds: u32,
+}
+
+/// What a load cost.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Sample {
+    /// Which round, from 1.
+    pub round: u32,
+    /// Where.
+    pub place: Kind,
+    /// What.
+    pub load: Load,
+    /// Unit: that of the load, nanoseconds for one of what it does.
+    pub cost: f64,
+}
+
+/// Reads a record file. The error names the line.
+pub fn read(path: &Path) -> Result<(Header, Vec<Sample>)> {
+    let text = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+    let wrong = |number: usize, what: String| {
+        Error::Corrupt(format!("{}: line {number}: {what}", path.display()))
+    };
+    let (mut header, mut samples) = (None, Vec::new());
+    for (number, line) in (1..).zip(text.lines()) {
+        match serde_json::from_str(line).map_err(|e| wrong(number, e.to_string()))? {
+            Line::Header(found) if header.is_none() && found.format == FORMAT => {
+                header = Some(found);
+            }
+            Line::Header(found) => {
+                let what = format!(
+                    "a header of format {}, expected one of {FORMAT}",
+                    found.format
+                );
+                return Err(wrong(number, what));
+            }
+            Line::Sample(sample) => samples.push(sample),
+        }
+    }
+    let header = header.ok_or_else(|| wrong(1, "no header".to_owned()))?;
+    Ok((header, samples))
+}
