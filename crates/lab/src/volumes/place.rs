@@ -40,7 +40,7 @@ impl Kind {
     }
 }
 
-/// A mounted filesystem. Unmounted and removed by [`end`](Self::end), or when it is dropped.
+/// A mounted filesystem. Unmounted and removed at its end, or when it is dropped.
 pub struct Place {
     kind: Kind,
     tuff: PathBuf,
