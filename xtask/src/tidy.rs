@@ -4,6 +4,7 @@
 //! * Every file that is no text has a recipe beside it.
 //! * Every Rust file is reached from its crate's root.
 //! * No file holds a path of somebody's machine.
+//! * A test that is skipped says so where its runner does not swallow it.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -44,7 +45,12 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
                 }
             }
             Some("rs") => {
-                findings.extend(unreached(root, file).map(|why| format!("{name}: {why}")))
+                findings.extend(unreached(root, file).map(|why| format!("{name}: {why}")));
+                if is_silent(&text) {
+                    findings.push(format!(
+                        "{name}: what eprintln says of a skipped test is swallowed; write it to std::io::stderr()"
+                    ));
+                }
             }
             _ => {}
         }
@@ -54,6 +60,14 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
 
 /// Where homes of people are.
 const HOMES: [&str; 2] = [concat!("/ho", "me/"), concat!("/Us", "ers/")];
+
+/// What `eprintln` says is shown for tests that fail, and no others.
+fn is_silent(source: &str) -> bool {
+    source
+        .split("eprintln!(")
+        .skip(1)
+        .any(|said| said.trim_start().starts_with("\"SKIPPED"))
+}
 
 fn has_recipe(root: &Path, file: &Path) -> bool {
     let beside = [file.with_extension("md"), file.with_file_name("README.md")];
@@ -228,6 +242,14 @@ mod tests {
             ]
         );
         assert_eq!(less, found[1..]);
+    }
+
+    #[test]
+    fn a_test_that_is_skipped_in_silence_is_found() {
+        assert!(is_silent("eprintln!(\n    \"SKIPPED: no root\"\n);"));
+        assert!(!is_silent(
+            "eprintln!(\"why\"); writeln!(out, \"SKIPPED: no root\")"
+        ));
     }
 
     #[test]

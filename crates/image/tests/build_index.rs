@@ -37,7 +37,7 @@ fn tar(dir: &Path, out: &Path, options: &[&str]) -> bool {
         .output();
     let done = out.is_ok_and(|out| out.status.code().is_some_and(|code| code < 2));
     if !done {
-        eprintln!("SKIPPED: no GNU tar");
+        _ = writeln!(std::io::stderr(), "SKIPPED: no GNU tar");
     }
     done
 }

@@ -8,6 +8,7 @@ use common::{
     Ignore, Scratch, assert_same, host_tree, image_tree, is_root, mkfs, nasty_tree, open,
 };
 use rustix::fs as rfs;
+use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, symlink as make_symlink};
 use std::path::Path;
 use tuff_image::Error;
@@ -40,7 +41,10 @@ fn same_as_image() -> Ignore {
 #[test]
 fn every_form_extracts_to_what_it_holds() {
     if !is_root() {
-        eprintln!("SKIPPED: not root, devices and owners cannot be made");
+        _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: not root, devices and owners cannot be made"
+        );
         return;
     }
     let scratch = Scratch::new("extract-samples");
@@ -462,7 +466,10 @@ fn access_lists_of_the_directory_above_are_not_inherited() {
     }
     let name = "system.posix_acl_default";
     if let Err(e) = rfs::setxattr(&above, name, &list, rfs::XattrFlags::empty()) {
-        eprintln!("SKIPPED: the temporary directory takes no access lists: {e}");
+        _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: the temporary directory takes no access lists: {e}"
+        );
         return;
     }
     let image = sample::image("lz4");

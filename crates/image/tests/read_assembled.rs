@@ -10,6 +10,7 @@ use assemble::{
 };
 use common::{Ignore, Scratch, assert_same, host_tree, image_tree, is_root, noise, text};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_codec::Method;
@@ -83,11 +84,14 @@ fn kernel(scratch: &Scratch, needs: &[&str], bytes: &[u8], devices: &[&[u8]]) ->
         .iter()
         .find(|f| !Path::new("/sys/fs/erofs/features").join(f).exists());
     if let Some(feature) = missing {
-        eprintln!("SKIPPED: this kernel's erofs has no {feature}");
+        _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: this kernel's erofs has no {feature}"
+        );
         return None;
     }
     if !is_root() {
-        eprintln!("SKIPPED: mounting needs root");
+        _ = writeln!(std::io::stderr(), "SKIPPED: mounting needs root");
         return None;
     }
     let file = scratch.path().join("image");
@@ -104,7 +108,10 @@ fn kernel(scratch: &Scratch, needs: &[&str], bytes: &[u8], devices: &[&[u8]]) ->
     match mount(&file, &dir, "erofs", MountFlags::RDONLY, Some(&*options)) {
         Ok(()) => Some(Mount(dir)),
         Err(rustix::io::Errno::NOTBLK | rustix::io::Errno::PERM) => {
-            eprintln!("SKIPPED: mounts straight from a file need Linux 6.12");
+            _ = writeln!(
+                std::io::stderr(),
+                "SKIPPED: mounts straight from a file need Linux 6.12"
+            );
             None
         }
         Err(e) => panic!("the kernel does not mount it: {e}"),

@@ -514,7 +514,10 @@ gcc
             .arg(&repository)
             .status();
         if !made.is_ok_and(|s| s.success()) {
-            eprintln!("SKIPPED releases_lie_side_by_side: git was not found");
+            _ = writeln!(
+                std::io::stderr(),
+                "SKIPPED releases_lie_side_by_side: git was not found"
+            );
             return;
         }
         for tag in ["v1", "v2"] {

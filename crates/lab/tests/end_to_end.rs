@@ -2,6 +2,7 @@
 //!
 //! Nothing here looks at a time. A tool that is missing is skipped aloud.
 
+use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -77,7 +78,10 @@ fn is_there(tool: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|p| p.join(tool).is_file());
     if !found {
-        eprintln!("SKIPPED what needs {tool}: it was not found on PATH");
+        _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED what needs {tool}: it was not found on PATH"
+        );
     }
     found
 }
@@ -202,7 +206,8 @@ fn erofs_images_are_built_checked_and_extracted() {
         _ => false,
     };
     if lines.iter().any(unmounted) {
-        eprintln!(
+        _ = writeln!(
+            std::io::stderr(),
             "SKIPPED erofs_images_are_built_checked_and_extracted: no mount, and no reader of ours"
         );
         return;
@@ -383,7 +388,10 @@ fn is_mountable() -> bool {
     let root = status.lines().any(|l| l.starts_with("Uid:\t0\t"));
     let loops = Path::new("/dev/loop-control").exists();
     if !root || !loops {
-        eprintln!("SKIPPED what needs a mount: not root, or no loop devices");
+        _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED what needs a mount: not root, or no loop devices"
+        );
     }
     root && loops
 }
@@ -395,7 +403,8 @@ fn volumes_are_measured_beside_ext4() {
         return;
     }
     if !tuff.exists() || !Path::new("/dev/fuse").exists() {
-        eprintln!(
+        _ = writeln!(
+            std::io::stderr(),
             "SKIPPED volumes_are_measured_beside_ext4: no program tuff beside the lab's, or no /dev/fuse"
         );
         return;

@@ -6,6 +6,7 @@ mod walk;
 
 use common::variants::{MKFS_OPTIONS, build_dir, variants};
 use common::{Mounted, Scratch, mkfs, nasty_tree};
+use std::io::Write as _;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -62,14 +63,17 @@ impl Drop for Ours {
 /// True if both kinds of mounts can be made here; says so aloud if not.
 fn can_mount() -> bool {
     if !common::is_root() {
-        eprintln!("SKIPPED: mounting with the kernel's EROFS needs root");
+        _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: mounting with the kernel's EROFS needs root"
+        );
         return false;
     }
     for module in ["erofs", "fuse"] {
         let _ = Command::new("modprobe").arg(module).output();
     }
     if !Path::new("/dev/fuse").exists() {
-        eprintln!("SKIPPED: no /dev/fuse");
+        _ = writeln!(std::io::stderr(), "SKIPPED: no /dev/fuse");
         return false;
     }
     true
@@ -81,9 +85,13 @@ fn transports() -> Vec<Transport> {
     match switch.as_deref().map(str::trim) {
         Ok("Y") => vec![Transport::Dev, Transport::Uring],
         _ => {
-            eprintln!(
-                "SKIPPED: io_uring as a transport, without Y in /sys/module/fuse/parameters/enable_uring"
-            );
+            static SAID: std::sync::Once = std::sync::Once::new();
+            SAID.call_once(|| {
+                _ = writeln!(
+                    std::io::stderr(),
+                    "SKIPPED: io_uring as a transport, without Y in /sys/module/fuse/parameters/enable_uring"
+                );
+            });
             vec![Transport::Dev]
         }
     }

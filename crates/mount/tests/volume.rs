@@ -97,7 +97,10 @@ impl Ours {
 
     fn through(name: &str, transport: Transport) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            eprintln!("SKIPPED: mounting needs root and /dev/fuse");
+            _ = writeln!(
+                std::io::stderr(),
+                "SKIPPED: mounting needs root and /dev/fuse"
+            );
             return None;
         }
         let dir = std::env::temp_dir().join(format!("tuff-volume-{name}-{}", std::process::id()));
@@ -471,7 +474,8 @@ fn a_directory_is_given_to_a_project_and_what_is_made_in_it_has_the_limit() {
     };
     fs::create_dir(ours.path("dir")).unwrap();
     let Some(out) = run("chattr", &["-p", "7"], "dir") else {
-        return eprintln!("SKIPPED: no chattr");
+        _ = writeln!(std::io::stderr(), "SKIPPED: no chattr");
+        return;
     };
     assert!(out.status.success(), "{out:?}");
     let name = "trusted.tuff.quota.project.7";

@@ -1,6 +1,7 @@
 //! Several layers in one image, one as a layer of an overlay, and an image over a base.
 
 use crate::common::{Place, code, manifests, run, tuff};
+use std::io::Write as _;
 use std::process::Command;
 
 /// A tar from standard input, too: its files are looked for in the base like any other's.
@@ -42,7 +43,7 @@ fn an_image_over_a_base_needs_it_and_says_so() {
         .current_dir(&place.0)
         .output();
     let Ok(tar) = tar else {
-        eprintln!("SKIPPED: no tar on PATH");
+        _ = writeln!(std::io::stderr(), "SKIPPED: no tar on PATH");
         return;
     };
     std::fs::write(place.0.join("tar"), tar.stdout).unwrap();

@@ -2,6 +2,7 @@
 
 use crate::common::{Mounted, Place, good};
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
@@ -145,7 +146,10 @@ fn what_is_imported_has_the_access_control_lists_of_its_source() {
         )
     };
     if let Err(e) = set("", DEFAULT).and_then(|()| set("g", ACCESS)) {
-        eprintln!("SKIPPED: the temporary directory takes no access lists: {e}");
+        _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: the temporary directory takes no access lists: {e}"
+        );
         return;
     }
     good(dir, &["import", "v", "s"]);

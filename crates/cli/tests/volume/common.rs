@@ -1,6 +1,7 @@
 //! Runs of the binary in a directory with two volumes, and one that is mounted.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
@@ -72,7 +73,10 @@ impl Mounted {
     /// Mounts `v` of a place on `m`. `None` where that is not possible.
     pub(crate) fn new(place: &Place) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            eprintln!("SKIPPED: mounting needs root and /dev/fuse");
+            _ = writeln!(
+                std::io::stderr(),
+                "SKIPPED: mounting needs root and /dev/fuse"
+            );
             return None;
         }
         let dir = place.0.join("m");

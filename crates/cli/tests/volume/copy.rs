@@ -2,6 +2,7 @@
 
 use crate::common::{Place, bad, good, json};
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
@@ -50,7 +51,10 @@ fn holes_are_not_read_and_stay_holes() {
     fs::create_dir(dir.join("large")).unwrap();
     let large = fs::File::create(dir.join("large/file")).unwrap();
     if let Err(e) = large.set_len(1 << 40) {
-        eprintln!("SKIPPED: no sparse file of 1 TiB in the temporary directory: {e}");
+        _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: no sparse file of 1 TiB in the temporary directory: {e}"
+        );
         return;
     }
     large.write_all_at(b"far away", (1 << 39) + 5).unwrap();

@@ -134,7 +134,12 @@ mod tests {
     #[test]
     fn a_quiet_wait_ends_in_time_and_says_no_or_yes() {
         match Pressure::open() {
-            None => eprintln!("SKIPPED: no pressure stall information here"),
+            None => {
+                _ = writeln!(
+                    std::io::stderr(),
+                    "SKIPPED: no pressure stall information here"
+                )
+            }
             Some(pressure) => {
                 pressure.wait(Duration::from_millis(1)).unwrap();
             }

@@ -4,6 +4,7 @@ use super::{Ignore, Record, assert_same, host_tree, image_tree, is_root, open};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CString;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use tuff_store::{FileStore, ReadAt};
 /// What the kernel makes of an image and its extra device: from files and from loop devices, as far as it can.
 pub fn by_kernel(image: &Path, device: Option<&Path>, dir: &Path, see: &dyn Fn(&str, &Path)) {
     if !is_root() {
-        eprintln!("SKIPPED: mounting needs root");
+        _ = writeln!(std::io::stderr(), "SKIPPED: mounting needs root");
         return;
     }
     fs::create_dir_all(dir).unwrap();
@@ -27,7 +28,7 @@ pub fn by_kernel(image: &Path, device: Option<&Path>, dir: &Path, see: &dyn Fn(&
                 unmount(dir, UnmountFlags::DETACH).unwrap();
             }
             Err(e) if e == rustix::io::Errno::NOTBLK || e == rustix::io::Errno::NODEV => {
-                eprintln!("SKIPPED: mount of {way}: {e}");
+                _ = writeln!(std::io::stderr(), "SKIPPED: mount of {way}: {e}");
             }
             Err(e) => panic!("mount of {way}: {e}"),
         }
@@ -36,7 +37,7 @@ pub fn by_kernel(image: &Path, device: Option<&Path>, dir: &Path, see: &dyn Fn(&
     match (Loop::over(image), device.map(Loop::over)) {
         (Some(image), None) => look("loop devices", &image.0, None),
         (Some(image), Some(Some(device))) => look("loop devices", &image.0, Some(&device.0)),
-        _ => eprintln!("SKIPPED: no loop devices"),
+        _ => _ = writeln!(std::io::stderr(), "SKIPPED: no loop devices"),
     }
 }
 
