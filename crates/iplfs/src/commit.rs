@@ -85,22 +85,38 @@ impl Volume {
     }
 
     /// Seals a checkpoint; the device was flushed since it began. False if it is durable already: somebody could not wait for it.
+    ///
+    /// # Errors
+    /// Also if somebody tried and failed: then nothing of it is durable.
     pub fn seal_checkpoint(&mut self, checkpoint: Checkpoint) -> Result<bool> {
-        self.writable()?;
-        if self.begun.is_none() || checkpoint.0 != self.version + 1 {
-            return Ok(false);
+        let under_way = self.is_under_way(checkpoint)?;
+        if under_way {
+            self.seal_begun()?;
         }
-        self.seal_begun()?;
-        Ok(true)
+        Ok(under_way)
     }
 
     /// Ends a checkpoint; the device was flushed since it was sealed.
+    ///
+    /// # Errors
+    /// As for [`seal_checkpoint`](Self::seal_checkpoint).
     pub fn end_checkpoint(&mut self, checkpoint: Checkpoint) -> Result<()> {
-        self.writable()?;
-        if checkpoint.0 == self.version + 1 {
+        if self.is_under_way(checkpoint)? {
             self.end_begun();
         }
         Ok(())
+    }
+
+    /// False if it is durable. An error if it never will be.
+    fn is_under_way(&self, checkpoint: Checkpoint) -> Result<bool> {
+        self.writable()?;
+        if checkpoint.0 <= self.version {
+            return Ok(false);
+        }
+        match self.begun {
+            Some(_) => Ok(true),
+            None => Err(Error::Limit("a checkpoint came to nothing".to_owned())),
+        }
     }
 
     /// Makes a checkpoint durable that is under way, here and now.
