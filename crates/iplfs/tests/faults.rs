@@ -201,3 +201,34 @@ fn after_a_failed_flush_only_a_new_mount_is_believed() {
 fn a_failed_discard_is_tried_again() {
     every(Call::Discard);
 }
+
+/// Who waits for a checkpoint that another one ended learns how it ended.
+#[test]
+fn a_checkpoint_whose_seal_failed_is_no_success_for_who_waits_for_it() {
+    let inner = Arc::new(MemDevice::new());
+    Volume::format(
+        inner.clone(),
+        &FormatOptions::new([3; 16], [5; 16], 1 << 16),
+    )
+    .unwrap();
+    let flaky = Arc::new(Flaky {
+        inner,
+        call: Call::Write,
+        countdown: AtomicI64::new(i64::MAX),
+    });
+    let mut v = Volume::mount(flaky.clone(), MountOptions::default()).unwrap();
+    base()[0].volume(&mut v, 1).unwrap();
+
+    let lost = v.begin_checkpoint().unwrap().unwrap();
+    flaky.countdown.store(0, Ordering::Relaxed);
+    assert!(v.sync().is_err());
+    assert!(flaky.has_failed());
+    assert!(v.seal_checkpoint(lost).is_err());
+    assert!(v.end_checkpoint(lost).is_err());
+
+    // What was in it is in the next one, whoever makes it.
+    let next = v.begin_checkpoint().unwrap().unwrap();
+    v.sync().unwrap();
+    assert!(!v.seal_checkpoint(next).unwrap());
+    v.end_checkpoint(next).unwrap();
+}
