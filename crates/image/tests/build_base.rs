@@ -92,6 +92,14 @@ fn ignore() -> Ignore {
     }
 }
 
+fn unaligned(options: Options) -> Options {
+    Options {
+        unaligned: true,
+        tail_packing: false,
+        ..options
+    }
+}
+
 fn newest(method: Option<Method>, cluster: usize, fragments: Fragments) -> Options {
     let mut o = Options::for_kernel(Kernel(6, 18));
     o.compression = method.and_then(|method| compression(method, 1));
@@ -163,6 +171,28 @@ fn what_the_base_has_is_referred_to_and_comes_back() {
             48,
         ),
         ("stored", two(newest(None, 4096, Fragments::Off)), 48),
+        (
+            "unaligned",
+            two(unaligned(newest(lz4, 16 << 10, Fragments::Off))),
+            48,
+        ),
+        (
+            "unaligned, with fragments",
+            two(unaligned(newest(
+                Some(Method::Zstd),
+                64 << 10,
+                Fragments::Tails,
+            ))),
+            48,
+        ),
+        (
+            "unaligned, over one that is not",
+            (
+                newest(lz4, 16 << 10, Fragments::Tails),
+                unaligned(newest(lz4, 16 << 10, Fragments::Tails)),
+            ),
+            48,
+        ),
         ("blocks of 512", two(small_blocks), 48),
         ("for 5.16", two(older), 48),
         (
@@ -288,6 +318,11 @@ fn parts_that_the_base_has_are_referred_to() {
             "lzma",
             two(newest(Some(Method::Lzma), 32 << 10, Fragments::Tails)),
             40,
+        ),
+        (
+            "unaligned",
+            two(unaligned(newest(lz4, 16 << 10, Fragments::Off))),
+            60,
         ),
         (
             "smaller clusters",

@@ -444,13 +444,16 @@ fn versions_share_their_parts_and_come_back() {
         (Method::Deflate, 1, 32 << 10, Fragments::Tails),
         (Method::Lzma, 0, 64 << 10, Fragments::Off),
     ];
-    for (method, level, cluster, fragments) in settings {
-        let name = format!("{method} {level} {cluster} {fragments:?}");
+    let unaligned = [settings[0], settings[1], settings[5], settings[7]].map(|s| (s, true));
+    let all = settings.map(|s| (s, false)).into_iter().chain(unaligned);
+    for ((method, level, cluster, fragments), unaligned) in all {
+        let name = format!("{method} {level} {cluster} {fragments:?} {unaligned}");
         let mut options = Options::for_kernel(Kernel(6, 18));
         options.compression = compression(method, level);
         (options.cluster, options.fragment_cluster) = (cluster, cluster.min(16 << 10));
         options.fragments = fragments;
-        options.tail_packing = matches!(fragments, Fragments::Off | Fragments::Small);
+        options.unaligned = unaligned;
+        options.tail_packing = matches!(fragments, Fragments::Off | Fragments::Small) && !unaligned;
         options.dedupe = Dedupe::Files;
         let files = build_with(&options).image_bytes;
         options.dedupe = Dedupe::Content;
@@ -476,7 +479,12 @@ fn shared_parts_do_not_depend_on_threads() {
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
     versions(&source);
-    for fragments in [Fragments::Tails, Fragments::All] {
+    for (fragments, unaligned) in [
+        (Fragments::Tails, false),
+        (Fragments::All, false),
+        (Fragments::Tails, true),
+        (Fragments::Off, true),
+    ] {
         let images: Vec<Vec<u8>> = [1, 2, 7, 16]
             .into_iter()
             .map(|threads| {
@@ -484,14 +492,18 @@ fn shared_parts_do_not_depend_on_threads() {
                 let options = Options {
                     threads: Some(threads),
                     fragments,
+                    unaligned,
                     dedupe: Dedupe::Content,
                     compression: compression(Method::Lz4, 1),
-                    ..Options::default()
+                    ..Options::for_kernel(Kernel(6, 18))
                 };
                 build_dir(&source, &image, &options);
                 std::fs::read(image).unwrap()
             })
             .collect();
-        assert!(images.windows(2).all(|w| w[0] == w[1]), "{fragments:?}");
+        assert!(
+            images.windows(2).all(|w| w[0] == w[1]),
+            "{fragments:?} {unaligned}"
+        );
     }
 }

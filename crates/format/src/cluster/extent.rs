@@ -7,9 +7,12 @@
 //! 32  the 16-byte record | u32 lstart hi | 12 reserved
 //! ```
 
+use super::header::{EXTENTS, FRAGMENT, MapHeader};
 use super::{Coding, Data, Extent};
+use crate::units::round_up;
 use crate::wire::u32_at;
 use crate::{BlockBits, Error, Result};
+use alloc::vec::Vec;
 
 /// Most 4-byte records that a table may have: each look-up adds up those before.
 pub const ACCUMULATED_MAX: u64 = 1 << 17;
@@ -176,24 +179,191 @@ impl Table {
     }
 }
 
+/// Length of what [`encode`] makes of so many extents, for a header at `header_pos`. Unit: bytes.
+pub fn encoded_len(
+    size: u64,
+    count: usize,
+    fragment: bool,
+    header_pos: u64,
+    bits: BlockBits,
+) -> u64 {
+    let record = record_len(size, count, fragment, bits);
+    let head = if record == 4 { 8 } else { 0 };
+    table_pos(header_pos, record) - header_pos + head + record * count as u64
+}
+
+/// Encodes header and records, from a header at `header_pos` on. The extents ascend without gaps from 0; a fragment is the
+/// last of several. What is stored is not rotated.
+pub fn encode(extents: &[Extent], header_pos: u64, bits: BlockBits) -> Vec<u8> {
+    let size = extents.last().map_or(0, Extent::end);
+    let fragment =
+        matches!(extents.last(), Some(last) if matches!(last.data, Data::Fragment { .. }));
+    let record = record_len(size, extents.len(), fragment, bits);
+    let header = MapHeader::Index {
+        // The upper half of the number would be in the last two bytes: a file has fewer.
+        word: if record == 4 { 0 } else { extents.len() as u32 },
+        advise: EXTENTS | (record.ilog2() as u16 - 2) << 1 | if fragment { FRAGMENT } else { 0 },
+        algorithms: 0,
+        cluster_bits: if record == 4 {
+            span_bits(size, bits)
+        } else {
+            0
+        },
+    };
+    let mut out = header.encode().to_vec();
+    out.resize((table_pos(header_pos, record) - header_pos) as usize, 0);
+    for extent in extents {
+        let (pa, word) = words(extent);
+        if record == 4 {
+            out.extend_from_slice(&pa.to_le_bytes());
+            out.extend_from_slice(&word.to_le_bytes());
+            continue;
+        }
+        out.extend_from_slice(&word.to_le_bytes());
+        out.extend_from_slice(&pa.to_le_bytes());
+        let la = extent.la.to_le_bytes();
+        if record == 32 {
+            out.extend_from_slice(&la);
+            out.extend_from_slice(&[0; 12]);
+        } else {
+            out.extend_from_slice(&la[..4]);
+        }
+    }
+    out
+}
+
+/// Where an extent is, and the word that says how.
+fn words(extent: &Extent) -> (u64, u32) {
+    match extent.data {
+        Data::Cluster {
+            pa,
+            plen,
+            coding,
+            partial,
+        } => {
+            let format = match coding {
+                Coding::Compressed(id) => u32::from(id) + 1,
+                Coding::Stored | Coding::Interlaced => 0,
+            };
+            let partial = if partial { PARTIAL_REF } else { 0 };
+            (pa, plen | partial | format << 28)
+        }
+        Data::Fragment { offset } => (offset >> 32, offset as u32),
+        Data::Inline { .. } | Data::Hole => (0, 0),
+    }
+}
+
+/// The shortest records that can say it. One extent needs no position in the file. Unit: bytes.
+fn record_len(size: u64, count: usize, fragment: bool, bits: BlockBits) -> u64 {
+    if count == 1 && !fragment && size <= bits.size() << SPAN_BITS_MAX {
+        4
+    } else if size <= 1 << 32 {
+        16
+    } else {
+        32
+    }
+}
+
+/// An extent of a table with records of 4 bytes has at most so many blocks. Unit: log2.
+const SPAN_BITS_MAX: u8 = 15;
+
+/// log2 of the blocks that one extent covers.
+fn span_bits(size: u64, bits: BlockBits) -> u8 {
+    bits.count(size).next_power_of_two().ilog2() as u8
+}
+
+/// Where the records begin.
+fn table_pos(header_pos: u64, record: u64) -> u64 {
+    round_up(header_pos + MapHeader::LEN as u64, record)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Map, header};
+    use super::*;
     use crate::features::incompat;
     use crate::inode::Layout;
     use crate::superblock::{MAGIC, Superblock};
-    use alloc::vec::Vec;
+
+    /// A superblock with blocks of 4 KiB and encoded extents.
+    fn superblock() -> Superblock {
+        let mut bytes = [0; 128];
+        bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[12] = 12;
+        let mut sb = Superblock::decode(&bytes).unwrap();
+        sb.incompat = incompat::BIT48 | incompat::FRAGMENTS | incompat::COMPR_CFGS;
+        sb.algs_or_distance = 0b1001;
+        sb.packed = Some(crate::Nid(5));
+        sb
+    }
+
+    fn cluster(pa: u64, plen: u32, coding: Coding, partial: bool) -> Data {
+        Data::Cluster {
+            pa,
+            plen,
+            coding,
+            partial,
+        }
+    }
+
+    fn row(extents: &[(u64, Data)]) -> Vec<Extent> {
+        let mut la = 0;
+        let place = |&(len, data): &(u64, Data)| {
+            la += len;
+            Extent {
+                la: la - len,
+                len,
+                data,
+            }
+        };
+        extents.iter().map(place).collect()
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let zstd = Coding::Compressed(3);
+        let one = cluster(4128, 9000, zstd, false);
+        let far = cluster(1 << 40, 1 << 20, Coding::Compressed(0), true);
+        let stored = cluster(77, 5000, Coding::Stored, false);
+        let fragment = Data::Fragment {
+            offset: 0x12_3456_7890,
+        };
+        let cases = [
+            row(&[(30_000, one)]),
+            row(&[(4096, stored)]),
+            row(&[(1, one)]),
+            row(&[(10_000, one), (5000, stored), (3_000_000, far)]),
+            row(&[(10_000, one), (17, fragment)]),
+            row(&[(5 << 30, Data::Hole), (4095, stored), (1, one)]),
+        ];
+        for (extents, record) in cases.iter().zip([4, 4, 4, 16, 16, 32]) {
+            for header_pos in [32, 40, 48, 56, 64] {
+                let bytes = encode(extents, header_pos, BlockBits::B4K);
+                let size = extents.last().unwrap().end();
+                let fragment = extents.last().unwrap().data == fragment;
+                assert_eq!(
+                    bytes.len() as u64,
+                    encoded_len(size, extents.len(), fragment, header_pos, BlockBits::B4K)
+                );
+                let sb = superblock();
+                let layout = Layout::CompressedFull;
+                let map = Map::new(&sb, layout, size, &bytes[..8], header_pos).unwrap();
+                let at = map.index_pos();
+                let table = &bytes[(at - header_pos) as usize..];
+                assert_eq!(table.len() as u64, map.index_len());
+                let read: Result<Vec<Extent>> = map.extents_from(table, 0).collect();
+                assert_eq!(read.unwrap(), *extents, "header at {header_pos}");
+                assert_eq!(at % record, 0);
+            }
+        }
+    }
 
     /// Seen: fuzzing found a table whose extents came twice. Cost: readers saw the same bytes of a file again. Cause: with
     /// records out of order the search for the next extent lands on one that covers the last. Cure: each extent begins
     /// where the one before ended, or is an error.
     #[test]
     fn records_out_of_order_are_an_error() {
-        let mut bytes = [0; 128];
-        bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
-        bytes[12] = 12;
-        let mut sb = Superblock::decode(&bytes).unwrap();
-        sb.incompat = incompat::BIT48;
+        let sb = superblock();
         let header = header::MapHeader::Index {
             word: 3,
             advise: header::EXTENTS | 2 << 1,

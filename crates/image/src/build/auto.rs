@@ -72,6 +72,7 @@ impl Auto {
                 options.fragments = super::Fragments::All;
                 options.fragment_cluster = options.cluster;
             }
+            options.unaligned = kernel >= Kernel(6, 15);
             if kernel >= Kernel(6, 17) {
                 options.metadata = Metadata::Compressed;
                 options.metadata_cluster = 256 << 10;

@@ -17,6 +17,7 @@
 //! * What is shared depends on both contents and the options alone.
 
 use super::options::{Fragments, Options, algorithm_kernel};
+use super::pack::grain::Grain;
 use super::pack::segment::ShortPiece;
 use super::pack::spans::{PartKey, Posted};
 use crate::read::{Cluster, ClusterCoding, Extent, Image, Inode, OpenOptions, Source};
@@ -33,7 +34,7 @@ use tuff_format::inode::Layout;
 use tuff_format::{BlockBits, Nid};
 use tuff_store::{FileStore, ReadAt};
 
-/// Marks a block of the base among those of the new image.
+/// Marks a block or a grain of the base among those of the new image.
 pub(crate) const IN_BASE: u32 = 1 << 31;
 /// Marks a position in the base's packed inode among those in the new image's.
 pub(crate) const IN_BASE_PACKED: u64 = 1 << 62;
@@ -46,6 +47,8 @@ pub(crate) struct Base {
     store: Arc<dyn ReadAt>,
     name: String,
     bits: BlockBits,
+    /// What clusters of the new image are counted in.
+    grain: Grain,
     /// Unit: blocks.
     blocks: u32,
     /// Where it ends, with a hash tree behind it. Unit: blocks.
@@ -73,10 +76,10 @@ pub(crate) struct BaseFile {
 pub(crate) struct BaseClusters {
     /// Number of their algorithm, if they are not all stored.
     pub(crate) algorithm: Option<u8>,
-    /// Back to back from the file's start on. Those that cannot be used have no blocks.
+    /// Back to back from the file's start on. Those that cannot be used have no grains.
     pub(crate) posted: Vec<Posted>,
-    /// First block of each, marked.
-    pub(crate) blocks: Vec<u32>,
+    /// First grain of each, marked.
+    pub(crate) places: Vec<u32>,
 }
 
 impl BaseClusters {
@@ -84,7 +87,7 @@ impl BaseClusters {
     pub(crate) fn begin(&self, at: u64) -> Option<u64> {
         let from = self.posted.partition_point(|p| p.at < at);
         let mut rest = self.posted[from..].iter();
-        rest.find(|p| p.piece.blocks > 0).map(|p| p.at)
+        rest.find(|p| p.piece.grains > 0).map(|p| p.at)
     }
 
     /// Length of the data in clusters. Unit: bytes.
@@ -95,7 +98,7 @@ impl BaseClusters {
     }
 }
 
-/// A piece in a cluster of the base: its block, marked, and its form.
+/// A piece in a cluster of the base: its first grain, marked, and its form.
 pub(crate) type BasePiece = (u32, ShortPiece);
 
 /// Where a file's data is.
@@ -166,6 +169,7 @@ impl Base {
             store,
             name,
             bits,
+            grain: options.grain(),
             blocks,
             behind: blocks,
             kernel: options.kernel,
@@ -314,14 +318,14 @@ impl Base {
     pub(crate) fn clusters(&self, nid: Nid, number: u32) -> Result<BaseClusters> {
         let look = || {
             let inode = self.image.inode(nid)?;
-            let (mut posted, mut blocks) = (Vec::new(), Vec::new());
+            let (mut posted, mut places) = (Vec::new(), Vec::new());
             let mut algorithm = None;
             for extent in self.image.extents(&inode, 0..inode.size())? {
                 let extent = extent?;
                 let Ok(len) = u32::try_from(extent.len) else {
                     break;
                 };
-                let (block, piece) = match extent.source {
+                let (place, piece) = match extent.source {
                     Source::Inline { .. } | Source::Fragment { .. } => break,
                     Source::Cluster(cluster) => self.piece(&extent, cluster, false, &mut algorithm),
                     _ => None,
@@ -335,12 +339,12 @@ impl Base {
                     full: len,
                     home,
                 });
-                blocks.push(block);
+                places.push(place);
             }
             Ok(BaseClusters {
                 algorithm,
                 posted,
-                blocks,
+                places,
             })
         };
         look().map_err(|e: Error| e.within(&self.name))
@@ -358,7 +362,7 @@ impl Base {
             match extent.source {
                 Source::Raw { device: 0, pos } if block.is_none() => {
                     let len = extent.len.next_multiple_of(self.bits.size());
-                    let Some((at, _)) = self.blocks_at(pos, len) else {
+                    let Some((at, _)) = self.within(self.bits.size_usize(), pos, len) else {
                         return Ok(None);
                     };
                     block = Some(at);
@@ -485,20 +489,21 @@ impl Base {
         algorithm: &mut Option<u8>,
     ) -> Option<BasePiece> {
         let kind = self.kind(cluster.coding, algorithm)?;
-        let (block, blocks) = self.blocks_at(cluster.pos, cluster.len.into())?;
+        let (place, grains) = self.within(self.grain.size(), cluster.pos, cluster.len.into())?;
         let (bits, end) = (self.bits.get(), extent.end());
-        if !last && end >> bits == extent.offset >> bits {
+        let of_blocks = self.grain.size() == self.bits.size_usize();
+        if of_blocks && !last && end >> bits == extent.offset >> bits {
             return None;
         }
         let piece = ShortPiece {
             len: u32::try_from(extent.len).ok()?,
-            blocks: u16::try_from(blocks).ok()?,
+            grains: u16::try_from(grains).ok()?,
             kind,
             partial: cluster.partial,
             // Others may have it, too.
             shared: self.image.superblock().has(incompat::FRAGMENTS),
         };
-        Some((block, piece))
+        Some((place, piece))
     }
 
     fn kind(&self, coding: ClusterCoding, algorithm: &mut Option<u8>) -> Option<HeadKind> {
@@ -513,24 +518,28 @@ impl Base {
         }
     }
 
-    /// So many blocks from a marked one on.
-    pub(crate) fn blocks_from(&self, block: u32, count: u16) -> Result<Vec<u8>> {
-        let size = self.bits.size();
-        let mut bytes = vec![0; usize::from(count) * self.bits.size_usize()];
+    /// So many grains from a marked one on.
+    pub(crate) fn grains_from(&self, place: u32, count: u16) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; usize::from(count) * self.grain.size()];
         self.store
-            .read_exact_at(&mut bytes, u64::from(block & !IN_BASE) * size)
+            .read_exact_at(&mut bytes, self.grain.bytes(place & !IN_BASE))
             .map_err(|e| Error::io(&self.name, "cannot read", e))?;
         Ok(bytes)
     }
 
-    /// These bytes as blocks: the first, marked, and how many.
-    fn blocks_at(&self, pos: u64, len: u64) -> Option<(u32, u32)> {
-        let size = self.bits.size();
-        let end = pos.checked_add(len)? >> self.bits.get();
+    /// These bytes in units of `size`: the first, marked, and how many.
+    fn within(&self, size: usize, pos: u64, len: u64) -> Option<(u32, u32)> {
+        let size = size as u64;
+        let end = pos.checked_add(len)?;
         let whole = pos.is_multiple_of(size) && len.is_multiple_of(size);
-        // Fits: below `blocks`.
-        (whole && len > 0 && end <= self.blocks.into())
-            .then(|| ((pos / size) as u32 | IN_BASE, (len / size) as u32))
+        let inside = len > 0 && end <= u64::from(self.blocks) * self.bits.size();
+        let first = u32::try_from(pos / size)
+            .ok()
+            .filter(|first| *first < IN_BASE);
+        // Fits: a cluster, or below `blocks`.
+        first
+            .filter(|_| whole && inside)
+            .map(|first| (first | IN_BASE, (len / size) as u32))
     }
 }
 

@@ -36,6 +36,7 @@ use super::base::{Base, IN_BASE};
 use super::metabox::Metabox;
 use super::options::Metadata;
 use super::pack::PACKED;
+use super::pack::grain::Grain;
 use super::tree::{InodeId, NodeKind};
 use crate::{Error, Result};
 use time::common_time;
@@ -250,6 +251,15 @@ impl Plan {
             0 => block,
             // Fits: the base ends below 2^31 blocks.
             _ => self.base_block + (block & !IN_BASE),
+        }
+    }
+
+    /// Where a cluster begins, which may be one of the base. Unit of the result: bytes.
+    pub(crate) fn cluster_position(&self, place: u32, bits: BlockBits, grain: Grain) -> u64 {
+        let within = grain.bytes(place & !IN_BASE);
+        match place & IN_BASE {
+            0 => within,
+            _ => u64::from(self.base_block) * bits.size() + within,
         }
     }
 }

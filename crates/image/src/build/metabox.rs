@@ -147,6 +147,7 @@ impl Means<'_> {
     fn packer(&self, options: &Options, first_block: u32) -> Result<Packer<'_>> {
         let pack = PackOptions {
             bits: options.block,
+            grain: options.grain(),
             threads: self.threads,
             in_flight: budget::eighth(options),
             spill: 0,

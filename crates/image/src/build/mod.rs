@@ -307,6 +307,7 @@ fn write(
     let mut packer = Packer::new(
         PackOptions {
             bits,
+            grain: options.grain(),
             threads,
             // Until the tree has its share.
             in_flight: budget::Budget::first(options, threads),

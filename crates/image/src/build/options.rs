@@ -3,6 +3,7 @@
 use super::auto::Auto;
 use super::contexts::Contexts;
 use super::fs_config::FsConfig;
+use super::pack::grain::Grain;
 use super::paths::Paths;
 use super::source::DataRun;
 use super::tree::Whiteouts;
@@ -157,6 +158,9 @@ pub struct Options {
     pub tar_index: bool,
     /// The image's length is a multiple of so many blocks, rounded up to a power of two.
     pub align_blocks: u32,
+    /// Clusters begin anywhere and take as many bytes as they need, not whole blocks: part of the 48-bit layout, from Linux
+    /// 6.15 on.
+    pub unaligned: bool,
     /// COMPACT indexes where they can be used.
     pub compact_index: bool,
     /// Inode form.
@@ -277,6 +281,7 @@ impl Default for Options {
             blob: None,
             tar_index: false,
             align_blocks: 1,
+            unaligned: false,
             compact_index: true,
             inodes: InodeForm::Auto,
             metadata: Metadata::Plain,
@@ -348,6 +353,11 @@ impl Options {
     pub fn alike_cluster(&self) -> usize {
         let max = self.alike_cluster_max.min(self.cluster);
         self.fragment_cluster.max(max)
+    }
+
+    /// What clusters are counted in.
+    pub(crate) fn grain(&self) -> Grain {
+        Grain::new(self.block, self.unaligned)
     }
 
     /// The largest cluster that kernels take with this method and the options' block size. Unit: bytes.
@@ -440,6 +450,14 @@ impl Options {
         }
         if self.tail_packing && self.compression.is_some() {
             needs("tail packing", Kernel(5, 17))?;
+        }
+        if self.unaligned && self.compression.is_some() {
+            needs("clusters that begin anywhere", Kernel(6, 15))?;
+            if self.tail_packing {
+                return Err(Error::usage(
+                    "ends behind inodes belong to clusters of whole blocks, and these begin anywhere",
+                ));
+            }
         }
         if self.window < block || self.window > tuff_codec::WINDOW_MAX {
             return Err(Error::usage(format_args!(

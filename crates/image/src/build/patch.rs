@@ -109,6 +109,7 @@ pub fn like(image: &Image, kernel: Kernel) -> Result<Options> {
         level: method.default_level(),
         dict: None,
     });
+    options.unaligned = seen.unaligned || in_packed.unaligned;
     options.metadata = match (sb.has(incompat::METABOX), sb.has(incompat::BIT48)) {
         (true, _) if options.compression.is_some() => Metadata::Compressed,
         (_, true) => Metadata::Short,
@@ -144,6 +145,8 @@ struct Seen {
     bytes: [u64; 4],
     /// The largest cluster. Unit: bytes.
     cluster: usize,
+    /// Some begin or end elsewhere than at blocks.
+    unaligned: bool,
 }
 
 impl Seen {
@@ -157,6 +160,8 @@ impl Seen {
         {
             *bytes += inode.size();
             self.cluster = self.cluster.max(cluster.len as usize);
+            let bits = image.superblock().block_bits;
+            self.unaligned |= bits.within(cluster.pos) + bits.within(cluster.len.into()) > 0;
         }
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! What a build did, in numbers.
 
+use super::pack::grain::Grain;
 use super::pack::segment::{ShortPiece, Tail};
 use super::pack::spans::PartKey;
+use tuff_format::BlockBits;
 use tuff_format::cluster::HeadKind;
 
 /// Counters of a build. Bytes are bytes of file content unless the name says otherwise.
@@ -88,8 +90,8 @@ pub struct AlgorithmStats {
     pub input_bytes: u64,
     /// Clusters.
     pub clusters: u64,
-    /// Their blocks.
-    pub blocks: u64,
+    /// What they take. Unit: bytes of image.
+    pub image_bytes: u64,
 }
 
 /// Names of the algorithms by number.
@@ -110,6 +112,7 @@ impl Stats {
         homes: &[(PartKey, u32)],
         tail: &Tail,
         in_place: (u32, u32),
+        (bits, grain): (BlockBits, Grain),
     ) {
         self.in_place_tried += u64::from(in_place.0);
         self.in_place += u64::from(in_place.1);
@@ -141,14 +144,15 @@ impl Stats {
                 continue;
             }
             of.input_bytes += u64::from(p.len);
-            of.blocks += u64::from(p.blocks);
+            let bytes = grain.bytes(p.grains.into());
+            of.image_bytes += bytes;
             if p.kind == HeadKind::Plain {
                 self.plain_clusters += 1;
             } else {
                 of.clusters += 1;
             }
-            if p.blocks > 0 {
-                let slot = p.blocks.next_power_of_two().trailing_zeros() as usize;
+            if bytes > 0 {
+                let slot = bits.count(bytes).next_power_of_two().trailing_zeros() as usize;
                 self.cluster_histogram[slot.min(11)] += 1;
             }
         }

@@ -139,8 +139,43 @@ pub fn variants() -> Vec<(String, Options)> {
     ];
     all.push(("four algorithms".to_owned(), o));
     all.extend(metadata_variants());
+    all.extend(unaligned_variants());
     for (_, options) in &mut all {
         options.verify = true;
+    }
+    all
+}
+
+/// Clusters that need not begin at blocks.
+fn unaligned_variants() -> Vec<(String, Options)> {
+    let mut all = Vec::new();
+    for (method, level, cluster, fragments) in [
+        (Method::Lz4, 1, 4 << 10, Fragments::Off),
+        (Method::Lz4hc, 9, 64 << 10, Fragments::Tails),
+        (Method::Lz4hc, 2, 1 << 20, Fragments::Off),
+        (Method::Deflate, 6, 16 << 10, Fragments::Off),
+        (Method::Lzma, 1, 1 << 20, Fragments::All),
+        (Method::Lzma, 6, 4 << 10, Fragments::Off),
+        (Method::Zstd, 3, 64 << 10, Fragments::Small),
+        (Method::Zstd, 1, 128 << 10, Fragments::Off),
+    ] {
+        for block in [12, 9] {
+            let mut o = Options::for_kernel(Kernel(6, 18));
+            o.unaligned = true;
+            o.block = tuff_format::BlockBits::new(block).unwrap();
+            o.compression = compression(method, level);
+            (o.cluster, o.fragment_cluster) = (cluster, cluster);
+            o.fragments = fragments;
+            if fragments == Fragments::All {
+                o.metadata = Metadata::Compressed;
+            }
+            o.fit_clusters();
+            let name = format!(
+                "unaligned {method} {level} {cluster}, blocks of {}",
+                1 << block
+            );
+            all.push((name, o));
+        }
     }
     all
 }

@@ -101,6 +101,9 @@ pub(crate) struct Args {
     /// Leave all data in SOURCE, a tar (6.4): mounting the image takes both, the tar behind it in one file, or with -o device=TAR
     #[arg(long, conflicts_with_all = ["auto", "size_budget", "compress", "cluster", "window", "dict", "rule", "tail_packing", "fragments", "fragment_cluster", "dedupe", "base", "chunk", "sparse", "order", "verify"], help_heading = "Layout")]
     pub(super) tar_index: bool,
+    /// Let clusters begin anywhere and take no more bytes than they need, instead of whole blocks (6.15; give --kernel)
+    #[arg(long, conflicts_with = "tar_index", help_heading = "Layout")]
+    pub(super) unaligned: bool,
     /// Index form of compressed files
     #[arg(long, value_enum, default_value = "compact", help_heading = "Layout")]
     pub(super) index: IndexForm,

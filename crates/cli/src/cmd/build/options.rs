@@ -121,7 +121,7 @@ pub(super) fn options(args: &Args) -> Result<Options> {
         (None, Some(Switch::On)) => (o.fragments, o.tail_packing) = (Fragments::Off, true),
         (_, Some(switch)) => o.tail_packing = switch == Switch::On,
         (Some(Packed::Off | Packed::Small), None) => {
-            o.tail_packing = kernel >= Kernel(5, 17);
+            o.tail_packing = kernel >= Kernel(5, 17) && !args.unaligned;
         }
         (Some(Packed::Tails | Packed::All), None) => o.tail_packing = false,
         (None, None) => {}
@@ -140,6 +140,8 @@ pub(super) fn options(args: &Args) -> Result<Options> {
     if args.tar_index {
         o.index_a_tar();
     }
+    // `--auto=size` may want it; ends behind inodes are asked for by name.
+    o.unaligned = args.unaligned || o.unaligned && !o.tail_packing;
     o.compact_index = args.index == IndexForm::Compact;
     o.inodes = if args.inodes == Inodes::Extended {
         InodeForm::Extended

@@ -56,7 +56,7 @@ pub(crate) fn text(summary: &Summary, seconds: f64, stages: &Stages) -> String {
         .zip(&s.algorithms)
         .filter(|(_, a)| a.clusters > 0)
     {
-        let stored = a.blocks * s.block_size;
+        let stored = a.image_bytes;
         line(
             name,
             format!(
@@ -182,7 +182,7 @@ pub(super) fn json(summary: &Summary, seconds: f64, stages: &Stages) -> serde_js
         .filter(|(_, a)| a.clusters > 0)
         .map(|(name, a)| {
             let value = serde_json::json!({"input_bytes": a.input_bytes, "clusters": a.clusters,
-                "stored_bytes": a.blocks * s.block_size});
+                "stored_bytes": a.image_bytes});
             ((*name).to_owned(), value)
         })
         .collect();

@@ -30,6 +30,7 @@ fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
         algorithms: 0,
         largest: [0; 4],
     };
+    let (bits, grain) = (parts.options.block, parts.options.grain());
     let packed = (parts.packed.packed_size > 0).then_some(&parts.packed.packed);
     let metabox = parts.metabox.map(|metabox| &metabox.data);
     for data in parts.packed.files.iter().chain(packed).chain(metabox) {
@@ -51,8 +52,13 @@ fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
                 }
                 used.algorithms |= 1 << data.algorithm;
                 let largest = &mut used.largest[usize::from(data.algorithm & 3)];
+                let blocks = |grains: u16| bits.count(grain.bytes(grains.into())) as u16;
                 for (_, p) in data.pieces() {
-                    *largest = (*largest).max(p.blocks);
+                    // Fits: a cluster has at most 1 MiB.
+                    *largest = (*largest).max(blocks(p.grains));
+                }
+                if parts.options.unaligned {
+                    used.incompat |= incompat::BIT48;
                 }
             }
         }

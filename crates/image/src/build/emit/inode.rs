@@ -4,10 +4,11 @@ use super::dir_blocks;
 use crate::Result;
 use crate::build::layout::{Parts, Plan, is_hidden};
 use crate::build::pack::segment::ShortPiece;
-use crate::build::pack::{FileData, FileTail};
+use crate::build::pack::{Encoded, FileData, FileTail};
 use crate::build::tree::{InodeId, NodeKind};
 use tuff_format::cluster::header::MapHeader;
 use tuff_format::cluster::write::{self, Piece, Tail, header_pos};
+use tuff_format::cluster::{Coding, Data, Extent, HeadKind, extent};
 use tuff_format::inode::{FileType, Inode, Layout, encode_device};
 use tuff_format::{chunk, xattr};
 
@@ -79,12 +80,11 @@ pub(super) fn emit_inode(
                 let chunks = data.chunks(form.size, bits).expect("it has chunks");
                 chunks.format().encode().into()
             }
-            data => data
-                .compressed()
-                .expect("all others were matched")
-                .pieces()
-                .map(|(_, p)| u64::from(p.blocks))
-                .sum(),
+            data => {
+                let data = data.compressed().expect("all others were matched");
+                let grains = data.pieces().map(|(_, p)| u64::from(p.grains)).sum::<u64>();
+                bits.count(grains * parts.options.grain().size() as u64)
+            }
         };
     }
     inode.encode(out);
@@ -176,33 +176,73 @@ fn emit_file(
         data => {
             let data = data.compressed().expect("all others were matched");
             pad(out, 8);
-            let place = |(block, p): (u32, ShortPiece)| Piece {
-                len: p.len.into(),
-                kind: p.kind,
-                // An end elsewhere has no block.
-                block: if p.blocks > 0 { plan.address(block) } else { 0 },
-                blocks: p.blocks,
-                partial: p.partial,
-            };
-            let pieces: Vec<Piece> = data.pieces().map(place).collect();
-            let tail = match data.tail {
-                FileTail::Cluster => Tail::Cluster,
-                // Fits: shorter than a block.
-                FileTail::Inline(t) => Tail::Inline(t.len() as u16),
-                FileTail::Fragment(offset) => Tail::Fragment(offset),
-            };
             let header = header_pos((out.len() - start) as u64);
-            let compact = parts.options.compact_index && data.is_contiguous();
-            let index = write::index(&pieces, tail, data.algorithm, header, bits, compact);
-            assert_eq!(
-                index.compact, compact,
-                "contiguous clusters have a compact index"
-            );
-            out.extend_from_slice(&index.bytes);
+            let index = if parts.options.unaligned {
+                extent::encode(&extents(parts, plan, &data), header, bits)
+            } else {
+                index_of_blocks(parts, plan, &data, header)
+            };
+            out.extend_from_slice(&index);
             if let FileTail::Inline(t) = data.tail {
                 parts.packed.spill.get(t, out)?;
             }
         }
     }
     Ok(())
+}
+
+/// The index of a compressed file whose clusters are whole blocks, for a header at this position behind the inode.
+fn index_of_blocks(parts: &Parts<'_>, plan: &Plan, data: &Encoded<'_>, header: u64) -> Vec<u8> {
+    let place = |(block, p): (u32, ShortPiece)| Piece {
+        len: p.len.into(),
+        kind: p.kind,
+        // An end elsewhere has no block.
+        block: if p.grains > 0 { plan.address(block) } else { 0 },
+        blocks: p.grains,
+        partial: p.partial,
+    };
+    let pieces: Vec<Piece> = data.pieces().map(place).collect();
+    let tail = match data.tail {
+        FileTail::Cluster => Tail::Cluster,
+        // Fits: shorter than a block.
+        FileTail::Inline(t) => Tail::Inline(t.len() as u16),
+        FileTail::Fragment(offset) => Tail::Fragment(offset),
+    };
+    let compact = parts.has_compact_index(data);
+    let bits = parts.options.block;
+    let index = write::index(&pieces, tail, data.algorithm, header, bits, compact);
+    assert_eq!(
+        index.compact, compact,
+        "contiguous clusters have a compact index"
+    );
+    index.bytes
+}
+
+/// The extents of a compressed file whose clusters begin anywhere.
+fn extents(parts: &Parts<'_>, plan: &Plan, data: &Encoded<'_>) -> Vec<Extent> {
+    let (bits, grain) = (parts.options.block, parts.options.grain());
+    let mut la = 0;
+    let extent = |(place, p): (u32, ShortPiece)| {
+        let len = u64::from(p.len);
+        la += len;
+        let data = match data.tail {
+            FileTail::Fragment(offset) if p.grains == 0 => Data::Fragment { offset },
+            _ => Data::Cluster {
+                pa: plan.cluster_position(place, bits, grain),
+                // Fits: at most 1 MiB.
+                plen: grain.bytes(p.grains.into()) as u32,
+                coding: match p.kind {
+                    HeadKind::Plain => Coding::Stored,
+                    HeadKind::Head1 | HeadKind::Head2 => Coding::Compressed(data.algorithm),
+                },
+                partial: p.partial,
+            },
+        };
+        Extent {
+            la: la - len,
+            len,
+            data,
+        }
+    };
+    data.pieces().map(extent).collect()
 }

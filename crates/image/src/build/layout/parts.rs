@@ -10,6 +10,7 @@ use crate::build::tree::{InodeId, NodeKind, Tree};
 use crate::build::xattrs::Xattrs;
 use crate::{Error, Result};
 use tuff_format::BlockBits;
+use tuff_format::cluster::extent;
 use tuff_format::cluster::write::{header_pos, index_len};
 use tuff_format::dirent::Fill;
 use tuff_format::inode::{ALIGN, COMPACT_LEN, EXTENDED_LEN, Layout};
@@ -203,9 +204,15 @@ impl Parts<'_> {
                 data => {
                     let data = data.compressed().expect("all others were matched");
                     let header = header_pos(head);
-                    let compact = self.options.compact_index && data.is_contiguous();
-                    let big = data.pieces().any(|(_, p)| p.blocks > 1);
-                    let index = index_len(size, header, self.bits(), compact, big);
+                    let compact = self.has_compact_index(&data);
+                    let index = if self.options.unaligned {
+                        let fragment = matches!(data.tail, FileTail::Fragment(_));
+                        let count = data.pieces().count();
+                        extent::encoded_len(size, count, fragment, header, self.bits())
+                    } else {
+                        let big = data.pieces().any(|(_, p)| p.grains > 1);
+                        index_len(size, header, self.bits(), compact, big)
+                    };
                     let tail = match data.tail {
                         FileTail::Inline(t) => t.len() as u64,
                         _ => 0,
@@ -225,6 +232,12 @@ impl Parts<'_> {
                 }
             },
         }
+    }
+
+    /// True if a compressed file has a COMPACT index.
+    pub(crate) fn has_compact_index(&self, data: &Encoded<'_>) -> bool {
+        let o = self.options;
+        o.compact_index && !o.unaligned && data.is_contiguous()
     }
 
     /// True if directories that do not fit behind their inodes go into the packed inode.
@@ -321,11 +334,11 @@ impl Encoded<'_> {
     /// True if all clusters lie back to back, so that a COMPACT index can say it.
     pub(crate) fn is_contiguous(&self) -> bool {
         let mut next = None;
-        for (block, piece) in self.pieces() {
-            if next.is_some_and(|n| n != block) || piece.partial {
+        for (place, piece) in self.pieces() {
+            if next.is_some_and(|n| n != place) || piece.partial {
                 return false;
             }
-            next = Some(block + u32::from(piece.blocks));
+            next = Some(place + u32::from(piece.grains));
         }
         !matches!(self.tail, FileTail::Fragment(offset) if offset >> 32 != 0)
     }

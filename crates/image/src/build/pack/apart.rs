@@ -21,18 +21,18 @@ impl Packer<'_> {
                 continue;
             };
             let runs = std::mem::take(&mut data.runs);
-            let (mut blocks, pieces): (Vec<u32>, Vec<ShortPiece>) =
+            let (mut places, pieces): (Vec<u32>, Vec<ShortPiece>) =
                 runs.iter().flat_map(Run::placed).unzip();
             drop(runs);
-            untangle(&mut blocks, &pieces, &mut |block, count| {
-                let bytes = base.blocks_from(block, count)?;
+            untangle(&mut places, &pieces, &mut |place, count| {
+                let bytes = base.grains_from(place, count)?;
                 self.digest.update(&bytes);
-                let at = self.result.end_block;
+                let at = self.options.grain.at(self.end())?;
                 self.write(&bytes)?;
                 Ok(at)
             })?;
             if let Some(data) = self.slot(file).more() {
-                data.runs = Run::of(pieces, &blocks);
+                data.runs = Run::of(pieces, &places);
             }
         }
         Ok(())
@@ -40,40 +40,40 @@ impl Packer<'_> {
 }
 
 /// Gives clusters of the base other places, those where `copy` puts them, until none begins or ends where one of the
-/// image ends or begins. `blocks` has the first block of each piece.
+/// image ends or begins. `places` has the first grain of each piece.
 fn untangle(
-    blocks: &mut [u32],
+    places: &mut [u32],
     pieces: &[ShortPiece],
     copy: &mut dyn FnMut(u32, u16) -> Result<u32>,
 ) -> Result<()> {
     let (mut starts, mut ends): (HashSet<u32>, HashSet<u32>) = Default::default();
-    for (block, piece) in blocks.iter().zip(pieces) {
-        if block & IN_BASE == 0 && piece.blocks > 0 {
-            starts.insert(*block);
-            ends.insert(block + u32::from(piece.blocks));
+    for (place, piece) in places.iter().zip(pieces) {
+        if place & IN_BASE == 0 && piece.grains > 0 {
+            starts.insert(*place);
+            ends.insert(place + u32::from(piece.grains));
         }
     }
     let mut copies: HashMap<u32, u32> = HashMap::new();
     // A copy is one more cluster of the image. Each round but the last makes at least one, of a cluster that had none.
     loop {
         let before = copies.len();
-        for (block, piece) in blocks.iter_mut().zip(pieces) {
-            let place = *block & !IN_BASE;
-            if *block & IN_BASE == 0
-                || !(copies.contains_key(block)
-                    || ends.contains(&place)
-                    || starts.contains(&(place + u32::from(piece.blocks))))
+        for (place, piece) in places.iter_mut().zip(pieces) {
+            let there = *place & !IN_BASE;
+            if *place & IN_BASE == 0
+                || !(copies.contains_key(place)
+                    || ends.contains(&there)
+                    || starts.contains(&(there + u32::from(piece.grains))))
             {
                 continue;
             }
-            let at = match copies.get(block) {
+            let at = match copies.get(place) {
                 Some(at) => *at,
-                None => copy(*block, piece.blocks)?,
+                None => copy(*place, piece.grains)?,
             };
-            copies.insert(*block, at);
+            copies.insert(*place, at);
             starts.insert(at);
-            ends.insert(at + u32::from(piece.blocks));
-            *block = at;
+            ends.insert(at + u32::from(piece.grains));
+            *place = at;
         }
         if copies.len() == before {
             return Ok(());

@@ -33,16 +33,16 @@ impl Adopted {
         }
         // Where they were, ascending, and where they come to lie.
         let mut places: Vec<(u64, u64)> = Vec::with_capacity(self.0.len());
-        let (mut pieces, mut blocks) = (Vec::new(), Vec::new());
+        let (mut pieces, mut grains) = (Vec::new(), Vec::new());
         let mut at = packed.packed_size;
-        for (from, (block, piece)) in self.0 {
+        for (from, (place, piece)) in self.0 {
             places.push((from, at));
             at += u64::from(piece.len);
-            blocks.push(block);
+            grains.push(place);
             pieces.push(piece);
         }
         packed.packed_size = at;
-        append_runs(&mut packed.packed, Run::of(pieces, &blocks), algorithm);
+        append_runs(&mut packed.packed, Run::of(pieces, &grains), algorithm);
         let place = |offset: &mut u64| {
             if *offset & IN_BASE_PACKED != 0 {
                 let from = *offset & !IN_BASE_PACKED;
@@ -64,7 +64,7 @@ impl Packer<'_> {
     pub(crate) fn add_clusters(&mut self, number: u32, clusters: BaseClusters) {
         let key = PartKey::Base(number);
         self.pool.board().post(key, &clusters.posted);
-        self.shared.insert(key, clusters.blocks);
+        self.shared.insert(key, clusters.places);
     }
 
     /// `file` has `size` bytes of data, not 0, that the base has. `sum` is the content's, if sums are taken.
@@ -95,8 +95,8 @@ impl Packer<'_> {
                     BaseTail::Inline(bytes) => FileTail::Inline(self.result.spill.put(&bytes)?),
                     BaseTail::Fragment(fragment) => FileTail::Fragment(self.adopted.add(fragment)),
                 };
-                let (blocks, pieces): (Vec<u32>, Vec<_>) = pieces.into_iter().unzip();
-                FileData::encoded(Run::of(pieces, &blocks), tail, algorithm)
+                let (places, pieces): (Vec<u32>, Vec<_>) = pieces.into_iter().unzip();
+                FileData::encoded(Run::of(pieces, &places), tail, algorithm)
             }
         };
         self.tables += data.footprint();

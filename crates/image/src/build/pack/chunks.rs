@@ -97,7 +97,8 @@ impl<'a> Packer<'a> {
     fn chunks_end(&self) -> u32 {
         match self.blob {
             Some(_) => self.result.outside.unwrap_or_default(),
-            None => self.result.end_block,
+            // Fits: an image has less than 2^31 blocks.
+            None => self.options.bits.count(self.end()) as u32,
         }
     }
 

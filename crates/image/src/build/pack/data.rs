@@ -29,10 +29,10 @@ pub(crate) enum FileData {
         algorithm: u8,
         /// Stored or compressed.
         kind: HeadKind,
-        /// Blocks.
-        blocks: u16,
+        /// Grains.
+        grains: u16,
         /// The first of them.
-        block: u32,
+        place: u32,
         /// Length of the file. Unit: bytes.
         len: u32,
     },
@@ -73,20 +73,20 @@ const _: () = assert!(size_of::<FileData>() == 16);
 impl FileData {
     /// A compressed file, in as few bytes as will do.
     pub(super) fn encoded(runs: Vec<Run>, tail: FileTail, algorithm: u8) -> Self {
-        if let [Run { block, pieces }] = &runs[..]
+        if let [Run { place, pieces }] = &runs[..]
             && let [piece] = &pieces[..]
-            && *piece == ShortPiece::own(piece.len as usize, piece.blocks.into(), piece.kind)
+            && *piece == ShortPiece::own(piece.len as usize, piece.grains.into(), piece.kind)
         {
             let ShortPiece {
-                len, blocks, kind, ..
+                len, grains, kind, ..
             } = *piece;
             match tail {
                 FileTail::Cluster => {
                     return Self::OnePiece {
                         algorithm,
                         kind,
-                        blocks,
-                        block: *block,
+                        grains,
+                        place: *place,
                         len,
                     };
                 }
@@ -120,12 +120,12 @@ impl FileData {
             Self::OnePiece {
                 algorithm,
                 kind,
-                blocks,
-                block,
+                grains,
+                place,
                 len,
             } => Some(Encoded {
                 runs: &[],
-                one: Some((block, ShortPiece::own(len as usize, blocks.into(), kind))),
+                one: Some((place, ShortPiece::own(len as usize, grains.into(), kind))),
                 tail: FileTail::Cluster,
                 algorithm,
             }),
@@ -179,7 +179,7 @@ impl FileData {
     /// A compressed file to which more is to be added.
     pub(super) fn more(&mut self) -> Option<&mut Compressed> {
         if let Some(Encoded {
-            one: Some((block, piece)),
+            one: Some((place, piece)),
             tail,
             algorithm,
             ..
@@ -187,7 +187,7 @@ impl FileData {
         {
             *self = Self::Compressed(Box::new(Compressed {
                 runs: vec![Run {
-                    block,
+                    place,
                     pieces: vec![piece],
                 }],
                 tail,
@@ -242,7 +242,7 @@ pub(crate) struct Encoded<'a> {
 }
 
 impl Encoded<'_> {
-    /// Pieces in order, with the first block of each.
+    /// Pieces in order, with the first grain of each.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = (u32, ShortPiece)> {
         self.runs.iter().flat_map(Run::placed).chain(self.one)
     }
@@ -251,7 +251,7 @@ impl Encoded<'_> {
 /// Data of a compressed file.
 #[derive(Debug)]
 pub(crate) struct Compressed {
-    /// Runs of pieces whose blocks are consecutive.
+    /// Runs of pieces whose clusters are consecutive.
     pub(crate) runs: Vec<Run>,
     /// The end of the file.
     pub(crate) tail: FileTail,
@@ -262,45 +262,45 @@ pub(crate) struct Compressed {
 /// Pieces whose clusters lie back to back.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// Block of the first piece.
-    pub(crate) block: u32,
+    /// First grain of the first piece.
+    pub(crate) place: u32,
     /// In order.
     pub(crate) pieces: Vec<ShortPiece>,
 }
 
 impl Run {
-    /// The pieces with the first block of each.
+    /// The pieces with the first grain of each.
     pub(super) fn placed(&self) -> impl Iterator<Item = (u32, ShortPiece)> {
-        let mut next = self.block;
+        let mut next = self.place;
         self.pieces.iter().map(move |piece| {
-            let block = next;
-            next += u32::from(piece.blocks);
-            (block, *piece)
+            let place = next;
+            next += u32::from(piece.grains);
+            (place, *piece)
         })
     }
 
-    /// Pieces with these first blocks as runs.
-    pub(super) fn split(pieces: Vec<ShortPiece>, blocks: &[u32]) -> Vec<Self> {
+    /// Pieces with these first grains as runs.
+    pub(super) fn split(pieces: Vec<ShortPiece>, places: &[u32]) -> Vec<Self> {
         if !pieces.iter().any(|p| p.shared) {
-            let block = blocks.first().copied().unwrap_or(0);
-            return vec![Self { block, pieces }];
+            let place = places.first().copied().unwrap_or(0);
+            return vec![Self { place, pieces }];
         }
-        Self::of(pieces, blocks)
+        Self::of(pieces, places)
     }
 
-    /// Pieces with these first blocks, wherever they lie, as runs.
-    pub(super) fn of(pieces: Vec<ShortPiece>, blocks: &[u32]) -> Vec<Self> {
+    /// Pieces with these first grains, wherever they lie, as runs.
+    pub(super) fn of(pieces: Vec<ShortPiece>, places: &[u32]) -> Vec<Self> {
         let mut runs: Vec<Self> = Vec::new();
         let mut next = None;
-        for (piece, block) in pieces.into_iter().zip(blocks) {
+        for (piece, place) in pieces.into_iter().zip(places) {
             match runs.last_mut() {
-                Some(run) if next == Some(*block) => run.pieces.push(piece),
+                Some(run) if next == Some(*place) => run.pieces.push(piece),
                 _ => runs.push(Self {
-                    block: *block,
+                    place: *place,
                     pieces: vec![piece],
                 }),
             }
-            next = Some(block + u32::from(piece.blocks));
+            next = Some(place + u32::from(piece.grains));
         }
         runs
     }

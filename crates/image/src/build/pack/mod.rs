@@ -24,6 +24,7 @@ mod blocks;
 mod chunks;
 mod data;
 mod ends;
+pub(crate) mod grain;
 mod held;
 pub(crate) mod input;
 mod outside;
@@ -49,9 +50,11 @@ use crate::{Error, Result};
 use based::Adopted;
 use data::Run;
 use ends::{Ends, IN_ENDS};
+use grain::Grain;
 use hashbrown::HashMap;
 use held::Held;
 use input::{Input, Item};
+use place::end_of;
 use pool::Pool;
 use spans::{FilePlan, PartKey};
 use std::collections::BTreeSet;
@@ -76,6 +79,8 @@ const BATCH_FILES: usize = 64;
 pub(crate) struct PackOptions {
     /// Block size.
     pub(crate) bits: BlockBits,
+    /// What clusters are counted in.
+    pub(crate) grain: Grain,
     /// Workers.
     pub(crate) threads: usize,
     /// Bytes of jobs in flight.
@@ -125,6 +130,8 @@ pub(crate) struct Packer<'a> {
     batch: Vec<Part>,
     batch_bytes: u64,
     result: Packed,
+    /// Where what is written next lies. Unit: bytes.
+    end: u64,
     digest: xxhash_rust::xxh3::Xxh3,
     /// Whole files of the packed inode that wait for their segment to fill, and their bytes.
     stream: (Vec<Item>, usize),
@@ -139,7 +146,7 @@ pub(crate) struct Packer<'a> {
     mixed: BTreeSet<InodeId>,
     /// First file of each content that another may have.
     known: HashMap<ContentKey, InodeId>,
-    /// Blocks of the pieces of parts whose clusters others share.
+    /// First grains of the pieces of parts whose clusters others share.
     shared: HashMap<PartKey, Vec<u32>>,
     /// What the tables of compressed and sparse files take, and what tells ends of files. Unit: bytes.
     tables: u64,
@@ -178,8 +185,8 @@ impl Packed {
             return;
         };
         let algorithm = encoded.algorithm;
-        let (blocks, pieces): (Vec<u32>, Vec<_>) = encoded.pieces().unzip();
-        data::append_runs(&mut self.packed, Run::of(pieces, &blocks), algorithm);
+        let (places, pieces): (Vec<u32>, Vec<_>) = encoded.pieces().unzip();
+        data::append_runs(&mut self.packed, Run::of(pieces, &places), algorithm);
         self.packed_size += more.packed_size;
         self.end_block = more.end_block;
         let both = [self.digest, more.digest].map(u128::to_le_bytes);
@@ -197,7 +204,7 @@ impl<'a> Packer<'a> {
         let pool = Pool::start(
             options.threads,
             options.in_flight,
-            options.bits.size_usize(),
+            (options.bits, options.grain),
             options.sums,
         )?;
         let spill = Spill::new(options.spill, options.temporary.clone());
@@ -214,6 +221,7 @@ impl<'a> Packer<'a> {
             outside: None,
         };
         Ok(Self {
+            end: u64::from(options.first_block) * options.bits.size(),
             options,
             output,
             progress,
@@ -552,12 +560,15 @@ impl<'a> Packer<'a> {
         self.hold_ends(true)?;
         while let Some((bytes, (digest, parts))) = self.ends.held.next()? {
             self.digest.update(&digest.to_le_bytes());
-            let mut block = self.result.end_block;
+            if parts.iter().any(|part| part.body.begins_at_block()) {
+                self.fill_block()?;
+            }
+            let mut position = self.end;
             self.write(&bytes)?;
             for part in parts {
-                let blocks = part.body.blocks();
-                self.place_part(part, block)?;
-                block += blocks;
+                let len = part.body.len(self.options.bits, self.options.grain);
+                self.place_part(part, position)?;
+                position += len as u64;
             }
         }
         for file in &mut self.result.files {
@@ -581,6 +592,8 @@ impl<'a> Packer<'a> {
         if let Some(base) = base.filter(|base| !base.in_image()) {
             self.keep_apart(base)?;
         }
+        self.fill_block()?;
+        self.result.end_block = end_of(0, self.options.bits.count(self.end))?;
         self.result.digest = self.digest.digest128();
         Ok(self.result)
     }

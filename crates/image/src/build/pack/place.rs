@@ -20,7 +20,7 @@ impl Packer<'_> {
     /// Writes a result's blocks and notes where they are. Files that turn out to have the content of an earlier one leave
     /// no blocks.
     pub(super) fn place(&mut self, out: JobOut) -> Result<()> {
-        let block_size = self.options.bits.size_usize();
+        let (bits, grain) = (self.options.bits, self.options.grain);
         self.digest.update(&out.digest.to_le_bytes());
         // Of the job's data: what waits to be written, and where the next part starts.
         let (mut start, mut at) = (0, 0);
@@ -36,18 +36,24 @@ impl Packer<'_> {
                 }
                 None => {}
             }
-            let end = at + part.body.blocks() as usize * block_size;
+            let end = at + part.body.len(bits, grain);
             if let Some(first) = part.key.and_then(|key| self.twin_of(part.file, key)) {
                 self.write(&out.data.bytes()[start..at])?;
                 start = end;
                 self.add_same(part.file, first, part.len as u64);
             } else if let Body::Chunks(chunks) = &part.body {
                 self.write(&out.data.bytes()[start..at])?;
+                self.fill_block()?;
                 start = end;
                 self.place_chunks(&part, chunks, &out.data.bytes()[at..end])?;
             } else {
-                let block = end_of(self.result.end_block, ((at - start) / block_size) as u64)?;
-                self.place_part(part, block)?;
+                if part.body.begins_at_block() && bits.within(self.end() + (at - start) as u64) > 0
+                {
+                    self.write(&out.data.bytes()[start..at])?;
+                    self.fill_block()?;
+                    start = at;
+                }
+                self.place_part(part, self.end() + (at - start) as u64)?;
             }
             at = end;
         }
@@ -100,29 +106,25 @@ impl Packer<'_> {
         None
     }
 
-    /// Appends whole blocks to the image.
+    /// Appends to the image.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let bits = self.options.bits;
-        let end = end_of(self.result.end_block, bits.count(bytes.len() as u64))?;
-        if self
-            .options
-            .size_max
-            .is_some_and(|max| u64::from(end) * bits.size() > max)
-        {
+        let end = self.end + bytes.len() as u64;
+        end_of(0, self.options.bits.count(end))?;
+        if self.options.size_max.is_some_and(|max| end > max) {
             return Err(Error::limit("image", crate::build::OVER_BUDGET));
         }
-        let at = u64::from(self.result.end_block) * bits.size();
         self.output
-            .write_at(bytes, at)
+            .write_at(bytes, self.end)
             .map_err(|e| Error::io("image", "cannot write", e))?;
-        self.result.end_block = end;
+        self.end = end;
         Ok(())
     }
 
-    pub(super) fn place_part(&mut self, part: PartOut, block: u32) -> Result<()> {
+    /// Notes where a part's data is that begins at this byte.
+    pub(super) fn place_part(&mut self, part: PartOut, position: u64) -> Result<()> {
         let PartOut {
             file,
             first,
@@ -140,6 +142,10 @@ impl Packer<'_> {
                     .stats
                     .add_flat(len as u64, blocks, tail.as_ref().map_or(0, Vec::len));
                 let tail = tail.map(|t| self.result.spill.put(&t)).transpose()?;
+                let block = match blocks {
+                    0 => 0,
+                    _ => end_of(0, position / self.options.bits.size())?,
+                };
                 match self.slot(file) {
                     FileData::Chunked(chunked) if first => chunked.block = block,
                     FileData::Flat { tail: slot, .. } if !first => *slot = tail,
@@ -154,9 +160,10 @@ impl Packer<'_> {
                 tail,
                 in_place,
             } => {
+                let counted = (self.options.bits, self.options.grain);
                 self.result
                     .stats
-                    .add_encoded(algorithm, &pieces, &homes, &tail, in_place);
+                    .add_encoded(algorithm, &pieces, &homes, &tail, in_place, counted);
                 let tail = match tail {
                     Tail::Cluster => FileTail::Cluster,
                     Tail::Inline(bytes) => FileTail::Inline(self.result.spill.put(&bytes)?),
@@ -170,13 +177,14 @@ impl Packer<'_> {
                     *self.slot(file) = FileData::WholeFragment { offset };
                     return Ok(());
                 }
-                let blocks = self.blocks_of(&pieces, &homes, post, block);
+                let start = self.options.grain.at(position)?;
+                let places = self.places_of(&pieces, &homes, post, start);
                 if homes.iter().any(|(key, _)| matches!(key, PartKey::Base(_))) {
                     self.mixed.insert(file);
                 }
-                let runs = Run::split(pieces, &blocks);
+                let runs = Run::split(pieces, &places);
                 if let Some(key) = post {
-                    self.shared.insert(key, blocks);
+                    self.shared.insert(key, places);
                 }
                 let slot = self.slot(file);
                 let before = slot.footprint();
@@ -194,33 +202,33 @@ impl Packer<'_> {
         Ok(())
     }
 
-    /// First block of each piece of the part `own`: the next of the part's blocks, which start at `block`, or where the
+    /// First grain of each piece of the part `own`: the next of the part's grains, which begin at `start`, or where the
     /// piece's home is.
-    fn blocks_of(
+    fn places_of(
         &self,
         pieces: &[ShortPiece],
         homes: &[(PartKey, u32)],
         own: Option<PartKey>,
-        block: u32,
+        start: u32,
     ) -> Vec<u32> {
-        let (mut next, mut homes) = (block, homes.iter());
-        let mut blocks: Vec<u32> = Vec::with_capacity(pieces.len());
+        let (mut next, mut homes) = (start, homes.iter());
+        let mut places: Vec<u32> = Vec::with_capacity(pieces.len());
         for piece in pieces {
             let at = if piece.shared {
                 let (key, i) = homes.next().expect("every shared piece has a home");
                 let home = if Some(*key) == own {
-                    &blocks
+                    &places
                 } else {
                     &self.shared[key]
                 };
                 home[*i as usize]
             } else {
-                next += u32::from(piece.blocks);
-                next - u32::from(piece.blocks)
+                next += u32::from(piece.grains);
+                next - u32::from(piece.grains)
             };
-            blocks.push(at);
+            places.push(at);
         }
-        blocks
+        places
     }
 
     pub(super) fn slot(&mut self, file: InodeId) -> &mut FileData {

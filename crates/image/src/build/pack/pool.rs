@@ -8,6 +8,7 @@
 //! * The bytes in flight stay below the budget, except that one job is always let through.
 
 use super::blocks::Blocks;
+use super::grain::Grain;
 use super::spans::Board;
 use super::work::{Job, JobOut, Worker};
 use crate::build::budget::IN_FLIGHT_MIN;
@@ -17,6 +18,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use tuff_format::BlockBits;
 
 /// A pool of encoding threads.
 pub(crate) struct Pool {
@@ -53,7 +55,12 @@ impl Shared {
 
 impl Pool {
     /// Starts up to `threads` workers, at least one, with `budget` bytes of jobs in flight. `sums`: of all contents sums are taken.
-    pub(crate) fn start(threads: usize, budget: u64, block: usize, sums: bool) -> Result<Self> {
+    pub(crate) fn start(
+        threads: usize,
+        budget: u64,
+        counted: (BlockBits, Grain),
+        sums: bool,
+    ) -> Result<Self> {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             work: Condvar::new(),
@@ -69,7 +76,7 @@ impl Pool {
             let shared = Arc::clone(&pool.shared);
             let thread = std::thread::Builder::new()
                 .name(format!("pack-{n}"))
-                .spawn(move || run(&shared, block, sums));
+                .spawn(move || run(&shared, counted, sums));
             match thread {
                 Ok(thread) => pool.threads.push(thread),
                 Err(e) if n == 0 => return Err(Error::io("build", "cannot start a thread", e)),
@@ -158,8 +165,8 @@ impl Drop for Pool {
     }
 }
 
-fn run(shared: &Shared, block: usize, sums: bool) {
-    let mut worker = Worker::new(block, Arc::clone(&shared.board), sums);
+fn run(shared: &Shared, counted: (BlockBits, Grain), sums: bool) {
+    let mut worker = Worker::new(counted, Arc::clone(&shared.board), sums);
     let mut state = shared.lock();
     loop {
         let job = state.urgent.pop_front().or_else(|| state.queue.pop_front());
@@ -177,7 +184,7 @@ fn run(shared: &Shared, block: usize, sums: bool) {
         drop(state);
         let (id, cost) = (job.id, job.cost);
         let out = catch_unwind(AssertUnwindSafe(|| worker.run(job, buffer))).unwrap_or_else(|_| {
-            worker = Worker::new(block, Arc::clone(&shared.board), sums);
+            worker = Worker::new(counted, Arc::clone(&shared.board), sums);
             Err(Error::limit(
                 "build",
                 "a worker failed for a reason of its own; this is a bug",

@@ -2,23 +2,24 @@
 //!
 //! Invariants, which the index forms rely on:
 //!
-//! * A compressed piece decodes to more bytes than its blocks hold, unless it is a part of what its cluster decodes to.
-//! * Every piece but a file's last ends in a later block than it starts in.
+//! * A compressed piece decodes to more bytes than it takes, unless it is a part of what its cluster decodes to.
+//! * Every piece but a file's last ends in a later block than it starts in, where clusters begin at blocks.
 //! * A segment but a file's last has a multiple of the block size.
 
 use super::blocks::Blocks;
+use super::grain::Grain;
 use super::spans::{Board, PartKey, PartPlan, PartStop, Posted, fits, usable};
 use std::ops::Range;
 use tuff_codec::{EncodeFit, Fit};
 use tuff_format::cluster::HeadKind;
 
-/// One extent of a file, before it has an address. Blocks of consecutive pieces are consecutive.
+/// One extent of a file, before it has an address. What consecutive pieces take is consecutive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShortPiece {
     /// Length in the file. Unit: bytes.
     pub(crate) len: u32,
-    /// Blocks it takes; 0 for an inline or fragment tail.
-    pub(crate) blocks: u16,
+    /// Grains it takes; 0 for an inline or fragment tail.
+    pub(crate) grains: u16,
     /// Stored or compressed.
     pub(crate) kind: HeadKind,
     /// The cluster decodes to more.
@@ -29,20 +30,20 @@ pub(crate) struct ShortPiece {
 
 impl ShortPiece {
     /// A piece of its own.
-    pub(crate) fn own(len: usize, blocks: usize, kind: HeadKind) -> Self {
+    pub(crate) fn own(len: usize, grains: usize, kind: HeadKind) -> Self {
         Self {
             // Fits: a part is a few MiB, a cluster at most 1 MiB.
             len: len as u32,
-            blocks: blocks as u16,
+            grains: grains as u16,
             kind,
             partial: false,
             shared: false,
         }
     }
 
-    /// Blocks that it takes in the part that it belongs to.
-    pub(crate) fn own_blocks(&self) -> usize {
-        if self.shared { 0 } else { self.blocks.into() }
+    /// Grains that it takes in the part that it belongs to.
+    pub(crate) fn own_grains(&self) -> usize {
+        if self.shared { 0 } else { self.grains.into() }
     }
 }
 
@@ -75,10 +76,19 @@ pub(crate) enum Tail {
 pub(crate) struct Shape {
     /// Unit: bytes.
     pub(crate) block: usize,
+    /// What clusters are counted in: a block or less.
+    pub(crate) grain: Grain,
     /// Largest cluster. Unit: bytes.
     pub(crate) cluster: usize,
     /// For the end of a file.
     pub(crate) tail: TailPolicy,
+}
+
+impl Shape {
+    /// True if clusters begin anywhere.
+    pub(crate) fn unaligned(&self) -> bool {
+        self.grain.size() < self.block
+    }
 }
 
 /// Any encoder.
@@ -197,12 +207,12 @@ impl Encoding<'_> {
         let found = match stop.run {
             None => Vec::new(),
             Some((key, from, len)) => {
-                let block = self.shape.block;
+                let shape = self.shape;
                 let found = if Some(key) == own {
                     let so_far = posted(key, &self.pieces, &self.shared);
-                    usable(&so_far, from, len, stop.at, block)
+                    usable(&so_far, from, len, stop.at, shape)
                 } else {
-                    usable(&board.get(key), from, len, stop.at, block)
+                    usable(&board.get(key), from, len, stop.at, shape)
                 };
                 if found.is_empty() {
                     return;
@@ -224,6 +234,9 @@ impl Encoding<'_> {
     /// A gap of less than a block between two shared stretches cannot be an extent: the first gives some of its bytes.
     fn make_room(&mut self, end: usize) {
         let block = self.shape.block;
+        if self.shape.unaligned() {
+            return;
+        }
         while end > self.at
             && end - self.at < block
             && let Some(piece) = self.pieces.last_mut().filter(|p| p.shared)
@@ -232,7 +245,7 @@ impl Encoding<'_> {
             let mut cut = *piece;
             cut.len = cut.len.saturating_sub((block - (end - self.at)) as u32);
             cut.partial = true;
-            if fits(&cut, start as u64, block) {
+            if fits(&cut, start as u64, self.shape) {
                 *piece = cut;
                 self.at = start + cut.len as usize;
             } else {
@@ -246,7 +259,7 @@ impl Encoding<'_> {
     /// Encodes up to `end`. False if no piece can end there; what was encoded stays.
     fn until(&mut self, end: usize) -> bool {
         let block = self.shape.block;
-        let crosses = |from: usize| end / block > from / block;
+        let crosses = |from: usize| end / block > from / block || self.shape.unaligned();
         while self.at < end {
             let (at, left) = (self.at, end - self.at);
             let spare = self.out.spare(self.shape.cluster);
@@ -306,31 +319,37 @@ impl Encoding<'_> {
 
     /// Takes what the encoder wrote, if it is worth decoding.
     fn commit(&mut self, fit: Fit) -> bool {
-        let block = self.shape.block;
-        let blocks = fit.written.div_ceil(block);
-        if !pays(fit.consumed, blocks * block) {
+        let grains = self.shape.grain.count(fit.written);
+        let room = grains * self.shape.grain.size();
+        if !pays(fit.consumed, room) {
             return false;
         }
         // Right-aligned: the zeros go in front, and there are fewer than a block of them.
-        let pad = blocks * block - fit.written;
+        let pad = room - fit.written;
         if pad > 0 {
-            let spare = self.out.spare(blocks * block);
+            let spare = self.out.spare(room);
             spare.copy_within(..fit.written, pad);
             spare[..pad].fill(0);
         }
-        self.out.commit(blocks * block);
+        self.out.commit(room);
         self.pieces
-            .push(ShortPiece::own(fit.consumed, blocks, HeadKind::Head1));
+            .push(ShortPiece::own(fit.consumed, grains, HeadKind::Head1));
         self.at += fit.consumed;
         true
     }
 
-    /// What one cluster took did not shrink: stores all of it, block by block. False if it would end in the middle of a
-    /// block at `end`, and may not.
+    /// What one cluster took did not shrink: stores all of it, block by block where clusters begin at blocks. False if it
+    /// would end in the middle of a block at `end`, and may not.
     fn store(&mut self, fit: Fit, end: usize) -> bool {
         let block = self.shape.block;
         let left = end - self.at;
         let to = self.at + left.min((fit.consumed / block * block).max(block));
+        if self.shape.unaligned() {
+            let piece = stored(&self.input[self.at..to], self.shape.grain, self.out);
+            self.pieces.push(piece);
+            self.at = to;
+            return true;
+        }
         while self.at < to {
             let n = block.min(to - self.at);
             if n < block && end < self.input.len() && end / block == self.at / block {
@@ -343,6 +362,12 @@ impl Encoding<'_> {
         }
         true
     }
+}
+
+/// Appends bytes as they are, as one cluster.
+pub(crate) fn stored(bytes: &[u8], grain: Grain, out: &mut Blocks) -> ShortPiece {
+    out.extend_padded(bytes, grain.size());
+    ShortPiece::own(bytes.len(), grain.count(bytes.len()), HeadKind::Plain)
 }
 
 /// True if a position is in one of these stretches.
@@ -372,6 +397,7 @@ mod tests {
     use super::*;
     use crate::build::samples::noise;
     use tuff_codec::{Decoder, EncoderSpec, Method};
+    use tuff_format::BlockBits;
 
     fn text(n: usize) -> Vec<u8> {
         let mut seed = 1u32;
@@ -403,7 +429,8 @@ mod tests {
         for (i, piece) in segment.pieces.iter().enumerate() {
             let len = piece.len as usize;
             let want = &input[at..at + len];
-            let end = block + usize::from(piece.blocks) * shape.block;
+            let room = usize::from(piece.grains) * shape.grain.size();
+            let end = block + room;
             let bytes = match &segment.tail {
                 Tail::Fragment(raw) if i + 1 == count => {
                     assert_eq!(raw, want);
@@ -423,9 +450,11 @@ mod tests {
                     .decode(tuff_codec::Algorithm::Lz4, &bytes[zeros..], &mut got)
                     .unwrap();
                 assert_eq!(got, want);
-                assert!(piece.blocks == 0 || len > usize::from(piece.blocks) * shape.block);
+                assert!(piece.grains == 0 || len > room);
             }
-            assert!(i + 1 == count || (at + len) / shape.block > at / shape.block);
+            assert!(
+                i + 1 == count || shape.unaligned() || (at + len) / shape.block > at / shape.block
+            );
             at += len;
             block = end;
         }
@@ -443,11 +472,13 @@ mod tests {
                 TailPolicy::Inline(4000),
                 TailPolicy::Fragment(cluster),
             ] {
-                let shape = Shape {
+                let inline = matches!(tail, TailPolicy::Inline(_));
+                let shapes = [false, !inline].map(|unaligned| Shape {
                     block: 4096,
+                    grain: Grain::new(BlockBits::B4K, unaligned),
                     cluster,
                     tail,
-                };
+                });
                 for n in [
                     1,
                     100,
@@ -461,8 +492,10 @@ mod tests {
                     270_001,
                     mixed.len(),
                 ] {
-                    check(&mixed[..n], &shape);
-                    check(&noise(n, 7), &shape);
+                    for shape in &shapes {
+                        check(&mixed[..n], shape);
+                        check(&noise(n, 7), shape);
+                    }
                 }
             }
         }

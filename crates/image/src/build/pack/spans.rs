@@ -9,7 +9,8 @@
 //! * What a part is encoded to depends on its bytes, its plan, and what the parts before it came to: not on threads.
 //! * Every part whose clusters others want is posted, with nothing if it failed.
 
-use super::segment::ShortPiece;
+use super::grain::Grain;
+use super::segment::{Shape, ShortPiece};
 use crate::build::tree::InodeId;
 use hashbrown::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -116,7 +117,7 @@ impl FilePlan {
 pub(crate) struct Posted {
     /// Position in the part. Unit: bytes.
     pub(crate) at: u64,
-    /// The extent: its length, blocks and kind.
+    /// The extent: its length, grains and kind.
     pub(crate) piece: ShortPiece,
     /// What the whole cluster decodes to. Unit: bytes.
     pub(crate) full: u32,
@@ -167,7 +168,7 @@ pub(crate) fn usable(
     from: u64,
     len: u64,
     at: usize,
-    block: usize,
+    shape: &Shape,
 ) -> Vec<Posted> {
     let Ok(first) = posted.binary_search_by_key(&from, |p| p.at) else {
         return Vec::new();
@@ -175,21 +176,21 @@ pub(crate) fn usable(
     let (mut out, mut left, mut at, mut saved) = (Vec::new(), len, at as u64, 0);
     for p in &posted[first..] {
         let mut p = *p;
-        if p.piece.blocks == 0 || left == 0 {
+        if p.piece.grains == 0 || left == 0 {
             break;
         }
         if u64::from(p.piece.len) > left {
             // Fits: shorter than the piece.
             p.piece.len = left as u32;
             p.piece.partial = true;
-            if p.saves(block) < PART_SAVING_MIN {
+            if p.saves(shape.grain) < PART_SAVING_MIN {
                 break;
             }
         }
-        if !fits(&p.piece, at, block) {
+        if !fits(&p.piece, at, shape) {
             break;
         }
-        saved += p.saves(block);
+        saved += p.saves(shape.grain);
         at += u64::from(p.piece.len);
         left -= u64::from(p.piece.len);
         p.piece.shared = true;
@@ -201,31 +202,40 @@ pub(crate) fn usable(
     out
 }
 
-/// True if an index can hold an extent like this at position `at` with others behind it: it ends in a later lcluster than it
-/// starts in, and with one more between them if its number of blocks must be said.
-pub(crate) fn fits(piece: &ShortPiece, at: u64, block: usize) -> bool {
-    let block = block as u64;
+/// True if an index can hold an extent like this at position `at` with others behind it. Where clusters begin at blocks, it
+/// ends in a later lcluster than it starts in, and with one more between them if its number of blocks must be said.
+pub(crate) fn fits(piece: &ShortPiece, at: u64, shape: &Shape) -> bool {
+    let block = shape.block as u64;
     let crossed = (at % block + u64::from(piece.len)) / block;
-    crossed >= if piece.blocks > 1 { 2 } else { 1 }
-        && (piece.kind != HeadKind::Plain || !piece.partial)
+    let enough = crossed >= if piece.grains > 1 { 2 } else { 1 };
+    (enough || shape.unaligned()) && (piece.kind != HeadKind::Plain || !piece.partial)
 }
 
 impl Posted {
     /// What it saves to use it. Unit: bytes of image.
-    fn saves(&self, block: usize) -> u64 {
-        let bytes = u64::from(self.piece.blocks) * block as u64;
-        bytes * u64::from(self.piece.len) / u64::from(self.full.max(1))
+    fn saves(&self, grain: Grain) -> u64 {
+        grain.bytes(self.piece.grains.into()) * u64::from(self.piece.len)
+            / u64::from(self.full.max(1))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::segment::TailPolicy;
     use super::*;
+    use tuff_format::BlockBits;
 
-    fn posted(at: u64, len: u32, blocks: u16) -> Posted {
+    const BLOCKS: Shape = Shape {
+        block: 4096,
+        grain: Grain::new(BlockBits::B4K, false),
+        cluster: 65536,
+        tail: TailPolicy::Cluster,
+    };
+
+    fn posted(at: u64, len: u32, grains: u16) -> Posted {
         let piece = ShortPiece {
             len,
-            blocks,
+            grains,
             kind: HeadKind::Head1,
             partial: false,
             shared: false,
@@ -239,7 +249,7 @@ mod tests {
     }
 
     fn lens(posted: &[Posted], from: u64, len: u64) -> Vec<(u32, bool)> {
-        let found = usable(posted, from, len, 0, 4096);
+        let found = usable(posted, from, len, 0, &BLOCKS);
         found
             .iter()
             .map(|p| (p.piece.len, p.piece.partial))
@@ -268,13 +278,13 @@ mod tests {
     #[test]
     fn an_extent_that_an_index_cannot_hold_is_not_used() {
         let one = posted(0, 5000, 1).piece;
-        assert!(fits(&one, 0, 4096) && fits(&one, 4000, 4096));
+        assert!(fits(&one, 0, &BLOCKS) && fits(&one, 4000, &BLOCKS));
         let short = posted(0, 90, 1).piece;
-        assert!(!fits(&short, 0, 4096) && fits(&short, 4006, 4096));
+        assert!(!fits(&short, 0, &BLOCKS) && fits(&short, 4006, &BLOCKS));
         let big = posted(0, 8192, 2).piece;
-        assert!(fits(&big, 0, 4096) && fits(&big, 4095, 4096));
+        assert!(fits(&big, 0, &BLOCKS) && fits(&big, 4095, &BLOCKS));
         let cut = posted(0, 8000, 2).piece;
-        assert!(!fits(&cut, 0, 4096) && fits(&cut, 192, 4096));
+        assert!(!fits(&cut, 0, &BLOCKS) && fits(&cut, 192, &BLOCKS));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a worker does: read some parts of files, encode them, lay the blocks back to back.
 
 use super::blocks::Blocks;
+use super::grain::Grain;
 use super::input::{Input, Item};
 use super::segment::{self, Encoders, Shape, ShortPiece, Tail, TailPolicy};
 use super::spans::{Board, PartKey, PartPlan};
@@ -12,6 +13,7 @@ use hashbrown::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use tuff_codec::{EncodeFit, EncoderSpec};
+use tuff_format::BlockBits;
 use tuff_format::cluster::HeadKind;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -223,22 +225,31 @@ impl Body {
         }
     }
 
-    /// Blocks in the job's data.
-    pub(crate) fn blocks(&self) -> u32 {
+    /// True if its data has to begin with a block.
+    pub(crate) fn begins_at_block(&self) -> bool {
+        matches!(self, Self::Flat { blocks: 1.., .. })
+    }
+
+    /// What it has in the job's data. Unit: bytes.
+    pub(crate) fn len(&self, bits: BlockBits, grain: Grain) -> usize {
+        let of_blocks = |blocks: u32| blocks as usize * bits.size_usize();
         match self {
-            Self::Flat { blocks, .. } => *blocks,
-            Self::Chunks(chunks) => chunks.iter().flatten().map(|c| c.blocks).sum(),
-            // Fits: a part is a few MiB.
-            Self::Encoded { pieces, .. } => {
-                pieces.iter().map(ShortPiece::own_blocks).sum::<usize>() as u32
-            }
+            Self::Flat { blocks, .. } => of_blocks(*blocks),
+            Self::Chunks(chunks) => of_blocks(chunks.iter().flatten().map(|c| c.blocks).sum()),
+            Self::Encoded { pieces, .. } => own_grains(pieces) * grain.size(),
         }
     }
+}
+
+/// Grains that the pieces take in their part.
+fn own_grains(pieces: &[ShortPiece]) -> usize {
+    pieces.iter().map(ShortPiece::own_grains).sum()
 }
 
 /// A worker: its buffer and its encoders.
 pub(crate) struct Worker {
     block: usize,
+    grain: Grain,
     sums: bool,
     board: Arc<Board>,
     input: Vec<u8>,
@@ -270,14 +281,18 @@ fn sums_of(input: &Input, content: &[u8]) -> Vec<u64> {
 const IN_PLACE_SAMPLE: usize = 16;
 /// Encoders that a worker keeps.
 const ENCODERS_MAX: usize = 8;
+/// Where clusters begin anywhere, a shorter file that does not shrink is one: stored in blocks it would have to begin with one.
+/// Unit: bytes.
+const STORED_MAX: usize = 256 << 10;
 /// Rough cost of a map header and a short index. Unit: bytes.
 const INDEX_COST: usize = 24;
 
 impl Worker {
-    /// A worker for images of this block size. `sums`: it takes sums of all contents.
-    pub(crate) fn new(block: usize, board: Arc<Board>, sums: bool) -> Self {
+    /// A worker for images of this block size and grain. `sums`: it takes sums of all contents.
+    pub(crate) fn new((bits, grain): (BlockBits, Grain), board: Arc<Board>, sums: bool) -> Self {
         Self {
-            block,
+            block: bits.size_usize(),
+            grain,
             sums,
             board,
             input: Vec::new(),
@@ -369,6 +384,7 @@ impl Worker {
         let mut wide_encoder = wide_spec.map(|s| self.encoder(s)).transpose()?;
         let shape = Shape {
             block: self.block,
+            grain: self.grain,
             cluster: spec.cluster,
             tail: policy.tail,
         };
@@ -392,6 +408,15 @@ impl Worker {
         let kept = plan.post.is_some();
         if whole && !kept && !self.pays(part, &segment.pieces, &segment.tail) {
             data.truncate(start);
+            if shape.unaligned() && (self.block..STORED_MAX).contains(&part.len) {
+                return Ok(Body::Encoded {
+                    algorithm: spec.method.algorithm() as u8,
+                    pieces: vec![segment::stored(input, self.grain, data)],
+                    homes: Vec::new(),
+                    tail: Tail::Cluster,
+                    in_place: (0, 0),
+                });
+            }
             return Ok(self.flat(part, input, data));
         }
         let in_place = match spec.method.algorithm() {
@@ -419,7 +444,7 @@ impl Worker {
         } else {
             part.len.next_multiple_of(self.block)
         };
-        let blocks: usize = pieces.iter().map(ShortPiece::own_blocks).sum();
+        let own = own_grains(pieces) * self.grain.size();
         let (skipped, inline) = match tail {
             Tail::Cluster => (0, 0),
             Tail::Inline(bytes) => (0, bytes.len()),
@@ -430,7 +455,7 @@ impl Worker {
             return true;
         }
         let index = INDEX_COST + 2 * (part.len / self.block);
-        let encoded = blocks * self.block + inline + index;
+        let encoded = own + inline + index;
         let limit =
             (flat - skipped) as u64 * u64::from(1000 - part.policy.min_saving.min(1000)) / 1000;
         (encoded as u64) < limit
@@ -474,8 +499,8 @@ impl Worker {
 
     fn sample_in_place(&mut self, pieces: &[ShortPiece], data: &[u8]) -> (u32, u32) {
         let (mut tried, mut fit, mut at) = (0, 0, 0usize);
-        for piece in pieces.iter().filter(|p| p.own_blocks() > 0) {
-            let end = at + usize::from(piece.blocks) * self.block;
+        for piece in pieces.iter().filter(|p| p.own_grains() > 0) {
+            let end = at + usize::from(piece.grains) * self.grain.size();
             if piece.kind == HeadKind::Head1 {
                 self.lz4_clusters += 1;
                 if self.lz4_clusters.is_multiple_of(IN_PLACE_SAMPLE) {

@@ -600,7 +600,7 @@ mod tests {
             algorithm: Some(0),
             // The third one cannot be used.
             posted: vec![cluster(0, 4), cluster(1, 4), cluster(2, 0), cluster(3, 4)],
-            blocks: vec![7, 11, 0, 15],
+            places: vec![7, 11, 0, 15],
         };
         let old = shape(0, clusters.len()).map(|s| Shape {
             owner: Owner::Base(0),

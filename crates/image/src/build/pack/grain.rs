@@ -1,0 +1,67 @@
+//! What clusters, and their places, are counted in.
+
+use super::Packer;
+use crate::{Error, Result};
+use tuff_format::BlockBits;
+
+/// log2 of what clusters are counted in where they need not begin at blocks: little is lost behind each, and an image can still
+/// have 64 GiB. Unit: bytes.
+const UNALIGNED: u8 = 5;
+
+/// A block, or less where clusters may begin anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grain(u8);
+
+impl Grain {
+    /// The grain of images with blocks of this size.
+    pub(crate) const fn new(bits: BlockBits, unaligned: bool) -> Self {
+        Self(if unaligned { UNALIGNED } else { bits.get() })
+    }
+
+    /// Unit: bytes.
+    pub(crate) fn size(self) -> usize {
+        1 << self.0
+    }
+
+    /// Grains that hold so many bytes.
+    pub(crate) fn count(self, bytes: usize) -> usize {
+        bytes.div_ceil(self.size())
+    }
+
+    /// So many grains. Unit: bytes.
+    pub(crate) fn bytes(self, grains: u32) -> u64 {
+        u64::from(grains) << self.0
+    }
+
+    /// The grain that begins at this byte. Unit of `position`: bytes.
+    pub(crate) fn at(self, position: u64) -> Result<u32> {
+        debug_assert!(position.is_multiple_of(1 << self.0));
+        let grain = u32::try_from(position >> self.0).ok();
+        // The highest bit tells which image it belongs to.
+        grain
+            .filter(|g| *g < 1 << 31)
+            .ok_or_else(|| self.too_large())
+    }
+
+    fn too_large(self) -> Error {
+        let most = (1u64 << 31 << self.0) >> 30;
+        Error::limit("image", format_args!("larger than {most} GiB"))
+    }
+}
+
+impl Packer<'_> {
+    /// Where what is written next lies. Unit: bytes.
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Fills the last block, if it is not full, so that what comes next begins with one.
+    pub(super) fn fill_block(&mut self) -> Result<()> {
+        let bits = self.options.bits;
+        let rest = bits.within(self.end);
+        if rest > 0 {
+            self.write(&vec![0; (bits.size() - rest) as usize])?;
+        }
+        Ok(())
+    }
+}
