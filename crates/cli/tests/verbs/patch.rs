@@ -102,6 +102,16 @@ fn an_update_lies_behind_what_was_there() {
         &["-z", "none", "--fragments", "off"],
         &["-z", "lz4", "--kernel", "6.18", "--metadata", "short"],
         &["-z", "lz4", "--kernel", "6.18", "--metadata", "compressed"],
+        &["-z", "zstd", "--kernel", "6.18", "--unaligned"],
+        &[
+            "-z",
+            "lz4",
+            "--kernel",
+            "6.18",
+            "--unaligned",
+            "--fragments",
+            "off",
+        ],
     ] {
         place.text(&[&["build", "-q"], options, &["old", "i"]].concat());
         place.text(&[&["build", "-q"], options, &["new", "alone"]].concat());

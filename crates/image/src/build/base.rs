@@ -454,7 +454,8 @@ impl Base {
             };
             // In the new packed inode it lies elsewhere: only a piece of a block ends in a later one for certain. The
             // last one stays the last.
-            if extent.len < self.bits.size() && extent.end() != packed.size() {
+            let short = self.of_blocks() && extent.len < self.bits.size();
+            if short && extent.end() != packed.size() {
                 return Ok(None);
             }
             let Some(piece) = self.piece(&extent, cluster, true, &mut algorithm) else {
@@ -491,8 +492,7 @@ impl Base {
         let kind = self.kind(cluster.coding, algorithm)?;
         let (place, grains) = self.within(self.grain.size(), cluster.pos, cluster.len.into())?;
         let (bits, end) = (self.bits.get(), extent.end());
-        let of_blocks = self.grain.size() == self.bits.size_usize();
-        if of_blocks && !last && end >> bits == extent.offset >> bits {
+        if self.of_blocks() && !last && end >> bits == extent.offset >> bits {
             return None;
         }
         let piece = ShortPiece {
@@ -504,6 +504,11 @@ impl Base {
             shared: self.image.superblock().has(incompat::FRAGMENTS),
         };
         Some((place, piece))
+    }
+
+    /// True if clusters of the new image begin at blocks, so that no block may hold the beginnings of two.
+    fn of_blocks(&self) -> bool {
+        self.grain.size() == self.bits.size_usize()
     }
 
     fn kind(&self, coding: ClusterCoding, algorithm: &mut Option<u8>) -> Option<HeadKind> {

@@ -452,10 +452,10 @@ impl Options {
             needs("tail packing", Kernel(5, 17))?;
         }
         if self.unaligned && self.compression.is_some() {
-            needs("clusters that begin anywhere", Kernel(6, 15))?;
+            needs("letting clusters begin anywhere", Kernel(6, 15))?;
             if self.tail_packing {
                 return Err(Error::usage(
-                    "ends behind inodes belong to clusters of whole blocks, and these begin anywhere",
+                    "ends of files lie behind their inodes only where clusters begin at blocks",
                 ));
             }
         }

@@ -22,6 +22,7 @@ use crate::walk::Walk;
 use crate::{Error, Result};
 use std::path::Path;
 use tuff_codec::Method;
+use tuff_format::cluster::Form;
 use tuff_format::features::{Kernel, compat, incompat, lowest_kernel};
 use tuff_store::Output;
 
@@ -145,7 +146,7 @@ struct Seen {
     bytes: [u64; 4],
     /// The largest cluster. Unit: bytes.
     cluster: usize,
-    /// Some begin or end elsewhere than at blocks.
+    /// Clusters are told by extents, so that they may begin anywhere.
     unaligned: bool,
 }
 
@@ -159,9 +160,12 @@ impl Seen {
             && let Some(bytes) = self.bytes.get_mut(usize::from(id))
         {
             *bytes += inode.size();
-            self.cluster = self.cluster.max(cluster.len as usize);
-            let bits = image.superblock().block_bits;
-            self.unaligned |= bits.within(cluster.pos) + bits.within(cluster.len.into()) > 0;
+            let block = image.superblock().block_bits.size_usize();
+            let len = (cluster.len as usize).next_multiple_of(block);
+            self.cluster = self.cluster.max(len);
+            let map = image.map(inode)?;
+            let form = map.clusters().map(|clusters| clusters.map.form);
+            self.unaligned |= matches!(form, Some(Form::Extents(_)));
         }
         Ok(())
     }

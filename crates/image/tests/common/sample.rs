@@ -117,6 +117,8 @@ fn variants() -> Vec<(&'static str, Options)> {
     let mut fragments = zstd();
     (fragments.fragments, fragments.fragment_cluster) = (Fragments::Tails, 65536);
     fragments.cluster = 65536;
+    let mut unaligned = zstd();
+    (unaligned.unaligned, unaligned.fragments) = (true, Fragments::Tails);
     let prefixed = |mut o: Options| {
         o.xattr_prefixes = vec![b"user.common.".to_vec()];
         o
@@ -133,6 +135,7 @@ fn variants() -> Vec<(&'static str, Options)> {
         ("zstd", zstd()),
         ("four", four),
         ("fragments", fragments),
+        ("unaligned", unaligned),
         ("prefix-plain", prefixed(with(None, 4096))),
         ("prefix-packed", prefixed(packed)),
     ]

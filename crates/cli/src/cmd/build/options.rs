@@ -148,6 +148,10 @@ pub(super) fn options(args: &Args) -> Result<Options> {
     } else {
         InodeForm::Auto
     };
+    if args.unaligned {
+        // Their kernels read it, too.
+        o.metadata = Metadata::Short;
+    }
     if let Some(form) = args.metadata {
         o.metadata = match form {
             MetadataForm::Plain => Metadata::Plain,

@@ -43,6 +43,7 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
 fn of_image(args: &mut Args, like: &Options) -> Result<Options> {
     args.kernel = Some(like.kernel);
     args.block_size = Some(like.block.size());
+    args.unaligned |= like.unaligned && args.tail_packing.is_none();
     let mut options = options::options(args)?;
     if args.label.is_empty() {
         options.label.clone_from(&like.label);
