@@ -1,7 +1,7 @@
 //! Settings from the fastest-reading image to the smallest: what `tuff suggest` compares and `--size-budget` climbs.
 
 use super::auto::Auto;
-use super::options::{Compression, Fragments, Options};
+use super::options::{Compression, Fragments, Metadata, Options};
 use tuff_codec::Method;
 use tuff_format::features::Kernel;
 
@@ -19,13 +19,14 @@ pub struct Rung {
 enum Settings {
     Plain(Method, i32, usize),
     Packed(Method, i32, usize),
+    Unaligned(Method, i32, usize),
     Auto(Auto),
 }
 
 const K: usize = 1 << 10;
 
 /// All rungs, the fastest-reading first. Each is denser than those before it on usual trees; by how much differs.
-pub const LADDER: [Rung; 9] = [
+pub const LADDER: [Rung; 10] = [
     plain("-z lz4 -C 64K", Kernel(5, 13), Method::Lz4, 1, 64 * K),
     plain("-z lz4hc -C 16K", Kernel(5, 13), Method::Lz4hc, 9, 16 * K),
     plain("-z lz4hc -C 64K", Kernel(5, 13), Method::Lz4hc, 9, 64 * K),
@@ -38,6 +39,11 @@ pub const LADDER: [Rung; 9] = [
     ),
     auto("--auto balanced", Kernel(6, 10), Auto::Balanced),
     plain("-z zstd:9 -C 64K", Kernel(6, 10), Method::Zstd, 9, 64 * K),
+    Rung {
+        args: "-z zstd:9 -C 64K --unaligned",
+        kernel: Kernel(6, 15),
+        settings: Settings::Unaligned(Method::Zstd, 9, 64 * K),
+    },
     Rung {
         args: "-z zstd:15 -C 256K --fragments=all",
         kernel: Kernel(6, 10),
@@ -90,6 +96,11 @@ impl Rung {
                 plain(method, level, cluster);
                 options.fragments = Fragments::All;
                 options.fragment_cluster = cluster;
+            }
+            Settings::Unaligned(method, level, cluster) => {
+                plain(method, level, cluster);
+                options.unaligned = true;
+                options.metadata = Metadata::Short;
             }
             Settings::Auto(auto) => auto.apply(options),
         }
