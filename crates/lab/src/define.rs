@@ -158,6 +158,9 @@ pub struct Settings {
     /// What is stored once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dedupe: Option<Dedupe>,
+    /// Clusters begin anywhere (Tuff).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unaligned: Option<bool>,
     /// Settings per file, chosen by the tool towards this goal (Tuff).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto: Option<String>,

@@ -318,6 +318,19 @@ mod tests {
     }
 
     #[test]
+    fn only_tuff_is_asked_for_unaligned_clusters() {
+        let settings = Settings {
+            unaligned: Some(true),
+            ..Settings::default()
+        };
+        assert_eq!(
+            shown(Tool::Tuff, Action::Build, &settings),
+            "tuff build --quiet --unaligned TREE IMAGE"
+        );
+        assert!(plan(Tool::MkfsErofs, Action::Build, &settings, &[]).is_err());
+    }
+
+    #[test]
     fn no_settings_mean_the_tools_own_defaults() {
         let none = Settings::default();
         assert_eq!(

@@ -63,6 +63,9 @@ pub(super) fn tuff_build(plan: &mut Plan, s: &Settings) -> Result<(), String> {
             Dedupe::Content => "--dedupe=content",
         });
     }
+    if s.unaligned == Some(true) {
+        plan.word("--unaligned");
+    }
     if let Some(goal) = &s.auto {
         plan.word(format!("--auto={goal}"));
     }
@@ -214,6 +217,9 @@ fn not_ours(tool: Tool, s: &Settings) -> Result<(), String> {
     match (&s.auto, &s.kernel) {
         (Some(_), _) => Err(format!("{name} chooses no settings by itself")),
         (None, Some(_)) => Err(format!("{name} does not ask which kernel an image is for")),
+        (None, None) if s.unaligned == Some(true) => Err(format!(
+            "{name} is not asked for clusters that begin anywhere"
+        )),
         (None, None) => Ok(()),
     }
 }
