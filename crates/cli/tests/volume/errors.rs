@@ -213,3 +213,31 @@ fn a_repair_that_goes_back_says_so_in_words_and_in_json() {
         assert!(again["went_back"].is_null());
     }
 }
+
+/// Seen: a create that failed took away the directory that it was to use.
+#[test]
+fn a_directory_that_was_there_stays_when_no_volume_is_made_in_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new("stays");
+    let dir = place.0.join("mine");
+    fs::create_dir(&dir).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+    let label = "l".repeat(65);
+    let create = ["create", "mine", "-s", "64M", "--label", &label];
+    let (code, said) = bad(&place.0, &create);
+    assert_eq!((code, said.contains("label")), (2, true), "{said}");
+    assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+    good(&place.0, &["create", "mine", "-s", "64M"]);
+    // What was not there is not there again.
+    for more in [&["new"][..], &["new", "--file"]] {
+        let args = [&["create", "-s", "64M", "--label", &label], more].concat();
+        assert_eq!(bad(&place.0, &args).0, 2);
+        assert!(!place.0.join("new").exists());
+    }
+    good(&place.0, &["snapshot", "create", "v", "one"]);
+    good(&place.0, &["send", "v", "-o", "stream"]);
+    let receive = ["receive", "new", "-i", "stream", "--zone", "3M"];
+    let (code, said) = bad(&place.0, &receive);
+    assert_eq!((code, said.contains("power of two")), (2, true), "{said}");
+}

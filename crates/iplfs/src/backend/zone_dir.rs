@@ -67,7 +67,12 @@ impl ZoneDir {
                 "the directory is not empty",
             ));
         }
+        // Of several who make a volume here, this is for one.
         fs::create_dir(path.join("zones"))?;
+        Self::fill(path, zone_blocks).inspect_err(|_| Self::unmake(path))
+    }
+
+    fn fill(path: &Path, zone_blocks: u64) -> io::Result<Self> {
         write_in_place(&File::open(path.join("zones"))?);
         fs::write(
             path.join("volume"),
@@ -76,6 +81,13 @@ impl ZoneDir {
         File::open(path.join("volume"))?.sync_all()?;
         File::open(path)?.sync_all()?;
         Self::open(path, false)
+    }
+
+    /// Takes away what [`create`](Self::create) made in the directory `path`, which stays. Nobody is told of what does not go:
+    /// what failed before is what matters.
+    pub fn unmake(path: &Path) {
+        let _ = fs::remove_file(path.join("volume"));
+        let _ = fs::remove_dir_all(path.join("zones"));
     }
 
     /// Opens a device that `create` made. `ResourceBusy` if it is open.

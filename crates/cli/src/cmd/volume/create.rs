@@ -62,17 +62,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         );
         return Err(Failure::Usage(what));
     }
-    let zone_blocks = args.zone / BLOCK_SIZE as u64;
-    if !args.zone.is_power_of_two() || !(1 << 8..=1 << 24).contains(&zone_blocks) {
-        let what = format!(
-            "zones of {} bytes, expected a power of two from 1M to 64G",
-            args.zone
-        );
-        return Err(Failure::Usage(what));
-    }
+    let zone_blocks = zone_blocks(args.zone)?;
+    let was_there = args.path.exists();
     let uuid = uuid().at("/dev/urandom")?;
     let hash_key = random().at("/dev/urandom")?;
-    let (device, reach) = make(args, zone_blocks)?;
+    let made = make(args, zone_blocks);
+    let (device, reach) = made.inspect_err(|_| {
+        if !was_there {
+            // If it is empty: it is another's otherwise.
+            let _ = std::fs::remove_dir(&args.path);
+        }
+    })?;
     let area_bits = args.area_bits.unwrap_or(reach.min(48));
     if area_bits > reach || area_bits < 29 {
         if args.file && !is_block(&args.path) {
@@ -100,11 +100,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         ..options
     };
     let made = Volume::format(device, &options).at(args.path.display());
-    if made.is_err() && !is_block(&args.path) {
-        // Nothing was there before, so nothing half-made stays.
-        let _ = std::fs::remove_dir_all(&args.path).or_else(|_| std::fs::remove_file(&args.path));
-    }
-    made?;
+    made.inspect_err(|_| unmake(&args.path, was_there))?;
     let mut out = Out::new();
     if args.json {
         out.line(json!({
@@ -144,6 +140,28 @@ fn make(args: &Args, zone_blocks: u64) -> Result<(Arc<dyn BlockDevice>, u8)> {
             Arc::new(ZoneDir::create(&args.path, zone_blocks).at(&place)?),
             58,
         ))
+    }
+}
+
+/// Blocks of a zone of so many bytes.
+pub(super) fn zone_blocks(bytes: u64) -> Result<u64> {
+    let blocks = bytes / BLOCK_SIZE as u64;
+    if !bytes.is_power_of_two() || !(1 << 8..=1 << 24).contains(&blocks) {
+        let what = format!("zones of {bytes} bytes, expected a power of two from 1M to 64G");
+        return Err(Failure::Usage(what));
+    }
+    Ok(blocks)
+}
+
+/// Takes away a volume that was half made. A directory or device that was there before stays.
+pub(super) fn unmake(path: &Path, was_there: bool) {
+    if path.is_dir() {
+        ZoneDir::unmake(path);
+        if !was_there {
+            let _ = std::fs::remove_dir(path);
+        }
+    } else if !is_block(path) {
+        let _ = std::fs::remove_file(path);
     }
 }
 

@@ -1,6 +1,6 @@
 //! `tuff volume receive`: a stream becomes a volume, or takes one from a snapshot to the next.
 
-use super::create::is_block;
+use super::create::{is_block, unmake, zone_blocks};
 use super::{At, Failure, Result, bytes, device};
 use crate::units::{parse_size, size};
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_iplfs::backend::{FileDevice, ZoneDir};
-use tuff_iplfs::{BLOCK_SIZE, BlockDevice, Error, Stream};
+use tuff_iplfs::{BlockDevice, Error, Stream};
 
 /// Apply a stream that tuff volume send wrote.
 ///
@@ -76,9 +76,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         };
         let received = stream.receive(dev, args.keep);
         if received.is_err() && made {
-            // Nothing was there before, so nothing half-made stays.
-            let _ =
-                std::fs::remove_dir_all(&args.path).or_else(|_| std::fs::remove_file(&args.path));
+            unmake(&args.path, false);
         }
         let received = match received {
             Err(Error::Usage(what)) => return Err(Failure::Usage(format!("{place}: {what}"))),
@@ -103,7 +101,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 fn make(args: &Args, stream: &Stream<'_>) -> Result<Arc<dyn BlockDevice>> {
     let place = args.path.display();
     if !args.file && !is_block(&args.path) {
-        let zone_blocks = args.zone / BLOCK_SIZE as u64;
+        let zone_blocks = zone_blocks(args.zone)?;
         return Ok(Arc::new(
             ZoneDir::create(&args.path, zone_blocks).at(&place)?,
         ));
