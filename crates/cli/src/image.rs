@@ -57,6 +57,11 @@ impl ImageArgs {
         self.open.open(&self.image)
     }
 
+    /// All that is read of the image: what nothing may be written over.
+    pub(crate) fn files(&self) -> Vec<&Path> {
+        self.open.files(&self.image)
+    }
+
     /// Opens the image even if its superblock has a wrong checksum, for those who report that.
     pub(crate) fn open_unverified(&self) -> Result<Image> {
         self.open.open_with(&self.image, false)
@@ -75,6 +80,14 @@ impl ImageArgs {
 }
 
 impl OpenArgs {
+    /// The image at `path`, its extra devices and its hash tree.
+    pub(crate) fn files<'a>(&'a self, path: &'a Path) -> Vec<&'a Path> {
+        let beside = self.device.iter().chain(&self.verity_tree);
+        std::iter::once(path)
+            .chain(beside.map(PathBuf::as_path))
+            .collect()
+    }
+
     /// Opens the image at `path`.
     pub(crate) fn open(&self, path: &Path) -> Result<Image> {
         self.open_with(path, !self.no_checksum)

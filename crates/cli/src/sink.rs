@@ -5,11 +5,11 @@ use crate::out;
 use crate::progress::on_signal;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tuff_image::{Error, Result};
-use tuff_store::{Output, Target, takes_stream};
+use tuff_store::{Output, Target, is_same, takes_stream};
 
 /// A stream's end. [`finish`](Self::finish) it; dropped before, it leaves no file.
 pub(crate) struct Sink {
@@ -30,8 +30,10 @@ enum To {
 }
 
 impl Sink {
-    /// Opens `path`; `-` is standard output. While a file is written, ^C and SIGTERM end it with nothing left.
-    pub(crate) fn create(path: &Path) -> Result<Self> {
+    /// Opens `path`; `-` is standard output. While a file is written, ^C and SIGTERM end it with nothing left. It takes the
+    /// place of nothing in `read`.
+    pub(crate) fn create(path: &Path, read: &[&Path]) -> Result<Self> {
+        keep(path, read)?;
         let is_stdout = path == Path::new("-");
         let place = if is_stdout {
             out::PLACE.to_owned()
@@ -88,6 +90,30 @@ impl Sink {
         }
         Ok(())
     }
+}
+
+/// Fails if a file `path` would take the place of one of `read`, or of something in a directory of them.
+pub(crate) fn keep(path: &Path, read: &[&Path]) -> Result<()> {
+    let is_file = path != Path::new("-") && !takes_stream(path);
+    if is_file && read.iter().any(|read| takes_place(path, read)) {
+        return Err(Error::usage(format_args!(
+            "{}: what is written cannot take the place of what is read",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+fn takes_place(path: &Path, read: &Path) -> bool {
+    if !read.is_dir() {
+        return is_same(path, read);
+    }
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let dir = dir.unwrap_or(Path::new("."));
+    // Where a link leads, or where the file will be.
+    let place = path.canonicalize().or_else(|_| dir.canonicalize());
+    let within = |place: PathBuf| read.canonicalize().is_ok_and(|dir| place.starts_with(dir));
+    place.is_ok_and(within)
 }
 
 impl Write for Sink {

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// What to write to.
@@ -208,6 +208,25 @@ impl Drop for Output {
     }
 }
 
+/// True if two paths name the same file or block device, or would.
+pub fn is_same(a: &Path, b: &Path) -> bool {
+    let there = |path: &Path| {
+        let meta = path.metadata().ok()?;
+        let disk = meta.file_type().is_block_device().then(|| meta.rdev());
+        Some((disk, disk.map_or((meta.dev(), meta.ino()), |_| (0, 0))))
+    };
+    // What is not there yet: by its directory and name.
+    let named = |path: &Path| {
+        let parent = directory(path).canonicalize().ok()?;
+        Some(parent.join(path.file_name()?))
+    };
+    match (there(a), there(b)) {
+        (Some(a), Some(b)) => a == b,
+        (None, None) => named(a).is_some_and(|a| named(b) == Some(a)),
+        _ => false,
+    }
+}
+
 /// True for a path that takes bytes as they come and keeps no place for them: a pipe or a character device.
 pub fn takes_stream(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| is_stream(m.file_type()))
@@ -352,6 +371,29 @@ mod tests {
         }
         assert_eq!(std::fs::read(&path).unwrap(), b"before");
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_file_is_the_same_by_any_name() {
+        let dir = dir("same");
+        let at = |name: &str| dir.join(name);
+        std::fs::write(at("a"), "").unwrap();
+        std::fs::write(at("b"), "").unwrap();
+        std::fs::hard_link(at("a"), at("hard")).unwrap();
+        std::os::unix::fs::symlink("a", at("link")).unwrap();
+        for (a, b, same) in [
+            ("a", "a", true),
+            ("a", "./a", true),
+            ("a", "hard", true),
+            ("a", "link", true),
+            ("a", "b", false),
+            ("a", "none", false),
+            ("none", "./none", true),
+            ("none", "nothing", false),
+        ] {
+            assert_eq!(is_same(&at(a), &at(b)), same, "{a} and {b}");
+        }
         std::fs::remove_dir_all(dir).unwrap();
     }
 

@@ -6,6 +6,7 @@ mod options;
 mod profile;
 
 use crate::image::{ImageArgs, OnMend};
+use crate::sink::keep;
 use crate::units::parse_size;
 use background::Role;
 use options::Mounting;
@@ -129,6 +130,9 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     options.record = args.record.is_some();
     // What is used from the page cache is not seen.
     options.hand_on = !args.no_push && !options.record;
+    if let Some(record) = &args.record {
+        keep(record, &open.files(&args.image.image))?;
+    }
     let recording = args.record.as_deref().map(Recording::start).transpose()?;
     let recording = recording.map(Arc::new);
     let pin = args.pin.clone().map(|pin| Ok((pin.read()?, pin)));

@@ -46,7 +46,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         What::Merge { files, output } => {
             let profiles: Vec<Profile> = files.iter().map(|f| read(f)).collect::<Result<_>>()?;
             let path = output.as_deref().unwrap_or(Path::new("-"));
-            let mut sink = Sink::create(path)?;
+            // All of them are read by now: one may get what they come to.
+            let mut sink = Sink::create(path, &[])?;
             let written = Profile::merge(&profiles).write(&mut sink);
             written.map_err(|e| sink.failed(e))?;
             sink.finish()?;

@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         sparse: !args.no_sparse,
         xattrs: !args.no_xattrs,
     };
-    let mut sink = Sink::create(&args.tar)?;
+    let mut sink = Sink::create(&args.tar, &args.image.files())?;
     let stats = write(&image, trees, options, &mut sink).map_err(|e| match e {
         // What failed is the output, and not what a member says.
         Error::Io(..) if e.place() == "tar" => sink.told(e.within(sink.place())),

@@ -265,3 +265,53 @@ fn an_image_that_cannot_be_read_is_named() {
         }
     }
 }
+
+/// Seen: `tuff tar i i` and `tuff verity add i --into i` ended well, and the image was gone; so did a mount's record.
+#[test]
+fn nothing_takes_the_place_of_what_it_is_made_from() {
+    let place = Place::with_image("itself");
+    let bytes = fs::read(place.path("i")).unwrap();
+    std::os::unix::fs::symlink("i", place.path("link")).unwrap();
+    fs::write(place.path("tree"), "").unwrap();
+    fs::create_dir(place.path("on")).unwrap();
+    let root = "0".repeat(64);
+    for (args, says) in [
+        (&["tar", "i", "i"][..], "tuff: i: "),
+        (&["tar", "link", "./i", "hello"], "tuff: ./i: "),
+        (&["tar", "i", "link"], "tuff: link: "),
+        (&["verity", "add", "i", "--into", "link"], "tuff: link: "),
+        (&["mount", "-f", "i", "on", "--record", "i"], "tuff: i: "),
+    ] {
+        let out = place.run(args);
+        let said = stderr(&out);
+        assert_eq!(
+            (code(&out), said.lines().count()),
+            (2, 1),
+            "{args:?}: {said}"
+        );
+        assert!(said.starts_with(says), "{args:?}: {said}");
+        assert!(
+            said.contains("cannot take the place of"),
+            "{args:?}: {said}"
+        );
+        assert!(fs::read(place.path("i")).unwrap() == bytes, "{args:?}");
+    }
+    let made = place.run(&["verity", "add", "i", "--into", "tree", "--json"]);
+    let made: serde_json::Value = serde_json::from_slice(&made.stdout).unwrap();
+    let root = made["root_hash"].as_str().unwrap_or(&root);
+    let over = [
+        "tar",
+        "--verity",
+        root,
+        "--verity-tree",
+        "tree",
+        "i",
+        "tree",
+    ];
+    assert_eq!(code(&place.run(&over)), 2);
+    assert!(
+        place
+            .text(&["verity", "check", "i", root, "--tree", "tree"])
+            .contains("all ")
+    );
+}

@@ -241,3 +241,31 @@ fn a_directory_that_was_there_stays_when_no_volume_is_made_in_it() {
     let (code, said) = bad(&place.0, &receive);
     assert_eq!((code, said.contains("power of two")), (2, true), "{said}");
 }
+
+/// Seen: `tuff volume export f f` ended well, and the volume was gone.
+#[test]
+fn nothing_takes_the_place_of_the_volume_that_it_is_made_from() {
+    let place = Place::new("itself");
+    let dir = &place.0;
+    for volume in ["v", "f"] {
+        good(dir, &["import", volume, "src"]);
+        good(dir, &["snapshot", "create", volume, "one"]);
+    }
+    std::os::unix::fs::symlink("f", dir.join("link")).unwrap();
+    for args in [
+        &["export", "f", "f"][..],
+        &["export", "f", "link"],
+        &["export", "v", "v/zones/0"],
+        &["export", "v", "v/tar"],
+        &["send", "f", "-o", "f"],
+        &["send", "v", "-o", "v/volume"],
+    ] {
+        let (code, said) = bad(dir, args);
+        let says = said.contains("cannot take the place of");
+        assert_eq!((code, says), (2, true), "{args:?}: {said}");
+    }
+    for volume in ["v", "f"] {
+        good(dir, &["check", "--data", volume]);
+    }
+    assert!(!dir.join("v/tar").exists());
+}

@@ -6,7 +6,7 @@ use crate::{Error, Result};
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
-use tuff_store::{Output, Target};
+use tuff_store::{Output, Target, is_same};
 
 /// What is written to.
 #[derive(Clone, Copy)]
@@ -81,22 +81,6 @@ pub(crate) fn check(sources: &[Source], options: &Options, target: &Target) -> R
         }
     }
     Ok(())
-}
-
-/// True if two paths name the same file, or would.
-fn is_same(a: &Path, b: &Path) -> bool {
-    let there = |path: &Path| path.metadata().ok().map(|m| (m.dev(), m.ino()));
-    // What is not there yet: by its directory and name.
-    let named = |path: &Path| {
-        let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-        let parent = parent.unwrap_or(Path::new(".")).canonicalize().ok()?;
-        Some(parent.join(path.file_name()?))
-    };
-    match (there(a), there(b)) {
-        (Some(a), Some(b)) => a == b,
-        (None, None) => named(a).is_some_and(|a| named(b) == Some(a)),
-        _ => false,
-    }
 }
 
 /// True if two paths name the same block device.

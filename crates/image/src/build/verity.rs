@@ -10,7 +10,7 @@ use crate::{Error, Result};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use tuff_store::{FileStore, Output, ReadAt, Target};
+use tuff_store::{FileStore, Output, ReadAt, Target, is_same};
 use tuff_verity::{Header, Made, make, tree_end};
 
 /// What there is no header for is what nobody can ask for.
@@ -93,6 +93,12 @@ pub fn hash_tree(
 ) -> Result<HashTree> {
     let name = image.display().to_string();
     let failed = |what, e| Error::io(&name, what, e);
+    if let Some(path) = into.filter(|into| is_same(into, image)) {
+        return Err(Error::usage(format_args!(
+            "{}: a hash tree cannot take the place of its image",
+            path.display()
+        )));
+    }
     // Before the image is read: nobody is to change it meanwhile.
     let output = match into {
         Some(path) => Output::create(&Target::Path(path.to_owned()))

@@ -31,7 +31,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             .open_snapshot(name)
             .map_err(|e| snapshot::told(&args.path, name, e))?;
     }
-    let mut sink = Sink::create(&args.tar)?;
+    let mut sink = Sink::create(&args.tar, &[&args.path])?;
     let mut writer = TarWriter::new(&mut sink);
     let done = writer.volume(&mut volume).and_then(|()| writer.finish());
     let sockets = done.map_err(|e| match e {

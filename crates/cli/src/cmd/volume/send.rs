@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         let what = "a stream is nothing to look at: redirect standard output, or use -o";
         return Err(Failure::Usage(what.to_owned()));
     }
-    let mut sink = Sink::create(&args.output)?;
+    let mut sink = Sink::create(&args.output, &[&args.path])?;
     let sent = volume.send(&snapshot, args.from.as_deref(), &mut sink);
     let sent = sent.map_err(|e| match e {
         Error::Io(e, what) if what == "writing the stream" => sink.failed(e).into(),
