@@ -269,3 +269,15 @@ fn nothing_takes_the_place_of_the_volume_that_it_is_made_from() {
     }
     assert!(!dir.join("v/tar").exists());
 }
+
+/// Seen: zones were copied while they grew by what was copied, 8 TiB of a volume in a file.
+#[test]
+fn a_volume_is_not_copied_into_itself() {
+    let place = Place::new("within");
+    for volume in ["v", "f"] {
+        let (code, said) = bad(&place.0, &["import", volume, "."]);
+        assert_eq!((code, said.contains("into itself")), (2, true), "{said}");
+    }
+    let (code, said) = bad(&place.0, &["import", "v", "v/zones"]);
+    assert_eq!((code, said.contains("into itself")), (2, true), "{said}");
+}

@@ -45,6 +45,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             args.source.display()
         )));
     }
+    // It would be copied while it grows.
+    let at = |path: &Path| path.canonicalize().at(path.display());
+    let (volume, source) = (at(&args.path)?, at(&args.source)?);
+    if volume.starts_with(&source) || source.starts_with(&volume) {
+        return Err(Failure::Usage(format!(
+            "{}: a volume is not copied into itself: {} holds it, or is a part of it",
+            args.path.display(),
+            args.source.display()
+        )));
+    }
     let mut copy = Copy {
         volume: mount(&args.path, false)?,
         place: args.path.display().to_string(),
