@@ -24,8 +24,11 @@ pub struct FileStore {
 const TOUCHED: u64 = 16 << 20;
 
 impl FileStore {
-    /// Opens `path` for reading.
+    /// Opens `path` for reading. A pipe is refused before it is opened, which would wait for who writes to it.
     pub fn open(path: &Path) -> io::Result<Self> {
+        if std::fs::metadata(path)?.file_type().is_fifo() {
+            return Err(no_place());
+        }
         Self::new(File::open(path)?)
     }
 
@@ -37,10 +40,7 @@ impl FileStore {
         } else if meta.is_file() {
             meta.len()
         } else {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "neither a regular file nor a block device",
-            ));
+            return Err(no_place());
         };
         Ok(Self {
             file,
@@ -53,6 +53,13 @@ impl FileStore {
     pub fn file(&self) -> &File {
         &self.file
     }
+}
+
+fn no_place() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "neither a regular file nor a block device",
+    )
 }
 
 impl ReadAt for FileStore {

@@ -315,3 +315,46 @@ fn nothing_takes_the_place_of_what_it_is_made_from() {
             .contains("all ")
     );
 }
+
+/// Seen: every verb waited for somebody to write into the pipe, some of them past ^C.
+#[test]
+fn a_pipe_is_no_image_and_nobody_waits_for_it() {
+    let place = Place::with_image("pipe");
+    let made = std::process::Command::new("mkfifo")
+        .arg(place.path("pipe"))
+        .status();
+    assert!(made.unwrap().success());
+    fs::create_dir(place.path("dir")).unwrap();
+    for args in [
+        &["info", "pipe"][..],
+        &["check", "pipe"],
+        &["diff", "i", "pipe"],
+        &["tar", "--device", "pipe", "i", "t.tar"],
+        &["patch", "dir", "pipe"],
+        &["build", "--base", "pipe", "dir", "o"],
+        &["build", "--source-type", "image", "pipe", "o"],
+        &["verity", "show", "pipe"],
+        &["volume", "check", "pipe"],
+        &["volume", "mount", "-f", "pipe", "dir"],
+        &["volume", "trim", "pipe"],
+    ] {
+        // So long only where something waits.
+        let out = std::process::Command::new("timeout")
+            .args(["-s", "KILL", "60", env!("CARGO_BIN_EXE_tuff")])
+            .args(args)
+            .current_dir(&place.0)
+            .output()
+            .unwrap();
+        let said = stderr(&out);
+        assert_eq!(
+            (code(&out), said.lines().count()),
+            (5, 1),
+            "{args:?}: {said}"
+        );
+        assert!(said.contains("pipe: "), "{args:?}: {said}");
+        assert!(
+            said.contains("neither a regular file nor a block device"),
+            "{args:?}: {said}"
+        );
+    }
+}

@@ -77,6 +77,7 @@ fn errors_are_one_sentence_with_the_documented_code() {
             "power of two",
         ),
         (&["stat", "nothing"], 5, "nothing"),
+        (&["stat", "/dev/null"], 5, "neither"),
         (&["check", "src"], 5, "src: is no volume"),
         (&["mount", "src", "src"], 5, "src: is no volume"),
         (&["import", "v", "src/hello"], 2, "no directory"),

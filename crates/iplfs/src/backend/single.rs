@@ -42,7 +42,13 @@ impl FileDevice {
 
     /// Opens a file or block device. `ResourceBusy` if it is open as a volume or mounted.
     pub fn open(path: &Path, read_only: bool) -> io::Result<Self> {
-        let is_device = std::fs::metadata(path)?.file_type().is_block_device();
+        let kind = std::fs::metadata(path)?.file_type();
+        let is_device = kind.is_block_device();
+        // A pipe would wait for who writes to it.
+        if !is_device && !kind.is_file() {
+            let what = "neither a regular file nor a block device";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
         let mut options = OpenOptions::new();
         options.read(true).write(!read_only);
         if is_device && !read_only {
