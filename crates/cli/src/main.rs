@@ -25,7 +25,9 @@ mod units;
 
 use clap::{Parser, Subcommand};
 use cmd::compat::Tool;
+use signal_hook::consts::SIGXFSZ;
 use std::process::ExitCode;
+use std::sync::Arc;
 use tuff_image::Error;
 
 /// Build, read, check, extract and mount EROFS images; make and keep IPLFS volumes.
@@ -81,6 +83,9 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
+    // A limit on the length of files (ulimit -f) is an error of the write that comes to it; unhandled it ends the process,
+    // in the middle of things. Where this cannot be set that stays so.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let mut words = std::env::args_os();
     if let Some(tool) = words.next().and_then(|program| Tool::of(&program)) {
         return tool.run(&words.collect::<Vec<_>>());

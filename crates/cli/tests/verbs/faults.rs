@@ -358,3 +358,38 @@ fn a_pipe_is_no_image_and_nobody_waits_for_it() {
         );
     }
 }
+
+/// Seen: the process was ended by SIGXFSZ, without a word, and half a volume stayed.
+#[test]
+fn a_limit_on_the_length_of_files_is_an_error_of_what_is_written() {
+    let place = Place::with_image("limited");
+    fs::create_dir(place.path("to")).unwrap();
+    for args in [
+        &["tar", "i", "to/t"][..],
+        &["build", "-q", "-z", "none", "m/tree.mtree", "to/i"],
+        &["volume", "create", "to/v", "-s", "64M"],
+    ] {
+        let out = std::process::Command::new("sh")
+            .args(["-c", "ulimit -f 8; exec \"$@\"", "sh"])
+            .arg(env!("CARGO_BIN_EXE_tuff"))
+            .args(args)
+            .current_dir(&place.0)
+            .output()
+            .unwrap();
+        let said = stderr(&out);
+        assert_eq!(
+            (code(&out), said.lines().count()),
+            (5, 1),
+            "{args:?}: {said}"
+        );
+        assert!(
+            said.contains("to/") && said.contains("File too large"),
+            "{args:?}: {said}"
+        );
+        assert_eq!(
+            fs::read_dir(place.path("to")).unwrap().count(),
+            0,
+            "{args:?}"
+        );
+    }
+}
