@@ -8,6 +8,8 @@
 //! equal and lie apart are not seen by a sample: an image with dedupe may be smaller.
 
 use crate::build::ladder::{LADDER, Rung};
+use crate::build::source::DataRun;
+use crate::build::source::dir::runs_of;
 use crate::build::{Kernel, Options, Progress, Source, build};
 use crate::read::{FileType, Image, OpenOptions};
 use crate::serve::{ServeOptions, Server};
@@ -16,7 +18,7 @@ use crate::{Error, Result};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tuff_store::{FileStore, Target};
@@ -51,7 +53,7 @@ pub struct Request {
 pub struct Sampled {
     /// Regular files of the tree.
     pub files: u64,
-    /// Their content. Unit: bytes.
+    /// Their content, without holes. Unit: bytes.
     pub bytes: u64,
     /// What the sample holds of it. Unit: bytes.
     pub sample_bytes: u64,
@@ -150,38 +152,39 @@ impl Drop for Work {
 fn sample(dir: &Path, to: &Path, want: u64, progress: &Progress) -> Result<Sampled> {
     let mut files = Vec::new();
     list(dir, &mut files)?;
-    let bytes = files.iter().map(|(_, size)| size).sum();
+    let bytes = files.iter().map(Found::data).sum();
     let mut sampled = Sampled {
         files: files.len() as u64,
         bytes,
         sample_bytes: 0,
     };
-    let cost: u64 = files.iter().map(|(_, size)| *size.max(&FILE)).sum();
+    let cost: u64 = files.iter().map(|found| found.data().max(FILE)).sum();
     let one_in = cost.div_ceil(want.max(1)).max(1);
     let make = |dir: &Path| {
         fs::create_dir_all(dir).map_err(|e| Error::io(dir.display(), "cannot create", e))
     };
     make(to)?;
     let mut buf = vec![0; PIECE as usize];
-    for (path, size) in files {
+    for found in files {
         progress.check()?;
-        let name = path.strip_prefix(dir).unwrap_or(&path);
+        let (path, data) = (&found.path, found.data());
+        let name = path.strip_prefix(dir).unwrap_or(path);
         let name_bytes = name.as_os_str().as_bytes();
         let taken = |p: &u64| xxh3_64_with_seed(name_bytes, *p).is_multiple_of(one_in);
-        let pieces: Vec<u64> = (0..size.div_ceil(PIECE)).filter(taken).collect();
+        let pieces: Vec<u64> = (0..data.div_ceil(PIECE)).filter(taken).collect();
         if pieces.is_empty() {
             continue;
         }
-        let source = File::open(&path).map_err(|e| Error::io(path.display(), "cannot open", e))?;
+        let source = File::open(path).map_err(|e| Error::io(path.display(), "cannot open", e))?;
         let target = to.join(name);
         target.parent().map_or(Ok(()), make)?;
         let fail = |e| Error::io(target.display(), "cannot write", e);
         let mut file = File::create(&target).map_err(fail)?;
         for piece in pieces {
             // Fits: at most a piece.
-            let len = (size - piece * PIECE).min(PIECE) as usize;
-            source
-                .read_exact_at(&mut buf[..len], piece * PIECE)
+            let len = (data - piece * PIECE).min(PIECE) as usize;
+            found
+                .read(&source, piece * PIECE, &mut buf[..len])
                 .map_err(|e| Error::io(path.display(), "cannot read", e))?;
             file.write_all(&buf[..len]).map_err(fail)?;
             sampled.sample_bytes += len as u64;
@@ -190,8 +193,55 @@ fn sample(dir: &Path, to: &Path, want: u64, progress: &Progress) -> Result<Sampl
     Ok(sampled)
 }
 
-/// Regular files below `dir` with their sizes, in order. Directories that are not there any more are left out.
-fn list(dir: &Path, out: &mut Vec<(PathBuf, u64)>) -> Result<()> {
+/// A regular file. Its holes count for nothing: an image has none of them.
+struct Found {
+    path: PathBuf,
+    runs: Vec<DataRun>,
+}
+
+impl Found {
+    fn new(path: PathBuf, meta: &fs::Metadata) -> Result<Self> {
+        let size = meta.len();
+        let fail = |what, e| Error::io(path.display(), what, e);
+        let runs = if meta.blocks().saturating_mul(512) < size {
+            let file = File::open(&path).map_err(|e| fail("cannot open", e))?;
+            runs_of(&file, size).map_err(|e| fail("cannot read", e.into()))?
+        } else {
+            vec![DataRun {
+                file_offset: 0,
+                source_offset: 0,
+                len: size,
+            }]
+        };
+        Ok(Self { path, runs })
+    }
+
+    /// What it has beside holes. Unit: bytes.
+    fn data(&self) -> u64 {
+        self.runs.iter().map(|run| run.len).sum()
+    }
+
+    /// Reads from byte `at` of its data on.
+    fn read(&self, file: &File, mut at: u64, mut buf: &mut [u8]) -> io::Result<()> {
+        for run in &self.runs {
+            if at >= run.len {
+                at -= run.len;
+                continue;
+            }
+            let len = usize::try_from(run.len - at).unwrap_or(usize::MAX);
+            let (now, rest) = buf.split_at_mut(len.min(buf.len()));
+            file.read_exact_at(now, run.source_offset + at)?;
+            (buf, at) = (rest, 0);
+            if buf.is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Regular files below `dir`, in order. Directories that are not there any more are left out.
+fn list(dir: &Path, out: &mut Vec<Found>) -> Result<()> {
     let mut pending = vec![dir.to_owned()];
     while let Some(dir) = pending.pop() {
         let fail = |e: io::Error| Error::io(dir.display(), "cannot list", e);
@@ -201,11 +251,11 @@ fn list(dir: &Path, out: &mut Vec<(PathBuf, u64)>) -> Result<()> {
             if meta.is_dir() {
                 pending.push(entry.path());
             } else if meta.is_file() && meta.len() > 0 {
-                out.push((entry.path(), meta.len()));
+                out.push(Found::new(entry.path(), &meta)?);
             }
         }
     }
-    out.sort_unstable();
+    out.sort_unstable_by(|a, b| a.path.cmp(&b.path));
     Ok(())
 }
 

@@ -152,3 +152,25 @@ fn names_of_an_order_that_are_not_there_are_told() {
         ])
     );
 }
+
+/// Seen: a `lastlog` of 1 TB without a megabyte of data was what the sample was made of.
+#[test]
+fn holes_are_no_content_to_sample() {
+    let place = Place::new("suggest-holes");
+    letters(&place);
+    let bytes = |sample| {
+        let out = run(&["suggest", "--json", "--sample", sample, "tree"], &place.0);
+        assert_eq!(code(&out).0, 0, "{}", code(&out).1);
+        let said: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        let of = |what: &str| said[what].as_u64().unwrap();
+        (of("bytes"), of("sample_bytes"))
+    };
+    let (all, _) = bytes("1G");
+    let file = std::fs::File::create(place.0.join("tree/lastlog")).unwrap();
+    file.set_len(64 << 30).unwrap();
+    assert_eq!(bytes("1G"), (all, all));
+    std::os::unix::fs::FileExt::write_all_at(&file, &[7; 4096], 40 << 30).unwrap();
+    let (more, sample) = bytes("1G");
+    assert!((4096..=2 << 20).contains(&(more - all)), "{more} {all}");
+    assert_eq!(sample, more);
+}
