@@ -107,17 +107,57 @@ pub(crate) fn behind(image: &Image) -> Result<Option<Behind>> {
     }))
 }
 
-/// Where to look for the tree of the image in `store`: behind its end.
+/// Where to look for the tree of the image in `store`: behind its end, as its superblock has it; or, if that is damaged, where
+/// the last header is that says of itself that it lies there.
 ///
 /// # Errors
-/// What opening the image gives.
+/// What opening the image gives, and there is no such header.
 pub fn find(store: &Arc<dyn ReadAt>) -> Result<u64> {
-    let options = OpenOptions {
-        verify_checksum: false,
-        ..OpenOptions::default()
+    let open = |verify_checksum| {
+        let options = OpenOptions {
+            verify_checksum,
+            ..OpenOptions::default()
+        };
+        Image::open_shared(Arc::clone(store), options)
     };
-    let image = Image::open_shared(Arc::clone(store), options)?;
-    Ok(hash_offset(end(&image)?))
+    let said = open(false).and_then(|image| {
+        let at = end(&image)?;
+        Ok((hash_offset(at), header_behind(&image, at)?.is_some()))
+    });
+    match said {
+        Ok((at, true)) => Ok(at),
+        Ok((at, false)) if open(true).is_ok() => Ok(at),
+        Ok((at, false)) => Ok(last_header(&**store)?.unwrap_or(at)),
+        Err(e @ Error::Corrupt(_)) => last_header(&**store)?.ok_or(e),
+        Err(e) => Err(e),
+    }
+}
+
+/// Where the last header lies that covers all in front of it.
+fn last_header(store: &dyn ReadAt) -> Result<Option<u64>> {
+    /// Headers are looked for in so much at once. Unit: bytes, a multiple of [`PLACE`].
+    const STEP: u64 = 1 << 20;
+    /// So much from the end on, and no more: what is no image at all may be a whole disk. Unit: bytes.
+    const SEARCHED_MAX: u64 = 4 << 30;
+    let mut end = store.size();
+    let first = end.saturating_sub(SEARCHED_MAX);
+    let mut bytes = vec![0; STEP as usize];
+    while end > first {
+        let start = (end - 1) / STEP * STEP;
+        // Fits: at most a step.
+        let bytes = &mut bytes[..(end - start) as usize];
+        let read = store.read_exact_at(bytes, start);
+        read.map_err(|e| Error::read(format_args!("byte {start:#x}"), end - start, e))?;
+        for (n, place) in bytes.chunks(PLACE as usize).enumerate().rev() {
+            let at = start + n as u64 * PLACE;
+            let header = place.first_chunk().map(Header::decode);
+            if header.is_some_and(|h| h.is_ok_and(|h| h.data_len() == at)) {
+                return Ok(Some(at));
+            }
+        }
+        end = start;
+    }
+    Ok(None)
 }
 
 /// `data` as the root hash has it, by the tree at `hash_offset` of `tree`.

@@ -302,6 +302,45 @@ fn parity_mends_what_is_read_and_what_is_there() {
     assert!(stderr(&out).contains("no parity"), "{}", stderr(&out));
 }
 
+/// Seen: where block 0 was damaged, no verb found the tree, and `verity repair` said that this is no image.
+#[test]
+fn a_damaged_superblock_hides_no_tree() {
+    let place = Place::new("verity-superblock");
+    place.image("plain", &["-z", "lz4", "--verity"]);
+    place.image("i", &["-z", "lz4", "--verity", "--verity-fec", "2"]);
+    let whole = fs::read(place.path("i")).unwrap();
+    // The magic number, the checksum, the number of blocks, the table of devices.
+    for at in [1024, 1028, 1024 + 36, 1024 + 86] {
+        for image in ["plain", "i"] {
+            let sound = fs::read(place.path(image)).unwrap();
+            let root = Tree::of(&place, image).root;
+            flip(&place.path(image), at);
+            let out = place.run(&["verity", "check", image, &root]);
+            let said = String::from_utf8_lossy(&out.stdout);
+            assert_eq!(code(&out), 1, "{at}: {said}{}", stderr(&out));
+            assert!(
+                said.starts_with("4096 bytes at 0: damaged\n"),
+                "{at}: {said}"
+            );
+            let listed = place.run(&["ls", "--verity", &root, image]);
+            assert_eq!(code(&listed), if image == "i" { 0 } else { 3 }, "{at}");
+            if image == "i" {
+                place.text(&["verity", "repair", "-q", image, &root]);
+                assert!(fs::read(place.path(image)).unwrap() == whole, "{at}");
+            }
+            fs::write(place.path(image), sound).unwrap();
+        }
+    }
+    fs::write(place.path("zeros"), vec![0; 3 << 20]).unwrap();
+    let out = place.run(&["verity", "check", "zeros", &"0".repeat(64)]);
+    assert_eq!(code(&out), 3);
+    assert!(
+        stderr(&out).contains("not an EROFS image"),
+        "{}",
+        stderr(&out)
+    );
+}
+
 #[test]
 fn what_makes_no_sense_is_said() {
     let place = Place::with_image("verity-sense");
