@@ -2,6 +2,7 @@
 
 use crate::common::{Place, code, stderr, tool};
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Stdio;
 
@@ -125,4 +126,38 @@ fn an_initramfs_of_several_archives_is_one_tree() {
         );
         assert!(!place.path("o").exists());
     }
+}
+
+/// Seen: `header checksum is not a number`, as of a damaged tar; `cpio -o` alone writes binary headers.
+#[test]
+fn a_cpio_in_a_form_that_is_not_read_is_called_that() {
+    let place = &Place::new("cpio-forms");
+    if !archives(place) {
+        return;
+    }
+    for (form, says) in [("odc", "headers of POSIX (odc)"), ("bin", "binary headers")] {
+        let script = format!("cd t && find . | cpio -o -H {form} > ../other; gzip -fk ../other");
+        tool(&place.0, "sh", &["-c", &script]).unwrap();
+        for source in ["other", "other.gz", "-"] {
+            let mut command = place.command(&["build", "-q", source, "o"]);
+            let out = command
+                .stdin(Stdio::from(File::open(place.path("other")).unwrap()))
+                .output()
+                .unwrap();
+            let said = stderr(&out);
+            assert_eq!(
+                (code(&out), said.lines().count()),
+                (3, 1),
+                "{form} {source}: {said}"
+            );
+            assert!(said.contains(says), "{form} {source}: {said}");
+            assert!(said.contains("cpio -H newc"), "{form} {source}: {said}");
+        }
+    }
+    // The same first bytes, in a tar.
+    let name = std::ffi::OsStr::from_bytes(b"\xc7q and other letters");
+    fs::write(place.path("t").join(name), "").unwrap();
+    let script = "cd t && tar cf ../tar --format=ustar ?q*";
+    tool(&place.0, "sh", &["-c", script]).unwrap();
+    assert!(!image(place, "tar", None).is_empty());
 }

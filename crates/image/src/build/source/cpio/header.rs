@@ -49,6 +49,10 @@ impl Header {
                 let what = "a cpio with headers of POSIX (odc); cpio -H newc writes what is read";
                 return Err(SourceError::unsupported(what));
             }
+            [0xc7, 0x71, ..] => {
+                let what = "a cpio with binary headers; cpio -H newc writes what is read";
+                return Err(SourceError::unsupported(what));
+            }
             _ => {
                 let what = format!("no header of cpio, found \"{}\"", magic.escape_ascii());
                 return Err(SourceError::corrupt(what));
@@ -99,8 +103,21 @@ fn number(digits: &[u8]) -> Option<u32> {
 }
 
 /// Whether bytes begin with a header. No tar does: a zero byte or a space is where the mode of its first member ends.
+/// Headers that are not read are such, too, so that it is said what they are.
 pub(super) fn is_header(bytes: &[u8]) -> bool {
     bytes
         .first_chunk()
-        .is_some_and(|bytes| Header::parse(bytes).is_ok())
+        .is_some_and(|bytes| is_posix(bytes) || is_binary(bytes) || Header::parse(bytes).is_ok())
+}
+
+/// Octal digits up to the name at byte 76.
+fn is_posix(bytes: &[u8; HEADER_LEN]) -> bool {
+    bytes.starts_with(b"070707") && bytes[..76].iter().all(|b| (b'0'..=b'7').contains(b))
+}
+
+/// Its name begins at byte 26, and its length is at byte 20. In a tar with a name of 22 bytes and more that would be a
+/// length of thousands; behind a shorter one are zeros.
+fn is_binary(bytes: &[u8; HEADER_LEN]) -> bool {
+    let name_len = u16::from_le_bytes([bytes[20], bytes[21]]);
+    bytes.starts_with(&[0xc7, 0x71]) && (2..0x400).contains(&name_len) && bytes[26] != 0
 }

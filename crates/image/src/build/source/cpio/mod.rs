@@ -164,7 +164,7 @@ impl<'a> CpioReader<'a> {
         let mut head = [0; HEADER_LEN];
         let n = self.input.fill(&mut head)?;
         let between = self.state != State::Within;
-        if between && !head[..n].starts_with(b"0707") {
+        if between && !head[..n].starts_with(b"0707") && !header::is_header(&head[..n]) {
             let what = "neither an archive of cpio nor zeros";
             return Err(SourceError::corrupt(what).at_byte(at));
         }
