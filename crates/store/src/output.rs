@@ -91,7 +91,14 @@ impl Output {
             options.custom_flags(OFlags::EXCL.bits() as i32);
         }
         let file = options.open(path)?;
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+        locked.map_err(|e| match e {
+            Errno::WOULDBLOCK => {
+                let what = "another process is writing there";
+                io::Error::new(io::ErrorKind::WouldBlock, what)
+            }
+            e => e.into(),
+        })?;
         let len = if is_device {
             None
         } else {

@@ -200,6 +200,8 @@ fn a_patch_that_fails_leaves_the_image_as_it_was() {
     lock.lock().unwrap();
     let out = place.run(&["patch", "-q", "new", "i"]);
     assert_eq!(code(&out), 5, "{}", stderr(&out));
+    let says = "tuff: i: cannot write behind the image: another process is writing there\n";
+    assert_eq!(stderr(&out), says);
     drop(lock);
     assert!(fs::read(place.path("i")).unwrap() == old);
     // One that was killed: the image is the old one, with something behind it.
