@@ -184,6 +184,8 @@ fn a_patch_that_fails_leaves_the_image_as_it_was() {
         (&["new", "over"], 2, "extra devices"),
         (&["new", "nowhere"], 5, "nowhere"),
         (&["--base", "i", "new", "i"], 2, "base"),
+        (&["-b", "512", "new", "i"], 2, "i: has blocks of 4096 bytes"),
+        (&["--kernel", "5.4", "new", "i"], 2, "i: needs Linux 6.1 "),
     ] {
         let out = place.run(&[&["patch", "-q"], args].concat());
         let said = stderr(&out);

@@ -12,8 +12,9 @@ use tuff_store::{FileStore, Target};
 ///
 /// IMAGE is an image in a file or on a block device. Files, and parts of files, that it has are neither compressed nor
 /// written again; what is new, and all metadata, is written behind its end, and the superblock last: a patch that is
-/// stopped leaves the image as it was. Options are those of `tuff build`; block size, label, algorithm, cluster size and
-/// fragments are the image's unless told otherwise; an image with a hash tree behind it gets a new one.
+/// stopped leaves the image as it was. Options are those of `tuff build`; label, algorithm, cluster size and fragments are
+/// the image's unless told otherwise; its block size stays, and so does what it needs of a kernel; an image with a hash
+/// tree behind it gets a new one.
 #[derive(clap::Args)]
 #[command(override_usage = "tuff patch [OPTIONS] <SOURCE>... <IMAGE>")]
 pub(crate) struct PatchArgs {
@@ -33,10 +34,30 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
     let image = Image::open(store, OpenOptions::default());
     let like = image
         .and_then(|image| build::like(&image, args.kernel.unwrap_or(Options::default().kernel)));
-    let options = of_image(&mut args, &like.map_err(|e| e.within(path.display()))?)?;
+    let like = like.map_err(|e| e.within(path.display()))?;
+    let kept = stays(&args, &like);
+    kept.map_err(|what| Error::usage(format_args!("{}: {what}", path.display())))?;
+    let options = of_image(&mut args, &like)?;
     report(&args, false, |progress| {
         build::patch(&sources, &options, &path, progress)
     })
+}
+
+/// Fails if what is asked for cannot be had, since what is there stays.
+fn stays(args: &Args, like: &Options) -> std::result::Result<(), String> {
+    let block = like.block.size();
+    if let Some(asked) = args.block_size.filter(|asked| *asked != block) {
+        return Err(format!(
+            "has blocks of {block} bytes, and keeps them: no blocks of {asked}"
+        ));
+    }
+    if let Some(asked) = args.kernel.filter(|asked| *asked < like.kernel) {
+        let needs = like.kernel;
+        return Err(format!(
+            "needs Linux {needs} for what it has, which stays: it cannot be for {asked}"
+        ));
+    }
+    Ok(())
 }
 
 /// The options, with those of the image where nothing is said.
