@@ -27,7 +27,7 @@ impl Packer<'_> {
             untangle(&mut places, &pieces, &mut |place, count| {
                 let bytes = base.grains_from(place, count)?;
                 self.digest.update(&bytes);
-                let at = self.options.grain.at(self.end())?;
+                let at = self.options.grain.at(self.end)?;
                 self.write(&bytes)?;
                 Ok(at)
             })?;

@@ -98,7 +98,7 @@ impl<'a> Packer<'a> {
         match self.blob {
             Some(_) => self.result.outside.unwrap_or_default(),
             // Fits: an image has less than 2^31 blocks.
-            None => self.options.bits.count(self.end()) as u32,
+            None => self.options.bits.count(self.end) as u32,
         }
     }
 

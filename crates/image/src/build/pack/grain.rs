@@ -1,6 +1,5 @@
 //! What clusters, and their places, are counted in.
 
-use super::Packer;
 use crate::{Error, Result};
 use tuff_format::BlockBits;
 
@@ -49,19 +48,23 @@ impl Grain {
     }
 }
 
-impl Packer<'_> {
-    /// Where what is written next lies. Unit: bytes.
-    pub(super) fn end(&self) -> u64 {
-        self.end
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Fills the last block, if it is not full, so that what comes next begins with one.
-    pub(super) fn fill_block(&mut self) -> Result<()> {
-        let bits = self.options.bits;
-        let rest = bits.within(self.end);
-        if rest > 0 {
-            self.write(&vec![0; (bits.size() - rest) as usize])?;
-        }
-        Ok(())
+    #[test]
+    fn a_place_that_cannot_be_said_is_an_error() {
+        let (blocks, grains) = (
+            Grain::new(BlockBits::B4K, false),
+            Grain::new(BlockBits::B4K, true),
+        );
+        assert_eq!(grains.at((64 << 30) - 32).unwrap(), u32::MAX >> 1);
+        assert_eq!(
+            grains.at(64 << 30).unwrap_err().to_string(),
+            "limit reached: image: larger than 64 GiB"
+        );
+        assert_eq!(blocks.at(64 << 30).unwrap(), 16 << 20);
+        assert!(blocks.at(8 << 40).is_err());
+        assert_eq!((grains.count(33), blocks.count(33)), (2, 1));
     }
 }

@@ -47,13 +47,12 @@ impl Packer<'_> {
                 start = end;
                 self.place_chunks(&part, chunks, &out.data.bytes()[at..end])?;
             } else {
-                if part.body.begins_at_block() && bits.within(self.end() + (at - start) as u64) > 0
-                {
+                if part.body.begins_at_block() && bits.within(self.end + (at - start) as u64) > 0 {
                     self.write(&out.data.bytes()[start..at])?;
                     self.fill_block()?;
                     start = at;
                 }
-                self.place_part(part, self.end() + (at - start) as u64)?;
+                self.place_part(part, self.end + (at - start) as u64)?;
             }
             at = end;
         }
@@ -123,8 +122,19 @@ impl Packer<'_> {
         Ok(())
     }
 
+    /// Fills the last block, if it is not full, so that what comes next begins with one.
+    pub(super) fn fill_block(&mut self) -> Result<()> {
+        let bits = self.options.bits;
+        match bits.within(self.end) {
+            0 => Ok(()),
+            used => self.write(&vec![0; (bits.size() - used) as usize]),
+        }
+    }
+
     /// Notes where a part's data is that begins at this byte.
     pub(super) fn place_part(&mut self, part: PartOut, position: u64) -> Result<()> {
+        let grain = self.options.grain;
+        let end = position + part.body.len(self.options.bits, grain) as u64;
         let PartOut {
             file,
             first,
@@ -160,7 +170,7 @@ impl Packer<'_> {
                 tail,
                 in_place,
             } => {
-                let counted = (self.options.bits, self.options.grain);
+                let counted = (self.options.bits, grain);
                 self.result
                     .stats
                     .add_encoded(algorithm, &pieces, &homes, &tail, in_place, counted);
@@ -177,7 +187,8 @@ impl Packer<'_> {
                     *self.slot(file) = FileData::WholeFragment { offset };
                     return Ok(());
                 }
-                let start = self.options.grain.at(position)?;
+                let start = grain.at(position)?;
+                grain.at(end)?;
                 let places = self.places_of(&pieces, &homes, post, start);
                 if homes.iter().any(|(key, _)| matches!(key, PartKey::Base(_))) {
                     self.mixed.insert(file);
