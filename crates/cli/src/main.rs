@@ -78,6 +78,13 @@ enum Verb {
         override_usage = "tuff fsck.erofs [OPTIONS] IMAGE"
     )]
     FsckErofs(cmd::compat::Words),
+    /// Show an image with the command line of dump.erofs: docs/mkfs.md says what each option does here
+    #[command(
+        name = "dump.erofs",
+        disable_help_flag = true,
+        override_usage = "tuff dump.erofs [OPTIONS] IMAGE"
+    )]
+    DumpErofs(cmd::compat::Words),
     Man(cmd::man::Args),
     Completions(cmd::completions::Args),
 }
@@ -112,6 +119,7 @@ fn main() -> ExitCode {
         Verb::Volume(args) => cmd::volume::run(&args),
         Verb::MkfsErofs(args) => Ok(Tool::Mkfs.run(&args.words)),
         Verb::FsckErofs(args) => Ok(Tool::Fsck.run(&args.words)),
+        Verb::DumpErofs(args) => Ok(Tool::Dump.run(&args.words)),
         Verb::Man(args) => cmd::man::run(&args),
         Verb::Completions(args) => cmd::completions::run(&args),
     };

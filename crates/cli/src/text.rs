@@ -124,6 +124,22 @@ pub(crate) fn full_time((seconds, nanos): (i64, u32)) -> String {
     )
 }
 
+/// A time in UTC as C writes it: `Tue Jan  2 03:04:05 2024`.
+pub(crate) fn c_time(seconds: i64) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    let t = civil(seconds);
+    // Fits: the remainder is below 7, and a month is 1 to 12. 1970 began on a Thursday.
+    let day = DAYS[seconds.div_euclid(86400).rem_euclid(7) as usize];
+    let month = MONTHS[(t[1] - 1) as usize];
+    format!(
+        "{day} {month} {:>2} {:02}:{:02}:{:02} {}",
+        t[2], t[3], t[4], t[5], t[0]
+    )
+}
+
 /// Year, month, day, hour, minute and second of the Gregorian calendar, in UTC.
 fn civil(seconds: i64) -> [i64; 6] {
     let (days, rest) = (seconds.div_euclid(86400), seconds.rem_euclid(86400));
@@ -173,8 +189,12 @@ mod tests {
             full_time((4_102_444_799, 5)),
             "2099-12-31T23:59:59.000000005Z"
         );
+        assert_eq!(c_time(951_782_400), "Tue Feb 29 00:00:00 2000");
+        assert_eq!(c_time(1_704_164_645), "Tue Jan  2 03:04:05 2024");
+        assert_eq!(c_time(-1), "Wed Dec 31 23:59:59 1969");
         for extreme in [i64::MIN, i64::MAX] {
             assert!(!time(extreme).is_empty(), "no overflow");
+            assert!(!c_time(extreme).is_empty(), "no overflow");
         }
     }
 

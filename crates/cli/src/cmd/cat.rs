@@ -5,7 +5,7 @@ use crate::out::Out;
 use crate::select::entry;
 use std::ffi::OsString;
 use std::process::ExitCode;
-use tuff_image::read::FileType;
+use tuff_image::read::{FileType, Image, Inode};
 use tuff_image::{Error, Result};
 
 /// Write the bytes of files to standard output.
@@ -25,7 +25,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let image = args.image.open()?;
     args.image.with_devices(&image)?;
     let mut out = Out::new();
-    let mut buf = vec![0; 1 << 20];
     for path in &args.paths {
         let file = entry(&image, path, true)?;
         if file.inode.file_type() != FileType::File {
@@ -35,16 +34,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 file.inode.file_type().name()
             )));
         }
-        let mut reader = image.reader(&file.inode)?;
-        loop {
-            let n = reader.read_some(&mut buf);
-            let n = n.map_err(|e| e.within(path.display()))?;
-            if n == 0 {
-                break;
-            }
-            out.bytes(&buf[..n])?;
-        }
+        copy(&image, &file.inode, &path.display(), &mut out)?;
     }
     out.finish()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the bytes of a file, which messages call `name`.
+pub(crate) fn copy(
+    image: &Image,
+    file: &Inode,
+    name: &dyn std::fmt::Display,
+    out: &mut Out,
+) -> Result<()> {
+    let mut buf = vec![0; 1 << 20];
+    let mut reader = image.reader(file)?;
+    loop {
+        let n = reader.read_some(&mut buf).map_err(|e| e.within(name))?;
+        if n == 0 {
+            return Ok(());
+        }
+        out.bytes(&buf[..n])?;
+    }
 }

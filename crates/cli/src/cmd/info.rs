@@ -7,7 +7,7 @@ use crate::text::{escaped, full_time, put_bytes};
 use crate::units::{percent, size};
 use serde_json::{Map, Value, json};
 use std::process::ExitCode;
-use tuff_format::features::{ALL, Feature, Kernel, incompat, lowest_kernel};
+use tuff_format::features::{self, ALL, Feature, Kernel, incompat};
 use tuff_format::superblock::Superblock;
 use tuff_image::dump::{Area, GroupStats, Survey, SurveyOptions};
 use tuff_image::read::Image;
@@ -77,6 +77,11 @@ struct Need {
     what: String,
 }
 
+/// The oldest kernel that mounts the image.
+pub(crate) fn lowest_kernel(image: &Image) -> Kernel {
+    needs(image).0
+}
+
 /// The oldest kernel that mounts the image, and what asks for it.
 fn needs(image: &Image) -> (Kernel, Vec<Need>) {
     let sb = image.superblock();
@@ -111,17 +116,19 @@ fn needs(image: &Image) -> (Kernel, Vec<Need>) {
         need(Kernel(6, 15), "a label of 16 bytes");
     }
     let newest = needs.iter().map(|n| n.kernel).max();
-    let lowest = lowest_kernel(sb.incompat).max(newest.unwrap_or(Kernel(5, 4)));
+    let lowest = features::lowest_kernel(sb.incompat).max(newest.unwrap_or(Kernel(5, 4)));
     (lowest, needs)
 }
 
-fn features(sb: &Superblock) -> impl Iterator<Item = &'static Feature> {
+/// The features that a superblock names.
+pub(crate) fn features(sb: &Superblock) -> impl Iterator<Item = &'static Feature> {
     let (compat, incompat) = (sb.compat, sb.incompat);
     ALL.iter()
         .filter(move |f| f.bit & if f.incompat { incompat } else { compat } != 0)
 }
 
-fn uuid(bytes: &[u8; 16]) -> String {
+/// A UUID as people write it.
+pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
     let hex = crate::text::hex(bytes);
     [
         &hex[..8],
@@ -133,7 +140,8 @@ fn uuid(bytes: &[u8; 16]) -> String {
     .join("-")
 }
 
-fn build_time(sb: &Superblock) -> (i64, u32) {
+/// When an image was made: seconds since 1970 and nanoseconds.
+pub(crate) fn build_time(sb: &Superblock) -> (i64, u32) {
     let seconds = sb.epoch.saturating_add(sb.build_time.into());
     (seconds, sb.fixed_nsec)
 }

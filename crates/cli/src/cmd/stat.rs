@@ -53,15 +53,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// What an inode's data takes.
 #[derive(Default)]
-struct Storage {
+pub(crate) struct Storage {
     extents: u64,
     /// In the image, behind the inode included.
-    stored_bytes: u64,
+    pub(crate) stored_bytes: u64,
     hole_bytes: u64,
     packed_bytes: u64,
 }
 
-fn storage(image: &Image, inode: &Inode) -> Result<Storage> {
+/// Adds up the extents of an inode.
+pub(crate) fn storage(image: &Image, inode: &Inode) -> Result<Storage> {
     let mut out = Storage::default();
     extents::each(image, inode, |extent, _| {
         out.extents += 1;
@@ -77,7 +78,8 @@ fn storage(image: &Image, inode: &Inode) -> Result<Storage> {
     Ok(out)
 }
 
-fn has_data(inode: &Inode) -> bool {
+/// True if an inode has data.
+pub(crate) fn has_data(inode: &Inode) -> bool {
     matches!(
         inode.file_type(),
         FileType::File | FileType::Dir | FileType::Symlink

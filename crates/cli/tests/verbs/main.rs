@@ -2,6 +2,7 @@
 
 mod common;
 mod compat;
+mod compat_dump;
 mod copy;
 mod defects;
 mod faults;

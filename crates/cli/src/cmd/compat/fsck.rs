@@ -45,8 +45,9 @@ struct Asked {
 pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
     let asked = asked(words::read(words, &GRAMMAR)?)?;
     if asked.version {
-        return Tool::Fsck
-            .version("available decompressors: lz4, lz4hc, lzma, deflate, libdeflate, zstd");
+        return Tool::Fsck.version(Some(
+            "available decompressors: lz4, lz4hc, lzma, deflate, libdeflate, zstd",
+        ));
     }
     let mut out = Out::new();
     if asked.help {

@@ -1,8 +1,10 @@
-//! Command lines of other tools' callers: `mkfs.erofs` and `fsck.erofs`, as verbs and as names that `tuff` is started under.
+//! Command lines of other tools' callers: `mkfs.erofs`, `fsck.erofs` and `dump.erofs`, as verbs and as names that `tuff` is
+//! started under.
 //!
-//! `words` reads options as getopt_long does, `mkfs` and `fsck` turn them into what the library takes, `ere` turns POSIX
+//! `words` reads options as getopt_long does, `mkfs`, `fsck` and `dump` turn them into what the library takes, `ere` turns POSIX
 //! expressions into ours. What an option asks for is done or refused; docs/mkfs.md lists which. Exit codes are theirs: 0 and 1.
 
+mod dump;
 mod ere;
 mod fsck;
 mod mkfs;
@@ -24,13 +26,15 @@ pub(crate) enum Tool {
     Mkfs,
     /// `fsck.erofs`.
     Fsck,
+    /// `dump.erofs`.
+    Dump,
 }
 
 impl Tool {
     /// The tool with this name, perhaps behind a path.
     pub(crate) fn of(program: &OsStr) -> Option<Self> {
         let name = Path::new(program).file_name()?;
-        [Self::Mkfs, Self::Fsck]
+        [Self::Mkfs, Self::Fsck, Self::Dump]
             .into_iter()
             .find(|tool| name == tool.name())
     }
@@ -39,6 +43,7 @@ impl Tool {
         match self {
             Self::Mkfs => "mkfs.erofs",
             Self::Fsck => "fsck.erofs",
+            Self::Dump => "dump.erofs",
         }
     }
 
@@ -47,6 +52,7 @@ impl Tool {
         let done = match self {
             Self::Mkfs => mkfs::run(words),
             Self::Fsck => fsck::run(words),
+            Self::Dump => dump::run(words),
         };
         match done {
             Ok(code) => code,
@@ -58,12 +64,14 @@ impl Tool {
         }
     }
 
-    /// Says what this is: two lines as callers parse them, and one for people.
-    fn version(self, list: &str) -> Result<ExitCode> {
+    /// Says what this is: a line, and perhaps a list, as callers parse them, and a line for people.
+    fn version(self, list: Option<&str>) -> Result<ExitCode> {
         let mut out = out::Out::new();
         let ours = env!("CARGO_PKG_VERSION");
         out.line(format_args!("{} (erofs-utils) {ERA}", self.name()))?;
-        out.line(list)?;
+        if let Some(list) = list {
+            out.line(list)?;
+        }
         out.line(format_args!(
             "this is Tuff {ours}, which takes the options of that version"
         ))?;

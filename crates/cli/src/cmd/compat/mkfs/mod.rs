@@ -32,8 +32,9 @@ static GRAMMAR: Grammar = Grammar {
 pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
     let asked = Asked::read(&words::read(words, &GRAMMAR)?)?;
     if asked.version {
-        return Tool::Mkfs
-            .version("available compressors: lz4, lz4hc, lzma, deflate, libdeflate, zstd");
+        return Tool::Mkfs.version(Some(
+            "available compressors: lz4, lz4hc, lzma, deflate, libdeflate, zstd",
+        ));
     }
     if asked.help {
         let mut out = crate::out::Out::new();

@@ -1,0 +1,188 @@
+//! One inode: what it says, what is in it, where its data is, and the data.
+
+use super::Dump;
+use crate::cmd::cat::copy;
+use crate::cmd::stat::{has_data, storage};
+use crate::text::{mode_string, time};
+use std::ops::Range;
+use tuff_format::chunk;
+use tuff_format::units::round_up;
+use tuff_image::read::{Extent, FileType, Image, Inode, Layout, Source};
+use tuff_image::walk::{Entry, Walk, shown};
+use tuff_image::{Error, Result};
+
+impl Dump<'_> {
+    /// The first name of an inode, if it has one.
+    pub(super) fn name(&mut self, inode: &Inode) -> Result<Option<Entry>> {
+        for entry in Walk::root(self.image)? {
+            match entry {
+                Ok(entry) if entry.inode.nid() == inode.nid() => return Ok(Some(entry)),
+                Ok(_) => {}
+                Err(e) => self.wrong(e),
+            }
+        }
+        Ok(None)
+    }
+
+    /// What an inode says.
+    pub(super) fn inode(&mut self, path: &str, inode: &Inode) -> Result<()> {
+        let size = inode.size();
+        let stored = stored_bytes(self.image, inode)?;
+        let (raw, mode) = (inode.raw(), inode.mode());
+        let (seconds, nanos) = inode.mtime();
+        let out = &mut self.out;
+        out.line(format_args!("Path : {path}"))?;
+        out.line(format_args!(
+            "Size: {size}  On-disk size: {stored}  {}",
+            type_name(inode.file_type())
+        ))?;
+        out.line(format_args!(
+            "NID: {}   Links: {}   Layout: {}   Compression ratio: {:.2}%",
+            inode.nid().0,
+            inode.nlink(),
+            inode.layout() as u8,
+            percent(stored, size)
+        ))?;
+        out.line(format_args!(
+            "Inode size: {}   Xattr size: {}",
+            raw.len(),
+            raw.xattr_len()
+        ))?;
+        out.line(format_args!(
+            "Uid: {}   Gid: {}  Access: {:04o}/{}",
+            inode.uid(),
+            inode.gid(),
+            mode & 0o7777,
+            &mode_string(mode)[1..]
+        ))?;
+        out.line(format_args!("Timestamp: {}.{nanos:09}", time(seconds)))
+    }
+
+    /// What is in a directory. Of other inodes there is only the heading.
+    pub(super) fn list(&mut self, inode: &Inode) -> Result<()> {
+        self.out.line("\n       NID TYPE  FILENAME")?;
+        if !inode.is_dir() {
+            return Ok(());
+        }
+        for entry in self.image.read_dir(inode)? {
+            let entry = entry?;
+            let code = entry.file_type.map_or(0, FileType::dirent_code);
+            let name = shown(&entry.name);
+            let name = name.strip_prefix('/').unwrap_or(&name);
+            self.out
+                .line(format_args!("{:>10} {code:>4}  {name}", entry.nid.0))?;
+        }
+        Ok(())
+    }
+
+    /// Where an inode's data is.
+    pub(super) fn extents(&mut self, path: &str, inode: &Inode) -> Result<()> {
+        self.out
+            .line("\n Ext:   logical offset   |  length :     physical offset    |  length")?;
+        let mut count = 0;
+        for range in pieces(self.image, inode)? {
+            for extent in self.image.extents(inode, range)? {
+                let line = line(&extent?, inode, self.image);
+                self.out.line(format_args!("{count:>4}: {line}"))?;
+                count += 1;
+            }
+        }
+        self.out.line(format_args!("{path}: {count} extents found"))
+    }
+
+    /// A file's data, or where a symlink leads.
+    pub(super) fn cat(&mut self, inode: &Inode) -> Result<()> {
+        match inode.file_type() {
+            FileType::Symlink => {
+                let target = self.image.readlink(inode)?;
+                self.out.bytes(&target)
+            }
+            FileType::File => {
+                let name = format!("nid {}", inode.nid());
+                copy(self.image, inode, &name, &mut self.out)
+            }
+            other => Err(Error::usage(format_args!(
+                "--cat: nid {} is a {}, expected a file or a symlink",
+                inode.nid(),
+                other.name()
+            ))),
+        }
+    }
+}
+
+/// The ranges whose extents are listed: of a file in chunks each chunk, where the library takes those together that lie side
+/// by side, and of others all.
+fn pieces(image: &Image, inode: &Inode) -> Result<impl Iterator<Item = Range<u64>>> {
+    // Without data there is no table of chunks that a size has to fit.
+    let size = if has_data(inode) { inode.size() } else { 0 };
+    let step = match inode.layout() {
+        Layout::ChunkBased => chunk::Format::decode(inode.raw().u)
+            .map_err(|e| Error::format(format_args!("nid {}", inode.nid()), e))?
+            .chunk_size(image.superblock().block_bits),
+        _ => size.max(1),
+    };
+    let pieces = 0..size.div_ceil(step);
+    Ok(pieces.map(move |i| i * step..size.min((i + 1).saturating_mul(step))))
+}
+
+/// The columns of an extent: all of its last block, unless that is compressed or behind the inode. What has no blocks of its
+/// own, holes and fragments, is nowhere.
+fn line(extent: &Extent, inode: &Inode, image: &Image) -> String {
+    let block = image.superblock().block_bits.size();
+    let whole = match extent.source {
+        Source::Raw { .. } | Source::Hole if !is_compressed(inode) => round_up(extent.len, block),
+        _ => extent.len,
+    };
+    let (device, start, stored) = match extent.source {
+        Source::Hole | Source::Fragment { .. } => (0, 0, 0),
+        Source::Raw { device, pos } => (device, pos, whole),
+        Source::Cluster(cluster) => (0, cluster.pos, cluster.len.into()),
+        Source::Inline { pos, len, .. } => (0, pos, len.into()),
+    };
+    let device = match device {
+        0 => String::new(),
+        n => format!("  # device {n}"),
+    };
+    format!(
+        "{:>8}..{:>8} | {whole:>7} : {start:>10}..{:>10} | {stored:>7}{device}",
+        extent.offset,
+        extent.offset.saturating_add(whole),
+        start.saturating_add(stored)
+    )
+}
+
+/// What an inode's data takes: of a compressed file the blocks that it counts, of others what is not a hole. Unit: bytes.
+pub(super) fn stored_bytes(image: &Image, inode: &Inode) -> Result<u64> {
+    if is_compressed(inode) {
+        let block = image.superblock().block_bits.size();
+        return Ok(inode.raw().u.saturating_mul(block));
+    }
+    Ok(storage(image, inode)?.stored_bytes)
+}
+
+/// True if an inode has an index of clusters.
+pub(super) fn is_compressed(inode: &Inode) -> bool {
+    let layout = inode.layout();
+    matches!(layout, Layout::CompressedFull | Layout::CompressedCompact)
+}
+
+/// A share in percent; of nothing, all.
+pub(super) fn percent(part: u64, whole: u64) -> f64 {
+    match whole {
+        0 => 100.0,
+        _ => part as f64 * 100.0 / whole as f64,
+    }
+}
+
+/// What lines call a type.
+pub(super) fn type_name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::File => "regular file",
+        FileType::Dir => "directory",
+        FileType::Symlink => "symlink file",
+        FileType::Char => "char dev",
+        FileType::Block => "block dev",
+        FileType::Fifo => "FIFO file",
+        FileType::Socket => "SOCK file",
+    }
+}

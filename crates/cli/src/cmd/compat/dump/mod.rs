@@ -1,0 +1,249 @@
+//! `dump.erofs`: what an image says of itself and its files, line by line as scripts expect it.
+//!
+//! `superblock`, `statistics` and `inode` are the parts of its output, in their order there.
+
+mod inode;
+mod statistics;
+mod superblock;
+
+use super::Tool;
+use super::words::{self, Grammar, Word};
+use crate::image::{ImageArgs, OpenArgs};
+use crate::out::Out;
+use crate::select::entry;
+use crate::units::parse_size;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tuff_image::read::{Image, Inode, Nid};
+use tuff_image::walk::{Entry, shown};
+use tuff_image::{Error, Result};
+
+static GRAMMAR: Grammar = Grammar {
+    letters: "VheSs",
+    valued_letters: "",
+    flags: b"\0blkid-udev\0cat\0help\0ls\0version\0",
+    valued: b"\0device\0nid\0offset\0path\0",
+    optional: b"",
+};
+
+/// What was asked for.
+#[derive(Default)]
+struct Asked {
+    help: bool,
+    version: bool,
+    superblock: bool,
+    statistics: bool,
+    extents: bool,
+    udev: bool,
+    list: bool,
+    cat: bool,
+    nid: Option<Nid>,
+    path: Option<OsString>,
+    image: Option<PathBuf>,
+    open: OpenArgs,
+}
+
+/// An image, where what is asked of it goes, and what was wrong on the way.
+struct Dump<'a> {
+    image: &'a Image,
+    out: Out,
+    broken: Option<Error>,
+}
+
+/// Does what the words ask for.
+pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
+    let asked = Asked::read(words::read(words, &GRAMMAR)?)?;
+    if asked.version {
+        return Tool::Dump.version(None);
+    }
+    if asked.help {
+        let mut out = Out::new();
+        out.bytes(include_bytes!("help.txt"))?;
+        out.finish()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let args = asked.image()?;
+    let image = args.open_unverified()?;
+    if asked.cat {
+        args.with_devices(&image)?;
+    }
+    let mut dump = Dump {
+        image: &image,
+        out: Out::new(),
+        broken: None,
+    };
+    if let Err(e) = dump.all(&asked) {
+        dump.wrong(e);
+    }
+    dump.out.finish()?;
+    // What could be shown was; the last thing that was wrong is said as every error is.
+    dump.broken.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+impl Asked {
+    fn read(words: Vec<Word>) -> Result<Self> {
+        let mut asked = Self::default();
+        for word in words {
+            match word {
+                Word::Option(name, value) => asked.take(&name, value)?,
+                Word::Place(path) if asked.image.is_none() => asked.image = Some(path.into()),
+                Word::Place(path) => {
+                    return Err(Error::usage(format_args!(
+                        "{}: one image at a time",
+                        path.display()
+                    )));
+                }
+            }
+        }
+        Ok(asked)
+    }
+
+    fn take(&mut self, name: &str, value: Option<OsString>) -> Result<()> {
+        let text = || value.as_deref().map(|v| v.to_string_lossy());
+        let said = |what: String| Error::usage(format_args!("{name}: {what}"));
+        match name {
+            "-h" | "--help" => self.help = true,
+            "-V" | "--version" => self.version = true,
+            "-s" => self.superblock = true,
+            "-S" => self.statistics = true,
+            "-e" => self.extents = true,
+            "--blkid-udev" => self.udev = true,
+            "--ls" => self.list = true,
+            "--cat" => self.cat = true,
+            "--device" => self.open.device.extend(value.map(PathBuf::from)),
+            "--offset" => self.open.offset = number(&text().unwrap_or_default()).map_err(said)?,
+            "--nid" => self.nid = Some(Nid(number(&text().unwrap_or_default()).map_err(said)?)),
+            "--path" => self.path = value,
+            _ => return Err(said("not done here: leave it out".to_owned())),
+        }
+        Ok(())
+    }
+
+    /// Where the image is, if all that is asked can be answered.
+    fn image(&self) -> Result<ImageArgs> {
+        let image = self.image.clone();
+        let image = image.ok_or_else(|| Error::usage("IMAGE is missing"))?;
+        if self.cat && (self.superblock || self.statistics || self.extents || self.list) {
+            return Err(Error::usage("--cat: not with -s, -S, -e or --ls"));
+        }
+        let of_one = [
+            (self.extents, "-e"),
+            (self.list, "--ls"),
+            (self.cat, "--cat"),
+        ];
+        let lost = of_one.into_iter().find(|(asked, _)| *asked && !self.one());
+        if let Some((_, name)) = lost {
+            return Err(Error::usage(format_args!(
+                "{name}: of what? --path or --nid says it"
+            )));
+        }
+        let open = self.open.clone();
+        Ok(ImageArgs { image, open })
+    }
+
+    /// True if it is about one inode.
+    fn one(&self) -> bool {
+        self.path.is_some() || self.nid.is_some()
+    }
+}
+
+/// A number as C reads it: decimal, hexadecimal behind `0x`, octal behind `0`; or a size with its unit.
+fn number(text: &str) -> Result<u64, String> {
+    let (digits, base) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),
+        None => return parse_size(text),
+    };
+    // `from_str_radix` would take a sign.
+    let plain = digits.bytes().all(|b| b.is_ascii_alphanumeric());
+    let number = u64::from_str_radix(digits, base).ok().filter(|_| plain);
+    number.ok_or_else(|| format!("'{text}' is not a number"))
+}
+
+impl Dump<'_> {
+    /// All that was asked for.
+    fn all(&mut self, asked: &Asked) -> Result<()> {
+        if self.image.checksum_ok() == Some(false) {
+            let what = "the checksum does not match the bytes it covers";
+            self.wrong(Error::corrupt("superblock (byte 1024)", what));
+        }
+        if asked.udev {
+            return self.udev();
+        }
+        if asked.superblock || !asked.statistics && !asked.one() {
+            self.superblock()?;
+        }
+        if asked.statistics {
+            self.statistics()?;
+        }
+        match (&asked.path, asked.nid) {
+            (Some(path), _) => {
+                let found = entry(self.image, path, false)?;
+                self.one(asked, Some(&found), &found.inode)
+            }
+            (None, Some(nid)) => {
+                let inode = self.image.inode(nid)?;
+                let found = if asked.cat { None } else { self.name(&inode)? };
+                self.one(asked, found.as_ref(), &inode)
+            }
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// All that was asked of an inode, whose name is known or not.
+    fn one(&mut self, asked: &Asked, found: Option<&Entry>, inode: &Inode) -> Result<()> {
+        if asked.cat {
+            return self.cat(inode);
+        }
+        let path = match found {
+            Some(entry) => shown(&entry.path),
+            None => "(not found)".to_owned(),
+        };
+        self.inode(&path, inode)?;
+        if asked.list {
+            self.list(inode)?;
+        }
+        if asked.extents {
+            self.extents(&path, inode)?;
+        }
+        Ok(())
+    }
+
+    /// Something is wrong that does not end this.
+    fn wrong(&mut self, e: Error) {
+        if let Some(before) = self.broken.replace(e) {
+            eprintln!("{}: {before}", Tool::Dump.name());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn numbers_are_read_as_c_reads_them() {
+        for (text, expected) in [
+            ("0", 0),
+            ("36", 36),
+            ("0x24", 36),
+            ("044", 36),
+            ("4K", 4096),
+        ] {
+            assert_eq!(number(text), Ok(expected), "{text}");
+        }
+        for text in [
+            "",
+            "x",
+            "0x",
+            "0x+1",
+            "08",
+            "-1",
+            "0xg",
+            "18446744073709551616",
+        ] {
+            assert!(number(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The superblock, as dump.erofs prints it, and as udev takes it.
+
+use super::Dump;
+use crate::cmd::extents::algorithm_name;
+use crate::cmd::info::{build_time, features, lowest_kernel, uuid};
+use crate::text::c_time;
+use tuff_format::features::{Kernel, incompat};
+use tuff_format::superblock::{BASE_LEN, MAGIC, Superblock};
+use tuff_image::Result;
+
+/// Unit of what follows the first bytes of a superblock. Unit: bytes.
+const SLOT_LEN: usize = 16;
+
+impl Dump<'_> {
+    /// A line for each field.
+    pub(super) fn superblock(&mut self) -> Result<()> {
+        let sb = self.image.superblock();
+        self.field("magic number", format_args!("0x{MAGIC:08X}"))?;
+        self.field("blocksize", sb.block_bits.size())?;
+        // Those of further devices are counted, too.
+        let further = self.image.slots().iter().map(|slot| slot.blocks);
+        self.field("blocks", further.fold(sb.blocks, u64::saturating_add))?;
+        self.field("inode metadata start block", sb.meta_blkaddr)?;
+        self.field("shared xattr metadata start block", sb.xattr_blkaddr)?;
+        self.field("root nid", sb.root.0)?;
+        if let Some(packed) = sb.packed {
+            self.field("packed nid", packed.0)?;
+        }
+        if let Some(metabox) = sb.metabox {
+            self.field("metabox nid", metabox.0)?;
+        }
+        match sb.has(incompat::COMPR_CFGS) {
+            true => self.field("compr_algs", algorithms(sb))?,
+            false => self.field("lz4_max_distance", sb.algs_or_distance)?,
+        }
+        self.field("sb_size", BASE_LEN + SLOT_LEN * usize::from(sb.ext_slots))?;
+        self.field("inode count", sb.inodes)?;
+        self.field("created", c_time(build_time(sb).0))?;
+        self.field("compatible features", names(sb, false))?;
+        self.field("incompatible features", names(sb, true))?;
+        self.field("UUID", uuid(&sb.uuid))?;
+        let kernel = lowest_kernel(self.image);
+        if sb.incompat != 0 || kernel > Kernel(5, 4) {
+            let name = "Required upstream Linux kernel version:";
+            self.out.line(format_args!("{name:<45} {kernel}"))?;
+        }
+        Ok(())
+    }
+
+    fn field(&mut self, name: &str, value: impl std::fmt::Display) -> Result<()> {
+        let name = format!("Filesystem {name}:");
+        self.out.line(format_args!("{name:<45} {value}"))
+    }
+
+    /// Variables for udev.
+    pub(super) fn udev(&mut self) -> Result<()> {
+        let uuid = uuid(&self.image.superblock().uuid);
+        self.out.line(format_args!("ID_FS_UUID={uuid}"))?;
+        self.out.line(format_args!("ID_FS_UUID_ENC={uuid}"))?;
+        self.out.line("ID_FS_TYPE=erofs")?;
+        self.out.line("ID_FS_USAGE=filesystem")
+    }
+}
+
+fn algorithms(sb: &Superblock) -> String {
+    let ids = (0..4).filter(|id| sb.algorithms() & 1 << id != 0);
+    ids.map(algorithm_name).collect::<Vec<_>>().join(", ")
+}
+
+/// The names of features as this tool has them, each with a space behind it.
+fn names(sb: &Superblock, incompat: bool) -> String {
+    let features = features(sb).filter(|f| f.incompat == incompat);
+    let names = features.map(|f| match f.name {
+        "sb_chksum" => "sb_csum ".to_owned(),
+        "0padding" => "lz4_0padding ".to_owned(),
+        "device_table, compr_head2" => "device_table ".to_owned(),
+        name => name.replace(',', "") + " ",
+    });
+    names.collect()
+}
