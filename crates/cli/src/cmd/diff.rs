@@ -7,9 +7,9 @@ use crate::text::{escaped, full_time, put_bytes};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use tuff_image::Result;
 use tuff_image::diff::{self, Change, Difference, HostTree, Options, Side, Totals};
 use tuff_image::read::Image;
+use tuff_image::{Result, THREADS_MAX};
 
 /// Compare the trees of two images, or of an image and a directory.
 ///
@@ -29,6 +29,9 @@ pub(crate) struct Args {
     /// Only names, types, bytes, link targets and device numbers
     #[arg(short, long)]
     content_only: bool,
+    /// Threads that compare bytes (default: as many as the process may use)
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
+    threads: Option<u16>,
     /// Nothing but the exit code
     #[arg(short, long)]
     quiet: bool,
@@ -44,6 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut b = side(&args.b, image_b.as_ref())?;
     let options = Options {
         content_only: args.content_only,
+        threads: args.threads.map_or(0, usize::from),
     };
     let mut out = Out::new();
     let totals = diff::diff(&mut a, &mut b, &options, &mut |path, change| match (

@@ -201,6 +201,8 @@ fn verbs_go_on_with_as_many_threads_as_can_be_started() {
         let out = run(&["check", "-j", "4", "i"]);
         assert_eq!(code(&out), 0, "{allowed}: {}", stderr(&out));
         assert!(String::from_utf8_lossy(&out.stdout).ends_with("clean\n"));
+        let out = run(&["diff", "-j", "4", "i", "i"]);
+        assert_eq!(code(&out), 0, "{allowed}: {}", stderr(&out));
         let image = format!("i-{allowed}");
         let out = run(&["build", "-q", "-j", "4", "--verify", "src", &image]);
         // One thread waits for signals, one shows progress, and one at least is to encode.
@@ -239,4 +241,77 @@ fn more_threads_than_a_mount_may_have_are_a_wrong_argument() {
         }
     }
     assert!(!place.path("made").exists());
+}
+
+/// What a comparison says at any number of threads: exit code, lines and message.
+fn compared(place: &Place, a: &str, b: &str) -> (i32, String, String) {
+    let mut first = None;
+    for threads in ["1", "2", "7", "16"] {
+        let out = place.run(&["diff", "--json", "-j", threads, a, b]);
+        let lines = String::from_utf8(out.stdout.clone()).unwrap();
+        let found = (code(&out), lines, stderr(&out));
+        let first = first.get_or_insert_with(|| found.clone());
+        assert_eq!(*first, found, "{a} {b}: {threads} threads");
+    }
+    first.unwrap()
+}
+
+#[test]
+fn a_comparison_says_the_same_in_the_same_order() {
+    let place = Place::new("threads-diff");
+    tree(&place);
+    let big = place.path("src/a/zz-big");
+    // Compared in three parts, of which the second and the third differ.
+    let mut bytes: Vec<u8> = (0..20u32 << 20).map(|i| (i >> 7) as u8).collect();
+    fs::write(&big, &bytes).unwrap();
+    place.text(&["build", "-q", "-z", "lz4", "-C", "64K", "src", "one"]);
+    bytes[9 << 20] ^= 1;
+    bytes[17 << 20] ^= 1;
+    fs::write(&big, &bytes).unwrap();
+    for i in (0..400).step_by(3) {
+        let path = place.path(&format!("src/small/{i}"));
+        let mut text = fs::read(&path).unwrap();
+        text.push(b'x');
+        fs::write(&path, text).unwrap();
+    }
+    fs::remove_file(place.path("src/b/noise")).unwrap();
+    fs::write(place.path("src/small/new"), "new").unwrap();
+    place.text(&["build", "-q", "-z", "lz4", "-C", "64K", "src", "two"]);
+    for (a, b) in [("one", "two"), ("one", "src"), ("two", "one")] {
+        let (code, lines, said) = compared(&place, a, b);
+        assert_eq!((code, said.as_str()), (1, ""));
+        let found: Vec<serde_json::Value> = lines
+            .lines()
+            .map(|l| serde_json::from_str(l).unwrap())
+            .collect();
+        let (total, found) = found.split_last().unwrap();
+        let paths: Vec<&str> = found.iter().filter_map(|f| f["path"].as_str()).collect();
+        let mut sorted = paths.clone();
+        sorted.sort_by_key(|path| path.split('/').collect::<Vec<_>>());
+        assert_eq!(paths, sorted);
+        let of_big = found.iter().find(|f| f["path"] == "a/zz-big").unwrap();
+        let differences = of_big["differences"].as_array().unwrap();
+        let content = differences.iter().find(|d| d["what"] == "content").unwrap();
+        assert_eq!(content["at"], 9 << 20);
+        assert!(total["content_bytes"].as_u64().unwrap() < 20 << 20);
+    }
+    let (code, lines, said) = compared(&place, "two", "src");
+    assert_eq!((code, said.as_str()), (0, ""));
+    let total: serde_json::Value = serde_json::from_str(lines.trim_end()).unwrap();
+    assert!(total["content_bytes"].as_u64().unwrap() > 20 << 20);
+    // Damage ends it at the same place, behind the same lines.
+    for path in ["a/zz-big", "a/version-2"] {
+        let extents = place.json(&["extents", "--json", "one", path]);
+        let extent = &extents[extents.len() * 3 / 4];
+        let at = extent["physical"].as_u64().unwrap() as usize;
+        let mut image = fs::read(place.path("one")).unwrap();
+        // A run of literals that is longer than the cluster.
+        let len = extent["plength"].as_u64().unwrap() as usize;
+        image[at..at + len].fill(0xFF);
+        fs::write(place.path("bad"), image).unwrap();
+        let (code, _, said) = compared(&place, "bad", "two");
+        // What lies behind the first difference does not count.
+        assert_eq!(code, if path == "a/zz-big" { 1 } else { 3 }, "{said}");
+        assert!(code == 1 || said.contains(path), "{said}");
+    }
 }

@@ -1,14 +1,16 @@
-//! The comparison itself.
+//! The comparison itself: one thread walks both trees, others compare bytes, and what is found is reported in tree order.
 
+use super::content::{Part, Workers};
 use super::side::{Node, Side};
 use crate::read::{FileType, Xattr};
 use crate::walk::{push_name, shown};
 use crate::{Error, Result};
-use std::collections::HashMap;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet, VecDeque};
 
-/// Content is compared in steps of this. Unit: bytes.
-const STEP: usize = 1 << 20;
+/// Most steps that wait, for each thread; a file takes two and more.
+const WAITING: usize = 512;
+/// Most steps that wait if files of a host are open as long.
+const WAITING_OPEN: usize = 384;
 /// Directories inside directories.
 const DEPTH_MAX: usize = 1 << 16;
 
@@ -17,6 +19,8 @@ const DEPTH_MAX: usize = 1 << 16;
 pub struct Options {
     /// Only names, types, bytes, link targets and device numbers.
     pub content_only: bool,
+    /// Threads that compare bytes. 0: as many as the process may use.
+    pub threads: usize,
 }
 
 /// How something differs between A and B; A's value comes first.
@@ -94,17 +98,34 @@ pub fn diff<'a>(
     report: &mut dyn FnMut(&[u8], &Change) -> Result<()>,
 ) -> Result<Totals> {
     let (root_a, root_b) = (a.root()?, b.root()?);
-    let mut run = Run {
-        sides: [a, b],
-        options,
-        report,
-        totals: Totals::default(),
-        links: [HashMap::new(), HashMap::new()],
-        entered: [HashSet::new(), HashSet::new()],
-        buffers: [Vec::new(), Vec::new()],
-    };
-    run.run(root_a, root_b)?;
-    Ok(run.totals)
+    std::thread::scope(|scope| {
+        let mut run = Run {
+            sides: [a, b],
+            options,
+            report,
+            totals: Totals::default(),
+            links: [HashMap::new(), HashMap::new()],
+            entered: [HashSet::new(), HashSet::new()],
+            workers: Workers::start(scope, options.threads),
+            waiting: VecDeque::new(),
+            settled: 0,
+            content: Part::default(),
+        };
+        let walked = run.run(root_a, root_b);
+        // What comes before the place where the walk ended may have failed, too.
+        run.settle(0)?;
+        walked.map(|()| run.totals)
+    })
+}
+
+/// What is to be reported, in its order.
+enum Step {
+    /// A path whose change is known.
+    Change(Vec<u8>, Change),
+    /// A part of the next file, once it is known.
+    Part(Option<Result<Part>>),
+    /// A file whose parts came before, and what else differs.
+    File(Vec<u8>, Vec<Difference>),
 }
 
 struct Run<'r, 'a> {
@@ -116,7 +137,12 @@ struct Run<'r, 'a> {
     links: [HashMap<(u64, u64), Links>; 2],
     /// Directories that were entered: none is entered twice.
     entered: [HashSet<(u64, u64)>; 2],
-    buffers: [Vec<u8>; 2],
+    workers: Workers<'a>,
+    waiting: VecDeque<Step>,
+    /// Steps that are done, which is the ticket of the first that waits.
+    settled: u64,
+    /// What the parts of the file at the front came to so far.
+    content: Part,
 }
 
 /// The names of an inode.
@@ -133,7 +159,7 @@ struct Frame {
     path_len: usize,
 }
 
-impl Run<'_, '_> {
+impl<'a> Run<'_, 'a> {
     fn run(&mut self, root_a: Node, root_b: Node) -> Result<()> {
         let mut path = Vec::new();
         self.compare(&[], &[], &path, &root_a, &root_b)?;
@@ -176,13 +202,13 @@ impl Run<'_, '_> {
                 [Some(a), None] => {
                     self.note_link(0, &a, &path);
                     self.totals.removed += 1;
-                    (self.report)(&path, &Change::Removed(a.kind))?;
+                    self.wait(Step::Change(path.clone(), Change::Removed(a.kind)))?;
                     [Some(a).filter(|n| n.kind == FileType::Dir), None]
                 }
                 [None, Some(b)] => {
                     self.note_link(1, &b, &path);
                     self.totals.added += 1;
-                    (self.report)(&path, &Change::Added(b.kind))?;
+                    self.wait(Step::Change(path.clone(), Change::Added(b.kind)))?;
                     [None, Some(b).filter(|n| n.kind == FileType::Dir)]
                 }
                 [None, None] => [None, None],
@@ -239,13 +265,16 @@ impl Run<'_, '_> {
                 let xattrs_b = self.sides[1].xattrs(dir, name, b).map_err(within)?;
                 xattrs(&xattrs_a, &xattrs_b, &mut found);
             }
-            self.content(dir, name, path, (a, b), &mut found)?;
+            self.content(dir, name, (a, b), &mut found)?;
+            if a.kind == FileType::File {
+                self.parts(dir, name, path, (a, b))?;
+                return self.wait(Step::File(path.to_vec(), found));
+            }
         }
-        if !found.is_empty() {
-            self.totals.changed += 1;
-            (self.report)(path, &Change::Changed(found))?;
+        if found.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        self.wait(Step::Change(path.to_vec(), Change::Changed(found)))
     }
 
     /// Notes a name of an inode that has several. The first one, if this is another.
@@ -283,12 +312,11 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Compares what the type says: bytes, target, device.
+    /// Compares what the type says, but for bytes: size, target, device.
     fn content(
         &mut self,
         dir: &[u8],
         name: &[u8],
-        path: &[u8],
         (a, b): (&Node, &Node),
         found: &mut Vec<Difference>,
     ) -> Result<()> {
@@ -296,10 +324,6 @@ impl Run<'_, '_> {
             FileType::File => {
                 if a.size != b.size {
                     found.push(Difference::Size(a.size, b.size));
-                }
-                let first = self.first_difference(dir, name, (a, b));
-                if let Some(at) = first.map_err(|e| e.within(shown(path)))? {
-                    found.push(Difference::Content(at));
                 }
             }
             FileType::Symlink => {
@@ -320,52 +344,100 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// Position of the first byte that differs, among those that both have.
-    fn first_difference(
+    /// Has the bytes compared that both files have.
+    fn parts(
         &mut self,
         dir: &[u8],
         name: &[u8],
+        path: &[u8],
         (a, b): (&Node, &Node),
-    ) -> Result<Option<u64>> {
+    ) -> Result<()> {
         let size = a.size.min(b.size);
         if size == 0 {
-            return Ok(None);
+            return Ok(());
         }
         let [side_a, side_b] = &mut self.sides;
-        let content_a = side_a.content(dir, name, a)?;
-        let content_b = side_b.content(dir, name, b)?;
-        let [buf_a, buf_b] = &mut self.buffers;
-        let mut at = 0;
-        // Where either side has data again: what both leave out is the same, however long they claim it is.
-        let mut data = [0; 2];
+        let within = |e: Error| e.within(shown(path));
+        let sides = [
+            side_a.content(dir, name, a).map_err(within)?,
+            side_b.content(dir, name, b).map_err(within)?,
+        ];
+        let mut parts = self.workers.parts(sides, size, shown(path));
         loop {
-            for (data, content) in data.iter_mut().zip([&content_a, &content_b]) {
-                if *data <= at {
-                    *data = content.data_from(at, size)?;
+            let ticket = self.settled + self.waiting.len() as u64;
+            let Some(part) = self.workers.next(&mut parts, ticket) else {
+                return Ok(());
+            };
+            self.wait(Step::Part(part))?;
+        }
+    }
+
+    /// Puts a step behind those that wait, which may be its turn at once.
+    fn wait(&mut self, step: Step) -> Result<()> {
+        self.waiting.push_back(step);
+        let most = match self.sides.iter().any(|side| side.is_host()) {
+            true => WAITING_OPEN,
+            false => self.workers.count * WAITING,
+        };
+        self.settle(most)
+    }
+
+    /// Does the steps whose turn it is, until no more than `most` wait. After an error none waits.
+    fn settle(&mut self, most: usize) -> Result<()> {
+        let done = self.try_settle(most);
+        if done.is_err() {
+            self.waiting.clear();
+        }
+        done
+    }
+
+    fn try_settle(&mut self, most: usize) -> Result<()> {
+        loop {
+            while !matches!(self.waiting.front(), None | Some(Step::Part(None))) {
+                let step = self.waiting.pop_front();
+                self.settled += 1;
+                step.map_or(Ok(()), |step| self.step(step))?;
+            }
+            if self.waiting.len() <= most {
+                return Ok(());
+            }
+            for (ticket, part) in self.workers.answers()? {
+                // Fits: one that waits.
+                let i = (ticket - self.settled) as usize;
+                if let Some(step) = self.waiting.get_mut(i) {
+                    *step = Step::Part(Some(part));
                 }
             }
-            at = at.max(data[0].min(data[1]));
-            if at >= size {
-                return Ok(None);
-            }
-            // Fits: at most STEP.
-            let want = (size - at).min(STEP as u64) as usize;
-            buf_a.resize(want, 0);
-            buf_b.resize(want, 0);
-            let n_a = content_a.read(buf_a, at)?;
-            let n_b = content_b.read(buf_b, at)?;
-            let n = n_a.min(n_b);
-            self.totals.content_bytes += n as u64;
-            if buf_a[..n] != buf_b[..n] {
-                let same = buf_a.iter().zip(buf_b.iter()).take_while(|(x, y)| x == y);
-                return Ok(Some(at + same.count() as u64));
-            }
-            if n < want {
-                // One of them became shorter than it was when it was examined.
-                return Ok(Some(at + n as u64));
-            }
-            at += n as u64;
         }
+    }
+
+    fn step(&mut self, step: Step) -> Result<()> {
+        match step {
+            Step::Change(path, change) => self.report(&path, &change),
+            Step::Part(None) => Ok(()),
+            // What lies behind the first difference is not looked at, or was in vain.
+            Step::Part(Some(_)) if self.content.differs.is_some() => Ok(()),
+            Step::Part(Some(part)) => {
+                let part = part?;
+                self.content.bytes += part.bytes;
+                self.content.differs = part.differs;
+                Ok(())
+            }
+            Step::File(path, mut found) => {
+                let content = std::mem::take(&mut self.content);
+                self.totals.content_bytes += content.bytes;
+                found.extend(content.differs.map(Difference::Content));
+                match found.is_empty() {
+                    true => Ok(()),
+                    false => self.report(&path, &Change::Changed(found)),
+                }
+            }
+        }
+    }
+
+    fn report(&mut self, path: &[u8], change: &Change) -> Result<()> {
+        self.totals.changed += u64::from(matches!(change, Change::Changed(_)));
+        (self.report)(path, change)
     }
 }
 

@@ -8,11 +8,12 @@
 //!
 //! Invariants:
 //!
-//! * Paths come in tree order: parents first, names in bytewise order.
+//! * Paths come in tree order: parents first, names in bytewise order, however many threads compare bytes.
 //! * What is compared is what a mount would show, not how an image stores it: layouts, inode numbers and the sizes and
 //!   link counts of directories never differ.
 
 mod compare;
+mod content;
 mod host;
 mod side;
 
