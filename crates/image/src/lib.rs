@@ -6,6 +6,7 @@ pub mod diff;
 pub mod dump;
 pub mod error;
 pub mod extract;
+mod open_files;
 pub mod read;
 pub mod serve;
 pub mod suggest;

@@ -315,3 +315,21 @@ fn a_comparison_says_the_same_in_the_same_order() {
         assert!(code == 1 || said.contains(path), "{said}");
     }
 }
+
+/// Those who compare keep files of the host open until it is their turn, but not more than a process may have.
+#[test]
+fn a_diff_opens_no_more_files_than_it_may() {
+    let place = Place::new("diff-open");
+    fs::create_dir(place.path("src")).unwrap();
+    for i in 0..300 {
+        fs::write(place.path(&format!("src/{i}")), format!("file {i}")).unwrap();
+    }
+    place.text(&["build", "-q", "src", "i"]);
+    let out = std::process::Command::new("sh")
+        .args(["-c", "ulimit -n 20; exec \"$0\" diff -j 7 i src"])
+        .arg(env!("CARGO_BIN_EXE_tuff"))
+        .current_dir(&place.0)
+        .output()
+        .unwrap();
+    assert_eq!((code(&out), stderr(&out)), (0, String::new()));
+}

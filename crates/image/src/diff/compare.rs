@@ -2,6 +2,7 @@
 
 use super::content::{Part, Workers};
 use super::side::{Node, Side};
+use crate::open_files;
 use crate::read::{FileType, Xattr};
 use crate::walk::{push_name, shown};
 use crate::{Error, Result};
@@ -9,8 +10,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Most steps that wait, for each thread; a file takes two and more.
 const WAITING: usize = 512;
-/// Most steps that wait if files of a host are open as long.
-const WAITING_OPEN: usize = 384;
+/// Most steps that wait if files of a host are open as long: each has two steps and more.
+const WAITING_OPEN: u64 = 384;
 /// Directories inside directories.
 const DEPTH_MAX: usize = 1 << 16;
 
@@ -99,6 +100,12 @@ pub fn diff<'a>(
 ) -> Result<Totals> {
     let (root_a, root_b) = (a.root()?, b.root()?);
     std::thread::scope(|scope| {
+        let workers = Workers::start(scope, options.threads);
+        let most = match a.is_host() || b.is_host() {
+            // Fits: a few hundred.
+            true => open_files::half(WAITING_OPEN) as usize,
+            false => workers.count * WAITING,
+        };
         let mut run = Run {
             sides: [a, b],
             options,
@@ -106,7 +113,8 @@ pub fn diff<'a>(
             totals: Totals::default(),
             links: [HashMap::new(), HashMap::new()],
             entered: [HashSet::new(), HashSet::new()],
-            workers: Workers::start(scope, options.threads),
+            workers,
+            most,
             waiting: VecDeque::new(),
             settled: 0,
             content: Part::default(),
@@ -138,6 +146,8 @@ struct Run<'r, 'a> {
     /// Directories that were entered: none is entered twice.
     entered: [HashSet<(u64, u64)>; 2],
     workers: Workers<'a>,
+    /// So many steps may wait.
+    most: usize,
     waiting: VecDeque<Step>,
     /// Steps that are done, which is the ticket of the first that waits.
     settled: u64,
@@ -375,11 +385,7 @@ impl<'a> Run<'_, 'a> {
     /// Puts a step behind those that wait, which may be its turn at once.
     fn wait(&mut self, step: Step) -> Result<()> {
         self.waiting.push_back(step);
-        let most = match self.sides.iter().any(|side| side.is_host()) {
-            true => WAITING_OPEN,
-            false => self.workers.count * WAITING,
-        };
-        self.settle(most)
+        self.settle(self.most)
     }
 
     /// Does the steps whose turn it is, until no more than `most` wait. After an error none waits.

@@ -24,6 +24,7 @@ mod target;
 mod walk;
 mod write;
 
+use crate::open_files;
 use crate::read::Image;
 use crate::{Error, Result};
 use std::path::Path;
@@ -149,7 +150,7 @@ pub fn extract(
             .owners
             .unwrap_or_else(|| rustix::process::geteuid().is_root()),
         root,
-        open_max: target::open_max(),
+        open_max: open_files::half(512).max(16),
         open: AtomicU64::new(0),
         stop: AtomicBool::new(false),
         error: Mutex::new(None),

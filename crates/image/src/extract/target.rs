@@ -27,12 +27,6 @@ pub(super) fn open_target(path: &Path) -> Result<Root> {
     })?))
 }
 
-/// How many files may stay open: half of what this process may have, and no more than is of use.
-pub(super) fn open_max() -> u64 {
-    let soft = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    (soft.unwrap_or(1024) / 2).clamp(16, 512)
-}
-
 /// A directory below the target.
 pub(super) struct Dir {
     /// Unlike that of any other.
