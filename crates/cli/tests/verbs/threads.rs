@@ -333,3 +333,28 @@ fn a_diff_opens_no_more_files_than_it_may() {
         .unwrap();
     assert_eq!((code(&out), stderr(&out)), (0, String::new()));
 }
+
+/// Seen: a comparison without end of a file of 2^60 bytes, all of them a hole, which was cut into parts of 8 MiB. Holes are skipped
+/// before parts are cut.
+#[test]
+fn holes_take_no_time_to_compare() {
+    let place = Place::new("threads-holes");
+    place.image("i", &[]);
+    let sparse = &place.json(&["stat", "--json", "i", "sparse"])[0];
+    let at = sparse["position"].as_u64().unwrap() as usize;
+    let mut image = fs::read(place.path("i")).unwrap();
+    // Flat, without a first block: a hole as long as the size says.
+    image[at] = 1;
+    image[at + 1] = 0;
+    image[at + 6..at + 8].fill(0xFF);
+    image[at + 8..at + 16].copy_from_slice(&(1u64 << 60).to_le_bytes());
+    image[at + 16..at + 20].fill(0xFF);
+    fs::write(place.path("long"), image).unwrap();
+    let sparse = &place.json(&["stat", "--json", "long", "sparse"])[0];
+    assert_eq!(
+        (&sparse["size"], &sparse["stored"]["hole_bytes"]),
+        (&(1u64 << 60).into(), &(1u64 << 60).into())
+    );
+    let (code, lines, said) = compared(&place, "long", "long");
+    assert_eq!((code, said.as_str()), (0, ""), "{lines}");
+}

@@ -34,6 +34,23 @@ struct Pair<'a> {
 pub(super) struct Parts<'a> {
     pair: Arc<Pair<'a>>,
     rest: Range<u64>,
+    /// Where each side has data again, if that is known.
+    data: [u64; 2],
+}
+
+impl Parts<'_> {
+    /// Goes on to where either side has data: a file may claim holes that would take forever in parts.
+    fn skip_holes(&mut self) -> Result<()> {
+        let Range { start, end } = self.rest;
+        for (data, content) in self.data.iter_mut().zip(&self.pair.sides) {
+            if *data <= start {
+                let found = content.data_from(start, end);
+                *data = found.map_err(|e| e.within(&self.pair.place))?;
+            }
+        }
+        self.rest.start = start.max(self.data[0].min(self.data[1]));
+        Ok(())
+    }
 }
 
 /// A part of a file.
@@ -110,6 +127,7 @@ impl<'a> Workers<'a> {
         Parts {
             pair: Arc::new(pair),
             rest: 0..size,
+            data: [0; 2],
         }
     }
 
@@ -119,6 +137,14 @@ impl<'a> Workers<'a> {
         parts: &mut Parts<'a>,
         ticket: u64,
     ) -> Option<Option<Result<Part>>> {
+        // Whoever compares the first part sees holes by itself, which is all for most files.
+        if parts.rest.start > 0
+            && !parts.rest.is_empty()
+            && let Err(e) = parts.skip_holes()
+        {
+            parts.rest.start = parts.rest.end;
+            return Some(Some(Err(e)));
+        }
         let Range { start, end } = parts.rest;
         // What is known to be behind a difference need not be looked at.
         if start >= end || parts.pair.differs.load(Relaxed) < start {
