@@ -146,7 +146,8 @@ fn what_the_base_has_is_referred_to_and_comes_back() {
         ..Options::for_kernel(Kernel(5, 16))
     };
     // All 48 files that both trees have, unless compression or ends would have to be the image's own, or an end lies in a
-    // piece of the packed inode that is shorter than a block, as one does at the end of a segment.
+    // piece of the packed inode that is shorter than a block, as one does at the end of a segment, or behind an inode, where an
+    // unaligned image has none.
     let settings = [
         ("lz4 64K", two(newest(lz4, 64 << 10, Fragments::Tails)), 47),
         ("lz4 4K", two(newest(lz4, 4 << 10, Fragments::Off)), 48),
@@ -192,6 +193,14 @@ fn what_the_base_has_is_referred_to_and_comes_back() {
                 unaligned(newest(lz4, 16 << 10, Fragments::Tails)),
             ),
             48,
+        ),
+        (
+            "unaligned, over ends behind inodes",
+            (
+                newest(lz4, 16 << 10, Fragments::Off),
+                unaligned(newest(lz4, 16 << 10, Fragments::Off)),
+            ),
+            6,
         ),
         ("blocks of 512", two(small_blocks), 48),
         ("for 5.16", two(older), 48),

@@ -403,7 +403,11 @@ impl Base {
                     pos,
                     len,
                     coding,
-                } if last && len as usize <= self.inline_max() && self.kernel >= Kernel(5, 17) => {
+                } if last
+                    && len as usize <= self.inline_max()
+                    && self.kernel >= Kernel(5, 17)
+                    && self.of_blocks() =>
+                {
                     let Some(kind) = self.kind(coding.into(), &mut algorithm) else {
                         return Ok(None);
                     };
@@ -493,6 +497,10 @@ impl Base {
         let (place, grains) = self.within(self.grain.size(), cluster.pos, cluster.len.into())?;
         let (bits, end) = (self.bits.get(), extent.end());
         if self.of_blocks() && !last && end >> bits == extent.offset >> bits {
+            return None;
+        }
+        // An index of blocks stores them one by one; an unaligned base has longer ones.
+        if self.of_blocks() && kind == HeadKind::Plain && grains > 1 {
             return None;
         }
         let piece = ShortPiece {

@@ -221,6 +221,10 @@ fn index_of_blocks(parts: &Parts<'_>, plan: &Plan, data: &Encoded<'_>, header: u
 /// The extents of a compressed file whose clusters begin anywhere.
 fn extents(parts: &Parts<'_>, plan: &Plan, data: &Encoded<'_>) -> Vec<Extent> {
     let (bits, grain) = (parts.options.block, parts.options.grain());
+    assert!(
+        !matches!(data.tail, FileTail::Inline(_)),
+        "an index of extents has no end behind it"
+    );
     let mut la = 0;
     let extent = |(place, p): (u32, ShortPiece)| {
         let len = u64::from(p.len);
