@@ -2,6 +2,7 @@
 //! pages of 4 KiB is missed by what remembers where pages are at nearly every step.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -68,6 +69,45 @@ impl DerefMut for Table {
     }
 }
 
+/// Types of which zeros are a value.
+///
+/// # Safety
+/// All bytes of a value may be zero, and dropping one does nothing.
+pub(crate) unsafe trait Zero {}
+
+/// A value in huge pages of its own, zeros at first: tables that one search looks into, side by side.
+pub(crate) struct Zeros<T: Zero> {
+    table: Table,
+    what: PhantomData<T>,
+}
+
+impl<T: Zero> Zeros<T> {
+    /// Zeros; `None` if they cannot be had.
+    pub(crate) fn new() -> Option<Self> {
+        const { assert!(align_of::<T>() <= 64) };
+        Some(Self {
+            table: Table::zeros(size_of::<T>().next_multiple_of(HUGE) / size_of::<u32>())?,
+            what: PhantomData,
+        })
+    }
+}
+
+impl<T: Zero> Deref for Zeros<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the table is as large and as aligned as the type needs, and was zeros at first, which are a value.
+        unsafe { self.table.start.cast().as_ref() }
+    }
+}
+
+impl<T: Zero> DerefMut for Zeros<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above; who has `&mut self` is alone.
+        unsafe { self.table.start.cast().as_mut() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,5 +122,17 @@ mod tests {
             assert!(table.iter().all(|n| *n == 7));
         }
         assert!(Table::zeros(usize::MAX / 2).is_none());
+    }
+
+    #[test]
+    fn tables_lie_side_by_side_and_are_zeros() {
+        struct Both([u16; 1000], [u32; 1000]);
+        // SAFETY: numbers.
+        unsafe impl Zero for Both {}
+        let mut both = Zeros::<Both>::new().unwrap();
+        assert!(both.0.iter().all(|n| *n == 0) && both.1.iter().all(|n| *n == 0));
+        both.0.fill(1);
+        both.1[999] = 2;
+        assert_eq!((both.0[999], both.1[998], both.1[999]), (1, 0, 2));
     }
 }

@@ -90,7 +90,7 @@ impl Zstd {
         let four = tuned.minMatch <= 4;
         let engine = match tuned.strategy {
             ZSTD_strategy::ZSTD_fast | ZSTD_strategy::ZSTD_dfast => {
-                Engine::Ours(Box::new(Pairs::new(reach, four)))
+                Engine::Ours(Box::new(Pairs::new(reach, four)?))
             }
             // Small outputs leave little to look at: there the library's chains find more.
             ZSTD_strategy::ZSTD_greedy | ZSTD_strategy::ZSTD_lazy | ZSTD_strategy::ZSTD_lazy2

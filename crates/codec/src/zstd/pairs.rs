@@ -10,7 +10,8 @@ use std::hint::{black_box, select_unpredictable};
 use super::block::Seq;
 use super::index::{Count, Stand};
 use super::parse::{Finder, Parse};
-use crate::bytes::{byte, forward, load4, load8, zeros};
+use crate::bytes::{byte, fetch, forward, load4, load8};
+use crate::huge::{Zero, Zeros};
 
 /// The tables have at most so many entries, and at least so many. Unit: bits.
 const LONG_LOG: u32 = 17;
@@ -23,11 +24,18 @@ const END: usize = 8;
 /// Behind so many literals every second position is tried, behind twice as many every third, and so on.
 const SKIP_LOG: usize = 8;
 
+/// Latest positions by hash, as the index counts.
+struct Tables {
+    long: [u32; 1 << LONG_LOG],
+    short: [u32; 1 << SHORT_LOG],
+}
+
+// SAFETY: numbers.
+unsafe impl Zero for Tables {}
+
 /// The finder.
 pub(super) struct Pairs {
-    /// Latest positions, as the index counts.
-    long: Box<[u32; 1 << LONG_LOG]>,
-    short: Box<[u32; 1 << SHORT_LOG]>,
+    tables: Zeros<Tables>,
     count: Count,
     /// The furthest position that was indexed.
     high: usize,
@@ -88,24 +96,23 @@ impl Finder for Pairs {
 }
 
 impl Pairs {
-    /// A finder of matches over up to `reach` bytes; short ones by four bytes, or by five.
-    pub(super) fn new(reach: usize, four: bool) -> Self {
-        Self {
-            long: zeros(),
-            short: zeros(),
+    /// A finder of matches over up to `reach` bytes; short ones by four bytes, or by five. `None` if there is no memory.
+    pub(super) fn new(reach: usize, four: bool) -> Option<Self> {
+        Some(Self {
+            tables: Zeros::new()?,
             count: Count::new(),
             high: 0,
             stand: Stand::new(0),
             masks: [0; 2],
             reach,
             four,
-        }
+        })
     }
 
     /// Forgets everything.
     fn clear(&mut self) {
-        self.long.fill(0);
-        self.short.fill(0);
+        self.tables.long.fill(0);
+        self.tables.short.fill(0);
     }
 
     #[inline(always)]
@@ -126,7 +133,7 @@ impl Pairs {
             self.masks = [LONG_LOG, SHORT_LOG].map(|most| (1 << log.clamp(LEAST_LOG, most)) - 1);
         }
         let [long_mask, short_mask] = self.masks;
-        let (long, short) = (&mut *self.long, &mut *self.short);
+        let Tables { long, short } = &mut *self.tables;
         let (mut at, mut anchor) = (self.stand.at - start, self.stand.anchor - start);
         let [mut near, mut far] = self.stand.distances;
         let known = |place: usize, at: usize| (place < at) & (at.wrapping_sub(place) <= reach);
@@ -181,6 +188,12 @@ impl Pairs {
                 if at >= stop {
                     break 'matches;
                 }
+            }
+            // What is looked up next takes long to come, and there is enough to do before.
+            if at + matched < end {
+                let bytes = load8(data, at + matched);
+                fetch(&long[hash8(bytes) & long_mask]);
+                fetch(&short[hash_short::<FOUR>(bytes) & short_mask]);
             }
             let distance = at - place;
             let most = (at - anchor).min(place);

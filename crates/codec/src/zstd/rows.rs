@@ -15,7 +15,7 @@
 use super::block::Seq;
 use super::index::{Count, Stand};
 use super::parse::{Finder, Parse};
-use crate::bytes::{forward, load4, load8};
+use crate::bytes::{fetch, forward, load4, load8};
 
 /// A row has so many positions.
 const ROW: usize = 32;
@@ -282,18 +282,6 @@ impl Rows {
         }
         (found.distance > 0).then_some(found)
     }
-}
-
-/// Has a place fetched into the cache.
-#[inline(always)]
-fn fetch<T>(place: &T) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint that any address may be given to; SSE belongs to every x86-64.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast()) };
-    }
-    let _ = place;
 }
 
 /// A bit for each tag that is equal.
