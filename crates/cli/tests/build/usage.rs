@@ -38,11 +38,17 @@ fn wrong_arguments_are_one_sentence_and_code_2() {
             "fragments needs Linux 6.1",
         ),
         (
-            &["build", "--metadata", "short", "tree", "i"],
+            &["build", "--metadata=short", "--kernel=6.1", "tree", "i"],
             "the short form of metadata needs Linux 6.15",
         ),
         (
-            &["build", "--metadata", "compressed", "tree", "i"],
+            &[
+                "build",
+                "--metadata=compressed",
+                "--kernel=6.1",
+                "tree",
+                "i",
+            ],
             "compressed metadata needs Linux 6.17",
         ),
         (
@@ -142,6 +148,31 @@ fn the_same_tree_gives_the_same_bytes_by_file_and_by_stdout() {
         std::fs::read(place.0.join("b")).unwrap(),
         std::fs::read(place.0.join("a")).unwrap()
     );
+}
+
+/// Who asks for something newer, and names no kernel, gets it.
+#[test]
+fn the_image_is_for_the_oldest_kernel_that_has_what_was_asked_for() {
+    let place = Place::new("kernel");
+    for (args, kernel) in [
+        (&[][..], "6.1"),
+        (&["-z", "lzma"], "6.1"),
+        (&["-z", "deflate"], "6.6"),
+        (&["-z", "zstd:3", "-C", "64K"], "6.10"),
+        (&["--rule", "*.txt=zstd"], "6.10"),
+        (&["-b", "512"], "6.8"),
+        (&["--unaligned"], "6.15"),
+        (&["--metadata", "compressed"], "6.17"),
+        (&["--metadata", "compressed", "--kernel", "6.18"], "6.18"),
+    ] {
+        let args = [&["build", "--json", "tree", "i"], args].concat();
+        let out = run(&args, &place.0);
+        let summary: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(summary["kernel"], kernel, "{args:?}");
+    }
+    let out = run(&["patch", "--json", "-z", "zstd", "tree", "i"], &place.0);
+    let summary: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(summary["kernel"], "6.17");
 }
 
 #[test]

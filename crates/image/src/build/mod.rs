@@ -108,6 +108,8 @@ pub struct Summary {
     pub image_bytes: u64,
     /// What of it was there before: nothing, unless an image was patched. Unit: bytes.
     pub old_bytes: u64,
+    /// The oldest Linux that it is for.
+    pub kernel: Kernel,
     /// The settings that made it small enough, if there was a size budget.
     pub rung: Option<ladder::Rung>,
     /// The hash tree behind it, if one was asked for.
@@ -200,7 +202,7 @@ fn build_once(
     output
         .finish(written.bytes, options.sync)
         .map_err(|e| Error::io(&name, "cannot finish", e))?;
-    Ok(written.summary(0))
+    Ok(written.summary(options, 0))
 }
 
 /// An image that was written and has no name yet.
@@ -212,11 +214,12 @@ struct Written {
 }
 
 impl Written {
-    fn summary(self, old_bytes: u64) -> Summary {
+    fn summary(self, options: &Options, old_bytes: u64) -> Summary {
         Summary {
             stats: self.stats,
             image_bytes: self.bytes,
             old_bytes,
+            kernel: options.kernel,
             rung: None,
             verity: self.verity,
         }

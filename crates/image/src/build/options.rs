@@ -399,65 +399,108 @@ impl Options {
         spec
     }
 
-    /// Says what does not fit together, or needs a newer kernel than was asked for. Called by the build itself.
-    pub fn check(&self) -> Result<()> {
-        let needs = |what: &str, kernel: Kernel| {
-            let asked = self.kernel;
-            if asked < kernel {
-                return Err(Error::usage(format_args!(
-                    "{what} needs Linux {kernel}, but the image is for Linux {asked}"
-                )));
-            }
-            Ok(())
-        };
-        let block = self.block.size_usize();
-        if self.block.get() > 12 {
-            return Err(Error::usage(format_args!(
-                "block size {block}: only 512 to 4096 can be written"
-            )));
-        }
-        if block < 4096 {
-            needs("a block size below 4096 bytes", Kernel(6, 4))?;
-        }
+    /// Every compression that may be used, and its largest cluster. Unit: bytes.
+    fn compressions(&self) -> impl Iterator<Item = (Compression, usize)> {
         let rules = self
             .rules
             .iter()
             .filter_map(|r| Some((r.compression?, r.cluster.unwrap_or(self.cluster))));
-        let default = self.compression.map(|c| (c, self.cluster));
         let fast = self.auto.and_then(|a| a.fast(self));
-        let fast = fast.map(|c| (c, self.cluster));
-        for (compression, cluster) in rules.chain(default).chain(fast) {
-            self.check_cluster("cluster size", cluster, compression.method)?;
-            let spec = self.encoder(compression, cluster);
-            spec.check().map_err(Error::usage)?;
-            if block < 4096 {
-                needs(
-                    "compression with a block size below 4096 bytes",
-                    Kernel(6, 8),
-                )?;
+        let usual = self.compression.into_iter().chain(fast);
+        rules.chain(usual.map(|c| (c, self.cluster)))
+    }
+
+    /// What is asked for that not every kernel can, and the oldest that can.
+    fn needs(&self) -> Vec<(&'static str, Kernel)> {
+        let block = self.block.size_usize();
+        let compresses = self.compression.is_some();
+        let mut needs = Vec::new();
+        let mut need = |what, kernel, asked| {
+            if asked {
+                needs.push((what, kernel));
             }
-            if cluster > block {
-                needs("a cluster of several blocks", Kernel(5, 13))?;
-            }
-            let id = compression.method.algorithm() as u8;
+        };
+        need("a block size below 4096 bytes", Kernel(6, 4), block < 4096);
+        for (compression, cluster) in self.compressions() {
+            need(
+                "compression with a block size below 4096 bytes",
+                Kernel(6, 8),
+                block < 4096,
+            );
+            need(
+                "a cluster of several blocks",
+                Kernel(5, 13),
+                cluster > block,
+            );
             let name = match compression.method {
                 Method::Lz4 | Method::Lz4hc => "LZ4",
                 Method::Lzma => "LZMA",
                 Method::Deflate => "DEFLATE",
                 Method::Zstd => "Zstandard",
             };
-            needs(name, algorithm_kernel(id))?;
+            let id = compression.method.algorithm() as u8;
+            need(name, algorithm_kernel(id), true);
         }
-        if self.tail_packing && self.compression.is_some() {
-            needs("tail packing", Kernel(5, 17))?;
+        let tails = self.tail_packing && compresses;
+        need("tail packing", Kernel(5, 17), tails);
+        let anywhere = self.unaligned && compresses;
+        need("letting clusters begin anywhere", Kernel(6, 15), anywhere);
+        let fragments = self.fragments != Fragments::Off;
+        need("fragments", Kernel(6, 1), fragments);
+        let parts = self.dedupe == Dedupe::Content && compresses;
+        need("sharing parts of files", Kernel(6, 1), parts);
+        need("a base", Kernel(5, 16), self.base.is_some());
+        need(
+            "storing files in chunks",
+            Kernel(5, 15),
+            self.chunk.is_some(),
+        );
+        need("a file of chunks", Kernel(5, 16), self.blob.is_some());
+        let short = self.metadata == Metadata::Short;
+        need("the short form of metadata", Kernel(6, 15), short);
+        let packed = self.metadata == Metadata::Compressed;
+        need("compressed metadata", Kernel(6, 17), packed);
+        let holes = self.sparse == SparsePolicy::Keep;
+        need("keeping every hole", Kernel(5, 15), holes);
+        let prefixes = !self.xattr_prefixes.is_empty();
+        need("an attribute name prefix", Kernel(6, 4), prefixes);
+        needs
+    }
+
+    /// The oldest kernel that can have what is asked for, whatever [`Options::kernel`] says.
+    pub fn oldest_kernel(&self) -> Kernel {
+        let kernels = self.needs().into_iter().map(|(_, kernel)| kernel);
+        kernels.max().unwrap_or(Kernel(5, 4))
+    }
+
+    /// Makes the image one for newer kernels, if what is asked for needs that.
+    pub fn raise_kernel(&mut self) {
+        self.kernel = self.kernel.max(self.oldest_kernel());
+    }
+
+    /// Says what does not fit together, or needs a newer kernel than was asked for. Called by the build itself.
+    pub fn check(&self) -> Result<()> {
+        let block = self.block.size_usize();
+        if self.block.get() > 12 {
+            return Err(Error::usage(format_args!(
+                "block size {block}: only 512 to 4096 can be written"
+            )));
         }
-        if self.unaligned && self.compression.is_some() {
-            needs("letting clusters begin anywhere", Kernel(6, 15))?;
-            if self.tail_packing {
-                return Err(Error::usage(
-                    "ends of files lie behind their inodes only where clusters begin at blocks",
-                ));
-            }
+        for (compression, cluster) in self.compressions() {
+            self.check_cluster("cluster size", cluster, compression.method)?;
+            let spec = self.encoder(compression, cluster);
+            spec.check().map_err(Error::usage)?;
+        }
+        let asked = self.kernel;
+        if let Some((what, kernel)) = self.needs().into_iter().find(|(_, k)| *k > asked) {
+            return Err(Error::usage(format_args!(
+                "{what} needs Linux {kernel}, but the image is for Linux {asked}"
+            )));
+        }
+        if self.unaligned && self.compression.is_some() && self.tail_packing {
+            return Err(Error::usage(
+                "ends of files lie behind their inodes only where clusters begin at blocks",
+            ));
         }
         if self.window < block || self.window > tuff_codec::WINDOW_MAX {
             return Err(Error::usage(format_args!(
@@ -466,29 +509,20 @@ impl Options {
             )));
         }
         if self.fragments != Fragments::Off {
-            needs("fragments", Kernel(6, 1))?;
             let method = self.compression.map_or(Method::Zstd, |c| c.method);
             self.check_cluster("fragment cluster size", self.fragment_cluster, method)?;
-        }
-        if self.dedupe == Dedupe::Content && self.compression.is_some() {
-            needs("sharing parts of files", Kernel(6, 1))?;
-        }
-        if self.base.is_some() {
-            needs("a base", Kernel(5, 16))?;
         }
         if self.tar_index {
             self.check_tar_index()?;
         }
-        if let Some(chunk) = self.chunk {
-            needs("storing files in chunks", Kernel(5, 15))?;
-            if !chunk.is_power_of_two() || chunk < block || chunk > CHUNK_MAX {
-                return Err(Error::usage(format_args!(
-                    "chunk size {chunk}: it must be a power of two from the block size {block} up to {CHUNK_MAX}"
-                )));
-            }
+        if let Some(chunk) = self.chunk
+            && (!chunk.is_power_of_two() || chunk < block || chunk > CHUNK_MAX)
+        {
+            return Err(Error::usage(format_args!(
+                "chunk size {chunk}: it must be a power of two from the block size {block} up to {CHUNK_MAX}"
+            )));
         }
         if self.blob.is_some() {
-            needs("a file of chunks", Kernel(5, 16))?;
             if self.chunk.is_none() {
                 return Err(Error::usage("a file of chunks needs a chunk size"));
             }
@@ -498,30 +532,19 @@ impl Options {
                 ));
             }
         }
-        match self.metadata {
-            Metadata::Plain => {}
-            Metadata::Short => needs("the short form of metadata", Kernel(6, 15))?,
-            Metadata::Compressed => {
-                needs("compressed metadata", Kernel(6, 17))?;
-                let Some(compression) = self.compression else {
-                    return Err(Error::usage(
-                        "compressed metadata needs an algorithm, and the image has none",
-                    ));
-                };
-                let cluster = self.metadata_cluster;
-                self.check_cluster("metadata cluster size", cluster, compression.method)?;
-                if self.base.is_some() {
-                    return Err(Error::usage(
-                        "compressed metadata cannot refer to a base: where that begins is known only behind it",
-                    ));
-                }
+        if self.metadata == Metadata::Compressed {
+            let Some(compression) = self.compression else {
+                return Err(Error::usage(
+                    "compressed metadata needs an algorithm, and the image has none",
+                ));
+            };
+            let cluster = self.metadata_cluster;
+            self.check_cluster("metadata cluster size", cluster, compression.method)?;
+            if self.base.is_some() {
+                return Err(Error::usage(
+                    "compressed metadata cannot refer to a base: where that begins is known only behind it",
+                ));
             }
-        }
-        if self.sparse == SparsePolicy::Keep {
-            needs("keeping every hole", Kernel(5, 15))?;
-        }
-        if !self.xattr_prefixes.is_empty() {
-            needs("an attribute name prefix", Kernel(6, 4))?;
         }
         if self.label.len() > 15 || self.label.contains(&0) {
             return Err(Error::usage(format_args!(

@@ -68,7 +68,7 @@ pub fn patch(
     output
         .finish(written.bytes, true)
         .map_err(|e| Error::io(&name, "cannot finish", e))?;
-    Ok(written.summary(old_bytes))
+    Ok(written.summary(options, old_bytes))
 }
 
 /// Options that make what an image seems to be made of: its block size and label, the algorithm and the cluster size that

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     #[arg(required = true, value_name = "PATH")]
     pub(super) paths: Vec<PathBuf>,
 
-    /// Oldest Linux that must mount the image (default: 6.1; 6.4 with --tar-index)
+    /// Oldest Linux that must mount the image (default: 6.1, or what the other options need)
     #[arg(long, value_parser = parse_kernel, help_heading = "Format")]
     pub(super) kernel: Option<Kernel>,
     /// Block size (default: 4096; 512 with --tar-index)
@@ -101,7 +101,7 @@ pub(crate) struct Args {
     /// Leave all data in SOURCE, a tar (6.4): mounting the image takes both, the tar behind it in one file, or with -o device=TAR
     #[arg(long, conflicts_with_all = ["auto", "size_budget", "compress", "cluster", "window", "dict", "rule", "tail_packing", "fragments", "fragment_cluster", "dedupe", "base", "chunk", "sparse", "order", "verify"], help_heading = "Layout")]
     pub(super) tar_index: bool,
-    /// Let clusters begin anywhere and take no more bytes than they need, instead of whole blocks (6.15; give --kernel)
+    /// Let clusters begin anywhere and take no more bytes than they need, instead of whole blocks (6.15)
     #[arg(long, conflicts_with = "tar_index", help_heading = "Layout")]
     pub(super) unaligned: bool,
     /// Index form of compressed files
@@ -111,7 +111,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value = "auto", help_heading = "Layout")]
     pub(super) inodes: Inodes,
     /// How inodes and attributes are stored: plain for every kernel, short (Linux 6.15: inodes of 32 bytes with times of
-    /// their own), compressed (Linux 6.17: the metabox); for those two give --kernel (default: plain)
+    /// their own), compressed (Linux 6.17: the metabox) (default: plain)
     #[arg(long, value_enum, value_name = "FORM", help_heading = "Layout")]
     pub(super) metadata: Option<MetadataForm>,
     /// Cluster size of compressed metadata (default: 16K, or the cluster size if that is smaller)

@@ -35,12 +35,17 @@ fn verity(args: &Args) -> Result<Option<Verity>> {
     }))
 }
 
-/// The library's options.
+/// The library's options: for the kernel that was asked for, or one that can have what was.
 pub(super) fn options(args: &Args) -> Result<Options> {
-    let kernel = args.kernel.unwrap_or(match args.tar_index {
-        true => Kernel(6, 4),
-        false => Options::default().kernel,
-    });
+    let mut options = as_asked(args)?;
+    if args.kernel.is_none() {
+        options.raise_kernel();
+    }
+    Ok(options)
+}
+
+fn as_asked(args: &Args) -> Result<Options> {
+    let kernel = args.kernel.unwrap_or(Options::default().kernel);
     let mut o = Options::for_kernel(kernel);
     let narrow = |n: u64, what: &str| {
         usize::try_from(n).map_err(|_| Error::usage(format_args!("{what} is too large")))

@@ -37,7 +37,11 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
     let like = like.map_err(|e| e.within(path.display()))?;
     let kept = stays(&args, &like);
     kept.map_err(|what| Error::usage(format_args!("{}: {what}", path.display())))?;
-    let options = of_image(&mut args, &like)?;
+    let asked = args.kernel.is_some();
+    let mut options = of_image(&mut args, &like)?;
+    if !asked {
+        options.raise_kernel();
+    }
     report(&args, false, |progress| {
         build::patch(&sources, &options, &path, progress)
     })

@@ -33,6 +33,7 @@ pub(crate) fn text(summary: &Summary, seconds: f64, stages: &Stages) -> String {
             percent(summary.image_bytes, s.content_bytes)
         ),
     );
+    line("kernel", format!("Linux {} and newer", summary.kernel));
     if summary.old_bytes > 0 {
         let new = summary.image_bytes - summary.old_bytes;
         line(
@@ -190,6 +191,7 @@ pub(super) fn json(summary: &Summary, seconds: f64, stages: &Stages) -> serde_js
         "event": "done",
         "seconds": seconds,
         "image_bytes": summary.image_bytes,
+        "kernel": summary.kernel.to_string(),
         "old_bytes": summary.old_bytes,
         "content_bytes": s.content_bytes,
         "files": s.files, "directories": s.dirs, "symlinks": s.symlinks, "specials": s.specials, "hard_links": s.hard_links,

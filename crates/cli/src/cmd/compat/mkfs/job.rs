@@ -5,27 +5,8 @@ use super::hints;
 use crate::cmd::build::options::source_date_epoch;
 use std::path::PathBuf;
 use std::time::SystemTime;
-use tuff_image::build::{
-    Dedupe, Fragments, Kernel, Metadata, Options, Source, SparsePolicy, Whiteouts,
-};
+use tuff_image::build::{Dedupe, Fragments, Metadata, Options, Source, SparsePolicy, Whiteouts};
 use tuff_image::{Error, Result};
-
-/// Versions of Linux that learned something which an image may need, oldest first.
-const KERNELS: [Kernel; 13] = [
-    Kernel(5, 4),
-    Kernel(5, 10),
-    Kernel(5, 13),
-    Kernel(5, 15),
-    Kernel(5, 16),
-    Kernel(5, 17),
-    Kernel(6, 1),
-    Kernel(6, 4),
-    Kernel(6, 6),
-    Kernel(6, 8),
-    Kernel(6, 10),
-    Kernel(6, 15),
-    Kernel(6, 17),
-];
 
 /// An image to build.
 pub(super) struct Job {
@@ -103,7 +84,8 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
             "--product-out without --fs-config-file: owners and modes are those of the source";
         asked.notes.push(note.to_owned());
     }
-    floor(&mut o)?;
+    o.kernel = o.oldest_kernel();
+    o.check()?;
     Ok(Job {
         source,
         image,
@@ -246,24 +228,12 @@ fn times(asked: &mut Asked, o: &mut Options) -> Result<()> {
     Ok(())
 }
 
-/// The oldest Linux that can have what was asked for; the error is what no version can.
-fn floor(o: &mut Options) -> Result<()> {
-    let mut checked = Ok(());
-    for kernel in KERNELS {
-        o.kernel = kernel;
-        checked = o.check();
-        if checked.is_ok() {
-            break;
-        }
-    }
-    checked
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::super::words;
     use super::super::GRAMMAR;
     use super::*;
+    use tuff_image::build::Kernel;
 
     fn options(line: &str) -> Result<Options> {
         let words: Vec<_> = line.split_whitespace().map(Into::into).collect();
