@@ -1,5 +1,6 @@
-//! The fourth room: long looks at volumes for something that is wrong. No figure is measured here; what comes out is how much was looked at, and
+//! The fourth room: long looks at images and volumes for something that is wrong. No figure is measured here; what comes out is how much was looked at, and
 //! what was found.
 
 pub mod crash;
 pub mod files;
+pub mod images;

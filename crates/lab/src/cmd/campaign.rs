@@ -1,16 +1,20 @@
-//! `tuff-lab campaign`: mistakes in volumes.
+//! `tuff-lab campaign`: mistakes in images and volumes.
 
 use clap::Subcommand;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
-use tuff_lab::campaign::{crash, files};
+use std::time::Duration;
+use tuff_lab::campaign::{crash, files, images};
 use tuff_lab::define::Size;
+use tuff_lab::engine::{self, Tool};
 use tuff_lab::{Error, Result};
 
-/// Look for mistakes in volumes for a long time
+/// Look for mistakes in images and volumes for a long time
 #[derive(Subcommand)]
 pub(crate) enum Verb {
     Crash(CrashArgs),
     Files(FilesArgs),
+    Images(ImagesArgs),
 }
 
 /// What volumes show after losses of power: every pair of operations, more by seed, each safety rule off
@@ -66,11 +70,35 @@ pub(crate) struct FilesArgs {
     no_mmap: bool,
 }
 
+/// Images of random trees at random settings, before several judges: the kernel, our own reader, fsck.erofs, other numbers of threads
+///
+/// Half of the trees change, and get a patch or an image over the first. Exit code 1 if something is wrong; the seed and the
+/// commands are printed, tree and images stay.
+#[derive(clap::Args)]
+pub(crate) struct ImagesArgs {
+    /// Folder for cases, of which those with findings stay
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Seed of the first case; each has the next one
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// Cases (default: 200, or as many as there is time for)
+    #[arg(long, value_name = "N")]
+    cases: Option<u64>,
+    /// Begin no case after this long
+    #[arg(long, value_name = "N")]
+    minutes: Option<f64>,
+    /// fsck.erofs 1.9 or newer, for another opinion
+    #[arg(long, value_name = "FILE")]
+    fsck: Option<PathBuf>,
+}
+
 /// Runs the verb. False if something was found.
 pub(crate) fn run(verb: &Verb) -> Result<bool> {
     match verb {
         Verb::Crash(args) => crash(args),
         Verb::Files(args) => files(args),
+        Verb::Images(args) => images(args),
     }
 }
 
@@ -113,4 +141,51 @@ fn files(args: &FilesArgs) -> Result<bool> {
         }
     }
     Ok(true)
+}
+
+fn images(args: &ImagesArgs) -> Result<bool> {
+    tuff_lab::stop::watch();
+    let tuff = engine::find(Tool::Tuff, &[])?;
+    let tuff = tuff.ok_or_else(|| {
+        Error::Usage("tuff is neither beside this program nor on PATH".to_owned())
+    })?;
+    let time = args.minutes.map(|n| Duration::try_from_secs_f64(n * 60.0));
+    let time = time
+        .transpose()
+        .map_err(|e| Error::Usage(format!("--minutes: {e}")))?;
+    let options = images::Options {
+        seed: args.seed,
+        cases: args.cases.or(time.is_none().then_some(200)),
+        time,
+        tuff: tuff.path,
+        fsck: args.fsck.clone(),
+    };
+    let shown = std::io::stderr().is_terminal();
+    let tally = images::run(&options, &args.out, &mut |tally| {
+        if shown {
+            eprint!(
+                "\r{} cases, {} images, {} findings ",
+                tally.cases,
+                tally.images,
+                tally.findings.len()
+            );
+        }
+    })?;
+    if shown {
+        eprintln!();
+    }
+    println!(
+        "{} cases, {} images, {} settings refused",
+        tally.cases, tally.images, tally.refused
+    );
+    for (judge, images) in &tally.judged {
+        println!("{judge}: {images} images");
+    }
+    for (why, images) in &tally.skipped {
+        println!("SKIPPED: {why} ({images} images)");
+    }
+    for finding in &tally.findings {
+        print!("{finding}");
+    }
+    Ok(tally.findings.is_empty())
 }

@@ -1,8 +1,21 @@
 //! Images mounted by the running kernel, read-only, for as long as a value lives.
 
 use crate::engine::Format;
+use rustix::io::Errno;
+use rustix::mount::MountFlags;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+/// Why an image is not mounted.
+#[derive(Debug)]
+pub struct Refusal {
+    /// No image could be, so that it is no fault of this one.
+    pub unable: bool,
+    /// The reason.
+    pub text: String,
+}
 
 /// A mounted image; unmounted when dropped.
 #[derive(Debug)]
@@ -34,6 +47,29 @@ impl Mount {
         Ok(Mount {
             point: point.to_owned(),
         })
+    }
+
+    /// Mounts an EROFS image straight from its file, with the image that it is over.
+    pub fn erofs(image: &Path, base: Option<&Path>, point: &Path) -> Result<Mount, Refusal> {
+        let refused = |unable, text: String| Refusal { unable, text };
+        std::fs::create_dir_all(point)
+            .map_err(|e| refused(true, format!("no mount point: {e}")))?;
+        let mut options = Vec::new();
+        if let Some(base) = base {
+            options = [b"device=", base.as_os_str().as_bytes()].concat();
+        }
+        let text = |_| refused(true, "a path holds a zero".to_owned());
+        let options = CString::new(options).map_err(text)?;
+        match rustix::mount::mount(image, point, c"erofs", MountFlags::RDONLY, &*options) {
+            Ok(()) => Ok(Mount {
+                point: point.to_owned(),
+            }),
+            // A kernel before 6.12 wants a block device, one without EROFS nothing.
+            Err(e @ (Errno::NOTBLK | Errno::NODEV | Errno::PERM)) => {
+                Err(refused(true, std::io::Error::from(e).to_string()))
+            }
+            Err(e) => Err(refused(false, std::io::Error::from(e).to_string())),
+        }
     }
 
     /// Where it is mounted.

@@ -1,0 +1,460 @@
+//! Trees that a seed fixes: small, with sizes around the limits that builders have, and content that is shared, repeated, sparse and noisy.
+
+use crate::{Error, Result};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chownat, lsetxattr,
+    makedev, mknodat, utimensat,
+};
+use std::ffi::OsString;
+use std::fs::{self, File, Permissions};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use tuff_iplfs::crash::Rng;
+
+/// Sizes near which something changes: blocks, clusters, segments.
+const LIMITS: [usize; 11] = [
+    0, 512, 1024, 4096, 8192, 16384, 32768, 65536, 131_072, 262_144, 1_048_576,
+];
+
+/// Longest piece of one kind within a file. Unit: bytes.
+const PIECE_MAX: usize = 200_000;
+
+/// The longest file. Unit: bytes.
+const FILE_MAX: usize = 3 << 20;
+
+/// A tree that grows, and what of it may turn up again.
+pub(super) struct Gardener<'a> {
+    rng: &'a mut Rng,
+    root: &'a Path,
+    /// May make devices, owners and attributes that only root may.
+    privileged: bool,
+    dirs: Vec<PathBuf>,
+    files: Vec<PathBuf>,
+    /// Stretches of earlier files.
+    shared: Vec<Vec<u8>>,
+    names: usize,
+    /// Long zeros may be holes.
+    sparse: bool,
+}
+
+impl<'a> Gardener<'a> {
+    /// For an empty folder.
+    pub(super) fn new(rng: &'a mut Rng, root: &'a Path) -> Self {
+        Self {
+            sparse: rng.below(3) == 0,
+            rng,
+            root,
+            privileged: rustix::process::geteuid().is_root(),
+            dirs: vec![root.to_owned()],
+            files: Vec::new(),
+            shared: Vec::new(),
+            names: 0,
+        }
+    }
+
+    /// One in `n`.
+    fn one_in(&mut self, n: usize) -> bool {
+        self.rng.below(n) == 0
+    }
+
+    /// Fills the folder.
+    pub(super) fn plant(&mut self) -> Result<()> {
+        for _ in 0..5 + self.rng.below(60) {
+            self.add()?;
+        }
+        if self.one_in(6) {
+            let dir = self.new_dir()?;
+            for i in 0..200 + self.rng.below(300) {
+                let path = dir.join(format!("one of many, number {i}"));
+                fs::write(&path, []).map_err(|e| Error::io("write", &path, e))?;
+            }
+        }
+        self.settle()
+    }
+
+    /// True if files may have holes.
+    pub(super) fn is_sparse(&self) -> bool {
+        self.sparse
+    }
+
+    /// Changes the tree, as an update would.
+    pub(super) fn change(&mut self) -> Result<()> {
+        for _ in 0..1 + self.rng.below(12) {
+            match self.rng.below(8) {
+                0..3 => self.add()?,
+                3 => self.remove()?,
+                4 => self.rename()?,
+                _ => self.edit()?,
+            }
+        }
+        self.settle()
+    }
+
+    /// A name that nothing has: plain, long, or of odd bytes.
+    fn name(&mut self) -> OsString {
+        self.names += 1;
+        let mut name = format!("{}", self.names).into_bytes();
+        match self.rng.below(8) {
+            0 => name.extend(std::iter::repeat_n(b'n', self.rng.below(240))),
+            1 => name.extend([0xff, b'\n', b' ', b'\\', 0x80]),
+            2 => name.splice(0..0, *b".").for_each(drop),
+            3 => name.extend(b".txt"),
+            4 => name.extend(b".so"),
+            _ => {}
+        }
+        OsString::from_vec(name)
+    }
+
+    /// Where something new goes.
+    fn place(&mut self) -> PathBuf {
+        let dir = self.dirs[self.rng.below(self.dirs.len())].clone();
+        dir.join(self.name())
+    }
+
+    fn new_dir(&mut self) -> Result<PathBuf> {
+        let path = self.place();
+        fs::create_dir(&path).map_err(|e| Error::io("make", &path, e))?;
+        self.dirs.push(path.clone());
+        Ok(path)
+    }
+
+    fn add(&mut self) -> Result<()> {
+        match self.rng.below(16) {
+            0 | 1 => {
+                self.new_dir()?;
+            }
+            2 => {
+                let length = match self.one_in(4) {
+                    true => 1 + self.rng.below(4090),
+                    false => 1 + self.rng.below(80),
+                };
+                let target = OsString::from_vec(vec![b't'; length]);
+                let path = self.place();
+                symlink(target, &path).map_err(|e| Error::io("link", &path, e))?;
+            }
+            3 if !self.files.is_empty() => {
+                let old = self.files[self.rng.below(self.files.len())].clone();
+                let path = self.place();
+                // A file may have been removed since, or have enough names.
+                let _ = fs::hard_link(old, path);
+            }
+            4 if !self.files.is_empty() => {
+                let old = self.files[self.rng.below(self.files.len())].clone();
+                let path = self.place();
+                fs::copy(&old, &path).map_err(|e| Error::io("copy", &old, e))?;
+                self.files.push(path);
+            }
+            5 => self.special()?,
+            _ => {
+                let content = self.content();
+                let path = self.place();
+                self.write(&path, &content)?;
+                self.files.push(path);
+            }
+        }
+        Ok(())
+    }
+
+    fn special(&mut self) -> Result<()> {
+        let kind = match self.rng.below(4) {
+            0 => FileType::Socket,
+            1 if self.privileged => FileType::CharacterDevice,
+            2 if self.privileged => FileType::BlockDevice,
+            _ => FileType::Fifo,
+        };
+        let device = match kind {
+            FileType::CharacterDevice | FileType::BlockDevice => {
+                // Fits: less than 2^12 and 2^20.
+                makedev(self.rng.below(4096) as u32, self.rng.below(1 << 20) as u32)
+            }
+            _ => 0,
+        };
+        let path = self.place();
+        mknodat(CWD, &path, kind, Mode::from_raw_mode(0o640), device)
+            .map_err(|e| Error::io("make", &path, e.into()))
+    }
+
+    /// Writes content; long zeros become holes now and then.
+    fn write(&mut self, path: &Path, content: &[u8]) -> Result<()> {
+        let failed = |e| Error::io("write", path, e);
+        if !self.sparse || !self.one_in(3) {
+            return fs::write(path, content).map_err(failed);
+        }
+        let file = File::create(path).map_err(failed)?;
+        for (i, block) in content.chunks(4096).enumerate() {
+            if block.iter().any(|b| *b != 0) {
+                file.write_all_at(block, i as u64 * 4096).map_err(failed)?;
+            }
+        }
+        file.set_len(content.len() as u64).map_err(failed)
+    }
+
+    /// A length near a limit, or any short one.
+    fn length(&mut self) -> usize {
+        match self.rng.below(4) {
+            0 => self.rng.below(600),
+            1 => self.rng.below(300_000),
+            _ => {
+                let limit = LIMITS[self.rng.below(LIMITS.len())] * (1 + self.rng.below(3));
+                let near = match self.one_in(2) {
+                    true => self.rng.below(3),
+                    false => self.rng.below(3000),
+                };
+                match self.one_in(2) {
+                    true => limit + near,
+                    false => limit.saturating_sub(near),
+                }
+                .min(FILE_MAX)
+            }
+        }
+    }
+
+    fn content(&mut self) -> Vec<u8> {
+        let length = self.length();
+        let mut out = Vec::with_capacity(length);
+        while out.len() < length {
+            let left = length - out.len();
+            let n = match self.one_in(3) {
+                true => left,
+                false => 1 + self.rng.below(left.min(PIECE_MAX)),
+            };
+            self.piece(n, &mut out);
+            out.truncate(length);
+        }
+        if out.len() > 1000 && self.shared.len() < 64 {
+            let from = self.rng.below(out.len() / 2);
+            let to = from + self.rng.below(out.len() - from);
+            self.shared.push(out[from..to].to_vec());
+        }
+        out
+    }
+
+    /// About `n` bytes of one kind.
+    fn piece(&mut self, n: usize, out: &mut Vec<u8>) {
+        let end = out.len() + n;
+        match self.rng.below(7) {
+            0 => out.resize(end, 0),
+            1 => {
+                while out.len() < end {
+                    out.extend(self.rng.draw().to_le_bytes());
+                }
+            }
+            2 if !self.shared.is_empty() => {
+                let i = self.rng.below(self.shared.len());
+                out.extend_from_slice(&self.shared[i]);
+            }
+            3 => {
+                let period = 1 + self.rng.below(3000);
+                let from = out.len();
+                for _ in 0..period.min(n) {
+                    out.push(self.rng.draw() as u8);
+                }
+                while out.len() < end {
+                    out.push(out[from + (out.len() - from) % period]);
+                }
+            }
+            _ => {
+                while out.len() < end {
+                    let word = self.rng.below(400);
+                    out.extend(format!("word{} ", word * word).bytes());
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self) -> Result<()> {
+        if self.files.is_empty() {
+            return Ok(());
+        }
+        let at = self.rng.below(self.files.len());
+        let path = self.files.swap_remove(at);
+        fs::remove_file(&path).map_err(|e| Error::io("remove", &path, e))
+    }
+
+    fn rename(&mut self) -> Result<()> {
+        if self.files.is_empty() {
+            return Ok(());
+        }
+        let at = self.rng.below(self.files.len());
+        let to = self.place();
+        let from = std::mem::replace(&mut self.files[at], to.clone());
+        fs::rename(&from, to).map_err(|e| Error::io("rename", &from, e))
+    }
+
+    /// Writes within a file, behind its end, or cuts it.
+    fn edit(&mut self) -> Result<()> {
+        if self.files.is_empty() {
+            return Ok(());
+        }
+        let path = self.files[self.rng.below(self.files.len())].clone();
+        let failed = |e| Error::io("write", &path, e);
+        let file = File::options().write(true).open(&path).map_err(failed)?;
+        let length = file.metadata().map_err(failed)?.len();
+        // Fits: files are short.
+        let at = self.rng.below(length as usize + 1) as u64;
+        let mut piece = Vec::new();
+        let n = 1 + self.rng.below(5000);
+        self.piece(n, &mut piece);
+        match self.rng.below(4) {
+            0 => file.write_all_at(&piece, length).map_err(failed),
+            1 => file.set_len(at).map_err(failed),
+            _ => file.write_all_at(&piece, at).map_err(failed),
+        }
+    }
+
+    /// Sets modes, owners, attributes and times, which every change before would change again.
+    fn settle(&mut self) -> Result<()> {
+        let mut all = Vec::new();
+        below(self.root, &mut all)?;
+        for path in all {
+            let metadata =
+                fs::symlink_metadata(&path).map_err(|e| Error::io("look at", &path, e))?;
+            if self.privileged && self.one_in(3) {
+                let id = |rng: &mut Rng| match rng.below(3) {
+                    0 => rng.below(70_000) as u32,
+                    1 => u32::MAX - 1 - rng.below(1000) as u32,
+                    _ => 0,
+                };
+                let (uid, gid) = (id(self.rng), id(self.rng));
+                let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+                chownat(CWD, &path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+                    .map_err(|e| Error::io("give away", &path, e.into()))?;
+            }
+            if !metadata.is_symlink() {
+                if self.one_in(3) {
+                    // The owner still has to read it, and root does anyway.
+                    let mode = 0o400 | self.rng.below(0o10000) as u32;
+                    let mode = if metadata.is_dir() {
+                        mode | 0o700
+                    } else {
+                        mode
+                    };
+                    fs::set_permissions(&path, Permissions::from_mode(mode))
+                        .map_err(|e| Error::io("set the mode of", &path, e))?;
+                }
+                self.attributes(&path, &metadata.file_type())?;
+            }
+            self.time(&path)?;
+        }
+        Ok(())
+    }
+
+    fn attributes(&mut self, path: &Path, kind: &fs::FileType) -> Result<()> {
+        let set = |name: &str, value: &[u8]| {
+            use rustix::io::Errno;
+            match lsetxattr(path, name, value, XattrFlags::empty()) {
+                // Not every filesystem has them, nor for every kind of file, nor so many.
+                Ok(()) | Err(Errno::NOTSUP | Errno::PERM | Errno::NOSPC) => Ok(()),
+                Err(e) => Err(Error::io("set an attribute of", path, e.into())),
+            }
+        };
+        let (rng, plain) = (&mut *self.rng, kind.is_file() || kind.is_dir());
+        if plain && rng.below(3) == 0 {
+            for _ in 0..1 + rng.below(3) {
+                let name = format!("user.name{}", rng.below(9));
+                set(&name, &vec![b'v'; rng.below(200)])?;
+            }
+        }
+        if self.privileged && plain && rng.below(6) == 0 {
+            set("trusted.overlay.origin", &[7; 29])?;
+        }
+        if self.privileged && kind.is_file() && rng.below(8) == 0 {
+            // Version 2: permitted and inheritable sets.
+            let capability = [1u32 | 2 << 24, 1 << 13, 0, 0, 0].map(u32::to_le_bytes);
+            set("security.capability", capability.as_flattened())?;
+        }
+        if plain && rng.below(8) == 0 {
+            // Version 2: user, a named user, group, mask, others.
+            let mut list = 2u32.to_le_bytes().to_vec();
+            for (tag, allowed, id) in [
+                (1u16, 6u16, u32::MAX),
+                (2, 4, 1000 + rng.below(9) as u32),
+                (4, 4, u32::MAX),
+                (16, 4, u32::MAX),
+                (32, 0, u32::MAX),
+            ] {
+                list.extend(tag.to_le_bytes());
+                list.extend(allowed.to_le_bytes());
+                list.extend(id.to_le_bytes());
+            }
+            set("system.posix_acl_access", &list)?;
+            if kind.is_dir() {
+                set("system.posix_acl_default", &list)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn time(&mut self, path: &Path) -> Result<()> {
+        let seconds = match self.rng.below(8) {
+            0 => -1_000_000 - self.rng.below(1_000_000) as i64,
+            1 => 5_000_000_000 + self.rng.below(1_000_000) as i64,
+            2 => 1_600_000_000 + self.rng.below(100_000_000) as i64,
+            _ => 1_700_000_000,
+        };
+        let nanoseconds = if self.one_in(2) {
+            0
+        } else {
+            self.rng.below(1_000_000_000)
+        };
+        let time = Timespec {
+            tv_sec: seconds,
+            // Fits: less than 2^30.
+            tv_nsec: nanoseconds as _,
+        };
+        let times = Timestamps {
+            last_access: time,
+            last_modification: time,
+        };
+        utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|e| Error::io("set the time of", path, e.into()))
+    }
+}
+
+/// Everything below a folder and the folder itself, what is inside first, so that setting times changes none before; in the order of names.
+fn below(dir: &Path, all: &mut Vec<PathBuf>) -> Result<()> {
+    let failed = |e| Error::io("list", dir, e);
+    let mut inside: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        inside.push(entry.map_err(failed)?.path());
+    }
+    inside.sort_unstable();
+    for path in inside {
+        if path.is_dir() && !path.is_symlink() {
+            below(&path, all)?;
+        } else {
+            all.push(path);
+        }
+    }
+    all.push(dir.to_owned());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verify::tree::Tree;
+
+    #[test]
+    fn a_seed_fixes_the_tree_and_its_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut trees = Vec::new();
+        for name in ["one", "two"] {
+            let root = folder.path().join(name);
+            fs::create_dir(&root).unwrap();
+            let mut rng = Rng::new(11);
+            let mut gardener = Gardener::new(&mut rng, &root);
+            gardener.plant().unwrap();
+            let planted = Tree::read(&root).unwrap();
+            gardener.change().unwrap();
+            let changed = Tree::read(&root).unwrap();
+            assert!(!planted.differences(&changed).is_empty());
+            trees.push([planted, changed]);
+        }
+        for (one, two) in trees[0].iter().zip(&trees[1]) {
+            assert_eq!(one.differences(two), []);
+            assert!(one.size.entries > 5);
+        }
+    }
+}

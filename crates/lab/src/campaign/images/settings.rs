@@ -1,0 +1,100 @@
+//! Settings of a build that a seed fixes: whatever changes bytes, in combinations that nobody would think of.
+
+use tuff_iplfs::crash::Rng;
+
+/// One of several.
+fn one<'a>(rng: &mut Rng, of: &[&'a str]) -> &'a str {
+    of[rng.below(of.len())]
+}
+
+/// Arguments of `tuff build` beside its paths. None changes what a tree reads as.
+pub(super) fn draw(rng: &mut Rng) -> Vec<String> {
+    let mut arguments = Vec::new();
+    let mut say = |name: &str, value: &str| arguments.push(format!("--{name}={value}"));
+    if rng.below(4) == 0 {
+        let kernels = [
+            "5.4", "5.13", "5.16", "6.1", "6.6", "6.10", "6.12", "6.15", "6.17", "6.18",
+        ];
+        say("kernel", one(rng, &kernels));
+    }
+    match rng.below(10) {
+        0 => say("auto", one(rng, &["size", "balanced", "speed"])),
+        1 => {}
+        _ => {
+            let algorithms = [
+                "none",
+                "lz4",
+                "lz4:2",
+                "lz4hc:3",
+                "lz4hc",
+                "lz4hc:12",
+                "deflate:1",
+                "deflate:6",
+                "lzma:1",
+                "lzma:6",
+                "zstd:1",
+                "zstd:3",
+                "zstd:9",
+                "zstd:15",
+            ];
+            say("compress", one(rng, &algorithms));
+        }
+    }
+    if rng.below(4) > 0 {
+        let clusters = ["4K", "8K", "12K", "16K", "32K", "64K", "128K", "256K", "1M"];
+        say("cluster", one(rng, &clusters));
+    }
+    // Each but the first few once in so many.
+    for (name, values, often) in [
+        ("block-size", &["512", "1K", "2K"][..], 8),
+        ("window", &["4K", "64K", "300000", "2M"], 8),
+        ("min-saving", &["0", "5", "40"], 8),
+        ("tail-packing", &["on", "off"], 3),
+        ("inline-data", &["off"], 6),
+        ("fragments", &["off", "tails", "small", "all"], 2),
+        ("fragment-cluster", &["4K", "32K", "128K"], 6),
+        ("dedupe", &["off", "files", "content"], 2),
+        ("chunk", &["4K", "16K", "1M"], 8),
+        ("index", &["full"], 5),
+        ("inodes", &["extended"], 6),
+        ("metadata", &["short", "compressed"], 4),
+        ("metadata-cluster", &["4K", "64K"], 10),
+        ("sparse", &["keep", "fill"], 4),
+        ("xattr-share", &["1", "2", "100"], 5),
+        ("xattr-prefix", &["user.name", "trusted.overlay."], 6),
+        (
+            "rule",
+            &["*.txt=zstd:3,16K", "*.so=lz4hc,8K", "*1*=none"],
+            5,
+        ),
+        ("memory", &["16M"], 8),
+    ] {
+        if rng.below(often) == 0 {
+            say(name, one(rng, values));
+        }
+    }
+    for (flag, often) in [
+        ("--unaligned", 4),
+        ("--no-xattr-filter", 8),
+        ("--no-checksum", 8),
+        ("--verity", 10),
+    ] {
+        if rng.below(often) == 0 {
+            arguments.push(flag.to_owned());
+        }
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_fixes_the_settings_and_seeds_differ() {
+        let of = |seed| draw(&mut Rng::new(seed));
+        assert_eq!(of(5), of(5));
+        let kinds: std::collections::HashSet<_> = (0..100).map(of).collect();
+        assert!(kinds.len() > 90);
+    }
+}

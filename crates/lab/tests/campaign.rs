@@ -1,0 +1,65 @@
+//! A few cases of the campaign on images, and that it notices what is wrong.
+
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tuff_lab::campaign::images::{self, Judge, Options, Tally};
+
+/// Our program, which lies beside the lab's when the whole workspace was built.
+fn tuff() -> Option<PathBuf> {
+    let tuff = Path::new(env!("CARGO_BIN_EXE_tuff-lab")).with_file_name("tuff");
+    if !tuff.exists() {
+        _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED the campaign on images: no program tuff beside the lab's"
+        );
+        return None;
+    }
+    Some(tuff)
+}
+
+fn run(tuff: PathBuf, cases: u64, out: &Path) -> Tally {
+    let options = Options {
+        seed: 1,
+        cases: Some(cases),
+        time: None,
+        tuff,
+        fsck: None,
+    };
+    images::run(&options, out, &mut |_| ()).unwrap()
+}
+
+#[test]
+fn images_of_random_trees_and_settings_are_what_their_trees_are() {
+    let Some(tuff) = tuff() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let tally = run(tuff, 15, folder.path());
+    for (why, count) in &tally.skipped {
+        if !why.starts_with("fsck.erofs") {
+            _ = writeln!(std::io::stderr(), "SKIPPED {why} ({count} images)");
+        }
+    }
+    let findings: String = tally.findings.iter().map(ToString::to_string).collect();
+    assert_eq!(findings, "");
+    assert!(tally.judged[&Judge::Extract] > 8, "{tally:?}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_byte_too_many_is_found_and_the_case_stays() {
+    let Some(tuff) = tuff() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let liar = folder.path().join("liar");
+    let script = format!(
+        "#!/bin/sh\n'{}' \"$@\" || exit $?\n[ \"$1\" != extract ] || find target -type f | head -n 1 | while read -r f; do echo >> \"$f\"; done\n",
+        tuff.display()
+    );
+    std::fs::write(&liar, script).unwrap();
+    std::fs::set_permissions(&liar, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let out = folder.path().join("out");
+    let tally = run(liar, 3, &out);
+    let first = &tally.findings[0];
+    assert!(first.what.contains("tuff extract"), "{first}");
+    assert!(out.join(format!("case-{}/image", first.seed)).exists());
+    assert!(first.commands[0].starts_with("liar build --quiet --threads=1"));
+}
