@@ -47,28 +47,27 @@ fn marker(document: &str, marker: &str) -> Result<std::ops::Range<usize>> {
     found.ok_or_else(|| Error::Usage(format!("the line '{marker}' is missing")))
 }
 
-/// The command that makes a block, as the block names it: places are relative to the document's folder, so that the
-/// text is the same wherever the project lies.
+/// The command that makes a block, as the block names it: places are relative to the folder that holds the document and
+/// all records, so that the text is the same wherever the project lies.
 pub fn block_command(
     document: &Path,
     records: &[PathBuf],
     name: &str,
     options: &[String],
 ) -> String {
-    let folder = absolute(document)
-        .parent()
-        .map(Path::to_owned)
-        .unwrap_or_default();
+    let document = absolute(document);
+    let records: Vec<PathBuf> = records.iter().map(|r| absolute(r)).collect();
+    let holds_all = |folder: &&Path| records.iter().all(|r| r.starts_with(folder));
+    // The root holds everything.
+    let folder = document.ancestors().skip(1).find(holds_all);
+    let folder = folder.unwrap_or(Path::new("/"));
     let relative = |path: &Path| {
-        let full = absolute(path);
-        full.strip_prefix(&folder)
-            .unwrap_or(&full)
-            .display()
-            .to_string()
+        let inside = path.strip_prefix(folder).unwrap_or(path);
+        inside.display().to_string()
     };
     let mut words = vec!["tuff-lab report".to_owned()];
     words.extend_from_slice(options);
-    words.push(format!("--readme {} --block {name}", relative(document)));
+    words.push(format!("--readme {} --block {name}", relative(&document)));
     words.extend(records.iter().map(|r| relative(r)));
     words.join(" ")
 }
@@ -135,6 +134,16 @@ mod tests {
         assert_eq!(
             command,
             "tuff-lab report --style brief --readme README.md --block images benchmarks/record/a b.jsonl"
+        );
+        let command = block_command(
+            Path::new("/p/docs/measured.md"),
+            &["/p/benchmarks/record/a".into()],
+            "images",
+            &[],
+        );
+        assert_eq!(
+            command,
+            "tuff-lab report --readme docs/measured.md --block images benchmarks/record/a"
         );
     }
 }
