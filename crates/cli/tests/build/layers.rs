@@ -4,6 +4,26 @@ use crate::common::{Place, code, manifests, run, tuff};
 use std::io::Write as _;
 use std::process::Command;
 
+/// Who names no kernel gets an image for those of the base; it was one for 6.1, which has no Zstandard and shared nothing.
+#[test]
+fn an_image_over_a_base_is_for_its_kernels() {
+    let place = Place::new("base-kernel");
+    let build = |args: &[&str]| -> serde_json::Value {
+        let out = run(&[&["build", "--json"], args].concat(), &place.0);
+        serde_json::from_slice(&out.stdout).unwrap()
+    };
+    build(&["-z", "zstd", "--fragments", "off", "tree", "base"]);
+    let over = build(&["--base", "base", "tree", "image"]);
+    assert_eq!(over["kernel"], "6.10");
+    assert!(over["base_files"].as_u64() > Some(0), "{over}");
+    let old = build(&["--base", "base", "--kernel", "6.1", "tree", "image"]);
+    assert_eq!(old["kernel"], "6.1");
+    assert!(
+        old["base_files"].as_u64() < over["base_files"].as_u64(),
+        "{old}"
+    );
+}
+
 /// A tar from standard input, too: its files are looked for in the base like any other's.
 #[test]
 fn an_image_over_a_base_needs_it_and_says_so() {

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     #[arg(required = true, value_name = "PATH")]
     pub(super) paths: Vec<PathBuf>,
 
-    /// Oldest Linux that must mount the image (default: 6.1, or what the other options need)
+    /// Oldest Linux that must mount the image (default: 6.1, or what the other options and the base need)
     #[arg(long, value_parser = parse_kernel, help_heading = "Format")]
     pub(super) kernel: Option<Kernel>,
     /// Block size (default: 4096; 512 with --tar-index)

@@ -23,7 +23,10 @@ use tuff_store::Target;
 /// Runs the verb.
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let (sources, target) = places::places(&args)?;
-    let options = options::options(&args)?;
+    let mut options = options::options(&args)?;
+    if args.kernel.is_none() {
+        places::raise_to_base(&mut options);
+    }
     // A summary must not land in an image that goes to standard output.
     let to_stdout = target == Target::Stdout;
     report(&args, to_stdout, |progress| {

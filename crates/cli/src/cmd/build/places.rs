@@ -1,14 +1,28 @@
 //! Arguments to sources and a target.
 
 use super::args::{Args, SourceType};
+use crate::cmd::info::lowest_kernel;
 use crate::image::OpenArgs;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::slice::Iter;
 use tuff_format::superblock;
-use tuff_image::build::{Container, Source, container_layers};
+use tuff_image::build::{Container, Options, Source, container_layers};
+use tuff_image::read::{Image, OpenOptions};
 use tuff_image::{Error, Result};
-use tuff_store::Target;
+use tuff_store::{FileStore, Target};
+
+/// Makes an image for the kernels that its base is for: whoever says nothing else wants to share what is in it.
+pub(super) fn raise_to_base(options: &mut Options) {
+    let Some(base) = &options.base else { return };
+    // What is wrong with it is an error of the build.
+    let Ok(store) = FileStore::open(base) else {
+        return;
+    };
+    if let Ok(base) = Image::open(store, OpenOptions::default()) {
+        options.kernel = options.kernel.max(lowest_kernel(&base));
+    }
+}
 
 /// Where the tree comes from and where the image goes.
 pub(super) fn places(args: &Args) -> Result<(Vec<Source>, Target)> {
