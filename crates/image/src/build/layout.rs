@@ -24,6 +24,7 @@
 //!
 //! * No two inodes overlap; each starts at a multiple of 32 bytes.
 //! * An inline tail does not cross a block.
+//! * An encoded one does not begin a block: where that is the second block of a page, kernels (6.18) fail to read it.
 
 mod parts;
 mod time;
@@ -121,7 +122,7 @@ impl Plan {
         let mut next_packed = parts.packed.packed_size;
         for (i, inode) in order.iter().enumerate() {
             let form = parts.form(*inode, epoch);
-            let position = zone.place(form.before_tail, form.tail) / ALIGN;
+            let position = zone.place(&form) / ALIGN;
             plan.positions[*inode as usize] = u32::try_from(position)
                 .map_err(|_| Error::limit("image", "more than 128 GiB of inodes"))?;
             plan.serials[*inode as usize] = i as u32 + 1;
@@ -171,7 +172,7 @@ impl Plan {
     fn end_zone(&mut self, parts: &Parts<'_>, mut zone: Zone, front: bool) -> Result<()> {
         for inode in hidden(parts) {
             let form = parts.form(inode, self.epoch);
-            let position = zone.place(form.before_tail, form.tail);
+            let position = zone.place(&form);
             self.hidden[(PACKED - inode) as usize] = Some(position);
             self.inodes += 1;
         }
@@ -284,7 +285,7 @@ fn fits_in_front(parts: &Parts<'_>, epoch: Epoch, inodes: &[InodeId]) -> bool {
     let mut zone = Zone::behind_superblock(block);
     inodes.iter().copied().chain(hidden(parts)).all(|inode| {
         let form = parts.form(inode, epoch);
-        zone.place(form.before_tail, form.tail);
+        zone.place(&form);
         zone.end == block
     })
 }

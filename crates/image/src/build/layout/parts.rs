@@ -31,6 +31,17 @@ pub(crate) struct Form {
     pub(crate) tail: u64,
 }
 
+impl Form {
+    /// True if there is an inline tail that a decoder reads.
+    pub(crate) fn has_encoded_tail(&self) -> bool {
+        let encoded = matches!(
+            self.layout,
+            Layout::CompressedFull | Layout::CompressedCompact
+        );
+        encoded && self.tail > 0
+    }
+}
+
 /// What is to be written, but for the data.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'a> {

@@ -1,6 +1,7 @@
 //! Room for inodes.
 
 use super::SUPERBLOCK_END;
+use super::parts::Form;
 use tuff_format::inode::ALIGN;
 use tuff_format::units::round_up;
 
@@ -51,8 +52,9 @@ impl Zone {
         }
     }
 
-    /// Finds room for `before` bytes and a tail that must not cross a block.
-    pub(super) fn place(&mut self, before: u64, tail: u64) -> u64 {
+    /// Finds room for an inode with an inline tail, which must not cross a block, nor begin one if it is encoded.
+    pub(super) fn place(&mut self, form: &Form) -> u64 {
+        let (before, tail) = (form.before_tail, form.tail);
         let len = before + tail;
         if len <= self.block {
             let fitting = self
@@ -71,8 +73,13 @@ impl Zone {
         }
         let mut start = self.end;
         let within = (start + before) % self.block;
-        if tail > 0 && within + tail > self.block {
-            let shift = round_up(self.block - within, ALIGN);
+        let begins = |within: u64| form.has_encoded_tail() && within.is_multiple_of(self.block);
+        if tail > 0 && (within + tail > self.block || begins(within)) {
+            let next = (self.block - within) % self.block;
+            let mut shift = round_up(next, ALIGN);
+            if begins(within + shift) {
+                shift += ALIGN;
+            }
             self.give_back(start, shift);
             start += shift;
         }
@@ -104,12 +111,24 @@ impl Zone {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tuff_format::inode::Layout;
+
+    fn form(layout: Layout, before_tail: u64, tail: u64) -> Form {
+        Form {
+            extended: false,
+            layout,
+            size: 1 << 20,
+            before_tail,
+            tail,
+        }
+    }
 
     #[test]
     fn places_do_not_overlap_and_tails_do_not_cross_blocks() {
         let mut zone = Zone::new(4096);
         let mut seed = 3u64;
         let mut placed = Vec::new();
+        let (mut encoded, mut begin) = (0, 0);
         for _ in 0..5000 {
             seed = seed
                 .wrapping_mul(6364136223846793005)
@@ -118,10 +137,22 @@ mod tests {
             let tail = if seed >> 33 & 1 == 0 {
                 0
             } else {
-                (seed >> 20) % 4064
+                (seed >> 20) % 4001
             };
-            let at = zone.place(before, tail);
+            let layout = match seed >> 34 & 1 {
+                0 => Layout::FlatInline,
+                _ => Layout::CompressedFull,
+            };
+            let form = form(layout, before & !7, tail);
+            let before = form.before_tail;
+            let at = zone.place(&form);
             assert_eq!(at % 32, 0);
+            if form.has_encoded_tail() {
+                assert_ne!((at + before) % 4096, 0);
+                encoded += 1;
+            } else {
+                begin += u64::from(tail > 0 && (at + before).is_multiple_of(4096));
+            }
             assert!(tail == 0 || (at + before) % 4096 + tail <= 4096);
             placed.push((at, at + before + tail));
         }
@@ -130,5 +161,6 @@ mod tests {
         assert!(placed.last().unwrap().1 <= zone.end);
         let used: u64 = placed.iter().map(|(a, b)| b - a).sum();
         assert!(used * 10 > zone.end * 9, "{used} of {}", zone.end);
+        assert!(encoded > 1000 && begin > 10, "{encoded} and {begin}");
     }
 }
