@@ -20,7 +20,7 @@ use cut::{Code, cut};
 
 use crate::lz4::piece;
 use crate::probe::Probe;
-use crate::{EncodeFit, EncoderSpec, Fit};
+use crate::{EncodeFit, EncoderSpec, Fit, FitEnd, Trim};
 
 /// The first bit of the padding behind the header of a stored block.
 const PADDING: u8 = 0x08;
@@ -98,6 +98,15 @@ impl Deflate {
         };
         (n > 0).then_some(n)
     }
+
+    /// Copies the stream to the output.
+    fn hand_over(&self, consumed: usize, written: usize, dst: &mut [u8]) -> Fit {
+        dst[..written].copy_from_slice(&self.stream[..written]);
+        if dst[0] == 0 {
+            dst[0] = PADDING;
+        }
+        Fit { consumed, written }
+    }
 }
 
 impl EncodeFit for Deflate {
@@ -145,11 +154,25 @@ impl EncodeFit for Deflate {
         if written * 8 >= room * 7 {
             self.probe.learn(consumed);
         }
-        dst[..written].copy_from_slice(&self.stream[..written]);
-        if dst[0] == 0 {
-            dst[0] = PADDING;
+        self.hand_over(consumed, written, dst)
+    }
+
+    fn fit_end(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: &Trim) -> FitEnd {
+        let fit = self.fit(input, at, dst);
+        let room = trim
+            .room(fit.written)
+            .filter(|_| fit.consumed == input.len() - at);
+        let cut = room.and_then(|room| {
+            let stream = &mut self.stream[..fit.written];
+            cut(stream, room, &mut self.literals, &mut self.distances)
+        });
+        match cut {
+            Some(cut) => FitEnd {
+                fit: self.hand_over(cut.content, cut.size, dst),
+                trimmed: true,
+            },
+            None => fit.into(),
         }
-        Fit { consumed, written }
     }
 
     fn window(&self) -> usize {

@@ -30,8 +30,8 @@ use paths::{
 };
 
 use crate::bytes::zeros;
-use crate::lz4::piece;
-use crate::{EncodeFit, EncoderSpec, Fit};
+use crate::lz4::{piece, trimmed};
+use crate::{EncodeFit, EncoderSpec, Fit, FitEnd, Trim};
 
 mod grams;
 mod paths;
@@ -117,6 +117,11 @@ impl EncodeFit for Frontier {
 
     fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
         (self.fit)(self, input, at, dst)
+    }
+
+    fn fit_end(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: &Trim) -> FitEnd {
+        let fit = self.fit(input, at, dst);
+        trimmed(&input[at..], fit, dst, trim)
     }
 
     fn window(&self) -> usize {

@@ -66,6 +66,44 @@ impl Fit {
     };
 }
 
+/// When an output is ended early, at a multiple of a block, because little of it is behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trim {
+    /// Outputs up to this length stay. Unit: bytes.
+    pub keep: usize,
+    /// Unit: bytes, a power of two from 512 on.
+    pub block: usize,
+    /// The most that may be behind. Unit: bytes, less than a block.
+    pub most: usize,
+}
+
+impl Trim {
+    /// The length that an output of `size` bytes should have instead.
+    fn room(&self, size: usize) -> Option<usize> {
+        let over = size % self.block;
+        let trims = size > self.keep && size > self.block && (1..=self.most).contains(&over);
+        trims.then(|| size - over)
+    }
+}
+
+/// What one call of [`EncodeFit::fit_end`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FitEnd {
+    /// What was written.
+    pub fit: Fit,
+    /// It was ended early.
+    pub trimmed: bool,
+}
+
+impl From<Fit> for FitEnd {
+    fn from(fit: Fit) -> Self {
+        Self {
+            fit,
+            trimmed: false,
+        }
+    }
+}
+
 /// Fixed-output compression.
 pub trait EncodeFit: Send {
     /// Starts on new input and forgets everything learnt. Called before the first [`fit`](Self::fit) on each `input`.
@@ -76,6 +114,13 @@ pub trait EncodeFit: Send {
     /// Between two calls of [`reset`](Self::reset), `input` is the same (it may have grown at its end) and `at` never
     /// decreases, so that an encoder may index the input once. At most [`window`](Self::window) bytes are consumed.
     fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit;
+
+    /// As [`fit`](Self::fit); but where all of `input[at..]` fits, and `trim` says that its output should be shorter, only as
+    /// much of it as fits there. An encoder that cannot do that for little does not.
+    fn fit_end(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: &Trim) -> FitEnd {
+        let _ = trim;
+        self.fit(input, at, dst).into()
+    }
 
     /// The most input that one call consumes. Unit: bytes.
     fn window(&self) -> usize;

@@ -5,13 +5,15 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use crate::{EncodeFit, EncoderSpec, Fit};
+use crate::{EncodeFit, EncoderSpec, Fit, FitEnd, Trim};
 
 mod block;
+mod cut;
 mod greedy;
 mod walk;
 
 pub(crate) use block::{decode, decode_in_place, decode_prefix, in_place_margin};
+pub(crate) use cut::trimmed;
 pub(crate) use greedy::Greedy;
 pub(crate) use walk::all_decode;
 
@@ -86,6 +88,11 @@ impl EncodeFit for High {
             )
         };
         done(consumed, written)
+    }
+
+    fn fit_end(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: &Trim) -> FitEnd {
+        let fit = self.fit(input, at, dst);
+        trimmed(&input[at..], fit, dst, trim)
     }
 
     fn window(&self) -> usize {

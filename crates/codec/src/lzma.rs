@@ -20,7 +20,7 @@ mod range;
 pub(crate) use decode::Decompressor;
 
 use crate::lz4::piece;
-use crate::{EncodeFit, EncoderSpec, Fit};
+use crate::{EncodeFit, EncoderSpec, Fit, FitEnd, Trim};
 
 use fast::Fast;
 use finder::{Chain, Effort, Find, Tree};
@@ -136,13 +136,12 @@ impl<F: Find, P: Parse> EncodeFit for Lzma<F, P> {
     fn reset(&mut self) {}
 
     fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
-        let data = piece(input, at, self.window);
-        let props = Props::of(data, dst.len());
-        let fit = self.encode(data, props, dst);
-        if let (Some(first), true) = (dst.first_mut(), fit.consumed > 0) {
-            *first = !props.byte();
-        }
-        fit
+        self.run(input, at, dst, None).fit
+    }
+
+    fn fit_end(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: &Trim) -> FitEnd {
+        let trim = Some(trim).filter(|_| input.len() - at <= self.window);
+        self.run(input, at, dst, trim)
     }
 
     fn window(&self) -> usize {
@@ -151,12 +150,26 @@ impl<F: Find, P: Parse> EncodeFit for Lzma<F, P> {
 }
 
 impl<F: Find, P: Parse> Lzma<F, P> {
-    fn encode(&mut self, data: &[u8], props: Props, dst: &mut [u8]) -> Fit {
+    fn run(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: Option<&Trim>) -> FitEnd {
+        let data = piece(input, at, self.window);
+        let props = Props::of(data, dst.len());
+        let end = self.encode(data, props, dst, trim);
+        if let (Some(first), true) = (dst.first_mut(), end.fit.consumed > 0) {
+            *first = !props.byte();
+        }
+        end
+    }
+
+    /// `trim` is for `data` that is encoded to its end.
+    fn encode(&mut self, data: &[u8], props: Props, dst: &mut [u8], trim: Option<&Trim>) -> FitEnd {
         let room = dst.len();
         let mut coder = RangeCoder::new(dst);
         if coder.len() > room {
-            return Fit::NOTHING;
+            return Fit::NOTHING.into();
         }
+        // The longest output that is not longer than `mark`, a multiple of a block: where the coder was, and what was coded.
+        let block = trim.map_or(usize::MAX, |trim| trim.block);
+        let (mut mark, mut marked) = (block, (coder.state(), 0));
         self.finder.begin(data.len());
         self.parser.begin();
         self.model.reset(props);
@@ -172,15 +185,26 @@ impl<F: Find, P: Parse> Lzma<F, P> {
                     coder.restore(state);
                     break 'all;
                 }
+                if coder.len() > mark {
+                    mark = coder.len().next_multiple_of(block);
+                    marked = (state, at);
+                }
                 at += symbol.len as usize;
             }
         }
-        if at == 0 {
-            return Fit::NOTHING;
+        let trim = trim.filter(|_| at == data.len());
+        let trimmed = trim.is_some_and(|trim| trim.room(coder.len()).is_some());
+        if trimmed {
+            coder.restore(marked.0);
+            at = marked.1;
         }
-        Fit {
+        if at == 0 {
+            return Fit::NOTHING.into();
+        }
+        let fit = Fit {
             consumed: at,
             written: coder.finish(),
-        }
+        };
+        FitEnd { fit, trimmed }
     }
 }

@@ -1,6 +1,6 @@
 //! What every encoder and decoder promises, on data of every kind.
 
-use tuff_codec::{Algorithm, Decoder, EncodeFit, EncoderSpec, Fit, Method};
+use tuff_codec::{Algorithm, Decoder, EncodeFit, EncoderSpec, Fit, Method, Trim};
 
 /// Numbers that look random and are the same everywhere.
 struct Noise(u64);
@@ -245,6 +245,54 @@ fn every_output_size_is_respected() {
                     );
                 }
             }
+        }
+    }
+}
+
+/// An end of which little is behind a multiple of a block is made shorter by that; everything else stays as it is.
+#[test]
+fn ends_are_trimmed_to_whole_blocks() {
+    let mut decoder = Decoder::new();
+    for method in Method::ALL {
+        for &level in levels(method) {
+            let spec = EncoderSpec::new(method, 65536).with_level(level);
+            let mut encoder = spec.build().unwrap();
+            let mut trims = 0;
+            for (name, data) in kinds(60_000) {
+                for (len, block) in [(3000, 512), (20_000, 4096), (33_333, 512), (60_000, 4096)] {
+                    let input = &data[..len];
+                    let trim = Trim {
+                        keep: block,
+                        block,
+                        most: block / 2,
+                    };
+                    let context = format!("{method} {level}, {len} of {name}, blocks of {block}");
+                    encoder.reset();
+                    let (fit, whole) =
+                        fit_checked(&mut *encoder, &mut decoder, &spec, input, 0, 65536);
+                    assert_eq!(fit.consumed, len, "{context}");
+                    encoder.reset();
+                    let mut dst = vec![0xa5; 65536];
+                    let end = encoder.fit_end(input, 0, &mut dst, &trim);
+                    dst.truncate(end.fit.written);
+                    if !end.trimmed {
+                        assert_eq!((end.fit, &dst), (fit, &whole), "{context}");
+                        continue;
+                    }
+                    // What a block will be is known to within a few bytes.
+                    let over = (whole.len() + 16) % block;
+                    assert!(over <= trim.most + 32, "{context}: {over}");
+                    let full = (whole.len() + 16) / block * block;
+                    let least = full - full / 64 - 32;
+                    assert!((least..=full).contains(&dst.len()), "{context}: {end:?}");
+                    assert_ne!(dst[0], 0, "{context}");
+                    let mut back = vec![0; end.fit.consumed];
+                    let result = decoder.decode(method.algorithm(), &dst, &mut back);
+                    assert!(result.is_ok() && back == input[..back.len()], "{context}");
+                    trims += 1;
+                }
+            }
+            assert!(trims > 0, "{method} {level}");
         }
     }
 }

@@ -17,9 +17,9 @@
 //!
 //! Source: LZ4 block format description (sequences, end rules).
 
-use super::piece;
+use super::{piece, trimmed};
 use crate::bytes::{backward, byte, forward, load4, load8, load16, zeros};
-use crate::{EncodeFit, EncoderSpec, Fit};
+use crate::{EncodeFit, EncoderSpec, Fit, FitEnd, Trim};
 
 /// The last bytes of a block are literals. Unit: bytes.
 const LAST_LITERALS: usize = 5;
@@ -85,6 +85,11 @@ impl<const N: usize> EncodeFit for Greedy<N> {
         }
         self.table.fill(0);
         (self.fill)(&mut self.table, data, dst)
+    }
+
+    fn fit_end(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: &Trim) -> FitEnd {
+        let fit = self.fit(input, at, dst);
+        trimmed(&input[at..], fit, dst, trim)
     }
 
     fn window(&self) -> usize {

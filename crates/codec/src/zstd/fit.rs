@@ -22,7 +22,7 @@ use super::rows::Rows;
 use super::{BLOCK, Compressor};
 use crate::lz4::piece;
 use crate::search::Search;
-use crate::{EncodeFit, EncoderSpec, Fit};
+use crate::{EncodeFit, EncoderSpec, Fit, FitEnd, Trim};
 
 /// Magic number, and a descriptor without content size, checksum and dictionary.
 const FRAME: [u8; 5] = [0x28, 0xb5, 0x2f, 0xfd, 0];
@@ -41,6 +41,12 @@ const SPLIT_ROOM: usize = 24 << 10;
 
 /// Input per output before anything is known.
 const FIRST_RATIO: f64 = 2.8;
+
+/// A last block is not made shorter than this. Unit: bytes.
+const TRIM_MIN: usize = 256;
+
+/// By such a part an output that is ended early may be shorter than it could be.
+const TRIM_SLACK: usize = 128;
 
 /// Input below this is not worth own blocks. Unit: bytes.
 const SHORT: usize = 64;
@@ -116,7 +122,8 @@ impl Zstd {
     }
 
     /// Hands the frame over.
-    fn done(&mut self, fit: Fit, dst: &mut [u8]) -> Fit {
+    fn done(&mut self, end: FitEnd, dst: &mut [u8]) -> FitEnd {
+        let fit = end.fit;
         dst[..fit.written].copy_from_slice(&self.out[..fit.written]);
         if fit.written * 8 >= dst.len() * 7 {
             self.ratio = fit.consumed as f64 / fit.written as f64;
@@ -124,7 +131,7 @@ impl Zstd {
                 library.tail.learn(fit.consumed);
             }
         }
-        fit
+        end
     }
 
     /// Has the library write the frame, too, and looks for how much fits.
@@ -139,8 +146,14 @@ impl Zstd {
         BLOCK.min(1 << self.window_log)
     }
 
-    /// Builds the frame of `input[at..end]` from the parse.
-    fn frame(&mut self, input: &[u8], (at, end): (usize, usize), room: usize) -> Fit {
+    /// Builds the frame of `input[at..end]` from the parse. `trim` is for a frame of all of it.
+    fn frame(
+        &mut self,
+        input: &[u8],
+        (at, end): (usize, usize),
+        mut room: usize,
+        trim: Option<&Trim>,
+    ) -> FitEnd {
         let most = self.block_max();
         let src = &input[at..end];
         let Self {
@@ -169,9 +182,10 @@ impl Zstd {
         let mut pos = FRAME_HEADER;
         let mut last_header = None;
         let mut consumed = 0;
+        let mut trimmed = false;
         let mut open = Open::new(Cut::START, Repeats::START);
         loop {
-            let left = room.saturating_sub(pos + BLOCK_HEADER);
+            let mut left = room.saturating_sub(pos + BLOCK_HEADER);
             let done = open.fill(&mut source, consumed, most, room >= SPLIT_ROOM, left);
             let plan = coder.plan(&open.stats);
             if open.over && !done && plan.size + room / SPARE < left {
@@ -184,6 +198,16 @@ impl Zstd {
                 break;
             }
             let body = pos + BLOCK_HEADER;
+            let whole = body + plan.size.min(content);
+            if let Some(trim) = trim
+                && consumed + content == src.len()
+                && whole <= room
+                && let Some(shorter) = trim.room(whole).filter(|&n| n > body + TRIM_MIN)
+            {
+                room = shorter;
+                left = room - body;
+                trimmed = true;
+            }
             // A coded block has to be smaller than its content.
             let mut raw = plan.size >= content;
             let mut stop = usize::MAX;
@@ -203,9 +227,17 @@ impl Zstd {
                 open.end_repeats = open.start_repeats;
             }
             if stop > room {
-                if let Some((kind, stop)) =
-                    open.finish(source.parse, coder, plan, out, body, room, &src[consumed..])
-                {
+                // What does not fit is encoded anyway: it may be a little more.
+                let slack = if trimmed { room / TRIM_SLACK } else { 0 };
+                if let Some((kind, stop)) = open.finish(
+                    source.parse,
+                    coder,
+                    plan,
+                    out,
+                    body,
+                    (room, slack),
+                    &src[consumed..],
+                ) {
                     put_header(out, pos, kind, stop - body);
                     last_header = Some(pos);
                     pos = stop;
@@ -225,7 +257,7 @@ impl Zstd {
             }
             open = open.next(&mut source);
         }
-        match last_header {
+        let fit = match last_header {
             Some(header) => {
                 out[header] |= 1;
                 Fit {
@@ -234,7 +266,8 @@ impl Zstd {
                 }
             }
             None => Fit::NOTHING,
-        }
+        };
+        FitEnd { fit, trimmed }
     }
 }
 
@@ -399,7 +432,8 @@ impl Open {
         )
     }
 
-    /// Moves the block's end to where the output is full, and writes it. Returns its kind and the position behind it.
+    /// Moves the block's end to where the output is full but for some `slack`, and writes it. Returns its kind and the position
+    /// behind it.
     #[allow(clippy::too_many_arguments)]
     fn finish(
         &mut self,
@@ -408,7 +442,7 @@ impl Open {
         mut plan: Plan,
         out: &mut [u8],
         body: usize,
-        room: usize,
+        (room, slack): (usize, usize),
         src: &[u8],
     ) -> Option<(u32, usize)> {
         let left = room.checked_sub(body)?;
@@ -424,7 +458,7 @@ impl Open {
                 let goal = left.saturating_sub(margin);
                 let prices = coder.prices(&plan);
                 if plan.size > goal {
-                    let excess = (plan.size - goal) as u64 * 8 * BIT;
+                    let excess = (plan.size + slack / 2 - goal) as u64 * 8 * BIT;
                     shrink(
                         &mut self.stats,
                         &mut self.end,
@@ -434,7 +468,7 @@ impl Open {
                         &prices,
                         excess,
                     );
-                } else if plan.size + 2 + room / 1000 < goal && self.stats.content < most {
+                } else if plan.size + 2 + room / 1000 + slack < goal && self.stats.content < most {
                     let spare = (goal - plan.size) as u64 * 8 * BIT;
                     grow(
                         &mut self.stats,
@@ -498,10 +532,26 @@ impl EncodeFit for Zstd {
     }
 
     fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
+        self.run(input, at, dst, None).fit
+    }
+
+    fn fit_end(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: &Trim) -> FitEnd {
+        let trim = Some(trim).filter(|_| input.len() - at <= self.window);
+        self.run(input, at, dst, trim)
+    }
+
+    fn window(&self) -> usize {
+        self.window
+    }
+}
+
+impl Zstd {
+    /// Makes a frame.
+    fn run(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: Option<&Trim>) -> FitEnd {
         let src = piece(input, at, self.window);
         let room = dst.len();
         if room < SHORT || src.len() < SHORT {
-            return self.search(src, dst);
+            return self.search(src, dst).into();
         }
         let (most, end) = (self.block_max(), at + src.len());
         match &mut self.engine {
@@ -513,15 +563,11 @@ impl EncodeFit for Zstd {
                 let fits = (room, self.ratio);
                 let found = library.parse((&input[..end], at), fits, most, &mut self.parse);
                 if found.is_none() {
-                    return self.search(src, dst);
+                    return self.search(src, dst).into();
                 }
             }
         }
-        let fit = self.frame(input, (at, end), room);
-        self.done(fit, dst)
-    }
-
-    fn window(&self) -> usize {
-        self.window
+        let end = self.frame(input, (at, end), room, trim);
+        self.done(end, dst)
     }
 }
