@@ -232,7 +232,7 @@ fn what_the_base_has_is_referred_to_and_comes_back() {
     for (name, (old, mut new), files) in settings {
         make(&place.old, &base, &old).unwrap();
         let alone = make(&place.new, &image, &new).unwrap();
-        new.base = Some(base.clone());
+        new.bases = vec![base.clone().into()];
         let summary = make(&place.new, &image, &new).unwrap();
         println!(
             "{name}: {} of 48 files, parts {}, {} of {}",
@@ -247,7 +247,7 @@ fn what_the_base_has_is_referred_to_and_comes_back() {
         let report = tuff_image::check::check(&both, &Default::default(), |_| ());
         assert!(report.is_clean(), "{name}: {:?}", report.findings);
         assert_same(name, &wanted, &image_tree(&both), ignore());
-        by_kernel(&image, Some(&base), &place.path("mnt"), &|way, dir| {
+        by_kernel(&image, &[&base], &place.path("mnt"), &|way, dir| {
             assert_same(
                 &format!("{name}: {way}"),
                 &wanted,
@@ -264,7 +264,7 @@ fn one_store_holds_both_behind_each_other() {
     let (base, image) = (place.path("base"), place.path("image"));
     let mut options = newest(Some(Method::Lz4), 64 << 10, Fragments::Tails);
     make(&place.old, &base, &options).unwrap();
-    options.base = Some(base.clone());
+    options.bases = vec![base.clone().into()];
     make(&place.new, &image, &options).unwrap();
     let both = [fs::read(&image).unwrap(), fs::read(&base).unwrap()].concat();
     let flat = Image::open(tuff_store::MemStore::new(both), OpenOptions::default()).unwrap();
@@ -353,7 +353,7 @@ fn parts_that_the_base_has_are_referred_to() {
     for (name, (before, mut now), share) in settings {
         make(&old, &base, &before).unwrap();
         let alone = make(&new, &image, &now).unwrap();
-        now.base = Some(base.clone());
+        now.bases = vec![base.clone().into()];
         let summary = make(&new, &image, &now).unwrap();
         let stats = &summary.stats;
         let found = stats.base_part_bytes * 100 / stats.content_bytes;
@@ -369,7 +369,7 @@ fn parts_that_the_base_has_are_referred_to() {
         let report = tuff_image::check::check(&both, &Default::default(), |_| ());
         assert!(report.is_clean(), "{name}: {:?}", report.findings);
         assert_same(name, &wanted, &image_tree(&both), ignore());
-        by_kernel(&image, Some(&base), &path("mnt"), &|way, dir| {
+        by_kernel(&image, &[&base], &path("mnt"), &|way, dir| {
             let name = format!("{name}: {way}");
             assert_same(&name, &wanted, &host_tree(dir), ignore());
         });
@@ -383,7 +383,7 @@ fn parts_that_the_base_has_are_referred_to() {
     // Whole files only, if no more is asked for.
     let mut whole = newest(lz4, 16 << 10, Fragments::Off);
     make(&old, &base, &whole).unwrap();
-    whole.base = Some(base.clone());
+    whole.bases = vec![base.clone().into()];
     whole.dedupe = Dedupe::Files;
     let stats = make(&new, &image, &whole).unwrap().stats;
     assert_eq!(stats.base_part_bytes, 0);
@@ -406,7 +406,7 @@ fn images_of_others_are_bases_too() {
         if options.iter().any(|o| o.contains("lzma")) {
             new.compression = compression(Method::Lzma, 0);
         }
-        new.base = Some(base.clone());
+        new.bases = vec![base.clone().into()];
         let summary = make(&place.new, &image, &new).unwrap();
         let name = format!("{options:?}: {} of 48 files", summary.stats.base_files);
         println!("{name}");
@@ -414,7 +414,7 @@ fn images_of_others_are_bases_too() {
         assert!(summary.stats.base_files > 0 || i > 4, "{name}");
         let both = open_both(&image, &base).unwrap();
         assert_same(&name, &wanted, &image_tree(&both), ignore());
-        by_kernel(&image, Some(&base), &place.path("mnt"), &|way, dir| {
+        by_kernel(&image, &[&base], &place.path("mnt"), &|way, dir| {
             assert_same(
                 &format!("{name}: {way}"),
                 &wanted,
@@ -436,7 +436,7 @@ fn bytes_over_a_base_do_not_depend_on_threads() {
             fs::write(tree.join("sub/large"), mixed((9 << 20) + 5, 7)).unwrap();
         }
         make(&place.old, &base, &options).unwrap();
-        options.base = Some(base.clone());
+        options.bases = vec![base.clone().into()];
         let images = [1, 2, 7, 16].map(|threads| {
             let image = place.path(&threads.to_string());
             options.threads = Some(threads);
@@ -454,7 +454,7 @@ fn what_is_to_be_stored_is_not_taken_compressed() {
     let (base, image) = (place.path("base"), place.path("image"));
     let mut options = newest(Some(Method::Lz4), 16 << 10, Fragments::Off);
     make(&place.old, &base, &options).unwrap();
-    options.base = Some(base.clone());
+    options.bases = vec![base.clone().into()];
     options.rules = vec![Rule {
         paths: globset::Glob::new("{text,noise-in-blocks}")
             .unwrap()
@@ -478,7 +478,7 @@ fn a_base_that_cannot_be_one_is_refused() {
     let plain = newest(Some(Method::Lz4), 16 << 10, Fragments::Off);
     make(&place.old, &base, &plain).unwrap();
     let over = |base: &Path| Options {
-        base: Some(base.to_owned()),
+        bases: vec![base.to_owned().into()],
         ..plain.clone()
     };
     let refused = |options: &Options| match make(&place.new, &image, options) {
@@ -486,15 +486,15 @@ fn a_base_that_cannot_be_one_is_refused() {
         other => panic!("{other:?}"),
     };
     make(&place.new, &image, &over(&base)).unwrap();
-    // Another block size; a base with a base; an old kernel.
+    // Another block size; a base whose base was not given; an old kernel.
     let mut blocks = over(&base);
     blocks.block = tuff_format::BlockBits::new(10).unwrap();
     assert!(refused(&blocks).contains("blocks of 4096 bytes"));
     let chained = place.path("chained");
     fs::copy(&image, &chained).unwrap();
-    assert!(refused(&over(&chained)).contains("extra devices"));
+    assert!(refused(&over(&chained)).contains("not given"));
     let old = Options {
-        base: Some(base.clone()),
+        bases: vec![base.clone().into()],
         ..Options::for_kernel(Kernel(5, 15))
     };
     assert!(refused(&old).contains("Linux 5.16"));
@@ -518,7 +518,7 @@ fn a_damaged_base_is_named() {
     let mut bytes = fs::read(&base).unwrap();
     bytes[4096..40960].fill(0x5A);
     fs::write(&base, bytes).unwrap();
-    options.base = Some(base.clone());
+    options.bases = vec![base.clone().into()];
     options.dedupe = Dedupe::Off;
     match make(&place.new, &image, &options) {
         Err(e @ Error::Corrupt(_)) => assert!(e.to_string().contains("base"), "{e}"),

@@ -77,7 +77,7 @@ fn a_tree_in_chunks_comes_back() {
             let (image, blob) = (at("image"), at("blob"));
             make(&at("tree"), &image, &with(options(chunk, None))).unwrap();
             assert_same(&what, &expected, &image_tree(&open(&image)), ignore);
-            by_kernel(&image, None, &at("mnt"), &|way, dir| {
+            by_kernel(&image, &[], &at("mnt"), &|way, dir| {
                 assert_same(
                     &format!("{what}, {way}"),
                     &expected,
@@ -91,7 +91,13 @@ fn a_tree_in_chunks_comes_back() {
                 &with(options(chunk, Some(blob.clone()))),
             )
             .unwrap();
-            all_agree(&format!("{what}, blob"), &image, &blob, &expected, ignore);
+            all_agree(
+                &format!("{what}, blob"),
+                &image,
+                &[&blob],
+                &expected,
+                ignore,
+            );
         }
     }
 }
@@ -218,7 +224,7 @@ fn what_does_not_fit_together_is_refused() {
         ),
         (
             Options {
-                base: Some(at("base")),
+                bases: vec![at("base").into()],
                 ..options(4096, blob())
             },
             "neither a base nor",

@@ -75,14 +75,14 @@ fn an_index_and_its_tar_are_the_tree() {
         make(&file, &at("copy"), &plain).unwrap();
         let expected = image_tree(&open(&at("copy")));
         make(&file, &image, &options()).unwrap();
-        all_agree(name, &image, &file, &expected, HOLES);
+        all_agree(name, &image, &[&file], &expected, HOLES);
         let short = Options {
             metadata: Metadata::Short,
             kernel: Kernel(6, 15),
             ..options()
         };
         make(&file, &image, &short).unwrap();
-        let shown = image_tree(&open_with(&image, &file).unwrap());
+        let shown = image_tree(&open_with(&image, &[&file]).unwrap());
         assert_same("short inodes", &expected, &shown, HOLES);
     }
 }
@@ -212,7 +212,7 @@ fn sparse_members_keep_their_holes_or_are_copied() {
     let file = at("t.tar");
     fs::write(&file, archive(&members)).unwrap();
     make(&file, &at("i"), &options()).unwrap();
-    let both = appended(&at("i"), &file);
+    let both = appended(&at("i"), &[&file]);
     let see = |name: &str, root: &dyn Fn(&str, u64, &mut [u8])| {
         let (_, size, runs, _) = cases.iter().find(|c| c.0 == name).unwrap();
         for (offset, data) in *runs {
@@ -250,7 +250,7 @@ fn sparse_members_keep_their_holes_or_are_copied() {
             assert_eq!(image.read_at(&inode, buf, offset).unwrap(), buf.len());
         });
     }
-    by_kernel(&both, None, &at("mnt"), &|_, dir| {
+    by_kernel(&both, &[], &at("mnt"), &|_, dir| {
         use std::os::unix::fs::FileExt;
         for (name, size, ..) in &cases {
             let file = fs::File::open(dir.join(name)).unwrap();
@@ -322,12 +322,12 @@ fn whiteouts_become_those_of_overlayfs() {
         ..options()
     };
     make(&file, &image, &options).unwrap();
-    let tree = image_tree(&open_with(&image, &file).unwrap());
+    let tree = image_tree(&open_with(&image, &[&file]).unwrap());
     let of = |path: &str| tree.iter().find(|r| r.path == path.as_bytes()).unwrap();
     assert_eq!(of("dir/gone").device, Some((0, 0)));
     let opaque = of("opaque").xattrs.get(&b"trusted.overlay.opaque"[..]);
     assert_eq!(opaque.map(Vec::as_slice), Some(&b"y"[..]));
-    all_agree("whiteouts", &image, &file, &tree, HOLES);
+    all_agree("whiteouts", &image, &[&file], &tree, HOLES);
 }
 
 #[test]
@@ -389,7 +389,7 @@ fn what_cannot_be_referred_to_is_refused() {
         (|o| o.block = tuff_format::BlockBits::B4K) as fn(&mut Options),
         |o| o.compression = Options::default().compression,
         |o| o.verify = true,
-        |o| o.base = Some("ends.tar".into()),
+        |o| o.bases = vec![Path::new("ends.tar").to_owned().into()],
         |o| o.kernel = Kernel(6, 1),
     ] {
         assert!(matches!(with(change), Err(tuff_image::Error::Usage(_))));

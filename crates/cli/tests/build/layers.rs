@@ -78,6 +78,76 @@ fn an_image_over_a_base_needs_it_and_says_so() {
     assert_eq!(summary["base_files"], 1, "{}", code(&out).1);
 }
 
+/// Settings that only the first image can know are its own; each layer is a device, in the order of the sources.
+#[test]
+fn layers_in_images_are_merged_where_they_are() {
+    let place = Place::new("image-index");
+    let json = |args: &[&str]| -> serde_json::Value {
+        let out = run(&[&["build", "--json"], args].concat(), &place.0);
+        assert_eq!(code(&out).0, 0, "{}", code(&out).1);
+        serde_json::from_slice(&out.stdout).unwrap()
+    };
+    std::fs::create_dir(place.0.join("more")).unwrap();
+    let text = "what the other layer has not\n".repeat(900);
+    std::fs::write(place.0.join("more/new"), &text).unwrap();
+    json(&["-b", "1024", "-z", "zstd", "tree", "lower"]);
+    json(&["-b", "1024", "-z", "lz4", "more", "upper"]);
+    let merged = json(&["--image-index", "--verify", "lower", "upper", "merged"]);
+    assert_eq!(merged["devices"], serde_json::json!(["lower", "upper"]));
+    assert_eq!(merged["kernel"], "6.10");
+    let (files, based) = (merged["files"].as_u64(), merged["base_files"].as_u64());
+    assert!(files > Some(2) && based > Some(0), "{merged}");
+    let devices = ["--device", "lower", "--device", "upper"];
+    let cat = |name| {
+        run(
+            &[&["cat"], &devices[..], &["merged", name]].concat(),
+            &place.0,
+        )
+    };
+    assert_eq!(cat("new").stdout, text.as_bytes());
+    let hello = std::fs::read(place.0.join("tree/hello")).unwrap();
+    assert_eq!(cat("hello").stdout, hello);
+    // A directory with them: what it has is stored, and its copies of what they have are not.
+    let with = json(&["--image-index", "lower", "tree", "upper", "with"]);
+    assert_eq!(with["devices"], merged["devices"]);
+    assert!(with["image_bytes"].as_u64() < Some(13_000), "{with}");
+    for (args, what) in [
+        (
+            &["--image-index", "tree", "o"][..],
+            "an image among its sources",
+        ),
+        (
+            &["--image-index", "-b", "4096", "lower", "o"],
+            "blocks of 1024 bytes",
+        ),
+        (
+            &["--image-index", "lower", "lower"],
+            "cannot take the place",
+        ),
+        (&["--image-index", "merged", "o"], "--source-device"),
+        (&["--base", "merged", "tree", "o"], "--source-device"),
+    ] {
+        let out = run(&[&["build", "-q"], args].concat(), &place.0);
+        let (exit, said) = code(&out);
+        assert!(exit == 2 && said.contains(what), "{args:?}: {said}");
+    }
+    // Over images that are over others themselves: those come with their devices.
+    let over = json(&[
+        "--base",
+        "merged",
+        "--source-device",
+        "lower",
+        "--source-device",
+        "upper",
+        "tree",
+        "over",
+    ]);
+    assert_eq!(
+        over["devices"],
+        serde_json::json!(["merged", "lower", "upper"])
+    );
+}
+
 #[test]
 fn a_layer_that_needs_another_names_what_it_is() {
     let place = Place::new("metacopy");

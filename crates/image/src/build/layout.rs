@@ -33,7 +33,7 @@ mod zone;
 pub(crate) use parts::{Parts, Wanted, check_owners, dir_names};
 pub(crate) use time::Epoch;
 
-use super::base::{Base, IN_BASE};
+use super::base::{Bases, IN_BASE};
 use super::metabox::Metabox;
 use super::options::Metadata;
 use super::pack::PACKED;
@@ -80,8 +80,8 @@ pub(crate) struct Plan {
     pub(crate) len_blocks: u32,
     /// Number of inodes.
     pub(crate) inodes: u64,
-    /// First block of the base, if there is one.
-    base_block: u32,
+    /// First block of the bases, if there are any.
+    pub(crate) base_block: u32,
     /// Base time of compact inodes.
     pub(crate) epoch: Epoch,
     /// Some compact inodes have times of their own.
@@ -183,12 +183,12 @@ impl Plan {
         }
         let align = u64::from(parts.options.align_blocks.max(1)).next_power_of_two();
         self.len_blocks = block32(u64::from(self.end_block).next_multiple_of(align))?;
-        // The base lies right behind, unless the image begins with it.
+        // The first base lies right behind, unless the image begins with it.
         self.base_block = match parts.base {
             Some(base) if base.in_image() => 0,
             _ => self.len_blocks,
         };
-        let base_blocks = parts.base.map_or(0, Base::blocks);
+        let base_blocks = parts.base.map_or(0, Bases::blocks);
         let behind = parts.packed.outside.unwrap_or(base_blocks);
         block32(u64::from(self.base_block) + u64::from(behind))?;
         Ok(())
@@ -246,7 +246,7 @@ impl Plan {
         self.zone_block.saturating_sub(1)
     }
 
-    /// The address of a block of data, which may be one of the base.
+    /// The address of a block of data, which may be one of a base.
     pub(crate) fn address(&self, block: u32) -> u32 {
         match block & IN_BASE {
             0 => block,
@@ -255,7 +255,7 @@ impl Plan {
         }
     }
 
-    /// Where a cluster begins, which may be one of the base. Unit of the result: bytes.
+    /// Where a cluster begins, which may be one of a base. Unit of the result: bytes.
     pub(crate) fn cluster_position(&self, place: u32, bits: BlockBits, grain: Grain) -> u64 {
         let within = grain.bytes(place & !IN_BASE);
         match place & IN_BASE {
@@ -276,7 +276,7 @@ pub(crate) fn hidden(parts: &Parts<'_>) -> impl Iterator<Item = InodeId> {
 fn fits_in_front(parts: &Parts<'_>, epoch: Epoch, inodes: &[InodeId]) -> bool {
     let block = parts.bits().size();
     // What lies in the first block of an image that grows stays until the superblock is written.
-    if parts.base.is_some_and(Base::in_image)
+    if (parts.base).is_some_and(|base| base.in_image() || base.slot_count() > 1)
         || block < 2 * SUPERBLOCK_END
         || inodes.len() as u64 > block / ALIGN
     {

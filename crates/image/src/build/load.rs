@@ -8,7 +8,7 @@ mod wait;
 
 use super::Source;
 use super::auto::Choice;
-use super::base::Base;
+use super::base::{BaseInode, Bases};
 use super::budget::{self, Budget};
 use super::options::{Dedupe, Fragments, Options};
 use super::order::data_order;
@@ -25,6 +25,7 @@ use super::survey::{self, PackedFile};
 use super::tally::Tally;
 use super::tree::{InodeId, Tree, lossy};
 use crate::{Error, Result};
+use hashbrown::HashSet;
 use std::fmt::Display;
 use std::fs::File;
 use std::num::NonZeroU8;
@@ -179,8 +180,10 @@ pub(crate) struct Loader<'a> {
     threads: usize,
     /// Where temporary data goes.
     temporary: &'a Path,
-    base: Option<&'a Arc<Base>>,
+    base: Option<&'a Arc<Bases>>,
     providers: Vec<Provider>,
+    /// Which bases the sources are whose data stays where it is.
+    in_place: Vec<Option<u16>>,
     /// What was left out or changed.
     pub(crate) warnings: Vec<String>,
     /// Everything was handed to the packer while the only source was loaded.
@@ -200,7 +203,7 @@ impl<'a> Loader<'a> {
         policies: &'a Policies,
         threads: usize,
         temporary: &'a Path,
-        base: Option<&'a Arc<Base>>,
+        base: Option<&'a Arc<Bases>>,
     ) -> Self {
         Self {
             options,
@@ -209,6 +212,7 @@ impl<'a> Loader<'a> {
             temporary,
             base,
             providers: Vec::new(),
+            in_place: Vec::new(),
             warnings: Vec::new(),
             packed: false,
             chosen: Default::default(),
@@ -223,6 +227,11 @@ impl<'a> Loader<'a> {
             true => (0, &self.policies.stored),
             false => self.policies.of(|| tree.path(inode)),
         }
+    }
+
+    /// The next source is this base, if any: its data stays where it is.
+    pub(crate) fn in_place(&mut self, base: Option<u16>) {
+        self.in_place.push(base);
     }
 
     /// Adds a source to the tree. A tar stream that is the only source is packed on the way.
@@ -447,7 +456,7 @@ impl<'a> Loader<'a> {
             return self.pack_late(tree, late, packer);
         }
         let mut absent = Tally::default();
-        let order = data_order(tree, self.options, &mut absent);
+        let mut order = data_order(tree, self.options, &mut absent);
         let absent = absent.warning("in the order that was asked for, but not in the tree");
         self.warnings.extend(absent);
         let total = order.iter().map(|i| tree.size(*i)).sum();
@@ -456,11 +465,6 @@ impl<'a> Loader<'a> {
             && self.options.rules.is_empty()
             && total <= self.options.block.size() / 2;
         progress.stage("compare");
-        let contents: Vec<survey::Content> = order
-            .iter()
-            .filter(|i| !self.is_sparse(tree, **i))
-            .map(|i| self.content(tree, *i))
-            .collect();
         let settings = survey::Settings {
             dedupe: self.options.dedupe,
             end_len: self.end_len(),
@@ -477,7 +481,19 @@ impl<'a> Loader<'a> {
                 Some([dense, fast].map(|c| self.options.encoder(c, self.options.cluster)))
             }),
         };
-        let mut survey = survey::survey(contents, &settings, self.base, &|inode| {
+        let in_place = self.leave_in_place(tree, &order, &settings, packer)?;
+        order.retain(|inode| !in_place.contains(inode));
+        let contents: Vec<survey::Content> = order
+            .iter()
+            .filter(|i| !self.is_sparse(tree, **i))
+            .map(|i| self.content(tree, *i))
+            .collect();
+        let of_others = self.in_place.iter().any(Option::is_none);
+        // What an image that stays in place has is found by its inode alone.
+        let known = self
+            .base
+            .filter(|_| of_others || !self.options.bases.is_empty());
+        let mut survey = survey::survey(contents, &settings, known, &|inode| {
             progress.check()?;
             survey::readable(self.input(tree, inode)?.map(|(input, _)| input))
         })?;
@@ -496,9 +512,9 @@ impl<'a> Loader<'a> {
                 packer.add_same(inode, *first, size);
                 continue;
             }
-            if let (Some(base), Some((nid, sum))) = (self.base, survey.based.get(&inode)) {
+            if let (Some(base), Some((there, sum))) = (self.base, survey.based.get(&inode)) {
                 let (size, stored) = (tree.size(inode), self.is_stored(tree, inode, &survey));
-                let data = base.data(*nid, stored)?;
+                let data = base.data(*there, stored)?;
                 let data = data.expect("the survey asked for it and got it");
                 progress.add_bytes(size);
                 packer.add_based(inode, size, data, *sum)?;
@@ -516,6 +532,51 @@ impl<'a> Loader<'a> {
             self.pack_file(tree, inode, found, packer)?;
         }
         self.pack_late(tree, survey.packed.into_iter(), packer)
+    }
+
+    /// What a file is in a base that is its source.
+    fn inode_in_place(&self, tree: &Tree, inode: InodeId) -> Option<BaseInode> {
+        let base = (*self.in_place.get(usize::from(tree.layer(inode)))?)?;
+        match tree.content(inode) {
+            Content::Range { offset: nid } | Content::SparseInode { nid, .. } => Some(BaseInode {
+                base,
+                nid: Nid(nid),
+            }),
+            _ => None,
+        }
+    }
+
+    /// Has files refer to their data in sources that are bases: those that can.
+    fn leave_in_place(
+        &self,
+        tree: &Tree,
+        order: &[InodeId],
+        settings: &survey::Settings<'_>,
+        packer: &mut Packer<'_>,
+    ) -> Result<HashSet<InodeId>> {
+        let mut done = HashSet::new();
+        let Some(bases) = self.base else {
+            return Ok(done);
+        };
+        let there = |inode: &InodeId| Some((*inode, self.inode_in_place(tree, *inode)?));
+        let files: Vec<(InodeId, BaseInode)> = order.iter().filter_map(there).collect();
+        let contents: Vec<(InodeId, u64)> = match self.options.verify {
+            true => files.iter().map(|(i, _)| (*i, tree.size(*i))).collect(),
+            false => Vec::new(),
+        };
+        let sums = survey::sums(&contents, settings, &|inode| {
+            survey::readable(self.input(tree, inode)?.map(|(input, _)| input))
+        })?;
+        for (i, (inode, there)) in files.into_iter().enumerate() {
+            settings.progress.check()?;
+            if let Some(data) = bases.data(there, false)? {
+                let size = tree.size(inode);
+                settings.progress.add_bytes(size);
+                packer.add_based(inode, size, data, sums.get(i).copied())?;
+                done.insert(inode);
+            }
+        }
+        Ok(done)
     }
 
     /// True for a file that is to be stored as it is.

@@ -41,7 +41,8 @@ pub use auto::Auto;
 pub use contexts::Contexts;
 pub use fs_config::FsConfig;
 pub use options::{
-    Compression, Dedupe, Fragments, InodeForm, Metadata, Options, Rule, SparsePolicy, Verity,
+    BaseImage, Compression, Dedupe, Fragments, InodeForm, Metadata, Options, Rule, SparsePolicy,
+    Verity,
 };
 pub use patch::{like, patch};
 pub use paths::Paths;
@@ -56,7 +57,7 @@ pub use verity::hash_tree;
 use crate::read::Limits;
 use crate::verity::HashTree;
 use crate::{Error, Result};
-use base::Base;
+use base::Bases;
 use layout::{Plan, Wanted};
 use load::{Loader, Policies};
 use pack::{PackOptions, Packer};
@@ -110,6 +111,8 @@ pub struct Summary {
     pub old_bytes: u64,
     /// The oldest Linux that it is for.
     pub kernel: Kernel,
+    /// What holds data that it refers to, in the order of its device table, as far as it has a name.
+    pub devices: Vec<PathBuf>,
     /// The settings that made it small enough, if there was a size budget.
     pub rung: Option<ladder::Rung>,
     /// The hash tree behind it, if one was asked for.
@@ -179,8 +182,7 @@ fn build_once(
         Target::Stdout => "standard output".to_owned(),
     };
     let output = Output::create(target).map_err(|e| Error::io(&name, "cannot create", e))?;
-    let base = options.base.as_deref();
-    let base = base.map(|path| Base::open(path, options)).transpose()?;
+    let base = Bases::open(options, sources)?;
     let blob = options.blob.as_deref().map(Blob::create).transpose()?;
     let blob_name = blob.as_ref().map_or("blob", |blob| &blob.name);
     let renamed = |e: Error| {
@@ -210,6 +212,7 @@ struct Written {
     stats: Stats,
     /// Its length, with all that belongs to it. Unit: bytes.
     bytes: u64,
+    devices: Vec<PathBuf>,
     verity: Option<HashTree>,
 }
 
@@ -220,6 +223,7 @@ impl Written {
             image_bytes: self.bytes,
             old_bytes,
             kernel: options.kernel,
+            devices: self.devices,
             rung: None,
             verity: self.verity,
         }
@@ -286,7 +290,7 @@ fn set(xattrs: &mut tree::Pairs, name: &[u8], value: Option<Vec<u8>>) {
 fn write(
     sources: &[Source],
     options: &Options,
-    base: Option<Base>,
+    base: Option<Bases>,
     places: Places<'_>,
     progress: &Progress,
     written: &dyn Fn(),
@@ -303,7 +307,9 @@ fn write(
     let policies = Policies::new(options);
     let base = base.map(Arc::new);
     let grown = base.as_ref().filter(|base| base.in_image());
-    let first_block = grown.map_or(emit::first_data_block(bits), |base| base.behind());
+    let slots = base.as_ref().map_or(0, |base| base.slot_count());
+    let head_blocks = emit::first_data_block(bits, slots);
+    let first_block = grown.map_or(head_blocks, |base| base.behind());
     let threads = options.threads.unwrap_or_else(available_threads);
     let temporary = options.temporary.clone();
     let temporary = temporary.unwrap_or_else(|| output.scratch());
@@ -352,6 +358,7 @@ fn write(
             tree.next_layer()?;
         }
         tree.read_whiteouts(whiteouts(source));
+        loader.in_place(Bases::of_source(i, options, sources));
         loader.load(source, sources.len() == 1, &mut tree, &mut packer, progress)?;
     }
     loader.warnings.extend(tree.replaced.warning(
@@ -448,8 +455,7 @@ fn write(
     }
     let mut stats = packed.stats.clone();
     stats.image_blocks = plan.len_blocks.into();
-    stats.meta_blocks =
-        stats.image_blocks - u64::from(packed.end_block) + u64::from(emit::first_data_block(bits));
+    stats.meta_blocks = stats.image_blocks - u64::from(packed.end_block) + u64::from(head_blocks);
     stats.block_size = bits.size();
     stats.blob_bytes = places.blob.map_or(0, |_| {
         u64::from(packed.outside.unwrap_or_default()) * bits.size()
@@ -459,8 +465,19 @@ fn write(
     Ok(Written {
         stats,
         bytes,
+        devices: devices(sources, options, base.as_deref()),
         verity: tree_behind,
     })
+}
+
+/// What holds data that the image refers to, in the order of its device table.
+fn devices(sources: &[Source], options: &Options, base: Option<&Bases>) -> Vec<PathBuf> {
+    let tar = sources.iter().filter_map(|source| match source {
+        Source::Tar(tar) if options.tar_index => Some(tar),
+        _ => None,
+    });
+    let bases = base.into_iter().flat_map(Bases::paths);
+    tar.chain(&options.blob).cloned().chain(bases).collect()
 }
 
 fn count(tree: &Tree, order: &[InodeId], stats: &mut Stats) {

@@ -47,6 +47,22 @@ pub struct Compression {
     pub dict: Option<usize>,
 }
 
+/// An image that another one refers to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BaseImage {
+    /// In a file or on a block device.
+    pub path: PathBuf,
+    /// Its extra devices, in the order of its device table. None: it has none, or they lie behind it.
+    pub devices: Vec<PathBuf>,
+}
+
+impl From<PathBuf> for BaseImage {
+    fn from(path: PathBuf) -> Self {
+        let devices = Vec::new();
+        Self { path, devices }
+    }
+}
+
 /// Different settings for some paths.
 #[derive(Clone, Debug)]
 pub struct Rule {
@@ -147,8 +163,10 @@ pub struct Options {
     pub alike_cluster_max: usize,
     /// What is stored once.
     pub dedupe: Dedupe,
-    /// An image whose data is referred to and not held again: its readers need both.
-    pub base: Option<PathBuf>,
+    /// Images whose data is referred to and not held again: readers need them all, in this order.
+    pub bases: Vec<BaseImage>,
+    /// The data of sources that are images stays where it is, as if they were bases behind the others.
+    pub image_index: bool,
     /// Files that are stored as they are consist of chunks of this size; equal ones are stored once, those of zeros not at all.
     /// Unit: bytes.
     pub chunk: Option<usize>,
@@ -276,7 +294,8 @@ impl Default for Options {
             fragment_cluster: FRAGMENT_CLUSTER,
             alike_cluster_max: ALIKE_CLUSTER,
             dedupe: Dedupe::Content,
-            base: None,
+            bases: Vec::new(),
+            image_index: false,
             chunk: None,
             blob: None,
             tar_index: false,
@@ -449,7 +468,7 @@ impl Options {
         need("fragments", Kernel(6, 1), fragments);
         let parts = self.dedupe == Dedupe::Content && compresses;
         need("sharing parts of files", Kernel(6, 1), parts);
-        need("a base", Kernel(5, 16), self.base.is_some());
+        need("a base", Kernel(5, 16), self.has_base());
         need(
             "storing files in chunks",
             Kernel(5, 15),
@@ -526,7 +545,7 @@ impl Options {
             if self.chunk.is_none() {
                 return Err(Error::usage("a file of chunks needs a chunk size"));
             }
-            if self.base.is_some() || self.size_budget.is_some() {
+            if self.has_base() || self.size_budget.is_some() {
                 return Err(Error::usage(
                     "an image with a file of chunks has neither a base nor a size budget",
                 ));
@@ -540,7 +559,7 @@ impl Options {
             };
             let cluster = self.metadata_cluster;
             self.check_cluster("metadata cluster size", cluster, compression.method)?;
-            if self.base.is_some() {
+            if self.has_base() {
                 return Err(Error::usage(
                     "compressed metadata cannot refer to a base: where that begins is known only behind it",
                 ));
@@ -584,7 +603,7 @@ impl Options {
                 self.dedupe != Dedupe::Off,
                 "dedupe: the data stays where it is",
             ),
-            (self.base.is_some(), "a base"),
+            (self.has_base(), "a base"),
             (
                 self.chunk.is_some() || self.blob.is_some(),
                 "chunks: the data stays where it is",
@@ -602,6 +621,11 @@ impl Options {
             ))),
             None => Ok(()),
         }
+    }
+
+    /// True if it refers to other images.
+    fn has_base(&self) -> bool {
+        self.image_index || !self.bases.is_empty()
     }
 
     /// True if a file of `size` bytes with data only in `runs` stays sparse.

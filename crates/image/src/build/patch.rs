@@ -10,7 +10,7 @@
 //! tree's files again but to compare it, not encoded and not written. The superblock comes last, after a sync: until then
 //! the file is the old image with something behind its end, whatever happens.
 
-use super::base::Base;
+use super::base::Bases;
 use super::options::{
     Compression, FRAGMENT_CLUSTER, Fragments, Metadata, Options, Verity, algorithm_kernel,
 };
@@ -43,7 +43,10 @@ pub fn patch(
     progress: &Progress,
 ) -> Result<Summary> {
     options.check()?;
-    let elsewhere = options.base.is_some() || options.tar_index || options.blob.is_some();
+    let elsewhere = !options.bases.is_empty()
+        || options.image_index
+        || options.tar_index
+        || options.blob.is_some();
     if elsewhere || options.size_budget.is_some() {
         return Err(Error::usage(
             "a patched image has no base, no other device and no size budget",
@@ -53,7 +56,7 @@ pub fn patch(
     let failed = |e| Error::io(&name, "cannot write behind the image", e);
     let output = Output::grow(image, HEAD).map_err(failed)?;
     // Behind the lock: another patch may just have ended.
-    let base = Base::open(image, options)?.of_patch()?;
+    let base = Bases::of_patch(image, options)?;
     let old_bytes = options.block.size() * u64::from(base.behind());
     let places = Places {
         image: &output,

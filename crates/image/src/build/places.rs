@@ -1,7 +1,7 @@
 //! What a build writes to, and that it does not write over what it reads.
 
 use super::Source;
-use super::options::Options;
+use super::options::{BaseImage, Options};
 use crate::{Error, Result};
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -47,15 +47,19 @@ pub(crate) fn check(sources: &[Source], options: &Options, target: &Target) -> R
             "behind an index comes its tar, not a hash tree: put the tar there first, then the tree (tuff verity add)",
         ));
     }
+    if options.image_index && !sources.iter().any(|s| matches!(s, Source::Image { .. })) {
+        return Err(Error::usage(
+            "an index of images needs an image among its sources",
+        ));
+    }
     let Target::Path(path) = target else {
         return Ok(());
     };
     let fails = |what: &str| Err(Error::usage(format_args!("{}: {what}", path.display())));
-    if options
-        .base
-        .as_ref()
-        .is_some_and(|base| is_same(base, path))
-    {
+    let of_base = |base: &BaseImage| {
+        is_same(&base.path, path) || base.devices.iter().any(|device| is_same(device, path))
+    };
+    if options.bases.iter().any(of_base) {
         return fails("an image cannot take the place of its base");
     }
     if options
@@ -69,6 +73,14 @@ pub(crate) fn check(sources: &[Source], options: &Options, target: &Target) -> R
         match source {
             Source::Tar(tar) if options.tar_index && is_same(tar, path) => {
                 return fails("an index cannot take the place of the tar that holds its data");
+            }
+            Source::Image {
+                path: image,
+                devices,
+            } if options.image_index
+                && (is_same(image, path) || devices.iter().any(|d| is_same(d, path))) =>
+            {
+                return fails("an index cannot take the place of an image that holds its data");
             }
             // A file is replaced when all is written, a device is written as it comes.
             Source::Image {

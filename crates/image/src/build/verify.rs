@@ -7,7 +7,7 @@
 //!
 //! Contents are read as a mount reads them, in the order of their data, so that each cluster is decoded about once.
 
-use super::base::Base;
+use super::base::Bases;
 use super::layout::{Parts, Plan, dir_names};
 use super::pack::FileData;
 use super::pack::sums::sum;
@@ -50,14 +50,14 @@ pub(crate) fn verify(
         Some(blob) => {
             let file = blob.file().try_clone().map_err(failed)?;
             let store: Arc<dyn ReadAt> = Arc::new(FileStore::new(file).map_err(failed)?);
-            Some(store)
+            vec![store]
         }
-        None => parts.base.and_then(Base::store),
+        None => parts.base.map_or_else(Vec::new, Bases::stores),
     };
     let image = Image::open(
         store,
         OpenOptions {
-            devices: devices.into_iter().collect(),
+            devices,
             ..OpenOptions::default()
         },
     )?;

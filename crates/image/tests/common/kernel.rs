@@ -1,4 +1,4 @@
-//! Mounts by the kernel, of images with and without an extra device.
+//! Mounts by the kernel, of images with and without extra devices.
 
 use super::{Ignore, Record, assert_same, host_tree, image_tree, is_root, open};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -12,16 +12,19 @@ use tuff_image::check;
 use tuff_image::read::{Image, OpenOptions};
 use tuff_store::{FileStore, ReadAt};
 
-/// What the kernel makes of an image and its extra device: from files and from loop devices, as far as it can.
-pub fn by_kernel(image: &Path, device: Option<&Path>, dir: &Path, see: &dyn Fn(&str, &Path)) {
+/// What the kernel makes of an image and its extra devices: from files and from loop devices, as far as it can.
+pub fn by_kernel(image: &Path, devices: &[&Path], dir: &Path, see: &dyn Fn(&str, &Path)) {
     if !is_root() {
         _ = writeln!(std::io::stderr(), "SKIPPED: mounting needs root");
         return;
     }
     fs::create_dir_all(dir).unwrap();
-    let look = |way: &str, image: &Path, device: Option<&Path>| {
-        let data = device.map(|d| CString::new(format!("device={}", d.display())).unwrap());
-        match mount(image, dir, "erofs", MountFlags::RDONLY, data.as_deref()) {
+    let look = |way: &str, image: &Path, devices: &[&Path]| {
+        let data: Vec<String> = (devices.iter())
+            .map(|d| format!("device={}", d.display()))
+            .collect();
+        let data = CString::new(data.join(",")).unwrap();
+        match mount(image, dir, "erofs", MountFlags::RDONLY, Some(&*data)) {
             Ok(()) => {
                 see(way, dir);
                 // Another test may just be starting a command, which has our files until it is one.
@@ -33,41 +36,42 @@ pub fn by_kernel(image: &Path, device: Option<&Path>, dir: &Path, see: &dyn Fn(&
             Err(e) => panic!("mount of {way}: {e}"),
         }
     };
-    look("files", image, device);
-    match (Loop::over(image), device.map(Loop::over)) {
-        (Some(image), None) => look("loop devices", &image.0, None),
-        (Some(image), Some(Some(device))) => look("loop devices", &image.0, Some(&device.0)),
+    look("files", image, devices);
+    let loops: Option<Vec<Loop>> = devices.iter().copied().map(Loop::over).collect();
+    match (Loop::over(image), loops) {
+        (Some(image), Some(loops)) => {
+            let devices: Vec<&Path> = loops.iter().map(|l| &*l.0).collect();
+            look("loop devices", &image.0, &devices);
+        }
         _ => _ = writeln!(std::io::stderr(), "SKIPPED: no loop devices"),
     }
 }
 
-/// An image with its device behind it, in one file.
-pub fn appended(image: &Path, device: &Path) -> PathBuf {
+/// An image with its devices behind it, in one file.
+pub fn appended(image: &Path, devices: &[&Path]) -> PathBuf {
     let both = image.with_extension("both");
-    fs::write(
-        &both,
-        [fs::read(image).unwrap(), fs::read(device).unwrap()].concat(),
-    )
-    .unwrap();
+    let parts = std::iter::once(image).chain(devices.iter().copied());
+    let bytes: Vec<Vec<u8>> = parts.map(|part| fs::read(part).unwrap()).collect();
+    fs::write(&both, bytes.concat()).unwrap();
     both
 }
 
-/// Opens an image with its device beside it.
-pub fn open_with(image: &Path, device: &Path) -> tuff_image::Result<Image> {
-    let device: Arc<dyn ReadAt> = Arc::new(FileStore::open(device).unwrap());
+/// Opens an image with its devices beside it.
+pub fn open_with(image: &Path, devices: &[&Path]) -> tuff_image::Result<Image> {
+    let device = |path: &&Path| Arc::new(FileStore::open(path).unwrap()) as Arc<dyn ReadAt>;
     let options = OpenOptions {
-        devices: vec![device],
+        devices: devices.iter().map(device).collect(),
         ..OpenOptions::default()
     };
     Image::open(FileStore::open(image).unwrap(), options)
 }
 
-/// Two readers of an image, both ways in which it finds its device: all see what is expected.
-pub fn all_agree(what: &str, image: &Path, device: &Path, expected: &[Record], ignore: Ignore) {
-    let both = appended(image, device);
+/// Two readers of an image, both ways in which it finds its devices: all see what is expected.
+pub fn all_agree(what: &str, image: &Path, devices: &[&Path], expected: &[Record], ignore: Ignore) {
+    let both = appended(image, devices);
     for (way, image) in [
         ("behind", open(&both)),
-        ("beside", open_with(image, device).unwrap()),
+        ("beside", open_with(image, devices).unwrap()),
     ] {
         let report = check::check(&image, &check::Options::default(), |_| ());
         let said: Vec<_> = report.findings.iter().map(|f| f.what.to_string()).collect();
@@ -80,9 +84,9 @@ pub fn all_agree(what: &str, image: &Path, device: &Path, expected: &[Record], i
         );
     }
     let dir = image.with_extension("mnt");
-    for (image, device) in [(&*both, None), (image, Some(device))] {
-        by_kernel(image, device, &dir, &|way, at| {
-            let what = format!("{what}: mounted by {way}, device {}", device.is_some());
+    for (image, devices) in [(&*both, &[][..]), (image, devices)] {
+        by_kernel(image, devices, &dir, &|way, at| {
+            let what = format!("{what}: mounted by {way}, {} devices", devices.len());
             assert_same(&what, expected, &host_tree(at), ignore);
         });
     }

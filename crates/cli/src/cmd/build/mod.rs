@@ -1,9 +1,11 @@
 //! `tuff build`: sources to an image; `tuff patch`: to one that is there.
 //!
-//! `args` says what can be asked for, `places` and `options` turn that into what the library takes, `summary` says what came of it.
+//! `args` says what can be asked for, `places` and `options` turn that into what the library takes, `others` says what images that
+//! the new one refers to have to do with it, `summary` what came of it.
 
 mod args;
 pub(crate) mod options;
+pub(crate) mod others;
 pub(crate) mod patch;
 mod places;
 pub(crate) mod summary;
@@ -14,6 +16,8 @@ pub(crate) use args::{
 };
 
 use crate::progress::{Show, Watch};
+use others::Others;
+use places::Places;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_image::Result;
@@ -21,12 +25,19 @@ use tuff_image::build::{self, Progress, Summary};
 use tuff_store::Target;
 
 /// Runs the verb.
-pub(crate) fn run(args: Args) -> Result<ExitCode> {
-    let (sources, target) = places::places(&args)?;
+pub(crate) fn run(mut args: Args) -> Result<ExitCode> {
+    let Places {
+        sources,
+        target,
+        bases,
+    } = places::places(&args)?;
+    let others = Others::open(&args, &bases, &sources);
+    others.settings(&mut args)?;
     let mut options = options::options(&args)?;
     if args.kernel.is_none() {
-        places::raise_to_base(&mut options);
+        options.kernel = options.kernel.max(others.kernel());
     }
+    options.bases = bases;
     // A summary must not land in an image that goes to standard output.
     let to_stdout = target == Target::Stdout;
     report(&args, to_stdout, |progress| {

@@ -139,7 +139,7 @@ fn as_asked(args: &Args) -> Result<Options> {
             Shared::Content => Dedupe::Content,
         };
     }
-    o.base = args.base.clone();
+    o.image_index = args.image_index;
     o.chunk = args.chunk.map(|c| narrow(c, "--chunk")).transpose()?;
     o.blob = args.blob.clone();
     if args.tar_index {

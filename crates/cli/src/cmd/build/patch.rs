@@ -25,7 +25,11 @@ pub(crate) struct PatchArgs {
 /// Runs the verb.
 pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
     let mut args = args.build;
-    let (sources, target) = places::places(&args)?;
+    let places::Places {
+        sources,
+        target,
+        bases,
+    } = places::places(&args)?;
     let Target::Path(path) = target else {
         return Err(Error::usage("standard output is no image to patch"));
     };
@@ -39,6 +43,7 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
     kept.map_err(|what| Error::usage(format_args!("{}: {what}", path.display())))?;
     let asked = args.kernel.is_some();
     let mut options = of_image(&mut args, &like)?;
+    options.bases = bases;
     if !asked {
         options.raise_kernel();
     }

@@ -1,31 +1,24 @@
 //! Arguments to sources and a target.
 
 use super::args::{Args, SourceType};
-use crate::cmd::info::lowest_kernel;
 use crate::image::OpenArgs;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::slice::Iter;
 use tuff_format::superblock;
-use tuff_image::build::{Container, Options, Source, container_layers};
-use tuff_image::read::{Image, OpenOptions};
+use tuff_image::build::{BaseImage, Container, Source, container_layers};
 use tuff_image::{Error, Result};
-use tuff_store::{FileStore, Target};
+use tuff_store::Target;
 
-/// Makes an image for the kernels that its base is for: whoever says nothing else wants to share what is in it.
-pub(super) fn raise_to_base(options: &mut Options) {
-    let Some(base) = &options.base else { return };
-    // What is wrong with it is an error of the build.
-    let Ok(store) = FileStore::open(base) else {
-        return;
-    };
-    if let Ok(base) = Image::open(store, OpenOptions::default()) {
-        options.kernel = options.kernel.max(lowest_kernel(&base));
-    }
+/// Where the tree comes from, where the image goes, and what it refers to.
+pub(super) struct Places {
+    pub(super) sources: Vec<Source>,
+    pub(super) target: Target,
+    pub(super) bases: Vec<BaseImage>,
 }
 
-/// Where the tree comes from and where the image goes.
-pub(super) fn places(args: &Args) -> Result<(Vec<Source>, Target)> {
+/// The places that the arguments name.
+pub(super) fn places(args: &Args) -> Result<Places> {
     let (image, sources) = match args.paths.split_last() {
         Some((image, sources)) if !sources.is_empty() => (image, sources),
         _ => return Err(Error::usage("a source and an image are needed")),
@@ -36,8 +29,15 @@ pub(super) fn places(args: &Args) -> Result<(Vec<Source>, Target)> {
     } else {
         Target::Path(image.clone())
     };
-    let mut all = Vec::new();
     let mut devices = args.source_device.iter();
+    let base = |path: &PathBuf| {
+        Ok(BaseImage {
+            path: path.clone(),
+            devices: devices_of(path, &mut devices)?,
+        })
+    };
+    let bases = args.base.iter().map(base).collect::<Result<_>>()?;
+    let mut all = Vec::new();
     for path in sources {
         match container(path) {
             Some((kind, path, name)) => {
@@ -49,7 +49,7 @@ pub(super) fn places(args: &Args) -> Result<(Vec<Source>, Target)> {
     }
     if let Some(device) = devices.next() {
         return Err(Error::usage(format_args!(
-            "--source-device {}: no image among the sources has data there",
+            "--source-device {}: no base and no image among the sources has data there",
             device.display()
         )));
     }
@@ -63,7 +63,11 @@ pub(super) fn places(args: &Args) -> Result<(Vec<Source>, Target)> {
             "standard input can be only one of the sources",
         ));
     }
-    Ok((all, target))
+    Ok(Places {
+        sources: all,
+        target,
+        bases,
+    })
 }
 
 /// One source of the kind that it is, or that it is said to be.

@@ -117,6 +117,9 @@ pub(crate) fn text(summary: &Summary, seconds: f64, stages: &Stages) -> String {
             ),
         );
     }
+    for (path, number) in summary.devices.iter().zip(1..) {
+        line(&format!("device {number}"), path.display().to_string());
+    }
     if s.shared_bytes > 0 {
         line(
             "shared",
@@ -204,6 +207,7 @@ pub(super) fn json(summary: &Summary, seconds: f64, stages: &Stages) -> serde_js
         "fragments": s.fragments, "alike_ends": s.alike_ends, "fragment_bytes": s.fragment_bytes, "fragment_dedupe_bytes": s.fragment_dedupe_bytes,
         "dedupe_files": s.dedupe_files, "dedupe_bytes": s.dedupe_bytes, "shared_bytes": s.shared_bytes,
         "outside_files": s.outside_files, "outside_bytes": s.outside_bytes, "blob_bytes": s.blob_bytes,
+        "devices": summary.devices.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
         "base_files": s.base_files, "base_bytes": s.base_bytes, "base_part_bytes": s.base_part_bytes,
         "settings": summary.rung.map(|r| r.args),
         "auto": {"fast": {"files": s.auto_fast.0, "bytes": s.auto_fast.1},

@@ -1,6 +1,6 @@
 //! The superblock and what belongs to it: compression records, a device slot, and the inodes that find room in its block.
 
-use crate::build::base::Base;
+use crate::build::base::Bases;
 use crate::build::layout::{Parts, Plan, SUPERBLOCK_END};
 use crate::build::metabox;
 use crate::build::pack::{FileData, FileTail};
@@ -101,9 +101,9 @@ fn configs(parts: &Parts<'_>, used: &Used) -> Configs {
         let of = specs.iter().filter(|s| s.method.algorithm() as u8 == id);
         of.map(EncoderSpec::history).max().unwrap_or(0) as u32
     };
-    let base = parts.base.map(Base::configs);
-    let base_dict = base.and_then(|c| c.lzma_dict_size).unwrap_or(0);
-    let base_window = base.and_then(|c| c.zstd_window_log).unwrap_or(0);
+    let bases = || parts.base.into_iter().flat_map(Bases::configs);
+    let base_dict = bases().filter_map(|c| c.lzma_dict_size).max().unwrap_or(0);
+    let base_window = bases().filter_map(|c| c.zstd_window_log).max().unwrap_or(0);
     Configs {
         lz4: has(0).then_some(Lz4 {
             max_distance: 65535,
@@ -214,29 +214,35 @@ pub(super) fn make_head(
         sb.xattr_prefix_start = start;
     }
     let end = plan.len_blocks.into();
-    let outside = parts.packed.outside.map(|blocks| Slot {
-        tag: [0; 64],
-        blocks: blocks.into(),
-        uniaddr: end,
-    });
-    if let Some(slot) = outside.or_else(|| parts.base.and_then(|base| base.slot(end))) {
-        sb.extra_devices = 1;
+    let slots = match parts.packed.outside {
+        Some(blocks) => vec![Slot {
+            tag: [0; 64],
+            blocks: blocks.into(),
+            uniaddr: end,
+        }],
+        None => parts
+            .base
+            .map_or_else(Vec::new, |base| base.slots(plan.base_block.into())),
+    };
+    if !slots.is_empty() {
+        sb.extra_devices = u16::try_from(slots.len())
+            .map_err(|_| Error::limit("device table", "more than 65,535 devices"))?;
         let end = superblock::OFFSET as usize + sb.len() + records.len();
         let at = end.next_multiple_of(SLOT_LEN);
         sb.devt_slotoff = (at / SLOT_LEN) as u16; // fits: in the first blocks
         records.resize(records.len() + at - end, 0);
-        records.extend_from_slice(&slot.encode());
+        slots
+            .iter()
+            .for_each(|slot| records.extend_from_slice(&slot.encode()));
     }
     sb.uuid = o
         .uuid
         .unwrap_or_else(|| derived_uuid(&sb, &records, parts.packed.digest, meta_digest));
-    let len = (superblock::checksum_len(bits)).max(bits.size_usize().saturating_sub(1024));
+    let summed = superblock::checksum_len(bits);
     let mut covered = sb.encode();
     covered.extend_from_slice(&records);
-    assert!(
-        covered.len() <= len,
-        "superblock and records fit their block"
-    );
+    // Many slots go on behind what the checksum covers.
+    let len = summed.max(covered.len());
     if !front.is_empty() {
         // Fits: the start of a block.
         let at = (SUPERBLOCK_END - superblock::OFFSET) as usize;
@@ -247,7 +253,7 @@ pub(super) fn make_head(
     let fail = |e| Error::io("image", "cannot write", e);
     let known = covered.len();
     covered.resize(len, 0);
-    if parts.base.is_some_and(Base::in_image) {
+    if parts.base.is_some_and(Bases::in_image) {
         // What follows stays, so that all that changes is in one sector.
         let at = superblock::OFFSET + known as u64;
         let rest = output.file().read_exact_at(&mut covered[known..], at);
@@ -258,7 +264,7 @@ pub(super) fn make_head(
             .map_err(fail)?;
     }
     if o.checksum {
-        superblock::seal(&mut covered);
+        superblock::seal(&mut covered[..summed]);
     }
     Ok(Head {
         bytes: covered,
@@ -280,8 +286,9 @@ fn derived_uuid(sb: &Superblock, records: &[u8], data: u128, meta: u128) -> [u8;
     uuid
 }
 
-/// Blocks before the data: the superblock, for small blocks more than one.
-pub(crate) fn first_data_block(bits: BlockBits) -> u32 {
-    // Fits: three blocks of 512 bytes, one otherwise.
-    bits.count(SUPERBLOCK_END) as u32
+/// Blocks before the data: the superblock and so many slots of the device table, for small blocks or many slots more than one.
+pub(crate) fn first_data_block(bits: BlockBits, slots: usize) -> u32 {
+    let more = slots.saturating_sub(1) * SLOT_LEN;
+    // Fits: at most 65,536 slots.
+    bits.count(SUPERBLOCK_END + more as u64) as u32
 }

@@ -157,7 +157,9 @@ fn emit_file(
             pad(out, format.entry_len());
             let device = u16::from(chunks.outside);
             let mut at = 0;
-            for (run, mut block) in chunks.runs() {
+            for (run, block) in chunks.runs() {
+                // Fits: no device has more than 2^31 blocks.
+                let mut block = u64::from(plan.address(block as u32));
                 while at < run.first {
                     format.encode_entry(chunk::Chunk::Hole, out);
                     at += 1;

@@ -1,7 +1,7 @@
 //! What is to be written, and how: sizes only.
 
 use super::{Epoch, METABOX, is_hidden};
-use crate::build::base::Base;
+use crate::build::base::Bases;
 use crate::build::metabox::Metabox;
 use crate::build::options::{Fragments, InodeForm, Metadata, Options};
 use crate::build::pack::{Encoded, FileData, FileTail, PACKED, Packed};
@@ -54,7 +54,7 @@ pub(crate) struct Wanted<'a> {
     /// The options.
     pub(crate) options: &'a Options,
     /// The image that some of the data is in.
-    pub(crate) base: Option<&'a Base>,
+    pub(crate) base: Option<&'a Bases>,
     /// Shared attributes and the prefix table: bytes of the attribute area.
     pub(crate) xattr_area: u64,
 }
@@ -99,7 +99,7 @@ pub(crate) struct Parts<'a> {
     /// As in [`Wanted`].
     pub(crate) options: &'a Options,
     /// As in [`Wanted`].
-    pub(crate) base: Option<&'a Base>,
+    pub(crate) base: Option<&'a Bases>,
     /// As in [`Wanted`].
     pub(crate) xattr_area: u64,
     /// The metabox, once it is made.

@@ -1,6 +1,6 @@
-//! Files whose data the base has: nothing of them is encoded, and nothing is written but ends behind inodes.
+//! Files whose data a base has: nothing of them is encoded, and nothing is written but ends behind inodes.
 
-use super::data::{FileData, FileTail, Run, append_runs};
+use super::data::{FileData, FileTail, Run, Table, append_runs};
 use super::spans::PartKey;
 use super::{Packed, Packer};
 use crate::Result;
@@ -10,7 +10,7 @@ use crate::build::base::{
 use crate::build::tree::InodeId;
 use std::collections::BTreeMap;
 
-/// Pieces of the base's packed inode that files refer to, by position there.
+/// Pieces of bases' packed inodes that files refer to, by position there.
 #[derive(Default)]
 pub(super) struct Adopted(BTreeMap<u64, BasePiece>);
 
@@ -60,14 +60,14 @@ impl Adopted {
 }
 
 impl Packer<'_> {
-    /// Files may use these clusters of the base, those of the file with this number.
+    /// Files may use these clusters of a base, those of the file with this number.
     pub(crate) fn add_clusters(&mut self, number: u32, clusters: BaseClusters) {
         let key = PartKey::Base(number);
         self.pool.board().post(key, &clusters.posted);
         self.shared.insert(key, clusters.places);
     }
 
-    /// `file` has `size` bytes of data, not 0, that the base has. `sum` is the content's, if sums are taken.
+    /// `file` has `size` bytes of data, not 0, that a base has. `sum` is the content's, if sums are taken.
     pub(crate) fn add_based(
         &mut self,
         file: InodeId,
@@ -82,6 +82,7 @@ impl Packer<'_> {
                     .then(|| self.result.spill.put(&tail))
                     .transpose()?,
             },
+            BaseData::Chunks(chunks) => FileData::Table(Box::new(Table::of_base(chunks))),
             BaseData::Fragment(fragment) => FileData::WholeFragment {
                 offset: self.adopted.add(fragment),
             },

@@ -2,6 +2,7 @@
 
 use super::input::ChunkRun;
 use super::segment::ShortPiece;
+use crate::build::base::BaseChunks;
 use crate::build::spill::SpillRef;
 use crate::build::tree::InodeId;
 use std::sync::Arc;
@@ -383,6 +384,19 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// Chunks of a base.
+    pub(super) fn of_base(chunks: BaseChunks) -> Self {
+        let BaseChunks { count, runs } = chunks;
+        Self {
+            bits: 0,
+            outside: false,
+            read: None,
+            count,
+            next: (0, 0),
+            runs,
+        }
+    }
+
     /// Notes where the next chunk is that was read. `None`: it is a hole.
     pub(super) fn push(&mut self, block: Option<u32>) {
         let (run, within) = self.next;

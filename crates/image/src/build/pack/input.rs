@@ -1,6 +1,6 @@
 //! How a worker gets at the bytes of a file.
 
-use crate::build::base::Base;
+use crate::build::base::{BaseInode, Bases};
 use crate::build::source::DataRun;
 use crate::build::source::dir::DirSource;
 use crate::build::source::image::ImageSource;
@@ -65,8 +65,8 @@ pub(crate) enum Input {
     },
     /// Files and pieces of files back to back, then zeros: a segment of the packed inode.
     Packed(Arc<[Item]>),
-    /// A file of the base.
-    Base(Arc<Base>, Nid),
+    /// A file of a base.
+    Base(Arc<Bases>, BaseInode),
     /// A file of a source that is an image.
     Image {
         /// The image.
@@ -118,8 +118,8 @@ pub(crate) enum Reader<'a> {
     Runs(&'a File, &'a str, &'a [DataRun]),
     /// Items, each opened when its turn comes.
     Packed(&'a [Item]),
-    /// A file of the base.
-    Base(&'a Base, Nid),
+    /// A file of a base.
+    Base(&'a Bases, BaseInode),
     /// A file of a source that is an image.
     Image(&'a ImageSource, Nid, &'a [u8]),
 }
@@ -159,7 +159,7 @@ impl Input {
             Self::Range { file, name, offset } => Ok(Reader::Shared(file, name, *offset)),
             Self::Bytes(bytes) => Ok(Reader::Bytes(bytes)),
             Self::Packed(items) => Ok(Reader::Packed(items)),
-            Self::Base(base, nid) => Ok(Reader::Base(base, *nid)),
+            Self::Base(base, inode) => Ok(Reader::Base(base, *inode)),
             Self::Image { source, nid, path } => Ok(Reader::Image(source, *nid, path)),
             Self::Sparse {
                 whole,
@@ -205,7 +205,7 @@ impl Reader<'_> {
                 rest.fill(0);
                 Ok(())
             }
-            Self::Base(base, nid) => base.read_exact(*nid, buf, offset),
+            Self::Base(base, inode) => base.read_exact(*inode, buf, offset),
             Self::Image(source, nid, path) => source.read_exact(*nid, path, buf, offset),
             Self::Sparse(whole, chunks, chunk_size, size) => {
                 // `offset` counts only chunks with data.

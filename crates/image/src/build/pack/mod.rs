@@ -39,7 +39,7 @@ pub(crate) mod work;
 pub(crate) use data::{Chunked, Encoded, FileData, FileTail, Table};
 pub(crate) use sparse::Sparse;
 
-use crate::build::base::Base;
+use crate::build::base::Bases;
 use crate::build::order::ContentKey;
 use crate::build::progress::Progress;
 use crate::build::spill::Spill;
@@ -549,7 +549,7 @@ impl<'a> Packer<'a> {
     }
 
     /// Waits for everything and gives back where it is.
-    pub(crate) fn finish(mut self, base: Option<&Base>) -> Result<Packed> {
+    pub(crate) fn finish(mut self, base: Option<&Bases>) -> Result<Packed> {
         self.submit_batch()?;
         self.submit_stream()?;
         while self.next_collect < self.next_ticket {

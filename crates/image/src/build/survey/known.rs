@@ -2,16 +2,15 @@
 
 use super::chunk::Cutter;
 use super::runs::{self, Chunks};
-use super::{Content, Settings, Tools, parallel, sample};
+use super::{Content, Settings, Tools, parallel, read_through, sample};
 use crate::Result;
-use crate::build::base::{Base, BaseFile};
+use crate::build::base::{BaseFile, BaseInode, Bases};
 use crate::build::options::Dedupe;
 use crate::build::order::{ContentKey, content_key};
 use crate::build::pack::input::Input;
 use crate::read::Inode;
 use hashbrown::{HashMap, HashSet};
 use std::sync::Arc;
-use tuff_format::Nid;
 
 /// Files of the base that a thread takes at a time: neighbours share clusters of the packed inode.
 const FILES: usize = 16;
@@ -22,10 +21,10 @@ const BLOCKS_MIN: u64 = 4;
 
 /// The base, as far as its contents matter.
 pub(super) struct Known<'a> {
-    pub(super) base: &'a Arc<Base>,
+    pub(super) base: &'a Arc<Bases>,
     /// Lengths of contents whose keys are known. Unit: bytes.
     sizes: HashSet<u64>,
-    keys: HashMap<ContentKey, Nid>,
+    keys: HashMap<ContentKey, BaseInode>,
     /// Files whose clusters others may use, in the order of their data.
     pub(super) parts: Vec<BaseFile>,
 }
@@ -38,7 +37,7 @@ fn base_key(size: u64, hasher: &blake3::Hasher) -> ContentKey {
 impl<'a> Known<'a> {
     /// Reads all files of the base that are as long as one of `contents`.
     pub(super) fn learn(
-        base: &'a Arc<Base>,
+        base: &'a Arc<Bases>,
         contents: &[Content],
         settings: &Settings<'_>,
     ) -> Result<Self> {
@@ -57,9 +56,9 @@ impl<'a> Known<'a> {
             .filter(|f| wanted.contains(&f.size))
             .collect();
         let groups: Vec<&[BaseFile]> = same.chunks(FILES).collect();
-        let look = |i: usize, tools: &mut Tools, out: &mut Vec<(ContentKey, Nid)>| {
+        let look = |i: usize, tools: &mut Tools, out: &mut Vec<(ContentKey, BaseInode)>| {
             for file in groups[i] {
-                out.push((key(base, file, &mut tools.buf)?, file.nid));
+                out.push((key(base, file, &mut tools.buf)?, file.inode));
             }
             Ok(())
         };
@@ -81,7 +80,7 @@ impl<'a> Known<'a> {
     }
 
     /// The file with this content.
-    pub(super) fn get(&self, size: u64, hasher: &blake3::Hasher) -> Option<Nid> {
+    pub(super) fn get(&self, size: u64, hasher: &blake3::Hasher) -> Option<BaseInode> {
         self.keys.get(&base_key(size, hasher)).copied()
     }
 
@@ -94,7 +93,7 @@ impl<'a> Known<'a> {
             let input = self.input(i);
             let size = self.parts[i].size;
             let mut chunks = runs::chunks(&input, size, cutter, buf, &mut seen, &mut ratio)?;
-            chunks.tell_apart(self.base.algorithm(self.parts[i].nid)?);
+            chunks.tell_apart(self.base.algorithm(self.parts[i].inode)?);
             out.push((i, chunks));
             Ok(())
         };
@@ -106,23 +105,16 @@ impl<'a> Known<'a> {
 
     /// The content of a part.
     pub(super) fn input(&self, part: usize) -> Input {
-        Input::Base(Arc::clone(self.base), self.parts[part].nid)
+        Input::Base(Arc::clone(self.base), self.parts[part].inode)
     }
 }
 
-fn key(base: &Base, file: &BaseFile, buf: &mut Vec<u8>) -> Result<ContentKey> {
-    const READ: u64 = 1 << 20;
+fn key(base: &Arc<Bases>, file: &BaseFile, buf: &mut Vec<u8>) -> Result<ContentKey> {
     let mut hasher = blake3::Hasher::new();
-    let mut at = 0;
-    while at < file.size {
-        // Fits: it is at most a MiB.
-        let n = (file.size - at).min(READ) as usize;
-        if buf.len() < n {
-            buf.resize(n, 0);
-        }
-        base.read_exact(file.nid, &mut buf[..n], at)?;
-        hasher.update(&buf[..n]);
-        at += n as u64;
-    }
+    let input = Input::Base(Arc::clone(base), file.inode);
+    read_through(&input, file.size, buf, &mut |bytes| {
+        hasher.update(bytes);
+        Ok(())
+    })?;
     Ok(base_key(file.size, &hasher))
 }

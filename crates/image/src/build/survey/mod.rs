@@ -16,7 +16,7 @@ mod parts;
 mod runs;
 
 use crate::build::auto::{Choice, Chooser};
-use crate::build::base::{Base, BaseClusters};
+use crate::build::base::{BaseClusters, BaseInode, Bases};
 use crate::build::options::Dedupe;
 use crate::build::order::{ContentKey, content_key};
 use crate::build::pack::input::Input;
@@ -35,7 +35,6 @@ use std::num::NonZeroU8;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tuff_codec::{Algorithm, EncoderSpec};
-use tuff_format::Nid;
 use xxhash_rust::xxh3::Xxh3;
 
 /// A content to look at.
@@ -94,7 +93,7 @@ pub(crate) struct Survey {
     /// Files with the content of an earlier one, and which that is.
     pub(crate) twins: HashMap<InodeId, InodeId>,
     /// Files with the content of one in the base, which that is, and the content's sum.
-    pub(crate) based: HashMap<InodeId, (Nid, Option<u64>)>,
+    pub(crate) based: HashMap<InodeId, (BaseInode, Option<u64>)>,
     /// Files of the packed inode in the order of their data, without twins.
     pub(crate) packed: Vec<PackedFile>,
     /// Files with an end among them, and where it starts. Unit: bytes.
@@ -123,7 +122,7 @@ pub(crate) struct PackedFile {
 struct Facts {
     keys: Vec<(ContentKey, u32)>,
     /// Those that the base has.
-    based: Vec<(u32, Nid, Option<u64>)>,
+    based: Vec<(u32, BaseInode, Option<u64>)>,
     sketches: Vec<(u32, Sketch)>,
     chunks: Vec<(u32, Chunks)>,
     /// Those that are not the default.
@@ -142,7 +141,7 @@ const CHUNK_BITS: u32 = 12;
 pub(crate) fn survey(
     mut contents: Vec<Content>,
     settings: &Settings<'_>,
-    base: Option<&Arc<Base>>,
+    base: Option<&Arc<Bases>>,
     input: &(dyn Fn(InodeId) -> Result<Input> + Sync),
 ) -> Result<Survey> {
     let mut sizes: HashMap<u64, u32> = HashMap::new();
@@ -213,7 +212,7 @@ pub(crate) fn survey(
     for (i, nid, sum) in std::mem::take(&mut facts.based) {
         let content = &contents[i as usize];
         let stored = content.algorithm.is_none();
-        let can = |base: &Base| Ok::<_, Error>(base.data(nid, stored)?.is_some());
+        let can = |base: &Bases| Ok::<_, Error>(base.data(nid, stored)?.is_some());
         if base.map_or(Ok(false), |base| can(base))? {
             survey.based.insert(content.file, (nid, sum));
             elsewhere[i as usize] = true;
@@ -420,22 +419,13 @@ impl Tools {
                 facts.sketches.push((i, chunk::sketch(end)));
             }
         } else {
-            let reader = input.open()?;
-            let mut at = 0;
-            while at < content.size {
-                settings.progress.check()?;
-                // Fits: the buffer does.
-                let n = (content.size - at).min(1 << 20) as usize;
-                if self.buf.len() < n {
-                    self.buf.resize(n, 0);
-                }
-                reader.read_exact(&mut self.buf[..n], at)?;
-                digests.update(&self.buf[..n]);
+            read_through(&input, content.size, &mut self.buf, &mut |bytes| {
+                digests.update(bytes);
                 if sketch.is_some() {
-                    facts.sketches.push((i, chunk::sketch(&self.buf[..n])));
+                    facts.sketches.push((i, chunk::sketch(bytes)));
                 }
-                at += n as u64;
-            }
+                settings.progress.check()
+            })?;
         }
         let Some(mut hasher) = digests.hasher else {
             return Ok(());
@@ -510,6 +500,50 @@ pub(crate) fn parallel<T: Send + Default>(
         Some((_, e)) => Err(e),
         None => Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner)),
     }
+}
+
+/// Sums of contents, each with its size, in their order.
+pub(crate) fn sums(
+    contents: &[(InodeId, u64)],
+    settings: &Settings<'_>,
+    input: &(dyn Fn(InodeId) -> Result<Input> + Sync),
+) -> Result<Vec<u64>> {
+    let work = |i: usize, tools: &mut Tools, out: &mut Vec<(usize, u64)>| {
+        let (inode, size) = contents[i];
+        let mut sum = sum();
+        read_through(&input(inode)?, size, &mut tools.buf, &mut |bytes| {
+            sum.update(bytes);
+            settings.progress.check()
+        })?;
+        out.push((i, sum.digest()));
+        Ok(())
+    };
+    let mut all = parallel(contents.len(), settings, &work)?.concat();
+    all.sort_unstable();
+    Ok(all.into_iter().map(|(_, sum)| sum).collect())
+}
+
+/// Hands all of a content to `take`, piece by piece.
+fn read_through(
+    input: &Input,
+    size: u64,
+    buf: &mut Vec<u8>,
+    take: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    const PIECE: u64 = 1 << 20;
+    let reader = input.open()?;
+    let mut at = 0;
+    while at < size {
+        // Fits: it is at most a MiB.
+        let n = (size - at).min(PIECE) as usize;
+        if buf.len() < n {
+            buf.resize(n, 0);
+        }
+        reader.read_exact(&mut buf[..n], at)?;
+        take(&buf[..n])?;
+        at += n as u64;
+    }
+    Ok(())
 }
 
 /// An input that must be there: contents of streams are not surveyed.

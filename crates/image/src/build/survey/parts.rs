@@ -74,7 +74,7 @@ impl Parts<'_> {
             if let (Some(file), Some(known)) = (file, known)
                 && !clusters.contains_key(&i)
             {
-                clusters.insert(i, known.base.clusters(file.nid, i)?);
+                clusters.insert(i, known.base.clusters(file.inode, i)?);
             }
         }
         let old_shapes = (0..old.len()).map(|i| {

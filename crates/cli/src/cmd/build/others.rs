@@ -1,0 +1,66 @@
+//! Images that the new one refers to: what it takes over from them where nothing is said.
+
+use super::args::{Args, MaybeCompression};
+use crate::cmd::info::lowest_kernel;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tuff_image::Result;
+use tuff_image::build::{self, BaseImage, Kernel, Options, Source};
+use tuff_image::read::{Image, OpenOptions};
+use tuff_store::{FileStore, ReadAt};
+
+/// The images that the new one refers to, as far as they can be opened: what is wrong with one is an error of the build.
+pub(crate) struct Others(Vec<Image>);
+
+impl Others {
+    /// The bases, then the sources whose data stays where it is.
+    pub(super) fn open(args: &Args, bases: &[BaseImage], sources: &[Source]) -> Self {
+        let bases = bases.iter().map(|base| (&base.path, &base.devices));
+        let in_place = sources.iter().filter_map(|source| match source {
+            Source::Image { path, devices } if args.image_index => Some((path, devices)),
+            _ => None,
+        });
+        let images = bases.chain(in_place);
+        Self(
+            images
+                .filter_map(|(path, devices)| open(path, devices))
+                .collect(),
+        )
+    }
+
+    /// The oldest kernel that reads them all.
+    pub(super) fn kernel(&self) -> Kernel {
+        let kernels = self.0.iter().map(lowest_kernel);
+        kernels.fold(Options::for_kernel(Kernel(5, 4)).kernel, Kernel::max)
+    }
+
+    /// Block size and algorithm, and whether clusters begin anywhere, are those of the first where nothing is said: no other
+    /// would do for what is shared.
+    pub(super) fn settings(&self, args: &mut Args) -> Result<()> {
+        let Some(first) = self.0.first() else {
+            return Ok(());
+        };
+        let kernel = args.kernel.unwrap_or(Options::default().kernel);
+        let like = build::like(first, kernel)?;
+        args.block_size.get_or_insert(like.block.size());
+        let chosen = args.auto.is_some() || args.size_budget.is_some();
+        // A base that is stored says nothing of what is new.
+        if !chosen && (args.image_index || like.compression.is_some()) {
+            args.compress
+                .get_or_insert(MaybeCompression(like.compression));
+        }
+        let can = args.kernel.is_none_or(|kernel| kernel >= Kernel(6, 15));
+        args.unaligned |= like.unaligned && can && !chosen && args.tail_packing.is_none();
+        Ok(())
+    }
+}
+
+fn open(path: &Path, devices: &[PathBuf]) -> Option<Image> {
+    let store = |path: &Path| FileStore::open(path).ok();
+    let device = |path: &PathBuf| Some(Arc::new(store(path)?) as Arc<dyn ReadAt>);
+    let options = OpenOptions {
+        devices: devices.iter().map(device).collect::<Option<_>>()?,
+        ..OpenOptions::default()
+    };
+    Image::open(store(path)?, options).ok()
+}

@@ -1,0 +1,622 @@
+//! One base: what its inodes say of where data is, as the new image says it.
+
+use super::{
+    BaseChunks, BaseClusters, BaseData, BaseFile, BaseFragment, BaseInode, BasePiece, BaseTail,
+    IN_BASE, PACKED_PLACE,
+};
+use crate::build::options::{Fragments, Options, algorithm_kernel};
+use crate::build::pack::grain::Grain;
+use crate::build::pack::input::ChunkRun;
+use crate::build::pack::segment::ShortPiece;
+use crate::build::pack::spans::{PartKey, Posted};
+use crate::read::{Cluster, ClusterCoding, Extent, Image, Inode, OpenOptions, Source};
+use crate::verity;
+use crate::walk::Walk;
+use crate::{Error, Result};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tuff_format::cluster::{Coding, HeadKind};
+use tuff_format::config::Configs;
+use tuff_format::device::Slot;
+use tuff_format::features::{Kernel, incompat};
+use tuff_format::inode::Layout;
+use tuff_format::{BlockBits, Nid};
+use tuff_store::{FileStore, ReadAt};
+
+/// A base, open.
+pub(super) struct Member {
+    image: Image,
+    /// Itself, then its own devices, if they are others.
+    stores: Vec<Arc<dyn ReadAt>>,
+    /// Where these are.
+    paths: Vec<PathBuf>,
+    name: String,
+    number: u16,
+    bits: BlockBits,
+    /// What clusters of the new image are counted in.
+    grain: Grain,
+    /// Where its blocks begin among those of all bases. Unit: blocks.
+    origin: u32,
+    /// Where its packed inode begins among those of all bases. Unit: bytes.
+    packed_origin: u64,
+    /// Without its own devices. Unit: blocks.
+    own: u32,
+    /// With them. Unit: blocks.
+    blocks: u32,
+    /// Where it ends, with a hash tree behind it. Unit: blocks.
+    behind: u32,
+    kernel: Kernel,
+    /// Algorithm of the packed inode, if there is one.
+    packed: Option<u8>,
+    /// No other follows.
+    last: bool,
+}
+
+impl Member {
+    /// Opens the base of this number, whose own devices are `devices`. Those before it end at block `origin` and byte
+    /// `packed_origin` of their packed inodes.
+    ///
+    /// # Errors
+    /// `Usage` if no image with these options can refer to it; what opening an image gives.
+    pub(super) fn open(
+        number: u16,
+        path: &Path,
+        devices: &[PathBuf],
+        options: &Options,
+        origin: u32,
+        packed_origin: u64,
+    ) -> Result<Self> {
+        let name = path.display().to_string();
+        let open = |path: &Path| {
+            let store = FileStore::open(path);
+            let store = store.map_err(|e| Error::io(path.display(), "cannot open", e))?;
+            Ok(Arc::new(store) as Arc<dyn ReadAt>)
+        };
+        let paths = [&[path.to_owned()], devices].concat();
+        let stores = paths
+            .iter()
+            .map(|path| open(path))
+            .collect::<Result<Vec<_>>>()?;
+        let opened = OpenOptions {
+            devices: stores[1..].to_vec(),
+            ..OpenOptions::default()
+        };
+        let image = Image::open_shared(Arc::clone(&stores[0]), opened);
+        let image = image.map_err(|e| e.within(&name))?;
+        let bits = options.block;
+        let its_bits = image.superblock().block_bits;
+        if its_bits != bits {
+            return Err(Error::usage(format_args!(
+                "{name}: a base with blocks of {} bytes, but the image has blocks of {}",
+                its_bits.size(),
+                bits.size()
+            )));
+        }
+        image
+            .has_devices()
+            .map_err(|e| Error::usage(format_args!("{name}: {e} (--source-device FILE)")))?;
+        let (own, blocks) = span(&image, &stores).map_err(|e| e.within(&name))?;
+        if u64::from(origin) + blocks >= IN_BASE.into() {
+            return Err(Error::usage(format_args!(
+                "{name}: bases of 2^31 blocks or more"
+            )));
+        }
+        // With the packed inode come its compression and its place in the format.
+        let packed = (options.compression)
+            .filter(|_| options.fragments != Fragments::Off)
+            .map(|c| c.method.algorithm() as u8);
+        Ok(Self {
+            stores,
+            paths,
+            name,
+            number,
+            bits,
+            grain: options.grain(),
+            origin,
+            packed_origin,
+            // Fits: no more than `blocks`, which was looked at.
+            own: own as u32,
+            blocks: blocks as u32,
+            behind: blocks as u32,
+            kernel: options.kernel,
+            packed,
+            image,
+            last: false,
+        })
+    }
+
+    /// No other base follows.
+    pub(super) fn set_last(&mut self) {
+        self.last = true;
+    }
+
+    /// Looks for a hash tree behind it, which stays there until a patch counts.
+    pub(super) fn look_behind(&mut self) -> Result<()> {
+        if !self.image.slots().is_empty() {
+            return Err(Error::usage(format_args!(
+                "{}: an image with extra devices cannot be patched",
+                self.name
+            )));
+        }
+        if let Some(tree) = verity::behind(&self.image).map_err(|e| e.within(&self.name))? {
+            let end = u32::try_from(tree.end.div_ceil(self.bits.size())).ok();
+            self.behind = end.filter(|b| *b < IN_BASE).ok_or_else(|| {
+                Error::usage(format_args!(
+                    "{}: with its hash tree it has 2^31 blocks or more",
+                    self.name
+                ))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Where its blocks begin among those of all bases. Unit: blocks.
+    pub(super) fn origin(&self) -> u32 {
+        self.origin
+    }
+
+    /// Where the next base begins. Unit: blocks, and bytes of packed inodes.
+    pub(super) fn end(&self) -> (u32, u64) {
+        let packed = self.image.packed().map_or(0, Inode::size);
+        // Fits: it was looked at.
+        (self.origin + self.blocks, self.packed_origin + packed)
+    }
+
+    /// Where it ends, with a hash tree behind it. Unit: blocks.
+    pub(super) fn behind(&self) -> u32 {
+        self.behind
+    }
+
+    /// What its clusters need readers to know.
+    pub(super) fn configs(&self) -> &Configs {
+        self.image.configs()
+    }
+
+    /// The files that it consists of, a slot each.
+    pub(super) fn stores(&self) -> impl Iterator<Item = Arc<dyn ReadAt>> {
+        self.stores.iter().cloned()
+    }
+
+    /// Where these are.
+    pub(super) fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
+    /// Slots for it and its own devices, in an image whose addresses for bases begin at block `at`.
+    pub(super) fn slots(&self, at: u64) -> impl Iterator<Item = Slot> {
+        let at = at + u64::from(self.origin);
+        let inner = match self.stores.len() {
+            1 => &[],
+            _ => self.image.slots(),
+        };
+        let own = Slot {
+            tag: crate::read::device_tag(&self.image.superblock().uuid),
+            blocks: self.own.into(),
+            uniaddr: at,
+        };
+        let inner = inner.iter().map(move |slot| Slot {
+            uniaddr: at + slot.uniaddr,
+            ..slot.clone()
+        });
+        std::iter::once(own).chain(inner)
+    }
+
+    /// Its files that are wanted and have data, in the order of that, those with several names once; at most so many.
+    pub(super) fn files(
+        &self,
+        most: usize,
+        wanted: &dyn Fn(&Inode) -> bool,
+    ) -> Result<Vec<BaseFile>> {
+        let list = || {
+            let mut files: Vec<BaseFile> = Vec::new();
+            for entry in Walk::root(&self.image)? {
+                let inode = entry?.inode;
+                if files.len() < most && inode.has_data() && wanted(&inode) {
+                    files.push(self.file(&inode)?);
+                }
+            }
+            files.sort_unstable();
+            files.dedup();
+            Ok(files)
+        };
+        list().map_err(|e: Error| e.within(&self.name))
+    }
+
+    fn file(&self, inode: &Inode) -> Result<BaseFile> {
+        let place = self.place(inode)?;
+        Ok(BaseFile {
+            place,
+            inode: BaseInode {
+                base: self.number,
+                nid: inode.nid(),
+            },
+            size: inode.size(),
+            clusters: is_compressed(inode) && place < PACKED_PLACE && self.can_share_clusters(),
+        })
+    }
+
+    /// Fills `buf` from `offset` of a file, as a reader of the base gets it.
+    pub(super) fn read_exact(&self, nid: Nid, buf: &mut [u8], offset: u64) -> Result<()> {
+        let mut read = || {
+            let inode = self.image.inode(nid)?;
+            if self.image.read_at(&inode, buf, offset)? < buf.len() {
+                return Err(Error::corrupt(inode.place(), "data ends before its size"));
+            }
+            Ok(())
+        };
+        read().map_err(|e| e.within(&self.name))
+    }
+
+    /// Where the data of a file begins, among that of others.
+    fn place(&self, inode: &Inode) -> Result<u64> {
+        let first = self.image.extents(inode, 0..1)?.next().transpose()?;
+        Ok(match first.map(|e| e.source) {
+            Some(Source::Raw { pos, .. } | Source::Cluster(Cluster { pos, .. })) => pos,
+            Some(Source::Fragment { offset }) => PACKED_PLACE | offset,
+            _ => 0,
+        })
+    }
+
+    /// Where the data of a file is. `None` if the new image cannot say it, or is not to have a file compressed that
+    /// the base has compressed. `stored`: it is to be stored as it is.
+    pub(super) fn data(&self, nid: Nid, stored: bool) -> Result<Option<BaseData>> {
+        let data = || {
+            let inode = self.image.inode(nid)?;
+            match is_compressed(&inode) {
+                true if stored => Ok(None),
+                true => self.encoded(&inode),
+                false => self.flat(&inode),
+            }
+        };
+        data().map_err(|e: Error| e.within(&self.name))
+    }
+
+    /// Number of the first algorithm that clusters of a compressed file have. `None`: all are stored.
+    pub(super) fn algorithm(&self, nid: Nid) -> Result<Option<u8>> {
+        let look = || {
+            let inode = self.image.inode(nid)?;
+            for extent in self.image.extents(&inode, 0..inode.size())? {
+                if let Source::Cluster(cluster) = extent?.source
+                    && let ClusterCoding::Compressed(id) = cluster.coding
+                {
+                    return Ok(Some(id));
+                }
+            }
+            Ok(None)
+        };
+        look().map_err(|e: Error| e.within(&self.name))
+    }
+
+    /// The clusters of a compressed file, for others to use: under this number.
+    pub(super) fn clusters(&self, nid: Nid, number: u32) -> Result<BaseClusters> {
+        let look = || {
+            let inode = self.image.inode(nid)?;
+            let (mut posted, mut places) = (Vec::new(), Vec::new());
+            let mut algorithm = None;
+            for extent in self.image.extents(&inode, 0..inode.size())? {
+                let extent = extent?;
+                let Ok(len) = u32::try_from(extent.len) else {
+                    break;
+                };
+                let (place, piece) = match extent.source {
+                    Source::Inline { .. } | Source::Fragment { .. } => break,
+                    Source::Cluster(cluster) => self.piece(&extent, cluster, false, &mut algorithm),
+                    _ => None,
+                }
+                .unwrap_or((0, ShortPiece::own(len as usize, 0, HeadKind::Plain)));
+                // Fits: clusters of a file are counted in 32 bits.
+                let home = (PartKey::Base(number), posted.len() as u32);
+                posted.push(Posted {
+                    at: extent.offset,
+                    piece,
+                    full: len,
+                    home,
+                });
+                places.push(place);
+            }
+            Ok(BaseClusters {
+                algorithm,
+                posted,
+                places,
+            })
+        };
+        look().map_err(|e: Error| e.within(&self.name))
+    }
+
+    /// Most bytes behind an inode: head and tail of a plain extended inode still share a block.
+    fn inline_max(&self) -> usize {
+        self.bits.size_usize() - 96
+    }
+
+    /// A file that is stored as it is: its blocks, one behind the other or in chunks, and what lies behind its inode.
+    fn flat(&self, inode: &Inode) -> Result<Option<BaseData>> {
+        let mut runs: Vec<(u64, u32, u32)> = Vec::new();
+        let mut tail = Vec::new();
+        for extent in self.image.extents(inode, 0..inode.size())? {
+            let extent = extent?;
+            match extent.source {
+                Source::Hole => {}
+                Source::Raw { device, pos } => {
+                    let len = extent.len.next_multiple_of(self.bits.size());
+                    let pos = self.unified(device, pos);
+                    let Some((at, blocks)) =
+                        pos.and_then(|pos| self.within(self.bits.size_usize(), pos, len))
+                    else {
+                        return Ok(None);
+                    };
+                    match runs.last_mut() {
+                        // It lies behind the one before it.
+                        Some((offset, first, count))
+                            if *offset + u64::from(*count) * self.bits.size() == extent.offset
+                                && *first + *count == at =>
+                        {
+                            *count += blocks;
+                        }
+                        _ => runs.push((extent.offset, at, blocks)),
+                    }
+                }
+                Source::Inline {
+                    space,
+                    pos,
+                    len,
+                    coding: Coding::Stored,
+                } if len as usize <= self.inline_max() => {
+                    tail = self.image.bytes(space, pos, len as usize)?.to_vec();
+                }
+                _ => return Ok(None),
+            }
+        }
+        let tail_len = tail.len() as u64;
+        Ok(match runs[..] {
+            [] if tail_len == inode.size() => Some(BaseData::Flat(None, tail)),
+            [(0, at, count)] if u64::from(count) * self.bits.size() + tail_len >= inode.size() => {
+                Some(BaseData::Flat(Some(at), tail))
+            }
+            _ if tail.is_empty() && self.kernel >= Kernel(5, 15) => {
+                let bits = self.bits.get();
+                let run = |(offset, at, count): (u64, u32, u32)| {
+                    let (first, count) = (offset >> bits, count.into());
+                    (ChunkRun { first, count }, at)
+                };
+                Some(BaseData::Chunks(BaseChunks {
+                    count: self.bits.count(inode.size()),
+                    runs: runs.into_iter().map(run).collect(),
+                }))
+            }
+            _ => None,
+        })
+    }
+
+    /// Where byte `pos` of a device is in the base's unified address space, if there.
+    fn unified(&self, device: u16, pos: u64) -> Option<u64> {
+        let Some(slot) = usize::from(device).checked_sub(1) else {
+            return Some(pos);
+        };
+        let slot = self.image.slots().get(slot)?;
+        let inside = pos < slot.blocks.checked_mul(self.bits.size())?;
+        let start = slot.uniaddr.checked_mul(self.bits.size())?;
+        start.checked_add(pos).filter(|_| inside)
+    }
+
+    fn encoded(&self, inode: &Inode) -> Result<Option<BaseData>> {
+        if !self.can_share_clusters() {
+            return Ok(None);
+        }
+        let (mut pieces, mut algorithm) = (Vec::new(), None);
+        let mut tail = BaseTail::Cluster;
+        for extent in self.image.extents(inode, 0..inode.size())? {
+            let extent = extent?;
+            let last = extent.end() == inode.size();
+            match extent.source {
+                Source::Cluster(cluster) => {
+                    let piece = self.piece(&extent, cluster, last, &mut algorithm);
+                    let Some(piece) = piece else {
+                        return Ok(None);
+                    };
+                    pieces.push(piece);
+                }
+                Source::Inline {
+                    space,
+                    pos,
+                    len,
+                    coding,
+                } if last
+                    && len as usize <= self.inline_max()
+                    && self.kernel >= Kernel(5, 17)
+                    && self.of_blocks() =>
+                {
+                    let Some(kind) = self.kind(coding.into(), &mut algorithm) else {
+                        return Ok(None);
+                    };
+                    let Ok(whole) = u32::try_from(extent.len) else {
+                        return Ok(None);
+                    };
+                    pieces.push((0, ShortPiece::own(whole as usize, 0, kind)));
+                    tail = BaseTail::Inline(self.image.bytes(space, pos, len as usize)?.to_vec());
+                }
+                Source::Fragment { offset } if last => {
+                    let Some(fragment) = self.fragment(offset, extent.len)? else {
+                        return Ok(None);
+                    };
+                    if extent.offset == 0 {
+                        return Ok(Some(BaseData::Fragment(fragment)));
+                    }
+                    let Ok(whole) = u32::try_from(extent.len) else {
+                        return Ok(None);
+                    };
+                    pieces.push((0, ShortPiece::own(whole as usize, 0, HeadKind::Head1)));
+                    tail = BaseTail::Fragment(fragment);
+                }
+                _ => return Ok(None),
+            }
+        }
+        Ok(Some(BaseData::Encoded {
+            // All pieces are stored: any algorithm will do.
+            algorithm: algorithm.or(self.packed).unwrap_or(0),
+            pieces,
+            tail,
+        }))
+    }
+
+    /// The pieces of the packed inode that hold `len` bytes at `offset`.
+    fn fragment(&self, offset: u64, len: u64) -> Result<Option<BaseFragment>> {
+        let (Some(own), Some(packed)) = (self.packed, self.image.packed()) else {
+            return Ok(None);
+        };
+        let mut algorithm = Some(own);
+        let mut pieces = Vec::new();
+        for extent in self
+            .image
+            .extents(packed, offset..offset.saturating_add(len))?
+        {
+            let extent = extent?;
+            let Source::Cluster(cluster) = extent.source else {
+                return Ok(None);
+            };
+            // In the new packed inode it lies elsewhere: only a piece of a block ends in a later one for certain. The
+            // last one stays the last.
+            let short = self.of_blocks() && extent.len < self.bits.size();
+            if short && !(self.last && extent.end() == packed.size()) {
+                return Ok(None);
+            }
+            let Some(piece) = self.piece(&extent, cluster, true, &mut algorithm) else {
+                return Ok(None);
+            };
+            pieces.push((self.packed_origin + extent.offset, piece));
+        }
+        let offset = self.packed_origin + offset;
+        let end = pieces
+            .last()
+            .map_or(0, |(at, (_, p))| at + u64::from(p.len));
+        Ok((end >= offset.saturating_add(len)).then_some(BaseFragment { offset, pieces }))
+    }
+
+    fn can_share_clusters(&self) -> bool {
+        let sb = self.image.superblock();
+        let needs = if self.bits.get() < 12 {
+            Kernel(6, 8)
+        } else if sb.has(incompat::FRAGMENTS) {
+            Kernel(6, 1)
+        } else {
+            Kernel(5, 16)
+        };
+        sb.has(incompat::LZ4_0PADDING) && self.kernel >= needs
+    }
+
+    /// An extent in a cluster as a piece. `algorithm` is that of the pieces before.
+    fn piece(
+        &self,
+        extent: &Extent,
+        cluster: Cluster,
+        last: bool,
+        algorithm: &mut Option<u8>,
+    ) -> Option<BasePiece> {
+        let kind = self.kind(cluster.coding, algorithm)?;
+        let (place, grains) = self.within(self.grain.size(), cluster.pos, cluster.len.into())?;
+        let (bits, end) = (self.bits.get(), extent.end());
+        if self.of_blocks() && !last && end >> bits == extent.offset >> bits {
+            return None;
+        }
+        // An index of blocks stores them one by one; an unaligned base has longer ones.
+        if self.of_blocks() && kind == HeadKind::Plain && grains > 1 {
+            return None;
+        }
+        let piece = ShortPiece {
+            len: u32::try_from(extent.len).ok()?,
+            grains: u16::try_from(grains).ok()?,
+            kind,
+            partial: cluster.partial,
+            // Others may have it, too.
+            shared: self.image.superblock().has(incompat::FRAGMENTS),
+        };
+        Some((place, piece))
+    }
+
+    /// True if clusters of the new image begin at blocks, so that no block may hold the beginnings of two.
+    fn of_blocks(&self) -> bool {
+        self.grain.size() == self.bits.size_usize()
+    }
+
+    fn kind(&self, coding: ClusterCoding, algorithm: &mut Option<u8>) -> Option<HeadKind> {
+        match coding {
+            ClusterCoding::Stored => Some(HeadKind::Plain),
+            ClusterCoding::Compressed(id)
+                if *algorithm.get_or_insert(id) == id && self.kernel >= algorithm_kernel(id) =>
+            {
+                Some(HeadKind::Head1)
+            }
+            _ => None,
+        }
+    }
+
+    /// So many grains from a marked one on.
+    pub(super) fn grains_from(&self, place: u32, count: u16) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; usize::from(count) * self.grain.size()];
+        let read = self.image.devices.read(0, self.position(place), &mut bytes);
+        read.map_err(|e| e.within(&self.name))?;
+        Ok(bytes)
+    }
+
+    /// Where a marked grain lies on its device: the number of that, 1 for the base itself, and the grain there.
+    pub(super) fn on_device(&self, place: u32) -> (u16, u32) {
+        let pos = self.position(place);
+        match self.image.devices.locate(0, pos) {
+            // Fits: it comes from 32 bits.
+            Ok((spot, _)) => (spot.store + 1, (spot.pos / self.grain.size() as u64) as u32),
+            Err(_) => unreachable!("it was found before"),
+        }
+    }
+
+    /// Where a marked grain lies in the base's unified address space. Unit: bytes.
+    fn position(&self, place: u32) -> u64 {
+        self.grain.bytes(place & !IN_BASE) - u64::from(self.origin) * self.bits.size()
+    }
+
+    /// These bytes, in units of `size`: the first, marked, and how many. `None` unless they are whole and lie on one device.
+    fn within(&self, size: usize, pos: u64, len: u64) -> Option<(u32, u32)> {
+        let size = size as u64;
+        let end = pos.checked_add(len)?;
+        let whole = pos.is_multiple_of(size) && len.is_multiple_of(size);
+        let inside = len > 0 && end <= u64::from(self.blocks) * self.bits.size();
+        if !whole || !inside || self.image.devices.locate(0, pos).ok()?.1 < len {
+            return None;
+        }
+        let origin = u64::from(self.origin) * self.bits.size();
+        let first = u32::try_from((origin + pos) / size)
+            .ok()
+            .filter(|first| *first < IN_BASE)?;
+        // Fits: a cluster, or below `blocks`.
+        Some((first | IN_BASE, (len / size) as u32))
+    }
+}
+
+/// How many blocks of the unified address space a base takes, without its own devices and with them.
+fn span(image: &Image, stores: &[Arc<dyn ReadAt>]) -> Result<(u64, u64)> {
+    let sb = image.superblock();
+    let there = stores[0].size() >> sb.block_bits.get();
+    let mut end = sb.blocks.min(there);
+    if stores.len() == 1 {
+        // What its slots say lies behind it in the same file.
+        let ends = image.slots().iter().map(|slot| slot.uniaddr + slot.blocks);
+        end = ends.fold(end, u64::max);
+        return Ok((end, end));
+    }
+    let first = image.slots().iter().map(|slot| slot.uniaddr).min();
+    let own = end.min(first.unwrap_or(end));
+    for (slot, number) in image.slots().iter().zip(1..) {
+        if slot.uniaddr < own {
+            return Err(Error::usage(format_args!(
+                "a base whose device {number} has no addresses of its own"
+            )));
+        }
+        end = end.max(slot.uniaddr.saturating_add(slot.blocks));
+    }
+    Ok((own, end))
+}
+
+fn is_compressed(inode: &Inode) -> bool {
+    matches!(
+        inode.layout(),
+        Layout::CompressedFull | Layout::CompressedCompact
+    )
+}
