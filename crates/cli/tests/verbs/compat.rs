@@ -474,6 +474,54 @@ fn data_can_lie_on_a_second_device() {
     assert!(!place.path("b").exists());
 }
 
+/// As containerd merges layers: their data stays in them. What others refuse, as compressed layers, is merged, too.
+#[test]
+fn layers_are_merged_where_they_are() {
+    let place = Place::new("compat-merge");
+    tree(&place);
+    fs::create_dir(place.path("top")).unwrap();
+    fs::write(place.path("top/small"), "another").unwrap();
+    fs::write(place.path("top/.wh.noise"), "").unwrap();
+    for (below, above) in [
+        ("-Enoinline_data", "-Enoinline_data"),
+        ("", "-b4096"),
+        ("-zlz4hc -C16384 -Efragments,dedupe", "-zlz4"),
+        ("-b512 --chunksize=4096", "-b512"),
+    ] {
+        for (options, image, source) in [(below, "l0", "src"), (above, "l1", "top")] {
+            let line = format!("--quiet {options} {image} {source}");
+            done(&mkfs(&place, &line), &line);
+        }
+        let line = "--aufs --ovlfs-strip=1 --quiet --vmdk-desc=disk o l0 l1";
+        done(&mkfs(&place, line), line);
+        let line = "--aufs --ovlfs-strip=1 --quiet --clean=data whole l0 l1";
+        done(&mkfs(&place, line), line);
+        let out = place.run(&["check", "-q", "--device", "l0", "--device", "l1", "o"]);
+        assert_eq!(code(&out), 0, "{below}: {}", stderr(&out));
+        let size = |name: &str| fs::metadata(place.path(name)).unwrap().len();
+        assert!(size("o") < size("whole") / 2, "{below}");
+        // The disk that the descriptor describes is all of them in one.
+        let text = fs::read_to_string(place.path("disk")).unwrap();
+        let mut disk = Vec::new();
+        for line in text.lines().filter(|line| line.starts_with("RW ")) {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [_, sectors, "FLAT", name, "0"] = words[..] else {
+                panic!("{line}")
+            };
+            let bytes = fs::read(place.path(name.trim_matches('"'))).unwrap();
+            assert_eq!(bytes.len() as u64, sectors.parse::<u64>().unwrap() * 512);
+            disk.extend(bytes);
+        }
+        fs::write(place.path("disk.raw"), disk).unwrap();
+        let same = place.run(&["diff", "disk.raw", "whole"]);
+        assert_eq!(code(&same), 0, "{below}: {}", stderr(&same));
+        mounted(&place, "disk.raw", &|at| {
+            assert_eq!(fs::read(at.join("small")).unwrap(), b"another");
+            assert!(!at.join("noise").exists());
+        });
+    }
+}
+
 #[test]
 fn an_image_can_begin_inside_a_file_and_end_at_a_multiple() {
     let place = Place::new("compat-offset");
@@ -568,8 +616,12 @@ fn what_is_not_done_is_refused_by_name() {
         ),
         ("--frobnicate o src", "--frobnicate is no option"),
         ("-L sixteen-bytes-is o src", "label of 16 bytes"),
-        ("o src src", "src: a second source"),
+        ("o src src", "src: one of several sources that is no image"),
         ("o src/small", "src/small: a source that is no directory"),
+        (
+            "--offset=4096 --vmdk-desc=v o src",
+            "--vmdk-desc with --offset is not done here",
+        ),
         ("o", "SOURCE"),
         ("", "FILE"),
     ] {

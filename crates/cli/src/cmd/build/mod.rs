@@ -7,7 +7,7 @@ mod args;
 pub(crate) mod options;
 pub(crate) mod others;
 pub(crate) mod patch;
-mod places;
+pub(crate) mod places;
 pub(crate) mod summary;
 
 pub(crate) use args::{
@@ -31,7 +31,7 @@ pub(crate) fn run(mut args: Args) -> Result<ExitCode> {
         target,
         bases,
     } = places::places(&args)?;
-    let others = Others::open(&args, &bases, &sources);
+    let others = Others::open(&bases, &sources, args.image_index);
     others.settings(&mut args)?;
     let mut options = options::options(&args)?;
     if args.kernel.is_none() {

@@ -13,14 +13,14 @@ use tuff_store::{FileStore, ReadAt};
 pub(crate) struct Others(Vec<Image>);
 
 impl Others {
-    /// The bases, then the sources whose data stays where it is.
-    pub(super) fn open(args: &Args, bases: &[BaseImage], sources: &[Source]) -> Self {
+    /// The bases, then the sources whose data stays where it is, if it does.
+    pub(crate) fn open(bases: &[BaseImage], sources: &[Source], in_place: bool) -> Self {
         let bases = bases.iter().map(|base| (&base.path, &base.devices));
-        let in_place = sources.iter().filter_map(|source| match source {
-            Source::Image { path, devices } if args.image_index => Some((path, devices)),
+        let sources = sources.iter().filter_map(|source| match source {
+            Source::Image { path, devices } if in_place => Some((path, devices)),
             _ => None,
         });
-        let images = bases.chain(in_place);
+        let images = bases.chain(sources);
         Self(
             images
                 .filter_map(|(path, devices)| open(path, devices))
@@ -29,19 +29,24 @@ impl Others {
     }
 
     /// The oldest kernel that reads them all.
-    pub(super) fn kernel(&self) -> Kernel {
+    pub(crate) fn kernel(&self) -> Kernel {
         let kernels = self.0.iter().map(lowest_kernel);
         kernels.fold(Options::for_kernel(Kernel(5, 4)).kernel, Kernel::max)
+    }
+
+    /// What the first of them seems to be made with, for this kernel or what it needs.
+    pub(crate) fn like(&self, kernel: Kernel) -> Result<Option<Options>> {
+        let first = self.0.first();
+        first.map(|first| build::like(first, kernel)).transpose()
     }
 
     /// Block size and algorithm, and whether clusters begin anywhere, are those of the first where nothing is said: no other
     /// would do for what is shared.
     pub(super) fn settings(&self, args: &mut Args) -> Result<()> {
-        let Some(first) = self.0.first() else {
+        let kernel = args.kernel.unwrap_or(Options::default().kernel);
+        let Some(like) = self.like(kernel)? else {
             return Ok(());
         };
-        let kernel = args.kernel.unwrap_or(Options::default().kernel);
-        let like = build::like(first, kernel)?;
         args.block_size.get_or_insert(like.block.size());
         let chosen = args.auto.is_some() || args.size_budget.is_some();
         // A base that is stored says nothing of what is new.

@@ -138,7 +138,7 @@ fn container(path: &Path) -> Option<(Container, PathBuf, Option<&str>)> {
 }
 
 /// True for a file or block device with the superblock of an image.
-fn is_image(path: &Path, meta: &std::fs::Metadata) -> bool {
+pub(crate) fn is_image(path: &Path, meta: &std::fs::Metadata) -> bool {
     let mut magic = [0; 4];
     let known = meta.is_file() || meta.file_type().is_block_device();
     // What cannot be read is told by those who read it.

@@ -34,8 +34,12 @@ pub(super) struct Asked {
     pub(super) tar: bool,
     /// Of a tar, only the metadata.
     pub(super) index: bool,
+    /// Of images, all data, too.
+    pub(super) data: bool,
     pub(super) aufs: bool,
     pub(super) strip_overlay: bool,
+    /// Where a descriptor of the disk goes.
+    pub(super) vmdk: Option<PathBuf>,
     pub(super) offset: u64,
     pub(super) align_blocks: u64,
     /// What people should know.
@@ -74,8 +78,10 @@ impl Asked {
             ignore_mtime: false,
             tar: false,
             index: false,
+            data: false,
             aufs: false,
             strip_overlay: false,
+            vmdk: None,
             offset: 0,
             align_blocks: 1,
             notes: Vec::new(),
@@ -109,6 +115,7 @@ impl Asked {
             "--mount-point" => o.mount_point = options::mount_point(path.as_os_str().as_bytes()),
             "--product-out" => self.product_out = true,
             "--blobdev" => o.blob = Some(path.to_owned()),
+            "--vmdk-desc" => self.vmdk = Some(path.to_owned()),
             "--block-list-file" => self.notes.push(format!(
                 "--block-list-file: no list is written to {}; tuff extents says where files lie",
                 path.display()
@@ -204,7 +211,7 @@ impl Asked {
                     "use it without a file, and tee for the stream",
                 ));
             }
-            "--clean" if matches!(text, "" | "data") => {}
+            "--clean" if matches!(text, "" | "data") => self.data = true,
             "--clean" => {
                 return Err(refused(
                     &format!("--clean={text}"),
@@ -234,7 +241,6 @@ impl Asked {
             "--xattr-inode-digest" => {
                 return Err(refused(name, "leave it out: no digests are kept in images"));
             }
-            "--vmdk-desc" => return Err(refused(name, "leave it out: the image is one file")),
             "--gzinfo" => {
                 return Err(refused(
                     name,
@@ -291,6 +297,7 @@ fn is_path(name: &str) -> bool {
             | "--product-out"
             | "--blobdev"
             | "--block-list-file"
+            | "--vmdk-desc"
             | "--exclude-path"
     )
 }

@@ -3,29 +3,39 @@
 use super::asked::{Asked, refused, to_usize};
 use super::hints;
 use crate::cmd::build::options::source_date_epoch;
+use crate::cmd::build::others::Others;
+use crate::cmd::build::places::is_image;
 use std::path::PathBuf;
 use std::time::SystemTime;
-use tuff_image::build::{Dedupe, Fragments, Metadata, Options, Source, SparsePolicy, Whiteouts};
+use tuff_image::build::{
+    Dedupe, Fragments, Kernel, Metadata, Options, Source, SparsePolicy, Whiteouts,
+};
 use tuff_image::{Error, Result};
 
 /// An image to build.
 pub(super) struct Job {
-    pub(super) source: Source,
+    pub(super) sources: Vec<Source>,
     pub(super) image: PathBuf,
     pub(super) options: Options,
     /// Where in `image` it begins. Unit: bytes.
     pub(super) offset: u64,
     /// Its length is a multiple of so many, rounded up to a power of two.
     pub(super) align_blocks: u64,
+    /// Where a descriptor of the disk goes.
+    pub(super) vmdk: Option<PathBuf>,
     pub(super) quiet: bool,
     pub(super) notes: Vec<String>,
 }
 
 /// The job that was asked for.
 pub(super) fn job(mut asked: Asked) -> Result<Job> {
-    let (image, source) = places(&asked)?;
+    let (image, sources) = places(&asked)?;
     let mut o = asked.options.clone();
-    let block = asked.block.unwrap_or(if asked.index { 512 } else { 4096 });
+    o.image_index = matches!(sources[..], [Source::Image { .. }, ..]) && !asked.data;
+    let layers = Others::open(&[], &sources, o.image_index);
+    let like = layers.like(Kernel(5, 4))?;
+    let usual = like.as_ref().map_or(4096, |like| like.block.size());
+    let block = asked.block.unwrap_or(if asked.index { 512 } else { usual });
     if !block.is_power_of_two() || !(512..=65536).contains(&block) {
         return Err(Error::usage(format_args!(
             "-b {block}: a power of two from 512 to 4096 is needed"
@@ -35,6 +45,9 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
     compression(&mut asked, &mut o)?;
     if asked.index {
         index(&mut asked, &mut o)?;
+    }
+    if let Some(like) = &like {
+        like_layers(&asked, like, &mut o);
     }
     if let Some(blob) = &o.blob {
         if *blob == image {
@@ -48,7 +61,7 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
         }
     }
     // What follows in the unified address space begins behind what aligns.
-    if asked.index || o.blob.is_some() {
+    if asked.index || o.blob.is_some() || o.image_index {
         let align = u32::try_from(std::mem::replace(&mut asked.align_blocks, 1));
         o.align_blocks = align.map_err(Error::usage)?;
     }
@@ -66,13 +79,19 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
             "what it writes are attributes; leave one of them out",
         ));
     }
-    if !o.hard_links && !matches!(source, Source::Dir(_)) {
+    if !o.hard_links && !matches!(sources[..], [Source::Dir(_)]) {
         return Err(refused(
-            "--hard-dereference of a tar",
+            "--hard-dereference of a tar or an image",
             "unpack it, and give the directory",
         ));
     }
     let boxed = o.fragments != Fragments::Off || o.metadata == Metadata::Compressed;
+    if asked.vmdk.is_some() && asked.offset > 0 {
+        return Err(refused(
+            "--vmdk-desc with --offset",
+            "leave one of them out",
+        ));
+    }
     if asked.plain_prefixes && boxed && !o.xattr_prefixes.is_empty() {
         return Err(refused(
             "-E plain-xattr-prefixes with fragments or -m",
@@ -84,21 +103,39 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
             "--product-out without --fs-config-file: owners and modes are those of the source";
         asked.notes.push(note.to_owned());
     }
-    o.kernel = o.oldest_kernel();
+    o.kernel = o.oldest_kernel().max(layers.kernel());
     o.check()?;
     Ok(Job {
-        source,
+        sources,
         image,
         options: o,
         offset: asked.offset,
         align_blocks: asked.align_blocks,
+        vmdk: asked.vmdk,
         quiet: asked.quiet,
         notes: asked.notes,
     })
 }
 
+/// What layers have in forms of their own can be referred to in these forms alone.
+fn like_layers(asked: &Asked, like: &Options, o: &mut Options) {
+    if !asked.algorithms.is_empty() {
+        return;
+    }
+    o.unaligned = like.unaligned;
+    if o.unaligned {
+        o.metadata = Metadata::Short;
+    }
+    if like.fragments != Fragments::Off {
+        o.compression = like.compression;
+        o.fragments = Fragments::Tails;
+        (o.cluster, o.fragment_cluster) = (like.cluster, like.fragment_cluster);
+        o.alike_cluster_max = like.fragment_cluster;
+    }
+}
+
 /// Where the image goes, and what it is made of.
-fn places(asked: &Asked) -> Result<(PathBuf, Source)> {
+fn places(asked: &Asked) -> Result<(PathBuf, Vec<Source>)> {
     let source = |path: &PathBuf| {
         let is_stdin = |name| path.as_os_str() == name;
         if asked.tar {
@@ -110,24 +147,41 @@ fn places(asked: &Asked) -> Result<(PathBuf, Source)> {
         }
         let meta = std::fs::metadata(path)
             .map_err(|e| Error::io(path.display(), "cannot open the source", e))?;
-        match meta.is_dir() {
-            true => Ok(Source::Dir(path.clone())),
-            false => Err(refused(
-                &format!("{}: a source that is no directory", path.display()),
-                "for a tar say --tar=f; tuff build takes images, whose data it copies",
-            )),
+        if meta.is_dir() {
+            return Ok(Source::Dir(path.clone()));
         }
+        if is_image(path, &meta) {
+            let devices = Vec::new();
+            let path = path.clone();
+            return Ok(Source::Image { path, devices });
+        }
+        Err(refused(
+            &format!(
+                "{}: a source that is no directory and no image",
+                path.display()
+            ),
+            "for a tar say --tar=f",
+        ))
     };
     let places: Vec<PathBuf> = asked.places.iter().map(PathBuf::from).collect();
     match &places[..] {
         [] => Err(Error::usage("FILE, the image to make, is missing")),
-        [image] if asked.tar => Ok((image.clone(), Source::TarStdin)),
+        [image] if asked.tar => Ok((image.clone(), vec![Source::TarStdin])),
         [_] => Err(Error::usage("SOURCE, the directory to take, is missing")),
-        [image, path] => Ok((image.clone(), source(path)?)),
-        [_, _, more, ..] => Err(refused(
-            &format!("{}: a second source", more.display()),
-            "use tuff build, which merges several",
-        )),
+        [image, paths @ ..] => {
+            let sources: Vec<Source> = paths.iter().map(source).collect::<Result<_>>()?;
+            let other = |source: &Source| !matches!(source, Source::Image { .. });
+            match sources.iter().position(other) {
+                Some(i) if sources.len() > 1 => Err(refused(
+                    &format!(
+                        "{}: one of several sources that is no image",
+                        paths[i].display()
+                    ),
+                    "use tuff build, which merges all kinds",
+                )),
+                _ => Ok((image.clone(), sources)),
+            }
+        }
     }
 }
 
@@ -233,7 +287,6 @@ mod tests {
     use super::super::super::words;
     use super::super::GRAMMAR;
     use super::*;
-    use tuff_image::build::Kernel;
 
     fn options(line: &str) -> Result<Options> {
         let words: Vec<_> = line.split_whitespace().map(Into::into).collect();

@@ -1,11 +1,12 @@
 //! `mkfs.erofs`: `asked` reads its options, `extended` those of `-E`, `job` makes of them what the library takes, `place` puts an
-//! image where it was asked for.
+//! image where it was asked for, `vmdk` says what disk it is.
 
 mod asked;
 mod extended;
 mod hints;
 mod job;
 mod place;
+mod vmdk;
 
 use super::Tool;
 use super::words::{self, Grammar};
@@ -52,10 +53,12 @@ pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
     let progress = Arc::new(Progress::default());
     let (summary, seconds) = watched(&progress, show, |progress| {
         place::place(&job, |target| {
-            let sources = std::slice::from_ref(&job.source);
-            build::build(sources, &job.options, target, progress)
+            build::build(&job.sources, &job.options, target, progress)
         })
     })?;
+    if let Some(path) = &job.vmdk {
+        vmdk::describe(path, &job.image, &summary.devices)?;
+    }
     if !job.quiet {
         for warning in &summary.stats.warnings {
             eprintln!("mkfs.erofs: warning: {warning}");

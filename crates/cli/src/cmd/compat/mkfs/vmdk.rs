@@ -1,0 +1,86 @@
+//! `--vmdk-desc`: a text that makes a disk of an image and the files it refers to, one behind the other, for virtual machines.
+//!
+//! Source: VMware's "Virtual Disk Format 5.0", the descriptor of flat extents.
+
+use crate::image::OpenArgs;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf, absolute};
+use tuff_image::read::Image;
+use tuff_image::{Error, Result};
+use tuff_store::{Output, Target};
+
+/// Unit: bytes.
+const SECTOR: u64 = 512;
+/// No extent is longer. Unit: sectors; 2 GiB.
+const EXTENT: u64 = 1 << 22;
+/// Of the geometry that tools without a BIOS to ask write down.
+const HEADS: u64 = 16;
+const TRACK: u64 = 63;
+const CYLINDERS: u64 = 16_383;
+
+/// Writes the descriptor of the disk that `image` is together with `devices` to `path`.
+///
+/// # Errors
+/// `Usage` if a device has no name that a descriptor can say, or no place right behind the one before it; what reading the
+/// image and writing the text gives.
+pub(super) fn describe(path: &Path, image: &Path, devices: &[PathBuf]) -> Result<()> {
+    let opened = OpenArgs::default().open(image)?;
+    let text = text(path, image, devices, &opened)?;
+    let failed = |e| Error::io(path.display(), "cannot write", e);
+    let output = Output::create(&Target::Path(path.to_owned())).map_err(failed)?;
+    output.write_at(text.as_bytes(), 0).map_err(failed)?;
+    output.finish(text.len() as u64, false).map_err(failed)
+}
+
+fn text(path: &Path, image: &Path, devices: &[PathBuf], opened: &Image) -> Result<String> {
+    let (sb, slots) = (opened.superblock(), opened.slots());
+    let apart = |what: &str| Err(Error::usage(format_args!("--vmdk-desc: {what}")));
+    if slots.len() != devices.len() {
+        return apart("what came from standard input has no name");
+    }
+    let sectors = |blocks: u64| blocks * (sb.block_bits.size() / SECTOR);
+    let mut end = slots.first().map_or(sb.blocks, |slot| slot.uniaddr);
+    let mut parts = vec![(image, sectors(end))];
+    for (slot, device) in slots.iter().zip(devices) {
+        if slot.uniaddr != end {
+            return apart("its devices do not lie right behind each other");
+        }
+        end += slot.blocks;
+        parts.push((device, sectors(slot.blocks)));
+    }
+    let [a, b, c, d, ..] = sb.uuid;
+    let cid = u32::from_be_bytes([a, b, c, d]);
+    let mut out = format!(
+        "# Disk DescriptorFile\nversion=1\nCID={cid:08x}\nparentCID=ffffffff\ncreateType=\"twoGbMaxExtentFlat\"\n\n# Extent description\n"
+    );
+    for (file, sectors) in parts {
+        let name = name(path, file)?;
+        for from in (0..sectors).step_by(EXTENT as usize) {
+            let len = EXTENT.min(sectors - from);
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "RW {len} FLAT \"{name}\" {from}");
+        }
+    }
+    let cylinders = (sectors(end) / (HEADS * TRACK)).clamp(1, CYLINDERS);
+    let _ = write!(
+        out,
+        "\n# The Disk Data Base\n#DDB\n\nddb.virtualHWVersion = \"4\"\nddb.geometry.cylinders = \"{cylinders}\"\nddb.geometry.heads = \"{HEADS}\"\nddb.geometry.sectors = \"{TRACK}\"\nddb.adapterType = \"ide\"\n"
+    );
+    Ok(out)
+}
+
+/// How the descriptor at `path` names a file: its readers begin where it lies.
+fn name(path: &Path, file: &Path) -> Result<String> {
+    let beside = path.parent().is_none_or(|dir| dir.as_os_str().is_empty());
+    let named = match beside {
+        true => Ok(file.to_owned()),
+        false => absolute(file).map_err(|e| Error::io(file.display(), "cannot be named", e)),
+    }?;
+    match named.to_str() {
+        Some(text) if !text.contains(['"', '\n']) => Ok(text.to_owned()),
+        _ => Err(Error::usage(format_args!(
+            "--vmdk-desc: {}: a descriptor cannot say this name",
+            file.display()
+        ))),
+    }
+}
