@@ -64,17 +64,6 @@ fn wrong_arguments_are_one_sentence_and_code_2() {
             "compressed metadata needs an algorithm",
         ),
         (
-            &[
-                "build",
-                "--kernel=6.18",
-                "--metadata=compressed",
-                "--base=tree",
-                "tree",
-                "i",
-            ],
-            "compressed metadata cannot refer to a base",
-        ),
-        (
             &["build", "--label", "sixteen bytes or more", "tree", "i"],
             "label",
         ),

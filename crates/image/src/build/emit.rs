@@ -153,6 +153,10 @@ pub(crate) fn emit(
         let written = output.write_at(bytes, at);
         written.map_err(|e| Error::io("image", "cannot write", e))
     };
+    // Who reads the image before it is finished reads to its end.
+    if plan.len_blocks > plan.end_block {
+        write(&[0], u64::from(plan.len_blocks) * block - 1)?;
+    }
     let order = parts.order.iter().copied();
     let with_blocks: Vec<InodeId> = order.filter(|i| plan.block_of.contains_key(i)).collect();
     let zone_at = u64::from(plan.zone_block) * block;

@@ -59,6 +59,7 @@ pub(crate) fn is_hidden(inode: InodeId) -> bool {
 }
 
 /// Everything placed.
+#[derive(Clone)]
 pub(crate) struct Plan {
     /// Position of each inode in the inode zone or in the metabox, by inode. Unit: [`ALIGN`].
     positions: Vec<u32>,
@@ -80,7 +81,7 @@ pub(crate) struct Plan {
     pub(crate) len_blocks: u32,
     /// Number of inodes.
     pub(crate) inodes: u64,
-    /// First block of the bases, if there are any.
+    /// First block of the bases, if there are any; 0 until it is known.
     pub(crate) base_block: u32,
     /// Base time of compact inodes.
     pub(crate) epoch: Epoch,
@@ -181,9 +182,9 @@ impl Plan {
             let blocks = parts.bits().count(zone.end);
             self.end_block = block32(u64::from(self.end_block) + blocks)?;
         }
-        let align = u64::from(parts.options.align_blocks.max(1)).next_power_of_two();
-        self.len_blocks = block32(u64::from(self.end_block).next_multiple_of(align))?;
-        // The first base lies right behind, unless the image begins with it.
+        // Inodes in a metabox may have said before where bases begin.
+        self.len_blocks = aligned(parts, self.end_block.max(self.base_block).into())?;
+        // The first one lies right behind, unless the image begins with it.
         self.base_block = match parts.base {
             Some(base) if base.in_image() => 0,
             _ => self.len_blocks,
@@ -288,6 +289,12 @@ fn fits_in_front(parts: &Parts<'_>, epoch: Epoch, inodes: &[InodeId]) -> bool {
         zone.place(&form);
         zone.end == block
     })
+}
+
+/// The length of an image that needs so many blocks.
+pub(crate) fn aligned(parts: &Parts<'_>, blocks: u64) -> Result<u32> {
+    let align = u64::from(parts.options.align_blocks.max(1)).next_power_of_two();
+    block32(blocks.next_multiple_of(align))
 }
 
 fn block32(block: u64) -> Result<u32> {

@@ -6,7 +6,7 @@
 
 use super::budget;
 use super::emit::{emit_blocks, write_inodes};
-use super::layout::{Parts, Plan};
+use super::layout::{Parts, Plan, Wanted, aligned};
 use super::options::Options;
 use super::pack::input::Input;
 use super::pack::segment::TailPolicy;
@@ -16,6 +16,7 @@ use super::progress::Progress;
 use super::survey::PackedFile;
 use crate::{Error, Result};
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -78,8 +79,51 @@ pub(crate) fn pack_directories(
     packer.finish(None).map(Some)
 }
 
+/// Places whole blocks, a metabox of `size` bytes and what lies behind it, and writes the metabox.
+///
+/// Its inodes say where bases begin. That is right behind the image, whose length depends on what they are compressed to: they are
+/// made with a guess, and again with a better one, until the image ends before it. What is left is padding.
+pub(crate) fn place(
+    wanted: &Wanted<'_>,
+    packed: &Packed,
+    plan: &mut Plan,
+    size: u64,
+    area: &[u8],
+    means: &Means<'_>,
+) -> Result<Metabox> {
+    let parts = wanted.with(packed, None);
+    plan.place_blocks(&parts)?;
+    let begin = plan.end_block;
+    let outside = parts.base.is_some_and(|base| !base.in_image());
+    let (mut guess, mut written) = (0, begin);
+    if outside {
+        guess = aligned(&parts, u64::from(begin) + parts.bits().count(size))?;
+    }
+    // What is added to what it takes, as negative powers of two: other addresses change little.
+    for slack in [6, 5, 4, 3, 2, 1] {
+        let mut placed = plan.clone();
+        placed.base_block = guess;
+        let made = make(&parts, &placed, size, area, means)?;
+        placed.place_metabox(&wanted.with(packed, Some(&made)), &made)?;
+        written = written.max(made.end_block);
+        // The first guess is far too large.
+        if !outside || slack < 6 && placed.base_block == guess {
+            let blocks = made.end_block..written;
+            means.clear(&parts, blocks)?;
+            *plan = placed;
+            return Ok(made);
+        }
+        let (end, took) = (placed.end_block, placed.end_block - begin);
+        guess = aligned(&parts, u64::from(end) + u64::from(took >> slack) + 1)?;
+    }
+    Err(Error::limit(
+        "metadata",
+        "compressed otherwise with each address of its bases",
+    ))
+}
+
 /// Makes and writes a metabox of `size` bytes, behind the blocks that `plan` has placed.
-pub(crate) fn make(
+fn make(
     parts: &Parts<'_>,
     plan: &Plan,
     size: u64,
@@ -132,6 +176,17 @@ impl Means<'_> {
 
     fn write(&self, file: &File, bytes: &[u8], at: u64) -> Result<()> {
         file.write_all_at(bytes, at).map_err(|e| self.failed(e))
+    }
+
+    /// Makes blocks of the image zeros again.
+    fn clear(&self, parts: &Parts<'_>, blocks: Range<u32>) -> Result<()> {
+        let zeros = vec![0; parts.bits().size_usize()];
+        for block in blocks {
+            let at = u64::from(block) * parts.bits().size();
+            let written = self.output.write_at(&zeros, at);
+            written.map_err(|e| Error::io("image", "cannot write", e))?;
+        }
+        Ok(())
     }
 
     /// What a temporary file has from a position on.

@@ -418,10 +418,8 @@ fn write(
         if let Some(directories) = directories {
             packed.append(directories);
         }
-        let parts = wanted.with(&packed, None);
-        plan.place_blocks(&parts)?;
-        let made = &*metabox.insert(metabox::make(&parts, &plan, size, &area, &means)?);
-        plan.place_metabox(&wanted.with(&packed, Some(made)), made)?;
+        let made = metabox::place(&wanted, &packed, &mut plan, size, &area, &means)?;
+        metabox = Some(made);
     }
     let parts = wanted.with(&packed, metabox.as_ref());
     let table_pos = if table_in_packed {

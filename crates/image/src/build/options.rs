@@ -559,11 +559,6 @@ impl Options {
             };
             let cluster = self.metadata_cluster;
             self.check_cluster("metadata cluster size", cluster, compression.method)?;
-            if self.has_base() {
-                return Err(Error::usage(
-                    "compressed metadata cannot refer to a base: where that begins is known only behind it",
-                ));
-            }
         }
         if self.label.len() > 15 || self.label.contains(&0) {
             return Err(Error::usage(format_args!(

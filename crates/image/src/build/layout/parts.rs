@@ -107,7 +107,7 @@ pub(crate) struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    pub(super) fn bits(&self) -> BlockBits {
+    pub(crate) fn bits(&self) -> BlockBits {
         self.options.block
     }
 
