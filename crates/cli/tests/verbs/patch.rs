@@ -126,6 +126,12 @@ fn an_update_lies_behind_what_was_there() {
             assert!(more < len(&place.path("alone")) / 3, "{options:?}: {more}");
         }
         assert_eq!(place.text(&["diff", "i", "alone"]), "", "{options:?}");
+        // Metadata in the form that it had.
+        let form = |image| {
+            let info = place.text(&["info", "--json", image]);
+            ["metabox", "48bit"].map(|name| info.contains(name))
+        };
+        assert_eq!(form("i"), form("alone"), "{options:?}");
         let checked = place.run(&["check", "-q", "i"]);
         assert_eq!(code(&checked), 0, "{options:?}: {}", stderr(&checked));
         kernel_agrees(&place, "i", "new");

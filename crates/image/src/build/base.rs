@@ -157,6 +157,7 @@ impl Bases {
                 bases.add(path, devices, options)?;
             }
         }
+        bases.members.iter().try_for_each(Member::has_devices)?;
         if let Some(last) = bases.members.last_mut() {
             last.set_last();
         }

@@ -12,8 +12,8 @@ use tuff_store::{FileStore, Target};
 ///
 /// IMAGE is an image in a file or on a block device. Files, and parts of files, that it has are neither compressed nor
 /// written again; what is new, and all metadata, is written behind its end, and the superblock last: a patch that is
-/// stopped leaves the image as it was. Options are those of `tuff build`; label, algorithm, cluster size and fragments are
-/// the image's unless told otherwise; its block size stays, and so does what it needs of a kernel; an image with a hash
+/// stopped leaves the image as it was. Options are those of `tuff build`; label, algorithm, cluster size, fragments and the
+/// form of metadata are the image's unless told otherwise; its block size stays, and so does what it needs of a kernel; an image with a hash
 /// tree behind it gets a new one.
 #[derive(clap::Args)]
 #[command(override_usage = "tuff patch [OPTIONS] <SOURCE>... <IMAGE>")]
@@ -84,6 +84,9 @@ fn of_image(args: &mut Args, like: &Options) -> Result<Options> {
     }
     if args.auto.is_some() {
         return Ok(options);
+    }
+    if args.metadata.is_none() {
+        options.metadata = like.metadata;
     }
     if args.compress.is_none() {
         options.compression = like.compression;

@@ -92,9 +92,6 @@ impl Member {
                 bits.size()
             )));
         }
-        image
-            .has_devices()
-            .map_err(|e| Error::usage(format_args!("{name}: {e} (--source-device FILE)")))?;
         let (own, blocks) = span(&image, &stores).map_err(|e| e.within(&name))?;
         if u64::from(origin) + blocks >= IN_BASE.into() {
             return Err(Error::usage(format_args!(
@@ -123,6 +120,13 @@ impl Member {
             image,
             last: false,
         })
+    }
+
+    /// Fails if some of its data is on a device that was not given.
+    pub(super) fn has_devices(&self) -> Result<()> {
+        let name = &self.name;
+        let missing = |e| Error::usage(format_args!("{name}: {e} (--source-device FILE)"));
+        self.image.has_devices().map_err(missing)
     }
 
     /// No other base follows.
