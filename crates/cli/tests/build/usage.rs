@@ -63,6 +63,20 @@ fn wrong_arguments_are_one_sentence_and_code_2() {
             ],
             "compressed metadata needs an algorithm",
         ),
+        // Only a rule compresses.
+        (
+            &[
+                "build",
+                "-z",
+                "none",
+                "--rule=*.so=lz4",
+                "--unaligned",
+                "--tail-packing=on",
+                "tree",
+                "i",
+            ],
+            "only where clusters begin at blocks",
+        ),
         (
             &["build", "--label", "sixteen bytes or more", "tree", "i"],
             "label",

@@ -432,7 +432,7 @@ impl Options {
     /// What is asked for that not every kernel can, and the oldest that can.
     fn needs(&self) -> Vec<(&'static str, Kernel)> {
         let block = self.block.size_usize();
-        let compresses = self.compression.is_some();
+        let compresses = self.compressions().next().is_some();
         let mut needs = Vec::new();
         let mut need = |what, kernel, asked| {
             if asked {
@@ -516,7 +516,8 @@ impl Options {
                 "{what} needs Linux {kernel}, but the image is for Linux {asked}"
             )));
         }
-        if self.unaligned && self.compression.is_some() && self.tail_packing {
+        let compresses = self.compressions().next().is_some();
+        if self.unaligned && compresses && self.tail_packing {
             return Err(Error::usage(
                 "ends of files lie behind their inodes only where clusters begin at blocks",
             ));
