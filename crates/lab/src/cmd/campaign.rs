@@ -4,7 +4,8 @@ use clap::Subcommand;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tuff_lab::campaign::{crash, files, images};
+use tuff_lab::campaign::images::{self, JUDGES, Judge, Tally};
+use tuff_lab::campaign::{crash, files};
 use tuff_lab::define::Size;
 use tuff_lab::engine::{self, Tool};
 use tuff_lab::{Error, Result};
@@ -72,8 +73,8 @@ pub(crate) struct FilesArgs {
 
 /// Images of random trees at random settings, before several judges: the kernel, our own reader, fsck.erofs, other numbers of threads
 ///
-/// Half of the trees change, and get a patch or an image over the first. Exit code 1 if something is wrong; the seed and the
-/// commands are printed, tree and images stay.
+/// Most of the trees change then, up to three times, and get a patch or an image over the first. Exit code 1 if something is wrong; the
+/// seed and the commands are printed, tree and images stay.
 #[derive(clap::Args)]
 pub(crate) struct ImagesArgs {
     /// Folder for cases, of which those with findings stay
@@ -88,7 +89,10 @@ pub(crate) struct ImagesArgs {
     /// Begin no case after this long
     #[arg(long, value_name = "N")]
     minutes: Option<f64>,
-    /// fsck.erofs 1.9 or newer, for another opinion
+    /// Only these judges: threads, sources, check, extract, mount, kernel, fsck (default: all); trees and settings stay the same
+    #[arg(long, value_name = "JUDGE", value_parser = judge)]
+    only: Vec<Judge>,
+    /// fsck.erofs (default: PATH)
     #[arg(long, value_name = "FILE")]
     fsck: Option<PathBuf>,
 }
@@ -153,15 +157,26 @@ fn images(args: &ImagesArgs) -> Result<bool> {
     let time = time
         .transpose()
         .map_err(|e| Error::Usage(format!("--minutes: {e}")))?;
+    let mut given = Vec::new();
+    if let Some(path) = &args.fsck {
+        let path = std::path::absolute(path).map_err(|e| Error::io("find", path, e))?;
+        given.push((Tool::FsckErofs, path));
+    }
+    let judges = match args.only.as_slice() {
+        [] => JUDGES.map(|(_, judge)| judge).to_vec(),
+        only => only.to_vec(),
+    };
     let options = images::Options {
         seed: args.seed,
         cases: args.cases.or(time.is_none().then_some(200)),
         time,
+        judges,
         tuff: tuff.path,
-        fsck: args.fsck.clone(),
+        fsck: engine::find(Tool::FsckErofs, &given)?,
     };
     let shown = std::io::stderr().is_terminal();
-    let tally = images::run(&options, &args.out, &mut |tally| {
+    let (mut tally, mut told) = (Tally::default(), 0);
+    let ended = images::run(&options, &args.out, &mut tally, &mut |tally| {
         if shown {
             eprint!(
                 "\r{} cases, {} images, {} findings ",
@@ -170,22 +185,39 @@ fn images(args: &ImagesArgs) -> Result<bool> {
                 tally.findings.len()
             );
         }
-    })?;
+        for finding in &tally.findings[told..] {
+            print!("{finding}");
+        }
+        told = tally.findings.len();
+    });
     if shown {
         eprintln!();
     }
     println!(
-        "{} cases, {} images, {} settings refused",
-        tally.cases, tally.images, tally.refused
+        "{} cases, {} images, {} settings refused, {} findings",
+        tally.cases,
+        tally.images,
+        tally.refused,
+        tally.findings.len()
     );
     for (judge, images) in &tally.judged {
-        println!("{judge}: {images} images");
+        match (judge, &options.fsck) {
+            (Judge::Fsck, Some(fsck)) => {
+                println!("{judge} {}: {images} images", fsck.receipt.number());
+            }
+            _ => println!("{judge}: {images} images"),
+        }
     }
     for (why, images) in &tally.skipped {
         println!("SKIPPED: {why} ({images} images)");
     }
-    for finding in &tally.findings {
-        print!("{finding}");
-    }
-    Ok(tally.findings.is_empty())
+    ended.map(|()| tally.findings.is_empty())
+}
+
+fn judge(name: &str) -> std::result::Result<Judge, String> {
+    let judge = JUDGES.iter().find(|(known, _)| *known == name);
+    judge.map(|(_, judge)| *judge).ok_or_else(|| {
+        let names = JUDGES.map(|(name, _)| name).join(", ");
+        format!("no judge is called that; there are {names}")
+    })
 }

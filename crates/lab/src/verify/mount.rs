@@ -49,23 +49,21 @@ impl Mount {
         })
     }
 
-    /// Mounts an EROFS image straight from its file, with the image that it is over.
-    pub fn erofs(image: &Path, base: Option<&Path>, point: &Path) -> Result<Mount, Refusal> {
+    /// Mounts an EROFS image straight from its file, with its extra devices.
+    pub fn erofs(image: &Path, devices: &[PathBuf], point: &Path) -> Result<Mount, Refusal> {
         let refused = |unable, text: String| Refusal { unable, text };
         std::fs::create_dir_all(point)
             .map_err(|e| refused(true, format!("no mount point: {e}")))?;
-        let mut options = Vec::new();
-        if let Some(base) = base {
-            options = [b"device=", base.as_os_str().as_bytes()].concat();
-        }
+        let device = |path: &PathBuf| [b"device=", path.as_os_str().as_bytes()].concat();
+        let options = devices.iter().map(device).collect::<Vec<_>>().join(&b',');
         let text = |_| refused(true, "a path holds a zero".to_owned());
         let options = CString::new(options).map_err(text)?;
         match rustix::mount::mount(image, point, c"erofs", MountFlags::RDONLY, &*options) {
             Ok(()) => Ok(Mount {
                 point: point.to_owned(),
             }),
-            // A kernel before 6.12 wants a block device, one without EROFS nothing.
-            Err(e @ (Errno::NOTBLK | Errno::NODEV | Errno::PERM)) => {
+            // A kernel before 6.12 wants a block device, one without EROFS nothing; one is built without an algorithm.
+            Err(e @ (Errno::NOTBLK | Errno::NODEV | Errno::PERM | Errno::OPNOTSUPP)) => {
                 Err(refused(true, std::io::Error::from(e).to_string()))
             }
             Err(e) => Err(refused(false, std::io::Error::from(e).to_string())),

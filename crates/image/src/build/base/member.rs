@@ -39,6 +39,8 @@ pub(super) struct Member {
     origin: u32,
     /// Where its packed inode begins among those of all bases. Unit: bytes.
     packed_origin: u64,
+    /// Where it ends. Unit: bytes.
+    packed_end: u64,
     /// Without its own devices. Unit: blocks.
     own: u32,
     /// With them. Unit: blocks.
@@ -99,8 +101,10 @@ impl Member {
             )));
         }
         // With the packed inode come its compression and its place in the format.
+        let packed_len = image.packed().map_or(0, Inode::size);
+        let packed_end = packed_origin.saturating_add(packed_len);
         let packed = (options.compression)
-            .filter(|_| options.fragments != Fragments::Off)
+            .filter(|_| options.fragments != Fragments::Off && packed_end < PACKED_PLACE)
             .map(|c| c.method.algorithm() as u8);
         Ok(Self {
             stores,
@@ -111,6 +115,7 @@ impl Member {
             grain: options.grain(),
             origin,
             packed_origin,
+            packed_end,
             // Fits: no more than `blocks`, which was looked at.
             own: own as u32,
             blocks: blocks as u32,
@@ -161,9 +166,8 @@ impl Member {
 
     /// Where the next base begins. Unit: blocks, and bytes of packed inodes.
     pub(super) fn end(&self) -> (u32, u64) {
-        let packed = self.image.packed().map_or(0, Inode::size);
         // Fits: it was looked at.
-        (self.origin + self.blocks, self.packed_origin + packed)
+        (self.origin + self.blocks, self.packed_end)
     }
 
     /// Where it ends, with a hash tree behind it. Unit: blocks.
@@ -341,10 +345,10 @@ impl Member {
             match extent.source {
                 Source::Hole => {}
                 Source::Raw { device, pos } => {
-                    let len = extent.len.next_multiple_of(self.bits.size());
-                    let pos = self.unified(device, pos);
+                    let len = extent.len.checked_next_multiple_of(self.bits.size());
+                    let place = self.unified(device, pos).zip(len);
                     let Some((at, blocks)) =
-                        pos.and_then(|pos| self.within(self.bits.size_usize(), pos, len))
+                        place.and_then(|(pos, len)| self.within(self.bits.size_usize(), pos, len))
                     else {
                         return Ok(None);
                     };

@@ -23,24 +23,33 @@ const PIECE_MAX: usize = 200_000;
 /// The longest file. Unit: bytes.
 const FILE_MAX: usize = 3 << 20;
 
+/// Nothing is put into a directory whose path is longer: systems take 4096. Unit: bytes.
+const PATH_MAX: usize = 1500;
+
 /// A tree that grows, and what of it may turn up again.
 pub(super) struct Gardener<'a> {
-    rng: &'a mut Rng,
+    rng: Rng,
     root: &'a Path,
     /// May make devices, owners and attributes that only root may.
     privileged: bool,
     dirs: Vec<PathBuf>,
     files: Vec<PathBuf>,
+    /// Links and whatever else has a name.
+    others: Vec<PathBuf>,
     /// Stretches of earlier files.
     shared: Vec<Vec<u8>>,
     names: usize,
     /// Long zeros may be holes.
     sparse: bool,
+    /// No tar may hold all of it.
+    beyond_tar: bool,
+    /// Something has, or had, several names.
+    links: bool,
 }
 
 impl<'a> Gardener<'a> {
     /// For an empty folder.
-    pub(super) fn new(rng: &'a mut Rng, root: &'a Path) -> Self {
+    pub(super) fn new(mut rng: Rng, root: &'a Path) -> Self {
         Self {
             sparse: rng.below(3) == 0,
             rng,
@@ -48,8 +57,11 @@ impl<'a> Gardener<'a> {
             privileged: rustix::process::geteuid().is_root(),
             dirs: vec![root.to_owned()],
             files: Vec::new(),
+            others: Vec::new(),
             shared: Vec::new(),
             names: 0,
+            beyond_tar: false,
+            links: false,
         }
     }
 
@@ -64,11 +76,10 @@ impl<'a> Gardener<'a> {
             self.add()?;
         }
         if self.one_in(6) {
-            let dir = self.new_dir()?;
-            for i in 0..200 + self.rng.below(300) {
-                let path = dir.join(format!("one of many, number {i}"));
-                fs::write(&path, []).map_err(|e| Error::io("write", &path, e))?;
-            }
+            self.crowd()?;
+        }
+        if self.one_in(6) {
+            self.descend()?;
         }
         self.settle()
     }
@@ -78,6 +89,26 @@ impl<'a> Gardener<'a> {
         self.sparse
     }
 
+    /// True if there are, or were, sockets, which have no place in a tar, or hard links of what GNU tar knows none of.
+    pub(super) fn is_beyond_tar(&self) -> bool {
+        self.beyond_tar
+    }
+
+    /// True if something has, or had, several names.
+    pub(super) fn has_links(&self) -> bool {
+        self.links
+    }
+
+    /// Paths below the root in a random order, some twice and some not at all.
+    pub(super) fn order(&mut self) -> Vec<PathBuf> {
+        let mut order = Vec::new();
+        for _ in 0..self.files.len() {
+            let path = &self.files[self.rng.below(self.files.len())];
+            order.extend(path.strip_prefix(self.root).map(Path::to_owned));
+        }
+        order
+    }
+
     /// Changes the tree, as an update would.
     pub(super) fn change(&mut self) -> Result<()> {
         for _ in 0..1 + self.rng.below(12) {
@@ -85,10 +116,45 @@ impl<'a> Gardener<'a> {
                 0..3 => self.add()?,
                 3 => self.remove()?,
                 4 => self.rename()?,
-                _ => self.edit()?,
+                _ => {
+                    if let Some(path) = self.some_file() {
+                        self.edit(&path)?;
+                    }
+                }
             }
         }
         self.settle()
+    }
+
+    /// A directory of hundreds of files.
+    fn crowd(&mut self) -> Result<()> {
+        let dir = self.new_dir()?;
+        let filled = self.one_in(2);
+        for i in 0..200 + self.rng.below(300) {
+            let path = dir.join(format!("one of many, number {i}"));
+            let content = match filled {
+                true => format!("{} {}", i % 90, "and so on ".repeat(i % 50)),
+                false => String::new(),
+            };
+            fs::write(&path, content).map_err(|e| Error::io("write", &path, e))?;
+        }
+        Ok(())
+    }
+
+    /// A file deep down.
+    fn descend(&mut self) -> Result<()> {
+        let mut path = self.place();
+        for _ in 0..20 + self.rng.below(60) {
+            path.push("deeper");
+        }
+        fs::create_dir_all(&path).map_err(|e| Error::io("make", &path, e))?;
+        self.dirs.push(path);
+        self.add()
+    }
+
+    fn some_file(&mut self) -> Option<PathBuf> {
+        let at = self.rng.below(self.files.len());
+        self.files.get(at).cloned()
     }
 
     /// A name that nothing has: plain, long, or of odd bytes.
@@ -109,7 +175,15 @@ impl<'a> Gardener<'a> {
     /// Where something new goes.
     fn place(&mut self) -> PathBuf {
         let dir = self.dirs[self.rng.below(self.dirs.len())].clone();
-        dir.join(self.name())
+        match self.depth(&dir) < PATH_MAX {
+            true => dir.join(self.name()),
+            false => self.root.join(self.name()),
+        }
+    }
+
+    /// Length of a path below the root. Unit: bytes.
+    fn depth(&self, path: &Path) -> usize {
+        path.as_os_str().len() - self.root.as_os_str().len()
     }
 
     fn new_dir(&mut self) -> Result<PathBuf> {
@@ -132,18 +206,27 @@ impl<'a> Gardener<'a> {
                 let target = OsString::from_vec(vec![b't'; length]);
                 let path = self.place();
                 symlink(target, &path).map_err(|e| Error::io("link", &path, e))?;
+                self.others.push(path);
             }
             3 if !self.files.is_empty() => {
-                let old = self.files[self.rng.below(self.files.len())].clone();
+                let at = self.rng.below(self.files.len() + self.others.len());
+                let old = match self.files.get(at) {
+                    Some(file) => file.clone(),
+                    None => self.others[at - self.files.len()].clone(),
+                };
+                self.links = true;
+                self.beyond_tar |= at >= self.files.len() && !old.is_symlink();
                 let path = self.place();
-                // A file may have been removed since, or have enough names.
-                let _ = fs::hard_link(old, path);
+                fs::hard_link(&old, path).map_err(|e| Error::io("link", &old, e))?;
             }
             4 if !self.files.is_empty() => {
                 let old = self.files[self.rng.below(self.files.len())].clone();
                 let path = self.place();
                 fs::copy(&old, &path).map_err(|e| Error::io("copy", &old, e))?;
-                self.files.push(path);
+                self.files.push(path.clone());
+                if self.one_in(2) {
+                    self.edit(&path)?;
+                }
             }
             5 => self.special()?,
             _ => {
@@ -157,22 +240,23 @@ impl<'a> Gardener<'a> {
     }
 
     fn special(&mut self) -> Result<()> {
-        let kind = match self.rng.below(4) {
-            0 => FileType::Socket,
-            1 if self.privileged => FileType::CharacterDevice,
-            2 if self.privileged => FileType::BlockDevice,
-            _ => FileType::Fifo,
+        let kind = self.rng.below(4);
+        // Fits: less than 2^12 and 2^20.
+        // Not 0:0, which deletes.
+        let minor = 1 + self.rng.below((1 << 20) - 1);
+        let device = makedev(self.rng.below(4096) as u32, minor as u32);
+        let (kind, device) = match kind {
+            0 => (FileType::Socket, 0),
+            1 if self.privileged => (FileType::CharacterDevice, device),
+            2 if self.privileged => (FileType::BlockDevice, device),
+            _ => (FileType::Fifo, 0),
         };
-        let device = match kind {
-            FileType::CharacterDevice | FileType::BlockDevice => {
-                // Fits: less than 2^12 and 2^20.
-                makedev(self.rng.below(4096) as u32, self.rng.below(1 << 20) as u32)
-            }
-            _ => 0,
-        };
+        self.beyond_tar |= kind == FileType::Socket;
         let path = self.place();
         mknodat(CWD, &path, kind, Mode::from_raw_mode(0o640), device)
-            .map_err(|e| Error::io("make", &path, e.into()))
+            .map_err(|e| Error::io("make", &path, e.into()))?;
+        self.others.push(path);
+        Ok(())
     }
 
     /// Writes content; long zeros become holes now and then.
@@ -263,33 +347,54 @@ impl<'a> Gardener<'a> {
         }
     }
 
+    /// Any path but the root.
+    fn some_path(&mut self) -> Option<PathBuf> {
+        let lists = [&self.files, &self.files, &self.others, &self.dirs];
+        let list = lists[self.rng.below(lists.len())];
+        let path = list.get(self.rng.below(list.len()))?;
+        (path != self.root).then(|| path.clone())
+    }
+
     fn remove(&mut self) -> Result<()> {
-        if self.files.is_empty() {
+        let Some(gone) = self.some_path() else {
             return Ok(());
+        };
+        match self.dirs.contains(&gone) {
+            true => fs::remove_dir_all(&gone),
+            false => fs::remove_file(&gone),
         }
-        let at = self.rng.below(self.files.len());
-        let path = self.files.swap_remove(at);
-        fs::remove_file(&path).map_err(|e| Error::io("remove", &path, e))
+        .map_err(|e| Error::io("remove", &gone, e))?;
+        for list in [&mut self.dirs, &mut self.files, &mut self.others] {
+            list.retain(|path| !path.starts_with(&gone));
+        }
+        Ok(())
     }
 
     fn rename(&mut self) -> Result<()> {
-        if self.files.is_empty() {
+        let to = self.place();
+        let Some(from) = self.some_path().filter(|from| !to.starts_with(from)) else {
+            return Ok(());
+        };
+        if self.dirs.contains(&from) && self.depth(&to) > PATH_MAX / 4 {
             return Ok(());
         }
-        let at = self.rng.below(self.files.len());
-        let to = self.place();
-        let from = std::mem::replace(&mut self.files[at], to.clone());
-        fs::rename(&from, to).map_err(|e| Error::io("rename", &from, e))
+        fs::rename(&from, &to).map_err(|e| Error::io("rename", &from, e))?;
+        for list in [&mut self.dirs, &mut self.files, &mut self.others] {
+            for path in list {
+                if *path == from {
+                    *path = to.clone();
+                } else if let Ok(below) = path.strip_prefix(&from) {
+                    *path = to.join(below);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Writes within a file, behind its end, or cuts it.
-    fn edit(&mut self) -> Result<()> {
-        if self.files.is_empty() {
-            return Ok(());
-        }
-        let path = self.files[self.rng.below(self.files.len())].clone();
-        let failed = |e| Error::io("write", &path, e);
-        let file = File::options().write(true).open(&path).map_err(failed)?;
+    fn edit(&mut self, path: &Path) -> Result<()> {
+        let failed = |e| Error::io("write", path, e);
+        let file = File::options().write(true).open(path).map_err(failed)?;
         let length = file.metadata().map_err(failed)?.len();
         // Fits: files are short.
         let at = self.rng.below(length as usize + 1) as u64;
@@ -308,108 +413,126 @@ impl<'a> Gardener<'a> {
         let mut all = Vec::new();
         below(self.root, &mut all)?;
         for path in all {
-            let metadata =
-                fs::symlink_metadata(&path).map_err(|e| Error::io("look at", &path, e))?;
-            if self.privileged && self.one_in(3) {
-                let id = |rng: &mut Rng| match rng.below(3) {
-                    0 => rng.below(70_000) as u32,
-                    1 => u32::MAX - 1 - rng.below(1000) as u32,
-                    _ => 0,
-                };
-                let (uid, gid) = (id(self.rng), id(self.rng));
-                let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-                chownat(CWD, &path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
-                    .map_err(|e| Error::io("give away", &path, e.into()))?;
-            }
-            if !metadata.is_symlink() {
-                if self.one_in(3) {
-                    // The owner still has to read it, and root does anyway.
-                    let mode = 0o400 | self.rng.below(0o10000) as u32;
-                    let mode = if metadata.is_dir() {
-                        mode | 0o700
-                    } else {
-                        mode
-                    };
-                    fs::set_permissions(&path, Permissions::from_mode(mode))
-                        .map_err(|e| Error::io("set the mode of", &path, e))?;
-                }
-                self.attributes(&path, &metadata.file_type())?;
-            }
-            self.time(&path)?;
+            // Each has numbers of its own: what a user may not set moves nothing else.
+            let mut rng = Rng::new(self.rng.draw());
+            self.settle_one(&path, &mut rng)?;
         }
         Ok(())
     }
 
-    fn attributes(&mut self, path: &Path, kind: &fs::FileType) -> Result<()> {
-        let set = |name: &str, value: &[u8]| {
-            use rustix::io::Errno;
-            match lsetxattr(path, name, value, XattrFlags::empty()) {
-                // Not every filesystem has them, nor for every kind of file, nor so many.
-                Ok(()) | Err(Errno::NOTSUP | Errno::PERM | Errno::NOSPC) => Ok(()),
-                Err(e) => Err(Error::io("set an attribute of", path, e.into())),
-            }
-        };
-        let (rng, plain) = (&mut *self.rng, kind.is_file() || kind.is_dir());
-        if plain && rng.below(3) == 0 {
-            for _ in 0..1 + rng.below(3) {
-                let name = format!("user.name{}", rng.below(9));
-                set(&name, &vec![b'v'; rng.below(200)])?;
-            }
+    fn settle_one(&self, path: &Path, rng: &mut Rng) -> Result<()> {
+        let kind = fs::symlink_metadata(path)
+            .map_err(|e| Error::io("look at", path, e))?
+            .file_type();
+        time(path, rng)?;
+        if self.privileged {
+            let id = |rng: &mut Rng| match rng.below(9) {
+                0 => rng.below(70_000) as u32,
+                1 => u32::MAX - 1 - rng.below(1000) as u32,
+                _ => 0,
+            };
+            let (uid, gid) = (Uid::from_raw(id(rng)), Gid::from_raw(id(rng)));
+            chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(|e| Error::io("give away", path, e.into()))?;
         }
-        if self.privileged && plain && rng.below(6) == 0 {
-            set("trusted.overlay.origin", &[7; 29])?;
+        if !kind.is_symlink() {
+            let mode = match rng.below(3) {
+                // The owner still has to read and change it, and root does anyway.
+                0 => 0o600 | rng.below(0o10000) as u32,
+                _ => 0o644,
+            };
+            let mode = if kind.is_dir() { mode | 0o700 } else { mode };
+            fs::set_permissions(path, Permissions::from_mode(mode))
+                .map_err(|e| Error::io("set the mode of", path, e))?;
         }
-        if self.privileged && kind.is_file() && rng.below(8) == 0 {
-            // Version 2: permitted and inheritable sets.
-            let capability = [1u32 | 2 << 24, 1 << 13, 0, 0, 0].map(u32::to_le_bytes);
-            set("security.capability", capability.as_flattened())?;
-        }
-        if plain && rng.below(8) == 0 {
-            // Version 2: user, a named user, group, mask, others.
-            let mut list = 2u32.to_le_bytes().to_vec();
-            for (tag, allowed, id) in [
-                (1u16, 6u16, u32::MAX),
-                (2, 4, 1000 + rng.below(9) as u32),
-                (4, 4, u32::MAX),
-                (16, 4, u32::MAX),
-                (32, 0, u32::MAX),
-            ] {
-                list.extend(tag.to_le_bytes());
-                list.extend(allowed.to_le_bytes());
-                list.extend(id.to_le_bytes());
-            }
-            set("system.posix_acl_access", &list)?;
-            if kind.is_dir() {
-                set("system.posix_acl_default", &list)?;
-            }
-        }
-        Ok(())
+        attributes(path, &kind, self.privileged, rng)
     }
+}
 
-    fn time(&mut self, path: &Path) -> Result<()> {
-        let seconds = match self.rng.below(8) {
-            0 => -1_000_000 - self.rng.below(1_000_000) as i64,
-            1 => 5_000_000_000 + self.rng.below(1_000_000) as i64,
-            2 => 1_600_000_000 + self.rng.below(100_000_000) as i64,
-            _ => 1_700_000_000,
-        };
-        let nanoseconds = if self.one_in(2) {
-            0
-        } else {
-            self.rng.below(1_000_000_000)
-        };
-        let time = Timespec {
-            tv_sec: seconds,
-            // Fits: less than 2^30.
-            tv_nsec: nanoseconds as _,
-        };
-        let times = Timestamps {
-            last_access: time,
-            last_modification: time,
-        };
-        utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|e| Error::io("set the time of", path, e.into()))
+/// Sets extended attributes.
+fn attributes(path: &Path, kind: &fs::FileType, privileged: bool, rng: &mut Rng) -> Result<()> {
+    let set = |name: &str, value: &[u8]| {
+        use rustix::io::Errno;
+        match lsetxattr(path, name, value, XattrFlags::empty()) {
+            // Not every filesystem has them, nor for every kind of file, nor so many.
+            Ok(()) | Err(Errno::NOTSUP | Errno::PERM | Errno::NOSPC) => Ok(()),
+            Err(e) => Err(Error::io("set an attribute of", path, e.into())),
+        }
+    };
+    // Lengths that others have, too: equal attributes are shared.
+    let value = |rng: &mut Rng| {
+        let lengths = [0, 1, 4, 50, rng.below(200), rng.below(3000)];
+        vec![b'v'; lengths[rng.below(lengths.len())]]
+    };
+    let plain = kind.is_file() || kind.is_dir();
+    if plain && rng.below(3) == 0 {
+        for _ in 0..1 + rng.below(3) {
+            let name = format!("user.name{}", rng.below(9));
+            set(&name, &value(rng))?;
+        }
     }
+    if privileged && rng.below(6) == 0 {
+        set("trusted.overlay.origin", &[7; 29])?;
+    }
+    if privileged && rng.below(12) == 0 {
+        let long = "long".repeat(rng.below(50));
+        set(&format!("trusted.{long}{}", rng.below(3)), &value(rng))?;
+    }
+    if privileged && kind.is_file() && rng.below(8) == 0 {
+        // Version 2: permitted and inheritable sets.
+        let capability = [1u32 | 2 << 24, 1 << 13, 0, 0, 0].map(u32::to_le_bytes);
+        set("security.capability", capability.as_flattened())?;
+    }
+    if plain && rng.below(8) == 0 {
+        let list = acl(rng);
+        set("system.posix_acl_access", &list)?;
+        if kind.is_dir() {
+            set("system.posix_acl_default", &list)?;
+        }
+    }
+    Ok(())
+}
+
+/// An ACL, version 2: user, a named user, group, mask, others.
+fn acl(rng: &mut Rng) -> Vec<u8> {
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, allowed, id) in [
+        (1u16, 6u16, u32::MAX),
+        (2, 4, 1000 + rng.below(9) as u32),
+        (4, 4, u32::MAX),
+        (16, 4, u32::MAX),
+        (32, 0, u32::MAX),
+    ] {
+        list.extend(tag.to_le_bytes());
+        list.extend(allowed.to_le_bytes());
+        list.extend(id.to_le_bytes());
+    }
+    list
+}
+
+/// Sets the time of last modification.
+fn time(path: &Path, rng: &mut Rng) -> Result<()> {
+    let seconds = match rng.below(8) {
+        0 => -1_000_000 - rng.below(1_000_000) as i64,
+        1 => 5_000_000_000 + rng.below(1_000_000) as i64,
+        2 => 1_600_000_000 + rng.below(100_000_000) as i64,
+        _ => 1_700_000_000,
+    };
+    let nanoseconds = match rng.below(2) {
+        0 => 0,
+        _ => rng.below(1_000_000_000),
+    };
+    let time = Timespec {
+        tv_sec: seconds,
+        // Fits: less than 2^30.
+        tv_nsec: nanoseconds as _,
+    };
+    let times = Timestamps {
+        last_access: time,
+        last_modification: time,
+    };
+    utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(|e| Error::io("set the time of", path, e.into()))
 }
 
 /// Everything below a folder and the folder itself, what is inside first, so that setting times changes none before; in the order of names.
@@ -443,8 +566,7 @@ mod tests {
         for name in ["one", "two"] {
             let root = folder.path().join(name);
             fs::create_dir(&root).unwrap();
-            let mut rng = Rng::new(11);
-            let mut gardener = Gardener::new(&mut rng, &root);
+            let mut gardener = Gardener::new(Rng::new(11), &root);
             gardener.plant().unwrap();
             let planted = Tree::read(&root).unwrap();
             gardener.change().unwrap();

@@ -55,9 +55,11 @@ pub(super) fn draw(rng: &mut Rng) -> Vec<String> {
         ("fragment-cluster", &["4K", "32K", "128K"], 6),
         ("dedupe", &["off", "files", "content"], 2),
         ("chunk", &["4K", "16K", "1M"], 8),
+        ("dict", &["64K", "1M"], 12),
+        ("order", &["order"], 8),
         ("index", &["full"], 5),
         ("inodes", &["extended"], 6),
-        ("metadata", &["short", "compressed"], 4),
+        ("metadata", &["plain", "short", "compressed"], 3),
         ("metadata-cluster", &["4K", "64K"], 10),
         ("sparse", &["keep", "fill"], 4),
         ("xattr-share", &["1", "2", "100"], 5),
@@ -68,22 +70,53 @@ pub(super) fn draw(rng: &mut Rng) -> Vec<String> {
             5,
         ),
         ("memory", &["16M"], 8),
+        ("uuid", &["zero", "00112233445566778899aabbccddeeff"], 8),
+        ("label", &["a label"], 12),
     ] {
         if rng.below(often) == 0 {
             say(name, one(rng, values));
         }
     }
-    for (flag, often) in [
-        ("--unaligned", 4),
-        ("--no-xattr-filter", 8),
-        ("--no-checksum", 8),
-        ("--verity", 10),
+    for (flags, often) in [
+        (&["--unaligned"][..], 4),
+        (&["--no-xattr-filter"], 8),
+        (&["--no-checksum"], 8),
+        (&["--verity"], 12),
+        (&["--verity", "--verity-block=1K", "--verity-salt=5a17"], 20),
+        (&["--verity", "--verity-fec=2"], 20),
     ] {
-        if rng.below(often) == 0 {
-            arguments.push(flag.to_owned());
+        if rng.below(often) == 0 && !arguments.iter().any(|a| a == flags[0]) {
+            arguments.extend(flags.iter().map(|flag| (*flag).to_owned()));
         }
     }
     arguments
+}
+
+/// Chunks in a file of their own, for an image that nothing is put over and that has no patch.
+pub(super) fn with_blob(settings: &[String]) -> Vec<String> {
+    let kept = |a: &&String| {
+        !["--chunk=", "--compress=", "--auto="]
+            .iter()
+            .any(|name| a.starts_with(name))
+    };
+    let mut settings: Vec<String> = settings.iter().filter(kept).cloned().collect();
+    settings.extend(["--compress=none", "--chunk=4K"].map(str::to_owned));
+    settings
+}
+
+/// Those settings that an index of a tar can have.
+pub(super) fn of_index(settings: &[String]) -> Vec<String> {
+    let names = [
+        "--inodes=",
+        "--xattr-",
+        "--no-",
+        "--uuid=",
+        "--label=",
+        "--block-size=",
+        "--verity",
+    ];
+    let kept = |a: &&String| names.iter().any(|name| a.starts_with(name));
+    settings.iter().filter(kept).cloned().collect()
 }
 
 #[cfg(test)]
