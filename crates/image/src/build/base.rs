@@ -13,7 +13,8 @@
 //!
 //! | room | what it is |
 //! |---|---|
-//! | `member` | one base: what its inodes say |
+//! | `member` | one base: its devices and addresses |
+//! | `data` | what its inodes say of where data is |
 //!
 //! Invariants:
 //!
@@ -21,6 +22,7 @@
 //! * Whatever is referred to lies inside one device, in whole blocks.
 //! * What is shared depends on contents and the options alone.
 
+mod data;
 mod member;
 
 use super::Source;

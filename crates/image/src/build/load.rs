@@ -1,6 +1,7 @@
 //! From sources to the tree, and from the tree to the packer.
 
 mod cpio;
+mod image;
 mod index;
 mod manifest;
 mod tar;
@@ -8,15 +9,15 @@ mod wait;
 
 use super::Source;
 use super::auto::Choice;
-use super::base::{BaseInode, Bases};
+use super::base::Bases;
 use super::budget::{self, Budget};
-use super::options::{Dedupe, Fragments, Options};
+use super::options::{Dedupe, Options};
 use super::order::data_order;
 use super::pack::input::Input;
 use super::pack::segment::TailPolicy;
 use super::pack::work::Policy;
 use super::pack::{Packer, Sparse, With, segment_size};
-use super::paths::Paths;
+use super::policies::Policies;
 use super::progress::Progress;
 use super::source::dir::{DirSource, WalkOptions};
 use super::source::image::ImageSource;
@@ -25,14 +26,13 @@ use super::survey::{self, PackedFile};
 use super::tally::Tally;
 use super::tree::{InodeId, Tree, lossy};
 use crate::{Error, Result};
-use hashbrown::HashSet;
 use std::fmt::Display;
 use std::fs::File;
 use std::num::NonZeroU8;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use tuff_codec::{EncoderSpec, Method};
+use tuff_codec::Method;
 use tuff_format::Nid;
 use tuff_format::inode::FileType;
 use xxhash_rust::xxh3::xxh3_64;
@@ -41,114 +41,6 @@ use xxhash_rust::xxh3::xxh3_64;
 const END_MIN: u64 = 16 << 10;
 /// While a source is packed on the way, its share of the memory is looked at after so many inodes.
 const BUDGET_STEP: usize = 4096;
-
-/// Settings per rule, made once.
-pub(crate) struct Policies {
-    default: Arc<Policy>,
-    rules: Vec<(Paths, Arc<Policy>)>,
-    packed: Arc<Policy>,
-    /// For stretches of it whose files are much alike, if that is another one.
-    alike: Option<EncoderSpec>,
-    /// For files that decode faster than the default, and for those that are stored as they are.
-    fast: Arc<Policy>,
-    stored: Arc<Policy>,
-}
-
-impl Policies {
-    /// The policies of these options.
-    pub(crate) fn new(options: &Options) -> Self {
-        let block = options.block.size_usize();
-        // Head and tail of a plain extended inode still share a block.
-        let room = block - 96;
-        let policy = |compression: Option<super::Compression>, cluster: usize| {
-            let tail = match options.fragments {
-                Fragments::Tails | Fragments::All => {
-                    TailPolicy::Fragment(options.fragment_end_max.unwrap_or(cluster))
-                }
-                _ if options.tail_packing => TailPolicy::Inline(room),
-                _ => TailPolicy::Cluster,
-            };
-            let whole_max = match options.fragments {
-                Fragments::Off => 0,
-                Fragments::Tails | Fragments::Small | Fragments::All => cluster as u64,
-            };
-            Arc::new(Policy {
-                spec: compression.map(|c| options.encoder(c, cluster)),
-                tail,
-                whole_max,
-                inline_max: if options.inline_data { room } else { 0 },
-                min_saving: options.min_saving,
-                chunk: options.chunk,
-            })
-        };
-        let mut packed = (*policy(options.compression, options.fragment_cluster)).clone();
-        packed.tail = TailPolicy::Cluster;
-        packed.whole_max = 0;
-        packed.min_saving = 0;
-        packed.chunk = None;
-        let mut default = (*policy(options.compression, options.cluster)).clone();
-        if options.fragments == Fragments::All {
-            default.whole_max = u64::MAX;
-        }
-        let alike = options.alike_cluster();
-        let larger = alike > options.fragment_cluster;
-        Self {
-            alike: options
-                .compression
-                .filter(|_| larger)
-                .map(|c| options.encoder(c, alike)),
-            default: Arc::new(default),
-            rules: options
-                .rules
-                .iter()
-                .map(|r| {
-                    (
-                        r.paths.clone(),
-                        policy(r.compression, r.cluster.unwrap_or(options.cluster)),
-                    )
-                })
-                .collect(),
-            packed: Arc::new(packed),
-            fast: policy(options.auto.and_then(|a| a.fast(options)), options.cluster),
-            stored: policy(None, options.cluster),
-        }
-    }
-
-    /// The policy of a content for which another than the path's was chosen.
-    fn chosen(&self, choice: Choice) -> Option<&Arc<Policy>> {
-        match choice {
-            Choice::Default => None,
-            Choice::Fast => Some(&self.fast),
-            Choice::Stored => Some(&self.stored),
-        }
-    }
-
-    /// The policy of a path, and its number.
-    fn of(&self, path: impl FnOnce() -> Vec<u8>) -> (u32, &Arc<Policy>) {
-        if self.rules.is_empty() {
-            return (0, &self.default);
-        }
-        let path = path();
-        let found = self
-            .rules
-            .iter()
-            .enumerate()
-            .find(|(_, (paths, _))| paths.is_match(&path));
-        found.map_or((0, &self.default), |(i, (_, policy))| {
-            (i as u32 + 1, policy)
-        })
-    }
-
-    /// How the packed inode is stored.
-    pub(crate) fn packed(&self) -> Arc<Policy> {
-        Arc::clone(&self.packed)
-    }
-
-    /// How those stretches of it are compressed whose files are much alike, if otherwise.
-    pub(crate) fn alike(&self) -> Option<EncoderSpec> {
-        self.alike
-    }
-}
 
 /// Where the contents of a source's files are.
 enum Provider {
@@ -229,11 +121,6 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// The next source is this base, if any: its data stays where it is.
-    pub(crate) fn in_place(&mut self, base: Option<u16>) {
-        self.in_place.push(base);
-    }
-
     /// Adds a source to the tree. A tar stream that is the only source is packed on the way.
     pub(crate) fn load(
         &mut self,
@@ -308,24 +195,6 @@ impl<'a> Loader<'a> {
         })
         .map_err(|e| in_source(e, path.display()))?;
         self.late = late;
-        Ok(())
-    }
-
-    /// An image: its entries now, its contents when they are packed.
-    fn load_image(
-        &mut self,
-        path: &Path,
-        devices: &[PathBuf],
-        tree: &mut Tree,
-        progress: &Progress,
-    ) -> Result<()> {
-        let budget = usize::try_from(budget::eighth(self.options)).unwrap_or(usize::MAX);
-        let source = Arc::new(ImageSource::open(path, devices, budget)?);
-        source.each(&mut |entry| {
-            let added = self.add(entry, tree, progress);
-            added.map(drop).map_err(|e| in_source(e, path.display()))
-        })?;
-        self.providers.push(Provider::Image(source));
         Ok(())
     }
 
@@ -532,51 +401,6 @@ impl<'a> Loader<'a> {
             self.pack_file(tree, inode, found, packer)?;
         }
         self.pack_late(tree, survey.packed.into_iter(), packer)
-    }
-
-    /// What a file is in a base that is its source.
-    fn inode_in_place(&self, tree: &Tree, inode: InodeId) -> Option<BaseInode> {
-        let base = (*self.in_place.get(usize::from(tree.layer(inode)))?)?;
-        match tree.content(inode) {
-            Content::Range { offset: nid } | Content::SparseInode { nid, .. } => Some(BaseInode {
-                base,
-                nid: Nid(nid),
-            }),
-            _ => None,
-        }
-    }
-
-    /// Has files refer to their data in sources that are bases: those that can.
-    fn leave_in_place(
-        &self,
-        tree: &Tree,
-        order: &[InodeId],
-        settings: &survey::Settings<'_>,
-        packer: &mut Packer<'_>,
-    ) -> Result<HashSet<InodeId>> {
-        let mut done = HashSet::new();
-        let Some(bases) = self.base else {
-            return Ok(done);
-        };
-        let there = |inode: &InodeId| Some((*inode, self.inode_in_place(tree, *inode)?));
-        let files: Vec<(InodeId, BaseInode)> = order.iter().filter_map(there).collect();
-        let contents: Vec<(InodeId, u64)> = match self.options.verify {
-            true => files.iter().map(|(i, _)| (*i, tree.size(*i))).collect(),
-            false => Vec::new(),
-        };
-        let sums = survey::sums(&contents, settings, &|inode| {
-            survey::readable(self.input(tree, inode)?.map(|(input, _)| input))
-        })?;
-        for (i, (inode, there)) in files.into_iter().enumerate() {
-            settings.progress.check()?;
-            if let Some(data) = bases.data(there, false)? {
-                let size = tree.size(inode);
-                settings.progress.add_bytes(size);
-                packer.add_based(inode, size, data, sums.get(i).copied())?;
-                done.insert(inode);
-            }
-        }
-        Ok(done)
     }
 
     /// True for a file that is to be stored as it is.

@@ -1,0 +1,117 @@
+//! Settings of a build by path.
+
+use super::auto::Choice;
+use super::options::{Compression, Fragments, Options};
+use super::pack::segment::TailPolicy;
+use super::pack::work::Policy;
+use super::paths::Paths;
+use std::sync::Arc;
+use tuff_codec::EncoderSpec;
+
+/// Settings per rule, made once.
+pub(crate) struct Policies {
+    pub(super) default: Arc<Policy>,
+    rules: Vec<(Paths, Arc<Policy>)>,
+    pub(super) packed: Arc<Policy>,
+    /// For stretches of it whose files are much alike, if that is another one.
+    alike: Option<EncoderSpec>,
+    /// For files that decode faster than the default, and for those that are stored as they are.
+    fast: Arc<Policy>,
+    pub(super) stored: Arc<Policy>,
+}
+
+impl Policies {
+    /// The policies of these options.
+    pub(crate) fn new(options: &Options) -> Self {
+        let block = options.block.size_usize();
+        // Head and tail of a plain extended inode still share a block.
+        let room = block - 96;
+        let policy = |compression: Option<Compression>, cluster: usize| {
+            let tail = match options.fragments {
+                Fragments::Tails | Fragments::All => {
+                    TailPolicy::Fragment(options.fragment_end_max.unwrap_or(cluster))
+                }
+                _ if options.tail_packing => TailPolicy::Inline(room),
+                _ => TailPolicy::Cluster,
+            };
+            let whole_max = match options.fragments {
+                Fragments::Off => 0,
+                Fragments::Tails | Fragments::Small | Fragments::All => cluster as u64,
+            };
+            Arc::new(Policy {
+                spec: compression.map(|c| options.encoder(c, cluster)),
+                tail,
+                whole_max,
+                inline_max: if options.inline_data { room } else { 0 },
+                min_saving: options.min_saving,
+                chunk: options.chunk,
+            })
+        };
+        let mut packed = (*policy(options.compression, options.fragment_cluster)).clone();
+        packed.tail = TailPolicy::Cluster;
+        packed.whole_max = 0;
+        packed.min_saving = 0;
+        packed.chunk = None;
+        let mut default = (*policy(options.compression, options.cluster)).clone();
+        if options.fragments == Fragments::All {
+            default.whole_max = u64::MAX;
+        }
+        let alike = options.alike_cluster();
+        let larger = alike > options.fragment_cluster;
+        Self {
+            alike: options
+                .compression
+                .filter(|_| larger)
+                .map(|c| options.encoder(c, alike)),
+            default: Arc::new(default),
+            rules: options
+                .rules
+                .iter()
+                .map(|r| {
+                    (
+                        r.paths.clone(),
+                        policy(r.compression, r.cluster.unwrap_or(options.cluster)),
+                    )
+                })
+                .collect(),
+            packed: Arc::new(packed),
+            fast: policy(options.auto.and_then(|a| a.fast(options)), options.cluster),
+            stored: policy(None, options.cluster),
+        }
+    }
+
+    /// The policy of a content for which another than the path's was chosen.
+    pub(super) fn chosen(&self, choice: Choice) -> Option<&Arc<Policy>> {
+        match choice {
+            Choice::Default => None,
+            Choice::Fast => Some(&self.fast),
+            Choice::Stored => Some(&self.stored),
+        }
+    }
+
+    /// The policy of a path, and its number.
+    pub(super) fn of(&self, path: impl FnOnce() -> Vec<u8>) -> (u32, &Arc<Policy>) {
+        if self.rules.is_empty() {
+            return (0, &self.default);
+        }
+        let path = path();
+        let found = self
+            .rules
+            .iter()
+            .enumerate()
+            .find(|(_, (paths, _))| paths.is_match(&path));
+        found.map_or((0, &self.default), |(i, (_, policy))| {
+            (i as u32 + 1, policy)
+        })
+    }
+
+    /// How the packed inode is stored.
+    pub(crate) fn packed(&self) -> Arc<Policy> {
+        Arc::clone(&self.packed)
+    }
+
+    /// How those stretches of it are compressed whose files are much alike, if otherwise.
+    pub(crate) fn alike(&self) -> Option<EncoderSpec> {
+        self.alike
+    }
+}
