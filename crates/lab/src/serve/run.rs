@@ -245,7 +245,7 @@ impl Session<'_> {
         cache: Cache,
     ) -> Result<Result<(Duration, Duration, Used), String>> {
         let point = self.work.path("mount");
-        let image = (image, spec.by.format());
+        let image = (image, spec.by.format().name());
         let free_before = prepare(image.0, cache)?;
         let served = match server.kind {
             Server::Tree => Served::tree(&self.tree),
@@ -325,13 +325,13 @@ fn held(script: &Script, served: &Served, image: &Path) -> Option<u64> {
     Some(cached + served.resident_bytes().unwrap_or(0))
 }
 
-fn nanos(time: Duration) -> u64 {
+pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The first line with a version number of what a program says to `--version`: some answer on standard error, some with
 /// a failure.
-fn version(program: &Path) -> String {
+pub(crate) fn version(program: &Path) -> String {
     let Ok(output) = Command::new(program).arg("--version").output() else {
         return "unknown version".to_owned();
     };

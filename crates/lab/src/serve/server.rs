@@ -99,12 +99,13 @@ pub struct Used {
 
 impl Served {
     /// Has `server` (its `program` with `extra` arguments, when it is one) serve `image` at `point`, an empty folder, and
-    /// waits until it answers. The inner error is a sentence that says why it does not.
+    /// waits until it answers. `filesystem` is the image's, as mount(8) calls it. The inner error is a sentence that says
+    /// why it does not.
     pub fn start(
         server: Server,
         program: Option<&Path>,
         extra: &[String],
-        (image, format): (&Path, Format),
+        (image, filesystem): (&Path, &str),
         point: &Path,
     ) -> Result<Result<Served, String>> {
         debug_assert_ne!(server, Server::Tree, "the tree needs no server");
@@ -117,7 +118,7 @@ impl Served {
             mounted: false,
         };
         let Some(program) = program else {
-            let direct = server == Server::Kernel && format == Format::Erofs;
+            let direct = server == Server::Kernel && filesystem == Format::Erofs.name();
             let source = if direct {
                 image.to_owned()
             } else {
@@ -126,7 +127,7 @@ impl Served {
                 served.sectors_before = sectors(&device).unwrap_or(0);
                 device
             };
-            return match mount(&source, point, format.name(), MountFlags::RDONLY, None) {
+            return match mount(&source, point, filesystem, MountFlags::RDONLY, None) {
                 Ok(()) => {
                     served.mounted = true;
                     Ok(Ok(served))
@@ -176,6 +177,11 @@ impl Served {
             sectors_before: 0,
             mounted: false,
         }
+    }
+
+    /// The daemon's process, when there is one.
+    pub fn process(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
     }
 
     /// Where the image is mounted.
@@ -320,7 +326,7 @@ mod tests {
         std::fs::write(&image, b"no image").unwrap();
         let program = Some(Path::new("/bin/false"));
         let point = folder.path().join("point");
-        let started = Served::start(Server::Tuff, program, &[], (&image, Format::Erofs), &point);
+        let started = Served::start(Server::Tuff, program, &[], (&image, "erofs"), &point);
         assert!(started.unwrap().unwrap_err().contains("ended"));
     }
 }

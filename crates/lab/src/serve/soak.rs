@@ -89,7 +89,7 @@ pub fn run(soak: &Soak) -> Result<Outcome> {
     let group = Group::join(&soak.cgroup, soak.limit)?;
     let name = format!("tuff-lab-soak-{}", std::process::id());
     let point = Point(soak.work.join(name));
-    let image = (soak.image.as_path(), Format::Erofs);
+    let image = (soak.image.as_path(), Format::Erofs.name());
     let served = Served::start(
         Server::Tuff,
         Some(&soak.program),
