@@ -99,6 +99,7 @@ fn sweep(parent: &Path) {
         if ours && flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
             let mut umount = Command::new("umount");
             umount
+                .arg("--recursive")
                 .arg(folder.join("mount"))
                 .stdout(Stdio::null())
                 .stderr(Stdio::null());
@@ -176,6 +177,29 @@ mod tests {
         let folder = living.folder().to_owned();
         drop(living);
         assert!(!folder.exists());
+    }
+
+    #[test]
+    fn what_a_dead_run_mounted_in_its_mount_goes_with_it() {
+        let parent = tempfile::tempdir().unwrap();
+        let dead = parent.path().join("tuff-lab-0");
+        let outer = dead.join("mount");
+        std::fs::create_dir_all(&outer).unwrap();
+        std::fs::write(dead.join("lock"), "").unwrap();
+        let mount = |place: &Path| {
+            let flags = rustix::mount::MountFlags::empty();
+            rustix::mount::mount("tmpfs", place, "tmpfs", flags, None).is_ok()
+        };
+        if !mount(&outer) {
+            use std::io::Write;
+            _ = writeln!(std::io::stderr(), "SKIPPED: mounting needs root");
+            return;
+        }
+        let inner = outer.join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        assert!(mount(&inner));
+        sweep(parent.path());
+        assert!(!dead.exists());
     }
 
     #[test]
