@@ -9,7 +9,8 @@
 //! ```
 //!
 //! That is the first room: commands that make and read images. The second, [`serve`], measures reads through mounts; the third, [`experiment`],
-//! runs in virtual time; the fourth, [`campaign`], looks for mistakes in volumes; the fifth, [`volumes`], measures them beside ext4.
+//! runs in virtual time; the fourth, [`campaign`], looks for mistakes in volumes; the fifth, [`volumes`], measures them beside ext4;
+//! the sixth, [`start`], how long programs take to start from images.
 //!
 //! Invariants:
 //!
@@ -31,6 +32,7 @@ pub mod record;
 pub mod report;
 pub mod run;
 pub mod serve;
+pub mod start;
 pub mod stats;
 pub mod stop;
 pub mod verify;

@@ -41,6 +41,7 @@ enum Verb {
     Check(cmd::one::Args),
     Serve(cmd::serve::Args),
     Soak(cmd::soak::Args),
+    Start(cmd::start::Args),
     Volumes(cmd::volumes::Args),
     Experiment(cmd::experiment::Args),
     #[command(subcommand)]
@@ -49,6 +50,8 @@ enum Verb {
     Corpus(cmd::corpus::Args),
     #[command(hide = true)]
     Sample(cmd::sample::Args),
+    #[command(hide = true)]
+    Inside(cmd::inside::Args),
 }
 
 fn main() -> ExitCode {
@@ -56,7 +59,11 @@ fn main() -> ExitCode {
     // What a sampler or a campaign does ends at once.
     if !matches!(
         cli.verb,
-        Verb::Sample(_) | Verb::Campaign(_) | Verb::Experiment(_) | Verb::Corpus(_)
+        Verb::Sample(_)
+            | Verb::Inside(_)
+            | Verb::Campaign(_)
+            | Verb::Experiment(_)
+            | Verb::Corpus(_)
     ) {
         tuff_lab::stop::watch();
     }
@@ -67,12 +74,14 @@ fn main() -> ExitCode {
         Verb::Check(args) => cmd::one::run(&args, Action::Check),
         Verb::Serve(args) => cmd::serve::run(&args),
         Verb::Soak(args) => cmd::soak::run(&args),
+        Verb::Start(args) => cmd::start::run(&args),
         Verb::Volumes(args) => cmd::volumes::run(&args),
         Verb::Experiment(args) => cmd::experiment::run(&args),
         Verb::Campaign(verb) => cmd::campaign::run(&verb),
         Verb::Report(args) => cmd::report::run(&args),
         Verb::Corpus(args) => cmd::corpus::run(&args),
         Verb::Sample(args) => cmd::sample::run(&args),
+        Verb::Inside(args) => cmd::inside::run(&args),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -45,9 +45,26 @@ pub fn median(samples: &[f64]) -> Option<f64> {
     Some(lower + (upper - lower) / 2.0)
 }
 
+/// The smallest of `samples` that `share` of them (0 to 1) do not exceed; `None` without any.
+pub fn quantile(samples: &[f64], share: f64) -> Option<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (share * sorted.len() as f64).ceil().max(1.0);
+    // Saturates: a rank beyond the last is none.
+    sorted.get(rank as usize - 1).copied()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quantile_is_one_of_the_samples() {
+        let samples: Vec<f64> = (1..=10).rev().map(f64::from).collect();
+        let found = [0.0, 0.1, 0.11, 0.9, 1.0].map(|share| quantile(&samples, share));
+        assert_eq!(found, [1.0, 1.0, 2.0, 9.0, 10.0].map(Some));
+        assert_eq!(quantile(&[], 0.5), None);
+    }
 
     #[test]
     fn the_median_of_an_odd_number_is_its_middle() {

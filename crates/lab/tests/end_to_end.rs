@@ -440,3 +440,84 @@ fn volumes_are_measured_beside_ext4() {
     assert_eq!(none.status.code(), Some(2), "{}", text(&none.stderr));
     assert!(!lab.path("benchmarks").exists());
 }
+
+#[test]
+fn programs_start_from_images_and_a_lying_one_does_not_count() {
+    let tuff = Path::new(env!("CARGO_BIN_EXE_tuff-lab")).with_file_name("tuff");
+    if !is_mountable() {
+        return;
+    }
+    if !tuff.exists() || !Path::new("/dev/fuse").exists() {
+        _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED programs_start_from_images: no program tuff beside the lab's, or no /dev/fuse"
+        );
+        return;
+    }
+    let lab = Lab::new();
+    // The liar says what kind of filesystem its root is.
+    let definition = r#"
+        about = "x"
+        starts = 2
+        image = [{ name = "small", by = "tuff", settings = { algorithm = "lz4" } }]
+        server = [{ name = "tuff", kind = "tuff", image = "small" }]
+        [[program]]
+        name = "honest"
+        command = ["/bin/sh", "-c", "echo $((6 * 7))"]
+        limit = "32M"
+        [[program]]
+        name = "liar"
+        command = ["/bin/sh", "-c", 'while read -r a b c d e f; do [ "$e" = / ] && echo "${f##* - }"; done < /proc/self/mountinfo; :']
+        [[program]]
+        name = "absent"
+        command = ["/bin/no-such-program"]
+    "#;
+    std::fs::write(lab.path("start.toml"), definition).unwrap();
+    let tool = format!("tuff={}", tuff.display());
+    let start = |more: &[&str]| {
+        let common = ["start", "start.toml", "--tool", &tool, "--work", "work"];
+        lab.command(&[&common[..], &["--records", "records"], more].concat())
+    };
+    let out = start(&["--only", "honest"]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let record = std::fs::read_to_string(lab.path("records/start.jsonl")).unwrap();
+    let count = |what: &str| record.matches(what).count();
+    assert_eq!(count(r#""condition":"idle""#), 2, "{record}");
+    assert_eq!(count(r#""condition":"background""#), 2, "{record}");
+    let pressed = count(r#""condition":"pressure""#);
+    if count(r#""what":"pressure""#) == 1 {
+        _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED starts under memory pressure: {record}"
+        );
+    } else {
+        assert_eq!(pressed, 2, "{record}");
+    }
+    assert!(!record.contains(&*lab.folder.path().to_string_lossy()));
+    let again = lab.command(&["start", "--from", "records/start.jsonl"]);
+    assert_eq!(text(&again.stdout), text(&out.stdout));
+    let plot = std::fs::read_to_string(lab.path("records/start.svg")).unwrap();
+    assert!(plot.contains("honest, background"), "{plot}");
+    std::fs::write(
+        lab.path("d.md"),
+        "<!-- lab:begin x -->\n<!-- lab:end x -->\n",
+    )
+    .unwrap();
+    let from = ["start", "--from", "records/start.jsonl"];
+    let spliced = lab.command(&[&from[..], &["--readme", "d.md", "--block", "x"]].concat());
+    assert!(spliced.status.success(), "{}", text(&spliced.stderr));
+    let document = std::fs::read_to_string(lab.path("d.md")).unwrap();
+    assert!(document.contains("| honest | idle | "), "{document}");
+
+    let lying = start(&["--only", "liar", "--condition", "idle"]);
+    assert_eq!(lying.status.code(), Some(1), "{}", text(&lying.stderr));
+    let said = text(&lying.stdout);
+    assert!(said.contains("tuff dropped out of liar, idle: "), "{said}");
+    assert!(!said.contains("**idle**"), "no time of it counts: {said}");
+
+    let absent = start(&["--only", "absent"]);
+    assert_eq!(absent.status.code(), Some(2), "{}", text(&absent.stderr));
+    assert!(text(&absent.stderr).contains("without absent: this machine does not have it"));
+    let left = std::fs::read_dir(lab.path("work")).unwrap().count();
+    assert_eq!(left, 0, "a run leaves nothing");
+}
