@@ -17,7 +17,7 @@ pub(crate) struct Args {
     /// Definition file
     #[arg(value_name = "DEFINITION", required_unless_present = "from")]
     definition: Option<PathBuf>,
-    /// Root that programs are in (default: one is made of this machine's programs with what they need)
+    /// Root that programs are in, as it is (default: one is made of this machine's programs with what they need)
     #[arg(long, value_name = "DIR")]
     tree: Option<PathBuf>,
     /// Measure nothing; make table and plot of this record again, or one table of several

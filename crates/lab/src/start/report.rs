@@ -331,9 +331,8 @@ pub fn plot(all: &Gathered<'_>) -> String {
     }
     let (width, height) = (conditions.len() * ACROSS, all.programs.len() * DOWN);
     format!(
-        "<svg xmlns='http://www.w3.org/2000/svg' width='{}' viewBox='0 0 {width} {height}'>\n\
-         <rect width='100%' height='100%' fill='white'/>\n{body}</svg>\n",
-        width / 2
+        "<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}'>\n\
+         <rect width='100%' height='100%' fill='white'/>\n{body}</svg>\n"
     )
 }
 
