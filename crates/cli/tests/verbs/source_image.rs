@@ -194,7 +194,7 @@ fn an_image_whose_data_is_elsewhere_is_a_source_with_its_devices() {
         ),
         (
             &["--source-device", "blob", "first", "no"],
-            "--source-device blob: no image among the sources has data there",
+            "--source-device blob: no base and no image among the sources has data there",
         ),
     ] {
         let out = build(args);

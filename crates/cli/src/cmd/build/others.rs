@@ -10,7 +10,7 @@ use tuff_image::read::{Image, OpenOptions};
 use tuff_store::{FileStore, ReadAt};
 
 /// The images that the new one refers to, as far as they can be opened: what is wrong with one is an error of the build.
-pub(crate) struct Others(Vec<Image>);
+pub(crate) struct Others(Vec<(PathBuf, Image)>);
 
 impl Others {
     /// The bases, then the sources whose data stays where it is, if it does.
@@ -23,21 +23,23 @@ impl Others {
         let images = bases.chain(sources);
         Self(
             images
-                .filter_map(|(path, devices)| open(path, devices))
+                .filter_map(|(path, devices)| Some((path.clone(), open(path, devices)?)))
                 .collect(),
         )
     }
 
     /// The oldest kernel that reads them all.
     pub(crate) fn kernel(&self) -> Kernel {
-        let kernels = self.0.iter().map(lowest_kernel);
+        let kernels = self.0.iter().map(|(_, image)| lowest_kernel(image));
         kernels.fold(Options::for_kernel(Kernel(5, 4)).kernel, Kernel::max)
     }
 
     /// What the first of them seems to be made with, for this kernel or what it needs.
     pub(crate) fn like(&self, kernel: Kernel) -> Result<Option<Options>> {
-        let first = self.0.first();
-        first.map(|first| build::like(first, kernel)).transpose()
+        let like = |(path, image): &(PathBuf, Image)| {
+            build::like(image, kernel).map_err(|e| e.within(path.display()))
+        };
+        self.0.first().map(like).transpose()
     }
 
     /// Block size and algorithm, and whether clusters begin anywhere, are those of the first where nothing is said: no other
