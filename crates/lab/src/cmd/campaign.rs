@@ -92,7 +92,7 @@ pub(crate) struct ImagesArgs {
     /// Only these judges: threads, sources, check, extract, mount, kernel, fsck (default: all); trees and settings stay the same
     #[arg(long, value_name = "JUDGE", value_parser = judge)]
     only: Vec<Judge>,
-    /// fsck.erofs (default: PATH)
+    /// fsck.erofs, 1.9 or newer (default: PATH)
     #[arg(long, value_name = "FILE")]
     fsck: Option<PathBuf>,
 }
