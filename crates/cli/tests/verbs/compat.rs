@@ -237,11 +237,63 @@ fn owners_times_labels_and_uuids_are_those_asked_for() {
             assert_eq!(meta.mtime(), expected, "{epoch} {line}");
         });
     }
-    let line = "--hard-dereference o src";
-    done(&mkfs(&place, line), line);
-    mounted(&place, "o", &|at| {
-        assert_eq!(fs::metadata(at.join("small")).unwrap().nlink(), 1)
-    });
+}
+
+/// Whatever says that two names are one file, and though a tar is packed while it comes.
+#[test]
+fn hard_links_are_taken_apart() {
+    let place = Place::new("compat-links");
+    tree(&place);
+    fs::hard_link(place.path("src/dir/text"), place.path("src/zz-text")).unwrap();
+    fs::hard_link(place.path("src/link"), place.path("src/zz-link")).unwrap();
+    let tar = tool(&place.0, "tar", &["-C", "src", "-cf", "t.tar", "."]);
+    assert!(tar.is_some_and(|out| out.status.success()));
+    done(&mkfs(&place, "i src"), "i src");
+    for line in [
+        "--hard-dereference o src",
+        "--hard-dereference -zlz4hc -C16384 -Efragments,dedupe o src",
+        "--hard-dereference --tar=f o t.tar",
+        "--hard-dereference --tar=f -zlz4 -Eztailpacking o t.tar",
+        "--hard-dereference --clean=data o i",
+        "--hard-dereference --tar=i index t.tar",
+        "--hard-dereference index i",
+    ] {
+        done(&mkfs(&place, line), line);
+        if line.contains("index") {
+            let device = line.rsplit(' ').next().unwrap();
+            let parts = ["index", device].map(|part| fs::read(place.path(part)).unwrap());
+            fs::write(place.path("o"), parts.concat()).unwrap();
+        }
+        assert_eq!(code(&place.run(&["check", "-q", "o"])), 0, "{line}");
+        let links = place.text(&["info", "o"]);
+        assert!(!links.contains("hard link"), "{line}: {links}");
+        mounted(&place, "o", &|at| {
+            for (name, content) in [("small", "small\n"), ("dir/again", "small\n")] {
+                let path = at.join(name);
+                assert_eq!(fs::metadata(&path).unwrap().nlink(), 1, "{line}");
+                assert_eq!(fs::read_to_string(&path).unwrap(), content, "{line}");
+            }
+            for name in ["dir/text", "zz-text"] {
+                assert_eq!(
+                    fs::read(at.join(name)).unwrap(),
+                    text().as_bytes(),
+                    "{line}: {name}"
+                );
+            }
+            assert_eq!(
+                fs::read_link(at.join("zz-link")).unwrap(),
+                Path::new("dir/text")
+            );
+        });
+    }
+    // They share their data.
+    let size = |options: &[&str]| {
+        place.text(&[&["build", "-q"], options, &["src", "o"]].concat());
+        fs::metadata(place.path("o")).unwrap().len()
+    };
+    assert!(
+        size(&["--no-hard-links", "--dedupe=off", "--verify"]) < size(&["--dedupe=off"]) + 4096
+    );
 }
 
 #[test]

@@ -26,6 +26,7 @@ use super::survey::{self, PackedFile};
 use super::tally::Tally;
 use super::tree::{InodeId, Tree, lossy};
 use crate::{Error, Result};
+use hashbrown::HashMap;
 use std::fmt::Display;
 use std::fs::File;
 use std::num::NonZeroU8;
@@ -176,7 +177,6 @@ impl<'a> Loader<'a> {
         let options = WalkOptions {
             exclude: &exclude,
             one_file_system: this.options.one_file_system,
-            hard_links: this.options.hard_links,
             xattrs: tree.wants_xattrs(),
             // One thread walks by itself: it would only wait for another.
             threads: if this.threads > 1 { this.threads } else { 0 },
@@ -301,10 +301,12 @@ impl<'a> Loader<'a> {
         Ok(Some((input, number)))
     }
 
-    /// Hands every file's content to the packer, in the order of the data, unless that was done on the way.
+    /// Hands every file's content to the packer, in the order of the data, unless that was done on the way. Files of `apart`
+    /// have the data of another one.
     pub(crate) fn pack(
         &mut self,
         tree: &Tree,
+        apart: &HashMap<InodeId, InodeId>,
         packer: &mut Packer<'_>,
         progress: &Progress,
     ) -> Result<()> {
@@ -314,6 +316,11 @@ impl<'a> Loader<'a> {
         if self.options.tar_index {
             progress.stage("refer");
             return self.refer(tree, packer);
+        }
+        for (file, first) in apart {
+            if tree.size(*file) > 0 && tree.file_type(*file) == FileType::File {
+                packer.add_same(*file, *first, tree.size(*file));
+            }
         }
         if self.packed {
             progress.stage("pack");
@@ -328,6 +335,7 @@ impl<'a> Loader<'a> {
         let mut order = data_order(tree, self.options, &mut absent);
         let absent = absent.warning("in the order that was asked for, but not in the tree");
         self.warnings.extend(absent);
+        order.retain(|inode| !apart.contains_key(inode));
         let total = order.iter().map(|i| tree.size(*i)).sum();
         progress.set_total(total);
         self.tiny = self.options.inline_data

@@ -375,6 +375,10 @@ fn write(
     }
     tree.mark_opaque()?;
     tree.finish();
+    let apart = match options.hard_links {
+        true => hashbrown::HashMap::new(),
+        false => tree.part_links()?,
+    };
     loader.warnings.extend(source::container::hint(&tree));
     loader.warnings.extend(described(&mut tree, options)?);
     layout::check_owners(&tree, options)?;
@@ -386,7 +390,7 @@ fn write(
         return Err(Error::limit(Quoted(&path), what));
     }
 
-    loader.pack(&tree, &mut packer, progress)?;
+    loader.pack(&tree, &apart, &mut packer, progress)?;
     let mut packed = packer.finish(base.as_deref())?;
 
     progress.stage("write");

@@ -223,7 +223,7 @@ pub struct Options {
     pub exclude: globset::GlobSet,
     /// So are these.
     pub exclude_also: Vec<Paths>,
-    /// Names of one file stay names of one file; else each is a file of its own, where the source is a directory.
+    /// Names of one file stay names of one file; else each is a file of its own, with the same data.
     pub hard_links: bool,
     /// Paths in the order their data should lie; all others follow.
     pub order: Vec<Vec<u8>>,

@@ -29,7 +29,7 @@ const NONE: u32 = u32::MAX;
 pub(crate) const ROOT: InodeId = 0;
 
 /// One inode, as it is kept. [`Tree`] has a method for each thing that one may ask of it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Node {
     /// By type. File: its size. Directory: its first child, or where they start and how many there are. Link: where its
     /// target lies among the names, and its length. Device: its number.
@@ -290,6 +290,32 @@ impl Tree {
                 .windows(2)
                 .all(|w| { w[0].parent != w[1].parent || self.name(&w[0]) < self.name(&w[1]) })
         );
+    }
+
+    /// Gives every name of a finished tree but the first of its inode an inode of its own. These, with the one that each was.
+    pub(crate) fn part_links(&mut self) -> crate::Result<HashMap<InodeId, InodeId>> {
+        let mut walk = Walk::default();
+        let mut more: Vec<(DentryId, InodeId)> = Vec::new();
+        while let Some((dentry, inode)) = walk.next(self) {
+            let node = &self.nodes[inode as usize];
+            if node.file_type != FileType::Dir && node.name != dentry {
+                more.push((dentry, inode));
+            }
+        }
+        let mut parted = HashMap::new();
+        for (dentry, inode) in more {
+            let node = &mut self.nodes[inode as usize];
+            node.nlink -= 1;
+            let own = Node {
+                nlink: 1,
+                name: dentry,
+                ..node.clone()
+            };
+            let own = self.push(own)?;
+            self.dentries[dentry as usize].inode = own;
+            parted.insert(own, inode);
+        }
+        Ok(parted)
     }
 }
 

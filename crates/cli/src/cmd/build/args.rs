@@ -143,6 +143,9 @@ pub(crate) struct Args {
     /// Volume label, up to 15 bytes
     #[arg(short = 'L', long, default_value = "", help_heading = "Metadata")]
     pub(super) label: String,
+    /// Names of one file become files of their own, which share their data
+    #[arg(long, help_heading = "Metadata")]
+    pub(super) no_hard_links: bool,
     /// Everything belongs to root
     #[arg(long, conflicts_with_all = ["uid", "gid"], help_heading = "Metadata")]
     pub(super) all_root: bool,

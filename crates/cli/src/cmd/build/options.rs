@@ -194,6 +194,7 @@ fn as_asked(args: &Args) -> Result<Options> {
         o.fs_config = Some(fs_config(file)?);
     }
     o.mount_point = mount_point(args.mount_point.as_os_str().as_bytes());
+    o.hard_links = !args.no_hard_links;
     o.xattrs = !args.no_xattrs;
     o.xattr_share = args.xattr_share;
     o.xattr_prefixes = args

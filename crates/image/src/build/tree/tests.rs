@@ -363,6 +363,30 @@ fn what_an_overlay_has_elsewhere_is_an_error_that_names_the_path() {
 }
 
 #[test]
+fn hard_links_are_taken_apart() {
+    let mut tree = Tree::new(Whiteouts::Keep);
+    let a = tree
+        .add(entry("a", Kind::File { size: 5 }))
+        .unwrap()
+        .unwrap();
+    for name in ["d/b", "c"] {
+        tree.add(entry(name, Kind::Hardlink(b"a".to_vec())))
+            .unwrap();
+    }
+    tree.finish();
+    let parted = tree.part_links().unwrap();
+    assert_eq!(parted.len(), 2);
+    for (own, first) in parted {
+        assert_eq!((first, tree.nlink(own), tree.size(own)), (a, 1, 5));
+    }
+    assert_eq!(tree.nlink(a), 1);
+    let order = tree.inode_order();
+    let mut names: Vec<Vec<u8>> = order.iter().map(|inode| tree.path(*inode)).collect();
+    names.sort_unstable();
+    assert_eq!(names, [&b""[..], b"a", b"c", b"d", b"d/b"]);
+}
+
+#[test]
 fn hard_links_share_an_inode_and_count() {
     let mut tree = Tree::new(Whiteouts::Keep);
     let a = tree.add(file("a")).unwrap().unwrap();

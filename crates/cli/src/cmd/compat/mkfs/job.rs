@@ -79,12 +79,6 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
             "what it writes are attributes; leave one of them out",
         ));
     }
-    if !o.hard_links && !matches!(sources[..], [Source::Dir(_)]) {
-        return Err(refused(
-            "--hard-dereference of a tar or an image",
-            "unpack it, and give the directory",
-        ));
-    }
     let boxed = o.fragments != Fragments::Off || o.metadata == Metadata::Compressed;
     if asked.vmdk.is_some() && asked.offset > 0 {
         return Err(refused(

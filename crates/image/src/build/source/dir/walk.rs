@@ -43,8 +43,6 @@ pub(crate) struct WalkOptions<'a> {
     pub(crate) exclude: &'a (dyn Fn(&[u8]) -> bool + Sync),
     /// Do not enter directories on other filesystems; they stay as empty directories.
     pub(crate) one_file_system: bool,
-    /// Names of one file are names of one file, and not files of their own.
-    pub(crate) hard_links: bool,
     /// Store extended attributes.
     pub(crate) xattrs: bool,
     /// Threads beside the caller's own.
@@ -505,8 +503,7 @@ impl Lister<'_> {
         };
         Ok(Found {
             name: range,
-            links: (self.options.hard_links && stat.st_nlink > 1 && kind != Kind::Dir)
-                .then_some((stat.st_dev, stat.st_ino)),
+            links: (stat.st_nlink > 1 && kind != Kind::Dir).then_some((stat.st_dev, stat.st_ino)),
             enter: kind == Kind::Dir
                 && !(self.options.one_file_system && stat.st_dev != self.device),
             kind,
@@ -674,7 +671,6 @@ mod tests {
         let options = WalkOptions {
             exclude,
             one_file_system: false,
-            hard_links: true,
             xattrs: true,
             threads,
         };
@@ -777,7 +773,6 @@ mod tests {
             let options = WalkOptions {
                 exclude: &|_| false,
                 one_file_system: false,
-                hard_links: true,
                 xattrs: false,
                 threads,
             };
