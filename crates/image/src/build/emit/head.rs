@@ -7,8 +7,9 @@ use crate::build::pack::{FileData, FileTail};
 use crate::build::tree;
 use crate::{Error, Result};
 use std::os::unix::fs::FileExt;
-use tuff_codec::EncoderSpec;
+use tuff_codec::{EncoderSpec, Method};
 use tuff_format::BlockBits;
+use tuff_format::cluster::HeadKind;
 use tuff_format::config::{Configs, Lz4};
 use tuff_format::device::{SLOT_LEN, Slot};
 use tuff_format::features::{compat, incompat};
@@ -54,8 +55,14 @@ fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
                 let largest = &mut used.largest[usize::from(data.algorithm & 3)];
                 let blocks = |grains: u16| bits.count(grain.bytes(grains.into())) as u16;
                 for (_, p) in data.pieces() {
-                    // Fits: a cluster has at most 1 MiB.
-                    *largest = (*largest).max(blocks(p.grains));
+                    // Fits: a cluster has at most 1 MiB. What is stored may be longer than what kernels decode.
+                    let most = match p.kind {
+                        HeadKind::Plain => {
+                            (parts.options.cluster_max(Method::Lz4) >> bits.get()) as u16
+                        }
+                        _ => u16::MAX,
+                    };
+                    *largest = (*largest).max(blocks(p.grains).min(most));
                 }
                 if parts.options.unaligned {
                     used.incompat |= incompat::BIT48;
