@@ -59,6 +59,8 @@ pub struct Tally {
     pub images: u64,
     /// Settings that were refused as wrong usage.
     pub refused: u64,
+    /// Patches that were stopped, which may have been over by then.
+    pub stopped: u64,
     /// Images that each judge saw.
     pub judged: BTreeMap<Judge, u64>,
     /// Why a judge did not see an image, and how often.

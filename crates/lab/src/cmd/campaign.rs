@@ -194,10 +194,11 @@ fn images(args: &ImagesArgs) -> Result<bool> {
         eprintln!();
     }
     println!(
-        "{} cases, {} images, {} settings refused, {} findings",
+        "{} cases, {} images, {} settings refused, {} patches stopped, {} findings",
         tally.cases,
         tally.images,
         tally.refused,
+        tally.stopped,
         tally.findings.len()
     );
     for (judge, images) in &tally.judged {

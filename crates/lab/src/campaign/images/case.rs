@@ -1,12 +1,17 @@
 //! The images that one seed leads to, in a folder of its own.
 
+use super::judge::Planted;
 use super::plant::Gardener;
 use super::{Judge, Options, Tally, clear, settings};
 use crate::{Error, Result, stop};
-use std::fs;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 use tuff_iplfs::crash::Rng;
 
 /// A tool that takes longer hangs. Unit: seconds.
@@ -78,26 +83,42 @@ impl<'a> Case<'a> {
         let Some(mut image) = self.build(&settings, &["tree"], "image", &mut steps)? else {
             return Ok(());
         };
-        self.judge(&image, &mut judges)?;
-        self.sources(&settings, &gardener, &mut steps)?;
-        self.devices(&settings, &gardener, &mut steps, &mut judges)?;
+        let planted = self.tree(&mut judges)?;
+        self.judge(&image, &planted)?;
+        self.sources(&settings, &gardener, &planted, &mut steps)?;
+        self.devices(&settings, &gardener, &planted, &mut steps)?;
         let mut merge = Rng::new(rng.draw());
         if merge.below(2) == 0 {
-            self.merged(&image, &gardener, &mut merge, &mut judges)?;
+            self.merged(&image, &gardener, &planted, &mut merge)?;
         }
 
         let mut last = settings;
         let mut bases = vec![image.clone()];
+        let mut planted = Rc::new(planted);
+        // What the last image holds.
+        let mut held = Rc::clone(&planted);
         for round in 0..steps.below(4) {
             gardener.change()?;
+            planted = Rc::new(self.tree(&mut judges)?);
             if steps.below(2) == 0 {
                 last = settings::draw(&mut options);
             }
             if steps.below(2) == 0 {
                 let name = format!("patched-{round}");
+                // Fits: below 1000.
+                let stop = (steps.below(2) == 0).then(|| steps.below(1000) as u32);
+                let start = Instant::now();
                 if let Some(patched) = self.patch(&last, &image, name, &mut steps)? {
-                    self.judge(&patched, &mut judges)?;
+                    let took = start.elapsed();
+                    self.judge(&patched, &planted)?;
+                    if let Some(stop) = stop {
+                        // It was done twice, but for the judge of threads.
+                        let after = took * stop / 2000;
+                        let signal = [Signal::KILL, Signal::TERM][steps.below(2)];
+                        self.stop(&last, &image, (signal, after), [&held, &planted])?;
+                    }
                     image = patched;
+                    held = Rc::clone(&planted);
                     bases.push(image.clone());
                 }
             } else {
@@ -112,7 +133,7 @@ impl<'a> Case<'a> {
                 let settings = [last.clone(), named.collect(), source_devices(&of)].concat();
                 if let Some(mut over) = self.build(&settings, &["tree"], &name, &mut steps)? {
                     over.refers_to(of);
-                    self.judge(&over, &mut judges)?;
+                    self.judge(&over, &planted)?;
                     bases.push(over);
                 }
             }
@@ -208,15 +229,83 @@ impl<'a> Case<'a> {
         self.made(&[&head[..], settings, &words(&["tree", name])].concat())
     }
 
+    /// Stops a patch of a copy of an image after some time. The copy holds the tree before it or the one after it, and takes the
+    /// patch again.
+    fn stop(
+        &mut self,
+        settings: &[String],
+        image: &Image,
+        (signal, after): (Signal, Duration),
+        [before, planted]: [&Planted; 2],
+    ) -> Outcome {
+        stop::check()?;
+        let stopped = "stopped";
+        let from = self.path(&image.name);
+        fs::copy(&from, self.path(stopped)).map_err(|e| Error::io("copy", &from, e))?;
+        self.commands.push(format!("cp {} {stopped}", image.name));
+        let line = [words(&["patch", "--quiet"]), settings.to_vec()].concat();
+        let line = [line, words(&["tree", stopped])].concat();
+        let (number, seconds) = (signal.as_raw(), after.as_secs_f64());
+        let shown = format!("timeout -s {number} {seconds:.4} tuff {}", line.join(" "));
+        self.commands.push(shown);
+        let tuff = &self.options.tuff;
+        let failed = |e| Error::io("run", tuff, e);
+        let mut patch = Command::new(tuff)
+            .args(&line)
+            .current_dir(self.folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .env_remove("SOURCE_DATE_EPOCH")
+            .spawn()
+            .map_err(failed)?;
+        std::thread::sleep(after);
+        // One that has ended is not waited for yet, so that no other process has its number.
+        _ = kill_process(Pid::from_child(&patch), signal);
+        patch.wait().map_err(failed)?;
+
+        let mut copy = Image {
+            name: stopped.to_owned(),
+            devices: Vec::new(),
+            by_address: false,
+            kernel: image.kernel.clone(),
+        };
+        let is_old = self.superblock(&image.name)? == self.superblock(stopped)?;
+        self.tally.stopped += 1;
+        self.judge(&copy, if is_old { before } else { planted })?;
+        let head = words(&["patch", "--json"]);
+        let again = self.made(&[&head[..], settings, &words(&["tree", stopped])].concat())?;
+        let Some(kernel) = again else {
+            return found("a patch was refused after it had been stopped");
+        };
+        copy.kernel = kernel;
+        self.judge(&copy, planted)
+    }
+
+    fn superblock(&self, image: &str) -> Result<[u8; 128]> {
+        let path = self.path(image);
+        let mut bytes = [0; 128];
+        File::open(&path)
+            .and_then(|file| file.read_exact_at(&mut bytes, 1024))
+            .map_err(|e| Error::io("read", &path, e))?;
+        Ok(bytes)
+    }
+
     /// Builds the image from what says the same as the tree.
-    fn sources(&mut self, settings: &[String], gardener: &Gardener<'_>, rng: &mut Rng) -> Outcome {
-        let form = rng.below(6);
+    fn sources(
+        &mut self,
+        settings: &[String],
+        gardener: &Gardener<'_>,
+        planted: &Planted,
+        rng: &mut Rng,
+    ) -> Outcome {
+        let form = rng.below(7);
         // Holes that an image does not keep are none for what is made of it.
         let (holes, tar) = (gardener.is_sparse(), !gardener.is_beyond_tar());
         let sources: &[&str] = match form {
             0 if !holes => &["image"],
             1 if !holes && tar => &["image.tar"],
-            2 if tar => &["tree.tar"],
+            2 | 5 if tar => &["tree.tar"],
             3 => &["tree", "tree"],
             4 if !holes => &["image", "tree"],
             _ => return Ok(()),
@@ -239,13 +328,30 @@ impl<'a> Case<'a> {
             }
             _ => {}
         }
+        let stream = form == 5;
         let head = words(&["build", "--json"]);
-        let line = [&head[..], settings, &words(sources), &words(&["again"])].concat();
-        if self.made(&line)?.is_none() {
+        let line = |sources: &[&str], image| {
+            [&head[..], settings, &words(sources), &words(&[image])].concat()
+        };
+        let made = match stream {
+            true => self.made_from("tree.tar", &line(&["-"], "streamed"))?,
+            false => self.made(&line(sources, "again"))?,
+        };
+        let Some(kernel) = made else {
             return found("another source was refused");
-        }
+        };
         self.saw(Judge::Sources);
-        self.same("image", "again")
+        if !stream {
+            return self.same("image", "again");
+        }
+        // What is packed on the way lies in the order of the stream: other bytes, the same tree.
+        let image = Image {
+            name: "streamed".to_owned(),
+            devices: Vec::new(),
+            by_address: false,
+            kernel,
+        };
+        self.judge(&image, planted)
     }
 
     /// Makes images whose data lies elsewhere: in a file of chunks, in a tar.
@@ -253,8 +359,8 @@ impl<'a> Case<'a> {
         &mut self,
         settings: &[String],
         gardener: &Gardener<'_>,
+        planted: &Planted,
         steps: &mut Rng,
-        judges: &mut Rng,
     ) -> Outcome {
         match steps.below(10) {
             0 => {
@@ -262,7 +368,7 @@ impl<'a> Case<'a> {
                 let settings = [settings::with_blob(settings), blob].concat();
                 if let Some(mut image) = self.build(&settings, &["tree"], "chunks", steps)? {
                     image.devices.push("blob".to_owned());
-                    self.judge(&image, judges)?;
+                    self.judge(&image, planted)?;
                 }
             }
             1 if !gardener.is_sparse() && !gardener.is_beyond_tar() => {
@@ -277,7 +383,7 @@ impl<'a> Case<'a> {
                         by_address: false,
                         kernel,
                     };
-                    self.judge(&image, judges)?;
+                    self.judge(&image, planted)?;
                 }
             }
             _ => {}
@@ -290,8 +396,8 @@ impl<'a> Case<'a> {
         &mut self,
         image: &Image,
         gardener: &Gardener<'_>,
+        planted: &Planted,
         rng: &mut Rng,
-        judges: &mut Rng,
     ) -> Outcome {
         let mut settings = settings::draw(rng);
         if !gardener.has_links() {
@@ -323,7 +429,7 @@ impl<'a> Case<'a> {
         let names: Vec<&str> = layers.iter().map(|layer| layer.name.as_str()).collect();
         if let Some(mut merged) = self.build(&settings, &names, "merged", rng)? {
             merged.refers_to(layers);
-            self.judge(&merged, judges)?;
+            self.judge(&merged, planted)?;
         }
         Ok(())
     }
@@ -339,6 +445,29 @@ impl<'a> Case<'a> {
     /// Makes an image; the oldest kernel that mounts it, or none if that is refused as wrong usage. Every other failure is a finding.
     fn made(&mut self, arguments: &[String]) -> Outcome<Option<String>> {
         let output = self.tuff(arguments)?;
+        self.image(&output)
+    }
+
+    /// Makes an image of what comes through a pipe.
+    fn made_from(&mut self, stream: &str, arguments: &[String]) -> Outcome<Option<String>> {
+        let path = self.path(stream);
+        let failed = |e| Error::io("open", &path, e);
+        let mut cat = Command::new("cat")
+            .arg(&path)
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(failed)?;
+        // Always there: it was asked for.
+        let pipe = cat.stdout.take().map_or(Stdio::null(), Stdio::from);
+        let output = self.command_from(&self.options.tuff, arguments, pipe);
+        cat.wait().map_err(failed)?;
+        if let Some(last) = self.commands.last_mut() {
+            *last = format!("cat {stream} | {last}");
+        }
+        self.image(&output?)
+    }
+
+    fn image(&mut self, output: &Output) -> Outcome<Option<String>> {
         match output.status.code() {
             Some(0) => {
                 self.tally.images += 1;
@@ -351,7 +480,7 @@ impl<'a> Case<'a> {
                 self.tally.refused += 1;
                 Ok(None)
             }
-            _ => Err(failed("tuff", &output)),
+            _ => Err(failed("tuff", output)),
         }
     }
 
@@ -370,6 +499,15 @@ impl<'a> Case<'a> {
 
     /// Runs a program in the case's folder.
     pub(super) fn command(&mut self, program: &Path, arguments: &[String]) -> Result<Output> {
+        self.command_from(program, arguments, Stdio::null())
+    }
+
+    fn command_from(
+        &mut self,
+        program: &Path,
+        arguments: &[String],
+        input: Stdio,
+    ) -> Result<Output> {
         stop::check()?;
         let name = program.file_name().unwrap_or(program.as_os_str());
         let line = [&[name.to_string_lossy().into_owned()], arguments].concat();
@@ -379,7 +517,7 @@ impl<'a> Case<'a> {
             .arg(program)
             .args(arguments)
             .current_dir(self.folder)
-            .stdin(Stdio::null())
+            .stdin(input)
             .env("LC_ALL", "C")
             .env_remove("SOURCE_DATE_EPOCH")
             .output()

@@ -79,30 +79,36 @@ impl Case<'_> {
         *self.tally.skipped.entry(why).or_default() += 1;
     }
 
-    /// Has the judges look at an image of the tree as it is now.
-    pub(super) fn judge(&mut self, image: &Image, rng: &mut Rng) -> Outcome {
+    /// The tree as it is now.
+    pub(super) fn tree(&self, rng: &mut Rng) -> Result<Planted> {
+        let tree = Tree::read(&self.path("tree"))?;
+        let probes = self.probes(&tree, rng)?;
+        Ok(Planted { tree, probes })
+    }
+
+    /// Has the judges look at an image of a tree.
+    pub(super) fn judge(&mut self, image: &Image, planted: &Planted) -> Outcome {
+        let (source, probes) = (&planted.tree, &planted.probes);
         let device = image.devices.iter().map(|name| format!("--device={name}"));
         let with = |line: &[&str]| -> Vec<String> {
             words(line).into_iter().chain(device.clone()).collect()
         };
         let name = image.name.as_str();
-        let source = Tree::read(&self.path("tree"))?;
         if self.is_judge(Judge::Check) {
             self.saw(Judge::Check);
             self.done(&with(&["check", "--quiet", name]))?;
         }
         if self.is_judge(Judge::Extract) {
-            self.by_extract(&source, &with(&["extract", "--quiet", name, "target"]))?;
+            self.by_extract(source, &with(&["extract", "--quiet", name, "target"]))?;
         }
-        let probes = self.probes(&source, rng)?;
         if self.is_judge(Judge::Mount) {
-            self.by_mount(&source, &probes, &with(&["mount", name, "mnt"]))?;
+            self.by_mount(source, probes, &with(&["mount", name, "mnt"]))?;
         }
         if self.is_judge(Judge::Kernel) {
-            self.by_kernel(&source, &probes, image)?;
+            self.by_kernel(source, probes, image)?;
         }
         if self.is_judge(Judge::Fsck) {
-            self.by_fsck(&source, image, &with(&[name]))?;
+            self.by_fsck(source, image, &with(&[name]))?;
         }
         Ok(())
     }
@@ -222,12 +228,10 @@ impl Case<'_> {
             Ok(info) => info,
             Err(_) => return Err(failed("tuff info", &output)),
         };
-        let ends = |of: &serde_json::Value| of["inline_clusters"].as_u64() > Some(0);
-        let algorithms = info["algorithms"].as_object();
-        let ends = algorithms.is_some_and(|all| all.values().any(ends));
+        let ends = info["inline"]["tails"].as_u64() > Some(0);
         let boxed = info["metabox_nid"].is_u64();
         if boxed && ends {
-            let why = "it does not decode ends in compressed metadata";
+            let why = "it does not find ends in compressed metadata";
             return Ok(Beyond::All(why));
         }
         // Files that end in a hole come out shorter.
@@ -278,6 +282,12 @@ enum Beyond {
     /// What it extracts.
     Extraction,
     Nothing,
+}
+
+/// What an image has to be.
+pub(super) struct Planted {
+    tree: Tree,
+    probes: Vec<Probe>,
 }
 
 /// A piece of a file.

@@ -69,7 +69,7 @@ pub(super) fn draw(rng: &mut Rng) -> Vec<String> {
             &["*.txt=zstd:3,16K", "*.so=lz4hc,8K", "*1*=none"],
             5,
         ),
-        ("memory", &["16M"], 8),
+        ("memory", &["1M", "16M"], 8),
         ("uuid", &["zero", "00112233445566778899aabbccddeeff"], 8),
         ("label", &["a label"], 12),
     ] {
@@ -81,6 +81,7 @@ pub(super) fn draw(rng: &mut Rng) -> Vec<String> {
         (&["--unaligned"][..], 4),
         (&["--no-xattr-filter"], 8),
         (&["--no-checksum"], 8),
+        (&["--verify"], 12),
         (&["--verity"], 12),
         (&["--verity", "--verity-block=1K", "--verity-salt=5a17"], 20),
         (&["--verity", "--verity-fec=2"], 20),
