@@ -248,6 +248,11 @@ pub(super) fn make_head(
     let summed = superblock::checksum_len(bits);
     let mut covered = sb.encode();
     covered.extend_from_slice(&records);
+    let before = u64::from(first_data_block(bits, slots.len())) * bits.size();
+    assert!(
+        superblock::OFFSET + covered.len() as u64 <= before,
+        "superblock, records and slots lie in front of the data"
+    );
     // Many slots go on behind what the checksum covers.
     let len = summed.max(covered.len());
     if !front.is_empty() {
