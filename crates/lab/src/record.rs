@@ -286,6 +286,27 @@ pub fn decode(text: &str) -> Result<Vec<Line>> {
     }
 }
 
+/// Reads a record of lines of another kind, of which the first one has to say that it is of this format. The error names the line.
+pub fn lines<L: serde::de::DeserializeOwned>(
+    path: &Path,
+    format: impl Fn(&L) -> Option<u32>,
+    expected: u32,
+) -> Result<Vec<L>> {
+    let text = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+    let wrong = |number: usize, what: String| {
+        Error::Corrupt(format!("{}: line {number}: {what}", path.display()))
+    };
+    let mut lines = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        lines.push(serde_json::from_str(line).map_err(|e| wrong(number + 1, e.to_string()))?);
+    }
+    match lines.first().map(format) {
+        Some(Some(found)) if found == expected => Ok(lines),
+        Some(Some(found)) => Err(wrong(1, format!("format {found}, expected {expected}"))),
+        _ => Err(wrong(1, "not a header".to_owned())),
+    }
+}
+
 /// The lines of a record file, or of all record files of a folder in order of their names.
 pub fn read(path: &Path) -> Result<Vec<Vec<Line>>> {
     let mut files = Vec::new();

@@ -11,7 +11,7 @@ mod gather;
 mod splice;
 
 pub use gather::{Case, Gathered, Subject, gather};
-pub use splice::{Spliced, block_command, splice};
+pub use splice::{Spliced, block_command, fill, splice};
 
 use crate::define::Action;
 use crate::stats::Spread;

@@ -103,11 +103,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
             "tuff-lab serve {options} --readme {} --block {block}",
             readme.display()
         );
-        let table = serve::report::brief(&gathered);
-        let text = format!("\n{table}\nMade by `{command}`.\n");
-        let document = std::fs::read_to_string(readme).map_err(|e| Error::io("read", readme, e))?;
-        let spliced = report::splice(&document, block, &text)?;
-        std::fs::write(readme, spliced.text).map_err(|e| Error::io("write", readme, e))?;
+        report::fill(readme, block, &serve::report::brief(&gathered), &command)?;
         return Ok(fine);
     }
     let table = serve::report::render(&gathered);

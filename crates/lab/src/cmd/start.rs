@@ -79,11 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
             "tuff-lab start {options} --readme {} --block {block}",
             readme.display()
         );
-        let table = start::report::brief(&gathered);
-        let text = format!("\n{table}\nMade by `{command}`.\n");
-        let document = std::fs::read_to_string(readme).map_err(|e| Error::io("read", readme, e))?;
-        let spliced = report::splice(&document, block, &text)?;
-        std::fs::write(readme, spliced.text).map_err(|e| Error::io("write", readme, e))?;
+        report::fill(readme, block, &start::report::brief(&gathered), &command)?;
         return Ok(fine);
     }
     let table = start::report::render(&gathered);

@@ -5,7 +5,7 @@ use super::define::Condition;
 use super::inside::Answer;
 use crate::machine::Machine;
 use crate::serve::define::Cache;
-use crate::{Error, Result};
+use crate::{Result, record};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -123,20 +123,9 @@ pub struct FailedLine {
 
 /// Reads a record file. The error names the line.
 pub fn read(path: &Path) -> Result<Vec<Line>> {
-    let text = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
-    let wrong = |number: usize, what: String| {
-        Error::Corrupt(format!("{}: line {number}: {what}", path.display()))
+    let format = |line: &Line| match line {
+        Line::Header(header) => Some(header.format),
+        _ => None,
     };
-    let mut lines = Vec::new();
-    for (number, line) in text.lines().enumerate() {
-        lines.push(serde_json::from_str(line).map_err(|e| wrong(number + 1, e.to_string()))?);
-    }
-    match lines.first() {
-        Some(Line::Header(header)) if header.format == FORMAT => Ok(lines),
-        Some(Line::Header(header)) => Err(wrong(
-            1,
-            format!("format {}, expected {FORMAT}", header.format),
-        )),
-        _ => Err(wrong(1, "not a header".to_owned())),
-    }
+    record::lines(path, format, FORMAT)
 }

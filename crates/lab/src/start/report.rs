@@ -180,19 +180,7 @@ pub fn render(all: &Gathered<'_>) -> String {
         out.push('\n');
     }
     hits(&mut out, all, &servers);
-    for failed in &all.failed {
-        let _ = writeln!(
-            out,
-            "- {} dropped out of {}, {}: {}",
-            failed.server,
-            failed.program,
-            failed.condition.name(),
-            failed.reason
-        );
-    }
-    for without in &all.without {
-        let _ = writeln!(out, "- Without {}: {}.", without.what, without.reason);
-    }
+    absent(&mut out, all);
     let _ = writeln!(out, "\n**Programs**\n");
     for program in &all.programs {
         let _ = writeln!(
@@ -221,6 +209,23 @@ pub fn render(all: &Gathered<'_>) -> String {
         all.versions.join("\n")
     );
     out
+}
+
+/// Who dropped out, and what was not there from the beginning.
+fn absent(out: &mut String, all: &Gathered<'_>) {
+    for failed in &all.failed {
+        let _ = writeln!(
+            out,
+            "- {} dropped out of {}, {}: {}",
+            failed.server,
+            failed.program,
+            failed.condition.name(),
+            failed.reason
+        );
+    }
+    for without in &all.without {
+        let _ = writeln!(out, "- Without {}: {}.", without.what, without.reason);
+    }
 }
 
 /// How often control groups came to their limits while programs started.
@@ -267,19 +272,7 @@ pub fn brief(all: &Gathered<'_>) -> String {
         }
     }
     out.push('\n');
-    for failed in &all.failed {
-        let _ = writeln!(
-            out,
-            "- {} dropped out of {}, {}: {}",
-            failed.server,
-            failed.program,
-            failed.condition.name(),
-            failed.reason
-        );
-    }
-    for without in &all.without {
-        let _ = writeln!(out, "- Without {}: {}.", without.what, without.reason);
-    }
+    absent(&mut out, all);
     let images = all.images.iter();
     let images = images.map(|i| format!("{} {:.0} MiB", i.image, mib(i.image_bytes)));
     let _ = writeln!(
