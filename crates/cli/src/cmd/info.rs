@@ -120,6 +120,12 @@ fn needs(image: &Image) -> (Kernel, Vec<Need>) {
     (lowest, needs)
 }
 
+/// What blocks larger than the pages of most machines ask of a kernel: pages as large. Nothing for other blocks.
+pub(crate) fn pages_needed(block_size: u64) -> Option<String> {
+    let kib = block_size >> 10;
+    (block_size > 4096).then(|| format!("with pages of {kib} KiB or more"))
+}
+
 /// The features that a superblock names.
 pub(crate) fn features(sb: &Superblock) -> impl Iterator<Item = &'static Feature> {
     let (compat, incompat) = (sb.compat, sb.incompat);
@@ -232,7 +238,8 @@ fn superblock_text(image: &Image, out: &mut Out) -> Result<()> {
     } else {
         format!(" ({})", because.join("; "))
     };
-    line("kernel", format!("{lowest} or newer{because}"))?;
+    let pages = pages_needed(block).map_or_else(String::new, |pages| format!(", {pages}"));
+    line("kernel", format!("{lowest} or newer{pages}{because}"))?;
     out.line("features")?;
     for f in features(sb) {
         let (set, since) = match f.incompat {
@@ -499,6 +506,7 @@ fn superblock_json(image: &Image) -> Map<String, Value> {
     put("incompat", sb.incompat.into());
     put("features", features.into());
     put("lowest_kernel", lowest.to_string().into());
+    put("page_bytes_needed", sb.block_bits.size().max(4096).into());
     let needs = needs
         .iter()
         .map(|n| json!({"kernel": n.kernel.to_string(), "what": n.what}));

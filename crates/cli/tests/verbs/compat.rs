@@ -656,7 +656,10 @@ fn what_is_not_done_is_refused_by_name() {
         ("-zlz5 o src", "-z lz5: 'lz5' is not an algorithm"),
         ("-zlzma,lc=4 o src", "-z lzma,lc= is not done here"),
         ("-zlz4 -C5000 o src", "cluster size 5000"),
-        ("-b16384 o src", "block size 16384"),
+        (
+            "-b131072 o src",
+            "-b 131072: a power of two from 512 to 65536",
+        ),
         ("-m4096 o src", "without -z is not done here"),
         (
             "--xattr-inode-digest o src",

@@ -222,7 +222,7 @@ fn values_that_mean_nothing_are_refused() {
         ("-z", "bogus", "lz4hc"),
         ("-z", "lz4:13", "1 to 2"),
         ("-C", "5000", "4096"),
-        ("-b", "5", "4096"),
+        ("-b", "5", "65536"),
         ("--sparse", "bogus", "keep"),
         ("--dedupe", "bogus", "content"),
         ("--fragments", "bogus", "tails"),

@@ -113,6 +113,8 @@ pub struct Summary {
     pub old_bytes: u64,
     /// The oldest Linux that it is for.
     pub kernel: Kernel,
+    /// Its block size: pages of kernels that mount it are as large, or larger. Unit: bytes.
+    pub block_bytes: u64,
     /// What holds data that it refers to, in the order of its device table, as far as it has a name.
     pub devices: Vec<PathBuf>,
     /// The settings that made it small enough, if there was a size budget.
@@ -225,6 +227,7 @@ impl Written {
             image_bytes: self.bytes,
             old_bytes,
             kernel: options.kernel,
+            block_bytes: options.block.size(),
             devices: self.devices,
             rung: None,
             verity: self.verity,

@@ -389,15 +389,29 @@ impl Options {
         (blocks * self.block.size_usize()).min(1 << 20)
     }
 
-    /// Makes clusters of all files smaller, to a power of two, where the compression and the block size ask for it.
+    /// Makes clusters of all files smaller, to a power of two, or larger, to a block, where the compression and the block
+    /// size ask for it.
     pub fn fit_clusters(&mut self) {
-        let Some(compression) = self.compression else {
-            return;
+        let block = self.block.size_usize();
+        let max = match self.compression {
+            Some(compression) => 1 << self.cluster_max(compression.method).ilog2(),
+            None => usize::MAX,
         };
-        let max = 1 << self.cluster_max(compression.method).ilog2();
-        self.cluster = self.cluster.min(max);
-        self.fragment_cluster = self.fragment_cluster.min(max);
-        self.metadata_cluster = self.metadata_cluster.min(max);
+        for cluster in [
+            &mut self.cluster,
+            &mut self.fragment_cluster,
+            &mut self.metadata_cluster,
+        ] {
+            *cluster = (*cluster).min(max).max(block);
+        }
+    }
+
+    /// Sets the cluster size of files, and that of fragments and metadata as far as it goes with it. Unit: bytes.
+    pub fn set_cluster(&mut self, cluster: usize) {
+        let block = self.block.size_usize();
+        self.cluster = cluster;
+        self.fragment_cluster = cluster.min(FRAGMENT_CLUSTER).max(block);
+        self.metadata_cluster = cluster.min(METADATA_CLUSTER).max(block);
     }
 
     fn check_cluster(&self, what: &str, cluster: usize, method: Method) -> Result<()> {
@@ -500,11 +514,6 @@ impl Options {
     /// Says what does not fit together, or needs a newer kernel than was asked for. Called by the build itself.
     pub fn check(&self) -> Result<()> {
         let block = self.block.size_usize();
-        if self.block.get() > 12 {
-            return Err(Error::usage(format_args!(
-                "block size {block}: only 512 to 4096 can be written"
-            )));
-        }
         for (compression, cluster) in self.compressions() {
             self.check_cluster("cluster size", cluster, compression.method)?;
             let spec = self.encoder(compression, cluster);

@@ -26,7 +26,8 @@ pub(crate) struct Args {
     /// Oldest Linux that must mount the image (default: 6.1, or what the other options and the base need)
     #[arg(long, value_parser = parse_kernel, help_heading = "Format")]
     pub(super) kernel: Option<Kernel>,
-    /// Block size (default: 4096; 512 with --tar-index)
+    /// Block size: a power of two from 512 to 64K; a kernel mounts none larger than its pages (default: 4096; 512 with
+    /// --tar-index)
     #[arg(short = 'b', long, value_parser = parse_size, value_name = "SIZE", help_heading = "Format")]
     pub(super) block_size: Option<u64>,
     /// Algorithm: none, lz4, lz4hc, deflate, lzma or zstd, with an optional level (lz4hc:12)

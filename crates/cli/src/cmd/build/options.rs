@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use tuff_image::build::options::{FRAGMENT_CLUSTER, METADATA_CLUSTER};
 use tuff_image::build::{
     Auto, Contexts, Dedupe, Fragments, FsConfig, InodeForm, Kernel, Metadata, Method, Options,
     Rule, SparsePolicy, Verity, Whiteouts,
@@ -56,7 +55,7 @@ fn as_asked(args: &Args) -> Result<Options> {
     });
     if !block.is_power_of_two() || !(512..=65536).contains(&block) {
         return Err(Error::usage(format_args!(
-            "block size {block}: a power of two from 512 to 4096 is needed"
+            "block size {block}: a power of two from 512 to 65536 is needed"
         )));
     }
     o.block = tuff_format::BlockBits::new(block.trailing_zeros() as u8).map_err(Error::usage)?;
@@ -76,9 +75,7 @@ fn as_asked(args: &Args) -> Result<Options> {
     }
     o.fit_clusters();
     if let Some(cluster) = args.cluster {
-        o.cluster = narrow(cluster, "--cluster")?;
-        o.fragment_cluster = o.cluster.min(FRAGMENT_CLUSTER);
-        o.metadata_cluster = o.cluster.min(METADATA_CLUSTER);
+        o.set_cluster(narrow(cluster, "--cluster")?);
     }
     if let Some(window) = args.window {
         o.window = narrow(window, "--window")?;

@@ -1,5 +1,6 @@
 //! What `tuff build` says when it is done.
 
+use crate::cmd::info::pages_needed;
 use crate::text::hex;
 use crate::units::{percent, size};
 use tuff_image::build::{self, Summary};
@@ -33,7 +34,11 @@ pub(crate) fn text(summary: &Summary, seconds: f64, stages: &Stages) -> String {
             percent(summary.image_bytes, s.content_bytes)
         ),
     );
-    line("kernel", format!("Linux {} and newer", summary.kernel));
+    let pages = pages_needed(summary.block_bytes).map_or_else(String::new, |p| format!(", {p}"));
+    line(
+        "kernel",
+        format!("Linux {} and newer{pages}", summary.kernel),
+    );
     if summary.old_bytes > 0 {
         let new = summary.image_bytes - summary.old_bytes;
         line(
@@ -195,6 +200,7 @@ pub(super) fn json(summary: &Summary, seconds: f64, stages: &Stages) -> serde_js
         "seconds": seconds,
         "image_bytes": summary.image_bytes,
         "kernel": summary.kernel.to_string(),
+        "block_bytes": summary.block_bytes,
         "old_bytes": summary.old_bytes,
         "content_bytes": s.content_bytes,
         "files": s.files, "directories": s.dirs, "symlinks": s.symlinks, "specials": s.specials, "hard_links": s.hard_links,

@@ -2,6 +2,7 @@
 
 use super::Args;
 use super::options::Mounting;
+use crate::image::OpenArgs;
 use rustix::mount::MountFlags;
 use std::ffi::CString;
 use std::os::unix::fs::FileTypeExt;
@@ -43,7 +44,10 @@ pub(super) fn mount(args: &Args, mounting: &Mounting) -> Result<&'static str, St
     let why = match direct {
         Ok(()) if is_block => return Ok("from the block device"),
         Ok(()) => return Ok("straight from the file"),
-        Err(why) => why,
+        Err(why) => match too_large_blocks(&open, image) {
+            Some(why) => return Err(why),
+            None => why,
+        },
     };
     if open.offset > 0 {
         data.push(format!("offset={}", open.offset));
@@ -59,6 +63,15 @@ pub(super) fn mount(args: &Args, mounting: &Mounting) -> Result<&'static str, St
         Err(also) if also == why => Err(why),
         Err(also) => Err(format!("{why}; through a loop device: {also}")),
     }
+}
+
+/// Says so, if the image's blocks are larger than this kernel's pages.
+fn too_large_blocks(open: &OpenArgs, image: &Path) -> Option<String> {
+    let page = rustix::param::page_size() as u64; // fits: a page has some KiB
+    let block = open.open(image).ok()?.superblock().block_bits.size();
+    (block > page).then(|| {
+        format!("the image has blocks of {block} bytes, and this kernel's pages have {page}")
+    })
 }
 
 fn directly(image: &Path, dir: &Path, flags: MountFlags, data: &str) -> Result<(), String> {

@@ -248,7 +248,8 @@ impl Parts<'_> {
     /// True if a compressed file has a COMPACT index.
     pub(crate) fn has_compact_index(&self, data: &Encoded<'_>) -> bool {
         let o = self.options;
-        o.compact_index && !o.unaligned && data.is_contiguous()
+        // Above 4 KiB its entries are larger, and at 16 KiB it ends (docs/format/cluster.md): FULL is for all.
+        o.compact_index && self.bits().get() <= 12 && !o.unaligned && data.is_contiguous()
     }
 
     /// True if directories that do not fit behind their inodes go into the packed inode.

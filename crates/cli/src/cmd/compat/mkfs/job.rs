@@ -38,7 +38,7 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
     let block = asked.block.unwrap_or(if asked.index { 512 } else { usual });
     if !block.is_power_of_two() || !(512..=65536).contains(&block) {
         return Err(Error::usage(format_args!(
-            "-b {block}: a power of two from 512 to 4096 is needed"
+            "-b {block}: a power of two from 512 to 65536 is needed"
         )));
     }
     o.block = tuff_format::BlockBits::new(block.trailing_zeros() as u8).map_err(Error::usage)?;
