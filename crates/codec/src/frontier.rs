@@ -61,7 +61,7 @@ pub(crate) struct Frontier {
     /// Distance to the position before with the same hash, 0 for none.
     ring: Box<[u16; DISTANCE]>,
     /// The position that the index counts as `bias`. What was indexed before lies so far back that nothing reaches it,
-    /// which is as good as an empty table and much cheaper.
+    /// which is as good as an empty table and much cheaper. At least [`DISTANCE`], so that an empty head is as far.
     origin: usize,
     bias: usize,
     /// The next position to index.
@@ -85,7 +85,7 @@ impl Frontier {
             heads: zeros(),
             ring: zeros(),
             origin: 0,
-            bias: 0,
+            bias: DISTANCE,
             next: 0,
             cells: Vec::new(),
             events: Vec::new(),
@@ -105,7 +105,7 @@ impl Frontier {
         self.next = at;
         if self.bias > COUNT_MAX {
             self.heads.fill(0);
-            self.bias = 0;
+            self.bias = DISTANCE;
         }
     }
 }
@@ -405,6 +405,22 @@ mod tests {
         }
         out.truncate(len);
         out
+    }
+
+    /// Seen: `tuff build -z lz4hc -C 64K` of a tree of 16,000 files and more panicked in a build with overflow checks; others read
+    /// a byte or so in front of the input. Cause: after so many resets the counts begin again, and then at 0, from where an
+    /// empty head was as near as the start of the input. Cure: they begin where nothing reaches back to 0.
+    #[test]
+    fn counts_that_begin_again_are_as_good_as_a_new_encoder() {
+        let input = input(200_000);
+        let spec = EncoderSpec::new(Method::Lz4hc, LARGE);
+        let expected = all(Frontier::new(&spec, FEW), &input, LARGE);
+        let again = COUNT_MAX / DISTANCE;
+        for resets in again - 2..=again + 2 {
+            let mut used = Frontier::new(&spec, FEW);
+            (0..resets).for_each(|_| used.reset());
+            assert!(all(used, &input, LARGE) == expected, "{resets} resets");
+        }
     }
 
     fn all(mut encoder: Frontier, input: &[u8], room: usize) -> Vec<u8> {
