@@ -10,7 +10,7 @@
 //!
 //! That is the first room: commands that make and read images. The second, [`serve`], measures reads through mounts; the third, [`experiment`],
 //! runs in virtual time; the fourth, [`campaign`], looks for mistakes in volumes; the fifth, [`volumes`], measures them beside ext4;
-//! the sixth, [`start`], how long programs take to start from images.
+//! the sixth, [`start`], how long programs take to start from images; the seventh, [`cuts`], what is left when the power goes.
 //!
 //! Invariants:
 //!
@@ -22,6 +22,7 @@
 
 pub mod campaign;
 pub mod corpus;
+pub mod cuts;
 pub mod define;
 pub mod engine;
 pub mod error;

@@ -43,6 +43,7 @@ enum Verb {
     Soak(cmd::soak::Args),
     Start(cmd::start::Args),
     Volumes(cmd::volumes::Args),
+    Cuts(cmd::cuts::Args),
     Experiment(cmd::experiment::Args),
     #[command(subcommand)]
     Campaign(cmd::campaign::Verb),
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
         Verb::Soak(args) => cmd::soak::run(&args),
         Verb::Start(args) => cmd::start::run(&args),
         Verb::Volumes(args) => cmd::volumes::run(&args),
+        Verb::Cuts(args) => cmd::cuts::run(&args),
         Verb::Experiment(args) => cmd::experiment::run(&args),
         Verb::Campaign(verb) => cmd::campaign::run(&verb),
         Verb::Report(args) => cmd::report::run(&args),

@@ -97,13 +97,16 @@ fn sweep(parent: &Path) {
         };
         let ours = entry.file_name().to_string_lossy().starts_with(PREFIX);
         if ours && flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            let mut umount = Command::new("umount");
-            umount
-                .arg("--recursive")
-                .arg(folder.join("mount"))
-                .stdout(Stdio::null())
-                .stderr(Stdio::null());
-            let _ = umount.status();
+            // What a filesystem lies on goes after it; a server that is dead with its run answers nobody.
+            for (name, how) in [("mount", "--recursive"), ("disk", "--lazy")] {
+                let mut umount = Command::new("umount");
+                umount
+                    .arg(how)
+                    .arg(folder.join(name))
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null());
+                let _ = umount.status();
+            }
             let _ = std::fs::remove_dir_all(&folder);
         }
     }

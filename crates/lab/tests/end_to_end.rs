@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use tuff_lab::cuts::record as cuts;
 use tuff_lab::record::{self, Line};
 use tuff_lab::verify::Judge;
 
@@ -520,4 +521,55 @@ fn programs_start_from_images_and_a_lying_one_does_not_count() {
     assert!(text(&absent.stderr).contains("without absent: this machine does not have it"));
     let left = std::fs::read_dir(lab.path("work")).unwrap().count();
     assert_eq!(left, 0, "a run leaves nothing");
+}
+
+#[test]
+fn volumes_are_clean_after_power_cuts_and_never_silently_wrong() {
+    let tuff = Path::new(env!("CARGO_BIN_EXE_tuff-lab")).with_file_name("tuff");
+    if !is_mountable() {
+        return;
+    }
+    if !tuff.exists() || !Path::new("/dev/fuse").exists() {
+        _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED volumes_are_clean_after_power_cuts_and_never_silently_wrong: no program tuff beside the lab's, or no /dev/fuse"
+        );
+        return;
+    }
+    let lab = Lab::new();
+    let tool = format!("tuff={}", tuff.display());
+    let arguments = [
+        "cuts",
+        "--rounds",
+        "2",
+        "--tool",
+        &tool,
+        "--work",
+        "work",
+        "--records",
+        "records",
+    ];
+    let output = lab.command(&arguments);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines = cuts::read(&lab.path("records/cuts.jsonl")).unwrap();
+    let (mut rounds, mut left_out) = (0, 0);
+    for line in &lines {
+        match line {
+            cuts::Line::Round(round) => {
+                rounds += 1;
+                // A round in which nothing happened says nothing.
+                assert!(round.writes > 0, "{round:?}");
+                assert_eq!(round.wrong_bits == 0, round.failure.is_cut(), "{round:?}");
+            }
+            cuts::Line::Without(without) => {
+                left_out += 1;
+                let (name, reason) = (without.filesystem.name(), &without.reason);
+                _ = writeln!(std::io::stderr(), "SKIPPED power cuts on {name}: {reason}");
+            }
+            cuts::Line::Header(_) => {}
+        }
+    }
+    assert_eq!(rounds, 2 * cuts::FAILURES.len() * (4 - left_out));
+    let left = std::fs::read_dir(lab.path("work")).unwrap();
+    assert_eq!(left.count(), 0);
 }
