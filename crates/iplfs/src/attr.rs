@@ -7,6 +7,7 @@ use crate::disk::node::NodeBody;
 use crate::disk::xattr::{self, Xattrs};
 use crate::error::{Errno, Error, Result};
 use crate::file::SIZE_MAX;
+use crate::options::Caller;
 use crate::quota::{self, Owners};
 use crate::volume::Volume;
 
@@ -90,6 +91,17 @@ pub struct SetAttr {
     pub cold: Option<bool>,
 }
 
+/// The attribute that the kernel keeps capabilities of a file in.
+const CAPABILITIES: &[u8] = b"security.capability";
+
+/// All bits but set-user-id, and but set-group-id where the group may execute: without that it would be a mark for locks.
+fn without_ids(mode: u32) -> u32 {
+    match mode & 0o010 {
+        0 => !0o4000,
+        _ => !0o6000,
+    }
+}
+
 /// Whether an extended attribute must be new or must exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SetXattr {
@@ -149,11 +161,7 @@ impl Volume {
             let inode = v.inode_mut(ino)?;
             inode.ctime = now;
             if (set.uid.is_some() || set.gid.is_some()) && !inode.is_dir() {
-                inode.mode &= if inode.mode & 0o010 != 0 {
-                    !0o6000
-                } else {
-                    !0o4000
-                };
+                inode.mode &= without_ids(inode.mode);
             }
             if let Some(new) = set.mode {
                 inode.mode = inode.mode & mode::TYPE | new & 0o7777;
@@ -173,6 +181,34 @@ impl Volume {
             v.hand_over(before, after, now_has);
             Ok(attr)
         })
+    }
+
+    /// What privileges a change of content or owner takes from a file: its capabilities, and if `by` says who may not keep
+    /// them, set-user-id and set-group-id, the latter from his own group's file only where the group may execute it.
+    ///
+    /// # Errors
+    /// Those of a change of attributes. Where there is nothing to take, nothing is changed.
+    pub fn drop_privileges(&mut self, ino: Nid, by: Option<&Caller>, now: Time) -> Result<()> {
+        let inode = self.inode(ino)?;
+        if inode.is_dir() {
+            return Ok(());
+        }
+        let stays = |by: &Caller| match by.uid == 0 || by.gid == inode.gid {
+            true => without_ids(inode.mode),
+            false => !0o6000,
+        };
+        let left = inode.mode & by.map_or(!0, stays);
+        if left != inode.mode {
+            let set = SetAttr {
+                mode: Some(left),
+                ..SetAttr::default()
+            };
+            self.set_attr(ino, &set, now)?;
+        }
+        if self.xattrs(ino)?.contains_key(CAPABILITIES) {
+            self.remove_xattr(ino, CAPABILITIES, now)?;
+        }
+        Ok(())
     }
 
     /// The extended attributes after a change of permissions, encoded, if an access list has to follow it.

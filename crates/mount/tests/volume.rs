@@ -579,3 +579,107 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// What is left of privileges after something was done to a file that had them: its mode, and whether it has capabilities.
+fn privileges_left(dir: &Path, mode: u32, others: bool, script: &str) -> (u32, bool) {
+    use rustix::fs::{XattrFlags, getxattr, setxattr};
+    use std::os::unix::fs::PermissionsExt;
+    // As setcap(8) writes it: one permitted capability, effective.
+    const CAPABILITY: [u8; 20] = [
+        1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    let path = dir.join("program");
+    fs::write(&path, [7; 8192]).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    let name = "security.capability";
+    setxattr(&path, name, &CAPABILITY, XattrFlags::empty()).unwrap();
+    let mut command = match others {
+        true => {
+            let mut command = std::process::Command::new("setpriv");
+            command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh"]);
+            command
+        }
+        false => std::process::Command::new("sh"),
+    };
+    let done = command.arg("-ec").arg(script).current_dir(dir).output();
+    let done = done.unwrap();
+    assert!(done.status.success(), "{script}: {done:?}");
+    let left = fs::metadata(&path).unwrap().permissions().mode() & 0o7777;
+    let mut value = [0; 64];
+    let has = getxattr(&path, name, &mut value[..]).is_ok();
+    fs::remove_file(&path).unwrap();
+    (left, has)
+}
+
+#[test]
+fn writes_take_privileges_as_on_other_filesystems() {
+    // Seen: the kernel asked for a file's capabilities before each write, 30 us for 4 KiB that go to the page cache in 2. A server that says
+    // it takes privileges itself is not asked.
+    use std::os::unix::fs::PermissionsExt;
+    let Some(mut ours) = Ours::new("privileges") else {
+        return;
+    };
+    let elsewhere = std::env::temp_dir().join(format!("tuff-privileges-{}", std::process::id()));
+    fs::create_dir_all(&elsewhere).unwrap();
+    for dir in [&ours.dir, &elsewhere] {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let scripts = [
+        "printf x >> program",
+        "printf x >> program; printf y >> program",
+        "dd if=/dev/zero of=program bs=4096 count=1 conv=notrunc status=none",
+        "dd if=/dev/zero of=program bs=4096 count=1 conv=notrunc,fsync status=none",
+        "dd if=/dev/zero of=program bs=4096 count=1 conv=notrunc oflag=direct status=none",
+        "truncate --size=10 program",
+        "truncate --size=8192 program",
+        ": > program",
+        ":",
+        "cat program > /dev/null",
+    ];
+    for others in [true, false] {
+        for script in scripts {
+            for mode in [0o6777, 0o6767, 0o4777, 0o2777, 0o777] {
+                let [ours, theirs] =
+                    [&ours.dir, &elsewhere].map(|dir| privileges_left(dir, mode, others, script));
+                assert_eq!(ours, theirs, "{script}, mode {mode:o}, by others: {others}");
+            }
+        }
+    }
+    // To the owner that it has, and to none.
+    for script in [
+        "chown 0:0 program",
+        "chown 65534 program",
+        "chown '' program",
+    ] {
+        for mode in [0o6777, 0o6767] {
+            let [ours, theirs] =
+                [&ours.dir, &elsewhere].map(|dir| privileges_left(dir, mode, false, script));
+            assert_eq!(ours, theirs, "{script}, mode {mode:o}");
+        }
+    }
+    ours.unmount().unwrap();
+    ours.is_sound();
+    fs::remove_dir_all(&elsewhere).unwrap();
+}
+
+#[test]
+fn what_is_written_back_later_takes_no_capability() {
+    use rustix::fs::{XattrFlags, getxattr, setxattr};
+    let Some(mut ours) = Ours::new("later") else {
+        return;
+    };
+    let path = ours.path("program");
+    let file = File::create(&path).unwrap();
+    file.write_all_at(&[7; 20000], 0).unwrap();
+    let value = [
+        1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    let name = "security.capability";
+    setxattr(&path, name, &value, XattrFlags::empty()).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let mut found = [0; 64];
+    assert_eq!(getxattr(&path, name, &mut found[..]), Ok(20));
+    ours.unmount().unwrap();
+    ours.is_sound();
+}

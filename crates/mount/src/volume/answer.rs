@@ -18,7 +18,18 @@ const BIG_WRITES: u64 = 1 << 5;
 const DONT_MASK: u64 = 1 << 6;
 const ASYNC_DIO: u64 = 1 << 15;
 const WRITEBACK_CACHE: u64 = 1 << 16;
+/// This server takes set-user-id, set-group-id and capabilities where content or owner change. Otherwise the kernel asks for the capabilities of a
+/// file before each write to it.
+const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
 const SETXATTR_EXT: u64 = 1 << 29;
+
+/// Of a WRITE: from the page cache, by nobody's request; the kernel took privileges when it was written there.
+const WRITE_CACHE: u32 = 1 << 0;
+/// Of a WRITE: by somebody who may not keep set-user-id and set-group-id.
+const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+
+/// Requests of the page cache that the kernel sends before one of them is answered, for each thread. They are answered in turn with all others.
+const IN_FLIGHT: usize = 3;
 
 /// Of a SETXATTR: an access list that takes set-group-id away.
 const ACL_KILL_SGID: u32 = 1;
@@ -100,7 +111,7 @@ impl VolumeServer {
             | write_op::FALLOCATE
             | write_op::SETXATTR
             | write_op::REMOVEXATTR
-            | write_op::IOCTL => self.change(node, header.opcode, f)?,
+            | write_op::IOCTL => self.change(node, header.opcode, f, &caller)?,
             _ => self.names(node, header.opcode, f, &caller)?,
         };
         Ok(Said::Body(reply))
@@ -123,6 +134,7 @@ impl VolumeServer {
             | ASYNC_DIO
             | WRITEBACK_CACHE
             | DONT_MASK
+            | HANDLE_KILLPRIV_V2
             | SETXATTR_EXT
             | init::POSIX_ACL
             | init::DO_READDIRPLUS
@@ -143,14 +155,17 @@ impl VolumeServer {
             0 => LONGEST_WRITE / 4096,
             _ => usize::from(uring::MAX_PAGES),
         };
+        // All threads have something to do, and who waits for an answer waits for few others.
+        let background = self.threads.load(Relaxed).saturating_mul(IN_FLIGHT);
+        let background = u16::try_from(background).unwrap_or(u16::MAX);
         let reply = proto::InitOut {
             major: proto::MAJOR,
             minor: minor.min(proto::MINOR),
             max_readahead,
             flags: both as u32, // the low half
             flags2: (both >> 32) as u32,
-            max_background: 64,
-            congestion_threshold: 48,
+            max_background: background,
+            congestion_threshold: background - background / 4,
             max_write: (pages * 4096) as u32, // fits: at most a megabyte
             time_gran: 1,
             max_pages: pages as u16, // fits: at most 256
@@ -255,16 +270,28 @@ impl VolumeServer {
     }
 
     /// Operations that change one inode.
-    fn change(&self, node: Nid, opcode: u32, f: &mut Fields<'_>) -> Result<Vec<u8>> {
+    fn change(
+        &self,
+        node: Nid,
+        opcode: u32,
+        f: &mut Fields<'_>,
+        caller: &Caller,
+    ) -> Result<Vec<u8>> {
         let mut core = self.lock()?;
         let volume = core.volume()?;
         match opcode {
             write_op::WRITE => {
                 let (_, offset, size) = (f.u64()?, f.u64()?, f.u32()?);
-                let (_flags, _owner, _open, _padding) = (f.u32()?, f.u64()?, f.u32()?, f.u32()?);
+                let (flags, _owner, _open, _padding) = (f.u32()?, f.u64()?, f.u32()?, f.u32()?);
                 let n = volume
                     .write(node, offset, f.bytes(size)?, now())
                     .map_err(failed)?;
+                if flags & WRITE_CACHE == 0 {
+                    let ids = flags & WRITE_KILL_SUIDGID != 0;
+                    volume
+                        .drop_privileges(node, ids.then_some(caller), now())
+                        .map_err(failed)?;
+                }
                 self.look_after(volume);
                 let appended: u64 = volume.stats().appended_blocks.iter().sum();
                 if appended - core.begun_blocks >= BEGIN_BLOCKS {
@@ -276,9 +303,14 @@ impl VolumeServer {
                 Ok([n as u32, 0].as_bytes().to_vec())
             }
             write_op::SETATTR => {
-                let (set, time) = set_attr(f)?;
-                let attr = volume.set_attr(node, &set, time).map_err(failed)?;
-                Ok(attr_out(&attr))
+                let change = set_attr(f)?;
+                let mut attr = volume.set_attr(node, &change.set, change.time);
+                if attr.is_ok() && change.drops_capabilities {
+                    attr = volume
+                        .drop_privileges(node, change.drops_ids.then_some(caller), change.time)
+                        .and_then(|()| volume.attr(node));
+                }
+                Ok(attr_out(&attr.map_err(failed)?))
             }
             write_op::FALLOCATE => {
                 let (_, offset, len, how) = (f.u64()?, f.u64()?, f.u64()?, f.u32()?);

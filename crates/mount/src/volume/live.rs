@@ -43,6 +43,7 @@ impl VolumeMount {
             Transport::Uring => Some(Rings::probe()?),
         };
         server.rings.store(rings.is_some(), Relaxed);
+        server.threads.store(threads.max(1), Relaxed);
         // The first request agrees on the protocol; nothing else is asked before it is answered.
         let begun = server.step(&&*mountpoint, &mut Buffers::new(), &mut Seat::new(), None);
         if !begun.is_some_and(|(_, well)| well) {

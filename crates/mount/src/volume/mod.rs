@@ -31,7 +31,7 @@ use rustix::io::Errno;
 use serve::Asker;
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tuff_iplfs::{BlockDevice, Nid, Volume};
@@ -64,6 +64,8 @@ pub struct VolumeServer {
     log: Log,
     /// Features that both sides have, as agreed at the start; 0 before.
     features: AtomicU64,
+    /// How many threads serve.
+    threads: AtomicUsize,
     /// Whether rings of io_uring are offered.
     rings: AtomicBool,
     /// Inodes are being forgotten.
@@ -132,6 +134,7 @@ impl VolumeServer {
             flushes: Flushes::default(),
             log,
             features: AtomicU64::new(0),
+            threads: AtomicUsize::new(1),
             rings: AtomicBool::new(false),
             forgetting: AtomicBool::new(false),
             turn: Mutex::default(),

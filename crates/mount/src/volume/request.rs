@@ -148,8 +148,20 @@ pub(super) fn sized(size: u32, value: Vec<u8>) -> Result<Vec<u8>> {
     Ok(value)
 }
 
-/// What SETATTR asks for, and the time of the change.
-pub(super) fn set_attr(f: &mut Fields<'_>) -> Result<(SetAttr, Time)> {
+/// What SETATTR asks for.
+pub(super) struct Change {
+    pub(super) set: SetAttr,
+    /// When.
+    pub(super) time: Time,
+    /// Does it take set-user-id and set-group-id? A change of owner does so by itself, but not one to the owner that there is: of that,
+    /// `chown` with neither user nor group, the kernel sends the time alone, and of nothing else.
+    pub(super) drops_ids: bool,
+    /// Does it take capabilities?
+    pub(super) drops_capabilities: bool,
+}
+
+/// A SETATTR.
+pub(super) fn set_attr(f: &mut Fields<'_>) -> Result<Change> {
     let (valid, _, _fh, size, _owner) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?, f.u64()?);
     let (atime, mtime, ctime) = (f.u64()?, f.u64()?, f.u64()?);
     let (atime_nsec, mtime_nsec, ctime_nsec) = (f.u32()?, f.u32()?, f.u32()?);
@@ -174,8 +186,15 @@ pub(super) fn set_attr(f: &mut Fields<'_>) -> Result<(SetAttr, Time)> {
         mtime: time(5, 8, mtime, mtime_nsec),
         ..SetAttr::default()
     };
-    let changed = time(10, 31, ctime, ctime_nsec).unwrap_or(present);
-    Ok((set, changed))
+    const TIME_OF_CHANGE: u32 = 1 << 10;
+    // All but the file handle and the owner of locks, which say whose change it is.
+    let changes = valid & !(1 << 6 | 1 << 9);
+    Ok(Change {
+        time: time(10, 31, ctime, ctime_nsec).unwrap_or(present),
+        drops_ids: has(11) || changes == TIME_OF_CHANGE,
+        drops_capabilities: has(1) || has(2) || has(3) || changes == TIME_OF_CHANGE,
+        set,
+    })
 }
 
 #[cfg(test)]
