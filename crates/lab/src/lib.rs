@@ -10,7 +10,8 @@
 //!
 //! That is the first room: commands that make and read images. The second, [`serve`], measures reads through mounts; the third, [`experiment`],
 //! runs in virtual time; the fourth, [`campaign`], looks for mistakes in volumes; the fifth, [`volumes`], measures them beside ext4;
-//! the sixth, [`start`], how long programs take to start from images; the seventh, [`cuts`], what is left when the power goes.
+//! the sixth, [`start`], how long programs take to start from images; the seventh, [`cuts`], what is left when the power
+//! goes; the eighth, [`fio`], volumes and images under fio.
 //!
 //! Invariants:
 //!
@@ -27,6 +28,7 @@ pub mod define;
 pub mod engine;
 pub mod error;
 pub mod experiment;
+pub mod fio;
 pub mod machine;
 pub mod measure;
 pub mod record;

@@ -43,6 +43,7 @@ enum Verb {
     Soak(cmd::soak::Args),
     Start(cmd::start::Args),
     Volumes(cmd::volumes::Args),
+    Fio(cmd::fio::Args),
     Cuts(cmd::cuts::Args),
     Experiment(cmd::experiment::Args),
     #[command(subcommand)]
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
         Verb::Soak(args) => cmd::soak::run(&args),
         Verb::Start(args) => cmd::start::run(&args),
         Verb::Volumes(args) => cmd::volumes::run(&args),
+        Verb::Fio(args) => cmd::fio::run(&args),
         Verb::Cuts(args) => cmd::cuts::run(&args),
         Verb::Experiment(args) => cmd::experiment::run(&args),
         Verb::Campaign(verb) => cmd::campaign::run(&verb),

@@ -573,3 +573,63 @@ fn volumes_are_clean_after_power_cuts_and_never_silently_wrong() {
     let left = std::fs::read_dir(lab.path("work")).unwrap();
     assert_eq!(left.count(), 0);
 }
+
+#[test]
+fn fio_measures_volumes_and_images_and_what_was_not_written_does_not_count() {
+    let tuff = Path::new(env!("CARGO_BIN_EXE_tuff-lab")).with_file_name("tuff");
+    if !is_mountable() || !is_there("fio") {
+        return;
+    }
+    if !tuff.exists() || !Path::new("/dev/fuse").exists() {
+        _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED fio_measures_volumes_and_images: no program tuff beside the lab's, or no /dev/fuse"
+        );
+        return;
+    }
+    let lab = Lab::new();
+    let tool = format!("tuff={}", tuff.display());
+    let common = [
+        "fio",
+        "--rounds",
+        "1",
+        "--file",
+        "4",
+        "--tool",
+        &tool,
+        "--work",
+        "work",
+        "--records",
+        "records",
+    ];
+    let run = |more: &[&str]| lab.command(&[&common[..], more].concat());
+    for (place, cells) in [("volume, one file", 18), ("image, tuff mount", 8)] {
+        let out = run(&["--place", place]);
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        let table = text(&out.stdout);
+        assert!(!table.contains("Without"), "{table}");
+        let rows = table.lines().filter(|line| line.contains(" KiB, "));
+        let rows = rows.chain(table.lines().filter(|line| line.contains(" MiB, direct")));
+        let rows = rows.chain(table.lines().filter(|line| line.contains(" MiB, buffered")));
+        // Four tables.
+        assert_eq!(rows.count(), 4 * cells, "{table}");
+    }
+    // One that damages what it wrote.
+    let fio = lab.script(
+        "fio",
+        r#"PATH=/usr/local/bin:/usr/bin:/bin fio "$@" || exit
+        for a; do case $a in --filename=*) f=${a#*=} ;; --rw=randwrite) w=1 ;; esac; done
+        [ -z "$w" ] || printf xyz | dd of="$f" bs=1 seek=50000 conv=notrunc status=none"#,
+    );
+    let fio = format!("fio={fio}");
+    let only = ["--place", "one file", "--only", "at random, 4 KiB, direct"];
+    let out = run(&[&only[..], &["--tool", &fio]].concat());
+    assert_eq!(out.status.code(), Some(1), "{}", text(&out.stderr));
+    let table = text(&out.stdout);
+    let failed = "* volume, one file, write at random, 4 KiB, direct: afterwards: fio failed";
+    assert!(table.contains(failed), "{table}");
+    let none = lab.command(&["fio", "--only", "nothing"]);
+    assert_eq!(none.status.code(), Some(2), "{}", text(&none.stderr));
+    let left = std::fs::read_dir(lab.path("work")).unwrap().count();
+    assert_eq!(left, 0, "a run leaves nothing");
+}

@@ -4,6 +4,7 @@ pub(crate) mod campaign;
 pub(crate) mod corpus;
 pub(crate) mod cuts;
 pub(crate) mod experiment;
+pub(crate) mod fio;
 pub(crate) mod how;
 pub(crate) mod inside;
 pub(crate) mod one;

@@ -332,12 +332,16 @@ pub(crate) fn nanos(time: Duration) -> u64 {
 /// The first line with a version number of what a program says to `--version`: some answer on standard error, some with
 /// a failure.
 pub(crate) fn version(program: &Path) -> String {
-    let Ok(output) = Command::new(program).arg("--version").output() else {
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    let argument = match name.ends_with("squashfs") {
+        true => "-version",
+        false => "--version",
+    };
+    let Ok(output) = Command::new(program).arg(argument).output() else {
         return "unknown version".to_owned();
     };
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
-    let name = program.file_name().unwrap_or_default().to_string_lossy();
     version_line(&text, &name)
         .unwrap_or("unknown version")
         .replace(&*program.to_string_lossy(), &name)

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Room of each. Unit: bytes.
-const SIZE: u64 = 4 << 30;
+pub(crate) const SIZE: u64 = 4 << 30;
 
 /// Kinds of place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -21,11 +21,15 @@ pub enum Kind {
     File,
     /// ext4 in a file, through a loop device.
     Ext4,
+    /// XFS likewise.
+    Xfs,
+    /// Btrfs likewise.
+    Btrfs,
     /// The host's own filesystem.
     Host,
 }
 
-/// In the order of a round.
+/// Those that volumes are measured beside, in the order of a round.
 pub const PLACES: [Kind; 4] = [Kind::Zones, Kind::File, Kind::Ext4, Kind::Host];
 
 impl Kind {
@@ -35,6 +39,8 @@ impl Kind {
             Kind::Zones => "volume, zone files",
             Kind::File => "volume, one file",
             Kind::Ext4 => "ext4, loop device",
+            Kind::Xfs => "XFS, loop device",
+            Kind::Btrfs => "Btrfs, loop device",
             Kind::Host => "host",
         }
     }
@@ -46,20 +52,22 @@ pub struct Place {
     tuff: PathBuf,
     store: PathBuf,
     point: PathBuf,
+    mounted: bool,
     ended: bool,
 }
 
 impl Place {
     /// Makes one, empty, and mounts it.
-    pub(super) fn make(kind: Kind, work: &Work, tuff: &Path) -> Result<Self> {
-        let place = Self {
+    pub(crate) fn make(kind: Kind, work: &Work, tuff: &Path) -> Result<Self> {
+        let mut place = Self {
             kind,
             tuff: tuff.to_owned(),
             store: work.path("store"),
             point: work.path("mount"),
+            mounted: false,
             ended: false,
         };
-        let (store, point) = (place.store.as_os_str(), place.point.as_os_str());
+        let store = place.store.as_os_str();
         std::fs::create_dir(&place.point).map_err(|e| Error::io("create", &place.point, e))?;
         let size = SIZE.to_string();
         match kind {
@@ -68,18 +76,84 @@ impl Place {
                 let create = ["volume", "create", "--size", &size];
                 let create = create.iter().chain(how).map(OsStr::new);
                 command(tuff, create.chain([store]))?;
-                command(tuff, ["volume".as_ref(), "mount".as_ref(), store, point])?;
             }
-            Kind::Ext4 => {
+            Kind::Ext4 | Kind::Xfs | Kind::Btrfs => {
                 let file = File::create_new(&place.store);
                 file.and_then(|file| file.set_len(SIZE))
                     .map_err(|e| Error::io("create", &place.store, e))?;
-                command("mkfs.ext4", ["-q".as_ref(), "-F".as_ref(), store])?;
+                let (maker, force) = match kind {
+                    Kind::Ext4 => ("mkfs.ext4", "-F"),
+                    Kind::Xfs => ("mkfs.xfs", "-f"),
+                    _ => ("mkfs.btrfs", "-f"),
+                };
+                command(maker, ["-q".as_ref(), force.as_ref(), store])?;
+            }
+            Kind::Host => {}
+        }
+        place.mount()?;
+        Ok(place)
+    }
+
+    /// Mounts it, which [`Place::make`] does, too.
+    pub(crate) fn mount(&mut self) -> Result<()> {
+        let (store, point) = (self.store.as_os_str(), self.point.as_os_str());
+        match self.kind {
+            Kind::Zones | Kind::File => {
+                let mount = ["volume", "mount"].map(OsStr::new);
+                command(&self.tuff, mount.into_iter().chain([store, point]))?;
+            }
+            Kind::Ext4 | Kind::Xfs | Kind::Btrfs => {
                 command("mount", ["-o".as_ref(), "loop".as_ref(), store, point])?;
             }
             Kind::Host => {}
         }
-        Ok(place)
+        self.mounted = true;
+        Ok(())
+    }
+
+    /// Unmounts it; nothing is lost.
+    pub(crate) fn unmount(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.mounted, false) {
+            match self.kind {
+                Kind::Zones | Kind::File => {
+                    command(&self.tuff, ["umount".as_ref(), self.point.as_os_str()])?;
+                }
+                Kind::Ext4 | Kind::Xfs | Kind::Btrfs => command("umount", [&self.point])?,
+                Kind::Host => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Has its own checker look at it, unmounted. An error if that finds anything.
+    pub(crate) fn check(&self) -> Result<()> {
+        let store = self.store.as_os_str();
+        let with = |program: &OsStr, args: &[&str]| {
+            command(program, args.iter().map(OsStr::new).chain([store]))
+        };
+        match self.kind {
+            Kind::Zones | Kind::File => with(self.tuff.as_os_str(), &["volume", "check"]),
+            Kind::Ext4 => with("e2fsck".as_ref(), &["-f", "-n"]),
+            Kind::Xfs => with("xfs_repair".as_ref(), &["-n", "-f"]),
+            Kind::Btrfs => with("btrfs".as_ref(), &["check", "--readonly"]),
+            Kind::Host => Ok(()),
+        }
+    }
+
+    /// What it takes on the host. Unit: bytes.
+    pub(crate) fn held_bytes(&self) -> Result<u64> {
+        use std::os::unix::fs::MetadataExt;
+        let of = |path: &Path| {
+            let found = std::fs::symlink_metadata(path);
+            found.map(|found| found.blocks() * 512)
+        };
+        let sum = || match self.store.is_dir() {
+            true => std::fs::read_dir(&self.store)?
+                .map(|entry| of(&entry?.path()))
+                .sum(),
+            false => of(&self.store),
+        };
+        sum().map_err(|e| Error::io("look at", &self.store, e))
     }
 
     /// Its root.
@@ -88,7 +162,7 @@ impl Place {
     }
 
     /// Unmounts it and removes all of it.
-    pub(super) fn end(mut self) -> Result<()> {
+    pub(crate) fn end(mut self) -> Result<()> {
         self.take_away()
     }
 
@@ -96,13 +170,7 @@ impl Place {
         if std::mem::replace(&mut self.ended, true) {
             return Ok(());
         }
-        match self.kind {
-            Kind::Zones | Kind::File => {
-                command(&self.tuff, ["umount".as_ref(), self.point.as_os_str()])?
-            }
-            Kind::Ext4 => command("umount", [&self.point])?,
-            Kind::Host => {}
-        }
+        self.unmount()?;
         work::remove(&self.store)?;
         work::remove(&self.point)?;
         // The next one shall not wait for what this one left to the disk.
