@@ -26,6 +26,9 @@ pub(crate) struct Args {
     /// Also find out how many LZ4 clusters can be decoded in place
     #[arg(long, conflicts_with = "metadata")]
     in_place: bool,
+    /// Also compare the digests that files have as an attribute (tuff build --fingerprints) with their contents
+    #[arg(long, conflicts_with = "metadata")]
+    fingerprints: bool,
     /// Findings to keep; further ones are only counted
     #[arg(long, default_value_t = 10_000, value_name = "N")]
     findings: usize,
@@ -47,6 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let options = Options {
         data: !args.metadata,
         in_place: args.in_place,
+        fingerprints: args.fingerprints,
         threads: args.threads.map_or(0, usize::from),
         findings: args.findings,
     };

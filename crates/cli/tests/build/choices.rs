@@ -174,3 +174,48 @@ fn holes_are_no_content_to_sample() {
     assert!((4096..=2 << 20).contains(&(more - all)), "{more} {all}");
     assert_eq!(sample, more);
 }
+
+#[test]
+fn fingerprints_are_checked_kept_by_patches_and_in_the_form_of_mkfs_erofs() {
+    let place = Place::new("fingerprints");
+    std::fs::write(place.0.join("tree/one"), b"one".repeat(5000)).unwrap();
+    let good = |args: &[&str]| {
+        let out = run(args, &place.0);
+        assert_eq!(code(&out).0, 0, "{args:?}: {}", code(&out).1);
+        out.stdout
+    };
+    let shares = |image: &str| {
+        let info = good(&["info", "--json", image]);
+        String::from_utf8(info).unwrap().contains("ishare_xattrs")
+    };
+    good(&["build", "-q", "tree", "plain"]);
+    assert!(!shares("plain"));
+    good(&["build", "-q", "--fingerprints", "-j1", "tree", "image"]);
+    good(&["build", "-q", "--fingerprints", "-j7", "tree", "again"]);
+    let bytes = |name: &str| std::fs::read(place.0.join(name)).unwrap();
+    assert!(bytes("image") == bytes("again"));
+    std::fs::write(place.0.join("tree/two"), "two").unwrap();
+    good(&["patch", "-q", "tree", "image"]);
+    good(&[
+        "mkfs.erofs",
+        "-zlz4",
+        "--xattr-inode-digest",
+        "made",
+        "tree",
+    ]);
+    for image in ["image", "made"] {
+        assert!(shares(image), "{image}");
+        good(&["check", "--fingerprints", image]);
+        good(&["fsck.erofs", "--xattr-inode-digest", image]);
+    }
+    let own = ["build", "-q", "--fingerprints=own.name", "tree", "named"];
+    good(&own);
+    let info = String::from_utf8(good(&["info", "named"])).unwrap();
+    assert!(info.contains("own.name"), "{info}");
+    let none = run(
+        &["build", "-q", "--fingerprints=", "tree", "none"],
+        &place.0,
+    );
+    assert_eq!(code(&none).0, 2, "{}", code(&none).1);
+    assert!(!place.0.join("none").exists());
+}

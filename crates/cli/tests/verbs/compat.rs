@@ -662,10 +662,6 @@ fn what_is_not_done_is_refused_by_name() {
         ),
         ("-m4096 o src", "without -z is not done here"),
         (
-            "--xattr-inode-digest o src",
-            "--xattr-inode-digest is not done here",
-        ),
-        (
             "--exclude-regex=a( o src",
             "--exclude-regex: expression 'a('",
         ),

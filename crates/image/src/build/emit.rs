@@ -17,6 +17,17 @@ use tuff_format::dirent::{self, Dirent, Fill};
 use tuff_store::Output;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
+/// The table of long prefixes.
+#[derive(Clone, Copy)]
+pub(crate) struct Prefixes {
+    /// Where it lies, in the image, the packed inode or the metabox. Unit: bytes.
+    pub(crate) at: u64,
+    /// How many there are.
+    pub(crate) count: u8,
+    /// Which of them is the name of fingerprints.
+    pub(crate) fingerprints: Option<u8>,
+}
+
 /// What one thread makes at a time: at least so much, then up to the end of an inode or directory. Part of the format of
 /// the UUID that is derived from the content. Unit: bytes.
 const PIECE: u64 = 1 << 20;
@@ -144,7 +155,7 @@ pub(crate) fn emit(
     parts: &Parts<'_>,
     plan: &Plan,
     area: &[u8],
-    prefix_at: Option<(u64, u8)>,
+    prefixes: Option<Prefixes>,
     threads: usize,
     output: &Output,
 ) -> Result<Head> {
@@ -191,7 +202,7 @@ pub(crate) fn emit(
         let all = [directories, metabox.digest, digest].map(u128::to_le_bytes);
         digest = xxh3_128(all.as_flattened());
     }
-    make_head(parts, plan, prefix_at, digest, &front, output)
+    make_head(parts, plan, prefixes, digest, &front, output)
 }
 
 /// Writes the whole blocks of directories and long links alone. Returns a digest over them.

@@ -136,6 +136,7 @@ impl<'a> Loader<'a> {
         let at_once = only
             && self.options.order.is_empty()
             && self.options.auto.is_none()
+            && self.options.fingerprints.is_none()
             && self.base.is_none();
         match source {
             _ if self.options.tar_index => self.load_index(source, tree, packer, progress),
@@ -291,6 +292,12 @@ impl<'a> Loader<'a> {
             },
             (Content::Bytes(bytes), _) => Input::Bytes(bytes),
             (Content::Stream | Content::SparseStream(_) | Content::None, _) => return Ok(None),
+            _ if self.options.tar_index => {
+                return Err(Error::usage(format_args!(
+                    "{}: the tar of this index cannot be read a second time; give it as a file",
+                    lossy(&tree.path(inode))
+                )));
+            }
             _ => {
                 return Err(Error::usage(format_args!(
                     "{}: content of another kind of source",

@@ -13,6 +13,7 @@ mod base;
 mod budget;
 mod contexts;
 mod emit;
+pub mod fingerprint;
 mod fs_config;
 pub mod ladder;
 mod layout;
@@ -256,7 +257,7 @@ fn described(tree: &mut Tree, options: &Options) -> Result<Option<String>> {
     let mount_point = options.mount_point.trim_ascii_end();
     let mount_point = mount_point.strip_suffix(b"/").unwrap_or(mount_point);
     let (mut unlabelled, mut unknown) = (Tally::default(), Tally::default());
-    tree.describe_all(|path, file_type, meta, xattrs| {
+    tree.describe_all(|_, path, file_type, meta, xattrs| {
         if let Some(config) = config {
             match config.owner(mount_point, path) {
                 Some(owner) => {
@@ -393,6 +394,9 @@ fn write(
         return Err(Error::limit(Quoted(&path), what));
     }
 
+    if let Some(name) = &options.fingerprints {
+        fingerprint::give(&mut tree, name, &loader, threads, progress)?;
+    }
     loader.pack(&tree, &apart, &mut packer, progress)?;
     let mut packed = packer.finish(base.as_deref())?;
 
@@ -436,8 +440,12 @@ fn write(
     } else {
         u64::from(plan.xattr_block) * bits.size() + table_at
     };
-    // Fits: at most 128 prefixes.
-    let prefix_at = (!prefixes.is_empty()).then_some((table_pos, prefixes.len() as u8));
+    let prefixes = (!prefixes.is_empty()).then_some(emit::Prefixes {
+        at: table_pos,
+        // Fits: at most 128 prefixes.
+        count: prefixes.len() as u8,
+        fingerprints: xattrs::fingerprint_prefix(options, &prefixes),
+    });
     let mut bytes = u64::from(plan.len_blocks) * bits.size();
     let all = match &options.verity {
         Some(verity) => verity::end(verity, bytes)?,
@@ -446,7 +454,7 @@ fn write(
     if options.size_budget.is_some_and(|max| all > max) {
         return Err(Error::limit("image", OVER_BUDGET));
     }
-    let head = emit::emit(&parts, &plan, &area, prefix_at, threads, output)?;
+    let head = emit::emit(&parts, &plan, &area, prefixes, threads, output)?;
     let mut tree_behind = None;
     if let Some(verity) = &options.verity {
         progress.stage("hash tree");

@@ -195,6 +195,9 @@ pub struct Options {
     pub xattr_share: u32,
     /// Long name prefixes, full: `trusted.overlay.`.
     pub xattr_prefixes: Vec<Vec<u8>>,
+    /// Name of an attribute with a digest of each file, by which kernels from 7.0 on share pages between mounts:
+    /// [`fingerprint::NAME`](super::fingerprint::NAME).
+    pub fingerprints: Option<Vec<u8>>,
     /// The per-inode name filter.
     pub xattr_filter: bool,
     /// Every inode gets this time.
@@ -309,6 +312,7 @@ impl Default for Options {
             xattrs: true,
             xattr_share: 2,
             xattr_prefixes: Vec::new(),
+            fingerprints: None,
             xattr_filter: true,
             timestamp: None,
             clamp: None,
@@ -495,7 +499,7 @@ impl Options {
         need("compressed metadata", Kernel(6, 17), packed);
         let holes = self.sparse == SparsePolicy::Keep;
         need("keeping every hole", Kernel(5, 15), holes);
-        let prefixes = !self.xattr_prefixes.is_empty();
+        let prefixes = !self.xattr_prefixes.is_empty() || self.fingerprints.is_some();
         need("an attribute name prefix", Kernel(6, 4), prefixes);
         needs
     }

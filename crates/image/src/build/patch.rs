@@ -106,6 +106,7 @@ pub fn like(image: &Image, kernel: Kernel) -> Result<Options> {
     let mut options = Options::for_kernel(kernel.max(needed));
     options.block = sb.block_bits;
     options.checksum = sb.has_compat(compat::SB_CHKSUM);
+    options.fingerprints = image.fingerprint_name();
     let end = sb.label.iter().position(|b| *b == 0);
     options.label = sb.label[..end.unwrap_or(sb.label.len())].to_vec();
     options.compression = seen.algorithm().map(|method| Compression {

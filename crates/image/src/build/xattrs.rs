@@ -21,24 +21,28 @@ pub(crate) struct Xattrs {
     pub(crate) shared: Vec<u8>,
 }
 
-/// Checks and decodes the prefixes that were asked for.
+/// Checks and decodes the prefixes that were asked for. The whole name of fingerprints is the last one, unless it is among
+/// the others.
 pub(crate) fn prefixes(options: &Options) -> Result<Vec<LongPrefix>> {
     let mut out = Vec::new();
     for full in &options.xattr_prefixes {
-        let bases = [1u8, 4, 6]
-            .into_iter()
-            .filter_map(|i| Some((i, xattr::prefix(i)?)));
-        let found = bases
-            .into_iter()
-            .find_map(|(i, p)| Some((i, full.strip_prefix(p)?)));
-        let (base, infix) = found.filter(|(_, infix)| (1..=255).contains(&infix.len())).ok_or_else(|| {
+        out.push(long_prefix(full).filter(|p| p.base != 0).ok_or_else(|| {
             let full = lossy(full);
-            Error::usage(format_args!("attribute prefix {full}: it must begin with user., trusted. or security. and go on"))
+            Error::usage(format_args!(
+                "attribute prefix {full}: it must begin with user., trusted. or security. and go on"
+            ))
+        })?);
+    }
+    if let Some(name) = &options.fingerprints {
+        let prefix = long_prefix(name).ok_or_else(|| {
+            let name = lossy(name);
+            Error::usage(format_args!(
+                "attribute {name} for fingerprints: 1 to 255 bytes"
+            ))
         })?;
-        out.push(LongPrefix {
-            base,
-            infix: infix.to_vec(),
-        });
+        if !out.contains(&prefix) {
+            out.push(prefix);
+        }
     }
     if out.len() > 128 {
         return Err(Error::usage(format_args!(
@@ -49,6 +53,27 @@ pub(crate) fn prefixes(options: &Options) -> Result<Vec<LongPrefix>> {
     Ok(out)
 }
 
+/// The number of the prefix that fingerprints have, among those of [`prefixes`].
+pub(crate) fn fingerprint_prefix(options: &Options, prefixes: &[LongPrefix]) -> Option<u8> {
+    let prefix = long_prefix(options.fingerprints.as_ref()?)?;
+    let at = prefixes.iter().position(|p| *p == prefix)?;
+    // Fits: at most 128.
+    Some(at as u8)
+}
+
+/// A name as a prefix. Outside of the namespaces that users see its base is 0.
+fn long_prefix(full: &[u8]) -> Option<LongPrefix> {
+    let bases = [1u8, 4, 6].into_iter();
+    let found = bases
+        .filter_map(|i| Some((i, full.strip_prefix(xattr::prefix(i)?)?)))
+        .next();
+    let (base, infix) = found.unwrap_or((0, full));
+    (1..=255).contains(&infix.len()).then(|| LongPrefix {
+        base,
+        infix: infix.to_vec(),
+    })
+}
+
 /// An attribute split as it is stored.
 struct Split<'a> {
     index: u8,
@@ -57,7 +82,11 @@ struct Split<'a> {
 }
 
 fn split<'a>(name: &'a [u8], prefixes: &[LongPrefix]) -> Option<Split<'a>> {
-    let (base, rest) = xattr::split(name)?;
+    let unseen = || {
+        let whole = prefixes.iter().any(|p| p.base == 0 && p.infix == name);
+        whole.then_some((0, name))
+    };
+    let (base, rest) = xattr::split(name).or_else(unseen)?;
     let filter = xattr::filter_bit(base, rest);
     let long = prefixes
         .iter()

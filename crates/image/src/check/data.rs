@@ -65,10 +65,7 @@ impl<'a> Readers<'a> {
         shared: &'a Shared,
         scope: &'s Scope<'s, 'a>,
     ) -> Self {
-        let count = match options.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            n => n,
-        };
+        let count = options.worker_count();
         let (send, receive) = sync_channel(4 * count);
         let receive = Arc::new(Mutex::new(receive));
         let in_place = options.in_place;

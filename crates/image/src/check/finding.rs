@@ -93,6 +93,8 @@ rules! {
     XattrName "xattr-name",
     /// The name filter hides no attribute.
     XattrFilter "xattr-filter",
+    /// A digest that a file has as an attribute is that of its content.
+    Fingerprint "fingerprint",
     /// ACLs are well-formed.
     Acl "acl",
     /// Data lies inside its device.

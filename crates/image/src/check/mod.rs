@@ -4,6 +4,7 @@
 //!  walk    one thread: directories, inodes, attributes, indexes      walk.rs near.rs inode.rs xattr.rs superblock.rs
 //!    └► jobs    clusters not seen yet, sorted by position            data.rs, marks.rs
 //!         └► workers   fetch, see whether it decodes, forget         work.rs
+//! files   all cores: what digests that files have say, if asked     fingerprint.rs
 //! ```
 //!
 //! A finding never stops the check: what hangs on a broken structure is left out, everything else goes on.
@@ -16,6 +17,7 @@
 
 mod data;
 mod finding;
+mod fingerprint;
 mod inode;
 pub(crate) mod marks;
 mod near;
@@ -40,6 +42,8 @@ pub struct Options {
     pub data: bool,
     /// Find out how many LZ4 clusters can be decoded in place. Default: false.
     pub in_place: bool,
+    /// Compare digests that files have as an attribute with their contents, which are read once more for that. Default: false.
+    pub fingerprints: bool,
     /// Threads that decode. 0, the default: one for each core.
     pub threads: usize,
     /// Findings that are kept; further ones are only counted. Default: 10,000.
@@ -51,8 +55,18 @@ impl Default for Options {
         Self {
             data: true,
             in_place: false,
+            fingerprints: false,
             threads: 0,
             findings: 10_000,
+        }
+    }
+}
+
+impl Options {
+    fn worker_count(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n,
         }
     }
 }
@@ -123,6 +137,9 @@ pub fn check(image: &Image, options: &Options, mut progress: impl FnMut(&Totals)
         marks
     });
     superblock::check(image, &shared, &marks);
+    if options.fingerprints {
+        fingerprint::check(image, options.worker_count(), &shared);
+    }
     let report = shared.into_report();
     progress(&report.totals);
     report

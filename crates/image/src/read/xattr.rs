@@ -5,7 +5,7 @@ use super::image::Image;
 use super::inode::Inode;
 use crate::{Error, Result};
 use tuff_format::features::{compat, incompat};
-use tuff_format::xattr::{Body, Entry, LONG_PREFIX, filter_bit, prefix, split};
+use tuff_format::xattr::{Body, Entry, LONG_PREFIX, LongPrefix, filter_bit, prefix, split};
 
 /// An extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,6 +33,42 @@ impl Image {
             true
         })?;
         Ok(out)
+    }
+
+    /// The whole name of the attribute that has digests of files, by which kernels share pages between mounts. `None` if
+    /// there is none. Without a namespace users do not see it.
+    pub fn fingerprint_name(&self) -> Option<Vec<u8>> {
+        let long = self.fingerprint_prefix()?;
+        let base = prefix(long.base).unwrap_or_default();
+        Some([base, &long.infix].concat())
+    }
+
+    fn fingerprint_prefix(&self) -> Option<&LongPrefix> {
+        let sb = self.superblock();
+        let number = usize::from(sb.ishare_prefix);
+        let there = sb.has_compat(compat::ISHARE_XATTRS);
+        self.prefixes().get(number).filter(|_| there)
+    }
+
+    /// The digest of an inode's content as it says itself.
+    ///
+    /// # Errors
+    /// As for [`xattrs`](Self::xattrs).
+    pub fn fingerprint(&self, inode: &Inode) -> Result<Option<Vec<u8>>> {
+        let Some(long) = self.fingerprint_prefix() else {
+            return Ok(None);
+        };
+        let mut found = None;
+        self.each_xattr(inode, |entry| {
+            if let Some((base, infix, name)) = self.name_parts(entry)
+                && base == long.base
+                && [infix, name].concat() == long.infix
+            {
+                found = Some(entry.value.to_vec());
+            }
+            found.is_none()
+        })?;
+        Ok(found)
     }
 
     /// The value of one attribute. `None` if the inode does not have it.

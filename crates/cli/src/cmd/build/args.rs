@@ -190,6 +190,17 @@ pub(crate) struct Args {
     /// A long attribute name prefix to store once, such as trusted.overlay.
     #[arg(long, value_name = "PREFIX", help_heading = "Metadata")]
     pub(super) xattr_prefix: Vec<String>,
+    /// Give every file a digest of its content as an attribute, by which kernels from 7.0 on let files of several images share
+    /// their pages in memory; all these images need the same NAME
+    #[arg(
+        long,
+        value_name = "NAME",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = tuff_image::build::fingerprint::NAME,
+        help_heading = "Metadata"
+    )]
+    pub(super) fingerprints: Option<String>,
     /// Leave the per-inode attribute name filter out
     #[arg(long, help_heading = "Metadata")]
     pub(super) no_xattr_filter: bool,

@@ -199,6 +199,7 @@ fn as_asked(args: &Args) -> Result<Options> {
         .iter()
         .map(|p| p.clone().into_bytes())
         .collect();
+    o.fingerprints = args.fingerprints.clone().map(String::into_bytes);
     o.xattr_filter = !args.no_xattr_filter;
     o.checksum = !args.no_checksum;
     let mut patterns = args.exclude.clone();

@@ -82,6 +82,9 @@ fn of_image(args: &mut Args, like: &Options) -> Result<Options> {
     if !args.verity {
         options.verity.clone_from(&like.verity);
     }
+    if args.fingerprints.is_none() {
+        options.fingerprints.clone_from(&like.fingerprints);
+    }
     if args.auto.is_some() {
         return Ok(options);
     }

@@ -35,6 +35,7 @@ struct Asked {
     to: Option<PathBuf>,
     path: Option<PathBuf>,
     xattrs: bool,
+    fingerprints: bool,
     overwrite: bool,
     force: bool,
     owners: Option<bool>,
@@ -83,6 +84,7 @@ fn asked(words: Vec<Word>) -> Result<Asked> {
         to: None,
         path: None,
         xattrs: false,
+        fingerprints: false,
         overwrite: false,
         force: false,
         owners: None,
@@ -137,6 +139,7 @@ impl Asked {
             "--no-sbcrc" => self.image.open.no_checksum = true,
             "--xattrs" => self.xattrs = true,
             "--no-xattrs" => self.xattrs = false,
+            "--xattr-inode-digest" => self.fingerprints = true,
             "--overwrite" => self.overwrite = true,
             "--force" => self.force = true,
             "--preserve" | "--preserve-owner" => self.owners = Some(true),
@@ -160,6 +163,7 @@ fn checked(image: &Image, asked: &Asked, out: &mut Out) -> Result<bool> {
     }
     let options = check::Options {
         data: asked.data,
+        fingerprints: asked.fingerprints,
         ..check::Options::default()
     };
     let report = check::check(image, &options, |_| ());

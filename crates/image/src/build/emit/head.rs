@@ -1,5 +1,6 @@
 //! The superblock and what belongs to it: compression records, a device slot, and the inodes that find room in its block.
 
+use super::Prefixes;
 use crate::build::base::Bases;
 use crate::build::layout::{Parts, Plan, SUPERBLOCK_END};
 use crate::build::metabox;
@@ -155,7 +156,7 @@ impl Head {
 pub(super) fn make_head(
     parts: &Parts<'_>,
     plan: &Plan,
-    prefix_at: Option<(u64, u8)>,
+    prefixes: Option<Prefixes>,
     meta_digest: u128,
     front: &[u8],
     output: &Output,
@@ -177,6 +178,10 @@ pub(super) fn make_head(
             | match parts.metabox {
                 Some(_) if parts.xattr_area > 0 => compat::SHARED_EA_IN_METABOX,
                 _ => 0,
+            }
+            | match prefixes.and_then(|p| p.fingerprints) {
+                Some(_) => compat::ISHARE_XATTRS,
+                None => 0,
             },
         incompat: used.incompat,
         checksum: 0,
@@ -202,7 +207,7 @@ pub(super) fn make_head(
         xattr_prefix_start: 0,
         packed: plan.packed_nid(bits),
         xattr_filter_reserved: 0,
-        ishare_prefix: 0,
+        ishare_prefix: prefixes.and_then(|p| p.fingerprints).unwrap_or(0),
         build_time: 0,
         metabox: plan.metabox_nid(bits),
     };
@@ -213,10 +218,10 @@ pub(super) fn make_head(
     } else if sb.has(incompat::LZ4_0PADDING) {
         sb.algs_or_distance = 65535;
     }
-    if let Some((at, count)) = prefix_at {
+    if let Some(prefixes) = prefixes {
         sb.incompat |= incompat::XATTR_PREFIXES;
-        sb.xattr_prefix_count = count;
-        let start = u32::try_from(at / 4)
+        sb.xattr_prefix_count = prefixes.count;
+        let start = u32::try_from(prefixes.at / 4)
             .map_err(|_| Error::limit("attribute prefixes", "beyond 16 GiB"))?;
         sb.xattr_prefix_start = start;
     }

@@ -15,10 +15,10 @@ use tuff_format::inode::FileType;
 const TARGET_MAX: usize = 4095;
 
 impl Tree {
-    /// Lets `change` change what every inode has, by its first path. Once the tree is finished.
+    /// Lets `change` change what every inode has, by its number and first path. Once the tree is finished.
     pub(crate) fn describe_all(
         &mut self,
-        mut change: impl FnMut(&[u8], FileType, &mut Meta, &mut Pairs),
+        mut change: impl FnMut(InodeId, &[u8], FileType, &mut Meta, &mut Pairs),
     ) -> Result<()> {
         // Fits: numbers were given in 32 bits.
         let sets = self.xattr_sets.iter().enumerate();
@@ -31,6 +31,7 @@ impl Tree {
             let set = &self.xattr_sets[attrs.xattrs as usize];
             let mut xattrs: Pairs = set.iter().map(|(n, v)| (n.to_vec(), v.to_vec())).collect();
             change(
+                inode,
                 &self.path(inode),
                 self.file_type(inode),
                 &mut meta,

@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use tuff_image::build::fingerprint;
 use tuff_image::build::{Compression, Dedupe, Fragments, Metadata, Method, Options, Paths};
 use tuff_image::{Error, Result, THREADS_MAX};
 
@@ -239,7 +240,10 @@ impl Asked {
                 ));
             }
             "--xattr-inode-digest" => {
-                return Err(refused(name, "leave it out: no digests are kept in images"));
+                o.fingerprints = Some(match text {
+                    "" => fingerprint::NAME.into(),
+                    name => name.into(),
+                });
             }
             "--gzinfo" => {
                 return Err(refused(
