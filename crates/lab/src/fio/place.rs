@@ -287,6 +287,7 @@ impl Place<'_> {
             }
             Held::Image(served, image) => {
                 drop(served);
+                work::remove(&self.setting.work.path("mount"))?;
                 let mut command = match self.place {
                     Where::Tuff => Command::new(self.setting.tuff),
                     Where::Erofsfuse => Command::new("fsck.erofs"),
