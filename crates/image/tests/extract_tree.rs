@@ -12,9 +12,10 @@ use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, symlink as make_symlink};
 use std::path::Path;
 use tuff_image::Error;
+use tuff_image::build;
 use tuff_image::extract::{Options, Report, extract};
 use tuff_image::read::Image;
-use tuff_store::MemStore;
+use tuff_store::{MemStore, Target};
 
 fn options() -> Options {
     Options::default()
@@ -172,6 +173,80 @@ fn overwriting_replaces_files_links_and_hard_links() {
         same_as_image(),
     );
     assert_eq!(std::fs::read(&outside).unwrap(), b"precious");
+}
+
+#[test]
+fn an_update_keeps_what_is_complete_and_makes_the_rest() {
+    let scratch = Scratch::new("extract-update");
+    let (tree, target) = (scratch.path().join("tree"), scratch.path().join("out"));
+    std::fs::create_dir(&tree).unwrap();
+    let names = [
+        "gone", "short", "later", "mode", "joined", "other", "kept", "xattr",
+    ];
+    for name in names {
+        let path = tree.join(name);
+        std::fs::write(&path, name.repeat(3000)).unwrap();
+        rfs::setxattr(&path, "user.of", name.as_bytes(), rfs::XattrFlags::empty()).unwrap();
+    }
+    std::fs::hard_link(tree.join("kept"), tree.join("second")).unwrap();
+    let made = scratch.path().join("image");
+    let (source, to) = (build::Source::Dir(tree), Target::Path(made.clone()));
+    let defaults = build::Options::default();
+    build::build(&[source], &defaults, &to, &build::Progress::default()).unwrap();
+    let image = open(&made);
+    let update = Options {
+        overwrite: true,
+        update: true,
+        ..options()
+    };
+    let at = |name: &str| target.join(name);
+    let first = run(&image, &target, &update).unwrap().totals;
+    assert_eq!((first.files, first.kept, first.links), (8, 0, 1));
+    let number = |name: &str| std::fs::metadata(at(name)).unwrap().ino();
+    let before = names.map(number);
+    let time = std::fs::metadata(at("short")).unwrap().modified().unwrap();
+    let as_before = |name: &str| {
+        let file = std::fs::File::options().write(true).open(at(name));
+        file.unwrap().set_modified(time).unwrap();
+    };
+
+    std::fs::remove_file(at("gone")).unwrap();
+    std::fs::write(at("short"), "short").unwrap();
+    as_before("short");
+    std::fs::write(at("later"), "LATER".repeat(3000)).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(at("mode"), mode).unwrap();
+    std::fs::hard_link(at("joined"), scratch.path().join("outside")).unwrap();
+    rfs::setxattr(at("xattr"), "user.of", b"others", rfs::XattrFlags::empty()).unwrap();
+    let second = run(&image, &target, &update).unwrap().totals;
+    assert_eq!((second.files, second.kept), (8, 2));
+    let same = names.map(number);
+    let stayed: Vec<&str> = (names.into_iter().zip(before.iter().zip(&same)))
+        .filter(|(_, (before, after))| before == after)
+        .map(|(name, _)| name)
+        .collect();
+    assert!(
+        stayed.contains(&"kept") && stayed.contains(&"other"),
+        "{stayed:?}"
+    );
+    let (expected, found) = (image_tree(&image), host_tree(&target));
+    assert_same("update", &expected, &found, same_as_image());
+    let third = run(&image, &target, &update).unwrap().totals;
+    assert_eq!((third.files, third.kept, third.bytes), (8, 8, 0));
+
+    for wrong in [
+        Options {
+            overwrite: false,
+            ..update.clone()
+        },
+        Options {
+            times: false,
+            ..update
+        },
+    ] {
+        let error = run(&image, &target, &wrong).unwrap_err();
+        assert!(matches!(error, Error::Usage(_)), "{error}");
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ use tuff_image::{Error, Result, THREADS_MAX};
 ///
 /// Nothing outside DIR is touched, whatever the image says. What the host does not let be restored (owners, attributes)
 /// is named, and gives exit code 1. After an error or ^C files are there whole or not at all; directories may lack their
-/// attributes. To go on from there, use --overwrite.
+/// attributes. To go on from there, use --update.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -39,6 +39,10 @@ pub(crate) struct Args {
     /// Replace files that exist, go on in directories that do
     #[arg(long)]
     overwrite: bool,
+    /// The same, but leave files alone that have length, time, mode, owner and attributes of the image's, such as what an extraction
+    /// that was stopped has completed; contents are not compared
+    #[arg(long, conflicts_with = "no_times")]
+    update: bool,
     /// Restore owners (default: as root)
     #[arg(long, overrides_with = "no_owner")]
     owner: bool,
@@ -85,7 +89,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         include,
         exclude: args.exclude.clone(),
         strip: args.strip,
-        overwrite: args.overwrite,
+        overwrite: args.overwrite || args.update,
+        update: args.update,
         owners: match (args.owner, args.no_owner) {
             (true, _) => Some(true),
             (_, true) => Some(false),
@@ -192,6 +197,9 @@ fn summary_text(report: &Report, seconds: f64, out: &mut Out) -> Result<()> {
         t.links,
         size(t.bytes)
     ))?;
+    if t.kept > 0 {
+        out.line(format_args!("{} files were there and stay", t.kept))?;
+    }
     let problems = report.problems.len() as u64 + report.dropped;
     if problems > 0 {
         out.line(format_args!("{problems} things are not as in the image"))?;
@@ -212,7 +220,7 @@ fn summary_json(report: &Report, seconds: f64) -> Value {
         .collect();
     let t = &report.totals;
     json!({
-        "files": t.files, "directories": t.directories, "symlinks": t.symlinks, "specials": t.specials,
+        "files": t.files, "files_kept": t.kept, "directories": t.directories, "symlinks": t.symlinks, "specials": t.specials,
         "hard_links": t.links, "bytes": t.bytes, "clusters": t.clusters,
         "problems": problems, "not_kept": report.dropped, "seconds": seconds,
     })

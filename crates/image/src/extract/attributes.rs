@@ -61,6 +61,44 @@ impl Shared<'_> {
         }
     }
 
+    /// True if a file is there that has all that [`set_open`](Self::set_open) gives it, and its length.
+    pub(super) fn is_complete(&self, above: BorrowedFd<'_>, inode: &Inode, name: &[u8]) -> bool {
+        // Whatever goes wrong: then it is made anew, and that is told if it goes wrong, too.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let Ok(file) = fs::openat(above, name, flags, Mode::empty()) else {
+            return false;
+        };
+        let Ok(found) = fs::fstat(&file) else {
+            return false;
+        };
+        let bits = match self.owners {
+            true => 0o7777,
+            false => 0o7777 & !SUID_SGID,
+        };
+        let time = times(inode).last_modification;
+        let same = fs::FileType::from_raw_mode(found.st_mode) == fs::FileType::RegularFile
+            && found.st_mode & 0o7777 == u32::from(inode.mode()) & bits
+            && u64::try_from(found.st_size) == Ok(inode.size())
+            // A further name of it is another file in the image.
+            && (found.st_nlink == 1 || inode.nlink() > 1)
+            && (found.st_mtime, found.st_mtime_nsec as i64) == (time.tv_sec, time.tv_nsec);
+        let owner = |own: u32, image: u32| !self.owners || image == NOBODY || own == image;
+        let mut buf = Vec::new();
+        let mut has = |x: &Xattr| {
+            // One byte more, so that a longer one is another.
+            buf.resize(x.value.len() + 1, 0);
+            let value = fs::fgetxattr(&file, &x.name[..], &mut buf[..]);
+            value.is_ok_and(|len| buf[..len] == x.value[..])
+        };
+        same && owner(found.st_uid, inode.uid())
+            && owner(found.st_gid, inode.gid())
+            && (!self.options.xattrs
+                || self
+                    .image
+                    .xattrs(inode)
+                    .is_ok_and(|all| all.iter().all(&mut has)))
+    }
+
     /// Sets what belongs to an entry that cannot be opened: a symlink, device, fifo or socket.
     pub(super) fn set_entry(&self, above: BorrowedFd<'_>, inode: &Inode, dir: &Dir, name: &[u8]) {
         let problem = |what: &str, e: Errno| self.refused(dir, name, what, e);

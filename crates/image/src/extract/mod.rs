@@ -12,7 +12,8 @@
 //!
 //! * Nothing outside the target is touched, whatever the image says and whoever plants symlinks: every name is checked,
 //!   and every step is taken from the handle of a directory, following nothing (target.rs).
-//! * Nothing that exists is written to. With [`Options::overwrite`] it is unlinked first.
+//! * Nothing that exists is written to. With [`Options::overwrite`] it is unlinked first, with [`Options::update`] not what is
+//!   complete.
 //! * However an extraction ends, no file is left in part under its name: an error or a stop removes what is not
 //!   complete. Only damage that [`Options::keep_going`] names leaves files with gaps.
 //! * Memory does not grow with the tree: a batch is bounded, and so are open files.
@@ -44,6 +45,9 @@ pub struct Options {
     pub strip: usize,
     /// Replace files that exist, and go on in directories that do. Default: no.
     pub overwrite: bool,
+    /// With that, leave files alone that have length, time, mode, owner and attributes of the image's: what an extraction that
+    /// was stopped has completed, since times come last. Contents are not compared. Default: no.
+    pub update: bool,
     /// Give files their owners. Default: only as root.
     pub owners: Option<bool>,
     /// Set extended attributes. Default: yes.
@@ -72,6 +76,7 @@ impl Default for Options {
             exclude: Vec::new(),
             strip: 0,
             overwrite: false,
+            update: false,
             owners: None,
             xattrs: true,
             times: true,
@@ -91,6 +96,8 @@ impl Default for Options {
 pub struct Totals {
     /// Regular files.
     pub files: u64,
+    /// Files among them that were there, with [`Options::update`].
+    pub kept: u64,
     /// Directories.
     pub directories: u64,
     /// Symlinks.
@@ -141,6 +148,11 @@ pub fn extract(
     options: &Options,
     mut progress: impl FnMut(&Totals),
 ) -> Result<Report> {
+    if options.update && !(options.overwrite && options.times) {
+        return Err(Error::usage(
+            "an update overwrites what is not complete, and knows that by its time",
+        ));
+    }
     let filter = filter::Filter::new(image, options)?;
     let root = target::open_target(target)?;
     let shared = Shared {
@@ -202,6 +214,7 @@ struct Shared<'a> {
 #[derive(Default)]
 struct AtomicTotals {
     files: AtomicU64,
+    kept: AtomicU64,
     directories: AtomicU64,
     symlinks: AtomicU64,
     specials: AtomicU64,
@@ -214,6 +227,7 @@ impl AtomicTotals {
     fn get(&self) -> Totals {
         Totals {
             files: self.files.load(Relaxed),
+            kept: self.kept.load(Relaxed),
             directories: self.directories.load(Relaxed),
             symlinks: self.symlinks.load(Relaxed),
             specials: self.specials.load(Relaxed),

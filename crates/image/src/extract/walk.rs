@@ -433,6 +433,14 @@ impl<'a, 'q> Walk<'a, 'q> {
         if self.known(dir, name, inode) {
             return Ok(());
         }
+        if self.shared.options.update {
+            let above = self.writer.handles.get(&self.shared.root, dir)?;
+            if self.shared.is_complete(above.as_fd(), inode, name) {
+                self.shared.totals.files.fetch_add(1, Relaxed);
+                self.shared.totals.kept.fetch_add(1, Relaxed);
+                return Ok(());
+            }
+        }
         let task = Task::new(dir, name, *inode);
         let cut = self.image.map_once(inode).and_then(|map| {
             let extents = Extents::new(self.image, inode.nid(), map, 0..inode.size());
