@@ -286,23 +286,27 @@ impl<'a> Bench<'a> {
         let device = self.device.attach(kind.is_thin())?;
         let repaired = kind.repair(tuff, device.path())?;
         drop(device);
-        let outcome = match (repaired, self.look(kind, promise)?) {
-            (Said::Fine, Ok(verdict)) if verdict.right() => Outcome::NeedsFsck,
-            (
-                Said::Fine,
-                Ok(Verdict {
-                    told: None,
-                    silent: Some(what),
-                }),
-            ) if what.contains("nobody wrote") => {
-                return Ok((
-                    Outcome::Silent,
-                    Some(format!("{first}; after repair {what}")),
-                ));
+        // What a repair that fails leaves may be right nevertheless; it is not trusted.
+        let after = match (repaired, self.look(kind, promise)?) {
+            (Said::Fine, Ok(verdict)) if verdict.right() => {
+                return Ok((Outcome::NeedsFsck, Some(first)));
             }
-            _ => Outcome::Fatal,
+            (Said::Wrong(what), _) => what,
+            (_, Ok(Verdict { told, silent })) => {
+                let loud = told.is_some();
+                let what = told.or(silent).unwrap_or_default();
+                if !loud && what.contains("nobody wrote") {
+                    let found = format!("{first}; after repair {what}");
+                    return Ok((Outcome::Silent, Some(found)));
+                }
+                what
+            }
+            (_, Err(refused)) => refused,
         };
-        Ok((outcome, Some(first)))
+        Ok((
+            Outcome::Fatal,
+            Some(format!("{first}; after repair {after}")),
+        ))
     }
 
     /// Mounts it, reads everything, unmounts it. The inner error says why it does not mount.

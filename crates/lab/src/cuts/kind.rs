@@ -178,13 +178,13 @@ impl Kind {
                 Said::Fine => Ok(Said::Fine),
                 Said::Wrong(_) => run("xfs_repair", [OsStr::new("-L"), device]),
             },
-            Kind::Btrfs => run(
-                "btrfs",
-                ["check", "--repair", "--force"]
-                    .map(OsStr::new)
-                    .into_iter()
-                    .chain([device]),
-            ),
+            Kind::Btrfs => {
+                // A superblock that is torn, from its copies; if it is not, this does nothing.
+                let rescue = ["rescue", "super-recover", "-y"].map(OsStr::new);
+                run("btrfs", rescue.into_iter().chain([device]))?;
+                let check = ["check", "--repair", "--force"].map(OsStr::new);
+                run("btrfs", check.into_iter().chain([device]))
+            }
         }
     }
 }
