@@ -3,7 +3,7 @@
 use super::load::Load;
 use super::place::Kind;
 use crate::machine::Machine;
-use crate::{Error, Result};
+use crate::{Error, Result, record};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -48,26 +48,18 @@ pub struct Sample {
 
 /// Reads a record file. The error names the line.
 pub fn read(path: &Path) -> Result<(Header, Vec<Sample>)> {
-    let text = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
-    let wrong = |number: usize, what: String| {
-        Error::Corrupt(format!("{}: line {number}: {what}", path.display()))
+    let format = |line: &Line| match line {
+        Line::Header(header) => Some(header.format),
+        Line::Sample(_) => None,
     };
     let (mut header, mut samples) = (None, Vec::new());
-    for (number, line) in (1..).zip(text.lines()) {
-        match serde_json::from_str(line).map_err(|e| wrong(number, e.to_string()))? {
-            Line::Header(found) if header.is_none() && found.format == FORMAT => {
-                header = Some(found);
-            }
-            Line::Header(found) => {
-                let what = format!(
-                    "a header of format {}, expected one of {FORMAT}",
-                    found.format
-                );
-                return Err(wrong(number, what));
-            }
+    for line in record::lines(path, format, FORMAT)? {
+        match line {
+            Line::Header(found) => header = Some(found),
             Line::Sample(sample) => samples.push(sample),
         }
     }
-    let header = header.ok_or_else(|| wrong(1, "no header".to_owned()))?;
+    // The first line is one.
+    let header = header.ok_or_else(|| Error::Corrupt(format!("{}: no header", path.display())))?;
     Ok((header, samples))
 }
