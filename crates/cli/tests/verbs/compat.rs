@@ -751,6 +751,8 @@ fn checks_and_extractions_of_callers_say_what_is_wrong() {
         ("missing", "missing: cannot open"),
         ("--path=/nothing i", "does not exist"),
         ("--extract=/ i", "needs --force"),
+        ("--nid=99999999 i", "no path leads there"),
+        ("--nid=x i", "'x'"),
         ("i i", "one image at a time"),
         ("", "IMAGE is missing"),
     ] {
@@ -772,4 +774,9 @@ fn checks_and_extractions_of_callers_say_what_is_wrong() {
     assert_eq!(code(&fsck("--extract=out i")), 1, "what is there stays");
     assert_eq!(code(&fsck("--extract=part --path=/dir i")), 0);
     assert!(place.path("part/text").exists());
+    let stat = place.run(&["stat", "--json", "i", "/dir"]);
+    let stat: serde_json::Value = serde_json::from_slice(&stat.stdout).unwrap();
+    let line = format!("--extract=numbered --nid={} i", stat["nid"]);
+    assert_eq!(code(&fsck(&line)), 0, "{line}");
+    assert!(place.path("numbered/text").exists());
 }

@@ -1,6 +1,7 @@
 //! `fsck.erofs`: a check, or an extraction, with its command line.
 
 use super::Tool;
+use super::dump::number;
 use super::words::{self, Grammar, Word};
 use crate::image::{ImageArgs, OpenArgs};
 use crate::out::Out;
@@ -8,11 +9,12 @@ use crate::progress::on_signal;
 use crate::text::{escaped, escaped_line};
 use crate::units::parse_size;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_image::check::{self, Rule, Severity};
-use tuff_image::read::Image;
+use tuff_image::read::{Image, Nid};
+use tuff_image::walk::Walk;
 use tuff_image::{Error, Result, extract};
 
 static GRAMMAR: Grammar = Grammar {
@@ -33,7 +35,9 @@ struct Asked {
     /// Read all data.
     data: bool,
     to: Option<PathBuf>,
+    /// Only what is there and below. A path goes before a number.
     path: Option<PathBuf>,
+    nid: Option<Nid>,
     xattrs: bool,
     fingerprints: bool,
     overwrite: bool,
@@ -44,7 +48,7 @@ struct Asked {
 
 /// Does what the words ask for.
 pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
-    let asked = asked(words::read(words, &GRAMMAR)?)?;
+    let mut asked = asked(words::read(words, &GRAMMAR)?)?;
     if asked.version {
         return Tool::Fsck.version(Some(
             "available decompressors: lz4, lz4hc, lzma, deflate, libdeflate, zstd",
@@ -66,6 +70,9 @@ pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
         false => asked.image.open()?,
     };
     asked.image.with_devices(&image)?;
+    if let (None, Some(nid)) = (&asked.path, asked.nid) {
+        asked.path = Some(path_of(&image, nid)?);
+    }
     let good = match &asked.to {
         None => checked(&image, &asked, &mut out)?,
         Some(dir) => extracted(&image, dir, &asked)?,
@@ -83,6 +90,7 @@ fn asked(words: Vec<Word>) -> Result<Asked> {
         data: false,
         to: None,
         path: None,
+        nid: None,
         xattrs: false,
         fingerprints: false,
         overwrite: false,
@@ -149,11 +157,20 @@ impl Asked {
                     "not done here: modes are those of the image; change them afterwards",
                 ));
             }
-            "--nid" => return Err(said("not done here: use --path")),
+            "--nid" => self.nid = Some(Nid(number(&text()).map_err(|e| said(&e))?)),
             _ => return Err(said("not done here: leave it out")),
         }
         Ok(())
     }
+}
+
+/// The first path of an inode, from the root on.
+fn path_of(image: &Image, nid: Nid) -> Result<PathBuf> {
+    let named = Walk::root(image)?.flatten();
+    let found = named.into_iter().find(|entry| entry.inode.nid() == nid);
+    let entry =
+        found.ok_or_else(|| Error::usage(format_args!("--nid={nid}: no path leads there")))?;
+    Ok(OsString::from_vec([&b"/"[..], &entry.path].concat()).into())
 }
 
 /// Checks an image and lists its errors; true if there are none.

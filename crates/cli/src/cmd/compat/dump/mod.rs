@@ -149,7 +149,7 @@ impl Asked {
 }
 
 /// A number as C reads it: decimal, hexadecimal behind `0x`, octal behind `0`; or a size with its unit.
-fn number(text: &str) -> Result<u64, String> {
+pub(super) fn number(text: &str) -> Result<u64, String> {
     let (digits, base) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
         None if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),
