@@ -121,7 +121,7 @@ impl Volume {
     }
 
     /// Changes attributes. A change of owner clears set-user-id and set-group-id of files, as POSIX asks. Whether one of length does depends on who
-    /// asks, which the caller knows: it gives the mode with it.
+    /// asks, which the caller knows: it gives the mode with it, or lets [`drop_privileges`](Self::drop_privileges) follow.
     pub fn set_attr(&mut self, ino: Nid, set: &SetAttr, now: Time) -> Result<Attr> {
         self.writable()?;
         let inode = self.inode(ino)?;
