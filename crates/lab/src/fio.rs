@@ -106,7 +106,7 @@ pub fn run(conditions: &Conditions, emit: &mut dyn FnMut(&Line) -> Result<()>) -
         rounds: conditions.rounds,
     }))?;
     let fio = Fio::new(fio, &work, conditions.file_mib);
-    let setting = Setting::new(tuff, conditions.program("erofsfuse"), &work, &fio);
+    let setting = Setting::new(conditions, tuff, &work, &fio);
     let mut ours_fine = true;
     for round in 1..=conditions.rounds {
         for &place in &places {

@@ -1,5 +1,6 @@
 //! Where cells run: filesystems that are made for a round, and images that are made once and served.
 
+use super::Conditions;
 use super::cell::{FILE, Fio};
 use crate::serve::server::{Served, Server};
 use crate::volumes::place::{self, Kind};
@@ -99,8 +100,8 @@ pub enum Cost {
 
 /// What all places share.
 pub(super) struct Setting<'a> {
+    conditions: &'a Conditions,
     tuff: &'a Path,
-    erofsfuse: Option<&'a PathBuf>,
     work: &'a Work,
     fio: &'a Fio<'a>,
 }
@@ -127,14 +128,14 @@ fn ms(since: Instant) -> f64 {
 
 impl<'a> Setting<'a> {
     pub(super) fn new(
+        conditions: &'a Conditions,
         tuff: &'a Path,
-        erofsfuse: Option<&'a PathBuf>,
         work: &'a Work,
         fio: &'a Fio<'a>,
     ) -> Self {
         Self {
+            conditions,
             tuff,
-            erofsfuse,
             work,
             fio,
         }
@@ -190,7 +191,7 @@ impl<'a> Setting<'a> {
         }
         let (server, program) = match place {
             Where::Tuff => (Server::Tuff, Some(self.tuff)),
-            Where::Erofsfuse => match self.erofsfuse {
+            Where::Erofsfuse => match self.conditions.program("erofsfuse") {
                 Some(program) => (Server::Erofsfuse, Some(program.as_path())),
                 None => return Ok(Err("erofsfuse is not found".to_owned())),
             },
@@ -234,9 +235,10 @@ impl<'a> Setting<'a> {
                 return Ok(Err(reason));
             }
         }
-        let mut command = match squashfs {
-            true => Command::new("mksquashfs"),
-            false => Command::new(self.tuff),
+        let mut command = match (squashfs, self.conditions.program("mksquashfs")) {
+            (false, _) => Command::new(self.tuff),
+            (true, Some(program)) => Command::new(program),
+            (true, None) => return Ok(Err("mksquashfs is not found".to_owned())),
         };
         match squashfs {
             true => command.args([&tree, image]).args([
@@ -288,9 +290,10 @@ impl Place<'_> {
             Held::Image(served, image) => {
                 drop(served);
                 work::remove(&self.setting.work.path("mount"))?;
-                let mut command = match self.place {
-                    Where::Tuff => Command::new(self.setting.tuff),
-                    Where::Erofsfuse => Command::new("fsck.erofs"),
+                let fsck = self.setting.conditions.program("fsck.erofs");
+                let mut command = match (self.place, fsck) {
+                    (Where::Tuff, _) => Command::new(self.setting.tuff),
+                    (Where::Erofsfuse, Some(fsck)) => Command::new(fsck),
                     _ => return Ok((costs, None)),
                 };
                 if self.place == Where::Tuff {
