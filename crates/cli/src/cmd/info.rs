@@ -282,9 +282,17 @@ fn superblock_text(image: &Image, out: &mut Out) -> Result<()> {
         }
     }
     for (i, prefix) in image.prefixes().iter().enumerate() {
-        let base = tuff_format::xattr::prefix(prefix.base).unwrap_or(b"?");
+        // Without a name space only the name of fingerprints is one.
+        let base: &[u8] = match prefix.base {
+            0 => b"",
+            base => tuff_format::xattr::prefix(base).unwrap_or(b"?"),
+        };
         let name = [base, &prefix.infix].concat();
-        out.line(format_args!("prefix {i:<6} {}", escaped(&name)))?;
+        let digests = match image.fingerprint_name().is_some_and(|n| n == name) {
+            true => "  digests of files",
+            false => "",
+        };
+        out.line(format_args!("prefix {i:<6} {}{digests}", escaped(&name)))?;
     }
     Ok(())
 }
