@@ -633,6 +633,8 @@ fn writes_take_privileges_as_on_other_filesystems() {
         "truncate --size=10 program",
         "truncate --size=8192 program",
         ": > program",
+        "fallocate --offset=8000 --length=4000 program",
+        "fallocate --punch-hole --offset=0 --length=4096 program",
         ":",
         "cat program > /dev/null",
     ];

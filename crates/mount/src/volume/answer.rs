@@ -283,15 +283,16 @@ impl VolumeServer {
             write_op::WRITE => {
                 let (_, offset, size) = (f.u64()?, f.u64()?, f.u32()?);
                 let (flags, _owner, _open, _padding) = (f.u32()?, f.u64()?, f.u32()?, f.u32()?);
-                let n = volume
-                    .write(node, offset, f.bytes(size)?, now())
-                    .map_err(failed)?;
+                // First: no content of others with privileges of before, whatever fails.
                 if flags & WRITE_CACHE == 0 {
                     let ids = flags & WRITE_KILL_SUIDGID != 0;
                     volume
                         .drop_privileges(node, ids.then_some(caller), now())
                         .map_err(failed)?;
                 }
+                let n = volume
+                    .write(node, offset, f.bytes(size)?, now())
+                    .map_err(failed)?;
                 self.look_after(volume);
                 let appended: u64 = volume.stats().appended_blocks.iter().sum();
                 if appended - core.begun_blocks >= BEGIN_BLOCKS {
@@ -304,12 +305,12 @@ impl VolumeServer {
             }
             write_op::SETATTR => {
                 let change = set_attr(f)?;
-                let mut attr = volume.set_attr(node, &change.set, change.time);
-                if attr.is_ok() && change.drops_capabilities {
-                    attr = volume
+                if change.drops_capabilities {
+                    volume
                         .drop_privileges(node, change.drops_ids.then_some(caller), change.time)
-                        .and_then(|()| volume.attr(node));
+                        .map_err(failed)?;
                 }
+                let attr = volume.set_attr(node, &change.set, change.time);
                 Ok(attr_out(&attr.map_err(failed)?))
             }
             write_op::FALLOCATE => {
@@ -322,6 +323,9 @@ impl VolumeServer {
                     0x11 => Allocate::ZeroRange { keep_size: true },
                     _ => return Err(Errno::OPNOTSUPP),
                 };
+                // The kernel does not say whether he may keep set-user-id and set-group-id.
+                let by = Some(caller).filter(|caller| caller.uid != 0);
+                volume.drop_privileges(node, by, now()).map_err(failed)?;
                 volume
                     .fallocate(node, how, offset, len, now())
                     .map_err(failed)?;
