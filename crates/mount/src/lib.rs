@@ -10,6 +10,7 @@
 //! A transport knows no operation, a handler no descriptor and a filesystem no protocol: each is tested alone.
 //! [`Mount`] is all of it at work: [`mountpoint`] puts a connection under a directory and takes it away; [`counters`] are what `tuff stats` and [`metrics`] show.
 
+pub mod awake;
 pub mod counters;
 pub mod errno;
 pub mod fs;
@@ -25,8 +26,9 @@ mod seat;
 pub mod transport;
 pub mod volume;
 
+pub use awake::KeepAwake;
 pub use fs::Filesystem;
 pub use handler::Handler;
 pub use image::{ImageFs, Show};
-pub use live::Mount;
+pub use live::{Mount, Serving};
 pub use log::Log;

@@ -1,5 +1,6 @@
 //! A handler, its connection and its threads.
 
+use crate::awake::{Awake, KeepAwake};
 use crate::fs::Parts;
 use crate::handler::{Handler, Request, Seat};
 use crate::log::Log;
@@ -12,6 +13,27 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+/// How a mount is served.
+#[derive(Clone, Copy, Debug)]
+pub struct Serving {
+    /// Threads that answer.
+    pub threads: usize,
+    /// How requests come.
+    pub transport: Transport,
+    /// Whether processors are kept from halting while there is much to answer.
+    pub keep_awake: KeepAwake,
+}
+
+impl Default for Serving {
+    fn default() -> Self {
+        Self {
+            threads: default_threads(),
+            transport: Transport::Auto,
+            keep_awake: KeepAwake::Auto,
+        }
+    }
+}
+
 /// A mount that is being served.
 pub struct Mount {
     handler: Arc<Handler>,
@@ -22,31 +44,29 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Serves `handler` at `mountpoint` with so many threads, and returns when whoever asks there is answered. It asks nothing there itself: see
+    /// Serves `handler` at `mountpoint`, and returns when whoever asks there is answered. It asks nothing there itself: see
     /// [`mountpoint::device_known`].
     ///
     /// # Errors
     /// If the kernel cannot be served, or no thread can be started. It is unmounted then.
-    pub fn start(
-        handler: Arc<Handler>,
-        mountpoint: Mountpoint,
-        threads: usize,
-        transport: Transport,
-    ) -> io::Result<Self> {
+    pub fn start(handler: Arc<Handler>, mountpoint: Mountpoint, how: Serving) -> io::Result<Self> {
         let mut mount = Self {
             handler,
             mountpoint: Arc::new(mountpoint),
             threads: Vec::new(),
             summary: String::new(),
         };
-        let started = mount.run(threads, transport);
+        let started = mount.run(how);
         if started.is_err() {
             let _ = mountpoint::detach(&mount.mountpoint.dir, mountpoint::Detach::Lazily);
         }
         started.map(|()| mount)
     }
 
-    fn run(&mut self, threads: usize, transport: Transport) -> io::Result<()> {
+    fn run(&mut self, how: Serving) -> io::Result<()> {
+        let Serving {
+            threads, transport, ..
+        } = how;
         let rings = match transport {
             Transport::Dev => None,
             Transport::Auto => Rings::probe().ok(),
@@ -58,19 +78,23 @@ impl Mount {
         dev::start(&*self.mountpoint, &self.handler)?;
         let agreed = self.handler.features() & init::OVER_IO_URING != 0;
         let rings = rings.filter(|_| agreed);
-        let rings = rings.map(|queues| Arc::new(Rings::new(queues, threads, DEPTH)));
+        let awake = Awake::start(how.keep_awake);
+        let new = |queues| Rings::new(queues, threads, DEPTH, awake.clone());
+        let rings = rings.map(|queues| Arc::new(new(queues)));
         // What does not come through rings is little.
         let readers = if rings.is_some() { 1 } else { threads.max(1) };
         let (stores, rests) = Stores::new();
         let mut seats = 0..;
         for seat in seats.by_ref().take(readers) {
-            let stores = stores.clone();
-            let serve = move |fuse: &_, handler: &_| dev::serve(fuse, handler, seat, &stores);
+            let (stores, awake) = (stores.clone(), awake.clone());
+            let serve = move |fuse: &_, handler: &_| {
+                dev::serve(fuse, handler, seat, (&stores, awake.as_deref()));
+            };
             self.spawn(format!("fuse-{seat}"), serve)?;
         }
         if let Some(rings) = &rings {
             for (number, seat) in (0..rings.threads()).zip(seats) {
-                let (rings, stores) = (rings.clone(), stores.clone());
+                let (rings, stores, awake) = (rings.clone(), stores.clone(), awake.clone());
                 self.spawn(format!("ring-{number}"), move |fuse, handler| {
                     let service = Served {
                         handler,
@@ -78,7 +102,7 @@ impl Mount {
                     };
                     let _ = rings.serve(fuse, &service, (seat, number));
                     // At the end this ends, too; without rings it is what serves.
-                    dev::serve(fuse, handler, seat, &stores);
+                    dev::serve(fuse, handler, seat, (&stores, awake.as_deref()));
                 })?;
             }
         }
@@ -99,10 +123,11 @@ impl Mount {
             Err(_) => "reading ahead as the kernel does by default".to_owned(),
         };
         self.summary = format!(
-            "transport {}, protocol 7.{}, threads: {}, {read_ahead}",
+            "transport {}, protocol 7.{}, threads: {}, {read_ahead}{}",
             if ringing { "io_uring" } else { "/dev/fuse" },
             self.handler.minor(),
             serving,
+            awake.map_or("", |_| ", keeping processors awake"),
         );
         Ok(())
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tuff_image::serve::{ServeOptions, Server, Strategy};
 use tuff_mount::mountpoint::{self, Detach, MountOptions};
 use tuff_mount::transport::Transport;
-use tuff_mount::{Handler, ImageFs, Log, Mount, Show};
+use tuff_mount::{Handler, ImageFs, Log, Mount, Serving, Show};
 use walk::{differences, parallel_readers};
 
 /// Our mount, served by this process, until the value goes.
@@ -40,7 +40,18 @@ impl Ours {
         };
         let mountpoint = mountpoint::attach(dir, &options).unwrap();
         Self {
-            mount: Some(Mount::start(handler, mountpoint, threads, transport).unwrap()),
+            mount: Some(
+                Mount::start(
+                    handler,
+                    mountpoint,
+                    Serving {
+                        threads,
+                        transport,
+                        ..Serving::default()
+                    },
+                )
+                .unwrap(),
+            ),
             said,
         }
     }

@@ -13,10 +13,10 @@ use tuff_iplfs::mem::MemDevice;
 use tuff_iplfs::{
     Addr, BlockDevice, CheckOptions, FormatOptions, Limit, MountOptions, Subject, Volume, check,
 };
-use tuff_mount::Log;
 use tuff_mount::mountpoint::{self, Detach};
 use tuff_mount::transport::Transport;
 use tuff_mount::volume::{SYNC_EVERY, VolumeMount, VolumeServer};
+use tuff_mount::{Log, Serving};
 
 /// A host that fails where it is told to.
 #[derive(Default)]
@@ -138,7 +138,18 @@ impl Ours {
         };
         let mountpoint = mountpoint::attach_writable(&self.dir, &options).unwrap();
         let server = VolumeServer::new(volume, log).every(every);
-        self.mount = Some(VolumeMount::start(server, mountpoint, 2, self.transport).unwrap());
+        self.mount = Some(
+            VolumeMount::start(
+                server,
+                mountpoint,
+                Serving {
+                    threads: 2,
+                    transport: self.transport,
+                    ..Serving::default()
+                },
+            )
+            .unwrap(),
+        );
     }
 
     /// Unmounts. An error if something was lost.

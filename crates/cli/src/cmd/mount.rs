@@ -24,7 +24,7 @@ use tuff_image::{Error, Result, THREADS_MAX};
 use tuff_mount::mountpoint::{self, Detach, MountOptions};
 use tuff_mount::relief::relieve;
 use tuff_mount::transport::Transport;
-use tuff_mount::{Handler, ImageFs, Log, Mount, Show};
+use tuff_mount::{Handler, ImageFs, KeepAwake, Log, Mount, Serving, Show};
 
 /// Mount an image.
 ///
@@ -61,6 +61,10 @@ pub(crate) struct Args {
     /// How requests come: dev (/dev/fuse), uring (io_uring), or auto: io_uring where the kernel offers it
     #[arg(long, default_value = "auto", value_name = "HOW")]
     transport: Transport,
+    /// Keep processors from halting while requests come one after another, which costs their time but shortens the way to
+    /// the mount and back where waking them is slow: on, off, or auto: in virtual machines of up to 16 processors
+    #[arg(long, default_value = "auto", value_name = "WHEN")]
+    keep_awake: KeepAwake,
     /// Write which parts of which files were read to this profile when the mount ends, and at SIGUSR1 (tuff profile,
     /// tuff build --order, --pin)
     #[arg(long, value_name = "FILE")]
@@ -168,8 +172,12 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
         },
     )
     .map_err(failed)?;
-    let mount =
-        Mount::start(handler.clone(), mountpoint, threads, args.transport).map_err(failed)?;
+    let how = Serving {
+        threads,
+        transport: args.transport,
+        keep_awake: args.keep_awake,
+    };
+    let mount = Mount::start(handler.clone(), mountpoint, how).map_err(failed)?;
     let dir = mount.dir().to_owned();
     let save = {
         let (fs, log) = (fs.clone(), log.clone());

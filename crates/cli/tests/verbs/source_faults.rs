@@ -20,7 +20,7 @@ use tuff_mount::fs::{Entry, Filesystem, Found, Node, Parts, Reader, Result, Seek
 use tuff_mount::mountpoint::{self, Detach, MountOptions};
 use tuff_mount::proto::{Attr, ROOT, StatfsOut};
 use tuff_mount::transport::Transport;
-use tuff_mount::{Handler, Log, Mount};
+use tuff_mount::{Handler, Log, Mount, Serving};
 
 /// Length of the files that the filesystem below has: the kernel reads a megabyte at most at a time. Unit: bytes.
 const LEN: u64 = 3_000_000;
@@ -187,7 +187,18 @@ impl Served {
         };
         match mountpoint::attach(dir, &options) {
             Ok(at) => Some(Self {
-                mount: Some(Mount::start(handler, at, threads, Transport::Dev).unwrap()),
+                mount: Some(
+                    Mount::start(
+                        handler,
+                        at,
+                        Serving {
+                            threads,
+                            transport: Transport::Dev,
+                            ..Serving::default()
+                        },
+                    )
+                    .unwrap(),
+                ),
                 bound: Vec::new(),
             }),
             Err(e) => {

@@ -6,6 +6,7 @@
 
 use super::store::Stores;
 use super::{After, after, head};
+use crate::awake::Awake;
 use crate::fs::Parts;
 use crate::handler::{Handler, REPLY_MAX, Request, Seat};
 use crate::seat::Seat as Place;
@@ -17,28 +18,35 @@ use zerocopy::IntoBytes;
 const REQUEST_MAX: usize = 16 << 10;
 
 /// What one thread has to itself. Untouched memory is not taken from the host until a reply needs it.
-struct Buffers {
+struct Buffers<'a> {
     request: Vec<u8>,
     reply: Vec<u8>,
     /// Where the thread runs.
     place: Place,
+    awake: Option<&'a Awake>,
 }
 
-impl Buffers {
-    fn new() -> Self {
+impl<'a> Buffers<'a> {
+    fn new(awake: Option<&'a Awake>) -> Self {
         Self {
             request: vec![0; REQUEST_MAX],
             reply: vec![0; REPLY_MAX],
             place: Place::new(),
+            awake,
         }
     }
 }
 
 /// Answers requests on the calling thread until the filesystem is unmounted. `number` counts the threads.
-/// What the kernel should have beside replies goes to `stores`.
-pub fn serve(fuse: impl AsFd, handler: &Handler, number: usize, stores: &Stores) {
+/// What the kernel should have beside replies goes to `stores`, `awake` is told of each request.
+pub(crate) fn serve(
+    fuse: impl AsFd,
+    handler: &Handler,
+    number: usize,
+    (stores, awake): (&Stores, Option<&Awake>),
+) {
     let mut seat = handler.seat(number, true);
-    let mut buffers = Buffers::new();
+    let mut buffers = Buffers::new(awake);
     while step(&fuse, handler, &mut seat, &mut buffers) {
         if let Some(rest) = handler.rest(&mut seat) {
             stores.offer(rest);
@@ -52,7 +60,7 @@ pub fn serve(fuse: impl AsFd, handler: &Handler, number: usize, stores: &Stores)
 /// If the kernel cannot be served.
 pub fn start(fuse: impl AsFd, handler: &Handler) -> io::Result<()> {
     let mut seat = handler.seat(0, true);
-    let mut buffers = Buffers::new();
+    let mut buffers = Buffers::new(None);
     while handler.minor() == 0 {
         if !step(&fuse, handler, &mut seat, &mut buffers) {
             return Err(io::Error::other("unmounted before the first request"));
@@ -65,7 +73,7 @@ pub fn start(fuse: impl AsFd, handler: &Handler) -> io::Result<()> {
 }
 
 /// One request. False if there will be no more.
-fn step(fuse: &impl AsFd, handler: &Handler, seat: &mut Seat, buffers: &mut Buffers) -> bool {
+fn step(fuse: &impl AsFd, handler: &Handler, seat: &mut Seat, buffers: &mut Buffers<'_>) -> bool {
     let n = match rustix::io::read(fuse, &mut buffers.request[..]) {
         Ok(n) => n,
         Err(e) => return matches!(after(e, handler, "reading"), After::Next),
@@ -78,6 +86,9 @@ fn step(fuse: &impl AsFd, handler: &Handler, seat: &mut Seat, buffers: &mut Buff
         return false;
     };
     buffers.place.choose(&request);
+    if let Some(awake) = buffers.awake {
+        awake.asked();
+    }
     let reply = handler.handle(seat, &request, &mut buffers.reply);
     let Some((header, body)) = head(&request, reply) else {
         return true;

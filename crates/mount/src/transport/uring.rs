@@ -19,6 +19,7 @@
 //! another thread: so that what waits for a disk keeps no queue waiting.
 
 use super::ring::{Buffers, Event, Ring, Slot};
+use crate::awake::Awake;
 use crate::log::Log;
 use crate::proto::{InHeader, OutHeader, ReadIn, RingHeader, op};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -149,6 +150,8 @@ pub struct Rings {
     shared: Shared,
     failed: AtomicBool,
     begun: Begun,
+    /// Is told of each request.
+    awake: Option<Arc<Awake>>,
 }
 
 /// How far the threads are.
@@ -230,7 +233,12 @@ impl Rings {
     }
 
     /// So many queues of `depth` slots each, for so many threads at most.
-    pub fn new(queues: usize, threads: usize, depth: usize) -> Self {
+    pub(crate) fn new(
+        queues: usize,
+        threads: usize,
+        depth: usize,
+        awake: Option<Arc<Awake>>,
+    ) -> Self {
         let queue = |i: usize| (i / depth) as u16; // fits: few queues
         Self {
             slots: (0..queues * depth)
@@ -245,6 +253,7 @@ impl Rings {
             shared: Shared::default(),
             failed: AtomicBool::new(false),
             begun: Begun::default(),
+            awake,
         }
     }
 
@@ -462,6 +471,9 @@ impl<S: Service> Worker<'_, S> {
     }
 
     fn answer(&mut self, ring: &mut Ring, i: usize) {
+        if let Some(awake) = &self.rings.awake {
+            awake.asked();
+        }
         let slot = self.rings.slots[i];
         let Some(long) = self.fill(slot, i) else {
             return;

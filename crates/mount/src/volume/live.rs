@@ -2,6 +2,8 @@
 
 use super::VolumeServer;
 use super::serve::{Buffers, Ringing};
+use crate::awake::Awake;
+use crate::live::Serving;
 use crate::mountpoint::{self, Mountpoint};
 use crate::proto::init;
 use crate::seat::Seat;
@@ -26,16 +28,14 @@ pub struct VolumeMount {
 }
 
 impl VolumeMount {
-    /// Serves `server` at `mountpoint` with so many threads.
+    /// Serves `server` at `mountpoint`.
     ///
     /// # Errors
     /// If the kernel cannot be served, or no thread can be started.
-    pub fn start(
-        server: VolumeServer,
-        mountpoint: Mountpoint,
-        threads: usize,
-        transport: Transport,
-    ) -> io::Result<Self> {
+    pub fn start(server: VolumeServer, mountpoint: Mountpoint, how: Serving) -> io::Result<Self> {
+        let Serving {
+            threads, transport, ..
+        } = how;
         let (server, mountpoint) = (Arc::new(server), Arc::new(mountpoint));
         let rings = match transport {
             Transport::Dev => None,
@@ -45,7 +45,12 @@ impl VolumeMount {
         server.rings.store(rings.is_some(), Relaxed);
         server.threads.store(threads.max(1), Relaxed);
         // The first request agrees on the protocol; nothing else is asked before it is answered.
-        let begun = server.step(&&*mountpoint, &mut Buffers::new(), &mut Seat::new(), None);
+        let begun = server.step(
+            &&*mountpoint,
+            &mut Buffers::new(None),
+            &mut Seat::new(),
+            None,
+        );
         if !begun.is_some_and(|(_, well)| well) {
             return Err(io::Error::other("the kernel's FUSE is too old"));
         }
@@ -53,7 +58,9 @@ impl VolumeMount {
         let rings = rings.filter(|_| agreed);
         // Who waits for a flush has a slot meanwhile.
         let depth = |queues: usize| (SLOTS / queues).clamp(DEPTH, SLOTS / 2);
-        let rings = rings.map(|queues| Arc::new(Rings::new(queues, threads, depth(queues))));
+        let awake = Awake::start(how.keep_awake);
+        let new = |queues| Rings::new(queues, threads, depth(queues), awake.clone());
+        let rings = rings.map(|queues| Arc::new(new(queues)));
         let mut handles = Vec::new();
         let mut spawn = |name: String, run: Box<dyn FnOnce() + Send>| {
             let thread = std::thread::Builder::new().name(name);
@@ -63,14 +70,15 @@ impl VolumeMount {
         let readers = if rings.is_some() { 1 } else { threads.max(1) };
         for seat in 0..readers {
             let (server, mountpoint) = (server.clone(), mountpoint.clone());
-            let rings = rings.clone();
-            let serve = move || server.serve(&*mountpoint, rings.as_ref());
+            let (rings, awake) = (rings.clone(), awake.clone());
+            let serve = move || server.serve(&*mountpoint, rings.as_ref(), awake.as_deref());
             spawn(format!("volume-{seat}"), Box::new(serve))?;
         }
         for number in 0..rings.as_ref().map_or(0, |rings| rings.threads()) {
             let (server, mountpoint) = (server.clone(), mountpoint.clone());
             let Some(rings) = rings.clone() else { break };
-            let serve = move || ring(&server, &mountpoint, &rings, number);
+            let awake = awake.clone();
+            let serve = move || ring(&server, &mountpoint, (&rings, awake.as_deref()), number);
             spawn(format!("volume-ring-{number}"), Box::new(serve))?;
         }
         if transport == Transport::Uring && !agreed {
@@ -130,7 +138,12 @@ impl VolumeMount {
 }
 
 /// Serves through ring `number`, and through the device if that ends early.
-fn ring(server: &VolumeServer, mountpoint: &Mountpoint, rings: &Arc<Rings>, number: usize) {
+fn ring(
+    server: &VolumeServer,
+    mountpoint: &Mountpoint,
+    (rings, awake): (&Arc<Rings>, Option<&Awake>),
+    number: usize,
+) {
     let (waits, left) = mpsc::channel();
     std::thread::scope(|scope| {
         let wait = move || server.wait_for_ring(mountpoint, rings, number, &left);
@@ -147,5 +160,5 @@ fn ring(server: &VolumeServer, mountpoint: &Mountpoint, rings: &Arc<Rings>, numb
             let _ = rings.serve(mountpoint, &service, (number, number));
         }
     });
-    server.serve(mountpoint, None);
+    server.serve(mountpoint, None, awake);
 }

@@ -15,6 +15,7 @@
 use super::VolumeServer;
 use super::answer::Said;
 use super::request::{Fields, failed, nid, write_op};
+use crate::awake::Awake;
 use crate::fs::Result;
 use crate::handler::Request;
 use crate::log::Log;
@@ -44,16 +45,19 @@ const FORGET_TOGETHER: Duration = Duration::from_millis(1);
 const FORGET_ROUNDS: usize = 200;
 
 /// Room of a thread that reads the device. Untouched memory is not taken from the host.
-pub(super) struct Buffers {
+pub(super) struct Buffers<'a> {
     request: Vec<u8>,
     reply: Vec<u8>,
+    awake: Option<&'a Awake>,
 }
 
-impl Buffers {
-    pub(super) fn new() -> Self {
+impl<'a> Buffers<'a> {
+    /// `awake` is told of each request.
+    pub(super) fn new(awake: Option<&'a Awake>) -> Self {
         Self {
             request: vec![0; REQUEST_MAX],
             reply: vec![0; LONGEST_WRITE],
+            awake,
         }
     }
 }
@@ -189,8 +193,8 @@ impl VolumeServer {
     }
 
     /// Reads the device and answers on the calling thread until it is unmounted. With `rings`, only what does not come through them is read there.
-    pub(super) fn serve(&self, fuse: impl AsFd, rings: Option<&Arc<Rings>>) {
-        let mut buffers = Buffers::new();
+    pub(super) fn serve(&self, fuse: impl AsFd, rings: Option<&Arc<Rings>>, awake: Option<&Awake>) {
+        let mut buffers = Buffers::new(awake);
         let mut seat = Seat::new();
         while let Some((opcode, _)) = self.step(&fuse, &mut buffers, &mut seat, rings) {
             let forgets = matches!(opcode, op::FORGET | op::BATCH_FORGET);
@@ -205,7 +209,7 @@ impl VolumeServer {
     pub(super) fn step(
         &self,
         fuse: &impl AsFd,
-        buffers: &mut Buffers,
+        buffers: &mut Buffers<'_>,
         seat: &mut Seat,
         rings: Option<&Arc<Rings>>,
     ) -> Option<(u32, bool)> {
@@ -218,7 +222,12 @@ impl VolumeServer {
         let header = request.header;
         match rings {
             Some(_) => self.forgetting.store(true, Relaxed),
-            None => seat.choose(&request),
+            None => {
+                seat.choose(&request);
+                if let Some(awake) = buffers.awake {
+                    awake.asked();
+                }
+            }
         }
         let teller = Teller {
             fuse: fuse.as_fd(),

@@ -11,10 +11,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tuff_image::THREADS_MAX;
 use tuff_iplfs::{Error, Volume};
-use tuff_mount::Log;
 use tuff_mount::mountpoint::{self, Detach, MountOptions};
 use tuff_mount::transport::Transport;
 use tuff_mount::volume::{SYNC_EVERY, VolumeMount, VolumeServer};
+use tuff_mount::{KeepAwake, Log, Serving};
 
 /// Dirty pages that wait for more to lie beside them: 1 MiB. Who writes the last one waits for all.
 const WRITE_BEHIND_PAGES: u64 = 256;
@@ -57,6 +57,10 @@ pub(crate) struct Args {
     /// How requests come: dev (/dev/fuse), uring (io_uring), or auto: io_uring where the kernel offers it
     #[arg(long, value_name = "HOW", default_value = "auto")]
     transport: Transport,
+    /// Keep processors from halting while requests come one after another, which costs their time but shortens the way to
+    /// the mount and back where waking them is slow: on, off, or auto: in virtual machines of up to 16 processors
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    keep_awake: KeepAwake,
 }
 
 /// Runs the verb.
@@ -92,12 +96,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let server = VolumeServer::new(volume, log.clone()).every(every);
     let mountpoint = attach(&args.dir, &options).at("cannot mount")?;
     let dir = mountpoint.dir.clone();
-    let served =
-        VolumeMount::start(server, mountpoint, threads, args.transport).and_then(|served| {
-            let (dir, log) = (dir.clone(), log.clone());
-            let watch = move || end_when_told(stop, &dir, &log);
-            std::thread::Builder::new().spawn(watch).map(|_| served)
-        });
+    let how = Serving {
+        threads,
+        transport: args.transport,
+        keep_awake: args.keep_awake,
+    };
+    let served = VolumeMount::start(server, mountpoint, how).and_then(|served| {
+        let (dir, log) = (dir.clone(), log.clone());
+        let watch = move || end_when_told(stop, &dir, &log);
+        std::thread::Builder::new().spawn(watch).map(|_| served)
+    });
     let served = served
         .inspect_err(|_| drop(mountpoint::detach(&dir, Detach::Lazily)))
         .at(args.dir.display())?;
