@@ -18,13 +18,45 @@ const LONG_LOG: u32 = 17;
 const SHORT_LOG: u32 = 15;
 const LEAST_LOG: u32 = 10;
 
+/// Frames of so much input have their places in 16 bits. Unit: bytes.
+const NEAR_MAX: usize = 1 << 16;
+/// Entries of a table for those. Unit: bits.
+const NEAR_LOG: u32 = 15;
+
 /// No match starts in the last bytes. Unit: bytes.
 const END: usize = 8;
 
 /// Behind so many literals every second position is tried, behind twice as many every third, and so on.
 const SKIP_LOG: usize = 8;
 
-/// Latest positions by hash, as the index counts.
+/// Latest positions by hash. All positions are counted from the start of the frame.
+trait Places {
+    /// What was at the place of eight bytes; now it is `at`.
+    fn long(&mut self, bytes: u64, at: usize) -> usize;
+
+    /// What was at the place of the first four or five bytes; now it is `at`.
+    fn short<const FOUR: bool>(&mut self, bytes: u64, at: usize) -> usize;
+
+    /// Has both places fetched into the cache.
+    fn fetch<const FOUR: bool>(&self, bytes: u64);
+
+    /// Whether a match may be at `place`, which came from a table.
+    fn is_known(&self, place: usize, at: usize) -> bool;
+
+    /// `place`, if it can be looked at, or another that can.
+    fn safe(&self, place: usize, at: usize) -> usize;
+}
+
+/// Tables that outlive a frame: what lies before it or ahead, which an earlier frame has indexed, is a number that is too
+/// large.
+struct Far<'a> {
+    tables: &'a mut Tables,
+    masks: [usize; 2],
+    /// How the index counts the start of the frame.
+    zero: u32,
+    reach: usize,
+}
+
 struct Tables {
     long: [u32; 1 << LONG_LOG],
     short: [u32; 1 << SHORT_LOG],
@@ -33,9 +65,101 @@ struct Tables {
 // SAFETY: numbers.
 unsafe impl Zero for Tables {}
 
+impl Places for Far<'_> {
+    #[inline(always)]
+    fn long(&mut self, bytes: u64, at: usize) -> usize {
+        let slot = &mut self.tables.long[hash8::<LONG_LOG>(bytes) & self.masks[0]];
+        let before = std::mem::replace(slot, self.zero.wrapping_add(at as u32));
+        before.wrapping_sub(self.zero) as usize
+    }
+
+    #[inline(always)]
+    fn short<const FOUR: bool>(&mut self, bytes: u64, at: usize) -> usize {
+        let slot = &mut self.tables.short[hash_short::<FOUR, SHORT_LOG>(bytes) & self.masks[1]];
+        let before = std::mem::replace(slot, self.zero.wrapping_add(at as u32));
+        before.wrapping_sub(self.zero) as usize
+    }
+
+    #[inline(always)]
+    fn fetch<const FOUR: bool>(&self, bytes: u64) {
+        fetch(&self.tables.long[hash8::<LONG_LOG>(bytes) & self.masks[0]]);
+        fetch(&self.tables.short[hash_short::<FOUR, SHORT_LOG>(bytes) & self.masks[1]]);
+    }
+
+    #[inline(always)]
+    fn is_known(&self, place: usize, at: usize) -> bool {
+        (place < at) & (at.wrapping_sub(place) <= self.reach)
+    }
+
+    /// Whether a place is known nobody can predict. Looking at another one instead needs no branch.
+    #[inline(always)]
+    fn safe(&self, place: usize, at: usize) -> usize {
+        select_unpredictable(place < at, place, 0)
+    }
+}
+
+/// Tables of one frame that is short: half the memory, which is closer to the processor, and every entry is a place in the
+/// frame. An empty one is its start, which is as good as any other.
+struct Near<'a> {
+    tables: &'a mut NearTables,
+    mask: usize,
+}
+
+struct NearTables {
+    long: [u16; 1 << NEAR_LOG],
+    short: [u16; 1 << NEAR_LOG],
+}
+
+// SAFETY: numbers.
+unsafe impl Zero for NearTables {}
+
+impl Places for Near<'_> {
+    #[inline(always)]
+    fn long(&mut self, bytes: u64, at: usize) -> usize {
+        let slot = &mut self.tables.long[hash8::<NEAR_LOG>(bytes) & self.mask];
+        // fits: the frame has at most 2^16 bytes
+        usize::from(std::mem::replace(slot, at as u16))
+    }
+
+    #[inline(always)]
+    fn short<const FOUR: bool>(&mut self, bytes: u64, at: usize) -> usize {
+        let slot = &mut self.tables.short[hash_short::<FOUR, NEAR_LOG>(bytes) & self.mask];
+        usize::from(std::mem::replace(slot, at as u16))
+    }
+
+    #[inline(always)]
+    fn fetch<const FOUR: bool>(&self, bytes: u64) {
+        fetch(&self.tables.long[hash8::<NEAR_LOG>(bytes) & self.mask]);
+        fetch(&self.tables.short[hash_short::<FOUR, NEAR_LOG>(bytes) & self.mask]);
+    }
+
+    #[inline(always)]
+    fn is_known(&self, place: usize, at: usize) -> bool {
+        place < at
+    }
+
+    #[inline(always)]
+    fn safe(&self, place: usize, _: usize) -> usize {
+        place
+    }
+}
+
+#[inline(always)]
+fn hash8<const LOG: u32>(bytes: u64) -> usize {
+    (bytes.wrapping_mul(0xCF1B_BCDC_B7A5_6463) >> (64 - LOG)) as usize
+}
+
+/// Hashes four bytes, or five.
+#[inline(always)]
+fn hash_short<const FOUR: bool, const LOG: u32>(bytes: u64) -> usize {
+    let bytes = if FOUR { bytes << 32 } else { bytes << 24 };
+    (bytes.wrapping_mul(889_523_592_379) >> (64 - LOG)) as usize
+}
+
 /// The finder.
 pub(super) struct Pairs {
     tables: Zeros<Tables>,
+    near: Zeros<NearTables>,
     count: Count,
     /// The furthest position that was indexed.
     high: usize,
@@ -43,21 +167,11 @@ pub(super) struct Pairs {
     /// What a hash keeps of its bits, for either table: little input uses the front of a table, which stays in the cache. 0
     /// until an input is seen.
     masks: [usize; 2],
+    /// The same for the tables of a short frame; `None` until it is seen, 0 if it is not short.
+    near_mask: Option<usize>,
     reach: usize,
     /// Short matches are found by four bytes.
     four: bool,
-}
-
-#[inline(always)]
-fn hash8(bytes: u64) -> usize {
-    (bytes.wrapping_mul(0xCF1B_BCDC_B7A5_6463) >> (64 - LONG_LOG)) as usize
-}
-
-/// Hashes four bytes, or five.
-#[inline(always)]
-fn hash_short<const FOUR: bool>(bytes: u64) -> usize {
-    let bytes = if FOUR { bytes << 32 } else { bytes << 24 };
-    (bytes.wrapping_mul(889_523_592_379) >> (64 - SHORT_LOG)) as usize
 }
 
 impl Finder for Pairs {
@@ -75,15 +189,58 @@ impl Finder for Pairs {
             self.clear();
             self.high = start;
         }
+        self.near_mask = None;
         self.stand = Stand::new(start);
     }
 
     fn find(&mut self, data: &[u8], until: usize, parse: &mut Parse) {
-        if self.four {
-            self.find_by::<true>(data, until, parse);
-        } else {
-            self.find_by::<false>(data, until, parse);
+        let start = self.stand.start;
+        let data = &data[start..];
+        let Some(end) = data.len().checked_sub(END) else {
+            return;
+        };
+        let until = until.saturating_sub(start).min(end);
+        let stand = &mut self.stand;
+        let near_mask = match self.near_mask {
+            Some(mask) => mask,
+            None if data.len() > NEAR_MAX.min(self.reach) => 0,
+            None => {
+                let size = 1 << (data.len().ilog2() - 1).clamp(LEAST_LOG, NEAR_LOG);
+                self.near.long[..size].fill(0);
+                self.near.short[..size].fill(0);
+                size - 1
+            }
+        };
+        self.near_mask = Some(near_mask);
+        if near_mask > 0 {
+            let places = Near {
+                tables: &mut self.near,
+                mask: near_mask,
+            };
+            if self.four {
+                find::<true>(stand, places, (data, until), parse);
+            } else {
+                find::<false>(stand, places, (data, until), parse);
+            }
+            return;
         }
+        if self.masks == [0; 2] {
+            // The same from one reset to the next.
+            let log = data.len().ilog2() - 1;
+            self.masks = [LONG_LOG, SHORT_LOG].map(|most| (1 << log.clamp(LEAST_LOG, most)) - 1);
+        }
+        let places = Far {
+            tables: &mut self.tables,
+            masks: self.masks,
+            zero: self.count.of(start),
+            reach: self.reach,
+        };
+        if self.four {
+            find::<true>(stand, places, (data, until), parse);
+        } else {
+            find::<false>(stand, places, (data, until), parse);
+        }
+        self.high = self.high.max(self.stand.at);
     }
 
     fn position(&self) -> (usize, usize) {
@@ -100,10 +257,12 @@ impl Pairs {
     pub(super) fn new(reach: usize, four: bool) -> Option<Self> {
         Some(Self {
             tables: Zeros::new()?,
+            near: Zeros::new()?,
             count: Count::new(),
             high: 0,
             stand: Stand::new(0),
             masks: [0; 2],
+            near_mask: None,
             reach,
             four,
         })
@@ -114,131 +273,155 @@ impl Pairs {
         self.tables.long.fill(0);
         self.tables.short.fill(0);
     }
+}
 
-    #[inline(always)]
-    fn find_by<const FOUR: bool>(&mut self, data: &[u8], until: usize, parse: &mut Parse) {
-        // All places are counted from the start of the frame: what lies before it or ahead, which an earlier frame has
-        // indexed, is then a number that is too large.
-        let start = self.stand.start;
-        let data = &data[start..];
-        let Some(end) = data.len().checked_sub(END) else {
-            return;
-        };
-        let stop = until.saturating_sub(start).min(end);
-        let zero = self.count.of(start);
-        let reach = self.reach;
-        if self.masks == [0; 2] {
-            // The same from one reset to the next.
-            let log = data.len().ilog2() - 1;
-            self.masks = [LONG_LOG, SHORT_LOG].map(|most| (1 << log.clamp(LEAST_LOG, most)) - 1);
-        }
-        let [long_mask, short_mask] = self.masks;
-        let Tables { long, short } = &mut *self.tables;
-        let (mut at, mut anchor) = (self.stand.at - start, self.stand.anchor - start);
-        let [mut near, mut far] = self.stand.distances;
-        let known = |place: usize, at: usize| (place < at) & (at.wrapping_sub(place) <= reach);
-        'matches: while at < stop {
-            let (from, mut place, mut matched);
-            loop {
-                let bytes = load8(data, at);
-                let long_slot = &mut long[hash8(bytes) & long_mask];
-                let short_slot = &mut short[hash_short::<FOUR>(bytes) & short_mask];
-                let by_long = long_slot.wrapping_sub(zero) as usize;
-                let by_short = short_slot.wrapping_sub(zero) as usize;
-                let here = zero.wrapping_add(at as u32);
-                *long_slot = here;
-                *short_slot = here;
-                if load4(data, at + 1) == load4(data, at + 1 - near) {
-                    from = at;
-                    at += 1;
-                    place = at - near;
-                    matched = 4 + forward(data, at + 4, place + 4, data.len());
-                    break;
-                }
-                // Whether a place is known nobody can predict. Looking at another one instead needs no branch, and the box
-                // keeps the compiler from asking before the bytes are equal, which takes half as long again.
-                let safe = select_unpredictable(by_long < at, by_long, 0);
-                if load8(data, safe) == bytes && black_box(known(by_long, at)) {
-                    from = at;
-                    place = by_long;
-                    matched = 8 + forward(data, at + 8, place + 8, data.len());
-                    break;
-                }
-                let safe = select_unpredictable(by_short < at, by_short, 0);
-                if load4(data, safe) == bytes as u32 && black_box(known(by_short, at)) {
-                    from = at;
-                    place = by_short;
-                    matched = 4 + forward(data, at + 4, place + 4, data.len());
-                    // One further there may be a longer one.
-                    let next = load8(data, at + 1);
-                    let slot = &mut long[hash8(next) & long_mask];
-                    let by_next = slot.wrapping_sub(zero) as usize;
-                    *slot = here.wrapping_add(1);
-                    if known(by_next, at + 1) && load8(data, by_next) == next {
-                        let further = 8 + forward(data, at + 9, by_next + 8, data.len());
-                        if further > matched {
-                            at += 1;
-                            place = by_next;
-                            matched = further;
-                        }
+/// Finds sequences in `data`, which begins with the frame, up to `stop`.
+#[inline(always)]
+fn find<const FOUR: bool>(
+    stand: &mut Stand,
+    mut places: impl Places,
+    (data, stop): (&[u8], usize),
+    parse: &mut Parse,
+) {
+    let start = stand.start;
+    let end = data.len() - END;
+    let (mut at, mut anchor) = (stand.at - start, stand.anchor - start);
+    let [mut near, mut far] = stand.distances;
+    'matches: while at < stop {
+        let (from, mut place, mut matched);
+        loop {
+            let bytes = load8(data, at);
+            let by_long = places.long(bytes, at);
+            let by_short = places.short::<FOUR>(bytes, at);
+            if load4(data, at + 1) == load4(data, at + 1 - near) {
+                from = at;
+                at += 1;
+                place = at - near;
+                matched = 4 + forward(data, at + 4, place + 4, data.len());
+                break;
+            }
+            // The box keeps the compiler from asking what is known before the bytes are equal, which takes half as long again.
+            if load8(data, places.safe(by_long, at)) == bytes
+                && black_box(places.is_known(by_long, at))
+            {
+                from = at;
+                place = by_long;
+                matched = 8 + forward(data, at + 8, place + 8, data.len());
+                break;
+            }
+            if load4(data, places.safe(by_short, at)) == bytes as u32
+                && black_box(places.is_known(by_short, at))
+            {
+                from = at;
+                place = by_short;
+                matched = 4 + forward(data, at + 4, place + 4, data.len());
+                // One further there may be a longer one.
+                let next = load8(data, at + 1);
+                let by_next = places.long(next, at + 1);
+                if places.is_known(by_next, at + 1) && load8(data, by_next) == next {
+                    let further = 8 + forward(data, at + 9, by_next + 8, data.len());
+                    if further > matched {
+                        at += 1;
+                        place = by_next;
+                        matched = further;
                     }
-                    break;
                 }
-                at += 1 + ((at - anchor) >> SKIP_LOG);
-                if at >= stop {
-                    break 'matches;
-                }
+                break;
             }
-            // What is looked up next takes long to come, and there is enough to do before.
-            if at + matched < end {
-                let bytes = load8(data, at + matched);
-                fetch(&long[hash8(bytes) & long_mask]);
-                fetch(&short[hash_short::<FOUR>(bytes) & short_mask]);
-            }
-            let distance = at - place;
-            let most = (at - anchor).min(place);
-            let mut before = 0;
-            while before < most && byte(data, at - 1 - before) == byte(data, place - 1 - before) {
-                before += 1;
-            }
-            at -= before;
-            matched += before;
-            if distance != near {
-                (near, far) = (distance, near);
-            }
-            // fits: a window has at most 12 MiB
-            let seq = Seq::new((at - anchor) as u32, matched as u32, distance as u32);
-            parse.take(data, anchor, seq);
-            at += matched;
-            anchor = at;
-            if at < end {
-                // A position behind the first, and two in front of the next one, so that the next time is longer.
-                let count = |position: usize| zero.wrapping_add(position as u32);
-                let bytes = load8(data, from + 2);
-                long[hash8(bytes) & long_mask] = count(from + 2);
-                short[hash_short::<FOUR>(bytes) & short_mask] = count(from + 2);
-                long[hash8(load8(data, at - 2)) & long_mask] = count(at - 2);
-                short[hash_short::<FOUR>(load8(data, at - 1)) & short_mask] = count(at - 1);
-                // The frame has more than the first distances behind it here, for a match has ended.
-                while at < end && load4(data, at) == load4(data, at - far) {
-                    matched = 4 + forward(data, at + 4, at + 4 - far, data.len());
-                    std::mem::swap(&mut near, &mut far);
-                    let bytes = load8(data, at);
-                    long[hash8(bytes) & long_mask] = count(at);
-                    short[hash_short::<FOUR>(bytes) & short_mask] = count(at);
-                    parse.take(data, anchor, Seq::new(0, matched as u32, near as u32));
-                    at += matched;
-                    anchor = at;
-                }
+            at += 1 + ((at - anchor) >> SKIP_LOG);
+            if at >= stop {
+                break 'matches;
             }
         }
-        // A long step may lead behind the end.
-        self.stand = Stand {
-            start,
-            at: start + at.min(data.len()),
-            anchor: start + anchor,
-            distances: [near, far],
-        };
-        self.high = self.high.max(self.stand.at);
+        // What is looked up next takes long to come, and there is enough to do before.
+        if at + matched < end {
+            places.fetch::<FOUR>(load8(data, at + matched));
+        }
+        let distance = at - place;
+        let most = (at - anchor).min(place);
+        let mut before = 0;
+        while before < most && byte(data, at - 1 - before) == byte(data, place - 1 - before) {
+            before += 1;
+        }
+        at -= before;
+        matched += before;
+        if distance != near {
+            (near, far) = (distance, near);
+        }
+        // fits: a window has at most 12 MiB
+        let seq = Seq::new((at - anchor) as u32, matched as u32, distance as u32);
+        parse.take(data, anchor, seq);
+        at += matched;
+        anchor = at;
+        if at < end {
+            // A position behind the first, and two in front of the next one, so that the next time is longer.
+            let bytes = load8(data, from + 2);
+            places.long(bytes, from + 2);
+            places.short::<FOUR>(bytes, from + 2);
+            places.long(load8(data, at - 2), at - 2);
+            places.short::<FOUR>(load8(data, at - 1), at - 1);
+            // The frame has more than the first distances behind it here, for a match has ended.
+            while at < end && load4(data, at) == load4(data, at - far) {
+                matched = 4 + forward(data, at + 4, at + 4 - far, data.len());
+                std::mem::swap(&mut near, &mut far);
+                let bytes = load8(data, at);
+                places.long(bytes, at);
+                places.short::<FOUR>(bytes, at);
+                parse.take(data, anchor, Seq::new(0, matched as u32, near as u32));
+                at += matched;
+                anchor = at;
+            }
+        }
+    }
+    // A long step may lead behind the end.
+    *stand = Stand {
+        start,
+        at: start + at.min(data.len()),
+        anchor: start + anchor,
+        distances: [near, far],
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matches_are_of_equal_bytes_in_short_frames_and_longer_ones() {
+        let mut data = Vec::new();
+        for n in 0..16_000u32 {
+            data.extend_from_slice(format!("{} of {};", n * n % 971, n % 13).as_bytes());
+        }
+        let mut pairs = Pairs::new(1 << 19, true).unwrap();
+        for start in [0, 777] {
+            for len in [
+                8,
+                9,
+                300,
+                NEAR_MAX - 1,
+                NEAR_MAX,
+                NEAR_MAX + 1,
+                2 * NEAR_MAX,
+            ] {
+                let data = &data[..start + len];
+                pairs.reset();
+                pairs.begin(start);
+                let mut parse = Parse::default();
+                parse.clear(1 << 17);
+                for until in [len / 3, len / 2, len] {
+                    pairs.find(data, start + until, &mut parse);
+                }
+                assert_eq!(pairs.near_mask.unwrap_or(1) > 0, len <= NEAR_MAX);
+                let mut at = start;
+                for seq in &parse.seqs {
+                    at += seq.literals as usize;
+                    let (from, matched) = (at - seq.offset as usize, seq.matched as usize);
+                    assert!(from >= start && data[from..from + matched] == data[at..at + matched]);
+                    at += matched;
+                }
+                assert!(len < 300 || !parse.seqs.is_empty());
+                assert!(at <= data.len() && pairs.position().0 == at);
+            }
+        }
     }
 }

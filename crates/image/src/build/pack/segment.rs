@@ -85,11 +85,22 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// True if an end of a file of so many bytes takes a block whatever it is encoded to.
+    pub(crate) fn stores(&self, len: usize) -> bool {
+        self.tail == TailPolicy::Cluster && len <= self.grain.size()
+    }
+
     /// True if clusters begin anywhere.
     pub(crate) fn unaligned(&self) -> bool {
         self.grain.size() < self.block
     }
 }
+
+/// Nothing was encoded.
+const NOTHING: Fit = Fit {
+    consumed: 0,
+    written: 0,
+};
 
 /// Any encoder.
 type Encoder = dyn EncodeFit;
@@ -291,6 +302,11 @@ impl Encoding<'_> {
             {
                 self.pieces.push(ShortPiece::own(left, 0, HeadKind::Head1));
                 self.tail = Tail::Fragment(self.input[self.at..].to_vec());
+                return;
+            }
+            if self.shape.stores(left) {
+                let stored = self.store(NOTHING, self.input.len());
+                debug_assert!(stored, "the last piece may have any length");
                 return;
             }
             let (encoder, cluster) = match &mut self.wide {
