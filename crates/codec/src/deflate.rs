@@ -120,7 +120,13 @@ impl EncodeFit for Deflate {
         if src.is_empty() || room == 0 {
             return Fit::NOTHING;
         }
-        let mut len = (self.probe.guess(src, room) as f64 * MARGIN) as usize + SLACK;
+        // What is no longer than the output needs no guess, and teaches none.
+        let guesses = src.len() > room;
+        let mut len = if guesses {
+            (self.probe.guess(src, room) as f64 * MARGIN) as usize + SLACK
+        } else {
+            src.len()
+        };
         let mut tries = 0;
         let (consumed, written) = loop {
             tries += 1;
@@ -151,7 +157,7 @@ impl EncodeFit for Deflate {
             }
             break (cut.content, cut.size);
         };
-        if written * 8 >= room * 7 {
+        if guesses && written * 8 >= room * 7 {
             self.probe.learn(consumed);
         }
         self.hand_over(consumed, written, dst)
