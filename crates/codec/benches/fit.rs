@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo bench -p tuff-codec --bench fit -- DIR [--mib 16] [--runs 3] [--only zstd:3,lz4hc:9] [--cluster 4096,65536]
-//!                                              [--joined] [--alone]
+//!                                              [--joined] [--alone] [--every-byte]
 //! ```
 //!
 //! DIR may also come from `FIT_DIR`. Files are sampled evenly from the sorted tree, each is compressed on its own
@@ -13,7 +13,8 @@
 //! halving the bracket until the output is 99.9 % full (below 64 KiB: Zstandard 99.8 %, DEFLATE
 //! 99.6 %); LZMA by liblzma's MicroLZMA encoder
 //! with one stream object. The size is that of an image: every output rounded up to 4 KiB blocks, what does not shrink
-//! stored as a block, a rest of up to a block stored.
+//! stored as a block, a rest of up to a block stored. The encoders know that ([`EncoderSpec::unit`]), but not with
+//! `--every-byte`, where they try all files at the level that is named.
 #![allow(unsafe_code, missing_docs, clippy::undocumented_unsafe_blocks)]
 
 mod sample;
@@ -334,7 +335,9 @@ fn main() {
     );
     let mut decoder = Decoder::new();
     let mut arena = Vec::new();
+    let unit = if asked.flag("--every-byte") { 1 } else { BLOCK };
     for spec in asked.specs() {
+        let spec = EncoderSpec { unit, ..spec };
         let mut plain = PlainFit::new(&spec);
         let mut ours = spec.build().expect("the settings are good");
         let (mut a, mut b) = (Tally::default(), Tally::default());

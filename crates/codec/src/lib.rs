@@ -28,6 +28,7 @@ mod lzma;
 mod probe;
 mod search;
 mod spec;
+mod thrift;
 mod window;
 mod zstd;
 

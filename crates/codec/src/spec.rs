@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use crate::thrift::Thrift;
 use crate::{Algorithm, EncodeFit, deflate, frontier, lz4, lzma, zstd};
 
 /// The most input that one cluster may hold. Unit: bytes.
@@ -115,6 +116,9 @@ pub struct EncoderSpec {
     /// How far a match may reach back, if not as far as the method likes. Unit: bytes; LZMA: 4 KiB to 8 MiB,
     /// Zstandard: a power of two from 1 KiB to 1 MiB, others: must be absent.
     pub dict: Option<usize>,
+    /// What outputs are counted in: one that holds all that is left of an input may be any length that takes no more units, and
+    /// quicker levels may write it. 1: every byte counts. Unit: bytes, a power of two, at most the cluster.
+    pub unit: usize,
 }
 
 /// What is wrong with an [`EncoderSpec`].
@@ -139,6 +143,7 @@ impl EncoderSpec {
             cluster,
             window: WINDOW_MAX,
             dict: None,
+            unit: 1,
         }
     }
 
@@ -204,6 +209,12 @@ impl EncoderSpec {
                 self.window
             ));
         }
+        if !self.unit.is_power_of_two() || self.unit > self.cluster {
+            return err(format!(
+                "unit of {} bytes, expected a power of two of at most the cluster, {}",
+                self.unit, self.cluster
+            ));
+        }
         match (method, self.dict) {
             (_, None) => Ok(()),
             (Method::Lzma, Some(dict)) if (4 << 10..=8 << 20).contains(&dict) => Ok(()),
@@ -229,7 +240,7 @@ impl EncoderSpec {
     pub fn build(&self) -> Result<Box<dyn EncodeFit>, SpecError> {
         self.check()?;
         let memory = || SpecError(format!("not enough memory for a {} encoder", self.method));
-        Ok(match self.method {
+        let asked: Box<dyn EncodeFit> = match self.method {
             Method::Lz4 if self.level >= 2 => Box::new(lz4::Greedy::<65536>::new(self)),
             Method::Lz4 => Box::new(lz4::Greedy::<8192>::new(self)),
             Method::Lz4hc => match self.level {
@@ -250,7 +261,8 @@ impl EncoderSpec {
             Method::Deflate => Box::new(deflate::Deflate::new(self).ok_or_else(memory)?),
             Method::Lzma => lzma::encoder(self).ok_or_else(memory)?,
             Method::Zstd => Box::new(zstd::Zstd::new(self).ok_or_else(memory)?),
-        })
+        };
+        Thrift::wrap(self, asked)
     }
 }
 
@@ -305,6 +317,14 @@ mod tests {
             }),
             "zstd window of 3000 bytes, expected a power of two from 1 KiB to 1 MiB"
         );
+        for unit in [0, 3000, 8192] {
+            assert_eq!(
+                text(EncoderSpec { unit, ..spec }),
+                format!(
+                    "unit of {unit} bytes, expected a power of two of at most the cluster, 4096"
+                )
+            );
+        }
         assert_eq!(
             text(EncoderSpec {
                 method: Method::Deflate,

@@ -176,12 +176,55 @@ fn every_encoder_round_trips_on_data_of_every_kind() {
                 (Method::Zstd, 16..) | (Method::Lzma, _) | (Method::Deflate, 12)
             );
             for (room, len) in [(4096, 60_000), (65536, 400_000)] {
-                let spec = EncoderSpec::new(method, room).with_level(level);
-                let mut encoder = spec.build().unwrap();
-                for (_, input) in kinds(if slow { len / 4 } else { len }) {
-                    fit_all(&mut *encoder, &spec, &input, room);
+                for unit in [1, 4096] {
+                    let spec = EncoderSpec {
+                        unit,
+                        ..EncoderSpec::new(method, room).with_level(level)
+                    };
+                    let mut encoder = spec.build().unwrap();
+                    for (_, input) in kinds(if slow { len / 4 } else { len }) {
+                        fit_all(&mut *encoder, &spec, &input, room);
+                    }
                 }
             }
+        }
+    }
+}
+
+/// Where only blocks count, quicker levels may write what holds all that is left: in hardly more blocks, and the same again.
+#[test]
+fn counted_in_units_outputs_take_hardly_more_of_them() {
+    let mut decoder = Decoder::new();
+    for method in Method::ALL {
+        for &level in levels(method) {
+            let every_byte = EncoderSpec::new(method, 65536).with_level(level);
+            let spec = EncoderSpec {
+                unit: 4096,
+                ..every_byte
+            };
+            let mut encoders = [every_byte, spec, spec].map(|spec| spec.build().unwrap());
+            let (mut every_byte, mut units) = (0, 0);
+            for (name, data) in kinds(60_000) {
+                for len in (5000..60_000).step_by(9100) {
+                    let input = &data[..len];
+                    let [a, b, c] = encoders.each_mut().map(|encoder| {
+                        encoder.reset();
+                        fit_checked(&mut **encoder, &mut decoder, &spec, input, 0, 65536)
+                    });
+                    assert_eq!(b, c, "{method} {level}: {len} of {name}");
+                    assert_eq!(
+                        b.0.consumed, a.0.consumed,
+                        "{method} {level}: {len} of {name}"
+                    );
+                    every_byte += a.0.written.div_ceil(4096);
+                    units += b.0.written.div_ceil(4096);
+                }
+            }
+            // Of text that was made up levels gain otherwise than of files.
+            assert!(
+                units <= every_byte + every_byte / 50,
+                "{method} {level}: {units} for {every_byte}"
+            );
         }
     }
 }

@@ -1,0 +1,334 @@
+//! Effort only where a unit can be saved.
+//!
+//! An image is counted in blocks. Where all that is left of a file goes into one cluster, and both the cluster's beginning and
+//! what comes behind it are at blocks, only the number of blocks counts: an output of 9000 bytes is as good as one of 8200. So
+//! quicker levels of the same method come first, and the asked one only where it may save a unit:
+//!
+//! ```text
+//!  quick output     |=========|=========|====      |    3 units
+//!  at best                           <--|              still 3: it stays
+//!
+//!  quick output     |=========|=========|=         |    3 units
+//!  at best                         <----|              perhaps 2: the next level is tried
+//! ```
+//!
+//! "At best" is a part of the quick output, one for each pair of levels, measured once over files of two trees. What holds:
+//!
+//! * An output that does not hold all that is left is the asked level's, byte by byte.
+//! * One that does is some level's. It takes no more units than that of any other level that was tried; among those that take
+//!   equally many it is the last one tried.
+//! * A quick output stays only if the asked level would have to gain more on it than the measured part to save a unit. That
+//!   happens: it is not promised that no output takes more units than the asked level's.
+//! * Outputs depend on what [`EncodeFit`] lets them depend on, and on nothing else: what to try is told from the lengths of
+//!   what is left and of what was encoded since the last reset.
+
+use crate::{EncodeFit, EncoderSpec, Fit, FitEnd, Method, SpecError, Trim};
+
+/// A quicker level that comes first.
+#[derive(Clone, Copy, Debug)]
+struct Quick {
+    level: i32,
+    /// The asked level shrinks its output by at most so much, but for very few. Unit: thousandths.
+    gain: usize,
+    /// It is not tried where more output is expected: of many units nearly any gain saves one. Unit: units of output.
+    most: usize,
+}
+
+const fn quick(level: i32, gain: usize, most: usize) -> Quick {
+    Quick { level, gain, most }
+}
+
+/// The quicker levels that are worth their time, the quickest first. LZ4 is none for LZ4HC: what it writes decodes slower.
+fn quicker(method: Method, level: i32) -> &'static [Quick] {
+    match (method, level) {
+        (Method::Deflate, 10..) => const { &[quick(1, 180, 3), quick(6, 80, 16)] },
+        (Method::Deflate, 8..) => const { &[quick(1, 180, 4), quick(6, 20, 16)] },
+        (Method::Deflate, 5..) => const { &[quick(1, 110, 4)] },
+        (Method::Lzma, 4..) => const { &[quick(1, 120, 8)] },
+        (Method::Zstd, 18..) => const { &[quick(3, 200, 5), quick(9, 120, 16)] },
+        (Method::Zstd, 13..) => const { &[quick(3, 180, 5), quick(9, 80, 16)] },
+        (Method::Zstd, 12..) => const { &[quick(3, 120, 8), quick(9, 40, 16)] },
+        (Method::Zstd, 6..) => const { &[quick(3, 100, 5)] },
+        (Method::Lz4hc, 12..) => const { &[quick(9, 5, 32)] },
+        _ => &[],
+    }
+}
+
+/// Input per output where no output of this input is known.
+const FIRST_RATIO: usize = 3;
+
+/// A level that comes first, ready.
+struct Step {
+    encoder: Box<dyn EncodeFit>,
+    /// Unit: thousandths.
+    gain: usize,
+    /// Unit: bytes of output.
+    most: usize,
+}
+
+/// An encoder with quicker ones before it.
+pub(crate) struct Thrift {
+    steps: Vec<Step>,
+    asked: Box<dyn EncodeFit>,
+    /// What outputs are counted in. Unit: bytes.
+    unit: usize,
+    /// Input and output of the latest output since the reset that did not hold all that was left.
+    full: Option<(usize, usize)>,
+    /// The best output so far, while another level is tried.
+    kept: Vec<u8>,
+}
+
+impl Thrift {
+    /// Puts quicker levels before `asked`, which is of `spec`, if there are some that are worth it.
+    pub(crate) fn wrap(
+        spec: &EncoderSpec,
+        asked: Box<dyn EncodeFit>,
+    ) -> Result<Box<dyn EncodeFit>, SpecError> {
+        let quicker = quicker(spec.method, spec.level);
+        if spec.unit == 1 || quicker.is_empty() {
+            return Ok(asked);
+        }
+        let step = |quick: &Quick| {
+            let of_it = EncoderSpec {
+                level: quick.level,
+                unit: 1,
+                ..*spec
+            };
+            Ok(Step {
+                encoder: of_it.build()?,
+                gain: quick.gain,
+                most: quick.most * spec.unit,
+            })
+        };
+        Ok(Box::new(Self {
+            steps: quicker.iter().map(step).collect::<Result<_, _>>()?,
+            asked,
+            unit: spec.unit,
+            full: None,
+            kept: Vec::new(),
+        }))
+    }
+
+    /// About how much output `left` bytes of input come to.
+    fn expected(&self, left: usize) -> usize {
+        let (consumed, written) = self.full.unwrap_or((FIRST_RATIO, 1));
+        // fits: input of at most some GiB, output of at most a MiB
+        (left as u64 * written as u64 / consumed.max(1) as u64) as usize
+    }
+
+    /// Tries the quicker levels on the last `left` bytes. `Ok`: what stays in `dst`. `Err`: the best that was found, in `kept`.
+    fn try_quicker(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Result<Fit, Option<Fit>> {
+        let (unit, left) = (self.unit, input.len() - at);
+        let units = |fit: Fit| fit.written.div_ceil(unit);
+        let mut best = None;
+        let expected = self.expected(left);
+        // A try that fails is all lost.
+        if expected > dst.len() {
+            return Err(best);
+        }
+        let steps = self.steps.iter_mut();
+        for step in steps.filter(|step| expected <= step.most) {
+            let fit = step.encoder.fit(input, at, dst);
+            if fit.consumed < left {
+                continue;
+            }
+            if best.is_some_and(|before| units(before) < units(fit)) {
+                // The quicker one was lucky. What this one may come to is no reason to give up.
+                continue;
+            }
+            // A unit less has to hold what the asked level may come to.
+            let fewer = units(fit).saturating_sub(1) * unit;
+            if fewer == 0 || fit.written - fit.written * step.gain / 1000 > fewer {
+                return Ok(fit);
+            }
+            self.kept.clear();
+            self.kept.extend_from_slice(&dst[..fit.written]);
+            best = Some(fit);
+        }
+        Err(best)
+    }
+}
+
+impl EncodeFit for Thrift {
+    fn reset(&mut self) {
+        for step in &mut self.steps {
+            step.encoder.reset();
+        }
+        self.asked.reset();
+        self.full = None;
+    }
+
+    fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
+        let best = match self.try_quicker(input, at, dst) {
+            Ok(fit) => return fit,
+            Err(best) => best,
+        };
+        let fit = self.asked.fit(input, at, dst);
+        let all = fit.consumed == input.len() - at;
+        let units = |fit: Fit| fit.written.div_ceil(self.unit);
+        if let Some(best) = best
+            && (!all || units(best) < units(fit))
+        {
+            dst[..best.written].copy_from_slice(&self.kept);
+            return best;
+        }
+        if !all {
+            self.full = Some((fit.consumed, fit.written));
+        }
+        fit
+    }
+
+    /// Every byte of an end counts: it is the asked level's.
+    fn fit_end(&mut self, input: &[u8], at: usize, dst: &mut [u8], trim: &Trim) -> FitEnd {
+        self.asked.fit_end(input, at, dst, trim)
+    }
+
+    fn window(&self) -> usize {
+        self.asked.window()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    /// Writes its name, so many bytes for a thousand of input, and counts how often it is asked.
+    struct Scripted {
+        name: u8,
+        thousandths: usize,
+        fits: Arc<AtomicUsize>,
+        resets: Arc<AtomicUsize>,
+    }
+
+    impl EncodeFit for Scripted {
+        fn reset(&mut self) {
+            self.resets.fetch_add(1, Relaxed);
+        }
+
+        fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
+            self.fits.fetch_add(1, Relaxed);
+            let consumed = (input.len() - at).min(dst.len() * 1000 / self.thousandths);
+            let written = consumed * self.thousandths / 1000;
+            dst[..written].fill(self.name);
+            Fit { consumed, written }
+        }
+
+        fn window(&self) -> usize {
+            usize::MAX
+        }
+    }
+
+    struct Scene {
+        thrift: Thrift,
+        fits: [Arc<AtomicUsize>; 2],
+        resets: [Arc<AtomicUsize>; 2],
+    }
+
+    const QUICK: u8 = 1;
+    const ASKED: u8 = 2;
+
+    /// Units of 4096 bytes; the asked level may gain a tenth, and both are tried up to four units.
+    fn scene(quick: usize, asked: usize) -> Scene {
+        let (fits, resets) = (
+            [Arc::default(), Arc::default()],
+            [Arc::default(), Arc::default()],
+        );
+        let encoder = |name: u8, thousandths| {
+            let i = usize::from(name - 1);
+            let fits: &[Arc<AtomicUsize>; 2] = &fits;
+            let resets: &[Arc<AtomicUsize>; 2] = &resets;
+            Box::new(Scripted {
+                name,
+                thousandths,
+                fits: Arc::clone(&fits[i]),
+                resets: Arc::clone(&resets[i]),
+            })
+        };
+        let thrift = Thrift {
+            steps: vec![Step {
+                encoder: encoder(QUICK, quick),
+                gain: 100,
+                most: 4 * 4096,
+            }],
+            asked: encoder(ASKED, asked),
+            unit: 4096,
+            full: None,
+            kept: Vec::new(),
+        };
+        Scene {
+            thrift,
+            fits,
+            resets,
+        }
+    }
+
+    impl Scene {
+        /// Whose output of how many bytes it is, and how often either was asked.
+        fn fit(&mut self, len: usize, at: usize) -> (u8, usize, [usize; 2]) {
+            let mut dst = vec![0; 65536];
+            let fit = self.thrift.fit(&vec![0; len], at, &mut dst);
+            assert!(dst[..fit.written].iter().all(|b| *b == dst[0]));
+            let asked = self.fits.each_ref().map(|n| n.swap(0, Relaxed));
+            (dst[0], fit.written, asked)
+        }
+    }
+
+    #[test]
+    fn an_output_that_could_be_a_unit_shorter_is_tried_at_the_asked_level() {
+        // 8192 is nine tenths of 9102.
+        assert_eq!(scene(500, 460).fit(2 * 9102, 0), (ASKED, 8373, [1, 1]));
+        assert_eq!(scene(500, 450).fit(2 * 9102, 0), (ASKED, 8191, [1, 1]));
+        assert_eq!(scene(500, 450).fit(2 * 9104, 0), (QUICK, 9104, [1, 0]));
+    }
+
+    #[test]
+    fn one_unit_is_never_tried_again() {
+        assert_eq!(scene(500, 100).fit(8192, 0), (QUICK, 4096, [1, 0]));
+        assert_eq!(scene(500, 100).fit(2, 0), (QUICK, 1, [1, 0]));
+    }
+
+    #[test]
+    fn the_fewest_units_that_were_found_are_kept() {
+        assert_eq!(scene(500, 800).fit(2 * 8200, 0), (QUICK, 8200, [1, 1]));
+        // More than the whole output, even.
+        let mut scene = scene(300, 60_000);
+        assert_eq!(scene.fit(14_000, 0), (QUICK, 4200, [1, 1]));
+    }
+
+    #[test]
+    fn what_does_not_hold_all_that_is_left_is_of_the_asked_level() {
+        // 100,000 bytes are expected to take 33,333, which is more than the four units that the quick level is tried for.
+        let mut noise = scene(1000, 999);
+        let (who, _, asked) = noise.fit(100_000, 0);
+        assert_eq!((who, asked), (ASKED, [0, 1]));
+        // 65,600 were consumed. What is left is expected to shrink no more than they did.
+        assert_eq!(noise.fit(100_000, 65_600), (ASKED, 34_365, [0, 1]));
+        assert_eq!(noise.fit(80_000, 65_600), (QUICK, 14_400, [1, 0]));
+    }
+
+    #[test]
+    fn a_reset_forgets_what_the_input_shrinks_to() {
+        let mut noise = scene(1000, 1000);
+        assert_eq!(noise.fit(100_000, 0).2, [0, 1]);
+        assert_eq!(noise.fit(100_000, 80_000).2, [0, 1]);
+        noise.thrift.reset();
+        assert_eq!(noise.resets.each_ref().map(|n| n.load(Relaxed)), [1, 1]);
+        assert_eq!(noise.fit(20_000, 0).2, [1, 0]);
+    }
+
+    #[test]
+    fn every_quicker_level_exists_and_is_quicker() {
+        for method in Method::ALL {
+            for level in method.levels().filter(|level| method.has_level(*level)) {
+                let mut before = 0;
+                for quick in quicker(method, level) {
+                    assert!(method.has_level(quick.level));
+                    assert!((before + 1..level).contains(&quick.level));
+                    before = quick.level;
+                }
+            }
+        }
+    }
+}
