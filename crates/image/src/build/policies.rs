@@ -38,8 +38,17 @@ impl Policies {
                 Fragments::Off => 0,
                 Fragments::Tails | Fragments::Small | Fragments::All => cluster as u64,
             };
+            // Where an end goes into blocks like the rest, and the next cluster begins with one, only blocks count.
+            let unit = if tail == TailPolicy::Cluster && !options.unaligned {
+                block
+            } else {
+                1
+            };
             Arc::new(Policy {
-                spec: compression.map(|c| options.encoder(c, cluster)),
+                spec: compression.map(|c| EncoderSpec {
+                    unit,
+                    ..options.encoder(c, cluster)
+                }),
                 tail,
                 whole_max,
                 inline_max: if options.inline_data { room } else { 0 },
@@ -48,6 +57,8 @@ impl Policies {
             })
         };
         let mut packed = (*policy(options.compression, options.fragment_cluster)).clone();
+        // Its clusters are full, but for the last.
+        packed.spec = (options.compression).map(|c| options.encoder(c, options.fragment_cluster));
         packed.tail = TailPolicy::Cluster;
         packed.whole_max = 0;
         packed.min_saving = 0;

@@ -629,6 +629,7 @@ fn worth_compressing(input: &Input, size: u64, spec: EncoderSpec) -> Result<bool
     let reader = input.open()?;
     let spec = EncoderSpec {
         cluster: PROBE,
+        unit: 1,
         ..spec
     };
     let mut encoder = spec.build().map_err(Error::usage)?;

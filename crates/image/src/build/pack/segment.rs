@@ -499,7 +499,11 @@ mod tests {
     }
 
     fn check_as(method: Method, input: &[u8], shape: &Shape) -> Segment {
-        let spec = EncoderSpec::new(method, shape.cluster);
+        let blocks_count = shape.tail == TailPolicy::Cluster && !shape.unaligned();
+        let spec = EncoderSpec {
+            unit: if blocks_count { shape.block } else { 1 },
+            ..EncoderSpec::new(method, shape.cluster)
+        };
         let mut encoder = spec.build().unwrap();
         let mut out = Blocks::default();
         out.extend_padded(&[7; 4096], 4096);
