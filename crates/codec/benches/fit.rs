@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo bench -p tuff-codec --bench fit -- DIR [--mib 16] [--runs 3] [--only zstd:3,lz4hc:9] [--cluster 4096,65536]
-//!                                              [--joined] [--alone] [--every-byte]
+//!                                              [--joined] [--alone] [--every-byte | --own]
 //! ```
 //!
 //! DIR may also come from `FIT_DIR`. Files are sampled evenly from the sorted tree, each is compressed on its own
@@ -14,7 +14,7 @@
 //! 99.6 %); LZMA by liblzma's MicroLZMA encoder
 //! with one stream object. The size is that of an image: every output rounded up to 4 KiB blocks, what does not shrink
 //! stored as a block, a rest of up to a block stored. The encoders know that ([`EncoderSpec::unit`]), but not with
-//! `--every-byte`, where they try all files at the level that is named.
+//! `--every-byte`, where they try all files at the level that is named. With `--own` the plain way is that.
 #![allow(unsafe_code, missing_docs, clippy::undocumented_unsafe_blocks)]
 
 mod sample;
@@ -55,6 +55,8 @@ enum Plain {
     Zstd(*mut zs::ZSTD_CCtx, Vec<u8>),
     Deflate(*mut libdeflate_compressor, Vec<u8>),
     Lzma(Box<xz::lzma_stream>, Box<xz::lzma_options_lzma>),
+    /// Not the library's: ours, for which every byte counts.
+    Own(Box<dyn EncodeFit>),
 }
 
 struct PlainFit {
@@ -68,6 +70,15 @@ struct PlainFit {
 unsafe impl Send for PlainFit {}
 
 impl PlainFit {
+    fn own(spec: &EncoderSpec) -> Self {
+        let spec = EncoderSpec { unit: 1, ..*spec };
+        Self {
+            plain: Plain::Own(spec.build().expect("the settings are good")),
+            window: spec.window,
+            passed: 0,
+        }
+    }
+
     fn new(spec: &EncoderSpec) -> Self {
         // SAFETY (all blocks here): constructors without preconditions; plain structures that may be zeroed.
         let plain = match spec.method {
@@ -152,7 +163,11 @@ fn bisect(
 }
 
 impl EncodeFit for PlainFit {
-    fn reset(&mut self) {}
+    fn reset(&mut self) {
+        if let Plain::Own(own) = &mut self.plain {
+            own.reset();
+        }
+    }
 
     fn fit(&mut self, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
         let src = &input[at..input.len().min(at + self.window)];
@@ -164,6 +179,7 @@ impl EncodeFit for PlainFit {
         let mut n = src.len() as c_int;
         // SAFETY (all blocks here): live objects of the library, slices with their own lengths.
         let fit = match &mut self.plain {
+            Plain::Own(own) => own.fit(input, at, dst),
             Plain::Lz4 => {
                 let written = unsafe { LZ4_compress_destSize(from, to, &mut n, room) };
                 Fit {
@@ -338,7 +354,10 @@ fn main() {
     let unit = if asked.flag("--every-byte") { 1 } else { BLOCK };
     for spec in asked.specs() {
         let spec = EncoderSpec { unit, ..spec };
-        let mut plain = PlainFit::new(&spec);
+        let mut plain = match asked.flag("--own") {
+            true => PlainFit::own(&spec),
+            false => PlainFit::new(&spec),
+        };
         let mut ours = spec.build().expect("the settings are good");
         let (mut a, mut b) = (Tally::default(), Tally::default());
         for run in 0..runs {
