@@ -43,7 +43,7 @@ fn quicker(method: Method, level: i32) -> &'static [Quick] {
     match (method, level) {
         (Method::Deflate, 10..) => const { &[quick(1, 180, 3), quick(6, 80, 16)] },
         (Method::Deflate, 8..) => const { &[quick(1, 180, 4), quick(6, 20, 16)] },
-        (Method::Deflate, 5..) => const { &[quick(1, 110, 4)] },
+        (Method::Deflate, 5..) => const { &[quick(1, 100, 5)] },
         (Method::Lzma, 4..) => const { &[quick(1, 120, 8)] },
         (Method::Zstd, 18..) => const { &[quick(3, 200, 5), quick(9, 120, 16)] },
         (Method::Zstd, 13..) => const { &[quick(3, 180, 5), quick(9, 80, 16)] },
