@@ -120,8 +120,8 @@ impl EncodeFit for Deflate {
         if src.is_empty() || room == 0 {
             return Fit::NOTHING;
         }
-        // What is no longer than the output needs no guess, and teaches none.
-        let guesses = src.len() > room;
+        // What is at most twice as long as the output mostly fits: it needs no guess, and teaches none.
+        let guesses = src.len() > 2 * room;
         let mut len = if guesses {
             (self.probe.guess(src, room) as f64 * MARGIN) as usize + SLACK
         } else {

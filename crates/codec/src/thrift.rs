@@ -38,7 +38,8 @@ const fn quick(level: i32, gain: usize, most: usize) -> Quick {
     Quick { level, gain, most }
 }
 
-/// The quicker levels that are worth their time, the quickest first. LZ4 is none for LZ4HC: what it writes decodes slower.
+/// The quicker levels that are worth their time, the quickest first. LZ4HC has none: what LZ4 writes decodes slower, and its
+/// own levels are too near each other.
 fn quicker(method: Method, level: i32) -> &'static [Quick] {
     match (method, level) {
         (Method::Deflate, 10..) => const { &[quick(1, 180, 3), quick(6, 80, 16)] },
@@ -49,7 +50,6 @@ fn quicker(method: Method, level: i32) -> &'static [Quick] {
         (Method::Zstd, 13..) => const { &[quick(3, 180, 5), quick(9, 80, 16)] },
         (Method::Zstd, 12..) => const { &[quick(3, 120, 8), quick(9, 40, 16)] },
         (Method::Zstd, 6..) => const { &[quick(3, 100, 5)] },
-        (Method::Lz4hc, 12..) => const { &[quick(9, 5, 32)] },
         _ => &[],
     }
 }

@@ -6,7 +6,7 @@
 //! of 0 us is open, processors with nothing to do look for work instead of halting. Guests may do that anyway
 //! (`guest_halt_poll_ns` of the module haltpoll), always and for a fixed time; here it is done while requests come.
 //!
-//! Invariant: the wish is withdrawn [`HOLD`] after the last request, and with the process, whatever ends that.
+//! Invariant: the wish is withdrawn 10 ms after the last request, and with the process, whatever ends that.
 
 use std::fs::File;
 use std::io::{self, Write};
