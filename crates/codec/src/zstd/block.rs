@@ -185,6 +185,11 @@ impl Stats {
         self.content -= seq.matched as usize;
     }
 
+    /// How many literals.
+    pub(super) fn literal_count(&self) -> u32 {
+        self.literal_count
+    }
+
     /// Adds what another block holds.
     pub(super) fn merge(&mut self, other: &Stats) {
         for (a, b) in self.literals.iter_mut().zip(&other.literals) {
@@ -333,9 +338,10 @@ pub(super) fn shrink(
     seqs: &[Seq],
     literals: &[u8],
     prices: &Prices,
-    mut excess: u64,
-) {
-    while excess > 0 {
+    excess: u64,
+) -> u64 {
+    let mut sum = 0;
+    while sum < excess {
         let saved;
         if cut.tail > 0 {
             cut.tail -= 1;
@@ -350,10 +356,11 @@ pub(super) fn shrink(
             cut.tail = seq.literals as usize;
             saved = prices.of(seq);
         } else {
-            return;
+            break;
         }
-        excess = excess.saturating_sub(saved);
+        sum += saved;
     }
+    sum
 }
 
 /// Moves the end of a block forward as long as `spare` lasts (1 / BIT) and the block holds at most `most` bytes.

@@ -96,7 +96,7 @@ impl Zstd {
         let four = tuned.minMatch <= 4;
         let engine = match tuned.strategy {
             ZSTD_strategy::ZSTD_fast | ZSTD_strategy::ZSTD_dfast => {
-                Engine::Ours(Box::new(Pairs::new(reach, four)?))
+                Engine::Ours(Box::new(Pairs::new(spec.cluster, reach, four)?))
             }
             // Small outputs leave little to look at: there the library's chains find more.
             ZSTD_strategy::ZSTD_greedy | ZSTD_strategy::ZSTD_lazy | ZSTD_strategy::ZSTD_lazy2
@@ -458,16 +458,21 @@ impl Open {
                 let goal = left.saturating_sub(margin);
                 let prices = coder.prices(&plan);
                 if plan.size > goal {
-                    let excess = (plan.size + slack / 2 - goal) as u64 * 8 * BIT;
-                    shrink(
+                    let excess = plan.size + slack / 2 - goal;
+                    let saved = shrink(
                         &mut self.stats,
                         &mut self.end,
                         self.start,
                         seqs,
                         literals,
                         &prices,
-                        excess,
+                        excess as u64 * 8 * BIT,
                     );
+                    // What is left has codes, which are as good for a little less.
+                    if excess <= plan.size / KEEPS && self.stats.literal_count() >= LEAST_LITERALS {
+                        plan.size -= (saved / (8 * BIT)) as usize;
+                        continue;
+                    }
                 } else if plan.size + 2 + room / 1000 + slack < goal && self.stats.content < most {
                     let spare = (goal - plan.size) as u64 * 8 * BIT;
                     grow(
@@ -508,6 +513,10 @@ impl Open {
         None
     }
 }
+
+/// A plan stays where no more than such a part is taken from its block, and so many literals are left.
+const KEEPS: usize = 16;
+const LEAST_LITERALS: u32 = 64;
 
 /// So often the end of the output is moved by the prices of a plan before it is taken as it is.
 const ROUNDS: usize = 4;

@@ -18,8 +18,9 @@ const LONG_LOG: u32 = 17;
 const SHORT_LOG: u32 = 15;
 const LEAST_LOG: u32 = 10;
 
-/// Frames of so much input have their places in 16 bits. Unit: bytes.
+/// Frames of so much input have their places in 16 bits, and so has the beginning of those whose output is short. Unit: bytes.
 const NEAR_MAX: usize = 1 << 16;
+const SHORT_OUTPUT: usize = 8 << 10;
 /// Entries of a table for those. Unit: bits.
 const NEAR_LOG: u32 = 15;
 
@@ -169,6 +170,8 @@ pub(super) struct Pairs {
     masks: [usize; 2],
     /// The same for the tables of a short frame; `None` until it is seen, 0 if it is not short.
     near_mask: Option<usize>,
+    /// The largest output. Unit: bytes.
+    cluster: usize,
     reach: usize,
     /// Short matches are found by four bytes.
     four: bool,
@@ -200,19 +203,16 @@ impl Finder for Pairs {
             return;
         };
         let until = until.saturating_sub(start).min(end);
-        let stand = &mut self.stand;
         let near_mask = match self.near_mask {
             Some(mask) => mask,
-            None if data.len() > NEAR_MAX.min(self.reach) => 0,
-            None => {
-                let size = 1 << (data.len().ilog2() - 1).clamp(LEAST_LOG, NEAR_LOG);
-                self.near.long[..size].fill(0);
-                self.near.short[..size].fill(0);
-                size - 1
-            }
+            None => self.begin_near(data.len()),
         };
         self.near_mask = Some(near_mask);
+        let near_max = self.near_max();
+        let stand = &mut self.stand;
         if near_mask > 0 {
+            let data = &data[..data.len().min(near_max)];
+            let until = until.min(data.len() - END);
             let places = Near {
                 tables: &mut self.near,
                 mask: near_mask,
@@ -222,7 +222,11 @@ impl Finder for Pairs {
             } else {
                 find::<false>(stand, places, (data, until), parse);
             }
-            return;
+            if until == end || stand.at - start < data.len() - END {
+                return;
+            }
+            // The output holds more than it mostly does. What comes has no matches in front of this.
+            self.near_mask = Some(0);
         }
         if self.masks == [0; 2] {
             // The same from one reset to the next.
@@ -253,8 +257,9 @@ impl Finder for Pairs {
 }
 
 impl Pairs {
-    /// A finder of matches over up to `reach` bytes; short ones by four bytes, or by five. `None` if there is no memory.
-    pub(super) fn new(reach: usize, four: bool) -> Option<Self> {
+    /// A finder of matches over up to `reach` bytes for outputs of up to `cluster`; short ones by four bytes, or by five.
+    /// `None` if there is no memory.
+    pub(super) fn new(cluster: usize, reach: usize, four: bool) -> Option<Self> {
         Some(Self {
             tables: Zeros::new()?,
             near: Zeros::new()?,
@@ -263,9 +268,27 @@ impl Pairs {
             stand: Stand::new(0),
             masks: [0; 2],
             near_mask: None,
+            cluster,
             reach,
             four,
         })
+    }
+
+    /// How much of a frame has places of 16 bits at most: all that is in it is in reach then. Unit: bytes.
+    fn near_max(&self) -> usize {
+        NEAR_MAX.min(self.reach)
+    }
+
+    /// What a hash keeps of its bits in the tables of a frame of `len` bytes that is short or begins so, emptied; else 0.
+    fn begin_near(&mut self, len: usize) -> usize {
+        if len > self.near_max() && self.cluster > SHORT_OUTPUT {
+            return 0;
+        }
+        let most = NEAR_LOG.min(self.cluster.max(1).ilog2() + 2);
+        let size = 1 << (len.ilog2() - 1).clamp(LEAST_LOG, most.max(LEAST_LOG));
+        self.near.long[..size].fill(0);
+        self.near.short[..size].fill(0);
+        size - 1
     }
 
     /// Forgets everything.
@@ -392,35 +415,38 @@ mod tests {
         for n in 0..16_000u32 {
             data.extend_from_slice(format!("{} of {};", n * n % 971, n % 13).as_bytes());
         }
-        let mut pairs = Pairs::new(1 << 19, true).unwrap();
-        for start in [0, 777] {
-            for len in [
-                8,
-                9,
-                300,
-                NEAR_MAX - 1,
-                NEAR_MAX,
-                NEAR_MAX + 1,
-                2 * NEAR_MAX,
-            ] {
-                let data = &data[..start + len];
-                pairs.reset();
-                pairs.begin(start);
-                let mut parse = Parse::default();
-                parse.clear(1 << 17);
-                for until in [len / 3, len / 2, len] {
-                    pairs.find(data, start + until, &mut parse);
+        for (cluster, reach) in [(65536, 1 << 19), (4096, 1 << 15)] {
+            let mut pairs = Pairs::new(cluster, reach, true).unwrap();
+            let near_max = pairs.near_max();
+            for start in [0, 777] {
+                for len in [
+                    8,
+                    9,
+                    300,
+                    near_max - 1,
+                    near_max,
+                    near_max + 1,
+                    2 * near_max,
+                ] {
+                    let data = &data[..start + len];
+                    pairs.reset();
+                    pairs.begin(start);
+                    let mut parse = Parse::default();
+                    parse.clear(1 << 17);
+                    for until in [len / 3, len / 2, len] {
+                        pairs.find(data, start + until, &mut parse);
+                    }
+                    let mut at = start;
+                    for seq in &parse.seqs {
+                        at += seq.literals as usize;
+                        let (from, matched) = (at - seq.offset as usize, seq.matched as usize);
+                        assert!(from >= start && at - from <= reach);
+                        assert!(data[from..from + matched] == data[at..at + matched]);
+                        at += matched;
+                    }
+                    assert!(len < 300 || !parse.seqs.is_empty());
+                    assert!(at <= data.len() && pairs.position().0 == at);
                 }
-                assert_eq!(pairs.near_mask.unwrap_or(1) > 0, len <= NEAR_MAX);
-                let mut at = start;
-                for seq in &parse.seqs {
-                    at += seq.literals as usize;
-                    let (from, matched) = (at - seq.offset as usize, seq.matched as usize);
-                    assert!(from >= start && data[from..from + matched] == data[at..at + matched]);
-                    at += matched;
-                }
-                assert!(len < 300 || !parse.seqs.is_empty());
-                assert!(at <= data.len() && pairs.position().0 == at);
             }
         }
     }
