@@ -42,9 +42,6 @@ const LARGE: usize = 32 << 10;
 /// Who looks at so few positions had better not look at those that only share a hash, even if some behind them are missed.
 const FEW: usize = 20;
 
-/// Input per output from which on most positions have a match that is good enough among the first. Unit: quarters.
-const MUCH: usize = 9;
-
 /// From such a length on everything before a match is settled, and forgotten but for the result.
 const LONG: usize = 2048;
 
@@ -73,8 +70,8 @@ pub(crate) struct Frontier {
     events: Vec<Event>,
     seqs: Vec<Seq>,
     tail: Vec<Seq>,
-    /// Chain entries looked at per event, and where the output holds much.
-    attempts: [usize; 2],
+    /// Chain entries looked at per event.
+    attempts: usize,
     /// The index is large, and only speaks of what it has compared.
     compare: bool,
     window: usize,
@@ -82,9 +79,8 @@ pub(crate) struct Frontier {
 }
 
 impl Frontier {
-    /// An encoder that looks at up to `attempts` earlier positions for each event: the second number where the output so far
-    /// holds [`MUCH`].
-    pub(crate) fn new(spec: &EncoderSpec, attempts: [usize; 2]) -> Self {
+    /// An encoder that looks at up to `attempts` earlier positions for each event.
+    pub(crate) fn new(spec: &EncoderSpec, attempts: usize) -> Self {
         Self {
             heads: zeros(),
             ring: zeros(),
@@ -96,7 +92,7 @@ impl Frontier {
             seqs: Vec::new(),
             tail: Vec::new(),
             attempts,
-            compare: spec.cluster >= LARGE && attempts[0] <= FEW,
+            compare: spec.cluster >= LARGE && attempts <= FEW,
             window: spec.window,
             fit: best_fit(),
         }
@@ -184,7 +180,7 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
         compare,
         ..
     } = encoder;
-    let (heads, ring, [attempts, fewer]): (&mut [u32; HEADS], &mut [u16; DISTANCE], [usize; 2]) =
+    let (heads, ring, attempts): (&mut [u32; HEADS], &mut [u16; DISTANCE], usize) =
         (heads, ring, *attempts);
     let shift = bias.wrapping_sub(*origin);
     let mut indexed = *next;
@@ -229,11 +225,6 @@ fn fit(encoder: &mut Frontier, input: &[u8], at: usize, dst: &mut [u8]) -> Fit {
             };
             quiet = (known.trailing_zeros() as usize).min(indexed - at - g);
             if quiet == 0 {
-                let attempts = if reach * 4 > last.cost as usize * MUCH {
-                    fewer
-                } else {
-                    attempts
-                };
                 found = search(src, at, g, (base, match_end), ring, attempts);
                 quiet = 1;
             } else {
@@ -423,10 +414,10 @@ mod tests {
     fn counts_that_begin_again_are_as_good_as_a_new_encoder() {
         let input = input(200_000);
         let spec = EncoderSpec::new(Method::Lz4hc, LARGE);
-        let expected = all(Frontier::new(&spec, [FEW, FEW]), &input, LARGE);
+        let expected = all(Frontier::new(&spec, FEW), &input, LARGE);
         let again = COUNT_MAX / DISTANCE;
         for resets in again - 2..=again + 2 {
-            let mut used = Frontier::new(&spec, [FEW, FEW]);
+            let mut used = Frontier::new(&spec, FEW);
             (0..resets).for_each(|_| used.reset());
             assert!(all(used, &input, LARGE) == expected, "{resets} resets");
         }
@@ -451,10 +442,10 @@ mod tests {
             let spec = EncoderSpec::new(Method::Lz4hc, 65536);
             let portable = Frontier {
                 fit: fit_portable,
-                ..Frontier::new(&spec, [64, 32])
+                ..Frontier::new(&spec, 64)
             };
             assert!(
-                all(Frontier::new(&spec, [64, 32]), &input, room) == all(portable, &input, room),
+                all(Frontier::new(&spec, 64), &input, room) == all(portable, &input, room),
                 "output {room}"
             );
         }
@@ -464,7 +455,7 @@ mod tests {
     fn the_index_outlives_many_resets() {
         let spec = EncoderSpec::new(Method::Lz4hc, 4096);
         let input = input(20_000);
-        let mut encoder = Frontier::new(&spec, [16, 16]);
+        let mut encoder = Frontier::new(&spec, 16);
         let mut dst = vec![0; 4096];
         let fresh = encoder.fit(&input, 0, &mut dst);
         let expected = dst.clone();

@@ -245,18 +245,13 @@ impl EncoderSpec {
             Method::Lz4 => Box::new(lz4::Greedy::<8192>::new(self)),
             Method::Lz4hc => match self.level {
                 ..=8 => Box::new(lz4::High::new(self)),
-                9.. => {
-                    let attempts = match (self.level, self.cluster) {
-                        // Small outputs leave little to search.
-                        (9, ..8192) => [8, 5],
-                        (9, ..32768) => [12, 12],
-                        (9, _) => [20, 20],
-                        (10, _) => [32, 32],
-                        (11, _) => [64, 64],
-                        _ => [128, 128],
-                    };
-                    Box::new(frontier::Frontier::new(self, attempts))
-                }
+                // Small outputs leave little to search.
+                9 if self.cluster < 8 << 10 => Box::new(frontier::Frontier::new(self, 8)),
+                9 if self.cluster < 32 << 10 => Box::new(frontier::Frontier::new(self, 12)),
+                9 => Box::new(frontier::Frontier::new(self, 20)),
+                10 => Box::new(frontier::Frontier::new(self, 32)),
+                11 => Box::new(frontier::Frontier::new(self, 64)),
+                _ => Box::new(frontier::Frontier::new(self, 128)),
             },
             Method::Deflate => Box::new(deflate::Deflate::new(self).ok_or_else(memory)?),
             Method::Lzma => lzma::encoder(self).ok_or_else(memory)?,
