@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A transport knows no operation, a handler no descriptor and a filesystem no protocol: each is tested alone.
-//! [`Mount`] is all of it at work: [`mountpoint`] puts a connection under a directory and takes it away; [`counters`] are what `tuff stats` and [`metrics`] show.
+//! [`Mount`] is all of it at work: [`mountpoint`] puts a connection under a directory and takes it away; [`counters`] are what `tuff stats` and [`metrics`]
+//! show; [`awake`] keeps processors from halting while much is asked.
 
 pub mod awake;
 pub mod counters;
