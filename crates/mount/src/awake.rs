@@ -187,6 +187,12 @@ impl Awake {
             thread.thread().unpark();
         }
     }
+
+    /// True while requests come in a row.
+    #[inline]
+    pub(crate) fn is_wished(&self) -> bool {
+        self.row.wishes.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for Awake {

@@ -1,6 +1,7 @@
 //! How requests come and replies go.
 
 pub mod dev;
+mod lookout;
 mod ring;
 pub mod store;
 pub mod uring;

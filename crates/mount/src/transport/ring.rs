@@ -8,16 +8,21 @@
     reason = "the kernel reads and writes memory that it was told of"
 )]
 
+use super::lookout::LOOK;
 use crate::proto::RingHeader;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// FUSE_IO_URING_CMD_REGISTER: here is a slot, put a request into it.
 const REGISTER: u32 = 1;
 /// FUSE_IO_URING_CMD_COMMIT_AND_FETCH: a reply is in the slot, put the next request into it.
 const COMMIT_AND_FETCH: u32 = 2;
+
+/// Looks at the ring between two at the clock.
+const GLANCES: usize = 50;
 
 /// Where the kernel finds a slot: `struct iovec`.
 #[repr(C)]
@@ -193,6 +198,26 @@ impl Ring {
     /// Of the system call, but an interruption by a signal: that is no event.
     pub(super) fn wait(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
         self.enter(1, events)
+    }
+
+    /// Sends what was pushed, and looks for events for [`LOOK`] at most.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub(super) fn look(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        self.enter(0, events)?;
+        let begun = Instant::now();
+        while events.is_empty() && begun.elapsed() < LOOK {
+            for _ in 0..GLANCES {
+                // The kernel says that a request can be fetched, which needs a system call.
+                if self.0.submission().taskrun() {
+                    self.enter(0, events)?;
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        Ok(())
     }
 
     fn enter(&mut self, want: usize, events: &mut Vec<Event>) -> io::Result<()> {

@@ -15,9 +15,12 @@
 //!
 //! INIT, FORGET and notifications do not go through rings: who reads the device serves beside this.
 //!
+//! Where a [`Service`] wants it, a thread looks for the next short request before it sleeps (`lookout.rs`).
+//!
 //! What the requests are about is a [`Service`]'s business. It may leave one for a [`Later`], which sends the reply from
 //! another thread: so that what waits for a disk keeps no queue waiting.
 
+use super::lookout::{Go, Lookout};
 use super::ring::{Buffers, Event, Ring, Slot};
 use crate::awake::Awake;
 use crate::log::Log;
@@ -29,6 +32,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Longest request: several of them in a row are what a reader from front to back needs, and each slot has room for
@@ -98,6 +102,11 @@ pub trait Service {
     /// True if long writes are shared as long reads are, and both go elsewhere whenever somebody has nothing to do: who asks for them goes on
     /// meanwhile, on this processor.
     fn spreads(&self) -> bool {
+        false
+    }
+
+    /// True if a thread that answers one short request after another looks for the next one a while before it sleeps.
+    fn looks_out(&self) -> bool {
         false
     }
 
@@ -335,6 +344,9 @@ impl Rings {
             number,
             seat: service.seat(seat, number),
             todo: Vec::new(),
+            lookout: (service.looks_out() && self.threads.len() > 1)
+                .then(Lookout::new)
+                .flatten(),
         };
         let own = |i: &usize| self.home(self.slots[*i]) == number;
         for i in (0..self.slots.len()).filter(own) {
@@ -371,6 +383,8 @@ struct Worker<'a, S: Service> {
     seat: S::Seat,
     /// Slots with requests.
     todo: Vec<usize>,
+    /// `None` if it does not look out, or there is nowhere else to be.
+    lookout: Option<Lookout>,
 }
 
 impl<S: Service> Worker<'_, S> {
@@ -381,7 +395,12 @@ impl<S: Service> Worker<'_, S> {
             let idle = &self.rings.threads[self.number].idle;
             if events.is_empty() {
                 idle.store(true, Ordering::Release);
-                ring.wait(&mut events)?;
+                if self.lookout.as_ref().is_some_and(Lookout::looks) {
+                    ring.look(&mut events)?;
+                }
+                if events.is_empty() {
+                    ring.wait(&mut events)?;
+                }
                 idle.store(false, Ordering::Release);
             }
             for event in events.drain(..) {
@@ -409,6 +428,14 @@ impl<S: Service> Worker<'_, S> {
                     }
                 }
             }
+        }
+    }
+
+    fn go(&self, to: Option<Go>) {
+        match to {
+            Some(Go::Home) => stay_on(self.number),
+            Some(Go::Away) => stay_on((self.number + 1) % self.rings.threads.len()),
+            None => {}
         }
     }
 
@@ -488,6 +515,14 @@ impl<S: Service> Worker<'_, S> {
         self.service.after(&mut self.seat, &mut || {
             let _ = ring.submit();
         });
+        if let (Some(lookout), Some(awake)) = (&mut self.lookout, &self.rings.awake) {
+            let go = lookout.answered(long, awake.is_wished(), Instant::now());
+            if go.is_some() {
+                // Whoever waits for this answer does not wait for the move.
+                let _ = ring.submit();
+            }
+            self.go(go);
+        }
     }
 
     /// Writes the reply into a slot. True if the request was a long one; `None` if somebody else sends the reply.

@@ -369,6 +369,10 @@ impl Service for Ringing<'_> {
         Some((header_of(header.unique, len), len.unwrap_or(0)))
     }
 
+    fn looks_out(&self) -> bool {
+        true
+    }
+
     fn spreads(&self) -> bool {
         true
     }
