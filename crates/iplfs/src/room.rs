@@ -7,6 +7,7 @@ use crate::areas::Log;
 use crate::error::{Error, Result};
 use crate::volume::Volume;
 use std::io;
+use std::time::{Duration, Instant};
 
 /// Blocks reserved ahead of each head: what dirty memory takes while little is dirty, and a checkpoint with some deletes. In the order of the logs.
 const ROOM: [u64; 7] = [128, 256, 768, 0, 64, 192, 64];
@@ -25,7 +26,28 @@ pub(crate) fn is_full(e: &io::Error) -> bool {
     )
 }
 
+/// What a host said that it has free, and when.
+pub(crate) type Said = (u64, Instant);
+
+/// A host with more is not asked again at once: 4 GiB. Unit: blocks.
+const PLENTY: u64 = 1 << 20;
+/// For so long.
+const AT_ONCE: Duration = Duration::from_millis(10);
+
 impl Volume {
+    /// Blocks that the host has free: now, or where there was plenty, a moment ago. `None` if the device has no such limit.
+    pub(crate) fn host_free(&self) -> io::Result<Option<u64>> {
+        if let Some((free, at)) = self.host_said.get()
+            && free > PLENTY
+            && at.elapsed() < AT_ONCE
+        {
+            return Ok(Some(free));
+        }
+        let free = self.dev.free_blocks()?;
+        self.host_said.set(free.map(|free| (free, Instant::now())));
+        Ok(free)
+    }
+
     /// Reserves room where a head has used a quarter of it. True if all of it is there, or the device has no such thing.
     pub(crate) fn keep_room(&mut self) -> bool {
         Log::ALL.into_iter().all(|log| {
@@ -64,7 +86,7 @@ impl Volume {
         if head + blocks <= self.room[log.index()] {
             return Ok(());
         }
-        match self.dev.free_blocks() {
+        match self.host_free() {
             Ok(Some(free)) if free < blocks + TIGHT => self.reserve(log, blocks).map_err(asking),
             _ => Ok(()),
         }
@@ -74,8 +96,7 @@ impl Volume {
     pub(crate) fn must_hurry(&self) -> bool {
         self.pages.dirty() + self.dirty_nodes > DIRTY_TIGHT
             && self
-                .dev
-                .free_blocks()
+                .host_free()
                 .is_ok_and(|free| free.is_some_and(|free| free < self.dirty_nodes * 2 + TIGHT))
     }
 

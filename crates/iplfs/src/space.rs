@@ -113,10 +113,9 @@ impl Volume {
         if privileged || !kept {
             return Ok(privileged);
         }
-        // Asked every time: others use the host too.
+        // Others use the host too.
         let room = self
-            .dev
-            .free_blocks()
+            .host_free()
             .map_err(|e| Error::io(e, "asking the host for its free space"))?;
         Ok(room.is_none_or(|room| room >= blocks + self.unwritten() + HOST_RESERVE))
     }

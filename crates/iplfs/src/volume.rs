@@ -25,6 +25,8 @@ use crate::nat::Nat;
 use crate::options::MountOptions;
 use crate::pages::Pages;
 use crate::quota::Quotas;
+use crate::room::Said;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -118,6 +120,8 @@ pub struct Volume {
     pub(crate) quotas: Quotas,
     pub(crate) orphans: BTreeSet<Nid>,
     pub(crate) holds: HashMap<Nid, u64>,
+    /// What the host said last ([`host_free`](Self::host_free)).
+    pub(crate) host_said: Cell<Option<Said>>,
     pub(crate) since: Since,
     /// Offset in the warm node log up to which the device has made blocks ready, so that flushing them is cheap.
     pub(crate) prepared: u64,
@@ -190,6 +194,7 @@ impl Volume {
             quotas: Quotas::default(),
             orphans: BTreeSet::new(),
             holds: HashMap::new(),
+            host_said: Cell::new(None),
             since: Since::default(),
             prepared: 0,
             room: [0; 7],
