@@ -118,8 +118,9 @@ impl Mount {
             ));
         }
         let device = mountpoint::device_known(&self.mountpoint.dir);
-        let read_ahead = match device.and_then(mountpoint::raise_read_ahead) {
-            Ok(()) => format!("reading ahead {} KiB", mountpoint::READ_AHEAD_KB),
+        let raised = device.and_then(|device| mountpoint::raise_read_ahead(device, ringing));
+        let read_ahead = match raised {
+            Ok(kb) => format!("reading ahead {kb} KiB"),
             Err(_) => "reading ahead as the kernel does by default".to_owned(),
         };
         self.summary = format!(

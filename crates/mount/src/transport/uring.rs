@@ -36,8 +36,8 @@ use std::time::Instant;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Longest request: several of them in a row are what a reader from front to back needs, and each slot has room for
-/// one. Unit: pages of 4 KiB.
-pub const MAX_PAGES: u16 = 64;
+/// one. Shorter ones cut clusters in two that are decoded and copied then. Unit: pages of 4 KiB.
+pub const MAX_PAGES: u16 = 128;
 
 /// Unit: bytes.
 const PAYLOAD: usize = MAX_PAGES as usize * 4096;

@@ -85,7 +85,8 @@ impl VolumeMount {
             return Err(io::Error::other("the kernel offers no FUSE over io_uring"));
         }
         // Only root may; without it reads are shorter.
-        let _ = mountpoint::device_known(&mountpoint.dir).and_then(mountpoint::raise_read_ahead);
+        let device = mountpoint::device_known(&mountpoint.dir);
+        let _ = device.and_then(|device| mountpoint::raise_read_ahead(device, agreed));
         let keeper = server.clone();
         let keeper = std::thread::Builder::new()
             .name("volume-keeper".to_owned())
