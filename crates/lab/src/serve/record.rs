@@ -86,6 +86,12 @@ pub struct SampleLine {
     pub cold_ns: u64,
     /// Time of the second pass.
     pub warm_ns: u64,
+    /// Processor time of who asked in the first pass; absent in older records.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cold_asker_ns: Option<u64>,
+    /// The same of the second pass.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub warm_asker_ns: Option<u64>,
     /// What the server used from its start to the end of the first pass.
     pub used: Used,
 }

@@ -85,6 +85,25 @@ impl Gathered<'_> {
         median(&self.times(case, server, pass))
     }
 
+    /// Processor time of who asked: median. Unit: milliseconds.
+    fn asker(&self, case: &WorkloadLine, server: &str, pass: Pass) -> Option<f64> {
+        let of = |s: &&&SampleLine| {
+            s.workload == case.workload && s.image == case.image && s.server == server
+        };
+        let time = |s: &&SampleLine| match pass {
+            Pass::Cold => s.cold_asker_ns,
+            Pass::Warm => s.warm_asker_ns,
+        };
+        let times: Vec<f64> = self
+            .samples
+            .iter()
+            .filter(of)
+            .filter_map(time)
+            .map(|ns| ns as f64 / 1e6)
+            .collect();
+        median(&times)
+    }
+
     /// The servers that have a time for any of these.
     fn servers_of(&self, cases: &[&&WorkloadLine]) -> Vec<&&str> {
         let timed = |s: &&&str| {
@@ -150,6 +169,7 @@ pub fn render(all: &Gathered<'_>) -> String {
         }
         out.push('\n');
     }
+    askers(&mut out, all);
     used(&mut out, all);
     bars(&mut out, all);
     for failed in &all.failed {
@@ -204,6 +224,51 @@ pub fn brief(all: &Gathered<'_>) -> String {
 
 fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
+}
+
+/// How much of the time is that of who asked, whatever the server does.
+fn askers(out: &mut String, all: &Gathered<'_>) {
+    let rows = all
+        .cases
+        .iter()
+        .flat_map(|case| all.servers.iter().map(move |server| (case, server)));
+    let mut rows = rows
+        .filter(|(case, server)| all.asker(case, server, Pass::Cold).is_some())
+        .peekable();
+    if rows.peek().is_none() {
+        return;
+    }
+    let _ = writeln!(
+        out,
+        "**Who asked**: processor time of the asking threads alone, in the kernel too, which no server makes shorter; a kernel's own filesystem may decode in it. \
+         In parentheses the ratio to all of the time of the first server that is a kernel.\n"
+    );
+    let _ = writeln!(
+        out,
+        "| workload | image | server | cold, ms | of it the asker, ms | warm, ms | of it the asker, ms |"
+    );
+    let _ = writeln!(out, "|---|---|---|--:|--:|--:|--:|");
+    for (case, server) in rows {
+        let _ = write!(out, "| {} | {} | {server} |", case.workload, case.image);
+        for pass in [Pass::Cold, Pass::Warm] {
+            let mut kernels = all.servers.iter().filter(|s| s.starts_with("kernel"));
+            let kernel = kernels.find_map(|kernel| all.median(case, kernel, pass));
+            for time in [
+                all.median(case, server, pass),
+                all.asker(case, server, pass),
+            ] {
+                let _ = match (time, kernel) {
+                    (Some(time), Some(kernel)) => {
+                        write!(out, " {time:.1} ({:.2}) |", time / kernel)
+                    }
+                    (Some(time), None) => write!(out, " {time:.1} |"),
+                    (None, _) => write!(out, " - |"),
+                };
+            }
+        }
+        out.push('\n');
+    }
+    out.push('\n');
 }
 
 /// What servers fetched and held until the end of the first pass.
@@ -380,6 +445,8 @@ mod tests {
                 round,
                 cold_ns,
                 warm_ns: cold_ns / 2,
+                cold_asker_ns: Some(cold_ns / 4),
+                warm_asker_ns: None,
                 used: Used {
                     fetched_bytes: Some(3 << 20),
                     ..Used::default()
@@ -436,6 +503,7 @@ mod tests {
         for expected in [
             "| a & b | cold | 8.0 [8.0..8.0] (0.80) | 10.0 [10.0..10.0] (1.00) |",
             "| a & b | warm | 4.0 [4.0..4.0] (0.80) | 5.0 [5.0..5.0] (1.00) |",
+            "| walk | a & b | tuff | 8.0 (0.80) | 2.0 (0.20) | 4.0 (0.80) | - |",
             "| walk | a & b | tuff | 1.0 | 3.0 | - | - | - |",
             "| walk | a & b | tuff of kernel, cold | 0.90 | 0.80 | reached |",
             "| walk | a & b | tuff of kernel, cold | 0.50 | 0.80 | **missed** |",

@@ -3,7 +3,7 @@
 use super::define::{Cache, Definition, ImageSpec, ServerSpec, Workload};
 use super::record::{FORMAT, FailedLine, Header, ImageLine, Line, SampleLine, WorkloadLine};
 use super::server::{Served, Server, Used};
-use super::workload::{Answer, Script};
+use super::workload::{Answer, Script, Took};
 use crate::define::Action;
 use crate::engine::{self, Places, Tool};
 use crate::machine::{self, Machine};
@@ -211,8 +211,10 @@ impl Session<'_> {
                             image: spec.name.clone(),
                             server: server.name.clone(),
                             round,
-                            cold_ns: nanos(cold),
-                            warm_ns: nanos(warm),
+                            cold_ns: nanos(cold.wall),
+                            warm_ns: nanos(warm.wall),
+                            cold_asker_ns: Some(nanos(cold.asker)),
+                            warm_asker_ns: Some(nanos(warm.asker)),
                             used,
                         };
                         eprintln!(
@@ -220,8 +222,8 @@ impl Session<'_> {
                             spec.name,
                             workload.name,
                             server.name,
-                            cold.as_secs_f64() * 1e3,
-                            warm.as_secs_f64() * 1e3
+                            cold.wall.as_secs_f64() * 1e3,
+                            warm.wall.as_secs_f64() * 1e3
                         );
                         (self.emit)(&Line::Sample(line))?;
                     }
@@ -243,7 +245,7 @@ impl Session<'_> {
         (spec, image): (&ImageSpec, &Path),
         (server, program): (&ServerSpec, Option<&Path>),
         cache: Cache,
-    ) -> Result<Result<(Duration, Duration, Used), String>> {
+    ) -> Result<Result<(Took, Took, Used), String>> {
         let point = self.work.path("mount");
         let image = (image, spec.by.format().name());
         let free_before = prepare(image.0, cache)?;
@@ -254,11 +256,11 @@ impl Session<'_> {
                 Err(reason) => return Ok(Err(reason)),
             },
         };
-        let mut passes = [Duration::ZERO; 2];
+        let mut passes = [Took::default(); 2];
         let mut used = None;
         for pass in &mut passes {
             match script.run(served.point()) {
-                Ok((answer, time)) if answer == expected => *pass = time,
+                Ok((answer, took)) if answer == expected => *pass = took,
                 Ok(_) => return Ok(Err("what it returned is not what the tree holds".to_owned())),
                 Err(e) => {
                     let text = e.to_string().replace(&*point.to_string_lossy(), "MOUNT");

@@ -114,11 +114,11 @@ pub fn run(soak: &Soak) -> Result<Outcome> {
                     let kind = random.below(scripts.len());
                     let (name, script, expected) = &scripts[kind];
                     match script.run(point) {
-                        Ok((answer, time)) if answer == *expected => {
+                        Ok((answer, took)) if answer == *expected => {
                             let sample = Sample {
                                 at: start.elapsed(),
                                 kind,
-                                time,
+                                time: took.wall,
                                 answer,
                             };
                             lock(samples).push(sample);
