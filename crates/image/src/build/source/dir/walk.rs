@@ -24,6 +24,7 @@ use crate::{Error, Result};
 use hashbrown::HashMap;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, Stat};
 use rustix::io::Errno;
+use rustix::thread::UnshareFlags;
 use std::collections::VecDeque;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -211,7 +212,11 @@ impl DirSource {
         }
         std::thread::scope(|scope| {
             let _close = Close(&shared);
-            threads::start(scope, "walk", options.threads, || work(&shared, lister()));
+            threads::start(scope, "walk", options.threads, || {
+                let mut lister = lister();
+                lister.attributes.own_directory();
+                work(&shared, lister);
+            });
             let mut merge = Merge {
                 tree,
                 progress,
@@ -417,6 +422,7 @@ impl Lister<'_> {
             .source
             .open_at(dir_path, flags)
             .map_err(|e| self.source.fail(dir_path, "cannot open directory", e))?;
+        self.attributes.enter(&dir);
         let (names, mut order) = self
             .names_of(&dir)
             .map_err(|e| self.source.fail(dir_path, "cannot list directory", e))?;
@@ -580,8 +586,15 @@ pub(crate) fn runs_of(file: impl AsFd, size: u64) -> Result<Vec<DataRun>, Errno>
 }
 
 /// Reads attributes, with buffers that are used again.
+///
+/// There is no call of old that takes a directory and a name, so a path has to lead there: a name alone, where this thread has a
+/// working directory to itself and is in that one; else by the directory's handle, which takes three times as long.
 #[derive(Default)]
 struct Attributes {
+    /// The thread's working directory is nobody else's.
+    owns_directory: bool,
+    /// It is the directory whose entries are asked for.
+    is_inside: bool,
     path: Vec<u8>,
     names: Vec<u8>,
     value: Vec<u8>,
@@ -591,15 +604,30 @@ struct Attributes {
 const XATTR_MAX: usize = 65536;
 
 impl Attributes {
-    /// All attributes of `name` in `dir`, or of `dir` itself, sorted. There is no call of old that takes a directory and a
-    /// name, so the path goes through the directory's handle.
+    /// Gives the calling thread, which does nothing but list, a working directory of its own. Where that is not allowed, all goes by handles.
+    #[expect(
+        deprecated,
+        reason = "what is unsafe is to part with open files, which is not asked for"
+    )]
+    fn own_directory(&mut self) {
+        self.owns_directory = rustix::thread::unshare(UnshareFlags::FS).is_ok();
+    }
+
+    /// The entries of `dir` come next.
+    fn enter(&mut self, dir: &OwnedFd) {
+        self.is_inside = self.owns_directory && rustix::process::fchdir(dir).is_ok();
+    }
+
+    /// All attributes of `name` in `dir`, which was [`enter`](Self::enter)ed, or of `dir` itself, sorted.
     fn of(&mut self, dir: BorrowedFd<'_>, name: Option<&CStr>) -> Result<Pairs, Errno> {
         self.path.clear();
-        self.path.extend_from_slice(b"/proc/self/fd/");
-        self.path
-            .extend_from_slice(dir.as_raw_fd().to_string().as_bytes());
-        if let Some(name) = name {
+        if name.is_none() || !self.is_inside {
+            self.path.extend_from_slice(b"/proc/self/fd/");
+            self.path
+                .extend_from_slice(dir.as_raw_fd().to_string().as_bytes());
             self.path.push(b'/');
+        }
+        if let Some(name) = name {
             self.path.extend_from_slice(name.to_bytes());
         }
         self.names.resize(1024, 0);
