@@ -574,6 +574,68 @@ fn layers_are_merged_where_they_are() {
     }
 }
 
+/// The lines of a list of blocks: paths below `/system`, and all blocks of each.
+fn block_list(place: &Place) -> BTreeMap<String, Vec<usize>> {
+    let list = fs::read_to_string(place.path("list")).unwrap();
+    let line = |line: &str| {
+        let mut words = line.split(' ');
+        let path = words.next().and_then(|path| path.strip_prefix("/system/"));
+        let blocks = words.flat_map(|run| {
+            let (first, last) = run.split_once('-').unwrap_or((run, run));
+            first.parse::<usize>().unwrap()..=last.parse().unwrap()
+        });
+        (path.unwrap().to_owned(), blocks.collect())
+    };
+    list.lines().map(line).collect()
+}
+
+#[test]
+fn blocks_of_files_are_listed_below_the_mount_point() {
+    let place = Place::new("compat-blocks");
+    tree(&place);
+    fs::write(place.path("src/two words"), text()).unwrap();
+    let android = "--mount-point=/system -b4096 --block-list-file=list o src";
+    let line = format!("--offset=8192 -Enoinline_data {android}");
+    let out = mkfs(&place, &line);
+    done(&out, &line);
+    assert!(stderr(&out).contains("1 left out"), "{}", stderr(&out));
+    let image = fs::read(place.path("o")).unwrap();
+    let list = block_list(&place);
+    for path in ["dir/text", "dir/deep/same", "noise"] {
+        let content = fs::read(place.path("src").join(path)).unwrap();
+        let blocks = list[path].iter().flat_map(|block| {
+            let at = 8192 + block * 4096;
+            &image[at..at + 4096]
+        });
+        assert!(blocks.take(content.len()).eq(&content), "{path}");
+        assert_eq!(list[path].len(), content.len().div_ceil(4096), "{path}");
+    }
+    let names = ["small", "dir/again"].map(|path| list.contains_key(path));
+    assert!(names[0] != names[1], "one of two names: {names:?}");
+    assert!(!list.contains_key("empty") && !list.contains_key("two words"));
+
+    let line = format!("-zlz4hc,9 -C16384 {android}");
+    done(&mkfs(&place, &line), &line);
+    let list = block_list(&place);
+    let mut all: Vec<usize> = list.values().flatten().copied().collect();
+    let text_blocks = list["dir/text"].len();
+    assert!(0 < text_blocks && text_blocks < text().len().div_ceil(4096));
+    let len = all.len();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), len, "no block is two files'");
+    let blocks = fs::metadata(place.path("o")).unwrap().len() / 4096;
+    assert!(
+        all.iter()
+            .all(|&block| block > 0 && (block as u64) < blocks)
+    );
+
+    let line = "--block-list-file=o o src";
+    let out = mkfs(&place, line);
+    assert_eq!(code(&out), 1);
+    assert!(stderr(&out).contains("another output"), "{}", stderr(&out));
+}
+
 #[test]
 fn an_image_can_begin_inside_a_file_and_end_at_a_multiple() {
     let place = Place::new("compat-offset");

@@ -113,13 +113,15 @@ impl Lookout {
     }
 }
 
-/// The second number in a thread's `schedstat`. Source: Linux, Documentation/scheduler/sched-stats.rst.
+/// The second number in a thread's `schedstat`; the first, how long it has run, is 0 where the kernel counts nothing. Source: Linux,
+/// Documentation/scheduler/sched-stats.rst.
 fn waited(schedstat: &File) -> Option<Duration> {
     let mut text = [0; 64];
     let n = schedstat.read_at(&mut text, 0).ok()?;
     let text = str::from_utf8(&text[..n]).ok()?;
-    let waited = text.split_whitespace().nth(1)?.parse().ok()?;
-    Some(Duration::from_nanos(waited))
+    let mut numbers = text.split_whitespace().map(|n| n.parse::<u64>().ok());
+    let (ran, waited) = (numbers.next()??, numbers.next()??);
+    (ran > 0).then_some(Duration::from_nanos(waited))
 }
 
 #[cfg(test)]
@@ -196,6 +198,7 @@ mod tests {
             waited(&File::open(&file).unwrap())
         };
         assert_eq!(says("7164283 1500 12\n"), Some(Duration::from_nanos(1500)));
+        assert_eq!(says("0 0 0\n"), None);
         assert_eq!(says(""), None);
         assert_eq!(says("1 x 2\n"), None);
         std::fs::remove_file(&file).unwrap();

@@ -41,6 +41,8 @@ pub(super) struct Asked {
     pub(super) strip_overlay: bool,
     /// Where a descriptor of the disk goes.
     pub(super) vmdk: Option<PathBuf>,
+    /// Where a list of blocks by file goes.
+    pub(super) block_list: Option<PathBuf>,
     pub(super) offset: u64,
     pub(super) align_blocks: u64,
     /// What people should know.
@@ -83,6 +85,7 @@ impl Asked {
             aufs: false,
             strip_overlay: false,
             vmdk: None,
+            block_list: None,
             offset: 0,
             align_blocks: 1,
             notes: Vec::new(),
@@ -117,10 +120,7 @@ impl Asked {
             "--product-out" => self.product_out = true,
             "--blobdev" => o.blob = Some(path.to_owned()),
             "--vmdk-desc" => self.vmdk = Some(path.to_owned()),
-            "--block-list-file" => self.notes.push(format!(
-                "--block-list-file: no list is written to {}; tuff extents says where files lie",
-                path.display()
-            )),
+            "--block-list-file" => self.block_list = Some(path.to_owned()),
             _ => {
                 let bytes = path.as_os_str().as_bytes();
                 let inside = bytes.strip_prefix(b"./").unwrap_or(bytes);

@@ -23,6 +23,8 @@ pub(super) struct Job {
     pub(super) align_blocks: u64,
     /// Where a descriptor of the disk goes.
     pub(super) vmdk: Option<PathBuf>,
+    /// Where a list of blocks by file goes.
+    pub(super) block_list: Option<PathBuf>,
     pub(super) quiet: bool,
     pub(super) notes: Vec<String>,
 }
@@ -59,6 +61,14 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
         if o.chunk.is_none() {
             return Err(Error::usage("--blobdev: it needs --chunksize"));
         }
+    }
+    if let Some(list) = &asked.block_list
+        && [Some(&image), o.blob.as_ref()].contains(&Some(list))
+    {
+        return Err(Error::usage(format_args!(
+            "--block-list-file {}: it is another output, too",
+            list.display()
+        )));
     }
     // What follows in the unified address space begins behind what aligns.
     if asked.index || o.blob.is_some() || o.image_index {
@@ -106,6 +116,7 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
         offset: asked.offset,
         align_blocks: asked.align_blocks,
         vmdk: asked.vmdk,
+        block_list: asked.block_list,
         quiet: asked.quiet,
         notes: asked.notes,
     })

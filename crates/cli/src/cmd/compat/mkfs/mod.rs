@@ -2,6 +2,7 @@
 //! image where it was asked for, `vmdk` says what disk it is.
 
 mod asked;
+mod blocks;
 mod extended;
 mod hints;
 mod job;
@@ -58,6 +59,14 @@ pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
     })?;
     if let Some(path) = &job.vmdk {
         vmdk::describe(path, &job.image, &summary.devices)?;
+    }
+    if let Some(path) = &job.block_list {
+        let left_out = blocks::list(path, &job.image, job.offset, &job.options.mount_point)?;
+        if left_out > 0 && !job.quiet {
+            eprintln!(
+                "mkfs.erofs: warning: --block-list-file: files with white space in their paths: {left_out} left out"
+            );
+        }
     }
     if !job.quiet {
         for warning in &summary.stats.warnings {

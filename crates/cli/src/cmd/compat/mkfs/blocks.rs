@@ -1,0 +1,98 @@
+//! `--block-list-file`: which blocks of an image hold which file, for those who make updates of it block by block.
+//!
+//! ```text
+//!  /system/app/Clock/Clock.apk 40027-40064 40101
+//! ```
+//!
+//! A line for each file with blocks of its own, under the first of its names: the path from the mount point on, then runs of
+//! blocks in the order of the file, the last one included. What lies behind inodes, in the packed inode or on another device
+//! has no block here. Blocks that files share are listed for each of them.
+//!
+//! Source: Android's `releasetools`, `sparse_img.py` (`LoadFileBlockMap`), which reads it.
+
+use crate::image::OpenArgs;
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::path::Path;
+use tuff_image::read::{FileType, Image, Inode, Source};
+use tuff_image::walk::Walk;
+use tuff_image::{Error, Result};
+use tuff_store::{Output, Target};
+
+/// Writes the list of the image that begins at `offset` of `file` to `path`. Returns how many files are left out since white space in
+/// their paths would end them there.
+///
+/// # Errors
+/// What reading the image and writing the list gives.
+pub(super) fn list(path: &Path, file: &Path, offset: u64, mount_point: &[u8]) -> Result<usize> {
+    let open = OpenArgs {
+        offset,
+        ..OpenArgs::default()
+    };
+    let (text, left_out) = text(&open.open(file)?, mount_point)?;
+    let failed = |e| Error::io(path.display(), "cannot write", e);
+    let output = Output::create(&Target::Path(path.to_owned())).map_err(failed)?;
+    output.write_at(&text, 0).map_err(failed)?;
+    output.finish(text.len() as u64, false).map_err(failed)?;
+    Ok(left_out)
+}
+
+fn text(image: &Image, mount_point: &[u8]) -> Result<(Vec<u8>, usize)> {
+    let mount_point = mount_point.strip_suffix(b"/").unwrap_or(mount_point);
+    let (mut out, mut left_out) = (Vec::new(), 0);
+    let mut seen = HashSet::new();
+    for entry in Walk::root(image)? {
+        let entry = entry?;
+        let again = entry.inode.nlink() > 1 && !seen.insert(entry.inode.nid());
+        if again || entry.inode.file_type() != FileType::File {
+            continue;
+        }
+        let runs = runs(image, &entry.inode)?;
+        if runs.is_empty() {
+            continue;
+        }
+        let path = [mount_point, &entry.path].join(&b'/');
+        if path.iter().any(u8::is_ascii_whitespace) {
+            left_out += 1;
+            continue;
+        }
+        out.extend_from_slice(&path);
+        let mut line = String::new();
+        for (first, last) in runs {
+            // Writing to a String cannot fail.
+            let _ = match first == last {
+                true => write!(line, " {first}"),
+                false => write!(line, " {first}-{last}"),
+            };
+        }
+        line.push('\n');
+        out.extend_from_slice(line.as_bytes());
+    }
+    Ok((out, left_out))
+}
+
+/// The first and the last block of each run of a file's blocks, in the order of the file.
+fn runs(image: &Image, inode: &Inode) -> Result<Vec<(u64, u64)>> {
+    let sb = image.superblock();
+    let bits = sb.block_bits.get();
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for extent in image.extents(inode, 0..inode.size())? {
+        let extent = extent?;
+        let (pos, len) = match extent.source {
+            Source::Raw { device: 0, pos } => (pos, extent.len),
+            Source::Cluster(cluster) => (cluster.pos, cluster.len.into()),
+            _ => continue,
+        };
+        let (first, last) = (pos >> bits, (pos + len).saturating_sub(1) >> bits);
+        // What clusters have on other devices is counted from behind the image.
+        if last >= sb.blocks {
+            continue;
+        }
+        match runs.last_mut() {
+            // The next one, or the block that the one before ends in.
+            Some(run) if first == run.1 + 1 || first == run.1 => run.1 = last,
+            _ => runs.push((first, last)),
+        }
+    }
+    Ok(runs)
+}
