@@ -271,19 +271,14 @@ fn unescape(word: &[u8]) -> Vec<u8> {
     out
 }
 
-/// How far the kernel reads ahead on a mount: three requests through rings, two through the device, so that a thread on another processor has
-/// the next one when the asker takes what the last one brought. Unit: KiB.
-pub const fn read_ahead_kb(rings: bool) -> u32 {
-    if rings { 1536 } else { 2048 }
-}
-
-/// Lets the kernel read ahead so far, and says how far that is. Only root may. Unit: KiB.
+/// Lets the kernel read ahead over three requests through rings, or two through the device, so that a thread on another processor has the next
+/// one when the asker takes what the last one brought. Returns how far that is. Unit: KiB. Only root may.
 ///
 /// # Errors
 /// If this host does not let us.
 pub fn raise_read_ahead(device: (u32, u32), rings: bool) -> io::Result<u32> {
     let path = format!("/sys/class/bdi/{}:{}/read_ahead_kb", device.0, device.1);
-    let kb = read_ahead_kb(rings);
+    let kb = if rings { 1536 } else { 2048 };
     std::fs::write(path, kb.to_string()).map(|()| kb)
 }
 

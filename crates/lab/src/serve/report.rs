@@ -54,15 +54,23 @@ pub fn gather(lines: &[Line]) -> Gathered<'_> {
 }
 
 impl Gathered<'_> {
-    fn times(&self, case: &WorkloadLine, server: &str, pass: Pass) -> Vec<f64> {
-        let of = |s: &&&SampleLine| {
+    /// The samples of a server, in the order of the rounds.
+    fn of<'a>(
+        &'a self,
+        case: &'a WorkloadLine,
+        server: &'a str,
+    ) -> impl DoubleEndedIterator<Item = &'a SampleLine> {
+        self.samples.iter().copied().filter(move |s| {
             s.workload == case.workload && s.image == case.image && s.server == server
-        };
-        let time = |s: &&SampleLine| match pass {
+        })
+    }
+
+    fn times(&self, case: &WorkloadLine, server: &str, pass: Pass) -> Vec<f64> {
+        let time = |s: &SampleLine| match pass {
             Pass::Cold => s.cold_ns as f64 / 1e6,
             Pass::Warm => s.warm_ns as f64 / 1e6,
         };
-        self.samples.iter().filter(of).map(time).collect()
+        self.of(case, server).map(time).collect()
     }
 
     /// A figure of a server in every round. Unit: milliseconds or MiB.
@@ -74,11 +82,9 @@ impl Gathered<'_> {
             Figure::Machine => |used| used.system_bytes,
             Figure::Held => |used| used.held_bytes,
         };
-        let of = |s: &&&SampleLine| {
-            s.workload == case.workload && s.image == case.image && s.server == server
-        };
-        let samples = self.samples.iter().filter(of);
-        samples.filter_map(|s| figure(&s.used).map(mib)).collect()
+        self.of(case, server)
+            .filter_map(|s| figure(&s.used).map(mib))
+            .collect()
     }
 
     fn median(&self, case: &WorkloadLine, server: &str, pass: Pass) -> Option<f64> {
@@ -87,21 +93,12 @@ impl Gathered<'_> {
 
     /// Processor time of who asked: median. Unit: milliseconds.
     fn asker(&self, case: &WorkloadLine, server: &str, pass: Pass) -> Option<f64> {
-        let of = |s: &&&SampleLine| {
-            s.workload == case.workload && s.image == case.image && s.server == server
-        };
-        let time = |s: &&SampleLine| match pass {
+        let time = |s: &SampleLine| match pass {
             Pass::Cold => s.cold_asker_ns,
             Pass::Warm => s.warm_asker_ns,
         };
-        let times: Vec<f64> = self
-            .samples
-            .iter()
-            .filter(of)
-            .filter_map(time)
-            .map(|ns| ns as f64 / 1e6)
-            .collect();
-        median(&times)
+        let times = self.of(case, server).filter_map(time);
+        median(&times.map(|ns| ns as f64 / 1e6).collect::<Vec<_>>())
     }
 
     /// The servers that have a time for any of these.
@@ -114,10 +111,8 @@ impl Gathered<'_> {
     }
 
     fn last_used(&self, case: &WorkloadLine, server: &str) -> Used {
-        let mut of = self.samples.iter().rev();
-        let found =
-            of.find(|s| s.workload == case.workload && s.image == case.image && s.server == server);
-        found.map(|s| s.used).unwrap_or_default()
+        let last = self.of(case, server).next_back();
+        last.map(|s| s.used).unwrap_or_default()
     }
 }
 

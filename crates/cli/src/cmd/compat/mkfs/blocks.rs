@@ -14,13 +14,12 @@ use crate::image::OpenArgs;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::Path;
+use tuff_image::Result;
 use tuff_image::read::{FileType, Image, Inode, Source};
 use tuff_image::walk::Walk;
-use tuff_image::{Error, Result};
-use tuff_store::{Output, Target};
 
 /// Writes the list of the image that begins at `offset` of `file` to `path`. Returns how many files are left out since white space in
-/// their paths would end them there.
+/// their paths, as which control characters count there, would end them.
 ///
 /// # Errors
 /// What reading the image and writing the list gives.
@@ -30,10 +29,7 @@ pub(super) fn list(path: &Path, file: &Path, offset: u64, mount_point: &[u8]) ->
         ..OpenArgs::default()
     };
     let (text, left_out) = text(&open.open(file)?, mount_point)?;
-    let failed = |e| Error::io(path.display(), "cannot write", e);
-    let output = Output::create(&Target::Path(path.to_owned())).map_err(failed)?;
-    output.write_at(&text, 0).map_err(failed)?;
-    output.finish(text.len() as u64, false).map_err(failed)?;
+    super::write(path, &text)?;
     Ok(left_out)
 }
 
@@ -52,7 +48,7 @@ fn text(image: &Image, mount_point: &[u8]) -> Result<(Vec<u8>, usize)> {
             continue;
         }
         let path = [mount_point, &entry.path].join(&b'/');
-        if path.iter().any(u8::is_ascii_whitespace) {
+        if path.iter().any(|&byte| byte <= b' ') {
             left_out += 1;
             continue;
         }

@@ -63,7 +63,7 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
         }
     }
     if let Some(list) = &asked.block_list
-        && [Some(&image), o.blob.as_ref()].contains(&Some(list))
+        && [Some(&image), o.blob.as_ref(), asked.vmdk.as_ref()].contains(&Some(list))
     {
         return Err(Error::usage(format_args!(
             "--block-list-file {}: it is another output, too",

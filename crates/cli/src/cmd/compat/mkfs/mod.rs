@@ -15,10 +15,12 @@ use crate::cmd::build::{summary, watched};
 use crate::progress::Show;
 use asked::Asked;
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tuff_image::Result;
 use tuff_image::build::{self, Progress};
+use tuff_image::{Error, Result};
+use tuff_store::{Output, Target};
 
 static GRAMMAR: Grammar = Grammar {
     letters: "Vh",
@@ -77,4 +79,12 @@ pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
         out.finish()?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a text that goes with an image to `path`, which has its name when it is complete.
+fn write(path: &Path, text: &[u8]) -> Result<()> {
+    let failed = |e| Error::io(path.display(), "cannot write", e);
+    let output = Output::create(&Target::Path(path.to_owned())).map_err(failed)?;
+    output.write_at(text, 0).map_err(failed)?;
+    output.finish(text.len() as u64, false).map_err(failed)
 }

@@ -7,7 +7,6 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf, absolute};
 use tuff_image::read::Image;
 use tuff_image::{Error, Result};
-use tuff_store::{Output, Target};
 
 /// Unit: bytes.
 const SECTOR: u64 = 512;
@@ -26,10 +25,7 @@ const CYLINDERS: u64 = 16_383;
 pub(super) fn describe(path: &Path, image: &Path, devices: &[PathBuf]) -> Result<()> {
     let opened = OpenArgs::default().open(image)?;
     let text = text(path, image, devices, &opened)?;
-    let failed = |e| Error::io(path.display(), "cannot write", e);
-    let output = Output::create(&Target::Path(path.to_owned())).map_err(failed)?;
-    output.write_at(text.as_bytes(), 0).map_err(failed)?;
-    output.finish(text.len() as u64, false).map_err(failed)
+    super::write(path, text.as_bytes())
 }
 
 fn text(path: &Path, image: &Path, devices: &[PathBuf], opened: &Image) -> Result<String> {

@@ -214,7 +214,9 @@ impl DirSource {
             let _close = Close(&shared);
             threads::start(scope, "walk", options.threads, || {
                 let mut lister = lister();
-                lister.attributes.own_directory();
+                if options.xattrs {
+                    lister.attributes.own_directory();
+                }
                 work(&shared, lister);
             });
             let mut merge = Merge {
