@@ -7,10 +7,10 @@ use crate::build::source::image::ImageSource;
 use crate::build::tree::InodeId;
 use crate::{Error, Result};
 use std::fs::{File, Metadata};
-use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fmt, io};
 use tuff_format::Nid;
 
 /// The bytes of one file. Cheap to clone: the segments of a large file share it.
@@ -106,8 +106,8 @@ pub(crate) struct ChunkRun {
 
 /// An input that is ready to be read.
 pub(crate) enum Reader<'a> {
-    /// An open file and where its content starts.
-    File(File, String),
+    /// An open file.
+    File(File, Name<'a>),
     /// A shared file.
     Shared(&'a File, &'a str, u64),
     /// In memory.
@@ -124,8 +124,29 @@ pub(crate) enum Reader<'a> {
     Image(&'a ImageSource, Nid, &'a [u8]),
 }
 
-impl std::fmt::Debug for Item {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+/// The name of an open file, for messages: it is put together where there is one.
+#[derive(Clone, Copy)]
+pub(crate) enum Name<'a> {
+    /// A path below a source directory.
+    Below(&'a DirSource, &'a [u8]),
+    /// A path.
+    Path(&'a Path),
+    /// A name.
+    Plain(&'a str),
+}
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Below(source, path) => f.write_str(&source.display(path)),
+            Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Plain(name) => f.write_str(name),
+        }
+    }
+}
+
+impl fmt::Debug for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             file, offset, len, ..
         } = self;
@@ -138,22 +159,22 @@ impl Input {
     pub(crate) fn open(&self) -> Result<Reader<'_>> {
         match self {
             Self::Host { source, path, seen } => {
-                let name = source.display(path);
+                let name = Name::Below(source, path);
                 let file = source
                     .open_file(path)
-                    .map_err(|e| Error::io(&name, "cannot open", e))?;
+                    .map_err(|e| Error::io(name, "cannot open", e))?;
                 let (size, sec, nsec) = *seen;
-                let meta = unchanged(&file, &name, size)?;
+                let meta = unchanged(&file, name, size)?;
                 if (meta.mtime(), meta.mtime_nsec()) != (sec, nsec.into()) {
-                    return Err(changed(&name, "its modification time is another"));
+                    return Err(changed(name, "its modification time is another"));
                 }
                 Ok(Reader::File(file, name))
             }
             Self::Path { path, size } => {
-                let name = path.display().to_string();
+                let name = Name::Path(path);
                 let file =
-                    File::open(path.as_path()).map_err(|e| Error::io(&name, "cannot open", e))?;
-                unchanged(&file, &name, *size)?;
+                    File::open(path.as_path()).map_err(|e| Error::io(name, "cannot open", e))?;
+                unchanged(&file, name, *size)?;
                 Ok(Reader::File(file, name))
             }
             Self::Range { file, name, offset } => Ok(Reader::Shared(file, name, *offset)),
@@ -181,8 +202,8 @@ impl Reader<'_> {
     /// Fills `buf` from `offset` of the content.
     pub(crate) fn read_exact(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         match self {
-            Self::File(file, name) => exact(file, buf, offset, name),
-            Self::Shared(file, name, start) => exact(file, buf, start + offset, name),
+            Self::File(file, name) => exact(file, buf, offset, *name),
+            Self::Shared(file, name, start) => exact(file, buf, start + offset, Name::Plain(name)),
             Self::Bytes(bytes) => {
                 let from = usize::try_from(offset)
                     .unwrap_or(usize::MAX)
@@ -237,7 +258,8 @@ impl Reader<'_> {
                     let lo = run.file_offset.max(offset);
                     let hi = (run.file_offset + run.len).min(end);
                     let part = &mut buf[(lo - offset) as usize..(hi - offset) as usize];
-                    exact(file, part, run.source_offset + (lo - run.file_offset), name)?;
+                    let from = run.source_offset + (lo - run.file_offset);
+                    exact(file, part, from, Name::Plain(name))?;
                 }
                 Ok(())
             }
@@ -245,7 +267,7 @@ impl Reader<'_> {
     }
 }
 
-fn exact(file: &File, buf: &mut [u8], offset: u64, name: &str) -> Result<()> {
+fn exact(file: &File, buf: &mut [u8], offset: u64, name: Name<'_>) -> Result<()> {
     file.read_exact_at(buf, offset).map_err(|e| match e.kind() {
         io::ErrorKind::UnexpectedEof => changed(name, "it became shorter"),
         _ => Error::io(name, format_args!("cannot read at byte {offset}"), e),
@@ -253,7 +275,7 @@ fn exact(file: &File, buf: &mut [u8], offset: u64, name: &str) -> Result<()> {
 }
 
 /// Makes sure that a file is one, and as long as it was.
-fn unchanged(file: &File, name: &str, size: u64) -> Result<Metadata> {
+fn unchanged(file: &File, name: Name<'_>, size: u64) -> Result<Metadata> {
     let meta = file
         .metadata()
         .map_err(|e| Error::io(name, "cannot examine", e))?;
@@ -267,7 +289,7 @@ fn unchanged(file: &File, name: &str, size: u64) -> Result<Metadata> {
     Ok(meta)
 }
 
-fn changed(name: &str, how: &str) -> Error {
+fn changed(name: Name<'_>, how: &str) -> Error {
     let e = io::Error::other(format!("the file changed while the image was built: {how}"));
     Error::io(name, "cannot read", e)
 }

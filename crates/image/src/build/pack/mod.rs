@@ -30,6 +30,7 @@ pub(crate) mod input;
 mod outside;
 mod place;
 mod pool;
+mod probe;
 pub(crate) mod segment;
 pub(crate) mod spans;
 mod sparse;
@@ -56,6 +57,7 @@ use held::Held;
 use input::{Input, Item};
 use place::end_of;
 use pool::Pool;
+use probe::Probe;
 use spans::{FilePlan, PartKey};
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -150,6 +152,7 @@ pub(crate) struct Packer<'a> {
     shared: HashMap<PartKey, Vec<u32>>,
     /// What the tables of compressed and sparse files take, and what tells ends of files. Unit: bytes.
     tables: u64,
+    probe: Probe,
     /// Where chunks go, if not into the image.
     blob: Option<&'a Output>,
     /// First block of each chunk.
@@ -241,6 +244,7 @@ impl<'a> Packer<'a> {
             known: HashMap::new(),
             shared: HashMap::new(),
             tables: 0,
+            probe: Probe::default(),
             blob: None,
             chunks: HashMap::new(),
         })
@@ -355,7 +359,7 @@ impl<'a> Packer<'a> {
         }
         self.submit_batch()?;
         let store = match policy.spec {
-            Some(spec) => !worth_compressing(&input, size, spec)?,
+            Some(spec) => !self.probe.is_worth(&input, size, spec)?,
             None => false,
         };
         self.add_segments(file, size, &input, policy, store, plan)
@@ -380,7 +384,7 @@ impl<'a> Packer<'a> {
                 .map_err(|e| Error::source(e.into()))?;
             let input = Input::Bytes(bytes.into());
             if let (0, Some(spec)) = (at, policy.spec) {
-                store = !worth_compressing(&input, len as u64, spec)?;
+                store = !self.probe.is_worth(&input, len as u64, spec)?;
             }
             let last = at + len as u64 == size;
             let policy = Arc::clone(policy);
@@ -619,29 +623,4 @@ pub(crate) fn segment_for(cluster: usize) -> u64 {
 /// What a job with so much input may take: that, as much output, and a little. Unit: bytes.
 pub(crate) fn job_cost(bytes: u64) -> u64 {
     2 * bytes + (64 << 10)
-}
-
-/// Looks at a few places of a large file: false if none of them shrinks by what would encode the file. Another encoder would
-/// not do: where no bytes repeat, but some are rare, LZ4 finds nothing and the others much.
-fn worth_compressing(input: &Input, size: u64, spec: EncoderSpec) -> Result<bool> {
-    const PROBES: u64 = 8;
-    const PROBE: usize = 64 << 10;
-    let reader = input.open()?;
-    let spec = EncoderSpec {
-        cluster: PROBE,
-        unit: 1,
-        ..spec
-    };
-    let mut encoder = spec.build().map_err(Error::usage)?;
-    let (mut raw, mut out) = (vec![0; PROBE], vec![0; PROBE]);
-    for i in 0..PROBES {
-        let at = (size - PROBE as u64) / (PROBES - 1) * i;
-        reader.read_exact(&mut raw, at)?;
-        encoder.reset();
-        let fit = encoder.fit(&raw, 0, &mut out);
-        if fit.consumed == PROBE && fit.written < PROBE - PROBE / 32 {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }

@@ -40,6 +40,8 @@ struct State {
     queue: VecDeque<Job>,
     urgent: VecDeque<Job>,
     done: HashMap<u64, (u64, Result<JobOut>)>,
+    /// The job whose result is waited for.
+    awaited: Option<u64>,
     in_flight: u64,
     closed: bool,
     /// Output buffers to use again.
@@ -130,8 +132,10 @@ impl Pool {
         loop {
             if let Some((cost, out)) = state.done.remove(&id) {
                 state.in_flight -= cost;
+                state.awaited = None;
                 return out;
             }
+            state.awaited = Some(id);
             state = self
                 .shared
                 .done
@@ -195,6 +199,8 @@ fn run(shared: &Shared, counted: (BlockBits, Grain), sums: bool) {
         let held = out.as_ref().map_or(0, |o| o.footprint());
         state.in_flight = state.in_flight - cost + held;
         state.done.insert(id, (held, out));
-        shared.done.notify_all();
+        if state.awaited == Some(id) {
+            shared.done.notify_one();
+        }
     }
 }

@@ -1,0 +1,47 @@
+//! Whether a large file shrinks, seen at a few places.
+
+use super::input::Input;
+use crate::{Error, Result};
+use tuff_codec::{EncodeFit, EncoderSpec};
+
+/// Places that are looked at.
+const PLACES: u64 = 8;
+/// What is read at each. Unit: bytes.
+const LEN: usize = 64 << 10;
+
+/// What looks: the encoder of the last file, which the next one mostly has, too, and its buffers.
+#[derive(Default)]
+pub(super) struct Probe {
+    encoder: Option<(EncoderSpec, Box<dyn EncodeFit>)>,
+    raw: Vec<u8>,
+    out: Vec<u8>,
+}
+
+impl Probe {
+    /// False if a file of `size` bytes, at least [`LEN`], shrinks at none of the places by what would encode it. Another
+    /// encoder would not do: where no bytes repeat, but some are rare, LZ4 finds nothing and the others much.
+    pub(super) fn is_worth(&mut self, input: &Input, size: u64, spec: EncoderSpec) -> Result<bool> {
+        let reader = input.open()?;
+        let spec = EncoderSpec {
+            cluster: LEN,
+            unit: 1,
+            ..spec
+        };
+        let encoder = match &mut self.encoder {
+            Some((known, encoder)) if *known == spec => encoder,
+            other => &mut other.insert((spec, spec.build().map_err(Error::usage)?)).1,
+        };
+        self.raw.resize(LEN, 0);
+        self.out.resize(LEN, 0);
+        for i in 0..PLACES {
+            let at = (size - LEN as u64) / (PLACES - 1) * i;
+            reader.read_exact(&mut self.raw, at)?;
+            encoder.reset();
+            let fit = encoder.fit(&self.raw, 0, &mut self.out);
+            if fit.consumed == LEN && fit.written < LEN - LEN / 32 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
