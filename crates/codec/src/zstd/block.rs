@@ -5,6 +5,8 @@
 //!
 //! Source: RFC 8878, section 3.1.1.3.
 
+use std::sync::LazyLock;
+
 use super::bits::{BIT, BitWriter, log2, times_log2};
 use super::fse::{Counts, SYMBOLS, Table};
 use super::huffman::Code;
@@ -116,6 +118,8 @@ static FIXED: [Counts; 3] = [
         6,
     ),
 ];
+
+static FIXED_TABLES: LazyLock<[Table; 3]> = LazyLock::new(|| FIXED.each_ref().map(Table::of));
 
 /// What a block holds, counted.
 #[derive(Clone)]
@@ -762,7 +766,7 @@ impl Coder {
         for (kind, mode) in modes.iter().enumerate() {
             let table = &mut self.tables[kind];
             match mode {
-                Mode::Fixed => table.build(&FIXED[kind]),
+                Mode::Fixed => {}
                 Mode::Single(symbol) => {
                     out[pos] = *symbol;
                     pos += 1;
@@ -778,7 +782,11 @@ impl Coder {
                 }
             }
         }
-        let [literals, offset, matched] = &self.tables;
+        let table = |kind: usize| match &modes[kind] {
+            Mode::Fixed => &FIXED_TABLES[kind],
+            _ => &*self.tables[kind],
+        };
+        let [literals, offset, matched] = [LITERALS, OFFSET, MATCHED].map(table);
         let mut bits = BitWriter::new(out, pos);
         let mut matched_state = matched.start(last.codes[MATCHED]);
         let mut offset_state = offset.start(last.codes[OFFSET]);

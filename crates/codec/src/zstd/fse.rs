@@ -51,43 +51,57 @@ impl Counts {
 
     /// Shares in proportion to `counts`, of which at least two are not zero and whose sum is `total`.
     pub(super) fn normalise(counts: &[u32], total: u32, log_max: u32) -> Self {
-        let symbols = counts
-            .iter()
-            .rposition(|&n| n > 0)
-            .map_or(0, |last| last + 1);
-        let used = counts.iter().filter(|&&n| n > 0).count() as u32;
+        let mut present = [0u8; SYMBOLS + 1];
+        let mut used = 0;
+        for (symbol, &n) in counts.iter().enumerate() {
+            present[used] = symbol as u8;
+            used += usize::from(n > 0);
+        }
+        let present = &present[..used];
+        let symbols = present.last().map_or(0, |&last| usize::from(last) + 1);
         // A large table is exact, and costs more to describe: a quarter of a cell per occurrence is enough.
         let enough = (total - 1).max(1).ilog2().saturating_sub(1);
         let log = enough.min(log_max).max(used.ilog2() + 1).clamp(5, log_max);
-        let cells = 1i32 << log;
         let mut norm = [0i16; SYMBOLS];
-        let mut left = cells;
-        let scale = (u64::from(cells as u32) << 32) / u64::from(total);
-        for (share, &n) in norm.iter_mut().zip(counts) {
-            if n > 0 {
-                // fits: at most 2^9
-                *share = (((u64::from(n) * scale + (1 << 31)) >> 32) as i16).max(1);
-                left -= i32::from(*share);
-            }
+        let mut left = 1i32 << log;
+        let scale = (1 << (32 + log)) / u64::from(total);
+        for &symbol in present {
+            let symbol = usize::from(symbol);
+            let share = (u64::from(counts[symbol]) * scale + (1 << 31)) >> 32;
+            // fits: at most 2^9
+            norm[symbol] = (share as i16).max(1);
+            left -= i32::from(norm[symbol]);
         }
         // Rounding leaves a few cells over, or takes a few too many: move those that matter least.
+        let step = left.signum() as i16;
+        let gain = |symbol: u8, norm: &[i16; SYMBOLS]| {
+            let share = f64::from(norm[usize::from(symbol)]);
+            let n = f64::from(counts[usize::from(symbol)]);
+            if step > 0 {
+                n / (share + 0.5)
+            } else if share < 2.0 {
+                -1.0
+            } else {
+                (share - 0.5) / n
+            }
+        };
+        let mut gains = [-1.0; SYMBOLS];
+        if left != 0 {
+            for (slot, &symbol) in gains.iter_mut().zip(present) {
+                *slot = gain(symbol, &norm);
+            }
+        }
         while left != 0 {
             let mut best = (0, -1.0);
-            for (symbol, (&share, &n)) in norm.iter().zip(counts).enumerate() {
-                let share = f64::from(share);
-                let gain = if n == 0 || (left < 0 && share < 2.0) {
-                    continue;
-                } else if left > 0 {
-                    f64::from(n) / (share + 0.5)
-                } else {
-                    (share - 0.5) / f64::from(n)
-                };
+            for (i, &gain) in gains[..used].iter().enumerate() {
                 if gain > best.1 {
-                    best = (symbol, gain);
+                    best = (i, gain);
                 }
             }
-            norm[best.0] += left.signum() as i16;
-            left -= left.signum();
+            let symbol = present[best.0];
+            norm[usize::from(symbol)] += step;
+            gains[best.0] = gain(symbol, &norm);
+            left -= i32::from(step);
         }
         Self { norm, symbols, log }
     }
@@ -150,6 +164,16 @@ impl Counts {
     }
 }
 
+/// What an odd number is multiplied by to give 1, in all the bits that a table's cells are counted with.
+const fn inverse(odd: usize) -> usize {
+    // Right in three bits; each round doubles them.
+    let mut found = odd;
+    while found.wrapping_mul(odd) % CELLS != 1 {
+        found = found.wrapping_mul(2usize.wrapping_sub(found.wrapping_mul(odd)));
+    }
+    found
+}
+
 /// The encoder's table.
 pub(super) struct Table {
     states: [u16; CELLS],
@@ -167,38 +191,62 @@ impl Table {
         }
     }
 
+    /// The table of these shares.
+    pub(super) fn of(counts: &Counts) -> Self {
+        let mut this = Self::new();
+        this.build(counts);
+        this
+    }
+
     /// Fills the table for these shares.
     pub(super) fn build(&mut self, counts: &Counts) {
         let log = counts.log;
         let size = 1usize << log;
         let mask = size - 1;
         self.log = log;
-        let mut cells = [0u8; CELLS];
         let mut from = [0usize; SYMBOLS + 1];
-        let mut high = size;
+        // The symbols, each as often as it has cells, and the last cells, whose symbols have but one.
+        let mut listed = [0u8; CELLS];
+        let mut last = [0u8; CELLS];
+        let (mut end, mut high) = (0, size);
         for (symbol, &share) in counts.norm[..counts.symbols].iter().enumerate() {
             from[symbol + 1] = from[symbol] + usize::from(share.unsigned_abs());
             if share == -1 {
                 high -= 1;
-                cells[high] = symbol as u8;
+                last[high] = symbol as u8;
             }
+            let share = usize::from(share.max(0).unsigned_abs());
+            listed[end..end + share].fill(symbol as u8);
+            end += share;
         }
+        // From one symbol of the list to the next it is a step of so many cells, around the table, over the last ones.
         let step = (size >> 1) + (size >> 3) + 3;
-        let mut cell = 0;
-        for symbol in 0..counts.symbols {
-            for _ in 0..counts.norm[symbol].max(0) {
-                cells[cell] = symbol as u8;
-                cell = (cell + step) & mask;
-                while cell >= high {
-                    cell = (cell + step) & mask;
+        let mut next = from;
+        let mut take = |symbol: u8, cell: usize| {
+            let slot = &mut next[usize::from(symbol)];
+            self.states[*slot & (CELLS - 1)] = (size + cell) as u16;
+            *slot += 1;
+        };
+        if high == size {
+            // The way back: which symbol of the list comes to a cell.
+            let back = inverse(step) & mask;
+            let mut at = 0;
+            for cell in 0..size {
+                take(listed[at & (CELLS - 1)], cell);
+                at = (at + back) & mask;
+            }
+        } else {
+            let mut at = 0;
+            for &symbol in &listed[..end] {
+                last[at] = symbol;
+                at = (at + step) & mask;
+                while at >= high {
+                    at = (at + step) & mask;
                 }
             }
-        }
-        let mut next = from;
-        for (state, &symbol) in cells[..size].iter().enumerate() {
-            let slot = &mut next[usize::from(symbol)];
-            self.states[*slot & (CELLS - 1)] = (size + state) as u16;
-            *slot += 1;
+            for (cell, &symbol) in last[..size].iter().enumerate() {
+                take(symbol, cell);
+            }
         }
         for (symbol, &total) in from[..counts.symbols].iter().enumerate() {
             let total = total as i32;

@@ -8,6 +8,9 @@ use super::fse::{Counts, SYMBOLS, Table};
 /// The longest code. Unit: bits.
 const LENGTH_MAX: u32 = 11;
 
+/// More than there are lengths, a power of two, so that no index is out of bounds.
+const LENGTHS: usize = (LENGTH_MAX as usize + 1).next_power_of_two();
+
 /// The most bytes of a description: a length byte and 127 bytes. Unit: bytes.
 const DESCRIPTION_MAX: usize = 128;
 
@@ -26,17 +29,17 @@ pub(super) struct Code {
 impl Code {
     /// The code for these counts, of which at least two are not zero. `None` when the format cannot describe it.
     pub(super) fn new(counts: &[u32; 256], total: u32) -> Option<Self> {
-        let mut order = [0u32; 256];
+        let mut all = [0u32; 256];
         let mut used = 0;
         for (symbol, &n) in counts.iter().enumerate() {
-            if n > 0 {
-                // fits: a block has at most 2^17 literals
-                order[used] = n << 8 | symbol as u32;
-                used += 1;
-            }
+            // fits: a block has at most 2^17 literals
+            all[used] = n << 8 | symbol as u32;
+            used += usize::from(n > 0);
         }
-        let order = &mut order[..used];
-        order.sort_unstable();
+        let entries = &all[..used];
+        let mut sorted = [0; 256];
+        let order = &mut sorted[..used];
+        sort(entries, order);
         // A short text gains little from long codes, and describing them costs.
         let enough = (total - 1).max(1).ilog2().saturating_sub(1).max(1);
         let limit = enough
@@ -45,49 +48,46 @@ impl Code {
             .clamp(5, LENGTH_MAX);
         let mut lengths = [0u8; 256];
         assign(order, limit, &mut lengths);
-        Self::from_lengths(&lengths)
+        Self::from_lengths(&lengths, entries)
     }
 
-    fn from_lengths(lengths: &[u8; 256]) -> Option<Self> {
-        let longest = u32::from(lengths.iter().copied().max()?);
+    /// The code with these lengths, of the symbols in the low bytes of `entries`, in order.
+    fn from_lengths(lengths: &[u8; 256], entries: &[u32]) -> Option<Self> {
+        let symbols = entries.iter().map(|entry| (entry & 0xff) as usize);
         // Codes of one length are consecutive in symbol order, the longest codes begin at zero.
-        let mut per_length = [0u32; LENGTH_MAX as usize + 2];
-        for &length in lengths {
-            per_length[usize::from(length)] += 1;
+        let mut per_length = [0u32; LENGTHS];
+        for symbol in symbols.clone() {
+            per_length[usize::from(lengths[symbol]) % LENGTHS] += 1;
         }
-        let mut next = [0u32; LENGTH_MAX as usize + 2];
+        let longest = per_length.iter().rposition(|&n| n > 0)?;
+        let mut next = [0u32; LENGTHS];
         let mut value = 0;
-        for length in (1..=longest as usize).rev() {
+        for length in (1..=longest).rev() {
             next[length] = value;
             value = (value + per_length[length]) >> 1;
         }
         let mut codes = [0; 256];
-        for (code, &length) in codes.iter_mut().zip(lengths) {
-            if length > 0 {
-                *code = next[usize::from(length)] << 8 | u32::from(length);
-                next[usize::from(length)] += 1;
-            }
+        for symbol in symbols {
+            let length = lengths[symbol];
+            let next = &mut next[usize::from(length) % LENGTHS];
+            codes[symbol] = *next << 8 | u32::from(length);
+            *next += 1;
         }
         let mut this = Self {
             codes,
             description: [0; DESCRIPTION_MAX + 8],
             described: 0,
         };
-        this.describe(lengths, longest)?;
+        this.describe(lengths, entries, longest as u8)?;
         Some(this)
     }
 
-    fn describe(&mut self, lengths: &[u8; 256], longest: u32) -> Option<()> {
-        // present: the caller has found a longest code
-        let last = lengths.iter().rposition(|&length| length > 0)?;
-        let mut weights = [0u8; 256];
-        for (weight, &length) in weights.iter_mut().zip(lengths) {
-            *weight = if length > 0 {
-                longest as u8 + 1 - length
-            } else {
-                0
-            };
-        }
+    fn describe(&mut self, lengths: &[u8; 256], entries: &[u32], longest: u8) -> Option<()> {
+        let last = (entries.last()? & 0xff) as usize;
+        let weights = lengths.map(|length| match length {
+            0 => 0,
+            length => longest + 1 - length,
+        });
         // The last weight follows from the others.
         let weights = &weights[..last];
         let plain = (last <= 128).then(|| 1 + last.div_ceil(2));
@@ -150,6 +150,28 @@ impl Code {
         bits.flush();
         bits.close()
     }
+}
+
+/// Sorts entries, which are in the order of their symbols, by count and symbol.
+fn sort(entries: &[u32], sorted: &mut [u32]) {
+    // By count in one go, which keeps the order of symbols; those that occur oftenest are few, and together at first.
+    const OFTEN: usize = 255;
+    let place = |entry: u32| ((entry >> 8) as usize).min(OFTEN);
+    let mut next = [0u16; OFTEN + 1];
+    for &entry in entries {
+        next[place(entry)] += 1;
+    }
+    let mut before = 0;
+    for slot in &mut next {
+        before += std::mem::replace(slot, before);
+    }
+    let often = usize::from(next[OFTEN]);
+    for &entry in entries {
+        let slot = &mut next[place(entry)];
+        sorted[usize::from(*slot)] = entry;
+        *slot += 1;
+    }
+    sorted[often..].sort_unstable();
 }
 
 /// Code lengths of up to `limit` bits for the symbols in `order`: count and symbol, rarest first.
