@@ -18,6 +18,8 @@ pub(crate) struct Probe {
     worth: f64,
     first: f64,
     guessed: usize,
+    /// What LZ4 wrote of that. Unit: bytes.
+    written: usize,
 }
 
 impl Probe {
@@ -29,6 +31,7 @@ impl Probe {
             worth: first,
             first,
             guessed: 0,
+            written: 0,
         }
     }
 
@@ -44,8 +47,14 @@ impl Probe {
         if self.out.len() < room {
             self.out.resize(room, 0);
         }
-        self.guessed = self.lz4.fit(src, 0, &mut self.out[..room]).consumed;
+        let fit = self.lz4.fit(src, 0, &mut self.out[..room]);
+        (self.guessed, self.written) = (fit.consumed, fit.written);
         self.guessed
+    }
+
+    /// How often what was guessed last holds what LZ4 makes of it.
+    pub(crate) fn lz4_ratio(&self) -> usize {
+        self.guessed / self.written.max(1)
     }
 
     /// What an output that was guessed for, and was filled, really held.

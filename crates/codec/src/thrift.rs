@@ -30,12 +30,29 @@ struct Quick {
     level: i32,
     /// The asked level shrinks its output by at most so much, but for very few. Unit: thousandths.
     gain: usize,
+    /// The same, of text.
+    text_gain: usize,
     /// It is not tried where more output is expected: of many units nearly any gain saves one. Unit: units of output.
     most: usize,
 }
 
+impl Quick {
+    /// The asked level shrinks its output of text by at most so much.
+    const fn text(self, gain: usize) -> Self {
+        Self {
+            text_gain: gain,
+            ..self
+        }
+    }
+}
+
 const fn quick(level: i32, gain: usize, most: usize) -> Quick {
-    Quick { level, gain, most }
+    Quick {
+        level,
+        gain,
+        text_gain: gain,
+        most,
+    }
 }
 
 /// The quicker levels that are worth their time, the quickest first. LZ4HC has none: what LZ4 writes decodes slower, and its
@@ -47,7 +64,7 @@ fn quicker(method: Method, level: i32) -> &'static [Quick] {
         (Method::Deflate, 5..) => const { &[quick(1, 100, 5)] },
         (Method::Lzma, 4..) => const { &[quick(1, 120, 8)] },
         (Method::Zstd, 18..) => const { &[quick(3, 200, 5), quick(9, 120, 16)] },
-        (Method::Zstd, 13..) => const { &[quick(3, 180, 5), quick(9, 80, 16)] },
+        (Method::Zstd, 13..) => const { &[quick(3, 180, 5), quick(9, 80, 16).text(45)] },
         (Method::Zstd, 12..) => const { &[quick(3, 120, 8), quick(9, 40, 16)] },
         (Method::Zstd, 6..) => const { &[quick(3, 100, 5)] },
         _ => &[],
@@ -60,8 +77,8 @@ const FIRST_RATIO: usize = 3;
 /// A level that comes first, ready.
 struct Step {
     encoder: Box<dyn EncodeFit>,
-    /// Unit: thousandths.
-    gain: usize,
+    /// Of other input, and of text. Unit: thousandths.
+    gains: [usize; 2],
     /// Unit: bytes of output.
     most: usize,
 }
@@ -96,7 +113,7 @@ impl Thrift {
             };
             Ok(Step {
                 encoder: of_it.build()?,
-                gain: quick.gain,
+                gains: [quick.gain, quick.text_gain],
                 most: quick.most * spec.unit,
             })
         };
@@ -126,6 +143,7 @@ impl Thrift {
         if expected > dst.len() {
             return Err(best);
         }
+        let text = usize::from(is_text(&input[at..]));
         let steps = self.steps.iter_mut();
         for step in steps.filter(|step| expected <= step.most) {
             let fit = step.encoder.fit(input, at, dst);
@@ -138,7 +156,7 @@ impl Thrift {
             }
             // A unit less has to hold what the asked level may come to.
             let fewer = units(fit).saturating_sub(1) * unit;
-            if fewer == 0 || fit.written - fit.written * step.gain / 1000 > fewer {
+            if fewer == 0 || fit.written - fit.written * step.gains[text] / 1000 > fewer {
                 return Ok(fit);
             }
             self.kept.clear();
@@ -147,6 +165,14 @@ impl Thrift {
         }
         Err(best)
     }
+}
+
+/// True if there is no byte in the beginning that text has not.
+fn is_text(input: &[u8]) -> bool {
+    const LOOKED_AT: usize = 512;
+    let head = &input[..input.len().min(LOOKED_AT)];
+    head.iter()
+        .all(|byte| *byte >= b' ' || (b'\t'..=b'\r').contains(byte))
 }
 
 impl EncodeFit for Thrift {
@@ -249,7 +275,7 @@ mod tests {
         let thrift = Thrift {
             steps: vec![Step {
                 encoder: encoder(QUICK, quick),
-                gain: 100,
+                gains: [100; 2],
                 most: 4 * 4096,
             }],
             asked: encoder(ASKED, asked),
@@ -281,6 +307,18 @@ mod tests {
         assert_eq!(scene(500, 460).fit(2 * 9102, 0), (ASKED, 8373, [1, 1]));
         assert_eq!(scene(500, 450).fit(2 * 9102, 0), (ASKED, 8191, [1, 1]));
         assert_eq!(scene(500, 450).fit(2 * 9104, 0), (QUICK, 9104, [1, 0]));
+    }
+
+    #[test]
+    fn text_is_expected_to_shrink_less() {
+        // 8704 bytes, of which a tenth is more than what is over two units, and a twentieth is not.
+        for (input, who) in [(b'a', QUICK), (0, ASKED)] {
+            let mut scene = scene(500, 450);
+            scene.thrift.steps[0].gains[1] = 50;
+            let mut dst = vec![0; 65536];
+            scene.thrift.fit(&vec![input; 17_408], 0, &mut dst);
+            assert_eq!(dst[0], who, "{input}");
+        }
     }
 
     #[test]

@@ -72,6 +72,19 @@ fn mixed(len: usize, seed: u64) -> Vec<u8> {
     out
 }
 
+/// Lines that differ in a few digits, as in tables of registers: compresses more than 10:1.
+fn alike(len: usize, seed: u64) -> Vec<u8> {
+    let mut noise = Noise(seed * 2 + 1);
+    let mut out = Vec::with_capacity(len + 64);
+    while out.len() < len {
+        let (unit, field) = (noise.below(60), noise.below(12));
+        let line = format!("#define UNIT{unit}_CONTROL__FIELD{field}__SHIFT    0x{field:x}\n");
+        out.extend_from_slice(line.as_bytes());
+    }
+    out.truncate(len);
+    out
+}
+
 fn kinds(len: usize) -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("text", text(len, 1)),
@@ -342,7 +355,12 @@ fn ends_are_trimmed_to_whole_blocks() {
 
 #[test]
 fn large_clusters_round_trip() {
-    let inputs = [mixed(3 << 20, 11), text(2 << 20, 12), vec![7; 14 << 20]];
+    let inputs = [
+        mixed(3 << 20, 11),
+        text(2 << 20, 12),
+        alike(2 << 20, 13),
+        vec![7; 14 << 20],
+    ];
     for (method, level) in [
         (Method::Lz4, 1),
         (Method::Lz4, 2),
@@ -352,6 +370,7 @@ fn large_clusters_round_trip() {
         (Method::Lzma, 1),
         (Method::Zstd, 3),
         (Method::Zstd, 9),
+        (Method::Zstd, 15),
     ] {
         for log in [13, 15, 17, 20] {
             let spec = EncoderSpec::new(method, 1 << log).with_level(level);

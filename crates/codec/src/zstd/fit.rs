@@ -52,7 +52,7 @@ const TRIM_SLACK: usize = 128;
 const SHORT: usize = 64;
 
 /// The longest input that the library is tuned for. Unit: bytes.
-const TUNED_MAX: usize = 256 << 10;
+pub(super) const TUNED_MAX: usize = 256 << 10;
 
 /// The encoder.
 pub(crate) struct Zstd {

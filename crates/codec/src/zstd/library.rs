@@ -4,10 +4,11 @@ use std::ffi::c_int;
 
 use zstd_sys::{
     ZSTD_Sequence, ZSTD_cParameter, ZSTD_compressionParameters, ZSTD_generateSequences,
-    ZSTD_strategy,
+    ZSTD_getCParams, ZSTD_strategy,
 };
 
-use super::parse::Parse;
+use super::fit::TUNED_MAX;
+use super::parse::{Finder, Parse};
 use super::tail::Tail;
 use super::{Compressor, good};
 use crate::EncoderSpec;
@@ -22,7 +23,16 @@ const HASH_LOG_MIN: u32 = 15;
 pub(super) struct Library {
     context: Compressor,
     found: Vec<ZSTD_Sequence>,
+    /// Of longer input that repeats itself our finder finds all matches. Unit: bytes.
+    calm: usize,
     pub(super) tail: Tail,
+}
+
+/// True if the library itself has a weaker strategy for long input at this level: no optimal parse.
+fn eases(level: c_int) -> bool {
+    // SAFETY: no preconditions.
+    let tuned = unsafe { ZSTD_getCParams(level, TUNED_MAX as u64 + 1, 0) };
+    tuned.strategy as u32 <= ZSTD_strategy::ZSTD_btlazy2 as u32
 }
 
 impl Library {
@@ -57,6 +67,11 @@ impl Library {
         Some(Self {
             context,
             found: Vec::new(),
+            calm: if eases(spec.level) {
+                TUNED_MAX
+            } else {
+                usize::MAX
+            },
             tail: Tail::new(spec, 1 << window_log, slow),
         })
     }
@@ -77,6 +92,11 @@ impl Library {
             .guess(rest, room, ratio)
             .max(LEAST)
             .min(rest.len());
+        if len > self.calm && self.tail.is_redundant() {
+            parse.clear(most);
+            self.tail.begin(at);
+            return Some(());
+        }
         let src = &rest[..len];
         let bound = len / 3 + len / 1024 + 2;
         self.found.clear();

@@ -17,6 +17,9 @@ const DEPTH: u32 = 2;
 /// How much of what is guessed the library gets: matches that it finds are better.
 const SHARE: f64 = 1.02;
 
+/// Input that LZ4 shrinks to a part of so many repeats itself.
+const REDUNDANT: usize = 5;
+
 /// What a byte of output is worth before anything is known. Unit: bytes of LZ4.
 const WORTH: f64 = 1.5;
 
@@ -51,6 +54,13 @@ impl Tail {
         } else {
             len
         }
+    }
+
+    /// True if what was guessed for last repeats itself so much that the library's matches are not worth their time. Most of
+    /// what is built is not like that, and little of an image.
+    pub(super) fn is_redundant(&self) -> bool {
+        let probe = self.probe.as_ref();
+        probe.is_some_and(|probe| probe.lz4_ratio() >= REDUNDANT)
     }
 
     /// An output that was guessed for was filled with so much.
