@@ -1,5 +1,42 @@
 //! Bits, low ones first, into a byte buffer; and logarithms for prices.
 
+/// Some bits, and how many. Where much is put together before it is added to a buffer, only the last step waits for the
+/// buffer.
+#[derive(Clone, Copy)]
+pub(super) struct Few {
+    value: u64,
+    n: u32,
+}
+
+impl Few {
+    /// The lowest `n` bits of `value`, less than 64.
+    #[inline(always)]
+    pub(super) fn low(value: u64, n: u32) -> Self {
+        Self::clean(value & ((1 << n) - 1), n)
+    }
+
+    /// The same of a value that has no bits above.
+    #[inline(always)]
+    pub(super) fn clean(value: u64, n: u32) -> Self {
+        Self { value, n }
+    }
+
+    /// These, and others above them: less than 64 in all.
+    #[inline(always)]
+    pub(super) fn then(self, above: Self) -> Self {
+        Self {
+            value: self.value | above.value << self.n,
+            n: self.n + above.n,
+        }
+    }
+
+    /// How many.
+    #[inline(always)]
+    pub(super) fn len(self) -> u32 {
+        self.n
+    }
+}
+
 /// Writes bits into a buffer.
 pub(super) struct BitWriter<'a> {
     out: &'a mut [u8],
@@ -26,11 +63,11 @@ impl<'a> BitWriter<'a> {
         self.count += n;
     }
 
-    /// As `add`, for a value that has no bits above the lowest `n`.
+    /// The same of some bits.
     #[inline(always)]
-    pub(super) fn add_clean(&mut self, value: u64, n: u32) {
-        self.bits |= value << self.count;
-        self.count += n;
+    pub(super) fn put(&mut self, few: Few) {
+        self.bits |= few.value << self.count;
+        self.count += few.n;
     }
 
     /// Moves whole bytes to the buffer.

@@ -7,7 +7,7 @@
 
 use std::sync::LazyLock;
 
-use super::bits::{BIT, BitWriter, log2, times_log2};
+use super::bits::{BIT, BitWriter, Few, log2, times_log2};
 use super::fse::{Counts, SYMBOLS, Table};
 use super::huffman::Code;
 
@@ -791,12 +791,13 @@ impl Coder {
         let mut matched_state = matched.start(last.codes[MATCHED]);
         let mut offset_state = offset.start(last.codes[OFFSET]);
         let mut literals_state = literals.start(last.codes[LITERALS]);
-        put_extra(last, &mut bits);
+        put_with_extra(Few::clean(0, 0), last, &mut bits);
         for &seq in before.iter().rev() {
-            offset.code(&mut offset_state, seq.codes[OFFSET], &mut bits);
-            matched.code(&mut matched_state, seq.codes[MATCHED], &mut bits);
-            literals.code(&mut literals_state, seq.codes[LITERALS], &mut bits);
-            put_extra(seq, &mut bits);
+            let codes = offset
+                .code(&mut offset_state, seq.codes[OFFSET])
+                .then(matched.code(&mut matched_state, seq.codes[MATCHED]))
+                .then(literals.code(&mut literals_state, seq.codes[LITERALS]));
+            put_with_extra(codes, seq, &mut bits);
         }
         matched.end(matched_state, &mut bits);
         offset.end(offset_state, &mut bits);
@@ -809,24 +810,26 @@ impl Coder {
 /// So many literals are worth the lengths of four streams.
 const SINGLE_STREAM: usize = 256;
 
-/// Writes the bits that follow a sequence's codes.
+/// Writes a sequence's codes, of at most 26 bits, and the bits that follow them.
 #[inline(always)]
-fn put_extra(seq: Seq, bits: &mut BitWriter<'_>) {
+fn put_with_extra(codes: Few, seq: Seq, bits: &mut BitWriter<'_>) {
     // Codes with extra bits begin at multiples of their range, but for match lengths, which count from 3.
     let literals = u32::from(LITERALS_BITS[usize::from(seq.codes[LITERALS])]);
     let matched = u32::from(MATCHED_BITS[usize::from(seq.codes[MATCHED])]);
     let offset = u32::from(seq.codes[OFFSET]);
-    // 26 bits of states, and at most 7 that wait, may be there before.
-    if literals + matched + offset > 30 {
+    let lengths =
+        Few::low(seq.literals.into(), literals).then(Few::low((seq.matched - 3).into(), matched));
+    let offset = Few::low(seq.value.into(), offset);
+    // At most 7 bits may be there before.
+    if lengths.len() + offset.len() > 30 {
+        bits.put(codes);
         bits.flush();
-        bits.add(u64::from(seq.literals), literals);
-        bits.add(u64::from(seq.matched - 3), matched);
+        bits.put(lengths);
         bits.flush();
+        bits.put(offset);
     } else {
-        bits.add(u64::from(seq.literals), literals);
-        bits.add(u64::from(seq.matched - 3), matched);
+        bits.put(codes.then(lengths).then(offset));
     }
-    bits.add(u64::from(seq.value), offset);
     bits.flush();
 }
 

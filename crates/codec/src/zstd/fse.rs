@@ -2,7 +2,7 @@
 //!
 //! Source: RFC 8878, section 4.1.
 
-use super::bits::{BIT, BitWriter, log2};
+use super::bits::{BIT, BitWriter, Few, log2};
 
 /// The most symbols that a table here has: match length codes.
 pub(super) const SYMBOLS: usize = 53;
@@ -284,13 +284,14 @@ impl Table {
         u32::from(self.states[((value >> n) as i32 + find) as usize & (CELLS - 1)])
     }
 
-    /// Codes one more symbol.
+    /// Codes one more symbol: with so few bits, at most 9.
     #[inline(always)]
-    pub(super) fn code(&self, state: &mut u32, symbol: u8, out: &mut BitWriter<'_>) {
+    pub(super) fn code(&self, state: &mut u32, symbol: u8) -> Few {
         let Move { bits, find } = self.moves[usize::from(symbol) % MOVES];
         let n = state.wrapping_add(bits) >> 16;
-        out.add(u64::from(*state), n);
+        let few = Few::low((*state).into(), n);
         *state = u32::from(self.states[((*state >> n) as i32 + find) as usize & (CELLS - 1)]);
+        few
     }
 
     /// Writes the last state.

@@ -2,7 +2,7 @@
 //!
 //! Source: RFC 8878, section 4.2.
 
-use super::bits::BitWriter;
+use super::bits::{BitWriter, Few};
 use super::fse::{Counts, SYMBOLS, Table};
 
 /// The longest code. Unit: bits.
@@ -133,19 +133,20 @@ impl Code {
     #[inline(always)]
     pub(super) fn stream(&self, literals: &[u8], out: &mut [u8], pos: usize) -> usize {
         let mut bits = BitWriter::new(out, pos);
+        let few = |byte: u8| {
+            let code = self.codes[usize::from(byte)];
+            Few::clean(u64::from(code >> 8), code & 0xff)
+        };
         let chunks = literals.rchunks_exact(5);
         let rest = chunks.remainder();
         for five in chunks {
             // 55 bits at most, and at most 7 wait from before.
-            for &byte in five.iter().rev() {
-                let code = self.codes[usize::from(byte)];
-                bits.add_clean(u64::from(code >> 8), code & 0xff);
-            }
+            let pair = |i: usize| few(five[i]).then(few(five[i - 1]));
+            bits.put(pair(4).then(pair(2)).then(few(five[0])));
             bits.flush();
         }
         for &byte in rest.iter().rev() {
-            let code = self.codes[usize::from(byte)];
-            bits.add_clean(u64::from(code >> 8), code & 0xff);
+            bits.put(few(byte));
         }
         bits.flush();
         bits.close()
@@ -257,7 +258,7 @@ fn pack(weights: &[u8], out: &mut [u8; DESCRIPTION_MAX + 8]) -> Option<usize> {
     let mut states = [None; 2];
     for (i, &weight) in weights.iter().enumerate().rev() {
         match &mut states[i & 1] {
-            Some(state) => table.code(state, weight, &mut bits),
+            Some(state) => bits.put(table.code(state, weight)),
             slot => *slot = Some(table.start(weight)),
         }
         bits.flush();
