@@ -519,7 +519,12 @@ impl<'a> Packer<'a> {
         self.progress.check()?;
         let cost = job_cost(bytes);
         while self.next_collect < self.next_ticket && !self.pool.has_room(cost, self.tables / 2) {
+            // Who waits for each is woken for each. At least half of them keep the workers busy meanwhile.
+            let some = (self.next_ticket - self.next_collect) / 2;
+            let some = some.min(self.pool.buffers() as u64 - 1);
+            self.pool.wait(self.next_collect + some);
             self.collect(true)?;
+            while self.next_collect < self.next_ticket && self.collect(false)? {}
         }
         self.pool.submit(
             Job {

@@ -128,13 +128,21 @@ impl Pool {
 
     /// Waits for the result of job `id`, which was submitted.
     pub(crate) fn take(&self, id: u64) -> Result<JobOut> {
+        let mut state = self.wait_for(id);
+        // present: it was waited for, and one thread takes results
+        let (cost, out) = state.done.remove(&id).expect("the job is done");
+        state.in_flight -= cost;
+        out
+    }
+
+    /// Waits until job `id`, which was submitted and not taken, is done.
+    pub(crate) fn wait(&self, id: u64) {
+        drop(self.wait_for(id));
+    }
+
+    fn wait_for(&self, id: u64) -> MutexGuard<'_, State> {
         let mut state = self.shared.lock();
-        loop {
-            if let Some((cost, out)) = state.done.remove(&id) {
-                state.in_flight -= cost;
-                state.awaited = None;
-                return out;
-            }
+        while !state.done.contains_key(&id) {
             state.awaited = Some(id);
             state = self
                 .shared
@@ -142,13 +150,20 @@ impl Pool {
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+        state.awaited = None;
+        state
+    }
+
+    /// So many output buffers are kept.
+    pub(crate) fn buffers(&self) -> usize {
+        2 * self.threads.len() + 2
     }
 
     /// Gives an output buffer back.
     pub(crate) fn recycle(&self, mut buffer: Blocks) {
         buffer.truncate(0);
         let mut state = self.shared.lock();
-        if state.buffers.len() < 2 * self.threads.len() + 2 {
+        if state.buffers.len() < self.buffers() {
             state.buffers.push(buffer);
         }
     }
