@@ -108,6 +108,7 @@ impl Packer<'_> {
                     id,
                     cost: 2 * len as u64,
                     parts: vec![part],
+                    asked: false,
                 },
                 true,
             );

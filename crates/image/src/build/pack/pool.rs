@@ -20,6 +20,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use tuff_format::BlockBits;
 
+/// Of so many jobs that come next contents are asked for where they are on a disk.
+const ASKED_AHEAD: usize = 16;
+
 /// A pool of encoding threads.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
@@ -189,7 +192,7 @@ fn run(shared: &Shared, counted: (BlockBits, Grain), sums: bool) {
     let mut state = shared.lock();
     loop {
         let job = state.urgent.pop_front().or_else(|| state.queue.pop_front());
-        let Some(job) = job else {
+        let Some(mut job) = job else {
             if state.closed {
                 return;
             }
@@ -200,7 +203,14 @@ fn run(shared: &Shared, counted: (BlockBits, Grain), sums: bool) {
             continue;
         };
         let buffer = state.buffers.pop().unwrap_or_default();
+        let wanted: Vec<_> = if worker.is_cold() {
+            let next = state.queue.iter_mut().take(ASKED_AHEAD);
+            job.wanted().chain(next.flat_map(Job::wanted)).collect()
+        } else {
+            Vec::new()
+        };
         drop(state);
+        worker.ask(&wanted);
         let (id, cost) = (job.id, job.cost);
         let out = catch_unwind(AssertUnwindSafe(|| worker.run(job, buffer))).unwrap_or_else(|_| {
             worker = Worker::new(counted, Arc::clone(&shared.board), sums);

@@ -1,5 +1,6 @@
 //! What a worker does: read some parts of files, encode them, lay the blocks back to back.
 
+use super::ahead::{Ahead, Wanted};
 use super::blocks::Blocks;
 use super::grain::Grain;
 use super::input::{Input, Item};
@@ -12,6 +13,7 @@ use crate::{Error, Result};
 use hashbrown::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 use tuff_codec::{EncodeFit, EncoderSpec};
 use tuff_format::BlockBits;
 use tuff_format::cluster::HeadKind;
@@ -124,6 +126,20 @@ pub(crate) struct Job {
     pub(crate) cost: u64,
     /// In the order of their blocks.
     pub(crate) parts: Vec<Part>,
+    /// Its content was asked for.
+    pub(crate) asked: bool,
+}
+
+impl Job {
+    /// Its content, to be asked for once.
+    pub(super) fn wanted(&mut self) -> impl Iterator<Item = Wanted> {
+        let parts = if std::mem::replace(&mut self.asked, true) {
+            &[]
+        } else {
+            &self.parts[..]
+        };
+        parts.iter().map(Wanted::of)
+    }
 }
 
 /// What came of a job.
@@ -254,6 +270,7 @@ pub(crate) struct Worker {
     board: Arc<Board>,
     input: Vec<u8>,
     encoders: HashMap<EncoderSpec, Box<dyn EncodeFit>>,
+    ahead: Ahead,
     /// LZ4 clusters of this job so far: which of them are sampled must depend on the job alone.
     lz4_clusters: usize,
 }
@@ -297,8 +314,19 @@ impl Worker {
             board,
             input: Vec::new(),
             encoders: HashMap::new(),
+            ahead: Ahead::default(),
             lz4_clusters: 0,
         }
+    }
+
+    /// True if content should be asked for before it is read.
+    pub(crate) fn is_cold(&self) -> bool {
+        self.ahead.is_cold()
+    }
+
+    /// Asks for content that will be read soon.
+    pub(super) fn ask(&mut self, wanted: &[Wanted]) {
+        self.ahead.ask(wanted);
     }
 
     /// Does a job. `data` is an empty buffer to fill.
@@ -311,12 +339,14 @@ impl Worker {
         };
         let mut parts = Vec::with_capacity(job.parts.len());
         for part in job.parts {
-            let reader = part.input.open()?;
             let mut input = std::mem::take(&mut self.input);
             if input.len() < part.len {
                 input.resize(part.len, 0);
             }
+            let start = Instant::now();
+            let reader = part.input.open()?;
             reader.read_exact(&mut input[..part.len], part.offset)?;
+            self.ahead.took(part.len, start.elapsed());
             let content = &input[..part.len];
             let key = part.twin.map(|policy| {
                 content_key(
