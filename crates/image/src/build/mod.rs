@@ -8,6 +8,7 @@
 //! No stage calls back into an earlier one. `verify`, where asked for, reads what `emit` wrote. A tar stream is the one source whose contents cannot be read later: they are
 //! packed as they come by, in the order of the stream, without a survey.
 
+mod ahead;
 mod auto;
 mod base;
 mod budget;

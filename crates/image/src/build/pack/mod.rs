@@ -6,8 +6,7 @@
 //!                                 └── packed inode ◄┴──► held until all else is placed
 //! ```
 //!
-//! `data` says what a file comes to, `place` puts results in order, `ends` keeps what waits for the packed inode, `ahead` asks
-//! for content before it is read.
+//! `data` says what a file comes to, `place` puts results in order, `ends` keeps what waits for the packed inode.
 //!
 //! The packed inode lies behind all files: first whole files, in the order in which they were added, then ends of files. So
 //! its clusters are consecutive, and its index can be COMPACT.
@@ -19,7 +18,6 @@
 //! * The segments of a file lie back to back; those of the packed inode come last.
 //! * All segments but a file's last have a multiple of the block size.
 
-mod ahead;
 mod apart;
 mod based;
 mod blocks;

@@ -1,12 +1,12 @@
 //! What a worker does: read some parts of files, encode them, lay the blocks back to back.
 
-use super::ahead::{Ahead, Wanted};
 use super::blocks::Blocks;
 use super::grain::Grain;
 use super::input::{Input, Item};
 use super::segment::{self, Encoders, Shape, ShortPiece, Tail, TailPolicy};
 use super::spans::{Board, PartKey, PartPlan};
 use super::sums::sum;
+use crate::build::ahead::{Ahead, Wanted};
 use crate::build::order::{ContentKey, content_key};
 use crate::build::tree::InodeId;
 use crate::{Error, Result};
@@ -138,7 +138,8 @@ impl Job {
         } else {
             &self.parts[..]
         };
-        parts.iter().map(Wanted::of)
+        let wanted = |part: &Part| Wanted::new(part.input.clone(), part.offset, part.len);
+        parts.iter().map(wanted)
     }
 }
 

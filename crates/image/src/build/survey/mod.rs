@@ -15,6 +15,7 @@ mod known;
 mod parts;
 mod runs;
 
+use crate::build::ahead::{self, Ahead, Window};
 use crate::build::auto::{Choice, Chooser};
 use crate::build::base::{BaseClusters, BaseInode, Bases};
 use crate::build::options::Dedupe;
@@ -133,6 +134,8 @@ struct Facts {
 const CHOICES: u32 = 1 << 30;
 /// Sketches are taken of files up to this. Unit: bytes.
 const SKETCH_MAX: u64 = 256 << 10;
+/// No more of a content is asked for before it is read. Unit: bytes.
+const ASKED_MAX: u64 = 8 << 20;
 /// log2 of the usual average length of a chunk. Unit: bytes.
 const CHUNK_BITS: u32 = 12;
 
@@ -157,22 +160,34 @@ pub(crate) fn survey(
     let cut = contents.iter().filter(|c| c.segment_bits.is_some());
     let total = cut.map(|c| c.size).sum::<u64>() + parts.iter().map(|f| f.size).sum::<u64>();
     let cutter = cutter(total, settings);
-    let look = |i: usize, tools: &mut Tools, facts: &mut Facts| -> Result<()> {
-        let content = &contents[i];
-        let wanted = Wanted {
-            twin: sizes.get(&content.size).is_some_and(|n| *n > 1),
-            known: known.as_ref().filter(|known| known.has_size(content.size)),
-            sums: settings.sums,
-        };
-        let sketch = if content.end {
+    let wanted = |content: &Content| Wanted {
+        twin: sizes.get(&content.size).is_some_and(|n| *n > 1),
+        known: known.as_ref().filter(|known| known.has_size(content.size)),
+        sums: settings.sums,
+        sketch: if content.end {
             Some(end_of(content.size, settings))
         } else {
             (dedupe && content.packed && content.size <= SKETCH_MAX).then_some(0)
-        };
-        let chunks = settings.dedupe == Dedupe::Content && content.segment_bits.is_some();
-        let hash = wanted.twin || wanted.known.is_some();
-        if !(hash || sketch.is_some() || chunks || content.auto) {
+        },
+        chunks: settings.dedupe == Dedupe::Content && content.segment_bits.is_some(),
+    };
+    let soon = |i: usize| {
+        let content = &contents[i];
+        // Fits: it is at most some MiB; what is long the kernel reads ahead itself.
+        let len = content.size.min(ASKED_MAX) as usize;
+        wanted(content)
+            .any()
+            .then(|| Some(ahead::Wanted::new(input(content.file).ok()?, 0, len)))?
+    };
+    let window = Window::default();
+    let look = |i: usize, tools: &mut Tools, facts: &mut Facts| -> Result<()> {
+        let content = &contents[i];
+        let wanted = wanted(content);
+        if !(wanted.any() || content.auto) {
             return Ok(());
+        }
+        if wanted.any() {
+            window.ask(i, contents.len(), &mut tools.ahead, &soon);
         }
         let input = input(content.file)?;
         // Fits: inodes are counted in 32 bits.
@@ -183,19 +198,11 @@ pub(crate) fn survey(
                 facts.choices.push((i, choice));
             }
         }
-        if !(hash || sketch.is_some() || chunks) {
+        if !wanted.any() {
             return Ok(());
         }
-        let cutter = chunks.then_some(cutter);
-        tools.look(
-            (i, content),
-            input,
-            &wanted,
-            sketch,
-            cutter,
-            facts,
-            settings,
-        )
+        let cutter = wanted.chunks.then_some(cutter);
+        tools.look((i, content), input, &wanted, cutter, facts, settings)
     };
     let mut facts = gathered(parallel(contents.len(), settings, &look)?);
     drop(sizes);
@@ -329,14 +336,25 @@ fn cutter(total: u64, settings: &Settings<'_>) -> Cutter {
     Cutter::new(bits)
 }
 
-/// Why a content's digest is wanted.
+/// Why a content is read.
 struct Wanted<'a> {
-    /// Another may have it.
+    /// For its digest: another may have it.
     twin: bool,
-    /// The base may have it.
+    /// The same: the base may have it.
     known: Option<&'a Known<'a>>,
     /// Then its sum is wanted, too.
     sums: bool,
+    /// For a sketch of what begins there.
+    sketch: Option<u64>,
+    /// For its chunks.
+    chunks: bool,
+}
+
+impl Wanted<'_> {
+    /// True if it is read at all.
+    fn any(&self) -> bool {
+        self.twin || self.known.is_some() || self.sketch.is_some() || self.chunks
+    }
 }
 
 /// A content while it is read: its digest and its sum.
@@ -363,6 +381,7 @@ pub(crate) struct Tools {
     windows: [Vec<u8>; 2],
     sampler: Option<Box<dyn tuff_codec::EncodeFit>>,
     chooser: Option<Chooser>,
+    ahead: Ahead,
 }
 
 impl Tools {
@@ -379,16 +398,11 @@ impl Tools {
         chooser.choose(input, content.size, content.packed)
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "what to look for is four of them"
-    )]
     fn look(
         &mut self,
         (i, content): (u32, &Content),
         input: Input,
         wanted: &Wanted<'_>,
-        sketch: Option<u64>,
         cutter: Option<Cutter>,
         facts: &mut Facts,
         settings: &Settings<'_>,
@@ -412,7 +426,7 @@ impl Tools {
                 &mut ratio,
             )?;
             facts.chunks.push((i, chunks));
-            if let Some(from) = sketch {
+            if let Some(from) = wanted.sketch {
                 // Fits: an end is shorter than a cluster.
                 let end = &mut self.buf[..(content.size - from) as usize];
                 input.open()?.read_exact(end, from)?;
@@ -421,7 +435,7 @@ impl Tools {
         } else {
             read_through(&input, content.size, &mut self.buf, &mut |bytes| {
                 digests.update(bytes);
-                if sketch.is_some() {
+                if wanted.sketch.is_some() {
                     facts.sketches.push((i, chunk::sketch(bytes)));
                 }
                 settings.progress.check()
@@ -474,6 +488,7 @@ pub(crate) fn parallel<T: Send + Default>(
             windows: [Vec::new(), Vec::new()],
             sampler: None,
             chooser: None,
+            ahead: Ahead::default(),
         };
         let mut mine = T::default();
         loop {

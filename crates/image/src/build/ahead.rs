@@ -1,19 +1,19 @@
 //! Content that is on a disk is asked for before it is read.
 //!
 //! A worker reads one file after another, so that a disk is asked for one thing at a time by each worker, and the worker
-//! waits for it. Where reads take long, all files of a job, and of those that come next, are asked for first: the kernel
-//! reads them while the worker encodes what is there. That costs a look at each file, so it ends where they turn out to be in
-//! memory.
+//! waits for it. Where reads take long, or a file that was looked at is not in memory, the files that come next are asked for
+//! first: the kernel reads them while the worker is busy with what is there. That costs a look at each file, so it ends where
+//! they turn out to be in memory.
 //!
 //! What is written does not depend on any of it.
 
-use super::input::Input;
-use super::work::Part;
-use crate::build::source::dir::DirSource;
+use super::pack::input::Input;
+use super::source::dir::DirSource;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::io::IoSliceMut;
 use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// A read that takes longer than this, and than a slow memory would, waited for a disk.
@@ -30,13 +30,15 @@ const KNOWN: u32 = 4 * READS;
 
 /// Whether content is on a disk, as far as one worker knows.
 #[derive(Default)]
-pub(super) struct Ahead {
+pub(crate) struct Ahead {
     slow: u32,
+    /// Contents since one was looked at.
+    unseen: usize,
 }
 
 impl Ahead {
     /// A read of `len` bytes took so long.
-    pub(super) fn took(&mut self, len: usize, time: Duration) {
+    pub(crate) fn took(&mut self, len: usize, time: Duration) {
         if time > SLOW + Duration::from_micros(len as u64 / SLOW_RATE) {
             self.slow = (self.slow + READS).min(KNOWN);
         } else {
@@ -45,43 +47,84 @@ impl Ahead {
     }
 
     /// True if content should be asked for.
-    pub(super) fn is_cold(&self) -> bool {
+    pub(crate) fn is_cold(&self) -> bool {
         self.slow >= COLD
     }
 
     /// Asks for parts, until they turn out to be in memory.
-    pub(super) fn ask<'a>(&mut self, wanted: impl IntoIterator<Item = &'a Wanted>) {
+    pub(crate) fn ask<'a>(&mut self, wanted: impl IntoIterator<Item = &'a Wanted>) {
         for wanted in wanted {
             if !self.is_cold() {
                 return;
             }
-            wanted.each(&mut |source, path, offset, len| {
-                // What cannot be opened is said where it is read.
-                match ask(source, path, offset, len) {
-                    Some(true) => self.slow = KNOWN,
-                    Some(false) => self.slow = self.slow.saturating_sub(1),
-                    None => {}
-                }
-            });
+            self.look(wanted);
+        }
+    }
+
+    /// Asks for some content, and learns whether that was needed.
+    fn look(&mut self, wanted: &Wanted) {
+        wanted.each(&mut |source, path, offset, len| {
+            // What cannot be opened is said where it is read.
+            match ask(source, path, offset, len) {
+                Some(true) => self.slow = KNOWN,
+                Some(false) => self.slow = self.slow.saturating_sub(1),
+                None => {}
+            }
+        });
+    }
+}
+
+/// Many contents that several workers read in order.
+#[derive(Default)]
+pub(crate) struct Window {
+    /// Those before it were asked for, or not needed.
+    asked: AtomicUsize,
+}
+
+/// So many contents are asked for ahead.
+const AHEAD: usize = 256;
+/// Of so many contents one is looked at.
+const SAMPLED: usize = 32;
+
+impl Window {
+    /// Content `i` of `count` is read next: asks for it and those behind it, if need be.
+    pub(crate) fn ask(
+        &self,
+        i: usize,
+        count: usize,
+        ahead: &mut Ahead,
+        wanted: &dyn Fn(usize) -> Option<Wanted>,
+    ) {
+        ahead.unseen += 1;
+        if !ahead.is_cold() && ahead.unseen >= SAMPLED {
+            ahead.unseen = 0;
+            ahead.slow = 0;
+            if let Some(wanted) = wanted(i) {
+                ahead.look(&wanted);
+            }
+        }
+        if !ahead.is_cold() {
+            return;
+        }
+        let until = (i + AHEAD).min(count);
+        let from = self.asked.fetch_max(until, Ordering::Relaxed).max(i);
+        for wanted in (from..until).filter_map(wanted) {
+            ahead.ask([&wanted]);
         }
     }
 }
 
 /// A stretch of content.
-pub(super) struct Wanted {
+pub(crate) struct Wanted {
     input: Input,
     offset: u64,
     len: usize,
 }
 
 impl Wanted {
-    /// The content of a part.
-    pub(super) fn of(part: &Part) -> Self {
-        Self {
-            input: part.input.clone(),
-            offset: part.offset,
-            len: part.len,
-        }
+    /// `len` bytes from `offset` of what `input` gives.
+    pub(crate) fn new(input: Input, offset: u64, len: usize) -> Self {
+        Self { input, offset, len }
     }
 
     /// Calls `each` for all of it that is in files of source directories.
