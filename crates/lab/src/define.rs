@@ -71,6 +71,9 @@ pub struct Task {
     pub trees: Option<Vec<String>>,
     /// Rounds, when they differ from the definition's.
     pub rounds: Option<u32>,
+    /// No cache has the tree when a tool begins.
+    #[serde(default)]
+    pub cold: bool,
 }
 
 fn default_maker() -> Tool {
@@ -374,6 +377,9 @@ impl Task {
                 let maker = run.tool.maker(self.image_by);
                 engine::plan(maker, Action::Build, run.settings(self), &[])?;
             }
+        }
+        if self.cold && self.action != Action::Build {
+            return Err("only builds can be cold: images lie where the results do".to_owned());
         }
         if self.runs.iter().filter(|r| r.incumbent).count() > 1 {
             return Err("two runs are the incumbent".to_owned());

@@ -107,6 +107,9 @@ pub struct TaskLine {
     pub incumbent: Option<String>,
     /// What the result is held to, on this tree.
     pub bars: Vec<Bar>,
+    /// No cache had the tree when a tool began.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cold: bool,
 }
 
 /// An image that was made to be extracted or checked.
@@ -418,6 +421,7 @@ pub(crate) mod tests {
                         trees: Some(vec![tree.clone()]),
                     },
                 ],
+                cold: true,
             }),
             Line::Made(MadeLine {
                 tree: tree.clone(),

@@ -236,6 +236,12 @@ fn notes(out: &mut String, cases: &[&Case]) {
         for made in &case.made {
             note(format!("Images that {} made were read.", made.tool.name()));
         }
+        if case.task.cold {
+            note(format!(
+                "{}: no cache had the tree when a tool began.",
+                case.task.task
+            ));
+        }
     }
     let fine = || {
         cases
@@ -247,9 +253,13 @@ fn notes(out: &mut String, cases: &[&Case]) {
     let kept = samples().filter(|s| s.kept).count();
     let loud = samples().filter(|s| s.kept && s.loud).count();
     let again = samples().filter(|s| !s.kept && s.loud).count();
-    let cold = samples()
-        .filter(|s| s.kept && s.usage.read_bytes > 0)
-        .count();
+    let warm = cases.iter().filter(|c| !c.task.cold);
+    let warm = warm
+        .flat_map(|c| &c.subjects)
+        .filter(|s| s.failed.is_none());
+    let warm = warm.flat_map(|s| &s.samples).filter(|s| s.kept);
+    let in_memory = warm.clone().count();
+    let cold = warm.filter(|s| s.usage.read_bytes > 0).count();
     if loud > 0 {
         note(format!(
             "Noise: in {loud} of {kept} samples other processes used more of the CPU than accepted."
@@ -260,7 +270,7 @@ fn notes(out: &mut String, cases: &[&Case]) {
     }
     if cold > 0 {
         note(format!(
-            "In {cold} of {kept} samples something was read from a device."
+            "In {cold} of {in_memory} samples something was read from a device."
         ));
     }
     for text in &notes {

@@ -208,6 +208,7 @@ impl Session<'_> {
                 .filter(|b| for_tree(&b.trees))
                 .cloned()
                 .collect(),
+            cold: task.cold,
         }))?;
         self.work.clear()?;
         let mut subjects = self.subjects(task, source)?;
@@ -385,6 +386,9 @@ impl Session<'_> {
         for attempt in 1..=self.conditions.retries + 1 {
             stop::check()?;
             self.work.clear_results(task.action)?;
+            if task.cold {
+                work::forget_caches(&subject.found.path)?;
+            }
             let arguments = subject.plan.arguments(self.places(source, &subject.image));
             let outcome = measure::sample(&self.job(&subject.found.path, &arguments))?;
             let loud = outcome.usage.is_loud(self.conditions.max_foreign);

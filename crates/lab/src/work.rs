@@ -163,6 +163,16 @@ pub(crate) fn filesystem(path: &Path) -> Result<String> {
     Ok(name.to_owned())
 }
 
+/// Has the kernel forget all files that it keeps in memory but `program`, which is to be measured.
+pub(crate) fn forget_caches(program: &Path) -> Result<()> {
+    const DROP: &str = "/proc/sys/vm/drop_caches";
+    rustix::fs::sync();
+    std::fs::write(DROP, "3\n").map_err(|e| Error::io("write", Path::new(DROP), e))?;
+    let mut file = File::open(program).map_err(|e| Error::io("open", program, e))?;
+    std::io::copy(&mut file, &mut std::io::sink()).map_err(|e| Error::io("read", program, e))?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

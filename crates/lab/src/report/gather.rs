@@ -335,6 +335,7 @@ pub(super) mod tests {
                     bar(Measure::Memory, None, Limit::Bytes(Size(300 << 20))),
                     bar(Measure::Wall, Some("mksquashfs"), Limit::Ratio(1.0)),
                 ],
+                cold: false,
             }),
             subject(Tool::Tuff, "tuff build TREE IMAGE"),
             subject(Tool::MkfsErofs, "mkfs.erofs IMAGE TREE"),
