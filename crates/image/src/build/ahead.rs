@@ -52,7 +52,7 @@ impl Ahead {
     }
 
     /// Asks for parts, until they turn out to be in memory.
-    pub(crate) fn ask<'a>(&mut self, wanted: impl IntoIterator<Item = &'a Wanted>) {
+    pub(crate) fn ask<'a>(&mut self, wanted: impl IntoIterator<Item = &'a Stretch>) {
         for wanted in wanted {
             if !self.is_cold() {
                 return;
@@ -62,7 +62,7 @@ impl Ahead {
     }
 
     /// Asks for some content, and learns whether that was needed.
-    fn look(&mut self, wanted: &Wanted) {
+    fn look(&mut self, wanted: &Stretch) {
         wanted.each(&mut |source, path, offset, len| {
             // What cannot be opened is said where it is read.
             match ask(source, path, offset, len) {
@@ -93,7 +93,7 @@ impl Window {
         i: usize,
         count: usize,
         ahead: &mut Ahead,
-        wanted: &dyn Fn(usize) -> Option<Wanted>,
+        wanted: &dyn Fn(usize) -> Option<Stretch>,
     ) {
         ahead.unseen += 1;
         if !ahead.is_cold() && ahead.unseen >= SAMPLED {
@@ -115,15 +115,19 @@ impl Window {
 }
 
 /// A stretch of content.
-pub(crate) struct Wanted {
+pub(crate) struct Stretch {
     input: Input,
     offset: u64,
     len: usize,
 }
 
-impl Wanted {
-    /// `len` bytes from `offset` of what `input` gives.
+/// No more of a stretch is asked for at once: what comes must find room beside it. Unit: bytes.
+const ASKED_MAX: usize = 8 << 20;
+
+impl Stretch {
+    /// The first of `len` bytes from `offset` on of what `input` gives.
     pub(crate) fn new(input: Input, offset: u64, len: usize) -> Self {
+        let len = len.min(ASKED_MAX);
         Self { input, offset, len }
     }
 
@@ -184,6 +188,7 @@ mod tests {
         }
         assert!(!ahead.is_cold());
     }
+
     #[test]
     fn what_is_asked_for_is_read_by_the_kernel() {
         use std::io::Write;

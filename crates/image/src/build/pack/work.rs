@@ -6,7 +6,7 @@ use super::input::{Input, Item};
 use super::segment::{self, Encoders, Shape, ShortPiece, Tail, TailPolicy};
 use super::spans::{Board, PartKey, PartPlan};
 use super::sums::sum;
-use crate::build::ahead::{Ahead, Wanted};
+use crate::build::ahead::{Ahead, Stretch};
 use crate::build::order::{ContentKey, content_key};
 use crate::build::tree::InodeId;
 use crate::{Error, Result};
@@ -132,13 +132,13 @@ pub(crate) struct Job {
 
 impl Job {
     /// Its content, to be asked for once.
-    pub(super) fn wanted(&mut self) -> impl Iterator<Item = Wanted> {
+    pub(super) fn wanted(&mut self) -> impl Iterator<Item = Stretch> {
         let parts = if std::mem::replace(&mut self.asked, true) {
             &[]
         } else {
             &self.parts[..]
         };
-        let wanted = |part: &Part| Wanted::new(part.input.clone(), part.offset, part.len);
+        let wanted = |part: &Part| Stretch::new(part.input.clone(), part.offset, part.len);
         parts.iter().map(wanted)
     }
 }
@@ -326,7 +326,7 @@ impl Worker {
     }
 
     /// Asks for content that will be read soon.
-    pub(super) fn ask(&mut self, wanted: &[Wanted]) {
+    pub(super) fn ask(&mut self, wanted: &[Stretch]) {
         self.ahead.ask(wanted);
     }
 

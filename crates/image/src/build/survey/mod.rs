@@ -15,7 +15,7 @@ mod known;
 mod parts;
 mod runs;
 
-use crate::build::ahead::{self, Ahead, Window};
+use crate::build::ahead::{Ahead, Stretch, Window};
 use crate::build::auto::{Choice, Chooser};
 use crate::build::base::{BaseClusters, BaseInode, Bases};
 use crate::build::options::Dedupe;
@@ -135,7 +135,7 @@ const CHOICES: u32 = 1 << 30;
 /// Sketches are taken of files up to this. Unit: bytes.
 const SKETCH_MAX: u64 = 256 << 10;
 /// No more of a content is asked for before it is read. Unit: bytes.
-const ASKED_MAX: u64 = 8 << 20;
+const ASKED_MAX: u64 = 256 << 10;
 /// log2 of the usual average length of a chunk. Unit: bytes.
 const CHUNK_BITS: u32 = 12;
 
@@ -173,11 +173,12 @@ pub(crate) fn survey(
     };
     let soon = |i: usize| {
         let content = &contents[i];
-        // Fits: it is at most some MiB; what is long the kernel reads ahead itself.
+        if !wanted(content).any() {
+            return None;
+        }
+        // Fits: it is at most some KiB; what is longer the kernel reads ahead itself.
         let len = content.size.min(ASKED_MAX) as usize;
-        wanted(content)
-            .any()
-            .then(|| Some(ahead::Wanted::new(input(content.file).ok()?, 0, len)))?
+        Some(Stretch::new(input(content.file).ok()?, 0, len))
     };
     let window = Window::default();
     let look = |i: usize, tools: &mut Tools, facts: &mut Facts| -> Result<()> {
