@@ -367,6 +367,9 @@ impl Definition {
 
 impl Task {
     fn check(&self) -> Result<(), String> {
+        if self.cold && self.action != Action::Build {
+            return Err("only builds can be cold: images lie where the results do".to_owned());
+        }
         let labels: Vec<&str> = self.runs.iter().map(Run::label).collect();
         for (i, run) in self.runs.iter().enumerate() {
             if labels[..i].contains(&run.label()) {
@@ -377,9 +380,6 @@ impl Task {
                 let maker = run.tool.maker(self.image_by);
                 engine::plan(maker, Action::Build, run.settings(self), &[])?;
             }
-        }
-        if self.cold && self.action != Action::Build {
-            return Err("only builds can be cold: images lie where the results do".to_owned());
         }
         if self.runs.iter().filter(|r| r.incumbent).count() > 1 {
             return Err("two runs are the incumbent".to_owned());
@@ -450,6 +450,11 @@ mod tests {
     #[test]
     fn a_definition_that_makes_no_sense_is_rejected() {
         for (from, to, message) in [
+            (
+                "action = \"build\"",
+                "action = \"check\"\ncold = true",
+                "only builds can be cold",
+            ),
             (
                 "algorithm = \"lz4\", cluster = \"64K\"",
                 "algorithm = \"lz5\"",
