@@ -51,7 +51,7 @@ impl Ahead {
         self.slow >= COLD
     }
 
-    /// Asks for parts, until they turn out to be in memory.
+    /// Asks for stretches, until they turn out to be in memory.
     pub(crate) fn ask<'a>(&mut self, wanted: impl IntoIterator<Item = &'a Stretch>) {
         for wanted in wanted {
             if !self.is_cold() {
