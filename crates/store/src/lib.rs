@@ -14,5 +14,5 @@ pub mod fault;
 
 pub use file::FileStore;
 pub use mem::MemStore;
-pub use output::{Output, Target, anonymous, is_same, takes_stream};
+pub use output::{FileId, Output, Target, anonymous, file_id, is_same, takes_stream};
 pub use read_at::{ReadAt, Window};

@@ -7,7 +7,7 @@
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use std::fs::{File, FileType, OpenOptions};
+use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -22,6 +22,9 @@ pub enum Target {
     /// Standard output, written when the image is complete.
     Stdout,
 }
+
+/// Device and inode number of a file.
+pub type FileId = (u64, u64);
 
 /// An image while it is written.
 pub struct Output {
@@ -48,7 +51,11 @@ enum Kind {
         len: Option<u64>,
     },
     /// A file without a name, copied out at the end.
-    Spool(Box<dyn Write + Send + Sync>),
+    Spool {
+        to: Box<dyn Write + Send + Sync>,
+        /// The file that it is copied into, if that is one.
+        inode: Option<FileId>,
+    },
     Done,
 }
 
@@ -56,7 +63,13 @@ impl Output {
     /// Opens a place for the bytes: where the final name will be, so that the last step is to give it.
     pub fn create(target: &Target) -> io::Result<Self> {
         match target {
-            Target::Stdout => Self::spool(io::stdout()),
+            Target::Stdout => {
+                // Redirected, it is a file that has a name.
+                let stdout = rustix::fs::fstat(io::stdout())?;
+                let is_file = rustix::fs::FileType::from_raw_mode(stdout.st_mode).is_file();
+                let inode = is_file.then_some((stdout.st_dev, stdout.st_ino));
+                Self::spool(io::stdout(), inode)
+            }
             Target::Path(path) => match std::fs::metadata(path).map(|m| m.file_type()) {
                 Ok(t) if t.is_block_device() => {
                     // Nobody else's: Linux refuses one that is mounted.
@@ -71,7 +84,9 @@ impl Output {
                     io::ErrorKind::IsADirectory,
                     "is a directory",
                 )),
-                Ok(t) if is_stream(t) => Self::spool(OpenOptions::new().write(true).open(path)?),
+                Ok(t) if is_stream(t) => {
+                    Self::spool(OpenOptions::new().write(true).open(path)?, None)
+                }
                 // A symbolic link is followed, so that the link stays and what it names is replaced.
                 Ok(_) => Self::replacing(std::fs::canonicalize(path)?),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => Self::replacing(path.clone()),
@@ -134,14 +149,15 @@ impl Output {
         Ok(Self { file, kind })
     }
 
-    fn spool(to: impl Write + Send + Sync + 'static) -> io::Result<Self> {
+    fn spool(to: impl Write + Send + Sync + 'static, inode: Option<FileId>) -> io::Result<Self> {
         let dir = std::env::temp_dir();
         let named = |e: io::Error| {
             let what = format!("a temporary file in {}: {e}", dir.display());
             io::Error::new(e.kind(), what)
         };
         let file = anonymous(&dir).map_err(named)?;
-        let kind = Kind::Spool(Box::new(to));
+        let to = Box::new(to);
+        let kind = Kind::Spool { to, inode };
         Ok(Self { file, kind })
     }
 
@@ -167,6 +183,18 @@ impl Output {
         &self.file
     }
 
+    /// The regular files that this output writes or replaces: the one under construction, and the one that has its name.
+    pub fn file_ids(&self) -> Vec<FileId> {
+        let replaced = match &self.kind {
+            Kind::Unnamed { path } | Kind::Named { path, .. } => file_id(path),
+            Kind::Spool { inode, .. } => *inode,
+            Kind::Device | Kind::Grown { .. } | Kind::Done => None,
+        };
+        let own = self.file.metadata().ok();
+        let own = own.filter(Metadata::is_file).map(|m| (m.dev(), m.ino()));
+        own.into_iter().chain(replaced).collect()
+    }
+
     /// The image is complete and `len` bytes long: gives it its name. `sync` waits until it is on the disk.
     pub fn finish(mut self, len: u64, sync: bool) -> io::Result<()> {
         if !matches!(self.kind, Kind::Device | Kind::Grown { len: None, .. }) {
@@ -185,7 +213,7 @@ impl Output {
                 sync_name(path, sync)?;
             }
             Kind::Device | Kind::Grown { .. } => self.file.sync_all()?,
-            Kind::Spool(to) => copy(&self.file, len, to)?,
+            Kind::Spool { to, .. } => copy(&self.file, len, to)?,
             Kind::Done => {}
         }
         self.kind = Kind::Done;
@@ -213,6 +241,12 @@ impl Drop for Output {
             _ => {}
         }
     }
+}
+
+/// Device and inode number of the regular file that `path` names, through symbolic links.
+pub fn file_id(path: &Path) -> Option<FileId> {
+    let meta = std::fs::metadata(path).ok()?;
+    meta.is_file().then(|| (meta.dev(), meta.ino()))
 }
 
 /// True if two paths name the same file or block device, or would.

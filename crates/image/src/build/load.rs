@@ -19,7 +19,8 @@ use super::pack::work::Policy;
 use super::pack::{Packer, Sparse, With, segment_size};
 use super::policies::Policies;
 use super::progress::Progress;
-use super::source::dir::{DirSource, WalkOptions};
+use super::source::dir::{DirSource, Outputs, WalkOptions};
+use super::source::error::Quoted;
 use super::source::image::ImageSource;
 use super::source::{Content, DataRun, Entry};
 use super::survey::{self, PackedFile};
@@ -27,10 +28,12 @@ use super::tally::Tally;
 use super::tree::{InodeId, Tree, lossy};
 use crate::{Error, Result};
 use hashbrown::HashMap;
+use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs::File;
 use std::num::NonZeroU8;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use tuff_codec::Method;
@@ -74,6 +77,7 @@ pub(crate) struct Loader<'a> {
     /// Where temporary data goes.
     temporary: &'a Path,
     base: Option<&'a Arc<Bases>>,
+    outputs: Outputs,
     providers: Vec<Provider>,
     /// Which bases the sources are whose data stays where it is.
     in_place: Vec<Option<u16>>,
@@ -97,6 +101,7 @@ impl<'a> Loader<'a> {
         threads: usize,
         temporary: &'a Path,
         base: Option<&'a Arc<Bases>>,
+        outputs: Outputs,
     ) -> Self {
         Self {
             options,
@@ -104,6 +109,7 @@ impl<'a> Loader<'a> {
             threads,
             temporary,
             base,
+            outputs,
             providers: Vec::new(),
             in_place: Vec::new(),
             warnings: Vec::new(),
@@ -181,6 +187,7 @@ impl<'a> Loader<'a> {
             xattrs: tree.wants_xattrs(),
             // One thread walks by itself: it would only wait for another.
             threads: if this.threads > 1 { this.threads } else { 0 },
+            outputs: &this.outputs,
         };
         dir.walk(&options, tree, progress, &mut |tree, file| {
             if !this.packed {
@@ -196,6 +203,12 @@ impl<'a> Loader<'a> {
         })
         .map_err(|e| in_source(e, path.display()))?;
         self.late = late;
+        for inside in self.outputs.take() {
+            self.warnings.push(format!(
+                "{}: is written by this command, so it is left out of the image",
+                Quoted(path.join(OsStr::from_bytes(&inside)).as_os_str().as_bytes())
+            ));
+        }
         Ok(())
     }
 

@@ -66,6 +66,7 @@ use load::Loader;
 use pack::{PackOptions, Packer};
 use places::{Blob, Places};
 use policies::Policies;
+use source::dir::Outputs;
 use source::error::{Quoted, SourceError};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -359,7 +360,14 @@ fn write(
     if !options.xattrs {
         tree.leave_xattrs_out();
     }
-    let mut loader = Loader::new(options, &policies, threads, &temporary, base.as_ref());
+    let mut loader = Loader::new(
+        options,
+        &policies,
+        threads,
+        &temporary,
+        base.as_ref(),
+        Outputs::new(places.file_ids(options)),
+    );
     for (i, source) in sources.iter().enumerate() {
         if i > 0 {
             tree.next_layer()?;

@@ -226,6 +226,9 @@ pub struct Options {
     pub exclude: globset::GlobSet,
     /// So are these.
     pub exclude_also: Vec<Paths>,
+    /// Files that the caller writes beside the image. Directories among the sources are read without them, as they are
+    /// without the image itself.
+    pub outputs: Vec<PathBuf>,
     /// Names of one file stay names of one file; else each is a file of its own, with the same data.
     pub hard_links: bool,
     /// Paths in the order their data should lie; all others follow.
@@ -327,6 +330,7 @@ impl Default for Options {
             mount_point: Vec::new(),
             exclude: globset::GlobSet::empty(),
             exclude_also: Vec::new(),
+            outputs: Vec::new(),
             hard_links: true,
             order: Vec::new(),
             one_file_system: false,

@@ -6,13 +6,23 @@ use crate::{Error, Result};
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
-use tuff_store::{Output, Target, is_same};
+use tuff_store::{FileId, Output, Target, file_id, is_same};
 
 /// What is written to.
 #[derive(Clone, Copy)]
 pub(crate) struct Places<'a> {
     pub(crate) image: &'a Output,
     pub(crate) blob: Option<&'a Output>,
+}
+
+impl Places<'_> {
+    /// The regular files that are written or replaced.
+    pub(crate) fn file_ids(&self, options: &Options) -> Vec<FileId> {
+        let mut ids = self.image.file_ids();
+        ids.extend(self.blob.iter().flat_map(|blob| blob.file_ids()));
+        ids.extend(options.outputs.iter().filter_map(|path| file_id(path)));
+        ids
+    }
 }
 
 /// Where chunks go that are not in the image.

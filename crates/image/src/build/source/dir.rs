@@ -2,7 +2,7 @@
 
 mod walk;
 
-pub(crate) use walk::{WalkOptions, runs_of};
+pub(crate) use walk::{Outputs, WalkOptions, runs_of};
 
 use crate::build::tree::lossy;
 use crate::{Error, Result};

@@ -30,6 +30,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use tuff_store::FileId;
 
 /// Entries that may wait for the caller. A test gets there with fewer.
 const AHEAD_MAX: usize = if cfg!(test) { 1 << 10 } else { 32 << 10 };
@@ -48,6 +49,43 @@ pub(crate) struct WalkOptions<'a> {
     pub(crate) xattrs: bool,
     /// Threads beside the caller's own.
     pub(crate) threads: usize,
+    /// Files that are being written, which the walk leaves out.
+    pub(crate) outputs: &'a Outputs,
+}
+
+/// The files that a build writes or replaces.
+#[derive(Default)]
+pub(crate) struct Outputs {
+    files: Vec<FileId>,
+    /// Paths below the source at which a walk found one of them.
+    found: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Outputs {
+    pub(crate) fn new(files: Vec<FileId>) -> Self {
+        let found = Mutex::default();
+        Self { files, found }
+    }
+
+    /// True for one of the files, which is noted.
+    fn has(&self, stat: &Stat, path: &[u8]) -> bool {
+        let is_output = self.files.contains(&(stat.st_dev, stat.st_ino));
+        if is_output {
+            let found = self.found.lock();
+            found
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(path.to_vec());
+        }
+        is_output
+    }
+
+    /// The paths that were found since the last call, ascending.
+    pub(crate) fn take(&self) -> Vec<Vec<u8>> {
+        let found = self.found.lock();
+        let mut found = std::mem::take(&mut *found.unwrap_or_else(PoisonError::into_inner));
+        found.sort_unstable();
+        found
+    }
 }
 
 /// One entry of a directory.
@@ -451,9 +489,11 @@ impl Lister<'_> {
                     continue;
                 }
                 let start = chunk.names.len();
-                chunk.names.extend_from_slice(name.to_bytes());
-                let range = start..chunk.names.len();
-                chunk.entries.push(self.examine(&dir, name, range, &path)?);
+                let range = start..start + name.count_bytes();
+                if let Some(found) = self.examine(&dir, name, range, &path)? {
+                    chunk.names.extend_from_slice(name.to_bytes());
+                    chunk.entries.push(found);
+                }
             }
             if !each(chunk)? {
                 break;
@@ -477,16 +517,20 @@ impl Lister<'_> {
         Ok((names, starts))
     }
 
+    /// The entry, unless it is an output of the build.
     fn examine(
         &mut self,
         dir: &OwnedFd,
         name: &CStr,
         range: std::ops::Range<usize>,
         path: &[u8],
-    ) -> Result<Found> {
+    ) -> Result<Option<Found>> {
         let fail = |what: &str, e: Errno| self.source.fail(path, what, e);
         let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|e| fail("vanished or cannot be examined", e))?;
+        if self.options.outputs.has(&stat, path) {
+            return Ok(None);
+        }
         let kind = kind_of(dir, name, &stat).map_err(|e| fail("cannot read symbolic link", e))?;
         let mut xattrs = Pairs::new();
         if self.options.xattrs {
@@ -509,7 +553,7 @@ impl Lister<'_> {
             }
             _ => Content::None,
         };
-        Ok(Found {
+        Ok(Some(Found {
             name: range,
             links: (stat.st_nlink > 1 && kind != Kind::Dir).then_some((stat.st_dev, stat.st_ino)),
             enter: kind == Kind::Dir
@@ -518,7 +562,7 @@ impl Lister<'_> {
             meta: meta(&stat),
             xattrs,
             content,
-        })
+        }))
     }
 }
 
@@ -703,6 +747,7 @@ mod tests {
             one_file_system: false,
             xattrs: true,
             threads,
+            outputs: &Outputs::default(),
         };
         let mut paths = Vec::new();
         let mut tree = Tree::new(Whiteouts::Keep);
@@ -805,6 +850,7 @@ mod tests {
                 one_file_system: false,
                 xattrs: false,
                 threads,
+                outputs: &Outputs::default(),
             };
             let mut tree = Tree::new(Whiteouts::Keep);
             let source = DirSource::open(root.path()).unwrap();
