@@ -52,7 +52,14 @@ impl Layout {
     }
 
     pub(crate) fn manifest(&self, layers: &[Value]) -> Value {
-        let config = self.blob(b"{}", "application/vnd.oci.image.config.v1+json");
+        self.manifest_with("{}", layers)
+    }
+
+    fn manifest_with(&self, config: &str, layers: &[Value]) -> Value {
+        let config = self.blob(
+            config.as_bytes(),
+            "application/vnd.oci.image.config.v1+json",
+        );
         let text = json!({"schemaVersion": 2, "config": config, "layers": layers}).to_string();
         self.blob(
             text.as_bytes(),
@@ -104,6 +111,32 @@ fn layers_are_merged_in_order() {
     fs::write(place.path("top/b"), "3").unwrap();
     place.text(&["build", "-q", "oci:l", "top", "j"]);
     assert_eq!(place.text(&["cat", "j", "b"]), "3");
+}
+
+#[test]
+fn a_platform_that_only_the_config_states_must_match() {
+    let Some(layout) = Layout::new("oci-platform") else {
+        return;
+    };
+    let place = &layout.0;
+    let layers = [layout.layer(&[("a", "1")])];
+    let stated = r#"{"os": "linux", "architecture": "s390x"}"#;
+    layout.index(&[layout.manifest_with(stated, &layers)]);
+    let bogus = place.run(&["build", "-q", "--platform=bogus", "oci:l", "i"]);
+    let said = stderr(&bogus);
+    assert_eq!((code(&bogus), said.lines().count()), (2, 1), "{said}");
+    assert!(
+        said.contains("no image for bogus") && said.contains("linux/s390x"),
+        "{said}"
+    );
+    assert!(!place.path("i").exists());
+    place.text(&["build", "-q", "--platform=linux/s390x", "oci:l", "i"]);
+    // Without --platform the only image is taken.
+    place.text(&["build", "-q", "oci:l", "i"]);
+    layout.index(&[layout.manifest(&layers)]);
+    let silent = place.run(&["build", "-q", "--platform=linux/s390x", "oci:l", "i"]);
+    assert_eq!(code(&silent), 2, "{}", stderr(&silent));
+    assert!(stderr(&silent).contains("states no platform"));
 }
 
 #[test]

@@ -59,9 +59,11 @@ pub(super) fn layers(
         verify(&[blob], 1)?;
     }
     let config = parse(&member.name, &member.document()?)?;
-    if let (Some(wanted), Some(found)) = (platform, platform_of(&config))
-        && !is_for(wanted, &found)
+    let found = platform_of(&config);
+    if let Some(wanted) = platform
+        && !found.as_deref().is_some_and(|found| is_for(wanted, found))
     {
+        let found = found.as_deref().unwrap_or("one that states no platform");
         return Err(Error::usage(format_args!(
             "{place}: no image for {wanted}; there are: {found}"
         )));

@@ -45,17 +45,20 @@ impl Layout<'_> {
     fn layers(&self) -> Result<Vec<Blob>> {
         let top = self.files.find("index.json")?;
         let index = document(&top)?;
-        let mut at = self.chosen(&top.name, &index, true)?;
+        let (mut at, mut has_platform) = self.chosen(&top.name, &index, true)?;
         for _ in 0..DEPTH_MAX {
             verify(std::slice::from_ref(&at), 1)?;
             let place = &at.member.name;
             let document = document(&at.member)?;
             if document.get("manifests").is_some() {
-                at = self.chosen(place, &document, false)?;
+                (at, has_platform) = self.chosen(place, &document, false)?;
                 continue;
             }
             let layers = document.get("layers").and_then(Value::as_array);
             let layers = layers.ok_or_else(|| broken(place, "neither an index nor a manifest"))?;
+            if !self.any && !has_platform {
+                self.check_config(place, &document)?;
+            }
             return layers
                 .iter()
                 .map(|layer| self.layer(place, layer))
@@ -64,8 +67,25 @@ impl Layout<'_> {
         Err(broken(&top.name, "indexes within indexes"))
     }
 
-    /// The image that an index has for the name and platform.
-    fn chosen(&self, place: &str, index: &Value, top: bool) -> Result<Blob> {
+    /// Fails unless the config of the manifest at `place` says that the image is for the platform.
+    fn check_config(&self, place: &str, manifest: &Value) -> Result<()> {
+        let config = manifest.get("config");
+        let config = config.ok_or_else(|| broken(place, "a manifest without config"))?;
+        let config = self.blob(place, config)?;
+        verify(std::slice::from_ref(&config), 1)?;
+        let found = platform_of(&document(&config.member)?);
+        match found {
+            Some(found) if is_for(&self.platform, &found) => Ok(()),
+            found => Err(Error::usage(format_args!(
+                "{place}: no image for {}; there are: {}",
+                self.platform,
+                found.as_deref().unwrap_or("one that states no platform")
+            ))),
+        }
+    }
+
+    /// The image that an index has for the name and platform, and whether its entry states a platform.
+    fn chosen(&self, place: &str, index: &Value, top: bool) -> Result<(Blob, bool)> {
         let all = index.get("manifests").and_then(Value::as_array);
         let all = all.ok_or_else(|| broken(place, "no list of manifests"))?;
         let name_of = |entry: &Value| {
@@ -84,7 +104,7 @@ impl Layout<'_> {
             fitting.clone_from(&found);
         }
         match fitting[..] {
-            [one] => self.blob(place, one),
+            [one] => Ok((self.blob(place, one)?, platform(one).is_some())),
             [] if found.is_empty() => {
                 let name = wanted.unwrap_or_default();
                 let names: Vec<String> = all.iter().filter_map(name_of).collect();
