@@ -19,7 +19,8 @@ impl Walk<'_, '_> {
         used.metabox |= inode.space() == Space::Metabox;
         used.bit48 |= raw.flag4 || !raw.extended && raw.mtime != 0;
         if inode.mtime().1 >= 1_000_000_000 {
-            let what = format_args!("{} nanoseconds, expected below 10^9", inode.mtime().1);
+            let (_, nanoseconds) = inode.mtime();
+            let what = format_args!("{nanoseconds} nanoseconds, expected below 10^9");
             shared.error(Rule::Time, self.place(inode), what);
         }
         match kind {
@@ -36,7 +37,8 @@ impl Walk<'_, '_> {
             FileType::File | FileType::Dir => {}
             _ => {
                 if inode.size() != 0 {
-                    let what = format_args!("{} bytes of data, expected none", inode.size());
+                    let size = inode.size();
+                    let what = format_args!("{size} bytes of data, expected none");
                     shared.error(Rule::SpecialFile, self.place(inode), what);
                 }
             }
