@@ -7,7 +7,6 @@ use common::{
     Ignore, Record, Scratch, assert_same, from_source, host_tree, image_tree, is_root, nasty_tree,
     noise, open,
 };
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tuff_format::features::lowest_kernel;
@@ -19,7 +18,7 @@ use tuff_store::Target;
 /// How an image can be mounted here. Empty, aloud, if it cannot.
 fn ways_to_mount() -> Vec<&'static str> {
     if !is_root() {
-        _ = writeln!(std::io::stderr(), "SKIPPED: mounting needs root");
+        tuff_testing::skipped("mounting needs root");
         return Vec::new();
     }
     let _ = Command::new("modprobe").arg("erofs").output();
@@ -27,17 +26,14 @@ fn ways_to_mount() -> Vec<&'static str> {
         .unwrap_or_default()
         .contains("erofs")
     {
-        _ = writeln!(std::io::stderr(), "SKIPPED: this kernel has no erofs");
+        tuff_testing::skipped("this kernel has no erofs");
         return Vec::new();
     }
     let mut ways = vec!["loop"];
     if running() >= Kernel(6, 12) {
         ways.push("file");
     } else {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: mounts straight from a file need Linux 6.12"
-        );
+        tuff_testing::skipped("mounts straight from a file need Linux 6.12");
     }
     ways
 }
@@ -54,10 +50,7 @@ fn is_too_new(name: &str, image: &Path) -> bool {
     let needs = lowest_kernel(open(image).superblock().incompat);
     let too_new = needs > running();
     if too_new {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: {name}: mounting it needs Linux {needs}"
-        );
+        tuff_testing::skipped(format_args!("{name}: mounting it needs Linux {needs}"));
     }
     too_new
 }
@@ -120,7 +113,7 @@ fn the_kernel_reads_back_what_was_built() {
     let ways = ways_to_mount();
     let has_fsck = Command::new("fsck.erofs").arg("-V").output().is_ok();
     if !has_fsck {
-        _ = writeln!(std::io::stderr(), "SKIPPED: no fsck.erofs on PATH");
+        tuff_testing::skipped("no fsck.erofs on PATH");
     }
     for (i, (name, options)) in variants().into_iter().enumerate() {
         let image = scratch.path().join(format!("{i}.erofs"));
@@ -178,11 +171,10 @@ fn check_by_incumbent(image: &Path, name: &str, options: &Options) {
         .iter()
         .any(|s| said.contains(s))
     {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: {name}: fsck.erofs is too old: {}",
+        tuff_testing::note(format_args!(
+            "{name}: fsck.erofs is too old: {}",
             said.lines().next().unwrap_or_default()
-        );
+        ));
         return;
     }
     assert!(out.status.success(), "{name}: fsck.erofs: {said}");
@@ -217,10 +209,7 @@ fn holes_survive() {
         .iter()
         .any(|r| r.data.as_ref().is_some_and(Vec::is_empty) && r.size > 0);
     if !has_holes {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: the filesystem of the temporary directory shows no holes"
-        );
+        tuff_testing::skipped("the filesystem of the temporary directory shows no holes");
         return;
     }
     let options = Options {
@@ -390,7 +379,7 @@ fn a_real_tree_comes_back() {
         .into_iter()
         .find(|p| p.is_dir());
     let Some(source) = source else {
-        _ = writeln!(std::io::stderr(), "SKIPPED: no part of /usr to build from");
+        tuff_testing::skipped("no part of /usr to build from");
         return;
     };
     let scratch = Scratch::new("build-real");

@@ -8,7 +8,6 @@ use common::{
     Ignore, Scratch, assert_same, host_tree, image_tree, is_root, mkfs, nasty_tree, open,
 };
 use rustix::fs as rfs;
-use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, symlink as make_symlink};
 use std::path::Path;
 use tuff_image::Error;
@@ -42,10 +41,7 @@ fn same_as_image() -> Ignore {
 #[test]
 fn every_form_extracts_to_what_it_holds() {
     if !is_root() {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: not root, devices and owners cannot be made"
-        );
+        tuff_testing::skipped("not root, devices and owners cannot be made");
         return;
     }
     let scratch = Scratch::new("extract-samples");
@@ -541,10 +537,9 @@ fn access_lists_of_the_directory_above_are_not_inherited() {
     }
     let name = "system.posix_acl_default";
     if let Err(e) = rfs::setxattr(&above, name, &list, rfs::XattrFlags::empty()) {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: the temporary directory takes no access lists: {e}"
-        );
+        tuff_testing::skipped(format_args!(
+            "the temporary directory takes no access lists: {e}"
+        ));
         return;
     }
     let image = sample::image("lz4");

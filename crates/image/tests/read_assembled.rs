@@ -10,7 +10,6 @@ use assemble::{
 };
 use common::{Ignore, Scratch, assert_same, host_tree, image_tree, is_root, noise, text};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_codec::Method;
@@ -84,14 +83,11 @@ fn kernel(scratch: &Scratch, needs: &[&str], bytes: &[u8], devices: &[&[u8]]) ->
         .iter()
         .find(|f| !Path::new("/sys/fs/erofs/features").join(f).exists());
     if let Some(feature) = missing {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: this kernel's erofs has no {feature}"
-        );
+        tuff_testing::skipped(format_args!("this kernel's erofs has no {feature}"));
         return None;
     }
     if !is_root() {
-        _ = writeln!(std::io::stderr(), "SKIPPED: mounting needs root");
+        tuff_testing::skipped("mounting needs root");
         return None;
     }
     let file = scratch.path().join("image");
@@ -108,10 +104,7 @@ fn kernel(scratch: &Scratch, needs: &[&str], bytes: &[u8], devices: &[&[u8]]) ->
     match mount(&file, &dir, "erofs", MountFlags::RDONLY, Some(&*options)) {
         Ok(()) => Some(Mount(dir)),
         Err(rustix::io::Errno::NOTBLK | rustix::io::Errno::PERM) => {
-            _ = writeln!(
-                std::io::stderr(),
-                "SKIPPED: mounts straight from a file need Linux 6.12"
-            );
+            tuff_testing::skipped("mounts straight from a file need Linux 6.12");
             None
         }
         Err(e) => panic!("the kernel does not mount it: {e}"),

@@ -204,8 +204,7 @@ mod tests {
             rustix::mount::mount("tmpfs", place, "tmpfs", flags, None).is_ok()
         };
         if !mount(&outer) {
-            use std::io::Write;
-            _ = writeln!(std::io::stderr(), "SKIPPED: mounting needs root");
+            tuff_testing::skipped("mounting needs root");
             return;
         }
         let inner = outer.join("inner");

@@ -1,6 +1,5 @@
 //! A few cases of the campaign on images, and that it notices what is wrong.
 
-use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tuff_lab::campaign::images::{self, JUDGES, Judge, Options, Tally};
@@ -10,10 +9,7 @@ use tuff_lab::engine::{self, Tool};
 fn tuff() -> Option<PathBuf> {
     let tuff = Path::new(env!("CARGO_BIN_EXE_tuff-lab")).with_file_name("tuff");
     if !tuff.exists() {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED the campaign on images: no program tuff beside the lab's"
-        );
+        tuff_testing::skipped("the campaign on images: no program tuff beside the lab's");
         return None;
     }
     Some(tuff)
@@ -40,7 +36,7 @@ fn images_of_random_trees_and_settings_are_what_their_trees_are() {
     let judges = JUDGES.map(|(_, judge)| judge).to_vec();
     let tally = run(tuff, judges, 30, folder.path());
     for (why, count) in &tally.skipped {
-        _ = writeln!(std::io::stderr(), "SKIPPED {why} ({count} images)");
+        tuff_testing::note(format_args!("not judged: {why} ({count} images)"));
     }
     let findings: String = tally.findings.iter().map(ToString::to_string).collect();
     assert_eq!(findings, "");

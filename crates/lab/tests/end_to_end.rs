@@ -2,7 +2,6 @@
 //!
 //! Nothing here looks at a time. A tool that is missing is skipped aloud.
 
-use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -79,10 +78,7 @@ fn is_there(tool: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|p| p.join(tool).is_file());
     if !found {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED what needs {tool}: it was not found on PATH"
-        );
+        tuff_testing::skipped(format_args!("what needs {tool}: it was not found on PATH"));
     }
     found
 }
@@ -207,9 +203,8 @@ fn erofs_images_are_built_checked_and_extracted() {
         _ => false,
     };
     if lines.iter().any(unmounted) {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED erofs_images_are_built_checked_and_extracted: no mount, and no reader of ours"
+        tuff_testing::skipped(
+            "erofs_images_are_built_checked_and_extracted: no mount, and no reader of ours",
         );
         return;
     }
@@ -389,10 +384,7 @@ fn is_mountable() -> bool {
     let root = status.lines().any(|l| l.starts_with("Uid:\t0\t"));
     let loops = Path::new("/dev/loop-control").exists();
     if !root || !loops {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED what needs a mount: not root, or no loop devices"
-        );
+        tuff_testing::skipped("what needs a mount: not root, or no loop devices");
     }
     root && loops
 }
@@ -404,9 +396,8 @@ fn volumes_are_measured_beside_ext4() {
         return;
     }
     if !tuff.exists() || !Path::new("/dev/fuse").exists() {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED volumes_are_measured_beside_ext4: no program tuff beside the lab's, or no /dev/fuse"
+        tuff_testing::skipped(
+            "volumes_are_measured_beside_ext4: no program tuff beside the lab's, or no /dev/fuse",
         );
         return;
     }
@@ -449,9 +440,8 @@ fn programs_start_from_images_and_a_lying_one_does_not_count() {
         return;
     }
     if !tuff.exists() || !Path::new("/dev/fuse").exists() {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED programs_start_from_images: no program tuff beside the lab's, or no /dev/fuse"
+        tuff_testing::skipped(
+            "programs_start_from_images: no program tuff beside the lab's, or no /dev/fuse",
         );
         return;
     }
@@ -487,10 +477,7 @@ fn programs_start_from_images_and_a_lying_one_does_not_count() {
     assert_eq!(count(r#""condition":"background""#), 2, "{record}");
     let pressed = count(r#""condition":"pressure""#);
     if count(r#""what":"pressure""#) == 1 {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED starts under memory pressure: {record}"
-        );
+        tuff_testing::skipped(format_args!("starts under memory pressure: {record}"));
     } else {
         assert_eq!(pressed, 2, "{record}");
     }
@@ -530,9 +517,8 @@ fn volumes_are_clean_after_power_cuts_and_never_silently_wrong() {
         return;
     }
     if !tuff.exists() || !Path::new("/dev/fuse").exists() {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED volumes_are_clean_after_power_cuts_and_never_silently_wrong: no program tuff beside the lab's, or no /dev/fuse"
+        tuff_testing::skipped(
+            "volumes_are_clean_after_power_cuts_and_never_silently_wrong: no program tuff beside the lab's, or no /dev/fuse",
         );
         return;
     }
@@ -564,7 +550,7 @@ fn volumes_are_clean_after_power_cuts_and_never_silently_wrong() {
             cuts::Line::Without(without) => {
                 left_out += 1;
                 let (name, reason) = (without.filesystem.name(), &without.reason);
-                _ = writeln!(std::io::stderr(), "SKIPPED power cuts on {name}: {reason}");
+                tuff_testing::skipped(format_args!("power cuts on {name}: {reason}"));
             }
             cuts::Line::Header(_) => {}
         }
@@ -581,9 +567,8 @@ fn fio_measures_volumes_and_images_and_what_was_not_written_does_not_count() {
         return;
     }
     if !tuff.exists() || !Path::new("/dev/fuse").exists() {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED fio_measures_volumes_and_images: no program tuff beside the lab's, or no /dev/fuse"
+        tuff_testing::skipped(
+            "fio_measures_volumes_and_images: no program tuff beside the lab's, or no /dev/fuse",
         );
         return;
     }

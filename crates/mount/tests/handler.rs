@@ -6,7 +6,6 @@ mod common;
 use common::variants::build_dir;
 use common::{Random, sample};
 use rustix::io::Errno;
-use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use tuff_image::build::{Kernel, Options, SparsePolicy};
@@ -337,10 +336,7 @@ fn sparse_image(scratch: &Path) -> Option<Image> {
     file.set_len(40_000).unwrap();
     drop(file);
     if common::host_tree(&tree)[1].data.as_deref() != Some(&[(28_672, 32_768)]) {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: the filesystem of the temporary directory shows no holes"
-        );
+        tuff_testing::skipped("the filesystem of the temporary directory shows no holes");
         return None;
     }
     let image = scratch.join("image");

@@ -6,7 +6,6 @@ mod walk;
 
 use common::variants::{MKFS_OPTIONS, build_dir, variants};
 use common::{Mounted, Scratch, mkfs, nasty_tree};
-use std::io::Write as _;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -74,38 +73,37 @@ impl Drop for Ours {
 /// True if both kinds of mounts can be made here; says so aloud if not.
 fn can_mount() -> bool {
     if !common::is_root() {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: mounting with the kernel's EROFS needs root"
-        );
+        tuff_testing::skipped("mounting with the kernel's EROFS needs root");
         return false;
     }
     for module in ["erofs", "fuse"] {
         let _ = Command::new("modprobe").arg(module).output();
     }
     if !Path::new("/dev/fuse").exists() {
-        _ = writeln!(std::io::stderr(), "SKIPPED: no /dev/fuse");
+        tuff_testing::skipped("no /dev/fuse");
         return false;
     }
     true
 }
 
-/// What requests can come through here; says so aloud if that is not all.
+/// The transports that this kernel has. Root switches io_uring on; it stays on.
 fn transports() -> Vec<Transport> {
-    let switch = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
-    match switch.as_deref().map(str::trim) {
-        Ok("Y") => vec![Transport::Dev, Transport::Uring],
-        _ => {
-            static SAID: std::sync::Once = std::sync::Once::new();
-            SAID.call_once(|| {
-                _ = writeln!(
-                    std::io::stderr(),
-                    "SKIPPED: io_uring as a transport, without Y in /sys/module/fuse/parameters/enable_uring"
-                );
-            });
-            vec![Transport::Dev]
-        }
+    let switch = "/sys/module/fuse/parameters/enable_uring";
+    let is_on = || std::fs::read_to_string(switch).is_ok_and(|text| text.trim() == "Y");
+    if !is_on() {
+        // A kernel before 6.14 has no such switch.
+        let _ = std::fs::write(switch, "Y");
     }
+    if is_on() {
+        return vec![Transport::Dev, Transport::Uring];
+    }
+    static SAID: std::sync::Once = std::sync::Once::new();
+    SAID.call_once(|| {
+        tuff_testing::skipped(format_args!(
+            "io_uring as a transport, without Y in {switch}"
+        ));
+    });
+    vec![Transport::Dev]
 }
 
 /// As the command mounts.

@@ -97,10 +97,7 @@ impl Ours {
 
     fn through(name: &str, transport: Transport) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            _ = writeln!(
-                std::io::stderr(),
-                "SKIPPED: mounting needs root and /dev/fuse"
-            );
+            tuff_testing::skipped("mounting needs root and /dev/fuse");
             return None;
         }
         let dir = std::env::temp_dir().join(format!("tuff-volume-{name}-{}", std::process::id()));
@@ -485,7 +482,7 @@ fn a_directory_is_given_to_a_project_and_what_is_made_in_it_has_the_limit() {
     };
     fs::create_dir(ours.path("dir")).unwrap();
     let Some(out) = run("chattr", &["-p", "7"], "dir") else {
-        _ = writeln!(std::io::stderr(), "SKIPPED: no chattr");
+        tuff_testing::skipped("no chattr");
         return;
     };
     assert!(out.status.success(), "{out:?}");

@@ -1,7 +1,6 @@
 //! Sources that are damaged, a full disk, and ^C: what is said, and nothing left behind.
 
 use crate::common::{Place, code, run, sixteen_letters, tuff};
-use std::io::Write as _;
 use std::process::Command;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ fn a_damaged_tar_names_itself_with_code_3() {
         .current_dir(&place.0)
         .status();
     if !tar.is_ok_and(|s| s.success()) {
-        _ = writeln!(std::io::stderr(), "SKIPPED: no tar on PATH");
+        tuff_testing::skipped("no tar on PATH");
         return;
     }
     let bytes = std::fs::read(place.0.join("t.tar")).unwrap();
@@ -69,7 +68,7 @@ fn a_full_disk_is_named_and_leaves_nothing() {
         .arg(&small)
         .output();
     if !mounted.is_ok_and(|o| o.status.success()) {
-        _ = writeln!(std::io::stderr(), "SKIPPED: a small tmpfs needs root");
+        tuff_testing::skipped("a small tmpfs needs root");
         return;
     }
     std::fs::write(place.0.join("tree/large"), vec![7u8; 4 << 20]).unwrap();

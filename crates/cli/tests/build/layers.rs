@@ -1,7 +1,6 @@
 //! Several layers in one image, one as a layer of an overlay, and an image over a base.
 
 use crate::common::{Place, code, manifests, run, tuff};
-use std::io::Write as _;
 use std::process::Command;
 
 /// Who names no kernel gets an image for those of the base; it was one for 6.1, which has no Zstandard and shared nothing.
@@ -63,7 +62,7 @@ fn an_image_over_a_base_needs_it_and_says_so() {
         .current_dir(&place.0)
         .output();
     let Ok(tar) = tar else {
-        _ = writeln!(std::io::stderr(), "SKIPPED: no tar on PATH");
+        tuff_testing::skipped("no tar on PATH");
         return;
     };
     std::fs::write(place.0.join("tar"), tar.stdout).unwrap();

@@ -1,11 +1,11 @@
 //! A tree with one of everything, images of it, and runs of the binary.
 
 use std::fs::{self, File};
-use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, SystemTime};
+pub(crate) use tuff_testing::skipped;
 
 /// Everything that does not need a host that can have it.
 const MANIFEST: &str = r"#mtree
@@ -142,11 +142,6 @@ pub(crate) fn stderr(out: &Output) -> String {
 pub(crate) fn is_root() -> bool {
     let id = Command::new("id").arg("-u").output();
     id.is_ok_and(|o| o.stdout == b"0\n")
-}
-
-/// Says what a test leaves out here, past the test runner, which would swallow it.
-pub(crate) fn skipped(what: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
 }
 
 /// Runs a tool of the host. `None`, said aloud, if it is not there.

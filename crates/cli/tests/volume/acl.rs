@@ -2,7 +2,6 @@
 
 use crate::common::{Mounted, Place, good};
 use std::fs;
-use std::io::Write as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
@@ -146,10 +145,9 @@ fn what_is_imported_has_the_access_control_lists_of_its_source() {
         )
     };
     if let Err(e) = set("", DEFAULT).and_then(|()| set("g", ACCESS)) {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: the temporary directory takes no access lists: {e}"
-        );
+        tuff_testing::skipped(format_args!(
+            "the temporary directory takes no access lists: {e}"
+        ));
         return;
     }
     good(dir, &["import", "v", "s"]);

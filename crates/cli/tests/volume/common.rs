@@ -1,7 +1,6 @@
 //! Runs of the binary in a directory with two volumes, and one that is mounted.
 
 use std::fs;
-use std::io::Write as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
@@ -73,10 +72,7 @@ impl Mounted {
     /// Mounts `v` of a place on `m`. `None` where that is not possible.
     pub(crate) fn new(place: &Place) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            _ = writeln!(
-                std::io::stderr(),
-                "SKIPPED: mounting needs root and /dev/fuse"
-            );
+            tuff_testing::skipped("mounting needs root and /dev/fuse");
             return None;
         }
         let dir = place.0.join("m");

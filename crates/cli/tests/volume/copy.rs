@@ -2,7 +2,6 @@
 
 use crate::common::{Place, bad, good, json};
 use std::fs;
-use std::io::Write as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
@@ -51,10 +50,9 @@ fn holes_are_not_read_and_stay_holes() {
     fs::create_dir(dir.join("large")).unwrap();
     let large = fs::File::create(dir.join("large/file")).unwrap();
     if let Err(e) = large.set_len(1 << 40) {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: no sparse file of 1 TiB in the temporary directory: {e}"
-        );
+        tuff_testing::skipped(format_args!(
+            "no sparse file of 1 TiB in the temporary directory: {e}"
+        ));
         return;
     }
     large.write_all_at(b"far away", (1 << 39) + 5).unwrap();

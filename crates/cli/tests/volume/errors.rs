@@ -2,7 +2,6 @@
 
 use crate::common::{Place, bad, good, json, tuff};
 use std::fs;
-use std::io::Write as _;
 use std::os::unix::fs::MetadataExt;
 
 #[test]
@@ -105,10 +104,7 @@ fn attributes_that_do_not_fit_are_named_with_the_limit() {
         .into_iter()
         .find(|len| set("user.big", *len).is_ok());
     let (Some(len), Ok(())) = (len, set("user.small", 50)) else {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: the temporary directory takes no attributes so large"
-        );
+        tuff_testing::skipped("the temporary directory takes no attributes so large");
         return;
     };
     let (code, said) = bad(&place.0, &["import", "v", "src"]);

@@ -2,7 +2,6 @@
 
 use crate::common::{Mounted, Place, bad, good, json};
 use std::fs;
-use std::io::Write as _;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::Duration;
@@ -216,10 +215,7 @@ fn a_volume_is_the_upper_layer_over_an_image() {
     }
     let (lower, said) = run("mount", &["-t", "erofs", "-o", "loop,ro", "image", "lower"]);
     if !lower {
-        _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: the host mounts no EROFS: {said}"
-        );
+        tuff_testing::skipped(format_args!("the host mounts no EROFS: {said}"));
         return;
     }
     let layers = "lowerdir=lower,upperdir=m/upper,workdir=m/work";

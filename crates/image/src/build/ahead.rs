@@ -191,8 +191,6 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_read_by_the_kernel() {
-        use std::io::Write;
-
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("file"), vec![7; 1 << 20]).unwrap();
         let source = DirSource::open(dir.path()).unwrap();
@@ -205,11 +203,10 @@ mod tests {
             preadv2(&file, buffers, 1 << 19, ReadWriteFlags::NOWAIT)
         };
         if in_memory() != Err(Errno::AGAIN) {
-            _ = writeln!(
-                std::io::stderr(),
-                "SKIPPED: files in {} do not leave the memory, or that cannot be told",
+            tuff_testing::skipped(format_args!(
+                "files in {} do not leave the memory, or that cannot be told",
                 dir.path().display()
-            );
+            ));
             return;
         }
         assert_eq!(ask(&source, b"file", 0, 1 << 20), Some(true));

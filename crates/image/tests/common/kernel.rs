@@ -4,7 +4,6 @@ use super::{Ignore, Record, assert_same, host_tree, image_tree, is_root, open};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CString;
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use tuff_store::{FileStore, ReadAt};
 /// What the kernel makes of an image and its extra devices: from files and from loop devices, as far as it can.
 pub fn by_kernel(image: &Path, devices: &[&Path], dir: &Path, see: &dyn Fn(&str, &Path)) {
     if !is_root() {
-        _ = writeln!(std::io::stderr(), "SKIPPED: mounting needs root");
+        tuff_testing::skipped("mounting needs root");
         return;
     }
     fs::create_dir_all(dir).unwrap();
@@ -31,7 +30,7 @@ pub fn by_kernel(image: &Path, devices: &[&Path], dir: &Path, see: &dyn Fn(&str,
                 unmount(dir, UnmountFlags::DETACH).unwrap();
             }
             Err(e) if e == rustix::io::Errno::NOTBLK || e == rustix::io::Errno::NODEV => {
-                _ = writeln!(std::io::stderr(), "SKIPPED: mount of {way}: {e}");
+                tuff_testing::skipped(format_args!("mount of {way}: {e}"));
             }
             Err(e) => panic!("mount of {way}: {e}"),
         }
@@ -43,7 +42,7 @@ pub fn by_kernel(image: &Path, devices: &[&Path], dir: &Path, see: &dyn Fn(&str,
             let devices: Vec<&Path> = loops.iter().map(|l| &*l.0).collect();
             look("loop devices", &image.0, &devices);
         }
-        _ => _ = writeln!(std::io::stderr(), "SKIPPED: no loop devices"),
+        _ => tuff_testing::skipped("no loop devices"),
     }
 }
 

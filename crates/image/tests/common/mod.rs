@@ -19,7 +19,6 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::Read;
-use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -612,11 +611,11 @@ pub fn mkfs(image: &Path, source: &Path, options: &[&str]) -> Option<()> {
         Ok(out) => {
             let why = String::from_utf8_lossy(&out.stderr);
             let why = why.lines().find(|l| !l.is_empty()).unwrap_or("").to_owned();
-            _ = writeln!(std::io::stderr(), "SKIPPED: mkfs.erofs {options:?}: {why}");
+            tuff_testing::note(format_args!("mkfs.erofs {options:?}: {why}"));
             None
         }
         Err(e) => {
-            _ = writeln!(std::io::stderr(), "SKIPPED: mkfs.erofs: {e}");
+            tuff_testing::skipped(format_args!("mkfs.erofs: {e}"));
             None
         }
     }
@@ -629,7 +628,7 @@ impl Mounted {
     /// Mounts `image` on `dir`. `None`, aloud, if that is not possible here.
     pub fn new(image: &Path, dir: &Path, options: &str) -> Option<Self> {
         if !is_root() {
-            _ = writeln!(std::io::stderr(), "SKIPPED: mounting needs root");
+            tuff_testing::skipped("mounting needs root");
             return None;
         }
         std::fs::create_dir_all(dir).unwrap();
@@ -647,11 +646,11 @@ impl Mounted {
             Ok(out) if out.status.success() => Some(Self(dir.to_owned())),
             Ok(out) => {
                 let why = String::from_utf8_lossy(&out.stderr).trim().to_owned();
-                _ = writeln!(std::io::stderr(), "SKIPPED: mount: {why}");
+                tuff_testing::skipped(format_args!("mount: {why}"));
                 None
             }
             Err(e) => {
-                _ = writeln!(std::io::stderr(), "SKIPPED: mount: {e}");
+                tuff_testing::skipped(format_args!("mount: {e}"));
                 None
             }
         }

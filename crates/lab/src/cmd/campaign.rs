@@ -210,7 +210,7 @@ fn images(args: &ImagesArgs) -> Result<bool> {
         }
     }
     for (why, images) in &tally.skipped {
-        println!("SKIPPED: {why} ({images} images)");
+        println!("not judged: {why} ({images} images)");
     }
     ended.map(|()| tally.findings.is_empty())
 }

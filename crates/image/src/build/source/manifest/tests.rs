@@ -3,7 +3,6 @@
 use super::*;
 use crate::build::source::Device;
 use crate::build::source::error::SourceErrorKind;
-use std::io::Write as _;
 use std::process::Command;
 
 /// Every content file has as many bytes as its path; one is missing.
@@ -523,7 +522,7 @@ fn manifests_of_bsdtar_are_read() {
         .arg(".")
         .output();
     if !output.is_ok_and(|output| output.status.success()) {
-        _ = writeln!(std::io::stderr(), "SKIPPED: bsdtar is not installed");
+        tuff_testing::skipped("bsdtar is not installed");
         return;
     }
     let mut entries: Vec<Entry> = ManifestReader::open(&manifest)

@@ -3,7 +3,6 @@
 use super::{Got, read};
 use crate::build::source::{Device, Kind};
 use std::fs;
-use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +17,7 @@ fn have(tool: &str) -> bool {
         .output()
         .is_ok_and(|output| output.status.success());
     if !found {
-        _ = writeln!(std::io::stderr(), "SKIPPED: {tool} is not installed");
+        tuff_testing::skipped(format_args!("{tool} is not installed"));
     }
     found
 }
@@ -82,11 +81,7 @@ fn make_tree(root: &Path, holds: Holds) -> bool {
             rustix::fs::lsetxattr(&file, name, value, rustix::fs::XattrFlags::empty()).is_ok()
         };
         if !(set("user.binary", XATTR) && set("user.empty", b"")) {
-            _ = writeln!(
-                std::io::stderr(),
-                "SKIPPED: no user xattrs in {}",
-                root.display()
-            );
+            tuff_testing::skipped(format_args!("no user xattrs in {}", root.display()));
             return false;
         }
     }
@@ -279,7 +274,7 @@ fn gnu_tar_acls_are_those_of_the_tree() {
             .status()
             .is_ok_and(|s| s.success())
         {
-            _ = writeln!(std::io::stderr(), "SKIPPED: no ACLs in {}", root.display());
+            tuff_testing::skipped(format_args!("no ACLs in {}", root.display()));
             return;
         }
     }
