@@ -1,5 +1,6 @@
 //! Progress: a bar on a terminal, events with `--json`, silence otherwise. And ^C.
 
+use crate::units::size;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -9,6 +10,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tuff_image::build::Progress;
+use tuff_image::build::progress::Snapshot;
 
 /// What to show while a long work runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -122,20 +124,27 @@ fn watch(progress: &Progress, show: Show, done: &AtomicBool) {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
     if draw {
         bar.set_draw_target(ProgressDrawTarget::stderr());
-        // The template is a constant of ours.
-        if let Ok(style) = ProgressStyle::with_template(
-            "{msg:6} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}",
-        ) {
-            bar.set_style(style);
-        }
     }
     let mut last = Instant::now();
+    let (mut drawn, mut counted) = (None, None);
     while !done.load(Ordering::Relaxed) {
         let s = progress.snapshot();
         if draw {
-            bar.set_message(s.stage);
+            let template = template(&s, columns());
+            // Rate and remaining time are those of this stage, from its first bytes on.
+            if counted.replace((s.stage, has_share(&s))) != Some((s.stage, has_share(&s))) {
+                bar.reset();
+            }
+            if drawn.replace(template) != Some(template) {
+                // The templates are constants of ours.
+                if let Ok(style) = ProgressStyle::with_template(template) {
+                    bar.set_style(style);
+                }
+            }
             bar.set_length(s.total_bytes);
             bar.set_position(s.bytes);
+            bar.set_message(message(&s));
+            bar.tick();
         }
         if show == Show::Json && last.elapsed() >= Duration::from_millis(500) {
             last = Instant::now();
@@ -146,4 +155,69 @@ fn watch(progress: &Progress, show: Show, done: &AtomicBool) {
         thread::park_timeout(Duration::from_millis(100));
     }
     bar.finish_and_clear();
+}
+
+const WIDE: &str = "{msg:7} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}";
+const MEDIUM: &str = "{msg:7} {wide_bar} {percent:>3}% eta {eta}";
+const NARROW: &str = "{msg:7} {percent:>3}%";
+const SPINNER: &str = "{spinner} {msg} {elapsed}";
+
+/// How progress is drawn on so many columns: a bar only while bytes of a known total are done.
+fn template(s: &Snapshot, columns: u16) -> &'static str {
+    match columns {
+        _ if !has_share(s) => SPINNER,
+        80.. => WIDE,
+        40.. => MEDIUM,
+        _ => NARROW,
+    }
+}
+
+fn has_share(s: &Snapshot) -> bool {
+    (1..s.total_bytes).contains(&s.bytes)
+}
+
+fn message(s: &Snapshot) -> String {
+    match s {
+        _ if has_share(s) => s.stage.to_owned(),
+        // All bytes are those that are to be read, or none is done.
+        _ if s.total_bytes > 0 => format!("{} {}", s.stage, size(s.total_bytes)),
+        _ if s.bytes > 0 => format!("{} {}", s.stage, size(s.bytes)),
+        _ => format!("{} {} entries", s.stage, s.entries),
+    }
+}
+
+/// Width of the terminal on standard error. Unit: columns.
+fn columns() -> u16 {
+    rustix::termios::tcgetwinsize(std::io::stderr()).map_or(80, |size| size.ws_col)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(stage: &'static str, bytes: u64, total_bytes: u64) -> Snapshot {
+        Snapshot {
+            stage,
+            entries: 7,
+            bytes,
+            total_bytes,
+        }
+    }
+
+    #[test]
+    fn a_bar_is_drawn_only_while_a_share_is_known() {
+        for (s, columns, wanted, says) in [
+            // From standard input: no total.
+            (at("walk", 5 << 20, 0), 80, SPINNER, "walk 5.0 MiB"),
+            (at("walk", 0, 0), 80, SPINNER, "walk 7 entries"),
+            (at("compare", 0, 9 << 20), 80, SPINNER, "compare 9.0 MiB"),
+            (at("pack", 1, 9 << 20), 80, WIDE, "pack"),
+            (at("pack", 1, 9 << 20), 50, MEDIUM, "pack"),
+            (at("pack", 1, 9 << 20), 30, NARROW, "pack"),
+            (at("write", 9, 9), 80, SPINNER, "write 9 B"),
+        ] {
+            assert_eq!(template(&s, columns), wanted, "{s:?}");
+            assert_eq!(message(&s), says);
+        }
+    }
 }

@@ -107,12 +107,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let bar = Bar::new(!args.quiet && !args.json);
     let start = std::time::Instant::now();
+    let everything = args.paths.is_empty() && args.exclude.is_empty();
+    let inodes = image.superblock().inodes;
     let report = extract::extract(&image, &args.dir, &options, |totals| {
-        bar.show(format_args!(
-            "{} files, {}",
-            totals.files,
-            size(totals.bytes)
-        ));
+        let done = totals.files + totals.directories + totals.symlinks + totals.specials;
+        let bytes = size(totals.bytes);
+        match everything {
+            true => bar.show(format_args!("{done} of {inodes} inodes, {bytes}")),
+            false => bar.show(format_args!("{done} inodes, {bytes}")),
+        }
     });
     drop(bar);
     let report = report.map_err(|e| match e {

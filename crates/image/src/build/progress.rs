@@ -97,7 +97,9 @@ impl Progress {
         self.bytes.fetch_add(n, Ordering::Relaxed);
     }
 
+    /// Starts to count `n` bytes, none of which are done.
     pub(crate) fn set_total(&self, n: u64) {
+        self.bytes.store(0, Ordering::Relaxed);
         self.total_bytes.store(n, Ordering::Relaxed);
     }
 }
