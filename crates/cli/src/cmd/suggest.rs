@@ -8,7 +8,7 @@ use serde_json::json;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tuff_image::build::{Kernel, Progress};
+use tuff_image::build::{Kernel, Options, Progress};
 use tuff_image::suggest::{Estimate, Request, suggest};
 use tuff_image::{Error, Result};
 
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// The directory
     dir: PathBuf,
     /// Oldest Linux that must mount the image
-    #[arg(long, default_value = "6.12", value_parser = parse_kernel)]
+    #[arg(long, default_value_t = Options::default().kernel, value_parser = parse_kernel)]
     kernel: Kernel,
     /// How much of the tree to try
     #[arg(long, default_value = "32M", value_parser = parse_size, value_name = "SIZE")]

@@ -115,7 +115,14 @@ fn a_size_budget_is_kept_by_the_first_settings_that_can() {
 fn suggestions_can_be_run_as_they_stand() {
     let place = Place::new("suggest");
     letters(&place);
-    let out = run(&["suggest", "--json", "--sample", "300K", "tree"], &place.0);
+    let args = [
+        "suggest",
+        "--json",
+        "--kernel=6.12",
+        "--sample=300K",
+        "tree",
+    ];
+    let out = run(&args, &place.0);
     assert_eq!(code(&out).0, 0, "{}", code(&out).1);
     let said: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
     assert!(said["estimates"].as_array().unwrap().len() >= 8, "{said}");
@@ -134,6 +141,22 @@ fn suggestions_can_be_run_as_they_stand() {
     let (exit, says) = code(&run(&["suggest", "missing"], &place.0));
     assert_eq!(exit, 5, "{says}");
     assert!(says.contains("missing"), "{says}");
+}
+
+#[test]
+fn suggestions_are_for_the_kernel_that_a_build_is_for() {
+    let place = Place::new("suggest-kernel");
+    letters(&place);
+    let suggested = run(&["suggest", "-q", "--sample=300K", "tree"], &place.0);
+    let built = run(&["build", "tree", "i"], &place.0);
+    let said = String::from_utf8_lossy(&built.stdout).into_owned();
+    let kernel = said.lines().find_map(|l| l.strip_prefix("kernel"));
+    let kernel = kernel.and_then(|l| l.split_whitespace().nth(1)).unwrap();
+    let suggested = String::from_utf8_lossy(&suggested.stdout).into_owned();
+    assert!(
+        suggested.contains(&format!("tuff build --kernel {kernel} ")),
+        "{kernel}: {suggested}"
+    );
 }
 
 #[test]

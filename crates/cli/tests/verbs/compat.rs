@@ -843,3 +843,17 @@ fn checks_and_extractions_of_callers_say_what_is_wrong() {
     assert_eq!(code(&fsck(&line)), 0, "{line}");
     assert!(place.path("numbered/text").exists());
 }
+
+#[test]
+fn help_states_the_block_sizes_that_are_taken() {
+    let place = Place::new("compat-help");
+    let help = place.text(&["mkfs.erofs", "--help"]);
+    assert!(help.contains("block size, 512 to 65536"), "{help}");
+    fs::create_dir(place.path("src")).unwrap();
+    for block in ["-b512", "-b65536"] {
+        place.text(&["mkfs.erofs", "--quiet", block, "i", "src"]);
+    }
+    for block in ["-b256", "-b131072"] {
+        assert_eq!(code(&place.run(&["mkfs.erofs", block, "i", "src"])), 1);
+    }
+}

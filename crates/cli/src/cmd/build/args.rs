@@ -359,15 +359,24 @@ pub(crate) struct Uuid(pub(crate) Option<[u8; 16]>);
 
 /// Reads a version of Linux that can mount images at all.
 pub(crate) fn parse_kernel(text: &str) -> Result<Kernel, String> {
-    let parsed = text
-        .split_once('.')
-        .and_then(|(a, b)| Some(Kernel(a.parse().ok()?, b.parse().ok()?)));
+    // A release as uname -r prints it goes on with a patch level and the distribution's suffix.
+    let parsed = text.split_once('.').and_then(|(major, rest)| {
+        let (minor, suffix) = match rest.find(|c: char| !c.is_ascii_digit()) {
+            Some(end) => rest.split_at(end),
+            None => (rest, ""),
+        };
+        let is_release = suffix.is_empty() || suffix.starts_with(['.', '-', '+', '_']);
+        // A sign is no part of a version.
+        let is_version = is_release && major.starts_with(|c: char| c.is_ascii_digit());
+        is_version.then_some(())?;
+        Some(Kernel(major.parse().ok()?, minor.parse().ok()?))
+    });
     match parsed {
         Some(kernel) if kernel >= Kernel(5, 4) => Ok(kernel),
         Some(kernel) => Err(format!(
             "EROFS images are for Linux 5.4 and newer, not {kernel}"
         )),
-        None => Err("write it as 5.4, 5.10, 5.15, 6.1, 6.6, 6.12 or 6.18".to_owned()),
+        None => Err("write it as 6.1, or as uname -r prints it".to_owned()),
     }
 }
 
@@ -453,6 +462,29 @@ mod tests {
         assert!(parse_compression("lz5").is_err());
         assert!(parse_compression("lz4hc:13").is_err());
         assert!(parse_compression("lzma:50").is_err());
+    }
+
+    #[test]
+    fn releases_of_kernels_are_versions() {
+        for (text, kernel) in [
+            ("5.4", Some(Kernel(5, 4))),
+            ("6.12", Some(Kernel(6, 12))),
+            ("6.12.0", Some(Kernel(6, 12))),
+            ("6.18.44-fc-v657", Some(Kernel(6, 18))),
+            ("6.1.0-18-amd64", Some(Kernel(6, 1))),
+            ("6.15-rc3", Some(Kernel(6, 15))),
+            ("6.6+", Some(Kernel(6, 6))),
+            ("4.19.0-26-amd64", None),
+            ("6", None),
+            ("6.", None),
+            ("six.1", None),
+            ("6.1x", None),
+            ("-6.1", None),
+            ("+6.1", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_kernel(text).ok(), kernel, "{text}");
+        }
     }
 
     #[test]
