@@ -15,6 +15,7 @@
 //! Under the names of other tools, and as verbs of those names, it has their codes: 0 and 1.
 
 mod cmd;
+mod existing;
 mod image;
 mod out;
 mod progress;
@@ -45,7 +46,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    Build(Box<cmd::build::Args>),
+    Build(Box<cmd::build::BuildArgs>),
     Patch(Box<cmd::build::patch::PatchArgs>),
     Info(cmd::info::Args),
     Ls(cmd::ls::Args),

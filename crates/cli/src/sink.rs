@@ -1,6 +1,7 @@
 //! Where a verb writes a stream: as it comes to standard output and to pipes, or into a file that has its name when it is
 //! complete.
 
+use crate::existing::{self, Format};
 use crate::out;
 use crate::progress::on_signal;
 use std::fs::{File, OpenOptions};
@@ -31,9 +32,12 @@ enum To {
 
 impl Sink {
     /// Opens `path`; `-` is standard output. While a file is written, ^C and SIGTERM end it with nothing left. It takes the
-    /// place of nothing in `read`.
-    pub(crate) fn create(path: &Path, read: &[&Path]) -> Result<Self> {
+    /// place of nothing in `read`, and of nothing but `format` unless `force`.
+    pub(crate) fn create(path: &Path, read: &[&Path], format: Format, force: bool) -> Result<Self> {
         keep(path, read)?;
+        if !force {
+            existing::check(path, format)?;
+        }
         let is_stdout = path == Path::new("-");
         let place = if is_stdout {
             out::PLACE.to_owned()

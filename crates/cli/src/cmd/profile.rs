@@ -1,5 +1,6 @@
 //! `tuff profile`: what a mount recorded of the use of its files.
 
+use crate::existing::Format;
 use crate::out::Out;
 use crate::sink::Sink;
 use clap::Subcommand;
@@ -47,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             let profiles: Vec<Profile> = files.iter().map(|f| read(f)).collect::<Result<_>>()?;
             let path = output.as_deref().unwrap_or(Path::new("-"));
             // All of them are read by now: one may get what they come to.
-            let mut sink = Sink::create(path, &[])?;
+            let mut sink = Sink::create(path, &[], Format::Profile, false)?;
             let written = Profile::merge(&profiles).write(&mut sink);
             written.map_err(|e| sink.failed(e))?;
             sink.finish()?;

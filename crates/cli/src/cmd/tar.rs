@@ -1,5 +1,6 @@
 //! `tuff tar`: an image as a tar stream.
 
+use crate::existing::Format;
 use crate::image::ImageArgs;
 use crate::select::select_trees;
 use crate::sink::Sink;
@@ -26,6 +27,9 @@ pub(crate) struct Args {
     /// Paths or patterns, each with all below it (default: everything)
     #[arg(value_name = "PATH|GLOB")]
     paths: Vec<OsString>,
+    /// Replace TAR even if it is something else, and write to a terminal
+    #[arg(long)]
+    force: bool,
     /// Write holes as zeros
     #[arg(long)]
     no_sparse: bool,
@@ -43,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         sparse: !args.no_sparse,
         xattrs: !args.no_xattrs,
     };
-    let mut sink = Sink::create(&args.tar, &args.image.files())?;
+    let mut sink = Sink::create(&args.tar, &args.image.files(), Format::Tar, args.force)?;
     let stats = write(&image, trees, options, &mut sink).map_err(|e| match e {
         // What failed is the output, and not what a member says.
         Error::Io(..) if e.place() == "tar" => sink.told(e.within(sink.place())),

@@ -2,9 +2,11 @@
 
 use super::build::summary::{tree_json, tree_text};
 use super::build::{Salt, parse_salt, parse_verity_block};
+use crate::existing::{self, Format};
 use crate::image::{OpenArgs, parse_root};
 use crate::out::Out;
 use crate::progress::{Bar, Show, Watch, on_signal};
+use crate::sink::keep;
 use crate::text::{escaped, hex, put_bytes};
 use crate::units::size;
 use clap::Subcommand;
@@ -40,6 +42,9 @@ enum What {
         /// Write the tree to this file, instead of behind the image
         #[arg(long, value_name = "FILE")]
         into: Option<PathBuf>,
+        /// Replace this file even if it is no hash tree
+        #[arg(long, requires = "into")]
+        force: bool,
         /// Replace a tree that is behind the image
         #[arg(long, conflicts_with = "into")]
         replace: bool,
@@ -161,12 +166,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         What::Add {
             image,
             into,
+            force,
             replace,
             salt,
             block,
             fec,
             work,
         } => {
+            if let Some(into) = into.as_deref() {
+                keep(into, &[image])?;
+                if !force {
+                    existing::check(into, Format::HashTree)?;
+                }
+            }
             let wanted = Verity {
                 block: *block,
                 parity: *fec,

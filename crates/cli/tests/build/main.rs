@@ -2,6 +2,7 @@
 
 mod choices;
 mod common;
+mod existing;
 mod faults;
 mod layers;
 mod sources;

@@ -8,6 +8,7 @@ mod defects;
 mod faults;
 mod judge;
 mod mount;
+mod outputs;
 mod patch;
 mod show;
 mod source_archives;

@@ -712,7 +712,11 @@ fn a_full_disk_ends_a_build_without_a_file() {
         return;
     };
     for threads in ["1", "3"] {
-        let out = place.run(&["build", "-j", threads, "-z", "none", "src", &device.0]);
+        // What a build leaves that failed is no image.
+        let args = [
+            "build", "--force", "-j", threads, "-z", "none", "src", &device.0,
+        ];
+        let out = place.run(&args);
         let said = stderr(&out);
         assert_eq!((code(&out), said.lines().count()), (5, 1), "{said}");
         assert!(said.starts_with(&format!("tuff: {}: ", device.0)), "{said}");
@@ -726,7 +730,7 @@ fn a_full_disk_ends_a_build_without_a_file() {
     );
     // What fits is there.
     fs::write(place.path("src/noise"), "little").unwrap();
-    let out = place.run(&["build", "-q", "src", &device.0]);
+    let out = place.run(&["build", "-q", "--force", "src", &device.0]);
     assert_eq!((code(&out), stderr(&out).as_str()), (0, ""));
     assert_eq!(place.text(&["cat", &device.0, "noise"]), "little");
     assert!(fs::metadata(place.path("disk")).unwrap().size() == 256 << 10);

@@ -278,3 +278,23 @@ fn a_volume_is_not_copied_into_itself() {
     let (code, said) = bad(&place.0, &["import", "v", "v/zones"]);
     assert_eq!((code, said.contains("into itself")), (2, true), "{said}");
 }
+
+#[test]
+fn exports_and_streams_replace_only_their_own_kind_unless_forced() {
+    let place = Place::new("outputs");
+    let dir = &place.0;
+    good(dir, &["snapshot", "create", "v", "s"]);
+    for args in [&["export", "v", "notes"][..], &["send", "v", "-o", "notes"]] {
+        fs::write(dir.join("notes"), "Do not lose this.\n").unwrap();
+        let (code, said) = bad(dir, args);
+        assert_eq!(code, 2, "{said}");
+        assert!(
+            said.contains("notes: is a text file") && said.contains("--force"),
+            "{said}"
+        );
+        assert_eq!(fs::read(dir.join("notes")).unwrap(), b"Do not lose this.\n");
+        good(dir, &[args, &["--force"]].concat());
+        // Its own kind needs no force.
+        good(dir, args);
+    }
+}

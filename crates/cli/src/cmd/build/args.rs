@@ -7,21 +7,17 @@ use std::path::PathBuf;
 use tuff_image::THREADS_MAX;
 use tuff_image::build::{Compression, Kernel, Method};
 
-/// Build an image from directories, tars, archives of cpio, manifests and other images.
-///
-/// SOURCE is a directory, a tar or cpio (plain, gzip, xz or zstd; - for standard input), a manifest (a file whose name
-/// ends in .mtree or .manifest) or an image of EROFS. oci:DIR stands for the layers of a container image in a layout of
-/// OCI, oci-archive:FILE for those in a tar of one, docker-archive:FILE for those in what docker save writes; where there
-/// are several, oci:DIR:NAME and so on say which. Several sources are merged in order, the later wins. IMAGE is a file, a
-/// block device, or - for standard output.
+/// The arguments that `tuff build` and `tuff patch` have in common.
 // The two kinds of paths are one argument because options may stand between them: clap gives a last argument of its own
 // the first path that an option follows.
 #[derive(clap::Args)]
-#[command(override_usage = "tuff build [OPTIONS] <SOURCE>... <IMAGE>")]
 pub(crate) struct Args {
-    /// One or more SOURCE, then IMAGE
+    /// One or more SOURCE, then IMAGE unless -o names it
     #[arg(required = true, value_name = "PATH")]
     pub(super) paths: Vec<PathBuf>,
+    /// The image; all PATHs are then sources
+    #[arg(short = 'o', long, value_name = "IMAGE")]
+    pub(super) output: Option<PathBuf>,
 
     /// Oldest Linux that must mount the image (default: 6.1, or what the other options and the base need)
     #[arg(long, value_parser = parse_kernel, help_heading = "Format")]

@@ -10,8 +10,9 @@ pub(crate) mod patch;
 pub(crate) mod places;
 pub(crate) mod summary;
 
+use args::Args;
 pub(crate) use args::{
-    Args, MaybeCompression, Salt, parse_compression, parse_kernel, parse_salt, parse_uuid,
+    MaybeCompression, Salt, parse_compression, parse_kernel, parse_salt, parse_uuid,
     parse_verity_block,
 };
 
@@ -24,8 +25,32 @@ use tuff_image::Result;
 use tuff_image::build::{self, Progress, Summary};
 use tuff_store::Target;
 
+/// Build an image from directories, tars, archives of cpio, manifests and other images.
+///
+/// SOURCE is a directory, a tar or cpio (plain, gzip, xz or zstd; - for standard input), a manifest (a file whose name
+/// ends in .mtree or .manifest) or an image of EROFS. oci:DIR stands for the layers of a container image in a layout of
+/// OCI, oci-archive:FILE for those in a tar of one, docker-archive:FILE for those in what docker save writes; where there
+/// are several, oci:DIR:NAME and so on say which. Several sources are merged in order, the later wins. IMAGE is a file, a
+/// block device, or - for standard output. An existing IMAGE is replaced if it is an image of EROFS or empty.
+#[derive(clap::Args)]
+#[command(
+    override_usage = "tuff build [OPTIONS] <SOURCE>... <IMAGE>\n       tuff build [OPTIONS] -o <IMAGE> <SOURCE>..."
+)]
+pub(crate) struct BuildArgs {
+    #[command(flatten)]
+    args: Args,
+    /// Replace IMAGE and the file of --blob even if they are something else, overwrite a device that holds data, and write
+    /// an image to a terminal
+    #[arg(long)]
+    force: bool,
+}
+
 /// Runs the verb.
-pub(crate) fn run(mut args: Args) -> Result<ExitCode> {
+pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
+    let BuildArgs { mut args, force } = args;
+    if !force {
+        places::check_outputs(&args)?;
+    }
     let Places {
         sources,
         target,

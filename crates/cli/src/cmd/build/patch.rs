@@ -16,7 +16,9 @@ use tuff_store::{FileStore, Target};
 /// form of metadata are the image's unless told otherwise; its block size stays, and so does what it needs of a kernel; an image with a hash
 /// tree behind it gets a new one.
 #[derive(clap::Args)]
-#[command(override_usage = "tuff patch [OPTIONS] <SOURCE>... <IMAGE>")]
+#[command(
+    override_usage = "tuff patch [OPTIONS] <SOURCE>... <IMAGE>\n       tuff patch [OPTIONS] -o <IMAGE> <SOURCE>..."
+)]
 pub(crate) struct PatchArgs {
     #[command(flatten)]
     build: Args,

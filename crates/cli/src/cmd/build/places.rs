@@ -1,6 +1,7 @@
 //! Arguments to sources and a target.
 
 use super::args::{Args, SourceType};
+use crate::existing::{self, Format};
 use crate::image::OpenArgs;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
@@ -17,12 +18,40 @@ pub(super) struct Places {
     pub(super) bases: Vec<BaseImage>,
 }
 
+/// The path of the image, and those of the sources.
+pub(super) fn paths(args: &Args) -> Result<(&PathBuf, &[PathBuf])> {
+    if let Some(image) = &args.output {
+        return Ok((image, &args.paths));
+    }
+    match args.paths.split_last() {
+        Some((image, sources)) if !sources.is_empty() => Ok((image, sources)),
+        _ => Err(Error::usage("a source and an image are needed")),
+    }
+}
+
+/// Fails if the build would replace something other than an image it may replace.
+pub(super) fn check_outputs(args: &Args) -> Result<()> {
+    let (image, _) = paths(args)?;
+    existing::check(image, Format::Image)?;
+    match &args.blob {
+        Some(blob) if !is_blob_of(blob, image) => existing::check(blob, Format::Blob),
+        _ => Ok(()),
+    }
+}
+
+/// True if `image` has one extra device, which is as long as the file `blob`.
+fn is_blob_of(blob: &Path, image: &Path) -> bool {
+    let len = std::fs::metadata(blob).ok().filter(|m| m.is_file());
+    let image = OpenArgs::default().open(image);
+    len.zip(image.ok()).is_some_and(|(blob, image)| {
+        let block = image.superblock().block_bits.size();
+        matches!(image.slots(), [slot] if slot.blocks.checked_mul(block) == Some(blob.len()))
+    })
+}
+
 /// The places that the arguments name.
 pub(super) fn places(args: &Args) -> Result<Places> {
-    let (image, sources) = match args.paths.split_last() {
-        Some((image, sources)) if !sources.is_empty() => (image, sources),
-        _ => return Err(Error::usage("a source and an image are needed")),
-    };
+    let (image, sources) = paths(args)?;
     let dash = Path::new("-");
     let target = if image == dash {
         Target::Stdout

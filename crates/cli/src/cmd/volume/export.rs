@@ -2,6 +2,7 @@
 
 use super::tar::{Failed, TarWriter};
 use super::{Failure, Result, mount, snapshot};
+use crate::existing::Format;
 use crate::sink::Sink;
 use crate::text::escaped;
 use std::path::PathBuf;
@@ -21,6 +22,9 @@ pub(crate) struct Args {
     /// Export this snapshot instead of the present
     #[arg(long, value_name = "NAME")]
     snapshot: Option<String>,
+    /// Replace TAR even if it is something else, and write to a terminal
+    #[arg(long)]
+    force: bool,
 }
 
 /// Runs the verb.
@@ -31,7 +35,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             .open_snapshot(name)
             .map_err(|e| snapshot::told(&args.path, name, e))?;
     }
-    let mut sink = Sink::create(&args.tar, &[&args.path])?;
+    let mut sink = Sink::create(&args.tar, &[&args.path], Format::Tar, args.force)?;
     let mut writer = TarWriter::new(&mut sink);
     let done = writer.volume(&mut volume).and_then(|()| writer.finish());
     let sockets = done.map_err(|e| match e {

@@ -1,10 +1,10 @@
 //! `tuff volume send`: a snapshot as a stream.
 
 use super::{Failure, Result, bytes, mount};
+use crate::existing::Format;
 use crate::sink::Sink;
 use crate::units::size;
-use std::io::{self, IsTerminal};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use tuff_iplfs::Error;
 
@@ -24,6 +24,9 @@ pub(crate) struct Args {
     /// File to write; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
+    /// Replace FILE even if it is something else, and write to a terminal
+    #[arg(long)]
+    force: bool,
     /// Say what was sent
     #[arg(short, long)]
     verbose: bool,
@@ -39,11 +42,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             "{place}: has no snapshot to send; tuff volume snapshot create makes one"
         )));
     };
-    if args.output == Path::new("-") && io::stdout().is_terminal() {
-        let what = "a stream is nothing to look at: redirect standard output, or use -o";
-        return Err(Failure::Usage(what.to_owned()));
-    }
-    let mut sink = Sink::create(&args.output, &[&args.path])?;
+    let mut sink = Sink::create(&args.output, &[&args.path], Format::Stream, args.force)?;
     let sent = volume.send(&snapshot, args.from.as_deref(), &mut sink);
     let sent = sent.map_err(|e| match e {
         Error::Io(e, what) if what == "writing the stream" => sink.failed(e).into(),

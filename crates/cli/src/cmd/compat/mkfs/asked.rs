@@ -18,6 +18,8 @@ pub(super) struct Asked {
     pub(super) help: bool,
     pub(super) version: bool,
     pub(super) quiet: bool,
+    /// A device is overwritten whatever it holds.
+    pub(super) force: bool,
     /// As far as one option says it all.
     pub(super) options: Options,
     pub(super) block: Option<u64>,
@@ -60,6 +62,7 @@ impl Asked {
             help: false,
             version: false,
             quiet: false,
+            force: false,
             // What callers get who ask for nothing.
             options: Options {
                 compression: None,
@@ -141,6 +144,7 @@ impl Asked {
             "-h" | "--help" => self.help = true,
             "-V" | "--version" => self.version = true,
             "--quiet" => self.quiet = true,
+            "--force" => self.force = true,
             "-d" => at_most(name, number(name, text)?, 9)?,
             "--async-queue-limit" => _ = number::<u64>(name, text)?,
             "--workers" => {

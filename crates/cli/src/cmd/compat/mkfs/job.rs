@@ -26,6 +26,7 @@ pub(super) struct Job {
     /// Where a list of blocks by file goes.
     pub(super) block_list: Option<PathBuf>,
     pub(super) quiet: bool,
+    pub(super) force: bool,
     pub(super) notes: Vec<String>,
 }
 
@@ -109,6 +110,13 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
     }
     o.kernel = o.oldest_kernel().max(layers.kernel());
     o.check()?;
+    // With an offset the build writes another file first.
+    o.outputs = [&asked.vmdk, &asked.block_list]
+        .into_iter()
+        .flatten()
+        .cloned()
+        .chain([image.clone()])
+        .collect();
     Ok(Job {
         sources,
         image,
@@ -118,6 +126,7 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
         vmdk: asked.vmdk,
         block_list: asked.block_list,
         quiet: asked.quiet,
+        force: asked.force,
         notes: asked.notes,
     })
 }

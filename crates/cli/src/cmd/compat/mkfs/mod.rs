@@ -12,6 +12,7 @@ mod vmdk;
 use super::Tool;
 use super::words::{self, Grammar};
 use crate::cmd::build::{summary, watched};
+use crate::existing;
 use crate::progress::Show;
 use asked::Asked;
 use std::ffi::OsString;
@@ -25,7 +26,7 @@ use tuff_store::{Output, Target};
 static GRAMMAR: Grammar = Grammar {
     letters: "Vh",
     valued_letters: "CELTUbdmxz",
-    flags: b"\0all-root\0all-time\0aufs\0hard-dereference\0help\0ignore-mtime\0mkfs-time\0preserve-mtime\0quiet\0version\0",
+    flags: b"\0all-root\0all-time\0aufs\0force\0hard-dereference\0help\0ignore-mtime\0mkfs-time\0preserve-mtime\0quiet\0version\0",
     valued: b"\0async-queue-limit\0block-list-file\0blobdev\0chunksize\0compress-hints\0dsunit\0exclude-path\0exclude-regex\0\
         file-contexts\0force-gid\0force-uid\0fs-config-file\0fsalignblks\0gid-offset\0max-extent-bytes\0mount-point\0offset\0\
         product-out\0root-xattr-isize\0s3\0sort\0uid-offset\0vmdk-desc\0workers\0xattr-prefix\0zfeature-bits\0",
@@ -50,6 +51,12 @@ pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
     if !job.quiet {
         for note in &job.notes {
             eprintln!("mkfs.erofs: note: {note}");
+        }
+    }
+    if !job.force {
+        existing::check_device(&job.image, job.offset)?;
+        if let Some(blob) = &job.options.blob {
+            existing::check_device(blob, 0)?;
         }
     }
     let show = if job.quiet { Show::Quiet } else { Show::Auto };
