@@ -1,7 +1,9 @@
-//! Outputs of verbs other than `build`: what they may replace.
+//! Outputs of verbs other than `build`: what they may replace; and that an image with devices is mounted as its build says.
 
-use crate::common::{Place, code, stderr};
+use crate::common::{Place, code, is_root, stderr, text};
 use std::fs;
+use std::process::Command;
+use tuff_testing::skipped;
 
 #[test]
 fn outputs_replace_only_their_own_kind_unless_forced() {
@@ -36,4 +38,58 @@ fn outputs_replace_only_their_own_kind_unless_forced() {
     for _ in 0..2 {
         place.text(&["profile", "merge", "-o", "merged", "p"]);
     }
+}
+
+#[test]
+fn an_image_with_devices_is_mounted_as_its_build_says() {
+    if !is_root() {
+        return skipped("mounting with the kernel's EROFS needs root");
+    }
+    let place = Place::new("printed");
+    for (dir, more) in [("base-tree", ""), ("new tree", "more\n")] {
+        fs::create_dir(place.path(dir)).unwrap();
+        fs::write(place.path(dir).join("text"), text() + more).unwrap();
+    }
+    place.text(&["build", "-q", "base-tree", "base"]);
+    fs::create_dir(place.path("mnt")).unwrap();
+    let shell = |command: &str| {
+        let bin = std::path::Path::new(env!("CARGO_BIN_EXE_tuff"));
+        let path = std::env::var("PATH").unwrap_or_default();
+        let path = format!("{}:{path}", bin.parent().unwrap().display());
+        let mut shell = Command::new("sh");
+        shell.env("PATH", path).current_dir(&place.0);
+        shell.args(["-c", command]).output().unwrap()
+    };
+    let is_mounted_by = |command: &str| {
+        let out = shell(command);
+        assert_eq!(code(&out), 0, "{command}: {}", stderr(&out));
+        let is_same = fs::read_to_string(place.path("mnt/text")).unwrap() == text() + "more\n";
+        assert_eq!(code(&shell("umount mnt")), 0);
+        assert!(is_same, "{command}");
+    };
+    for build in [
+        &["build", "--base", "base", "new tree", "an image's"][..],
+        &[
+            "build",
+            "--chunk=4K",
+            "-z",
+            "none",
+            "--blob=a blob",
+            "new tree",
+            "an image's",
+        ],
+    ] {
+        let said = place.text(build);
+        let command = said.lines().find_map(|line| line.strip_prefix("mount"));
+        let command = command.unwrap_or_else(|| panic!("{said}")).trim();
+        assert!(command.ends_with(" DIR"), "{command}");
+        is_mounted_by(&command.replace("DIR", "mnt"));
+    }
+    // As docs/design.md has it, for those without Tuff.
+    place.text(&["build", "-q", "--base", "base", "new tree", "new"]);
+    is_mounted_by(
+        "base=$(losetup -r -f --show base) && mount -t erofs -o ro,loop,device=$base new mnt && losetup -d $base",
+    );
+    let plain = place.text(&["build", "new tree", "plain"]);
+    assert!(!plain.contains("mount"), "{plain}");
 }

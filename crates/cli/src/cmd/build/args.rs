@@ -80,18 +80,18 @@ pub(crate) struct Args {
     /// What is stored once: identical files, or also parts of large files that another has (default: content for 6.1 and newer)
     #[arg(long, value_enum, value_name = "WHAT", help_heading = "Layout")]
     pub(super) dedupe: Option<Shared>,
-    /// An image whose files, and parts of them, are not stored again: mounting the new one takes both (-o device=FILE); of
-    /// several each is a device, in their order
+    /// An image whose files, and parts of them, are not stored again: mounting the new one takes both (tuff mount
+    /// --device FILE); of several each is a device, in their order
     #[arg(long, value_name = "FILE", help_heading = "Layout")]
     pub(super) base: Vec<PathBuf>,
     /// Leave all data in the images among SOURCE that the new one can refer to there (5.16): mounting it takes them, too, in
-    /// their order (-o device=FILE for each)
+    /// their order (tuff mount, --device FILE for each)
     #[arg(long, conflicts_with_all = ["blob", "size_budget"], help_heading = "Layout")]
     pub(super) image_index: bool,
     /// Store files that are not compressed in chunks of this size, equal ones once and zeros not at all (5.15)
     #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Layout")]
     pub(super) chunk: Option<u64>,
-    /// Put these chunks into a file of their own (5.16): mounting the image takes both, that file behind it in one, or with -o device=FILE
+    /// Put these chunks into a file of their own (5.16): mounting the image takes both, that file behind it in one, or tuff mount --device FILE
     #[arg(
         long,
         value_name = "FILE",
@@ -100,7 +100,7 @@ pub(crate) struct Args {
         help_heading = "Layout"
     )]
     pub(super) blob: Option<PathBuf>,
-    /// Leave all data in SOURCE, a tar (6.4): mounting the image takes both, the tar behind it in one file, or with -o device=TAR
+    /// Leave all data in SOURCE, a tar (6.4): mounting the image takes both, the tar behind it in one file, or tuff mount --device TAR
     #[arg(long, conflicts_with_all = ["auto", "size_budget", "compress", "cluster", "window", "dict", "rule", "tail_packing", "fragments", "fragment_cluster", "dedupe", "base", "image_index", "chunk", "sparse", "order", "verify"], help_heading = "Layout")]
     pub(super) tar_index: bool,
     /// Let clusters begin anywhere and take no more bytes than they need, instead of whole blocks (6.15)

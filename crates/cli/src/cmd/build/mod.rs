@@ -106,11 +106,14 @@ fn report(
     for warning in &summary.stats.warnings {
         eprintln!("tuff: warning: {warning}");
     }
+    let image = places::paths(args).ok().map(|(image, _)| image.as_path());
+    let image = image.filter(|_| !aside);
+    let text = || summary::text(&summary, seconds, &stages, image);
     match show {
         Show::Json if aside => eprintln!("{}", summary::json(&summary, seconds, &stages)),
         Show::Json => println!("{}", summary::json(&summary, seconds, &stages)),
-        Show::Auto if aside => eprint!("{}", summary::text(&summary, seconds, &stages)),
-        Show::Auto => print!("{}", summary::text(&summary, seconds, &stages)),
+        Show::Auto if aside => eprint!("{}", text()),
+        Show::Auto => print!("{}", text()),
         Show::Quiet => {}
     }
     Ok(ExitCode::SUCCESS)

@@ -3,14 +3,20 @@
 use crate::cmd::info::pages_needed;
 use crate::text::hex;
 use crate::units::{percent, size};
+use std::path::{Path, PathBuf};
 use tuff_image::build::{self, Summary};
 use tuff_image::verity::HashTree;
 
 /// Names of stages, and how long each took.
 pub(crate) type Stages = [(&'static str, std::time::Duration)];
 
-/// The summary as lines.
-pub(crate) fn text(summary: &Summary, seconds: f64, stages: &Stages) -> String {
+/// The summary as lines. Where `image` has extra devices, the last one is a command that mounts it.
+pub(crate) fn text(
+    summary: &Summary,
+    seconds: f64,
+    stages: &Stages,
+    image: Option<&Path>,
+) -> String {
     use std::fmt::Write;
     let s = &summary.stats;
     let mut out = String::new();
@@ -154,7 +160,33 @@ pub(crate) fn text(summary: &Summary, seconds: f64, stages: &Stages) -> String {
     for (name, time) in stages {
         line(&format!("  {name}"), format!("{:.2} s", time.as_secs_f64()));
     }
+    if let Some(image) = image.filter(|_| !summary.devices.is_empty()) {
+        line("mount", mount_command(image, &summary.devices));
+    }
     out
+}
+
+/// A command for a shell that mounts `image` on `DIR`: by the kernel if that can, through FUSE otherwise.
+fn mount_command(image: &Path, devices: &[PathBuf]) -> String {
+    use std::fmt::Write;
+    let mut command = "tuff mount --kernel".to_owned();
+    for device in devices {
+        // Writing to a String cannot fail.
+        let _ = write!(command, " --device {}", shell_word(device));
+    }
+    let _ = write!(command, " {} DIR", shell_word(image));
+    command
+}
+
+/// A path as one word of a shell's command line.
+fn shell_word(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:=@%,".contains(c);
+    match text.chars().all(is_plain) && !text.starts_with('-') {
+        true => text.into_owned(),
+        false if text.starts_with('-') => shell_word(&Path::new(".").join(path)),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
 }
 
 /// How large a hash tree is, and where it lies.

@@ -82,7 +82,8 @@ pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
             eprintln!("mkfs.erofs: warning: {warning}");
         }
         let mut out = crate::out::Out::new();
-        out.bytes(summary::text(&summary, seconds, &[]).as_bytes())?;
+        let image = (job.offset == 0).then_some(job.image.as_path());
+        out.bytes(summary::text(&summary, seconds, &[], image).as_bytes())?;
         out.finish()?;
     }
     Ok(ExitCode::SUCCESS)
