@@ -136,6 +136,16 @@ wire! {
         padding: u32,
     } = 24
 
+    /// Notice that the kernel is to write back and drop pages of a file; follows an [`OutHeader`] with [`NOTIFY_INVAL_INODE`] as its error.
+    NotifyInvalInode {
+        /// Node id of the file.
+        node: u64,
+        /// Start of the range. Unit: bytes.
+        offset: u64,
+        /// Length of the range; 0 stands for everything from `offset` on. Unit: bytes.
+        len: u64,
+    } = 24
+
     /// Attributes of a node.
     Attr {
         /// Number that `stat` shows.
@@ -355,6 +365,8 @@ pub mod init {
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
+/// Code of a [`NotifyInvalInode`].
+pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// Code of a [`NotifyStore`].
 pub const NOTIFY_STORE: i32 = 4;
 

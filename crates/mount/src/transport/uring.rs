@@ -135,10 +135,14 @@ impl Later {
         })
     }
 
-    /// Sends a reply without a body, through the thread that the slot belongs to.
-    pub fn send(&mut self, slot: usize, out: &OutHeader) {
+    /// Sends a reply through the thread that the slot belongs to. `body` is shorter than a page.
+    pub fn send(&mut self, slot: usize, out: &OutHeader, body: &[u8]) {
         let place = self.rings.slots[slot];
-        put(&mut place.lock().header, out, 0);
+        {
+            let mut buffers = place.lock();
+            buffers.payload[..body.len()].copy_from_slice(body);
+            put(&mut buffers.header, out, body.len());
+        }
         let home = self.rings.home(place);
         let to = self.rings.threads[home].ring.load(Ordering::Acquire);
         if to >= 0 {

@@ -2,7 +2,7 @@
 
 use super::request::{Fields, attr_out, failed, nid, now, set_attr, sized, write_op};
 use super::serve::LONGEST_WRITE;
-use super::{BEGIN_BLOCKS, Core, FOR_EVER, VolumeServer, project};
+use super::{BEGIN_BLOCKS, Core, FOR_EVER, VolumeServer, project, seek};
 use crate::fs::Result;
 use crate::proto::{self, EntryOut, InHeader, init, op};
 use crate::transport::uring;
@@ -103,7 +103,6 @@ impl VolumeServer {
             | op::GETXATTR
             | op::LISTXATTR
             | op::STATFS
-            | op::LSEEK
             | op::READDIR
             | op::READDIRPLUS => self.look(node, header, f)?,
             write_op::SETATTR
@@ -151,6 +150,7 @@ impl VolumeServer {
         };
         let both = has & (offered | rings);
         self.features.store(both, Relaxed);
+        self.reports_holes.store(minor >= seek::MINOR_MIN, Relaxed);
         let pages = match both & init::OVER_IO_URING {
             0 => LONGEST_WRITE / 4096,
             _ => usize::from(uring::MAX_PAGES),
@@ -244,17 +244,6 @@ impl VolumeServer {
                 };
                 Ok(reply.as_bytes().to_vec())
             }
-            op::LSEEK => {
-                let (_, offset, whence) = (f.u64()?, f.u64()?, f.u32()?);
-                let volume = core.volume()?;
-                let offset = match whence {
-                    proto::SEEK_DATA => volume.seek_data(node, offset),
-                    proto::SEEK_HOLE => volume.seek_hole(node, offset),
-                    _ => return Err(Errno::INVAL),
-                };
-                let offset = offset.map_err(failed)?;
-                Ok(proto::LseekOut { offset }.as_bytes().to_vec())
-            }
             _ => {
                 let (_, cookie, size) = (f.u64()?, f.u64()?, f.u32()?);
                 let plus = header.opcode == op::READDIRPLUS;
@@ -292,6 +281,7 @@ impl VolumeServer {
                 }
                 let n = volume
                     .write(node, offset, f.bytes(size)?, now())
+                    .inspect_err(|_| self.reports_holes.store(false, Relaxed))
                     .map_err(failed)?;
                 self.look_after(volume);
                 let appended: u64 = volume.stats().appended_blocks.iter().sum();

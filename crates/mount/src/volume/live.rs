@@ -25,6 +25,7 @@ pub struct VolumeMount {
     threads: Vec<JoinHandle<()>>,
     keeper: JoinHandle<()>,
     writer: JoinHandle<()>,
+    seeker: JoinHandle<()>,
 }
 
 impl VolumeMount {
@@ -44,6 +45,8 @@ impl VolumeMount {
         };
         server.rings.store(rings.is_some(), Relaxed);
         server.threads.store(threads.max(1), Relaxed);
+        let (seeks, pending) = mpsc::channel();
+        *server.seeks() = Some(seeks);
         // The first request agrees on the protocol; nothing else is asked before it is answered.
         let begun = server.step(
             &&*mountpoint,
@@ -95,11 +98,16 @@ impl VolumeMount {
         let writer = std::thread::Builder::new()
             .name("volume-writer".to_owned())
             .spawn(move || writer.begin_writing())?;
+        let seeker = server.clone();
+        let seeker = std::thread::Builder::new()
+            .name("volume-seeker".to_owned())
+            .spawn(move || seeker.finish_seeks(&*mountpoint, rings.as_ref(), &pending))?;
         Ok(Self {
             server,
             threads: handles,
             keeper,
             writer,
+            seeker,
         })
     }
 
@@ -117,6 +125,8 @@ impl VolumeMount {
         self.server.behind().ended = true;
         self.server.much.notify_all();
         let _ = self.writer.join();
+        *self.server.seeks() = None;
+        let _ = self.seeker.join();
         let poisoned = || Error::Limit("a bug ended the service early; mount again".to_owned());
         let mut core = self.server.core.lock().map_err(|_| poisoned())?;
         let known: Vec<Nid> = core.known.drain().map(|(ino, _)| ino).collect();

@@ -4,6 +4,7 @@
 //!  kernel ──► serve.rs    a ring of its processor, or /dev/fuse; what waits for the device goes to a thread of its own
 //!               └► answer.rs   what is asked, what is said                          request.rs: field by field
 //!                    └► the volume, under one lock                                  durable.rs: checkpoints; flushes.rs: one flush for all who wait
+//!                                                                                    seek.rs: SEEK_DATA and SEEK_HOLE
 //! ```
 //!
 //! * The kernel is the only writer besides us, so it keeps names for ever and writes back its page cache when it likes.
@@ -17,6 +18,7 @@ mod flushes;
 mod live;
 mod project;
 mod request;
+mod seek;
 mod serve;
 
 pub use live::VolumeMount;
@@ -28,10 +30,12 @@ use durable::Keep;
 use flushes::Flushes;
 use request::{entry_of, failed, nid};
 use rustix::io::Errno;
+use seek::PendingSeek;
 use serve::Asker;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tuff_iplfs::{BlockDevice, Nid, Volume};
@@ -68,6 +72,10 @@ pub struct VolumeServer {
     threads: AtomicUsize,
     /// Whether rings of io_uring are offered.
     rings: AtomicBool,
+    /// Holes are reported. Otherwise LSEEK is refused, and the kernel takes every file for data from front to back.
+    reports_holes: AtomicBool,
+    /// Searches that wait for the kernel to write pages back. `None` when the mount ends.
+    seeks: Mutex<Option<Sender<PendingSeek>>>,
     /// Inodes are being forgotten.
     forgetting: AtomicBool,
     /// Held by who makes a checkpoint.
@@ -136,6 +144,8 @@ impl VolumeServer {
             features: AtomicU64::new(0),
             threads: AtomicUsize::new(1),
             rings: AtomicBool::new(false),
+            reports_holes: AtomicBool::new(false),
+            seeks: Mutex::default(),
             forgetting: AtomicBool::new(false),
             turn: Mutex::default(),
             giving: Mutex::default(),

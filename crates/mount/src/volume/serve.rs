@@ -71,17 +71,29 @@ pub(super) struct Asker {
 }
 
 /// Tells those who wait.
-struct Teller<'a> {
+pub(super) struct Teller<'a> {
     fuse: BorrowedFd<'a>,
     rings: Option<&'a Arc<Rings>>,
     later: RefCell<Option<Later>>,
 }
 
-impl Teller<'_> {
+impl<'a> Teller<'a> {
+    pub(super) fn new(fuse: BorrowedFd<'a>, rings: Option<&'a Arc<Rings>>) -> Self {
+        Self {
+            fuse,
+            rings,
+            later: RefCell::default(),
+        }
+    }
+
     fn tell(&self, asker: Asker, result: Result<()>) {
+        self.tell_body(asker, result.map(|()| &[][..]));
+    }
+
+    pub(super) fn tell_body(&self, asker: Asker, result: Result<&[u8]>) {
         let (Some(slot), Some(rings)) = (asker.slot, self.rings) else {
             // A kernel that does not wait any more is unmounting: the next read says so.
-            let _ = send(self.fuse, asker.unique, result.map(|()| &[][..]));
+            let _ = send(self.fuse, asker.unique, result);
             return;
         };
         let mut later = self.later.borrow_mut();
@@ -89,7 +101,8 @@ impl Teller<'_> {
             *later = Later::new(rings.clone()).ok();
         }
         if let Some(later) = &mut *later {
-            later.send(slot, &header_of(asker.unique, result.map(|()| 0)));
+            let header = header_of(asker.unique, result.map(<[u8]>::len));
+            later.send(slot, &header, result.unwrap_or_default());
         }
     }
 }
@@ -229,11 +242,7 @@ impl VolumeServer {
                 }
             }
         }
-        let teller = Teller {
-            fuse: fuse.as_fd(),
-            rings,
-            later: RefCell::default(),
-        };
+        let teller = Teller::new(fuse.as_fd(), rings);
         let asker = Asker {
             unique: header.unique,
             slot: None,
@@ -249,6 +258,15 @@ impl VolumeServer {
         }
         if is_sync(header.opcode) {
             teller.tell(asker, self.sync(&header));
+            return Some((header.opcode, true));
+        }
+        if header.opcode == op::LSEEK {
+            if let Some(found) = self.begin_seek(&header, Fields(request.body, &[]), asker) {
+                teller.tell_body(
+                    asker,
+                    found.as_ref().map(|out| out.as_bytes()).map_err(|e| *e),
+                );
+            }
             return Some((header.opcode, true));
         }
         let reply = self.guarded(header.opcode, || {
@@ -285,11 +303,7 @@ impl VolumeServer {
         left: &Receiver<Wait>,
     ) {
         stay_on(processor);
-        let teller = Teller {
-            fuse: fuse.as_fd(),
-            rings: Some(rings),
-            later: RefCell::default(),
-        };
+        let teller = Teller::new(fuse.as_fd(), Some(rings));
         while let Ok(wait) = left.recv() {
             match wait {
                 Wait::Flush => self.flush(&teller),
@@ -341,6 +355,17 @@ impl Service for Ringing<'_> {
                 // That thread panicked.
                 Err(_) => Some((header_of(header.unique, Err(Errno::IO)), 0)),
             };
+        }
+        if header.opcode == op::LSEEK {
+            let found = self
+                .server
+                .begin_seek(&header, Fields(fields, &[]), asker)?;
+            let len = found.map(|out| {
+                let body = out.as_bytes();
+                payload[..body.len()].copy_from_slice(body);
+                body.len()
+            });
+            return Some((header_of(header.unique, len), len.unwrap_or(0)));
         }
         let mut answer = || {
             self.server.guarded(header.opcode, || match header.opcode {

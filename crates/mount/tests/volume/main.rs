@@ -1,5 +1,7 @@
 //! A mounted volume on a host that fails, and with limits.
 
+mod seek;
+
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
