@@ -1,8 +1,13 @@
 //! Files exercised against plain bytes: writes, reads, mappings, truncation, holes and reservations, in a random order that a seed fixes, on any mounted
-//! filesystem. In the manner of fsx, with several files at once so that one's bytes in another are seen.
+//! filesystem. In the manner of fsx, with several files at once so that one's bytes in another are seen. Files stay open and are seldom synced while
+//! their holes are searched and other processes copy them.
+
+mod copies;
 
 use crate::{Error, Result};
-use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
+use copies::Copier;
+use rustix::fs::{Advice, FallocateFlags, SeekFrom, fadvise, fallocate, seek};
+use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -30,6 +35,8 @@ pub struct Options {
     pub len_max: u64,
     /// Use mappings too.
     pub mapped: bool,
+    /// Operations for each copy of a file by another process, half of them while the file grows; 0 for none.
+    pub copy_every: u64,
 }
 
 /// What was done.
@@ -41,6 +48,10 @@ pub struct Tally {
     pub compared_bytes: u64,
     /// Reads and writes through mappings.
     pub mapped: u64,
+    /// Searches for all holes of a file.
+    pub seeks: u64,
+    /// Copies by other processes.
+    pub copies: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,10 +69,12 @@ enum What {
     Reopen,
     Evict,
     Compare,
+    Seek,
+    Copy,
 }
 
 /// Each as often as it is listed.
-const MIX: [What; 32] = {
+const MIX: [What; 36] = {
     use What::*;
     [
         Read,
@@ -96,6 +109,10 @@ const MIX: [What; 32] = {
         Evict,
         Evict,
         Compare,
+        Seek,
+        Seek,
+        Seek,
+        Seek,
     ]
 };
 
@@ -122,14 +139,18 @@ pub fn run(options: &Options, dir: &Path) -> Result<std::result::Result<Tally, S
         });
     }
     let mut tally = Tally::default();
+    let copiers = copies::available();
     for number in 0..options.operations {
         let at = rng.below(subjects.len());
-        let what = MIX[rng.below(MIX.len())];
+        let what = match rng.below(options.copy_every.max(1) as usize) {
+            0 if options.copy_every > 0 => What::Copy,
+            _ => MIX[rng.below(MIX.len())],
+        };
         let wrong = step(
             &mut subjects[at],
             what,
             number,
-            options,
+            (options, &copiers),
             &mut rng,
             &mut tally,
         )
@@ -168,7 +189,7 @@ fn step(
     s: &mut Subject,
     what: What,
     number: u64,
-    options: &Options,
+    (options, copiers): (&Options, &[Copier]),
     rng: &mut Rng,
     tally: &mut Tally,
 ) -> io::Result<Option<String>> {
@@ -296,6 +317,23 @@ fn step(
             wrong = compare(s, tally)?;
             "compare".to_owned()
         }
+        What::Seek => {
+            wrong = search(s, tally)?;
+            "find holes".to_owned()
+        }
+        What::Copy => {
+            let copier = &copiers[rng.below(copiers.len())];
+            let growth = match rng.below(2) {
+                0 if copier.allows_growth() => {
+                    pattern(number, size, length(rng).min(options.size_max - size))
+                }
+                _ => Vec::new(),
+            };
+            let beside = rng.below(2) == 0;
+            wrong = copies::check(s, copier, &growth, beside, tally)?;
+            let name = copier.name();
+            format!("copy by {name}, {} bytes longer meanwhile", growth.len())
+        }
         _ => return Ok(None),
     };
     s.past.push_back(format!("{number}: {told}"));
@@ -317,6 +355,40 @@ fn compare(s: &mut Subject, tally: &mut Tally) -> io::Result<Option<String>> {
     let mut all = vec![0; s.want.len()];
     s.file.read_exact_at(&mut all, 0)?;
     Ok(differs(&s.want, 0, &all, tally))
+}
+
+/// Compares holes that another process would find with the bytes: each has zeros only, and the last one begins at the end of the file.
+fn search(s: &Subject, tally: &mut Tally) -> io::Result<Option<String>> {
+    let file = File::open(&s.path)?;
+    let size = s.want.len() as u64;
+    tally.seeks += 1;
+    let mut at = 0;
+    while at < size {
+        let data = match seek(&file, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => size,
+            Err(e) => return Err(e.into()),
+        };
+        if let Some(first) = s.want[at as usize..data as usize]
+            .iter()
+            .position(|b| *b != 0)
+        {
+            let first = at + first as u64;
+            return Ok(Some(format!(
+                "byte {first} lies in a hole from {at} to {data}"
+            )));
+        }
+        if data == size {
+            break;
+        }
+        at = seek(&file, SeekFrom::Hole(data))?;
+        if at <= data || at > size {
+            return Ok(Some(format!(
+                "a hole after {data} begins at {at}, size {size}"
+            )));
+        }
+    }
+    Ok(None)
 }
 
 /// Bytes that say which operation wrote them and where.
@@ -361,12 +433,14 @@ mod tests {
             size_max: 100_000,
             len_max: 20_000,
             mapped: true,
+            copy_every: 100,
         };
         let tally = run(&options, dir.path()).unwrap().unwrap();
         assert!(
             tally.mapped > 300 && tally.compared_bytes > 1 << 20,
             "{tally:?}"
         );
+        assert!(tally.seeks > 200 && tally.copies > 15, "{tally:?}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         let mut tally = Tally::default();
         assert_eq!(differs(b"abcd", 1, b"bcd", &mut tally), None);

@@ -43,7 +43,7 @@ pub(crate) struct CrashArgs {
     only: Vec<String>,
 }
 
-/// Files on a mounted filesystem against plain bytes: writes, mappings, holes, truncation
+/// Files on a mounted filesystem against plain bytes: writes, mappings, holes, truncation, copies by other processes
 ///
 /// Exit code 1, and the operations that led there, if a byte is wrong.
 #[derive(clap::Args)]
@@ -69,6 +69,9 @@ pub(crate) struct FilesArgs {
     /// Without mappings
     #[arg(long)]
     no_mmap: bool,
+    /// Operations for each copy of an open file by another process (cp, tar -S, rsync -S, ...), 0 for no copies
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    copy_every: u64,
 }
 
 /// Images of random trees at random settings, before several judges: the kernel, our own reader, fsck.erofs, other numbers of threads
@@ -133,11 +136,12 @@ fn files(args: &FilesArgs) -> Result<bool> {
         size_max: args.size.0.max(1),
         len_max: args.length.0.max(1),
         mapped: !args.no_mmap,
+        copy_every: args.copy_every,
     };
     match files::run(&options, &args.dir)? {
         Ok(tally) => println!(
-            "{} operations, {} of them through mappings, {} bytes compared: nothing wrong",
-            tally.operations, tally.mapped, tally.compared_bytes
+            "{} operations, {} of them through mappings, {} searches for holes, {} copies, {} bytes compared: nothing wrong",
+            tally.operations, tally.mapped, tally.seeks, tally.copies, tally.compared_bytes
         ),
         Err(wrong) => {
             println!("{wrong}");
