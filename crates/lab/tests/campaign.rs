@@ -1,7 +1,9 @@
-//! A few cases of the campaign on images, and that it notices what is wrong.
+//! Short runs of the campaigns on images and files, and that the first notices what is wrong.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use tuff_lab::campaign::files;
 use tuff_lab::campaign::images::{self, JUDGES, Judge, Options, Tally};
 use tuff_lab::engine::{self, Tool};
 
@@ -9,7 +11,7 @@ use tuff_lab::engine::{self, Tool};
 fn tuff() -> Option<PathBuf> {
     let tuff = Path::new(env!("CARGO_BIN_EXE_tuff-lab")).with_file_name("tuff");
     if !tuff.exists() {
-        tuff_testing::skipped("the campaign on images: no program tuff beside the lab's");
+        tuff_testing::skipped("a campaign: no program tuff beside the lab's");
         return None;
     }
     Some(tuff)
@@ -62,4 +64,45 @@ fn a_byte_too_many_is_found_and_the_case_stays() {
     assert!(first.what.contains("tuff extract"), "{first}");
     assert!(out.join(format!("case-{}/image", first.seed)).exists());
     assert!(first.commands[0].starts_with("liar build --json --threads=1"));
+}
+
+#[test]
+fn open_files_of_a_volume_are_copied_as_they_are() {
+    let Some(tuff) = tuff() else { return };
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        tuff_testing::skipped("mounting needs root and /dev/fuse");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let out = Command::new(&tuff)
+            .args(args)
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        assert!(
+            out.status.success(),
+            "{args:?}: {}",
+            String::from_utf8_lossy(&out.stderr)
+        );
+    };
+    let options = files::Options {
+        seed: 3,
+        operations: 6000,
+        files: 4,
+        size_max: 1 << 20,
+        len_max: 64 << 10,
+        mapped: true,
+        copy_every: 30,
+    };
+    std::fs::create_dir(folder.path().join("m")).unwrap();
+    run(&["volume", "create", "v", "-s", "1G"]);
+    for transport in ["dev", "auto"] {
+        run(&["volume", "mount", "--transport", transport, "v", "m"]);
+        let found = files::run(&options, &folder.path().join("m"));
+        run(&["umount", "m"]);
+        let tally = found.unwrap().unwrap();
+        assert!(tally.copies > 150 && tally.seeks > 500, "{tally:?}");
+    }
+    run(&["volume", "check", "v"]);
 }

@@ -71,6 +71,11 @@ pub(crate) struct Mounted(pub(crate) PathBuf, Child);
 impl Mounted {
     /// Mounts `v` of a place on `m`. `None` where that is not possible.
     pub(crate) fn new(place: &Place) -> Option<Self> {
+        Self::with(place, &[])
+    }
+
+    /// The same with more options of `volume mount`.
+    pub(crate) fn with(place: &Place, options: &[&str]) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
             tuff_testing::skipped("mounting needs root and /dev/fuse");
             return None;
@@ -80,6 +85,7 @@ impl Mounted {
         let mut child = Command::new(env!("CARGO_BIN_EXE_tuff"))
             .current_dir(&place.0)
             .args(["volume", "mount", "-f", "v", "m"])
+            .args(options)
             .spawn()
             .unwrap();
         let outside = fs::metadata(&place.0).unwrap().dev();

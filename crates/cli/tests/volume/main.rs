@@ -6,3 +6,4 @@ mod copy;
 mod errors;
 mod full;
 mod mount;
+mod posix;

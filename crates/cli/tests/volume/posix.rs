@@ -1,0 +1,103 @@
+//! Test suites of others on a mounted volume. `.ci/packages` installs them.
+
+use crate::common::{Mounted, Place, good};
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Ways of the kernel to the server.
+const TRANSPORTS: [&str; 2] = ["dev", "auto"];
+
+/// Operations of fsx, on one file.
+const FSX_OPERATIONS: &str = "10000";
+
+const FSX: &str = "
+flen = 262144
+[opsize]
+max = 65536
+[weights]
+close_open = 1
+invalidate = 1
+truncate = 1
+fsync = 1
+fdatasync = 1
+posix_fallocate = 1
+punch_hole = 1
+sendfile = 1
+posix_fadvise = 1
+copy_file_range = 1
+read = 10
+write = 10
+mapread = 10
+mapwrite = 10
+";
+
+/// Timestamps have the granularity of the kernel's clock tick, at most 10 ms.
+const PJDFSTEST: &str = r#"
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utimensat = {}
+[settings]
+naptime = 0.02
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
+"#;
+
+/// A program that `.ci/packages` builds, or that the host has.
+fn program(name: &str) -> Option<PathBuf> {
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/bin");
+    let path = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&path)
+        .chain([tools])
+        .map(|dir| dir.join(name))
+        .find(|file| file.exists());
+    if found.is_none() {
+        tuff_testing::skipped(format_args!("no {name}; .ci/packages builds it"));
+    }
+    found
+}
+
+/// Runs `suite` in the folder of a place whose volume is mounted on `m`, through each transport; what it printed the last time.
+fn on_a_volume(name: &str, suite: &mut Command, config: &str) -> Option<String> {
+    let mut printed = None;
+    for transport in TRANSPORTS {
+        let place = Place::new(&format!("{name}-{transport}"));
+        fs::write(place.0.join("config"), config).unwrap();
+        let mounted = Mounted::with(&place, &["--transport", transport])?;
+        let out = suite.current_dir(&place.0).output().unwrap();
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{transport}: {text}{errors}");
+        mounted.end();
+        good(&place.0, &["check", "v"]);
+        printed = Some(text);
+    }
+    printed
+}
+
+#[test]
+fn pjdfstest_passes() {
+    let Some(pjdfstest) = program("pjdfstest") else {
+        return;
+    };
+    let mut suite = Command::new(pjdfstest);
+    suite.args(["-c", "config", "-s", ".", "-p", "m"]);
+    if let Some(printed) = on_a_volume("pjdfstest", &mut suite, PJDFSTEST) {
+        let summary = printed.lines().last().unwrap_or_default();
+        assert!(summary.contains(" 0 failed"), "{summary}");
+        assert!(summary.contains(" 379 passed"), "{summary}");
+    }
+}
+
+#[test]
+fn fsx_finds_every_byte() {
+    let Some(fsx) = program("fsx") else { return };
+    let mut suite = Command::new(fsx);
+    suite.args(["-q", "-f", "config", "-N", FSX_OPERATIONS, "-S", "1"]);
+    suite.args(["-P", ".", "m/file"]);
+    if let Some(printed) = on_a_volume("fsx", &mut suite, FSX) {
+        assert!(printed.contains("A-OK"), "{printed}");
+    }
+}
