@@ -1,6 +1,7 @@
 //! A file or block device as a store.
 
 use crate::ReadAt;
+use crate::host::{open_if, retry};
 use rustix::fs::{Advice, fadvise, sendfile};
 use rustix::io::Errno;
 use std::fs::File;
@@ -24,17 +25,16 @@ pub struct FileStore {
 const TOUCHED: u64 = 16 << 20;
 
 impl FileStore {
-    /// Opens `path` for reading. A pipe is refused before it is opened, which would wait for who writes to it.
+    /// Opens `path` for reading. A pipe or character device is refused before it is opened, which might wait.
     pub fn open(path: &Path) -> io::Result<Self> {
-        if std::fs::metadata(path)?.file_type().is_fifo() {
-            return Err(no_place());
-        }
-        Self::new(File::open(path)?)
+        Self::new(open_if(path, &|meta| {
+            meta.is_file() || meta.file_type().is_block_device()
+        })?)
     }
 
     /// Takes an open file or block device.
     pub fn new(mut file: File) -> io::Result<Self> {
-        let meta = file.metadata()?;
+        let meta = retry(|| file.metadata())?;
         let size = if meta.file_type().is_block_device() {
             file.seek(SeekFrom::End(0))?
         } else if meta.is_file() {
@@ -64,7 +64,7 @@ fn no_place() -> io::Error {
 
 impl ReadAt for FileStore {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(buf, offset)
+        retry(|| self.file.read_at(buf, offset))
     }
 
     fn size(&self) -> u64 {

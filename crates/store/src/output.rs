@@ -5,6 +5,7 @@
 //! all where the filesystem knows such files, so that nothing stays however the process ends; elsewhere it has a
 //! temporary one, which stays only if the process is killed.
 
+use crate::host::retry;
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{File, FileType, Metadata, OpenOptions};
@@ -70,7 +71,7 @@ impl Output {
                 let inode = is_file.then_some((stdout.st_dev, stdout.st_ino));
                 Self::spool(io::stdout(), inode)
             }
-            Target::Path(path) => match std::fs::metadata(path).map(|m| m.file_type()) {
+            Target::Path(path) => match retry(|| std::fs::metadata(path)).map(|m| m.file_type()) {
                 Ok(t) if t.is_block_device() => {
                     // Nobody else's: Linux refuses one that is mounted.
                     let exclusive = OFlags::EXCL.bits() as i32;
@@ -310,7 +311,7 @@ fn unnamed(dir: &Path) -> io::Result<Option<File>> {
         return Ok(None);
     }
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    match rustix::fs::open(dir, flags, Mode::from_raw_mode(0o666)) {
+    match retry(|| rustix::fs::open(dir, flags, Mode::from_raw_mode(0o666))) {
         Ok(fd) => Ok(Some(fd.into())),
         // What filesystems without such files say, and kernels before 3.11.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOSYS) => Ok(None),
@@ -322,7 +323,8 @@ fn unnamed(dir: &Path) -> io::Result<Option<File>> {
 fn name(file: &File, path: &Path) -> io::Result<()> {
     let link = |to: &Path| {
         let from = format!("/proc/self/fd/{}", file.as_raw_fd());
-        rustix::fs::linkat(CWD, from, CWD, to, AtFlags::SYMLINK_FOLLOW).map_err(io::Error::from)
+        retry(|| rustix::fs::linkat(CWD, &*from, CWD, to, AtFlags::SYMLINK_FOLLOW))
+            .map_err(io::Error::from)
     };
     match link(path) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
