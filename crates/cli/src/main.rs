@@ -139,7 +139,12 @@ fn exit_code(e: &Error) -> u8 {
     match e {
         Error::Usage(_) => 2,
         Error::Corrupt(_) | Error::Source(_) => 3,
-        Error::Io(_, e) if e.kind() == std::io::ErrorKind::Interrupted => 130,
+        // EINTR of the system is no stop that was asked for.
+        Error::Io(_, e)
+            if e.kind() == std::io::ErrorKind::Interrupted && e.raw_os_error().is_none() =>
+        {
+            130
+        }
         Error::Io(..) => 5,
         _ => 4,
     }

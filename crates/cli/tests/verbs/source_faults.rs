@@ -351,6 +351,50 @@ fn what_a_source_answers_with_an_error_is_named() {
     }
 }
 
+/// Seen: a call that ended with EINTR ended the build with exit code 130, as if it had been stopped.
+#[test]
+fn what_a_signal_interrupts_is_asked_again() {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    let names = [("dir", DIR), ("file", FILE), ("link", LINK)];
+    for (i, (wanted, asked)) in [
+        ("file", Ask::Examine),
+        ("dir", Ask::List),
+        ("link", Ask::Link),
+        ("file", Ask::Attributes),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let place = place(&format!("interrupted-{i}"));
+        let left = Arc::new(AtomicUsize::new(0));
+        let count = left.clone();
+        let answer = move |ask: Ask, name: &str| {
+            let is_it = ask == asked && name == wanted;
+            match is_it
+                && count
+                    .fetch_update(SeqCst, SeqCst, |n| n.checked_sub(1))
+                    .is_ok()
+            {
+                true => Err(Errno::INTR),
+                false => Ok(None),
+            }
+        };
+        for args in [
+            &["build", "-q", "-j", "1", "src", "out/i"][..],
+            &["build", "-q", "-j", "3", "src", "out/i"],
+            &["diff", "out/i", "src"],
+        ] {
+            let Some(_served) = Served::new(&place.path("src"), &names, answer.clone()) else {
+                return;
+            };
+            left.store(2, SeqCst);
+            let out = place.run(args);
+            assert_eq!(code(&out), 0, "{args:?}: {}", stderr(&out));
+            assert_eq!(left.load(SeqCst), 0, "{asked:?} is not asked: {args:?}");
+        }
+    }
+}
+
 /// A file that the device cannot read to its end, and one that ends before its size says so.
 #[test]
 fn a_failing_or_short_read_names_the_file_and_where() {

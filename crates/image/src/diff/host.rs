@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
+use tuff_store::retry;
 
 /// Paths up to this long are handed to the kernel in one piece. Unit: bytes.
 const PIECE: usize = 4000;
@@ -29,7 +30,7 @@ impl HostTree {
     /// `Io` if it cannot be opened.
     pub fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = fs::open(path, flags, Mode::empty());
+        let root = retry(|| fs::open(path, flags, Mode::empty()));
         let root = root.map_err(|e| Error::io(path.display(), "cannot open", e.into()))?;
         Ok(Self {
             name: path.display().to_string(),
@@ -40,7 +41,8 @@ impl HostTree {
 
     /// The root's attributes.
     pub(super) fn root(&self) -> Result<Node> {
-        let stat = fs::fstat(&self.root).map_err(|e| self.failed(b"", "cannot examine", e))?;
+        let stat =
+            retry(|| fs::fstat(&self.root)).map_err(|e| self.failed(b"", "cannot examine", e))?;
         Ok(node(&stat))
     }
 
@@ -58,20 +60,22 @@ impl HostTree {
             names.sort_unstable();
             Ok(names)
         };
-        self.within(dir, |fd| list(fd))
+        self.within(dir, |fd| retry(|| list(fd)))
             .map_err(|e| self.failed(dir, "cannot list", e))
     }
 
     /// The attributes of `name` in the directory `dir`.
     pub(super) fn node(&mut self, dir: &[u8], name: &[u8]) -> Result<Node> {
-        self.within(dir, |fd| fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW))
-            .map(|stat| node(&stat))
-            .map_err(|e| self.failed(&join(dir, name), "cannot examine", e))
+        self.within(dir, |fd| {
+            retry(|| fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW))
+        })
+        .map(|stat| node(&stat))
+        .map_err(|e| self.failed(&join(dir, name), "cannot examine", e))
     }
 
     /// The target of a symlink.
     pub(super) fn target(&mut self, dir: &[u8], name: &[u8]) -> Result<Vec<u8>> {
-        self.within(dir, |fd| fs::readlinkat(fd, name, Vec::new()))
+        self.within(dir, |fd| retry(|| fs::readlinkat(fd, name, Vec::new())))
             .map(std::ffi::CString::into_bytes)
             .map_err(|e| self.failed(&join(dir, name), "cannot read the symlink", e))
     }
@@ -79,9 +83,11 @@ impl HostTree {
     /// Opens a regular file.
     pub(super) fn file(&mut self, dir: &[u8], name: &[u8]) -> Result<File> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        self.within(dir, |fd| fs::openat(fd, name, flags, Mode::empty()))
-            .map(File::from)
-            .map_err(|e| self.failed(&join(dir, name), "cannot open", e))
+        self.within(dir, |fd| {
+            retry(|| fs::openat(fd, name, flags, Mode::empty()))
+        })
+        .map(File::from)
+        .map_err(|e| self.failed(&join(dir, name), "cannot open", e))
     }
 
     /// All attributes that an image could hold, by name. An empty `name` is the directory itself.
@@ -126,7 +132,7 @@ impl HostTree {
                 slash.ok_or(Errno::NAMETOOLONG)?
             };
             let dir = at.as_ref().map_or(self.root.as_fd(), AsFd::as_fd);
-            let next = fs::openat(dir, &rest[..cut], flags, Mode::empty())?;
+            let next = retry(|| fs::openat(dir, &rest[..cut], flags, Mode::empty()))?;
             match rest.get(cut + 1..) {
                 Some(more) if !more.is_empty() => rest = more,
                 _ => return Ok(next),
@@ -147,7 +153,7 @@ impl HostTree {
 
 fn xattrs_at(path: &[u8]) -> Result<Vec<Xattr>, Errno> {
     let mut list = vec![0; XATTR_MAX];
-    let n = match fs::llistxattr(path, &mut list[..]) {
+    let n = match retry(|| fs::llistxattr(path, &mut list[..])) {
         Ok(n) => n,
         Err(Errno::NOTSUP) => 0,
         Err(e) => return Err(e),
@@ -159,7 +165,7 @@ fn xattrs_at(path: &[u8]) -> Result<Vec<Xattr>, Errno> {
             continue;
         }
         let mut value = vec![0; XATTR_MAX];
-        match fs::lgetxattr(path, name, &mut value[..]) {
+        match retry(|| fs::lgetxattr(path, name, &mut value[..])) {
             Ok(n) => value.truncate(n),
             Err(Errno::NODATA) => continue,
             Err(e) => return Err(e),

@@ -12,6 +12,7 @@ use crate::areas::BLOCK_SIZE;
 use crate::device::BlockDevice;
 use rustix::fs::{Advice, fadvise, ioctl_getflags, ioctl_setflags};
 use rustix::fs::{FallocateFlags, FlockOperation, IFlags, SeekFrom, fallocate, flock, seek};
+use rustix::io::retry_on_intr;
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
@@ -71,7 +72,7 @@ fn write_zeros(file: &File, blocks: Range<u64>) -> io::Result<()> {
 /// Reserves space without changing the length of the file.
 fn reserve(file: &File, blocks: Range<u64>) -> io::Result<()> {
     let (start, len) = (blocks.start * BS, (blocks.end - blocks.start) * BS);
-    match fallocate(file, FallocateFlags::KEEP_SIZE, start, len) {
+    match retry_on_intr(|| fallocate(file, FallocateFlags::KEEP_SIZE, start, len)) {
         // A host that cannot reserve is no reason to refuse; the reserve of the volume covers the packs.
         Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
         Err(e) => Err(e.into()),
@@ -111,12 +112,8 @@ fn write_in_place(file: &File) {
 /// Gives the space of blocks back without changing the length of the file.
 fn punch(file: &File, blocks: Range<u64>) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    Ok(fallocate(
-        file,
-        flags,
-        blocks.start * BS,
-        (blocks.end - blocks.start) * BS,
-    )?)
+    let (start, len) = (blocks.start * BS, (blocks.end - blocks.start) * BS);
+    Ok(retry_on_intr(|| fallocate(file, flags, start, len))?)
 }
 
 /// Runs of blocks of a file that hold data, inside `blocks`.

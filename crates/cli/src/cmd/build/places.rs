@@ -178,7 +178,7 @@ pub(crate) fn is_image(path: &Path, meta: &std::fs::Metadata) -> bool {
 }
 
 fn guess(path: &Path) -> Result<SourceType> {
-    let meta = std::fs::metadata(path)
+    let meta = tuff_store::retry(|| std::fs::metadata(path))
         .map_err(|e| Error::io(path.display(), "cannot open the source", e))?;
     let manifest = path
         .extension()

@@ -3,7 +3,7 @@
 use super::{At, Failure, Result, mount};
 use crate::out::Out;
 use crate::units::size;
-use rustix::fs::{FileType, SeekFrom, Stat, lgetxattr, llistxattr, lstat, seek};
+use rustix::fs::{FileType, OFlags, SeekFrom, Stat, lgetxattr, llistxattr, lstat, seek};
 use rustix::io::Errno as HostErrno;
 use serde_json::json;
 use std::collections::HashMap;
@@ -11,11 +11,12 @@ use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_iplfs::disk::xattr::{self, Xattrs};
 use tuff_iplfs::{Caller, Errno, Error, Nid, SetAttr, SetXattr, Time, Volume, acl, mode};
+use tuff_store::retry;
 
 /// Bytes read from a file at once.
 const STEP: usize = 1 << 20;
@@ -66,10 +67,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let mut todo = vec![(args.source.clone(), Nid::ROOT)];
     let mut times = Vec::new();
     while let Some((path, dir)) = todo.pop() {
-        let stat = lstat(&path).map_err(io::Error::from).at(path.display())?;
+        let stat = retry(|| lstat(&path))
+            .map_err(io::Error::from)
+            .at(path.display())?;
         copy.attributes(&path, dir, &stat)?;
         times.push((dir, stat));
-        let mut names: Vec<_> = fs::read_dir(&path)
+        let mut names: Vec<_> = retry(|| fs::read_dir(&path))
             .and_then(|entries| entries.map(|e| e.map(|e| e.file_name())).collect())
             .at(path.display())?;
         names.sort();
@@ -110,7 +113,9 @@ struct Copy {
 impl Copy {
     /// Copies one entry. A directory is returned for the caller to fill.
     fn entry(&mut self, dir: Nid, name: &[u8], path: &Path) -> Result<Option<Nid>> {
-        let stat = lstat(path).map_err(io::Error::from).at(path.display())?;
+        let stat = retry(|| lstat(path))
+            .map_err(io::Error::from)
+            .at(path.display())?;
         let caller = Caller {
             now: super::now(),
             uid: stat.st_uid,
@@ -168,7 +173,11 @@ impl Copy {
 
     /// Holes stay holes, and zeros in whole blocks become some.
     fn content(&mut self, ino: Nid, path: &Path) -> Result<()> {
-        let file = File::open(path).at(path.display())?;
+        // What was a file a moment ago may be a pipe.
+        let flags = OFlags::NONBLOCK.bits() as i32;
+        let mut options = File::options();
+        let file = options.read(true).custom_flags(flags).open(path);
+        let file = file.at(path.display())?;
         let mut buf = vec![0; STEP];
         let mut at = 0u64;
         loop {
@@ -213,10 +222,7 @@ impl Copy {
             let want = (range.end - at).min(buf.len() as u64) as usize;
             let mut n = 0;
             while n < want {
-                match file
-                    .read_at(&mut buf[n..want], at + n as u64)
-                    .at(path.display())?
-                {
+                match retry(|| file.read_at(&mut buf[n..want], at + n as u64)).at(path.display())? {
                     0 => break,
                     more => n += more,
                 }
@@ -287,7 +293,7 @@ impl Copy {
 /// The extended attributes of a file of the host. An error if a volume has no room for so much.
 fn host_attributes(path: &Path) -> Result<Xattrs> {
     let mut names = vec![0; 64 << 10];
-    let len = match llistxattr(path, &mut names[..]) {
+    let len = match retry(|| llistxattr(path, &mut names[..])) {
         Ok(len) => len,
         Err(HostErrno::OPNOTSUPP) => 0,
         Err(e) => return Err(io::Error::from(e)).at(path.display()),
@@ -295,7 +301,7 @@ fn host_attributes(path: &Path) -> Result<Xattrs> {
     let mut all = Xattrs::new();
     for name in names[..len].split(|b| *b == 0).filter(|n| !n.is_empty()) {
         let mut value = vec![0; 64 << 10];
-        let len = lgetxattr(path, name, &mut value[..])
+        let len = retry(|| lgetxattr(path, name, &mut value[..]))
             .map_err(io::Error::from)
             .at(path.display())?;
         value.truncate(len);

@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use tuff_store::retry;
 
 /// Paths up to this long are handed to the kernel in one piece.
 const PATH_PIECE: usize = 4000;
@@ -26,7 +27,7 @@ impl DirSource {
     /// Opens a directory.
     pub fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(path, flags, Mode::empty())
+        let root = retry(|| rustix::fs::open(path, flags, Mode::empty()))
             .map_err(|e| Error::io(path.display(), "cannot open the source directory", e.into()))?;
         Ok(Self {
             root,
@@ -65,15 +66,19 @@ impl DirSource {
                 .ok_or(Errno::NAMETOOLONG)?;
             let dir = at.as_ref().map_or(self.root.as_fd(), AsFd::as_fd);
             let piece = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            at = Some(rustix::fs::openat(dir, &rest[..cut], piece, Mode::empty())?);
+            at = Some(retry(|| {
+                rustix::fs::openat(dir, &rest[..cut], piece, Mode::empty())
+            })?);
             rest = &rest[cut + 1..];
         }
         let dir = at.as_ref().map_or(self.root.as_fd(), AsFd::as_fd);
-        rustix::fs::openat(
-            dir,
-            if rest.is_empty() { b"." } else { rest },
-            flags,
-            Mode::empty(),
-        )
+        retry(|| {
+            rustix::fs::openat(
+                dir,
+                if rest.is_empty() { b"." } else { rest },
+                flags,
+                Mode::empty(),
+            )
+        })
     }
 }

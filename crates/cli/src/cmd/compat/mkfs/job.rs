@@ -159,7 +159,7 @@ fn places(asked: &Asked) -> Result<(PathBuf, Vec<Source>)> {
                 false => Source::Tar(path.clone()),
             });
         }
-        let meta = std::fs::metadata(path)
+        let meta = tuff_store::retry(|| std::fs::metadata(path))
             .map_err(|e| Error::io(path.display(), "cannot open the source", e))?;
         if meta.is_dir() {
             return Ok(Source::Dir(path.clone()));

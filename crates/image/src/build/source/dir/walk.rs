@@ -30,7 +30,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use tuff_store::FileId;
+use tuff_store::{FileId, retry};
 
 /// Entries that may wait for the caller. A test gets there with fewer.
 const AHEAD_MAX: usize = if cfg!(test) { 1 << 10 } else { 32 << 10 };
@@ -216,8 +216,8 @@ impl DirSource {
         progress: &Progress,
         file: &mut dyn FnMut(&Tree, InodeId) -> Result<()>,
     ) -> Result<()> {
-        let root =
-            rustix::fs::fstat(&self.root).map_err(|e| self.fail(b"", "cannot examine", e))?;
+        let root = retry(|| rustix::fs::fstat(&self.root))
+            .map_err(|e| self.fail(b"", "cannot examine", e))?;
         let mut xattrs = Pairs::new();
         if options.xattrs {
             xattrs = Attributes::default()
@@ -507,7 +507,10 @@ impl Lister<'_> {
         let (mut names, mut starts) = (Vec::new(), Vec::new());
         let mut list = RawDir::new(dir, self.buffer.spare_capacity_mut());
         while let Some(entry) = list.next() {
-            let entry = entry?;
+            let entry = match entry {
+                Err(Errno::INTR) => continue,
+                entry => entry?,
+            };
             let name = entry.file_name();
             if !matches!(name.to_bytes(), b"." | b"..") {
                 starts.push(u32::try_from(names.len()).map_err(|_| Errno::OVERFLOW)?);
@@ -526,7 +529,7 @@ impl Lister<'_> {
         path: &[u8],
     ) -> Result<Option<Found>> {
         let fail = |what: &str, e: Errno| self.source.fail(path, what, e);
-        let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+        let stat = retry(|| rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
             .map_err(|e| fail("vanished or cannot be examined", e))?;
         if self.options.outputs.has(&stat, path) {
             return Ok(None);
@@ -583,9 +586,9 @@ fn kind_of(dir: &OwnedFd, name: &CStr, stat: &Stat) -> Result<Kind, Errno> {
     };
     Ok(match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => Kind::Dir,
-        FileType::Symlink => {
-            Kind::Symlink(rustix::fs::readlinkat(dir, name, Vec::with_capacity(256))?.into_bytes())
-        }
+        FileType::Symlink => Kind::Symlink(
+            retry(|| rustix::fs::readlinkat(dir, name, Vec::with_capacity(256)))?.into_bytes(),
+        ),
         FileType::CharacterDevice => Kind::Char(device),
         FileType::BlockDevice => Kind::Block(device),
         FileType::Fifo => Kind::Fifo,
@@ -598,7 +601,7 @@ fn kind_of(dir: &OwnedFd, name: &CStr, stat: &Stat) -> Result<Kind, Errno> {
 
 fn data_runs(dir: &OwnedFd, name: &CStr, size: u64) -> Result<Vec<DataRun>, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+    let file = retry(|| rustix::fs::openat(dir, name, flags, Mode::empty()))?;
     runs_of(&file, size)
 }
 
@@ -680,8 +683,8 @@ impl Attributes {
         let path = &self.path[..];
         let list = |names: &mut [u8]| match name {
             // Follows the link that stands for the handle, and no other.
-            None => rustix::fs::listxattr(path, names),
-            Some(_) => rustix::fs::llistxattr(path, names),
+            None => retry(|| rustix::fs::listxattr(path, &mut *names)),
+            Some(_) => retry(|| rustix::fs::llistxattr(path, &mut *names)),
         };
         let n = match list(&mut self.names[..]) {
             Ok(0) | Err(Errno::NOTSUP) => return Ok(Vec::new()),
@@ -695,8 +698,8 @@ impl Attributes {
         for attribute in self.names[..n].split(|b| *b == 0).filter(|n| !n.is_empty()) {
             self.value.resize(256, 0);
             let get = |value: &mut [u8]| match name {
-                None => rustix::fs::getxattr(path, attribute, value),
-                Some(_) => rustix::fs::lgetxattr(path, attribute, value),
+                None => retry(|| rustix::fs::getxattr(path, attribute, &mut *value)),
+                Some(_) => retry(|| rustix::fs::lgetxattr(path, attribute, &mut *value)),
             };
             let n = match get(&mut self.value[..]) {
                 Err(Errno::RANGE) => {
