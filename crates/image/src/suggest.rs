@@ -175,7 +175,8 @@ fn sample(dir: &Path, to: &Path, want: u64, progress: &Progress) -> Result<Sampl
         if pieces.is_empty() {
             continue;
         }
-        let source = File::open(path).map_err(|e| Error::io(path.display(), "cannot open", e))?;
+        let source = tuff_store::open_regular(path)
+            .map_err(|e| Error::io(path.display(), "cannot open", e))?;
         let target = to.join(name);
         target.parent().map_or(Ok(()), make)?;
         let fail = |e| Error::io(target.display(), "cannot write", e);
@@ -204,7 +205,7 @@ impl Found {
         let size = meta.len();
         let fail = |what, e| Error::io(path.display(), what, e);
         let runs = if meta.blocks().saturating_mul(512) < size {
-            let file = File::open(&path).map_err(|e| fail("cannot open", e))?;
+            let file = tuff_store::open_regular(&path).map_err(|e| fail("cannot open", e))?;
             runs_of(&file, size).map_err(|e| fail("cannot read", e.into()))?
         } else {
             vec![DataRun {
@@ -245,7 +246,8 @@ fn list(dir: &Path, out: &mut Vec<Found>) -> Result<()> {
     let mut pending = vec![dir.to_owned()];
     while let Some(dir) = pending.pop() {
         let fail = |e: io::Error| Error::io(dir.display(), "cannot list", e);
-        let entries: io::Result<Vec<fs::DirEntry>> = fs::read_dir(&dir).map_err(fail)?.collect();
+        let entries: io::Result<Vec<fs::DirEntry>> =
+            tuff_store::retry(|| fs::read_dir(&dir)?.collect());
         for entry in entries.map_err(fail)? {
             let meta = entry.metadata().map_err(fail)?;
             if meta.is_dir() {

@@ -690,7 +690,10 @@ fn what_is_not_done_is_refused_by_name() {
             "--tar=i -zlz4 -m4096 o",
             "-m, and --zD, with --tar=i is not done here",
         ),
-        ("--tar=i o src", "src: byte 0: cannot read"),
+        (
+            "--tar=i o src",
+            "src: cannot open the source: Is a directory",
+        ),
         ("--tar=bogus o", "--tar=bogus is not done here"),
         (
             "--sort=bogus o src",

@@ -52,14 +52,12 @@ impl Layout {
     }
 
     pub(crate) fn manifest(&self, layers: &[Value]) -> Value {
-        self.manifest_with("{}", layers)
+        self.manifest_with(&json!({}), layers)
     }
 
-    fn manifest_with(&self, config: &str, layers: &[Value]) -> Value {
-        let config = self.blob(
-            config.as_bytes(),
-            "application/vnd.oci.image.config.v1+json",
-        );
+    fn manifest_with(&self, config: &Value, layers: &[Value]) -> Value {
+        let media = "application/vnd.oci.image.config.v1+json";
+        let config = self.blob(config.to_string().as_bytes(), media);
         let text = json!({"schemaVersion": 2, "config": config, "layers": layers}).to_string();
         self.blob(
             text.as_bytes(),
@@ -120,8 +118,8 @@ fn a_platform_that_only_the_config_states_must_match() {
     };
     let place = &layout.0;
     let layers = [layout.layer(&[("a", "1")])];
-    let stated = r#"{"os": "linux", "architecture": "s390x"}"#;
-    layout.index(&[layout.manifest_with(stated, &layers)]);
+    let stated = json!({"os": "linux", "architecture": "s390x"});
+    layout.index(&[layout.manifest_with(&stated, &layers)]);
     let bogus = place.run(&["build", "-q", "--platform=bogus", "oci:l", "i"]);
     let said = stderr(&bogus);
     assert_eq!((code(&bogus), said.lines().count()), (2, 1), "{said}");
@@ -237,6 +235,89 @@ fn what_is_no_layout_is_said_and_nothing_is_written() {
     fails("its digest is another", 3);
     fs::remove_file(place.path("l/index.json")).unwrap();
     fails("cannot open", 5);
+}
+
+/// Seen: a layer whose `diff_id` was another was accepted.
+#[test]
+fn a_layer_with_another_diff_id_is_refused() {
+    let Some(layout) = Layout::new("oci-diff-id") else {
+        return;
+    };
+    let place = &layout.0;
+    let plain = layout.layer(&[("a", "1")]);
+    let id = plain["digest"].as_str().unwrap();
+    let blob = place.path("l/blobs/sha256").join(&id["sha256:".len()..]);
+    let mut layers = vec![plain.clone()];
+    fs::copy(&blob, place.path("layer")).unwrap();
+    for (program, media) in [("gzip", "tar+gzip"), ("zstd", "tar+zstd")] {
+        if let Some(out) = tool(&place.0, program, &["-c", "layer"]) {
+            let media = format!("application/vnd.oci.image.layer.v1.{media}");
+            layers.push(layout.blob(&out.stdout, &media));
+        }
+    }
+    let config = |ids: Value| json!({"rootfs": {"type": "layers", "diff_ids": ids}});
+    let other = format!("sha256:{}", "0".repeat(64));
+    for layer in layers {
+        for dedupe in ["content", "files"] {
+            let build = |ids: Value| {
+                layout.index(&[layout.manifest_with(&config(ids), std::slice::from_ref(&layer))]);
+                let out = place.run(&["build", "-q", "--dedupe", dedupe, "oci:l", "o"]);
+                (code(&out), stderr(&out))
+            };
+            let (exit, said) = build(json!([other]));
+            assert_eq!(exit, 3, "{said}");
+            assert!(said.contains("rootfs.diff_ids"), "{said}");
+            assert!(!place.path("o").exists());
+            let (exit, said) = build(json!([id, id]));
+            assert_eq!(exit, 3, "{said}");
+            assert!(said.contains("1 layers, with 2 digests"), "{said}");
+            let (exit, said) = build(json!([id]));
+            assert_eq!(exit, 0, "{said}");
+            assert_eq!(place.text(&["cat", "o", "a"]), "1");
+            fs::remove_file(place.path("o")).unwrap();
+        }
+    }
+}
+
+/// Seen: a build waited for a pipe, and read from a device without end.
+#[test]
+fn blobs_that_are_no_files_are_refused() {
+    let Some(layout) = Layout::new("oci-odd-files") else {
+        return;
+    };
+    let place = &layout.0;
+    let layer = layout.layer(&[("a", "1")]);
+    let manifest = layout.manifest(std::slice::from_ref(&layer));
+    layout.index(std::slice::from_ref(&manifest));
+    place.text(&["build", "-q", "oci:l", "o"]);
+    let made = tool(&place.0, "mkfifo", &["pipe"]);
+    assert!(made.is_some());
+    let blob = |entry: &Value| {
+        let digest = entry["digest"].as_str().unwrap();
+        place
+            .path("l/blobs/sha256")
+            .join(&digest["sha256:".len()..])
+    };
+    for path in [blob(&layer), blob(&manifest), place.path("l/index.json")] {
+        let was = fs::read(&path).unwrap();
+        for (target, what) in [
+            (place.path("pipe"), "a pipe"),
+            ("/dev/zero".into(), "a character device"),
+        ] {
+            fs::remove_file(&path).unwrap();
+            std::os::unix::fs::symlink(target, &path).unwrap();
+            let out = std::process::Command::new("timeout")
+                .args(["-s", "KILL", "60", env!("CARGO_BIN_EXE_tuff")])
+                .args(["build", "-q", "oci:l", "p"])
+                .current_dir(&place.0)
+                .output()
+                .unwrap();
+            assert_eq!(code(&out), 5, "{}", stderr(&out));
+            assert!(stderr(&out).contains(what), "{}", stderr(&out));
+        }
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, was).unwrap();
+    }
 }
 
 #[test]

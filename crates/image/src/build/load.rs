@@ -154,8 +154,13 @@ impl<'a> Loader<'a> {
                 file,
                 offset,
                 len,
+                unpacked,
                 name,
-            } => self.load_tar_within(file, (*offset, *len), name, at_once, tree, packer, progress),
+            } => {
+                let part = (*offset, *len);
+                let digest = unpacked.as_ref();
+                self.load_tar_within(file, part, digest, name, at_once, tree, packer, progress)
+            }
             Source::TarStdin => {
                 let name = "standard input";
                 let stdin = std::io::stdin().as_fd().try_clone_to_owned();

@@ -89,6 +89,8 @@ pub enum Source {
         offset: u64,
         /// Unit: bytes.
         len: u64,
+        /// SHA-256 of the plain tar, compared if it is compressed.
+        unpacked: Option<[u8; 32]>,
         /// For messages.
         name: String,
     },

@@ -5,7 +5,6 @@ use super::args::{
     WhiteoutKind, parse_compression,
 };
 use crate::units::parse_size;
-use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -15,6 +14,7 @@ use tuff_image::build::{
 };
 use tuff_image::serve::Profile;
 use tuff_image::{Error, Result};
+use tuff_store::open_text;
 
 /// The hash tree that is asked for.
 fn verity(args: &Args) -> Result<Option<Verity>> {
@@ -281,7 +281,7 @@ const TEXT_MAX: u64 = 1 << 28;
 /// A list, table or profile.
 pub(crate) fn read(file: &Path) -> Result<Vec<u8>> {
     let failed = |e| Error::io(file.display(), "cannot read", e);
-    let open = File::open(file).map_err(failed)?;
+    let open = open_text(file).map_err(failed)?;
     let mut text = Vec::new();
     let length = open.take(TEXT_MAX + 1).read_to_end(&mut text);
     if length.map_err(failed)? as u64 > TEXT_MAX {

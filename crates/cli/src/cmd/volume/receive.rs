@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_iplfs::backend::{FileDevice, ZoneDir};
 use tuff_iplfs::{BlockDevice, Error, Stream};
+use tuff_store::open_text;
 
 /// Apply a stream that tuff volume send wrote.
 ///
@@ -49,7 +50,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         }
         Box::new(BufReader::with_capacity(1 << 20, io::stdin().lock()))
     } else {
-        let file = File::open(&args.input).at(args.input.display())?;
+        let file = open_text(&args.input).at(args.input.display())?;
         Box::new(BufReader::with_capacity(1 << 20, file))
     };
     let place = args.path.display();

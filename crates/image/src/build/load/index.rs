@@ -9,7 +9,7 @@
 //! file begins at one. Only runs of a sparse file may begin elsewhere: such a file is copied into the image.
 
 use super::tar::{read_start, widen};
-use super::wait::{Waiting, open};
+use super::wait::Waiting;
 use super::{Loader, Provider, in_source};
 use crate::build::Source;
 use crate::build::pack::{Packer, Sparse};
@@ -38,7 +38,7 @@ impl Loader<'_> {
         let (name, mut file) = match source {
             Source::Tar(path) => {
                 let name = path.display().to_string();
-                let file = open(path);
+                let file = tuff_store::open_stream(path);
                 let file = file.map_err(|e| Error::io(&name, "cannot open the source", e))?;
                 (name, file)
             }

@@ -8,7 +8,6 @@ use crate::build::source::{Content, Entry, Kind, SparsePath};
 use crate::build::tree::Tree;
 use crate::{Error, Result};
 use hashbrown::HashMap;
-use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -96,11 +95,12 @@ fn look_for_holes(entry: &mut Entry) -> Result<()> {
         return Ok(());
     };
     let fail = |what, e| Error::io(path.display(), what, e);
-    let meta = std::fs::metadata(path).map_err(|e| fail("cannot examine", e))?;
+    let meta =
+        tuff_store::retry(|| std::fs::metadata(path)).map_err(|e| fail("cannot examine", e))?;
     if meta.blocks().saturating_mul(512) >= *size {
         return Ok(());
     }
-    let file = File::open(path).map_err(|e| fail("cannot open", e))?;
+    let file = tuff_store::open_regular(path).map_err(|e| fail("cannot open", e))?;
     let runs = runs_of(&file, *size).map_err(|e| fail("cannot read", e.into()))?;
     if runs.iter().map(|r| r.len).sum::<u64>() < *size {
         entry.content = Content::SparsePath(Arc::new(SparsePath {

@@ -3,7 +3,7 @@
 //! A stream is packed as it comes where nothing has to be known of what follows. Else it is copied to a file first, and the
 //! image is the one that the file would have given.
 
-use super::wait::{Waiting, open};
+use super::wait::Waiting;
 use super::{BUDGET_STEP, Loader, Provider, in_source};
 use crate::build::budget::Budget;
 use crate::build::options::Dedupe;
@@ -12,6 +12,7 @@ use crate::build::pack::work::Policy;
 use crate::build::pack::{Packer, With, segment_size};
 use crate::build::progress::Progress;
 use crate::build::source::compressed::{self, Compression, MAGIC_LEN};
+use crate::build::source::container::Digested;
 use crate::build::source::cpio::{self, HEADER_LEN};
 use crate::build::source::error::SourceError;
 use crate::build::source::tar::{self, TarReader};
@@ -24,7 +25,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use tuff_store::{FileStore, ReadAt, Window};
+use tuff_store::{FileStore, ReadAt, Window, open_regular, open_stream};
 
 impl Loader<'_> {
     /// A tar by its name: a file, compressed or not, or a pipe.
@@ -37,7 +38,7 @@ impl Loader<'_> {
         progress: &Progress,
     ) -> Result<()> {
         let name = path.display().to_string();
-        let file = open(path).map_err(|e| Error::io(&name, "cannot open the source", e))?;
+        let file = open_stream(path).map_err(|e| Error::io(&name, "cannot open the source", e))?;
         let mut magic = [0; HEADER_LEN];
         let seekable = file.metadata().is_ok_and(|m| m.is_file());
         let n = if seekable {
@@ -64,6 +65,7 @@ impl Loader<'_> {
         &mut self,
         path: &Path,
         part: (u64, u64),
+        unpacked: Option<&[u8; 32]>,
         name: &str,
         pack: bool,
         tree: &mut Tree,
@@ -71,7 +73,7 @@ impl Loader<'_> {
         progress: &Progress,
     ) -> Result<()> {
         let mut file =
-            File::open(path).map_err(|e| Error::io(name, "cannot open the source", e))?;
+            open_regular(path).map_err(|e| Error::io(name, "cannot open the source", e))?;
         let (offset, len) = part;
         // Fits: at most MAGIC_LEN.
         let mut magic = vec![0; len.min(MAGIC_LEN as u64) as usize];
@@ -84,7 +86,7 @@ impl Loader<'_> {
                 let at = file.seek(SeekFrom::Start(offset));
                 at.map_err(|e| Error::io(name, "cannot read", e))?;
                 let reader = Waiting::new(file, progress.stop_flag()).take(len);
-                let loaded = self.load_reader(name, reader, pack, tree, packer, progress);
+                let loaded = self.load_reader(name, reader, unpacked, pack, tree, packer, progress);
                 progress.check()?;
                 loaded
             }
@@ -132,17 +134,22 @@ impl Loader<'_> {
     ) -> Result<()> {
         widen(&file);
         let reader = BufReader::new(Waiting::new(file, progress.stop_flag()));
-        let loaded = self.load_reader(name, reader, pack, tree, packer, progress);
+        let loaded = self.load_reader(name, reader, None, pack, tree, packer, progress);
         // What a reader that was stopped says is not what went wrong.
         progress.check()?;
         loaded
     }
 
-    /// Packed on the way, or copied first, so that it can be surveyed.
+    /// Packed on the way, or copied first, so that it can be surveyed. `unpacked`: the SHA-256 that it must have as a plain tar.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what a stream is and where it goes"
+    )]
     fn load_reader(
         &mut self,
         name: &str,
         reader: impl Read + Send + 'static,
+        unpacked: Option<&[u8; 32]>,
         pack: bool,
         tree: &mut Tree,
         packer: &mut Packer<'_>,
@@ -154,10 +161,13 @@ impl Loader<'_> {
         let begins =
             begins.map_err(|e| Error::source(SourceError::from(e).at_byte(0).in_source(name)))?;
         let reader = Cursor::new(start).chain(reader);
-        if begins {
+        if begins && unpacked.is_none() {
             return self.load_cpio_stream(name, reader, tree, progress);
         }
-        let (_, reader) = compressed::open(name, reader).map_err(Error::source)?;
+        let (_, mut reader) = compressed::open(name, reader).map_err(Error::source)?;
+        if let Some(digest) = unpacked {
+            reader = Box::new(Digested::new(reader, *digest));
+        }
         if !pack || self.options.dedupe == Dedupe::Content {
             progress.stage("copy");
             let file = self.copy(name, reader, progress)?;
@@ -305,7 +315,7 @@ pub(super) fn widen(pipe: impl AsFd) {
 pub(super) fn read_start(file: &File, buf: &mut [u8]) -> std::io::Result<usize> {
     let mut n = 0;
     while n < buf.len() {
-        match file.read_at(&mut buf[n..], n as u64)? {
+        match tuff_store::retry(|| file.read_at(&mut buf[n..], n as u64))? {
             0 => break,
             more => n += more,
         }

@@ -1,12 +1,11 @@
 //! Streams that may have nothing for a long time: whoever waits for them can be stopped.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// How long nobody looks whether to stop.
 const PATIENCE: Timespec = Timespec {
@@ -14,26 +13,25 @@ const PATIENCE: Timespec = Timespec {
     tv_nsec: 100_000_000,
 };
 
-/// Opens a file, or a pipe without waiting for somebody to write to it.
-pub(super) fn open(path: &Path) -> io::Result<File> {
-    let is_pipe = std::fs::metadata(path)?.file_type().is_fifo();
-    let mut options = OpenOptions::new();
-    if is_pipe {
-        // Fits: a flag of `open`, which takes an int.
-        options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
-    }
-    options.read(true).open(path)
-}
+/// How long a pipe may have nobody who has it open for writing.
+const WRITER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A file or pipe whose reader ends with an error when it is to stop.
 pub(super) struct Waiting {
     file: File,
     stop: Arc<AtomicBool>,
+    /// When a pipe must have a writer. `None`: it had one, or is none that was opened here.
+    writer_by: Option<Instant>,
 }
 
 impl Waiting {
     pub(super) fn new(file: File, stop: Arc<AtomicBool>) -> Self {
-        Self { file, stop }
+        let writer_by = tuff_store::is_nonblocking(&file).then(|| Instant::now() + WRITER_PATIENCE);
+        Self {
+            file,
+            stop,
+            writer_by,
+        }
     }
 }
 
@@ -47,16 +45,33 @@ impl Read for Waiting {
             // A pipe that nobody has opened for writing is not at its end: it is not ready.
             let mut ready = [PollFd::new(&self.file, PollFlags::IN)];
             match poll(&mut ready, Some(&PATIENCE)) {
+                // A pipe without a writer reads as one that is at its end; with a writer that has nothing yet it would block.
+                Ok(0) if self.writer_by.is_some() => {}
                 Ok(0) | Err(rustix::io::Errno::INTR) => continue,
                 Ok(_) => {}
                 Err(e) => return Err(e.into()),
             }
+            let is_ready = !ready[0].revents().is_empty();
             match self.file.read(buf) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                done => return done,
+                Ok(0) if !is_ready => {
+                    if self.writer_by.is_some_and(|by| Instant::now() >= by) {
+                        return Err(no_writer());
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.writer_by = None,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                done => {
+                    self.writer_by = None;
+                    return done;
+                }
             }
         }
     }
+}
+
+fn no_writer() -> io::Error {
+    let what = "no program has the pipe open for writing; give a stream as standard input, with - as the source";
+    io::Error::new(io::ErrorKind::TimedOut, what)
 }
 
 #[cfg(test)]
@@ -66,6 +81,28 @@ mod tests {
     use std::sync::{Arc, mpsc};
     use std::time::Duration;
     use tuff_store::Target;
+
+    /// Seen: a build from a pipe that nobody writes to waited for ever.
+    #[test]
+    fn a_pipe_without_a_writer_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, 0o600.into(), 0).unwrap();
+        let target = Target::Path(dir.path().join("image"));
+        let (done, ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            let sources = [Source::Tar(pipe)];
+            let result = build(&sources, &Options::default(), &target, &Progress::default());
+            let _ = done.send(result.map(drop));
+        });
+        let result = ended.recv_timeout(Duration::from_secs(60));
+        let error = result.expect("the build waits").unwrap_err().to_string();
+        assert!(
+            error.contains("standard input, with - as the source"),
+            "{error}"
+        );
+    }
 
     /// Seen: a build that waited for a pipe ignored ^C. Cause: it looked whether to stop between two members only.
     #[test]

@@ -7,7 +7,7 @@ use crate::build::source::image::ImageSource;
 use crate::build::tree::InodeId;
 use crate::{Error, Result};
 use std::fs::{File, Metadata};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fmt, io};
@@ -172,8 +172,12 @@ impl Input {
             }
             Self::Path { path, size } => {
                 let name = Name::Path(path);
-                let file =
-                    File::open(path.as_path()).map_err(|e| Error::io(name, "cannot open", e))?;
+                // What it is by then is looked at once it is open.
+                let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+                let mut options = File::options();
+                let options = options.read(true).custom_flags(flags);
+                let file = options.open(path.as_path());
+                let file = file.map_err(|e| Error::io(name, "cannot open", e))?;
                 unchanged(&file, name, *size)?;
                 Ok(Reader::File(file, name))
             }
@@ -276,9 +280,8 @@ fn exact(file: &File, buf: &mut [u8], offset: u64, name: Name<'_>) -> Result<()>
 
 /// Makes sure that a file is one, and as long as it was.
 fn unchanged(file: &File, name: Name<'_>, size: u64) -> Result<Metadata> {
-    let meta = file
-        .metadata()
-        .map_err(|e| Error::io(name, "cannot examine", e))?;
+    let meta =
+        tuff_store::retry(|| file.metadata()).map_err(|e| Error::io(name, "cannot examine", e))?;
     if !meta.is_file() {
         return Err(changed(name, "it is no regular file any more"));
     }

@@ -67,8 +67,8 @@ impl ManifestReader<File> {
     /// The file cannot be opened.
     pub fn open(path: &Path) -> Result<Self, SourceError> {
         let source = path.display().to_string();
-        let file =
-            File::open(path).map_err(|e| SourceError::io("cannot open", e).in_source(&source))?;
+        let file = tuff_store::open_text(path)
+            .map_err(|e| SourceError::io("cannot open", e).in_source(&source))?;
         let dir = match path.parent() {
             Some(dir) if !dir.as_os_str().is_empty() => dir,
             _ => Path::new("."),
@@ -338,7 +338,7 @@ impl<R: Read> Iterator for ManifestReader<R> {
 }
 
 fn regular_file_size(path: &Path) -> io::Result<u64> {
-    let meta = fs::metadata(path)?;
+    let meta = tuff_store::retry(|| fs::metadata(path))?;
     if !meta.is_file() {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,

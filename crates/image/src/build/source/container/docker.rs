@@ -55,6 +55,7 @@ pub(super) fn layers(
             digest: hex.to_owned(),
             size: None,
             unpacked: false,
+            diff_id: None,
         };
         verify(&[blob], 1)?;
     }
@@ -84,6 +85,7 @@ pub(super) fn layers(
             digest: digest(&member.name, Some(id))?.to_owned(),
             size: None,
             unpacked: true,
+            diff_id: None,
         })
     };
     layers.iter().zip(ids).map(blob).collect()

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Take};
 use std::path::{Path, PathBuf};
-use tuff_store::{FileStore, ReadAt};
+use tuff_store::{FileStore, ReadAt, open_regular, retry};
 
 /// Indexes and manifests are not longer, as registries have it. Unit: bytes.
 const DOCUMENT_MAX: u64 = 4 << 20;
@@ -66,7 +66,7 @@ impl Files {
     pub(super) fn archive(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         let failed = |what| move |e| Error::io(path.display(), what, e);
-        let meta = std::fs::metadata(path).map_err(failed("cannot open the source"))?;
+        let meta = retry(|| std::fs::metadata(path)).map_err(failed("cannot open the source"))?;
         if !meta.is_file() {
             let what = "an archive of container images is a file, and this is none";
             return Err(Error::usage(format_args!("{name}: {what}")));
@@ -191,7 +191,7 @@ fn beside(link: &[u8], target: &[u8]) -> Option<Vec<u8>> {
 impl Member {
     pub(super) fn open(&self) -> Result<Take<File>> {
         let open = || -> io::Result<Take<File>> {
-            let mut file = File::open(&self.path)?;
+            let mut file = open_regular(&self.path)?;
             let (offset, len) = self.part.unwrap_or((0, u64::MAX));
             if offset > 0 {
                 file.seek(SeekFrom::Start(offset))?;
@@ -213,16 +213,27 @@ impl Member {
     }
 }
 
-impl From<Member> for Source {
-    fn from(member: Member) -> Self {
-        match member.part {
-            None => Self::Tar(member.path),
-            Some((offset, len)) => Self::TarWithin {
-                file: member.path,
-                offset,
-                len,
-                name: member.name,
-            },
-        }
+impl Member {
+    /// The tar in it, which has this SHA-256 when it is plain.
+    pub(super) fn source(self, unpacked: Option<[u8; 32]>) -> Result<Source> {
+        let (offset, len) = match self.part {
+            Some(part) => part,
+            None if unpacked.is_none() => return Ok(Source::Tar(self.path)),
+            None => {
+                let meta = retry(|| std::fs::metadata(&self.path));
+                (
+                    0,
+                    meta.map_err(|e| Error::io(&self.name, "cannot examine", e))?
+                        .len(),
+                )
+            }
+        };
+        Ok(Source::TarWithin {
+            file: self.path,
+            offset,
+            len,
+            unpacked,
+            name: self.name,
+        })
     }
 }

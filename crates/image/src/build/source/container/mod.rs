@@ -6,12 +6,14 @@
 //!  files    a directory, or members of a tar, which stay where they are
 //! ```
 //!
-//! Everything is compared with its digest before anything is built from it.
+//! Everything is compared with its digest before anything is built from it, but for the digest (`diff_id`) that the config of an OCI
+//! image has for a compressed layer as it is unpacked: that is compared while it is read.
 
 mod docker;
 mod files;
 mod oci;
 
+use super::compressed::{Compression, MAGIC_LEN};
 use super::error::SourceError;
 use crate::build::Source;
 use crate::build::available_threads;
@@ -59,7 +61,11 @@ pub fn container_layers(
         Container::DockerArchive => docker::layers(&files, name, platform)?,
     };
     verify(&layers, available_threads())?;
-    Ok(layers.into_iter().map(|l| l.member.into()).collect())
+    let source = |layer: Blob| {
+        let diff_id = layer.diff_id.as_deref().and_then(bytes);
+        layer.member.source(diff_id)
+    };
+    layers.into_iter().map(source).collect()
 }
 
 /// What to tell somebody who builds an image of a container image's files instead of what it holds.
@@ -85,6 +91,8 @@ struct Blob {
     size: Option<u64>,
     /// The digest is of what it is when unpacked.
     unpacked: bool,
+    /// The digest of a layer as a plain tar.
+    diff_id: Option<String>,
 }
 
 /// 64 digits of a digest of SHA-256.
@@ -92,6 +100,53 @@ fn hex(text: &str) -> Option<&str> {
     let is_hex = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
     (text.len() == 64 && text.bytes().all(is_hex)).then_some(text)
 }
+
+/// What 64 digits stand for.
+fn bytes(hex: &str) -> Option<[u8; 32]> {
+    let mut out = [0; 32];
+    for (n, byte) in out.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(hex.get(2 * n..2 * n + 2)?, 16).ok()?;
+    }
+    Some(out)
+}
+
+/// A plain tar while it is read: another SHA-256 than the one it should have is an error at its end.
+pub(crate) struct Digested<R> {
+    inner: R,
+    /// `None` once it was compared.
+    hash: Option<Sha256>,
+    wanted: [u8; 32],
+}
+
+impl<R: Read> Digested<R> {
+    pub(crate) fn new(inner: R, wanted: [u8; 32]) -> Self {
+        Self {
+            inner,
+            hash: Some(Sha256::new()),
+            wanted,
+        }
+    }
+}
+
+impl<R: Read> Read for Digested<R> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let n = self.inner.read(buf)?;
+        if n > 0 {
+            if let Some(hash) = &mut self.hash {
+                hash.update(&buf[..n]);
+            }
+        } else if !buf.is_empty()
+            && let Some(hash) = self.hash.take()
+            && hash.finalize()[..] != self.wanted
+        {
+            return Err(SourceError::corrupt(OTHER_DIFF_ID).into());
+        }
+        Ok(n)
+    }
+}
+
+const OTHER_DIFF_ID: &str =
+    "unpacked, its digest is another than the one that the image has for it (rootfs.diff_ids)";
 
 /// The same behind `sha256:`, as documents have it. `place` is the document.
 fn digest<'a>(place: &str, digest: Option<&'a Value>) -> Result<&'a str> {
@@ -145,6 +200,7 @@ fn is_whole(blob: &Blob) -> Result<()> {
         reader = unpacked;
     }
     let (mut hash, mut len) = (Sha256::new(), 0);
+    let mut magic = Vec::new();
     let mut buf = vec![0; 256 << 10];
     loop {
         let n = match reader.read(&mut buf) {
@@ -156,6 +212,8 @@ fn is_whole(blob: &Blob) -> Result<()> {
         };
         hash.update(&buf[..n]);
         len += n as u64;
+        let missing = MAGIC_LEN - magic.len();
+        magic.extend_from_slice(&buf[..n.min(missing)]);
     }
     let found: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
     if blob.size.is_some_and(|size| size != len) {
@@ -171,7 +229,12 @@ fn is_whole(blob: &Blob) -> Result<()> {
         };
         return Err(broken(name, what));
     }
-    Ok(())
+    // One that is compressed is compared when it is unpacked.
+    let is_plain = Compression::detect(&magic).is_ok_and(|c| c == Compression::Plain);
+    match &blob.diff_id {
+        Some(id) if is_plain && *id != found => Err(broken(name, OTHER_DIFF_ID)),
+        _ => Ok(()),
+    }
 }
 
 /// Linux on this processor, by the names that Go has for them.

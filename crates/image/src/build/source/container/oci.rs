@@ -59,10 +59,10 @@ impl Layout<'_> {
             if !self.any && !has_platform {
                 self.check_config(place, &document)?;
             }
-            return layers
-                .iter()
-                .map(|layer| self.layer(place, layer))
-                .collect();
+            let layers = layers.iter().map(|layer| self.layer(place, layer));
+            let mut layers = layers.collect::<Result<Vec<Blob>>>()?;
+            self.add_diff_ids(place, &document, &mut layers)?;
+            return Ok(layers);
         }
         Err(broken(&top.name, "indexes within indexes"))
     }
@@ -133,6 +133,31 @@ impl Layout<'_> {
         }
     }
 
+    /// Gives layers the digests that the config has for them as plain tars. One of another kind than an image's has none.
+    fn add_diff_ids(&self, place: &str, manifest: &Value, layers: &mut [Blob]) -> Result<()> {
+        let Some(config) = manifest.get("config") else {
+            return Ok(());
+        };
+        let config = self.blob(place, config)?;
+        verify(std::slice::from_ref(&config), 1)?;
+        let name = &config.member.name;
+        let Ok(config) = serde_json::from_slice::<Value>(&config.member.document()?) else {
+            return Ok(());
+        };
+        let Some(ids) = config.get("rootfs").and_then(|r| r.get("diff_ids")) else {
+            return Ok(());
+        };
+        let ids = ids.as_array().map_or(&[][..], Vec::as_slice);
+        if ids.len() != layers.len() {
+            let what = format!("{} layers, with {} digests", layers.len(), ids.len());
+            return Err(broken(name, &what));
+        }
+        for (layer, id) in layers.iter_mut().zip(ids) {
+            layer.diff_id = Some(digest(name, Some(id))?.to_owned());
+        }
+        Ok(())
+    }
+
     fn layer(&self, place: &str, layer: &Value) -> Result<Blob> {
         let media = layer.get("mediaType").and_then(Value::as_str);
         let media = media.unwrap_or_default();
@@ -156,6 +181,7 @@ impl Layout<'_> {
             digest: hex.to_owned(),
             size: entry.get("size").and_then(Value::as_u64),
             unpacked: false,
+            diff_id: None,
         })
     }
 }
