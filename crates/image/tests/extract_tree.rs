@@ -245,6 +245,75 @@ fn an_update_keeps_what_is_complete_and_makes_the_rest() {
     }
 }
 
+/// What a killed extraction left is removed by one that starts anew, and not touched while it is still made.
+#[test]
+fn what_a_killed_extraction_left_goes() {
+    let scratch = Scratch::new("extract-left");
+    let temporary = |name: &str| {
+        let hash = xxhash_rust::xxh3::xxh3_64(name.as_bytes());
+        format!(".tuff-extract-{hash:016x}")
+    };
+    let tree = |name: &str| {
+        let tree = scratch.path().join(format!("{name}-tree"));
+        std::fs::create_dir_all(tree.join("d")).unwrap();
+        std::fs::write(tree.join("d/f"), "complete").unwrap();
+        std::fs::write(tree.join(name), "complete".repeat(200_000)).unwrap();
+        let made = scratch.path().join(format!("{name}-image"));
+        let (source, to) = (build::Source::Dir(tree), Target::Path(made.clone()));
+        let defaults = build::Options::default();
+        build::build(&[source], &defaults, &to, &build::Progress::default()).unwrap();
+        open(&made)
+    };
+    let plain = tree("f");
+    let target = scratch.path().join("out");
+    let names = |dir: &Path| {
+        let all = std::fs::read_dir(dir).unwrap();
+        let mut names: Vec<_> = all.map(|e| e.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    // A new target; a new directory and a large file in one that is there.
+    for (above, name, is_dir) in [("", "out", true), ("out", "d", true), ("out", "f", false)] {
+        let above = scratch.path().join(above);
+        let left = above.join(temporary(name));
+        if above == target {
+            std::fs::remove_dir_all(&target).unwrap();
+            std::fs::create_dir(&target).unwrap();
+        }
+        let mut held = target.clone();
+        if is_dir {
+            std::fs::create_dir_all(left.join("other")).unwrap();
+            std::fs::write(left.join("other/part"), "com").unwrap();
+            held.clone_from(&left);
+        } else {
+            std::fs::write(&left, "com").unwrap();
+        }
+        let lock = std::fs::File::open(&held).unwrap();
+        rfs::flock(&lock, rfs::FlockOperation::LockShared).unwrap();
+        let busy = run(&plain, &target, &options()).unwrap_err().to_string();
+        assert!(busy.contains("another extraction makes it"), "{busy}");
+        drop(lock);
+        let _ = std::fs::remove_dir_all(target.join("d"));
+        run(&plain, &target, &options()).unwrap();
+        assert_eq!(names(&target), ["d", "f"]);
+        assert_eq!(names(&target.join("d")), ["f"]);
+    }
+    // Such a name in an image is refused only where it could be taken for what was left.
+    let odd = tree(&temporary("x"));
+    let error = run(
+        &odd,
+        &target,
+        &Options {
+            overwrite: true,
+            ..options()
+        },
+    );
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("extract into a new one"), "{error}");
+    run(&odd, &scratch.path().join("new"), &options()).unwrap();
+    assert_eq!(names(&scratch.path().join("new")).len(), 2);
+}
+
 #[test]
 fn a_planted_symlink_is_never_walked_through() {
     let scratch = Scratch::new("extract-planted");

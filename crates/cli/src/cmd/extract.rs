@@ -20,6 +20,11 @@ use tuff_image::{Error, Result, THREADS_MAX};
 /// Nothing outside DIR is touched, whatever the image says. What the host does not let be restored (owners, attributes)
 /// is named, and gives exit code 1. After an error or ^C files are there whole or not at all; directories may lack their
 /// attributes. To go on from there, use --update.
+///
+/// A new DIR has a temporary name (.tuff-extract-*) until it is complete. In a DIR that exists, so have new directories and files
+/// from 1 MiB on. Such a name stays only if the process is killed (SIGKILL); the next extraction to the same
+/// place goes on from it with --update or --overwrite, and removes it without. A kill may leave smaller files incomplete in
+/// directories that existed before; --update makes them anew.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

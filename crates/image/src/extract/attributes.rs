@@ -6,6 +6,7 @@ use crate::read::{FileType, Inode, Xattr};
 use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use tuff_store::retry;
 
 /// Bits of a mode that hand on the owner's rights.
 const SUID_SGID: u32 = 0o6000;
@@ -21,7 +22,7 @@ impl Shared<'_> {
     pub(super) fn set_open(&self, fd: BorrowedFd<'_>, inode: &Inode, dir: &Dir, name: &[u8]) {
         let problem = |what: &str, e: Errno| self.refused(dir, name, what, e);
         let set = |attribute: &[u8], value: &[u8]| {
-            fs::fsetxattr(fd, attribute, value, XattrFlags::empty())
+            retry(|| fs::fsetxattr(fd, attribute, value, XattrFlags::empty()))
         };
         let (users, others): (Vec<_>, Vec<_>) =
             (self.xattrs(inode, dir, name).into_iter()).partition(|x| x.name.starts_with(b"user."));
@@ -29,7 +30,7 @@ impl Shared<'_> {
         self.set_xattrs(users, dir, name, set);
         let mut mode = u32::from(inode.mode()) & 0o7777;
         if self.owners {
-            let chown = |uid, gid| fs::fchown(fd, uid, gid);
+            let chown = |uid, gid| retry(|| fs::fchown(fd, uid, gid));
             if !self.set_owner(inode, dir, name, chown) {
                 mode &= !SUID_SGID;
             }
@@ -47,15 +48,20 @@ impl Shared<'_> {
         } else {
             &ACLS[..1]
         };
-        let has = |acl: &str| fs::fgetxattr_query(fd, acl).is_ok();
-        self.disinherit(dir, name, acls, has, |acl| fs::fremovexattr(fd, acl));
+        let has = |acl: &str| retry(|| fs::fgetxattr_query(fd, acl)).is_ok();
+        self.disinherit(dir, name, acls, has, |acl| {
+            retry(|| fs::fremovexattr(fd, acl))
+        });
         // After the owner, whose change takes bits away.
-        if let Err(e) = fs::fchmod(fd, Mode::from_raw_mode(mode)) {
+        if let Err(e) = retry(|| fs::fchmod(fd, Mode::from_raw_mode(mode))) {
             problem("mode", e);
         }
         // After the owner, whose change takes capabilities away, and the mode, which is part of a list.
         self.set_xattrs(others, dir, name, set);
-        let times = self.options.times.then(|| fs::futimens(fd, &times(inode)));
+        let times = self
+            .options
+            .times
+            .then(|| retry(|| fs::futimens(fd, &times(inode))));
         if let Some(Err(e)) = times {
             problem("times", e);
         }
@@ -65,10 +71,10 @@ impl Shared<'_> {
     pub(super) fn is_complete(&self, above: BorrowedFd<'_>, inode: &Inode, name: &[u8]) -> bool {
         // Whatever goes wrong: then it is made anew, and that is told if it goes wrong, too.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let Ok(file) = fs::openat(above, name, flags, Mode::empty()) else {
+        let Ok(file) = retry(|| fs::openat(above, name, flags, Mode::empty())) else {
             return false;
         };
-        let Ok(found) = fs::fstat(&file) else {
+        let Ok(found) = retry(|| fs::fstat(&file)) else {
             return false;
         };
         let bits = match self.owners {
@@ -87,7 +93,7 @@ impl Shared<'_> {
         let mut has = |x: &Xattr| {
             // One byte more, so that a longer one is another.
             buf.resize(x.value.len() + 1, 0);
-            let value = fs::fgetxattr(&file, &x.name[..], &mut buf[..]);
+            let value = retry(|| fs::fgetxattr(&file, &x.name[..], &mut buf[..]));
             value.is_ok_and(|len| buf[..len] == x.value[..])
         };
         same && owner(found.st_uid, inode.uid())
@@ -104,15 +110,15 @@ impl Shared<'_> {
         let problem = |what: &str, e: Errno| self.refused(dir, name, what, e);
         if self.owners {
             self.set_owner(inode, dir, name, |uid, gid| {
-                fs::chownat(above, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+                retry(|| fs::chownat(above, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW))
             });
         }
         // There is no call that takes a handle and a name. The path through the handle leads nowhere else.
         let mut path = format!("/proc/self/fd/{}/", above.as_raw_fd()).into_bytes();
         path.extend_from_slice(name);
         if inode.file_type() != FileType::Symlink {
-            let has = |acl: &str| fs::lgetxattr_query(&path[..], acl).is_ok();
-            let remove = |acl: &str| fs::lremovexattr(&path[..], acl);
+            let has = |acl: &str| retry(|| fs::lgetxattr_query(&path[..], acl)).is_ok();
+            let remove = |acl: &str| retry(|| fs::lremovexattr(&path[..], acl));
             self.disinherit(dir, name, &ACLS[..1], has, remove);
             if let Err(e) = chmod_entry(above, name, inode.mode()) {
                 problem("mode", e);
@@ -120,11 +126,11 @@ impl Shared<'_> {
         }
         let all = self.xattrs(inode, dir, name);
         self.set_xattrs(all, dir, name, |attribute, value| {
-            fs::lsetxattr(&path[..], attribute, value, XattrFlags::empty())
+            retry(|| fs::lsetxattr(&path[..], attribute, value, XattrFlags::empty()))
         });
         if self.options.times {
             let flags = AtFlags::SYMLINK_NOFOLLOW;
-            if let Err(e) = fs::utimensat(above, name, &times(inode), flags) {
+            if let Err(e) = retry(|| fs::utimensat(above, name, &times(inode), flags)) {
                 problem("times", e);
             }
         }
@@ -207,13 +213,13 @@ impl Shared<'_> {
 /// Changes the mode of an entry, and not of what somebody may have put in its place.
 fn chmod_entry(above: BorrowedFd<'_>, name: &[u8], mode: u16) -> rustix::io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = fs::openat(above, name, flags, Mode::empty())?;
-    let found = fs::fstat(&fd)?.st_mode;
+    let fd = retry(|| fs::openat(above, name, flags, Mode::empty()))?;
+    let found = retry(|| fs::fstat(&fd))?.st_mode;
     if found & 0o170_000 != u32::from(mode) & 0o170_000 {
         return Err(Errno::INVAL);
     }
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
-    fs::chmod(path, Mode::from_raw_mode(u32::from(mode) & 0o7777))
+    retry(|| fs::chmod(&*path, Mode::from_raw_mode(u32::from(mode) & 0o7777)))
 }
 
 fn times(inode: &Inode) -> Timestamps {

@@ -1,7 +1,7 @@
 //! Pieces of files, sorted by where their bytes lie, and the queue that hands them to the workers.
 
 use super::Shared;
-use super::target::Dir;
+use super::target::{Dir, stage_name};
 use super::write::Writer;
 use crate::read::fetch::Space;
 use crate::read::map::Cluster;
@@ -17,6 +17,8 @@ use tuff_format::cluster::Coding;
 pub(super) struct Task {
     pub(super) dir: Arc<Dir>,
     pub(super) name: Box<[u8]>,
+    /// What it is called until it is complete, if that is not its name.
+    pub(super) temporary: Option<Box<[u8]>>,
     pub(super) inode: Inode,
     /// Pieces not yet written, and one more as long as the walk may add some.
     pub(super) left: AtomicU32,
@@ -257,6 +259,7 @@ impl Task {
         Arc::new(Self {
             dir: dir.clone(),
             name: name.into(),
+            temporary: stage_name(dir, name, inode.size()),
             inode,
             left: AtomicU32::new(1),
             has_pieces: AtomicBool::new(false),
@@ -274,6 +277,11 @@ impl Task {
 
     pub(super) fn path(&self) -> Vec<u8> {
         self.dir.path(&self.name)
+    }
+
+    /// The name that it has on the way.
+    pub(super) fn name_now(&self) -> &[u8] {
+        self.temporary.as_deref().unwrap_or(&self.name)
     }
 
     pub(super) fn nid(&self) -> Nid {

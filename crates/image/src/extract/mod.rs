@@ -15,7 +15,8 @@
 //! * Nothing that exists is written to. With [`Options::overwrite`] it is unlinked first, with [`Options::update`] not what is
 //!   complete.
 //! * However an extraction ends, no file is left in part under its name: an error or a stop removes what is not
-//!   complete. Only damage that [`Options::keep_going`] names leaves files with gaps.
+//!   complete. Only damage that [`Options::keep_going`] names leaves files with gaps. A process that is killed leaves files in
+//!   part under their names only if they are small and right in a directory that was there before (target.rs).
 //! * Memory does not grow with the tree: a batch is bounded, and so are open files.
 
 mod attributes;
@@ -154,7 +155,7 @@ pub fn extract(
         ));
     }
     let filter = filter::Filter::new(image, options)?;
-    let root = target::open_target(target)?;
+    let root = target::open_target(target, options.overwrite)?;
     let shared = Shared {
         image,
         options,

@@ -2,7 +2,7 @@
 
 use super::batch::{BATCH, From, Piece, Queue, Task};
 use super::filter::{Filter, Verdict};
-use super::target::{Dir, create, show};
+use super::target::{Dir, check_name, create, remove_leftover, show, stage_name};
 use super::write::Writer;
 use super::{Shared, Totals};
 use crate::check::marks::SlotMap;
@@ -16,6 +16,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use tuff_format::dirent::is_name;
+use tuff_store::retry;
 
 /// Longest piece of raw data. Unit: bytes.
 const RAW: u64 = 4 << 20;
@@ -36,6 +37,8 @@ pub(super) struct Walk<'a, 'q> {
     pieces: Vec<Piece>,
     /// Directories whose entries are all made or waiting, leaves first.
     done: Vec<Arc<Dir>>,
+    /// Directories with a temporary name.
+    staged: Vec<Arc<Dir>>,
     /// Further names of files that wait to be made.
     links: Vec<(Arc<Dir>, Box<[u8]>, Nid)>,
     /// First names of files that have more than one, and how many are to come.
@@ -97,6 +100,7 @@ impl<'a, 'q> Walk<'a, 'q> {
             progress,
             pieces: Vec::new(),
             done: Vec::new(),
+            staged: Vec::new(),
             links: Vec::new(),
             first: HashMap::new(),
             seen: [SlotMap::default(), SlotMap::default()],
@@ -115,7 +119,14 @@ impl<'a, 'q> Walk<'a, 'q> {
             self.writer.abandon_all(&pieces);
             self.queue.drain(&mut self.writer);
         }
-        result
+        // What is complete stays, also in directories that are not.
+        let (root, handles) = (&self.shared.root, &mut self.writer.handles);
+        let mut named = Ok(());
+        for dir in &self.staged {
+            let done = handles.finish(root, dir);
+            named = named.and(done.map_err(|e| e.within(show(dir, &[]))));
+        }
+        result.and(named).and(root.finish())
     }
 
     fn tree(&mut self) -> Result<()> {
@@ -123,7 +134,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         self.first_visit(&root);
         // The target gets the root's attributes only if it stands for the whole image.
         let mut stack = vec![Frame {
-            dir: Dir::top(root.nid()),
+            dir: Dir::top(root.nid(), &self.shared.root),
             inode: root,
             verdict: self.filter.root(),
             depth: 0,
@@ -197,6 +208,7 @@ impl<'a, 'q> Walk<'a, 'q> {
                 self.shared.fail(dir.path(&[]), e)?;
             }
         }
+        self.staged.retain(|dir| dir.is_staged());
         (self.progress)(&self.shared.totals.get());
         Ok(())
     }
@@ -205,7 +217,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         let inode = self.image.inode(dir.nid)?;
         let fd = self.writer.handles.get(&self.shared.root, dir)?;
         self.shared.set_open(fd.as_fd(), &inode, dir, &[]);
-        Ok(())
+        self.writer.handles.finish(&self.shared.root, dir)
     }
 
     fn flush(&mut self) {
@@ -302,6 +314,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         }
         if verdict == Verdict::Yes && !stripped {
             self.make_dir(&frame.dir)?;
+            check_name(&frame.dir, name)?;
             self.count()?;
             match inode.file_type() {
                 FileType::File => self.file(&frame.dir, name, &inode)?,
@@ -326,10 +339,11 @@ impl<'a, 'q> Walk<'a, 'q> {
         }
         self.count()?;
         // With names taken off, two directories may become one.
-        let may_exist = self.shared.options.overwrite || self.shared.options.strip > 0;
-        self.writer
-            .handles
-            .make(&self.shared.root, dir, may_exist)?;
+        let merge = self.shared.options.strip > 0;
+        let overwrite = self.shared.options.overwrite;
+        let handles = &mut self.writer.handles;
+        let staged = handles.make(&self.shared.root, dir, overwrite, merge)?;
+        self.staged.extend(staged);
         self.shared.totals.directories.fetch_add(1, Relaxed);
         Ok(())
     }
@@ -353,7 +367,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         if inode.file_type() == FileType::Symlink {
             let target = self.image.readlink(inode)?;
             create(&*above, name, overwrite, "making the symlink", || {
-                fs::symlinkat(&target[..], &*above, name)
+                retry(|| fs::symlinkat(&target[..], &*above, name))
             })?;
             totals.symlinks.fetch_add(1, Relaxed);
         } else {
@@ -366,7 +380,7 @@ impl<'a, 'q> Walk<'a, 'q> {
             let (major, minor) = inode.device().unwrap_or((0, 0));
             let device = fs::makedev(major, minor);
             let made = create(&*above, name, overwrite, "making the special file", || {
-                fs::mknodat(&*above, name, kind, Mode::RUSR | Mode::WUSR, device)
+                retry(|| fs::mknodat(&*above, name, kind, Mode::RUSR | Mode::WUSR, device))
             });
             match made {
                 Ok(()) => {}
@@ -418,7 +432,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         let to = self.writer.handles.get(root, dir)?;
         let overwrite = self.shared.options.overwrite;
         create(&*to, name, overwrite, "making the hard link", || {
-            fs::linkat(&*from, &*first_name, &*to, name, AtFlags::empty())
+            retry(|| fs::linkat(&*from, &*first_name, &*to, name, AtFlags::empty()))
         })
         .map_err(|e| e.within(format_args!("link to {}", show(&first_dir, &first_name))))?;
         if last {
@@ -436,6 +450,9 @@ impl<'a, 'q> Walk<'a, 'q> {
         if self.shared.options.update {
             let above = self.writer.handles.get(&self.shared.root, dir)?;
             if self.shared.is_complete(above.as_fd(), inode, name) {
+                if let Some(temporary) = stage_name(dir, name, inode.size()) {
+                    remove_leftover(&self.shared.root, above.as_fd(), &temporary)?;
+                }
                 self.shared.totals.files.fetch_add(1, Relaxed);
                 self.shared.totals.kept.fetch_add(1, Relaxed);
                 return Ok(());

@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::batch::{From, Piece, State, Task};
-use super::target::{Handles, create_file, remove_file, reopen_file};
+use super::target::{Handles, create_file, give_name, remove_file, reopen_file, stage_file};
 use crate::read::decode::{Want, Worker};
 use crate::read::fetch::FETCH_MAX;
 use crate::read::map::{Cluster, Extent, Source};
@@ -300,11 +300,14 @@ impl<'a> Writer<'a> {
             State::New => {
                 let above = self.handles.get(&shared.root, &task.dir);
                 let overwrite = shared.options.overwrite;
-                above.and_then(|above| create_file(&*above, &task.name, overwrite))
+                above.and_then(|above| match &task.temporary {
+                    Some(temporary) => stage_file(&shared.root, &*above, temporary),
+                    None => create_file(&*above, &task.name, overwrite),
+                })
             }
             State::Closed => {
                 let above = self.handles.get(&shared.root, &task.dir);
-                above.and_then(|above| reopen_file(&*above, &task.name))
+                above.and_then(|above| reopen_file(&*above, task.name_now()))
             }
         };
         match file {
@@ -370,7 +373,7 @@ impl<'a> Writer<'a> {
             State::New | State::Gone => return,
         }
         let above = self.handles.get(&shared.root, &task.dir);
-        if let Err(e) = above.and_then(|above| remove_file(&*above, &task.name)) {
+        if let Err(e) = above.and_then(|above| remove_file(&*above, task.name_now())) {
             shared.fail_later(task.path(), e);
         }
     }
@@ -390,6 +393,10 @@ impl<'a> Writer<'a> {
                 .map_err(|e| Error::io("", format_args!("making it {size} bytes long"), e))?;
         }
         shared.set_open(file.as_fd(), &task.inode, &task.dir, &task.name);
+        if let Some(temporary) = &task.temporary {
+            let above = self.handles.get(&shared.root, &task.dir)?;
+            give_name(&*above, temporary, &task.name, shared.options.overwrite)?;
+        }
         *task.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Gone;
         shared.open.fetch_sub(1, Relaxed);
         shared.totals.files.fetch_add(1, Relaxed);
