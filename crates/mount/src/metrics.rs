@@ -2,16 +2,20 @@
 
 use crate::counters::LATENCY_US;
 use crate::handler::Handler;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest request that is looked at. Unit: bytes.
 const REQUEST_MAX: usize = 4096;
-/// How long a client may take for a request or for taking the answer.
+/// How long a client may take for a request, and again for taking the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Connections that are kept. One more, and the oldest is closed.
+const CLIENTS_MAX: usize = 64;
 
 /// Serves `/metrics` at `address` from a thread of its own, as long as the process lives. Returns the address, which has
 /// a port if none was asked for.
@@ -24,11 +28,12 @@ pub fn serve(address: SocketAddr, handler: Arc<Handler>) -> io::Result<SocketAdd
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
     let bound = listener.local_addr()?;
     let serve = move || {
-        for client in listener.incoming().flatten() {
-            // A client that goes away is no concern of the mount's.
-            let _ = answer(client, &handler);
+        let mut clients = Vec::new();
+        loop {
+            serve_once(&listener, &mut clients, &handler);
         }
     };
     let name = "metrics".to_owned();
@@ -36,17 +41,95 @@ pub fn serve(address: SocketAddr, handler: Arc<Handler>) -> io::Result<SocketAdd
     Ok(bound)
 }
 
-fn answer(mut client: TcpStream, handler: &Handler) -> io::Result<()> {
-    client.set_read_timeout(Some(PATIENCE))?;
-    client.set_write_timeout(Some(PATIENCE))?;
-    let mut request = Vec::new();
-    let mut piece = [0; 1024];
-    while !request.windows(4).any(|w| w == b"\r\n\r\n") && request.len() < REQUEST_MAX {
-        match client.read(&mut piece)? {
-            0 => break,
-            n => request.extend_from_slice(&piece[..n]),
+/// A connection. None waits for another.
+struct Client {
+    stream: TcpStream,
+    request: Vec<u8>,
+    /// Empty until the request is complete.
+    answer: Vec<u8>,
+    /// Bytes of the answer that are sent.
+    sent: usize,
+    deadline: Instant,
+}
+
+/// Waits for something to do, and does it.
+fn serve_once(listener: &TcpListener, clients: &mut Vec<Client>, handler: &Handler) {
+    let now = Instant::now();
+    clients.retain(|client| client.deadline > now);
+    let first = clients.iter().map(|client| client.deadline - now).min();
+    let mut ready = vec![PollFd::new(listener, PollFlags::IN)];
+    ready.extend(clients.iter().map(|client| {
+        let wanted = match client.answer.is_empty() {
+            true => PollFlags::IN,
+            false => PollFlags::OUT,
+        };
+        PollFd::new(&client.stream, wanted)
+    }));
+    let timeout = first.and_then(|first| Timespec::try_from(first).ok());
+    if !matches!(poll(&mut ready, timeout.as_ref()), Ok(_) | Err(Errno::INTR)) {
+        std::thread::sleep(PATIENCE / 20);
+    }
+    drop(ready);
+    // Fewer at once than are kept, so that each is looked at before it may be closed.
+    for _ in 0..CLIENTS_MAX / 2 {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                if stream.set_nonblocking(true).is_err() {
+                    continue;
+                }
+                if clients.len() >= CLIENTS_MAX {
+                    clients.remove(0);
+                }
+                clients.push(Client {
+                    stream,
+                    request: Vec::new(),
+                    answer: Vec::new(),
+                    sent: 0,
+                    deadline: Instant::now() + PATIENCE,
+                });
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+            Err(_) => {
+                // Perhaps too many open files, which would be so again at once.
+                std::thread::sleep(PATIENCE / 20);
+                break;
+            }
         }
     }
+    clients.retain_mut(|client| match client.step(handler) {
+        Ok(()) => false,
+        // A client that goes away is no concern of the mount's.
+        Err(e) => matches!(
+            e.kind(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+        ),
+    });
+}
+
+impl Client {
+    /// Reads the request and writes the answer as far as that goes without waiting.
+    fn step(&mut self, handler: &Handler) -> io::Result<()> {
+        let mut piece = [0; 1024];
+        while self.answer.is_empty() {
+            let n = self.stream.read(&mut piece)?;
+            self.request.extend_from_slice(&piece[..n]);
+            let is_whole = self.request.windows(4).any(|w| w == b"\r\n\r\n");
+            if n == 0 || is_whole || self.request.len() >= REQUEST_MAX {
+                self.answer = answer(&self.request, handler);
+                self.deadline = Instant::now() + PATIENCE;
+            }
+        }
+        while self.sent < self.answer.len() {
+            match self.stream.write(&self.answer[self.sent..])? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                n => self.sent += n,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn answer(request: &[u8], handler: &Handler) -> Vec<u8> {
     let (status, body) = if request.starts_with(b"GET /metrics ") {
         ("200 OK", text(handler))
     } else {
@@ -56,8 +139,7 @@ fn answer(mut client: TcpStream, handler: &Handler) -> io::Result<()> {
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    client.write_all(head.as_bytes())?;
-    client.write_all(body.as_bytes())
+    (head + &body).into_bytes()
 }
 
 /// All counters.
