@@ -14,6 +14,22 @@
 //!
 //! Under the names of other tools, and as verbs of those names, it has their codes: 0 and 1.
 
+// Those of the standard library panic where standard error takes nothing, such as a file on a full disk. Then the exit
+// code alone tells.
+macro_rules! eprintln {
+    ($($what:tt)*) => {{
+        let _ = std::io::Write::write_fmt(
+            &mut std::io::stderr(),
+            format_args!("{}\n", format_args!($($what)*)),
+        );
+    }};
+}
+macro_rules! eprint {
+    ($($what:tt)*) => {{
+        let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!($($what)*));
+    }};
+}
+
 mod cmd;
 mod existing;
 mod image;

@@ -83,3 +83,28 @@ fn a_full_disk_is_named_and_leaves_nothing() {
     );
     assert_eq!(left, 0);
 }
+
+#[test]
+fn a_terminal_log_on_a_full_disk_is_an_error_and_no_panic() {
+    // Seen: exit code 101, and a panic for a message. Cause: println! and eprintln!, which panic where nothing can be written.
+    let place = Place::new("dev-full");
+    let full = || std::fs::File::options().write(true).open("/dev/full");
+    if full().is_err() {
+        _ = writeln!(std::io::stderr(), "SKIPPED: no /dev/full");
+        return;
+    }
+    for args in [
+        &["build", "tree", "i"][..],
+        &["build", "--json", "tree", "i"],
+    ] {
+        let mut command = tuff();
+        let out = command.current_dir(&place.0).args(args);
+        let (code, said) = code(&out.stdout(full().unwrap()).output().unwrap());
+        assert_eq!((code, said.lines().count()), (5, 1), "{said}");
+        assert!(said.contains("standard output"), "{said}");
+    }
+    let mut command = tuff();
+    let none = command.current_dir(&place.0).args(["build", "none", "i"]);
+    let status = none.stderr(full().unwrap()).status().unwrap();
+    assert_eq!(status.code(), Some(5));
+}

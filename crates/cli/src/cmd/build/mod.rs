@@ -16,6 +16,7 @@ pub(crate) use args::{
     parse_verity_block,
 };
 
+use crate::out::Out;
 use crate::progress::{Show, Watch};
 use others::Others;
 use places::Places;
@@ -108,13 +109,17 @@ fn report(
     }
     let image = places::paths(args).ok().map(|(image, _)| image.as_path());
     let image = image.filter(|_| !aside);
-    let text = || summary::text(&summary, seconds, &stages, image);
-    match show {
-        Show::Json if aside => eprintln!("{}", summary::json(&summary, seconds, &stages)),
-        Show::Json => println!("{}", summary::json(&summary, seconds, &stages)),
-        Show::Auto if aside => eprint!("{}", text()),
-        Show::Auto => print!("{}", text()),
-        Show::Quiet => {}
+    let said = match show {
+        Show::Json => format!("{}\n", summary::json(&summary, seconds, &stages)),
+        Show::Auto => summary::text(&summary, seconds, &stages, image),
+        Show::Quiet => String::new(),
+    };
+    if aside {
+        eprint!("{said}");
+    } else {
+        let mut out = Out::new();
+        out.bytes(said.as_bytes())?;
+        out.finish()?;
     }
     Ok(ExitCode::SUCCESS)
 }
