@@ -3,6 +3,7 @@
 use super::args::{Args, SourceType};
 use crate::existing::{self, Format};
 use crate::image::OpenArgs;
+use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::slice::Iter;
@@ -167,19 +168,26 @@ fn container(path: &Path) -> Option<(Container, PathBuf, Option<&str>)> {
 }
 
 /// True for a file or block device with the superblock of an image.
-pub(crate) fn is_image(path: &Path, meta: &std::fs::Metadata) -> bool {
+pub(crate) fn is_image(path: &Path, meta: &std::fs::Metadata) -> Result<bool> {
+    if !(meta.is_file() || meta.file_type().is_block_device()) {
+        return Ok(false);
+    }
     let mut magic = [0; 4];
-    let known = meta.is_file() || meta.file_type().is_block_device();
-    // What cannot be read is told by those who read it.
-    let read = |file: std::fs::File| file.read_exact_at(&mut magic, superblock::OFFSET);
-    known
-        && std::fs::File::open(path).and_then(read).is_ok()
-        && u32::from_le_bytes(magic) == superblock::MAGIC
+    let file = std::fs::File::open(path).map_err(|e| cannot_open(path, e))?;
+    match file.read_exact_at(&mut magic, superblock::OFFSET) {
+        Ok(()) => Ok(u32::from_le_bytes(magic) == superblock::MAGIC),
+        // Too short for one.
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(e) => Err(Error::io(path.display(), "cannot read the source", e)),
+    }
+}
+
+fn cannot_open(path: &Path, e: io::Error) -> Error {
+    Error::io(path.display(), "cannot open the source", e)
 }
 
 fn guess(path: &Path) -> Result<SourceType> {
-    let meta = tuff_store::retry(|| std::fs::metadata(path))
-        .map_err(|e| Error::io(path.display(), "cannot open the source", e))?;
+    let meta = tuff_store::retry(|| std::fs::metadata(path)).map_err(|e| cannot_open(path, e))?;
     let manifest = path
         .extension()
         .is_some_and(|e| e == "mtree" || e == "manifest");
@@ -187,7 +195,7 @@ fn guess(path: &Path) -> Result<SourceType> {
         SourceType::Dir
     } else if manifest {
         SourceType::Manifest
-    } else if is_image(path, &meta) {
+    } else if is_image(path, &meta)? {
         SourceType::Image
     } else {
         SourceType::Tar

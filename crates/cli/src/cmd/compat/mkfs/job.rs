@@ -164,7 +164,7 @@ fn places(asked: &Asked) -> Result<(PathBuf, Vec<Source>)> {
         if meta.is_dir() {
             return Ok(Source::Dir(path.clone()));
         }
-        if is_image(path, &meta) {
+        if is_image(path, &meta)? {
             let devices = Vec::new();
             let path = path.clone();
             return Ok(Source::Image { path, devices });
