@@ -40,7 +40,11 @@ pub(crate) struct Args {
 
 /// Runs the verb.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    if !args.source.is_dir() {
+    let is_dir = match retry(|| fs::metadata(&args.source)) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => false,
+        meta => meta.at(args.source.display())?.is_dir(),
+    };
+    if !is_dir {
         return Err(Failure::Usage(format!(
             "{}: is no directory",
             args.source.display()
