@@ -34,6 +34,14 @@ pub(crate) fn escaped(bytes: &[u8]) -> String {
     out
 }
 
+/// The same for a path below a directory; the directory itself is `/`.
+pub(crate) fn escaped_path(path: &[u8]) -> String {
+    match path {
+        b"" => "/".to_owned(),
+        path => escaped(path),
+    }
+}
+
 /// Text without what could break a line or a terminal; backslashes stay.
 pub(crate) fn escaped_line(text: &str) -> String {
     let clean = |c: char| -> String {

@@ -4,7 +4,7 @@ use crate::image::ImageArgs;
 use crate::out::Out;
 use crate::progress::{Bar, on_signal};
 use crate::select::{Selected, select};
-use crate::text::{escaped, escaped_line, put_bytes};
+use crate::text::{escaped_line, escaped_path, put_bytes};
 use crate::units::size;
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
@@ -138,7 +138,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         for problem in &report.problems {
             eprintln!(
                 "tuff: {}: {}",
-                escaped(&problem.path),
+                escaped_path(&problem.path),
                 escaped_line(&problem.what)
             );
         }

@@ -6,7 +6,7 @@ use super::words::{self, Grammar, Word};
 use crate::image::{ImageArgs, OpenArgs};
 use crate::out::Out;
 use crate::progress::on_signal;
-use crate::text::{escaped, escaped_line};
+use crate::text::{escaped_line, escaped_path};
 use crate::units::parse_size;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -247,7 +247,7 @@ fn extracted(image: &Image, dir: &Path, asked: &Asked) -> Result<bool> {
     for problem in &report.problems {
         eprintln!(
             "fsck.erofs: {}: {}",
-            escaped(&problem.path),
+            escaped_path(&problem.path),
             escaped_line(&problem.what)
         );
     }
