@@ -201,17 +201,21 @@ impl Output {
         if !matches!(self.kind, Kind::Device | Kind::Grown { len: None, .. }) {
             self.file.set_len(len)?;
         }
-        if sync && matches!(self.kind, Kind::Unnamed { .. } | Kind::Named { .. }) {
+        // Opened before the name is given: if that fails, nothing has changed.
+        let mut dir = None;
+        if sync && let Kind::Unnamed { path } | Kind::Named { path, .. } = &self.kind {
             self.file.sync_all()?;
+            dir = readable(directory(path))?;
         }
+        let sync_name = || dir.map_or(Ok(()), |dir| dir.sync_all());
         match &mut self.kind {
             Kind::Unnamed { path } => {
                 name(&self.file, path)?;
-                sync_name(path, sync)?;
+                sync_name()?;
             }
             Kind::Named { temporary, path } => {
                 std::fs::rename(temporary, &path)?;
-                sync_name(path, sync)?;
+                sync_name()?;
             }
             Kind::Device | Kind::Grown { .. } => self.file.sync_all()?,
             Kind::Spool { to, .. } => copy(&self.file, len, to)?,
@@ -338,14 +342,11 @@ fn name(file: &File, path: &Path) -> io::Result<()> {
     })
 }
 
-/// Waits, if that is wanted, until the name is on the disk, too. Who may write to a directory and not read it cannot.
-fn sync_name(path: &Path, wanted: bool) -> io::Result<()> {
-    if !wanted {
-        return Ok(());
-    }
-    match File::open(directory(path)) {
-        Ok(dir) => dir.sync_all(),
-        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+/// A directory, to wait until the names in it are on the disk. Who may write to it and not read it cannot.
+fn readable(dir: &Path) -> io::Result<Option<File>> {
+    match File::open(dir) {
+        Ok(dir) => Ok(Some(dir)),
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(None),
         Err(e) => Err(e),
     }
 }
