@@ -38,6 +38,8 @@ pub enum Errno {
     NotEmpty,
     /// ENOSPC: the live blocks would pass the quota.
     NoSpace,
+    /// ENOSPC: the host has no room for more, though the quota has.
+    HostFull,
     /// ENAMETOOLONG: a name is longer than 255 bytes.
     NameTooLong,
     /// EINVAL: the arguments make no sense together.
@@ -75,7 +77,7 @@ impl Errno {
             Errno::NotDirectory => 20,
             Errno::IsDirectory => 21,
             Errno::NotEmpty => 39,
-            Errno::NoSpace => 28,
+            Errno::NoSpace | Errno::HostFull => 28,
             Errno::NameTooLong => 36,
             Errno::Invalid => 22,
             Errno::TooManyLinks => 31,
@@ -102,6 +104,7 @@ impl fmt::Display for Errno {
             Errno::IsDirectory => "is a directory",
             Errno::NotEmpty => "the directory is not empty",
             Errno::NoSpace => "no space left in the volume",
+            Errno::HostFull => "no space left on the host of the volume",
             Errno::NameTooLong => "the name is too long",
             Errno::Invalid => "makes no sense",
             Errno::TooManyLinks => "has too many links",

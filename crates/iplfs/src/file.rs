@@ -211,7 +211,7 @@ impl Volume {
                     done += step.len();
                     self.write_behind();
                 }
-                Err(Error::Posix(Errno::NoSpace)) if done > 0 => break,
+                Err(Error::Posix(Errno::NoSpace | Errno::HostFull)) if done > 0 => break,
                 Err(e) => return Err(e),
             }
         }

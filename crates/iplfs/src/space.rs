@@ -75,7 +75,7 @@ impl Volume {
         if heavy || self.must_hurry() || self.log_room() < self.unwritten() + blocks {
             self.checkpoint()?;
         }
-        if self.admits(blocks, privileged)? {
+        if self.admits(blocks, privileged)?.is_ok() {
             return Ok(());
         }
         // Perhaps only the dead are in the way.
@@ -83,11 +83,7 @@ impl Volume {
         if waiting + self.pages.dirty() + self.dirty_nodes > 0 {
             self.drain()?;
         }
-        if self.admits(blocks, privileged)? {
-            Ok(())
-        } else {
-            Err(Errno::NoSpace.into())
-        }
+        Ok(self.admits(blocks, privileged)??)
     }
 
     /// Whether so much waits in memory, or was appended, that an operation may soon have to make a checkpoint by itself.
@@ -96,7 +92,8 @@ impl Volume {
             || self.log_room() < self.options.window_blocks / 2
     }
 
-    fn admits(&mut self, blocks: u64, privileged: bool) -> Result<bool> {
+    /// The inner result says what has no room for so many blocks: the quota or the host.
+    fn admits(&mut self, blocks: u64, privileged: bool) -> Result<std::result::Result<(), Errno>> {
         let space = self.space();
         let used = space.live + space.held + space.dead + space.pending + space.buffered;
         let limit = if privileged {
@@ -105,19 +102,26 @@ impl Volume {
             space.quota - space.reserve
         };
         if used + blocks > limit {
-            return Ok(false);
+            return Ok(Err(Errno::NoSpace));
         }
         // The quota is a promise of the host's owner; its room is a fact. Deletes are let through in any case: what
         // they need is small, and was reserved before.
         let kept = self.keep_room();
-        if privileged || !kept {
-            return Ok(privileged);
+        if privileged {
+            return Ok(Ok(()));
+        }
+        if !kept {
+            return Ok(Err(Errno::HostFull));
         }
         // Others use the host too.
         let room = self
             .host_free()
             .map_err(|e| Error::io(e, "asking the host for its free space"))?;
-        Ok(room.is_none_or(|room| room >= blocks + self.unwritten() + HOST_RESERVE))
+        let is_enough = |room| room >= blocks + self.unwritten() + HOST_RESERVE;
+        Ok(match room.is_none_or(is_enough) {
+            true => Ok(()),
+            false => Err(Errno::HostFull),
+        })
     }
 
     fn unwritten(&self) -> u64 {

@@ -102,7 +102,7 @@ fn code(e: &Error) -> u8 {
     match e {
         Error::Usage(_) => 2,
         Error::Corrupt(_) => 3,
-        Error::Io(..) => 5,
+        Error::Io(..) | Error::Posix(Errno::HostFull) => 5,
         Error::Posix(Errno::NotFound | Errno::Exists | Errno::Invalid | Errno::NameTooLong) => 2,
         Error::Unsupported(_) | Error::Limit(_) | Error::Posix(_) => 4,
     }
