@@ -28,6 +28,7 @@ use crate::quota::Quotas;
 use crate::room::Said;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
@@ -228,9 +229,10 @@ impl Volume {
         match &self.state {
             State::Writable => Ok(()),
             State::ReadOnly => Err(Errno::ReadOnly.into()),
-            State::Broken(why) => Err(Error::Limit(format!(
-                "an earlier change failed half-way, mount again: {why}"
-            ))),
+            State::Broken(why) => {
+                let what = "an earlier change failed half-way, mount again";
+                Err(Error::io(io::Error::other(why.clone()), what))
+            }
         }
     }
 

@@ -12,6 +12,7 @@ use super::VolumeServer;
 use super::request::failed;
 use crate::fs;
 use crate::proto::InHeader;
+use std::io;
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 use tuff_iplfs::{Error, Fsync, Nid, Result, Volume};
@@ -38,7 +39,10 @@ impl VolumeServer {
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut Volume) -> Result<T>) -> Result<T> {
-        let ended = || Error::Limit("the volume is not served any more".to_owned());
+        let ended = || {
+            let what = "making changes durable".to_owned();
+            Error::Io(io::Error::other("the volume is not served any more"), what)
+        };
         let mut core = self.lock().map_err(|_| ended())?;
         f(core.volume.as_mut().ok_or_else(ended)?)
     }
