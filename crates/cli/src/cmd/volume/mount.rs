@@ -127,6 +127,7 @@ fn open(args: &Args, how: tuff_iplfs::MountOptions, log: &Log) -> Result<Volume>
         read_only: true,
         ..how.clone()
     };
+    let read_only = || Volume::mount(device(&args.path, true)?, only_reading).at(&place);
     if !args.read_only {
         let volume =
             device(&args.path, false).and_then(|device| Volume::mount(device, how).at(&place));
@@ -141,10 +142,12 @@ fn open(args: &Args, how: tuff_iplfs::MountOptions, log: &Log) -> Result<Volume>
             _ => return volume,
         }
         let said = format!("{place}: mounted for reading only: {why}");
+        let volume = read_only()?;
         eprintln!("tuff: {}", escaped_line(&said));
         log.line(format_args!("{said}"));
+        return Ok(volume);
     }
-    Volume::mount(device(&args.path, true)?, only_reading).at(&place)
+    read_only()
 }
 
 /// A stream with a byte for every signal that asks us to end.
