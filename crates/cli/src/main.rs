@@ -11,6 +11,7 @@
 //! | 4 | the image or volume is unsupported, or a limit was reached |
 //! | 5 | the host failed: a file that cannot be read, a full disk, a volume that is in use, or whose server could not write what was done last |
 //! | 130 | stopped by a signal |
+//! | SIGABRT | the host has no memory for an allocation |
 //!
 //! Under the names of other tools, and as verbs of those names, it has their codes: 0 and 1.
 

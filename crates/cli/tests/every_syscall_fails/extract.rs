@@ -1,0 +1,104 @@
+//! extract: a tree that is whole, or an error, and no file with content that is wrong.
+
+use crate::inject::{Fault, Run};
+use crate::sweep::{Dir, Scene, sweep};
+use crate::tree::{self, Contents};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// True if a file never has its final name before its content is complete. Otherwise only files that have their full
+/// length are compared.
+const NAMES_ARE_FINAL: bool = false;
+
+struct Extract {
+    dir: Dir,
+    args: &'static [&'static str],
+    wanted: Contents,
+}
+
+impl Extract {
+    fn new(name: &str, build: &[&str], args: &'static [&'static str]) -> Self {
+        let dir = Dir::new(name);
+        tree::make(&dir.path("tree"));
+        let out = Command::new(env!("CARGO_BIN_EXE_tuff"))
+            .current_dir(&dir.0)
+            .args(["build", "tree", "image"])
+            .args(build)
+            .output()
+            .unwrap();
+        assert!(out.status.success());
+        let wanted = tree::contents(&dir.path("tree"));
+        Self { dir, args, wanted }
+    }
+}
+
+impl Scene for Extract {
+    fn args(&self) -> Vec<&'static str> {
+        self.args.to_vec()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let image = [self.dir.path("image")];
+        let out = self.dir.path("out").display().to_string();
+        let made = self
+            .wanted
+            .keys()
+            .map(|path| PathBuf::from(format!("{out}{path}")));
+        image.into_iter().chain(made).collect()
+    }
+
+    fn reset(&self) {
+        let _ = fs::remove_dir_all(self.dir.path("out"));
+    }
+
+    /// 1: not all is as in the image.
+    fn codes(&self) -> &'static [i32] {
+        &[1, 5]
+    }
+
+    fn judge(&self, _: &Fault, run: &Run) -> Result<(), String> {
+        let out = self.dir.path("out");
+        let found = match out.exists() {
+            true => tree::contents(&out),
+            false => Contents::new(),
+        };
+        if run.succeeded() {
+            let wrong = tree::difference(&self.wanted, &found);
+            return wrong.map_or(Ok(()), |what| Err(format!("exit code 0, but {what}")));
+        }
+        for (path, entry) in &found {
+            let Some(wanted) = self.wanted.get(path) else {
+                if run.failed_call("unlink") {
+                    continue;
+                }
+                return Err(format!("{path:?} stays"));
+            };
+            let is_whole = entry.content.len() == wanted.content.len();
+            if (is_whole || NAMES_ARE_FINAL) && entry.content != wanted.content {
+                return Err(format!("an error, and {path:?} has wrong content"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn extract_makes_the_tree_or_says_what_is_missing() {
+    let scene = Extract::new(
+        "extract",
+        &["-z", "zstd"],
+        &["extract", "-j", "1", "image", "out"],
+    );
+    sweep(&scene.dir.0, &scene);
+}
+
+#[test]
+fn extract_of_plain_files_makes_the_tree_or_says_what_is_missing() {
+    let scene = Extract::new(
+        "plain",
+        &["-z", "none"],
+        &["extract", "-j", "2", "image", "out"],
+    );
+    sweep(&scene.dir.0, &scene);
+}

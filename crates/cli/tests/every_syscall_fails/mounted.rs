@@ -1,0 +1,345 @@
+//! A mounted volume: what fsync acknowledged is there after a crash, and errors are told to who is concerned.
+
+use crate::import::{check, contents, copy_volume, good};
+use crate::inject::{Census, Fault, Run, command, is_possible, kill_group, only, options, skipped};
+use crate::sweep::{Dir, faults, is_full};
+use crate::tree;
+use rustix::fs::FlockOperation;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// What takes longer hangs.
+const HANG: Duration = Duration::from_secs(30);
+
+/// How a mount ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Unmount,
+    Kill,
+}
+
+/// What the client of a mount was told.
+#[derive(Default)]
+struct Client {
+    /// Files with their whole contents that were acknowledged, by path.
+    durable: Vec<(&'static str, Vec<u8>)>,
+    errors: Vec<(&'static str, io::Error)>,
+}
+
+impl Client {
+    /// Works on a mount. What fails does not keep it from going on.
+    fn work(m: &Path) -> Self {
+        let mut client = Self::default();
+        let bytes = tree::bytes;
+        client.put(m, "/new", bytes(200_000, 11));
+        client.put(m, "/small", bytes(100, 12));
+        client.attempt("append", || {
+            let mut file = File::options().append(true).open(m.join("before/kept"))?;
+            file.write_all(&bytes(50_000, 13))?;
+            file.sync_all()
+        });
+        let named = client.attempt("mkdir", || {
+            fs::create_dir(m.join("dir"))?;
+            fs::rename(m.join("before/moves"), m.join("dir/moved"))?;
+            fs::remove_file(m.join("before/goes"))?;
+            File::open(m)?.sync_all()?;
+            File::open(m.join("dir"))?.sync_all()
+        });
+        if named {
+            client.durable.push(("/dir/moved", b"moves".to_vec()));
+        }
+        client.put(m, "/dir/late", bytes(100_000, 14));
+        client.attempt("truncate", || {
+            let file = File::options().write(true).open(m.join("before/cut"))?;
+            file.set_len(10)?;
+            file.sync_all()
+        });
+        client
+    }
+
+    /// Writes a file and has it made durable.
+    fn put(&mut self, m: &Path, path: &'static str, content: Vec<u8>) {
+        let put = || {
+            let mut file = File::create_new(m.join(&path[1..]))?;
+            file.write_all(&content)?;
+            file.sync_all()
+        };
+        if self.attempt(path, put) {
+            self.durable.push((path, content));
+        }
+    }
+
+    fn attempt(&mut self, what: &'static str, work: impl FnOnce() -> io::Result<()>) -> bool {
+        let result = work();
+        let is_done = result.is_ok();
+        self.errors.extend(result.err().map(|e| (what, e)));
+        is_done
+    }
+
+    /// True if no operation failed.
+    fn saw_no_error(&self) -> bool {
+        self.errors.is_empty()
+    }
+
+    /// Errors are those of a disk, and not of a server that is gone.
+    fn check_errors(&self) -> Result<(), String> {
+        let is_known = |e: &io::Error| {
+            // EIO, ENOMEM, EROFS, ENOSPC, ENOENT of what could not be made before.
+            matches!(e.raw_os_error(), Some(2 | 5 | 12 | 28 | 30))
+        };
+        match self.errors.iter().find(|(_, e)| !is_known(e)) {
+            Some((what, e)) => Err(format!("{what}: {e}")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A volume with some files, of which each round has a copy.
+struct Place {
+    dir: Dir,
+    /// The files that hold the volume, before and after a round.
+    files: BTreeSet<PathBuf>,
+}
+
+impl Place {
+    /// A volume, and how often each call is made on its files. None, said aloud, where that is not possible.
+    fn new(name: &str) -> Option<(Self, Census)> {
+        if !is_possible() {
+            return None;
+        }
+        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+            skipped("mounting needs root and /dev/fuse");
+            return None;
+        }
+        let dir = Dir::new(name);
+        fs::create_dir_all(dir.path("tree/before")).unwrap();
+        fs::create_dir(dir.path("m")).unwrap();
+        let file = |name: &str, bytes: &[u8]| {
+            fs::write(dir.path("tree/before").join(name), bytes).unwrap();
+        };
+        file("kept", &tree::bytes(100_000, 10));
+        file("cut", &tree::bytes(20_000, 15));
+        file("still", &tree::bytes(30_000, 16));
+        file("moves", b"moves");
+        file("goes", b"goes");
+        good(&dir.0, &["create", "old", "-s", "64M", "--zone", "16M"]);
+        good(&dir.0, &["import", "old", "tree"]);
+        let files = BTreeSet::new();
+        let mut place = Self { dir, files };
+        copy_volume(&place.dir.0, "old");
+        place.note_files();
+        // The first round makes files; the second knows which ones.
+        for _ in 0..2 {
+            let (_, verdict) = place.round(None, End::Unmount);
+            assert_eq!(verdict, Ok(()));
+            place.note_files();
+        }
+        let census = Census::of_files(&place.dir.0);
+        Some((place, census))
+    }
+
+    fn note_files(&mut self) {
+        let v = self.dir.path("v");
+        self.files.extend([v.join("volume"), v.join("zones")]);
+        let zones = fs::read_dir(v.join("zones")).unwrap();
+        self.files.extend(zones.map(|entry| entry.unwrap().path()));
+    }
+
+    /// Serves `v` on `m`, with only calls that concern the files of the volume in the log.
+    fn start(&self, options: &[String]) -> Child {
+        let v = self.dir.path("v").display().to_string();
+        let options = [only(&self.files), options.to_vec()].concat();
+        let said = File::create(self.dir.path("said")).unwrap();
+        let args = [
+            "volume",
+            "mount",
+            "-f",
+            "--threads",
+            "1",
+            "--transport",
+            "dev",
+            "--keep-awake",
+            "off",
+            "--log",
+            "log",
+            &v,
+            "m",
+        ];
+        command(&self.dir.0, &options, &args)
+            .stdout(Stdio::null())
+            .stderr(said)
+            .spawn()
+            .unwrap()
+    }
+
+    fn is_mounted(&self) -> bool {
+        let m = self.dir.path("m").display().to_string();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        mounts
+            .lines()
+            .any(|line| line.split(' ').nth(4) == Some(&m))
+    }
+
+    /// Works on a mount with a fault, ends it, and looks at what is left.
+    fn round(&self, fault: Option<&Fault>, end: End) -> (Option<Run>, Result<(), String>) {
+        copy_volume(&self.dir.0, "old");
+        let mut server = self.start(&fault.map_or_else(Vec::new, options));
+        let client = self.served(&mut server);
+        let had_end = server.try_wait().unwrap().is_some();
+        let unmounted = match end {
+            End::Unmount if client.is_ok() && !had_end => self.unmount(),
+            _ => Ok(()),
+        };
+        let run = if end == End::Unmount && unmounted.is_ok() && client.is_ok() || had_end {
+            Some(Run::after(&self.dir.0, server))
+        } else {
+            kill_group(&mut server);
+            self.wait_until_free();
+            None
+        };
+        let _ = Command::new("umount")
+            .arg("-l")
+            .arg(self.dir.path("m"))
+            .stderr(Stdio::null())
+            .status();
+        let verdict = client.and_then(|client| {
+            unmounted?;
+            // A server that ends early never had a client.
+            if let (true, Some(client)) = (had_end, &client) {
+                return Err(format!(
+                    "the server ended, of {} errors",
+                    client.errors.len()
+                ));
+            }
+            let client = client.unwrap_or_default();
+            client.check_errors()?;
+            if let Some(run) = &run {
+                run.check_manners(&[5])?;
+                let is_flawless = run.succeeded() && client.saw_no_error();
+                if fault.is_none() && !is_flawless {
+                    return Err(format!("failed: {} {:?}", run.stderr, client.errors));
+                }
+            }
+            self.check_content(&client)?;
+            check(&self.dir.0)?;
+            self.check_content(&client)
+        });
+        (run, verdict)
+    }
+
+    /// Waits for the end of a server that was killed: only the process that traced it is our child.
+    fn wait_until_free(&self) {
+        let file = File::open(self.dir.path("v/volume")).unwrap();
+        let start = Instant::now();
+        while rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            assert!(start.elapsed() < HANG, "a killed server does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Has a client work on the mount, once there is one. None if the server ends before.
+    fn served(&self, server: &mut Child) -> Result<Option<Client>, String> {
+        let start = Instant::now();
+        while !self.is_mounted() {
+            if server.try_wait().unwrap().is_some() {
+                return Ok(None);
+            }
+            if start.elapsed() > HANG {
+                return Err("neither mounts nor ends".to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let (done, is_done) = mpsc::channel();
+        let m = self.dir.path("m");
+        std::thread::spawn(move || done.send(Client::work(&m)));
+        let client = is_done.recv_timeout(HANG);
+        client.map(Some).map_err(|_| "the client hangs".to_owned())
+    }
+
+    fn unmount(&self) -> Result<(), String> {
+        let start = Instant::now();
+        loop {
+            let out = Command::new("umount")
+                .arg(self.dir.path("m"))
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&out.stderr);
+            match out.status.success() {
+                true => return Ok(()),
+                // Another test that starts a command has our files until it is one.
+                false if said.contains("busy") && start.elapsed() < HANG => {}
+                false => return Err(format!("umount: {said}")),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What was acknowledged is there, and so is what was there before and nobody touched.
+    fn check_content(&self, client: &Client) -> Result<(), String> {
+        let found = contents(&self.dir.0)?;
+        let content = |path: &str| found.get(path).map(|entry| &entry.content[..]);
+        for (path, wanted) in &client.durable {
+            match content(path) {
+                Some(found) if found == wanted => {}
+                Some(_) => return Err(format!("{path} was durable and has other content")),
+                None => return Err(format!("{path} was durable and is gone")),
+            }
+        }
+        if content("/before/still") != Some(&tree::bytes(30_000, 16)) {
+            return Err("/before/still changed".to_owned());
+        }
+        let kept = tree::bytes(100_000, 10);
+        if !content("/before/kept").is_some_and(|found| found.starts_with(&kept)) {
+            return Err("/before/kept lost what it had".to_owned());
+        }
+        let cut = tree::bytes(20_000, 15);
+        let is_cut = |found: &[u8]| found == cut || found == &cut[..10];
+        if !content("/before/cut").is_some_and(is_cut) {
+            return Err("/before/cut is neither as before nor as asked for".to_owned());
+        }
+        let moved = ["/before/moves", "/dir/moved"].map(|path| content(path) == Some(b"moves"));
+        match moved.contains(&true) {
+            true => Ok(()),
+            false => Err("what was moved has no name".to_owned()),
+        }
+    }
+}
+
+#[test]
+fn a_mounted_volume_keeps_what_it_acknowledged() {
+    if let Some((place, census)) = Place::new("mounted") {
+        run_all(&place, &faults(&census));
+    }
+}
+
+fn run_all(place: &Place, faults: &[Fault]) {
+    let start = Instant::now();
+    let (mut wrong, mut rounds) = (Vec::new(), 0);
+    for (i, fault) in faults.iter().enumerate() {
+        let ends: &[End] = match (is_full(), i % 2) {
+            (true, _) => &[End::Unmount, End::Kill],
+            (false, 0) => &[End::Unmount],
+            (false, _) => &[End::Kill],
+        };
+        for end in ends {
+            rounds += 1;
+            let (run, verdict) = place.round(Some(fault), *end);
+            if let Err(what) = verdict {
+                let calls = run.map_or_else(Vec::new, |run| run.injected);
+                wrong.push(format!(
+                    "{fault}, {end:?}: {what}\n    {}",
+                    calls.join("\n    ")
+                ));
+            }
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let summary = format!("{rounds} rounds, {} wrong, in {seconds:.1} s", wrong.len());
+    println!("mounted volume: {summary}");
+    assert!(wrong.is_empty(), "{summary}\n{}", wrong.join("\n"));
+}

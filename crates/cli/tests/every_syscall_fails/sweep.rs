@@ -1,0 +1,276 @@
+//! All faults of a run, one after another.
+
+use crate::inject::{Census, Fault, Run, is_possible, run};
+use std::path::{Path, PathBuf};
+
+/// Calls and their errors, the one that tells most first.
+const ERRORS: &[(&str, &[&str])] = &[
+    ("read", &["EIO", "ENOMEM"]),
+    ("pread64", &["EIO", "ENOMEM"]),
+    ("readv", &["EIO"]),
+    ("preadv", &["EIO"]),
+    ("write", &["ENOSPC", "EIO"]),
+    ("pwrite64", &["ENOSPC", "EIO"]),
+    ("writev", &["ENOSPC", "EIO"]),
+    ("pwritev", &["ENOSPC", "EIO"]),
+    ("open", &["EIO", "ENOMEM", "EMFILE", "ENOSPC"]),
+    ("openat", &["EIO", "ENOMEM", "EMFILE", "ENOSPC"]),
+    ("openat2", &["EIO", "ENOMEM", "EMFILE", "ENOSPC"]),
+    ("creat", &["EIO", "ENOSPC"]),
+    ("stat", &["EIO", "ENOMEM"]),
+    ("lstat", &["EIO", "ENOMEM"]),
+    ("fstat", &["EIO", "ENOMEM"]),
+    ("statx", &["EIO", "ENOMEM"]),
+    ("newfstatat", &["EIO", "ENOMEM"]),
+    ("fstatfs", &["EIO"]),
+    ("statfs", &["EIO"]),
+    ("access", &["EIO"]),
+    ("faccessat", &["EIO"]),
+    ("faccessat2", &["EIO"]),
+    ("getdents64", &["EIO", "ENOMEM"]),
+    ("readlink", &["EIO", "ENOMEM"]),
+    ("readlinkat", &["EIO", "ENOMEM"]),
+    ("getcwd", &["ENOMEM"]),
+    ("lseek", &["EIO"]),
+    ("flock", &["ENOLCK"]),
+    ("fcntl", &["ENOLCK"]),
+    ("fadvise64", &["EIO"]),
+    ("readahead", &["EIO"]),
+    ("fsync", &["EIO", "ENOSPC"]),
+    ("fdatasync", &["EIO", "ENOSPC"]),
+    ("syncfs", &["EIO", "ENOSPC"]),
+    ("sync_file_range", &["EIO", "ENOSPC"]),
+    ("rename", &["EIO", "ENOSPC"]),
+    ("renameat", &["EIO", "ENOSPC"]),
+    ("renameat2", &["EIO", "ENOSPC"]),
+    ("link", &["EIO", "ENOSPC"]),
+    ("linkat", &["EIO", "ENOSPC"]),
+    ("unlink", &["EIO"]),
+    ("unlinkat", &["EIO"]),
+    ("rmdir", &["EIO"]),
+    ("mkdir", &["EIO", "ENOSPC"]),
+    ("mkdirat", &["EIO", "ENOSPC"]),
+    ("symlink", &["EIO", "ENOSPC"]),
+    ("symlinkat", &["EIO", "ENOSPC"]),
+    ("mknod", &["EIO", "ENOSPC"]),
+    ("mknodat", &["EIO", "ENOSPC"]),
+    ("truncate", &["EIO", "ENOSPC"]),
+    ("ftruncate", &["EIO", "ENOSPC"]),
+    ("fallocate", &["ENOSPC", "EIO"]),
+    ("copy_file_range", &["ENOSPC", "EIO"]),
+    ("sendfile", &["ENOSPC", "EIO"]),
+    ("splice", &["ENOSPC", "EIO"]),
+    ("chmod", &["EIO"]),
+    ("fchmod", &["EIO"]),
+    ("fchmodat", &["EIO"]),
+    ("fchmodat2", &["EIO"]),
+    ("chown", &["EIO"]),
+    ("lchown", &["EIO"]),
+    ("fchown", &["EIO"]),
+    ("fchownat", &["EIO"]),
+    ("utimensat", &["EIO"]),
+    ("setxattr", &["ENOSPC", "EIO"]),
+    ("lsetxattr", &["ENOSPC", "EIO"]),
+    ("fsetxattr", &["ENOSPC", "EIO"]),
+    ("getxattr", &["EIO"]),
+    ("lgetxattr", &["EIO"]),
+    ("fgetxattr", &["EIO"]),
+    ("listxattr", &["EIO"]),
+    ("llistxattr", &["EIO"]),
+    ("flistxattr", &["EIO"]),
+    ("mmap", &["ENOMEM"]),
+    ("mremap", &["ENOMEM"]),
+    ("mprotect", &["ENOMEM"]),
+    ("brk", &["ENOMEM"]),
+    ("clone3", &["EAGAIN"]),
+    ("clone", &["EAGAIN"]),
+    ("socketpair", &["EMFILE"]),
+    ("pipe2", &["EMFILE"]),
+    ("eventfd2", &["EMFILE"]),
+    ("epoll_create1", &["EMFILE"]),
+    ("ioctl", &["EIO", "ENOMEM"]),
+    ("poll", &["ENOMEM"]),
+    ("getrandom", &["ENOSYS"]),
+    ("sched_getaffinity", &["EPERM"]),
+    ("prctl", &["EPERM"]),
+    ("madvise", &["ENOMEM"]),
+    ("sysinfo", &["EPERM"]),
+    ("unshare", &["EPERM"]),
+    ("fchdir", &["EIO"]),
+    ("uname", &["EPERM"]),
+];
+
+/// Calls that do not fail on files of a disk, and those of which a failure says nothing about files.
+const MACHINERY: &[&str] = &[
+    "close",
+    "futex",
+    "execve",
+    "arch_prctl",
+    "set_tid_address",
+    "set_robust_list",
+    "rseq",
+    "prlimit64",
+    "munmap",
+    "rt_sigaction",
+    "rt_sigprocmask",
+    "rt_sigreturn",
+    "sigaltstack",
+    "exit",
+    "exit_group",
+    "gettid",
+    "getpid",
+    "recvfrom",
+    "geteuid",
+    "getuid",
+    "umask",
+    "restart_syscall",
+    "sched_yield",
+    "sched_setaffinity",
+    "clock_nanosleep",
+    "getegid",
+    "getgid",
+    "kill",
+    "sendto",
+];
+
+/// A verb, the state it starts from, and what must hold after it.
+pub(crate) trait Scene {
+    /// What the binary is told.
+    fn args(&self) -> Vec<&'static str>;
+
+    /// Makes the directory as it is before a run.
+    fn reset(&self);
+
+    /// Files and directories that the verb reads and writes.
+    fn files(&self) -> Vec<PathBuf>;
+
+    /// Exit codes of a failure.
+    fn codes(&self) -> &'static [i32] {
+        &[5]
+    }
+
+    /// Says what is wrong with what a run left.
+    fn judge(&self, fault: &Fault, run: &Run) -> Result<(), String>;
+}
+
+/// The directory of a test, gone when it is dropped.
+pub(crate) struct Dir(pub(crate) PathBuf);
+
+impl Dir {
+    pub(crate) fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("tuff-every-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// True if all faults are wanted, which takes minutes.
+pub(crate) fn is_full() -> bool {
+    std::env::var_os("TUFF_EVERY_SYSCALL").is_some_and(|v| v == "all")
+}
+
+/// All faults for the calls that were counted; by default every n of the most telling errors, and a sample of the rest.
+pub(crate) fn faults(census: &Census) -> Vec<Fault> {
+    let mut chance = Chance(30);
+    let mut all = Vec::new();
+    for (call, errors) in ERRORS {
+        for n in census.range(call) {
+            for (which, error) in errors.iter().enumerate() {
+                for lasting in [false, true] {
+                    let tells_most = which == 0 && !lasting;
+                    if tells_most || is_full() || chance.one_in(12) {
+                        all.push(Fault {
+                            call,
+                            error,
+                            n,
+                            lasting,
+                            on_files: false,
+                        });
+                    }
+                }
+            }
+        }
+        // Threads have calls of these numbers, too.
+        let early = 1..=census.by_loader(call);
+        all.extend(early.filter(|_| ON_FILES.contains(call)).map(|n| Fault {
+            call,
+            error: errors[0],
+            n,
+            lasting: false,
+            on_files: true,
+        }));
+    }
+    all
+}
+
+/// Calls on files that the dynamic loader makes, too.
+const ON_FILES: &[&str] = &["read", "pread64", "open", "openat", "newfstatat", "statx"];
+
+/// The same numbers every time.
+struct Chance(u64);
+
+impl Chance {
+    fn one_in(&mut self, n: u64) -> bool {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33).is_multiple_of(n)
+    }
+}
+
+/// Runs a scene with every fault; says all that is wrong at the end.
+pub(crate) fn sweep(dir: &Path, scene: &dyn Scene) {
+    if !is_possible() {
+        return;
+    }
+    scene.reset();
+    let census = Census::take(dir, &scene.args());
+    for call in census.calls() {
+        let is_known = ERRORS.iter().any(|(known, _)| *known == call) || MACHINERY.contains(&call);
+        assert!(is_known, "{call}: a system call without errors to try");
+    }
+    run_all(dir, scene, &faults(&census));
+}
+
+/// Runs a scene with each of the faults.
+pub(crate) fn run_all(dir: &Path, scene: &dyn Scene, faults: &[Fault]) {
+    let mut wrong = Vec::new();
+    let files = scene.files();
+    let (mut tries, mut hits) = (0, 0);
+    let start = std::time::Instant::now();
+    for fault in faults {
+        scene.reset();
+        let run = run(dir, fault, &files, &scene.args());
+        hits += usize::from(!run.injected.is_empty());
+        tries += usize::from(!fault.on_files || !run.injected.is_empty());
+        let verdict = run
+            .check_manners(scene.codes())
+            .and_then(|()| scene.judge(fault, &run));
+        if let Err(what) = verdict {
+            let calls = run.injected.iter().take(2).cloned().collect::<Vec<_>>();
+            wrong.push(format!("{fault}: {what}\n    {}", calls.join("\n    ")));
+        }
+    }
+    let summary = format!(
+        "{} runs, {hits} with a failed call, {} wrong, in {:.1} s",
+        faults.len(),
+        wrong.len(),
+        start.elapsed().as_secs_f64()
+    );
+    println!("{}: {summary}", scene.args().join(" "));
+    assert!(wrong.is_empty(), "{summary}\n{}", wrong.join("\n"));
+    // The run before counted the calls; few may come to nothing.
+    assert!(hits * 4 >= tries * 3, "{summary}");
+}
