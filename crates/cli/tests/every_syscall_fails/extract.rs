@@ -1,7 +1,7 @@
 //! extract: a tree that is whole, or an error, and no file with content that is wrong.
 
 use crate::inject::{Fault, Run};
-use crate::sweep::{Dir, Scene, sweep};
+use crate::sweep::{Dir, Scene, interrupt, sweep};
 use crate::tree::{self, Contents};
 use std::fs;
 use std::path::PathBuf;
@@ -101,4 +101,24 @@ fn extract_of_plain_files_makes_the_tree_or_says_what_is_missing() {
         &["extract", "-j", "2", "image", "out"],
     );
     sweep(&scene.dir.0, &scene);
+}
+
+#[test]
+fn extract_goes_on_after_interrupted_calls() {
+    let scene = Extract::new(
+        "extract-interrupted",
+        &["-z", "zstd"],
+        &["extract", "-j", "1", "image", "out"],
+    );
+    interrupt(&scene.dir.0, &scene);
+}
+
+#[test]
+fn extract_of_plain_files_goes_on_after_interrupted_calls() {
+    let scene = Extract::new(
+        "plain-interrupted",
+        &["-z", "none"],
+        &["extract", "-j", "1", "image", "out"],
+    );
+    interrupt(&scene.dir.0, &scene);
 }

@@ -1,7 +1,7 @@
 //! build and patch: an image is there in whole or not at all.
 
 use crate::inject::{Fault, Run};
-use crate::sweep::{Dir, Scene, sweep};
+use crate::sweep::{Dir, Scene, interrupt, sweep};
 use crate::tree;
 use std::fs;
 use std::path::PathBuf;
@@ -168,4 +168,30 @@ fn patch_leaves_the_old_image_or_the_new_one() {
     fs::write(dir.path("tree/text"), "another text\n".repeat(3000)).unwrap();
     let scene = Image::new(&dir, &["patch", "-j", "1", "tree", "out/image"]);
     sweep(&dir.0, &scene);
+}
+
+#[test]
+fn build_goes_on_after_interrupted_calls() {
+    let dir = place("build-interrupted");
+    good(&dir, &["build", "tree/sub", "out/image"]);
+    let args = &[
+        "build",
+        "-j",
+        "1",
+        "--sync",
+        "--verify",
+        "tree",
+        "out/image",
+    ];
+    let scene = Image::new(&dir, args);
+    interrupt(&dir.0, &scene);
+}
+
+#[test]
+fn patch_goes_on_after_interrupted_calls() {
+    let dir = place("patch-interrupted");
+    good(&dir, &["build", "tree", "out/image"]);
+    fs::write(dir.path("tree/new"), tree::bytes(50_000, 7)).unwrap();
+    let scene = Image::new(&dir, &["patch", "-j", "1", "tree", "out/image"]);
+    interrupt(&dir.0, &scene);
 }

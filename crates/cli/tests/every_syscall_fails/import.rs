@@ -1,7 +1,7 @@
 //! volume import: what was acknowledged stays, and what was not leaves a volume that can be used.
 
 use crate::inject::{Fault, Run, is_possible};
-use crate::sweep::{Dir, Scene, run_all, sweep};
+use crate::sweep::{Dir, Scene, interrupt, run_all, sweep};
 use crate::tree::{self, Contents};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -170,4 +170,10 @@ fn a_host_without_room_is_not_taken_for_a_limit_of_the_volume() {
         on_files: false,
     });
     run_all(&scene.dir.0, &scene, &faults.collect::<Vec<_>>());
+}
+
+#[test]
+fn import_goes_on_after_interrupted_calls() {
+    let scene = Import::new("import-interrupted");
+    interrupt(&scene.dir.0, &scene);
 }

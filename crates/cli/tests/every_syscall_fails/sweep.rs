@@ -217,6 +217,113 @@ pub(crate) fn faults(census: &Census) -> Vec<Fault> {
 /// Calls on files that the dynamic loader makes, too.
 const ON_FILES: &[&str] = &["read", "pread64", "open", "openat", "newfstatat", "statx"];
 
+/// Calls that a signal, or the server of a remote filesystem, may interrupt.
+const INTERRUPTIBLE: &[&str] = &[
+    "read",
+    "pread64",
+    "readv",
+    "preadv",
+    "write",
+    "pwrite64",
+    "writev",
+    "pwritev",
+    "open",
+    "openat",
+    "openat2",
+    "stat",
+    "lstat",
+    "fstat",
+    "statx",
+    "newfstatat",
+    "statfs",
+    "fstatfs",
+    "getdents64",
+    "readlink",
+    "readlinkat",
+    "lseek",
+    "flock",
+    "fsync",
+    "fdatasync",
+    "sync_file_range",
+    "rename",
+    "renameat2",
+    "linkat",
+    "unlink",
+    "unlinkat",
+    "mkdir",
+    "mkdirat",
+    "symlinkat",
+    "mknodat",
+    "ftruncate",
+    "fallocate",
+    "copy_file_range",
+    "sendfile",
+    "fchmod",
+    "fchmodat",
+    "fchown",
+    "fchownat",
+    "utimensat",
+    "setxattr",
+    "lsetxattr",
+    "fsetxattr",
+    "getxattr",
+    "lgetxattr",
+    "fgetxattr",
+    "listxattr",
+    "llistxattr",
+    "flistxattr",
+];
+
+/// Interruptions of all calls that were counted, one at a time.
+pub(crate) fn interruptions(census: &Census) -> Vec<Fault> {
+    let all = INTERRUPTIBLE.iter().flat_map(|call| {
+        let ns = census.range(call);
+        ns.map(|n| Fault {
+            call,
+            error: "EINTR",
+            n,
+            lasting: false,
+            on_files: false,
+        })
+    });
+    all.collect()
+}
+
+/// Runs a scene with every interruption; each must be as if it had not been.
+pub(crate) fn interrupt(dir: &Path, scene: &dyn Scene) {
+    if !is_possible() {
+        return;
+    }
+    scene.reset();
+    let census = Census::take(dir, &scene.args());
+    run_all(dir, &Retried(scene), &interruptions(&census));
+}
+
+/// A scene that must succeed.
+struct Retried<'a>(&'a dyn Scene);
+
+impl Scene for Retried<'_> {
+    fn args(&self) -> Vec<&'static str> {
+        self.0.args()
+    }
+
+    fn reset(&self) {
+        self.0.reset();
+    }
+
+    fn codes(&self) -> &'static [i32] {
+        &[]
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        self.0.files()
+    }
+
+    fn judge(&self, fault: &Fault, run: &Run) -> Result<(), String> {
+        self.0.judge(fault, run)
+    }
+}
+
 /// The same numbers every time.
 struct Chance(u64);
 
