@@ -16,7 +16,7 @@ use tuff_verity::{Broken, HEADER_LEN};
 pub use tuff_verity::{Damage, Header, Mended, Root, Verified};
 
 /// A tree's header lies at the first multiple of this behind the image. Unit: bytes.
-const PLACE: u64 = 4096;
+pub(crate) const PLACE: u64 = 4096;
 
 /// A hash tree that was made.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use super::emit::Head;
 use super::options::Verity;
 use super::progress::Progress;
 use crate::read::{Image, OpenOptions};
-use crate::verity::{self, HashTree, hash_offset};
+use crate::verity::{self, HashTree, PLACE, hash_offset};
 use crate::{Error, Result};
 use std::io;
 use std::path::Path;
@@ -111,6 +111,13 @@ pub fn hash_tree(
     let opened = Image::open_shared(Arc::clone(&data), OpenOptions::default());
     let opened = opened.map_err(|e| e.within(&name))?;
     let image_len = verity::end(&opened).map_err(|e| e.within(&name))?;
+    if image_len > data.size().next_multiple_of(PLACE) {
+        let (place, size) = (format_args!("{name}: superblock"), data.size());
+        let what = format_args!(
+            "the image is {image_len} bytes long by its blocks, but only {size} are there; copy it again"
+        );
+        return Err(Error::corrupt(place, what));
+    }
     let there = verity::behind(&opened).map_err(|e| e.within(&name))?;
     let place = hash_offset(image_len);
     let at = if into.is_some() { 0 } else { place };
