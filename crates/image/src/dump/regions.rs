@@ -165,7 +165,7 @@ impl Regions {
     /// Collects the regions of one inode, shared attributes among them.
     pub fn of_inode(image: &Image, inode: &Inode) -> Self {
         let mut collector = Collector::new(image);
-        collector.inode(inode, "");
+        collector.inode(inode, String::new);
         collector.finish()
     }
 }
@@ -272,7 +272,7 @@ impl<'a> Collector<'a> {
             (self.image.metabox(), "metabox inode"),
         ] {
             if let Some(inode) = inode.copied() {
-                self.inode(&inode, name);
+                self.inode(&inode, || name.to_owned());
             }
         }
         let walk = match Walk::root(self.image) {
@@ -287,8 +287,7 @@ impl<'a> Collector<'a> {
                     let several = !entry.inode.is_dir() && entry.inode.nlink() != 1;
                     let first = !several || seen.insert(entry.inode.nid());
                     let found = if first {
-                        let place = shown(&entry.path);
-                        self.inode(&entry.inode, &place)
+                        self.inode(&entry.inode, || shown(&entry.path))
                     } else {
                         Found::default()
                     };
@@ -299,11 +298,13 @@ impl<'a> Collector<'a> {
     }
 
     /// Everything that belongs to an inode.
-    pub(super) fn inode(&mut self, inode: &Inode, place: &str) -> Found {
+    pub(super) fn inode(&mut self, inode: &Inode, place: impl FnOnce() -> String) -> Found {
         let mut found = Found::default();
         if let Err(e) = self.try_inode(inode, &mut found) {
-            let e = if place.is_empty() { e } else { e.within(place) };
-            self.errors.push(e);
+            self.errors.push(match place() {
+                place if place.is_empty() => e,
+                place => e.within(place),
+            });
         }
         found
     }

@@ -120,7 +120,7 @@ impl Survey {
         // Hidden inodes come first; what they take is known when the first file is seen.
         let packed_stored = image.packed().map_or(0, |packed| {
             let mut alone = Collector::new(image);
-            alone.inode(packed, "packed inode").stored
+            alone.inode(packed, || "packed inode".to_owned()).stored
         });
         let packed_ratio = (packed_stored, out.packed_bytes);
         collector.tree(|path, inode, found, first| {
