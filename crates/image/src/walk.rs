@@ -5,10 +5,13 @@
 //! * Parents come before their children, siblings in the bytewise order of their names, each directory right before
 //!   all that is below it.
 //! * Every directory is entered once, so that a walk ends whatever the image says.
-//! * Errors do not end a walk: what hangs on a broken structure is left out, everything else comes.
+//! * Errors do not end a walk: what hangs on a broken structure is left out, everything else comes. Only the limits on the
+//!   number of names do.
 
+use crate::read::limits::Budget;
 use crate::read::{Image, Inode, Nid, ReadDir};
 use crate::{Error, Result};
+use std::borrow::Cow;
 use std::collections::HashSet;
 use tuff_format::dirent::is_name;
 
@@ -40,6 +43,7 @@ pub struct Walk<'a> {
     /// The path of the last one on the stack.
     path: Vec<u8>,
     entered: HashSet<Nid>,
+    names: Budget,
     /// The directory that came last and is not entered yet.
     pending: Option<(Inode, usize)>,
 }
@@ -66,6 +70,7 @@ impl<'a> Walk<'a> {
             open: None,
             path: Vec::new(),
             entered: HashSet::new(),
+            names: image.name_budget(),
             pending: None,
         }
     }
@@ -110,6 +115,7 @@ impl<'a> Walk<'a> {
                 format_args!("directories are nested deeper than the limit depth, {limit}"),
             ));
         }
+        path_fits(self.image, &self.path)?;
         if !self.entered.insert(inode.nid()) {
             return Err(Error::corrupt(
                 inode.place(),
@@ -135,6 +141,10 @@ impl<'a> Walk<'a> {
                 return Ok(None);
             };
             frame.next = entry.next;
+            if let Err(e) = self.names.take(1) {
+                self.stack.clear();
+                return Err(e);
+            }
             if entry.name == b"." || entry.name == b".." {
                 continue;
             }
@@ -220,10 +230,38 @@ impl Iterator for Walk<'_> {
     }
 }
 
-/// A path as messages show it.
+/// Fails with `Limit` if the path of a directory is too long to enter it.
+pub(crate) fn path_fits(image: &Image, path: &[u8]) -> Result<()> {
+    let limit = image.limits().path_len;
+    if path.len() <= limit {
+        return Ok(());
+    }
+    Err(Error::limit(
+        "",
+        format_args!(
+            "a path of {} bytes, more than the limit path_len, {limit}",
+            path.len()
+        ),
+    ))
+}
+
+/// Length of the longest path of a directory that is above, or is, both of two directories.
+pub(crate) fn common_dir(a: &[u8], b: &[u8]) -> usize {
+    let same = a.iter().zip(b).take_while(|(x, y)| x == y).count();
+    let ends_at = |path: &[u8], at: usize| path.get(at).is_none_or(|byte| *byte == b'/');
+    if ends_at(a, same) && ends_at(b, same) {
+        return same;
+    }
+    a[..same].iter().rposition(|b| *b == b'/').unwrap_or(0)
+}
+
+/// Longest path that messages show whole. Unit: bytes.
+const SHOWN_MAX: usize = 4096;
+
+/// A path as messages show it: the middle of a very long one is left out.
 pub fn shown(path: &[u8]) -> String {
     let mut out = String::from("/");
-    for chunk in path.utf8_chunks() {
+    for chunk in shortened(path).utf8_chunks() {
         for c in chunk.valid().chars() {
             if c.is_control() {
                 out.extend(c.escape_default());
@@ -236,6 +274,15 @@ pub fn shown(path: &[u8]) -> String {
         }
     }
     out
+}
+
+/// A path, without its middle if it is too long for a message.
+pub(crate) fn shortened(path: &[u8]) -> Cow<'_, [u8]> {
+    if path.len() <= SHOWN_MAX {
+        return Cow::Borrowed(path);
+    }
+    let (start, end) = (&path[..SHOWN_MAX / 4], &path[path.len() - SHOWN_MAX / 4..]);
+    Cow::Owned([start, b"[...]", end].concat())
 }
 
 /// Adds a name to a path.

@@ -4,7 +4,9 @@ use super::data::Jobs;
 use super::marks::{DataMap, Owner, SlotMap};
 use super::{Rule, Shared, Totals};
 use crate::read::dir::{Dir, type_of};
+use crate::read::limits::Budget;
 use crate::read::{FileType, Image, Inode, Nid, Space};
+use crate::walk::{path_fits, shortened};
 use std::collections::HashMap;
 use tuff_format::dirent::{Dirent, in_order, is_name};
 use tuff_format::superblock::OFFSET;
@@ -49,6 +51,7 @@ pub(super) struct Walk<'a, 'p> {
     path: Vec<u8>,
     /// Names seen and link count, for files that have or say to have more than one.
     links: HashMap<Nid, (u32, u32)>,
+    names: Budget,
 }
 
 /// A directory that is being walked.
@@ -86,12 +89,13 @@ impl<'a, 'p> Walk<'a, 'p> {
             stack: Vec::new(),
             path: Vec::new(),
             links: HashMap::new(),
+            names: image.name_budget(),
         }
     }
 
     /// The path of what is looked at.
     pub(super) fn path(&self) -> String {
-        format!("/{}", String::from_utf8_lossy(&self.path))
+        format!("/{}", String::from_utf8_lossy(&shortened(&self.path)))
     }
 
     /// Path and inode, as findings name them.
@@ -125,6 +129,7 @@ impl<'a, 'p> Walk<'a, 'p> {
                     self.leave(&frame);
                     self.path.truncate(frame.path_len);
                 }
+                Step::End => return,
             }
         }
     }
@@ -134,6 +139,11 @@ impl<'a, 'p> Walk<'a, 'p> {
             let limit = self.image.limits().depth;
             let what = format_args!("nested deeper than the limit depth, {limit}");
             self.shared.error(Rule::Depth, self.place(&inode), what);
+            self.path.truncate(path_len);
+            return;
+        }
+        if let Err(e) = path_fits(self.image, &self.path) {
+            self.shared.failed(Rule::Depth, &inode.place(), &e);
             self.path.truncate(path_len);
             return;
         }
@@ -162,8 +172,8 @@ impl<'a, 'p> Walk<'a, 'p> {
             }
         };
         while frame.block < dir.blocks() && frame.bad_blocks < BAD_BLOCKS {
-            if let Some((child, path_len)) = self.step_block(frame, &dir) {
-                return Step::Enter(child, path_len);
+            if let Some(step) = self.step_block(frame, &dir) {
+                return step;
             }
             frame.block += 1;
             frame.index = 0;
@@ -171,7 +181,7 @@ impl<'a, 'p> Walk<'a, 'p> {
         Step::Done
     }
 
-    fn step_block(&mut self, frame: &mut Frame, dir: &Dir<'_>) -> Option<(Inode, usize)> {
+    fn step_block(&mut self, frame: &mut Frame, dir: &Dir<'_>) -> Option<Step> {
         let held = match dir.block(frame.block) {
             Ok(held) => held,
             Err(e) => {
@@ -191,10 +201,14 @@ impl<'a, 'p> Walk<'a, 'p> {
         while frame.index < view.count() {
             let i = frame.index;
             frame.index += 1;
+            if let Err(e) = self.names.take(1) {
+                self.shared.failed(Rule::Limit, &self.path(), &e);
+                return Some(Step::End);
+            }
             match view.entry(i) {
                 Ok(entry) => {
-                    if let Some(found) = self.entry(frame, &entry) {
-                        return Some(found);
+                    if let Some((child, path_len)) = self.entry(frame, &entry) {
+                        return Some(Step::Enter(child, path_len));
                     }
                 }
                 Err(e) => {
@@ -378,6 +392,8 @@ impl<'a, 'p> Walk<'a, 'p> {
 enum Step {
     Enter(Inode, usize),
     Done,
+    /// A limit ends the walk.
+    End,
 }
 
 /// No block of data holds metadata.

@@ -3,8 +3,9 @@
 use super::content::{Part, Workers};
 use super::side::{Node, Side};
 use crate::open_files;
-use crate::read::{FileType, Xattr};
-use crate::walk::{push_name, shown};
+use crate::read::limits::Budget;
+use crate::read::{FileType, Image, Xattr};
+use crate::walk::{path_fits, push_name, shown};
 use crate::{Error, Result};
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -107,7 +108,6 @@ pub fn diff<'a>(
             false => workers.count * WAITING,
         };
         let mut run = Run {
-            sides: [a, b],
             options,
             report,
             totals: Totals::default(),
@@ -118,6 +118,9 @@ pub fn diff<'a>(
             waiting: VecDeque::new(),
             settled: 0,
             content: Part::default(),
+            listed: [&*a, &*b].map(|side| side.image().map(Image::name_budget)),
+            read: [&*a, &*b].map(|side| side.image().map(Image::content_budget)),
+            sides: [a, b],
         };
         let walked = run.run(root_a, root_b);
         // What comes before the place where the walk ended may have failed, too.
@@ -153,6 +156,9 @@ struct Run<'r, 'a> {
     settled: u64,
     /// What the parts of the file at the front came to so far.
     content: Part,
+    /// What is left of the limits of each side that is an image: names, and bytes that are read.
+    listed: [Option<Budget>; 2],
+    read: [Option<Budget>; 2],
 }
 
 /// The names of an inode.
@@ -246,7 +252,14 @@ impl<'a> Run<'_, 'a> {
                 let what = "the directory has a second name";
                 return Err(Error::corrupt(shown(path), what));
             }
+            let within = |e: Error| e.within(shown(path));
+            if let Some(image) = self.sides[i].image() {
+                path_fits(image, path).map_err(within)?;
+            }
             names[i] = self.sides[i].names(path, node)?;
+            if let Some(listed) = &mut self.listed[i] {
+                listed.take(names[i].len() as u64).map_err(within)?;
+            }
             names[i].reverse();
         }
         Ok(Frame {
@@ -425,6 +438,9 @@ impl<'a> Run<'_, 'a> {
             Step::Part(Some(_)) if self.content.differs.is_some() => Ok(()),
             Step::Part(Some(part)) => {
                 let part = part?;
+                for read in self.read.iter_mut().flatten() {
+                    read.take(part.bytes)?;
+                }
                 self.content.bytes += part.bytes;
                 self.content.differs = part.differs;
                 Ok(())

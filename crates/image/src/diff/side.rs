@@ -1,7 +1,7 @@
 //! One side of a comparison, whatever it is.
 
 use super::host::HostTree;
-use crate::read::{FileType, Image, Inode, Source, Xattr};
+use crate::read::{FileType, Image, Inode, Xattr};
 use crate::walk::shown;
 use crate::{Error, Result};
 use rustix::fs::SeekFrom;
@@ -123,6 +123,14 @@ impl<'a> Side<'a> {
         }
     }
 
+    /// The image, if it is one.
+    pub(super) fn image(&self) -> Option<&'a Image> {
+        match self {
+            Self::Image(image) => Some(image),
+            Self::Host(_) => None,
+        }
+    }
+
     /// True if link counts may count names outside of the tree.
     pub(super) fn is_host(&self) -> bool {
         matches!(self, Self::Host(_))
@@ -134,10 +142,10 @@ impl Content<'_> {
     pub(super) fn data_from(&self, at: u64, size: u64) -> Result<u64> {
         match self {
             Self::Image(image, inode) => {
-                for extent in image.extents(inode, at..size)? {
-                    let extent = extent?;
-                    if extent.source != Source::Hole {
-                        return Ok(extent.offset.max(at).min(size));
+                for run in image.runs(inode, at..size)? {
+                    let run = run?;
+                    if !run.is_hole {
+                        return Ok(run.range.start);
                     }
                 }
                 Ok(size)

@@ -28,6 +28,7 @@ mod write;
 
 use crate::open_files;
 use crate::read::Image;
+use crate::walk::shortened;
 use crate::{Error, Result};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -59,9 +60,10 @@ pub struct Options {
     pub keep_going: bool,
     /// Threads. 0, the default: one for each core.
     pub threads: usize,
-    /// Most names that may be made. Default: no limit.
+    /// Most names that may be made. Default: no limit but [`Limits::names_per_byte`](crate::read::Limits::names_per_byte).
     pub files: u64,
-    /// Most bytes that may be written, holes not counted. Default: no limit.
+    /// Most bytes that may be written, holes not counted. Default: no limit but
+    /// [`Limits::content_per_byte`](crate::read::Limits::content_per_byte).
     pub bytes: u64,
     /// Problems that are kept; further ones are only counted. Default: 1000.
     pub problems: usize,
@@ -195,6 +197,10 @@ pub fn extract(
     })
 }
 
+fn is_interrupted(error: &Error) -> bool {
+    matches!(error, Error::Io(_, e) if e.kind() == std::io::ErrorKind::Interrupted)
+}
+
 /// What all threads of an extraction use.
 struct Shared<'a> {
     image: &'a Image,
@@ -253,10 +259,15 @@ impl Shared<'_> {
 
     /// Something is left out: the end, or a problem with [`Options::keep_going`].
     fn fail(&self, path: Vec<u8>, error: Error) -> Result<()> {
+        // A stop is of the whole extraction, not of a file.
+        if self.stopped() && is_interrupted(&error) {
+            return Err(error);
+        }
         if !self.ends(&error) {
             self.problem(path, &error);
             return Ok(());
         }
+        let path = shortened(&path);
         let shown = String::from_utf8_lossy(&path);
         Err(if shown.is_empty() {
             error

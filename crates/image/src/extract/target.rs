@@ -5,6 +5,7 @@
 //! cost of one rename. Only small files right in a directory that was there before have their final name at once: a rename
 //! for each would take as long as half of making it.
 
+use crate::walk::shortened;
 use crate::{Error, Result};
 use rustix::fs::{self, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -305,10 +306,15 @@ impl Dir {
 pub(super) struct Handles {
     /// Latest first.
     open: Vec<(Arc<Dir>, Arc<OwnedFd>)>,
+    /// Directories on the way to a deep one, each below the one before, at growing distances from it: they are found again
+    /// on the way up, where each step would start at the target otherwise.
+    marks: Vec<(Arc<Dir>, Arc<OwnedFd>)>,
 }
 
 /// Handles that are kept.
 const KEPT: usize = 48;
+/// Handles that are kept on the way to deep directories.
+const MARKS: usize = 24;
 
 impl Handles {
     /// The handle of a directory that was made. Opened one name after the other from the nearest one at hand, so that
@@ -328,7 +334,8 @@ impl Handles {
             }
             at = parent;
         }
-        for dir in missing.into_iter().rev() {
+        let step = self.mark_step(missing.len());
+        for (n, dir) in missing.into_iter().rev().enumerate() {
             let above = fd.as_ref().map_or(root.fd.as_fd(), |fd| fd.as_fd());
             let next = match dir.is_staged() {
                 true => open_dir(above, &temporary_name(&dir.name)),
@@ -338,6 +345,9 @@ impl Handles {
                 next.map_err(|e| Error::io(show(dir, &[]), "opening the directory", e.into()))?;
             let next = Arc::new(next);
             self.keep(dir, next.clone());
+            if (n + 1).is_multiple_of(step) {
+                self.marks.push((dir.clone(), next.clone()));
+            }
             fd = Some(next);
         }
         match fd {
@@ -351,8 +361,22 @@ impl Handles {
         }
     }
 
+    /// Every so many of `missing` directories become marks: half of the marks that are free are spread over them.
+    fn mark_step(&self, missing: usize) -> usize {
+        let free = (MARKS - self.marks.len()) / 2;
+        match missing > 2 * KEPT && free > 0 {
+            true => missing.div_ceil(free),
+            false => usize::MAX,
+        }
+    }
+
     fn find(&mut self, dir: &Arc<Dir>) -> Option<Arc<OwnedFd>> {
-        let at = self.open.iter().position(|(d, _)| d.id == dir.id)?;
+        let Some(at) = self.open.iter().position(|(d, _)| d.id == dir.id) else {
+            let at = self.marks.iter().position(|(d, _)| d.id == dir.id)?;
+            // Those below it are behind, or in other parts of the tree.
+            self.marks.truncate(at + 1);
+            return Some(self.marks[at].1.clone());
+        };
         self.open[..=at].rotate_right(1);
         Some(self.open[0].1.clone())
     }
@@ -507,5 +531,5 @@ fn exists() -> Error {
 
 /// A path below the target, for messages.
 pub(super) fn show(dir: &Dir, name: &[u8]) -> String {
-    String::from_utf8_lossy(&dir.path(name)).into_owned()
+    String::from_utf8_lossy(&shortened(&dir.path(name))).into_owned()
 }

@@ -7,8 +7,10 @@ use super::write::Writer;
 use super::{Shared, Totals};
 use crate::check::marks::SlotMap;
 use crate::read::decode;
+use crate::read::limits::Budget;
 use crate::read::map::{ClusterCoding, Extent, Extents, FileMap, Source};
 use crate::read::{FileType, Image, Inode, Nid, Space};
+use crate::walk::{path_fits, shortened};
 use crate::{Error, Result};
 use rustix::fs::{self, AtFlags, Mode};
 use std::collections::HashMap;
@@ -47,6 +49,9 @@ pub(super) struct Walk<'a, 'q> {
     path: Vec<u8>,
     names: u64,
     bytes: u64,
+    /// What the limits of the image leave.
+    listed: Budget,
+    content: Budget,
 }
 
 /// The first name of a file that has more.
@@ -107,6 +112,8 @@ impl<'a, 'q> Walk<'a, 'q> {
             path: Vec::new(),
             names: 0,
             bytes: 0,
+            listed: shared.image.name_budget(),
+            content: shared.image.content_budget(),
         }
     }
 
@@ -145,9 +152,7 @@ impl<'a, 'q> Walk<'a, 'q> {
             bad_blocks: 0,
         }];
         while let Some(mut frame) = stack.pop() {
-            if self.shared.stopped() {
-                return Err(self.shared.interrupted());
-            }
+            self.go_on()?;
             let entered = match self.step(&mut frame) {
                 Ok(entered) => entered,
                 Err(Left::End(e)) => return Err(e),
@@ -170,7 +175,8 @@ impl<'a, 'q> Walk<'a, 'q> {
                     if stack.len() >= self.image.limits().depth {
                         let limit = self.image.limits().depth;
                         let what = format_args!("nested deeper than the limit depth, {limit}");
-                        return Err(Error::limit(String::from_utf8_lossy(&self.path), what));
+                        let path = shortened(&self.path);
+                        return Err(Error::limit(String::from_utf8_lossy(&path), what));
                     }
                     stack.push(child);
                 }
@@ -188,19 +194,27 @@ impl<'a, 'q> Walk<'a, 'q> {
         self.settle()
     }
 
+    /// Fails if the extraction is to end.
+    fn go_on(&self) -> Result<()> {
+        match self.shared.stopped() {
+            true => Err(self.shared.interrupted()),
+            false => Ok(()),
+        }
+    }
+
     /// Writes all that waits, makes links, and gives directories their attributes.
     fn settle(&mut self) -> Result<()> {
         self.flush();
         self.queue.drain(&mut self.writer);
-        if self.shared.stopped() {
-            return Err(self.shared.interrupted());
-        }
+        self.go_on()?;
         for (dir, name, nid) in std::mem::take(&mut self.links) {
+            self.go_on()?;
             if let Err(e) = self.link(&dir, &name, nid) {
                 self.shared.fail(dir.path(&name), e)?;
             }
         }
         for dir in std::mem::take(&mut self.done) {
+            self.go_on()?;
             if !dir.is_made() {
                 continue;
             }
@@ -240,6 +254,8 @@ impl<'a, 'q> Walk<'a, 'q> {
                 frame.index += 1;
                 let place = || format!("{}: directory block {}", frame.inode.place(), frame.block);
                 let entry = view.entry(i).map_err(|e| Error::format(place(), e))?;
+                self.listed.take(1).map_err(Left::End)?;
+                self.go_on().map_err(Left::End)?;
                 if matches!(entry.name, b"." | b"..") {
                     continue;
                 }
@@ -292,6 +308,7 @@ impl<'a, 'q> Walk<'a, 'q> {
                     "the directory was reached before: it has two names, or is inside itself";
                 return Err(Error::corrupt(inode.place(), what));
             }
+            path_fits(self.image, &self.path)?;
             let dir = if stripped {
                 frame.dir.clone()
             } else {
@@ -463,9 +480,11 @@ impl<'a, 'q> Walk<'a, 'q> {
             let extents = Extents::new(self.image, inode.nid(), map, 0..inode.size());
             self.cut(&task, extents)
         });
-        if !task.has_pieces.load(Relaxed) {
-            self.push(&task, (0, 0), From::Nothing);
-        }
+        let made = match task.has_pieces.load(Relaxed) {
+            true => Ok(()),
+            false => self.push(&task, (0, 0), From::Nothing),
+        };
+        let cut = cut.and(made);
         if cut.as_ref().is_err_and(|e| self.shared.ends(e)) {
             task.failed.store(true, Relaxed);
         }
@@ -477,19 +496,15 @@ impl<'a, 'q> Walk<'a, 'q> {
     fn cut(&mut self, task: &Arc<Task>, extents: Extents<'_>) -> Result<()> {
         for extent in extents {
             let extent = extent?;
+            self.go_on()?;
             let last = extent.end() == task.inode.size();
             if extent.source == Source::Hole {
                 task.ends_in_hole.fetch_or(last, Relaxed);
                 continue;
             }
-            self.bytes = self.bytes.saturating_add(extent.len);
-            let limit = self.shared.options.bytes;
-            if self.bytes > limit {
-                return Err(Error::limit("", format_args!("more bytes than {limit}")));
-            }
             match extent.source {
                 Source::Fragment { offset } => self.fragment(task, &extent, offset)?,
-                _ => self.part(task, &extent, 0, extent.len, extent.offset),
+                _ => self.part(task, &extent, 0, extent.len, extent.offset)?,
             }
         }
         Ok(())
@@ -512,6 +527,7 @@ impl<'a, 'q> Walk<'a, 'q> {
         let map: FileMap = map.clone();
         let mut at = offset;
         for inner in Extents::new(self.image, packed.nid(), map, offset..end) {
+            self.go_on()?;
             let inner = inner?;
             let skip = at - inner.offset;
             let len = inner.end().min(end) - at;
@@ -520,7 +536,7 @@ impl<'a, 'q> Walk<'a, 'q> {
                 let last = to + len == task.inode.size();
                 task.ends_in_hole.fetch_or(last, Relaxed);
             } else {
-                self.part(task, &inner, skip, len, to);
+                self.part(task, &inner, skip, len, to)?;
             }
             at += len;
         }
@@ -528,10 +544,17 @@ impl<'a, 'q> Walk<'a, 'q> {
     }
 
     /// Bytes `[skip, skip + len)` of an extent, which belong at `to` of a file.
-    fn part(&mut self, task: &Arc<Task>, extent: &Extent, skip: u64, len: u64, to: u64) {
+    fn part(
+        &mut self,
+        task: &Arc<Task>,
+        extent: &Extent,
+        skip: u64,
+        len: u64,
+        to: u64,
+    ) -> Result<()> {
         match extent.source {
             Source::Raw { device, pos } => {
-                self.raw(task, device, pos.saturating_add(skip), len, to);
+                self.raw(task, device, pos.saturating_add(skip), len, to)
             }
             Source::Inline {
                 space,
@@ -547,11 +570,11 @@ impl<'a, 'q> Walk<'a, 'q> {
                     extent: (extent.offset, extent.len),
                     skip,
                 };
-                self.push(task, (to, len), from);
+                self.push(task, (to, len), from)
             }
             Source::Cluster(cluster) => match cluster.coding {
                 ClusterCoding::Stored => {
-                    self.raw(task, 0, cluster.pos.saturating_add(skip), len, to);
+                    self.raw(task, 0, cluster.pos.saturating_add(skip), len, to)
                 }
                 ClusterCoding::Interlaced => {
                     let bits = self.image.superblock().block_bits;
@@ -559,8 +582,9 @@ impl<'a, 'q> Walk<'a, 'q> {
                     let plen = cluster.len.into();
                     for (from, at) in decode::interlaced(bits, la, whole, plen, skip, len) {
                         let pos = cluster.pos.saturating_add(from.start);
-                        self.raw(task, 0, pos, at.end - at.start, to + at.start);
+                        self.raw(task, 0, pos, at.end - at.start, to + at.start)?;
                     }
+                    Ok(())
                 }
                 ClusterCoding::Compressed(_) => {
                     let from = From::Cluster {
@@ -568,27 +592,42 @@ impl<'a, 'q> Walk<'a, 'q> {
                         extent_len: extent.len,
                         skip,
                     };
-                    self.push(task, (to, len), from);
+                    self.push(task, (to, len), from)
                 }
             },
-            Source::Hole | Source::Fragment { .. } => {}
+            Source::Hole | Source::Fragment { .. } => Ok(()),
         }
     }
 
-    fn raw(&mut self, task: &Arc<Task>, device: u16, pos: u64, len: u64, to: u64) {
+    /// Bytes that are stored as they are. What lies past the end of the device is one piece, whose reading fails: how much of
+    /// that is claimed costs nothing.
+    fn raw(&mut self, task: &Arc<Task>, device: u16, pos: u64, len: u64, to: u64) -> Result<()> {
+        let there = self.image.devices.there(device, pos, len);
         let mut done = 0;
         while done < len {
-            let n = (len - done).min(RAW);
+            let left = if done < there { there } else { len } - done;
+            let n = left.min(RAW);
             let from = From::Raw {
                 device,
                 pos: pos.saturating_add(done),
             };
-            self.push(task, (to + done, n), from);
+            self.push(task, (to + done, n), from)?;
+            if done >= there {
+                break;
+            }
             done += n;
         }
+        Ok(())
     }
 
-    fn push(&mut self, task: &Arc<Task>, (to, len): (u64, u64), from: From) {
+    fn push(&mut self, task: &Arc<Task>, (to, len): (u64, u64), from: From) -> Result<()> {
+        self.bytes = self.bytes.saturating_add(len);
+        let limit = self.shared.options.bytes;
+        if self.bytes > limit {
+            return Err(Error::limit("", format_args!("more bytes than {limit}")));
+        }
+        self.content.take(len)?;
+        self.go_on()?;
         task.add_piece();
         self.pieces.push(Piece {
             task: task.clone(),
@@ -600,5 +639,6 @@ impl<'a, 'q> Walk<'a, 'q> {
             self.flush();
             (self.progress)(&self.shared.totals.get());
         }
+        Ok(())
     }
 }

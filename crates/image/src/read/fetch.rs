@@ -55,6 +55,12 @@ impl Devices {
         self.primary.size()
     }
 
+    /// Size of all stores together. Unit: bytes.
+    pub(crate) fn total_size(&self) -> u64 {
+        let extra = self.extra.iter().map(|store| store.size());
+        extra.fold(self.primary.size(), u64::saturating_add)
+    }
+
     /// Size of a store. The device table need not know it. Unit: bytes.
     pub(crate) fn size(&self, store: u16) -> u64 {
         self.store(store).map_or(0, |s| s.size())
@@ -150,6 +156,23 @@ impl Devices {
     pub(crate) fn has(&self, device: u16, pos: u64, len: u64) -> Result<()> {
         let (spot, left) = self.locate(device, pos)?;
         self.bounds(spot, len.min(left))
+    }
+
+    /// How many of `len` bytes at `pos` of a device are there before the first that is not.
+    pub(crate) fn there(&self, device: u16, pos: u64, len: u64) -> u64 {
+        let mut there = 0;
+        while there < len {
+            let Ok((spot, left)) = self.locate(device, pos.saturating_add(there)) else {
+                break;
+            };
+            let run = left.min(len - there);
+            let on_store = self.size(spot.store).saturating_sub(spot.pos);
+            there += run.min(on_store);
+            if on_store < run || run == 0 {
+                break;
+            }
+        }
+        there
     }
 
     /// Tells the stores that these bytes will be read soon.

@@ -4,6 +4,7 @@ use super::decode::{self, Want, Worker};
 use super::fetch::{FETCH_MAX, Space};
 use super::image::Image;
 use super::inode::Inode;
+use super::limits::Budget;
 use super::map::{Cluster, ClusterCoding, Extent, Extents, FileMap, Source};
 use crate::{Error, Result};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -335,6 +336,7 @@ pub struct FileReader<'a> {
     /// File offset of the bytes in `held`.
     held_at: u64,
     held: Vec<u8>,
+    content: Budget,
 }
 
 /// Bytes that a reader prepares at once where there is no cluster to decode. Unit: bytes.
@@ -353,6 +355,7 @@ impl Image {
             pos: 0,
             held_at: 0,
             held: Vec::new(),
+            content: self.content_budget(),
         })
     }
 }
@@ -389,6 +392,7 @@ impl FileReader<'_> {
                 let n = self
                     .image
                     .read_mapped(&self.inode, &self.map, buf, self.pos)?;
+                self.content.take(n as u64)?;
                 self.pos += n as u64;
                 return Ok(n);
             }
@@ -415,6 +419,7 @@ impl FileReader<'_> {
         let from = (self.pos - self.held_at) as usize;
         let n = buf.len().min(self.held.len() - from);
         buf[..n].copy_from_slice(&self.held[from..from + n]);
+        self.content.take(n as u64)?;
         self.pos += n as u64;
         Ok(n)
     }

@@ -4,7 +4,7 @@ use super::cache::Cache;
 use super::decode::Workers;
 use super::fetch::{Bytes, Devices, Space, WINDOW, Windows};
 use super::inode::Inode;
-use super::limits::Limits;
+use super::limits::{Budget, Limits};
 use super::map::FileMap;
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -188,6 +188,21 @@ impl Image {
     /// Size of the primary store. Unit: bytes.
     pub fn store_size(&self) -> u64 {
         self.devices.primary_size()
+    }
+
+    /// Length of all its stores together. Unit: bytes.
+    fn total_size(&self) -> u64 {
+        self.devices.total_size()
+    }
+
+    /// A counter of names for one walk.
+    pub(crate) fn name_budget(&self) -> Budget {
+        Budget::names(&self.limits, self.total_size())
+    }
+
+    /// A counter of bytes of content for one operation.
+    pub(crate) fn content_budget(&self) -> Budget {
+        Budget::content(&self.limits, self.total_size())
     }
 
     /// What it was opened from, with what lies behind it.

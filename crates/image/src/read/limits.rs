@@ -1,5 +1,7 @@
 //! How much an image may ask of its reader.
 
+use crate::{Error, Result};
+
 /// Bounds on what a reader does for an image. Each has a name and a default; each is checked before memory is taken,
 /// and going past one is [`Error::Limit`](crate::Error::Limit), never damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -7,6 +9,15 @@
 pub struct Limits {
     /// Directories inside directories, in walks. Default: 65,536.
     pub depth: usize,
+    /// Length of the path of a directory that a walk enters. Unit: bytes. Default: 256 KiB, which holds the deepest tree of
+    /// the shortest names.
+    pub path_len: usize,
+    /// Names in one walk, per byte of the image: directories that share their blocks list the same names again. Default: 2;
+    /// a name that is stored once and not compressed takes 13 bytes and more.
+    pub names_per_byte: u64,
+    /// Bytes of content that one operation reads, writes or compares, per byte of the image. Holes count only where they are
+    /// written as zeros. Default: 1,048,576.
+    pub content_per_byte: u64,
     /// Size of one directory. Unit: bytes. Default: 1 GiB, about 30 million names.
     pub dir_size: u64,
     /// Size of one index or chunk table, which is held in memory while its file is read. Unit: bytes. Default: 64 MiB,
@@ -30,6 +41,9 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             depth: 1 << 16,
+            path_len: 256 << 10,
+            names_per_byte: 2,
+            content_per_byte: 1 << 20,
             dir_size: 1 << 30,
             index_size: 64 << 20,
             decoded_size: tuff_format::cluster::DECODED_MAX,
@@ -39,5 +53,70 @@ impl Default for Limits {
             cluster_cache: 16 << 20,
             index_cache: 4 << 20,
         }
+    }
+}
+
+/// What is left of a limit that grows with the length of the image.
+#[derive(Clone, Debug)]
+pub(crate) struct Budget {
+    left: u64,
+    max: u64,
+    image_len: u64,
+    what: &'static str,
+    /// Name of the limit.
+    limit: &'static str,
+}
+
+impl Budget {
+    /// Names that a walk over an image of `image_len` bytes may meet.
+    pub(super) fn names(limits: &Limits, image_len: u64) -> Self {
+        let max = image_len.saturating_mul(limits.names_per_byte);
+        Self {
+            left: max,
+            max,
+            image_len,
+            what: "names",
+            limit: "names_per_byte",
+        }
+    }
+
+    /// Bytes of content that an operation on an image of `image_len` bytes may touch.
+    pub(super) fn content(limits: &Limits, image_len: u64) -> Self {
+        let max = image_len.saturating_mul(limits.content_per_byte);
+        Self {
+            left: max,
+            max,
+            image_len,
+            what: "bytes of content",
+            limit: "content_per_byte",
+        }
+    }
+
+    /// Takes `n`; fails with `Limit` if less is left.
+    pub(crate) fn take(&mut self, n: u64) -> Result<()> {
+        match self.left.checked_sub(n) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(self.exceeded()),
+        }
+    }
+
+    #[cold]
+    fn exceeded(&self) -> Error {
+        let Self {
+            max,
+            image_len,
+            what,
+            limit,
+            ..
+        } = self;
+        Error::limit(
+            "",
+            format_args!(
+                "more than {max} {what} in an image of {image_len} bytes (limit {limit}); take parts of it by their paths"
+            ),
+        )
     }
 }

@@ -491,3 +491,133 @@ impl Iterator for Extents<'_> {
         }
     }
 }
+
+/// A run of a file's bytes: where it is in the file, and whether it is a hole.
+pub(crate) struct Run {
+    pub(crate) range: Range<u64>,
+    pub(crate) is_hole: bool,
+}
+
+/// Iterator over the runs of a range, where fragments are what the packed inode has there: see [`Image::runs`].
+pub(crate) struct Runs<'a> {
+    image: &'a Image,
+    outer: Extents<'a>,
+    range: Range<u64>,
+    /// Extents of a fragment, its bytes in the packed inode, and where it starts in the file.
+    fragment: Option<(Extents<'a>, Range<u64>, u64)>,
+}
+
+impl Image {
+    /// The runs of `range` of an inode's data, in order, without gaps, cut at its ends.
+    pub(crate) fn runs(&self, inode: &Inode, range: Range<u64>) -> Result<Runs<'_>> {
+        Ok(Runs {
+            image: self,
+            outer: self.extents(inode, range.clone())?,
+            range,
+            fragment: None,
+        })
+    }
+}
+
+impl Image {
+    /// False if an inode's data has no holes for sure: those of compressed files are only in encoded extents and in the
+    /// packed inode. Reads no index that has none.
+    ///
+    /// # Errors
+    /// `Corrupt` for blocks past the end of the image; what reading the inode's map gives.
+    pub(crate) fn may_have_holes(&self, inode: &Inode) -> Result<bool> {
+        if !inode.has_data() {
+            return Ok(false);
+        }
+        Ok(match inode.layout() {
+            Layout::ChunkBased => true,
+            Layout::FlatPlain | Layout::FlatInline => match self.map(inode)? {
+                FileMap::Flat { start: None, .. } => true,
+                FileMap::Flat {
+                    start: Some(start),
+                    in_blocks,
+                    ..
+                } => {
+                    let there = self.devices.has(0, start, in_blocks);
+                    there.map_err(|e| e.within(inode.place()))?;
+                    false
+                }
+                _ => false,
+            },
+            Layout::CompressedFull | Layout::CompressedCompact => {
+                let header_pos = round_up(inode.payload_position(), 8);
+                let header = self.bytes(inode.space(), header_pos, 8);
+                let header = header.map_err(|e| e.within(inode.place()))?;
+                let (size, layout) = (inode.size(), inode.layout());
+                let sb = self.superblock();
+                let Ok(map) = cluster::Map::new(sb, layout, size, &header, header_pos) else {
+                    // Reading it says what is wrong.
+                    return Ok(false);
+                };
+                let fragment = map.advise() & cluster::header::FRAGMENT != 0
+                    || matches!(map.form, cluster::Form::WholeFragment { .. });
+                matches!(map.form, cluster::Form::Extents(_)) || fragment && self.packed_has_holes()
+            }
+        })
+    }
+
+    /// True if the packed inode may have holes.
+    fn packed_has_holes(&self) -> bool {
+        self.packed_map().is_ok_and(|(_, map)| match map {
+            FileMap::Empty => false,
+            FileMap::Flat { start, .. } => start.is_none(),
+            FileMap::Chunks(_) => true,
+            FileMap::Clusters(c) => matches!(c.map.form, cluster::Form::Extents(_)),
+        })
+    }
+}
+
+impl Runs<'_> {
+    fn step(&mut self) -> Result<Option<Run>> {
+        if let Some((extents, packed, at)) = &mut self.fragment {
+            if let Some(extent) = extents.next().transpose()? {
+                let start = extent.offset.max(packed.start);
+                let end = extent.end().min(packed.end);
+                return Ok(Some(Run {
+                    range: *at + (start - packed.start)..*at + (end - packed.start),
+                    is_hole: extent.source == Source::Hole,
+                }));
+            }
+            self.fragment = None;
+        }
+        let Some(extent) = self.outer.next().transpose()? else {
+            return Ok(None);
+        };
+        let start = extent.offset.max(self.range.start);
+        let end = extent.end().min(self.range.end);
+        if let Source::Fragment { offset } = extent.source
+            && let Ok((packed, map)) = self.image.packed_map()
+            && let Some(first) = offset.checked_add(start - extent.offset)
+            && let Some(last) = first.checked_add(end - start)
+            && last <= packed.size()
+        {
+            let range = first..last;
+            let extents = Extents::new(self.image, packed.nid(), map.clone(), range.clone());
+            self.fragment = Some((extents, range, start));
+            return self.step();
+        }
+        // A fragment that is not there is data: reading it fails.
+        Ok(Some(Run {
+            range: start..end,
+            is_hole: extent.source == Source::Hole,
+        }))
+    }
+}
+
+impl Iterator for Runs<'_> {
+    type Item = Result<Run>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let step = self.step();
+        if step.is_err() {
+            self.outer.next = self.outer.end;
+            self.fragment = None;
+        }
+        step.transpose()
+    }
+}

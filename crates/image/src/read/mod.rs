@@ -55,7 +55,7 @@ pub(crate) mod fetch;
 pub(crate) mod file;
 mod image;
 mod inode;
-mod limits;
+pub(crate) mod limits;
 pub(crate) mod map;
 mod path;
 mod xattr;

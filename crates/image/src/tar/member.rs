@@ -3,6 +3,7 @@
 use super::header::{Header, Kind};
 use super::stream::Stream;
 use super::{sparse, xattr};
+use crate::read::limits::Budget;
 use crate::read::{FileType, Image, Inode, Nid};
 use crate::walk::{Entry, shown};
 use crate::{Error, Result};
@@ -58,6 +59,7 @@ pub struct TarWriter<'a, W> {
     /// First name of inodes that may have several.
     names: HashMap<Nid, Vec<u8>>,
     buf: Vec<u8>,
+    content: Budget,
 }
 
 impl<'a, W: Write> TarWriter<'a, W> {
@@ -70,6 +72,7 @@ impl<'a, W: Write> TarWriter<'a, W> {
             stats: Stats::default(),
             names: HashMap::new(),
             buf: Vec::new(),
+            content: image.content_budget(),
         }
     }
 
@@ -180,6 +183,7 @@ impl<'a, W: Write> TarWriter<'a, W> {
 
     /// Copies bytes of a file, zeros up to a multiple of a block behind them.
     fn data(&mut self, inode: &Inode, range: Range<u64>) -> Result<()> {
+        self.content.take(range.end - range.start)?;
         let mut buf = std::mem::take(&mut self.buf);
         buf.resize(COPY, 0);
         let mut at = range.start;

@@ -6,7 +6,7 @@
 
 use super::header::BLOCK;
 use crate::Result;
-use crate::read::{Image, Inode, Source};
+use crate::read::{Image, Inode};
 use std::ops::Range;
 
 /// Runs of data of a file that has holes, in whole blocks of a tar except for the file's end. `None` if it has none.
@@ -14,14 +14,14 @@ pub(super) fn runs(image: &Image, inode: &Inode) -> Result<Option<Vec<Range<u64>
     let (size, block) = (inode.size(), BLOCK as u64);
     let mut runs: Vec<Range<u64>> = Vec::new();
     let mut holes = false;
-    for extent in image.extents(inode, 0..size)? {
-        let extent = extent?;
-        if extent.source == Source::Hole {
+    for run in image.runs(inode, 0..size)? {
+        let run = run?;
+        if run.is_hole {
             holes = true;
             continue;
         }
-        let start = extent.offset / block * block;
-        let end = extent.end().next_multiple_of(block).min(size);
+        let start = run.range.start / block * block;
+        let end = run.range.end.next_multiple_of(block).min(size);
         match runs.last_mut() {
             Some(last) if last.end >= start => last.end = last.end.max(end),
             _ => runs.push(start..end),
