@@ -26,6 +26,7 @@ use super::source::{Content, DataRun, Entry};
 use super::survey::{self, PackedFile};
 use super::tally::Tally;
 use super::tree::{InodeId, Tree, lossy};
+use crate::walk::common_dir;
 use crate::{Error, Result};
 use hashbrown::HashMap;
 use std::ffi::OsStr;
@@ -35,7 +36,7 @@ use std::num::NonZeroU8;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tuff_codec::Method;
 use tuff_format::Nid;
 use tuff_format::inode::FileType;
@@ -91,6 +92,8 @@ pub(crate) struct Loader<'a> {
     late: Vec<InodeId>,
     /// All content together is less than what would be saved by packing it.
     tiny: bool,
+    /// The directory that was found not to be excluded last.
+    kept_dir: Mutex<Vec<u8>>,
 }
 
 impl<'a> Loader<'a> {
@@ -117,6 +120,7 @@ impl<'a> Loader<'a> {
             chosen: Default::default(),
             late: Vec::new(),
             tiny: false,
+            kept_dir: Mutex::default(),
         }
     }
 
@@ -229,12 +233,25 @@ impl<'a> Loader<'a> {
 
     /// True if a path, or a directory above it, is excluded.
     fn is_left_out(&self, path: &[u8]) -> bool {
-        let mut ends = path
-            .iter()
-            .enumerate()
-            .filter(|(_, b)| **b == b'/')
-            .map(|(i, _)| i);
-        ends.any(|end| self.excluded(&path[..end])) || self.excluded(path)
+        if self.options.exclude.is_empty() && self.options.exclude_also.is_empty() {
+            return false;
+        }
+        let Some(end) = path.iter().rposition(|b| *b == b'/') else {
+            return self.excluded(path);
+        };
+        let dir = &path[..end];
+        let mut kept = self.kept_dir.lock().unwrap_or_else(PoisonError::into_inner);
+        // Directories above one that was kept were kept, too.
+        let known = common_dir(&kept, dir);
+        let mut ends = (known..dir.len()).filter(|at| dir[*at] == b'/');
+        if known < dir.len() {
+            if ends.any(|end| end > known && self.excluded(&dir[..end])) || self.excluded(dir) {
+                return true;
+            }
+            kept.clear();
+            kept.extend_from_slice(dir);
+        }
+        self.excluded(path)
     }
 
     fn excluded(&self, path: &[u8]) -> bool {
@@ -361,7 +378,8 @@ impl<'a> Loader<'a> {
         let absent = absent.warning("in the order that was asked for, but not in the tree");
         self.warnings.extend(absent);
         order.retain(|inode| !apart.contains_key(inode));
-        let total = order.iter().map(|i| tree.size(*i)).sum();
+        let sizes = order.iter().map(|i| tree.size(*i));
+        let total = sizes.fold(0, u64::saturating_add);
         progress.set_total(total);
         self.tiny = self.options.inline_data
             && self.options.rules.is_empty()

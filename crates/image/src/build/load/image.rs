@@ -6,10 +6,11 @@ use crate::build::base::BaseInode;
 use crate::build::budget;
 use crate::build::pack::Packer;
 use crate::build::progress::Progress;
-use crate::build::source::Content;
 use crate::build::source::image::ImageSource;
+use crate::build::source::{Content, Entry, Kind};
 use crate::build::survey;
 use crate::build::tree::{InodeId, Tree};
+use crate::walk::shown;
 use hashbrown::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,12 +32,31 @@ impl Loader<'_> {
     ) -> Result<()> {
         let budget = usize::try_from(budget::eighth(self.options)).unwrap_or(usize::MAX);
         let source = Arc::new(ImageSource::open(path, devices, budget)?);
+        let mut content = source.content_budget();
         source.each(&mut |entry| {
+            let place = || shown(&entry.path);
+            content
+                .take(self.read_len(&entry))
+                .map_err(|e| in_source(e.within(place()), path.display()))?;
             let added = self.add(entry, tree, progress);
             added.map(drop).map_err(|e| in_source(e, path.display()))
         })?;
         self.providers.push(Provider::Image(source));
         Ok(())
+    }
+
+    /// How much of a file is read. Unit: bytes.
+    fn read_len(&self, entry: &Entry) -> u64 {
+        match (&entry.kind, &entry.content) {
+            (Kind::File { size }, Content::SparseInode { runs, .. }) => {
+                match self.options.keeps_sparse(*size, runs) {
+                    true => runs.iter().map(|run| run.len).sum(),
+                    false => *size,
+                }
+            }
+            (Kind::File { size }, _) => *size,
+            _ => 0,
+        }
     }
 
     /// What a file is in a base that is its source.

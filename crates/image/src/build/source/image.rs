@@ -1,7 +1,8 @@
 //! Images as sources: their entries in order, and the bytes of their files.
 
 use super::{Content, DataRun, Device, Entry, Kind, Meta};
-use crate::read::{Image, Inode, OpenOptions, Source};
+use crate::read::limits::Budget;
+use crate::read::{Image, Inode, OpenOptions};
 use crate::serve::{ServeOptions, Server, Session};
 use crate::walk::{self, Walk};
 use crate::{Error, Result};
@@ -9,7 +10,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tuff_format::Nid;
-use tuff_format::inode::{FileType, Layout};
+use tuff_format::inode::FileType;
 use tuff_store::{FileStore, ReadAt};
 
 /// An image that another one is built from. Many threads read it at once; neighbours in its packed inode are decoded once.
@@ -51,6 +52,11 @@ impl ImageSource {
             name,
             sessions: Mutex::default(),
         })
+    }
+
+    /// A counter of the bytes that are read of it.
+    pub(crate) fn content_budget(&self) -> Budget {
+        self.server.image().content_budget()
     }
 
     /// Calls `take` with each entry, parents first, names of one inode after its first.
@@ -168,21 +174,21 @@ fn entry(image: &Image, inode: &Inode, path: &[u8]) -> Result<Entry> {
 /// Where the bytes of a file are: by the number of its inode, with the runs that are not holes if there are holes.
 fn place(image: &Image, inode: &Inode) -> Result<Content> {
     let nid = inode.nid().0;
-    // No other has holes that a writer of ours or mkfs.erofs leaves.
-    if inode.layout() != Layout::ChunkBased {
+    if !image.may_have_holes(inode)? {
         return Ok(Content::Range { offset: nid });
     }
     let mut runs: Vec<DataRun> = Vec::new();
     let mut holes = false;
-    for extent in image.extents(inode, 0..inode.size())? {
-        let extent = extent?;
-        match (extent.source, runs.last_mut()) {
-            (Source::Hole, _) => holes = true,
-            (_, Some(run)) if run.file_offset + run.len == extent.offset => run.len += extent.len,
+    for run in image.runs(inode, 0..inode.size())? {
+        let run = run?;
+        let (start, len) = (run.range.start, run.range.end - run.range.start);
+        match runs.last_mut() {
+            _ if run.is_hole => holes = true,
+            Some(last) if last.file_offset + last.len == start => last.len += len,
             _ => runs.push(DataRun {
-                file_offset: extent.offset,
+                file_offset: start,
                 source_offset: 0,
-                len: extent.len,
+                len,
             }),
         }
     }

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::build::source::error::{Quoted, SourceError};
 use crate::build::source::{Content, Device, Entry, Kind, Meta};
+use crate::walk::common_dir;
 use crate::{Error, Result};
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -415,8 +416,8 @@ impl Tree {
         if self.last_dir.0 == path {
             return Ok(self.last_dir.1);
         }
-        let mut dir = ROOT;
-        for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
+        let (mut dir, from) = self.nearest(path);
+        for name in path[from..].split(|b| *b == b'/').filter(|n| !n.is_empty()) {
             if !tuff_format::dirent::is_name(name) {
                 return Err(bad_name(path, name));
             }
@@ -443,6 +444,18 @@ impl Tree {
         }
         self.last_dir = (path.to_vec(), dir);
         Ok(dir)
+    }
+
+    /// The lowest directory above `path`, or at it, that is also above the last one that was asked for, and how much of
+    /// `path` it takes.
+    fn nearest(&self, path: &[u8]) -> (InodeId, usize) {
+        let (last, mut dir) = (&self.last_dir.0, self.last_dir.1);
+        let known = common_dir(last, path);
+        let below = last[known..].split(|b| *b == b'/');
+        for _ in below.filter(|name| !name.is_empty()) {
+            dir = self.parent(dir);
+        }
+        (dir, known)
     }
 
     /// The inode at `path`, while the tree is collected.
