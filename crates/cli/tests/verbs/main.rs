@@ -1,15 +1,20 @@
 //! The verbs over an image, as people and scripts meet them: what they print, their exit codes, and what they leave.
 
+#[path = "../../../image/tests/assemble/mod.rs"]
+mod assemble;
 mod common;
 mod compat;
 mod compat_dump;
 mod copy;
 mod defects;
 mod faults;
+mod hostile;
 mod judge;
 mod mount;
 mod outputs;
 mod patch;
+#[path = "../../../image/tests/hostile/shapes.rs"]
+mod shapes;
 mod show;
 mod source_archives;
 mod source_cpio;

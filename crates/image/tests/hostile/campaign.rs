@@ -13,19 +13,26 @@ use crate::mutate::{Base, Damage, damage};
 use crate::probe::use_all;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::time::{ClockId, clock_gettime};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use tuff_store::ReadAt;
 
 /// What a process may allocate. Two threads of an extraction, a decoder's window of 8 MiB each, clusters of 12 MiB and
 /// 24 MiB of caches fit; memory that follows a claim of the image does not. Unit: bytes.
 const MEMORY: u64 = 150 << 20;
-/// For one case, of the processor: far beyond what any takes.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// For one case, of the processor, whatever the image, and for each of its bytes. More is a finding, with a test build
+/// whose own code is hardly optimized.
+const ALLOWANCE: Duration = Duration::from_secs(2);
+const PER_BYTE: Duration = Duration::from_micros(20);
+/// A case that has used so much of the processor is ended.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// For one case, of the clock, if it sleeps: a busy machine may leave a process with nothing for a long time.
 const SLEEP: Duration = Duration::from_secs(900);
 /// Names the cases of a process.
@@ -246,6 +253,26 @@ fn used(child: &Child) -> Duration {
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }
 
+/// Time that this process was given on a processor.
+fn busy() -> Duration {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    // Fits: neither is negative.
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// As [`use_all`], and it takes no more of the processor than an image of this length may.
+pub fn within_budget(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path, turn: Option<u64>) {
+    let before = busy();
+    use_all(bytes, devices, around, turn);
+    let took = busy() - before;
+    // Fits: images are small.
+    let budget = ALLOWANCE + PER_BYTE * bytes.len() as u32;
+    assert!(
+        took <= budget,
+        "{took:?} of the processor, expected at most {budget:?}"
+    );
+}
+
 /// The cases of this process.
 fn work(bases: &[Base], cases: &str) {
     let words: Vec<_> = cases.split(' ').collect();
@@ -269,6 +296,6 @@ fn work(bases: &[Base], cases: &str) {
         }
         let what = later(first, n * step);
         let bytes = damage(base, what);
-        use_all(&bytes, &base.devices, around.path(), what.turn());
+        within_budget(&bytes, &base.devices, around.path(), what.turn());
     }
 }

@@ -17,6 +17,7 @@ mod common;
 mod every;
 mod mutate;
 mod probe;
+mod shapes;
 
 use assemble::{Sheet, inode, place};
 use campaign::{Batch, run};
@@ -47,6 +48,9 @@ fn the_images_are_sound_and_hold_every_feature() {
     for base in bases() {
         let image = open(&base);
         let report = check(&image, &Options::default(), |_| ());
+        if base.name == "claims-shared" {
+            continue; // Its directories are damage.
+        }
         assert!(report.is_clean(), "{}: {:#?}", base.name, report.findings);
         probe::use_all(
             &base.good,
@@ -221,4 +225,32 @@ fn mutations_end_in_an_answer_or_an_error() {
         })
         .collect();
     run(&bases, &batches, "mutations_end_in_an_answer_or_an_error");
+}
+
+/// Files of every layout that claim sizes up to 2^63, and trees that are deep or list their names again and again.
+#[test]
+fn claims_end_in_an_answer_or_an_error() {
+    let sizes = [1 << 32, 1 << 46, 1 << 58, (1 << 63) - 4096];
+    let all = shapes::claimed_files(&sizes);
+    let mut all: Vec<_> = all.into_iter().map(|shape| (shape, None)).collect();
+    all.push((("deep".into(), shapes::deep(2_000, 200)), None));
+    // Not extracted or built: that makes as many files as the limit allows.
+    let shared = shapes::shared(400, 4_000);
+    all.push((("shared".into(), shared.clone()), Some(0)));
+    all.push((("shared".into(), shared), Some(2)));
+    for ((name, bytes), turn) in all {
+        eprintln!("{name}");
+        let around = common::Scratch::new("claims");
+        campaign::within_budget(&bytes, &[], around.path(), turn);
+    }
+}
+
+/// Writes the images of [`claims_end_in_an_answer_or_an_error`] into the directory `TUFF_HOSTILE_SHAPES`.
+#[test]
+#[ignore = "writes files"]
+fn claims_are_written() {
+    let dir = std::path::PathBuf::from(std::env::var("TUFF_HOSTILE_SHAPES").unwrap());
+    for (name, bytes) in shapes::claimed_files(&[1 << 46, 1 << 58, (1 << 63) - 4096]) {
+        std::fs::write(dir.join(name), bytes).unwrap();
+    }
 }

@@ -4,6 +4,7 @@
 
 use crate::common::{self, Random};
 use crate::every::{devices, every};
+use crate::shapes;
 use std::ops::Range;
 use std::sync::Arc;
 use tuff_image::dump::{Area, Regions};
@@ -19,7 +20,8 @@ pub struct Base {
     structures: Vec<Range<usize>>,
 }
 
-/// The images with every feature, then the samples of the builder over its options.
+/// The images with every feature, the samples of the builder over its options, then holes in every layout, and trees that are
+/// deep or list the same names in many directories.
 pub fn bases() -> Vec<Base> {
     let by_hand = [("every", every(false)), ("every-boxed", every(true))];
     let samples = common::sample::all().iter();
@@ -28,6 +30,12 @@ pub fn bases() -> Vec<Base> {
         .map(|(name, bytes)| Base::new(name, bytes, devices()))
         .collect();
     out.extend(samples.map(|(name, bytes)| Base::new(name, bytes.clone(), Vec::new())));
+    let claims = [
+        ("claims-holes", shapes::holes(1 << 40)),
+        ("claims-deep", shapes::deep(100, 3)),
+        ("claims-shared", shapes::shared(4, 30)),
+    ];
+    out.extend(claims.map(|(name, bytes)| Base::new(name, bytes, Vec::new())));
     out
 }
 

@@ -3,25 +3,27 @@
 #![allow(unreachable_pub, reason = "a module of one test")]
 
 use crate::common::Random;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
+use tuff_image::build::{self, Kernel, Progress, options::Verity};
 use tuff_image::check::{self, Rule, check};
 use tuff_image::diff::{self, Side, diff};
 use tuff_image::dump::{Items, Regions, Survey, SurveyOptions};
 use tuff_image::extract::{self, extract};
 use tuff_image::read::{FileType, Image, Inode, OpenOptions};
+use tuff_image::serve::{ServeOptions, Server};
 use tuff_image::tar::TarWriter;
 use tuff_image::walk::Walk;
-use tuff_store::{MemStore, ReadAt};
+use tuff_store::{MemStore, ReadAt, Target};
 
-/// What one case reads of files in all. Unit: bytes.
+/// What one case reads through the plain reader. Unit: bytes.
 const READ: u64 = 4 << 20;
-/// Names that one case visits.
+/// Names that one case visits where it walks by itself.
 const NAMES: usize = 600;
 
-/// Opens, checks, reads and lists an image, and prints, copies, compares and extracts it: all of these, or one if `turn`
-/// says whose turn it is. `around` is an empty directory in which nothing but the target may be afterwards.
+/// Opens, checks, reads and lists an image, and prints, copies, compares, hashes, builds, serves and extracts it, with the
+/// default limits: all of these, or some if `turn` says whose turn it is. `around` is an empty directory in which nothing but the target may be afterwards.
 pub fn use_all(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path, turn: Option<u64>) {
     let open = |verify_checksum| {
         let options = OpenOptions {
@@ -49,12 +51,98 @@ pub fn use_all(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path, turn: O
     }
     if mine(1) {
         tar(&image);
+        rebuild(bytes, devices, around);
     }
     if mine(2) {
         compare(&image);
+        hash(bytes, around);
     }
     if mine(3) {
-        take_out(&image, around);
+        take_out(&image, &around.join("extract"));
+        serve(image);
+    }
+}
+
+/// Builds an image from this one.
+fn rebuild(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path) {
+    let path = |name: &str| around.join(name);
+    std::fs::write(path("image"), bytes).unwrap();
+    let mut files = Vec::new();
+    for (n, device) in devices.iter().enumerate() {
+        let file = path(&format!("device-{n}"));
+        let mut bytes = vec![0; device.size() as usize];
+        device.read_exact_at(&mut bytes, 0).unwrap();
+        std::fs::write(&file, bytes).unwrap();
+        files.push(file);
+    }
+    let mut options = build::Options::for_kernel(Kernel(6, 18));
+    options.threads = Some(1);
+    // What is read is of interest, and not how it is encoded.
+    options.compression = None;
+    let source = build::Source::Image {
+        path: path("image"),
+        devices: files.clone(),
+    };
+    let target = Target::Path(path("built"));
+    let _ = build::build(&[source], &options, &target, &Progress::default());
+    files.extend([path("image"), path("built")]);
+    for file in files {
+        let _ = std::fs::remove_file(file);
+    }
+}
+
+/// Makes a hash tree behind the image.
+fn hash(bytes: &[u8], around: &Path) {
+    let path = around.join("hashed");
+    std::fs::write(&path, bytes).unwrap();
+    let wanted = Verity {
+        block: 4096,
+        parity: None,
+        salt: Vec::new(),
+    };
+    let _ = build::hash_tree(&path, None, &wanted, false, 1, &Progress::default());
+    std::fs::remove_file(path).unwrap();
+}
+
+/// Asks what a kernel asks of a mount: names, attributes, and pages of files at their start, their end and in between.
+fn serve(image: Image) {
+    let server = Server::new(image, ServeOptions::default());
+    let mut session = server.session();
+    let Ok(root) = server.inode(server.image().superblock().root) else {
+        return;
+    };
+    let mut todo = vec![root];
+    let (mut visited, mut page) = (0, vec![0; 128 << 10]);
+    while let Some(inode) = todo.pop() {
+        visited += 1;
+        if visited > NAMES {
+            return;
+        }
+        let _ = server.xattrs(&inode);
+        match inode.file_type() {
+            FileType::Dir => {
+                let mut left = NAMES;
+                let _ = server.list(&inode, 0, |listed| {
+                    if let (false, Ok(child)) =
+                        (listed.name.starts_with(b"."), server.inode(listed.nid))
+                    {
+                        todo.push(child);
+                    }
+                    left -= 1;
+                    left > 0
+                });
+                let _ = server.lookup(&inode, b"name-0");
+            }
+            FileType::Symlink => _ = server.readlink(&inode),
+            FileType::File => {
+                for at in [0, inode.size() / 2, inode.size().saturating_sub(1)] {
+                    let _ = server.read(&mut session, &inode, at, &mut page);
+                    let _ = server.seek(&inode, at, false);
+                    let _ = server.seek(&inode, at, true);
+                }
+            }
+            _ => {}
+        }
     }
 }
 
@@ -135,7 +223,7 @@ fn read_file(image: &Image, inode: &Inode, left: u64, random: &mut Random, clear
 fn dump(image: &Image) {
     let regions = Regions::of(image);
     let mut end = (None, 0);
-    for item in Items::all(image, &regions).take(20_000) {
+    for item in Items::all(image, &regions) {
         assert!(item.start <= item.end);
         if end.0 == Some(item.area) {
             assert!(item.start <= end.1 || item.error.is_some(), "a gap");
@@ -145,26 +233,9 @@ fn dump(image: &Image) {
     let _ = Survey::of(image, SurveyOptions::default());
 }
 
-/// Takes so many bytes and no more: a tar of a hole is as long as the hole.
-struct Sink(u64);
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 = self
-            .0
-            .checked_sub(bytes.len() as u64)
-            .ok_or(io::ErrorKind::StorageFull)?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 fn tar(image: &Image) {
-    let mut writer = TarWriter::new(image, Sink(READ), Default::default());
-    for entry in Walk::root(image).into_iter().flatten().take(NAMES) {
+    let mut writer = TarWriter::new(image, io::sink(), Default::default());
+    for entry in Walk::root(image).into_iter().flatten() {
         if entry.and_then(|e| writer.append(&e)).is_err() {
             return;
         }
@@ -175,7 +246,10 @@ fn tar(image: &Image) {
 /// An image is the same as itself.
 fn compare(image: &Image) {
     let (mut a, mut b) = (Side::Image(image), Side::Image(image));
-    let options = diff::Options::default();
+    let options = diff::Options {
+        threads: 1,
+        ..diff::Options::default()
+    };
     let mut names = 0;
     let result = diff(&mut a, &mut b, &options, &mut |path, change| {
         names += 1;
@@ -186,13 +260,12 @@ fn compare(image: &Image) {
 
 /// Extracts what there is into `around`, where nothing else may appear.
 fn take_out(image: &Image, around: &Path) {
+    std::fs::create_dir_all(around).unwrap();
     let target = around.join("target");
     let options = extract::Options {
         keep_going: true,
         owners: Some(false),
         threads: 2,
-        files: 300,
-        bytes: READ,
         ..extract::Options::default()
     };
     let _ = extract(image, &target, &options, |_| ());
@@ -201,10 +274,10 @@ fn take_out(image: &Image, around: &Path) {
         assert_eq!(name, "target", "outside the target");
     }
     if std::fs::remove_dir_all(&target).is_err() {
-        let _ = std::process::Command::new("chmod")
-            .args(["-R", "u+rwx"])
-            .arg(&target)
-            .output();
-        let _ = std::fs::remove_dir_all(&target);
+        // Not writable, or nested deeper than there are descriptors.
+        for (command, flags) in [("chmod", ["-R", "u+rwx"]), ("rm", ["-r", "-f"])] {
+            let mut command = std::process::Command::new(command);
+            let _ = command.args(flags).arg(&target).output();
+        }
     }
 }
