@@ -136,6 +136,9 @@ pub struct Geometry {
     pub pack_blocks: u32,
 }
 
+/// Bits of the offset inside an area that a volume may have.
+pub(crate) const AREA_BITS: std::ops::RangeInclusive<u8> = 29..=58;
+
 /// Where pack A starts. The blocks before it hold the superblocks and room for later formats.
 pub(crate) const PACK_START: u64 = 16;
 
@@ -155,6 +158,11 @@ impl Geometry {
     /// First block of the metadata log: everything before it is overwritten in place, nothing after it ever is.
     pub fn fixed_end(&self) -> u64 {
         PACK_START + 2 * u64::from(self.pack_blocks)
+    }
+
+    /// Third copy of the superblock: the only block of area 7, far from the other two.
+    pub fn spare_superblock(&self) -> Addr {
+        Addr(7 << self.area_bits)
     }
 
     /// Blocks in an area.

@@ -11,8 +11,9 @@ use crate::disk::nat::NatEntry;
 use crate::disk::node::{NodeBody, Slot};
 use crate::disk::xattr;
 use crate::error::Result;
+use crate::finding::Finding;
 use crate::map::{child_base, ordinal_at, roots};
-use crate::mount::{find_checkpoint, read_superblock};
+use crate::mount::{damaged_copies, find_checkpoint, read_superblock};
 use crate::options::MountOptions;
 use crate::quota;
 use crate::volume::{Volume, verify_data};
@@ -28,21 +29,6 @@ pub struct CheckOptions {
     pub data: bool,
     /// Check the older checkpoint if the newest is damaged.
     pub fallback: bool,
-}
-
-/// One thing that is wrong.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Finding {
-    /// Where.
-    pub place: String,
-    /// What was found and what was expected.
-    pub what: String,
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.what)
-    }
 }
 
 /// What a check found.
@@ -79,6 +65,7 @@ pub fn check(dev: &Arc<dyn BlockDevice>, options: CheckOptions) -> Result<Report
     let found = find_checkpoint(&**dev, &sb, options.fallback)?;
     let mut checker = Checker {
         report: Report {
+            findings: damaged_copies(&**dev, &sb)?,
             version: found.seal.version,
             ..Report::default()
         },

@@ -1,6 +1,7 @@
 //! What a volume asks of the thing that stores its blocks.
 
 use crate::areas::{Addr, BLOCK_SIZE};
+use crate::finding::Finding;
 use std::io;
 use std::ops::Range;
 
@@ -77,6 +78,16 @@ pub trait BlockDevice: Send + Sync {
     /// Room for new blocks right now, `None` if the device cannot tell. Unit: blocks.
     fn free_blocks(&self) -> io::Result<Option<u64>> {
         Ok(None)
+    }
+
+    /// Files of the device's own that are damaged or missing, of which it found a sound copy.
+    fn damage(&self) -> Vec<Finding> {
+        Vec::new()
+    }
+
+    /// Writes these files again and makes them durable.
+    fn mend(&self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Making a volume, opening one, and choosing the checkpoint to open it at.
 
-use crate::areas::{Addr, BLOCK_SIZE, Block, Log, Nid};
+use crate::areas::{AREA_BITS, Addr, BLOCK_SIZE, Block, Geometry, Log, Nid};
 use crate::device::BlockDevice;
 use crate::disk::checkpoint::{Body, Phase, SEALS, Seal};
 use crate::disk::inode::{INLINE_MAX, Inode, mode};
@@ -8,7 +8,9 @@ use crate::disk::nat::{NAT_HEIGHT_MAX, NatPointer};
 use crate::disk::node::NodeBody;
 use crate::disk::superblock::{GROUPS_WITH_DATA, Superblock};
 use crate::error::{Error, Result};
+use crate::finding::Finding;
 use crate::options::{FormatOptions, MountOptions};
+use crate::room::is_full;
 use crate::volume::{State, Volume};
 use std::sync::Arc;
 
@@ -26,15 +28,95 @@ pub(crate) fn read_block(dev: &dyn BlockDevice, addr: Addr) -> Result<Block> {
     Ok(block)
 }
 
-/// The superblock: the sound copy with the higher generation.
+/// The superblock: of the two copies at the start the sound one with the higher generation. If neither is sound, the third one.
 pub fn read_superblock(dev: &dyn BlockDevice) -> Result<Superblock> {
     let copies = [Addr(0), Addr(1)]
         .map(|addr| read_block(dev, addr).and_then(|block| Superblock::decode(&block)));
     match copies {
         [Ok(a), Ok(b)] => Ok(if b.generation > a.generation { b } else { a }),
         [Ok(sb), Err(_)] | [Err(_), Ok(sb)] => Ok(sb),
-        [Err(e), Err(_)] => Err(e),
+        // A larger address space has its copy where a smaller one has nothing.
+        [Err(e), Err(_)] => spare_superblocks(dev)
+            .next_back()
+            .map(|(_, sb)| sb)
+            .ok_or(e),
     }
+}
+
+/// Third copies of superblocks, by ascending size of the address space that they describe.
+fn spare_superblocks(
+    dev: &dyn BlockDevice,
+) -> impl DoubleEndedIterator<Item = (Addr, Superblock)> + use<'_> {
+    AREA_BITS.filter_map(move |bits| {
+        let addr = Addr(7 << bits);
+        let sb = Superblock::decode(&read_block(dev, addr).ok()?).ok()?;
+        (sb.geometry.spare_superblock() == addr).then_some((addr, sb))
+    })
+}
+
+/// Copies of the superblock that are not as they should be.
+pub(crate) fn damaged_superblocks(dev: &dyn BlockDevice, sb: &Superblock) -> Result<Vec<Addr>> {
+    let spare = sb.geometry.spare_superblock();
+    let mut damaged = Vec::new();
+    for addr in [Addr(0), Addr(1), spare] {
+        let found = read_block(dev, addr).and_then(|block| Superblock::decode(&block));
+        // A block device may end with the last area.
+        let exists = addr != spare
+            || dev.knows_allocated()
+            || !dev
+                .allocated(addr.0..addr.0 + 1)
+                .map_err(|e| Error::io(e, "asking for the size of the device"))?
+                .is_empty();
+        if exists && found.as_ref().ok() != Some(sb) {
+            damaged.push(addr);
+        }
+    }
+    Ok(damaged)
+}
+
+/// Writes copies of the superblock, one after the other, so that one is always whole.
+pub(crate) fn write_superblocks(
+    dev: &dyn BlockDevice,
+    sb: &Superblock,
+    copies: &[Addr],
+) -> Result<()> {
+    for addr in copies {
+        let io = |e| Error::io(e, "writing a superblock");
+        dev.write(*addr, &sb.encode()).map_err(io)?;
+        dev.flush().map_err(io)?;
+    }
+    Ok(())
+}
+
+/// What a device holds one copy less of than it should.
+pub(crate) fn damaged_copies(dev: &dyn BlockDevice, sb: &Superblock) -> Result<Vec<Finding>> {
+    let mut findings = dev.damage();
+    for addr in damaged_superblocks(dev, sb)? {
+        let place = format_args!("superblock copy at block {addr}");
+        findings.push(Finding::new(place, "is damaged, old or missing"));
+    }
+    Ok(findings)
+}
+
+/// Writes again what is damaged or missing and has a sound copy.
+pub(crate) fn mend_copies(dev: &dyn BlockDevice, sb: &Superblock) -> Result<()> {
+    let io = |e| Error::io(e, "writing a damaged file again");
+    dev.mend().map_err(io)?;
+    write_superblocks(dev, sb, &damaged_superblocks(dev, sb)?)
+}
+
+/// Makes a device ready for a volume: whatever was there before cannot be taken for one if making it is interrupted.
+pub(crate) fn clear_fixed(dev: &dyn BlockDevice, g: &Geometry) -> Result<()> {
+    let io = |e| Error::io(e, "preparing the device");
+    dev.preallocate(0..g.fixed_end()).map_err(io)?;
+    let zeros = vec![0; BLOCK_SIZE * 2];
+    for addr in [Addr(0), g.pack_start(0), g.pack_start(1)] {
+        dev.write(addr, &zeros).map_err(io)?;
+    }
+    for (addr, _) in spare_superblocks(dev) {
+        dev.write(addr, &zeros[..BLOCK_SIZE]).map_err(io)?;
+    }
+    dev.flush().map_err(io)
 }
 
 /// The newest committed checkpoint. If its body is damaged that is an error, because a committed checkpoint is not lost by a crash; with `fallback` the one
@@ -202,13 +284,7 @@ impl Volume {
             .map_err(|e| Error::Usage(format!("these options make no volume: {e}")))?;
         let g = sb.geometry;
         let io = |e| Error::io(e, "preparing the device");
-        // An old volume must not be taken for this one if making this one is interrupted.
-        dev.preallocate(0..g.fixed_end()).map_err(io)?;
-        let zeros = vec![0; BLOCK_SIZE * 2];
-        for addr in [Addr(0), g.pack_start(0), g.pack_start(1)] {
-            dev.write(addr, &zeros).map_err(io)?;
-        }
-        dev.flush().map_err(io)?;
+        clear_fixed(&*dev, &g)?;
         if dev.knows_allocated() {
             for run in dev.allocated(g.fixed_end()..7 << g.area_bits).map_err(io)? {
                 dev.discard(run).map_err(io)?;
@@ -233,9 +309,8 @@ impl Volume {
         assert_eq!(nid, Nid::ROOT, "the first number given out is the root's");
         volume.inodes = 1;
         volume.unmount()?;
-        let block = sb.encode();
-        dev.write(Addr(0), &[block, block].concat()).map_err(io)?;
-        dev.flush().map_err(io)
+        let copies = damaged_superblocks(&*dev, &sb)?;
+        write_superblocks(&*dev, &sb, &copies)
     }
 
     /// Opens a volume. After a crash this recovers it first; see [`MountOptions::read_only`] for looking without touching.
@@ -244,6 +319,13 @@ impl Volume {
         let found = find_checkpoint(&*dev, &sb, options.fallback)?;
         let phase = found.seal.phase;
         let read_only = options.read_only;
+        if !read_only {
+            match mend_copies(&*dev, &sb) {
+                // Such a host still takes deletes, and the next mount tries again.
+                Err(Error::Io(e, _)) if is_full(&e) => {}
+                other => other?,
+            }
+        }
         let mut volume = Self::at(dev, sb, options, found);
         volume.inode(Nid::ROOT).map_err(|e| match e {
             Error::Posix(_) => Error::corrupt("root directory", "its inode is missing"),

@@ -38,7 +38,7 @@ fn lock(file: &File, read_only: bool) -> io::Result<()> {
     } else {
         FlockOperation::NonBlockingLockExclusive
     };
-    flock(file, how).map_err(|e| match e {
+    retry_on_intr(|| flock(file, how)).map_err(|e| match e {
         rustix::io::Errno::WOULDBLOCK => {
             io::Error::new(io::ErrorKind::ResourceBusy, "the volume is in use")
         }
@@ -113,6 +113,7 @@ fn write_in_place(file: &File) {
 fn punch(file: &File, blocks: Range<u64>) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let (start, len) = (blocks.start * BS, (blocks.end - blocks.start) * BS);
+    // Hosts that work long on a hole end it early for a signal.
     Ok(retry_on_intr(|| fallocate(file, flags, start, len))?)
 }
 
@@ -121,7 +122,7 @@ fn data_runs(file: &File, blocks: Range<u64>) -> io::Result<Vec<Range<u64>>> {
     let mut runs = Vec::new();
     let mut at = blocks.start * BS;
     while at < blocks.end * BS {
-        let data = match seek(file, SeekFrom::Data(at)) {
+        let data = match retry_on_intr(|| seek(file, SeekFrom::Data(at))) {
             Ok(data) => data,
             Err(rustix::io::Errno::NXIO) => break,
             Err(e) => return Err(e.into()),
@@ -129,7 +130,7 @@ fn data_runs(file: &File, blocks: Range<u64>) -> io::Result<Vec<Range<u64>>> {
         if data >= blocks.end * BS {
             break;
         }
-        let hole = seek(file, SeekFrom::Hole(data))?;
+        let hole = retry_on_intr(|| seek(file, SeekFrom::Hole(data)))?;
         runs.push(data / BS..hole.div_ceil(BS).min(blocks.end));
         at = hole;
     }

@@ -7,6 +7,7 @@ use super::{BS, data_runs, lock, punch, read_sparse, reserve, write_in_place, wr
 use crate::areas::Addr;
 use crate::device::BlockDevice;
 use rustix::fs::{OFlags, fstatvfs};
+use rustix::io::retry_on_intr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::ops::Range;
@@ -72,12 +73,12 @@ impl FileDevice {
     /// Most bits that an area may have here, at most 48. Below 29 no volume fits: a block device must be a thin one.
     pub fn area_bits_max(&self) -> io::Result<u8> {
         if let Some(size) = self.size {
-            return Ok((0..=48).rev().find(|bits| 7 << bits <= size).unwrap_or(0));
+            return Ok((0..=48).rev().find(|bits| 7 << bits < size).unwrap_or(0));
         }
         let len = self.file.metadata()?.len();
         let mut bits = 48;
         // Asking is the only way to learn how long a file may be.
-        while bits > 0 && self.file.set_len((7 << bits) * BS).is_err() {
+        while bits > 0 && self.file.set_len(((7 << bits) + 1) * BS).is_err() {
             bits -= 1;
         }
         self.file.set_len(len)?;
@@ -87,6 +88,10 @@ impl FileDevice {
 
 impl BlockDevice for FileDevice {
     fn read(&self, addr: Addr, buf: &mut [u8]) -> io::Result<()> {
+        if addr.0 >= i64::MAX as u64 / BS {
+            let what = "no file is that long";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
         read_sparse(&self.file, addr.0, buf)
     }
 
@@ -146,7 +151,7 @@ impl BlockDevice for FileDevice {
         if self.size.is_some() {
             return Ok(None);
         }
-        let host = fstatvfs(&self.file)?;
+        let host = retry_on_intr(|| fstatvfs(&self.file))?;
         Ok(Some(host.f_bavail.saturating_mul(host.f_frsize) / BS))
     }
 }

@@ -1,7 +1,8 @@
 //! A directory with one sparse file per zone.
 //!
 //! ```text
-//!  DIR/volume            what this is, the size of a zone, and the lock
+//!  DIR/volume            header: what this is and the size of a zone
+//!  DIR/volume.copy       its copy; either is enough to open the volume
 //!  DIR/zones/0000000000  … one file per zone that holds anything, named by its number in hexadecimal
 //! ```
 //!
@@ -12,26 +13,36 @@
 use super::{BS, data_runs, lock, punch, read_sparse, write_in_place, write_zeros};
 use crate::areas::{Addr, BLOCK_SIZE};
 use crate::device::BlockDevice;
+use crate::finding::Finding;
 use crate::room::is_full;
 use rustix::fs::{AtFlags, StatxFlags, fstatvfs, statx};
+use rustix::io::retry_on_intr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const MAGIC: &str = "tuff volume in zone files, version 1";
+/// The header and its copy.
+const HEADERS: [&str; 2] = ["volume", "volume.copy"];
+/// Longer than any header. Unit: bytes.
+const HEADER_LEN_MAX: u64 = 128;
 /// Zone files kept open.
 const OPEN_MAX: usize = 128;
 
 /// A volume's device in a directory.
 pub struct ZoneDir {
+    path: PathBuf,
     zones_path: PathBuf,
-    /// Held open for its lock.
-    _volume: File,
+    /// Held open for the lock that earlier versions look for.
+    _header: Option<File>,
+    /// Holds the lock.
     zones_dir: File,
+    /// Headers that are damaged or missing.
+    damaged: Mutex<Vec<&'static str>>,
     zone_blocks: u64,
     read_only: bool,
     can_punch: bool,
@@ -74,19 +85,16 @@ impl ZoneDir {
 
     fn fill(path: &Path, zone_blocks: u64) -> io::Result<Self> {
         write_in_place(&File::open(path.join("zones"))?);
-        fs::write(
-            path.join("volume"),
-            format!("{MAGIC}\nzone_blocks {zone_blocks}\n"),
-        )?;
-        File::open(path.join("volume"))?.sync_all()?;
-        File::open(path)?.sync_all()?;
+        write_headers(path, &HEADERS, zone_blocks)?;
         Self::open(path, false)
     }
 
     /// Takes away what [`create`](Self::create) made in the directory `path`, which stays. Nobody is told of what does not go:
     /// what failed before is what matters.
     pub fn unmake(path: &Path) {
-        let _ = fs::remove_file(path.join("volume"));
+        for name in HEADERS {
+            let _ = fs::remove_file(path.join(name));
+        }
         let _ = fs::remove_dir_all(path.join("zones"));
     }
 
@@ -94,26 +102,49 @@ impl ZoneDir {
     pub fn open(path: &Path, read_only: bool) -> io::Result<Self> {
         // A process that goes into the background leaves its working directory.
         let path = &std::path::absolute(path)?;
-        let volume = File::open(path.join("volume")).map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound => {
-                io::Error::new(e.kind(), "is no volume: the directory has no file `volume`")
-            }
-            _ => e,
-        })?;
-        lock(&volume, read_only)?;
-        let text = fs::read_to_string(path.join("volume"))?;
-        let mut lines = text.lines();
-        let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
-        if lines.next() != Some(MAGIC) {
-            return Err(bad("is no volume in zone files"));
+        let headers = HEADERS.map(|name| read_header(&path.join(name)));
+        let none = |header: &io::Result<_>| matches!(header, Err(e) if e.kind() == io::ErrorKind::NotFound);
+        if headers.iter().all(none) {
+            let what = "is no volume: the directory has no file `volume`";
+            return Err(io::Error::new(io::ErrorKind::NotFound, what));
         }
-        let zone_blocks = lines
-            .next()
-            .and_then(|line| line.strip_prefix("zone_blocks "))
-            .and_then(|n| n.parse::<u64>().ok())
-            .filter(|n| n.is_power_of_two() && (16..=1 << 24).contains(n))
-            .ok_or_else(|| bad("does not say how large its zones are"))?;
         let zones_path = path.join("zones");
+        let zones_dir = File::open(&zones_path)?;
+        lock(&zones_dir, read_only)?;
+        let header = File::open(path.join(HEADERS[0])).ok();
+        header
+            .as_ref()
+            .map_or(Ok(()), |header| lock(header, read_only))?;
+        let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
+        let mut damaged = Vec::new();
+        let mut sizes = Vec::new();
+        for (name, header) in HEADERS.into_iter().zip(&headers) {
+            match header {
+                Ok(Some(size)) => sizes.push(*size),
+                _ => damaged.push(name),
+            }
+        }
+        let zone_blocks = match sizes[..] {
+            [a, b] if a != b => {
+                return Err(bad(&format!(
+                    "`volume` says that zones have {a} blocks and `volume.copy` {b}: remove the wrong one"
+                )));
+            }
+            [size, ..] => size,
+            [] => {
+                // What cannot be read may be sound.
+                if let Some(e) = headers
+                    .into_iter()
+                    .filter_map(Result::err)
+                    .find(|e| e.kind() != io::ErrorKind::NotFound)
+                {
+                    return Err(e);
+                }
+                return Err(bad(
+                    "neither `volume` nor `volume.copy` is the header of a volume in zone files; a new volume with zones of the same size has the same two files",
+                ));
+            }
+        };
         let mut zones = BTreeSet::new();
         for entry in fs::read_dir(&zones_path)? {
             let name = entry?.file_name();
@@ -124,16 +155,18 @@ impl ZoneDir {
                 .filter(|zone| name == *zone_name(*zone));
             zones.insert(zone.ok_or_else(|| bad(&format!("zones/{} is no zone", name.display())))?);
         }
-        let zones_dir = File::open(&zones_path)?;
-        let can_punch = read_only || can_punch(&path.join("volume"))?;
+        let sound = HEADERS.into_iter().find(|name| !damaged.contains(name));
+        let can_punch = read_only || can_punch(&path.join(sound.unwrap_or(HEADERS[0])))?;
         if !read_only {
             // Earlier versions kept space there for a host that is full.
             let _ = fs::remove_file(path.join("ballast"));
         }
         Ok(Self {
+            path: path.clone(),
             zones_path,
-            _volume: volume,
+            _header: header,
             zones_dir,
+            damaged: Mutex::new(damaged),
             zone_blocks,
             read_only,
             can_punch,
@@ -193,7 +226,8 @@ impl ZoneDir {
     /// What is written to a file that somebody else removed is durable for nobody. Nothing is asked but that: whoever asks for a file's times has Linux
     /// (6.13 and later) give the next change a time of its own, which is one more block to write at each flush.
     fn has_name(&self, zone: u64, file: &File) -> io::Result<()> {
-        let names = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::NLINK)?.stx_nlink;
+        let ask = || statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::NLINK);
+        let names = retry_on_intr(ask)?.stx_nlink;
         let ours_to_remove = self.lock_state();
         if names == 0 && ours_to_remove.zones.contains(&zone) {
             let what = format!("zones/{} was removed by somebody else", zone_name(zone));
@@ -229,6 +263,39 @@ impl ZoneDir {
         }
         Ok(())
     }
+}
+
+/// The size of a zone that a header states. `None` if a byte of it is not as it was written.
+fn read_header(path: &Path) -> io::Result<Option<u64>> {
+    // Opening a pipe would wait for its writer.
+    if !fs::metadata(path)?.is_file() {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    File::open(path)?
+        .take(HEADER_LEN_MAX)
+        .read_to_end(&mut bytes)?;
+    let mut sizes = (4..=24).map(|bits| 1 << bits);
+    Ok(sizes.find(|size| bytes == header(*size).as_bytes()))
+}
+
+fn header(zone_blocks: u64) -> String {
+    format!("{MAGIC}\nzone_blocks {zone_blocks}\n")
+}
+
+/// Writes headers, one after the other so that one is always whole.
+fn write_headers(path: &Path, names: &[&str], zone_blocks: u64) -> io::Result<()> {
+    for name in names {
+        let path = path.join(name);
+        if fs::metadata(&path).is_ok_and(|meta| !meta.is_file()) {
+            let what = format!("{} is no regular file: remove it", path.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        let mut file = File::create(path)?;
+        file.write_all(header(zone_blocks).as_bytes())?;
+        file.sync_all()?;
+    }
+    File::open(path)?.sync_all()
 }
 
 /// The name of a zone's file.
@@ -397,8 +464,25 @@ impl BlockDevice for ZoneDir {
     }
 
     fn free_blocks(&self) -> io::Result<Option<u64>> {
-        let host = fstatvfs(&self.zones_dir)?;
+        let host = retry_on_intr(|| fstatvfs(&self.zones_dir))?;
         Ok(Some(host.f_bavail.saturating_mul(host.f_frsize) / BS))
+    }
+
+    fn damage(&self) -> Vec<Finding> {
+        let damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
+        damaged
+            .iter()
+            .map(|name| Finding::new(format_args!("file {name}"), "is damaged or missing"))
+            .collect()
+    }
+
+    fn mend(&self) -> io::Result<()> {
+        let mut damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
+        if !damaged.is_empty() {
+            write_headers(&self.path, &damaged, self.zone_blocks)?;
+            damaged.clear();
+        }
+        Ok(())
     }
 }
 

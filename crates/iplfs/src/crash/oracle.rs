@@ -431,7 +431,7 @@ impl Campaign {
             return Err(format!("{when}: leaked {:x?}", report.leaked));
         }
         if drained {
-            let all = self.geometry.fixed_end()..8 << self.geometry.area_bits;
+            let all = self.geometry.fixed_end()..7 << self.geometry.area_bits;
             let held: Vec<u64> = dev
                 .allocated(all)
                 .map_err(|e| e.to_string())?

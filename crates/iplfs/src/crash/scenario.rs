@@ -76,7 +76,7 @@ fn holds(device: &Arc<MemDevice>, granule: u64) -> Result<(), Failure> {
     }
     let g = geometry();
     let held = dev
-        .allocated(g.fixed_end()..8 << g.area_bits)
+        .allocated(g.fixed_end()..7 << g.area_bits)
         .map_err(|e| e.to_string())?;
     // A granule may be held if one of its blocks is reachable, or if the log has not passed it yet.
     let live: std::collections::HashSet<u64> =

@@ -1,4 +1,4 @@
-//! The superblock: what is fixed when a volume is made. Two copies, at blocks 0 and 1.
+//! The superblock: what is fixed when a volume is made. Three copies: at blocks 0 and 1, and at the first block of area 7.
 //!
 //! ```text
 //!  0 magic 8 │ 8 version 4 │ 12 incompat 4 │ 16 ro_compat 4 │ 20 compat 4 │ 24 uuid 16 │ 40 hash_key 16
@@ -6,10 +6,11 @@
 //!  64 quota_blocks 8 │ 72 reserve_blocks 8 │ 80 generation 8 │ 88 label 64 │ 152 zero … │ 4092 crc 4
 //! ```
 //!
-//! Two copies so that one bad sector does not end the volume; a change (a new quota) writes one, flushes, writes the other.
+//! Two copies so that one bad sector does not end the volume, and a third far away, in another zone file, so that one lost file does not. A change writes them
+//! one after the other, with a flush after each.
 
 use super::wire::{Get, Put, seal, sealed};
-use crate::areas::{BLOCK_SIZE, Block, Geometry};
+use crate::areas::{AREA_BITS, BLOCK_SIZE, Block, Geometry};
 use crate::error::{Error, Result};
 
 /// First eight bytes of a superblock.
@@ -110,7 +111,7 @@ impl Superblock {
     pub fn verify(&self) -> Result<()> {
         let g = &self.geometry;
         let bad = |what: String| Err(Error::corrupt("superblock", what));
-        if !(29..=58).contains(&g.area_bits) {
+        if !AREA_BITS.contains(&g.area_bits) {
             return bad(format!("area_bits {}, expected 29 to 58", g.area_bits));
         }
         if !(6..=24).contains(&g.section_bits) {

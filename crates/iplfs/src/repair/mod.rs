@@ -14,7 +14,7 @@ mod names;
 mod nodes;
 
 use crate::areas::{Addr, BLOCK_SIZE, Block, Log, Nid};
-use crate::check::{CheckOptions, Finding, Report, check};
+use crate::check::{CheckOptions, Report, check};
 use crate::device::BlockDevice;
 use crate::dir::Spot;
 use crate::discard::DiscardMode;
@@ -25,8 +25,10 @@ use crate::disk::nat::NatEntry;
 use crate::disk::node::NodeBody;
 use crate::disk::superblock::Superblock;
 use crate::error::{Error, Result};
+use crate::finding::Finding;
 use crate::mount::{
-    Found, find_checkpoint, first_version, newest_seal_version, read_block, read_superblock,
+    Found, damaged_copies, find_checkpoint, first_version, mend_copies, newest_seal_version,
+    read_block, read_superblock,
 };
 use crate::nat::{Nat, Salvaged};
 use crate::options::MountOptions;
@@ -68,7 +70,11 @@ const LOST_FOUND: &[u8] = b"lost+found";
 pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repaired> {
     let sb = read_superblock(&**dev)?;
     let mut done = Vec::new();
-    mend_superblocks(&**dev, &sb, &mut done)?;
+    for finding in damaged_copies(&**dev, &sb)? {
+        let what = format_args!("{}; written again", finding.what);
+        done.push(Finding::new(&finding.place, what));
+    }
+    mend_copies(&**dev, &sb)?;
     let mut note = |place: &dyn fmt::Display, what: &dyn fmt::Display| {
         done.push(Finding {
             place: place.to_string(),
@@ -187,7 +193,7 @@ pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<
     let mut done = Vec::new();
     sb.uuid = uuid;
     sb.generation += 1;
-    write_superblocks(&**dev, &sb)?;
+    mend_copies(&**dev, &sb)?;
     let options = MountOptions {
         discard: DiscardMode::Never,
         ..MountOptions::default()
@@ -268,30 +274,6 @@ fn log_end(dev: &dyn BlockDevice, volume: &Volume, log: Log, start: u64) -> Resu
         end = end.max(zones.last().map_or(0, |last| (last + 1) * zone));
     }
     Ok(end - g.range(log, 0..0).start)
-}
-
-fn mend_superblocks(dev: &dyn BlockDevice, sb: &Superblock, done: &mut Vec<Finding>) -> Result<()> {
-    for addr in [Addr(0), Addr(1)] {
-        let same = read_block(dev, addr).and_then(|block| Superblock::decode(&block));
-        if same.as_ref().ok() != Some(sb) {
-            done.push(Finding {
-                place: format!("superblock copy {}", addr.0),
-                what: "damaged or old; written again".to_string(),
-            });
-            write_superblocks(dev, sb)?;
-        }
-    }
-    Ok(())
-}
-
-/// One copy after the other, so that one is always whole.
-fn write_superblocks(dev: &dyn BlockDevice, sb: &Superblock) -> Result<()> {
-    for addr in [Addr(0), Addr(1)] {
-        let io = |e| Error::io(e, "writing a superblock");
-        dev.write(addr, &sb.encode()).map_err(io)?;
-        dev.flush().map_err(io)?;
-    }
-    Ok(())
 }
 
 /// The newest version of every node in the logs.

@@ -15,7 +15,10 @@ use crate::disk::snapshot::Snapshot;
 use crate::disk::stream::{FRAME_LEN, Frame, Header, Kind, RUN_LEN};
 use crate::disk::superblock::{MAGIC, Superblock};
 use crate::error::{Error, Result};
-use crate::mount::{find_checkpoint, read_block, read_superblock};
+use crate::mount::{
+    clear_fixed, damaged_superblocks, find_checkpoint, read_block, read_superblock,
+    write_superblocks,
+};
 use crate::options::MountOptions;
 use crate::volume::{State, Volume};
 use std::io::{ErrorKind, Read};
@@ -120,10 +123,8 @@ impl<'r> Stream<'r> {
         // If this fails nobody knows which of the two states counts; both are whole.
         target.take(&self.header, &tail, keep)?;
         if whole {
-            let block = self.header.superblock.encode();
-            dev.write(Addr(0), &[block, block].concat())
-                .and_then(|()| dev.flush())
-                .map_err(|e| Error::io(e, "writing the superblock"))?;
+            let sb = &self.header.superblock;
+            write_superblocks(&*dev, sb, &damaged_superblocks(&*dev, sb)?)?;
         }
         target.settle()?;
         Ok(Received {
@@ -143,14 +144,8 @@ impl<'r> Stream<'r> {
                 ));
             }
         }
-        let io = |e| Error::io(e, "preparing the device");
         let g = self.header.superblock.geometry;
-        dev.preallocate(0..g.fixed_end()).map_err(io)?;
-        let zeros = vec![0; BLOCK_SIZE * 2];
-        for addr in [Addr(0), g.pack_start(0), g.pack_start(1)] {
-            dev.write(addr, &zeros).map_err(io)?;
-        }
-        dev.flush().map_err(io)?;
+        clear_fixed(&**dev, &g)?;
         let mut volume = Volume::empty(dev.clone(), self.header.superblock.clone(), options());
         for log in Log::ALL {
             let head = if log == Log::Meta { g.fixed_end() } else { 0 };
