@@ -48,6 +48,8 @@ pub struct Report {
     pub pending_blocks: u64,
     /// Blocks of files that an earlier repair could not save: reading them is an error.
     pub lost_blocks: u64,
+    /// Blocks that snapshots refer to and that an earlier repair found damaged.
+    pub lost_in_snapshots: u64,
     /// Blocks that the device holds and nothing knows. Space, not damage: `trim` gives them back.
     pub leaked: Vec<Range<u64>>,
 }
@@ -65,7 +67,7 @@ pub fn check(dev: &Arc<dyn BlockDevice>, options: CheckOptions) -> Result<Report
     let found = find_checkpoint(&**dev, &sb, options.fallback)?;
     let mut checker = Checker {
         report: Report {
-            findings: damaged_copies(&**dev, &sb)?,
+            findings: damaged_copies(&**dev, &sb, &found)?,
             version: found.seal.version,
             ..Report::default()
         },
@@ -79,9 +81,26 @@ pub fn check(dev: &Arc<dyn BlockDevice>, options: CheckOptions) -> Result<Report
         inodes: BTreeMap::new(),
         names: HashMap::new(),
         subdirs: HashMap::new(),
+        about: Vec::new(),
     };
     checker.run()?;
+    let wanted = checker.about.iter().map(|(_, ino)| *ino).collect();
+    let paths = checker.volume.paths_of(&wanted);
+    name_paths(&mut checker.report.findings, &checker.about, &paths);
     Ok(checker.report)
+}
+
+/// Adds to findings the paths of the inodes that they are about, by position.
+pub(crate) fn name_paths(
+    findings: &mut [Finding],
+    about: &[(usize, Nid)],
+    paths: &BTreeMap<Nid, String>,
+) {
+    for (at, ino) in about {
+        if let (Some(finding), Some(path)) = (findings.get_mut(*at), paths.get(ino)) {
+            finding.place += &format!(" ({path})");
+        }
+    }
 }
 
 struct Checker {
@@ -97,6 +116,8 @@ struct Checker {
     /// Entries that lead to an inode: directory, type.
     names: HashMap<Nid, Vec<(Nid, u8)>>,
     subdirs: HashMap<Nid, u32>,
+    /// Positions of findings, and the inodes that they are about.
+    about: Vec<(usize, Nid)>,
 }
 
 impl Checker {
@@ -105,6 +126,12 @@ impl Checker {
             place: place.to_string(),
             what: what.to_string(),
         });
+    }
+
+    /// The same, with the path of an inode.
+    fn find_in(&mut self, ino: Nid, place: impl fmt::Display, what: impl fmt::Display) {
+        self.about.push((self.report.findings.len(), ino));
+        self.find(place, what);
     }
 
     fn run(&mut self) -> Result<()> {
@@ -180,12 +207,12 @@ impl Checker {
             Some(entry) if entry.ino == owner => {}
             other => {
                 let what = format!("table entry is {other:?}");
-                self.find(place, what);
+                self.find_in(owner, place, what);
                 return None;
             }
         }
         if !self.visited.insert(nid) {
-            self.find(place, "is named twice");
+            self.find_in(owner, place, "is named twice");
             return None;
         }
         let addr = self.nodes[&nid].addr;
@@ -194,7 +221,7 @@ impl Checker {
         match self.volume.node(nid) {
             Ok(node) => Some(node.body.clone()),
             Err(e) => {
-                self.find(place, e);
+                self.find_in(owner, place, e);
                 None
             }
         }
@@ -205,7 +232,7 @@ impl Checker {
             return;
         };
         let NodeBody::Inode(inode) = body else {
-            return self.find(format_args!("inode {ino}"), "is no inode");
+            return self.find_in(ino, format_args!("inode {ino}"), "is no inode");
         };
         let mut blocks = 0;
         if let Content::Map(map) = &inode.content {
@@ -227,7 +254,8 @@ impl Checker {
                 .get(&nid)
                 .is_some_and(|node| node.ordinal != ordinal_at(base))
             {
-                self.find(
+                self.find_in(
+                    ino,
                     &place,
                     format_args!("ordinal, expected {}", ordinal_at(base)),
                 );
@@ -247,20 +275,22 @@ impl Checker {
                         todo.push((*nid, level - 1, child_base(base, level, at)));
                     }
                 }
-                _ => self.find(place, format_args!("is no node of level {level}")),
+                _ => self.find_in(ino, place, format_args!("is no node of level {level}")),
             }
         }
         let mut attributes = inode.xattr.clone();
         if inode.xattr_nid != Nid::NONE {
             if !attributes.is_empty() {
-                self.find(
+                self.find_in(
+                    ino,
                     format_args!("inode {ino}"),
                     "has attributes both inside and in a node",
                 );
             }
             match self.visit(inode.xattr_nid, ino) {
                 Some(NodeBody::Xattr(bytes)) => attributes = bytes,
-                Some(_) => self.find(
+                Some(_) => self.find_in(
+                    ino,
                     format_args!("node {} of inode {ino}", inode.xattr_nid),
                     "holds no attributes",
                 ),
@@ -269,7 +299,7 @@ impl Checker {
             blocks += 1;
         }
         if let Err(e) = xattr::decode(&attributes) {
-            self.find(format_args!("inode {ino}"), e);
+            self.find_in(ino, format_args!("inode {ino}"), e);
         }
         if ino == Nid::ROOT && quota::understood(&attributes).is_some() {
             self.find(
@@ -278,7 +308,8 @@ impl Checker {
             );
         }
         if blocks != inode.blocks {
-            self.find(
+            self.find_in(
+                ino,
                 format_args!("inode {ino}"),
                 format_args!("{} blocks, counted {blocks}", inode.blocks),
             );
@@ -286,7 +317,8 @@ impl Checker {
         if let Content::Inline(bytes) = &inode.content
             && bytes.len() as u64 > inode.size
         {
-            self.find(
+            self.find_in(
+                ino,
                 format_args!("inode {ino}"),
                 format_args!("{} inline bytes, size {}", bytes.len(), inode.size),
             );
@@ -309,9 +341,9 @@ impl Checker {
             if self.data {
                 let mut bytes = [0; BLOCK_SIZE];
                 if let Err(e) = self.volume.read_data(ino, index, &[*slot], &mut bytes) {
-                    self.find(place, e);
+                    self.find_in(ino, place, e);
                 } else if let Err(e) = verify_data(ino, index, slot, &bytes) {
-                    self.find(place, e);
+                    self.find_in(ino, place, e);
                 }
             }
         }

@@ -39,6 +39,20 @@ pub(crate) struct Begun {
     sealed: bool,
 }
 
+/// Lengths and checksums of a body and of its copy.
+struct Sums {
+    body_crc: u32,
+    copy_crc: u32,
+    copy_blocks: u32,
+    overflow_blocks: u32,
+}
+
+/// A body and the copy of its first blocks.
+fn with_copy(mut body: Vec<u8>, blocks: u64) -> Vec<u8> {
+    body.extend_from_within(..blocks as usize * BLOCK_SIZE);
+    body
+}
+
 impl Volume {
     /// Makes everything done so far durable.
     pub fn sync(&mut self) -> Result<()> {
@@ -291,7 +305,7 @@ impl Volume {
         died: &DeadMap,
         again: bool,
     ) -> Result<(Seal, Range<u64>, Vec<Range<u64>>)> {
-        let room = self.body_room() as u64;
+        let room = (self.body_room() / BLOCK_SIZE) as u64;
         let mut fresh = died.runs();
         let mut body = Body {
             snapshots: self.snapshots.clone(),
@@ -304,48 +318,64 @@ impl Volume {
                 .collect(),
             discards: self.log_entries(&fresh),
         };
-        let extra = |b: &Body| {
-            (b.byte_len() as u64)
-                .saturating_sub(room)
-                .div_ceil(BLOCK_SIZE as u64)
-        };
+        let block = BLOCK_SIZE as u64;
+        let extra = |blocks: u64| blocks.saturating_sub(room);
+        let blocks = |len: usize| (len as u64).div_ceil(block);
+        let (body_blocks, mut copy) = (blocks(body.byte_len()), blocks(body.copied_len()));
         let mut overflow = 0..0;
-        let want = extra(&body);
+        let old = self.overflow.end - self.overflow.start;
+        // A small pack has none: the body and its copy would always overflow, and each overflow be in the next discard log. Of a checkpoint of an earlier version
+        // there is none either, and nothing may be appended.
+        if 2 * copy + 1 > room || again && extra(body_blocks + copy) != old {
+            copy = 0;
+        }
+        let want = extra(body_blocks + copy);
         if want > 0 && again {
             overflow = self.overflow.clone();
-            if overflow.end - overflow.start != want
-                || crc32c::crc32c(&body.encode()) != self.body_crc
-            {
+            if old != want || crc32c::crc32c(&body.encode()) != self.body_crc {
                 return Err(Error::corrupt(
                     "checkpoint body",
                     "does not encode to the bytes it was read from",
                 ));
             }
         } else if want > 0 {
-            let bytes = body.encode();
+            let bytes = with_copy(body.encode(), copy);
             let placed = if want > self.options.overflow_blocks_max || !self.options.rules.hold(8) {
                 None
             } else {
-                self.append(Log::Meta, &bytes[room as usize..]).ok()
+                self.append(Log::Meta, &bytes[(room * block) as usize..])
+                    .ok()
             };
             match placed {
                 Some(addr) => overflow = addr.0..addr.0 + want,
                 None => {
-                    // Rule 8: better a leak that is known than a checkpoint that cannot be made.
-                    let must = (body.byte_len() - body.discards.len() * 16) as u64;
-                    let keep = room.checked_sub(must).ok_or_else(|| {
+                    // Rule 8: better a leak that is known than a checkpoint that cannot be made, and one without a copy than a leak.
+                    copy = 0;
+                    let must = body.copied_len() as u64;
+                    let keep = (room * block).checked_sub(must).ok_or_else(|| {
                         Error::Limit(
                             "what a checkpoint must hold does not fit its pack".to_string(),
                         )
                     })? / 16;
-                    self.leak_beyond(keep as usize, &mut fresh);
-                    body.discards = self.log_entries(&fresh);
+                    if body.discards.len() as u64 > keep {
+                        self.leak_beyond(keep as usize, &mut fresh);
+                        body.discards = self.log_entries(&fresh);
+                    }
                 }
             }
         }
         let bytes = body.encode();
-        let seal = self.seal(phase, &body, crc32c::crc32c(&bytes), &overflow);
-        let in_pack = &bytes[..bytes.len().min(room as usize)];
+        let body_crc = crc32c::crc32c(&bytes);
+        let bytes = with_copy(bytes, copy);
+        let copy_crc = crc32c::crc32c(&bytes[..(copy * block) as usize]);
+        let sums = Sums {
+            body_crc,
+            copy_crc,
+            copy_blocks: copy as u32, // fits: a pack has less
+            overflow_blocks: extra(blocks(body.byte_len())) as u32,
+        };
+        let seal = self.seal(phase, &body, &sums, &overflow);
+        let in_pack = &bytes[..bytes.len().min((room * block) as usize)];
         if !in_pack.is_empty() {
             let start = self.sb.geometry.pack_start(1 - self.pack);
             if let Err(e) = self.write_fixed(Addr(start.0 + SEALS), in_pack) {
@@ -358,7 +388,7 @@ impl Volume {
         Ok((seal, overflow, fresh))
     }
 
-    fn seal(&self, phase: Phase, body: &Body, body_crc: u32, overflow: &Range<u64>) -> Seal {
+    fn seal(&self, phase: Phase, body: &Body, sums: &Sums, overflow: &Range<u64>) -> Seal {
         let version = self.version + 1;
         let window = self.options.window_blocks;
         let area = self.sb.geometry.area_blocks();
@@ -403,9 +433,11 @@ impl Volume {
             orphans: body.orphans.len() as u32,
             journal: body.journal.len() as u32,
             discards: body.discards.len() as u32,
-            body_crc,
+            body_crc: sums.body_crc,
             overflow: Addr(overflow.start),
-            overflow_blocks: (overflow.end - overflow.start) as u32,
+            overflow_blocks: sums.overflow_blocks,
+            copy_blocks: sums.copy_blocks,
+            copy_crc: sums.copy_crc,
             logs,
         }
     }

@@ -19,6 +19,35 @@ pub(crate) struct Found {
     pub(crate) seal: Seal,
     pub(crate) body: Body,
     pub(crate) pack: usize,
+    pub(crate) damage: Damage,
+}
+
+/// Parts of a checkpoint that are damaged and of which there is another copy.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Damage {
+    seal: bool,
+    body: bool,
+    copy: bool,
+}
+
+impl Found {
+    /// What of the checkpoint is damaged. A crash may damage one of two seals; one that left the volume unmounted does not.
+    pub(crate) fn damaged_parts(&self) -> Vec<Finding> {
+        let parts = [
+            (
+                self.damage.seal && self.seal.phase == Phase::Clean,
+                "one of its two seals",
+            ),
+            (self.damage.body, "its body"),
+            (self.damage.copy, "the copy of its body"),
+        ];
+        let place = format!("checkpoint {}", self.seal.version);
+        parts
+            .into_iter()
+            .filter(|(damaged, _)| *damaged)
+            .map(|(_, part)| Finding::new(&place, format_args!("{part} is damaged")))
+            .collect()
+    }
 }
 
 pub(crate) fn read_block(dev: &dyn BlockDevice, addr: Addr) -> Result<Block> {
@@ -88,13 +117,18 @@ pub(crate) fn write_superblocks(
     Ok(())
 }
 
-/// What a device holds one copy less of than it should.
-pub(crate) fn damaged_copies(dev: &dyn BlockDevice, sb: &Superblock) -> Result<Vec<Finding>> {
+/// Everything of which a sound copy is left and another one is damaged or missing.
+pub(crate) fn damaged_copies(
+    dev: &dyn BlockDevice,
+    sb: &Superblock,
+    found: &Found,
+) -> Result<Vec<Finding>> {
     let mut findings = dev.damage();
     for addr in damaged_superblocks(dev, sb)? {
         let place = format_args!("superblock copy at block {addr}");
         findings.push(Finding::new(place, "is damaged, old or missing"));
     }
+    findings.extend(found.damaged_parts());
     Ok(findings)
 }
 
@@ -126,41 +160,50 @@ pub(crate) fn find_checkpoint(
     sb: &Superblock,
     fallback: bool,
 ) -> Result<Found> {
-    let mut seals: Vec<(usize, Seal)> = Vec::new();
+    let mut seals: Vec<(usize, Seal, bool)> = Vec::new();
     for pack in 0..2 {
         let start = sb.geometry.pack_start(pack);
         // Either copy proves that the checkpoint was committed.
         let mut best: Option<Seal> = None;
         let mut unread = None;
+        let mut copies = Vec::new();
         for addr in [start, Addr(start.0 + 1)] {
             match read_block(dev, addr) {
                 Ok(block) => {
-                    best = best
-                        .into_iter()
-                        .chain(Seal::decode(&block))
-                        .max_by_key(|seal| seal.version)
+                    let seal = Seal::decode(&block);
+                    copies.push(seal.clone());
+                    best = best.into_iter().chain(seal).max_by_key(|seal| seal.version)
                 }
                 Err(e) => unread = Some(e),
             }
         }
         match (best, unread) {
-            (Some(seal), _) => seals.push((pack, seal)),
+            (Some(seal), _) => {
+                let whole = copies.len() == 2 && copies[0] == copies[1];
+                seals.push((pack, seal, !whole));
+            }
             // No crash does that: what cannot be read may be the newest checkpoint.
             (None, Some(e)) if !fallback => return Err(e),
             _ => {}
         }
     }
-    seals.sort_by_key(|(_, seal)| std::cmp::Reverse(seal.version));
+    seals.sort_by_key(|(_, seal, _)| std::cmp::Reverse(seal.version));
     let mut first_error = None;
-    for (pack, seal) in seals {
+    for (pack, seal, seal_damaged) in seals {
         match read_body(dev, sb, pack, &seal) {
-            Ok(body) => {
+            Ok((body, mut damage)) => {
+                damage.seal = seal_damaged;
                 let mut seal = seal;
                 // A newer checkpoint was committed, so something may have been written behind this one.
                 if first_error.is_some() && seal.phase == Phase::Clean {
                     seal.phase = Phase::Mounted;
                 }
-                return Ok(Found { seal, body, pack });
+                return Ok(Found {
+                    seal,
+                    body,
+                    pack,
+                    damage,
+                });
             }
             Err(e) if fallback => first_error = first_error.or(Some(e)),
             Err(e) => return Err(e),
@@ -196,15 +239,28 @@ pub(crate) fn newest_seal_version(dev: &dyn BlockDevice, sb: &Superblock) -> u64
         .unwrap_or(0)
 }
 
-fn read_body(dev: &dyn BlockDevice, sb: &Superblock, pack: usize, seal: &Seal) -> Result<Body> {
+/// The body of a checkpoint, or its copy where the body is damaged. Says what is damaged of the two.
+fn read_body(
+    dev: &dyn BlockDevice,
+    sb: &Superblock,
+    pack: usize,
+    seal: &Seal,
+) -> Result<(Body, Damage)> {
     let g = &sb.geometry;
     let place = || format!("checkpoint {}", seal.version);
-    let blocks = seal.body_blocks();
-    let in_pack = blocks.min(u64::from(g.pack_blocks) - SEALS);
-    if blocks - in_pack != u64::from(seal.overflow_blocks) || seal.overflow_blocks > 1 << 16 {
+    let (body_blocks, room) = (seal.body_blocks(), u64::from(g.pack_blocks) - SEALS);
+    let blocks = body_blocks + u64::from(seal.copy_blocks);
+    let in_pack = blocks.min(room);
+    if body_blocks.saturating_sub(room) != u64::from(seal.overflow_blocks)
+        || seal.overflow_blocks > 1 << 16
+        || u64::from(seal.copy_blocks) > body_blocks
+    {
         return Err(Error::corrupt(
             place(),
-            format_args!("body of {blocks} blocks, {} overflow", seal.overflow_blocks),
+            format_args!(
+                "body of {body_blocks} blocks, {} overflow, {} copied",
+                seal.overflow_blocks, seal.copy_blocks
+            ),
         ));
     }
     if seal.nat_height > NAT_HEIGHT_MAX {
@@ -234,11 +290,20 @@ fn read_body(dev: &dyn BlockDevice, sb: &Superblock, pack: usize, seal: &Seal) -
             return Ok(());
         }
         dev.read(addr, buf)
-            .map_err(|e| Error::io(e, format_args!("reading checkpoint {}", seal.version)))
+            .map_err(|e| Error::io(e, format_args!("reading {}", place())))
     };
     read(Addr(g.pack_start(pack).0 + SEALS), head)?;
     read(seal.overflow, tail)?;
-    let body = Body::decode(seal, &bytes)?;
+    let (bytes, copy) = bytes.split_at(body_blocks as usize * BLOCK_SIZE);
+    let mut damage = Damage::default();
+    let body = match Body::decode(seal, bytes) {
+        Err(_) if !copy.is_empty() => {
+            damage.body = true;
+            Body::decode_copy(seal, copy)?
+        }
+        other => other?,
+    };
+    damage.copy = !copy.is_empty() && crc32c::crc32c(copy) != seal.copy_crc;
     let mut dead: Vec<_> = body
         .discards
         .iter()
@@ -256,7 +321,7 @@ fn read_body(dev: &dyn BlockDevice, sb: &Superblock, pack: usize, seal: &Seal) -
             "discard log names a block twice, or one that is in no log",
         ));
     }
-    Ok(body)
+    Ok((body, damage))
 }
 
 impl Volume {
@@ -358,7 +423,12 @@ impl Volume {
         options: MountOptions,
         found: Found,
     ) -> Self {
-        let Found { seal, body, pack } = found;
+        let Found {
+            seal,
+            body,
+            pack,
+            damage,
+        } = found;
         let mut volume = Self::empty(dev, sb, options);
         volume.marks = seal.logs;
         volume.version = seal.version;
@@ -379,8 +449,13 @@ impl Volume {
         volume.held = seal.held_blocks;
         volume.live = seal.live_blocks;
         volume.inodes = seal.inodes;
-        volume.needs_trim = seal.needs_trim;
-        volume.overflow = seal.overflow.0..seal.overflow.0 + u64::from(seal.overflow_blocks);
+        // What the lost discard log named, and where the body went on, is found by a trim.
+        volume.needs_trim = seal.needs_trim || damage.body;
+        if !damage.body {
+            let room = u64::from(volume.sb.geometry.pack_blocks) - SEALS;
+            let blocks = seal.body_blocks() + u64::from(seal.copy_blocks);
+            volume.overflow = seal.overflow.0..seal.overflow.0 + blocks.saturating_sub(room);
+        }
         volume.body_crc = seal.body_crc;
         volume.orphans = body.orphans.into_iter().collect();
         let runs = body

@@ -19,6 +19,10 @@ pub(crate) struct Salvaged {
     pub(crate) lost: Vec<std::ops::Range<u64>>,
     /// Numbers that are known to be free, whatever the tree said of them.
     pub(crate) free: BTreeSet<Nid>,
+    /// Blocks of the tree, those that cannot be read too.
+    pub(crate) tree: Vec<Addr>,
+    /// Why each of the ranges is lost.
+    pub(crate) damage: Vec<Error>,
 }
 
 /// The table.
@@ -322,9 +326,14 @@ impl Nat {
         for level in (0..self.height).rev() {
             let mut below = Vec::new();
             for index in level_blocks {
+                let addr = self.pointer(dev, level, index)?.addr;
+                found
+                    .tree
+                    .extend(Some(addr).filter(|addr| addr.is_mapped()));
                 let block = match self.load(dev, level, index) {
                     Ok(block) => block.cloned(),
-                    Err(Error::Corrupt(_)) => {
+                    Err(e @ Error::Corrupt(_)) => {
+                        found.damage.push(e);
                         let span = u64::from(FANOUT).pow(level + 1);
                         let range = u64::from(index) * span..(u64::from(index) + 1) * span;
                         found.lost.push(range);

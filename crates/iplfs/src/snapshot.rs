@@ -4,13 +4,37 @@
 //! snapshot is kept instead of discarded. Deleting one walks the nodes of it and of its newer neighbour: what only it refers to is dead.
 
 use crate::areas::{Addr, Nid};
-use crate::disk::inode::{Content, Time};
+use crate::disk::inode::{Content, Time, mode};
+use crate::disk::nat::NatEntry;
 use crate::disk::node::{NodeBody, Slot};
 use crate::disk::snapshot::{NAME_MAX, Snapshot};
 use crate::error::{Errno, Error, Result};
+use crate::mount::read_block;
 use crate::volume::Volume;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+
+/// Every block that a state refers to.
+#[derive(Default)]
+pub(crate) struct References {
+    /// Addresses; a block of data with its inode and checksum.
+    pub(crate) blocks: Vec<(u64, Option<(Nid, u32)>)>,
+    /// Blocks of the table and nodes that cannot be read.
+    pub(crate) damage: Vec<Damage>,
+}
+
+/// A block that cannot be read.
+pub(crate) struct Damage {
+    /// The inode that it belongs to, if it is a node.
+    pub(crate) ino: Option<Nid>,
+    pub(crate) error: Error,
+}
+
+impl References {
+    pub(crate) fn addrs(&self) -> impl Iterator<Item = u64> + '_ {
+        self.blocks.iter().map(|(addr, _)| *addr)
+    }
+}
 
 /// Most snapshots of a volume, if its pack has room for so many.
 const SNAPSHOTS_MAX: usize = 1024;
@@ -48,6 +72,8 @@ impl Volume {
             live_blocks: self.live,
             inodes: self.inodes,
             heads: self.marks.map(|m| m.head),
+            lost_nodes: 0,
+            lost_data: 0,
         });
         self.changed = true;
         self.checkpoint()
@@ -71,24 +97,24 @@ impl Volume {
         }
         self.checkpoint()?;
         // What only a damaged node of a snapshot refers to leaks, and a trim finds it: better than a snapshot that cannot be deleted.
-        let (mine, damage) = self.at_snapshot(at).references_beside_damage()?;
+        let mine = self.at_snapshot(at).references_beside_damage()?;
         // A block that the older neighbour and this one could both see is older than the former's heads.
         let older = at.checked_sub(1).map(|at| self.snapshots[at].heads);
         let newer: HashSet<u64> = match self.snapshots.get(at + 1) {
             Some(_) => {
-                let (newer, damage) = self.at_snapshot(at + 1).references_beside_damage()?;
-                self.needs_trim |= damage.is_some();
-                newer.into_iter().collect()
+                let newer = self.at_snapshot(at + 1).references_beside_damage()?;
+                self.needs_trim |= !newer.damage.is_empty();
+                newer.addrs().collect()
             }
-            None => self.references()?.into_iter().collect(),
+            None => self.references()?.addrs().collect(),
         };
         let gone: Vec<Addr> = mine
-            .into_iter()
+            .addrs()
             .filter(|addr| !newer.contains(addr))
             .map(Addr)
             .filter(|addr| !older.is_some_and(|heads| self.is_older(*addr, &heads)))
             .collect();
-        self.needs_trim |= damage.is_some();
+        self.needs_trim |= !mine.damage.is_empty();
         self.mutate(|v| {
             v.snapshots.remove(at);
             for addr in gone {
@@ -124,6 +150,66 @@ impl Volume {
         Self::of_snapshot(self.dev.clone(), self.sb.clone(), &self.snapshots[at])
     }
 
+    /// True if a repair wrote the table of a snapshot again, past its heads.
+    pub(crate) fn is_mended(&self, snapshot: &Snapshot) -> bool {
+        !self.is_older(snapshot.nat_root.addr, &snapshot.heads)
+    }
+
+    /// Blocks of data in `references` that do not match their checksums, without those that `skip` names. `known` holds the answer for blocks that were
+    /// read before.
+    pub(crate) fn damaged_data(
+        &self,
+        references: &References,
+        skip: impl Fn(u64) -> bool,
+        known: &mut HashMap<u64, bool>,
+    ) -> Result<Vec<Damage>> {
+        let mut damage = Vec::new();
+        for (addr, data) in &references.blocks {
+            let Some((ino, crc)) = *data else { continue };
+            if skip(*addr) {
+                continue;
+            }
+            let sound = match known.get(addr) {
+                Some(sound) => *sound,
+                None => crc32c::crc32c(&read_block(&*self.dev, Addr(*addr))?) == crc,
+            };
+            known.insert(*addr, sound);
+            if !sound {
+                let place = format_args!("block {} of inode {ino}", Addr(*addr));
+                let error = Error::corrupt(place, "checksum does not match");
+                let ino = Some(ino);
+                damage.push(Damage { ino, error });
+            }
+        }
+        Ok(damage)
+    }
+
+    /// A path of each of the inodes, as far as directories can be read.
+    pub(crate) fn paths_of(&mut self, wanted: &BTreeSet<Nid>) -> BTreeMap<Nid, String> {
+        let mut found = BTreeMap::new();
+        let (mut seen, mut todo) = (HashSet::new(), Vec::new());
+        if wanted.contains(&Nid::ROOT) {
+            found.insert(Nid::ROOT, "/".to_owned());
+        }
+        todo.push((Nid::ROOT, String::new()));
+        while let Some((dir, path)) = todo.pop() {
+            if found.len() == wanted.len() {
+                break;
+            }
+            for entry in self.read_dir(dir, 2, usize::MAX).unwrap_or_default() {
+                let path = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
+                if u32::from(entry.kind) << 12 == mode::DIR && seen.insert(entry.ino) {
+                    todo.push((entry.ino, path.clone()));
+                }
+                if wanted.contains(&entry.ino) {
+                    found.entry(entry.ino).or_insert(path);
+                }
+            }
+            self.shrink_caches();
+        }
+        found
+    }
+
     /// True if a snapshot may need a block, whatever the present does.
     pub(crate) fn is_held(&self, addr: Addr) -> bool {
         let newest = self.snapshots.last();
@@ -139,31 +225,46 @@ impl Volume {
     }
 
     /// Every block that the state on the device refers to: table, nodes, data. Memory must be in sync with it.
-    pub(crate) fn references(&mut self) -> Result<Vec<u64>> {
-        let (all, damage) = self.references_beside_damage()?;
-        damage.map_or(Ok(all), Err)
+    pub(crate) fn references(&mut self) -> Result<References> {
+        let mut all = self.references_beside_damage()?;
+        match all.damage.is_empty() {
+            true => Ok(all),
+            false => Err(all.damage.swap_remove(0).error),
+        }
     }
 
-    /// The same, without what only a damaged node refers to: nobody else can reach that either. The first damage comes with it.
-    pub(crate) fn references_beside_damage(&mut self) -> Result<(Vec<u64>, Option<Error>)> {
-        let mut damage = None;
+    /// The same, without what only damaged blocks refer to: nobody else can reach that either.
+    pub(crate) fn references_beside_damage(&mut self) -> Result<References> {
+        let mut all = References::default();
         let dev = self.dev.clone();
-        let (mut all, mut nodes) = (Vec::new(), Vec::new());
+        let (mut tree, mut nodes) = (Vec::new(), BTreeMap::new());
         let walked = self.nat.walk(
             &*dev,
-            |_: Nid, entry| nodes.push(entry.addr),
-            |addr| all.push(addr.0),
+            |nid, entry| _ = nodes.insert(nid, entry),
+            |addr| tree.push(addr),
         );
         match walked {
-            Err(e @ Error::Corrupt(_)) => damage = Some(e),
+            Err(Error::Corrupt(_)) => {
+                let salvaged = self.nat.salvage(&*dev)?;
+                (nodes, tree) = (salvaged.entries, salvaged.tree);
+                let damage = salvaged.damage.into_iter();
+                all.damage
+                    .extend(damage.map(|error| Damage { ino: None, error }));
+            }
             other => other?,
         }
-        for addr in nodes.into_iter().filter(|addr| addr.is_mapped()) {
-            all.push(addr.0);
+        all.blocks
+            .extend(tree.into_iter().map(|addr| (addr.0, None)));
+        for NatEntry { addr, ino } in nodes.into_values() {
+            if !addr.is_mapped() {
+                continue;
+            }
+            all.blocks.push((addr.0, None));
             let body = match self.read_node_at(addr) {
                 Ok((body, _)) => body,
-                Err(e @ Error::Corrupt(_)) => {
-                    damage = damage.or(Some(e));
+                Err(error @ Error::Corrupt(_)) => {
+                    let ino = Some(ino);
+                    all.damage.push(Damage { ino, error });
                     continue;
                 }
                 Err(e) => return Err(e),
@@ -176,13 +277,10 @@ impl Volume {
                 },
                 _ => &[],
             };
-            all.extend(
-                slots
-                    .iter()
-                    .filter(|slot| slot.addr.is_mapped())
-                    .map(|slot| slot.addr.0),
-            );
+            let mapped = slots.iter().filter(|slot| slot.addr.is_mapped());
+            all.blocks
+                .extend(mapped.map(|slot| (slot.addr.0, Some((ino, slot.crc)))));
         }
-        Ok((all, damage))
+        Ok(all)
     }
 }

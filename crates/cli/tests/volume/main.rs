@@ -3,6 +3,7 @@
 mod acl;
 mod common;
 mod copy;
+mod damage;
 mod errors;
 mod full;
 mod mount;

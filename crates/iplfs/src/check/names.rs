@@ -16,7 +16,7 @@ impl Checker {
                 Ok(entries) => entries
                     .iter()
                     .for_each(|e| count += self.entry(ino, None, e, &mut seen)),
-                Err(e) => self.find(format_args!("directory {ino}"), e),
+                Err(e) => self.find_in(ino, format_args!("directory {ino}"), e),
             }
         } else {
             let end = dentry::blocks_for(inode.depth);
@@ -25,7 +25,7 @@ impl Checker {
                 let index = match self.volume.next_claimed(ino, at) {
                     Ok(Some(index)) => index,
                     Ok(None) => break,
-                    Err(e) => return self.find(format_args!("directory {ino}"), e),
+                    Err(e) => return self.find_in(ino, format_args!("directory {ino}"), e),
                 };
                 if index >= end {
                     self.find(
@@ -43,7 +43,9 @@ impl Checker {
                     Ok(entries) => entries
                         .iter()
                         .for_each(|e| count += self.entry(ino, Some(index), e, &mut seen)),
-                    Err(e) => self.find(format_args!("block {index} of directory {ino}"), e),
+                    Err(e) => {
+                        self.find_in(ino, format_args!("block {index} of directory {ino}"), e)
+                    }
                 }
             }
         }

@@ -6,34 +6,63 @@ use crate::disk::checkpoint::Phase;
 use crate::error::Result;
 use crate::mount::read_block;
 use crate::volume::Volume;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 impl Checker {
-    /// What snapshots refer to must decode, lie below their heads, and add up with what the checkpoint says it holds for them.
-    fn snapshots(&mut self) {
-        let mut held = HashSet::new();
+    /// What snapshots refer to must decode, lie below their heads, and add up with what the checkpoint says it holds for them. Damage that a repair found is
+    /// noted in their records, and is no finding.
+    fn snapshots(&mut self) -> Result<()> {
+        let (mut held, mut known) = (HashSet::new(), HashMap::new());
         for at in 0..self.volume.snapshots.len() {
-            let heads = self.volume.snapshots[at].heads;
-            let place = format!("snapshot {}", self.volume.snapshots[at].name);
-            match self.volume.at_snapshot(at).references_beside_damage() {
-                Ok((blocks, damage)) => {
-                    if let Some(e) = damage {
-                        self.find(&place, e);
-                    }
-                    if let Some(addr) = blocks
-                        .iter()
-                        .find(|addr| !self.volume.is_older(Addr(**addr), &heads))
-                    {
-                        self.find(&place, format_args!("block {addr:#x} lies past its heads"));
-                    }
-                    held.extend(
-                        blocks
-                            .into_iter()
-                            .filter(|addr| !self.claimed.contains(addr)),
-                    );
+            let snapshot = self.volume.snapshots[at].clone();
+            let place = format!("snapshot {}", snapshot.name);
+            let mut state = self.volume.at_snapshot(at);
+            let references = match state.references_beside_damage() {
+                Ok(references) => references,
+                Err(e) => {
+                    self.find(&place, e);
+                    continue;
                 }
-                Err(e) => self.find(place, e),
+            };
+            let mended = self.volume.is_mended(&snapshot);
+            let fits = |addr: u64| {
+                let log = self
+                    .volume
+                    .sb
+                    .geometry
+                    .place(Addr(addr))
+                    .map(|(log, _)| log);
+                self.volume.is_older(Addr(addr), &snapshot.heads)
+                    || mended && log == Some(Log::Meta)
+            };
+            if let Some(addr) = references.addrs().find(|addr| !fits(*addr)) {
+                self.find(&place, format_args!("block {addr:#x} lies past its heads"));
+            }
+            let mut damage = Vec::new();
+            if self.data {
+                let claimed = |addr| self.claimed.contains(&addr);
+                let found = self.volume.damaged_data(&references, claimed, &mut known)?;
+                if found.len() as u64 > u64::from(snapshot.lost_data) {
+                    damage.extend(found);
+                }
+            }
+            held.extend(
+                references
+                    .addrs()
+                    .filter(|addr| !self.claimed.contains(addr)),
+            );
+            if references.damage.len() as u64 > u64::from(snapshot.lost_nodes) {
+                damage.extend(references.damage);
+            }
+            self.report.lost_in_snapshots +=
+                u64::from(snapshot.lost_nodes) + u64::from(snapshot.lost_data);
+            let inos = damage.iter().filter_map(|damage| damage.ino).collect();
+            let paths = state.paths_of(&inos);
+            for damage in damage {
+                let path = damage.ino.and_then(|ino| paths.get(&ino));
+                let path = path.map_or(String::new(), |path| format!(" ({path})"));
+                self.find(format_args!("{place}{path}"), damage.error);
             }
         }
         if held.len() as u64 != self.volume.held {
@@ -45,13 +74,14 @@ impl Checker {
             self.find("checkpoint", what);
         }
         self.claimed.extend(held);
+        Ok(())
     }
 
     pub(super) fn space(&mut self) -> Result<()> {
         self.report.clean = self.phase == Phase::Clean;
         self.report.pending_blocks = self.volume.pending.blocks();
         let pending: Vec<Range<u64>> = self.volume.pending.iter().collect();
-        self.snapshots();
+        self.snapshots()?;
         self.report.reachable = self.claimed.iter().copied().collect();
         self.report.reachable.sort_unstable();
         for run in &pending {

@@ -136,7 +136,7 @@ impl Campaign {
 
     /// A campaign on a volume whose discard log does not fit its pack.
     pub fn with_long_log(rules: Rules, seed: u64) -> Result<Self, Failure> {
-        Self::with(rules, seed, 3, 300, false)
+        Self::with(rules, seed, 5, 820, false)
     }
 
     /// A campaign on a volume with a snapshot that differs from its present.

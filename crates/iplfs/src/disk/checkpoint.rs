@@ -1,14 +1,17 @@
 //! A checkpoint pack: two seals, then the body.
 //!
 //! ```text
-//!  pack:  [seal][seal copy][body …]            A and B take turns; a pack is pack_blocks long
+//!  pack:  [seal][seal copy][body …][copy …]    A and B take turns; a pack is pack_blocks long
 //!  body:  snapshots 192 each │ orphans 4 each │ NAT journal 16 each │ discard log 16 each      one byte stream
+//!  copy:  the first blocks of the body, up to the end of the journal
 //!  what does not fit the pack continues in one extent of the metadata log
 //! ```
 //!
 //! The body is written and flushed before either seal, and a seal carries the checksum of the body. So one sound seal proves that the
 //! checkpoint was committed, and a crash while the seals are written leaves at worst the old pack. With a single footer, a
 //! damaged committed checkpoint and an interrupted one would look the same, and damage would silently turn back time.
+//!
+//! The copy serves where the body is damaged. The discard log is not in it: a trim finds what the log named.
 
 use super::wire::{Get, Put, seal, sealed};
 use crate::areas::{Addr, BLOCK_SIZE, Block, Nid};
@@ -89,8 +92,12 @@ pub struct Seal {
     pub body_crc: u32,
     /// Where the body continues, if it does not fit the pack.
     pub overflow: Addr,
-    /// Blocks of that continuation.
+    /// Blocks of that continuation, without those of the copy.
     pub overflow_blocks: u32,
+    /// Blocks of the copy. 0 if there is none, as in checkpoints of earlier versions.
+    pub copy_blocks: u32,
+    /// Checksum of the copy.
+    pub copy_crc: u32,
     /// Positions of the seven logs.
     pub logs: [LogMarks; 7],
 }
@@ -134,6 +141,8 @@ impl Seal {
             put.u64(log.limit);
             put.u64(log.far);
         }
+        put.u32(self.copy_blocks);
+        put.u32(self.copy_crc);
         seal(&mut block);
         block
     }
@@ -177,6 +186,7 @@ impl Seal {
                 far: get.u64(),
             };
         }
+        let (copy_blocks, copy_crc) = (get.u32(), get.u32());
         Some(Self {
             version,
             roll_tag,
@@ -199,16 +209,22 @@ impl Seal {
             body_crc,
             overflow,
             overflow_blocks,
+            copy_blocks,
+            copy_crc,
             logs,
         })
     }
 
     /// Bytes that the body takes before padding.
     pub fn body_len(&self) -> u64 {
+        self.copied_len() + 16 * u64::from(self.discards)
+    }
+
+    /// Bytes of the body that have a copy.
+    pub fn copied_len(&self) -> u64 {
         SNAPSHOT_LEN as u64 * u64::from(self.snapshots)
             + 4 * u64::from(self.orphans)
             + 16 * u64::from(self.journal)
-            + 16 * u64::from(self.discards)
     }
 
     /// Blocks that the body takes, in the pack and after it.
@@ -242,10 +258,12 @@ pub struct Body {
 impl Body {
     /// Bytes of the stream before padding.
     pub fn byte_len(&self) -> usize {
-        self.snapshots.len() * SNAPSHOT_LEN
-            + self.orphans.len() * 4
-            + self.journal.len() * 16
-            + self.discards.len() * 16
+        self.copied_len() + self.discards.len() * 16
+    }
+
+    /// Bytes of the stream of which a copy is kept.
+    pub fn copied_len(&self) -> usize {
+        self.snapshots.len() * SNAPSHOT_LEN + self.orphans.len() * 4 + self.journal.len() * 16
     }
 
     /// The byte stream, padded with zeros to whole blocks.
@@ -279,6 +297,20 @@ impl Body {
             let place = format_args!("checkpoint {}", seal.version);
             return Err(Error::corrupt(place, "checksum of the body does not match"));
         }
+        Self::parse(seal, seal.discards, bytes)
+    }
+
+    /// Decodes the copy, which has everything but the discard log.
+    pub fn decode_copy(seal: &Seal, bytes: &[u8]) -> Result<Self> {
+        if (bytes.len() as u64) < seal.copied_len() || crc32c::crc32c(bytes) != seal.copy_crc {
+            let place = format_args!("checkpoint {}", seal.version);
+            let what = "checksums of the body and its copy do not match";
+            return Err(Error::corrupt(place, what));
+        }
+        Self::parse(seal, 0, bytes)
+    }
+
+    fn parse(seal: &Seal, discards: u32, bytes: &[u8]) -> Result<Self> {
         let mut get = Get::new(bytes);
         let snapshots = (0..seal.snapshots)
             .map(|_| Snapshot::decode(&mut get))
@@ -295,7 +327,7 @@ impl Body {
                 )
             })
             .collect();
-        let discards = (0..seal.discards)
+        let discards = (0..discards)
             .map(|_| {
                 let entry = DiscardEntry {
                     start: Addr(get.u64()),
@@ -363,6 +395,8 @@ mod tests {
             body_crc: crc32c::crc32c(&body.encode()),
             overflow: Addr(0),
             overflow_blocks: 0,
+            copy_blocks: 1,
+            copy_crc: crc32c::crc32c(&body.encode()),
             logs,
         };
         (seal, body)
@@ -398,8 +432,12 @@ mod tests {
         for at in 0..bytes.len() {
             bytes[at] ^= 1;
             assert!(Body::decode(&seal, &bytes).is_err());
+            assert!(Body::decode_copy(&seal, &bytes).is_err());
             bytes[at] ^= 1;
         }
         assert!(Body::decode(&seal, &bytes[..0]).is_err());
+        let copy = Body::decode_copy(&seal, &bytes).unwrap();
+        let discards = Vec::new();
+        assert_eq!(copy, Body { discards, ..body });
     }
 }

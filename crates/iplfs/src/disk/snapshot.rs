@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0 name 64 │ 64 sec 8 │ nsec 4 │ next_nid 4 │ 80 version 8 │ nat_root 8 │ nat_root_crc 4 │ nat_height 4
-//!  104 nat_blocks 8 │ live_blocks 8 │ inodes 8 │ 128 heads 7 × 8 │ zero 8
+//!  104 nat_blocks 8 │ live_blocks 8 │ inodes 8 │ 128 heads 7 × 8 │ lost_nodes 4 │ lost_data 4
 //! ```
 //!
 //! Nothing else is needed: the node address table is never overwritten, so its root names the whole state, and the heads say which blocks are older than
@@ -42,6 +42,10 @@ pub struct Snapshot {
     pub inodes: u64,
     /// Offset in each log below which a block is older than the snapshot.
     pub heads: [u64; 7],
+    /// Blocks of the table and of nodes that a repair found damaged. What only they refer to is lost.
+    pub lost_nodes: u32,
+    /// Blocks of data that a repair found damaged. Reading them is an error.
+    pub lost_data: u32,
 }
 
 impl Snapshot {
@@ -65,6 +69,8 @@ impl Snapshot {
         for head in self.heads {
             put.u64(head);
         }
+        put.u32(self.lost_nodes);
+        put.u32(self.lost_data);
         bytes
     }
 
@@ -94,7 +100,7 @@ impl Snapshot {
         }
         let (nat_blocks, live_blocks, inodes) = (get.u64(), get.u64(), get.u64());
         let heads = std::array::from_fn(|_| get.u64());
-        let _ = get.u64();
+        let (lost_nodes, lost_data) = (get.u32(), get.u32());
         Ok(Self {
             name: name.to_string(),
             time,
@@ -106,6 +112,8 @@ impl Snapshot {
             live_blocks,
             inodes,
             heads,
+            lost_nodes,
+            lost_data,
         })
     }
 }
@@ -130,6 +138,8 @@ mod tests {
             live_blocks: 4,
             inodes: 5,
             heads: [1, 2, 3, 4, 5, 6, 7],
+            lost_nodes: 8,
+            lost_data: 9,
         };
         let bytes = snapshot.encode();
         assert_eq!(Snapshot::decode(&mut Get::new(&bytes)).unwrap(), snapshot);

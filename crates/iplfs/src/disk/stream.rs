@@ -258,6 +258,8 @@ mod tests {
             live_blocks: 1,
             inodes: 1,
             heads: [head; 7],
+            lost_nodes: 0,
+            lost_data: 0,
         }
     }
 

@@ -12,9 +12,10 @@
 
 mod names;
 mod nodes;
+mod snapshots;
 
 use crate::areas::{Addr, BLOCK_SIZE, Block, Log, Nid};
-use crate::check::{CheckOptions, Report, check};
+use crate::check::{CheckOptions, Report, check, name_paths};
 use crate::device::BlockDevice;
 use crate::dir::Spot;
 use crate::discard::DiscardMode;
@@ -44,7 +45,7 @@ pub struct Repaired {
     pub done: Vec<Finding>,
     /// Set if the newest checkpoint that was committed may be lost, and an older one was used.
     pub went_back: Option<WentBack>,
-    /// What a check says afterwards. Findings that are left are damage inside snapshots, which are never changed.
+    /// What a check says afterwards: nothing is left to find.
     pub left: Report,
 }
 
@@ -70,11 +71,6 @@ const LOST_FOUND: &[u8] = b"lost+found";
 pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repaired> {
     let sb = read_superblock(&**dev)?;
     let mut done = Vec::new();
-    for finding in damaged_copies(&**dev, &sb)? {
-        let what = format_args!("{}; written again", finding.what);
-        done.push(Finding::new(&finding.place, what));
-    }
-    mend_copies(&**dev, &sb)?;
     let mut note = |place: &dyn fmt::Display, what: &dyn fmt::Display| {
         done.push(Finding {
             place: place.to_string(),
@@ -83,7 +79,7 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
     };
     let (found, lost) = match find_checkpoint(&**dev, &sb, false) {
         Err(what @ (Error::Corrupt(_) | Error::Io(..))) => {
-            let found = find_checkpoint(&**dev, &sb, true)?;
+            let found = find_checkpoint(&**dev, &sb, true).map_err(say_rebuild)?;
             let place = match &what {
                 Error::Corrupt(what) => what.clone(),
                 other => other.to_string(),
@@ -110,6 +106,13 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
             (found, lost)
         }
     };
+    for finding in damaged_copies(&**dev, &sb, &found)? {
+        note(
+            &finding.place,
+            &format_args!("{}; written again", finding.what),
+        );
+    }
+    mend_copies(&**dev, &sb)?;
     let went_back = lost.map(|lost| (lost, found.seal.version));
     let options = || MountOptions {
         discard: DiscardMode::Never,
@@ -135,6 +138,7 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
         entries: mut table,
         lost,
         free,
+        ..
     } = volume.nat.salvage(&**dev)?;
     if lost.is_empty() && counted != (volume.nat.blocks, volume.nat.next_nid) {
         note(&"node address table", &"its counts were wrong");
@@ -236,6 +240,15 @@ pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<
     let mut salvage = Salvage::new(volume, scan.table, done, now);
     (salvage.data, salvage.stale) = (true, true);
     salvage.run()
+}
+
+fn say_rebuild(e: Error) -> Error {
+    match e {
+        Error::Corrupt(what) => Error::Corrupt(format!(
+            "{what}; --rebuild makes the volume anew from its logs"
+        )),
+        other => other,
+    }
 }
 
 /// The checkpoint after the one that was found, if it was or may have been committed: its pack holds what is no seal. Packs take turns, and only that of a
@@ -340,6 +353,8 @@ struct Salvage {
     /// Nodes by what they say of themselves: inode, level, ordinal. For maps whose upper nodes are lost.
     places: HashMap<Nid, BTreeMap<(u8, u32), Nid>>,
     done: Vec<Finding>,
+    /// Positions in `done`, and the inodes that they are about.
+    about: Vec<(usize, Nid)>,
     /// Compare data with its checksums.
     data: bool,
     /// The table was scanned from the logs: it may hold what was deleted.
@@ -375,6 +390,7 @@ impl Salvage {
             table,
             places: HashMap::new(),
             done,
+            about: Vec::new(),
             data: false,
             stale: false,
             doubtful: BTreeSet::new(),
@@ -394,6 +410,7 @@ impl Salvage {
 
     fn run(mut self) -> Result<Repaired> {
         self.maps()?;
+        self.snapshots()?;
         let went_back = self.newest_change()?;
         self.counters()?;
         self.root()?;
@@ -406,6 +423,9 @@ impl Salvage {
         self.v.evict_orphans();
         self.v.checkpoint_whole_table()?;
         self.say_old()?;
+        let wanted = self.about.iter().map(|(_, ino)| *ino).collect();
+        let paths = self.v.paths_of(&wanted);
+        name_paths(&mut self.done, &self.about, &paths);
         self.finish(went_back)
     }
 
@@ -437,7 +457,7 @@ impl Salvage {
                 let what = format!(
                     "was found as a snapshot has it, written after checkpoint {tag}; names that changed later are as they were then"
                 );
-                self.note(place, what);
+                self.note_in(ino, place, what);
             }
         }
         Ok(())
@@ -448,6 +468,12 @@ impl Salvage {
             place: place.to_string(),
             what: what.to_string(),
         });
+    }
+
+    /// The same, with the path that an inode has in the end.
+    fn note_in(&mut self, ino: Nid, place: impl fmt::Display, what: impl fmt::Display) {
+        self.about.push((self.done.len(), ino));
+        self.note(place, what);
     }
 
     /// Everything is consistent on the device. What it still holds and nobody needs goes back.

@@ -34,7 +34,7 @@ impl Salvage {
         self.inos.insert(ino);
         self.damaged.remove(&ino);
         self.entries_lost = true;
-        self.note(format_args!("directory {ino}"), "made again, empty");
+        self.note_in(ino, format_args!("directory {ino}"), "made again, empty");
         Ok(())
     }
 
@@ -72,7 +72,7 @@ impl Salvage {
                     })),
                     Err(_) => {
                         self.entries_lost = true;
-                        self.note(format_args!("directory {dir}"), "its entries are lost");
+                        self.note_in(dir, format_args!("directory {dir}"), "its entries are lost");
                         self.v.inode_mut(dir)?.content =
                             Content::InlineDir(Box::new([0; INLINE_MAX]));
                     }
@@ -108,7 +108,8 @@ impl Salvage {
                 })),
                 None => {
                     self.entries_lost = true;
-                    self.note(
+                    self.note_in(
+                        dir,
                         format_args!("block {index} of directory {dir}"),
                         "its entries are lost",
                     );
@@ -186,7 +187,8 @@ impl Salvage {
                 self.names.entry(ino).or_default().push((dir, entry.name));
             } else {
                 let name = String::from_utf8_lossy(&entry.name).into_owned();
-                self.note(
+                self.note_in(
+                    dir,
                     format_args!("entry {name:?} of directory {dir}"),
                     format_args!("leads to {ino}, which cannot be; removed"),
                 );
@@ -219,7 +221,7 @@ impl Salvage {
                         }
                     }
                 }
-                self.note(format_args!("directory {ino}"), "was inside itself");
+                self.note_in(ino, format_args!("directory {ino}"), "was inside itself");
             }
         }
         Ok(())
@@ -264,7 +266,8 @@ impl Salvage {
             };
             self.v.insert_entry(dir, &name, ino, kind)?;
             let shown = String::from_utf8_lossy(&name).into_owned();
-            self.note(
+            self.note_in(
+                ino,
                 format_args!("inode {ino}"),
                 format_args!("had no name; is {shown:?} in directory {dir}"),
             );

@@ -134,7 +134,8 @@ impl Salvage {
                 if taken {
                     self.leave(inode.xattr_nid);
                 }
-                self.note(
+                self.note_in(
+                    ino,
                     format_args!("inode {ino}"),
                     "its extended attributes are lost",
                 );
@@ -142,7 +143,8 @@ impl Salvage {
             }
         }
         if xattr::decode(&inode.xattr).is_err() {
-            self.note(
+            self.note_in(
+                ino,
                 format_args!("inode {ino}"),
                 "its extended attributes are lost",
             );
@@ -214,7 +216,7 @@ impl Salvage {
         }
         if self.incomplete.insert(ino) && !self.stale {
             let what = format_args!("block {index}, and perhaps others, are lost");
-            self.note(format_args!("inode {ino}"), what);
+            self.note_in(ino, format_args!("inode {ino}"), what);
         }
         Ok(Slot::LOST)
     }
@@ -244,7 +246,11 @@ impl Salvage {
             self.leave(nid);
         }
         self.incomplete.insert(ino);
-        self.note(format_args!("node {nid} of inode {ino}"), "cannot be read");
+        self.note_in(
+            ino,
+            format_args!("node {nid} of inode {ino}"),
+            "cannot be read",
+        );
         self.regrow(ino, level, base, size)
     }
 
@@ -342,8 +348,8 @@ impl Salvage {
         self.v.inodes = self.inos.len() as u64;
         let mut held = HashSet::new();
         for at in 0..self.v.snapshots.len() {
-            let (blocks, _) = self.v.at_snapshot(at).references_beside_damage()?;
-            held.extend(blocks);
+            let references = self.v.at_snapshot(at).references_beside_damage()?;
+            held.extend(references.addrs());
         }
         let alive: HashSet<u64> = held.union(&self.claimed).copied().collect();
         self.v.pending.spare(|addr| alive.contains(&addr));

@@ -64,6 +64,15 @@ impl Volume {
         if self.is_broken() {
             return Err(Errno::Stale.into());
         }
+        for at in [Some(at), base_at].into_iter().flatten() {
+            let snapshot = &self.snapshots[at];
+            if self.is_mended(snapshot) {
+                return Err(Error::Unsupported(format!(
+                    "snapshot '{}' was repaired, and its table lies past its heads: send a newer snapshot",
+                    snapshot.name
+                )));
+            }
+        }
         let header = Header {
             superblock: self.sb.clone(),
             snapshot: self.snapshots[at].clone(),

@@ -12,7 +12,9 @@ use tuff_iplfs::{CheckOptions, Report};
 /// Check a volume: every node, every entry, every address, every count, and every block its host holds.
 ///
 /// One line per finding. Exit code 0 if there is nothing to fix, 1 if something was found, above 1 if the volume
-/// cannot be opened. Reads only, unless told to repair: then the lines are what was done, and 1 means that something was. A
+/// cannot be opened. A superblock, checkpoint or header of which only one copy is sound is a finding; mounting for writing
+/// and --repair write the other again. Reads only, unless told to repair: then the lines are what was done, and 1 means that
+/// something was. A second repair finds nothing: what is lost for good is noted in the volume, and reading it is an error. A
 /// repair that has to go back to the checkpoint before the newest says so, and of what time that is.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -123,6 +125,12 @@ fn text(report: &Report, quiet: bool, out: &mut Out) -> Result<()> {
             "{lost} of files are lost since an earlier repair: reading them is an error"
         ))?;
     }
+    if report.lost_in_snapshots > 0 {
+        let lost = size(bytes(report.lost_in_snapshots));
+        out.line(format_args!(
+            "{lost} of snapshots are lost since an earlier repair: reading them is an error"
+        ))?;
+    }
     match report.findings.len() {
         0 => out.line("clean")?,
         n => out.line(format_args!("{n} findings"))?,
@@ -140,6 +148,7 @@ fn report_json(report: &Report) -> Value {
         "clean": report.findings.is_empty(), "findings": findings,
         "checkpoint": report.version, "unmounted": report.clean, "inodes": report.inodes,
         "reachable_bytes": bytes(report.reachable.len() as u64),
-        "lost_bytes": bytes(report.lost_blocks), "pending_bytes": bytes(report.pending_blocks), "leaked_bytes": bytes(report.leaked_blocks()),
+        "lost_bytes": bytes(report.lost_blocks), "snapshots_lost_bytes": bytes(report.lost_in_snapshots),
+        "pending_bytes": bytes(report.pending_blocks), "leaked_bytes": bytes(report.leaked_blocks()),
     })
 }

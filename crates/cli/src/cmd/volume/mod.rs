@@ -127,7 +127,13 @@ impl<T> At<T> for io::Result<T> {
 
 /// Opens what holds a volume.
 fn device(path: &Path, read_only: bool) -> Result<Arc<dyn BlockDevice>> {
-    backend::open(path, read_only).at(path.display())
+    let place = path.display();
+    match backend::open(path, read_only) {
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+            Err(Error::Corrupt(e.to_string())).at(place)
+        }
+        other => other.at(place),
+    }
 }
 
 /// Opens a volume. Read-only, nothing is written, not even what a recovery would.

@@ -1,0 +1,505 @@
+//! No byte and no file of a volume is a single point of failure: whatever is damaged, a repair or a rebuild makes a volume of it that a check likes, the
+//! second repair finds nothing, and no byte is read that was not written.
+
+mod sound;
+
+use sound::sound;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tuff_iplfs::backend::{FileDevice, ZoneDir};
+use tuff_iplfs::crash::Rng;
+use tuff_iplfs::mem::{Blocks, MemDevice};
+use tuff_iplfs::{
+    Addr, BlockDevice, Caller, CheckOptions, Error, FormatOptions, Geometry, MountOptions, Nid,
+    Repaired, Time, Volume, check, mode, rebuild, repair,
+};
+
+const NOW: Time = Time { sec: 1, nsec: 2 };
+const CALLER: Caller = Caller {
+    now: NOW,
+    uid: 10,
+    gid: 20,
+};
+const GEOMETRY: Geometry = Geometry {
+    area_bits: 29,
+    section_bits: 8,
+    zone_bits: 8,
+    pack_blocks: 16,
+};
+/// Where the logs begin.
+const LOGS: u64 = 16 + 2 * 16;
+
+/// Files of the sample: path and content.
+fn content() -> Vec<(&'static str, Vec<u8>)> {
+    let bytes = |seed: u8, len: usize| (0..len).map(|at| seed ^ (at % 251) as u8).collect();
+    vec![
+        ("inline", bytes(1, 100)),
+        ("two blocks", bytes(2, 8000)),
+        ("many blocks", bytes(3, 1_300_000)),
+    ]
+}
+
+/// A small volume, unmounted. Its newest checkpoint is the only one that knows the file "last", and what was in the directory "gone" is in its discard log.
+/// With `snapshots`, "before" and "again" hold states in which each file had other bytes at its start.
+fn fill(dev: Arc<dyn BlockDevice>, snapshots: bool) {
+    let options = FormatOptions {
+        geometry: GEOMETRY,
+        reserve_blocks: 256,
+        ..FormatOptions::new([7; 16], [8; 16], 8192)
+    };
+    Volume::format(dev.clone(), &options).unwrap();
+    let mut v = mount(&dev);
+    let dir = v
+        .create(Nid::ROOT, b"dir", mode::DIR | 0o755, 0, &CALLER)
+        .unwrap()
+        .ino;
+    for (name, bytes) in content() {
+        put(&mut v, dir, name, &bytes);
+    }
+    if snapshots {
+        for (fill, name) in [(0xaa, "before"), (0xbb, "again")] {
+            for (name, _) in content() {
+                let ino = v.lookup(dir, name.as_bytes()).unwrap();
+                v.write(ino, 0, &[fill; 90], NOW).unwrap();
+            }
+            put(&mut v, dir, name, &[fill; 5000]);
+            v.snapshot(name, NOW).unwrap();
+            v.unlink(dir, name.as_bytes(), &CALLER).unwrap();
+        }
+        for (name, bytes) in content() {
+            let ino = v.lookup(dir, name.as_bytes()).unwrap();
+            v.write(ino, 0, &bytes[..90], NOW).unwrap();
+        }
+    }
+    v.drain().unwrap();
+    put(&mut v, dir, "gone", &[9; 9000]);
+    v.sync().unwrap();
+    v.unmount().unwrap();
+    let mut v = mount(&dev);
+    let dir = v.lookup(Nid::ROOT, b"dir").unwrap();
+    v.unlink(dir, b"gone", &CALLER).unwrap();
+    put(&mut v, dir, "last", &[4; 5000]);
+    v.unmount().unwrap();
+}
+
+fn put(v: &mut Volume, dir: Nid, name: &str, bytes: &[u8]) {
+    let made = v.create(dir, name.as_bytes(), mode::FILE | 0o644, 0, &CALLER);
+    v.write(made.unwrap().ino, 0, bytes, NOW).unwrap();
+}
+
+fn mount(dev: &Arc<dyn BlockDevice>) -> Volume {
+    Volume::mount(dev.clone(), MountOptions::default()).unwrap()
+}
+
+/// Every file, by path: its blocks, `None` where reading one is an error.
+type Seen = BTreeMap<String, Vec<Option<Vec<u8>>>>;
+
+fn seen(v: &mut Volume) -> Seen {
+    let mut out = Seen::new();
+    let mut todo = vec![(Nid::ROOT, String::new())];
+    while let Some((dir, path)) = todo.pop() {
+        let entries = match v.read_dir(dir, 2, usize::MAX) {
+            Ok(entries) => entries,
+            Err(Error::Corrupt(_)) => continue,
+            Err(e) => panic!("{path}: {e}"),
+        };
+        for entry in entries {
+            let path = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
+            let attr = match v.attr(entry.ino) {
+                Ok(attr) => attr,
+                Err(Error::Corrupt(_)) => continue,
+                Err(e) => panic!("{path}: {e}"),
+            };
+            if attr.mode & mode::TYPE == mode::DIR {
+                todo.push((entry.ino, path));
+                continue;
+            }
+            let blocks =
+                (0..attr.size.div_ceil(4096)).map(|n| match v.read(entry.ino, n * 4096, 4096) {
+                    Ok(bytes) => Some(bytes),
+                    Err(Error::Corrupt(_)) => None,
+                    Err(e) => panic!("{path}: {e}"),
+                });
+            let blocks = blocks.collect();
+            out.insert(path, blocks);
+        }
+    }
+    out
+}
+
+/// What is seen read-only, of the present and of each snapshot. `None` if the volume cannot be mounted for damage.
+fn look(dev: &Arc<dyn BlockDevice>) -> Option<Vec<Seen>> {
+    let options = MountOptions {
+        read_only: true,
+        ..MountOptions::default()
+    };
+    let mut v = match Volume::mount(dev.clone(), options) {
+        Ok(v) => v,
+        Err(Error::Corrupt(_)) => return None,
+        Err(e) => panic!("{e}"),
+    };
+    let mut all = vec![seen(&mut v)];
+    let names: Vec<String> = v.snapshots().iter().map(|s| s.name.clone()).collect();
+    for name in names {
+        all.push(seen(&mut v.open_snapshot(&name).unwrap()));
+    }
+    Some(all)
+}
+
+/// No block of a file differs from what was written. A path that was not there may be in lost+found only.
+fn no_wrong_byte(was: &[Seen], is: &[Seen], place: &str) {
+    for (was, is) in was.iter().zip(is) {
+        for (path, blocks) in is {
+            let Some(before) = was.get(path) else {
+                assert!(path.starts_with("/lost+found"), "{place}: {path} appeared");
+                continue;
+            };
+            assert_eq!(before.len(), blocks.len(), "{place}: {path}");
+            for (n, (old, new)) in before.iter().zip(blocks).enumerate() {
+                assert!(
+                    new.is_none() || old == new,
+                    "{place}: block {n} of {path} changed"
+                );
+            }
+        }
+    }
+}
+
+/// A repair, or a rebuild if no checkpoint is left; after it, a check finds nothing and a second repair has nothing to do.
+fn mend(dev: &Arc<dyn BlockDevice>, place: &str) -> Repaired {
+    let repaired = match repair(dev, true, NOW) {
+        Err(Error::Corrupt(_)) => rebuild(dev, [9; 16], NOW),
+        other => other,
+    };
+    let repaired = repaired.unwrap_or_else(|e| panic!("{place}: {e}"));
+    assert_eq!(repaired.left.findings, [], "{place}: {:?}", repaired.done);
+    sound(dev, place);
+    let again = repair(dev, true, NOW).unwrap_or_else(|e| panic!("{place}, again: {e}"));
+    assert_eq!(again.done, [], "{place}: after {:?}", repaired.done);
+    assert_eq!(again.left.findings, [], "{place}");
+    repaired
+}
+
+fn damaged(blocks: &Blocks, addr: u64, byte: usize, flip: u8) -> Arc<dyn BlockDevice> {
+    let mut block = *blocks[&addr];
+    block[byte] ^= flip;
+    let device = MemDevice::from_blocks(blocks.clone());
+    device.write(Addr(addr), &block).unwrap();
+    Arc::new(device)
+}
+
+fn sample(snapshots: bool) -> (Blocks, Vec<Seen>) {
+    let device = Arc::new(MemDevice::new());
+    fill(device.clone(), snapshots);
+    let blocks = device.blocks();
+    let dev: Arc<dyn BlockDevice> = device;
+    sound(&dev, "sample");
+    (blocks, look(&dev).unwrap())
+}
+
+/// Blocks of superblocks and packs that hold anything.
+fn fixed(blocks: &Blocks) -> Vec<u64> {
+    let spare = GEOMETRY.spare_superblock().0;
+    let used = |addr: &u64| blocks[addr].iter().any(|byte| *byte != 0);
+    let all = blocks.range(..LOGS).chain(blocks.range(spare..));
+    all.map(|(addr, _)| *addr).filter(used).collect()
+}
+
+/// Seen: a flipped byte in the body of the newest checkpoint lost all that was done since the one before it. A check did not see damaged copies of the
+/// superblock and of seals.
+#[test]
+fn every_byte_of_superblocks_and_packs_may_be_flipped() {
+    for snapshots in [false, true] {
+        let (blocks, was) = sample(snapshots);
+        let fixed = fixed(&blocks);
+        // Three superblocks; two packs of two seals, a body, and its copy.
+        assert!(fixed.len() >= 3 + 2 * 4, "{fixed:x?}");
+        let dev: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_blocks(blocks.clone()));
+        let newest = check(&dev, CheckOptions::default()).unwrap().version;
+        let mut found = 0;
+        for addr in fixed {
+            for byte in 0..4096 {
+                let place = format!("byte {byte} of block {addr:#x}");
+                let dev = damaged(&blocks, addr, byte, 1 << (byte % 8));
+                let report = check(&dev, CheckOptions::default()).unwrap();
+                assert_eq!(report.version, newest, "{place}");
+                found += usize::from(!report.findings.is_empty());
+                // What is done about it is the same for each byte of a part.
+                if byte % 256 == addr as usize % 256 {
+                    assert!(look(&dev).unwrap() == was, "{place}");
+                    let done = mend(&dev, &place).done;
+                    assert!(!done.is_empty() || report.findings.is_empty(), "{place}");
+                    assert!(look(&dev).unwrap() == was, "{place}");
+                    // A mount for writing mends it, too.
+                    let dev = damaged(&blocks, addr, byte, 1 << (byte % 8));
+                    let mut v = mount(&dev);
+                    v.trim().unwrap();
+                    v.unmount().unwrap();
+                    sound(&dev, &place);
+                    assert!(look(&dev).unwrap() == was, "{place}");
+                }
+            }
+        }
+        // All but the older checkpoint, whose damage may be a crash's, and what is unused at the end of the body.
+        assert!(found >= 7 * 4096, "{found}");
+    }
+}
+
+#[test]
+fn a_volume_is_found_by_its_third_superblock() {
+    let (blocks, was) = sample(true);
+    let spare = GEOMETRY.spare_superblock().0;
+    for lost in [0..2, 0..LOGS] {
+        let device = Arc::new(MemDevice::from_blocks(blocks.clone()));
+        device.discard(lost.clone()).unwrap();
+        let dev: Arc<dyn BlockDevice> = device.clone();
+        mend(&dev, "no superblock");
+        // Without packs there are no snapshots, and files that were deleted may come back.
+        let mut is = look(&dev).unwrap();
+        no_wrong_byte(&was, &is, "no superblock");
+        is[0].retain(|path, _| !path.starts_with("/lost+found"));
+        let states = if lost.end == 2 { 3 } else { 1 };
+        assert!(is == was[..states]);
+    }
+    // A volume of an earlier version has none, until it is mounted.
+    let device = Arc::new(MemDevice::from_blocks(blocks));
+    device.discard(spare..spare + 1).unwrap();
+    let dev: Arc<dyn BlockDevice> = device.clone();
+    let report = check(&dev, CheckOptions::default()).unwrap();
+    assert_eq!(report.findings.len(), 1);
+    mount(&dev).unmount().unwrap();
+    sound(&dev, "after a mount");
+    // A volume that is made in its place does not leave the old copy.
+    let options = FormatOptions {
+        geometry: Geometry {
+            area_bits: 30,
+            ..GEOMETRY
+        },
+        ..FormatOptions::new([1; 16], [8; 16], 8192)
+    };
+    Volume::format(dev.clone(), &options).unwrap();
+    device.discard(0..2).unwrap();
+    let sb = tuff_iplfs::read_superblock(&*dev).unwrap();
+    assert_eq!(sb.uuid, [1; 16]);
+}
+
+/// Seen: what only a snapshot uses was reported by every repair, until the snapshot was deleted; and one damaged block of its table lost all behind it.
+#[test]
+fn any_byte_may_be_flipped_with_snapshots_and_a_second_repair_finds_nothing() {
+    let (blocks, was) = sample(true);
+    let used: Vec<u64> = blocks
+        .keys()
+        .copied()
+        .filter(|addr| blocks[addr].iter().any(|byte| *byte != 0))
+        .collect();
+    let mut rng = Rng::new(11);
+    let (mut lost, mut lost_then) = (0, 0);
+    // Every block that is no data, and others.
+    let rare = used.iter().filter(|addr| !matches!(**addr >> 29, 2 | 3));
+    let any = (0..200).map(|_| used[rng.below(used.len())]);
+    let all: Vec<u64> = rare.copied().chain(any).collect();
+    for addr in all {
+        let (byte, flip) = (rng.below(4096), 1 << rng.below(8));
+        let place = format!("byte {byte} of block {addr:#x}");
+        let dev = damaged(&blocks, addr, byte, flip);
+        if let Some(is) = look(&dev) {
+            no_wrong_byte(&was, &is, &place);
+        }
+        let data = CheckOptions {
+            data: true,
+            fallback: false,
+        };
+        let found = check(&dev, data).unwrap().findings;
+        let repaired = mend(&dev, &place);
+        let is = look(&dev).unwrap();
+        assert_eq!(is.len(), was.len(), "{place}");
+        no_wrong_byte(&was, &is, &place);
+        let differ = |at: usize| was[at] != is[at];
+        if differ(0) || differ(1) || differ(2) {
+            assert!(!found.is_empty() && !repaired.done.is_empty(), "{place}");
+            // Only inodes, direct nodes and data of files are nowhere else; in a snapshot also directories.
+            assert!(matches!(addr >> 29, 1..=6), "{place}: {:?}", repaired.done);
+        }
+        lost += usize::from(differ(0));
+        lost_then += usize::from(differ(1) || differ(2));
+        // A block of data is named with its path.
+        if differ(0) && addr >> 29 == 2 {
+            let named = |what: &str| what.contains("(/dir/");
+            assert!(found.iter().any(|f| named(&f.place)), "{place}: {found:?}");
+            assert!(
+                repaired.done.iter().any(|f| named(&f.place)),
+                "{place}: {:?}",
+                repaired.done
+            );
+        }
+    }
+    assert!(lost > 20 && lost_then > 20, "{lost}, {lost_then}");
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&path);
+    let _ = fs::remove_file(&path);
+    path
+}
+
+/// A volume on the host, and the bytes of each of its files.
+fn on_host(name: &str) -> (PathBuf, Vec<Seen>) {
+    let path = scratch(name);
+    fill(Arc::new(ZoneDir::create(&path, 256).unwrap()), false);
+    let was = look(&open(&path)).unwrap();
+    (path, was)
+}
+
+fn open(path: &Path) -> Arc<dyn BlockDevice> {
+    Arc::new(ZoneDir::open(path, false).unwrap())
+}
+
+fn open_to_read(path: &Path) -> Arc<dyn BlockDevice> {
+    Arc::new(ZoneDir::open(path, true).unwrap())
+}
+
+/// Seen: one flipped byte in the header of a directory of zone files, and nothing could be done with the volume.
+#[test]
+fn either_header_of_zone_files_may_be_damaged_in_any_way() {
+    let (path, was) = on_host("headers");
+    let names = ["volume", "volume.copy"];
+    let sound_header = fs::read(path.join("volume")).unwrap();
+    for name in names {
+        let file = path.join(name);
+        let mut ways: Vec<Option<Vec<u8>>> = vec![None];
+        for at in 0..sound_header.len() {
+            ways.push(Some(sound_header[..at].to_vec()));
+            for flip in [1, 0x80] {
+                let mut bytes = sound_header.clone();
+                bytes[at] ^= flip;
+                ways.push(Some(bytes));
+            }
+        }
+        ways.push(Some([&sound_header[..], b"x"].concat()));
+        for (at, way) in ways.iter().enumerate() {
+            let place = format!("{name}, way {at}");
+            let harm = || match way {
+                None => fs::remove_file(&file).unwrap(),
+                Some(bytes) => fs::write(&file, bytes).unwrap(),
+            };
+            harm();
+            let dev = open_to_read(&path);
+            let findings = check(&dev, CheckOptions::default()).unwrap().findings;
+            assert_eq!(findings.len(), 1, "{place}");
+            assert_eq!(findings[0].place, format!("file {name}"));
+            drop(dev);
+            let dev = open(&path);
+            dev.mend().unwrap();
+            assert_eq!(dev.damage(), []);
+            drop(dev);
+            assert!(fs::read(&file).unwrap() == sound_header, "{place}");
+            // The way to it from outside is the same for all.
+            if at % 40 == 0 {
+                harm();
+                assert_eq!(repair(&open(&path), false, NOW).unwrap().done.len(), 1);
+                sound(&open_to_read(&path), &place);
+                harm();
+                mount(&open(&path)).unmount().unwrap();
+                sound(&open_to_read(&path), &place);
+            }
+        }
+    }
+    assert!(look(&open(&path)).unwrap() == was);
+    // Both gone is the end, and said.
+    for name in names {
+        fs::write(path.join(name), "x").unwrap();
+    }
+    let e = ZoneDir::open(&path, false).err().unwrap();
+    assert!(e.to_string().contains("`volume.copy`"), "{e}");
+    fs::remove_dir_all(&path).unwrap();
+}
+
+/// Two who open a volume exclude each other, whatever becomes of its header.
+#[test]
+fn the_lock_does_not_go_with_the_header() {
+    let path = scratch("lock without header");
+    let first = ZoneDir::create(&path, 256).unwrap();
+    fs::remove_file(path.join("volume")).unwrap();
+    let e = ZoneDir::open(&path, false).err().unwrap();
+    assert_eq!(e.kind(), std::io::ErrorKind::ResourceBusy);
+    drop(first);
+    drop(open(&path));
+    fs::remove_dir_all(&path).unwrap();
+}
+
+#[test]
+fn any_zone_file_may_be_deleted_or_cut() {
+    let (path, was) = on_host("zone files");
+    let zones = path.join("zones");
+    let names: Vec<String> = fs::read_dir(&zones)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let kept = |copy: &Path| {
+        let _ = fs::remove_dir_all(copy);
+        fs::create_dir_all(copy.join("zones")).unwrap();
+        for name in ["volume", "volume.copy"] {
+            fs::copy(path.join(name), copy.join(name)).unwrap();
+        }
+        for name in &names {
+            fs::copy(zones.join(name), copy.join("zones").join(name)).unwrap();
+        }
+    };
+    let copy = scratch("zone files, harmed");
+    for name in &names {
+        for cut in [None, Some(0), Some(4096), Some(70_000)] {
+            kept(&copy);
+            let file = copy.join("zones").join(name);
+            match cut {
+                None => fs::remove_file(&file).unwrap(),
+                Some(len) => {
+                    let file = fs::File::options().write(true).open(&file).unwrap();
+                    file.set_len(len.min(file.metadata().unwrap().len()))
+                        .unwrap();
+                }
+            }
+            let place = format!("zone {name}, {cut:?}");
+            let dev = open(&copy);
+            if let Some(is) = look(&dev) {
+                no_wrong_byte(&was, &is, &place);
+            }
+            mend(&dev, &place);
+            let mut is = look(&dev).unwrap();
+            no_wrong_byte(&was, &is, &place);
+            is[0].retain(|path, _| !path.starts_with("/lost+found"));
+            let number = u64::from_str_radix(name, 16).unwrap();
+            let area = (number * 256) >> GEOMETRY.area_bits;
+            // Of the first zone and of the last copy of the superblock nothing is lost.
+            assert!(is == was || !matches!(area, 0 | 7), "{place}");
+        }
+    }
+    for path in [path, copy] {
+        fs::remove_dir_all(path).unwrap();
+    }
+}
+
+#[test]
+fn a_volume_in_one_file_loses_nothing_with_a_byte_of_its_fixed_blocks() {
+    let path = scratch("one file with damage");
+    fill(Arc::new(FileDevice::create(&path).unwrap()), false);
+    let open = || -> Arc<dyn BlockDevice> { Arc::new(FileDevice::open(&path, false).unwrap()) };
+    let was = look(&open()).unwrap();
+    let mut rng = Rng::new(3);
+    for _ in 0..60 {
+        let dev = open();
+        let addr = [0, 1, 16, 17, 18, 32, 33, 34, GEOMETRY.spare_superblock().0][rng.below(9)];
+        let byte = rng.below(4096);
+        let mut block = [0; 4096];
+        dev.read(Addr(addr), &mut block).unwrap();
+        block[byte] ^= 4;
+        dev.write(Addr(addr), &block).unwrap();
+        let place = format!("byte {byte} of block {addr:#x}");
+        assert!(look(&dev).unwrap() == was, "{place}");
+        mend(&dev, &place);
+        assert!(look(&dev).unwrap() == was, "{place}");
+    }
+    fs::remove_file(path).unwrap();
+}
