@@ -90,7 +90,7 @@ fn a_terminal_log_on_a_full_disk_is_an_error_and_no_panic() {
     let place = Place::new("dev-full");
     let full = || std::fs::File::options().write(true).open("/dev/full");
     if full().is_err() {
-        _ = writeln!(std::io::stderr(), "SKIPPED: no /dev/full");
+        tuff_testing::skipped("no /dev/full");
         return;
     }
     for args in [

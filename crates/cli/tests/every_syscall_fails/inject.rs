@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::{self, File};
-use std::io::Write as _;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use tuff_testing::skipped;
 
 /// A run that takes longer hangs. Healthy ones take a hundredth of a second.
 const HANG: Duration = Duration::from_secs(30);
@@ -286,9 +286,4 @@ pub(crate) fn is_possible() -> bool {
             false
         }
     }
-}
-
-/// Says what a test leaves out here, past the test runner, which would swallow it.
-pub(crate) fn skipped(what: impl fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
 }

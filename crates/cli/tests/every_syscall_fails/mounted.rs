@@ -1,7 +1,7 @@
 //! A mounted volume: what fsync acknowledged is there after a crash, and errors are told to who is concerned.
 
 use crate::import::{check, contents, copy_volume, good};
-use crate::inject::{Census, Fault, Run, command, is_possible, kill_group, only, options, skipped};
+use crate::inject::{Census, Fault, Run, command, is_possible, kill_group, only, options};
 use crate::sweep::{Dir, faults, interruptions, is_full};
 use crate::tree;
 use rustix::fs::FlockOperation;
@@ -113,7 +113,7 @@ impl Place {
             return None;
         }
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            skipped("mounting needs root and /dev/fuse");
+            tuff_testing::skipped("mounting needs root and /dev/fuse");
             return None;
         }
         let dir = Dir::new(name);
