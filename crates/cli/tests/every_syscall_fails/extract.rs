@@ -9,7 +9,7 @@ use std::process::Command;
 
 /// True if a file never has its final name before its content is complete. Otherwise only files that have their full
 /// length are compared.
-const NAMES_ARE_FINAL: bool = false;
+const NAMES_ARE_FINAL: bool = true;
 
 struct Extract {
     dir: Dir,
