@@ -364,7 +364,8 @@ impl<'a> Case<'a> {
     ) -> Outcome {
         match steps.below(10) {
             0 => {
-                let blob = words(&["--blob=blob"]);
+                // The second build replaces the chunks of the first one.
+                let blob = words(&["--blob=blob", "--force"]);
                 let settings = [settings::with_blob(settings), blob].concat();
                 if let Some(mut image) = self.build(&settings, &["tree"], "chunks", steps)? {
                     image.devices.push("blob".to_owned());
