@@ -36,7 +36,7 @@ impl FileStore {
     pub fn new(mut file: File) -> io::Result<Self> {
         let meta = retry(|| file.metadata())?;
         let size = if meta.file_type().is_block_device() {
-            file.seek(SeekFrom::End(0))?
+            retry(|| file.seek(SeekFrom::End(0)))?
         } else if meta.is_file() {
             meta.len()
         } else {

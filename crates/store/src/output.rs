@@ -66,7 +66,7 @@ impl Output {
         match target {
             Target::Stdout => {
                 // Redirected, it is a file that has a name.
-                let stdout = rustix::fs::fstat(io::stdout())?;
+                let stdout = retry(|| rustix::fs::fstat(io::stdout()))?;
                 let is_file = rustix::fs::FileType::from_raw_mode(stdout.st_mode).is_file();
                 let inode = is_file.then_some((stdout.st_dev, stdout.st_ino));
                 Self::spool(io::stdout(), inode)
@@ -89,7 +89,7 @@ impl Output {
                     Self::spool(OpenOptions::new().write(true).open(path)?, None)
                 }
                 // A symbolic link is followed, so that the link stays and what it names is replaced.
-                Ok(_) => Self::replacing(std::fs::canonicalize(path)?),
+                Ok(_) => Self::replacing(retry(|| std::fs::canonicalize(path))?),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => Self::replacing(path.clone()),
                 Err(e) => Err(e),
             },
@@ -100,14 +100,17 @@ impl Output {
     /// [`settle`](Self::settle), makes the rest count; if the value is dropped before it is finished, all is as it was.
     /// Fails with `WouldBlock` if another process grows the file.
     pub fn grow(path: &Path, head: usize) -> io::Result<Self> {
-        let is_device = std::fs::metadata(path)?.file_type().is_block_device();
+        let is_device = retry(|| std::fs::metadata(path))?
+            .file_type()
+            .is_block_device();
         let mut options = OpenOptions::new();
         options.read(true).write(true);
         if is_device {
             options.custom_flags(OFlags::EXCL.bits() as i32);
         }
         let file = options.open(path)?;
-        let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+        let exclusive = FlockOperation::NonBlockingLockExclusive;
+        let locked = retry(|| rustix::fs::flock(&file, exclusive));
         locked.map_err(|e| match e {
             Errno::WOULDBLOCK => {
                 let what = "another process is writing there";
@@ -118,7 +121,7 @@ impl Output {
         let len = if is_device {
             None
         } else {
-            Some(file.metadata()?.len())
+            Some(retry(|| file.metadata())?.len())
         };
         // Fits: it is at most `head`.
         let head = len.map_or(head, |len| len.min(head as u64) as usize);
@@ -191,7 +194,7 @@ impl Output {
             Kind::Spool { inode, .. } => *inode,
             Kind::Device | Kind::Grown { .. } | Kind::Done => None,
         };
-        let own = self.file.metadata().ok();
+        let own = retry(|| self.file.metadata()).ok();
         let own = own.filter(Metadata::is_file).map(|m| (m.dev(), m.ino()));
         own.into_iter().chain(replaced).collect()
     }
@@ -214,7 +217,7 @@ impl Output {
                 sync_name()?;
             }
             Kind::Named { temporary, path } => {
-                std::fs::rename(temporary, &path)?;
+                retry(|| std::fs::rename(&temporary, &path))?;
                 sync_name()?;
             }
             Kind::Device | Kind::Grown { .. } => self.file.sync_all()?,
@@ -231,14 +234,15 @@ impl Drop for Output {
         // Nothing to report to: the build has failed already and says why.
         match &self.kind {
             Kind::Named { temporary, .. } => {
-                let _ = std::fs::remove_file(temporary);
+                let _ = retry(|| std::fs::remove_file(temporary));
             }
             Kind::Grown { head, len } => {
                 let mut now = vec![0; head.len()];
                 if self.file.read_exact_at(&mut now, 0).is_err() || now != *head {
                     let _ = self.file.write_all_at(head, 0);
                 }
-                let has_grown = |len: u64| self.file.metadata().map_or(true, |m| m.len() != len);
+                let has_grown =
+                    |len: u64| retry(|| self.file.metadata()).map_or(true, |m| m.len() != len);
                 if let Some(len) = len.filter(|len| has_grown(*len)) {
                     let _ = self.file.set_len(len);
                 }
@@ -250,20 +254,20 @@ impl Drop for Output {
 
 /// Device and inode number of the regular file that `path` names, through symbolic links.
 pub fn file_id(path: &Path) -> Option<FileId> {
-    let meta = std::fs::metadata(path).ok()?;
+    let meta = retry(|| std::fs::metadata(path)).ok()?;
     meta.is_file().then(|| (meta.dev(), meta.ino()))
 }
 
 /// True if two paths name the same file or block device, or would.
 pub fn is_same(a: &Path, b: &Path) -> bool {
     let there = |path: &Path| {
-        let meta = path.metadata().ok()?;
+        let meta = retry(|| path.metadata()).ok()?;
         let disk = meta.file_type().is_block_device().then(|| meta.rdev());
         Some((disk, disk.map_or((meta.dev(), meta.ino()), |_| (0, 0))))
     };
     // What is not there yet: by its directory and name.
     let named = |path: &Path| {
-        let parent = directory(path).canonicalize().ok()?;
+        let parent = retry(|| directory(path).canonicalize()).ok()?;
         Some(parent.join(path.file_name()?))
     };
     match (there(a), there(b)) {
@@ -275,7 +279,7 @@ pub fn is_same(a: &Path, b: &Path) -> bool {
 
 /// True for a path that takes bytes as they come and keeps no place for them: a pipe or a character device.
 pub fn takes_stream(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|m| is_stream(m.file_type()))
+    retry(|| std::fs::metadata(path)).is_ok_and(|m| is_stream(m.file_type()))
 }
 
 fn is_stream(kind: FileType) -> bool {
@@ -303,7 +307,7 @@ pub fn anonymous(dir: &Path) -> io::Result<File> {
         return Ok(file);
     }
     let (file, path) = beside(&dir.join("tuff"), create_new)?;
-    std::fs::remove_file(path)?;
+    retry(|| std::fs::remove_file(&path))?;
     Ok(file)
 }
 
@@ -336,9 +340,9 @@ fn name(file: &File, path: &Path) -> io::Result<()> {
     }
     // A link replaces nothing, a rename does.
     let ((), temporary) = beside(path, link)?;
-    std::fs::rename(&temporary, path).inspect_err(|_| {
+    retry(|| std::fs::rename(&temporary, path)).inspect_err(|_| {
         // Nothing to report to: what failed before it is told.
-        let _ = std::fs::remove_file(&temporary);
+        let _ = retry(|| std::fs::remove_file(&temporary));
     })
 }
 
