@@ -8,6 +8,7 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::os::unix::fs::FileExt;
 use tuff_format::dirent::is_name;
+use tuff_store::retry;
 
 /// A tree to compare.
 pub enum Side<'a> {
@@ -150,10 +151,10 @@ impl Content<'_> {
                 }
                 Ok(size)
             }
-            Self::Host(file, place) => match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Self::Host(file, place) => match retry(|| rustix::fs::seek(file, SeekFrom::Data(at))) {
                 Ok(found) => Ok(found.min(size)),
                 // No data to the end, unless the file became shorter: reading it will show that.
-                Err(Errno::NXIO) => match file.metadata() {
+                Err(Errno::NXIO) => match retry(|| file.metadata()) {
                     Ok(meta) if meta.len() >= size => Ok(size),
                     _ => Ok(at),
                 },

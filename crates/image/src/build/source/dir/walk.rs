@@ -610,13 +610,13 @@ pub(crate) fn runs_of(file: impl AsFd, size: u64) -> Result<Vec<DataRun>, Errno>
     let mut runs = Vec::new();
     let mut at = 0;
     while at < size {
-        let start = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
+        let start = match retry(|| rustix::fs::seek(&file, SeekFrom::Data(at))) {
             Ok(start) => start,
             Err(Errno::NXIO) => break,
             Err(Errno::INVAL) => at,
             Err(e) => return Err(e),
         };
-        let end = match rustix::fs::seek(&file, SeekFrom::Hole(start)) {
+        let end = match retry(|| rustix::fs::seek(&file, SeekFrom::Hole(start))) {
             Ok(end) => end.min(size),
             Err(Errno::INVAL) => size,
             Err(e) => return Err(e),
