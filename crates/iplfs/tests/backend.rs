@@ -227,6 +227,48 @@ fn a_file_that_is_no_zone_is_named() {
     std::fs::remove_dir_all(&path).unwrap();
 }
 
+/// Seen: a pipe in the place of `zones` or of a zone's file kept every verb waiting for its writer.
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_refused_at_once() {
+    let path = scratch("pipes");
+    let place = |name: &str| {
+        let _ = std::fs::remove_dir_all(&path);
+        let dev = ZoneDir::create(&path, 16).unwrap();
+        dev.write(tuff_iplfs::Addr(0), &[1; 4096]).unwrap();
+        let pipe = path.join(name);
+        if pipe.is_dir() {
+            std::fs::remove_dir_all(&pipe).unwrap();
+        } else {
+            std::fs::remove_file(&pipe).unwrap();
+        }
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, 0o600.into(), 0).unwrap();
+    };
+    let read = || {
+        let (done, is_done) = std::sync::mpsc::channel();
+        let path = path.clone();
+        std::thread::spawn(move || {
+            let dev = ZoneDir::open(&path, true);
+            let _ = done.send(dev.and_then(|dev| {
+                dev.read(tuff_iplfs::Addr(0), &mut [0; 4096])?;
+                Ok(dev.damage().len())
+            }));
+        });
+        is_done.recv_timeout(std::time::Duration::from_secs(60))
+    };
+    for name in ["zones", "zones/0000000000"] {
+        place(name);
+        let result = read().unwrap_or_else(|_| panic!("waits for a writer of {name}"));
+        assert!(result.is_err(), "{name}: {result:?}");
+    }
+    for name in ["volume", "volume.copy"] {
+        place(name);
+        let result = read().unwrap_or_else(|_| panic!("waits for a writer of {name}"));
+        assert_eq!(result.unwrap(), 1, "{name}");
+    }
+    std::fs::remove_dir_all(&path).unwrap();
+}
+
 /// Seen: what was written to a zone file after somebody removed it was called durable, and was gone at the next mount.
 #[test]
 fn a_zone_file_that_was_removed_is_noticed_by_the_next_flush() {

@@ -22,13 +22,24 @@ use std::path::Path;
 use std::sync::Arc;
 
 const BS: u64 = BLOCK_SIZE as u64;
+
 /// Opens what holds a volume: a directory of zone files, or a file or block device. `ResourceBusy` if it is open.
 pub fn open(path: &Path, read_only: bool) -> io::Result<Arc<dyn BlockDevice>> {
-    Ok(if path.is_dir() {
+    Ok(if retry(|| std::fs::metadata(path))?.is_dir() {
         Arc::new(ZoneDir::open(path, read_only)?)
     } else {
         Arc::new(FileDevice::open(path, read_only)?)
     })
+}
+
+/// Repeats a call of the standard library for as long as a signal interrupts it.
+fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
 }
 
 /// Takes the lock that says the volume is open; `ResourceBusy` if somebody else holds it.
@@ -82,7 +93,7 @@ fn reserve(file: &File, blocks: Range<u64>) -> io::Result<()> {
 /// Gives back what was reserved in `blocks` and never written.
 fn give_up(file: &File, blocks: Range<u64>) -> io::Result<()> {
     // Behind its end ext4 and Btrfs punch nothing.
-    if file.metadata()?.len() < blocks.end * BS {
+    if retry(|| file.metadata())?.len() < blocks.end * BS {
         file.set_len(blocks.end * BS)?;
     }
     // What was read there and is still in memory passes for data.

@@ -3,7 +3,7 @@
 //! A file must be able to reach 7 · 2^area_bits blocks: with 29 bits that is 14 TiB, which even ext4 can. A block device must be as large as
 //! that in addresses, so it is a thin one; its discards are hole punches, which Linux passes on as such.
 
-use super::{BS, data_runs, lock, punch, read_sparse, reserve, write_in_place, write_zeros};
+use super::{BS, data_runs, lock, punch, read_sparse, reserve, retry, write_in_place, write_zeros};
 use crate::areas::Addr;
 use crate::device::BlockDevice;
 use rustix::fs::{OFlags, fstatvfs};
@@ -43,7 +43,7 @@ impl FileDevice {
 
     /// Opens a file or block device. `ResourceBusy` if it is open as a volume or mounted.
     pub fn open(path: &Path, read_only: bool) -> io::Result<Self> {
-        let kind = std::fs::metadata(path)?.file_type();
+        let kind = retry(|| std::fs::metadata(path))?.file_type();
         let is_device = kind.is_block_device();
         // A pipe would wait for who writes to it.
         if !is_device && !kind.is_file() {
@@ -59,7 +59,7 @@ impl FileDevice {
         let mut file = options.open(path)?;
         lock(&file, read_only)?;
         let size = if is_device {
-            Some(file.seek(SeekFrom::End(0))? / BS)
+            Some(retry(|| file.seek(SeekFrom::End(0)))? / BS)
         } else {
             None
         };
@@ -75,7 +75,7 @@ impl FileDevice {
         if let Some(size) = self.size {
             return Ok((0..=48).rev().find(|bits| 7 << bits < size).unwrap_or(0));
         }
-        let len = self.file.metadata()?.len();
+        let len = retry(|| self.file.metadata())?.len();
         let mut bits = 48;
         // Asking is the only way to learn how long a file may be.
         while bits > 0 && self.file.set_len(((7 << bits) + 1) * BS).is_err() {

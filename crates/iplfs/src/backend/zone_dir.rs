@@ -10,18 +10,18 @@
 //! large file would need a hole punched for every block. The directory plays the part of the root of an interval map, the
 //! extent tree of each file that of its map node.
 
-use super::{BS, data_runs, lock, punch, read_sparse, write_in_place, write_zeros};
+use super::{BS, data_runs, lock, punch, read_sparse, retry, write_in_place, write_zeros};
 use crate::areas::{Addr, BLOCK_SIZE};
 use crate::device::BlockDevice;
 use crate::finding::Finding;
 use crate::room::is_full;
-use rustix::fs::{AtFlags, StatxFlags, fstatvfs, statx};
+use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, fstatvfs, statx};
 use rustix::io::retry_on_intr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -71,15 +71,15 @@ impl ZoneDir {
                 format!("zones of {zone_blocks} blocks"),
             ));
         }
-        fs::create_dir_all(path)?;
-        if fs::read_dir(path)?.next().is_some() {
+        retry(|| fs::create_dir_all(path))?;
+        if retry(|| fs::read_dir(path)?.next().transpose())?.is_some() {
             return Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,
                 "the directory is not empty",
             ));
         }
         // Of several who make a volume here, this is for one.
-        fs::create_dir(path.join("zones"))?;
+        retry(|| fs::create_dir(path.join("zones")))?;
         Self::fill(path, zone_blocks).inspect_err(|_| Self::unmake(path))
     }
 
@@ -93,9 +93,9 @@ impl ZoneDir {
     /// what failed before is what matters.
     pub fn unmake(path: &Path) {
         for name in HEADERS {
-            let _ = fs::remove_file(path.join(name));
+            let _ = retry(|| fs::remove_file(path.join(name)));
         }
-        let _ = fs::remove_dir_all(path.join("zones"));
+        let _ = retry(|| fs::remove_dir_all(path.join("zones")));
     }
 
     /// Opens a device that `create` made. `ResourceBusy` if it is open.
@@ -109,9 +109,12 @@ impl ZoneDir {
             return Err(io::Error::new(io::ErrorKind::NotFound, what));
         }
         let zones_path = path.join("zones");
-        let zones_dir = File::open(&zones_path)?;
+        let mut options = OpenOptions::new();
+        // Fits: a flag of `open`, which takes an int.
+        options.custom_flags(OFlags::DIRECTORY.bits() as i32);
+        let zones_dir = options.read(true).open(&zones_path)?;
         lock(&zones_dir, read_only)?;
-        let header = File::open(path.join(HEADERS[0])).ok();
+        let header = open_regular(&path.join(HEADERS[0]), OpenOptions::new().read(true)).ok();
         header
             .as_ref()
             .map_or(Ok(()), |header| lock(header, read_only))?;
@@ -146,8 +149,13 @@ impl ZoneDir {
             }
         };
         let mut zones = BTreeSet::new();
-        for entry in fs::read_dir(&zones_path)? {
-            let name = entry?.file_name();
+        // Again from the start: after an error the iterator ends.
+        let list = || {
+            let entries = fs::read_dir(&zones_path)?;
+            entries.map(|e| e.map(|e| e.file_name())).collect()
+        };
+        let names: Vec<_> = retry(list)?;
+        for name in names {
             // Another way to write the number is another file than the one that is opened for it.
             let zone = name
                 .to_str()
@@ -159,7 +167,7 @@ impl ZoneDir {
         let can_punch = read_only || can_punch(&path.join(sound.unwrap_or(HEADERS[0])))?;
         if !read_only {
             // Earlier versions kept space there for a host that is full.
-            let _ = fs::remove_file(path.join("ballast"));
+            let _ = retry(|| fs::remove_file(path.join("ballast")));
         }
         Ok(Self {
             path: path.clone(),
@@ -200,12 +208,8 @@ impl ZoneDir {
                 let mut options = OpenOptions::new();
                 options.read(true).write(!self.read_only);
                 // `create` is not `create_new`: a file may be left by a crash before its name was in our list.
-                let file = Arc::new(
-                    options
-                        .create(make && !exists)
-                        .truncate(false)
-                        .open(self.file_path(zone))?,
-                );
+                options.create(make && !exists).truncate(false);
+                let file = Arc::new(open_regular(&self.file_path(zone), &mut options)?);
                 if !exists {
                     state.zones.insert(zone);
                     state.names_dirty = true;
@@ -257,7 +261,7 @@ impl ZoneDir {
         state.open.remove(&zone);
         state.dirty.remove(&zone);
         if state.zones.contains(&zone) {
-            fs::remove_file(self.file_path(zone))?;
+            retry(|| fs::remove_file(self.file_path(zone)))?;
             state.zones.remove(&zone);
             state.names_dirty = true;
         }
@@ -265,16 +269,33 @@ impl ZoneDir {
     }
 }
 
+/// Opens a regular file and never waits, as a pipe would have it. `InvalidInput` if it is anything else. Its times are not asked for: see
+/// [`has_name`](ZoneDir::has_name).
+fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    // Fits: a flag of `open`, which takes an int.
+    options.custom_flags(OFlags::NONBLOCK.bits() as i32);
+    let file = match options.open(path) {
+        // Another program has a lease on the file and is asked to give it back.
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => options.custom_flags(0).open(path)?,
+        file => file?,
+    };
+    let ask = || statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::TYPE);
+    let mode = u32::from(retry_on_intr(ask)?.stx_mode);
+    if !FileType::from_raw_mode(mode).is_file() {
+        let what = format!("{} is no regular file", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    Ok(file)
+}
+
 /// The size of a zone that a header states. `None` if a byte of it is not as it was written.
 fn read_header(path: &Path) -> io::Result<Option<u64>> {
-    // Opening a pipe would wait for its writer.
-    if !fs::metadata(path)?.is_file() {
-        return Ok(None);
-    }
+    let file = match open_regular(path, OpenOptions::new().read(true)) {
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput => return Ok(None),
+        file => file?,
+    };
     let mut bytes = Vec::new();
-    File::open(path)?
-        .take(HEADER_LEN_MAX)
-        .read_to_end(&mut bytes)?;
+    file.take(HEADER_LEN_MAX).read_to_end(&mut bytes)?;
     let mut sizes = (4..=24).map(|bits| 1 << bits);
     Ok(sizes.find(|size| bytes == header(*size).as_bytes()))
 }
@@ -287,7 +308,7 @@ fn header(zone_blocks: u64) -> String {
 fn write_headers(path: &Path, names: &[&str], zone_blocks: u64) -> io::Result<()> {
     for name in names {
         let path = path.join(name);
-        if fs::metadata(&path).is_ok_and(|meta| !meta.is_file()) {
+        if retry(|| fs::metadata(&path)).is_ok_and(|meta| !meta.is_file()) {
             let what = format!("{} is no regular file: remove it", path.display());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
@@ -305,7 +326,7 @@ fn zone_name(zone: u64) -> String {
 
 /// Asks for a hole where nothing is, to learn whether the host can punch any. It takes no space, which a full host would not have.
 fn can_punch(volume: &Path) -> io::Result<bool> {
-    let file = OpenOptions::new().write(true).open(volume)?;
+    let file = open_regular(volume, OpenOptions::new().write(true))?;
     match punch(&file, 1..2) {
         Err(e) if matches!(e.raw_os_error(), Some(95 | 38)) => Ok(false),
         Err(e) if !is_full(&e) => Err(e),
