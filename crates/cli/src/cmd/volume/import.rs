@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         )));
     }
     // It would be copied while it grows.
-    let at = |path: &Path| path.canonicalize().at(path.display());
+    let at = |path: &Path| retry(|| path.canonicalize()).at(path.display());
     let (volume, source) = (at(&args.path)?, at(&args.source)?);
     if volume.starts_with(&source) || source.starts_with(&volume) {
         return Err(Failure::Usage(format!(
@@ -76,9 +76,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             .at(path.display())?;
         copy.attributes(&path, dir, &stat)?;
         times.push((dir, stat));
-        let mut names: Vec<_> = retry(|| fs::read_dir(&path))
-            .and_then(|entries| entries.map(|e| e.map(|e| e.file_name())).collect())
-            .at(path.display())?;
+        // Again from the start: after an error the iterator ends.
+        let list = || {
+            let entries = fs::read_dir(&path)?;
+            entries.map(|e| e.map(|e| e.file_name())).collect()
+        };
+        let mut names: Vec<_> = retry(list).at(path.display())?;
         names.sort();
         for name in names {
             let path = path.join(&name);
@@ -135,7 +138,7 @@ impl Copy {
             return Ok(None);
         }
         let made = if FileType::from_raw_mode(stat.st_mode).is_symlink() {
-            let target = fs::read_link(path).at(path.display())?;
+            let target = retry(|| fs::read_link(path)).at(path.display())?;
             self.volume
                 .symlink(dir, name, target.as_os_str().as_bytes(), &caller)
         } else {
@@ -185,21 +188,21 @@ impl Copy {
         let mut buf = vec![0; STEP];
         let mut at = 0u64;
         loop {
-            let data = match seek(&file, SeekFrom::Data(at)) {
+            let data = match retry(|| seek(&file, SeekFrom::Data(at))) {
                 Ok(data) => data,
                 Err(HostErrno::NXIO) => break,
                 // A file that knows no holes, such as the kernel's own ones.
                 Err(HostErrno::INVAL) => at,
                 Err(e) => return Err(io::Error::from(e)).at(path.display()),
             };
-            let hole = seek(&file, SeekFrom::Hole(data)).unwrap_or(u64::MAX);
+            let hole = retry(|| seek(&file, SeekFrom::Hole(data))).unwrap_or(u64::MAX);
             at = self.data(ino, path, &file, data..hole, &mut buf)?;
             if at < hole {
                 break;
             }
         }
         // A hole at the end has no data behind it.
-        let at = at.max(file.metadata().at(path.display())?.len());
+        let at = at.max(retry(|| file.metadata()).at(path.display())?.len());
         self.bytes += at;
         let set = SetAttr {
             size: Some(at),
