@@ -9,6 +9,7 @@ use std::path::Path;
 use tuff_format::superblock;
 use tuff_image::serve::Profile;
 use tuff_image::{Error, Result};
+use tuff_store::retry;
 
 /// Bytes that are examined. The signatures of all filesystems below lie there. Unit: bytes.
 const HEAD: usize = 1 << 20;
@@ -79,7 +80,7 @@ pub(crate) fn check(path: &Path, format: Format) -> Result<()> {
         };
     }
     // If it cannot be examined, opening it for writing fails and says why.
-    let Ok(meta) = std::fs::metadata(path) else {
+    let Ok(meta) = retry(|| std::fs::metadata(path)) else {
         return Ok(());
     };
     let kind = meta.file_type();
@@ -115,7 +116,7 @@ pub(crate) fn check(path: &Path, format: Format) -> Result<()> {
 /// # Errors
 /// `Usage` for such a device; `Io` for one that cannot be read.
 pub(crate) fn check_device(path: &Path, offset: u64) -> Result<()> {
-    let kind = std::fs::metadata(path).map(|m| m.file_type());
+    let kind = retry(|| std::fs::metadata(path)).map(|m| m.file_type());
     if kind.as_ref().is_ok_and(FileTypeExt::is_char_device) {
         return check(path, Format::Image);
     }

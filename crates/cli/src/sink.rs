@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tuff_image::{Error, Result};
-use tuff_store::{Output, Target, is_same, takes_stream};
+use tuff_store::{Output, Target, is_same, retry, takes_stream};
 
 /// A stream's end. [`finish`](Self::finish) it; dropped before, it leaves no file.
 pub(crate) struct Sink {
@@ -109,14 +109,15 @@ pub(crate) fn keep(path: &Path, read: &[&Path]) -> Result<()> {
 }
 
 fn takes_place(path: &Path, read: &Path) -> bool {
-    if !read.is_dir() {
+    if !retry(|| read.metadata()).is_ok_and(|m| m.is_dir()) {
         return is_same(path, read);
     }
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     let dir = dir.unwrap_or(Path::new("."));
     // Where a link leads, or where the file will be.
-    let place = path.canonicalize().or_else(|_| dir.canonicalize());
-    let within = |place: PathBuf| read.canonicalize().is_ok_and(|dir| place.starts_with(dir));
+    let real = |path: &Path| retry(|| path.canonicalize());
+    let place = real(path).or_else(|_| real(dir));
+    let within = |place: PathBuf| real(read).is_ok_and(|dir| place.starts_with(dir));
     place.is_ok_and(within)
 }
 

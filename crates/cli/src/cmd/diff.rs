@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use tuff_image::diff::{self, Change, Difference, HostTree, Options, Side, Totals};
 use tuff_image::read::Image;
 use tuff_image::{Result, THREADS_MAX};
+use tuff_store::retry;
 
 /// Compare the trees of two images, or of an image and a directory.
 ///
@@ -66,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// The image at `path`, or `None` for a directory.
 fn open(path: &Path, args: &OpenArgs) -> Result<Option<Image>> {
-    if path.is_dir() {
+    if retry(|| path.metadata()).is_ok_and(|m| m.is_dir()) {
         return Ok(None);
     }
     let image = args.open(path)?;

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_iplfs::backend::{FileDevice, ZoneDir};
 use tuff_iplfs::{BLOCK_SIZE, BlockDevice, Caller, FormatOptions, Geometry, Volume};
+use tuff_store::retry;
 
 /// Smallest quota: two packs, the reserve, and something to put in it.
 const SIZE_MIN: u64 = 16 << 20;
@@ -63,7 +64,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         return Err(Failure::Usage(what));
     }
     let zone_blocks = zone_blocks(args.zone)?;
-    let was_there = args.path.exists();
+    let was_there = retry(|| args.path.metadata()).is_ok();
     let uuid = uuid().at("/dev/urandom")?;
     let hash_key = random().at("/dev/urandom")?;
     let made = make(args, zone_blocks);
@@ -155,7 +156,7 @@ pub(super) fn zone_blocks(bytes: u64) -> Result<u64> {
 
 /// Takes away a volume that was half made. A directory or device that was there before stays.
 pub(super) fn unmake(path: &Path, was_there: bool) {
-    if path.is_dir() {
+    if retry(|| path.metadata()).is_ok_and(|m| m.is_dir()) {
         ZoneDir::unmake(path);
         if !was_there {
             let _ = std::fs::remove_dir(path);
@@ -166,5 +167,5 @@ pub(super) fn unmake(path: &Path, was_there: bool) {
 }
 
 pub(super) fn is_block(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device())
+    retry(|| path.metadata()).is_ok_and(|m| m.file_type().is_block_device())
 }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_iplfs::backend::{FileDevice, ZoneDir};
 use tuff_iplfs::{BlockDevice, Error, Stream};
-use tuff_store::open_text;
+use tuff_store::{open_text, retry};
 
 /// Apply a stream that tuff volume send wrote.
 ///
@@ -63,10 +63,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             Some(dev) => dev.clone(),
             None => {
                 let whole = stream.base().is_none();
-                made = whole && !args.path.exists();
+                let meta = retry(|| args.path.metadata());
+                made = whole && meta.is_err();
                 let dev = if made || whole && is_block(&args.path) {
                     make(args, &stream)?
-                } else if whole && args.path.is_file() {
+                } else if whole && meta.is_ok_and(|m| m.is_file()) {
                     take_over(args, &stream)?
                 } else {
                     device(&args.path, false)?
@@ -133,7 +134,7 @@ fn take_over(args: &Args, stream: &Stream<'_>) -> Result<Arc<dyn BlockDevice>> {
     let device = FileDevice::open(&args.path, false).at(&place)?;
     // A volume that is there already is told of by who receives.
     if tuff_iplfs::read_superblock(&device).is_err() {
-        let len = std::fs::metadata(&args.path).at(&place)?.len();
+        let len = retry(|| args.path.metadata()).at(&place)?.len();
         if len > 0 && !args.force {
             let what = format!(
                 "{place}: is a file that is no volume; --force makes a volume of it and loses what is there"
