@@ -166,7 +166,7 @@ impl Loader<'_> {
         }
         let (_, mut reader) = compressed::open(name, reader).map_err(Error::source)?;
         if let Some(digest) = unpacked {
-            reader = Box::new(Digested::new(reader, *digest));
+            reader = Box::new(Digested::new(reader, *digest, self.threads));
         }
         if !pack || self.options.dedupe == Dedupe::Content {
             progress.stage("copy");
