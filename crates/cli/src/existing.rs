@@ -58,7 +58,7 @@ impl Format {
         }
     }
 
-    /// What a user can do about a refusal.
+    /// Advice at the end of a refusal.
     fn remedy(self) -> &'static str {
         match self {
             Self::Profile => "name another output, or delete it first",
@@ -225,7 +225,7 @@ const SIGNATURES: &[(usize, &[u8], &str)] = &[
     (510, b"\x55\xaa", "an MBR partition table or a boot sector"),
 ];
 
-/// What bytes at the start of a file or device look like.
+/// Names the format of a file or device by its first bytes.
 fn signature(head: &[u8]) -> Option<&'static str> {
     if is_image(head) {
         return Some("an EROFS image");

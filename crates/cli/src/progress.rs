@@ -162,7 +162,7 @@ const MEDIUM: &str = "{msg:7} {wide_bar} {percent:>3}% eta {eta}";
 const NARROW: &str = "{msg:7} {percent:>3}%";
 const SPINNER: &str = "{spinner} {msg} {elapsed}";
 
-/// How progress is drawn on so many columns: a bar only while bytes of a known total are done.
+/// Template of the progress line for a terminal of that width: a bar only while bytes of a known total are done.
 fn template(s: &Snapshot, columns: u16) -> &'static str {
     match columns {
         _ if !has_share(s) => SPINNER,

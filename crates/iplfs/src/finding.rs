@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Finding {
     /// Where.
     pub place: String,
-    /// What was found and what was expected.
+    /// The value found and the value expected.
     pub what: String,
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Damage {
 }
 
 impl Found {
-    /// What of the checkpoint is damaged. A crash may damage one of two seals; one that left the volume unmounted does not.
+    /// Damaged parts of the checkpoint. A crash may damage one of two seals; a crash after an unmount does not.
     pub(crate) fn damaged_parts(&self) -> Vec<Finding> {
         let parts = [
             (
@@ -449,7 +449,7 @@ impl Volume {
         volume.held = seal.held_blocks;
         volume.live = seal.live_blocks;
         volume.inodes = seal.inodes;
-        // What the lost discard log named, and where the body went on, is found by a trim.
+        // A trim finds the blocks that the lost discard log named and those of the rest of the body.
         volume.needs_trim = seal.needs_trim || damage.body;
         if !damage.body {
             let room = u64::from(volume.sb.geometry.pack_blocks) - SEALS;

@@ -129,7 +129,7 @@ fn seen(v: &mut Volume) -> Seen {
     out
 }
 
-/// What is seen read-only, of the present and of each snapshot. `None` if the volume cannot be mounted for damage.
+/// Content seen by a read-only mount, of the present and of each snapshot. `None` if damage prevents the mount.
 fn look(dev: &Arc<dyn BlockDevice>) -> Option<Vec<Seen>> {
     let options = MountOptions {
         read_only: true,
@@ -226,7 +226,7 @@ fn every_byte_of_superblocks_and_packs_may_be_flipped() {
                 let report = check(&dev, CheckOptions::default()).unwrap();
                 assert_eq!(report.version, newest, "{place}");
                 found += usize::from(!report.findings.is_empty());
-                // What is done about it is the same for each byte of a part.
+                // The repair is the same for each byte of a part.
                 if byte % 256 == addr as usize % 256 {
                     assert!(look(&dev).unwrap() == was, "{place}");
                     let done = mend(&dev, &place).done;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Longest request that is looked at. Unit: bytes.
 const REQUEST_MAX: usize = 4096;
-/// How long a client may take for a request, and again for taking the answer.
+/// Time that a client may take for its request, and again for reading the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Connections that are kept. One more, and the oldest is closed.
 const CLIENTS_MAX: usize = 64;

@@ -97,7 +97,7 @@ fn has_name(path: &Path, meta: &Metadata) -> bool {
     meta.file_type().is_fifo() && !own(path)
 }
 
-/// What a file is that cannot be read at any position.
+/// Error for a kind of file that cannot be read at any position.
 fn refused(kind: FileType) -> io::Error {
     let what = if kind.is_dir() {
         return Errno::ISDIR.into();

@@ -1,4 +1,4 @@
-//! What an output may replace, and that it is not packed into itself.
+//! Existing outputs: which are replaced, and that none is packed into itself.
 
 use crate::common::{Place, code, run};
 use std::fs;
@@ -167,7 +167,7 @@ fn an_output_is_not_packed_into_itself() {
     fs::write(tree.join("list"), "an older list\n").unwrap();
     let out = build(&["mkfs.erofs", "--block-list-file=list", "out.erofs", "."]);
     is_told(&out, "list");
-    // What lies in the tree under another name of the same file is the same file.
+    // Another hard link of the output in the tree is the output, too.
     fs::hard_link(tree.join("out.erofs"), tree.join("again")).unwrap();
     is_told(&build(&["build", "-q", ".", "out.erofs"]), "again");
 }

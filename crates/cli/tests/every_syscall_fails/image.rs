@@ -72,7 +72,7 @@ impl Scene for Image<'_> {
     fn judge(&self, fault: &Fault, run: &Run) -> Result<(), String> {
         let found = fs::read(self.dir.path("out/image")).ok();
         let is_new = found.as_ref() == Some(&self.new);
-        // What cannot be cut off or written to is longer, and as valid as it was.
+        // Where truncation or writing fails, the image is longer, and as valid as before.
         let is_old = found == self.old
             || self.grows
                 && (fault.lasting || run.failed_call("ftruncate("))

@@ -46,7 +46,7 @@ pub(crate) fn check(dir: &Path) -> Result<(), String> {
     }
 }
 
-/// What is in the volume, by way of a tar.
+/// Content of the volume, through `volume export` and tar.
 pub(crate) fn contents(dir: &Path) -> Result<Contents, String> {
     let _ = fs::remove_dir_all(dir.join("out"));
     fs::create_dir(dir.join("out")).unwrap();
@@ -86,9 +86,9 @@ pub(crate) fn copy_volume(dir: &Path, from: &str) {
 
 struct Import {
     dir: Dir,
-    /// What is in the volume before, without the root.
+    /// Content of the volume before the import, without the root.
     before: Contents,
-    /// What is in it after an import without faults.
+    /// Content after an import without faults.
     after: Contents,
 }
 

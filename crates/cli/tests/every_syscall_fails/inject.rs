@@ -35,7 +35,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What a run under `strace` came to.
+/// Result of a run under `strace`.
 pub(crate) struct Run {
     /// None if it did not end in time.
     status: Option<ExitStatus>,
@@ -73,14 +73,14 @@ impl Run {
         };
         let stderr = self.stderr.trim_end();
         if status.success() {
-            // What a mount does on a host that is full, and says.
+            // A mount on a full host is read-only, and says so.
             let is_fine = stderr.is_empty() || stderr.contains(": mounted for reading only: ");
             return match is_fine {
                 true => Ok(()),
                 false => Err(format!("exit code 0, but said: {stderr}")),
             };
         }
-        // What Rust's library does where an allocation fails.
+        // Rust's standard library aborts where an allocation fails.
         let out_of_memory = status.signal() == Some(rustix::process::Signal::ABORT.as_raw())
             && stderr.starts_with("memory allocation of ");
         let code = status.code();
@@ -193,7 +193,7 @@ pub(crate) fn injected(log: &str) -> Vec<String> {
     calls
 }
 
-/// How often each call is made in a run without faults.
+/// Number of times that each call is made in a run without faults.
 pub(crate) struct Census {
     /// By name of the call: number of the last one before `main`, and of the last one of the thread that makes most.
     counts: HashMap<String, (usize, usize)>,
@@ -230,7 +230,7 @@ impl Census {
             *nth += 1;
             let (before, last) = counts.entry(call.to_owned()).or_default();
             *last = (*nth).max(*last);
-            // What `main` does first.
+            // The first call of `main`.
             is_ours |= what.contains("SIGXFSZ");
             if thread == first && !is_ours {
                 *before = *nth;
@@ -255,7 +255,7 @@ impl Census {
         before + 1..=last
     }
 
-    /// How many calls the dynamic loader makes: it fails if one of these numbers does, wherever it is not on files.
+    /// Number of calls that the dynamic loader makes. Faults with these numbers are tried on named files only.
     pub(crate) fn by_loader(&self, call: &str) -> usize {
         self.counts.get(call).map_or(0, |(before, _)| *before)
     }

@@ -13,17 +13,17 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// What takes longer hangs.
+/// A run that takes longer is taken for a hang.
 const HANG: Duration = Duration::from_secs(30);
 
-/// How a mount ends.
+/// Way in which a mount ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Unmount,
     Kill,
 }
 
-/// What the client of a mount was told.
+/// Results that the client of a mount received.
 #[derive(Default)]
 struct Client {
     /// Files with their whole contents that were acknowledged, by path.
@@ -281,7 +281,7 @@ impl Place {
         }
     }
 
-    /// What was acknowledged is there, and so is what was there before and nobody touched.
+    /// Compares acknowledged data, and data from before the mount that was not changed, with the volume.
     fn check_content(&self, client: &Client) -> Result<(), String> {
         let found = contents(&self.dir.0)?;
         let content = |path: &str| found.get(path).map(|entry| &entry.content[..]);

@@ -135,7 +135,7 @@ const MACHINERY: &[&str] = &[
 
 /// A verb, the state it starts from, and what must hold after it.
 pub(crate) trait Scene {
-    /// What the binary is told.
+    /// Arguments of the binary.
     fn args(&self) -> Vec<&'static str>;
 
     /// Makes the directory as it is before a run.

@@ -97,7 +97,7 @@ pub(crate) struct Entry {
     pub(crate) content: Vec<u8>,
 }
 
-/// What is in a tree, by path.
+/// Content of a tree, by path.
 pub(crate) type Contents = BTreeMap<String, Entry>;
 
 /// Lists a tree with all that is in it.

@@ -30,7 +30,7 @@ const VERBS: [&[&str]; 12] = [
     &["ls", "-l", "-R", "i"],
 ];
 
-/// What a verb came to, which must end by itself.
+/// Runs a verb, which must end by itself, and returns its output.
 fn run(place: &Place, args: &[&str]) -> Output {
     for made in ["out", "built", "t.tar"] {
         let path = place.path(made);

@@ -756,7 +756,7 @@ fn a_full_disk_ends_a_build_without_a_file() {
         return;
     };
     for threads in ["1", "3"] {
-        // What a build leaves that failed is no image.
+        // A build that failed leaves no image.
         let args = [
             "build", "--force", "-j", threads, "-z", "none", "src", &device.0,
         ];

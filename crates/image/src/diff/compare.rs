@@ -156,7 +156,7 @@ struct Run<'r, 'a> {
     settled: u64,
     /// What the parts of the file at the front came to so far.
     content: Part,
-    /// What is left of the limits of each side that is an image: names, and bytes that are read.
+    /// Remaining limits of each side that is an image: names, and bytes that are read.
     listed: [Option<Budget>; 2],
     read: [Option<Budget>; 2],
 }

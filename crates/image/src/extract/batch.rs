@@ -17,7 +17,7 @@ use tuff_format::cluster::Coding;
 pub(super) struct Task {
     pub(super) dir: Arc<Dir>,
     pub(super) name: Box<[u8]>,
-    /// What it is called until it is complete, if that is not its name.
+    /// Temporary name until the file is complete. `None` if it has its final name at once.
     pub(super) temporary: Option<Box<[u8]>>,
     pub(super) inode: Inode,
     /// Pieces not yet written, and one more as long as the walk may add some.

@@ -49,7 +49,7 @@ pub(super) struct Walk<'a, 'q> {
     path: Vec<u8>,
     names: u64,
     bytes: u64,
-    /// What the limits of the image leave.
+    /// Remaining limits of the image.
     listed: Budget,
     content: Budget,
 }
@@ -126,7 +126,7 @@ impl<'a, 'q> Walk<'a, 'q> {
             self.writer.abandon_all(&pieces);
             self.queue.drain(&mut self.writer);
         }
-        // What is complete stays, also in directories that are not.
+        // Complete files stay, also in directories that are incomplete.
         let (root, handles) = (&self.shared.root, &mut self.writer.handles);
         let mut named = Ok(());
         for dir in &self.staged {

@@ -162,7 +162,7 @@ impl Devices {
         self.bounds(spot, len.min(left))
     }
 
-    /// How many of `len` bytes at `pos` of a device are there before the first that is not.
+    /// Number of bytes from `pos` on, at most `len`, that the device has without a gap.
     pub(crate) fn there(&self, device: u16, pos: u64, len: u64) -> u64 {
         let mut there = 0;
         while there < len {

@@ -56,7 +56,7 @@ impl Default for Limits {
     }
 }
 
-/// What is left of a limit that grows with the length of the image.
+/// Remainder of a limit that grows with the length of the image.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     left: u64,

@@ -17,7 +17,7 @@ use tuff_image::tar::TarWriter;
 use tuff_image::walk::Walk;
 use tuff_store::{MemStore, ReadAt, Target};
 
-/// What one case reads through the plain reader. Unit: bytes.
+/// Most bytes that one case reads through the plain reader.
 const READ: u64 = 4 << 20;
 /// Names that one case visits where it walks by itself.
 const NAMES: usize = 600;
@@ -77,7 +77,7 @@ fn rebuild(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path) {
     }
     let mut options = build::Options::for_kernel(Kernel(6, 18));
     options.threads = Some(1);
-    // What is read is of interest, and not how it is encoded.
+    // Only the bytes are compared, not their encoding.
     options.compression = None;
     let source = build::Source::Image {
         path: path("image"),

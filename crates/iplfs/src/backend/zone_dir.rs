@@ -135,7 +135,7 @@ impl ZoneDir {
             }
             [size, ..] => size,
             [] => {
-                // What cannot be read may be sound.
+                // A copy that cannot be read may be sound.
                 if let Some(e) = headers
                     .into_iter()
                     .filter_map(Result::err)

@@ -45,7 +45,7 @@ pub struct Repaired {
     pub done: Vec<Finding>,
     /// Set if the newest checkpoint that was committed may be lost, and an older one was used.
     pub went_back: Option<WentBack>,
-    /// What a check says afterwards: nothing is left to find.
+    /// Report of the check after the repair.
     pub left: Report,
 }
 

@@ -180,7 +180,7 @@ impl Copy {
 
     /// Holes stay holes, and zeros in whole blocks become some.
     fn content(&mut self, ino: Nid, path: &Path) -> Result<()> {
-        // What was a file a moment ago may be a pipe.
+        // The file may have been replaced by a pipe since it was examined.
         let flags = OFlags::NONBLOCK.bits() as i32;
         let mut options = File::options();
         let file = options.read(true).custom_flags(flags).open(path);

@@ -45,7 +45,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// How much of a file is read. Unit: bytes.
+    /// Bytes of a file that are read.
     fn read_len(&self, entry: &Entry) -> u64 {
         match (&entry.kind, &entry.content) {
             (Kind::File { size }, Content::SparseInode { runs, .. }) => {

@@ -13,7 +13,7 @@ const PATIENCE: Timespec = Timespec {
     tv_nsec: 100_000_000,
 };
 
-/// How long a pipe may have nobody who has it open for writing.
+/// Time that a pipe may be without a writer.
 const WRITER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A file or pipe whose reader ends with an error when it is to stop.

@@ -172,7 +172,7 @@ impl Input {
             }
             Self::Path { path, size } => {
                 let name = Name::Path(path);
-                // What it is by then is looked at once it is open.
+                // The kind of the file is checked once it is open.
                 let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
                 let mut options = File::options();
                 let options = options.read(true).custom_flags(flags);

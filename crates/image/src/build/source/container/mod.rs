@@ -103,7 +103,7 @@ fn hex(text: &str) -> Option<&str> {
     (text.len() == 64 && text.bytes().all(is_hex)).then_some(text)
 }
 
-/// What 64 digits stand for.
+/// Bytes of a digest of 64 hexadecimal digits.
 fn bytes(hex: &str) -> Option<[u8; 32]> {
     let mut out = [0; 32];
     for (n, byte) in out.iter_mut().enumerate() {
@@ -151,7 +151,7 @@ impl<R: Read> Read for Digested<R> {
 
 /// Bytes that are handed to the thread at once.
 const PIECE: usize = 256 << 10;
-/// So many full pieces may wait for the thread.
+/// Full pieces that may wait for the thread.
 const PIECES_AHEAD: usize = 4;
 
 /// SHA-256 of bytes that come in parts.
