@@ -245,7 +245,7 @@ fn an_update_keeps_what_is_complete_and_makes_the_rest() {
     }
 }
 
-/// What a killed extraction left is removed by one that starts anew, and not touched while it is still made.
+/// Leftovers of a killed extraction are removed by the next one, and not touched while their extraction runs.
 #[test]
 fn what_a_killed_extraction_left_goes() {
     let scratch = Scratch::new("extract-left");

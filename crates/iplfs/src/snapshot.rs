@@ -233,7 +233,7 @@ impl Volume {
         }
     }
 
-    /// The same, without what only damaged blocks refer to: nobody else can reach that either.
+    /// The same, without blocks that only damaged blocks refer to: these are unreachable.
     pub(crate) fn references_beside_damage(&mut self) -> Result<References> {
         let mut all = References::default();
         let dev = self.dev.clone();

@@ -18,7 +18,7 @@ use tuff_format::Nid;
 use tuff_store::retry;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// How temporary names begin. The rest is a hash of the final name, so that the next extraction finds what one that was
+/// Prefix of temporary names. The rest is a hash of the final name, so that the next extraction finds what one that was
 /// killed left behind.
 const TEMPORARY: &str = ".tuff-extract-";
 
@@ -74,7 +74,7 @@ pub(super) fn open_target(path: &Path, reuse: bool) -> Result<Root> {
     };
     let Some(name) = name else {
         let fd = open(path)?;
-        // A note for other extractions: see `is_alone`. Where there are no locks, nobody reads it.
+        // Shared lock, read by `is_alone` of other extractions. A filesystem without locks has no such protection.
         let _ = fs::flock(&fd, FlockOperation::NonBlockingLockShared);
         return Ok(Root { fd, stage: None });
     };

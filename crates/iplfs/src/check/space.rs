@@ -10,8 +10,8 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 impl Checker {
-    /// What snapshots refer to must decode, lie below their heads, and add up with what the checkpoint says it holds for them. Damage that a repair found is
-    /// noted in their records, and is no finding.
+    /// Checks that the blocks of snapshots decode, lie below the heads of their logs, and add up to the checkpoint's counts. Damage recorded by a repair is
+    /// no finding.
     fn snapshots(&mut self) -> Result<()> {
         let (mut held, mut known) = (HashSet::new(), HashMap::new());
         for at in 0..self.volume.snapshots.len() {

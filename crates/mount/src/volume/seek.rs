@@ -16,6 +16,7 @@ use super::request::{Fields, failed, nid};
 use super::serve::{Asker, Teller};
 use crate::fs::Result;
 use crate::proto::{self, InHeader, LseekOut, NotifyInvalInode, OutHeader};
+use crate::transport::uring::Rings;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::io::IoSlice;
@@ -25,8 +26,6 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use tuff_iplfs::{Nid, Volume};
 use zerocopy::IntoBytes;
-
-use crate::transport::uring::Rings;
 
 /// Minor version of the first protocol whose kernel waits for all pages under write-back.
 pub(super) const MINOR_MIN: u32 = 44;

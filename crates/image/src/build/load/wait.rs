@@ -82,7 +82,7 @@ mod tests {
     use std::time::Duration;
     use tuff_store::Target;
 
-    /// Seen: a build from a pipe that nobody writes to waited for ever.
+    /// Regression: a build from a pipe without a writer waited for ever.
     #[test]
     fn a_pipe_without_a_writer_is_refused() {
         let dir = tempfile::tempdir().unwrap();
