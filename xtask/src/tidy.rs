@@ -4,7 +4,7 @@
 //! * Every file that is no text has a recipe beside it.
 //! * Every Rust file is reached from its crate's root.
 //! * No file holds a path of somebody's machine.
-//! * A test that is skipped says so through `tuff_testing`, which the runner does not swallow and TUFF_REQUIRE_ALL fails.
+//! * A test that is skipped says so through `tuff_testkit`, which the runner does not swallow and TUFF_REQUIRE_ALL fails.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -46,9 +46,9 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
             }
             Some("rs") => {
                 findings.extend(unreached(root, file).map(|why| format!("{name}: {why}")));
-                if is_silent(&text) && !file.starts_with("crates/testing") {
+                if is_silent(&text) && !file.starts_with("crates/testkit") {
                     findings.push(format!(
-                        "{name}: reports a skipped test by itself; use tuff_testing::skipped"
+                        "{name}: reports a skipped test by itself; use tuff_testkit::skipped"
                     ));
                 }
             }
@@ -246,7 +246,7 @@ mod tests {
         let said = concat!("\"SKIP", "PED: no root\"");
         assert!(is_silent(&format!("eprintln!(\n    {said}\n);")));
         assert!(is_silent(&format!("writeln!(stderr, {said})")));
-        assert!(!is_silent("tuff_testing::skipped(\"no root\")"));
+        assert!(!is_silent("tuff_testkit::skipped(\"no root\")"));
     }
 
     #[test]

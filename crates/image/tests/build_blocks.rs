@@ -77,7 +77,7 @@ fn a_kernel_with_pages_so_large_agrees() {
     let page = rustix::param::page_size();
     if page == 4096 {
         let why = "this kernel has pages of 4096 bytes, and mounts no larger blocks";
-        tuff_testing::skipped(format_args!("{why}"));
+        tuff_testkit::skipped(format_args!("{why}"));
         return;
     }
     let scratch = Scratch::new("blocks-kernel");

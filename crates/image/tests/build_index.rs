@@ -37,7 +37,7 @@ fn tar(dir: &Path, out: &Path, options: &[&str]) -> bool {
         .output();
     let done = out.is_ok_and(|out| out.status.code().is_some_and(|code| code < 2));
     if !done {
-        tuff_testing::skipped("no GNU tar");
+        tuff_testkit::skipped("no GNU tar");
     }
     done
 }

@@ -18,7 +18,7 @@ use tuff_store::Target;
 /// How an image can be mounted here. Empty, aloud, if it cannot.
 fn ways_to_mount() -> Vec<&'static str> {
     if !is_root() {
-        tuff_testing::skipped("mounting needs root");
+        tuff_testkit::skipped("mounting needs root");
         return Vec::new();
     }
     let _ = Command::new("modprobe").arg("erofs").output();
@@ -26,14 +26,14 @@ fn ways_to_mount() -> Vec<&'static str> {
         .unwrap_or_default()
         .contains("erofs")
     {
-        tuff_testing::skipped("this kernel has no erofs");
+        tuff_testkit::skipped("this kernel has no erofs");
         return Vec::new();
     }
     let mut ways = vec!["loop"];
     if running() >= Kernel(6, 12) {
         ways.push("file");
     } else {
-        tuff_testing::skipped("mounts straight from a file need Linux 6.12");
+        tuff_testkit::skipped("mounts straight from a file need Linux 6.12");
     }
     ways
 }
@@ -50,7 +50,7 @@ fn is_too_new(name: &str, image: &Path) -> bool {
     let needs = lowest_kernel(open(image).superblock().incompat);
     let too_new = needs > running();
     if too_new {
-        tuff_testing::skipped(format_args!("{name}: mounting it needs Linux {needs}"));
+        tuff_testkit::skipped(format_args!("{name}: mounting it needs Linux {needs}"));
     }
     too_new
 }
@@ -113,7 +113,7 @@ fn the_kernel_reads_back_what_was_built() {
     let ways = ways_to_mount();
     let has_fsck = Command::new("fsck.erofs").arg("-V").output().is_ok();
     if !has_fsck {
-        tuff_testing::skipped("no fsck.erofs on PATH");
+        tuff_testkit::skipped("no fsck.erofs on PATH");
     }
     for (i, (name, options)) in variants().into_iter().enumerate() {
         let image = scratch.path().join(format!("{i}.erofs"));
@@ -171,7 +171,7 @@ fn check_by_incumbent(image: &Path, name: &str, options: &Options) {
         .iter()
         .any(|s| said.contains(s))
     {
-        tuff_testing::note(format_args!(
+        tuff_testkit::note(format_args!(
             "{name}: fsck.erofs is too old: {}",
             said.lines().next().unwrap_or_default()
         ));
@@ -209,7 +209,7 @@ fn holes_survive() {
         .iter()
         .any(|r| r.data.as_ref().is_some_and(Vec::is_empty) && r.size > 0);
     if !has_holes {
-        tuff_testing::skipped("the filesystem of the temporary directory shows no holes");
+        tuff_testkit::skipped("the filesystem of the temporary directory shows no holes");
         return;
     }
     let options = Options {
@@ -379,7 +379,7 @@ fn a_real_tree_comes_back() {
         .into_iter()
         .find(|p| p.is_dir());
     let Some(source) = source else {
-        tuff_testing::skipped("no part of /usr to build from");
+        tuff_testkit::skipped("no part of /usr to build from");
         return;
     };
     let scratch = Scratch::new("build-real");

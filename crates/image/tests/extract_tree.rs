@@ -41,7 +41,7 @@ fn same_as_image() -> Ignore {
 #[test]
 fn every_form_extracts_to_what_it_holds() {
     if !is_root() {
-        tuff_testing::skipped("not root, devices and owners cannot be made");
+        tuff_testkit::skipped("not root, devices and owners cannot be made");
         return;
     }
     let scratch = Scratch::new("extract-samples");
@@ -606,7 +606,7 @@ fn access_lists_of_the_directory_above_are_not_inherited() {
     }
     let name = "system.posix_acl_default";
     if let Err(e) = rfs::setxattr(&above, name, &list, rfs::XattrFlags::empty()) {
-        tuff_testing::skipped(format_args!(
+        tuff_testkit::skipped(format_args!(
             "the temporary directory takes no access lists: {e}"
         ));
         return;

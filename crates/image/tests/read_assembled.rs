@@ -83,11 +83,11 @@ fn kernel(scratch: &Scratch, needs: &[&str], bytes: &[u8], devices: &[&[u8]]) ->
         .iter()
         .find(|f| !Path::new("/sys/fs/erofs/features").join(f).exists());
     if let Some(feature) = missing {
-        tuff_testing::skipped(format_args!("this kernel's erofs has no {feature}"));
+        tuff_testkit::skipped(format_args!("this kernel's erofs has no {feature}"));
         return None;
     }
     if !is_root() {
-        tuff_testing::skipped("mounting needs root");
+        tuff_testkit::skipped("mounting needs root");
         return None;
     }
     let file = scratch.path().join("image");
@@ -104,7 +104,7 @@ fn kernel(scratch: &Scratch, needs: &[&str], bytes: &[u8], devices: &[&[u8]]) ->
     match mount(&file, &dir, "erofs", MountFlags::RDONLY, Some(&*options)) {
         Ok(()) => Some(Mount(dir)),
         Err(rustix::io::Errno::NOTBLK | rustix::io::Errno::PERM) => {
-            tuff_testing::skipped("mounts straight from a file need Linux 6.12");
+            tuff_testkit::skipped("mounts straight from a file need Linux 6.12");
             None
         }
         Err(e) => panic!("the kernel does not mount it: {e}"),

@@ -514,7 +514,7 @@ gcc
             .arg(&repository)
             .status();
         if !made.is_ok_and(|s| s.success()) {
-            tuff_testing::skipped("releases_lie_side_by_side: git was not found");
+            tuff_testkit::skipped("releases_lie_side_by_side: git was not found");
             return;
         }
         for tag in ["v1", "v2"] {

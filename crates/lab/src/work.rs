@@ -204,7 +204,7 @@ mod tests {
             rustix::mount::mount("tmpfs", place, "tmpfs", flags, None).is_ok()
         };
         if !mount(&outer) {
-            tuff_testing::skipped("mounting needs root");
+            tuff_testkit::skipped("mounting needs root");
             return;
         }
         let inner = outer.join("inner");

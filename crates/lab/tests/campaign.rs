@@ -11,7 +11,7 @@ use tuff_lab::engine::{self, Tool};
 fn tuff() -> Option<PathBuf> {
     let tuff = Path::new(env!("CARGO_BIN_EXE_tuff-lab")).with_file_name("tuff");
     if !tuff.exists() {
-        tuff_testing::skipped("a campaign: no program tuff beside the lab's");
+        tuff_testkit::skipped("a campaign: no program tuff beside the lab's");
         return None;
     }
     Some(tuff)
@@ -38,7 +38,7 @@ fn images_of_random_trees_and_settings_are_what_their_trees_are() {
     let judges = JUDGES.map(|(_, judge)| judge).to_vec();
     let tally = run(tuff, judges, 30, folder.path());
     for (why, count) in &tally.skipped {
-        tuff_testing::note(format_args!("not judged: {why} ({count} images)"));
+        tuff_testkit::note(format_args!("not judged: {why} ({count} images)"));
     }
     let findings: String = tally.findings.iter().map(ToString::to_string).collect();
     assert_eq!(findings, "");
@@ -70,7 +70,7 @@ fn a_byte_too_many_is_found_and_the_case_stays() {
 fn open_files_of_a_volume_are_copied_as_they_are() {
     let Some(tuff) = tuff() else { return };
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        tuff_testing::skipped("mounting needs root and /dev/fuse");
+        tuff_testkit::skipped("mounting needs root and /dev/fuse");
         return;
     }
     let folder = tempfile::tempdir().unwrap();

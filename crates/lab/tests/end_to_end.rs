@@ -78,7 +78,7 @@ fn is_there(tool: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|p| p.join(tool).is_file());
     if !found {
-        tuff_testing::skipped(format_args!("what needs {tool}: it was not found on PATH"));
+        tuff_testkit::skipped(format_args!("what needs {tool}: it was not found on PATH"));
     }
     found
 }
@@ -203,7 +203,7 @@ fn erofs_images_are_built_checked_and_extracted() {
         _ => false,
     };
     if lines.iter().any(unmounted) {
-        tuff_testing::skipped(
+        tuff_testkit::skipped(
             "erofs_images_are_built_checked_and_extracted: no mount, and no reader of ours",
         );
         return;
@@ -384,7 +384,7 @@ fn is_mountable() -> bool {
     let root = status.lines().any(|l| l.starts_with("Uid:\t0\t"));
     let loops = Path::new("/dev/loop-control").exists();
     if !root || !loops {
-        tuff_testing::skipped("what needs a mount: not root, or no loop devices");
+        tuff_testkit::skipped("what needs a mount: not root, or no loop devices");
     }
     root && loops
 }
@@ -396,7 +396,7 @@ fn volumes_are_measured_beside_ext4() {
         return;
     }
     if !tuff.exists() || !Path::new("/dev/fuse").exists() {
-        tuff_testing::skipped(
+        tuff_testkit::skipped(
             "volumes_are_measured_beside_ext4: no program tuff beside the lab's, or no /dev/fuse",
         );
         return;
@@ -440,7 +440,7 @@ fn programs_start_from_images_and_a_lying_one_does_not_count() {
         return;
     }
     if !tuff.exists() || !Path::new("/dev/fuse").exists() {
-        tuff_testing::skipped(
+        tuff_testkit::skipped(
             "programs_start_from_images: no program tuff beside the lab's, or no /dev/fuse",
         );
         return;
@@ -477,7 +477,7 @@ fn programs_start_from_images_and_a_lying_one_does_not_count() {
     assert_eq!(count(r#""condition":"background""#), 2, "{record}");
     let pressed = count(r#""condition":"pressure""#);
     if count(r#""what":"pressure""#) == 1 {
-        tuff_testing::skipped(format_args!("starts under memory pressure: {record}"));
+        tuff_testkit::skipped(format_args!("starts under memory pressure: {record}"));
     } else {
         assert_eq!(pressed, 2, "{record}");
     }
@@ -517,7 +517,7 @@ fn volumes_are_clean_after_power_cuts_and_never_silently_wrong() {
         return;
     }
     if !tuff.exists() || !Path::new("/dev/fuse").exists() {
-        tuff_testing::skipped(
+        tuff_testkit::skipped(
             "volumes_are_clean_after_power_cuts_and_never_silently_wrong: no program tuff beside the lab's, or no /dev/fuse",
         );
         return;
@@ -550,7 +550,7 @@ fn volumes_are_clean_after_power_cuts_and_never_silently_wrong() {
             cuts::Line::Without(without) => {
                 left_out += 1;
                 let (name, reason) = (without.filesystem.name(), &without.reason);
-                tuff_testing::skipped(format_args!("power cuts on {name}: {reason}"));
+                tuff_testkit::skipped(format_args!("power cuts on {name}: {reason}"));
             }
             cuts::Line::Header(_) => {}
         }
@@ -567,7 +567,7 @@ fn fio_measures_volumes_and_images_and_what_was_not_written_does_not_count() {
         return;
     }
     if !tuff.exists() || !Path::new("/dev/fuse").exists() {
-        tuff_testing::skipped(
+        tuff_testkit::skipped(
             "fio_measures_volumes_and_images: no program tuff beside the lab's, or no /dev/fuse",
         );
         return;

@@ -336,7 +336,7 @@ fn sparse_image(scratch: &Path) -> Option<Image> {
     file.set_len(40_000).unwrap();
     drop(file);
     if common::host_tree(&tree)[1].data.as_deref() != Some(&[(28_672, 32_768)]) {
-        tuff_testing::skipped("the filesystem of the temporary directory shows no holes");
+        tuff_testkit::skipped("the filesystem of the temporary directory shows no holes");
         return None;
     }
     let image = scratch.join("image");

@@ -73,14 +73,14 @@ impl Drop for Ours {
 /// True if both kinds of mounts can be made here; says so aloud if not.
 fn can_mount() -> bool {
     if !common::is_root() {
-        tuff_testing::skipped("mounting with the kernel's EROFS needs root");
+        tuff_testkit::skipped("mounting with the kernel's EROFS needs root");
         return false;
     }
     for module in ["erofs", "fuse"] {
         let _ = Command::new("modprobe").arg(module).output();
     }
     if !Path::new("/dev/fuse").exists() {
-        tuff_testing::skipped("no /dev/fuse");
+        tuff_testkit::skipped("no /dev/fuse");
         return false;
     }
     true
@@ -99,7 +99,7 @@ fn transports() -> Vec<Transport> {
     }
     static SAID: std::sync::Once = std::sync::Once::new();
     SAID.call_once(|| {
-        tuff_testing::skipped(format_args!(
+        tuff_testkit::skipped(format_args!(
             "io_uring as a transport, without Y in {switch}"
         ));
     });

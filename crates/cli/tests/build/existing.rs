@@ -3,7 +3,7 @@
 use crate::common::{Place, code, run};
 use std::fs;
 use std::process::{Command, Stdio};
-use tuff_testing::skipped;
+use tuff_testkit::skipped;
 
 /// An ext4 superblock's magic where it lies, and nothing else.
 fn ext4() -> Vec<u8> {

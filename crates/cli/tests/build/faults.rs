@@ -12,7 +12,7 @@ fn a_damaged_tar_names_itself_with_code_3() {
         .current_dir(&place.0)
         .status();
     if !tar.is_ok_and(|s| s.success()) {
-        tuff_testing::skipped("no tar on PATH");
+        tuff_testkit::skipped("no tar on PATH");
         return;
     }
     let bytes = std::fs::read(place.0.join("t.tar")).unwrap();
@@ -68,7 +68,7 @@ fn a_full_disk_is_named_and_leaves_nothing() {
         .arg(&small)
         .output();
     if !mounted.is_ok_and(|o| o.status.success()) {
-        tuff_testing::skipped("a small tmpfs needs root");
+        tuff_testkit::skipped("a small tmpfs needs root");
         return;
     }
     std::fs::write(place.0.join("tree/large"), vec![7u8; 4 << 20]).unwrap();
@@ -90,7 +90,7 @@ fn a_terminal_log_on_a_full_disk_is_an_error_and_no_panic() {
     let place = Place::new("dev-full");
     let full = || std::fs::File::options().write(true).open("/dev/full");
     if full().is_err() {
-        tuff_testing::skipped("no /dev/full");
+        tuff_testkit::skipped("no /dev/full");
         return;
     }
     for args in [

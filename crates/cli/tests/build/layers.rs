@@ -62,7 +62,7 @@ fn an_image_over_a_base_needs_it_and_says_so() {
         .current_dir(&place.0)
         .output();
     let Ok(tar) = tar else {
-        tuff_testing::skipped("no tar on PATH");
+        tuff_testkit::skipped("no tar on PATH");
         return;
     };
     std::fs::write(place.0.join("tar"), tar.stdout).unwrap();

@@ -144,7 +144,7 @@ make('through.tar', [('s', tarfile.SYMTYPE, 'd'), ('s/f', tarfile.REGTYPE, '')])
         .current_dir(&place.0)
         .status();
     if !made.is_ok_and(|s| s.success()) {
-        tuff_testing::skipped("python3 is not installed");
+        tuff_testkit::skipped("python3 is not installed");
         return;
     }
     let (status, said) = code(&run(&["build", "missing.tar", "x"], &place.0));

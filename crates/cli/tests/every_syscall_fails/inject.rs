@@ -7,7 +7,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
-use tuff_testing::skipped;
+use tuff_testkit::skipped;
 
 /// A run that takes longer hangs. Healthy ones take a hundredth of a second.
 const HANG: Duration = Duration::from_secs(30);

@@ -113,7 +113,7 @@ impl Place {
             return None;
         }
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            tuff_testing::skipped("mounting needs root and /dev/fuse");
+            tuff_testkit::skipped("mounting needs root and /dev/fuse");
             return None;
         }
         let dir = Dir::new(name);

@@ -349,7 +349,7 @@ pub(crate) fn sweep(dir: &Path, scene: &dyn Scene) {
     for call in census.calls() {
         let is_known = ERRORS.iter().any(|(known, _)| *known == call) || MACHINERY.contains(&call);
         if !is_known {
-            tuff_testing::note(format_args!("no errors are injected into {call}"));
+            tuff_testkit::note(format_args!("no errors are injected into {call}"));
         }
     }
     run_all(dir, scene, &faults(&census));

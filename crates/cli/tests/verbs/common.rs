@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, SystemTime};
-pub(crate) use tuff_testing::skipped;
+pub(crate) use tuff_testkit::skipped;
 
 /// Everything that does not need a host that can have it.
 const MANIFEST: &str = r"#mtree

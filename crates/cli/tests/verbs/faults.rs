@@ -319,7 +319,7 @@ fn an_image_that_cannot_be_read_is_named() {
         ("directory", 5, "directory"),
     ];
     if is_root() {
-        tuff_testing::note("root may read everything: no file that cannot be read");
+        tuff_testkit::note("root may read everything: no file that cannot be read");
     } else {
         cases.push(("secret", 5, "secret"));
     }

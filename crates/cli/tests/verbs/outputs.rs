@@ -3,7 +3,7 @@
 use crate::common::{Place, code, is_root, stderr, text};
 use std::fs;
 use std::process::Command;
-use tuff_testing::skipped;
+use tuff_testkit::skipped;
 
 #[test]
 fn outputs_replace_only_their_own_kind_unless_forced() {

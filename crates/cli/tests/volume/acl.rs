@@ -145,7 +145,7 @@ fn what_is_imported_has_the_access_control_lists_of_its_source() {
         )
     };
     if let Err(e) = set("", DEFAULT).and_then(|()| set("g", ACCESS)) {
-        tuff_testing::skipped(format_args!(
+        tuff_testkit::skipped(format_args!(
             "the temporary directory takes no access lists: {e}"
         ));
         return;

@@ -77,7 +77,7 @@ impl Mounted {
     /// The same with more options of `volume mount`.
     pub(crate) fn with(place: &Place, options: &[&str]) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            tuff_testing::skipped("mounting needs root and /dev/fuse");
+            tuff_testkit::skipped("mounting needs root and /dev/fuse");
             return None;
         }
         let dir = place.0.join("m");

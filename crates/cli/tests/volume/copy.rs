@@ -50,7 +50,7 @@ fn holes_are_not_read_and_stay_holes() {
     fs::create_dir(dir.join("large")).unwrap();
     let large = fs::File::create(dir.join("large/file")).unwrap();
     if let Err(e) = large.set_len(1 << 40) {
-        tuff_testing::skipped(format_args!(
+        tuff_testkit::skipped(format_args!(
             "no sparse file of 1 TiB in the temporary directory: {e}"
         ));
         return;

@@ -104,7 +104,7 @@ fn attributes_that_do_not_fit_are_named_with_the_limit() {
         .into_iter()
         .find(|len| set("user.big", *len).is_ok());
     let (Some(len), Ok(())) = (len, set("user.small", 50)) else {
-        tuff_testing::skipped("the temporary directory takes no attributes so large");
+        tuff_testkit::skipped("the temporary directory takes no attributes so large");
         return;
     };
     let (code, said) = bad(&place.0, &["import", "v", "src"]);

@@ -21,7 +21,7 @@ impl Host {
         let (dir, image) = (place.join("h"), place.join("image"));
         let _ = fs::create_dir(&dir);
         let skip = |why: &str| {
-            tuff_testing::skipped(format_args!("a host of {kind}: {why}"));
+            tuff_testkit::skipped(format_args!("a host of {kind}: {why}"));
             None
         };
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
@@ -260,7 +260,7 @@ fn an_unmount_says_that_the_last_checkpoint_failed() {
     // From here on the server can write to no file.
     let limited = run("prlimit", &["--fsize=0", "--pid", &m.server().to_string()]);
     if !limited.is_some_and(|out| out.status.success()) {
-        tuff_testing::skipped("no prlimit");
+        tuff_testkit::skipped("no prlimit");
         return;
     }
     let served = Background(m.0.clone());

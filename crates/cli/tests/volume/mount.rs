@@ -215,7 +215,7 @@ fn a_volume_is_the_upper_layer_over_an_image() {
     }
     let (lower, said) = run("mount", &["-t", "erofs", "-o", "loop,ro", "image", "lower"]);
     if !lower {
-        tuff_testing::skipped(format_args!("the host mounts no EROFS: {said}"));
+        tuff_testkit::skipped(format_args!("the host mounts no EROFS: {said}"));
         return;
     }
     let layers = "lowerdir=lower,upperdir=m/upper,workdir=m/work";

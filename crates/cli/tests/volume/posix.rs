@@ -54,7 +54,7 @@ fn program(name: &str) -> Option<PathBuf> {
         .map(|dir| dir.join(name))
         .find(|file| file.exists());
     if found.is_none() {
-        tuff_testing::skipped(format_args!("no {name}; .ci/packages builds it"));
+        tuff_testkit::skipped(format_args!("no {name}; .ci/packages builds it"));
     }
     found
 }

@@ -203,7 +203,7 @@ mod tests {
             preadv2(&file, buffers, 1 << 19, ReadWriteFlags::NOWAIT)
         };
         if in_memory() != Err(Errno::AGAIN) {
-            tuff_testing::skipped(format_args!(
+            tuff_testkit::skipped(format_args!(
                 "files in {} do not leave the memory, or that cannot be told",
                 dir.path().display()
             ));

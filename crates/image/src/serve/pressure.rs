@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn a_quiet_wait_ends_in_time_and_says_no_or_yes() {
         match Pressure::open() {
-            None => tuff_testing::skipped("no pressure stall information here"),
+            None => tuff_testkit::skipped("no pressure stall information here"),
             Some(pressure) => {
                 pressure.wait(Duration::from_millis(1)).unwrap();
             }

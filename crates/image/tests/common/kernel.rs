@@ -14,7 +14,7 @@ use tuff_store::{FileStore, ReadAt};
 /// What the kernel makes of an image and its extra devices: from files and from loop devices, as far as it can.
 pub fn by_kernel(image: &Path, devices: &[&Path], dir: &Path, see: &dyn Fn(&str, &Path)) {
     if !is_root() {
-        tuff_testing::skipped("mounting needs root");
+        tuff_testkit::skipped("mounting needs root");
         return;
     }
     fs::create_dir_all(dir).unwrap();
@@ -30,7 +30,7 @@ pub fn by_kernel(image: &Path, devices: &[&Path], dir: &Path, see: &dyn Fn(&str,
                 unmount(dir, UnmountFlags::DETACH).unwrap();
             }
             Err(e) if e == rustix::io::Errno::NOTBLK || e == rustix::io::Errno::NODEV => {
-                tuff_testing::skipped(format_args!("mount of {way}: {e}"));
+                tuff_testkit::skipped(format_args!("mount of {way}: {e}"));
             }
             Err(e) => panic!("mount of {way}: {e}"),
         }
@@ -42,7 +42,7 @@ pub fn by_kernel(image: &Path, devices: &[&Path], dir: &Path, see: &dyn Fn(&str,
             let devices: Vec<&Path> = loops.iter().map(|l| &*l.0).collect();
             look("loop devices", &image.0, &devices);
         }
-        _ => tuff_testing::skipped("no loop devices"),
+        _ => tuff_testkit::skipped("no loop devices"),
     }
 }
 

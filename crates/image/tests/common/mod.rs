@@ -611,11 +611,11 @@ pub fn mkfs(image: &Path, source: &Path, options: &[&str]) -> Option<()> {
         Ok(out) => {
             let why = String::from_utf8_lossy(&out.stderr);
             let why = why.lines().find(|l| !l.is_empty()).unwrap_or("").to_owned();
-            tuff_testing::note(format_args!("mkfs.erofs {options:?}: {why}"));
+            tuff_testkit::note(format_args!("mkfs.erofs {options:?}: {why}"));
             None
         }
         Err(e) => {
-            tuff_testing::skipped(format_args!("mkfs.erofs: {e}"));
+            tuff_testkit::skipped(format_args!("mkfs.erofs: {e}"));
             None
         }
     }
@@ -628,7 +628,7 @@ impl Mounted {
     /// Mounts `image` on `dir`. `None`, aloud, if that is not possible here.
     pub fn new(image: &Path, dir: &Path, options: &str) -> Option<Self> {
         if !is_root() {
-            tuff_testing::skipped("mounting needs root");
+            tuff_testkit::skipped("mounting needs root");
             return None;
         }
         std::fs::create_dir_all(dir).unwrap();
@@ -646,11 +646,11 @@ impl Mounted {
             Ok(out) if out.status.success() => Some(Self(dir.to_owned())),
             Ok(out) => {
                 let why = String::from_utf8_lossy(&out.stderr).trim().to_owned();
-                tuff_testing::skipped(format_args!("mount: {why}"));
+                tuff_testkit::skipped(format_args!("mount: {why}"));
                 None
             }
             Err(e) => {
-                tuff_testing::skipped(format_args!("mount: {e}"));
+                tuff_testkit::skipped(format_args!("mount: {e}"));
                 None
             }
         }

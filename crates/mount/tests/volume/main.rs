@@ -99,7 +99,7 @@ impl Ours {
 
     fn through(name: &str, transport: Transport) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            tuff_testing::skipped("mounting needs root and /dev/fuse");
+            tuff_testkit::skipped("mounting needs root and /dev/fuse");
             return None;
         }
         let dir = std::env::temp_dir().join(format!("tuff-volume-{name}-{}", std::process::id()));
@@ -484,7 +484,7 @@ fn a_directory_is_given_to_a_project_and_what_is_made_in_it_has_the_limit() {
     };
     fs::create_dir(ours.path("dir")).unwrap();
     let Some(out) = run("chattr", &["-p", "7"], "dir") else {
-        tuff_testing::skipped("no chattr");
+        tuff_testkit::skipped("no chattr");
         return;
     };
     assert!(out.status.success(), "{out:?}");

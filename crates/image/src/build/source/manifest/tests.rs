@@ -522,7 +522,7 @@ fn manifests_of_bsdtar_are_read() {
         .arg(".")
         .output();
     if !output.is_ok_and(|output| output.status.success()) {
-        tuff_testing::skipped("bsdtar is not installed");
+        tuff_testkit::skipped("bsdtar is not installed");
         return;
     }
     let mut entries: Vec<Entry> = ManifestReader::open(&manifest)

@@ -17,7 +17,7 @@ fn have(tool: &str) -> bool {
         .output()
         .is_ok_and(|output| output.status.success());
     if !found {
-        tuff_testing::skipped(format_args!("{tool} is not installed"));
+        tuff_testkit::skipped(format_args!("{tool} is not installed"));
     }
     found
 }
@@ -81,7 +81,7 @@ fn make_tree(root: &Path, holds: Holds) -> bool {
             rustix::fs::lsetxattr(&file, name, value, rustix::fs::XattrFlags::empty()).is_ok()
         };
         if !(set("user.binary", XATTR) && set("user.empty", b"")) {
-            tuff_testing::skipped(format_args!("no user xattrs in {}", root.display()));
+            tuff_testkit::skipped(format_args!("no user xattrs in {}", root.display()));
             return false;
         }
     }
@@ -274,7 +274,7 @@ fn gnu_tar_acls_are_those_of_the_tree() {
             .status()
             .is_ok_and(|s| s.success())
         {
-            tuff_testing::skipped(format_args!("no ACLs in {}", root.display()));
+            tuff_testkit::skipped(format_args!("no ACLs in {}", root.display()));
             return;
         }
     }

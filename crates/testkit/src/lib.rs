@@ -1,9 +1,16 @@
-//! Helpers that tests of all crates share.
+//! Helpers that the tests of all crates share. Development only: no product crate links it.
+//!
+//! * [`skipped`] and [`note`] report what a test could not do on this host.
+//! * [`Rng`] is the random number generator of tests, crash campaigns and generated workloads.
+
+mod rng;
+
+pub use rng::Rng;
 
 use std::fmt::Display;
 use std::io::Write;
 
-/// Reports that a test, or a part of it, does not run on this host, past the test runner, which would swallow the line.
+/// Reports that a test, or a part of it, does not run on this host. The line bypasses the test runner, which captures output.
 ///
 /// # Panics
 /// If `TUFF_REQUIRE_ALL` is 1: the host is then expected to have everything that tests need.
@@ -18,8 +25,8 @@ pub fn skipped(what: impl Display) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
 }
 
-/// Reports that an additional comparison does not apply here, although the property in the test's name was tested: another
-/// program is too old to read an image, for example.
+/// Reports that an additional comparison does not apply on this host, although the property in the test's name was tested. An
+/// example is another program that is too old to read an image.
 pub fn note(what: impl Display) {
     // Without standard error there is nowhere to report it.
     let _ = writeln!(std::io::stderr(), "NOTE: {what}");
