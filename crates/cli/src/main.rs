@@ -63,8 +63,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    Build(Box<cmd::build::BuildArgs>),
-    Patch(Box<cmd::build::patch::PatchArgs>),
+    Build(Box<cmd::build_image::BuildArgs>),
+    Patch(Box<cmd::build_image::patch::PatchArgs>),
     Info(cmd::info::Args),
     Ls(cmd::ls::Args),
     Cat(cmd::cat::Args),
@@ -116,8 +116,8 @@ fn main() -> ExitCode {
         return tool.run(&words.collect::<Vec<_>>());
     }
     let result = match Cli::parse().verb {
-        Verb::Build(args) => cmd::build::run(*args),
-        Verb::Patch(args) => cmd::build::patch::run(*args),
+        Verb::Build(args) => cmd::build_image::run(*args),
+        Verb::Patch(args) => cmd::build_image::patch::run(*args),
         Verb::Info(args) => cmd::info::run(&args),
         Verb::Ls(args) => cmd::ls::run(&args),
         Verb::Cat(args) => cmd::cat::run(&args),

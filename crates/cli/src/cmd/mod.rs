@@ -1,6 +1,6 @@
 //! The verbs.
 
-pub(crate) mod build;
+pub(crate) mod build_image;
 pub(crate) mod cat;
 pub(crate) mod check;
 pub(crate) mod compat;

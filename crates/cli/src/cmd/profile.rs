@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Reads a profile.
 pub(super) fn read(path: &Path) -> Result<Profile> {
-    let text = super::build::options::read(path)?;
+    let text = super::build_image::options::read(path)?;
     Profile::parse(&text).map_err(|e| e.within(path.display()))
 }
 

@@ -1,6 +1,6 @@
 //! `tuff suggest`: which settings suit a tree.
 
-use super::build::parse_kernel;
+use super::build_image::parse_kernel;
 use crate::out::Out;
 use crate::progress::{Bar, set_on_signal};
 use crate::units::{parse_size, size};

@@ -1,7 +1,7 @@
 //! `tuff verity`: hash trees of dm-verity, for images that are there.
 
-use super::build::summary::{tree_json, tree_text};
-use super::build::{Salt, parse_salt, parse_verity_block};
+use super::build_image::summary::{tree_json, tree_text};
+use super::build_image::{Salt, parse_salt, parse_verity_block};
 use crate::existing::{self, Format};
 use crate::image::{OpenArgs, parse_root};
 use crate::out::Out;

@@ -3,7 +3,7 @@
 use super::super::ere;
 use super::super::words::Word;
 use super::extended;
-use crate::cmd::build::{MaybeCompression, options, parse_compression, parse_uuid};
+use crate::cmd::build_image::{MaybeCompression, options, parse_compression, parse_uuid};
 use crate::units::parse_size;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;

@@ -1,7 +1,7 @@
 //! A file of compression hints: cluster size, perhaps the number of an algorithm, and an expression; the first that matches wins.
 
 use super::super::ere;
-use crate::cmd::build::options;
+use crate::cmd::build_image::options;
 use std::path::Path;
 use tuff_image::build::{Compression, Rule};
 use tuff_image::{Error, Result};

@@ -2,9 +2,9 @@
 
 use super::asked::{Asked, refused, to_usize};
 use super::hints;
-use crate::cmd::build::options::source_date_epoch;
-use crate::cmd::build::others::Others;
-use crate::cmd::build::places::is_image;
+use crate::cmd::build_image::options::source_date_epoch;
+use crate::cmd::build_image::others::Others;
+use crate::cmd::build_image::places::is_image;
 use std::path::PathBuf;
 use std::time::SystemTime;
 use tuff_image::build::{

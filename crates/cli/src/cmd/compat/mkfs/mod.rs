@@ -11,7 +11,7 @@ mod vmdk;
 
 use super::Tool;
 use super::words::{self, Grammar};
-use crate::cmd::build::{summary, watched};
+use crate::cmd::build_image::{summary, watched};
 use crate::existing;
 use crate::progress::Show;
 use asked::Asked;
