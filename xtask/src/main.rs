@@ -1,28 +1,39 @@
-//! Chores of the project.
+//! Checks that no compiler makes.
 //!
-//! `cargo xtask tidy`   what no compiler checks: paths that documents name, recipes of test images, stray files
+//! | command | checks |
+//! |---|---|
+//! | `cargo xtask tidy` | paths that documents name, recipes of binary files, unreached sources, silent skips |
+//! | `cargo xtask circles [CRATE]` | modules that depend on each other in a circle; CRATE is a folder, such as `crates/mkfs` |
 
+mod circles;
+mod modules;
+mod source;
 mod tidy;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let verb = std::env::args().nth(1).unwrap_or_default();
-    match verb.as_str() {
-        "tidy" => {
-            let findings = tidy::run(tidy::root());
-            for finding in &findings {
-                eprintln!("{finding}");
-            }
-            if findings.is_empty() {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::FAILURE
-            }
-        }
+    let mut args = std::env::args().skip(1);
+    let verb = args.next().unwrap_or_default();
+    let only = args.next();
+    let findings = match verb.as_str() {
+        "tidy" => tidy::run(tidy::root()),
+        "circles" => circles::run(tidy::root())
+            .into_iter()
+            .filter(|circle| only.as_ref().is_none_or(|only| *only == circle.krate))
+            .map(|circle| circle.report)
+            .collect(),
         _ => {
-            eprintln!("usage: cargo xtask tidy");
-            ExitCode::from(2)
+            eprintln!("usage: cargo xtask tidy | circles [CRATE]");
+            return ExitCode::from(2);
         }
+    };
+    for finding in &findings {
+        eprintln!("{finding}");
+    }
+    if findings.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
