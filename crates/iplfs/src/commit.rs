@@ -90,7 +90,7 @@ impl Volume {
     pub fn begin_checkpoint(&mut self) -> Result<Option<Checkpoint>> {
         self.complete()?;
         self.writable()?;
-        if !self.changed && !self.must_checkpoint && !self.gives_back() {
+        if !self.changed && !self.must_checkpoint && !self.checkpoint_frees_blocks() {
             return Ok(None);
         }
         self.write_all()?;

@@ -161,8 +161,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether a checkpoint would let the device give back what is dead, though nothing else has changed.
-    pub(crate) fn gives_back(&self) -> bool {
+    /// Returns whether a checkpoint would allow discards of dead blocks although nothing else has changed.
+    pub fn checkpoint_frees_blocks(&self) -> bool {
         self.options.discard != DiscardMode::Never
             && self.pending.waits(self.version, |run| {
                 let run = self.whole_granules(run);

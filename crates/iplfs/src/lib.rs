@@ -28,7 +28,6 @@ mod attr;
 pub mod backend;
 mod check;
 mod commit;
-pub mod crash;
 mod dead;
 pub mod device;
 mod dir;
@@ -56,7 +55,7 @@ mod snapshot;
 mod space;
 mod volume;
 
-pub use areas::{Addr, BLOCK_SIZE, Geometry, Log, Nid};
+pub use areas::{Addr, BLOCK_SIZE, Block, Geometry, Log, Nid};
 pub use attr::{Attr, SetAttr, SetXattr};
 pub use check::{CheckOptions, Report, check};
 pub use commit::Checkpoint;

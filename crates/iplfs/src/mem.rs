@@ -43,11 +43,22 @@ impl MemDevice {
         }
     }
 
-    /// A device that already holds `blocks`.
+    /// Returns the device holding `blocks`, and the zones they lie in, in addition to its own.
+    #[must_use]
+    pub fn holding(self, blocks: Blocks) -> Self {
+        let mut state = self.lock();
+        if let Some(zone_blocks) = self.zone_blocks {
+            let zones = blocks.keys().map(|addr| addr / zone_blocks);
+            state.zones.extend(zones);
+        }
+        state.blocks.extend(blocks);
+        drop(state);
+        self
+    }
+
+    /// Creates a device that reclaims single blocks, has no zones and holds `blocks`.
     pub fn from_blocks(blocks: Blocks) -> Self {
-        let device = Self::new();
-        device.lock().blocks = blocks;
-        device
+        Self::new().holding(blocks)
     }
 
     /// A copy of everything the device holds. Cheap: the blocks themselves are shared.
@@ -72,7 +83,7 @@ impl Default for MemDevice {
     }
 }
 
-pub(crate) fn read_blocks(blocks: &Blocks, addr: Addr, buf: &mut [u8]) {
+fn read_blocks(blocks: &Blocks, addr: Addr, buf: &mut [u8]) {
     for (i, out) in buf.chunks_exact_mut(BLOCK_SIZE).enumerate() {
         match blocks.get(&(addr.0 + i as u64)) {
             Some(block) => out.copy_from_slice(&block[..]),
@@ -81,7 +92,7 @@ pub(crate) fn read_blocks(blocks: &Blocks, addr: Addr, buf: &mut [u8]) {
     }
 }
 
-pub(crate) fn runs(blocks: &Blocks, range: Range<u64>) -> Vec<Range<u64>> {
+fn runs(blocks: &Blocks, range: Range<u64>) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     if range.start >= range.end {
         return runs;
@@ -95,7 +106,14 @@ pub(crate) fn runs(blocks: &Blocks, range: Range<u64>) -> Vec<Range<u64>> {
     runs
 }
 
-pub(crate) fn to_block(bytes: &[u8]) -> Arc<Block> {
+fn remove(blocks: &mut Blocks, range: Range<u64>) {
+    let held: Vec<u64> = blocks.range(range).map(|(addr, _)| *addr).collect();
+    for addr in held {
+        blocks.remove(&addr);
+    }
+}
+
+fn to_block(bytes: &[u8]) -> Arc<Block> {
     let mut block = [0; BLOCK_SIZE];
     block.copy_from_slice(bytes);
     Arc::new(block)
@@ -137,14 +155,7 @@ impl BlockDevice for MemDevice {
         let end = blocks.end - blocks.end % self.granule;
         let mut state = self.lock();
         if start < end {
-            let dead: Vec<u64> = state
-                .blocks
-                .range(start..end)
-                .map(|(addr, _)| *addr)
-                .collect();
-            for addr in dead {
-                state.blocks.remove(&addr);
-            }
+            remove(&mut state.blocks, start..end);
         }
         Ok(())
     }
@@ -170,7 +181,8 @@ impl BlockDevice for MemDevice {
             return Err(io::ErrorKind::Unsupported.into());
         };
         let mut state = self.lock();
-        state.blocks.retain(|addr, _| addr / zone_blocks != zone);
+        let blocks = zone * zone_blocks..(zone + 1) * zone_blocks;
+        remove(&mut state.blocks, blocks);
         state.zones.remove(&zone);
         Ok(())
     }

@@ -220,6 +220,11 @@ impl Volume {
         self.version
     }
 
+    /// Checkpoint pack, 0 or 1, that holds the newest committed checkpoint.
+    pub fn checkpoint_pack(&self) -> usize {
+        self.pack
+    }
+
     /// True if it was mounted for looking only.
     pub fn is_read_only(&self) -> bool {
         self.state == State::ReadOnly

@@ -9,10 +9,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_iplfs::backend::{FileDevice, ZoneDir};
-use tuff_iplfs::crash::Rng;
 use tuff_iplfs::{
     BlockDevice, Caller, FormatOptions, Geometry, MountOptions, Nid, Time, Volume, mode,
 };
+use tuff_testkit::Rng;
 
 const CALLER: Caller = Caller {
     now: Time { sec: 1, nsec: 0 },

@@ -3,7 +3,7 @@
 //! The full ones are ignored tests: `cargo test --release -p tuff-iplfs --test crash -- --ignored --nocapture`.
 
 use tuff_iplfs::Rules;
-use tuff_iplfs::crash::Campaign;
+use tuff_iplfs_crash::Campaign;
 
 fn run(mut campaign: Campaign, look: impl FnOnce(&mut Campaign) -> Result<(), String>) {
     let result = look(&mut campaign);

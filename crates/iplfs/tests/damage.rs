@@ -9,12 +9,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_iplfs::backend::{FileDevice, ZoneDir};
-use tuff_iplfs::crash::Rng;
 use tuff_iplfs::mem::{Blocks, MemDevice};
 use tuff_iplfs::{
     Addr, BlockDevice, Caller, CheckOptions, Error, FormatOptions, Geometry, MountOptions, Nid,
     Repaired, Time, Volume, check, mode, rebuild, repair,
 };
+use tuff_testkit::Rng;
 
 const NOW: Time = Time { sec: 1, nsec: 2 };
 const CALLER: Caller = Caller {

@@ -7,11 +7,11 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use tuff_iplfs::crash::Rng;
-use tuff_iplfs::crash::model::{Model, difference, tree_of};
-use tuff_iplfs::crash::workload::{Op, Persist, alphabet, at, base};
 use tuff_iplfs::mem::MemDevice;
 use tuff_iplfs::{Addr, BlockDevice, Error, FormatOptions, Geometry, MountOptions, Volume};
+use tuff_iplfs_crash::model::{Model, difference, tree_of};
+use tuff_iplfs_crash::workload::{Op, Persist, alphabet, at, base};
+use tuff_testkit::Rng;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Call {

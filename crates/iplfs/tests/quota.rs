@@ -285,7 +285,7 @@ fn the_count_follows_every_operation() {
     for subject in &subjects {
         v.set_quota(*subject, limit(1 << 20, 1 << 20), NOW).unwrap();
     }
-    let mut rng = tuff_iplfs::crash::Rng::new(3);
+    let mut rng = tuff_testkit::Rng::new(3);
     let mut files: Vec<(String, Nid)> = Vec::new();
     for n in 0..400 {
         let at = rng.below(files.len());

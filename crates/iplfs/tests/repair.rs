@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use tuff_iplfs::crash::Rng;
-use tuff_iplfs::crash::model::tree_of;
 use tuff_iplfs::mem::{Blocks, MemDevice};
 use tuff_iplfs::{
     Addr, BlockDevice, Caller, CheckOptions, Error, FormatOptions, Geometry, MountOptions, Nid,
     SetXattr, Time, Volume, check, mode, rebuild, repair,
 };
+use tuff_iplfs_crash::model::tree_of;
+use tuff_testkit::Rng;
 
 const NOW: Time = Time { sec: 1, nsec: 2 };
 const CALLER: Caller = Caller {

@@ -1,7 +1,7 @@
 //! Each of the nine discard rules, switched off, must be noticed: otherwise the suite that passes with all of them says nothing.
 
 use tuff_iplfs::Rules;
-use tuff_iplfs::crash::{Campaign, scenario};
+use tuff_iplfs_crash::{Campaign, scenario};
 
 /// What the bounded campaign says about a volume with these rules.
 fn campaign(rules: Rules) -> Result<(), String> {

@@ -6,15 +6,16 @@ mod sound;
 
 use common::{GEOMETRY, NOW, device as source, mount, options};
 use std::sync::Arc;
-use tuff_iplfs::crash::model::{Tree, tree_of};
-use tuff_iplfs::crash::workload::{Op, alphabet};
-use tuff_iplfs::crash::{CrashDisk, Rng, states};
 use tuff_iplfs::disk::stream::{FRAME_LEN, Frame};
 use tuff_iplfs::mem::{Blocks, MemDevice};
 use tuff_iplfs::{
     BLOCK_SIZE, BlockDevice, Caller, Error, FormatOptions, MountOptions, Nid, Received, Stream,
     Volume,
 };
+use tuff_iplfs_crash::model::{Tree, tree_of};
+use tuff_iplfs_crash::workload::{Op, alphabet};
+use tuff_iplfs_crash::{CrashDisk, states};
+use tuff_testkit::Rng;
 
 const HEADER: usize = 2 * BLOCK_SIZE;
 

@@ -7,11 +7,11 @@ mod sound;
 use common::{GEOMETRY, NOW, device, mount};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tuff_iplfs::crash::Rng;
-use tuff_iplfs::crash::model::tree_of;
-use tuff_iplfs::crash::workload::{Op, alphabet};
 use tuff_iplfs::mem::MemDevice;
 use tuff_iplfs::{BlockDevice, Errno, Error, Volume};
+use tuff_iplfs_crash::model::tree_of;
+use tuff_iplfs_crash::workload::{Op, alphabet};
+use tuff_testkit::Rng;
 
 fn exact(v: &mut Volume, device: &Arc<MemDevice>) {
     v.drain().unwrap();
@@ -79,7 +79,7 @@ fn snapshots_stay_as_they_were_and_their_space_comes_back_in_any_order() {
 }
 
 /// The present, without the snapshots.
-fn tree_of_present(v: &mut Volume) -> tuff_iplfs::crash::model::Tree {
+fn tree_of_present(v: &mut Volume) -> tuff_iplfs_crash::model::Tree {
     let mut tree = tree_of(v).unwrap();
     tree.retain(|path, _| path.starts_with('/'));
     tree

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use tuff_iplfs::backend::ZoneDir;
-use tuff_iplfs::crash::Rng;
 use tuff_iplfs::{
     BlockDevice, Caller, FormatOptions, MountOptions, Nid, Volume, mem::MemDevice, mode,
 };
+use tuff_testkit::Rng;
 
 const CALLER: Caller = Caller {
     now: tuff_iplfs::Time { sec: 1, nsec: 0 },

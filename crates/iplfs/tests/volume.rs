@@ -5,12 +5,12 @@ mod sound;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tuff_iplfs::crash::Rng;
 use tuff_iplfs::mem::MemDevice;
 use tuff_iplfs::{
     Addr, Allocate, BlockDevice, Caller, Errno, Error, FormatOptions, Geometry, MountOptions, Nid,
     SIZE_MAX, SetAttr, SetXattr, Time, Volume, mode,
 };
+use tuff_testkit::Rng;
 
 const NOW: Time = Time { sec: 1, nsec: 2 };
 const CALLER: Caller = Caller {

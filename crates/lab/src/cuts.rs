@@ -29,7 +29,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tuff_iplfs::crash::Rng;
+use tuff_testkit::Rng;
 
 /// Addresses of the disk: those of the smallest volume. Unit: bytes.
 const SIZE: u64 = 1 << 44;

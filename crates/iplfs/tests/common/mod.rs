@@ -1,9 +1,9 @@
 //! A small volume with something in it, for tests of snapshots and streams.
 
 use std::sync::Arc;
-use tuff_iplfs::crash::workload::base;
 use tuff_iplfs::mem::MemDevice;
 use tuff_iplfs::{BlockDevice, FormatOptions, Geometry, MountOptions, Time, Volume};
+use tuff_iplfs_crash::workload::base;
 
 /// Small zones and packs, so that little work passes their ends.
 pub(crate) const GEOMETRY: Geometry = Geometry {

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tuff_iplfs::Rules;
-use tuff_iplfs::crash::{Campaign, Tally, scenario};
+use tuff_iplfs_crash::{Campaign, Tally, scenario};
 
 /// Parts that all pairs are cut into.
 const PAIR_PARTS: usize = 256;

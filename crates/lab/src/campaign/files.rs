@@ -14,7 +14,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use tuff_iplfs::crash::Rng;
+use tuff_testkit::Rng;
 use vmap::{Flush, Map, MapMut};
 
 /// Operations that a report of a difference shows.

@@ -31,7 +31,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tuff_iplfs::crash::Rng;
+use tuff_testkit::Rng;
 
 /// How much, and with what.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use tuff_iplfs::crash::Rng;
+use tuff_testkit::Rng;
 
 /// What is written at once. Unit: bytes.
 pub(super) const SECTOR: u64 = 512;

@@ -9,7 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use tuff_iplfs::crash::Rng;
+use tuff_testkit::Rng;
 
 /// Files that are replaced and deleted, in so many directories.
 const FILES: usize = 48;

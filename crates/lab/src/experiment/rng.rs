@@ -2,12 +2,12 @@
 
 /// The generator of the crash tests, with the distributions that loads need.
 #[derive(Clone, Debug)]
-pub struct Rng(tuff_iplfs::crash::Rng);
+pub struct Rng(tuff_testkit::Rng);
 
 impl Rng {
     /// A stream of numbers that `seed` alone decides.
     pub fn new(seed: u64) -> Self {
-        Rng(tuff_iplfs::crash::Rng::new(seed))
+        Rng(tuff_testkit::Rng::new(seed))
     }
 
     /// Any number.

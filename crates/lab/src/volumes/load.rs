@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use tuff_iplfs::crash::Rng;
+use tuff_testkit::Rng;
 
 /// Small files, of [`SMALL`] bytes, [`IN_A_DIRECTORY`] in each directory.
 const FILES: usize = 10_000;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use tuff_iplfs::crash::Rng;
+use tuff_testkit::Rng;
 
 /// A tool that takes longer hangs. Unit: seconds.
 const PATIENCE: &str = "300";

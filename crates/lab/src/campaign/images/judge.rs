@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use tuff_iplfs::crash::Rng;
+use tuff_testkit::Rng;
 
 /// Files of which a mount is asked for pieces before it is walked.
 const PROBED: usize = 8;

@@ -10,7 +10,7 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use tuff_iplfs::crash::Rng;
+use tuff_testkit::Rng;
 
 /// Sizes near which something changes: blocks, clusters, segments.
 const LIMITS: [usize; 11] = [

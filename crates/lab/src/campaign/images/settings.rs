@@ -1,6 +1,6 @@
 //! Settings of a build that a seed fixes: whatever changes bytes, in combinations that nobody would think of.
 
-use tuff_iplfs::crash::Rng;
+use tuff_testkit::Rng;
 
 /// One of several.
 fn one<'a>(rng: &mut Rng, of: &[&'a str]) -> &'a str {

@@ -1,14 +1,9 @@
 //! Operations of the crash workloads, done to a volume and to the model alike.
 
-use super::model::{Id, Model, Object};
-use crate::areas::Nid;
-use crate::attr::{SetAttr, SetXattr};
-use crate::disk::inode::{Time, mode};
-use crate::error::{Error, Result};
-use crate::file::Allocate;
-use crate::namei::Rename;
-use crate::options::Caller;
-use crate::volume::Volume;
+use crate::model::{Id, Model, Object};
+use tuff_iplfs::{
+    Allocate, Caller, Error, Nid, Rename, Result, SetAttr, SetXattr, Time, Volume, mode,
+};
 
 /// One operation on paths.
 #[derive(Clone, PartialEq, Eq, Debug)]

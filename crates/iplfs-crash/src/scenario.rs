@@ -1,18 +1,14 @@
 //! Scenarios in which one rule matters that no crash of a small workload would show. Each is a property that holds for a sound volume and fails without its
 //! rule.
 
-use super::oracle::Failure;
-use super::workload::{Op, at, base};
-use crate::areas::{Addr, Geometry, Nid};
-use crate::attr::SetAttr;
-use crate::check::{CheckOptions, check};
-use crate::device::BlockDevice;
-use crate::disk::inode::{Time, mode};
-use crate::error::Error;
-use crate::mem::MemDevice;
-use crate::options::{Caller, FormatOptions, MountOptions, Rules};
-use crate::volume::Volume;
+use crate::oracle::Failure;
+use crate::workload::{Op, at, base};
 use std::sync::Arc;
+use tuff_iplfs::mem::MemDevice;
+use tuff_iplfs::{
+    Addr, BlockDevice, Caller, CheckOptions, Errno, Error, FormatOptions, Geometry, MountOptions,
+    Nid, Rules, SetAttr, Time, Volume, check, mode,
+};
 
 const CALLER: Caller = Caller {
     now: Time { sec: 7, nsec: 0 },
@@ -109,7 +105,7 @@ pub fn the_older_checkpoint_stays_whole(rules: Rules) -> Result<(), Failure> {
         Op::Unlink("/big").volume(&mut volume, 51)?;
         volume.sync()?;
         // Damage the body of the pack that this sync wrote.
-        let start = geometry().pack_start(volume.pack);
+        let start = geometry().pack_start(volume.checkpoint_pack());
         drop(volume);
         let mut block = vec![0; 4096];
         device
@@ -118,7 +114,7 @@ pub fn the_older_checkpoint_stays_whole(rules: Rules) -> Result<(), Failure> {
                 block[5] ^= 1;
                 device.write(Addr(start.0 + 2), &block)
             })
-            .map_err(|e| Error::io(e, "damaging a pack"))?;
+            .map_err(|e| Error::Io(e, "damaging a pack".to_owned()))?;
         Ok(old)
     };
     let old = run().map_err(failed)?;
@@ -317,7 +313,7 @@ pub fn a_full_volume_can_be_emptied() -> Result<(), Failure> {
             Err(e) => break e,
         }
     };
-    if !matches!(full, Error::Posix(crate::Errno::NoSpace)) {
+    if !matches!(full, Error::Posix(Errno::NoSpace)) {
         return Err(format!("a full volume says {full}"));
     }
     let ino = volume.lookup(Nid::ROOT, b"f0").map_err(failed)?;

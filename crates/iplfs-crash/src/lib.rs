@@ -6,6 +6,8 @@
 //!
 //! Nothing here knows how the filesystem works inside: the promise it is held to is in [`oracle`].
 
+#![forbid(unsafe_code)]
+
 mod disk;
 pub mod model;
 pub mod oracle;
@@ -15,4 +17,4 @@ pub mod workload;
 
 pub use disk::{CrashDisk, Event, Written};
 pub use oracle::{Campaign, Tally};
-pub use states::{Rng, states};
+pub use states::states;

@@ -1,10 +1,7 @@
 //! A filesystem as simple as it can be, to say what a real one should show.
 
-use crate::areas::{BLOCK_SIZE, Nid};
-use crate::disk::inode::mode;
-use crate::error::{Errno, Error, Result};
-use crate::volume::Volume;
 use std::collections::BTreeMap;
+use tuff_iplfs::{BLOCK_SIZE, Errno, Error, Nid, Result, Volume, mode};
 
 /// Number of an object in the model; it never changes and is never reused.
 pub type Id = u32;

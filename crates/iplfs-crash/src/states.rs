@@ -1,35 +1,11 @@
 //! From a record of events to the states a power failure could leave.
 
-use super::disk::Event;
-use crate::areas::Block;
-use crate::mem::Blocks;
+use crate::disk::Event;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// A small generator of numbers that look random, the same for the same seed (SplitMix64).
-#[derive(Clone, Debug)]
-pub struct Rng(u64);
-
-impl Rng {
-    /// A generator with a seed.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// The next 64 bits.
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `n`.
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.draw() % n.max(1) as u64) as usize
-    }
-}
+use tuff_iplfs::mem::Blocks;
+use tuff_iplfs::{BLOCK_SIZE, Block};
+use tuff_testkit::Rng;
 
 /// What may or may not have reached the medium on its own.
 enum Unit {
@@ -176,9 +152,7 @@ fn apply(blocks: &mut Blocks, units: &[Unit], fates: &[Fate]) {
                 blocks.insert(*addr, block.clone());
             }
             (Unit::Write(addr, block), Fate::Torn(sectors)) => {
-                let mut mixed = blocks
-                    .get(addr)
-                    .map_or([0; crate::areas::BLOCK_SIZE], |old| **old);
+                let mut mixed = blocks.get(addr).map_or([0; BLOCK_SIZE], |old| **old);
                 for sector in (0..8).filter(|s| sectors >> s & 1 == 1) {
                     mixed[sector * 512..][..512].copy_from_slice(&block[sector * 512..][..512]);
                 }
@@ -202,7 +176,7 @@ mod tests {
 
     #[test]
     fn every_subset_of_a_small_epoch_is_visited() {
-        let block = |fill: u8| Arc::new([fill; crate::areas::BLOCK_SIZE]);
+        let block = |fill: u8| Arc::new([fill; BLOCK_SIZE]);
         let events = [
             Event::Write(1, vec![block(1), block(2)]),
             Event::Flush,

@@ -1,12 +1,11 @@
 //! A device that remembers what it was told, in order.
 
-use crate::areas::{Addr, BLOCK_SIZE, Block};
-use crate::device::{BlockDevice, blocks_in};
-use crate::mem::{Blocks, read_blocks, runs, to_block};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tuff_iplfs::mem::{Blocks, MemDevice};
+use tuff_iplfs::{Addr, BLOCK_SIZE, Block, BlockDevice};
 
 /// One thing a volume asked of its device.
 #[derive(Clone, Debug)]
@@ -73,49 +72,45 @@ impl Content {
     }
 }
 
-/// A device in memory that records its events and watches that no address is written twice.
+/// Device in memory that records its events and checks that no address is written twice.
 pub struct CrashDisk {
-    state: Mutex<State>,
+    content: MemDevice,
+    record: Mutex<Record>,
     fixed_end: u64,
 }
 
-struct State {
-    blocks: Blocks,
+struct Record {
     events: Vec<Event>,
-    /// Addresses written in earlier lives of the device.
+    /// Addresses written before this recording started.
     before: Arc<Written>,
     written: BTreeSet<u64>,
     violations: Vec<String>,
-    /// Zones that exist, empty or not.
-    zones: BTreeSet<u64>,
 }
 
 /// Size of a zone of the device. Unit: blocks.
 const ZONE_BLOCKS: u64 = 16;
 
 impl CrashDisk {
-    /// A device that holds `blocks`. `written` is every address ever written, also by writes that a crash undid.
+    /// Creates a device that holds `blocks`. `written` is every address ever written, also by writes that a crash undid.
     pub fn new(blocks: Blocks, written: Arc<Written>, fixed_end: u64) -> Self {
-        let zones = blocks.keys().map(|addr| addr / ZONE_BLOCKS).collect();
-        let state = State {
-            blocks,
+        let record = Record {
             events: Vec::new(),
             before: written,
             written: BTreeSet::new(),
             violations: Vec::new(),
-            zones,
         };
         Self {
-            state: Mutex::new(state),
+            content: MemDevice::with(1, Some(ZONE_BLOCKS)).holding(blocks),
+            record: Mutex::new(record),
             fixed_end,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was recorded so far.
+    /// Returns the events recorded so far.
     pub fn events(&self) -> Vec<Event> {
         self.lock().events.clone()
     }
@@ -125,18 +120,18 @@ impl CrashDisk {
         self.lock().events.len()
     }
 
-    /// Everything the device holds.
+    /// Returns every block that the device holds.
     pub fn blocks(&self) -> Blocks {
-        self.lock().blocks.clone()
+        self.content.blocks()
     }
 
-    /// Every address ever written.
+    /// Returns every address ever written.
     pub fn written(&self) -> Written {
-        let state = self.lock();
-        state.before.with(&state.events)
+        let record = self.lock();
+        record.before.with(&record.events)
     }
 
-    /// Broken promises of the volume towards the device.
+    /// Returns the violations of the device contract that the volume committed.
     pub fn violations(&self) -> Vec<String> {
         self.lock().violations.clone()
     }
@@ -144,24 +139,22 @@ impl CrashDisk {
 
 impl BlockDevice for CrashDisk {
     fn read(&self, addr: Addr, buf: &mut [u8]) -> io::Result<()> {
-        read_blocks(&self.lock().blocks, addr, buf);
-        Ok(())
+        self.content.read(addr, buf)
     }
 
     fn write(&self, addr: Addr, data: &[u8]) -> io::Result<()> {
-        let mut state = self.lock();
-        let blocks: Vec<Arc<Block>> = data.chunks_exact(BLOCK_SIZE).map(to_block).collect();
-        for (at, block) in (addr.0..addr.0 + blocks_in(data)).zip(&blocks) {
-            if at >= self.fixed_end && (state.before.contains(at) || !state.written.insert(at)) {
-                state
+        let mut record = self.lock();
+        let (blocks, _) = data.as_chunks::<BLOCK_SIZE>();
+        let blocks: Vec<Arc<Block>> = blocks.iter().map(|block| Arc::new(*block)).collect();
+        for at in addr.0..addr.0 + blocks.len() as u64 {
+            if at >= self.fixed_end && (record.before.contains(at) || !record.written.insert(at)) {
+                record
                     .violations
                     .push(format!("block {at:#x} was written twice"));
             }
-            state.blocks.insert(at, block.clone());
-            state.zones.insert(at / ZONE_BLOCKS);
         }
-        state.events.push(Event::Write(addr.0, blocks));
-        Ok(())
+        record.events.push(Event::Write(addr.0, blocks));
+        self.content.write(addr, data)
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -170,37 +163,28 @@ impl BlockDevice for CrashDisk {
     }
 
     fn prepare(&self, blocks: Range<u64>) -> io::Result<bool> {
-        let mut state = self.lock();
-        let zero = to_block(&[0; BLOCK_SIZE]);
+        let mut record = self.lock();
+        let zero = Arc::new([0; BLOCK_SIZE]);
         for at in blocks.clone() {
-            if state.before.contains(at) || state.written.contains(&at) {
-                let what = format!("block {at:#x} was made ready after it was written");
-                state.violations.push(what);
+            if record.before.contains(at) || record.written.contains(&at) {
+                let what = format!("block {at:#x} was prepared after it was written");
+                record.violations.push(what);
             }
-            state.blocks.insert(at, zero.clone());
-            state.zones.insert(at / ZONE_BLOCKS);
+            self.content.write(Addr(at), &zero[..])?;
         }
         let zeros = blocks.clone().map(|_| zero.clone()).collect();
-        state.events.push(Event::Write(blocks.start, zeros));
+        record.events.push(Event::Write(blocks.start, zeros));
         Ok(true)
     }
 
     fn discard(&self, blocks: Range<u64>) -> io::Result<()> {
-        let mut state = self.lock();
-        let gone: Vec<u64> = state
-            .blocks
-            .range(blocks.clone())
-            .map(|(addr, _)| *addr)
-            .collect();
-        for addr in gone {
-            state.blocks.remove(&addr);
-        }
-        state.events.push(Event::Discard(blocks));
-        Ok(())
+        let mut record = self.lock();
+        record.events.push(Event::Discard(blocks.clone()));
+        self.content.discard(blocks)
     }
 
     fn allocated(&self, blocks: Range<u64>) -> io::Result<Vec<Range<u64>>> {
-        Ok(runs(&self.lock().blocks, blocks))
+        self.content.allocated(blocks)
     }
 
     fn knows_allocated(&self) -> bool {
@@ -208,17 +192,16 @@ impl BlockDevice for CrashDisk {
     }
 
     fn zone_blocks(&self) -> Option<u64> {
-        Some(ZONE_BLOCKS)
+        self.content.zone_blocks()
     }
 
     fn release_zone(&self, zone: u64) -> io::Result<()> {
         self.discard(zone * ZONE_BLOCKS..(zone + 1) * ZONE_BLOCKS)?;
-        self.lock().zones.remove(&zone);
-        Ok(())
+        self.content.release_zone(zone)
     }
 
     fn zones(&self, zones: Range<u64>) -> io::Result<Vec<u64>> {
-        Ok(self.lock().zones.range(zones).copied().collect())
+        self.content.zones(zones)
     }
 }
 

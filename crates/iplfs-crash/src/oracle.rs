@@ -7,20 +7,17 @@
 //! So with `S(k)` the model after `k` operations, what is seen must equal `S(k)` overlaid with every completed fsync after `k`, for
 //! some `k` not before the last completed sync; an fsync that was under way may or may not be part of it.
 
-use super::disk::{CrashDisk, Event, Written};
-use super::model::{Id, Model, Tree, difference, tree_of};
-use super::states::{Rng, states};
-use super::workload::{Op, Persist, Step, alphabet, at, base};
-use crate::areas::Geometry;
-use crate::check::{CheckOptions, check};
-use crate::commit::Checkpoint;
-use crate::device::BlockDevice;
-use crate::disk::inode::mode;
-use crate::dispatch::Discards;
-use crate::mem::Blocks;
-use crate::options::{FormatOptions, MountOptions, Rules};
-use crate::volume::Volume;
+use crate::disk::{CrashDisk, Event, Written};
+use crate::model::{Id, Model, Tree, difference, tree_of};
+use crate::states::states;
+use crate::workload::{Op, PERSISTS, Persist, Step, alphabet, at, base, tricky};
 use std::sync::Arc;
+use tuff_iplfs::mem::Blocks;
+use tuff_iplfs::{
+    BlockDevice, CheckOptions, Checkpoint, Discards, Error, FormatOptions, Geometry, MountOptions,
+    Result as VolumeResult, Rules, Volume, check, mode,
+};
+use tuff_testkit::Rng;
 
 /// How much was looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,13 +78,11 @@ struct Beside {
 
 impl Beside {
     /// Does the next part. Returns how many steps are durable by it.
-    fn go_on(
-        &mut self,
-        volume: &mut Volume,
-        disk: &CrashDisk,
-        step: usize,
-    ) -> crate::Result<usize> {
-        let flush = || disk.flush().map_err(|e| crate::Error::io(e, "flushing"));
+    fn go_on(&mut self, volume: &mut Volume, disk: &CrashDisk, step: usize) -> VolumeResult<usize> {
+        let flush = || {
+            disk.flush()
+                .map_err(|e| Error::Io(e, "flushing".to_owned()))
+        };
         let Some((checkpoint, steps)) = self.checkpoint else {
             let begun = volume.begin_checkpoint()?;
             self.checkpoint = begun.map(|checkpoint| (checkpoint, step));
@@ -110,7 +105,7 @@ impl Beside {
     }
 
     /// Tells the device of a discard. False after the last.
-    fn tell(&mut self, volume: &mut Volume) -> crate::Result<bool> {
+    fn tell(&mut self, volume: &mut Volume) -> VolumeResult<bool> {
         let Some(mut discards) = self.discards.take() else {
             return Ok(false);
         };
@@ -203,7 +198,7 @@ impl Campaign {
             }
             volume.unmount()
         };
-        run().map_err(|e: crate::Error| format!("making the base: {e}"))?;
+        run().map_err(|e: Error| format!("making the base: {e}"))?;
         Ok(Self {
             blocks: disk.blocks(),
             written: Arc::new(disk.written()),
@@ -263,7 +258,7 @@ impl Campaign {
             self.written.clone(),
             self.geometry.fixed_end(),
         ));
-        let failed = |e: crate::Error| format!("running it: {e}");
+        let failed = |e: Error| format!("running it: {e}");
         let mut options = self.options.clone();
         if steps.iter().any(|(_, p)| *p == Persist::Beside)
             && self.tally.workloads.is_multiple_of(2)
@@ -321,7 +316,7 @@ impl Campaign {
                 .go_on(&mut volume, &disk, steps.len())
                 .map_err(failed)?;
             kept.push((disk.position(), durable));
-            if beside.checkpoint.is_none() && !volume.gives_back() {
+            if beside.checkpoint.is_none() && !volume.checkpoint_frees_blocks() {
                 break;
             }
         }
@@ -454,7 +449,7 @@ impl Campaign {
     /// Every sequence of one operation with every persistence.
     pub fn all_of_one(&mut self) -> Result<(), Failure> {
         for op in alphabet() {
-            for persist in super::workload::PERSISTS {
+            for persist in PERSISTS {
                 self.workload(&[(op.clone(), persist)])?;
             }
         }
@@ -467,8 +462,8 @@ impl Campaign {
         let mut count = 0usize;
         for a in &ops {
             for b in &ops {
-                for p in super::workload::PERSISTS {
-                    for q in super::workload::PERSISTS {
+                for p in PERSISTS {
+                    for q in PERSISTS {
                         count += 1;
                         if count % stride == first % stride {
                             self.workload(&[(a.clone(), p), (b.clone(), q)])?;
@@ -486,10 +481,7 @@ impl Campaign {
         let mut count = 0usize;
         for a in &ops {
             for b in &ops {
-                for persist in super::workload::PERSISTS
-                    .into_iter()
-                    .chain([Persist::Beside])
-                {
+                for persist in PERSISTS.into_iter().chain([Persist::Beside]) {
                     count += 1;
                     if count % stride == first % stride {
                         self.workload(&[(a.clone(), Persist::Beside), (b.clone(), persist)])?;
@@ -502,15 +494,9 @@ impl Campaign {
 
     /// Every tricky sequence, with each persistence at its end and each before it.
     pub fn all_tricky(&mut self) -> Result<(), Failure> {
-        for ops in super::workload::tricky() {
-            for last in super::workload::PERSISTS
-                .into_iter()
-                .chain([Persist::Beside])
-            {
-                for between in super::workload::PERSISTS
-                    .into_iter()
-                    .chain([Persist::Beside])
-                {
+        for ops in tricky() {
+            for last in PERSISTS.into_iter().chain([Persist::Beside]) {
+                for between in PERSISTS.into_iter().chain([Persist::Beside]) {
                     let n = ops.len();
                     let persist = |i| if i + 1 == n { last } else { between };
                     let steps: Vec<Step> = ops
@@ -536,7 +522,7 @@ impl Campaign {
             while steps.len() < len {
                 let op: Op = ops[self.rng.below(ops.len())].clone();
                 if op.model(&mut model, 0) {
-                    let whole = super::workload::PERSISTS;
+                    let whole = PERSISTS;
                     // Half of what makes long sequences last goes on beside them.
                     let of = if len > 3 {
                         2 * whole.len()
