@@ -3,7 +3,7 @@
 //! Images are put together by the assembler of the reader's tests, and by the builder over its options; seeds of the
 //! rooms are cut out of them.
 
-#[path = "../../crates/image/tests/assemble/mod.rs"]
+#[path = "../../crates/erofs/tests/assemble/mod.rs"]
 mod assemble;
 
 use assemble::{
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use tuff_codec::Method;
 use tuff_format::features::incompat;
 use tuff_format::inode::{FileType, Layout};
-use tuff_image::build::{Compression, Fragments, Kernel, Options, Progress, Source, build};
+use tuff_mkfs::{Compression, Fragments, Kernel, Options, Progress, Source, build};
 use tuff_store::Target;
 
 fn main() -> std::io::Result<()> {
@@ -87,8 +87,8 @@ fn main() -> std::io::Result<()> {
     let tar = {
         let image = tuff_fuzz::open(&images[0].1).expect("an image of our own");
         let mut out = Vec::new();
-        let mut writer = tuff_image::tar::TarWriter::new(&image, &mut out, Default::default());
-        let walk = tuff_image::walk::Walk::root(&image).expect("a root of our own");
+        let mut writer = tuff_erofs::tar::TarWriter::new(&image, &mut out, Default::default());
+        let walk = tuff_erofs::walk::Walk::root(&image).expect("a root of our own");
         for entry in walk.flatten() {
             writer.append(&entry).expect("written to memory");
         }

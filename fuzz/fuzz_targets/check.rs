@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tuff_image::check::{Options, check};
+use tuff_erofs::check::{Options, check};
 
 fuzz_target!(|data: &[u8]| {
     let Some(image) = tuff_fuzz::open(data) else {

@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::io::{Cursor, Read};
-use tuff_image::build::source::compressed::{Compression, open};
+use tuff_mkfs::source::compressed::{Compression, open};
 
 fuzz_target!(|data: &[u8]| {
     let Ok((kind, reader)) = open("fuzz", Cursor::new(data.to_vec())) else {

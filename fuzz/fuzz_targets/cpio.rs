@@ -4,8 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::io::Read;
-use tuff_image::build::source::Content;
-use tuff_image::build::source::cpio::CpioReader;
+use tuff_mkfs::source::Content;
+use tuff_mkfs::source::cpio::CpioReader;
 
 /// Paths, and whether all of it was read. What a small input unpacks to is not read to its end.
 fn paths(mut cpio: CpioReader<'_>) -> (Vec<Vec<u8>>, bool) {

@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tuff_image::diff::{Options, Side, diff};
-use tuff_image::read::Image;
+use tuff_erofs::diff::{Options, Side, diff};
+use tuff_erofs::read::Image;
 
 /// Paths that differ, `None` if a side cannot be read.
 fn differ(a: &Image, b: &Image) -> Option<Vec<Vec<u8>>> {

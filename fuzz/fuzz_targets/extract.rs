@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
-use tuff_image::extract::{Options, extract};
+use tuff_erofs::extract::{Options, extract};
 
 fuzz_target!(|data: &[u8]| {
     let Some(image) = tuff_fuzz::open(data) else {

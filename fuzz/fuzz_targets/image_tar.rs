@@ -4,9 +4,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::io::{self, Write};
-use tuff_image::build::source::tar::TarReader;
-use tuff_image::tar::TarWriter;
-use tuff_image::walk::Walk;
+use tuff_mkfs::source::tar::TarReader;
+use tuff_erofs::tar::TarWriter;
+use tuff_erofs::walk::Walk;
 
 /// Takes so many bytes and no more: a tar of a hole is as long as the hole.
 struct Sink(Vec<u8>);

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
-use tuff_image::build::source::manifest::ManifestReader;
+use tuff_mkfs::source::manifest::ManifestReader;
 
 fuzz_target!(|data: &[u8]| {
     let mut manifest =

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::io::Read;
-use tuff_image::build::source::tar::{TarReader, scan_file};
+use tuff_mkfs::source::tar::{TarReader, scan_file};
 
 fuzz_target!(|data: &[u8]| {
     let mut streamed = Vec::new();

@@ -7,7 +7,7 @@ use tuff_format::cluster::{Form, Map};
 use tuff_format::features::incompat;
 use tuff_format::inode::Layout;
 use tuff_format::superblock::{MAGIC, Superblock};
-use tuff_image::read::{FileType, Image, OpenOptions};
+use tuff_erofs::read::{FileType, Image, OpenOptions};
 use tuff_store::MemStore;
 
 /// The image in `data`, with the default limits; its checksum does not count.

@@ -251,8 +251,8 @@ mod tests {
 
     #[test]
     fn paths_are_found_in_spans_and_links() {
-        let text = "see `crates/image/src/lib.rs`, `docs/x.md` and [this](docs/y.md#part); not `cargo run` or `crates/*`";
+        let text = "see `crates/erofs/src/lib.rs`, `docs/x.md` and [this](docs/y.md#part); not `cargo run` or `crates/*`";
         let found: Vec<_> = named_paths(text).into_iter().collect();
-        assert_eq!(found, ["crates/image/src/lib.rs", "docs/x.md", "docs/y.md"]);
+        assert_eq!(found, ["crates/erofs/src/lib.rs", "docs/x.md", "docs/y.md"]);
     }
 }

@@ -6,9 +6,9 @@ use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
+use tuff_erofs::serve::Profile;
+use tuff_erofs::{Error, Result};
 use tuff_format::superblock;
-use tuff_image::serve::Profile;
-use tuff_image::{Error, Result};
 use tuff_store::retry;
 
 /// Bytes that are examined. The signatures of all filesystems below lie there. Unit: bytes.

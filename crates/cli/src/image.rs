@@ -4,9 +4,9 @@ use crate::text::unhex;
 use crate::units::parse_size;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tuff_image::read::{Image, OpenOptions};
-use tuff_image::verity::{self, Root, Verified};
-use tuff_image::{Error, Result};
+use tuff_erofs::read::{Image, OpenOptions};
+use tuff_erofs::verity::{self, Root, Verified};
+use tuff_erofs::{Error, Result};
 use tuff_store::{FileStore, ReadAt, Window};
 
 /// Where an image is.

@@ -46,7 +46,7 @@ use cmd::compat::Tool;
 use signal_hook::consts::SIGXFSZ;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tuff_image::Error;
+use tuff_erofs::Error;
 
 /// Build, read, check, extract and mount EROFS images; make and keep IPLFS volumes.
 #[derive(Parser)]

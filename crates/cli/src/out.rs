@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, BufWriter, StdoutLock, Write};
-use tuff_image::{Error, Result};
+use tuff_erofs::{Error, Result};
 
 /// The place that errors of standard output name.
 pub(crate) const PLACE: &str = "standard output";

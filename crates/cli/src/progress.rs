@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use tuff_image::build::Progress;
-use tuff_image::build::progress::Snapshot;
+use tuff_mkfs::Progress;
+use tuff_mkfs::progress::Snapshot;
 
 /// What to show while a long work runs.
 #[derive(Clone, Copy, PartialEq, Eq)]

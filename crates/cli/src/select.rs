@@ -3,9 +3,9 @@
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use tuff_image::read::Image;
-use tuff_image::walk::{Entry, Walk};
-use tuff_image::{Error, Result};
+use tuff_erofs::read::Image;
+use tuff_erofs::walk::{Entry, Walk};
+use tuff_erofs::{Error, Result};
 
 /// What one argument means.
 pub(crate) enum Selected {

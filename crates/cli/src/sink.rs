@@ -9,7 +9,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use tuff_image::{Error, Result};
+use tuff_erofs::{Error, Result};
 use tuff_store::{Output, Target, is_same, retry, takes_stream};
 
 /// A stream's end. [`finish`](Self::finish) it; dropped before, it leaves no file.

@@ -1,7 +1,7 @@
 //! Names, modes and times as people and scripts read them.
 
 use serde_json::{Map, Value};
-use tuff_image::read::FileType;
+use tuff_erofs::read::FileType;
 
 /// Appends `bytes` with control characters, backslashes and what is not UTF-8 escaped as in C. One line, always.
 pub(crate) fn escape(bytes: &[u8], out: &mut String) {

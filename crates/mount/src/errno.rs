@@ -9,7 +9,7 @@
 //! | the request makes no sense | EINVAL |
 
 use rustix::io::Errno;
-use tuff_image::Error;
+use tuff_erofs::Error;
 
 /// The error number of an error.
 pub fn errno(error: &Error) -> Errno {

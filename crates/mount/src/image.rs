@@ -7,10 +7,10 @@ use crate::proto::{Attr, ROOT, StatfsOut};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tuff_erofs::read::{FileType, Inode, Layout, Nid};
+use tuff_erofs::serve::{Listed, Server, Session};
 use tuff_format::features::incompat;
 use tuff_format::inode::encode_device;
-use tuff_image::read::{FileType, Inode, Layout, Nid};
-use tuff_image::serve::{Listed, Server, Session};
 
 /// What the mount shows instead of what the image says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl ImageFs {
     ///
     /// # Errors
     /// If the root directory cannot be read: such an image cannot be mounted.
-    pub fn new(server: Server, show: Show, log: Log) -> tuff_image::Result<Self> {
+    pub fn new(server: Server, show: Show, log: Log) -> tuff_erofs::Result<Self> {
         let root = server.image().root()?.nid();
         Ok(Self {
             server: Arc::new(server),
@@ -119,7 +119,7 @@ impl ImageFs {
     }
 
     /// Says what is wrong, and makes a number of it.
-    fn said<T>(&self, result: tuff_image::Result<T>) -> Result<T> {
+    fn said<T>(&self, result: tuff_erofs::Result<T>) -> Result<T> {
         result.map_err(|e| {
             self.log.line(&e);
             errno(&e)
@@ -346,7 +346,7 @@ impl Reader for ImageReader {
 
     fn read_rest<'a>(&mut self, rest: &Rest, buf: &'a mut Vec<u8>) -> Result<(u64, &'a [u8])> {
         let inode = self.fs.inode(rest.node)?;
-        let rest = tuff_image::serve::Rest {
+        let rest = tuff_erofs::serve::Rest {
             offset: rest.offset,
             len: rest.len,
             step: rest.step,

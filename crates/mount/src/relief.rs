@@ -2,7 +2,7 @@
 
 use std::io;
 use std::time::Duration;
-use tuff_image::serve::Server;
+use tuff_erofs::serve::Server;
 
 /// How long no news is good news.
 const CALM: Duration = Duration::from_secs(10);

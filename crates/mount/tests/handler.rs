@@ -1,6 +1,6 @@
 //! The handler without a mount: requests as bytes, replies as bytes.
 
-#[path = "../../image/tests/common/mod.rs"]
+#[path = "../../erofs/tests/common/mod.rs"]
 mod common;
 
 use common::variants::build_dir;
@@ -8,9 +8,9 @@ use common::{Random, sample};
 use rustix::io::Errno;
 use std::path::Path;
 use std::sync::Arc;
-use tuff_image::build::{Kernel, Options, SparsePolicy};
-use tuff_image::read::{Image, OpenOptions};
-use tuff_image::serve::{ServeOptions, Server};
+use tuff_erofs::read::{Image, OpenOptions};
+use tuff_erofs::serve::{ServeOptions, Server};
+use tuff_mkfs::{Kernel, Options, SparsePolicy};
 use tuff_mount::fs::{Entry, Filesystem, Found, Node, Parts, Reader, Result, Seek};
 use tuff_mount::handler::{REPLY_MAX, Reply, Request, STATS_XATTR};
 use tuff_mount::proto::{self, ROOT, StatfsOut, init, op};

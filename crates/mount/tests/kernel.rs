@@ -1,6 +1,6 @@
 //! The kernel is the judge: of one image its own mount and ours show the same, call by call.
 
-#[path = "../../image/tests/common/mod.rs"]
+#[path = "../../erofs/tests/common/mod.rs"]
 mod common;
 mod walk;
 
@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use tuff_image::serve::{ServeOptions, Server, Strategy};
+use tuff_erofs::serve::{ServeOptions, Server, Strategy};
 use tuff_mount::mountpoint::{self, Detach, MountOptions};
 use tuff_mount::transport::Transport;
 use tuff_mount::{Handler, ImageFs, Log, Mount, Serving, Show};

@@ -5,8 +5,8 @@ use crate::out::Out;
 use crate::select::entry;
 use std::ffi::OsString;
 use std::process::ExitCode;
-use tuff_image::read::{FileType, Image, Inode};
-use tuff_image::{Error, Result};
+use tuff_erofs::read::{FileType, Image, Inode};
+use tuff_erofs::{Error, Result};
 
 /// Write the bytes of files to standard output.
 ///

@@ -6,8 +6,8 @@ use crate::progress::Bar;
 use crate::units::size;
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use tuff_image::check::{self, Options, Report, Severity};
-use tuff_image::{Result, THREADS_MAX};
+use tuff_erofs::check::{self, Options, Report, Severity};
+use tuff_erofs::{Result, THREADS_MAX};
 
 /// Check an image: every structure, every rule, all data read, every cluster seen to decode.
 ///

@@ -4,7 +4,7 @@ use crate::out::Out;
 use clap::CommandFactory;
 use clap_complete::Shell;
 use std::process::ExitCode;
-use tuff_image::Result;
+use tuff_erofs::Result;
 
 /// Print the completions for a shell.
 #[derive(clap::Args)]

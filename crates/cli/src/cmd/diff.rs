@@ -7,9 +7,9 @@ use crate::text::{escaped, full_time, put_bytes};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use tuff_image::diff::{self, Change, Difference, HostTree, Options, Side, Totals};
-use tuff_image::read::Image;
-use tuff_image::{Result, THREADS_MAX};
+use tuff_erofs::diff::{self, Change, Difference, HostTree, Options, Side, Totals};
+use tuff_erofs::read::Image;
+use tuff_erofs::{Result, THREADS_MAX};
 use tuff_store::retry;
 
 /// Compare the trees of two images, or of an image and a directory.

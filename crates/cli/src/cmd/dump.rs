@@ -6,9 +6,9 @@ use crate::text::{escape, hex, put_bytes};
 use crate::units::percent;
 use serde_json::{Map, Value as Json, json};
 use std::process::ExitCode;
+use tuff_erofs::dump::{Area, Item, Items, Regions, SpaceTable, Value};
+use tuff_erofs::{Error, Result};
 use tuff_format::Nid;
-use tuff_image::dump::{Area, Item, Items, Regions, SpaceTable, Value};
-use tuff_image::{Error, Result};
 
 /// Print every byte of an image, structure by structure, and what the bytes are spent on.
 ///

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
+use tuff_erofs::Result;
+use tuff_erofs::read::{Extent, Image, Inode, Source};
 use tuff_format::cluster::Coding;
-use tuff_image::Result;
-use tuff_image::read::{Extent, Image, Inode, Source};
 
 /// List where the bytes of files are in the image.
 ///
@@ -109,7 +109,7 @@ impl Line {
                 coding,
             } => {
                 flags.push("inline".to_owned());
-                if space == tuff_image::read::Space::Metabox {
+                if space == tuff_erofs::read::Space::Metabox {
                     flags.push("metabox".to_owned());
                 }
                 let coding = if coding == Coding::Stored {

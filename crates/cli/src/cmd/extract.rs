@@ -11,9 +11,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tuff_image::extract::{self, Options, Report};
-use tuff_image::read::Image;
-use tuff_image::{Error, Result, THREADS_MAX};
+use tuff_erofs::extract::{self, Options, Report};
+use tuff_erofs::read::Image;
+use tuff_erofs::{Error, Result, THREADS_MAX};
 
 /// Extract an image into a directory.
 ///

@@ -7,11 +7,11 @@ use crate::text::{escaped, full_time, put_bytes};
 use crate::units::{percent, size};
 use serde_json::{Map, Value, json};
 use std::process::ExitCode;
+use tuff_erofs::dump::{Area, GroupStats, Survey, SurveyOptions};
+use tuff_erofs::read::Image;
+use tuff_erofs::{Error, Result};
 use tuff_format::features::{self, ALL, Feature, Kernel, incompat};
 use tuff_format::superblock::Superblock;
-use tuff_image::dump::{Area, GroupStats, Survey, SurveyOptions};
-use tuff_image::read::Image;
-use tuff_image::{Error, Result};
 
 /// Show what an image is, and what its bytes are spent on: features, kernels, compression, counts.
 #[derive(clap::Args)]

@@ -7,9 +7,9 @@ use crate::text::{escape, escaped, full_time, mode_string, put_bytes, time};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::process::ExitCode;
-use tuff_image::read::{FileType, Image, Inode};
-use tuff_image::walk::{Entry, Walk};
-use tuff_image::{Error, Result};
+use tuff_erofs::read::{FileType, Image, Inode};
+use tuff_erofs::walk::{Entry, Walk};
+use tuff_erofs::{Error, Result};
 
 /// List names in an image.
 ///

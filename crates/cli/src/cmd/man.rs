@@ -3,7 +3,7 @@
 use clap::CommandFactory;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tuff_image::{Error, Result};
+use tuff_erofs::{Error, Result};
 
 /// Write the manual pages to a directory.
 #[derive(clap::Args)]

@@ -19,8 +19,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tuff_image::serve::{Pressure, ServeOptions, Server, Strategy, memory_limit};
-use tuff_image::{Error, Result, THREADS_MAX};
+use tuff_erofs::serve::{Pressure, ServeOptions, Server, Strategy, memory_limit};
+use tuff_erofs::{Error, Result, THREADS_MAX};
 use tuff_mount::mountpoint::{self, Detach, MountOptions};
 use tuff_mount::relief::relieve;
 use tuff_mount::transport::Transport;
@@ -139,7 +139,7 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     }
     let recording = args.record.as_deref().map(Recording::start).transpose()?;
     let recording = recording.map(Arc::new);
-    let pin = args.pin.clone().map(|pin| Ok((pin.read()?, pin)));
+    let pin = (args.pin.clone()).map(|pin| pin.read().map(|profile| (profile, pin)));
     let pin = pin.transpose()?;
     let server = Server::new(image, options);
     let fs = ImageFs::new(server, show, log.clone())

@@ -7,8 +7,8 @@ use clap::Subcommand;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use tuff_image::Result;
-use tuff_image::serve::Profile;
+use tuff_erofs::Result;
+use tuff_erofs::serve::Profile;
 
 /// Show and merge records of which parts of files are used, in which order.
 ///

@@ -9,9 +9,9 @@ use crate::text::{escaped, full_time, mode_string, put_bytes};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::process::ExitCode;
-use tuff_image::read::{FileType, Image, Inode, Layout, Source};
-use tuff_image::walk::Entry;
-use tuff_image::{Error, Result};
+use tuff_erofs::read::{FileType, Image, Inode, Layout, Source};
+use tuff_erofs::walk::Entry;
+use tuff_erofs::{Error, Result};
 
 /// Show everything about paths in an image.
 #[derive(clap::Args)]

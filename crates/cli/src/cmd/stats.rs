@@ -5,7 +5,7 @@ use crate::out::Out;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tuff_image::{Error, Result};
+use tuff_erofs::{Error, Result};
 use tuff_mount::handler::STATS_XATTR;
 
 /// Show what a mount did so far.

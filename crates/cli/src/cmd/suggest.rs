@@ -8,9 +8,9 @@ use serde_json::json;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tuff_image::build::{Kernel, Options, Progress};
-use tuff_image::suggest::{Estimate, Request, suggest};
-use tuff_image::{Error, Result};
+use tuff_erofs::{Error, Result};
+use tuff_mkfs::suggest::{Estimate, Request, suggest};
+use tuff_mkfs::{Kernel, Options, Progress};
 
 /// Try settings on a sample of a directory, and say what each would come to.
 ///

@@ -8,10 +8,10 @@ use crate::text::escaped;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tuff_image::read::Image;
-use tuff_image::tar::{Options, Stats, TarWriter};
-use tuff_image::walk::{Entry, Walk};
-use tuff_image::{Error, Result};
+use tuff_erofs::read::Image;
+use tuff_erofs::tar::{Options, Stats, TarWriter};
+use tuff_erofs::walk::{Entry, Walk};
+use tuff_erofs::{Error, Result};
 
 /// Write an image as a tar: PAX, the same bytes every time.
 ///

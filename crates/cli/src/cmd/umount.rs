@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use tuff_image::{Error, Result};
+use tuff_erofs::{Error, Result};
 use tuff_mount::mountpoint::{self, Detach, FSTYPE};
 
 /// Unmount what tuff mount or tuff volume mount mounted.

@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tuff_image::build::{Progress, Verity, available_threads, hash_tree};
-use tuff_image::verity::{self, Damage, HashTree, Hit, Mended, Root, Verified};
-use tuff_image::{Error, Result, THREADS_MAX};
+use tuff_erofs::verity::{self, Damage, HashTree, Hit, Mended, Root, Verified};
+use tuff_erofs::{Error, Result, THREADS_MAX};
+use tuff_mkfs::{Progress, Verity, available_threads, hash_tree};
 
 /// Make, check and show hash trees of dm-verity, and repair by their parity: proof that an image is the one that a root hash stands for.
 ///

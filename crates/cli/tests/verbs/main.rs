@@ -1,6 +1,6 @@
 //! The verbs over an image, as people and scripts meet them: what they print, their exit codes, and what they leave.
 
-#[path = "../../../image/tests/assemble/mod.rs"]
+#[path = "../../../erofs/tests/assemble/mod.rs"]
 mod assemble;
 mod common;
 mod compat;
@@ -13,7 +13,7 @@ mod judge;
 mod mount;
 mod outputs;
 mod patch;
-#[path = "../../../image/tests/hostile/shapes.rs"]
+#[path = "../../../erofs/tests/hostile/shapes.rs"]
 mod shapes;
 mod show;
 mod source_archives;

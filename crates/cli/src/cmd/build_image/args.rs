@@ -4,8 +4,8 @@ use crate::text::unhex;
 use crate::units::parse_size;
 use clap::ValueEnum;
 use std::path::PathBuf;
-use tuff_image::THREADS_MAX;
-use tuff_image::build::{Compression, Kernel, Method};
+use tuff_erofs::THREADS_MAX;
+use tuff_mkfs::{Compression, Kernel, Method};
 
 /// The arguments that `tuff build` and `tuff patch` have in common.
 // The two kinds of paths are one argument because options may stand between them: clap gives a last argument of its own
@@ -193,7 +193,7 @@ pub(crate) struct Args {
         value_name = "NAME",
         num_args = 0..=1,
         require_equals = true,
-        default_missing_value = tuff_image::build::fingerprint::NAME,
+        default_missing_value = tuff_erofs::fingerprint::NAME,
         help_heading = "Metadata"
     )]
     pub(super) fingerprints: Option<String>,

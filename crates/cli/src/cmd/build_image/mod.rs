@@ -22,8 +22,8 @@ use others::Others;
 use places::Places;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tuff_image::Result;
-use tuff_image::build::{self, Progress, Summary};
+use tuff_erofs::Result;
+use tuff_mkfs::{Progress, Summary};
 use tuff_store::Target;
 
 /// Build an image from directories, tars, archives of cpio, manifests and other images.
@@ -67,7 +67,7 @@ pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
     // A summary must not land in an image that goes to standard output.
     let to_stdout = target == Target::Stdout;
     report(&args, to_stdout, |progress| {
-        build::build(&sources, &options, &target, progress)
+        tuff_mkfs::build(&sources, &options, &target, progress)
     })
 }
 

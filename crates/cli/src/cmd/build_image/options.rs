@@ -8,12 +8,12 @@ use crate::units::parse_size;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use tuff_image::build::{
+use tuff_erofs::serve::Profile;
+use tuff_erofs::{Error, Result};
+use tuff_mkfs::{
     Auto, Contexts, Dedupe, Fragments, FsConfig, InodeForm, Kernel, Metadata, Method, Options,
     Rule, SparsePolicy, Verity, Whiteouts,
 };
-use tuff_image::serve::Profile;
-use tuff_image::{Error, Result};
 use tuff_store::open_text;
 
 /// The hash tree that is asked for.

@@ -4,9 +4,9 @@ use super::args::{Args, MaybeCompression};
 use crate::cmd::info::lowest_kernel;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tuff_image::Result;
-use tuff_image::build::{self, BaseImage, Kernel, Options, Source};
-use tuff_image::read::{Image, OpenOptions};
+use tuff_erofs::Result;
+use tuff_erofs::read::{Image, OpenOptions};
+use tuff_mkfs::{BaseImage, Kernel, Options, Source};
 use tuff_store::{FileStore, ReadAt};
 
 /// The images that the new one refers to, as far as they can be opened: what is wrong with one is an error of the build.
@@ -37,7 +37,7 @@ impl Others {
     /// What the first of them seems to be made with, for this kernel or what it needs.
     pub(crate) fn like(&self, kernel: Kernel) -> Result<Option<Options>> {
         let like = |(path, image): &(PathBuf, Image)| {
-            build::like(image, kernel).map_err(|e| e.within(path.display()))
+            tuff_mkfs::like(image, kernel).map_err(|e| e.within(path.display()))
         };
         self.0.first().map(like).transpose()
     }

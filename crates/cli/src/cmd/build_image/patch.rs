@@ -3,9 +3,9 @@
 use super::args::Args;
 use super::{options, places, report};
 use std::process::ExitCode;
-use tuff_image::build::{self, Options};
-use tuff_image::read::{Image, OpenOptions};
-use tuff_image::{Error, Result};
+use tuff_erofs::read::{Image, OpenOptions};
+use tuff_erofs::{Error, Result};
+use tuff_mkfs::Options;
 use tuff_store::{FileStore, Target};
 
 /// Make an image hold other sources: what it has already stays where it is, the rest is placed behind its end.
@@ -38,8 +38,9 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
     let name = path.display();
     let store = FileStore::open(&path).map_err(|e| Error::io(name, "cannot open", e))?;
     let image = Image::open(store, OpenOptions::default());
-    let like = image
-        .and_then(|image| build::like(&image, args.kernel.unwrap_or(Options::default().kernel)));
+    let like = image.and_then(|image| {
+        tuff_mkfs::like(&image, args.kernel.unwrap_or(Options::default().kernel))
+    });
     let like = like.map_err(|e| e.within(path.display()))?;
     let kept = stays(&args, &like);
     kept.map_err(|what| Error::usage(format_args!("{}: {what}", path.display())))?;
@@ -50,7 +51,7 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
         options.raise_kernel();
     }
     report(&args, false, |progress| {
-        build::patch(&sources, &options, &path, progress)
+        tuff_mkfs::patch(&sources, &options, &path, progress)
     })
 }
 

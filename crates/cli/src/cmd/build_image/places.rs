@@ -7,9 +7,9 @@ use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::slice::Iter;
+use tuff_erofs::{Error, Result};
 use tuff_format::superblock;
-use tuff_image::build::{BaseImage, Container, Source, container_layers};
-use tuff_image::{Error, Result};
+use tuff_mkfs::{BaseImage, Container, Source, container_layers};
 use tuff_store::Target;
 
 /// Where the tree comes from, where the image goes, and what it refers to.

@@ -4,8 +4,8 @@ use crate::cmd::info::pages_needed;
 use crate::text::hex;
 use crate::units::{percent, size};
 use std::path::{Path, PathBuf};
-use tuff_image::build::{self, Summary};
-use tuff_image::verity::HashTree;
+use tuff_erofs::verity::HashTree;
+use tuff_mkfs::Summary;
 
 /// Names of stages, and how long each took.
 pub(crate) type Stages = [(&'static str, std::time::Duration)];
@@ -63,7 +63,7 @@ pub(crate) fn text(
             line("auto", format!("{files} files, {}, {what}", size(bytes)));
         }
     }
-    for (name, a) in build::stats::ALGORITHM_NAMES
+    for (name, a) in tuff_mkfs::stats::ALGORITHM_NAMES
         .iter()
         .zip(&s.algorithms)
         .filter(|(_, a)| a.clusters > 0)
@@ -217,7 +217,7 @@ pub(crate) fn tree_json(tree: &HashTree) -> serde_json::Value {
 /// The summary as one JSON object.
 pub(super) fn json(summary: &Summary, seconds: f64, stages: &Stages) -> serde_json::Value {
     let s = &summary.stats;
-    let algorithms: serde_json::Map<String, serde_json::Value> = build::stats::ALGORITHM_NAMES
+    let algorithms: serde_json::Map<String, serde_json::Value> = tuff_mkfs::stats::ALGORITHM_NAMES
         .iter()
         .zip(&s.algorithms)
         .filter(|(_, a)| a.clusters > 0)

@@ -4,8 +4,8 @@
 //! anything before it is left out; a second operator repeats the first's result; `\<` and `\>` are a word's ends. Back references are
 //! refused.
 
-use tuff_image::build::Paths;
-use tuff_image::{Error, Result};
+use tuff_erofs::{Error, Result};
+use tuff_mkfs::Paths;
 
 /// The paths in which an expression of an option matches somewhere.
 pub(super) fn paths(option: &str, expression: &str) -> Result<Paths> {

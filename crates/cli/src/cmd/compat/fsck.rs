@@ -12,10 +12,10 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use tuff_image::check::{self, Rule, Severity};
-use tuff_image::read::{Image, Nid};
-use tuff_image::walk::Walk;
-use tuff_image::{Error, Result, extract};
+use tuff_erofs::check::{self, Rule, Severity};
+use tuff_erofs::read::{Image, Nid};
+use tuff_erofs::walk::Walk;
+use tuff_erofs::{Error, Result, extract};
 
 static GRAMMAR: Grammar = Grammar {
     letters: "VhpaAy",

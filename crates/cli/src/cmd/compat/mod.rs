@@ -14,7 +14,7 @@ use crate::out;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
-use tuff_image::Result;
+use tuff_erofs::Result;
 
 /// The version whose options are understood. Callers compare it with what they need.
 const ERA: &str = "1.9.3";

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use tuff_image::{Error, Result};
+use tuff_erofs::{Error, Result};
 
 /// The options of a tool. Lists of long names have a zero byte before, between and behind them: some callers look for names of
 /// options in the program's bytes, as C has them.

@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
-use tuff_image::{Error, Result};
+use tuff_erofs::{Error, Result};
 use tuff_mount::Log;
 
 /// In the environment of the serving process.

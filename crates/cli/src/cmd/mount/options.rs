@@ -4,8 +4,8 @@ use crate::image::{OpenArgs, parse_root};
 use crate::units::parse_size;
 use rustix::mount::MountFlags;
 use std::path::PathBuf;
-use tuff_image::verity::Root;
-use tuff_image::{Error, Result};
+use tuff_erofs::verity::Root;
+use tuff_erofs::{Error, Result};
 
 /// What all `-o` lists together ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]

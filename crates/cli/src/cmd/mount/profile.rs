@@ -4,8 +4,8 @@ use crate::cmd::profile::read;
 use crate::existing::{self, Format};
 use crate::units::{parse_size, size};
 use std::path::{Path, PathBuf};
-use tuff_image::serve::{Profile, Server};
-use tuff_image::{Error, Result};
+use tuff_erofs::serve::{Profile, Server};
+use tuff_erofs::{Error, Result};
 use tuff_store::{Output, Target};
 
 /// A profile and how much of it is pinned.

@@ -52,7 +52,7 @@ enum Verb {
 }
 
 /// Runs the verb.
-pub(crate) fn run(args: &Args) -> tuff_image::Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> tuff_erofs::Result<ExitCode> {
     let result = match &args.verb {
         Verb::Create(args) => create::run(args),
         Verb::Check(args) => check::run(args),
@@ -86,13 +86,13 @@ enum Failure {
     /// The volume at a place said so.
     Volume(String, Error),
     /// Standard output, or a file of ours.
-    Other(tuff_image::Error),
+    Other(tuff_erofs::Error),
 }
 
 type Result<T> = std::result::Result<T, Failure>;
 
-impl From<tuff_image::Error> for Failure {
-    fn from(e: tuff_image::Error) -> Self {
+impl From<tuff_erofs::Error> for Failure {
+    fn from(e: tuff_erofs::Error) -> Self {
         Self::Other(e)
     }
 }

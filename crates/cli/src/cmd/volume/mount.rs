@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use tuff_image::THREADS_MAX;
+use tuff_erofs::THREADS_MAX;
 use tuff_iplfs::{Error, Volume};
 use tuff_mount::mountpoint::{self, Detach, MountOptions};
 use tuff_mount::transport::Transport;

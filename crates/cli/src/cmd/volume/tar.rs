@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::ops::Range;
-use tuff_image::tar::{Header, Kind, Stream, xattr_records};
+use tuff_erofs::tar::{Header, Kind, Stream, xattr_records};
 use tuff_iplfs::{Attr, Errno, Error, Nid, Volume, mode};
 
 /// Bytes read from a file at once.

@@ -5,11 +5,11 @@ use crate::cmd::cat::copy;
 use crate::cmd::stat::{has_data, storage};
 use crate::text::{mode_string, time};
 use std::ops::Range;
+use tuff_erofs::read::{Extent, FileType, Image, Inode, Layout, Source};
+use tuff_erofs::walk::{Entry, Walk, shown};
+use tuff_erofs::{Error, Result};
 use tuff_format::chunk;
 use tuff_format::units::round_up;
-use tuff_image::read::{Extent, FileType, Image, Inode, Layout, Source};
-use tuff_image::walk::{Entry, Walk, shown};
-use tuff_image::{Error, Result};
 
 impl Dump<'_> {
     /// The first name of an inode, if it has one.

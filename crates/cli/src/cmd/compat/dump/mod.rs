@@ -15,9 +15,9 @@ use crate::units::parse_size;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tuff_image::read::{Image, Inode, Nid};
-use tuff_image::walk::{Entry, shown};
-use tuff_image::{Error, Result};
+use tuff_erofs::read::{Image, Inode, Nid};
+use tuff_erofs::walk::{Entry, shown};
+use tuff_erofs::{Error, Result};
 
 static GRAMMAR: Grammar = Grammar {
     letters: "VheSs",

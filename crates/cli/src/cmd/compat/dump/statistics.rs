@@ -2,9 +2,9 @@
 
 use super::Dump;
 use super::inode::{is_compressed, percent, stored_bytes, type_name};
-use tuff_image::Result;
-use tuff_image::read::{FileType, Inode};
-use tuff_image::walk::{Entry, Walk};
+use tuff_erofs::Result;
+use tuff_erofs::read::{FileType, Inode};
+use tuff_erofs::walk::{Entry, Walk};
 
 /// Types of files, in the order of their lines.
 const TYPES: [FileType; 7] = [

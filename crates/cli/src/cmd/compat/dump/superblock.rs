@@ -4,9 +4,9 @@ use super::Dump;
 use crate::cmd::extents::algorithm_name;
 use crate::cmd::info::{build_time, features, lowest_kernel, uuid};
 use crate::text::c_time;
+use tuff_erofs::Result;
 use tuff_format::features::{Kernel, incompat};
 use tuff_format::superblock::{BASE_LEN, MAGIC, Superblock};
-use tuff_image::Result;
 
 /// Unit of what follows the first bytes of a superblock. Unit: bytes.
 const SLOT_LEN: usize = 16;

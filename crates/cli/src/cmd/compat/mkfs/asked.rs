@@ -9,9 +9,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use tuff_image::build::fingerprint;
-use tuff_image::build::{Compression, Dedupe, Fragments, Metadata, Method, Options, Paths};
-use tuff_image::{Error, Result, THREADS_MAX};
+use tuff_erofs::fingerprint;
+use tuff_erofs::{Error, Result, THREADS_MAX};
+use tuff_mkfs::{Compression, Dedupe, Fragments, Metadata, Method, Options, Paths};
 
 /// What was asked for.
 pub(super) struct Asked {

@@ -14,9 +14,9 @@ use crate::image::OpenArgs;
 use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::Path;
-use tuff_image::Result;
-use tuff_image::read::{FileType, Image, Inode, Source};
-use tuff_image::walk::Walk;
+use tuff_erofs::Result;
+use tuff_erofs::read::{FileType, Image, Inode, Source};
+use tuff_erofs::walk::Walk;
 
 /// Writes the list of the image that begins at `offset` of `file` to `path`. Returns how many files are left out since white space in
 /// their paths, as which control characters count there, would end them.

@@ -2,8 +2,8 @@
 
 use super::asked::Asked;
 use crate::units::parse_size;
-use tuff_image::build::{Dedupe, Fragments, InodeForm, Metadata};
-use tuff_image::{Error, Result};
+use tuff_erofs::{Error, Result};
+use tuff_mkfs::{Dedupe, Fragments, InodeForm, Metadata};
 
 /// The features of `--zfeature-bits`, from bit 0 on.
 const BITS: [&str; 8] = [

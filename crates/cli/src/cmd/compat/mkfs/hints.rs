@@ -3,8 +3,8 @@
 use super::super::ere;
 use crate::cmd::build_image::options;
 use std::path::Path;
-use tuff_image::build::{Compression, Rule};
-use tuff_image::{Error, Result};
+use tuff_erofs::{Error, Result};
+use tuff_mkfs::{Compression, Rule};
 
 /// The rules of a file. Lines whose cluster is no multiple of `block` are left out, and noted.
 pub(super) fn rules(

@@ -7,10 +7,8 @@ use crate::cmd::build_image::others::Others;
 use crate::cmd::build_image::places::is_image;
 use std::path::PathBuf;
 use std::time::SystemTime;
-use tuff_image::build::{
-    Dedupe, Fragments, Kernel, Metadata, Options, Source, SparsePolicy, Whiteouts,
-};
-use tuff_image::{Error, Result};
+use tuff_erofs::{Error, Result};
+use tuff_mkfs::{Dedupe, Fragments, Kernel, Metadata, Options, Source, SparsePolicy, Whiteouts};
 
 /// An image to build.
 pub(super) struct Job {

@@ -19,8 +19,8 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tuff_image::build::{self, Progress};
-use tuff_image::{Error, Result};
+use tuff_erofs::{Error, Result};
+use tuff_mkfs::Progress;
 use tuff_store::{Output, Target};
 
 static GRAMMAR: Grammar = Grammar {
@@ -63,7 +63,7 @@ pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
     let progress = Arc::new(Progress::default());
     let (summary, seconds) = watched(&progress, show, |progress| {
         place::place(&job, |target| {
-            build::build(&job.sources, &job.options, target, progress)
+            tuff_mkfs::build(&job.sources, &job.options, target, progress)
         })
     })?;
     if let Some(path) = &job.vmdk {

@@ -4,8 +4,8 @@ use super::job::Job;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::PathBuf;
-use tuff_image::build::Summary;
-use tuff_image::{Error, Result};
+use tuff_erofs::{Error, Result};
+use tuff_mkfs::Summary;
 use tuff_store::{Output, Target};
 
 /// What is copied at a time. Unit: bytes.

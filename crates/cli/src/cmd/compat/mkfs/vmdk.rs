@@ -5,8 +5,8 @@
 use crate::image::OpenArgs;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf, absolute};
-use tuff_image::read::Image;
-use tuff_image::{Error, Result};
+use tuff_erofs::read::Image;
+use tuff_erofs::{Error, Result};
 
 /// Unit: bytes.
 const SECTOR: u64 = 512;

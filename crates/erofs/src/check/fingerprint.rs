@@ -1,0 +1,108 @@
+//! Fingerprints: what files say their digests are, compared with what is in them.
+
+use super::{Rule, Shared};
+use crate::fingerprint::{PREFIX, digest_of};
+use crate::read::FileType;
+use crate::read::{Image, Inode};
+use crate::walk::{Entry, Walk, shown};
+use crate::{Error, Result, threads};
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::sync::{Mutex, PoisonError};
+
+/// Reads all files that have a fingerprint of a known form, on so many threads.
+pub(super) fn check(image: &Image, count: usize, shared: &Shared) {
+    if image.fingerprint_name().is_none() {
+        return;
+    }
+    // What cannot be walked was found before.
+    let Ok(walk) = Walk::root(image) else { return };
+    let walk = Mutex::new((walk, HashSet::new()));
+    let next = || {
+        let mut walk = walk.lock().unwrap_or_else(PoisonError::into_inner);
+        let (walk, seen) = &mut *walk;
+        walk.by_ref().flatten().find(|entry| {
+            let inode = &entry.inode;
+            let file = inode.file_type() == FileType::File && inode.size() > 0;
+            file && (inode.nlink() == 1 || seen.insert(inode.nid()))
+        })
+    };
+    let work = || {
+        while let Some(Entry { path, inode }) = next() {
+            match compare(image, &inode) {
+                Ok(None) => {}
+                Ok(Some(what)) => shared.error(Rule::Fingerprint, shown(&path), what),
+                Err(e) => shared.failed(Rule::Fingerprint, &shown(&path), &e),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        threads::start(scope, "fingerprint", count.saturating_sub(1), work);
+        work();
+    });
+}
+
+/// What is wrong.
+fn compare(image: &Image, inode: &Inode) -> Result<Option<String>> {
+    let Some(said) = image.fingerprint(inode)?.as_deref().and_then(digest) else {
+        return Ok(None);
+    };
+    let mut reader = image.reader(inode)?;
+    let found = digest_of(inode.size(), |buf, _| {
+        let mut done = 0;
+        while done < buf.len() {
+            match reader.read_some(&mut buf[done..])? {
+                0 => return Err(Error::corrupt("data", "ends before the file's size")),
+                n => done += n,
+            }
+        }
+        Ok(())
+    })?;
+    let differs = found[..] != said[..];
+    Ok(differs.then(|| {
+        format!(
+            "sha256 {} of the content, expected {}",
+            hex(&found),
+            hex(&said)
+        )
+    }))
+}
+
+/// The digest in an attribute, raw or in hexadecimal.
+fn digest(value: &[u8]) -> Option<Vec<u8>> {
+    let digest = value.strip_prefix(PREFIX)?;
+    match digest.len() {
+        32 => Some(digest.to_vec()),
+        64 => {
+            let pair = |two: &[u8]| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok();
+            digest.chunks(2).map(pair).collect()
+        }
+        _ => None,
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut out, byte| {
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_raw_or_hexadecimal_and_others_are_left_alone() {
+        let raw: Vec<u8> = (0..32).collect();
+        assert_eq!(digest(&[PREFIX, &raw].concat()), Some(raw.clone()));
+        let text = hex(&raw);
+        assert_eq!(
+            digest(&[PREFIX, text.as_bytes()].concat()),
+            Some(raw.clone())
+        );
+        assert_eq!(digest(&raw), None);
+        assert_eq!(digest(&[PREFIX, &raw[1..]].concat()), None);
+        assert_eq!(digest(&[PREFIX, &[b'g'; 64]].concat()), None);
+    }
+}

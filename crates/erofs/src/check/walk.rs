@@ -1,0 +1,417 @@
+//! The tree: every directory, every entry, every inode once.
+
+use super::data::Jobs;
+use super::marks::{DataMap, Owner, SlotMap};
+use super::{Rule, Shared, Totals};
+use crate::read::dir::{Dir, type_of};
+use crate::read::limits::WorkBudget;
+use crate::read::{FileType, Image, Inode, Nid, Space};
+use crate::walk::{path_fits, shortened};
+use std::collections::HashMap;
+use tuff_format::dirent::{Dirent, in_order, is_name};
+use tuff_format::superblock::OFFSET;
+
+/// What the walk learns for rules that need all of the image.
+#[derive(Default)]
+pub(super) struct Marks {
+    pub(super) image: SlotMap,
+    pub(super) metabox: SlotMap,
+    pub(super) used: Used,
+}
+
+/// Features that are used.
+#[derive(Default)]
+pub(super) struct Used {
+    pub(super) compressed: bool,
+    pub(super) big_cluster: bool,
+    pub(super) chunks: bool,
+    pub(super) device: bool,
+    pub(super) head2: bool,
+    pub(super) inline_cluster: bool,
+    pub(super) fragment: bool,
+    pub(super) partial: bool,
+    pub(super) interlaced: bool,
+    pub(super) long_prefix: bool,
+    pub(super) bit48: bool,
+    pub(super) metabox: bool,
+    /// Longest LZ4 cluster. Unit: bytes.
+    pub(super) lz4_len: u64,
+}
+
+/// A walk over the tree.
+pub(super) struct Walk<'a, 'p> {
+    pub(super) image: &'a Image,
+    pub(super) shared: &'a Shared,
+    pub(super) jobs: Jobs<'a>,
+    pub(super) marks: Marks,
+    progress: &'p mut dyn FnMut(&Totals),
+    /// Directories from the root to the current one.
+    stack: Vec<Frame>,
+    /// Path of what is looked at, for findings.
+    path: Vec<u8>,
+    /// Names seen and link count, for files that have or say to have more than one.
+    links: HashMap<Nid, (u32, u32)>,
+    names: WorkBudget,
+}
+
+/// A directory that is being walked.
+struct Frame {
+    inode: Inode,
+    parent: Nid,
+    block: u64,
+    index: usize,
+    /// Length of the path before this directory's name was added.
+    path_len: usize,
+    last_name: Vec<u8>,
+    subdirs: u64,
+    /// Blocks that could not be read.
+    bad_blocks: u32,
+    dot: bool,
+    dotdot: bool,
+}
+
+/// Blocks of one directory that may be unreadable before the rest of it is given up.
+const BAD_BLOCKS: u32 = 64;
+
+impl<'a, 'p> Walk<'a, 'p> {
+    pub(super) fn new(
+        image: &'a Image,
+        shared: &'a Shared,
+        jobs: Jobs<'a>,
+        progress: &'p mut dyn FnMut(&Totals),
+    ) -> Self {
+        Self {
+            image,
+            shared,
+            jobs,
+            marks: Marks::default(),
+            progress,
+            stack: Vec::new(),
+            path: Vec::new(),
+            links: HashMap::new(),
+            names: image.name_budget(),
+        }
+    }
+
+    /// The path of what is looked at.
+    pub(super) fn path(&self) -> String {
+        format!("/{}", String::from_utf8_lossy(&shortened(&self.path)))
+    }
+
+    /// Path and inode, as findings name them.
+    pub(super) fn place(&self, inode: &Inode) -> String {
+        format!("{}: {}", self.path(), inode.place())
+    }
+
+    pub(super) fn run(&mut self) {
+        for hidden in [self.image.packed(), self.image.metabox()] {
+            if let Some(inode) = hidden.copied() {
+                self.visit(&inode);
+            }
+        }
+        self.marks.used.fragment |= self.image.packed().is_some();
+        self.marks.used.metabox |= self.image.metabox().is_some();
+        self.marks.used.device |= !self.image.slots().is_empty();
+        let root = match self.image.root() {
+            Ok(root) => root,
+            Err(e) => return self.shared.failed(Rule::Root, "", &e),
+        };
+        self.visit(&root);
+        self.enter(root, root.nid(), 0);
+        while let Some(mut frame) = self.stack.pop() {
+            match self.step(&mut frame) {
+                Step::Enter(child, path_len) => {
+                    let parent = frame.inode.nid();
+                    self.stack.push(frame);
+                    self.enter(child, parent, path_len);
+                }
+                Step::Done => {
+                    self.leave(&frame);
+                    self.path.truncate(frame.path_len);
+                }
+                Step::End => return,
+            }
+        }
+    }
+
+    fn enter(&mut self, inode: Inode, parent: Nid, path_len: usize) {
+        if self.stack.len() >= self.image.limits().depth {
+            let limit = self.image.limits().depth;
+            let what = format_args!("nested deeper than the limit depth, {limit}");
+            self.shared.error(Rule::Depth, self.place(&inode), what);
+            self.path.truncate(path_len);
+            return;
+        }
+        if let Err(e) = path_fits(self.image, &self.path) {
+            self.shared.failed(Rule::Depth, &inode.place(), &e);
+            self.path.truncate(path_len);
+            return;
+        }
+        self.stack.push(Frame {
+            dot: inode.raw().dot_omitted(),
+            dotdot: false,
+            inode,
+            parent,
+            block: 0,
+            index: 0,
+            path_len,
+            last_name: Vec::new(),
+            subdirs: 0,
+            bad_blocks: 0,
+        });
+    }
+
+    /// Goes on in a directory until there is a directory to enter, or nothing left.
+    fn step(&mut self, frame: &mut Frame) -> Step {
+        let dir = match self.image.dir(&frame.inode) {
+            Ok(dir) => dir,
+            Err(e) => {
+                frame.bad_blocks += 1;
+                self.shared.failed(Rule::DirBlock, &self.path(), &e);
+                return Step::Done;
+            }
+        };
+        while frame.block < dir.blocks() && frame.bad_blocks < BAD_BLOCKS {
+            if let Some(step) = self.step_block(frame, &dir) {
+                return step;
+            }
+            frame.block += 1;
+            frame.index = 0;
+        }
+        Step::Done
+    }
+
+    fn step_block(&mut self, frame: &mut Frame, dir: &Dir<'_>) -> Option<Step> {
+        let held = match dir.block(frame.block) {
+            Ok(held) => held,
+            Err(e) => {
+                frame.bad_blocks += 1;
+                self.shared.failed(Rule::DirBlock, &self.path(), &e);
+                return None;
+            }
+        };
+        // Never fails: the block was checked when it was read.
+        let view = held.view().ok()?;
+        let rest = view.used().map_or(&[][..], |used| &held.bytes()[used..]);
+        if frame.index == 0 && rest.iter().any(|b| *b != 0) {
+            let what = "bytes behind the last name are not zero";
+            self.shared
+                .warning(Rule::DirBlock, self.block_place(frame), what);
+        }
+        while frame.index < view.count() {
+            let i = frame.index;
+            frame.index += 1;
+            if let Err(e) = self.names.take(1) {
+                self.shared.failed(Rule::Limit, &self.path(), &e);
+                return Some(Step::End);
+            }
+            match view.entry(i) {
+                Ok(entry) => {
+                    if let Some((child, path_len)) = self.entry(frame, &entry) {
+                        return Some(Step::Enter(child, path_len));
+                    }
+                }
+                Err(e) => {
+                    let place = format!("{}: entry {i}", self.block_place(frame));
+                    self.shared.error(Rule::DirBlock, place, e);
+                }
+            }
+        }
+        None
+    }
+
+    fn block_place(&self, frame: &Frame) -> String {
+        format!(
+            "{}: directory block {}",
+            self.place(&frame.inode),
+            frame.block
+        )
+    }
+
+    /// Checks an entry and its inode. A directory that is new is returned with the path's length before it.
+    fn entry(&mut self, frame: &mut Frame, entry: &Dirent<'_>) -> Option<(Inode, usize)> {
+        let shared = self.shared;
+        if !frame.last_name.is_empty() && !in_order(&frame.last_name, entry.name) {
+            let (name, last) = (
+                String::from_utf8_lossy(entry.name),
+                String::from_utf8_lossy(&frame.last_name),
+            );
+            let what = if frame.last_name == entry.name {
+                format!("{name:?} comes twice")
+            } else {
+                format!("{name:?} comes after {last:?}")
+            };
+            shared.error(Rule::NameOrder, self.block_place(frame), what);
+        }
+        frame.last_name.clear();
+        frame.last_name.extend_from_slice(entry.name);
+        if entry.file_type >= 8 {
+            let what = format_args!("type {}, expected 0 to 7", entry.file_type);
+            shared.error(Rule::EntryType, self.block_place(frame), what);
+        }
+        if matches!(entry.name, b"." | b"..") {
+            self.dots(frame, entry);
+            return None;
+        }
+        let path_len = self.path.len();
+        if path_len > 0 {
+            self.path.push(b'/');
+        }
+        self.path.extend_from_slice(entry.name);
+        if !is_name(entry.name) {
+            shared.error(Rule::Name, self.path(), "the name holds a slash or a NUL");
+        }
+        let entered = self.child(frame, entry);
+        if entered.is_none() {
+            self.path.truncate(path_len);
+        }
+        entered.map(|inode| (inode, path_len))
+    }
+
+    fn dots(&mut self, frame: &mut Frame, entry: &Dirent<'_>) {
+        let (seen, wanted, name) = if entry.name == b"." {
+            (&mut frame.dot, frame.inode.nid(), ".")
+        } else {
+            (&mut frame.dotdot, frame.parent, "..")
+        };
+        let again = std::mem::replace(seen, true);
+        let place = || self.place(&frame.inode);
+        if again {
+            let what = format_args!("{name:?} is there although it should not, or comes twice");
+            self.shared.error(Rule::Dots, place(), what);
+        }
+        if entry.nid != wanted {
+            let what = format_args!("{name:?} names nid {}, expected {wanted}", entry.nid);
+            self.shared.error(Rule::Dots, place(), what);
+        }
+        if !matches!(type_of(entry.file_type), None | Some(FileType::Dir)) {
+            let what = format_args!("{name:?} is no directory by its type");
+            self.shared.error(Rule::EntryType, place(), what);
+        }
+    }
+
+    fn child(&mut self, frame: &mut Frame, entry: &Dirent<'_>) -> Option<Inode> {
+        let shared = self.shared;
+        let inode = match self.jobs.inode(entry.nid) {
+            Ok(inode) => inode,
+            Err(e) => {
+                shared.failed(Rule::Inode, &self.path(), &e);
+                return None;
+            }
+        };
+        let claimed = type_of(entry.file_type);
+        if claimed != Some(inode.file_type()) {
+            let what = format_args!(
+                "the entry says {}, the inode is a {}",
+                claimed.map_or("unknown", FileType::name),
+                inode.file_type().name()
+            );
+            shared.error(Rule::EntryType, self.place(&inode), what);
+        }
+        let new = self.visit(&inode);
+        if !inode.is_dir() {
+            if !new || inode.nlink() != 1 {
+                let links = self
+                    .links
+                    .entry(inode.nid())
+                    .or_insert((u32::from(!new && inode.nlink() == 1), inode.nlink()));
+                links.0 = links.0.saturating_add(1);
+            }
+            return None;
+        }
+        frame.subdirs += 1;
+        if !new {
+            let what = "the directory was reached before: it has two names, or is inside itself";
+            shared.error(Rule::TreeShape, self.place(&inode), what);
+            return None;
+        }
+        Some(inode)
+    }
+
+    /// Checks an inode that was not seen before. False if it was.
+    fn visit(&mut self, inode: &Inode) -> bool {
+        let map = match inode.space() {
+            Space::Image => &mut self.marks.image,
+            Space::Metabox => &mut self.marks.metabox,
+        };
+        if !map.start(inode.position()) {
+            return false;
+        }
+        let totals = &mut self.jobs.totals;
+        totals.inodes += 1;
+        match inode.file_type() {
+            FileType::Dir => totals.directories += 1,
+            // A damaged image may claim more than there can be.
+            FileType::File => totals.file_bytes = totals.file_bytes.wrapping_add(inode.size()),
+            _ => {}
+        }
+        if totals.inodes == 1024 {
+            self.shared.totals.add(&std::mem::take(totals));
+            (self.progress)(&self.shared.totals.get());
+        }
+        self.check_inode(inode);
+        true
+    }
+
+    fn leave(&self, frame: &Frame) {
+        if frame.bad_blocks > 0 {
+            return; // What is missing may be there.
+        }
+        let shared = self.shared;
+        let place = || self.place(&frame.inode);
+        if !frame.dot {
+            shared.error(Rule::Dots, place(), "there is no \".\"");
+        }
+        if !frame.dotdot {
+            shared.error(Rule::Dots, place(), "there is no \"..\"");
+        }
+        let (nlink, wanted) = (u64::from(frame.inode.nlink()), frame.subdirs + 2);
+        // 1 stands for "not counted".
+        if nlink != wanted && nlink != 1 {
+            let what = format_args!("link count {nlink}, expected {wanted}");
+            shared.warning(Rule::LinkCount, place(), what);
+        }
+    }
+
+    /// Waits for nothing, but ends the queue of jobs; then looks at what needs all of the image.
+    pub(super) fn finish(self) -> Marks {
+        for (nid, (found, nlink)) in &self.links {
+            if found != nlink {
+                let what = format_args!("link count {nlink}, but {found} names");
+                self.shared
+                    .warning(Rule::LinkCount, format_args!("nid {nid}"), what);
+            }
+        }
+        let (image, shared, marks) = (self.image, self.shared, self.marks);
+        let data = self.jobs.finish();
+        data_in_metadata(image, shared, &marks, &data);
+        marks
+    }
+}
+
+enum Step {
+    Enter(Inode, usize),
+    Done,
+    /// A limit ends the walk.
+    End,
+}
+
+/// No block of data holds metadata.
+fn data_in_metadata(image: &Image, shared: &Shared, marks: &Marks, data: &DataMap) {
+    let bits = image.superblock().block_bits;
+    let end = OFFSET + image.superblock().len() as u64;
+    let runs = marks.image.spans().chain([(OFFSET, end)]);
+    let mut blocks: Vec<u64> = runs
+        .flat_map(|(start, end)| start >> bits.get()..bits.count(end))
+        .filter(|block| data.get(0, *block) != Owner::Free)
+        .collect();
+    blocks.sort_unstable();
+    blocks.dedup();
+    for block in blocks {
+        shared.error(
+            Rule::Overlap,
+            format_args!("byte {:#x}", block << bits.get()),
+            "the block is data of a file, and holds metadata",
+        );
+    }
+}

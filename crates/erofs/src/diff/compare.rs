@@ -1,0 +1,523 @@
+//! The comparison itself: one thread walks both trees, others compare bytes, and what is found is reported in tree order.
+
+use super::content::{Part, Workers};
+use super::side::{Node, Side};
+use crate::open_files;
+use crate::read::limits::WorkBudget;
+use crate::read::{FileType, Image, Xattr};
+use crate::walk::{path_fits, push_name, shown};
+use crate::{Error, Result};
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// Most steps that wait, for each thread; a file takes two and more.
+const WAITING: usize = 512;
+/// Most steps that wait if files of a host are open as long: each has two steps and more.
+const WAITING_OPEN: u64 = 384;
+/// Directories inside directories.
+const DEPTH_MAX: usize = 1 << 16;
+
+/// What to compare.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Only names, types, bytes, link targets and device numbers.
+    pub content_only: bool,
+    /// Threads that compare bytes. 0: as many as the process may use.
+    pub threads: usize,
+}
+
+/// How something differs between A and B; A's value comes first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Difference {
+    /// Type. Nothing else is compared then.
+    Type(FileType, FileType),
+    /// Permission bits.
+    Mode(u16, u16),
+    /// Owner.
+    Uid(u32, u32),
+    /// Group.
+    Gid(u32, u32),
+    /// Modification time: seconds and nanoseconds.
+    Mtime((i64, u32), (i64, u32)),
+    /// Link count of something that is no directory.
+    Nlink(u64, u64),
+    /// The first name of the same inode, if it is another one.
+    LinkTo(Option<Vec<u8>>, Option<Vec<u8>>),
+    /// Size of a file.
+    Size(u64, u64),
+    /// Device number.
+    Device((u32, u32), (u32, u32)),
+    /// Target of a symlink.
+    Target(Vec<u8>, Vec<u8>),
+    /// An extended attribute: its name, and its value if it is there.
+    Xattr(Vec<u8>, Option<Vec<u8>>, Option<Vec<u8>>),
+    /// Bytes: where the first one differs.
+    Content(u64),
+}
+
+/// What happened to a path from A to B.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Only in B.
+    Added(FileType),
+    /// Only in A.
+    Removed(FileType),
+    /// In both, but different. Not empty.
+    Changed(Vec<Difference>),
+}
+
+/// What was compared, and what was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Totals {
+    /// Names in both.
+    pub compared: u64,
+    /// Names only in B.
+    pub added: u64,
+    /// Names only in A.
+    pub removed: u64,
+    /// Names that differ.
+    pub changed: u64,
+    /// Bytes of content compared. Unit: bytes.
+    pub content_bytes: u64,
+}
+
+impl Totals {
+    /// True if nothing differs.
+    pub fn same(&self) -> bool {
+        self.added + self.removed + self.changed == 0
+    }
+}
+
+/// Compares two trees. `report` is called with each path that differs, in tree order.
+///
+/// # Errors
+/// Damage in an image, a failure of the host, or what `report` returns.
+pub fn diff<'a>(
+    a: &mut Side<'a>,
+    b: &mut Side<'a>,
+    options: &Options,
+    report: &mut dyn FnMut(&[u8], &Change) -> Result<()>,
+) -> Result<Totals> {
+    let (root_a, root_b) = (a.root()?, b.root()?);
+    std::thread::scope(|scope| {
+        let workers = Workers::start(scope, options.threads);
+        let most = match a.is_host() || b.is_host() {
+            // Fits: a few hundred.
+            true => open_files::half(WAITING_OPEN) as usize,
+            false => workers.count * WAITING,
+        };
+        let mut run = Run {
+            options,
+            report,
+            totals: Totals::default(),
+            links: [HashMap::new(), HashMap::new()],
+            entered: [HashSet::new(), HashSet::new()],
+            workers,
+            most,
+            waiting: VecDeque::new(),
+            settled: 0,
+            content: Part::default(),
+            listed: [&*a, &*b].map(|side| side.image().map(Image::name_budget)),
+            read: [&*a, &*b].map(|side| side.image().map(Image::content_budget)),
+            sides: [a, b],
+        };
+        let walked = run.run(root_a, root_b);
+        // What comes before the place where the walk ended may have failed, too.
+        run.settle(0)?;
+        walked.map(|()| run.totals)
+    })
+}
+
+/// What is to be reported, in its order.
+enum Step {
+    /// A path whose change is known.
+    Change(Vec<u8>, Change),
+    /// A part of the next file, once it is known.
+    Part(Option<Result<Part>>),
+    /// A file whose parts came before, and what else differs.
+    File(Vec<u8>, Vec<Difference>),
+}
+
+struct Run<'r, 'a> {
+    sides: [&'r mut Side<'a>; 2],
+    options: &'r Options,
+    report: &'r mut dyn FnMut(&[u8], &Change) -> Result<()>,
+    totals: Totals,
+    /// Names of inodes that have several.
+    links: [HashMap<(u64, u64), Links>; 2],
+    /// Directories that were entered: none is entered twice.
+    entered: [HashSet<(u64, u64)>; 2],
+    workers: Workers<'a>,
+    /// So many steps may wait.
+    most: usize,
+    waiting: VecDeque<Step>,
+    /// Steps that are done, which is the ticket of the first that waits.
+    settled: u64,
+    /// What the parts of the file at the front came to so far.
+    content: Part,
+    /// Remaining limits of each side that is an image: names, and bytes that are read.
+    listed: [Option<WorkBudget>; 2],
+    read: [Option<WorkBudget>; 2],
+}
+
+/// The names of an inode.
+struct Links {
+    first: Vec<u8>,
+}
+
+/// A directory on the way: on one side, or on both.
+struct Frame {
+    nodes: [Option<Node>; 2],
+    /// Names of either side that are still to come, the last one first.
+    names: [Vec<Vec<u8>>; 2],
+    /// Length of the path before this directory's name was added.
+    path_len: usize,
+}
+
+impl<'a> Run<'_, 'a> {
+    fn run(&mut self, root_a: Node, root_b: Node) -> Result<()> {
+        let mut path = Vec::new();
+        self.compare(&[], &[], &path, &root_a, &root_b)?;
+        let mut stack = vec![self.enter(&path, [Some(root_a), Some(root_b)], 0)?];
+        while let Some(frame) = stack.last_mut() {
+            let [a, b] = &mut frame.names;
+            let (in_a, in_b) = match (a.last(), b.last()) {
+                (None, None) => {
+                    path.truncate(frame.path_len);
+                    stack.pop();
+                    continue;
+                }
+                (Some(a), Some(b)) => (a <= b, b <= a),
+                (a, b) => (a.is_some(), b.is_some()),
+            };
+            let from_a = a.pop_if(|_| in_a);
+            let from_b = b.pop_if(|_| in_b);
+            let Some(name) = from_a.or(from_b) else {
+                continue; // one of them is there
+            };
+            let mut nodes = [None, None];
+            for (i, is_in) in [in_a, in_b].into_iter().enumerate() {
+                if let (true, Some(dir)) = (is_in, &frame.nodes[i]) {
+                    nodes[i] = Some(self.sides[i].node(&path, dir, &name)?);
+                }
+            }
+            let path_len = path.len();
+            let parent = path.clone();
+            push_name(&mut path, &name);
+            let below = match nodes {
+                [Some(a), Some(b)] => {
+                    self.compare(&parent, &name, &path, &a, &b)?;
+                    match (a.kind == FileType::Dir, b.kind == FileType::Dir) {
+                        (true, true) => [Some(a), Some(b)],
+                        (true, false) => [Some(a), None],
+                        (false, true) => [None, Some(b)],
+                        (false, false) => [None, None],
+                    }
+                }
+                [Some(a), None] => {
+                    self.note_link(0, &a, &path);
+                    self.totals.removed += 1;
+                    self.wait(Step::Change(path.clone(), Change::Removed(a.kind)))?;
+                    [Some(a).filter(|n| n.kind == FileType::Dir), None]
+                }
+                [None, Some(b)] => {
+                    self.note_link(1, &b, &path);
+                    self.totals.added += 1;
+                    self.wait(Step::Change(path.clone(), Change::Added(b.kind)))?;
+                    [None, Some(b).filter(|n| n.kind == FileType::Dir)]
+                }
+                [None, None] => [None, None],
+            };
+            if below.iter().all(Option::is_none) {
+                path.truncate(path_len);
+                continue;
+            }
+            if stack.len() >= DEPTH_MAX {
+                let what = format_args!("directories are nested deeper than {DEPTH_MAX}");
+                return Err(Error::limit(shown(&path), what));
+            }
+            let frame = self.enter(&path, below, path_len)?;
+            stack.push(frame);
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, path: &[u8], nodes: [Option<Node>; 2], path_len: usize) -> Result<Frame> {
+        let mut names = [Vec::new(), Vec::new()];
+        for (i, node) in nodes.iter().enumerate() {
+            let Some(node) = node else { continue };
+            // A host's mount points may show one directory twice; in an image that is damage.
+            if !self.entered[i].insert(node.id) && !self.sides[i].is_host() {
+                let what = "the directory has a second name";
+                return Err(Error::corrupt(shown(path), what));
+            }
+            let within = |e: Error| e.within(shown(path));
+            if let Some(image) = self.sides[i].image() {
+                path_fits(image, path).map_err(within)?;
+            }
+            names[i] = self.sides[i].names(path, node)?;
+            if let Some(listed) = &mut self.listed[i] {
+                listed.take(names[i].len() as u64).map_err(within)?;
+            }
+            names[i].reverse();
+        }
+        Ok(Frame {
+            nodes,
+            names,
+            path_len,
+        })
+    }
+
+    /// Compares what `name` in the directory `dir` stands for. The root has no name.
+    fn compare(&mut self, dir: &[u8], name: &[u8], path: &[u8], a: &Node, b: &Node) -> Result<()> {
+        self.totals.compared += 1;
+        let links = [self.note_link(0, a, path), self.note_link(1, b, path)];
+        let mut found = Vec::new();
+        if a.kind != b.kind {
+            found.push(Difference::Type(a.kind, b.kind));
+        } else {
+            if !self.options.content_only {
+                self.attributes(a, b, &mut found);
+                let [first_a, first_b] = links;
+                if first_a != first_b {
+                    found.push(Difference::LinkTo(first_a, first_b));
+                }
+                let within = |e: Error| e.within(shown(path));
+                let xattrs_a = self.sides[0].xattrs(dir, name, a).map_err(within)?;
+                let xattrs_b = self.sides[1].xattrs(dir, name, b).map_err(within)?;
+                xattrs(&xattrs_a, &xattrs_b, &mut found);
+            }
+            self.content(dir, name, (a, b), &mut found)?;
+            if a.kind == FileType::File {
+                self.parts(dir, name, path, (a, b))?;
+                return self.wait(Step::File(path.to_vec(), found));
+            }
+        }
+        if found.is_empty() {
+            return Ok(());
+        }
+        self.wait(Step::Change(path.to_vec(), Change::Changed(found)))
+    }
+
+    /// Notes a name of an inode that has several. The first one, if this is another.
+    fn note_link(&mut self, side: usize, node: &Node, path: &[u8]) -> Option<Vec<u8>> {
+        if node.kind == FileType::Dir || node.nlink == 1 {
+            return None;
+        }
+        let mut first = None;
+        self.links[side]
+            .entry(node.id)
+            .and_modify(|l| first = Some(l.first.clone()))
+            .or_insert_with(|| Links {
+                first: path.to_vec(),
+            });
+        first
+    }
+
+    fn attributes(&self, a: &Node, b: &Node, found: &mut Vec<Difference>) {
+        if a.mode != b.mode {
+            found.push(Difference::Mode(a.mode, b.mode));
+        }
+        if a.uid != b.uid {
+            found.push(Difference::Uid(a.uid, b.uid));
+        }
+        if a.gid != b.gid {
+            found.push(Difference::Gid(a.gid, b.gid));
+        }
+        if a.mtime != b.mtime {
+            found.push(Difference::Mtime(a.mtime, b.mtime));
+        }
+        // On a host, names outside the tree count, too: there only the names inside tell.
+        let counted = !self.sides.iter().any(|s| s.is_host());
+        if counted && a.kind != FileType::Dir && a.nlink != b.nlink {
+            found.push(Difference::Nlink(a.nlink, b.nlink));
+        }
+    }
+
+    /// Compares what the type says, but for bytes: size, target, device.
+    fn content(
+        &mut self,
+        dir: &[u8],
+        name: &[u8],
+        (a, b): (&Node, &Node),
+        found: &mut Vec<Difference>,
+    ) -> Result<()> {
+        match a.kind {
+            FileType::File => {
+                if a.size != b.size {
+                    found.push(Difference::Size(a.size, b.size));
+                }
+            }
+            FileType::Symlink => {
+                let target_a = self.sides[0].target(dir, name, a)?;
+                let target_b = self.sides[1].target(dir, name, b)?;
+                if target_a != target_b {
+                    found.push(Difference::Target(target_a, target_b));
+                }
+            }
+            _ => {
+                if let (Some(a), Some(b)) = (a.device, b.device)
+                    && a != b
+                {
+                    found.push(Difference::Device(a, b));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the bytes compared that both files have.
+    fn parts(
+        &mut self,
+        dir: &[u8],
+        name: &[u8],
+        path: &[u8],
+        (a, b): (&Node, &Node),
+    ) -> Result<()> {
+        let size = a.size.min(b.size);
+        if size == 0 {
+            return Ok(());
+        }
+        let [side_a, side_b] = &mut self.sides;
+        let within = |e: Error| e.within(shown(path));
+        let sides = [
+            side_a.content(dir, name, a).map_err(within)?,
+            side_b.content(dir, name, b).map_err(within)?,
+        ];
+        let mut parts = self.workers.parts(sides, size, shown(path));
+        loop {
+            let ticket = self.settled + self.waiting.len() as u64;
+            let Some(part) = self.workers.next(&mut parts, ticket) else {
+                return Ok(());
+            };
+            self.wait(Step::Part(part))?;
+        }
+    }
+
+    /// Puts a step behind those that wait, which may be its turn at once.
+    fn wait(&mut self, step: Step) -> Result<()> {
+        self.waiting.push_back(step);
+        self.settle(self.most)
+    }
+
+    /// Does the steps whose turn it is, until no more than `most` wait. After an error none waits.
+    fn settle(&mut self, most: usize) -> Result<()> {
+        let done = self.try_settle(most);
+        if done.is_err() {
+            self.waiting.clear();
+        }
+        done
+    }
+
+    fn try_settle(&mut self, most: usize) -> Result<()> {
+        loop {
+            while !matches!(self.waiting.front(), None | Some(Step::Part(None))) {
+                let step = self.waiting.pop_front();
+                self.settled += 1;
+                step.map_or(Ok(()), |step| self.step(step))?;
+            }
+            if self.waiting.len() <= most {
+                return Ok(());
+            }
+            for (ticket, part) in self.workers.answers()? {
+                // Fits: one that waits.
+                let i = (ticket - self.settled) as usize;
+                if let Some(step) = self.waiting.get_mut(i) {
+                    *step = Step::Part(Some(part));
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, step: Step) -> Result<()> {
+        match step {
+            Step::Change(path, change) => self.report(&path, &change),
+            Step::Part(None) => Ok(()),
+            // What lies behind the first difference is not looked at, or was in vain.
+            Step::Part(Some(_)) if self.content.differs.is_some() => Ok(()),
+            Step::Part(Some(part)) => {
+                let part = part?;
+                for read in self.read.iter_mut().flatten() {
+                    read.take(part.bytes)?;
+                }
+                self.content.bytes += part.bytes;
+                self.content.differs = part.differs;
+                Ok(())
+            }
+            Step::File(path, mut found) => {
+                let content = std::mem::take(&mut self.content);
+                self.totals.content_bytes += content.bytes;
+                found.extend(content.differs.map(Difference::Content));
+                match found.is_empty() {
+                    true => Ok(()),
+                    false => self.report(&path, &Change::Changed(found)),
+                }
+            }
+        }
+    }
+
+    fn report(&mut self, path: &[u8], change: &Change) -> Result<()> {
+        self.totals.changed += u64::from(matches!(change, Change::Changed(_)));
+        (self.report)(path, change)
+    }
+}
+
+/// Differences of two sorted lists of attributes.
+fn xattrs(a: &[Xattr], b: &[Xattr], found: &mut Vec<Difference>) {
+    let (mut i, mut j) = (0, 0);
+    loop {
+        let (x, y) = (a.get(i), b.get(j));
+        let order = match (x, y) {
+            (None, None) => return,
+            (Some(x), Some(y)) => x.name.cmp(&y.name),
+            (Some(_), None) => std::cmp::Ordering::Less,
+            (None, Some(_)) => std::cmp::Ordering::Greater,
+        };
+        let (x, y) = (x.filter(|_| order.is_le()), y.filter(|_| order.is_ge()));
+        i += usize::from(x.is_some());
+        j += usize::from(y.is_some());
+        let (value_x, value_y) = (x.map(|x| &x.value), y.map(|y| &y.value));
+        if let (true, Some(either)) = (value_x != value_y, x.or(y)) {
+            found.push(Difference::Xattr(
+                either.name.clone(),
+                value_x.cloned(),
+                value_y.cloned(),
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn xattr(name: &str, value: &str) -> Xattr {
+        Xattr {
+            name: name.into(),
+            value: value.into(),
+        }
+    }
+
+    #[test]
+    fn attributes_are_merged_by_name() {
+        let a = [
+            xattr("user.a", "1"),
+            xattr("user.b", "2"),
+            xattr("user.d", ""),
+        ];
+        let b = [
+            xattr("user.b", "3"),
+            xattr("user.c", "4"),
+            xattr("user.d", ""),
+        ];
+        let mut found = Vec::new();
+        xattrs(&a, &b, &mut found);
+        let expected = [
+            Difference::Xattr(b"user.a".into(), Some(b"1".into()), None),
+            Difference::Xattr(b"user.b".into(), Some(b"2".into()), Some(b"3".into())),
+            Difference::Xattr(b"user.c".into(), None, Some(b"4".into())),
+        ];
+        assert_eq!(found, expected);
+    }
+}

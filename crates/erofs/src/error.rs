@@ -1,0 +1,190 @@
+//! What can go wrong with an image, in six cases that never mix.
+
+use std::fmt;
+use std::io;
+
+/// Result of everything in this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The cases. Each names its place and says in one sentence what is wrong.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The image breaks a rule of its format.
+    Corrupt(Detail),
+    /// The image uses something that this version does not know.
+    Unsupported(Detail),
+    /// The image, or the work on it, needs more than a named limit allows.
+    Limit(Detail),
+    /// The host failed: a read, a write, a full disk.
+    Io(Detail, io::Error),
+    /// What an image is to be built from is damaged, or of a form that this version does not know.
+    Source(Detail),
+    /// The caller asked for something that does not exist or makes no sense.
+    Usage(Detail),
+}
+
+/// Where, and what. Opaque: it is for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Detail {
+    place: String,
+    what: String,
+}
+
+impl Error {
+    /// Damage at a place.
+    pub fn corrupt(place: impl fmt::Display, what: impl fmt::Display) -> Self {
+        Self::Corrupt(Detail::new(place, what))
+    }
+
+    /// Something that this version does not know, at a place.
+    pub fn unsupported(place: impl fmt::Display, what: impl fmt::Display) -> Self {
+        Self::Unsupported(Detail::new(place, what))
+    }
+
+    /// A named limit was reached.
+    pub fn limit(place: impl fmt::Display, what: impl fmt::Display) -> Self {
+        Self::Limit(Detail::new(place, what))
+    }
+
+    /// A failure of the host.
+    pub fn io(place: impl fmt::Display, what: impl fmt::Display, source: io::Error) -> Self {
+        Self::Io(Detail::new(place, what), source)
+    }
+
+    /// A store that cannot be read, or whose bytes are not what they should be.
+    pub fn read(place: impl fmt::Display, len: u64, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::InvalidData => Self::corrupt(place, source),
+            _ => Self::io(place, format_args!("reading {len} bytes"), source),
+        }
+    }
+
+    /// A source of a build that is damaged, or of a form that this version does not know.
+    pub fn source(what: impl fmt::Display) -> Self {
+        Self::Source(Detail::new("", what))
+    }
+
+    /// A request that makes no sense.
+    pub fn usage(what: impl fmt::Display) -> Self {
+        Self::Usage(Detail::new("", what))
+    }
+
+    /// A broken rule of the format, at a place.
+    pub fn format(place: impl fmt::Display, error: tuff_format::Error) -> Self {
+        let detail = Detail::new(place, error);
+        match error.kind {
+            tuff_format::Kind::Corrupt => Self::Corrupt(detail),
+            tuff_format::Kind::Unsupported => Self::Unsupported(detail),
+        }
+    }
+
+    /// The same error with `place` in front of where it happened: `nid 36: cluster at byte 4096`.
+    pub fn within(mut self, place: impl fmt::Display) -> Self {
+        let (Self::Corrupt(d)
+        | Self::Unsupported(d)
+        | Self::Limit(d)
+        | Self::Io(d, _)
+        | Self::Source(d)
+        | Self::Usage(d)) = &mut self;
+        d.place = if d.place.is_empty() {
+            place.to_string()
+        } else {
+            format!("{place}: {}", d.place)
+        };
+        self
+    }
+
+    /// The same error once more: for several files that fail by one cause.
+    pub fn again(&self) -> Self {
+        let detail = self.detail().clone();
+        match self {
+            Self::Corrupt(_) => Self::Corrupt(detail),
+            Self::Unsupported(_) => Self::Unsupported(detail),
+            Self::Limit(_) => Self::Limit(detail),
+            Self::Source(_) => Self::Source(detail),
+            Self::Usage(_) => Self::Usage(detail),
+            Self::Io(_, e) => {
+                let same = match e.raw_os_error() {
+                    Some(code) => io::Error::from_raw_os_error(code),
+                    None => io::Error::new(e.kind(), e.to_string()),
+                };
+                Self::Io(detail, same)
+            }
+        }
+    }
+
+    /// Where it happened, as people read it. May be empty.
+    pub fn place(&self) -> &str {
+        &self.detail().place
+    }
+
+    /// What is wrong, without the place.
+    pub fn what(&self) -> &str {
+        &self.detail().what
+    }
+
+    /// The same error at the place `to`, if its place is `from`: for a stage that does not know its file's name.
+    pub fn rename_place(mut self, from: &str, to: &str) -> Self {
+        let (Self::Corrupt(d)
+        | Self::Unsupported(d)
+        | Self::Limit(d)
+        | Self::Io(d, _)
+        | Self::Source(d)
+        | Self::Usage(d)) = &mut self;
+        if d.place == from {
+            d.place = to.to_owned();
+        }
+        self
+    }
+
+    fn detail(&self) -> &Detail {
+        match self {
+            Self::Corrupt(d)
+            | Self::Unsupported(d)
+            | Self::Limit(d)
+            | Self::Io(d, _)
+            | Self::Source(d)
+            | Self::Usage(d) => d,
+        }
+    }
+}
+
+impl Detail {
+    fn new(place: impl fmt::Display, what: impl fmt::Display) -> Self {
+        Self {
+            place: place.to_string(),
+            what: what.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Detail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.place.is_empty() {
+            write!(f, "{}: ", self.place)?;
+        }
+        f.write_str(&self.what)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Corrupt(d) => write!(f, "corrupt image: {d}"),
+            Self::Unsupported(d) => write!(f, "unsupported image: {d}"),
+            Self::Limit(d) => write!(f, "limit reached: {d}"),
+            Self::Io(d, e) => write!(f, "{d}: {e}"),
+            Self::Source(d) | Self::Usage(d) => d.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io(_, e) => Some(e),
+            _ => None,
+        }
+    }
+}

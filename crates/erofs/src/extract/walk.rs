@@ -1,0 +1,644 @@
+//! The tree, from the root down: directories are made at once, files become pieces.
+
+use super::batch::{BATCH, From, Piece, Queue, Task};
+use super::filter::{Filter, Verdict};
+use super::target::{Dir, check_name, create, remove_leftover, show, stage_name};
+use super::write::Writer;
+use super::{Shared, Totals};
+use crate::check::marks::SlotMap;
+use crate::read::decode;
+use crate::read::limits::WorkBudget;
+use crate::read::map::{ClusterCoding, Extent, Extents, FileMap, Source};
+use crate::read::{FileType, Image, Inode, Nid, Space};
+use crate::walk::{path_fits, shortened};
+use crate::{Error, Result};
+use rustix::fs::{self, AtFlags, Mode};
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use tuff_format::dirent::is_name;
+use tuff_store::retry;
+
+/// Longest piece of raw data. Unit: bytes.
+const RAW: u64 = 4 << 20;
+/// Directories that wait for their attributes before the queue is emptied for them.
+const DONE: usize = 1 << 14;
+
+/// Bad blocks of one directory after which the rest of it is left out: it may claim any number of them.
+const BAD_BLOCKS: u32 = 64;
+
+/// The walk.
+pub(super) struct Walk<'a, 'q> {
+    shared: &'a Shared<'a>,
+    image: &'a Image,
+    filter: &'a Filter,
+    queue: &'q Queue<'q>,
+    writer: Writer<'a>,
+    progress: &'q mut dyn FnMut(&Totals),
+    pieces: Vec<Piece>,
+    /// Directories whose entries are all made or waiting, leaves first.
+    done: Vec<Arc<Dir>>,
+    /// Directories with a temporary name.
+    staged: Vec<Arc<Dir>>,
+    /// Further names of files that wait to be made.
+    links: Vec<(Arc<Dir>, Box<[u8]>, Nid)>,
+    /// First names of files that have more than one, and how many are to come.
+    first: HashMap<Nid, First>,
+    seen: [SlotMap; 2],
+    path: Vec<u8>,
+    names: u64,
+    bytes: u64,
+    /// Remaining limits of the image.
+    listed: WorkBudget,
+    content: WorkBudget,
+}
+
+/// The first name of a file that has more.
+struct First {
+    dir: Arc<Dir>,
+    name: Box<[u8]>,
+    /// Names to come.
+    left: u32,
+}
+
+/// Why [`Walk::step`] left a directory.
+enum Left {
+    /// A block of it cannot be read.
+    Damage(Error),
+    /// Extraction ends: an entry of it failed, and the error names that.
+    End(Error),
+}
+
+impl std::convert::From<Error> for Left {
+    fn from(error: Error) -> Self {
+        Self::Damage(error)
+    }
+}
+
+struct Frame {
+    inode: Inode,
+    dir: Arc<Dir>,
+    verdict: Verdict,
+    depth: usize,
+    block: u64,
+    index: usize,
+    path_len: usize,
+    /// Its attributes are not ours to set: the directory stands for one that was stripped.
+    alias: bool,
+    bad_blocks: u32,
+}
+
+impl<'a, 'q> Walk<'a, 'q> {
+    pub(super) fn new(
+        shared: &'a Shared<'a>,
+        filter: &'a Filter,
+        queue: &'q Queue<'q>,
+        progress: &'q mut dyn FnMut(&Totals),
+    ) -> Self {
+        Self {
+            shared,
+            image: shared.image,
+            filter,
+            queue,
+            writer: Writer::new(shared),
+            progress,
+            pieces: Vec::new(),
+            done: Vec::new(),
+            staged: Vec::new(),
+            links: Vec::new(),
+            first: HashMap::new(),
+            seen: [SlotMap::default(), SlotMap::default()],
+            path: Vec::new(),
+            names: 0,
+            bytes: 0,
+            listed: shared.image.name_budget(),
+            content: shared.image.content_budget(),
+        }
+    }
+
+    /// Makes the tree. If that ends early, for whatever reason, no file stays that is not complete.
+    pub(super) fn run(mut self) -> Result<()> {
+        let result = self.tree();
+        if result.is_err() {
+            self.shared.stop.store(true, Relaxed);
+            let pieces = std::mem::take(&mut self.pieces);
+            self.writer.abandon_all(&pieces);
+            self.queue.drain(&mut self.writer);
+        }
+        // Complete files stay, also in directories that are incomplete.
+        let (root, handles) = (&self.shared.root, &mut self.writer.handles);
+        let mut named = Ok(());
+        for dir in &self.staged {
+            let done = handles.finish(root, dir);
+            named = named.and(done.map_err(|e| e.within(show(dir, &[]))));
+        }
+        result.and(named).and(root.finish())
+    }
+
+    fn tree(&mut self) -> Result<()> {
+        let root = self.image.root()?;
+        self.first_visit(&root);
+        // The target gets the root's attributes only if it stands for the whole image.
+        let mut stack = vec![Frame {
+            dir: Dir::top(root.nid(), &self.shared.root),
+            inode: root,
+            verdict: self.filter.root(),
+            depth: 0,
+            block: 0,
+            index: 0,
+            path_len: 0,
+            alias: self.shared.options.strip > 0 || !self.filter.is_all(),
+            bad_blocks: 0,
+        }];
+        while let Some(mut frame) = stack.pop() {
+            self.go_on()?;
+            let entered = match self.step(&mut frame) {
+                Ok(entered) => entered,
+                Err(Left::End(e)) => return Err(e),
+                Err(Left::Damage(e)) => {
+                    self.shared.fail(self.path.clone(), e)?;
+                    // What is left of this block is skipped.
+                    frame.block += 1;
+                    frame.index = 0;
+                    frame.bad_blocks = frame.bad_blocks.saturating_add(1);
+                    if frame.bad_blocks < BAD_BLOCKS {
+                        stack.push(frame);
+                        continue;
+                    }
+                    None
+                }
+            };
+            match entered {
+                Some(child) => {
+                    stack.push(frame);
+                    if stack.len() >= self.image.limits().depth {
+                        let limit = self.image.limits().depth;
+                        let what = format_args!("nested deeper than the limit depth, {limit}");
+                        let path = shortened(&self.path);
+                        return Err(Error::limit(String::from_utf8_lossy(&path), what));
+                    }
+                    stack.push(child);
+                }
+                None => {
+                    self.path.truncate(frame.path_len);
+                    if !frame.alias {
+                        self.done.push(frame.dir);
+                    }
+                    if self.done.len() >= DONE {
+                        self.settle()?;
+                    }
+                }
+            }
+        }
+        self.settle()
+    }
+
+    /// Fails if the extraction is to end.
+    fn go_on(&self) -> Result<()> {
+        match self.shared.stopped() {
+            true => Err(self.shared.interrupted()),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes all that waits, makes links, and gives directories their attributes.
+    fn settle(&mut self) -> Result<()> {
+        self.flush();
+        self.queue.drain(&mut self.writer);
+        self.go_on()?;
+        for (dir, name, nid) in std::mem::take(&mut self.links) {
+            self.go_on()?;
+            if let Err(e) = self.link(&dir, &name, nid) {
+                self.shared.fail(dir.path(&name), e)?;
+            }
+        }
+        for dir in std::mem::take(&mut self.done) {
+            self.go_on()?;
+            if !dir.is_made() {
+                continue;
+            }
+            if let Err(e) = self.finish_dir(&dir) {
+                self.shared.fail(dir.path(&[]), e)?;
+            }
+        }
+        self.staged.retain(|dir| dir.is_staged());
+        (self.progress)(&self.shared.totals.get());
+        Ok(())
+    }
+
+    fn finish_dir(&mut self, dir: &Arc<Dir>) -> Result<()> {
+        let inode = self.image.inode(dir.nid)?;
+        let fd = self.writer.handles.get(&self.shared.root, dir)?;
+        self.shared.set_open(fd.as_fd(), &inode, dir, &[]);
+        self.writer.handles.finish(&self.shared.root, dir)
+    }
+
+    fn flush(&mut self) {
+        if !self.pieces.is_empty() {
+            self.queue.add(&mut self.pieces, &mut self.writer);
+        }
+    }
+
+    /// Goes on in a directory until there is one to enter, or nothing left.
+    fn step(&mut self, frame: &mut Frame) -> Result<Option<Frame>, Left> {
+        let dir = self.image.dir(&frame.inode).inspect_err(|_| {
+            // It would be the same for each block.
+            frame.bad_blocks = BAD_BLOCKS;
+        })?;
+        while frame.block < dir.blocks() {
+            let held = dir.block(frame.block)?;
+            let view = held.view()?;
+            while frame.index < view.count() {
+                let i = frame.index;
+                frame.index += 1;
+                let place = || format!("{}: directory block {}", frame.inode.place(), frame.block);
+                let entry = view.entry(i).map_err(|e| Error::format(place(), e))?;
+                self.listed.take(1).map_err(Left::End)?;
+                self.go_on().map_err(Left::End)?;
+                if matches!(entry.name, b"." | b"..") {
+                    continue;
+                }
+                let path_len = self.path.len();
+                if path_len > 0 {
+                    self.path.push(b'/');
+                }
+                self.path.extend_from_slice(entry.name);
+                let made = if is_name(entry.name) {
+                    self.entry(frame, entry.name, entry.nid, path_len)
+                } else {
+                    Err(Error::corrupt(place(), "a name with a slash or a NUL"))
+                };
+                let child = match made {
+                    Ok(child) => child,
+                    Err(e) => {
+                        self.shared.fail(self.path.clone(), e).map_err(Left::End)?;
+                        None
+                    }
+                };
+                match child {
+                    Some(child) => return Ok(Some(child)),
+                    None => self.path.truncate(path_len),
+                }
+            }
+            frame.block += 1;
+            frame.index = 0;
+        }
+        Ok(None)
+    }
+
+    /// Makes an entry, or has it made. Returns a directory to enter.
+    fn entry(
+        &mut self,
+        frame: &Frame,
+        name: &[u8],
+        nid: Nid,
+        path_len: usize,
+    ) -> Result<Option<Frame>> {
+        let verdict = self.filter.ask(&self.path, frame.verdict);
+        if verdict == Verdict::No {
+            return Ok(None);
+        }
+        let inode = self.image.inode(nid)?;
+        let depth = frame.depth + 1;
+        let stripped = depth <= self.shared.options.strip;
+        if inode.is_dir() {
+            if !self.first_visit(&inode) {
+                let what =
+                    "the directory was reached before: it has two names, or is inside itself";
+                return Err(Error::corrupt(inode.place(), what));
+            }
+            path_fits(self.image, &self.path)?;
+            let dir = if stripped {
+                frame.dir.clone()
+            } else {
+                Dir::child(&frame.dir, name, nid)
+            };
+            if verdict == Verdict::Yes && !stripped {
+                self.make_dir(&dir)?;
+            }
+            return Ok(Some(Frame {
+                inode,
+                dir,
+                verdict,
+                depth,
+                block: 0,
+                index: 0,
+                path_len,
+                alias: stripped,
+                bad_blocks: 0,
+            }));
+        }
+        if verdict == Verdict::Yes && !stripped {
+            self.make_dir(&frame.dir)?;
+            check_name(&frame.dir, name)?;
+            self.count()?;
+            match inode.file_type() {
+                FileType::File => self.file(&frame.dir, name, &inode)?,
+                _ => self.special(&frame.dir, name, &inode)?,
+            }
+        }
+        Ok(None)
+    }
+
+    fn count(&mut self) -> Result<()> {
+        self.names += 1;
+        let limit = self.shared.options.files;
+        if self.names > limit {
+            return Err(Error::limit("", format_args!("more names than {limit}")));
+        }
+        Ok(())
+    }
+
+    fn make_dir(&mut self, dir: &Arc<Dir>) -> Result<()> {
+        if dir.is_made() {
+            return Ok(());
+        }
+        self.count()?;
+        // With names taken off, two directories may become one.
+        let merge = self.shared.options.strip > 0;
+        let overwrite = self.shared.options.overwrite;
+        let handles = &mut self.writer.handles;
+        let staged = handles.make(&self.shared.root, dir, overwrite, merge)?;
+        self.staged.extend(staged);
+        self.shared.totals.directories.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    /// True if a directory was not reached before.
+    fn first_visit(&mut self, inode: &Inode) -> bool {
+        let map = match inode.space() {
+            Space::Image => &mut self.seen[0],
+            Space::Metabox => &mut self.seen[1],
+        };
+        map.start(inode.position())
+    }
+
+    fn special(&mut self, dir: &Arc<Dir>, name: &[u8], inode: &Inode) -> Result<()> {
+        if self.known(dir, name, inode) {
+            return Ok(());
+        }
+        let above = self.writer.handles.get(&self.shared.root, dir)?;
+        let overwrite = self.shared.options.overwrite;
+        let totals = &self.shared.totals;
+        if inode.file_type() == FileType::Symlink {
+            let target = self.image.readlink(inode)?;
+            create(&*above, name, overwrite, "making the symlink", || {
+                retry(|| fs::symlinkat(&target[..], &*above, name))
+            })?;
+            totals.symlinks.fetch_add(1, Relaxed);
+        } else {
+            let kind = match inode.file_type() {
+                FileType::Char => fs::FileType::CharacterDevice,
+                FileType::Block => fs::FileType::BlockDevice,
+                FileType::Fifo => fs::FileType::Fifo,
+                _ => fs::FileType::Socket,
+            };
+            let (major, minor) = inode.device().unwrap_or((0, 0));
+            let device = fs::makedev(major, minor);
+            let made = create(&*above, name, overwrite, "making the special file", || {
+                retry(|| fs::mknodat(&*above, name, kind, Mode::RUSR | Mode::WUSR, device))
+            });
+            match made {
+                Ok(()) => {}
+                // Not for everybody: an answer, not a failure.
+                Err(Error::Io(_, e)) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                    self.first.remove(&inode.nid());
+                    let kind = inode.file_type().name();
+                    let what = format_args!("{kind} not made: {e}");
+                    self.shared.problem(dir.path(name), what);
+                    return Ok(());
+                }
+                Err(e) => return Err(e),
+            }
+            totals.specials.fetch_add(1, Relaxed);
+        }
+        self.shared.set_entry(above.as_fd(), inode, dir, name);
+        Ok(())
+    }
+
+    /// True if the inode has a name already: then another one is made later.
+    fn known(&mut self, dir: &Arc<Dir>, name: &[u8], inode: &Inode) -> bool {
+        if inode.nlink() < 2 {
+            return false;
+        }
+        if self.first.contains_key(&inode.nid()) {
+            self.links.push((dir.clone(), name.into(), inode.nid()));
+            return true;
+        }
+        let first = First {
+            dir: dir.clone(),
+            name: name.into(),
+            left: inode.nlink() - 1,
+        };
+        self.first.insert(inode.nid(), first);
+        false
+    }
+
+    fn link(&mut self, dir: &Arc<Dir>, name: &[u8], nid: Nid) -> Result<()> {
+        let Some(first) = self.first.get_mut(&nid) else {
+            return Err(Error::usage(
+                "the file it is a further name of was not made",
+            ));
+        };
+        first.left = first.left.saturating_sub(1);
+        let last = first.left == 0;
+        let (first_dir, first_name) = (first.dir.clone(), first.name.clone());
+        let root = &self.shared.root;
+        let from = self.writer.handles.get(root, &first_dir)?;
+        let to = self.writer.handles.get(root, dir)?;
+        let overwrite = self.shared.options.overwrite;
+        create(&*to, name, overwrite, "making the hard link", || {
+            retry(|| fs::linkat(&*from, &*first_name, &*to, name, AtFlags::empty()))
+        })
+        .map_err(|e| e.within(format_args!("link to {}", show(&first_dir, &first_name))))?;
+        if last {
+            self.first.remove(&nid);
+        }
+        self.shared.totals.links.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    /// Cuts a file into pieces.
+    fn file(&mut self, dir: &Arc<Dir>, name: &[u8], inode: &Inode) -> Result<()> {
+        if self.known(dir, name, inode) {
+            return Ok(());
+        }
+        if self.shared.options.update {
+            let above = self.writer.handles.get(&self.shared.root, dir)?;
+            if self.shared.is_complete(above.as_fd(), inode, name) {
+                if let Some(temporary) = stage_name(dir, name, inode.size()) {
+                    remove_leftover(&self.shared.root, above.as_fd(), &temporary)?;
+                }
+                self.shared.totals.files.fetch_add(1, Relaxed);
+                self.shared.totals.kept.fetch_add(1, Relaxed);
+                return Ok(());
+            }
+        }
+        let task = Task::new(dir, name, *inode);
+        let cut = self.image.map_once(inode).and_then(|map| {
+            let extents = Extents::new(self.image, inode.nid(), map, 0..inode.size());
+            self.cut(&task, extents)
+        });
+        let made = match task.has_pieces.load(Relaxed) {
+            true => Ok(()),
+            false => self.push(&task, (0, 0), From::Nothing),
+        };
+        let cut = cut.and(made);
+        if cut.as_ref().is_err_and(|e| self.shared.ends(e)) {
+            task.failed.store(true, Relaxed);
+        }
+        // The walk's own share. If all pieces are written by now, this ends the file.
+        self.writer.complete(&task, 1);
+        cut
+    }
+
+    fn cut(&mut self, task: &Arc<Task>, extents: Extents<'_>) -> Result<()> {
+        for extent in extents {
+            let extent = extent?;
+            self.go_on()?;
+            let last = extent.end() == task.inode.size();
+            if extent.source == Source::Hole {
+                task.ends_in_hole.fetch_or(last, Relaxed);
+                continue;
+            }
+            match extent.source {
+                Source::Fragment { offset } => self.fragment(task, &extent, offset)?,
+                _ => self.part(task, &extent, 0, extent.len, extent.offset)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A fragment is pieces of the packed inode's extents.
+    fn fragment(&mut self, task: &Arc<Task>, extent: &Extent, offset: u64) -> Result<()> {
+        let (packed, map) = self.image.packed_map()?;
+        let end = offset.checked_add(extent.len);
+        let end = end.filter(|end| *end <= packed.size()).ok_or_else(|| {
+            Error::corrupt(
+                format_args!("fragment at {offset}"),
+                format_args!(
+                    "{} bytes reach past the packed inode's end, {}",
+                    extent.len,
+                    packed.size()
+                ),
+            )
+        })?;
+        let map: FileMap = map.clone();
+        let mut at = offset;
+        for inner in Extents::new(self.image, packed.nid(), map, offset..end) {
+            self.go_on()?;
+            let inner = inner?;
+            let skip = at - inner.offset;
+            let len = inner.end().min(end) - at;
+            let to = extent.offset + (at - offset);
+            if inner.source == Source::Hole {
+                let last = to + len == task.inode.size();
+                task.ends_in_hole.fetch_or(last, Relaxed);
+            } else {
+                self.part(task, &inner, skip, len, to)?;
+            }
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Bytes `[skip, skip + len)` of an extent, which belong at `to` of a file.
+    fn part(
+        &mut self,
+        task: &Arc<Task>,
+        extent: &Extent,
+        skip: u64,
+        len: u64,
+        to: u64,
+    ) -> Result<()> {
+        match extent.source {
+            Source::Raw { device, pos } => {
+                self.raw(task, device, pos.saturating_add(skip), len, to)
+            }
+            Source::Inline {
+                space,
+                pos,
+                len: src_len,
+                coding,
+            } => {
+                let from = From::Inline {
+                    space,
+                    pos,
+                    src_len,
+                    coding,
+                    extent: (extent.offset, extent.len),
+                    skip,
+                };
+                self.push(task, (to, len), from)
+            }
+            Source::Cluster(cluster) => match cluster.coding {
+                ClusterCoding::Stored => {
+                    self.raw(task, 0, cluster.pos.saturating_add(skip), len, to)
+                }
+                ClusterCoding::Interlaced => {
+                    let bits = self.image.superblock().block_bits;
+                    let (la, whole) = (extent.offset, extent.len);
+                    let plen = cluster.len.into();
+                    for (from, at) in decode::interlaced(bits, la, whole, plen, skip, len) {
+                        let pos = cluster.pos.saturating_add(from.start);
+                        self.raw(task, 0, pos, at.end - at.start, to + at.start)?;
+                    }
+                    Ok(())
+                }
+                ClusterCoding::Compressed(_) => {
+                    let from = From::Cluster {
+                        cluster,
+                        extent_len: extent.len,
+                        skip,
+                    };
+                    self.push(task, (to, len), from)
+                }
+            },
+            Source::Hole | Source::Fragment { .. } => Ok(()),
+        }
+    }
+
+    /// Bytes that are stored as they are. What lies past the end of the device is one piece, whose reading fails: how much of
+    /// that is claimed costs nothing.
+    fn raw(&mut self, task: &Arc<Task>, device: u16, pos: u64, len: u64, to: u64) -> Result<()> {
+        let there = self.image.devices.there(device, pos, len);
+        let mut done = 0;
+        while done < len {
+            let left = if done < there { there } else { len } - done;
+            let n = left.min(RAW);
+            let from = From::Raw {
+                device,
+                pos: pos.saturating_add(done),
+            };
+            self.push(task, (to + done, n), from)?;
+            if done >= there {
+                break;
+            }
+            done += n;
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, task: &Arc<Task>, (to, len): (u64, u64), from: From) -> Result<()> {
+        self.bytes = self.bytes.saturating_add(len);
+        let limit = self.shared.options.bytes;
+        if self.bytes > limit {
+            return Err(Error::limit("", format_args!("more bytes than {limit}")));
+        }
+        self.content.take(len)?;
+        self.go_on()?;
+        task.add_piece();
+        self.pieces.push(Piece {
+            task: task.clone(),
+            to,
+            len,
+            from,
+        });
+        if self.pieces.len() >= BATCH {
+            self.flush();
+            (self.progress)(&self.shared.totals.get());
+        }
+        Ok(())
+    }
+}

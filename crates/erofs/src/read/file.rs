@@ -1,0 +1,480 @@
+//! A file's bytes: at a position, or one after the other.
+
+use super::decode::{self, Want, Worker};
+use super::fetch::{FETCH_MAX, Space};
+use super::image::Image;
+use super::inode::Inode;
+use super::limits::WorkBudget;
+use super::map::{Cluster, ClusterCoding, Extent, Extents, FileMap, Source};
+use crate::{Error, Result};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::sync::Arc;
+use tuff_format::cluster::Coding;
+
+/// A decoded cluster's name in the cache: position, length, coding.
+pub(crate) type ClusterKey = (u64, u32, ClusterCoding);
+
+/// Bytes `[skip, skip + dst.len())` of one extent.
+struct Part<'a> {
+    extent: Extent,
+    skip: u64,
+    dst: &'a mut [u8],
+}
+
+impl Image {
+    /// Reads bytes of an inode's data at `offset` into `buf`. Returns how many: fewer than asked only at the end.
+    ///
+    /// A cluster of which all bytes are asked for is decoded straight into `buf`; another one is decoded once and kept
+    /// for a while.
+    ///
+    /// # Errors
+    /// `Corrupt` or `Io` with the inode, the cluster and what is wrong with it. Other ranges may still be fine.
+    pub fn read_at(&self, inode: &Inode, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let map = self.map(inode)?;
+        self.read_mapped(inode, &map, buf, offset)
+    }
+
+    /// The whole data of an inode that is small, such as a symlink's target.
+    pub(crate) fn read_all(
+        &self,
+        inode: &Inode,
+        limit: u64,
+        name: &'static str,
+    ) -> Result<Vec<u8>> {
+        let size = if inode.has_data() { inode.size() } else { 0 };
+        if size > limit {
+            return Err(Error::limit(
+                inode.place(),
+                format_args!("{size} bytes long, more than the limit {name}, {limit}"),
+            ));
+        }
+        // Fits: the limit is about memory.
+        let mut buf = vec![0; size as usize];
+        self.read_at(inode, &mut buf, 0)?;
+        Ok(buf)
+    }
+
+    /// The target of a symlink.
+    ///
+    /// # Errors
+    /// `Usage` if the inode is no symlink, `Corrupt` if the target is empty or holds a NUL.
+    pub fn readlink(&self, inode: &Inode) -> Result<Vec<u8>> {
+        if inode.file_type() != tuff_format::inode::FileType::Symlink {
+            return Err(Error::usage(format_args!(
+                "nid {} is no symlink",
+                inode.nid()
+            )));
+        }
+        let target = self.read_all(inode, self.limits().symlink_len, "symlink_len")?;
+        if target.is_empty() || target.contains(&0) {
+            return Err(Error::corrupt(
+                inode.place(),
+                "the symlink's target is empty or holds a NUL",
+            ));
+        }
+        Ok(target)
+    }
+
+    /// As [`read_at`](Self::read_at), with the map at hand.
+    pub(crate) fn read_mapped(
+        &self,
+        inode: &Inode,
+        map: &FileMap,
+        buf: &mut [u8],
+        offset: u64,
+    ) -> Result<usize> {
+        let size = if matches!(map, FileMap::Empty) {
+            0
+        } else {
+            inode.size()
+        };
+        let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let n = buf.len().min(left);
+        if n == 0 {
+            return Ok(0);
+        }
+        let mut extents = Extents::new(self, inode.nid(), map.clone(), offset..offset + n as u64);
+        let mut rest = &mut buf[..n];
+        let mut at = offset;
+        self.workers.with(|worker| {
+            while let Some(extent) = extents.next() {
+                let extent = extent?;
+                let skip = at - extent.offset;
+                // Fits: the smaller of the two is at most a buffer's length.
+                let take = (extent.len - skip).min(rest.len() as u64) as usize;
+                let (dst, others) = std::mem::take(&mut rest).split_at_mut(take);
+                rest = others;
+                at += take as u64;
+                let part = Part { extent, skip, dst };
+                self.read_part(worker, part, &extents)
+                    .map_err(|e| e.within(inode.place()))?;
+            }
+            Ok(n)
+        })
+    }
+
+    /// Reads a part of an extent. `next` is where the extents after it come from.
+    fn read_part(&self, worker: &mut Worker, part: Part<'_>, next: &Extents<'_>) -> Result<()> {
+        let Part { extent, skip, dst } = part;
+        match extent.source {
+            Source::Hole => {
+                dst.fill(0);
+                Ok(())
+            }
+            Source::Raw { device, pos } => self.devices.read(device, pos.saturating_add(skip), dst),
+            Source::Inline { .. } => self.read_inline(worker, &extent, skip, dst),
+            Source::Fragment { offset } => {
+                let (inode, map) = self.packed_map()?;
+                let from = offset.saturating_add(skip);
+                if from
+                    .checked_add(dst.len() as u64)
+                    .is_none_or(|end| end > inode.size())
+                {
+                    return Err(Error::corrupt(
+                        format_args!("fragment at {from}"),
+                        format_args!(
+                            "{} bytes reach past the packed inode's end, {}",
+                            dst.len(),
+                            inode.size()
+                        ),
+                    ));
+                }
+                self.read_mapped(inode, map, dst, from)?;
+                Ok(())
+            }
+            Source::Cluster(cluster) => match cluster.coding {
+                ClusterCoding::Stored => {
+                    let pos = cluster.pos.saturating_add(skip);
+                    self.devices.read(0, pos, dst)
+                }
+                ClusterCoding::Interlaced => {
+                    let bits = self.superblock().block_bits;
+                    let n = dst.len() as u64;
+                    let (la, len, plen) = (extent.offset, extent.len, u64::from(cluster.len));
+                    for (from, to) in decode::interlaced(bits, la, len, plen, skip, n) {
+                        // Fits: inside `dst`.
+                        let dst = &mut dst[to.start as usize..to.end as usize];
+                        self.devices
+                            .read(0, cluster.pos.saturating_add(from.start), dst)?;
+                    }
+                    Ok(())
+                }
+                ClusterCoding::Compressed(_) => {
+                    self.read_compressed(worker, &extent, cluster, skip, dst, next)
+                }
+            },
+        }
+    }
+
+    fn read_inline(
+        &self,
+        worker: &mut Worker,
+        extent: &Extent,
+        skip: u64,
+        dst: &mut [u8],
+    ) -> Result<()> {
+        let Source::Inline {
+            space,
+            pos,
+            len,
+            coding,
+        } = extent.source
+        else {
+            unreachable!("the caller matched")
+        };
+        let src = self.bytes(space, pos, len as usize)?;
+        let broken = |e| {
+            let place = format_args!("inline data at byte {pos:#x} ({})", decode::name(coding));
+            Error::corrupt(place, e)
+        };
+        if skip == 0 && dst.len() as u64 == extent.len {
+            return self
+                .decode(worker, coding, &src, extent, Want::All, dst)
+                .map_err(broken);
+        }
+        let mut whole = vec![0; self.decoded_len(extent)?];
+        self.decode(worker, coding, &src, extent, Want::All, &mut whole)
+            .map_err(broken)?;
+        // In bounds: the caller asks for a part of the extent.
+        dst.copy_from_slice(&whole[skip as usize..][..dst.len()]);
+        Ok(())
+    }
+
+    fn read_compressed(
+        &self,
+        worker: &mut Worker,
+        extent: &Extent,
+        cluster: Cluster,
+        skip: u64,
+        dst: &mut [u8],
+        next: &Extents<'_>,
+    ) -> Result<()> {
+        if skip == 0 && dst.len() as u64 == extent.len {
+            let run = || adjacent(cluster, next.clone());
+            return self.decode_cluster(worker, extent, cluster, run, dst);
+        }
+        let whole = self.decoded(worker, extent, cluster)?;
+        // In bounds: `decoded` returns at least the extent's length.
+        dst.copy_from_slice(&whole[skip as usize..][..dst.len()]);
+        Ok(())
+    }
+
+    /// All bytes of a compressed extent (or more, if another extent has more of its cluster), from the cache where they
+    /// are kept.
+    fn decoded(
+        &self,
+        worker: &mut Worker,
+        extent: &Extent,
+        cluster: Cluster,
+    ) -> Result<Arc<Vec<u8>>> {
+        let key = (cluster.pos, cluster.len, cluster.coding);
+        if let Some(whole) = self.decoded.get(&key) {
+            let have = whole.len() as u64;
+            if have == extent.len || have > extent.len && cluster.partial {
+                return Ok(whole);
+            }
+        }
+        let mut whole = vec![0; self.decoded_len(extent)?];
+        self.decode_cluster(worker, extent, cluster, || 0, &mut whole)?;
+        let whole = Arc::new(whole);
+        self.decoded.put(key, whole.clone(), whole.len());
+        Ok(whole)
+    }
+
+    pub(crate) fn decoded_len(&self, extent: &Extent) -> Result<usize> {
+        let limit = self.limits().decoded_size;
+        if extent.len > limit {
+            return Err(Error::limit(
+                format_args!("extent at file offset {}", extent.offset),
+                format_args!(
+                    "{} bytes long, more than the limit decoded_size, {limit}",
+                    extent.len
+                ),
+            ));
+        }
+        // Fits: the limit is about memory.
+        Ok(extent.len as usize)
+    }
+
+    /// Fetches and decodes a compressed cluster. `dst` is as long as the extent; `run` says how many bytes are
+    /// worth fetching at once.
+    pub(crate) fn decode_cluster(
+        &self,
+        worker: &mut Worker,
+        extent: &Extent,
+        cluster: Cluster,
+        run: impl FnOnce() -> u64,
+        dst: &mut [u8],
+    ) -> Result<()> {
+        let Worker { decoder, fetched } = worker;
+        let place = |e: Error| e.within(cluster_place(extent, cluster));
+        let src = fetched
+            .get(&self.devices, 0, cluster.pos, cluster.len as usize, run)
+            .map_err(place)?;
+        let want = if cluster.partial {
+            Want::Prefix
+        } else {
+            Want::All
+        };
+        let at = (extent.offset, extent.len);
+        let form = self.form();
+        decode::decode(decoder, cluster.coding.into(), src, form, at, want, dst)
+            .map_err(|e| place(Error::corrupt("", e)))
+    }
+
+    pub(crate) fn decode(
+        &self,
+        worker: &mut Worker,
+        coding: Coding,
+        src: &[u8],
+        extent: &Extent,
+        want: Want,
+        dst: &mut [u8],
+    ) -> Result<(), decode::Broken> {
+        let at = (extent.offset, extent.len);
+        decode::decode(&mut worker.decoder, coding, src, self.form(), at, want, dst)
+    }
+}
+
+/// How people find a cluster again.
+pub(crate) fn cluster_place(extent: &Extent, cluster: Cluster) -> String {
+    format!(
+        "file bytes {} to {}: cluster at byte {:#x} ({} bytes, {})",
+        extent.offset,
+        extent.end(),
+        cluster.pos,
+        cluster.len,
+        decode::name(cluster.coding.into())
+    )
+}
+
+/// How many bytes from the start of `cluster` on belong to clusters that follow each other in `next` and on the device.
+fn adjacent(cluster: Cluster, next: Extents<'_>) -> u64 {
+    let mut run = u64::from(cluster.len);
+    for extent in next {
+        match extent.map(|e| e.source) {
+            Ok(Source::Cluster(c)) if cluster.pos.checked_add(run) == Some(c.pos) => {
+                if run + u64::from(c.len) > FETCH_MAX {
+                    break;
+                }
+                run += u64::from(c.len);
+            }
+            _ => break,
+        }
+    }
+    run
+}
+
+/// Reads one file from front to back, or from anywhere: each cluster is decoded once as long as the position moves on.
+///
+/// [`Read`] errors carry the crate's [`Error`] inside.
+pub struct FileReader<'a> {
+    image: &'a Image,
+    inode: Inode,
+    map: FileMap,
+    pos: u64,
+    /// File offset of the bytes in `held`.
+    held_at: u64,
+    held: Vec<u8>,
+    content: WorkBudget,
+}
+
+/// Bytes that a reader prepares at once where there is no cluster to decode. Unit: bytes.
+const HELD: u64 = 64 << 10;
+
+impl Image {
+    /// A reader of an inode's data, at its start.
+    ///
+    /// # Errors
+    /// If the map of the data cannot be loaded.
+    pub fn reader(&self, inode: &Inode) -> Result<FileReader<'_>> {
+        Ok(FileReader {
+            image: self,
+            inode: *inode,
+            map: self.map(inode)?,
+            pos: 0,
+            held_at: 0,
+            held: Vec::new(),
+            content: self.content_budget(),
+        })
+    }
+}
+
+impl FileReader<'_> {
+    /// The inode that is read.
+    pub fn inode(&self) -> &Inode {
+        &self.inode
+    }
+
+    /// Reads into `buf` from the position on. 0 only at the end.
+    ///
+    /// # Errors
+    /// As [`Image::read_at`].
+    pub fn read_some(&mut self, buf: &mut [u8]) -> Result<usize> {
+        let held = self.pos.checked_sub(self.held_at);
+        // Fits: compared with a length in memory.
+        let from = held.filter(|at| *at < self.held.len() as u64);
+        if from.is_none() {
+            let end = self.pos.saturating_add(buf.len() as u64);
+            let mut extents = Extents::new(
+                self.image,
+                self.inode.nid(),
+                self.map.clone(),
+                self.pos..end,
+            );
+            let Some(extent) = extents.next().transpose()? else {
+                return Ok(0);
+            };
+            let direct = whole_extents(self.pos, end, extent, extents);
+            if direct > 0 {
+                // Straight into the caller's buffer. Fits: at most its length.
+                let buf = &mut buf[..direct as usize];
+                let n = self
+                    .image
+                    .read_mapped(&self.inode, &self.map, buf, self.pos)?;
+                self.content.take(n as u64)?;
+                self.pos += n as u64;
+                return Ok(n);
+            }
+            // A cluster is wanted whole, whatever comes of it first; anything else in moderate pieces.
+            let (start, len) = match extent.source {
+                Source::Cluster(c) if matches!(c.coding, ClusterCoding::Compressed(_)) => {
+                    (extent.offset, self.image.decoded_len(&extent)? as u64)
+                }
+                Source::Inline { .. } => (extent.offset, self.image.decoded_len(&extent)? as u64),
+                _ => (self.pos, (extent.end() - self.pos).min(HELD)),
+            };
+            self.held.clear();
+            // Fits: at most the limit of a decoded cluster.
+            self.held.resize(len as usize, 0);
+            let read = self
+                .image
+                .read_mapped(&self.inode, &self.map, &mut self.held, start);
+            if read.is_err() {
+                self.held.clear();
+            }
+            read?;
+            self.held_at = start;
+        }
+        let from = (self.pos - self.held_at) as usize;
+        let n = buf.len().min(self.held.len() - from);
+        buf[..n].copy_from_slice(&self.held[from..from + n]);
+        self.content.take(n as u64)?;
+        self.pos += n as u64;
+        Ok(n)
+    }
+}
+
+/// How many bytes from `pos` on can be read without leaving a part of a cluster behind, which would have to be decoded
+/// again: whole clusters that end before `end`, and any bytes that are not compressed if there are many of them.
+fn whole_extents(pos: u64, end: u64, first: Extent, more: Extents<'_>) -> u64 {
+    let mut to = pos;
+    for extent in std::iter::once(Ok(first)).chain(more) {
+        let Ok(extent) = extent else { break };
+        let compressed = match extent.source {
+            Source::Cluster(c) => matches!(c.coding, ClusterCoding::Compressed(_)),
+            Source::Inline { .. } | Source::Fragment { .. } => true,
+            Source::Hole | Source::Raw { .. } => false,
+        };
+        if extent.end() <= end && (!compressed || extent.offset >= to) {
+            to = extent.end();
+        } else {
+            if !compressed && end - to >= HELD {
+                to = end;
+            }
+            break;
+        }
+    }
+    to - pos
+}
+
+impl Read for FileReader<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if buf.is_empty() {
+            return Ok(0);
+        }
+        self.read_some(buf).map_err(io::Error::other)
+    }
+}
+
+impl Seek for FileReader<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let pos = match to {
+            SeekFrom::Start(pos) => Some(pos),
+            SeekFrom::Current(by) => self.pos.checked_add_signed(by),
+            SeekFrom::End(by) => self.inode.size().checked_add_signed(by),
+        };
+        self.pos = pos.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.pos)
+    }
+}
+
+/// Spaces are named in errors.
+impl std::fmt::Display for Space {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Image => "image",
+            Self::Metabox => "metabox",
+        })
+    }
+}

@@ -1,0 +1,559 @@
+//! The image as a whole: opening it, and its metadata.
+
+use super::cache::Cache;
+use super::decode::Workers;
+use super::fetch::{Bytes, Devices, Space, Spot, WINDOW, Windows};
+use super::inode::Inode;
+use super::limits::{Limits, WorkBudget};
+use super::map::FileMap;
+use crate::{Error, Result};
+use std::sync::Arc;
+use tuff_format::config::Configs;
+use tuff_format::device::{SLOT_LEN, Slot};
+use tuff_format::features::{compat, incompat};
+use tuff_format::inode::FileType;
+use tuff_format::superblock::{self, Superblock};
+use tuff_format::xattr::LongPrefix;
+use tuff_format::{Nid, cluster};
+use tuff_store::ReadAt;
+
+/// How to open an image.
+pub struct OpenOptions {
+    /// The stores of the device table's slots, in order. Empty: all data is on the primary store ("flat" mode).
+    pub devices: Vec<Arc<dyn ReadAt>>,
+    /// Bounds on what the image may ask for.
+    pub limits: Limits,
+    /// Whether a wrong checksum of the superblock is an error. Default: yes, as for a kernel.
+    pub verify_checksum: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            devices: Vec::new(),
+            limits: Limits::default(),
+            verify_checksum: true,
+        }
+    }
+}
+
+/// An image that is open for reading. Many threads may use one at the same time.
+///
+/// What is read is never changed or trusted: each structure is checked when it is decoded, and what it asks for is
+/// compared with the [`Limits`] first.
+pub struct Image {
+    pub(crate) devices: Devices,
+    sb: Superblock,
+    checksum_ok: Option<bool>,
+    configs: Configs,
+    slots: Vec<Slot>,
+    prefixes: Vec<LongPrefix>,
+    limits: Limits,
+    windows: Windows,
+    pub(crate) maps: Cache<Nid, FileMap>,
+    /// Decoded clusters by position, length and coding.
+    pub(crate) decoded: Cache<super::file::ClusterKey, Arc<Vec<u8>>>,
+    pub(crate) workers: Workers,
+    metabox: Option<(Inode, FileMap)>,
+    packed: Option<(Inode, FileMap)>,
+}
+
+impl Image {
+    /// Opens the image in `store`.
+    ///
+    /// # Errors
+    /// `Corrupt` or `Unsupported` for what a kernel refuses to mount, `Usage` if the number of devices is wrong, `Io`
+    /// if the store fails.
+    pub fn open(store: impl ReadAt + 'static, options: OpenOptions) -> Result<Self> {
+        Self::open_shared(Arc::new(store), options)
+    }
+
+    /// As [`open`](Self::open), for a store that is shared already.
+    pub fn open_shared(store: Arc<dyn ReadAt>, options: OpenOptions) -> Result<Self> {
+        let place = "superblock (byte 1024)";
+        let head = read_some(&*store, superblock::OFFSET, 4096 - 1024)?;
+        let sb = Superblock::decode(&head).map_err(|e| Error::format(place, e))?;
+        let checksum_ok = checksum_ok(&*store, &sb)?;
+        if options.verify_checksum && checksum_ok == Some(false) {
+            return Err(Error::corrupt(
+                place,
+                format_args!(
+                    "checksum {:#010x} does not match the bytes it covers",
+                    sb.checksum
+                ),
+            ));
+        }
+        let configs = read_configs(&*store, &sb)?;
+        let slots = read_slots(&*store, &sb)?;
+        let given = options.devices.len();
+        if given != 0 && given != slots.len() {
+            return Err(Error::usage(format_args!(
+                "the image has {} extra devices, {given} were given",
+                slots.len()
+            )));
+        }
+        for ((slot, device), n) in slots.iter().zip(&options.devices).zip(1..) {
+            is_named(slot, &**device, n)?;
+        }
+        let devices = Devices::new(store, options.devices, slots.clone(), sb.block_bits);
+        let limits = options.limits;
+        let mut image = Self {
+            devices,
+            checksum_ok,
+            configs,
+            slots,
+            prefixes: Vec::new(),
+            windows: Cache::new(limits.metadata_cache, shards(limits.metadata_cache, WINDOW)),
+            maps: Cache::new(limits.index_cache, shards(limits.index_cache, 1 << 18)),
+            decoded: Cache::new(limits.cluster_cache, shards(limits.cluster_cache, 2 << 20)),
+            workers: Workers::default(),
+            limits,
+            metabox: None,
+            packed: None,
+            sb,
+        };
+        image.packed = image.hidden(image.sb.packed, "packed inode")?;
+        image.metabox = image.hidden(image.sb.metabox, "metabox inode")?;
+        image.prefixes = image
+            .read_prefixes()
+            .map_err(|e| e.within("table of attribute name prefixes"))?;
+        Ok(image)
+    }
+
+    /// Replaces its caches by empty ones for so many bytes of metadata, indexes and decoded clusters.
+    pub(crate) fn set_caches(&mut self, metadata: usize, index: usize, clusters: usize) {
+        self.windows = Cache::new(metadata, shards(metadata, WINDOW));
+        self.maps = Cache::new(index, shards(index, 1 << 18));
+        self.decoded = Cache::new(clusters, shards(clusters, 2 << 20));
+    }
+
+    /// Drops from its caches until at most `bytes` are left in them.
+    pub(crate) fn shrink_caches(&self, bytes: usize) {
+        self.windows.shrink(bytes / 2);
+        self.maps.shrink(bytes / 4);
+        self.decoded.shrink(bytes / 4);
+    }
+
+    /// What its caches hold. Unit: bytes.
+    pub(crate) fn cached(&self) -> usize {
+        self.windows.used() + self.maps.used() + self.decoded.used()
+    }
+
+    /// The superblock.
+    pub fn superblock(&self) -> &Superblock {
+        &self.sb
+    }
+
+    /// Whether the superblock's checksum is right. `None` if it has none.
+    pub fn checksum_ok(&self) -> Option<bool> {
+        self.checksum_ok
+    }
+
+    /// What the image promises about its compressed data.
+    pub fn configs(&self) -> &Configs {
+        &self.configs
+    }
+
+    /// The device table.
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// Fails, with `Usage`, if some data is on a device that was not given.
+    pub fn has_devices(&self) -> Result<()> {
+        let Some(i) = self.devices.missing() else {
+            return Ok(());
+        };
+        let tag = &self.slots[i].tag;
+        let which = match tag.starts_with(TAG) {
+            true => format!(", the image with UUID {}", tagged(tag)),
+            false => String::new(),
+        };
+        Err(Error::usage(format_args!(
+            "data is on device {}{which}: it was not given",
+            i + 1
+        )))
+    }
+
+    /// Long prefixes of attribute names.
+    pub fn prefixes(&self) -> &[LongPrefix] {
+        &self.prefixes
+    }
+
+    /// The limits it was opened with.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Size of the primary store. Unit: bytes.
+    pub fn store_size(&self) -> u64 {
+        self.devices.primary_size()
+    }
+
+    /// Length of all its stores together. Unit: bytes.
+    fn total_size(&self) -> u64 {
+        self.devices.total_size()
+    }
+
+    /// Fills `buf` from byte `pos` of a device; device 0 is the unified address space.
+    ///
+    /// # Errors
+    /// `Corrupt` for a position that no device has, `Io` for a failed read.
+    pub fn read_device(&self, device: u16, pos: u64, buf: &mut [u8]) -> Result<()> {
+        self.devices.read(device, pos, buf)
+    }
+
+    /// Returns the store that holds byte `pos` of a device, and the number of bytes from there to the end of that store.
+    ///
+    /// # Errors
+    /// `Corrupt` for a position that no device has.
+    pub fn locate(&self, device: u16, pos: u64) -> Result<(Spot, u64)> {
+        self.devices.locate(device, pos)
+    }
+
+    /// Returns the number of names that one walk may visit.
+    pub(crate) fn name_budget(&self) -> WorkBudget {
+        WorkBudget::names(&self.limits, self.total_size())
+    }
+
+    /// Returns the number of content bytes that one operation may touch.
+    pub fn content_budget(&self) -> WorkBudget {
+        WorkBudget::content(&self.limits, self.total_size())
+    }
+
+    /// What it was opened from, with what lies behind it.
+    pub(crate) fn store(&self) -> &Arc<dyn ReadAt> {
+        self.devices.primary()
+    }
+
+    /// How its clusters are laid out.
+    pub(crate) fn form(&self) -> super::decode::Form {
+        super::decode::Form {
+            bits: self.sb.block_bits,
+            right_aligned: self.sb.has(incompat::LZ4_0PADDING),
+        }
+    }
+
+    /// The root directory.
+    ///
+    /// # Errors
+    /// As for [`inode`](Self::inode), and `Corrupt` if it is not a directory.
+    pub fn root(&self) -> Result<Inode> {
+        let root = self.inode(self.sb.root).map_err(|e| e.within("root"))?;
+        if !root.is_dir() {
+            return Err(Error::corrupt(
+                root.place(),
+                format_args!("the root is a {}", root.file_type().name()),
+            ));
+        }
+        Ok(root)
+    }
+
+    /// The inode whose data fragments are part of.
+    pub fn packed(&self) -> Option<&Inode> {
+        self.packed.as_ref().map(|(inode, _)| inode)
+    }
+
+    /// The inode whose data holds other inodes.
+    pub fn metabox(&self) -> Option<&Inode> {
+        self.metabox.as_ref().map(|(inode, _)| inode)
+    }
+
+    pub(crate) fn packed_map(&self) -> Result<(&Inode, &FileMap)> {
+        let packed = self
+            .packed
+            .as_ref()
+            .ok_or_else(|| Error::corrupt("", "a fragment, but no packed inode"))?;
+        Ok((&packed.0, &packed.1))
+    }
+
+    /// An inode that no directory names, with its map.
+    fn hidden(&self, nid: Option<Nid>, what: &'static str) -> Result<Option<(Inode, FileMap)>> {
+        let Some(nid) = nid else { return Ok(None) };
+        let inode = self.inode(nid).map_err(|e| e.within(what))?;
+        let place = |e: Error| e.within(what);
+        if inode.file_type() != FileType::File {
+            let kind = inode.file_type().name();
+            let what = format_args!("is a {kind}, expected a regular file");
+            return Err(place(Error::corrupt(inode.place(), what)));
+        }
+        let map = self.map_once(&inode).map_err(place)?;
+        let fragment = map.clusters().is_some_and(|c| {
+            c.map.advise() & cluster::header::FRAGMENT != 0
+                || matches!(c.map.form, cluster::Form::WholeFragment { .. })
+        });
+        // The metabox may have fragments in the packed inode; the packed inode has nowhere to put any.
+        if fragment && Some(nid) == self.sb.packed {
+            let what = "the packed inode is itself a fragment";
+            return Err(place(Error::corrupt(inode.place(), what)));
+        }
+        Ok(Some((inode, map)))
+    }
+
+    fn read_prefixes(&self) -> Result<Vec<LongPrefix>> {
+        let sb = &self.sb;
+        let mut at = u64::from(sb.xattr_prefix_start) * 4;
+        let from_packed = !sb.has_compat(compat::PLAIN_XATTR_PFX)
+            && !sb.has(incompat::METABOX)
+            && sb.packed.is_some();
+        let in_metabox = !sb.has_compat(compat::PLAIN_XATTR_PFX) && sb.has(incompat::METABOX);
+        let mut out = Vec::new();
+        for _ in 0..sb.xattr_prefix_count {
+            // A record is at most 258 bytes long.
+            let bytes = if from_packed {
+                let (inode, map) = self.packed_map()?;
+                let mut bytes = vec![0; 258];
+                let n = self.read_mapped(inode, map, &mut bytes, at)?;
+                bytes.truncate(n);
+                Bytes::own(bytes)
+            } else if in_metabox {
+                self.bytes_up_to(Space::Metabox, at, 258)?
+            } else {
+                self.bytes_up_to(Space::Image, at, 258)?
+            };
+            let (prefix, len) = LongPrefix::decode(&bytes)
+                .map_err(|e| Error::format(format_args!("byte {at:#x}"), e))?;
+            out.push(prefix);
+            at = (at + len as u64).next_multiple_of(4);
+        }
+        Ok(out)
+    }
+
+    /// Size of a space. Unit: bytes.
+    pub(crate) fn space_size(&self, space: Space) -> Result<u64> {
+        match space {
+            Space::Image => Ok(self.devices.primary_size()),
+            Space::Metabox => Ok(self.metabox_map()?.0.size()),
+        }
+    }
+
+    fn metabox_map(&self) -> Result<(&Inode, &FileMap)> {
+        let (inode, map) = self
+            .metabox
+            .as_ref()
+            .ok_or_else(|| Error::corrupt("", "inside the metabox, but the image has none"))?;
+        Ok((inode, map))
+    }
+
+    /// The `len` bytes at `pos` of a space, through the cache of metadata.
+    ///
+    /// # Errors
+    /// `Corrupt` if they are not all there.
+    pub fn bytes(&self, space: Space, pos: u64, len: usize) -> Result<Bytes> {
+        let size = self.space_size(space)?;
+        if pos.checked_add(len as u64).is_none_or(|end| end > size) {
+            return Err(Error::corrupt(
+                format_args!("byte {pos:#x}"),
+                format_args!("{len} bytes reach past the end, byte {size}"),
+            ));
+        }
+        if len == 0 {
+            return Ok(Bytes::own(Vec::new()));
+        }
+        let (first, last) = (pos / WINDOW, (pos + len as u64 - 1) / WINDOW);
+        if last > first + 1 {
+            // Too long for the cache to be of use.
+            return self.uncached(space, pos, len);
+        }
+        // Fits: below WINDOW.
+        let from = (pos % WINDOW) as usize;
+        let Ok(window) = self.window(space, first, size) else {
+            // What was asked for may be readable although something near it is not.
+            return self.uncached(space, pos, len);
+        };
+        if first == last {
+            return Ok(Bytes::part(window, from..from + len));
+        }
+        let Ok(next) = self.window(space, last, size) else {
+            return self.uncached(space, pos, len);
+        };
+        let mut both = Vec::with_capacity(len);
+        both.extend_from_slice(&window[from..]);
+        both.extend_from_slice(&next[..len - both.len()]);
+        Ok(Bytes::own(both))
+    }
+
+    /// As [`bytes`](Self::bytes), but fewer where the space ends.
+    pub(crate) fn bytes_up_to(&self, space: Space, pos: u64, len: usize) -> Result<Bytes> {
+        let left = self.space_size(space)?.saturating_sub(pos);
+        let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
+        self.bytes(space, pos, len)
+    }
+
+    /// All bytes of a window.
+    pub(crate) fn window_of(&self, space: Space, n: u64) -> Result<Bytes> {
+        let size = self.space_size(space)?;
+        if n.checked_mul(WINDOW).is_none_or(|start| start >= size) {
+            return Err(Error::corrupt("", "past the end"));
+        }
+        let window = self.window(space, n, size)?;
+        let len = window.len();
+        Ok(Bytes::part(window, 0..len))
+    }
+
+    fn window(&self, space: Space, n: u64, size: u64) -> Result<Arc<Vec<u8>>> {
+        if let Some(window) = self.windows.get(&(space, n)) {
+            return Ok(window);
+        }
+        let start = n * WINDOW;
+        // Fits: at most WINDOW. Not empty: the caller checked that something of it is wanted.
+        let len = (size - start).min(WINDOW) as usize;
+        let window = Arc::new(self.read_space(space, start, len)?);
+        self.windows.put((space, n), window.clone(), len);
+        Ok(window)
+    }
+
+    fn uncached(&self, space: Space, pos: u64, len: usize) -> Result<Bytes> {
+        Ok(Bytes::own(self.read_space(space, pos, len)?))
+    }
+
+    fn read_space(&self, space: Space, pos: u64, len: usize) -> Result<Vec<u8>> {
+        let mut buf = vec![0; len];
+        match space {
+            Space::Image => {
+                let spot = super::fetch::Spot { store: 0, pos };
+                self.devices.read_spot(spot, &mut buf)?;
+            }
+            Space::Metabox => {
+                let (inode, map) = self.metabox_map()?;
+                self.read_mapped(inode, map, &mut buf, pos)?;
+            }
+        }
+        Ok(buf)
+    }
+
+    /// `len` bytes of an inode's data at `offset`, for metadata such as directories: through the cache where they lie on
+    /// the primary device or behind the inode.
+    pub(crate) fn data_bytes(
+        &self,
+        inode: &Inode,
+        map: &FileMap,
+        offset: u64,
+        len: usize,
+    ) -> Result<Bytes> {
+        if let FileMap::Flat {
+            start,
+            in_blocks,
+            space,
+            tail_pos,
+            ..
+        } = map
+        {
+            if offset >= *in_blocks {
+                return self.bytes(*space, tail_pos.saturating_add(offset - in_blocks), len);
+            }
+            if let (Some(start), true) = (start, offset + len as u64 <= *in_blocks) {
+                let (spot, left) = self.devices.locate(0, start.saturating_add(offset))?;
+                if spot.store == 0 && left >= len as u64 {
+                    return self.bytes(Space::Image, spot.pos, len);
+                }
+            }
+        }
+        let mut buf = vec![0; len];
+        self.read_mapped(inode, map, &mut buf, offset)?;
+        Ok(Bytes::own(buf))
+    }
+}
+
+/// Returns the device tag of a device that holds the image with this UUID: `erofs:` and the UUID in hexadecimal.
+pub fn device_tag(uuid: &[u8; 16]) -> [u8; 64] {
+    let mut tag = [0; 64];
+    let hex = uuid.iter().flat_map(|b| [b >> 4, b & 15]);
+    let hex = hex.map(|digit| b"0123456789abcdef"[usize::from(digit)]);
+    let text = TAG.iter().copied().chain(hex);
+    tag.iter_mut().zip(text).for_each(|(to, byte)| *to = byte);
+    tag
+}
+
+/// Begins the tag of a device that holds an image, before its UUID in hexadecimal digits.
+const TAG: &[u8] = b"erofs:";
+
+/// The UUID in a tag that starts with [`TAG`].
+fn tagged(tag: &[u8; 64]) -> String {
+    tag[TAG.len()..TAG.len() + 32].escape_ascii().to_string()
+}
+
+/// Fails for a device that holds another image than the one that its slot names, if it names one.
+fn is_named(slot: &Slot, device: &dyn ReadAt, n: usize) -> Result<()> {
+    if !slot.tag.starts_with(TAG) {
+        return Ok(());
+    }
+    let head = read_some(device, superblock::OFFSET, 4096 - 1024)?;
+    let found = Superblock::decode(&head).map(|sb| device_tag(&sb.uuid));
+    if found.as_ref().ok() == Some(&slot.tag) {
+        return Ok(());
+    }
+    let found = found.map_or_else(
+        |_| "no image".to_owned(),
+        |tag| format!("UUID {}", tagged(&tag)),
+    );
+    Err(Error::usage(format_args!(
+        "device {n} holds {found}, expected the image with UUID {}",
+        tagged(&slot.tag)
+    )))
+}
+
+/// As many shards as still hold a few of the largest values, at most 8.
+fn shards(budget: usize, largest: u64) -> usize {
+    (budget / (4 * largest as usize)).clamp(1, 8)
+}
+
+/// Up to `len` bytes at `pos`: fewer where the store ends.
+fn read_some(store: &dyn ReadAt, pos: u64, len: usize) -> Result<Vec<u8>> {
+    let left = usize::try_from(store.size().saturating_sub(pos)).unwrap_or(usize::MAX);
+    let mut buf = vec![0; len.min(left)];
+    store
+        .read_exact_at(&mut buf, pos)
+        .map_err(|e| Error::read(format_args!("byte {pos:#x}"), buf.len() as u64, e))?;
+    Ok(buf)
+}
+
+fn checksum_ok(store: &dyn ReadAt, sb: &Superblock) -> Result<Option<bool>> {
+    if !sb.has_compat(compat::SB_CHKSUM) {
+        return Ok(None);
+    }
+    let len = superblock::checksum_len(sb.block_bits);
+    let covered = read_some(store, superblock::OFFSET, len)?;
+    Ok(Some(
+        covered.len() == len && superblock::checksum(&covered) == sb.checksum,
+    ))
+}
+
+fn read_configs(store: &dyn ReadAt, sb: &Superblock) -> Result<Configs> {
+    if !sb.has(incompat::COMPR_CFGS) {
+        return Ok(Configs::default());
+    }
+    let base = superblock::OFFSET + sb.len() as u64;
+    // Four records are some 50 bytes, but each may announce up to 65,535 bytes to skip.
+    let mut result = Ok((Configs::default(), 0));
+    for len in [512, 4 * (4 + 65535)] {
+        let bytes = read_some(store, base, len)?;
+        result = Configs::decode(&bytes, base, sb.algs_or_distance);
+        if result.is_ok() {
+            break;
+        }
+    }
+    let (configs, _) = result
+        .map_err(|e| Error::format(format_args!("compression records (byte {base:#x})"), e))?;
+    Ok(configs)
+}
+
+fn read_slots(store: &dyn ReadAt, sb: &Superblock) -> Result<Vec<Slot>> {
+    if !sb.has(incompat::DEVICE_TABLE) || sb.extra_devices == 0 {
+        return Ok(Vec::new());
+    }
+    let pos = u64::from(sb.devt_slotoff) * SLOT_LEN as u64;
+    let len = usize::from(sb.extra_devices) * SLOT_LEN;
+    let place = format!("device table (byte {pos:#x})");
+    if pos + len as u64 > store.size() {
+        return Err(Error::corrupt(
+            place,
+            format_args!("{len} bytes reach past the end, byte {}", store.size()),
+        ));
+    }
+    read_some(store, pos, len)?
+        .chunks_exact(SLOT_LEN)
+        .map(|slot| Slot::decode(slot, sb.has(incompat::BIT48)))
+        .collect::<Result<_, _>>()
+        .map_err(|e| Error::format(place, e))
+}

@@ -1,0 +1,73 @@
+//! Reading images: one straight flow from a request to bytes.
+//!
+//! ```text
+//!  read_at(inode, range)
+//!    └► inode     32 * nid + base → a checked view                     inode.rs
+//!         └► map       range → extents, whatever the layout            map.rs
+//!              └► fetch     device and position → bytes                fetch.rs
+//!                   └► decode    bytes → bytes, whole or a prefix      decode.rs
+//!                        └► into the caller's buffer                   file.rs
+//! ```
+//!
+//! An [`Extent`] says all that the steps behind it need, so fetching and decoding know nothing of inodes. Names and
+//! paths are bytes.
+//!
+//! ```
+//! use std::io::Read;
+//! use tuff_erofs::read::{Image, OpenOptions};
+//! use tuff_store::FileStore;
+//!
+//! # use tuff_mkfs::{Options, Progress, Source, build};
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("image.erofs");
+//! # std::fs::create_dir(dir.path().join("tree"))?;
+//! # let lines: String = (1..=2500).map(|n| format!("{n}\n")).collect();
+//! # std::fs::write(dir.path().join("tree/numbers"), lines)?;
+//! # let (sources, target) = ([Source::Dir(dir.path().join("tree"))], tuff_store::Target::Path(path.clone()));
+//! # build(&sources, &Options::default(), &target, &Progress::default())?;
+//! let image = Image::open(FileStore::open(&path)?, OpenOptions::default())?;
+//! for entry in image.read_dir(&image.root()?)? {
+//!     let entry = entry?;
+//!     let inode = image.inode(entry.nid)?;
+//!     println!("{:o} {:>8} {}", inode.mode(), inode.size(), entry.name.escape_ascii());
+//! }
+//! let numbers = image.resolve(b"/numbers")?;
+//! let mut text = String::new();
+//! image.reader(&numbers)?.read_to_string(&mut text)?;
+//! assert!(text.starts_with("1\n2\n3\n"));
+//! let mut part = [0; 4];
+//! image.read_at(&numbers, &mut part, 2)?;
+//! assert_eq!(&part, b"2\n3\n");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Invariants:
+//!
+//! * [`Image`] is shared by threads without a lock around it; what is cached is bounded by [`Limits`].
+//! * Nothing is allocated, and no loop runs, by a number from the image before it was compared with a limit or with
+//!   the size of what is really there.
+//! * An error names the inode, the byte, what was found and what was expected.
+
+pub(crate) mod cache;
+pub(crate) mod decode;
+pub(crate) mod dir;
+pub(crate) mod fetch;
+pub(crate) mod file;
+mod image;
+mod inode;
+pub(crate) mod limits;
+pub(crate) mod map;
+mod path;
+mod xattr;
+
+pub use dir::{DirEntry, ReadDir};
+pub use fetch::{Bytes, Space, Spot};
+pub use file::FileReader;
+pub use image::{Image, OpenOptions, device_tag};
+pub use inode::Inode;
+pub use limits::{Limits, WorkBudget};
+pub use map::{Cluster, ClusterCoding, Extent, Extents, Run, Runs, Source};
+pub use xattr::Xattr;
+
+pub use tuff_format::Nid;
+pub use tuff_format::inode::{FileType, Layout};

@@ -1,0 +1,308 @@
+//! Hash trees of dm-verity behind images: where they lie, reading through them, and what of an image a damaged part is.
+//!
+//! ```text
+//!  image │ zeros up to 4096 │ header │ tree │ parity, if wanted
+//!        └ its end          └ the hash offset
+//! ```
+
+use crate::read::{Image, Inode, OpenOptions, Source, Space};
+use crate::walk::Walk;
+use crate::{Error, Result};
+use std::ops::Range;
+use std::sync::Arc;
+use tuff_store::ReadAt;
+use tuff_verity::{Broken, HEADER_LEN};
+
+pub use tuff_verity::{Damage, Header, Mended, Root, Verified};
+
+/// Alignment of the header of the hash tree, which follows the image. Unit: bytes.
+pub const HEADER_ALIGN: u64 = 4096;
+
+/// A hash tree that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HashTree {
+    /// The root hash: all that a reader has to know.
+    pub root: Root,
+    /// What the tree says about itself.
+    pub header: Header,
+    /// Where its header lies. Unit: bytes.
+    pub hash_offset: u64,
+    /// Roots of the parity behind it, if there is any.
+    pub parity: Option<u32>,
+    /// Where it ends, with its parity. Unit: bytes.
+    pub end: u64,
+}
+
+impl HashTree {
+    /// Where the tree ends and its parity begins, if there is any. Unit: bytes.
+    pub fn tree_end(&self) -> u64 {
+        let end = tuff_verity::tree_end(&self.header, None, self.hash_offset);
+        end.unwrap_or(self.end)
+    }
+}
+
+/// Hash tree that follows an image.
+pub struct AppendedTree {
+    /// Header of the tree.
+    pub header: Header,
+    /// Number of parity roots, if the tree has parity.
+    pub parity: Option<u32>,
+    /// End of the tree and its parity. Unit: bytes.
+    pub end: u64,
+}
+
+/// Where the header of an image of so many bytes lies. Unit: bytes.
+pub fn hash_offset(image_len: u64) -> u64 {
+    image_len.div_ceil(HEADER_ALIGN) * HEADER_ALIGN
+}
+
+/// Where an image ends in its own file: behind its blocks, or behind those of devices that lie there, too. Unit: bytes.
+///
+/// # Errors
+/// What reading it gives.
+pub fn end(image: &Image) -> Result<u64> {
+    let sb = image.superblock();
+    let bits = sb.block_bits;
+    let own = sb.blocks.saturating_mul(bits.size());
+    let ends = image.slots().iter().map(|slot| {
+        let blocks = slot.uniaddr.saturating_add(slot.blocks);
+        blocks.saturating_mul(bits.size())
+    });
+    let all = ends.fold(own, u64::max);
+    // What is behind its own blocks may also be its tree, and the devices elsewhere.
+    if all == own || all > image.store_size() || appended_header(image, own)?.is_some() {
+        return Ok(own);
+    }
+    Ok(all)
+}
+
+/// The header of the tree behind the first `len` bytes, if there is one that can be used.
+fn appended_header(image: &Image, len: u64) -> Result<Option<Header>> {
+    let at = hash_offset(len);
+    let mut bytes = [0; HEADER_LEN];
+    if at.saturating_add(HEADER_LEN as u64) > image.store_size() {
+        return Ok(None);
+    }
+    image
+        .store()
+        .read_exact_at(&mut bytes, at)
+        .map_err(|e| Error::read(format_args!("byte {at:#x}"), HEADER_LEN as u64, e))?;
+    Ok(Header::decode(&bytes).ok())
+}
+
+/// Reads the header of the hash tree that follows an image, if there is one.
+///
+/// # Errors
+/// What reading it gives.
+pub fn appended_tree(image: &Image) -> Result<Option<AppendedTree>> {
+    let len = end(image)?;
+    let found = appended_header(image, len)?;
+    Ok(found.map(|header| {
+        let at = hash_offset(len);
+        let parity = tuff_verity::find_roots(&header, at, image.store_size());
+        let end = tuff_verity::tree_end(&header, parity, at).unwrap_or(u64::MAX);
+        AppendedTree {
+            header,
+            parity,
+            end: end.min(image.store_size()),
+        }
+    }))
+}
+
+/// Where to look for the tree of the image in `store`: behind its end, as its superblock has it; or, if that is damaged, where
+/// the last header is that says of itself that it lies there.
+///
+/// # Errors
+/// What opening the image gives, and there is no such header.
+pub fn find(store: &Arc<dyn ReadAt>) -> Result<u64> {
+    let open = |verify_checksum| {
+        let options = OpenOptions {
+            verify_checksum,
+            ..OpenOptions::default()
+        };
+        Image::open_shared(Arc::clone(store), options)
+    };
+    let said = open(false).and_then(|image| {
+        let at = end(&image)?;
+        Ok((hash_offset(at), appended_header(&image, at)?.is_some()))
+    });
+    match said {
+        Ok((at, true)) => Ok(at),
+        Ok((at, false)) if open(true).is_ok() => Ok(at),
+        Ok((at, false)) => Ok(last_header(&**store)?.unwrap_or(at)),
+        Err(e @ Error::Corrupt(_)) => last_header(&**store)?.ok_or(e),
+        Err(e) => Err(e),
+    }
+}
+
+/// Where the last header lies that covers all in front of it.
+fn last_header(store: &dyn ReadAt) -> Result<Option<u64>> {
+    /// Headers are looked for in so much at once. Unit: bytes, a multiple of [`HEADER_ALIGN`].
+    const STEP: u64 = 1 << 20;
+    /// So much from the end on, and no more: what is no image at all may be a whole disk. Unit: bytes.
+    const SEARCHED_MAX: u64 = 4 << 30;
+    let mut end = store.size();
+    let first = end.saturating_sub(SEARCHED_MAX);
+    let mut bytes = vec![0; STEP as usize];
+    while end > first {
+        let start = (end - 1) / STEP * STEP;
+        // Fits: at most a step.
+        let bytes = &mut bytes[..(end - start) as usize];
+        let read = store.read_exact_at(bytes, start);
+        read.map_err(|e| Error::read(format_args!("byte {start:#x}"), end - start, e))?;
+        for (n, place) in bytes.chunks(HEADER_ALIGN as usize).enumerate().rev() {
+            let at = start + n as u64 * HEADER_ALIGN;
+            let header = place.first_chunk().map(Header::decode);
+            if header.is_some_and(|h| h.is_ok_and(|h| h.data_len() == at)) {
+                return Ok(Some(at));
+            }
+        }
+        end = start;
+    }
+    Ok(None)
+}
+
+/// `data` as the root hash has it, by the tree at `hash_offset` of `tree`.
+///
+/// # Errors
+/// `Usage` if there is no tree, `Corrupt` or `Unsupported` for one that cannot be used, what reading it gives.
+pub fn open(
+    data: Arc<dyn ReadAt>,
+    tree: Arc<dyn ReadAt>,
+    hash_offset: u64,
+    root: Root,
+) -> Result<Verified> {
+    Verified::open(data, tree, hash_offset, root).map_err(|e| refused(hash_offset, e))
+}
+
+/// The tree at `hash_offset` of `tree` by what it says about itself, which nothing vouches for.
+///
+/// # Errors
+/// As [`open`].
+pub fn stated(data: &dyn ReadAt, tree: &dyn ReadAt, hash_offset: u64) -> Result<HashTree> {
+    let read = || {
+        let header = tuff_verity::read_header(tree, hash_offset)?;
+        let parity = tuff_verity::find_roots(&header, hash_offset, tree.size());
+        let end = tuff_verity::tree_end(&header, parity, hash_offset);
+        Ok(HashTree {
+            root: tuff_verity::stated_root(data, tree, hash_offset)?,
+            end: end.unwrap_or_else(|_| tree.size()),
+            header,
+            hash_offset,
+            parity,
+        })
+    };
+    read().map_err(|e| refused(hash_offset, e))
+}
+
+/// The same, with parity of so many roots behind the tree, where the length of a file does not say it.
+///
+/// # Errors
+/// `Corrupt` or `Unsupported` for what there cannot be.
+pub fn with_parity(verified: Verified, roots: u32) -> Result<Verified> {
+    verified.with_parity(roots).map_err(|e| refused(0, e))
+}
+
+fn refused(at: u64, e: std::io::Error) -> Error {
+    let place = format_args!("byte {at:#x}");
+    match e.get_ref().and_then(|e| e.downcast_ref::<Broken>()) {
+        Some(Broken::Missing) => Error::usage(format_args!("{place}: {}", Broken::Missing)),
+        Some(Broken::Unsupported(what)) => Error::unsupported(place, what),
+        Some(Broken::Corrupt(what)) => Error::corrupt(place, what),
+        None => Error::read(place, HEADER_LEN as u64, e),
+    }
+}
+
+/// Something of an image that lies in damaged bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hit {
+    /// Bytes of the file or directory with this path: they, or the clusters that hold them, lie there.
+    Content(Vec<u8>, Range<u64>),
+    /// The inode with this path.
+    Inode(Vec<u8>),
+}
+
+/// Says what of the image lies in `ranges` (bytes, ascending), as far as the image can still be read. Returns what could
+/// not be read on the way, the first error.
+pub fn hits(image: &Image, ranges: &[Range<u64>], hit: &mut dyn FnMut(Hit)) -> Option<Error> {
+    let is_hit = |pos: u64, len: u64| {
+        let next = ranges.partition_point(|r| r.end <= pos);
+        ranges.get(next).is_some_and(|r| r.start < pos + len.max(1))
+    };
+    let mut failed = None;
+    // Bytes of the packed inode that are hit.
+    let mut packed: Vec<Range<u64>> = Vec::new();
+    if let Some(inode) = image.packed() {
+        let found = content(image, inode, &is_hit, &[], &mut |range| packed.push(range));
+        failed = failed.or(found.err());
+    }
+    let walk = match Walk::root(image) {
+        Ok(walk) => walk,
+        Err(e) => return Some(e),
+    };
+    for entry in walk {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(e) => {
+                failed.get_or_insert(e);
+                continue;
+            }
+        };
+        let inode = &entry.inode;
+        let len = inode.payload_position() - inode.position();
+        if inode.space() == Space::Image && is_hit(inode.position(), len) {
+            hit(Hit::Inode(entry.path.clone()));
+        }
+        let found = content(image, inode, &is_hit, &packed, &mut |range| {
+            hit(Hit::Content(entry.path.clone(), range));
+        });
+        if let Err(e) = found {
+            failed.get_or_insert(e);
+        }
+    }
+    failed
+}
+
+/// Tells which bytes of an inode's data are hit: stretches, those that touch joined.
+fn content(
+    image: &Image,
+    inode: &Inode,
+    is_hit: &dyn Fn(u64, u64) -> bool,
+    packed: &[Range<u64>],
+    found: &mut dyn FnMut(Range<u64>),
+) -> Result<()> {
+    if !inode.has_data() {
+        return Ok(());
+    }
+    let mut open: Option<Range<u64>> = None;
+    for extent in image.extents(inode, 0..inode.size())? {
+        let extent = extent?;
+        let bad = match extent.source {
+            Source::Hole => false,
+            Source::Raw { device: 0, pos } => is_hit(pos, extent.len),
+            // What lies on other devices has no tree here.
+            Source::Raw { .. } => false,
+            Source::Cluster(cluster) => is_hit(cluster.pos, cluster.len.into()),
+            Source::Inline {
+                space, pos, len, ..
+            } => space == Space::Image && is_hit(pos, len.into()),
+            Source::Fragment { offset } => {
+                let next = packed.partition_point(|r| r.end <= offset);
+                let end = offset.saturating_add(extent.len);
+                packed.get(next).is_some_and(|r| r.start < end)
+            }
+        };
+        if !bad {
+            continue;
+        }
+        match &mut open {
+            Some(range) if range.end == extent.offset => range.end = extent.end(),
+            _ => {
+                open.take().map(&mut *found);
+                open = Some(extent.offset..extent.end());
+            }
+        }
+    }
+    open.map(found);
+    Ok(())
+}

@@ -1,0 +1,284 @@
+//! The tree of an image in order: what listings, tars and comparisons go over.
+//!
+//! Invariants:
+//!
+//! * Parents come before their children, siblings in the bytewise order of their names, each directory right before
+//!   all that is below it.
+//! * Every directory is entered once, so that a walk ends whatever the image says.
+//! * Errors do not end a walk: what hangs on a broken structure is left out, everything else comes. Only the limits on the
+//!   number of names do.
+
+use crate::read::limits::WorkBudget;
+use crate::read::{Image, Inode, Nid, ReadDir};
+use crate::{Error, Result};
+use std::borrow::Cow;
+use std::collections::HashSet;
+use tuff_format::dirent::is_name;
+
+/// A name in the tree, with its inode.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The path from the root on, without a slash in front. The root's is empty.
+    pub path: Vec<u8>,
+    /// What the name stands for.
+    pub inode: Inode,
+}
+
+impl Entry {
+    /// The last part of the path.
+    pub fn name(&self) -> &[u8] {
+        self.path.rsplit(|b| *b == b'/').next().unwrap_or(&[])
+    }
+}
+
+/// An iterator over an inode and all that is below it: see [`Walk::new`].
+pub struct Walk<'a> {
+    image: &'a Image,
+    /// What comes first, before anything is read.
+    start: Option<Entry>,
+    /// Directories from the first to the current one.
+    stack: Vec<Frame>,
+    /// The entries of the last one on the stack.
+    open: Option<ReadDir<'a>>,
+    /// The path of the last one on the stack.
+    path: Vec<u8>,
+    entered: HashSet<Nid>,
+    names: WorkBudget,
+    /// The directory that came last and is not entered yet.
+    pending: Option<(Inode, usize)>,
+}
+
+/// A directory on the way.
+struct Frame {
+    inode: Inode,
+    /// Where its listing goes on.
+    next: u64,
+    /// Length of the path before this directory's name was added.
+    path_len: usize,
+    last_name: Vec<u8>,
+}
+
+impl<'a> Walk<'a> {
+    /// A walk over `inode`, whose path is `path`, and all that is below it.
+    ///
+    /// An error names the path where it happened; the walk goes on behind it.
+    pub fn new(image: &'a Image, path: Vec<u8>, inode: Inode) -> Self {
+        Self {
+            image,
+            start: Some(Entry { path, inode }),
+            stack: Vec::new(),
+            open: None,
+            path: Vec::new(),
+            entered: HashSet::new(),
+            names: image.name_budget(),
+            pending: None,
+        }
+    }
+
+    /// A walk over all of the image.
+    ///
+    /// # Errors
+    /// If the root cannot be read.
+    pub fn root(image: &'a Image) -> Result<Self> {
+        Ok(Self::new(image, Vec::new(), image.root()?))
+    }
+
+    /// Leaves out what is below the directory that came last.
+    pub fn skip_below(&mut self) {
+        if let Some((_, path_len)) = self.pending.take() {
+            self.path.truncate(path_len);
+        }
+    }
+
+    fn enter(&mut self, inode: Inode, path_len: usize) -> Result<()> {
+        let result = self.check_enter(&inode);
+        if let Err(e) = result {
+            let place = shown(&self.path);
+            self.path.truncate(path_len);
+            return Err(e.within(place));
+        }
+        self.stack.push(Frame {
+            inode,
+            next: 0,
+            path_len,
+            last_name: Vec::new(),
+        });
+        self.open = None;
+        Ok(())
+    }
+
+    fn check_enter(&mut self, inode: &Inode) -> Result<()> {
+        let limit = self.image.limits().depth;
+        if self.stack.len() >= limit {
+            return Err(Error::limit(
+                "",
+                format_args!("directories are nested deeper than the limit depth, {limit}"),
+            ));
+        }
+        path_fits(self.image, &self.path)?;
+        if !self.entered.insert(inode.nid()) {
+            return Err(Error::corrupt(
+                inode.place(),
+                "the directory has a second name",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The next entry of the last directory on the stack. `None` at its end.
+    fn step(&mut self) -> Result<Option<Entry>> {
+        let Some(frame) = self.stack.last_mut() else {
+            return Ok(None);
+        };
+        let open = match &mut self.open {
+            Some(open) => open,
+            None => self
+                .open
+                .insert(self.image.read_dir_from(&frame.inode, frame.next)?),
+        };
+        loop {
+            let Some(entry) = open.next().transpose()? else {
+                return Ok(None);
+            };
+            frame.next = entry.next;
+            if let Err(e) = self.names.take(1) {
+                self.stack.clear();
+                return Err(e);
+            }
+            if entry.name == b"." || entry.name == b".." {
+                continue;
+            }
+            if !is_name(&entry.name) {
+                return Err(Error::corrupt(
+                    frame.inode.place(),
+                    format_args!(
+                        "entry {:?} is not a name",
+                        String::from_utf8_lossy(&entry.name)
+                    ),
+                ));
+            }
+            if !frame.last_name.is_empty() && entry.name <= frame.last_name {
+                return Err(Error::corrupt(
+                    frame.inode.place(),
+                    format_args!(
+                        "entry {:?} is out of order",
+                        String::from_utf8_lossy(&entry.name)
+                    ),
+                ));
+            }
+            frame.last_name.clone_from(&entry.name);
+            let inode = self.image.inode(entry.nid).map_err(|e| {
+                let mut path = self.path.clone();
+                push_name(&mut path, &entry.name);
+                e.within(shown(&path))
+            })?;
+            let path_len = self.path.len();
+            let mut path = self.path.clone();
+            push_name(&mut path, &entry.name);
+            if inode.is_dir() {
+                self.path.clone_from(&path);
+                self.pending = Some((inode, path_len));
+            }
+            return Ok(Some(Entry { path, inode }));
+        }
+    }
+
+    fn leave(&mut self) {
+        if let Some(frame) = self.stack.pop() {
+            self.path.truncate(frame.path_len);
+        }
+        self.open = None;
+    }
+}
+
+impl Iterator for Walk<'_> {
+    type Item = Result<Entry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if let Some(start) = self.start.take() {
+            if start.inode.is_dir() {
+                self.path.clone_from(&start.path);
+                self.pending = Some((start.inode, start.path.len()));
+            }
+            return Some(Ok(start));
+        }
+        if let Some((inode, path_len)) = self.pending.take()
+            && let Err(e) = self.enter(inode, path_len)
+        {
+            return Some(Err(e));
+        }
+        while !self.stack.is_empty() {
+            match self.step() {
+                Ok(Some(entry)) => return Some(Ok(entry)),
+                Ok(None) => self.leave(),
+                Err(e) => {
+                    let e = if e.place().starts_with('/') {
+                        e
+                    } else {
+                        e.within(shown(&self.path))
+                    };
+                    // A listing that broke off says by itself that it is at its end; one that could not even be opened
+                    // would be tried again.
+                    if self.open.is_none() {
+                        self.leave();
+                    }
+                    return Some(Err(e));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Fails with `Limit` if the path of a directory is too long to enter it.
+pub(crate) fn path_fits(image: &Image, path: &[u8]) -> Result<()> {
+    let limit = image.limits().path_len;
+    if path.len() <= limit {
+        return Ok(());
+    }
+    Err(Error::limit(
+        "",
+        format_args!(
+            "a path of {} bytes, more than the limit path_len, {limit}",
+            path.len()
+        ),
+    ))
+}
+
+/// Longest path that messages show whole. Unit: bytes.
+const SHOWN_MAX: usize = 4096;
+
+/// A path as messages show it: the middle of a very long one is left out.
+pub fn shown(path: &[u8]) -> String {
+    let mut out = String::from("/");
+    for chunk in shortened(path).utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c.is_control() {
+                out.extend(c.escape_default());
+            } else {
+                out.push(c);
+            }
+        }
+        for b in chunk.invalid() {
+            out.push_str(&format!("\\x{b:02x}"));
+        }
+    }
+    out
+}
+
+/// A path, without its middle if it is too long for a message.
+pub(crate) fn shortened(path: &[u8]) -> Cow<'_, [u8]> {
+    if path.len() <= SHOWN_MAX {
+        return Cow::Borrowed(path);
+    }
+    let (start, end) = (&path[..SHOWN_MAX / 4], &path[path.len() - SHOWN_MAX / 4..]);
+    Cow::Owned([start, b"[...]", end].concat())
+}
+
+/// Adds a name to a path.
+pub(crate) fn push_name(path: &mut Vec<u8>, name: &[u8]) {
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
+}

@@ -1,0 +1,113 @@
+//! Mounts by the kernel, of images with and without extra devices.
+
+use super::{Ignore, Record, assert_same, host_tree, image_tree, is_root, open};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use std::ffi::CString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use tuff_erofs::check;
+use tuff_erofs::read::{Image, OpenOptions};
+use tuff_store::{FileStore, ReadAt};
+
+/// What the kernel makes of an image and its extra devices: from files and from loop devices, as far as it can.
+pub fn by_kernel(image: &Path, devices: &[&Path], dir: &Path, see: &dyn Fn(&str, &Path)) {
+    if !is_root() {
+        tuff_testkit::skipped("mounting needs root");
+        return;
+    }
+    fs::create_dir_all(dir).unwrap();
+    let look = |way: &str, image: &Path, devices: &[&Path]| {
+        let data: Vec<String> = (devices.iter())
+            .map(|d| format!("device={}", d.display()))
+            .collect();
+        let data = CString::new(data.join(",")).unwrap();
+        match mount(image, dir, "erofs", MountFlags::RDONLY, Some(&*data)) {
+            Ok(()) => {
+                see(way, dir);
+                // Another test may just be starting a command, which has our files until it is one.
+                unmount(dir, UnmountFlags::DETACH).unwrap();
+            }
+            Err(e) if e == rustix::io::Errno::NOTBLK || e == rustix::io::Errno::NODEV => {
+                tuff_testkit::skipped(format_args!("mount of {way}: {e}"));
+            }
+            Err(e) => panic!("mount of {way}: {e}"),
+        }
+    };
+    look("files", image, devices);
+    let loops: Option<Vec<Loop>> = devices.iter().copied().map(Loop::over).collect();
+    match (Loop::over(image), loops) {
+        (Some(image), Some(loops)) => {
+            let devices: Vec<&Path> = loops.iter().map(|l| &*l.0).collect();
+            look("loop devices", &image.0, &devices);
+        }
+        _ => tuff_testkit::skipped("no loop devices"),
+    }
+}
+
+/// An image with its devices behind it, in one file.
+pub fn appended(image: &Path, devices: &[&Path]) -> PathBuf {
+    let both = image.with_extension("both");
+    let parts = std::iter::once(image).chain(devices.iter().copied());
+    let bytes: Vec<Vec<u8>> = parts.map(|part| fs::read(part).unwrap()).collect();
+    fs::write(&both, bytes.concat()).unwrap();
+    both
+}
+
+/// Opens an image with its devices beside it.
+pub fn open_with(image: &Path, devices: &[&Path]) -> tuff_erofs::Result<Image> {
+    let device = |path: &&Path| Arc::new(FileStore::open(path).unwrap()) as Arc<dyn ReadAt>;
+    let options = OpenOptions {
+        devices: devices.iter().map(device).collect(),
+        ..OpenOptions::default()
+    };
+    Image::open(FileStore::open(image).unwrap(), options)
+}
+
+/// Two readers of an image, both ways in which it finds its devices: all see what is expected.
+pub fn all_agree(what: &str, image: &Path, devices: &[&Path], expected: &[Record], ignore: Ignore) {
+    let both = appended(image, devices);
+    for (way, image) in [
+        ("behind", open(&both)),
+        ("beside", open_with(image, devices).unwrap()),
+    ] {
+        let report = check::check(&image, &check::Options::default(), |_| ());
+        let said: Vec<_> = report.findings.iter().map(|f| f.what.to_string()).collect();
+        assert!(report.is_clean(), "{what}, {way}: {said:?}");
+        assert_same(
+            &format!("{what}, {way}"),
+            expected,
+            &image_tree(&image),
+            ignore,
+        );
+    }
+    let dir = image.with_extension("mnt");
+    for (image, devices) in [(&*both, &[][..]), (image, devices)] {
+        by_kernel(image, devices, &dir, &|way, at| {
+            let what = format!("{what}: mounted by {way}, {} devices", devices.len());
+            assert_same(&what, expected, &host_tree(at), ignore);
+        });
+    }
+    fs::remove_file(both).unwrap();
+}
+
+struct Loop(PathBuf);
+
+impl Loop {
+    fn over(file: &Path) -> Option<Self> {
+        let out = Command::new("losetup")
+            .args(["-rf", "--show"])
+            .arg(file)
+            .output()
+            .ok()?;
+        let said = String::from_utf8_lossy(&out.stdout).trim().to_owned();
+        out.status.success().then(|| Self(said.into()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("-d").arg(&self.0).output();
+    }
+}

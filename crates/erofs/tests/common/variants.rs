@@ -1,0 +1,215 @@
+//! The ways in which a tree becomes an image that tests go through: all that the writer can do, and the options of the
+//! `mkfs.erofs` on PATH.
+
+use std::path::Path;
+use tuff_mkfs::{
+    Compression, Dedupe, Fragments, InodeForm, Kernel, Metadata, Method, Options, Progress, Rule,
+    Source, SparsePolicy, build,
+};
+use tuff_store::Target;
+
+/// What `mkfs.erofs` is called with. An older one refuses some.
+pub const MKFS_OPTIONS: &[&[&str]] = &[
+    &[],
+    &["-Enoinline_data"],
+    &["-Eforce-inode-extended"],
+    &["-Eforce-inode-compact", "-T0"],
+    &["-zlz4"],
+    &["-zlz4", "-Elegacy-compress"],
+    &["-zlz4hc,9", "-C65536"],
+    &["-zlz4hc", "-C16384", "-Eztailpacking"],
+    &["-zlz4", "-Elegacy-compress,ztailpacking"],
+    &["-zlz4", "-C32768", "-Efragments"],
+    &["-zlz4hc", "-C65536", "-Eall-fragments,ztailpacking"],
+    &["-zlz4", "-C65536", "-Ededupe"],
+    &["-zlz4", "-C4096", "-Ededupe,fragments,ztailpacking"],
+    &["-zlzma", "-C65536"],
+    &["-zlzma", "-C65536", "-Eall-fragments,dedupe"],
+    &["--chunksize=4096"],
+    &["--chunksize=65536", "-x-1"],
+    &["-x1"],
+    &["-b1024", "-zlz4"],
+];
+
+/// A method at a level, without a dictionary size.
+pub fn compression(method: Method, level: i32) -> Option<Compression> {
+    Some(Compression {
+        method,
+        level,
+        dict: None,
+    })
+}
+
+/// Builds an image of a directory.
+pub fn build_dir(source: &Path, image: &Path, options: &Options) {
+    let sources = [Source::Dir(source.to_owned())];
+    build(
+        &sources,
+        options,
+        &Target::Path(image.to_owned()),
+        &Progress::default(),
+    )
+    .unwrap();
+}
+
+/// Options of our writer, by name. Each image is verified when it is built.
+pub fn variants() -> Vec<(String, Options)> {
+    let newest = || Options::for_kernel(Kernel(6, 18));
+    let mut all = vec![("defaults".to_owned(), Options::default())];
+    all.push(("for 5.4".to_owned(), Options::for_kernel(Kernel(5, 4))));
+    for (method, level, cluster) in [
+        (Method::Lz4, 1, 4 << 10),
+        (Method::Lz4, 1, 64 << 10),
+        (Method::Lz4hc, 2, 1 << 20),
+        (Method::Lz4hc, 3, 16 << 10),
+        (Method::Lz4hc, 12, 128 << 10),
+        (Method::Deflate, 1, 4 << 10),
+        (Method::Deflate, 9, 64 << 10),
+        (Method::Lzma, 0, 4 << 10),
+        (Method::Lzma, 6, 1 << 20),
+        (Method::Zstd, 3, 4 << 10),
+        (Method::Zstd, 15, 64 << 10),
+        (Method::Zstd, 1, 1 << 20),
+    ] {
+        for layout in ["plain", "tails", "fragments", "full", "small", "all"] {
+            let mut o = newest();
+            o.compression = compression(method, level);
+            (o.cluster, o.fragment_cluster) = (cluster, cluster);
+            o.tail_packing = matches!(layout, "tails" | "small");
+            o.compact_index = layout != "full";
+            o.fragments = match layout {
+                "fragments" => Fragments::Tails,
+                "small" => Fragments::Small,
+                "all" => Fragments::All,
+                _ => Fragments::Off,
+            };
+            all.push((format!("{method} {level} {cluster} {layout}"), o));
+        }
+    }
+    let mut stored = newest();
+    stored.compression = None;
+    all.push(("stored".to_owned(), stored.clone()));
+    stored.inline_data = false;
+    stored.sparse = SparsePolicy::Keep;
+    stored.dedupe = Dedupe::Off;
+    all.push((
+        "stored, no inline data, sparse, no dedupe".to_owned(),
+        stored,
+    ));
+    for block in [9, 10, 11] {
+        let mut o = newest();
+        o.block = tuff_format::BlockBits::new(block).unwrap();
+        o.compression = None;
+        all.push((format!("stored, blocks of {}", 1 << block), o.clone()));
+        o.compression = compression(Method::Lz4, 1);
+        o.cluster = 16 << 10;
+        all.push((format!("lz4, blocks of {}", 1 << block), o));
+    }
+    let mut o = newest();
+    o.inodes = InodeForm::Extended;
+    o.xattr_share = 0;
+    o.xattr_filter = false;
+    o.checksum = false;
+    o.window = 64 << 10;
+    o.fragments = Fragments::Off;
+    o.min_saving = 0;
+    all.push((
+        "extended, everything shared, no filter, no checksum, small window".to_owned(),
+        o,
+    ));
+    for fragments in [Fragments::Off, Fragments::Tails] {
+        let mut o = newest();
+        o.xattr_prefixes = vec![b"user.overlay.".to_vec(), b"trusted.overlay.".to_vec()];
+        o.xattr_share = 1000;
+        o.fragments = fragments;
+        o.tail_packing = false;
+        all.push((format!("attribute prefixes, fragments {fragments:?}"), o));
+    }
+    let mut o = newest();
+    let rule = |glob: &str, compression, cluster| Rule {
+        paths: globset::Glob::new(glob).unwrap().compile_matcher().into(),
+        compression,
+        cluster,
+    };
+    o.rules = vec![
+        rule("text*", compression(Method::Lzma, 1), Some(32 << 10)),
+        rule("mixed*", compression(Method::Zstd, 5), None),
+        rule("zeros", None, None),
+        rule("shares*", compression(Method::Deflate, 5), Some(4 << 10)),
+    ];
+    all.push(("four algorithms".to_owned(), o));
+    all.extend(metadata_variants());
+    all.extend(unaligned_variants());
+    for (_, options) in &mut all {
+        options.verify = true;
+    }
+    all
+}
+
+/// Clusters that need not begin at blocks.
+fn unaligned_variants() -> Vec<(String, Options)> {
+    let mut all = Vec::new();
+    for (method, level, cluster, fragments) in [
+        (Method::Lz4, 1, 4 << 10, Fragments::Off),
+        (Method::Lz4hc, 9, 64 << 10, Fragments::Tails),
+        (Method::Lz4hc, 2, 1 << 20, Fragments::Off),
+        (Method::Deflate, 6, 16 << 10, Fragments::Off),
+        (Method::Lzma, 1, 1 << 20, Fragments::All),
+        (Method::Lzma, 6, 4 << 10, Fragments::Off),
+        (Method::Zstd, 3, 64 << 10, Fragments::Small),
+        (Method::Zstd, 1, 128 << 10, Fragments::Off),
+    ] {
+        for block in [12, 9] {
+            let mut o = Options::for_kernel(Kernel(6, 18));
+            o.unaligned = true;
+            o.block = tuff_format::BlockBits::new(block).unwrap();
+            o.compression = compression(method, level);
+            (o.cluster, o.fragment_cluster) = (cluster, cluster);
+            o.fragments = fragments;
+            if fragments == Fragments::All {
+                o.metadata = Metadata::Compressed;
+            }
+            o.fit_clusters();
+            let name = format!(
+                "unaligned {method} {level} {cluster}, blocks of {}",
+                1 << block
+            );
+            all.push((name, o));
+        }
+    }
+    all
+}
+
+/// Inodes that need newer kernels.
+fn metadata_variants() -> Vec<(String, Options)> {
+    let with = |metadata| Options {
+        metadata,
+        ..Options::for_kernel(Kernel(6, 18))
+    };
+    let mut all = vec![("short inodes".to_owned(), with(Metadata::Short))];
+    for (method, cluster, fragments) in [
+        (Method::Lz4hc, 16 << 10, Fragments::Tails),
+        (Method::Lz4, 4 << 10, Fragments::Off),
+        (Method::Lzma, 64 << 10, Fragments::All),
+        (Method::Deflate, 32 << 10, Fragments::Small),
+        (Method::Zstd, 1 << 20, Fragments::Tails),
+    ] {
+        let mut o = with(Metadata::Compressed);
+        o.compression = compression(method, method.default_level());
+        (o.metadata_cluster, o.fragments) = (cluster, fragments);
+        all.push((format!("metadata by {method} {cluster}"), o));
+    }
+    for block in [9, 10] {
+        let mut o = with(Metadata::Compressed);
+        o.block = tuff_format::BlockBits::new(block).unwrap();
+        all.push((format!("compressed metadata, blocks of {}", 1 << block), o));
+    }
+    let mut o = with(Metadata::Compressed);
+    o.xattr_prefixes = vec![b"user.overlay.".to_vec(), b"trusted.overlay.".to_vec()];
+    (o.xattr_share, o.inodes) = (0, InodeForm::Extended);
+    all.push((
+        "compressed metadata, attribute prefixes, everything shared".to_owned(),
+        o,
+    ));
+    all
+}

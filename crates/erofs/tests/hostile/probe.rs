@@ -1,0 +1,283 @@
+//! All that one does with an image, with nothing left out because it looks wrong.
+
+#![allow(unreachable_pub, reason = "a module of one test")]
+
+use crate::common::Random;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+use tuff_erofs::check::{self, Rule, check};
+use tuff_erofs::diff::{self, Side, diff};
+use tuff_erofs::dump::{Items, Regions, Survey, SurveyOptions};
+use tuff_erofs::extract::{self, extract};
+use tuff_erofs::read::{FileType, Image, Inode, OpenOptions};
+use tuff_erofs::serve::{ServeOptions, Server};
+use tuff_erofs::tar::TarWriter;
+use tuff_erofs::walk::Walk;
+use tuff_mkfs::{Kernel, Progress, options::Verity};
+use tuff_store::{MemStore, ReadAt, Target};
+
+/// Most bytes that one case reads through the plain reader.
+const READ: u64 = 4 << 20;
+/// Names that one case visits where it walks by itself.
+const NAMES: usize = 600;
+
+/// Opens, checks, reads and lists an image, and prints, copies, compares, hashes, builds, serves and extracts it, with the
+/// default limits: all of these, or some if `turn` says whose turn it is. `around` is an empty directory in which nothing but the target may be afterwards.
+pub fn use_all(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path, turn: Option<u64>) {
+    let open = |verify_checksum| {
+        let options = OpenOptions {
+            devices: devices.to_vec(),
+            verify_checksum,
+            ..OpenOptions::default()
+        };
+        Image::open(MemStore::new(bytes), options)
+    };
+    let _ = open(true);
+    // The checksum would keep most of what follows out.
+    let Ok(image) = open(false) else { return };
+    let one_thread = check::Options {
+        threads: 1,
+        findings: 50,
+        ..check::Options::default()
+    };
+    let report = check(&image, &one_thread, |_| ());
+    // An index that contradicts itself may say one thing from the start and another from the middle: the check finds it.
+    let clear = report.findings.iter().all(|f| f.rule != Rule::Index) && report.dropped == 0;
+    read(&image, bytes.len() as u64, clear);
+    let mine = |n| turn.is_none_or(|turn| turn % 4 == n);
+    if mine(0) {
+        dump(&image);
+    }
+    if mine(1) {
+        tar(&image);
+        rebuild(bytes, devices, around);
+    }
+    if mine(2) {
+        compare(&image);
+        hash(bytes, around);
+    }
+    if mine(3) {
+        take_out(&image, &around.join("extract"));
+        serve(image);
+    }
+}
+
+/// Builds an image from this one.
+fn rebuild(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path) {
+    let path = |name: &str| around.join(name);
+    std::fs::write(path("image"), bytes).unwrap();
+    let mut files = Vec::new();
+    for (n, device) in devices.iter().enumerate() {
+        let file = path(&format!("device-{n}"));
+        let mut bytes = vec![0; device.size() as usize];
+        device.read_exact_at(&mut bytes, 0).unwrap();
+        std::fs::write(&file, bytes).unwrap();
+        files.push(file);
+    }
+    let mut options = tuff_mkfs::Options::for_kernel(Kernel(6, 18));
+    options.threads = Some(1);
+    // Only the bytes are compared, not their encoding.
+    options.compression = None;
+    let source = tuff_mkfs::Source::Image {
+        path: path("image"),
+        devices: files.clone(),
+    };
+    let target = Target::Path(path("built"));
+    let _ = tuff_mkfs::build(&[source], &options, &target, &Progress::default());
+    files.extend([path("image"), path("built")]);
+    for file in files {
+        let _ = std::fs::remove_file(file);
+    }
+}
+
+/// Makes a hash tree behind the image.
+fn hash(bytes: &[u8], around: &Path) {
+    let path = around.join("hashed");
+    std::fs::write(&path, bytes).unwrap();
+    let wanted = Verity {
+        block: 4096,
+        parity: None,
+        salt: Vec::new(),
+    };
+    let _ = tuff_mkfs::hash_tree(&path, None, &wanted, false, 1, &Progress::default());
+    std::fs::remove_file(path).unwrap();
+}
+
+/// Asks what a kernel asks of a mount: names, attributes, and pages of files at their start, their end and in between.
+fn serve(image: Image) {
+    let server = Server::new(image, ServeOptions::default());
+    let mut session = server.session();
+    let Ok(root) = server.inode(server.image().superblock().root) else {
+        return;
+    };
+    let mut todo = vec![root];
+    let (mut visited, mut page) = (0, vec![0; 128 << 10]);
+    while let Some(inode) = todo.pop() {
+        visited += 1;
+        if visited > NAMES {
+            return;
+        }
+        let _ = server.xattrs(&inode);
+        match inode.file_type() {
+            FileType::Dir => {
+                let mut left = NAMES;
+                let _ = server.list(&inode, 0, |listed| {
+                    if let (false, Ok(child)) =
+                        (listed.name.starts_with(b"."), server.inode(listed.nid))
+                    {
+                        todo.push(child);
+                    }
+                    left -= 1;
+                    left > 0
+                });
+                let _ = server.lookup(&inode, b"name-0");
+            }
+            FileType::Symlink => _ = server.readlink(&inode),
+            FileType::File => {
+                for at in [0, inode.size() / 2, inode.size().saturating_sub(1)] {
+                    let _ = server.read(&mut session, &inode, at, &mut page);
+                    let _ = server.seek(&inode, at, false);
+                    let _ = server.seek(&inode, at, true);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Walks the tree, whatever its shape, and reads attributes, targets and files: in parts, and from the start.
+fn read(image: &Image, seed: u64, clear: bool) {
+    let Ok(root) = image.root() else { return };
+    let mut random = Random(seed);
+    let mut todo = vec![(root, 0)];
+    let (mut visited, mut left) = (0, READ);
+    while let Some((inode, depth)) = todo.pop() {
+        visited += 1;
+        if visited > NAMES {
+            return; // a damaged tree may be a graph
+        }
+        for xattr in image.xattrs(&inode).into_iter().flatten() {
+            let _ = image.xattr(&inode, &xattr.name);
+        }
+        let _ = image.xattr(&inode, b"user.colour");
+        let _ = image.readlink(&inode);
+        for extent in image
+            .extents(&inode, 0..u64::MAX)
+            .into_iter()
+            .flatten()
+            .take(1000)
+        {
+            if extent.is_err() {
+                break;
+            }
+        }
+        if inode.file_type() == FileType::Dir && depth < 10 {
+            let _ = image.lookup(&inode, b"name-0");
+            for entry in image
+                .read_dir(&inode)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .take(NAMES)
+            {
+                let _ = image.lookup(&inode, &entry.name);
+                if let (false, Ok(child)) = (entry.name.starts_with(b"."), image.inode(entry.nid)) {
+                    todo.push((child, depth + 1));
+                }
+            }
+        } else {
+            left -= read_file(image, &inode, left, &mut random, clear);
+        }
+    }
+}
+
+/// Reads at most `left` bytes from the start, then parts, which must be the same if indexes are `clear`. Returns what was
+/// read.
+fn read_file(image: &Image, inode: &Inode, left: u64, random: &mut Random, clear: bool) -> u64 {
+    let mut whole = Vec::new();
+    let all = match image.reader(inode) {
+        Ok(reader) => reader.take(left).read_to_end(&mut whole).is_ok(),
+        Err(_) => false,
+    };
+    let mut part = [0; 5000];
+    let middle = random.below(inode.size());
+    for at in [0, middle, inode.size().saturating_sub(1), u64::MAX] {
+        let Ok(n) = image.read_at(inode, &mut part, at) else {
+            continue;
+        };
+        let known = whole
+            .get(at as usize..)
+            .filter(|_| all && clear)
+            .unwrap_or(&[]);
+        let both = known.len().min(n);
+        assert!(
+            part[..both] == known[..both],
+            "nid {}: byte {at}",
+            inode.nid()
+        );
+    }
+    whole.len() as u64
+}
+
+fn dump(image: &Image) {
+    let regions = Regions::of(image);
+    let mut end = (None, 0);
+    for item in Items::all(image, &regions) {
+        assert!(item.start <= item.end);
+        if end.0 == Some(item.area) {
+            assert!(item.start <= end.1 || item.error.is_some(), "a gap");
+        }
+        end = (Some(item.area), item.end.max(end.1));
+    }
+    let _ = Survey::of(image, SurveyOptions::default());
+}
+
+fn tar(image: &Image) {
+    let mut writer = TarWriter::new(image, io::sink(), Default::default());
+    for entry in Walk::root(image).into_iter().flatten() {
+        if entry.and_then(|e| writer.append(&e)).is_err() {
+            return;
+        }
+    }
+    let _ = writer.finish();
+}
+
+/// An image is the same as itself.
+fn compare(image: &Image) {
+    let (mut a, mut b) = (Side::Image(image), Side::Image(image));
+    let options = diff::Options {
+        threads: 1,
+        ..diff::Options::default()
+    };
+    let mut names = 0;
+    let result = diff(&mut a, &mut b, &options, &mut |path, change| {
+        names += 1;
+        panic!("{}: {change:?}", path.escape_ascii());
+    });
+    assert!(result.is_err() || names == 0);
+}
+
+/// Extracts what there is into `around`, where nothing else may appear.
+fn take_out(image: &Image, around: &Path) {
+    std::fs::create_dir_all(around).unwrap();
+    let target = around.join("target");
+    let options = extract::Options {
+        keep_going: true,
+        owners: Some(false),
+        threads: 2,
+        ..extract::Options::default()
+    };
+    let _ = extract(image, &target, &options, |_| ());
+    for entry in std::fs::read_dir(around).unwrap() {
+        let name = entry.unwrap().file_name();
+        assert_eq!(name, "target", "outside the target");
+    }
+    if std::fs::remove_dir_all(&target).is_err() {
+        // Not writable, or nested deeper than there are descriptors.
+        for (command, flags) in [("chmod", ["-R", "u+rwx"]), ("rm", ["-r", "-f"])] {
+            let mut command = std::process::Command::new(command);
+            let _ = command.args(flags).arg(&target).output();
+        }
+    }
+}

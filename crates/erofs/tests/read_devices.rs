@@ -1,0 +1,71 @@
+//! Images on several devices: each its own store, or all on one behind each other.
+
+mod common;
+
+use common::{Ignore, Scratch, assert_same, host_tree, image_tree, mixed, mkfs, text};
+use std::sync::Arc;
+use tuff_erofs::Error;
+use tuff_erofs::read::{Image, OpenOptions};
+use tuff_format::superblock::seal;
+use tuff_store::{MemStore, ReadAt};
+
+#[test]
+fn explicit_devices_and_the_flat_mode_read_the_same() {
+    let scratch = Scratch::new("devices");
+    let source = scratch.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("text"), text(100_000, 1)).unwrap();
+    std::fs::write(source.join("mixed"), mixed(300_000, 2)).unwrap();
+    std::fs::write(source.join("small"), b"small").unwrap();
+    let (file, blob) = (scratch.path().join("image"), scratch.path().join("blob"));
+    let option = format!("--blobdev={}", blob.display());
+    if mkfs(&file, &source, &["--chunksize=4096", &option]).is_none() {
+        return;
+    }
+    let (primary, blob) = (std::fs::read(&file).unwrap(), std::fs::read(&blob).unwrap());
+    let wanted = host_tree(&source);
+    let ignore = Ignore {
+        holes: true,
+        dir_size: true,
+        dir_nlink: true,
+        ..Ignore::default()
+    };
+
+    let device: Arc<dyn ReadAt> = Arc::new(MemStore::new(blob.clone()));
+    let options = OpenOptions {
+        devices: vec![device.clone()],
+        ..OpenOptions::default()
+    };
+    let explicit = Image::open(MemStore::new(primary.clone()), options).unwrap();
+    assert_same("explicit", &wanted, &image_tree(&explicit), ignore);
+
+    // One store, the device behind the primary: mkfs.erofs 1.5 leaves the place open.
+    let start = primary.len().next_multiple_of(4096);
+    let mut flat = primary.clone();
+    let slot = usize::from(explicit.superblock().devt_slotoff) * 128;
+    flat[slot + 0x44..slot + 0x48].copy_from_slice(&(start as u32 / 4096).to_le_bytes());
+    seal(&mut flat[1024..4096]);
+    flat.resize(start, 0);
+    flat.extend(&blob);
+    let flat = Image::open(MemStore::new(flat), OpenOptions::default()).unwrap();
+    assert_same("flat", &wanted, &image_tree(&flat), ignore);
+
+    let two = OpenOptions {
+        devices: vec![device.clone(), device],
+        ..OpenOptions::default()
+    };
+    assert!(matches!(
+        Image::open(MemStore::new(primary.clone()), two),
+        Err(Error::Usage(_))
+    ));
+
+    // Without the device its data is missing, and the rest is there.
+    let alone = Image::open(MemStore::new(primary), OpenOptions::default()).unwrap();
+    let mut buf = [0; 10];
+    assert!(
+        alone
+            .read_at(&alone.resolve(b"text").unwrap(), &mut buf, 0)
+            .is_err()
+    );
+    assert_eq!(alone.resolve(b"text").unwrap().size(), 100_000);
+}

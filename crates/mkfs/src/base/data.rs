@@ -1,0 +1,304 @@
+//! What the inodes of a base say of where data is, as the new image says it.
+
+use super::member::Member;
+use super::{BaseChunks, BaseClusters, BaseData, BaseFragment, BasePiece, BaseTail};
+use crate::options::algorithm_kernel;
+use crate::pack::input::ChunkRun;
+use crate::pack::segment::ShortPiece;
+use crate::pack::spans::{PartKey, Posted};
+use crate::{Error, Result};
+use tuff_erofs::read::{Cluster, ClusterCoding, Extent, Inode, Source};
+use tuff_format::Nid;
+use tuff_format::cluster::{Coding, HeadKind};
+use tuff_format::features::{Kernel, incompat};
+use tuff_format::inode::Layout;
+
+impl Member {
+    /// Where the data of a file is. `None` if the new image cannot say it, or is not to have a file compressed that
+    /// the base has compressed. `stored`: it is to be stored as it is.
+    pub(super) fn data(&self, nid: Nid, stored: bool) -> Result<Option<BaseData>> {
+        let data = || {
+            let inode = self.image.inode(nid)?;
+            match is_compressed(&inode) {
+                true if stored => Ok(None),
+                true => self.encoded(&inode),
+                false => self.flat(&inode),
+            }
+        };
+        data().map_err(|e: Error| e.within(&self.name))
+    }
+
+    /// Number of the first algorithm that clusters of a compressed file have. `None`: all are stored.
+    pub(super) fn algorithm(&self, nid: Nid) -> Result<Option<u8>> {
+        let look = || {
+            let inode = self.image.inode(nid)?;
+            for extent in self.image.extents(&inode, 0..inode.size())? {
+                if let Source::Cluster(cluster) = extent?.source
+                    && let ClusterCoding::Compressed(id) = cluster.coding
+                {
+                    return Ok(Some(id));
+                }
+            }
+            Ok(None)
+        };
+        look().map_err(|e: Error| e.within(&self.name))
+    }
+
+    /// The clusters of a compressed file, for others to use: under this number.
+    pub(super) fn clusters(&self, nid: Nid, number: u32) -> Result<BaseClusters> {
+        let look = || {
+            let inode = self.image.inode(nid)?;
+            let (mut posted, mut places) = (Vec::new(), Vec::new());
+            let mut algorithm = None;
+            for extent in self.image.extents(&inode, 0..inode.size())? {
+                let extent = extent?;
+                let Ok(len) = u32::try_from(extent.len) else {
+                    break;
+                };
+                let (place, piece) = match extent.source {
+                    Source::Inline { .. } | Source::Fragment { .. } => break,
+                    Source::Cluster(cluster) => self.piece(&extent, cluster, false, &mut algorithm),
+                    _ => None,
+                }
+                .unwrap_or((0, ShortPiece::own(len as usize, 0, HeadKind::Plain)));
+                // Fits: clusters of a file are counted in 32 bits.
+                let home = (PartKey::Base(number), posted.len() as u32);
+                posted.push(Posted {
+                    at: extent.offset,
+                    piece,
+                    full: len,
+                    home,
+                });
+                places.push(place);
+            }
+            Ok(BaseClusters {
+                algorithm,
+                posted,
+                places,
+            })
+        };
+        look().map_err(|e: Error| e.within(&self.name))
+    }
+
+    /// Most bytes behind an inode: head and tail of a plain extended inode still share a block.
+    fn inline_max(&self) -> usize {
+        self.bits.size_usize() - 96
+    }
+
+    /// A file that is stored as it is: its blocks, one behind the other or in chunks, and what lies behind its inode.
+    fn flat(&self, inode: &Inode) -> Result<Option<BaseData>> {
+        let mut runs: Vec<(u64, u32, u32)> = Vec::new();
+        let mut tail = Vec::new();
+        for extent in self.image.extents(inode, 0..inode.size())? {
+            let extent = extent?;
+            match extent.source {
+                Source::Hole => {}
+                Source::Raw { device, pos } => {
+                    let len = extent.len.checked_next_multiple_of(self.bits.size());
+                    let place = self.unified(device, pos).zip(len);
+                    let Some((at, blocks)) =
+                        place.and_then(|(pos, len)| self.within(self.bits.size_usize(), pos, len))
+                    else {
+                        return Ok(None);
+                    };
+                    match runs.last_mut() {
+                        // It lies behind the one before it.
+                        Some((offset, first, count))
+                            if *offset + u64::from(*count) * self.bits.size() == extent.offset
+                                && *first + *count == at =>
+                        {
+                            *count += blocks;
+                        }
+                        _ => runs.push((extent.offset, at, blocks)),
+                    }
+                }
+                Source::Inline {
+                    space,
+                    pos,
+                    len,
+                    coding: Coding::Stored,
+                } if len as usize <= self.inline_max() => {
+                    tail = self.image.bytes(space, pos, len as usize)?.to_vec();
+                }
+                _ => return Ok(None),
+            }
+        }
+        let tail_len = tail.len() as u64;
+        Ok(match runs[..] {
+            [] if tail_len == inode.size() => Some(BaseData::Flat(None, tail)),
+            [(0, at, count)] if u64::from(count) * self.bits.size() + tail_len >= inode.size() => {
+                Some(BaseData::Flat(Some(at), tail))
+            }
+            _ if tail.is_empty() && self.kernel >= Kernel(5, 15) => {
+                let bits = self.bits.get();
+                let run = |(offset, at, count): (u64, u32, u32)| {
+                    let (first, count) = (offset >> bits, count.into());
+                    (ChunkRun { first, count }, at)
+                };
+                Some(BaseData::Chunks(BaseChunks {
+                    count: self.bits.count(inode.size()),
+                    runs: runs.into_iter().map(run).collect(),
+                }))
+            }
+            _ => None,
+        })
+    }
+
+    fn encoded(&self, inode: &Inode) -> Result<Option<BaseData>> {
+        if !self.can_share_clusters() {
+            return Ok(None);
+        }
+        let (mut pieces, mut algorithm) = (Vec::new(), None);
+        let mut tail = BaseTail::Cluster;
+        for extent in self.image.extents(inode, 0..inode.size())? {
+            let extent = extent?;
+            let last = extent.end() == inode.size();
+            match extent.source {
+                Source::Cluster(cluster) => {
+                    let piece = self.piece(&extent, cluster, last, &mut algorithm);
+                    let Some(piece) = piece else {
+                        return Ok(None);
+                    };
+                    pieces.push(piece);
+                }
+                Source::Inline {
+                    space,
+                    pos,
+                    len,
+                    coding,
+                } if last
+                    && len as usize <= self.inline_max()
+                    && self.kernel >= Kernel(5, 17)
+                    && self.of_blocks() =>
+                {
+                    let Some(kind) = self.kind(coding.into(), &mut algorithm) else {
+                        return Ok(None);
+                    };
+                    let Ok(whole) = u32::try_from(extent.len) else {
+                        return Ok(None);
+                    };
+                    pieces.push((0, ShortPiece::own(whole as usize, 0, kind)));
+                    tail = BaseTail::Inline(self.image.bytes(space, pos, len as usize)?.to_vec());
+                }
+                Source::Fragment { offset } if last => {
+                    let Some(fragment) = self.fragment(offset, extent.len)? else {
+                        return Ok(None);
+                    };
+                    if extent.offset == 0 {
+                        return Ok(Some(BaseData::Fragment(fragment)));
+                    }
+                    let Ok(whole) = u32::try_from(extent.len) else {
+                        return Ok(None);
+                    };
+                    pieces.push((0, ShortPiece::own(whole as usize, 0, HeadKind::Head1)));
+                    tail = BaseTail::Fragment(fragment);
+                }
+                _ => return Ok(None),
+            }
+        }
+        Ok(Some(BaseData::Encoded {
+            // All pieces are stored: any algorithm will do.
+            algorithm: algorithm.or(self.packed).unwrap_or(0),
+            pieces,
+            tail,
+        }))
+    }
+
+    /// The pieces of the packed inode that hold `len` bytes at `offset`.
+    fn fragment(&self, offset: u64, len: u64) -> Result<Option<BaseFragment>> {
+        let (Some(own), Some(packed)) = (self.packed, self.image.packed()) else {
+            return Ok(None);
+        };
+        let mut algorithm = Some(own);
+        let mut pieces = Vec::new();
+        for extent in self
+            .image
+            .extents(packed, offset..offset.saturating_add(len))?
+        {
+            let extent = extent?;
+            let Source::Cluster(cluster) = extent.source else {
+                return Ok(None);
+            };
+            // In the new packed inode it lies elsewhere: only a piece of a block ends in a later one for certain. The
+            // last one stays the last.
+            let short = self.of_blocks() && extent.len < self.bits.size();
+            if short && !(self.last && extent.end() == packed.size()) {
+                return Ok(None);
+            }
+            let Some(piece) = self.piece(&extent, cluster, true, &mut algorithm) else {
+                return Ok(None);
+            };
+            pieces.push((self.packed_origin + extent.offset, piece));
+        }
+        let offset = self.packed_origin + offset;
+        let end = pieces
+            .last()
+            .map_or(0, |(at, (_, p))| at + u64::from(p.len));
+        Ok((end >= offset.saturating_add(len)).then_some(BaseFragment { offset, pieces }))
+    }
+
+    pub(super) fn can_share_clusters(&self) -> bool {
+        let sb = self.image.superblock();
+        let needs = if self.bits.get() < 12 {
+            Kernel(6, 8)
+        } else if sb.has(incompat::FRAGMENTS) {
+            Kernel(6, 1)
+        } else {
+            Kernel(5, 16)
+        };
+        sb.has(incompat::LZ4_0PADDING) && self.kernel >= needs
+    }
+
+    /// An extent in a cluster as a piece. `algorithm` is that of the pieces before.
+    fn piece(
+        &self,
+        extent: &Extent,
+        cluster: Cluster,
+        last: bool,
+        algorithm: &mut Option<u8>,
+    ) -> Option<BasePiece> {
+        let kind = self.kind(cluster.coding, algorithm)?;
+        let (place, grains) = self.within(self.grain.size(), cluster.pos, cluster.len.into())?;
+        let (bits, end) = (self.bits.get(), extent.end());
+        if self.of_blocks() && !last && end >> bits == extent.offset >> bits {
+            return None;
+        }
+        // An index of blocks stores them one by one; an unaligned base has longer ones.
+        if self.of_blocks() && kind == HeadKind::Plain && grains > 1 {
+            return None;
+        }
+        let piece = ShortPiece {
+            len: u32::try_from(extent.len).ok()?,
+            grains: u16::try_from(grains).ok()?,
+            kind,
+            partial: cluster.partial,
+            // Others may have it, too.
+            shared: self.image.superblock().has(incompat::FRAGMENTS),
+        };
+        Some((place, piece))
+    }
+
+    /// True if clusters of the new image begin at blocks, so that no block may hold the beginnings of two.
+    fn of_blocks(&self) -> bool {
+        self.grain.size() == self.bits.size_usize()
+    }
+
+    fn kind(&self, coding: ClusterCoding, algorithm: &mut Option<u8>) -> Option<HeadKind> {
+        match coding {
+            ClusterCoding::Stored => Some(HeadKind::Plain),
+            ClusterCoding::Compressed(id)
+                if *algorithm.get_or_insert(id) == id && self.kernel >= algorithm_kernel(id) =>
+            {
+                Some(HeadKind::Head1)
+            }
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn is_compressed(inode: &Inode) -> bool {
+    matches!(
+        inode.layout(),
+        Layout::CompressedFull | Layout::CompressedCompact
+    )
+}

@@ -1,0 +1,335 @@
+//! One base: its devices and addresses.
+
+use super::data::is_compressed;
+use super::{BaseFile, BaseInode, IN_BASE, PACKED_PLACE};
+use crate::options::{Fragments, Options};
+use crate::pack::grain::Grain;
+use crate::{Error, Result};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tuff_erofs::read::{Cluster, Image, Inode, OpenOptions, Source};
+use tuff_erofs::verity;
+use tuff_erofs::walk::Walk;
+use tuff_format::config::Configs;
+use tuff_format::device::Slot;
+use tuff_format::features::Kernel;
+use tuff_format::{BlockBits, Nid};
+use tuff_store::{FileStore, ReadAt};
+
+/// A base, open.
+pub(super) struct Member {
+    pub(super) image: Image,
+    /// Itself, then its own devices, if they are others.
+    stores: Vec<Arc<dyn ReadAt>>,
+    /// Where these are.
+    paths: Vec<PathBuf>,
+    pub(super) name: String,
+    number: u16,
+    pub(super) bits: BlockBits,
+    /// What clusters of the new image are counted in.
+    pub(super) grain: Grain,
+    /// Where its blocks begin among those of all bases. Unit: blocks.
+    origin: u32,
+    /// Where its packed inode begins among those of all bases. Unit: bytes.
+    pub(super) packed_origin: u64,
+    /// Where it ends. Unit: bytes.
+    packed_end: u64,
+    /// Without its own devices. Unit: blocks.
+    own: u32,
+    /// With them. Unit: blocks.
+    blocks: u32,
+    /// Where it ends, with a hash tree behind it. Unit: blocks.
+    behind: u32,
+    pub(super) kernel: Kernel,
+    /// Algorithm of the packed inode, if there is one.
+    pub(super) packed: Option<u8>,
+    /// No other follows.
+    pub(super) last: bool,
+}
+
+impl Member {
+    /// Opens the base of this number, whose own devices are `devices`. Those before it end at block `origin` and byte
+    /// `packed_origin` of their packed inodes.
+    ///
+    /// # Errors
+    /// `Usage` if no image with these options can refer to it; what opening an image gives.
+    pub(super) fn open(
+        number: u16,
+        path: &Path,
+        devices: &[PathBuf],
+        options: &Options,
+        origin: u32,
+        packed_origin: u64,
+    ) -> Result<Self> {
+        let name = path.display().to_string();
+        let open = |path: &Path| {
+            let store = FileStore::open(path);
+            let store = store.map_err(|e| Error::io(path.display(), "cannot open", e))?;
+            Ok(Arc::new(store) as Arc<dyn ReadAt>)
+        };
+        let paths = [&[path.to_owned()], devices].concat();
+        let stores = paths
+            .iter()
+            .map(|path| open(path))
+            .collect::<Result<Vec<_>>>()?;
+        let opened = OpenOptions {
+            devices: stores[1..].to_vec(),
+            ..OpenOptions::default()
+        };
+        let image = Image::open_shared(Arc::clone(&stores[0]), opened);
+        let image = image.map_err(|e| e.within(&name))?;
+        let bits = options.block;
+        let its_bits = image.superblock().block_bits;
+        if its_bits != bits {
+            return Err(Error::usage(format_args!(
+                "{name}: a base with blocks of {} bytes, but the image has blocks of {}",
+                its_bits.size(),
+                bits.size()
+            )));
+        }
+        let (own, blocks) = span(&image, &stores).map_err(|e| e.within(&name))?;
+        if u64::from(origin) + blocks >= IN_BASE.into() {
+            return Err(Error::usage(format_args!(
+                "{name}: bases of 2^31 blocks or more"
+            )));
+        }
+        // With the packed inode come its compression and its place in the format.
+        let packed_len = image.packed().map_or(0, Inode::size);
+        let packed_end = packed_origin.saturating_add(packed_len);
+        let packed = (options.compression)
+            .filter(|_| options.fragments != Fragments::Off && packed_end < PACKED_PLACE)
+            .map(|c| c.method.algorithm() as u8);
+        Ok(Self {
+            stores,
+            paths,
+            name,
+            number,
+            bits,
+            grain: options.grain(),
+            origin,
+            packed_origin,
+            packed_end,
+            // Fits: no more than `blocks`, which was looked at.
+            own: own as u32,
+            blocks: blocks as u32,
+            behind: blocks as u32,
+            kernel: options.kernel,
+            packed,
+            image,
+            last: false,
+        })
+    }
+
+    /// Fails if some of its data is on a device that was not given.
+    pub(super) fn has_devices(&self) -> Result<()> {
+        let name = &self.name;
+        let missing = |e| Error::usage(format_args!("{name}: {e} (--source-device FILE)"));
+        self.image.has_devices().map_err(missing)
+    }
+
+    /// No other base follows.
+    pub(super) fn set_last(&mut self) {
+        self.last = true;
+    }
+
+    /// Looks for a hash tree behind it, which stays there until a patch counts.
+    pub(super) fn look_behind(&mut self) -> Result<()> {
+        if !self.image.slots().is_empty() {
+            return Err(Error::usage(format_args!(
+                "{}: an image with extra devices cannot be patched",
+                self.name
+            )));
+        }
+        if let Some(tree) = verity::appended_tree(&self.image).map_err(|e| e.within(&self.name))? {
+            let end = u32::try_from(tree.end.div_ceil(self.bits.size())).ok();
+            self.behind = end.filter(|b| *b < IN_BASE).ok_or_else(|| {
+                Error::usage(format_args!(
+                    "{}: with its hash tree it has 2^31 blocks or more",
+                    self.name
+                ))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Where its blocks begin among those of all bases. Unit: blocks.
+    pub(super) fn origin(&self) -> u32 {
+        self.origin
+    }
+
+    /// Where the next base begins. Unit: blocks, and bytes of packed inodes.
+    pub(super) fn end(&self) -> (u32, u64) {
+        // Fits: it was looked at.
+        (self.origin + self.blocks, self.packed_end)
+    }
+
+    /// Where it ends, with a hash tree behind it. Unit: blocks.
+    pub(super) fn behind(&self) -> u32 {
+        self.behind
+    }
+
+    /// What its clusters need readers to know.
+    pub(super) fn configs(&self) -> &Configs {
+        self.image.configs()
+    }
+
+    /// The files that it consists of, a slot each.
+    pub(super) fn stores(&self) -> impl Iterator<Item = Arc<dyn ReadAt>> {
+        self.stores.iter().cloned()
+    }
+
+    /// Where these are.
+    pub(super) fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
+    /// Slots for it and its own devices, in an image whose addresses for bases begin at block `at`.
+    pub(super) fn slots(&self, at: u64) -> impl Iterator<Item = Slot> {
+        let at = at + u64::from(self.origin);
+        let inner = match self.stores.len() {
+            1 => &[],
+            _ => self.image.slots(),
+        };
+        let own = Slot {
+            tag: tuff_erofs::read::device_tag(&self.image.superblock().uuid),
+            blocks: self.own.into(),
+            uniaddr: at,
+        };
+        let inner = inner.iter().map(move |slot| Slot {
+            uniaddr: at + slot.uniaddr,
+            ..slot.clone()
+        });
+        std::iter::once(own).chain(inner)
+    }
+
+    /// Its files that are wanted and have data, in the order of that, those with several names once; at most so many.
+    pub(super) fn files(
+        &self,
+        most: usize,
+        wanted: &dyn Fn(&Inode) -> bool,
+    ) -> Result<Vec<BaseFile>> {
+        let list = || {
+            let mut files: Vec<BaseFile> = Vec::new();
+            for entry in Walk::root(&self.image)? {
+                let inode = entry?.inode;
+                if files.len() < most && inode.has_data() && wanted(&inode) {
+                    files.push(self.file(&inode)?);
+                }
+            }
+            files.sort_unstable();
+            files.dedup();
+            Ok(files)
+        };
+        list().map_err(|e: Error| e.within(&self.name))
+    }
+
+    fn file(&self, inode: &Inode) -> Result<BaseFile> {
+        let place = self.place(inode)?;
+        Ok(BaseFile {
+            place,
+            inode: BaseInode {
+                base: self.number,
+                nid: inode.nid(),
+            },
+            size: inode.size(),
+            clusters: is_compressed(inode) && place < PACKED_PLACE && self.can_share_clusters(),
+        })
+    }
+
+    /// Fills `buf` from `offset` of a file, as a reader of the base gets it.
+    pub(super) fn read_exact(&self, nid: Nid, buf: &mut [u8], offset: u64) -> Result<()> {
+        let mut read = || {
+            let inode = self.image.inode(nid)?;
+            if self.image.read_at(&inode, buf, offset)? < buf.len() {
+                return Err(Error::corrupt(inode.place(), "data ends before its size"));
+            }
+            Ok(())
+        };
+        read().map_err(|e| e.within(&self.name))
+    }
+
+    /// Where the data of a file begins, among that of others.
+    fn place(&self, inode: &Inode) -> Result<u64> {
+        let first = self.image.extents(inode, 0..1)?.next().transpose()?;
+        Ok(match first.map(|e| e.source) {
+            Some(Source::Raw { pos, .. } | Source::Cluster(Cluster { pos, .. })) => pos,
+            Some(Source::Fragment { offset }) => PACKED_PLACE | offset,
+            _ => 0,
+        })
+    }
+
+    /// Where byte `pos` of a device is in the base's unified address space, if there.
+    pub(super) fn unified(&self, device: u16, pos: u64) -> Option<u64> {
+        let Some(slot) = usize::from(device).checked_sub(1) else {
+            return Some(pos);
+        };
+        let slot = self.image.slots().get(slot)?;
+        let inside = pos < slot.blocks.checked_mul(self.bits.size())?;
+        let start = slot.uniaddr.checked_mul(self.bits.size())?;
+        start.checked_add(pos).filter(|_| inside)
+    }
+
+    /// So many grains from a marked one on.
+    pub(super) fn grains_from(&self, place: u32, count: u16) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; usize::from(count) * self.grain.size()];
+        let read = self.image.read_device(0, self.position(place), &mut bytes);
+        read.map_err(|e| e.within(&self.name))?;
+        Ok(bytes)
+    }
+
+    /// Where a marked grain lies on its device: the number of that, 1 for the base itself, and the grain there.
+    pub(super) fn on_device(&self, place: u32) -> (u16, u32) {
+        let pos = self.position(place);
+        match self.image.locate(0, pos) {
+            // Fits: it comes from 32 bits.
+            Ok((spot, _)) => (spot.store + 1, (spot.pos / self.grain.size() as u64) as u32),
+            Err(_) => unreachable!("it was found before"),
+        }
+    }
+
+    /// Where a marked grain lies in the base's unified address space. Unit: bytes.
+    fn position(&self, place: u32) -> u64 {
+        self.grain.bytes(place & !IN_BASE) - u64::from(self.origin) * self.bits.size()
+    }
+
+    /// These bytes, in units of `size`: the first, marked, and how many. `None` unless they are whole and lie on one device.
+    pub(super) fn within(&self, size: usize, pos: u64, len: u64) -> Option<(u32, u32)> {
+        let size = size as u64;
+        let end = pos.checked_add(len)?;
+        let whole = pos.is_multiple_of(size) && len.is_multiple_of(size);
+        let inside = len > 0 && end <= u64::from(self.blocks) * self.bits.size();
+        if !whole || !inside || self.image.locate(0, pos).ok()?.1 < len {
+            return None;
+        }
+        let origin = u64::from(self.origin) * self.bits.size();
+        let first = u32::try_from((origin + pos) / size)
+            .ok()
+            .filter(|first| *first < IN_BASE)?;
+        // Fits: a cluster, or below `blocks`.
+        Some((first | IN_BASE, (len / size) as u32))
+    }
+}
+
+/// How many blocks of the unified address space a base takes, without its own devices and with them.
+fn span(image: &Image, stores: &[Arc<dyn ReadAt>]) -> Result<(u64, u64)> {
+    let sb = image.superblock();
+    let there = stores[0].size() >> sb.block_bits.get();
+    let mut end = sb.blocks.min(there);
+    if stores.len() == 1 {
+        // What its slots say lies behind it in the same file.
+        let ends = image.slots().iter().map(|slot| slot.uniaddr + slot.blocks);
+        end = ends.fold(end, u64::max);
+        return Ok((end, end));
+    }
+    let first = image.slots().iter().map(|slot| slot.uniaddr).min();
+    let own = end.min(first.unwrap_or(end));
+    for (slot, number) in image.slots().iter().zip(1..) {
+        if slot.uniaddr < own {
+            return Err(Error::usage(format_args!(
+                "a base whose device {number} has no addresses of its own"
+            )));
+        }
+        end = end.max(slot.uniaddr.saturating_add(slot.blocks));
+    }
+    Ok((own, end))
+}

@@ -1,0 +1,361 @@
+//! The plan becomes bytes.
+
+mod head;
+mod inode;
+
+pub(crate) use head::{Head, first_data_block};
+
+use super::layout::{Parts, Plan, SUPERBLOCK_END, dir_names, hidden};
+use super::tree::{InodeId, NodeKind};
+use crate::{Error, Result};
+use head::make_head;
+use inode::emit_inode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use tuff_erofs::threads;
+use tuff_format::dirent::{self, Dirent, Fill};
+use tuff_store::Output;
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+
+/// The table of long prefixes.
+#[derive(Clone, Copy)]
+pub(crate) struct Prefixes {
+    /// Where it lies, in the image, the packed inode or the metabox. Unit: bytes.
+    pub(crate) at: u64,
+    /// How many there are.
+    pub(crate) count: u8,
+    /// Which of them is the name of fingerprints.
+    pub(crate) fingerprints: Option<u8>,
+}
+
+/// What one thread makes at a time: at least so much, then up to the end of an inode or directory. Part of the format of
+/// the UUID that is derived from the content. Unit: bytes.
+const PIECE: u64 = 1 << 20;
+
+/// One thing behind the data.
+#[derive(Clone, Copy)]
+enum Unit {
+    /// Whole blocks of a directory or long link.
+    Blocks(InodeId),
+    /// Shared attributes and prefixes.
+    Area,
+    /// An inode with all that follows it.
+    Inode(InodeId),
+}
+
+/// Metadata that lies back to back, in order: what a number stands for, and where it lies.
+struct Zone<'a> {
+    parts: &'a Parts<'a>,
+    plan: &'a Plan,
+    /// Directories and long links with whole blocks.
+    with_blocks: Vec<InodeId>,
+    /// Shared attributes and prefixes, and where they lie. Unit: bytes.
+    area: Option<(&'a [u8], u64)>,
+    /// Inodes by position.
+    inodes: Vec<InodeId>,
+    /// Where the first position of an inode is. Unit: bytes.
+    inodes_at: u64,
+    /// Where all ends. Unit: bytes.
+    end: u64,
+}
+
+impl Zone<'_> {
+    fn len(&self) -> usize {
+        self.with_blocks.len() + usize::from(self.area.is_some()) + self.inodes.len()
+    }
+
+    fn unit(&self, i: usize) -> Unit {
+        match i.checked_sub(self.with_blocks.len()) {
+            None => Unit::Blocks(self.with_blocks[i]),
+            Some(0) if self.area.is_some() => Unit::Area,
+            Some(n) => Unit::Inode(self.inodes[n - usize::from(self.area.is_some())]),
+        }
+    }
+
+    /// Where a unit starts; for the number behind the last one, where all ends. Unit: bytes.
+    fn start(&self, i: usize) -> u64 {
+        if i == self.len() {
+            return self.end;
+        }
+        match (self.unit(i), self.area) {
+            (Unit::Blocks(inode), _) => {
+                let size = self.parts.options.block.size();
+                u64::from(self.plan.block_of[&inode]) * size
+            }
+            (Unit::Area, area) => area.map_or(0, |(_, at)| at),
+            (Unit::Inode(inode), _) => self.inodes_at + self.plan.position(inode),
+        }
+    }
+
+    /// Cuts everything into pieces: the numbers at which they start, and the one behind the last.
+    fn pieces(&self) -> Vec<usize> {
+        if self.len() == 0 {
+            return Vec::new();
+        }
+        let mut starts = vec![0];
+        let mut at = self.start(0);
+        for i in 1..self.len() {
+            let start = self.start(i);
+            if start - at >= PIECE {
+                starts.push(i);
+                at = start;
+            }
+        }
+        starts.push(self.len());
+        starts
+    }
+
+    /// Makes the bytes of some units. `out` is empty and starts where they start.
+    fn make(&self, units: std::ops::Range<usize>, out: &mut Vec<u8>) -> Result<()> {
+        let start = self.start(units.start);
+        let pad_to = |out: &mut Vec<u8>, offset: u64| {
+            let at = start + out.len() as u64;
+            assert!(offset >= at, "{offset} was promised to start after {at}");
+            let n = usize::try_from(offset - at).expect("a gap is shorter than a block");
+            out.resize(out.len() + n, 0);
+        };
+        for i in units.clone() {
+            pad_to(out, self.start(i));
+            match self.unit(i) {
+                Unit::Blocks(inode) => emit_blocks(self.parts, self.plan, inode, out)?,
+                Unit::Area => out.extend_from_slice(self.area.map_or(&[], |(bytes, _)| bytes)),
+                Unit::Inode(inode) => emit_inode(self.parts, self.plan, inode, out)?,
+            }
+        }
+        pad_to(out, self.start(units.end));
+        Ok(())
+    }
+}
+
+/// Writes something at a position. Unit: bytes.
+type Write<'a> = &'a (dyn Fn(&[u8], u64) -> Result<()> + Sync);
+
+/// Writes the attribute area and the tree's inodes on so many threads, positions counted from the first of them.
+pub(crate) fn write_inodes(
+    parts: &Parts<'_>,
+    plan: &Plan,
+    area: &[u8],
+    threads: usize,
+    write: Write<'_>,
+) -> Result<()> {
+    let zone = Zone {
+        parts,
+        plan,
+        with_blocks: Vec::new(),
+        area: Some((area, 0)),
+        inodes: by_position(plan, parts.order.to_vec()),
+        inodes_at: 0,
+        end: plan.metabox_size.unwrap_or_default(),
+    };
+    emit_zone(&zone, &[], threads, write).map(drop)
+}
+
+/// Writes all metadata that is not in the metabox on so many threads, but for block 0, which is returned.
+pub(crate) fn emit(
+    parts: &Parts<'_>,
+    plan: &Plan,
+    area: &[u8],
+    prefixes: Option<Prefixes>,
+    threads: usize,
+    output: &Output,
+) -> Result<Head> {
+    let block = parts.options.block.size();
+    let write = |bytes: &[u8], at| {
+        let written = output.write_at(bytes, at);
+        written.map_err(|e| Error::io("image", "cannot write", e))
+    };
+    // Who reads the image before it is finished reads to its end.
+    if plan.len_blocks > plan.end_block {
+        write(&[0], u64::from(plan.len_blocks) * block - 1)?;
+    }
+    let order = parts.order.iter().copied();
+    let with_blocks: Vec<InodeId> = order.filter(|i| plan.block_of.contains_key(i)).collect();
+    let zone_at = u64::from(plan.zone_block) * block;
+    let mut zone = Zone {
+        parts,
+        plan,
+        with_blocks,
+        area: None,
+        inodes: hidden(parts).collect(),
+        inodes_at: zone_at,
+        end: u64::from(plan.end_block) * block,
+    };
+    let mut directories = 0;
+    match parts.metabox {
+        None => {
+            zone.area = Some((area, u64::from(plan.xattr_block) * block));
+            zone.inodes.extend_from_slice(parts.order);
+        }
+        // It lies between the directories and the inodes.
+        Some(_) => {
+            let with_blocks = std::mem::take(&mut zone.with_blocks);
+            directories = emit_directories(parts, plan, with_blocks, threads, &write)?;
+        }
+    }
+    zone.inodes = by_position(plan, std::mem::take(&mut zone.inodes));
+    let mut front = Vec::new();
+    if plan.zone_block == 0 {
+        front = front_inodes(parts, plan, &std::mem::take(&mut zone.inodes))?;
+    }
+    let mut digest = emit_zone(&zone, &front, threads, &write)?;
+    if let Some(metabox) = parts.metabox {
+        let all = [directories, metabox.digest, digest].map(u128::to_le_bytes);
+        digest = xxh3_128(all.as_flattened());
+    }
+    make_head(parts, plan, prefixes, digest, &front, output)
+}
+
+/// Writes the whole blocks of directories and long links alone. Returns a digest over them.
+fn emit_directories(
+    parts: &Parts<'_>,
+    plan: &Plan,
+    with_blocks: Vec<InodeId>,
+    threads: usize,
+    write: Write<'_>,
+) -> Result<u128> {
+    let bits = parts.options.block;
+    let end = with_blocks.last().map_or(0, |last| {
+        let form = parts.form(*last, plan.epoch);
+        u64::from(plan.block_of[last]) + bits.count(form.size - form.tail)
+    });
+    let zone = Zone {
+        parts,
+        plan,
+        with_blocks,
+        area: None,
+        inodes: Vec::new(),
+        inodes_at: 0,
+        end: end * bits.size(),
+    };
+    emit_zone(&zone, &[], threads, write)
+}
+
+fn by_position(plan: &Plan, mut inodes: Vec<InodeId>) -> Vec<InodeId> {
+    inodes.sort_unstable_by_key(|i| plan.position(*i));
+    inodes
+}
+
+/// Makes the inodes that lie behind the superblock: the bytes of block 0 from [`SUPERBLOCK_END`] on.
+fn front_inodes(parts: &Parts<'_>, plan: &Plan, inodes: &[InodeId]) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    for inode in inodes {
+        // Fits: it lies in a block.
+        let at = (plan.position(*inode) - SUPERBLOCK_END) as usize;
+        assert!(at >= out.len(), "inodes do not overlap");
+        out.resize(at, 0);
+        emit_inode(parts, plan, *inode, &mut out)?;
+    }
+    Ok(out)
+}
+
+/// Makes and writes all pieces. Returns a digest over theirs and the inodes in front.
+fn emit_zone(zone: &Zone<'_>, front: &[u8], threads: usize, write: Write<'_>) -> Result<u128> {
+    let starts = zone.pieces();
+    let next = AtomicUsize::new(0);
+    // By piece. The first error by position is the one to report, however many there are.
+    let done: Mutex<Vec<(usize, Result<u128>)>> = Mutex::new(Vec::with_capacity(starts.len()));
+    let work = || {
+        let mut out = Vec::new();
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            let Some([from, to]) = starts.get(n..n + 2) else {
+                return;
+            };
+            out.clear();
+            let made = zone.make(*from..*to, &mut out).and_then(|()| {
+                write(&out, zone.start(*from))?;
+                Ok(xxh3_128(&out))
+            });
+            if made.is_err() {
+                next.store(starts.len(), Ordering::Relaxed);
+            }
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            done.push((n, made));
+        }
+    };
+    std::thread::scope(|scope| {
+        threads::start(
+            scope,
+            "emit",
+            threads.min(starts.len()).saturating_sub(1),
+            work,
+        );
+        work();
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_unstable_by_key(|(n, _)| *n);
+    let mut digest = Xxh3::new();
+    digest.update(front);
+    for (_, piece) in done {
+        digest.update(&piece?.to_le_bytes());
+    }
+    Ok(digest.digest128())
+}
+
+/// Appends the whole blocks of a directory or long link.
+pub(super) fn emit_blocks(
+    parts: &Parts<'_>,
+    plan: &Plan,
+    id: InodeId,
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    let block = parts.options.block.size_usize();
+    let form = parts.form(id, plan.epoch);
+    let start = out.len();
+    match parts.tree.kind(id) {
+        NodeKind::Symlink(target) => {
+            out.extend_from_slice(&target[..target.len() - form.tail as usize]);
+        }
+        _ => dir_blocks(parts, plan, id, &mut |bytes, more| {
+            if more || form.tail == 0 {
+                out.extend_from_slice(bytes);
+                if more {
+                    out.resize(start + (out.len() - start).next_multiple_of(block), 0);
+                }
+            }
+            Ok(())
+        })?,
+    }
+    assert_eq!(
+        (out.len() - start) as u64,
+        form.size - form.tail,
+        "a directory has the size that was planned"
+    );
+    Ok(())
+}
+
+/// Calls `each` with the bytes of each directory block; the flag says that another block follows.
+fn dir_blocks(
+    parts: &Parts<'_>,
+    plan: &Plan,
+    dir: InodeId,
+    each: &mut dyn FnMut(&[u8], bool) -> Result<()>,
+) -> Result<()> {
+    let bits = parts.options.block;
+    let mut names: Vec<(&[u8], InodeId)> = Vec::new();
+    let mut fill = Fill::new(bits.size_usize());
+    let mut result = Ok(());
+    let mut out = Vec::with_capacity(bits.size_usize());
+    let mut write = |names: &mut Vec<(&[u8], InodeId)>, more: bool| -> Result<()> {
+        out.clear();
+        let entries: Vec<Dirent<'_>> = names
+            .iter()
+            .map(|(name, inode)| Dirent {
+                nid: plan.nid(*inode, bits),
+                file_type: parts.tree.file_type(*inode).dirent_code(),
+                name,
+            })
+            .collect();
+        dirent::encode(&entries, &mut out);
+        names.clear();
+        each(&out, more)
+    };
+    dir_names(parts.tree, dir, &mut |name, inode| {
+        if fill.add(name.len()) && !names.is_empty() && result.is_ok() {
+            result = write(&mut names, true);
+        }
+        names.push((name, inode));
+    });
+    result?;
+    write(&mut names, false)
+}

@@ -1,0 +1,311 @@
+//! The superblock and what belongs to it: compression records, a device slot, and the inodes that find room in its block.
+
+use super::Prefixes;
+use crate::base::Bases;
+use crate::layout::{Parts, Plan, SUPERBLOCK_END};
+use crate::metabox;
+use crate::pack::{FileData, FileTail};
+use crate::tree;
+use crate::{Error, Result};
+use std::os::unix::fs::FileExt;
+use tuff_codec::{EncoderSpec, Method};
+use tuff_format::BlockBits;
+use tuff_format::cluster::HeadKind;
+use tuff_format::config::{Configs, Lz4};
+use tuff_format::device::{SLOT_LEN, Slot};
+use tuff_format::features::{compat, incompat};
+use tuff_format::superblock::{self, Superblock};
+use tuff_store::Output;
+use xxhash_rust::xxh3::Xxh3;
+
+/// What the image's data needs its readers to know: feature bits and compression records.
+struct Used {
+    incompat: u32,
+    algorithms: u16,
+    /// Largest cluster of each algorithm. Unit: blocks.
+    largest: [u16; 4],
+}
+
+fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
+    let mut used = Used {
+        incompat: 0,
+        algorithms: 0,
+        largest: [0; 4],
+    };
+    let (bits, grain) = (parts.options.block, parts.options.grain());
+    let packed = (parts.packed.packed_size > 0).then_some(&parts.packed.packed);
+    let metabox = parts.metabox.map(|metabox| &metabox.data);
+    for data in parts.packed.files.iter().chain(packed).chain(metabox) {
+        match data {
+            FileData::None | FileData::Flat { .. } | FileData::Same(_) => {}
+            FileData::Chunked(_) | FileData::OneChunk { .. } | FileData::Table(_) => {
+                used.incompat |= incompat::CHUNKED_FILE;
+            }
+            FileData::WholeFragment { .. } => used.incompat |= incompat::LZ4_0PADDING,
+            data => {
+                let data = data.compressed().expect("all others were matched");
+                used.incompat |= incompat::LZ4_0PADDING;
+                if let FileTail::Inline(_) = data.tail {
+                    used.incompat |= incompat::ZTAILPACKING;
+                }
+                // The bit of fragments is the bit of clusters in several files, too.
+                if data.shares() {
+                    used.incompat |= incompat::FRAGMENTS;
+                }
+                used.algorithms |= 1 << data.algorithm;
+                let largest = &mut used.largest[usize::from(data.algorithm & 3)];
+                let blocks = |grains: u16| bits.count(grain.bytes(grains.into())) as u16;
+                for (_, p) in data.pieces() {
+                    // Fits: a cluster has at most 1 MiB. What is stored may be longer than what kernels decode.
+                    let most = match p.kind {
+                        HeadKind::Plain => {
+                            (parts.options.cluster_max(Method::Lz4) >> bits.get()) as u16
+                        }
+                        _ => u16::MAX,
+                    };
+                    *largest = (*largest).max(blocks(p.grains).min(most));
+                }
+                if parts.options.unaligned {
+                    used.incompat |= incompat::BIT48;
+                }
+            }
+        }
+    }
+    if packed.is_some() {
+        used.incompat |= incompat::FRAGMENTS | incompat::LZ4_0PADDING;
+    }
+    if parts.base.is_some_and(|base| !base.in_image()) || parts.packed.outside.is_some() {
+        used.incompat |= incompat::DEVICE_TABLE;
+    }
+    if plan.has_delays || metabox.is_some() {
+        used.incompat |= incompat::BIT48;
+    }
+    if metabox.is_some() {
+        used.incompat |= incompat::METABOX;
+    }
+    if used.algorithms & !1 != 0 || used.largest.iter().any(|l| *l > 1) {
+        used.incompat |= incompat::COMPR_CFGS;
+    }
+    used
+}
+
+fn configs(parts: &Parts<'_>, used: &Used) -> Configs {
+    let o = parts.options;
+    let rules = o
+        .rules
+        .iter()
+        .filter_map(|r| Some((r.compression?, r.cluster.unwrap_or(o.cluster))));
+    let default = o
+        .compression
+        .into_iter()
+        .flat_map(|c| [(c, o.cluster), (c, o.alike_cluster())]);
+    let specs: Vec<EncoderSpec> = rules
+        .chain(default)
+        .map(|(c, cluster)| o.encoder(c, cluster))
+        .chain(parts.metabox.and_then(|_| metabox::encoder(o)))
+        .collect();
+    let has = |id: u8| used.algorithms & 1 << id != 0;
+    let largest = |id: u8| {
+        let of = specs.iter().filter(|s| s.method.algorithm() as u8 == id);
+        of.map(EncoderSpec::history).max().unwrap_or(0) as u32
+    };
+    let bases = || parts.base.into_iter().flat_map(Bases::configs);
+    let base_dict = bases().filter_map(|c| c.lzma_dict_size).max().unwrap_or(0);
+    let base_window = bases().filter_map(|c| c.zstd_window_log).max().unwrap_or(0);
+    Configs {
+        lz4: has(0).then_some(Lz4 {
+            max_distance: 65535,
+            max_pcluster_blocks: used.largest[0].max(1),
+        }),
+        lzma_dict_size: has(1).then(|| largest(1).max(base_dict).clamp(4096, 8 << 20)),
+        deflate_window_bits: has(2).then_some(15),
+        zstd_window_log: has(3).then(|| {
+            largest(3)
+                .next_power_of_two()
+                .trailing_zeros()
+                .clamp(10, 20)
+                .max(base_window.into()) as u8
+        }),
+    }
+}
+
+/// Block 0, which is written after all else: with it the image is one.
+pub(crate) struct Head {
+    /// From byte [`superblock::OFFSET`] on; in front of it are zeros, or what was there.
+    bytes: Vec<u8>,
+    pub(crate) uuid: [u8; 16],
+}
+
+impl Head {
+    /// Where its bytes lie, and what they are.
+    pub(crate) fn bytes(&self) -> (u64, &[u8]) {
+        (superblock::OFFSET, &self.bytes)
+    }
+
+    /// Writes it, once what was written before is sure to be there.
+    pub(crate) fn write(&self, output: &Output) -> Result<()> {
+        let fail = |e| Error::io("image", "cannot write", e);
+        output.settle().map_err(fail)?;
+        output
+            .write_at(&self.bytes, superblock::OFFSET)
+            .map_err(fail)
+    }
+}
+
+/// Makes block 0.
+pub(super) fn make_head(
+    parts: &Parts<'_>,
+    plan: &Plan,
+    prefixes: Option<Prefixes>,
+    meta_digest: u128,
+    front: &[u8],
+    output: &Output,
+) -> Result<Head> {
+    let o = parts.options;
+    let bits = o.block;
+    let used = used(parts, plan);
+    let configs = configs(parts, &used);
+    let mut label = [0; 16];
+    label[..o.label.len()].copy_from_slice(&o.label);
+    let mut sb = Superblock {
+        compat: compat::MTIME
+            | if o.checksum { compat::SB_CHKSUM } else { 0 }
+            | if o.xattr_filter {
+                compat::XATTR_FILTER
+            } else {
+                0
+            }
+            | match parts.metabox {
+                Some(_) if parts.xattr_area > 0 => compat::SHARED_EA_IN_METABOX,
+                _ => 0,
+            }
+            | match prefixes.and_then(|p| p.fingerprints) {
+                Some(_) => compat::ISHARE_XATTRS,
+                None => 0,
+            },
+        incompat: used.incompat,
+        checksum: 0,
+        block_bits: bits,
+        ext_slots: parts.metabox.is_some().into(),
+        root: plan.nid(tree::ROOT, bits),
+        inodes: plan.inodes,
+        epoch: plan.epoch.seconds,
+        fixed_nsec: plan.epoch.nanos,
+        blocks: plan.len_blocks.into(),
+        meta_blkaddr: plan.meta_blkaddr(),
+        // Behind it may be nothing at all.
+        xattr_blkaddr: match parts.xattr_area {
+            0 if plan.zone_block == 0 => 0,
+            _ => plan.xattr_block,
+        },
+        uuid: [0; 16],
+        label,
+        algs_or_distance: 0,
+        extra_devices: 0,
+        devt_slotoff: 0,
+        xattr_prefix_count: 0,
+        xattr_prefix_start: 0,
+        packed: plan.packed_nid(bits),
+        xattr_filter_reserved: 0,
+        ishare_prefix: prefixes.and_then(|p| p.fingerprints).unwrap_or(0),
+        build_time: 0,
+        metabox: plan.metabox_nid(bits),
+    };
+    let mut records = Vec::new();
+    if sb.has(incompat::COMPR_CFGS) {
+        sb.algs_or_distance = configs.algorithms();
+        records = configs.encode();
+    } else if sb.has(incompat::LZ4_0PADDING) {
+        sb.algs_or_distance = 65535;
+    }
+    if let Some(prefixes) = prefixes {
+        sb.incompat |= incompat::XATTR_PREFIXES;
+        sb.xattr_prefix_count = prefixes.count;
+        let start = u32::try_from(prefixes.at / 4)
+            .map_err(|_| Error::limit("attribute prefixes", "beyond 16 GiB"))?;
+        sb.xattr_prefix_start = start;
+    }
+    let end = plan.len_blocks.into();
+    let slots = match parts.packed.outside {
+        Some(blocks) => vec![Slot {
+            tag: [0; 64],
+            blocks: blocks.into(),
+            uniaddr: end,
+        }],
+        None => parts
+            .base
+            .map_or_else(Vec::new, |base| base.slots(plan.base_block.into())),
+    };
+    if !slots.is_empty() {
+        sb.extra_devices = u16::try_from(slots.len())
+            .map_err(|_| Error::limit("device table", "more than 65,535 devices"))?;
+        let end = superblock::OFFSET as usize + sb.len() + records.len();
+        let at = end.next_multiple_of(SLOT_LEN);
+        sb.devt_slotoff = (at / SLOT_LEN) as u16; // fits: in the first blocks
+        records.resize(records.len() + at - end, 0);
+        slots
+            .iter()
+            .for_each(|slot| records.extend_from_slice(&slot.encode()));
+    }
+    sb.uuid = o
+        .uuid
+        .unwrap_or_else(|| derived_uuid(&sb, &records, parts.packed.digest, meta_digest));
+    let summed = superblock::checksum_len(bits);
+    let mut covered = sb.encode();
+    covered.extend_from_slice(&records);
+    let before = u64::from(first_data_block(bits, slots.len())) * bits.size();
+    assert!(
+        superblock::OFFSET + covered.len() as u64 <= before,
+        "superblock, records and slots lie in front of the data"
+    );
+    // Many slots go on behind what the checksum covers.
+    let len = summed.max(covered.len());
+    if !front.is_empty() {
+        // Fits: the start of a block.
+        let at = (SUPERBLOCK_END - superblock::OFFSET) as usize;
+        assert!(covered.len() <= at, "superblock and records end there");
+        covered.resize(at, 0);
+        covered.extend_from_slice(front);
+    }
+    let fail = |e| Error::io("image", "cannot write", e);
+    let known = covered.len();
+    covered.resize(len, 0);
+    if parts.base.is_some_and(Bases::in_image) {
+        // What follows stays, so that all that changes is in one sector.
+        let at = superblock::OFFSET + known as u64;
+        let rest = output.file().read_exact_at(&mut covered[known..], at);
+        rest.map_err(|e| Error::io("image", "cannot read", e))?;
+    } else {
+        output
+            .write_at(&[0; superblock::OFFSET as usize], 0)
+            .map_err(fail)?;
+    }
+    if o.checksum {
+        superblock::seal(&mut covered[..summed]);
+    }
+    Ok(Head {
+        bytes: covered,
+        uuid: sb.uuid,
+    })
+}
+
+/// A UUID that names the content: the same image has the same, another image another.
+fn derived_uuid(sb: &Superblock, records: &[u8], data: u128, meta: u128) -> [u8; 16] {
+    let mut h = Xxh3::new();
+    h.update(&sb.encode());
+    h.update(records);
+    h.update(&data.to_le_bytes());
+    h.update(&meta.to_le_bytes());
+    let mut uuid = h.digest128().to_be_bytes();
+    // Version 8, the one for private schemes.
+    uuid[6] = uuid[6] & 0x0F | 0x80;
+    uuid[8] = uuid[8] & 0x3F | 0x80;
+    uuid
+}
+
+/// Blocks before the data: the superblock and so many slots of the device table, for small blocks or many slots more than one.
+pub(crate) fn first_data_block(bits: BlockBits, slots: usize) -> u32 {
+    let more = slots.saturating_sub(1) * SLOT_LEN;
+    // Fits: at most 65,536 slots.
+    bits.count(SUPERBLOCK_END + more as u64) as u32
+}

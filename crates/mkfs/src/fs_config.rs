@@ -1,0 +1,153 @@
+//! Owners, modes and capabilities by path, from a canned `fs_config` file of Android.
+//!
+//! A line is a path with the mount point in front and without a leading slash, a user, a group, a mode in octal, and perhaps
+//! `capabilities=0x...`. The root's path is the mount point, `/`, or nothing (the line begins with a blank).
+
+use super::source::error::SourceError;
+use crate::{Error, Result};
+use hashbrown::HashMap;
+
+/// The name of the attribute with capabilities.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
+
+/// Owners by path.
+#[derive(Clone, Debug)]
+pub struct FsConfig {
+    entries: HashMap<Vec<u8>, Owner>,
+}
+
+/// What a line says of its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mode: u16,
+    capabilities: u64,
+}
+
+impl Owner {
+    /// The attribute: `vfs_cap_data` of revision 2, permitted and effective. Nothing if there are none.
+    pub(crate) fn capability(&self) -> Option<Vec<u8>> {
+        const REVISION_2_EFFECTIVE: u32 = 0x0200_0001;
+        // Both halves: the lower and the upper 32.
+        let [low, high] = [self.capabilities as u32, (self.capabilities >> 32) as u32];
+        let words = [REVISION_2_EFFECTIVE, low, 0, high, 0];
+        (self.capabilities != 0).then(|| words.iter().flat_map(|w| w.to_le_bytes()).collect())
+    }
+}
+
+impl FsConfig {
+    /// Reads a canned `fs_config` file; `name` names it in messages.
+    ///
+    /// # Errors
+    ///
+    /// A line is wrong, which is named.
+    pub fn parse(name: &str, text: &[u8]) -> Result<Self> {
+        let mut entries = HashMap::new();
+        for (i, line) in text.split(|b| *b == b'\n').enumerate() {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if line.trim_ascii().is_empty() || line.starts_with(b"#") {
+                continue;
+            }
+            let end = line
+                .iter()
+                .position(u8::is_ascii_whitespace)
+                .unwrap_or(line.len());
+            let (path, rest) = line.split_at(end);
+            let owner = parse(rest).ok_or_else(|| {
+                let what = "expected a path, a user, a group, an octal mode and perhaps capabilities=NUMBER";
+                Error::from(SourceError::corrupt(what).at_line(i as u64 + 1).in_source(name))
+            })?;
+            entries.insert(trimmed(path).to_vec(), owner);
+        }
+        Ok(Self { entries })
+    }
+
+    /// What is said of a path below the mount point; both may begin with a slash.
+    pub(crate) fn owner(&self, mount_point: &[u8], path: &[u8]) -> Option<Owner> {
+        let mount_point = trimmed(mount_point);
+        let found = if path.is_empty() {
+            self.entries
+                .get(mount_point)
+                .or_else(|| self.entries.get(&b""[..]))
+        } else if mount_point.is_empty() {
+            self.entries.get(path)
+        } else {
+            self.entries.get(&[mount_point, path].join(&b'/'))
+        };
+        found.copied()
+    }
+}
+
+fn trimmed(mut path: &[u8]) -> &[u8] {
+    while let Some(rest) = path.strip_prefix(b"/") {
+        path = rest;
+    }
+    path.strip_suffix(b"/").unwrap_or(path)
+}
+
+fn parse(rest: &[u8]) -> Option<Owner> {
+    let mut words = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
+    let mut owner = Owner {
+        uid: words.next()?.parse().ok()?,
+        gid: words.next()?.parse().ok()?,
+        mode: u16::from_str_radix(words.next()?, 8)
+            .ok()
+            .filter(|m| *m <= 0o7777)?,
+        capabilities: 0,
+    };
+    for word in words {
+        if let Some(value) = word.strip_prefix("capabilities=") {
+            owner.capabilities = match value.strip_prefix("0x") {
+                Some(hex) => u64::from_str_radix(hex, 16).ok()?,
+                None => value.parse().ok()?,
+            };
+        } else if !word.starts_with("selabel=") {
+            return None;
+        }
+    }
+    Some(owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_the_owner_of_its_line() {
+        let text = b" 0 0 0755\nsystem/bin 0 2000 0751\r\nsystem/bin/run 0 2000 0750 capabilities=0xc0\n# no\n";
+        let config = FsConfig::parse("f", text).unwrap();
+        let owner = |path: &str| config.owner(b"/system", path.as_bytes());
+        assert_eq!(owner("").map(|o| o.mode), Some(0o755));
+        assert_eq!(owner("bin").map(|o| (o.gid, o.mode)), Some((2000, 0o751)));
+        assert_eq!(owner("bin").unwrap().capability(), None);
+        assert_eq!(
+            owner("bin/run").unwrap().capability().unwrap(),
+            [
+                1, 0, 0, 2, 0xc0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+            ]
+        );
+        assert_eq!(owner("etc"), None);
+        assert_eq!(config.owner(b"", b"system/bin"), owner("bin"));
+    }
+
+    #[test]
+    fn wrong_lines_are_named() {
+        for line in [
+            "a 0 0",
+            "a 0 0 9",
+            "a 0 x 755",
+            "a 0 0 755 cap=1",
+            "a 0 0 17777",
+        ] {
+            let text = format!("ok 0 0 755\n{line}\n");
+            let said = FsConfig::parse("f", text.as_bytes())
+                .unwrap_err()
+                .to_string();
+            assert!(
+                said.contains("f: line 2: expected a path, a user"),
+                "{said}"
+            );
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! What is to be written, and how: sizes only.
+
+use super::{Epoch, METABOX, is_hidden};
+use crate::base::Bases;
+use crate::metabox::Metabox;
+use crate::options::{Fragments, InodeForm, Metadata, Options};
+use crate::pack::{Encoded, FileData, FileTail, PACKED, Packed};
+use crate::source::error::Quoted;
+use crate::tree::{InodeId, NodeKind, Tree};
+use crate::xattrs::Xattrs;
+use crate::{Error, Result};
+use tuff_format::BlockBits;
+use tuff_format::cluster::extent;
+use tuff_format::cluster::write::{header_pos, index_len};
+use tuff_format::dirent::Fill;
+use tuff_format::inode::{ALIGN, COMPACT_LEN, EXTENDED_LEN, Layout};
+use tuff_format::units::round_up;
+
+/// How one inode is written: sizes only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Form {
+    /// 64 bytes.
+    pub(crate) extended: bool,
+    /// Data layout.
+    pub(crate) layout: Layout,
+    /// Data size.
+    pub(crate) size: u64,
+    /// Bytes from the inode's start to its inline tail.
+    pub(crate) before_tail: u64,
+    /// Inline bytes.
+    pub(crate) tail: u64,
+}
+
+impl Form {
+    /// True if there is an inline tail that a decoder reads.
+    pub(crate) fn has_encoded_tail(&self) -> bool {
+        let encoded = matches!(
+            self.layout,
+            Layout::CompressedFull | Layout::CompressedCompact
+        );
+        encoded && self.tail > 0
+    }
+}
+
+/// What is to be written, but for the data.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    /// The tree.
+    pub(crate) tree: &'a Tree,
+    /// Inodes in the order of the zone.
+    pub(crate) order: &'a [InodeId],
+    /// The attributes.
+    pub(crate) xattrs: &'a Xattrs,
+    /// The options.
+    pub(crate) options: &'a Options,
+    /// The image that some of the data is in.
+    pub(crate) base: Option<&'a Bases>,
+    /// Shared attributes and the prefix table: bytes of the attribute area.
+    pub(crate) xattr_area: u64,
+}
+
+impl<'a> Wanted<'a> {
+    /// All parts, with the data and, once it is made, the metabox.
+    pub(crate) fn with<'b>(self, packed: &'b Packed, metabox: Option<&'b Metabox>) -> Parts<'b>
+    where
+        'a: 'b,
+    {
+        let Self {
+            tree,
+            order,
+            xattrs,
+            options,
+            base,
+            xattr_area,
+        } = self;
+        Parts {
+            tree,
+            order,
+            packed,
+            xattrs,
+            options,
+            base,
+            xattr_area,
+            metabox,
+        }
+    }
+}
+
+/// All that layout and emit look at.
+pub(crate) struct Parts<'a> {
+    /// As in [`Wanted`].
+    pub(crate) tree: &'a Tree,
+    /// As in [`Wanted`].
+    pub(crate) order: &'a [InodeId],
+    /// The data.
+    pub(crate) packed: &'a Packed,
+    /// As in [`Wanted`].
+    pub(crate) xattrs: &'a Xattrs,
+    /// As in [`Wanted`].
+    pub(crate) options: &'a Options,
+    /// As in [`Wanted`].
+    pub(crate) base: Option<&'a Bases>,
+    /// As in [`Wanted`].
+    pub(crate) xattr_area: u64,
+    /// The metabox, once it is made.
+    pub(crate) metabox: Option<&'a Metabox>,
+}
+
+impl Parts<'_> {
+    pub(crate) fn bits(&self) -> BlockBits {
+        self.options.block
+    }
+
+    /// The data of a file, identical files resolved.
+    pub(crate) fn data(&self, inode: InodeId) -> &FileData {
+        match (inode, self.metabox) {
+            (PACKED, _) => return &self.packed.packed,
+            (METABOX, Some(metabox)) => return &metabox.data,
+            _ => {}
+        }
+        let file = self.packed.files.get(self.first(inode) as usize);
+        file.unwrap_or(&FileData::None)
+    }
+
+    /// The file whose data a file has: itself, unless it is identical to another.
+    pub(crate) fn first(&self, inode: InodeId) -> InodeId {
+        match self.packed.files.get(inode as usize) {
+            Some(FileData::Same(first)) => self.first(*first),
+            _ => inode,
+        }
+    }
+
+    /// Attributes behind an inode.
+    pub(crate) fn body(&self, inode: InodeId) -> &[u8] {
+        if is_hidden(inode) {
+            &[]
+        } else {
+            &self.xattrs.bodies[self.tree.xattrs(inode) as usize]
+        }
+    }
+
+    /// Time of an inode, as the options want it.
+    pub(crate) fn time(&self, inode: InodeId) -> (i64, u32) {
+        let meta = self.tree.meta(inode);
+        match (self.options.timestamp, self.options.clamp) {
+            (Some(t), _) => (t, 0),
+            (None, Some(t)) if meta.mtime >= t => (t, 0),
+            _ => (meta.mtime, meta.mtime_nsec),
+        }
+    }
+
+    /// Owner and group of an inode, as the options want them.
+    pub(crate) fn owner(&self, inode: InodeId) -> (u32, u32) {
+        let o = self.options;
+        let [uid, gid] = owner(self.tree, o, inode);
+        // Fit: `check_owners` was here.
+        (uid + o.uid_offset, gid + o.gid_offset)
+    }
+
+    /// How an inode is written.
+    pub(crate) fn form(&self, inode: InodeId, epoch: Epoch) -> Form {
+        let size = self.size(inode);
+        let extended = self.extended(inode, size, epoch);
+        let inode_len = if extended { EXTENDED_LEN } else { COMPACT_LEN };
+        let head = (inode_len + self.body(inode).len()) as u64;
+        let flat = |tail: u64| Form {
+            extended,
+            layout: if tail > 0 {
+                Layout::FlatInline
+            } else {
+                Layout::FlatPlain
+            },
+            size,
+            before_tail: head,
+            tail,
+        };
+        let whole_fragment = || Form {
+            extended,
+            layout: Layout::CompressedFull,
+            size,
+            before_tail: header_pos(head) + 16,
+            tail: 0,
+        };
+        let kind = if is_hidden(inode) {
+            None
+        } else {
+            Some(self.tree.kind(inode))
+        };
+        match kind {
+            Some(NodeKind::Dir) => match self.inline_part(size, head) {
+                tail if tail < size && self.packs_directories() => whole_fragment(),
+                tail => flat(tail),
+            },
+            Some(NodeKind::Symlink(_)) => flat(self.inline_part(size, head)),
+            Some(NodeKind::Char(_) | NodeKind::Block(_) | NodeKind::Fifo | NodeKind::Socket) => {
+                flat(0)
+            }
+            None | Some(NodeKind::File { .. }) => match self.data(inode) {
+                FileData::None | FileData::Same(_) => flat(0),
+                FileData::Flat { tail, .. } => flat(tail.map_or(0, |t| t.len() as u64)),
+                FileData::WholeFragment { .. } => whole_fragment(),
+                data @ (FileData::Chunked(_) | FileData::OneChunk { .. } | FileData::Table(_)) => {
+                    let chunks = data.chunks(size, self.bits()).expect("it has chunks");
+                    let format = chunks.format();
+                    let entry = format.entry_len() as u64;
+                    let table = entry * size.div_ceil(format.chunk_size(self.bits()));
+                    Form {
+                        extended,
+                        layout: Layout::ChunkBased,
+                        size,
+                        before_tail: round_up(head, entry) + table,
+                        tail: 0,
+                    }
+                }
+                data => {
+                    let data = data.compressed().expect("all others were matched");
+                    let header = header_pos(head);
+                    let compact = self.has_compact_index(&data);
+                    let index = if self.options.unaligned {
+                        let fragment = matches!(data.tail, FileTail::Fragment(_));
+                        let count = data.pieces().count();
+                        extent::encoded_len(size, count, fragment, header, self.bits())
+                    } else {
+                        let big = data.pieces().any(|(_, p)| p.grains > 1);
+                        index_len(size, header, self.bits(), compact, big)
+                    };
+                    let tail = match data.tail {
+                        FileTail::Inline(t) => t.len() as u64,
+                        _ => 0,
+                    };
+                    let layout = if compact {
+                        Layout::CompressedCompact
+                    } else {
+                        Layout::CompressedFull
+                    };
+                    Form {
+                        extended,
+                        layout,
+                        size,
+                        before_tail: header + index,
+                        tail,
+                    }
+                }
+            },
+        }
+    }
+
+    /// True if a compressed file has a COMPACT index.
+    pub(crate) fn has_compact_index(&self, data: &Encoded<'_>) -> bool {
+        let o = self.options;
+        // Above 4 KiB its entries are larger, and at 16 KiB it ends (docs/format/cluster.md): FULL is for all.
+        o.compact_index && self.bits().get() <= 12 && !o.unaligned && data.is_contiguous()
+    }
+
+    /// True if directories that do not fit behind their inodes go into the packed inode.
+    fn packs_directories(&self) -> bool {
+        let o = self.options;
+        // Behind a piece of the base that ends inside a block no other may begin.
+        let at_block = self.bits().within(self.packed.packed_size) == 0;
+        o.metadata == Metadata::Compressed && o.fragments != Fragments::Off && at_block
+    }
+
+    /// Bytes of a directory's or link's data that go behind the inode.
+    fn inline_part(&self, size: u64, head: u64) -> u64 {
+        let tail = self.bits().within(size);
+        // A place exists where head and tail leave the tail in one block.
+        if tail > 0 && head % ALIGN + tail <= self.bits().size() {
+            tail
+        } else {
+            0
+        }
+    }
+
+    fn size(&self, inode: InodeId) -> u64 {
+        match (inode, self.metabox) {
+            (PACKED, _) => return self.packed.packed_size,
+            (METABOX, Some(metabox)) => return metabox.size,
+            _ => {}
+        }
+        match self.tree.kind(inode) {
+            NodeKind::File { size } => size,
+            NodeKind::Symlink(target) => target.len() as u64,
+            NodeKind::Dir => self.dir_size(inode),
+            _ => 0,
+        }
+    }
+
+    fn dir_size(&self, dir: InodeId) -> u64 {
+        let mut fill = Fill::new(self.bits().size_usize());
+        dir_names(self.tree, dir, &mut |name, _| _ = fill.add(name.len()));
+        fill.size()
+    }
+
+    fn extended(&self, inode: InodeId, size: u64, epoch: Epoch) -> bool {
+        if is_hidden(inode) {
+            return size > u32::MAX.into() || self.options.inodes == InodeForm::Extended;
+        }
+        let (uid, gid) = self.owner(inode);
+        let nlink = self.tree.nlink(inode);
+        self.options.inodes == InodeForm::Extended
+            || size > u32::MAX.into()
+            || uid > 0xFFFF
+            || gid > 0xFFFF
+            || nlink > 0xFFFF
+            || epoch.delay(self.time(inode)).is_none()
+    }
+}
+
+/// Owner and group of an inode, before offsets are added.
+fn owner(tree: &Tree, options: &Options, inode: InodeId) -> [u32; 2] {
+    let meta = tree.meta(inode);
+    [
+        options.uid.unwrap_or(meta.uid),
+        options.gid.unwrap_or(meta.gid),
+    ]
+}
+
+/// Offsets must not lead beyond the highest owner: what follows there is root.
+pub(crate) fn check_owners(tree: &Tree, options: &Options) -> Result<()> {
+    let offsets = [options.uid_offset, options.gid_offset];
+    if offsets == [0, 0] {
+        return Ok(());
+    }
+    for inode in tree.inode_order() {
+        let ids = owner(tree, options, inode);
+        for (what, (id, offset)) in ["uid", "gid"].iter().zip(ids.into_iter().zip(offsets)) {
+            if id.checked_add(offset).is_none() {
+                let path = tree.path(inode);
+                let path = Quoted(if path.is_empty() { b"." } else { &path });
+                return Err(Error::usage(format_args!(
+                    "{path}: {what} {id} and an offset of {offset} are more than {}",
+                    u32::MAX
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Encoded<'_> {
+    /// True if it uses clusters of other files.
+    pub(crate) fn shares(&self) -> bool {
+        self.pieces().any(|(_, p)| p.shared)
+    }
+
+    /// True if all clusters lie back to back, so that a COMPACT index can say it.
+    pub(crate) fn is_contiguous(&self) -> bool {
+        let mut next = None;
+        for (place, piece) in self.pieces() {
+            if next.is_some_and(|n| n != place) || piece.partial {
+                return false;
+            }
+            next = Some(place + u32::from(piece.grains));
+        }
+        !matches!(self.tail, FileTail::Fragment(offset) if offset >> 32 != 0)
+    }
+}
+
+/// Calls `each` with every name of a directory in order, "." and ".." among them, and what it names.
+pub(crate) fn dir_names<'t>(tree: &'t Tree, dir: InodeId, each: &mut dyn FnMut(&'t [u8], InodeId)) {
+    let parent = tree.parent(dir);
+    let dots: [(&'t [u8], InodeId); 2] = [(b".", dir), (b"..", parent)];
+    let mut dots = dots.into_iter().peekable();
+    for d in tree.children(dir) {
+        let name = tree.name(d);
+        while let Some((dot, inode)) = dots.next_if(|(dot, _)| *dot < name) {
+            each(dot, inode);
+        }
+        each(name, d.inode);
+    }
+    for (dot, inode) in dots {
+        each(dot, inode);
+    }
+}

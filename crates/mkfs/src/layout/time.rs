@@ -1,0 +1,101 @@
+//! Times of compact inodes.
+
+use super::Parts;
+use crate::options::Metadata;
+
+/// The time that compact inodes have, or count from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Epoch {
+    /// Seconds since 1970.
+    pub(crate) seconds: i64,
+    /// Nanoseconds, the same for all compact inodes.
+    pub(crate) nanos: u32,
+    /// A compact inode may say how many seconds later its own time is.
+    counts: bool,
+}
+
+impl Epoch {
+    /// What a compact inode with this time says of it. `None`: it cannot. Unit: seconds.
+    pub(crate) fn delay(self, (seconds, nanos): (i64, u32)) -> Option<u32> {
+        let delay = u32::try_from(seconds.checked_sub(self.seconds)?).ok()?;
+        (nanos == self.nanos && (self.counts || delay == 0)).then_some(delay)
+    }
+}
+
+/// The time that most inodes have: theirs can be compact. Where compact inodes count from it, the earliest of those with the
+/// same nanoseconds.
+pub(super) fn common_time(parts: &Parts<'_>) -> Epoch {
+    let counts = parts.options.metadata != Metadata::Plain;
+    let mut uses: hashbrown::HashMap<(i64, u32), u32> = hashbrown::HashMap::new();
+    for inode in parts.order {
+        let (seconds, nanos) = parts.time(*inode);
+        let key = (if counts { 0 } else { seconds }, nanos);
+        *uses.entry(key).or_default() += 1;
+    }
+    // The smallest of equally common ones, so that the order of the map does not matter.
+    let most = uses.into_iter();
+    let most = most.max_by_key(|(time, n)| (*n, std::cmp::Reverse(*time)));
+    let ((mut seconds, nanos), _) = most.unwrap_or_default();
+    if counts {
+        let same = parts.order.iter().map(|inode| parts.time(*inode));
+        let mut same: Vec<i64> = same.filter(|t| t.1 == nanos).map(|t| t.0).collect();
+        seconds = earliest(&mut same);
+    }
+    Epoch {
+        seconds,
+        nanos,
+        counts,
+    }
+}
+
+/// Of some times the first of the 136 years that hold most of them: a stray one does not make all others long.
+fn earliest(times: &mut [i64]) -> i64 {
+    times.sort_unstable();
+    let within = |first: i64| {
+        let end = first.saturating_add(u32::MAX.into());
+        times.partition_point(|t| *t <= end) - times.partition_point(|t| *t < first)
+    };
+    let mut best = (0, 0);
+    for first in times.chunk_by(|a, b| a == b).map(|same| same[0]) {
+        let n = within(first);
+        if n > best.0 {
+            best = (n, first);
+        }
+        if n == times.len() {
+            break;
+        }
+    }
+    best.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stray_time_is_no_epoch() {
+        assert_eq!(earliest(&mut []), 0);
+        assert_eq!(earliest(&mut [7]), 7);
+        assert_eq!(earliest(&mut [1_700_000_000, 0, 1_600_000_000]), 0);
+        assert_eq!(earliest(&mut [i64::MIN, 5, 3, i64::MAX]), 3);
+        let far = i64::from(u32::MAX);
+        assert_eq!(earliest(&mut [0, far, far + 1, far + 2]), far);
+    }
+
+    #[test]
+    fn compact_inodes_count_from_the_epoch_where_kernels_do() {
+        let mut epoch = Epoch {
+            seconds: 100,
+            nanos: 5,
+            counts: true,
+        };
+        let last = 100 + i64::from(u32::MAX);
+        assert_eq!(epoch.delay((last, 5)), Some(u32::MAX));
+        for time in [(last + 1, 5), (99, 5), (100, 6), (i64::MIN, 5)] {
+            assert_eq!(epoch.delay(time), None, "{time:?}");
+        }
+        epoch.counts = false;
+        assert_eq!(epoch.delay((100, 5)), Some(0));
+        assert_eq!(epoch.delay((101, 5)), None);
+    }
+}

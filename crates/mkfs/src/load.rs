@@ -1,0 +1,579 @@
+//! From sources to the tree, and from the tree to the packer.
+
+mod cpio;
+mod image;
+mod index;
+mod manifest;
+mod tar;
+mod wait;
+
+use super::Source;
+use super::auto::Choice;
+use super::base::Bases;
+use super::budget::{self, Budget};
+use super::options::{Dedupe, Options};
+use super::order::data_order;
+use super::pack::input::Input;
+use super::pack::segment::TailPolicy;
+use super::pack::work::Policy;
+use super::pack::{Packer, Sparse, With, segment_size};
+use super::policies::Policies;
+use super::progress::Progress;
+use super::source::dir::{DirSource, Outputs, WalkOptions};
+use super::source::error::Quoted;
+use super::source::image::ImageSource;
+use super::source::{Content, DataRun, Entry};
+use super::survey::{self, PackedFile};
+use super::tally::Tally;
+use super::tree::{InodeId, Tree, lossy};
+use crate::paths::common_dir;
+use crate::{Error, Result};
+use hashbrown::HashMap;
+use std::ffi::OsStr;
+use std::fmt::Display;
+use std::fs::File;
+use std::num::NonZeroU8;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use tuff_codec::Method;
+use tuff_format::Nid;
+use tuff_format::inode::FileType;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Shorter ends than this do not go into the packed inode because they are alike others. Unit: bytes.
+const END_MIN: u64 = 16 << 10;
+/// While a source is packed on the way, its share of the memory is looked at after so many inodes.
+const BUDGET_STEP: usize = 4096;
+
+/// Where the contents of a source's files are.
+enum Provider {
+    Dir(Arc<DirSource>),
+    Tar(Arc<File>, Arc<str>),
+    /// What stays in a file, and what was copied.
+    Cpio {
+        file: Option<Arc<File>>,
+        copy: Option<Arc<File>>,
+        name: Arc<str>,
+    },
+    Image(Arc<ImageSource>),
+    Elsewhere,
+}
+
+/// What a survey found out about a file.
+#[derive(Clone, Copy, Default)]
+struct Found<'a> {
+    /// What it has together with others.
+    with: With<'a>,
+    /// How it is stored.
+    choice: Choice,
+}
+
+/// Loads sources and feeds the packer.
+pub(crate) struct Loader<'a> {
+    options: &'a Options,
+    policies: &'a Policies,
+    threads: usize,
+    /// Where temporary data goes.
+    temporary: &'a Path,
+    base: Option<&'a Arc<Bases>>,
+    outputs: Outputs,
+    providers: Vec<Provider>,
+    /// Which bases the sources are whose data stays where it is.
+    in_place: Vec<Option<u16>>,
+    /// What was left out or changed.
+    pub(crate) warnings: Vec<String>,
+    /// Everything was handed to the packer while the only source was loaded.
+    packed: bool,
+    /// Files and bytes for which the fast compression was chosen, and none.
+    pub(crate) chosen: [(u64, u64); 2],
+    /// But for these, which go into the packed inode as a whole, behind all others.
+    late: Vec<InodeId>,
+    /// All content together is less than what would be saved by packing it.
+    tiny: bool,
+    /// The directory that was found not to be excluded last.
+    kept_dir: Mutex<Vec<u8>>,
+}
+
+impl<'a> Loader<'a> {
+    /// A loader for these options.
+    pub(crate) fn new(
+        options: &'a Options,
+        policies: &'a Policies,
+        threads: usize,
+        temporary: &'a Path,
+        base: Option<&'a Arc<Bases>>,
+        outputs: Outputs,
+    ) -> Self {
+        Self {
+            options,
+            policies,
+            threads,
+            temporary,
+            base,
+            outputs,
+            providers: Vec::new(),
+            in_place: Vec::new(),
+            warnings: Vec::new(),
+            packed: false,
+            chosen: Default::default(),
+            late: Vec::new(),
+            tiny: false,
+            kept_dir: Mutex::default(),
+        }
+    }
+
+    /// The policy of a file, and its number.
+    fn policy(&self, tree: &Tree, inode: InodeId) -> (u32, &Arc<Policy>) {
+        match self.tiny {
+            true => (0, &self.policies.stored),
+            false => self.policies.of(|| tree.path(inode)),
+        }
+    }
+
+    /// Adds a source to the tree. A tar stream that is the only source is packed on the way.
+    pub(crate) fn load(
+        &mut self,
+        source: &Source,
+        only: bool,
+        tree: &mut Tree,
+        packer: &mut Packer<'_>,
+        progress: &Progress,
+    ) -> Result<()> {
+        // The only source comes in the order of the image, unless another was asked for: its contents can be packed at once, if they
+        // need not be looked at before.
+        let at_once = only
+            && self.options.order.is_empty()
+            && self.options.auto.is_none()
+            && self.options.fingerprints.is_none()
+            && self.base.is_none();
+        match source {
+            _ if self.options.tar_index => self.load_index(source, tree, packer, progress),
+            Source::Dir(path) => self.load_dir(path, at_once, tree, packer, progress),
+            Source::Manifest(path) => self.load_manifest(path, tree, progress),
+            Source::Image { path, devices } => self.load_image(path, devices, tree, progress),
+            Source::Tar(path) => self.load_tar_path(path, at_once, tree, packer, progress),
+            Source::TarWithin {
+                file,
+                offset,
+                len,
+                unpacked,
+                name,
+            } => {
+                let part = (*offset, *len);
+                let digest = unpacked.as_ref();
+                self.load_tar_within(file, part, digest, name, at_once, tree, packer, progress)
+            }
+            Source::TarStdin => {
+                let name = "standard input";
+                let stdin = std::io::stdin().as_fd().try_clone_to_owned();
+                let stdin = stdin.map_err(|e| Error::io(name, "cannot open", e))?;
+                self.load_stream(name, stdin.into(), at_once, tree, packer, progress)
+            }
+        }
+    }
+
+    /// Walks a directory. What is found goes to the packer at once if all of it may: equal files are looked for among
+    /// those of the same size only, so all sizes must be known first.
+    fn load_dir(
+        &mut self,
+        path: &Path,
+        at_once: bool,
+        tree: &mut Tree,
+        packer: &mut Packer<'_>,
+        progress: &Progress,
+    ) -> Result<()> {
+        let dir = Arc::new(DirSource::open(path)?);
+        self.providers.push(Provider::Dir(Arc::clone(&dir)));
+        self.packed = at_once && self.options.dedupe == Dedupe::Off;
+        let mut late = Vec::new();
+        let this = &*self;
+        let exclude = |path: &[u8]| this.excluded(path);
+        let options = WalkOptions {
+            exclude: &exclude,
+            one_file_system: this.options.one_file_system,
+            xattrs: tree.wants_xattrs(),
+            // One thread walks by itself: it would only wait for another.
+            threads: if this.threads > 1 { this.threads } else { 0 },
+            outputs: &this.outputs,
+        };
+        dir.walk(&options, tree, progress, &mut |tree, file| {
+            if !this.packed {
+                return Ok(());
+            }
+            if tree.len().is_multiple_of(BUDGET_STEP) {
+                packer.set_in_flight(Budget::new(this.options, tree, this.threads).in_flight);
+            }
+            if !this.pack_file(tree, file, Found::default(), packer)? {
+                late.push(file);
+            }
+            Ok(())
+        })
+        .map_err(|e| in_source(e, path.display()))?;
+        self.late = late;
+        for inside in self.outputs.take() {
+            self.warnings.push(format!(
+                "{}: is written by this command, so it is left out of the image",
+                Quoted(path.join(OsStr::from_bytes(&inside)).as_os_str().as_bytes())
+            ));
+        }
+        Ok(())
+    }
+
+    /// Adds an entry of a tar, manifest or image, unless it is left out.
+    fn add(&self, entry: Entry, tree: &mut Tree, progress: &Progress) -> Result<Option<InodeId>> {
+        progress.check()?;
+        progress.add_entry();
+        if self.is_left_out(&entry.path) {
+            return Ok(None);
+        }
+        tree.add(entry)
+    }
+
+    /// True if a path, or a directory above it, is excluded.
+    fn is_left_out(&self, path: &[u8]) -> bool {
+        if self.options.exclude.is_empty() && self.options.exclude_also.is_empty() {
+            return false;
+        }
+        let Some(end) = path.iter().rposition(|b| *b == b'/') else {
+            return self.excluded(path);
+        };
+        let dir = &path[..end];
+        let mut kept = self.kept_dir.lock().unwrap_or_else(PoisonError::into_inner);
+        // Directories above one that was kept were kept, too.
+        let known = common_dir(&kept, dir);
+        let mut ends = (known..dir.len()).filter(|at| dir[*at] == b'/');
+        if known < dir.len() {
+            if ends.any(|end| end > known && self.excluded(&dir[..end])) || self.excluded(dir) {
+                return true;
+            }
+            kept.clear();
+            kept.extend_from_slice(dir);
+        }
+        self.excluded(path)
+    }
+
+    fn excluded(&self, path: &[u8]) -> bool {
+        let as_path: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(path);
+        let also = &self.options.exclude_also;
+        self.options.exclude.is_match(as_path) || also.iter().any(|paths| paths.is_match(path))
+    }
+
+    /// The content of a file and the number of its policy. `None`: there is none, or it was packed from a stream.
+    pub(crate) fn input(&self, tree: &Tree, inode: InodeId) -> Result<Option<(Input, u32)>> {
+        if tree.file_type(inode) != FileType::File {
+            return Ok(None);
+        }
+        let (number, _) = self.policies.of(|| tree.path(inode));
+        let provider = self
+            .providers
+            .get(usize::from(tree.layer(inode)))
+            .unwrap_or(&Provider::Elsewhere);
+        let input = match (tree.content(inode), provider) {
+            (Content::InSource | Content::Sparse(_), Provider::Dir(source)) => Input::Host {
+                source: Arc::clone(source),
+                path: tree.path(inode).into(),
+                seen: {
+                    let meta = tree.meta(inode);
+                    (tree.size(inode), meta.mtime, meta.mtime_nsec)
+                },
+            },
+            (Content::Range { offset }, Provider::Tar(file, name)) => Input::Range {
+                file: Arc::clone(file),
+                name: Arc::clone(name),
+                offset,
+            },
+            (
+                Content::Range { offset },
+                Provider::Cpio {
+                    file: Some(file),
+                    name,
+                    ..
+                },
+            )
+            | (
+                Content::Copied { offset },
+                Provider::Cpio {
+                    copy: Some(file),
+                    name,
+                    ..
+                },
+            ) => Input::Range {
+                file: Arc::clone(file),
+                name: Arc::clone(name),
+                offset,
+            },
+            (Content::Sparse(runs), Provider::Tar(file, name)) => Input::Runs {
+                file: Arc::clone(file),
+                name: Arc::clone(name),
+                runs,
+            },
+            (
+                Content::Range { offset: nid } | Content::SparseInode { nid, .. },
+                Provider::Image(source),
+            ) => Input::Image {
+                source: Arc::clone(source),
+                nid: Nid(nid),
+                path: tree.path(inode).into(),
+            },
+            (Content::Path(path), _) => Input::Path {
+                path: Arc::new(path),
+                size: tree.size(inode),
+            },
+            (Content::SparsePath(file), _) => Input::Path {
+                path: Arc::new(file.path.clone()),
+                size: tree.size(inode),
+            },
+            (Content::Bytes(bytes), _) => Input::Bytes(bytes),
+            (Content::Stream | Content::SparseStream(_) | Content::None, _) => return Ok(None),
+            _ if self.options.tar_index => {
+                return Err(Error::usage(format_args!(
+                    "{}: the tar of this index cannot be read a second time; give it as a file",
+                    lossy(&tree.path(inode))
+                )));
+            }
+            _ => {
+                return Err(Error::usage(format_args!(
+                    "{}: content of another kind of source",
+                    lossy(&tree.path(inode))
+                )));
+            }
+        };
+        Ok(Some((input, number)))
+    }
+
+    /// Hands every file's content to the packer, in the order of the data, unless that was done on the way. Files of `apart`
+    /// have the data of another one.
+    pub(crate) fn pack(
+        &mut self,
+        tree: &Tree,
+        apart: &HashMap<InodeId, InodeId>,
+        packer: &mut Packer<'_>,
+        progress: &Progress,
+    ) -> Result<()> {
+        let budget = Budget::new(self.options, tree, self.threads);
+        self.warnings.extend(budget.warning(self.options));
+        packer.set_in_flight(budget.in_flight);
+        if self.options.tar_index {
+            progress.stage("refer");
+            return self.refer(tree, packer);
+        }
+        for (file, first) in apart {
+            if tree.size(*file) > 0 && tree.file_type(*file) == FileType::File {
+                packer.add_same(*file, *first, tree.size(*file));
+            }
+        }
+        if self.packed {
+            progress.stage("pack");
+            let late = self.late.iter().map(|file| PackedFile {
+                file: *file,
+                from: 0,
+                alike: false,
+            });
+            return self.pack_late(tree, late, packer);
+        }
+        let mut absent = Tally::default();
+        let mut order = data_order(tree, self.options, &mut absent);
+        let absent = absent.warning("in the order that was asked for, but not in the tree");
+        self.warnings.extend(absent);
+        order.retain(|inode| !apart.contains_key(inode));
+        let sizes = order.iter().map(|i| tree.size(*i));
+        let total = sizes.fold(0, u64::saturating_add);
+        progress.set_total(total);
+        self.tiny = self.options.inline_data
+            && self.options.rules.is_empty()
+            && total <= self.options.block.size() / 2;
+        progress.stage("compare");
+        let settings = survey::Settings {
+            dedupe: self.options.dedupe,
+            end_len: self.end_len(),
+            memory: budget::memory(self.options) / 16,
+            base_memory: budget::eighth(self.options),
+            block: self.options.block.size(),
+            threads: self.threads,
+            sums: self.options.verify,
+            progress,
+            counts: (self.options.compression)
+                .is_some_and(|c| !matches!(c.method, Method::Lz4 | Method::Lz4hc)),
+            two: self.options.auto.and_then(|a| {
+                let (dense, fast) = (self.options.compression?, a.fast(self.options)?);
+                Some([dense, fast].map(|c| self.options.encoder(c, self.options.cluster)))
+            }),
+        };
+        let in_place = self.leave_in_place(tree, &order, &settings, packer)?;
+        order.retain(|inode| !in_place.contains(inode));
+        let contents: Vec<survey::Content> = order
+            .iter()
+            .filter(|i| !self.is_sparse(tree, **i))
+            .map(|i| self.content(tree, *i))
+            .collect();
+        let of_others = self.in_place.iter().any(Option::is_none);
+        // What an image that stays in place has is found by its inode alone.
+        let known = self
+            .base
+            .filter(|_| of_others || !self.options.bases.is_empty());
+        let mut survey = survey::survey(contents, &settings, known, &|inode| {
+            progress.check()?;
+            survey::readable(self.input(tree, inode)?.map(|(input, _)| input))
+        })?;
+        for (number, clusters) in survey.clusters.drain() {
+            packer.add_clusters(number, clusters);
+        }
+        for (inode, choice) in &survey.choices {
+            let (files, bytes) = &mut self.chosen[usize::from(*choice == Choice::Stored)];
+            (*files, *bytes) = (*files + 1, *bytes + tree.size(*inode));
+        }
+        progress.stage("pack");
+        for inode in order {
+            if let Some(first) = survey.twins.get(&inode) {
+                let size = tree.size(inode);
+                progress.add_bytes(size);
+                packer.add_same(inode, *first, size);
+                continue;
+            }
+            if let (Some(base), Some((there, sum))) = (self.base, survey.based.get(&inode)) {
+                let (size, stored) = (tree.size(inode), self.is_stored(tree, inode, &survey));
+                let data = base.data(*there, stored)?;
+                let data = data.expect("the survey asked for it and got it");
+                progress.add_bytes(size);
+                packer.add_based(inode, size, data, *sum)?;
+                continue;
+            }
+            // Those that are not packed now are in the survey's order.
+            let found = Found {
+                with: With {
+                    twin: None,
+                    plan: survey.plans.get(&inode),
+                    end: survey.ends.get(&inode).copied(),
+                },
+                choice: survey.choices.get(&inode).copied().unwrap_or_default(),
+            };
+            self.pack_file(tree, inode, found, packer)?;
+        }
+        self.pack_late(tree, survey.packed.into_iter(), packer)
+    }
+
+    /// True for a file that is to be stored as it is.
+    fn is_stored(&self, tree: &Tree, inode: InodeId, survey: &survey::Survey) -> bool {
+        let choice = survey.choices.get(&inode).copied().unwrap_or_default();
+        let policy = self.policies.chosen(choice);
+        let policy = policy.unwrap_or_else(|| self.policy(tree, inode).1);
+        policy.spec.is_none()
+    }
+
+    /// Hands files and ends of files to the packer that go into the packed inode.
+    fn pack_late(
+        &self,
+        tree: &Tree,
+        files: impl Iterator<Item = PackedFile>,
+        packer: &mut Packer<'_>,
+    ) -> Result<()> {
+        for packed in files {
+            if let Some((input, _)) = self.input(tree, packed.file)? {
+                packer.add_packed(packed, tree.size(packed.file), input)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands a file's content to the packer, unless it goes into the packed inode as a whole: then false.
+    fn pack_file(
+        &self,
+        tree: &Tree,
+        inode: InodeId,
+        found: Found<'_>,
+        packer: &mut Packer<'_>,
+    ) -> Result<bool> {
+        let policy = match self.policies.chosen(found.choice) {
+            Some(policy) => policy,
+            None => self.policy(tree, inode).1,
+        };
+        let size = tree.size(inode);
+        let sparse = self.sparse_runs(tree, inode);
+        if sparse.is_none() && size > 0 && policy.packs_whole(size) {
+            return Ok(false);
+        }
+        let Some((input, _)) = self.input(tree, inode)? else {
+            return Ok(true);
+        };
+        match sparse {
+            Some(runs) => {
+                let sparse = self.sparse(size, &runs);
+                packer.add_sparse(inode, size, input, sparse, policy)?;
+            }
+            None => packer.add_file(inode, size, input, policy, &found.with)?,
+        }
+        Ok(true)
+    }
+
+    /// The chunks of a file that stays sparse.
+    fn sparse(&self, size: u64, runs: &[DataRun]) -> Sparse {
+        let bits = self.options.block;
+        match self.options.chunk {
+            Some(chunk) => Sparse::of_size(size, runs, bits, (chunk >> bits.get()).ilog2()),
+            None => Sparse::plan(size, runs, bits),
+        }
+    }
+
+    /// Length of ends that may go into the packed inode because they are alike others: within the reach of LZ4, so that each
+    /// is in sight of the one before it, and at least one and a half of them in a cluster. Unit: bytes.
+    fn end_len(&self) -> u64 {
+        let most = self.options.cluster.min(2 * self.options.alike_cluster());
+        most.min(64 << 10) as u64 / 8 * 7
+    }
+
+    /// What the survey needs to know of a file.
+    fn content(&self, tree: &Tree, inode: InodeId) -> survey::Content {
+        let (number, policy) = self.policy(tree, inode);
+        let size = tree.size(inode);
+        let packed = policy.packs_whole(size);
+        let cut = !packed && policy.spec.is_some_and(|s| size > s.cluster as u64);
+        let end_len = self.end_len();
+        survey::Content {
+            file: inode,
+            size,
+            policy: number,
+            packed,
+            end: cut
+                && self.options.dedupe == Dedupe::Content
+                && matches!(policy.tail, TailPolicy::Fragment(_))
+                && self.policies.packed.spec.is_some()
+                && end_len >= END_MIN
+                && (end_len + self.options.block.size()..=segment_size(policy)).contains(&size),
+            // Bits of a hash.
+            name: xxh3_64(tree.last_name(inode)) as u16,
+            segment_bits: if cut {
+                // Fits: a segment is a power of two, a few MiB.
+                NonZeroU8::new(segment_size(policy).ilog2() as u8)
+            } else {
+                None
+            },
+            algorithm: policy.spec.map(|s| s.method.algorithm()),
+            auto: self.options.auto.is_some() && number == 0 && policy.spec.is_some(),
+        }
+    }
+
+    /// True for a file that stays sparse.
+    pub(crate) fn is_sparse(&self, tree: &Tree, inode: InodeId) -> bool {
+        self.sparse_runs(tree, inode).is_some()
+    }
+
+    fn sparse_runs(&self, tree: &Tree, inode: InodeId) -> Option<Arc<[DataRun]>> {
+        let runs = match tree.content(inode) {
+            Content::Sparse(runs) | Content::SparseInode { runs, .. } => runs,
+            Content::SparsePath(file) => Arc::clone(&file.runs),
+            _ => return None,
+        };
+        let keeps = self.options.keeps_sparse(tree.size(inode), &runs);
+        keeps.then_some(runs)
+    }
+}
+
+/// What is wrong with an entry, with the place in its source.
+fn in_source(e: Error, place: impl Display) -> Error {
+    match e {
+        Error::Source(_) => e.within(place),
+        e => e,
+    }
+}

@@ -1,0 +1,95 @@
+//! Archives of cpio: plain ones of a file stay where they are, what is compressed or comes by once is copied first.
+
+use super::{Loader, Provider, in_source};
+use crate::progress::Progress;
+use crate::source::Content;
+use crate::source::cpio::CpioReader;
+use crate::source::error::SourceError;
+use crate::tree::Tree;
+use crate::{Error, Result};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::sync::Arc;
+use tuff_store::FileStore;
+
+impl Loader<'_> {
+    /// Archives in a file.
+    pub(super) fn load_cpio(
+        &mut self,
+        name: &str,
+        file: File,
+        tree: &mut Tree,
+        progress: &Progress,
+    ) -> Result<()> {
+        let same = file.try_clone();
+        let store = FileStore::new(same.map_err(|e| Error::io(name, "cannot open", e))?);
+        let store = store.map_err(|e| Error::io(name, "cannot examine", e))?;
+        let cpio = CpioReader::of_store(name, &store);
+        self.read_cpio(name, Some(file), cpio, tree, progress)
+    }
+
+    /// Archives that come by once.
+    pub(super) fn load_cpio_stream(
+        &mut self,
+        name: &str,
+        reader: impl Read + Send,
+        tree: &mut Tree,
+        progress: &Progress,
+    ) -> Result<()> {
+        let cpio = CpioReader::new(name, reader);
+        self.read_cpio(name, None, cpio, tree, progress)
+    }
+
+    fn read_cpio(
+        &mut self,
+        name: &str,
+        file: Option<File>,
+        mut cpio: CpioReader<'_>,
+        tree: &mut Tree,
+        progress: &Progress,
+    ) -> Result<()> {
+        let mut copy = None;
+        while let Some(mut entry) = cpio.next_entry().map_err(Error::from)? {
+            if entry.content == Content::Stream && !self.is_left_out(&entry.path) {
+                let fail = |e| Error::io(self.temporary.display(), "cannot copy the archive", e);
+                let copy = match &mut copy {
+                    Some(copy) => copy,
+                    None => copy.insert(Copy {
+                        file: tuff_store::anonymous(self.temporary).map_err(fail)?,
+                        len: 0,
+                        buf: vec![0; COPY_BUFFER],
+                    }),
+                };
+                entry.content = Content::Copied { offset: copy.len };
+                loop {
+                    let n = cpio.data().read(&mut copy.buf);
+                    match n.map_err(|e| Error::from(SourceError::from(e)))? {
+                        0 => break,
+                        n => {
+                            copy.file.write_all(&copy.buf[..n]).map_err(fail)?;
+                            copy.len += n as u64;
+                        }
+                    }
+                }
+            }
+            self.add(entry, tree, progress)
+                .map_err(|e| in_source(e, name))?;
+        }
+        self.providers.push(Provider::Cpio {
+            file: file.map(Arc::new),
+            copy: copy.map(|copy| Arc::new(copy.file)),
+            name: name.into(),
+        });
+        Ok(())
+    }
+}
+
+/// Unit: bytes.
+const COPY_BUFFER: usize = 256 << 10;
+
+/// Data of members that cannot be read later, back to back in a file without a name.
+struct Copy {
+    file: File,
+    len: u64,
+    buf: Vec<u8>,
+}

@@ -1,0 +1,251 @@
+//! An index of a tar: the image holds what headers say, and all data stays in the tar, which is a device of the image.
+//!
+//! ```text
+//!  unified addresses   0 ........ end of the image │ end ........ end + blocks of the tar
+//!                      inodes, directories         │ the tar, byte for byte
+//! ```
+//!
+//! The tar is read once: a file at its headers, a stream to its end. Blocks are of 512 bytes, as a tar's are, so that every
+//! file begins at one. Only runs of a sparse file may begin elsewhere: such a file is copied into the image.
+
+use super::tar::{read_start, widen};
+use super::wait::Waiting;
+use super::{Loader, Provider, in_source};
+use crate::Source;
+use crate::pack::{Packer, Sparse};
+use crate::progress::Progress;
+use crate::source::compressed::{self, Compression, MAGIC_LEN};
+use crate::source::cpio::{self, HEADER_LEN};
+use crate::source::error::{Quoted, SourceError};
+use crate::source::tar::TarReader;
+use crate::source::{Content, DataRun, Kind};
+use crate::tree::{InodeId, Tree};
+use crate::{Error, Result};
+use std::io::{BufReader, Cursor, Read, Seek};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use tuff_format::inode::FileType;
+
+impl Loader<'_> {
+    /// Adds the members of the only source, a tar, to the tree.
+    pub(super) fn load_index(
+        &mut self,
+        source: &Source,
+        tree: &mut Tree,
+        packer: &mut Packer<'_>,
+        progress: &Progress,
+    ) -> Result<()> {
+        let (name, mut file) = match source {
+            Source::Tar(path) => {
+                let name = path.display().to_string();
+                let file = tuff_store::open_stream(path);
+                let file = file.map_err(|e| Error::io(&name, "cannot open the source", e))?;
+                (name, file)
+            }
+            Source::TarStdin => {
+                let name = "standard input".to_owned();
+                let stdin = std::io::stdin().as_fd().try_clone_to_owned();
+                let stdin = stdin.map_err(|e| Error::io(&name, "cannot open the source", e))?;
+                (name, stdin.into())
+            }
+            Source::Dir(path)
+            | Source::Manifest(path)
+            | Source::Image { path, .. }
+            | Source::TarWithin { file: path, .. } => {
+                return Err(Error::usage(format_args!(
+                    "{}: an index is one of a tar, and this is none",
+                    path.display()
+                )));
+            }
+        };
+        // From the middle of a file on, its positions are not the tar's.
+        let is_file = file.metadata().is_ok_and(|m| m.is_file());
+        if !is_file || file.stream_position().is_ok_and(|at| at > 0) {
+            widen(&file);
+            let reader = BufReader::new(Waiting::new(file, progress.stop_flag()));
+            let indexed = self.index_stream(&name, reader, tree, packer, progress);
+            // What a reader that was stopped says is not what went wrong.
+            progress.check()?;
+            return indexed;
+        }
+        let mut magic = [0; HEADER_LEN];
+        let n = read_start(&file, &mut magic).map_err(|e| Error::io(&name, "cannot read", e))?;
+        is_tar(&name, &magic[..n])?;
+        let compression = Compression::detect(&magic[..n.min(MAGIC_LEN)]);
+        plain(
+            &name,
+            compression.map_err(|e| Error::from(e.in_source(&name)))?,
+        )?;
+        self.load_tar(&name, file, None, tree, progress)?;
+        let Some(Provider::Tar(file, _)) = self.providers.last() else {
+            unreachable!("a tar was loaded")
+        };
+        let size = file.metadata().map(|m| m.len());
+        let size = size.map_err(|e| Error::io(&name, "cannot examine", e))?;
+        packer.set_outside(self.blocks(&name, size)?);
+        Ok(())
+    }
+
+    /// The same for one that comes by once: no content is kept, but that of files which cannot be referred to.
+    fn index_stream(
+        &mut self,
+        name: &str,
+        reader: impl Read + Send + 'static,
+        tree: &mut Tree,
+        packer: &mut Packer<'_>,
+        progress: &Progress,
+    ) -> Result<()> {
+        let (mut reader, mut start) = (reader, Vec::new());
+        let read = (&mut reader)
+            .take(HEADER_LEN as u64)
+            .read_to_end(&mut start);
+        read.map_err(|e| Error::from(SourceError::from(e).at_byte(0).in_source(name)))?;
+        is_tar(name, &start)?;
+        let reader = Cursor::new(start).chain(reader);
+        let (compression, reader) = compressed::open(name, reader).map_err(Error::from)?;
+        plain(name, compression)?;
+        let mut tar = TarReader::new(name, reader);
+        while let Some(mut entry) = tar.next_entry().map_err(Error::from)? {
+            let size = match entry.kind {
+                Kind::File { size } => size,
+                _ => 0,
+            };
+            let mut copied = None;
+            entry.content = match entry.content {
+                Content::Stream => Content::Range {
+                    offset: tar.position(),
+                },
+                Content::SparseStream(runs) => {
+                    let runs = placed(&runs, tar.position());
+                    if self.referred(size, &runs).is_none() {
+                        copied = Some(Arc::clone(&runs));
+                    }
+                    Content::Sparse(runs)
+                }
+                content => content,
+            };
+            let added = self.add(entry, tree, progress);
+            let added = added.map_err(|e| in_source(e, name))?;
+            if let (Some(inode), Some(runs)) = (added, copied) {
+                let policy = Arc::clone(&self.policies.default);
+                self.stream_sparse(inode, size, &runs, &mut tar, &policy, packer)?;
+            }
+        }
+        self.warnings.extend(tar.warning());
+        let at = tar.position();
+        let rest = tar.finish().map_err(Error::from)?;
+        packer.set_outside(self.blocks(name, at + rest)?);
+        self.providers.push(Provider::Elsewhere);
+        Ok(())
+    }
+
+    /// Whole blocks of a tar of `size` bytes.
+    fn blocks(&self, name: &str, size: u64) -> Result<u32> {
+        let blocks = u32::try_from(size / self.options.block.size()).ok();
+        blocks
+            .filter(|b| *b < 1 << 31)
+            .ok_or_else(|| Error::limit(name, "an index refers to less than 1 TiB"))
+    }
+
+    /// Says of every file of the finished tree where in the tar its data is.
+    pub(super) fn refer(&mut self, tree: &Tree, packer: &mut Packer<'_>) -> Result<()> {
+        let mut copied = Vec::new();
+        for inode in tree.inode_order() {
+            let size = tree.size(inode);
+            if tree.file_type(inode) != FileType::File || size == 0 {
+                continue;
+            }
+            match tree.content(inode) {
+                Content::Range { offset } => {
+                    let block = self.block(tree, inode, offset, size, packer)?;
+                    packer.add_outside(inode, size, block);
+                }
+                Content::Sparse(runs) => {
+                    let stored: u64 = runs.iter().map(|r| r.len).sum();
+                    let first = runs.first().map_or(0, |r| r.source_offset);
+                    match self.referred(size, &runs) {
+                        Some(sparse) => {
+                            let block = self.block(tree, inode, first, stored, packer)?;
+                            packer.add_outside_sparse(inode, size, size - stored, sparse, block);
+                        }
+                        None => copied.push((first, inode)),
+                    }
+                }
+                _ => {}
+            }
+        }
+        if let Some(Provider::Tar(..)) = self.providers.last() {
+            // As a stream gives them.
+            copied.sort_unstable();
+            for (_, inode) in &copied {
+                self.pack_file(tree, *inode, super::Found::default(), packer)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The block at which data begins, all of whose blocks are there: what lies behind the last whole one no kernel reads.
+    fn block(
+        &self,
+        tree: &Tree,
+        inode: InodeId,
+        offset: u64,
+        len: u64,
+        packer: &Packer<'_>,
+    ) -> Result<u32> {
+        let bits = self.options.block;
+        let (first, end) = (offset >> bits.get(), bits.count(offset + len));
+        debug_assert!(offset.is_multiple_of(bits.size()), "data follows a header");
+        if end > packer.outside() {
+            let path = tree.path(inode);
+            return Err(Error::from(SourceError::unsupported(format!(
+                "{}: the tar ends inside the last block of its data; with zeros behind it up to a multiple of {} bytes it can be referred to",
+                Quoted(&path),
+                bits.size()
+            ))));
+        }
+        // Fits: a tar has less than 2^31 blocks.
+        Ok(first as u32)
+    }
+
+    /// The chunks of a sparse file, if they can be said in blocks of the tar.
+    fn referred(&self, size: u64, runs: &[DataRun]) -> Option<Sparse> {
+        Sparse::exact(size, runs, self.options.block)
+    }
+}
+
+/// Fails for what begins as a cpio.
+fn is_tar(name: &str, mut start: &[u8]) -> Result<()> {
+    if cpio::begins(&mut start, &mut Vec::new()).is_ok_and(|begins| begins) {
+        let what = "an index is one of a tar, and this is a cpio";
+        return Err(Error::usage(format_args!("{name}: {what}")));
+    }
+    Ok(())
+}
+
+/// Fails for a tar that is compressed.
+fn plain(name: &str, compression: Compression) -> Result<()> {
+    match compression {
+        Compression::Plain => Ok(()),
+        other => Err(Error::from(
+            SourceError::unsupported(format!(
+                "compressed with {}, but an index refers to the bytes of a plain tar: decompress it first",
+                other.name()
+            ))
+            .in_source(name),
+        )),
+    }
+}
+
+/// Runs that lie back to back from `at` on, with their positions.
+fn placed(runs: &[DataRun], mut at: u64) -> Arc<[DataRun]> {
+    let place = |run: &DataRun| {
+        let source_offset = at;
+        at += run.len;
+        DataRun {
+            source_offset,
+            ..*run
+        }
+    };
+    runs.iter().map(place).collect()
+}

@@ -1,0 +1,112 @@
+//! Manifests: their lines come in any order, so hard links wait until all else is there.
+
+use super::{Loader, Provider, in_source};
+use crate::progress::Progress;
+use crate::source::dir::runs_of;
+use crate::source::manifest::ManifestReader;
+use crate::source::{Content, Entry, Kind, SparsePath};
+use crate::tree::Tree;
+use crate::{Error, Result};
+use hashbrown::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+impl Loader<'_> {
+    /// All paths of a manifest.
+    pub(super) fn load_manifest(
+        &mut self,
+        path: &Path,
+        tree: &mut Tree,
+        progress: &Progress,
+    ) -> Result<()> {
+        let mut manifest = ManifestReader::open(path).map_err(Error::from)?;
+        let mut links = Links::default();
+        while let Some(mut entry) = manifest.next_entry().map_err(Error::from)? {
+            if self.is_left_out(&entry.path) {
+                continue;
+            }
+            let line = manifest.line();
+            links.give_way(&entry.path, tree);
+            if let Kind::Hardlink(target) = entry.kind {
+                links.waiting.insert(entry.path, (target, line));
+                continue;
+            }
+            look_for_holes(&mut entry)?;
+            let place = format_args!("{}: line {line}", path.display());
+            self.add(entry, tree, progress)
+                .map_err(|e| in_source(e, place))?;
+        }
+        for (link, target, line) in links.in_order() {
+            let place = format_args!("{}: line {line}", path.display());
+            progress.check()?;
+            progress.add_entry();
+            tree.add_link(&link, &target)
+                .map_err(|e| in_source(e, place))?;
+        }
+        self.providers.push(Provider::Elsewhere);
+        Ok(())
+    }
+}
+
+/// Hard links by their paths: target and line.
+#[derive(Default)]
+struct Links {
+    waiting: HashMap<Vec<u8>, (Vec<u8>, u64)>,
+}
+
+impl Links {
+    /// A later line wins: over a link of its path, and over one that it leads through.
+    fn give_way(&mut self, path: &[u8], tree: &mut Tree) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        self.waiting.remove(path);
+        for (at, _) in path.iter().enumerate().filter(|(_, b)| **b == b'/') {
+            if self.waiting.remove(&path[..at]).is_some() {
+                tree.replaced.add(|| path[..at].to_vec());
+            }
+        }
+    }
+
+    /// Links, targets and lines: as they came, but targets before links to them.
+    fn in_order(mut self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>, u64)> {
+        let mut paths: Vec<_> = self.waiting.iter().map(|(p, l)| (l.1, p.clone())).collect();
+        paths.sort_unstable();
+        let mut paths = paths.into_iter();
+        let mut chain = Vec::new();
+        std::iter::from_fn(move || {
+            while chain.is_empty() {
+                let (_, mut path) = paths.next()?;
+                // Ends: each link is taken out. The last of a circle has a target that is not there.
+                while let Some((target, line)) = self.waiting.remove(&path) {
+                    let next = target.clone();
+                    chain.push((std::mem::replace(&mut path, next), target, line));
+                }
+            }
+            chain.pop()
+        })
+    }
+}
+
+/// A file that a manifest names may have holes.
+fn look_for_holes(entry: &mut Entry) -> Result<()> {
+    let (Content::Path(path), Kind::File { size }) = (&entry.content, &entry.kind) else {
+        return Ok(());
+    };
+    let fail = |what, e| Error::io(path.display(), what, e);
+    let meta =
+        tuff_store::retry(|| std::fs::metadata(path)).map_err(|e| fail("cannot examine", e))?;
+    if meta.blocks().saturating_mul(512) >= *size {
+        return Ok(());
+    }
+    let file = tuff_store::open_regular(path).map_err(|e| fail("cannot open", e))?;
+    let runs = runs_of(&file, *size).map_err(|e| fail("cannot read", e.into()))?;
+    if runs.iter().map(|r| r.len).sum::<u64>() < *size {
+        entry.content = Content::SparsePath(Arc::new(SparsePath {
+            path: path.clone(),
+            runs: runs.into(),
+        }));
+    }
+    Ok(())
+}

@@ -1,0 +1,324 @@
+//! Tars: files that can be read at any position, and streams. What turns out to be a cpio goes its own way.
+//!
+//! A stream is packed as it comes where nothing has to be known of what follows. Else it is copied to a file first, and the
+//! image is the one that the file would have given.
+
+use super::wait::Waiting;
+use super::{BUDGET_STEP, Loader, Provider, in_source};
+use crate::budget::Budget;
+use crate::options::Dedupe;
+use crate::pack::input::Input;
+use crate::pack::work::Policy;
+use crate::pack::{Packer, With, segment_size};
+use crate::progress::Progress;
+use crate::source::compressed::{self, Compression, MAGIC_LEN};
+use crate::source::container::Digested;
+use crate::source::cpio::{self, HEADER_LEN};
+use crate::source::error::SourceError;
+use crate::source::tar::{self, TarReader};
+use crate::source::{Content, DataRun, Kind};
+use crate::tree::{InodeId, Tree};
+use crate::{Error, Result};
+use std::fs::File;
+use std::io::{BufReader, Cursor, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use tuff_store::{FileStore, ReadAt, Window, open_regular, open_stream};
+
+impl Loader<'_> {
+    /// A tar by its name: a file, compressed or not, or a pipe.
+    pub(super) fn load_tar_path(
+        &mut self,
+        path: &Path,
+        pack: bool,
+        tree: &mut Tree,
+        packer: &mut Packer<'_>,
+        progress: &Progress,
+    ) -> Result<()> {
+        let name = path.display().to_string();
+        let file = open_stream(path).map_err(|e| Error::io(&name, "cannot open the source", e))?;
+        let mut magic = [0; HEADER_LEN];
+        let seekable = file.metadata().is_ok_and(|m| m.is_file());
+        let n = if seekable {
+            read_start(&file, &mut magic).map_err(|e| Error::io(&name, "cannot read", e))?
+        } else {
+            0
+        };
+        if cpio::begins(&mut &magic[..n], &mut Vec::new()).is_ok_and(|begins| begins) {
+            return self.load_cpio(&name, file, tree, progress);
+        }
+        let plain = Compression::detect(&magic[..n])
+            .map_err(|e| Error::from(e.in_source(&name)))?
+            == Compression::Plain;
+        if seekable && plain {
+            self.load_tar(&name, file, None, tree, progress)
+        } else {
+            self.load_stream(&name, file, pack, tree, packer, progress)
+        }
+    }
+
+    /// A tar that is a part of a file: offset and length. It stays there unless it is compressed.
+    #[expect(clippy::too_many_arguments, reason = "the place is three of them")]
+    pub(super) fn load_tar_within(
+        &mut self,
+        path: &Path,
+        part: (u64, u64),
+        unpacked: Option<&[u8; 32]>,
+        name: &str,
+        pack: bool,
+        tree: &mut Tree,
+        packer: &mut Packer<'_>,
+        progress: &Progress,
+    ) -> Result<()> {
+        let mut file =
+            open_regular(path).map_err(|e| Error::io(name, "cannot open the source", e))?;
+        let (offset, len) = part;
+        // Fits: at most MAGIC_LEN.
+        let mut magic = vec![0; len.min(MAGIC_LEN as u64) as usize];
+        let read = file.read_exact_at(&mut magic, offset);
+        read.map_err(|e| Error::io(name, "cannot read", e))?;
+        let compression = Compression::detect(&magic);
+        match compression.map_err(|e| Error::from(e.in_source(name)))? {
+            Compression::Plain => self.load_tar(name, file, Some(part), tree, progress),
+            _ => {
+                let at = file.seek(SeekFrom::Start(offset));
+                at.map_err(|e| Error::io(name, "cannot read", e))?;
+                let reader = Waiting::new(file, progress.stop_flag()).take(len);
+                let loaded = self.load_reader(name, reader, unpacked, pack, tree, packer, progress);
+                progress.check()?;
+                loaded
+            }
+        }
+    }
+
+    /// A tar that can be read at any position: its headers now, its contents when they are packed. Of the file it is all, or a
+    /// part: offset and length.
+    pub(super) fn load_tar(
+        &mut self,
+        name: &str,
+        file: File,
+        part: Option<(u64, u64)>,
+        tree: &mut Tree,
+        progress: &Progress,
+    ) -> Result<()> {
+        let store = FileStore::new(
+            file.try_clone()
+                .map_err(|e| Error::io(name, "cannot open", e))?,
+        );
+        let store = store.map_err(|e| Error::io(name, "cannot examine", e))?;
+        let (start, len) = part.unwrap_or((0, store.size()));
+        let store = Window::part(store, start, len);
+        let mut tar = tar::scan_file(name, &store);
+        while let Some(mut entry) = tar.next_entry().map_err(Error::from)? {
+            entry.content = entry.content.behind(start);
+            self.add(entry, tree, progress)
+                .map_err(|e| in_source(e, name))?;
+        }
+        self.warnings.extend(tar.warning());
+        self.providers
+            .push(Provider::Tar(Arc::new(file), name.into()));
+        Ok(())
+    }
+
+    /// A tar that comes by once. Whoever waits for it can be stopped.
+    pub(super) fn load_stream(
+        &mut self,
+        name: &str,
+        file: File,
+        pack: bool,
+        tree: &mut Tree,
+        packer: &mut Packer<'_>,
+        progress: &Progress,
+    ) -> Result<()> {
+        widen(&file);
+        let reader = BufReader::new(Waiting::new(file, progress.stop_flag()));
+        let loaded = self.load_reader(name, reader, None, pack, tree, packer, progress);
+        // What a reader that was stopped says is not what went wrong.
+        progress.check()?;
+        loaded
+    }
+
+    /// Packed on the way, or copied first, so that it can be surveyed. `unpacked`: the SHA-256 that it must have as a plain tar.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what a stream is and where it goes"
+    )]
+    fn load_reader(
+        &mut self,
+        name: &str,
+        reader: impl Read + Send + 'static,
+        unpacked: Option<&[u8; 32]>,
+        pack: bool,
+        tree: &mut Tree,
+        packer: &mut Packer<'_>,
+        progress: &Progress,
+    ) -> Result<()> {
+        let mut reader = reader;
+        let mut start = Vec::new();
+        let begins = cpio::begins(&mut reader, &mut start);
+        let begins =
+            begins.map_err(|e| Error::from(SourceError::from(e).at_byte(0).in_source(name)))?;
+        let reader = Cursor::new(start).chain(reader);
+        if begins && unpacked.is_none() {
+            return self.load_cpio_stream(name, reader, tree, progress);
+        }
+        let (_, mut reader) = compressed::open(name, reader).map_err(Error::from)?;
+        if let Some(digest) = unpacked {
+            reader = Box::new(Digested::new(reader, *digest, self.threads));
+        }
+        if !pack || self.options.dedupe == Dedupe::Content {
+            progress.stage("copy");
+            let file = self.copy(name, reader, progress)?;
+            progress.stage("walk");
+            return self.load_tar(name, file, None, tree, progress);
+        }
+        self.packed = true;
+        let mut tar = TarReader::new(name, reader);
+        while let Some(mut entry) = tar.next_entry().map_err(Error::from)? {
+            let runs = match &entry.content {
+                Content::SparseStream(runs) => Some(Arc::clone(runs)),
+                Content::Stream => None,
+                _ => {
+                    self.add(entry, tree, progress)
+                        .map_err(|e| in_source(e, name))?;
+                    continue;
+                }
+            };
+            let Kind::File { size } = entry.kind else {
+                continue;
+            };
+            let (number, policy) = self.policies.of(|| entry.path.clone());
+            let policy = Arc::clone(policy);
+            if let Some(runs) = &runs {
+                entry.content = Content::Sparse(Arc::clone(runs));
+            }
+            let added = self.add(entry, tree, progress);
+            let Some(inode) = added.map_err(|e| in_source(e, name))? else {
+                continue;
+            };
+            if tree.len().is_multiple_of(BUDGET_STEP) {
+                packer.set_in_flight(Budget::new(self.options, tree, self.threads).in_flight);
+            }
+            match runs {
+                Some(runs) => self.stream_sparse(inode, size, &runs, &mut tar, &policy, packer)?,
+                None if size <= segment_size(&policy) => {
+                    // Fits: a segment is a few MiB.
+                    let mut bytes = vec![0; size as usize];
+                    tar.data()
+                        .read_exact(&mut bytes)
+                        .map_err(|e| Error::from(SourceError::from(e)))?;
+                    let with = With {
+                        twin: (self.options.dedupe != Dedupe::Off).then_some(number),
+                        ..With::default()
+                    };
+                    let input = Input::Bytes(bytes.into());
+                    packer.add_file(inode, size, input, &policy, &with)?;
+                }
+                None => packer.add_stream(inode, size, &mut tar.data(), &policy)?,
+            }
+        }
+        self.warnings.extend(tar.warning());
+        tar.finish().map_err(Error::from)?;
+        self.providers.push(Provider::Elsewhere);
+        Ok(())
+    }
+
+    /// All of a tar stream in a file without a name. It is read as a tar on the way: what is none ends here.
+    fn copy(&self, name: &str, reader: impl Read, progress: &Progress) -> Result<File> {
+        let fail = |e| Error::io(self.temporary.display(), "cannot copy the stream", e);
+        let mut copy = Copying {
+            reader,
+            file: tuff_store::anonymous(self.temporary).map_err(fail)?,
+            failed: None,
+        };
+        let mut tar = TarReader::new(name, &mut copy);
+        let read = || {
+            while tar.next_entry()?.is_some() {
+                if progress.check().is_err() {
+                    return Ok(());
+                }
+            }
+            tar.finish().map(drop)
+        };
+        let read = read();
+        progress.check()?;
+        match copy.failed {
+            Some(e) => Err(fail(e)),
+            None => read.map(|()| copy.file).map_err(Error::from),
+        }
+    }
+
+    /// The stored runs of a sparse member go through a file of their own, since its chunks may cut them anywhere.
+    pub(super) fn stream_sparse<R: Read>(
+        &mut self,
+        inode: InodeId,
+        size: u64,
+        runs: &[DataRun],
+        tar: &mut TarReader<R>,
+        policy: &Arc<Policy>,
+        packer: &mut Packer<'_>,
+    ) -> Result<()> {
+        let fail = |e| Error::io(self.temporary.display(), "cannot write temporary data", e);
+        let mut file = tuff_store::anonymous(self.temporary).map_err(fail)?;
+        std::io::copy(&mut tar.data(), &mut file).map_err(|e| Error::from(SourceError::from(e)))?;
+        let mut at = 0;
+        let placed = |r: &DataRun| {
+            let run = DataRun {
+                source_offset: at,
+                ..*r
+            };
+            at += r.len;
+            run
+        };
+        let runs: Arc<[DataRun]> = runs.iter().map(placed).collect();
+        let input = Input::Runs {
+            file: Arc::new(file),
+            name: "sparse member".into(),
+            runs: Arc::clone(&runs),
+        };
+        if self.options.keeps_sparse(size, &runs) {
+            return packer.add_sparse(inode, size, input, self.sparse(size, &runs), policy);
+        }
+        packer.add_file(inode, size, input, policy, &With::default())
+    }
+}
+
+/// A stream that leaves a copy of what was read.
+struct Copying<R> {
+    reader: R,
+    file: File,
+    /// Why there is no more of it.
+    failed: Option<std::io::Error>,
+}
+
+impl<R: Read> Read for Copying<R> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let n = self.reader.read(buf)?;
+        if let Err(e) = self.file.write_all(&buf[..n]) {
+            self.failed = Some(e);
+            return Err(std::io::ErrorKind::Other.into());
+        }
+        Ok(n)
+    }
+}
+
+/// Gives a pipe more room, if it is one and may have it: whoever fills it and whoever empties it then wait for each other
+/// a sixteenth as often.
+pub(super) fn widen(pipe: impl AsFd) {
+    const ROOM: usize = 1 << 20;
+    // Nothing depends on it.
+    let _ = rustix::pipe::fcntl_setpipe_size(pipe, ROOM);
+}
+
+pub(super) fn read_start(file: &File, buf: &mut [u8]) -> std::io::Result<usize> {
+    let mut n = 0;
+    while n < buf.len() {
+        match tuff_store::retry(|| file.read_at(&mut buf[n..], n as u64))? {
+            0 => break,
+            more => n += more,
+        }
+    }
+    Ok(n)
+}

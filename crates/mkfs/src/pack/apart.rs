@@ -1,0 +1,164 @@
+//! Clusters of the image and of its bases in one file: none on one device may look like the neighbour of one on another.
+//!
+//! Linux fetches clusters that lie behind each other with one request, and tells that they do by their places on their
+//! devices. Where the devices are files, it does not look which of them it is (seen in 6.18): a cluster that ends where one
+//! begins on the other device is read together with what follows it on its own, and the other cluster comes out as
+//! something else. Which of a file's clusters are asked for together depends on what is in the page cache, so no two of
+//! them may be such a pair. Where two are, the cluster of a base is copied into the image.
+
+use super::Packer;
+use super::data::Run;
+use super::segment::ShortPiece;
+use crate::Result;
+use crate::base::{Bases, IN_BASE};
+use hashbrown::HashMap;
+
+impl Packer<'_> {
+    /// Looks through the files that have clusters in several images.
+    pub(super) fn keep_apart(&mut self, base: &Bases) -> Result<()> {
+        // Fits: at most 128 of 32 bytes.
+        let per_block = (self.options.bits.size_usize() / self.options.grain.size()) as u32;
+        for file in std::mem::take(&mut self.mixed) {
+            let Some(data) = self.slot(file).more() else {
+                continue;
+            };
+            let runs = std::mem::take(&mut data.runs);
+            let (mut places, pieces): (Vec<u32>, Vec<ShortPiece>) =
+                runs.iter().flat_map(Run::placed).unzip();
+            drop(runs);
+            let on_device = |place: u32| match place & IN_BASE {
+                0 => (0, place),
+                _ => base.on_device(place, per_block),
+            };
+            untangle(&mut places, &pieces, &on_device, &mut |place, count| {
+                let bytes = base.grains_from(place, count, per_block)?;
+                self.digest.update(&bytes);
+                let at = self.options.grain.at(self.end)?;
+                self.write(&bytes)?;
+                Ok(at)
+            })?;
+            if let Some(data) = self.slot(file).more() {
+                data.runs = Run::of(pieces, &places);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Gives clusters of bases other places, those where `copy` puts them, until none begins or ends where one on another device
+/// ends or begins. `places` has the first grain of each piece, `on_device` says where one lies: 0 is the image's own device.
+fn untangle(
+    places: &mut [u32],
+    pieces: &[ShortPiece],
+    on_device: &dyn Fn(u32) -> (u16, u32),
+    copy: &mut dyn FnMut(u32, u16) -> Result<u32>,
+) -> Result<()> {
+    let (mut starts, mut ends) = (Edges::default(), Edges::default());
+    for (place, piece) in places.iter().zip(pieces).filter(|(_, p)| p.grains > 0) {
+        let (device, at) = on_device(*place);
+        starts.add(device, at);
+        ends.add(device, at + u32::from(piece.grains));
+    }
+    let mut copies: HashMap<u32, u32> = HashMap::new();
+    // A copy is one more cluster of the image. Each round but the last makes at least one, of a cluster that had none.
+    loop {
+        let before = copies.len();
+        for (place, piece) in places.iter_mut().zip(pieces) {
+            if *place & IN_BASE == 0 {
+                continue;
+            }
+            let (device, there) = on_device(*place);
+            if !(copies.contains_key(place)
+                || ends.has_other(device, there)
+                || starts.has_other(device, there + u32::from(piece.grains)))
+            {
+                continue;
+            }
+            let at = match copies.get(place) {
+                Some(at) => *at,
+                None => copy(*place, piece.grains)?,
+            };
+            copies.insert(*place, at);
+            let grains = u32::from(piece.grains);
+            starts.remove(device, there);
+            ends.remove(device, there + grains);
+            starts.add(0, at);
+            ends.add(0, at + grains);
+            *place = at;
+        }
+        if copies.len() == before {
+            return Ok(());
+        }
+    }
+}
+
+/// Where clusters begin, or end: grains, with the device of each cluster.
+#[derive(Default)]
+struct Edges(HashMap<u32, Vec<u16>>);
+
+impl Edges {
+    fn add(&mut self, device: u16, at: u32) {
+        self.0.entry(at).or_default().push(device);
+    }
+
+    fn remove(&mut self, device: u16, at: u32) {
+        if let Some(devices) = self.0.get_mut(&at)
+            && let Some(i) = devices.iter().position(|d| *d == device)
+        {
+            devices.swap_remove(i);
+        }
+    }
+
+    /// True if one is on another device.
+    fn has_other(&self, device: u16, at: u32) -> bool {
+        (self.0.get(&at)).is_some_and(|devices| devices.iter().any(|d| *d != device))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tuff_format::cluster::HeadKind;
+
+    /// Untangles clusters of two blocks, copies being made from block 900 on.
+    fn untangled(blocks: &[u32]) -> Vec<u32> {
+        let pieces = vec![ShortPiece::own(9000, 2, HeadKind::Head1); blocks.len()];
+        let (mut blocks, mut end) = (blocks.to_vec(), 900);
+        // The second base begins at block 1000 of all.
+        let on_device = |block: u32| match (block & IN_BASE, block & !IN_BASE) {
+            (0, block) => (0, block),
+            (_, block @ 1000..) => (2, block - 1000),
+            (_, block) => (1, block),
+        };
+        untangle(&mut blocks, &pieces, &on_device, &mut |block, count| {
+            assert!(block & IN_BASE != 0 && count == 2);
+            end += 2;
+            Ok(end - 2)
+        })
+        .unwrap();
+        blocks
+    }
+
+    #[test]
+    fn clusters_that_look_like_neighbours_are_copied_once() {
+        let base = |block: u32| block | IN_BASE;
+        // Far from each other; at the same place; neighbours within one image.
+        let apart = [10, 40, base(20), base(22), base(10), base(15)];
+        assert_eq!(untangled(&apart), apart);
+        // Behind one of the image, in front of one, and once more.
+        assert_eq!(
+            untangled(&[10, base(30), base(12), base(8), base(12)]),
+            [10, base(30), 900, 902, 900]
+        );
+        // Of two bases.
+        assert_eq!(
+            untangled(&[base(30), base(1040), base(1032), base(20)]),
+            [900, base(1040), base(1032), base(20)]
+        );
+        // A copy that has such a neighbour itself, before or behind it in the file.
+        assert_eq!(
+            untangled(&[base(902), 10, base(12), base(904)]),
+            [902, 10, 900, 904]
+        );
+    }
+}

@@ -1,0 +1,298 @@
+//! How a worker gets at the bytes of a file.
+
+use crate::base::{BaseInode, Bases};
+use crate::source::DataRun;
+use crate::source::dir::DirSource;
+use crate::source::image::ImageSource;
+use crate::tree::InodeId;
+use crate::{Error, Result};
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fmt, io};
+use tuff_format::Nid;
+
+/// The bytes of one file. Cheap to clone: the segments of a large file share it.
+#[derive(Clone)]
+pub(crate) enum Input {
+    /// A file below a source directory.
+    Host {
+        /// The directory.
+        source: Arc<DirSource>,
+        /// Path below it.
+        path: Arc<[u8]>,
+        /// Size and modification time when the tree was walked. Unit: bytes, seconds, nanoseconds.
+        seen: (u64, i64, u32),
+    },
+    /// A file named by a manifest.
+    Path {
+        /// Its path.
+        path: Arc<PathBuf>,
+        /// Its size when the manifest was read. Unit: bytes.
+        size: u64,
+    },
+    /// Bytes of an open file from a position on.
+    Range {
+        /// The file.
+        file: Arc<File>,
+        /// Its name, for messages.
+        name: Arc<str>,
+        /// Where the content starts.
+        offset: u64,
+    },
+    /// In memory.
+    Bytes(Arc<[u8]>),
+    /// The chunks of a sparse file that hold data, back to back.
+    Sparse {
+        /// The whole file.
+        whole: Box<Input>,
+        /// Chunks with data.
+        chunks: Arc<[ChunkRun]>,
+        /// Unit: bytes.
+        chunk_size: u64,
+        /// Size of the whole file.
+        size: u64,
+    },
+    /// A sparse member of a tar: only its runs are stored.
+    Runs {
+        /// The file, or `None` when the runs are in `bytes`.
+        file: Arc<File>,
+        /// Its name, for messages.
+        name: Arc<str>,
+        /// Ascending.
+        runs: Arc<[DataRun]>,
+    },
+    /// Files and pieces of files back to back, then zeros: a segment of the packed inode.
+    Packed(Arc<[Item]>),
+    /// A file of a base.
+    Base(Arc<Bases>, BaseInode),
+    /// A file of a source that is an image.
+    Image {
+        /// The image.
+        source: Arc<ImageSource>,
+        /// The file there.
+        nid: Nid,
+        /// Its path, for messages.
+        path: Arc<[u8]>,
+    },
+}
+
+/// A file or a piece of one that goes into the packed inode.
+#[derive(Clone)]
+pub(crate) struct Item {
+    /// Which file.
+    pub(crate) file: InodeId,
+    /// Where its bytes are.
+    pub(crate) input: Input,
+    /// Position in the file. Unit: bytes.
+    pub(crate) offset: u64,
+    /// Unit: bytes.
+    pub(crate) len: usize,
+    /// What of the file lies in the packed inode begins with it.
+    pub(crate) first: bool,
+    /// It lies next to one that it is alike.
+    pub(crate) alike: bool,
+}
+
+/// Consecutive chunks of a sparse file that hold data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkRun {
+    /// First chunk.
+    pub(crate) first: u64,
+    /// Number of chunks.
+    pub(crate) count: u64,
+}
+
+/// An input that is ready to be read.
+pub(crate) enum Reader<'a> {
+    /// An open file.
+    File(File, Name<'a>),
+    /// A shared file.
+    Shared(&'a File, &'a str, u64),
+    /// In memory.
+    Bytes(&'a [u8]),
+    /// A sparse file's data chunks.
+    Sparse(Box<Reader<'a>>, &'a [ChunkRun], u64, u64),
+    /// A sparse member's runs.
+    Runs(&'a File, &'a str, &'a [DataRun]),
+    /// Items, each opened when its turn comes.
+    Packed(&'a [Item]),
+    /// A file of a base.
+    Base(&'a Bases, BaseInode),
+    /// A file of a source that is an image.
+    Image(&'a ImageSource, Nid, &'a [u8]),
+}
+
+/// The name of an open file, for messages: it is put together where there is one.
+#[derive(Clone, Copy)]
+pub(crate) enum Name<'a> {
+    /// A path below a source directory.
+    Below(&'a DirSource, &'a [u8]),
+    /// A path.
+    Path(&'a Path),
+    /// A name.
+    Plain(&'a str),
+}
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Below(source, path) => f.write_str(&source.display(path)),
+            Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Plain(name) => f.write_str(name),
+        }
+    }
+}
+
+impl fmt::Debug for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            file, offset, len, ..
+        } = self;
+        write!(f, "{len} bytes of file {file} from {offset}")
+    }
+}
+
+impl Input {
+    /// Opens the input and makes sure that it is still what was seen.
+    pub(crate) fn open(&self) -> Result<Reader<'_>> {
+        match self {
+            Self::Host { source, path, seen } => {
+                let name = Name::Below(source, path);
+                let file = source
+                    .open_file(path)
+                    .map_err(|e| Error::io(name, "cannot open", e))?;
+                let (size, sec, nsec) = *seen;
+                let meta = unchanged(&file, name, size)?;
+                if (meta.mtime(), meta.mtime_nsec()) != (sec, nsec.into()) {
+                    return Err(changed(name, "its modification time is another"));
+                }
+                Ok(Reader::File(file, name))
+            }
+            Self::Path { path, size } => {
+                let name = Name::Path(path);
+                // The kind of the file is checked once it is open.
+                let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+                let mut options = File::options();
+                let options = options.read(true).custom_flags(flags);
+                let file = options.open(path.as_path());
+                let file = file.map_err(|e| Error::io(name, "cannot open", e))?;
+                unchanged(&file, name, *size)?;
+                Ok(Reader::File(file, name))
+            }
+            Self::Range { file, name, offset } => Ok(Reader::Shared(file, name, *offset)),
+            Self::Bytes(bytes) => Ok(Reader::Bytes(bytes)),
+            Self::Packed(items) => Ok(Reader::Packed(items)),
+            Self::Base(base, inode) => Ok(Reader::Base(base, *inode)),
+            Self::Image { source, nid, path } => Ok(Reader::Image(source, *nid, path)),
+            Self::Sparse {
+                whole,
+                chunks,
+                chunk_size,
+                size,
+            } => Ok(Reader::Sparse(
+                Box::new(whole.open()?),
+                chunks,
+                *chunk_size,
+                *size,
+            )),
+            Self::Runs { file, name, runs } => Ok(Reader::Runs(file, name, runs)),
+        }
+    }
+}
+
+impl Reader<'_> {
+    /// Fills `buf` from `offset` of the content.
+    pub(crate) fn read_exact(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        match self {
+            Self::File(file, name) => exact(file, buf, offset, *name),
+            Self::Shared(file, name, start) => exact(file, buf, start + offset, Name::Plain(name)),
+            Self::Bytes(bytes) => {
+                let from = usize::try_from(offset)
+                    .unwrap_or(usize::MAX)
+                    .min(bytes.len());
+                let src = bytes
+                    .get(from..from + buf.len())
+                    .ok_or_else(|| Error::usage("content is shorter than its size"))?;
+                buf.copy_from_slice(src);
+                Ok(())
+            }
+            Self::Packed(items) => {
+                // Always read whole, from the start.
+                debug_assert_eq!(offset, 0);
+                let mut rest = buf;
+                for item in *items {
+                    let (now, later) = rest.split_at_mut(item.len);
+                    item.input.open()?.read_exact(now, item.offset)?;
+                    rest = later;
+                }
+                rest.fill(0);
+                Ok(())
+            }
+            Self::Base(base, inode) => base.read_exact(*inode, buf, offset),
+            Self::Image(source, nid, path) => source.read_exact(*nid, path, buf, offset),
+            Self::Sparse(whole, chunks, chunk_size, size) => {
+                // `offset` counts only chunks with data.
+                let (mut skip, mut rest) = (offset, buf);
+                for run in *chunks {
+                    let start = run.first * chunk_size;
+                    let len = (run.count * chunk_size).min(size - start);
+                    if skip >= len {
+                        skip -= len;
+                        continue;
+                    }
+                    let n = rest
+                        .len()
+                        .min(usize::try_from(len - skip).unwrap_or(usize::MAX));
+                    let (now, later) = rest.split_at_mut(n);
+                    whole.read_exact(now, start + skip)?;
+                    (rest, skip) = (later, 0);
+                    if rest.is_empty() {
+                        return Ok(());
+                    }
+                }
+                Err(Error::usage("sparse content is shorter than its chunks"))
+            }
+            Self::Runs(file, name, runs) => {
+                buf.fill(0);
+                let end = offset + buf.len() as u64;
+                let from = runs.partition_point(|r| r.file_offset + r.len <= offset);
+                for run in runs[from..].iter().take_while(|r| r.file_offset < end) {
+                    let lo = run.file_offset.max(offset);
+                    let hi = (run.file_offset + run.len).min(end);
+                    let part = &mut buf[(lo - offset) as usize..(hi - offset) as usize];
+                    let from = run.source_offset + (lo - run.file_offset);
+                    exact(file, part, from, Name::Plain(name))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn exact(file: &File, buf: &mut [u8], offset: u64, name: Name<'_>) -> Result<()> {
+    file.read_exact_at(buf, offset).map_err(|e| match e.kind() {
+        io::ErrorKind::UnexpectedEof => changed(name, "it became shorter"),
+        _ => Error::io(name, format_args!("cannot read at byte {offset}"), e),
+    })
+}
+
+/// Makes sure that a file is one, and as long as it was.
+fn unchanged(file: &File, name: Name<'_>, size: u64) -> Result<Metadata> {
+    let meta =
+        tuff_store::retry(|| file.metadata()).map_err(|e| Error::io(name, "cannot examine", e))?;
+    if !meta.is_file() {
+        return Err(changed(name, "it is no regular file any more"));
+    }
+    if meta.size() != size {
+        let how = format!("its size was {size} bytes and is {}", meta.size());
+        return Err(changed(name, &how));
+    }
+    Ok(meta)
+}
+
+fn changed(name: Name<'_>, how: &str) -> Error {
+    let e = io::Error::other(format!("the file changed while the image was built: {how}"));
+    Error::io(name, "cannot read", e)
+}

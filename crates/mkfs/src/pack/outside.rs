@@ -1,0 +1,53 @@
+//! Files whose data stays where it is: on the extra device.
+
+use super::data::{Chunked, FileData};
+use super::{Packer, Sparse};
+use crate::tree::InodeId;
+
+impl Packer<'_> {
+    /// The extra device has so many whole blocks.
+    pub(crate) fn set_outside(&mut self, blocks: u32) {
+        self.result.outside = Some(blocks);
+    }
+
+    /// How many blocks the extra device has.
+    pub(crate) fn outside(&self) -> u64 {
+        self.result.outside.unwrap_or_default().into()
+    }
+
+    /// The `size` bytes of a file, not 0, lie on the extra device, from this block on.
+    pub(crate) fn add_outside(&mut self, file: InodeId, size: u64, block: u32) {
+        self.count_outside(size, 0);
+        let outside = true;
+        self.set(file, FileData::OneChunk { outside, block });
+    }
+
+    /// The same for a file with holes: its chunks with data lie there back to back. `holes` is what they leave out. Unit: bytes.
+    pub(crate) fn add_outside_sparse(
+        &mut self,
+        file: InodeId,
+        size: u64,
+        holes: u64,
+        sparse: Sparse,
+        block: u32,
+    ) {
+        self.count_outside(size, holes);
+        let chunked = FileData::Chunked(Box::new(Chunked {
+            bits: sparse.bits,
+            outside: true,
+            runs: sparse.runs,
+            block,
+        }));
+        self.tables += chunked.footprint();
+        self.set(file, chunked);
+    }
+
+    fn count_outside(&mut self, size: u64, holes: u64) {
+        let stats = &mut self.result.stats;
+        stats.outside_files += 1;
+        stats.outside_bytes += size - holes;
+        stats.sparse_files += u64::from(holes > 0);
+        stats.hole_bytes += holes;
+        self.progress.add_bytes(size);
+    }
+}

@@ -1,0 +1,259 @@
+//! From results to blocks: what the collecting thread does with them, in ticket order.
+
+use super::input::Item;
+use super::segment::{ShortPiece, Tail};
+use super::spans::PartKey;
+use super::work::{Body, JobOut, PartOut};
+use super::{FileData, FileTail, PACKED, Packer, Run};
+use crate::order::ContentKey;
+use crate::tree::InodeId;
+use crate::{Error, Result};
+
+/// The end of so many blocks from this one on. A signed block address: readers treat it so.
+pub(super) fn end_of(block: u32, count: u64) -> Result<u32> {
+    let end = u32::try_from(u64::from(block) + count).ok();
+    end.filter(|b| *b < 1 << 31)
+        .ok_or_else(|| Error::limit("image", "larger than 2^31 blocks"))
+}
+
+impl Packer<'_> {
+    /// Writes a result's blocks and notes where they are. Files that turn out to have the content of an earlier one leave
+    /// no blocks.
+    pub(super) fn place(&mut self, out: JobOut) -> Result<()> {
+        let (bits, grain) = (self.options.bits, self.options.grain);
+        self.digest.update(&out.digest.to_le_bytes());
+        // Of the job's data: what waits to be written, and where the next part starts.
+        let (mut start, mut at) = (0, 0);
+        for part in out.parts {
+            match &part.items {
+                Some(items) => self.place_items(items, part.len, &part.sums),
+                None if part.file != PACKED => {
+                    self.progress.add_bytes(part.len as u64);
+                    if let [sum] = part.sums[..] {
+                        let sums = &mut self.result.sums;
+                        sums.add(part.file, part.first, part.len, sum);
+                    }
+                }
+                None => {}
+            }
+            let end = at + part.body.len(bits, grain);
+            if let Some(first) = part.key.and_then(|key| self.twin_of(part.file, key)) {
+                self.write(&out.data.bytes()[start..at])?;
+                start = end;
+                self.add_same(part.file, first, part.len as u64);
+            } else if let Body::Chunks(chunks) = &part.body {
+                self.write(&out.data.bytes()[start..at])?;
+                self.fill_block()?;
+                start = end;
+                self.place_chunks(&part, chunks, &out.data.bytes()[at..end])?;
+            } else {
+                if part.body.begins_at_block() && bits.within(self.end + (at - start) as u64) > 0 {
+                    self.write(&out.data.bytes()[start..at])?;
+                    self.fill_block()?;
+                    start = at;
+                }
+                self.place_part(part, self.end + (at - start) as u64)?;
+            }
+            at = end;
+        }
+        self.write(&out.data.bytes()[start..at])?;
+        self.pool.recycle(out.data);
+        Ok(())
+    }
+
+    /// Notes where the files of a segment of the packed inode are, and their sums. The segment has `len` bytes.
+    fn place_items(&mut self, items: &[Item], len: usize, sums: &[u64]) {
+        let mut offset = self.stream_placed;
+        self.stream_placed += len as u64;
+        for (i, item) in items.iter().enumerate() {
+            if item.file != PACKED {
+                if let Some(sum) = sums.get(i) {
+                    let first = item.offset == 0;
+                    self.result.sums.add(item.file, first, item.len, *sum);
+                }
+                if item.first {
+                    self.result.stats.fragments += 1;
+                    self.set_fragment(item, offset);
+                }
+                self.result.stats.fragment_bytes += item.len as u64;
+                self.progress.add_bytes(item.len as u64);
+            }
+            offset += item.len as u64;
+        }
+    }
+
+    /// Notes where a file is in the packed inode, or its end.
+    fn set_fragment(&mut self, item: &Item, offset: u64) {
+        if item.offset == 0 {
+            self.set(item.file, FileData::WholeFragment { offset });
+            return;
+        }
+        let place = self.slot(item.file).fragment();
+        *place.expect("the rest of the file was placed before") = offset;
+        self.result.stats.alike_ends += 1;
+    }
+
+    /// The earlier file with this key. Remembers the file if there is none.
+    fn twin_of(&mut self, file: InodeId, key: ContentKey) -> Option<InodeId> {
+        if let Some(first) = self.known.get(&key) {
+            return Some(*first);
+        }
+        // Beyond the limit later twins are missed, the same ones every time.
+        if self.known.len() < self.options.known_max {
+            self.known.insert(key, file);
+        }
+        None
+    }
+
+    /// Appends to the image.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let end = self.end + bytes.len() as u64;
+        end_of(0, self.options.bits.count(end))?;
+        if self.options.size_max.is_some_and(|max| end > max) {
+            return Err(Error::limit("image", crate::OVER_BUDGET));
+        }
+        self.output
+            .write_at(bytes, self.end)
+            .map_err(|e| Error::io("image", "cannot write", e))?;
+        self.end = end;
+        Ok(())
+    }
+
+    /// Fills the last block, if it is not full, so that what comes next begins with one.
+    pub(super) fn fill_block(&mut self) -> Result<()> {
+        let bits = self.options.bits;
+        match bits.within(self.end) {
+            0 => Ok(()),
+            used => self.write(&vec![0; (bits.size() - used) as usize]),
+        }
+    }
+
+    /// Notes where a part's data is that begins at this byte.
+    pub(super) fn place_part(&mut self, part: PartOut, position: u64) -> Result<()> {
+        let grain = self.options.grain;
+        let end = position + part.body.len(self.options.bits, grain) as u64;
+        let PartOut {
+            file,
+            first,
+            len,
+            body,
+            post,
+            key: _,
+            items: _,
+            sums: _,
+        } = part;
+        match body {
+            Body::Chunks(_) => unreachable!("they have places of their own"),
+            Body::Flat { blocks, tail } => {
+                self.result
+                    .stats
+                    .add_flat(len as u64, blocks, tail.as_ref().map_or(0, Vec::len));
+                let tail = tail.map(|t| self.result.spill.put(&t)).transpose()?;
+                let block = match blocks {
+                    0 => 0,
+                    _ => end_of(0, position / self.options.bits.size())?,
+                };
+                match self.slot(file) {
+                    FileData::Chunked(chunked) if first => chunked.block = block,
+                    FileData::Flat { tail: slot, .. } if !first => *slot = tail,
+                    FileData::Chunked(_) => {}
+                    slot => *slot = FileData::Flat { block, tail },
+                }
+            }
+            Body::Encoded {
+                algorithm,
+                pieces,
+                homes,
+                tail,
+                in_place,
+            } => {
+                let counted = (self.options.bits, grain);
+                self.result
+                    .stats
+                    .add_encoded(algorithm, &pieces, &homes, &tail, in_place, counted);
+                let tail = match tail {
+                    Tail::Cluster => FileTail::Cluster,
+                    Tail::Inline(bytes) => FileTail::Inline(self.result.spill.put(&bytes)?),
+                    // Its place is known later.
+                    Tail::Later(_) => FileTail::Fragment(0),
+                    Tail::Fragment(bytes) => {
+                        FileTail::Fragment(self.add_fragment(&bytes, first && pieces.len() == 1))
+                    }
+                };
+                if let (FileTail::Fragment(offset), 1, true) = (tail, pieces.len(), first) {
+                    *self.slot(file) = FileData::WholeFragment { offset };
+                    return Ok(());
+                }
+                let start = grain.at(position)?;
+                grain.at(end)?;
+                let places = self.places_of(&pieces, &homes, post, start);
+                if homes.iter().any(|(key, _)| matches!(key, PartKey::Base(_))) {
+                    self.mixed.insert(file);
+                }
+                let runs = Run::split(pieces, &places);
+                if let Some(key) = post {
+                    self.shared.insert(key, places);
+                }
+                let slot = self.slot(file);
+                let before = slot.footprint();
+                match slot.more() {
+                    Some(data) => {
+                        data.runs.extend(runs);
+                        data.tail = tail;
+                    }
+                    None => *slot = FileData::encoded(runs, tail, algorithm),
+                }
+                let after = slot.footprint();
+                self.tables += after - before;
+            }
+        }
+        Ok(())
+    }
+
+    /// First grain of each piece of the part `own`: the next of the part's grains, which begin at `start`, or where the
+    /// piece's home is.
+    fn places_of(
+        &self,
+        pieces: &[ShortPiece],
+        homes: &[(PartKey, u32)],
+        own: Option<PartKey>,
+        start: u32,
+    ) -> Vec<u32> {
+        let (mut next, mut homes) = (start, homes.iter());
+        let mut places: Vec<u32> = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let at = if piece.shared {
+                let (key, i) = homes.next().expect("every shared piece has a home");
+                let home = if Some(*key) == own {
+                    &places
+                } else {
+                    &self.shared[key]
+                };
+                home[*i as usize]
+            } else {
+                next += u32::from(piece.grains);
+                next - u32::from(piece.grains)
+            };
+            places.push(at);
+        }
+        places
+    }
+
+    pub(super) fn slot(&mut self, file: InodeId) -> &mut FileData {
+        if file == PACKED {
+            return &mut self.result.packed;
+        }
+        let i = file as usize;
+        if i >= self.result.files.len() {
+            self.result.files.resize_with(i + 1, FileData::default);
+        }
+        &mut self.result.files[i]
+    }
+
+    pub(super) fn set(&mut self, file: InodeId, data: FileData) {
+        *self.slot(file) = data;
+    }
+}

@@ -1,0 +1,128 @@
+//! Chunks of files that stay sparse.
+
+use super::input::ChunkRun;
+use crate::source::DataRun;
+use std::sync::Arc;
+use tuff_format::BlockBits;
+
+/// The chunks of a sparse file.
+pub(crate) struct Sparse {
+    /// log2 of the chunk size over the block size.
+    pub(crate) bits: u8,
+    /// Chunks that hold data.
+    pub(crate) runs: Arc<[ChunkRun]>,
+}
+
+impl Sparse {
+    /// Chooses a chunk size for a file of `size` bytes with data only in `runs`. Chunks are as large as the edges of the
+    /// holes allow, and never so small that the table outgrows its limit.
+    pub(crate) fn plan(size: u64, runs: &[DataRun], bits: BlockBits) -> Self {
+        const ENTRIES_MAX: u64 = 1 << 20;
+        let mut edges = 0;
+        for run in runs {
+            edges |= run.file_offset / bits.size();
+            let end = run.file_offset + run.len;
+            // The last chunk may be cut short by the end of the file.
+            if end < size {
+                edges |= bits.count(end);
+            }
+        }
+        let whole = bits.count(size).next_power_of_two().trailing_zeros();
+        let mut chunk = edges.trailing_zeros().min(whole).min(31);
+        while bits.count(size) >> chunk > ENTRIES_MAX && chunk < 31 {
+            chunk += 1;
+        }
+        Self::of_size(size, runs, bits, chunk)
+    }
+
+    /// Chunks of a file of `size` bytes with data only in `runs`. `chunk` is log2 of their size over the block size.
+    pub(crate) fn of_size(size: u64, runs: &[DataRun], bits: BlockBits, chunk: u32) -> Self {
+        debug_assert!(runs.iter().all(|r| r.file_offset + r.len <= size));
+        let chunk_size = bits.size() << chunk;
+        let mut chunks: Vec<ChunkRun> = Vec::new();
+        for run in runs.iter().filter(|r| r.len > 0) {
+            let first = run.file_offset / chunk_size;
+            let end = (run.file_offset + run.len).div_ceil(chunk_size);
+            match chunks.last_mut() {
+                Some(last) if last.first + last.count >= first => {
+                    last.count = last.count.max(end - last.first);
+                }
+                _ => chunks.push(ChunkRun {
+                    first,
+                    count: end - first,
+                }),
+            }
+        }
+        Self {
+            bits: chunk as u8,
+            runs: chunks.into(),
+        }
+    }
+}
+
+impl Sparse {
+    /// Chunks that hold what `runs` hold and nothing else, with blocks of the source that lie back to back. `None`: some edge
+    /// lies inside a block, or the table would be too long.
+    pub(crate) fn exact(size: u64, runs: &[DataRun], bits: BlockBits) -> Option<Self> {
+        let at_block = |at: u64| at.is_multiple_of(bits.size());
+        let mut next = None;
+        for run in runs {
+            let end = run.file_offset + run.len;
+            let whole = at_block(run.file_offset) && at_block(run.source_offset);
+            if !whole
+                || next.is_some_and(|n| n != run.source_offset)
+                || !(at_block(end) || end == size)
+            {
+                return None;
+            }
+            next = Some(run.source_offset + run.len);
+        }
+        let sparse = Self::plan(size, runs, bits);
+        // A chunk that reaches into a hole would be longer than what is stored.
+        let chunk_size = bits.size() << sparse.bits;
+        let data: u64 = (sparse.runs.iter())
+            .map(|r| ((r.first + r.count) * chunk_size).min(size) - r.first * chunk_size)
+            .sum();
+        (data == runs.iter().map(|r| r.len).sum::<u64>()).then_some(sparse)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(file_offset: u64, len: u64) -> DataRun {
+        DataRun {
+            file_offset,
+            source_offset: 0,
+            len,
+        }
+    }
+
+    #[test]
+    fn chunks_follow_the_edges_of_holes() {
+        let plan = Sparse::plan(
+            8 << 20,
+            &[run(0, 4096), run(1 << 20, 1 << 20)],
+            BlockBits::B4K,
+        );
+        assert_eq!(plan.bits, 0);
+        assert_eq!(
+            *plan.runs,
+            [
+                ChunkRun { first: 0, count: 1 },
+                ChunkRun {
+                    first: 256,
+                    count: 256
+                }
+            ]
+        );
+        let plan = Sparse::plan(8 << 20, &[run(1 << 20, 1 << 20)], BlockBits::B4K);
+        assert_eq!(
+            (plan.bits, &*plan.runs),
+            (8, &[ChunkRun { first: 1, count: 1 }][..])
+        );
+        let plan = Sparse::plan(1 << 40, &[], BlockBits::B4K);
+        assert!(plan.runs.is_empty() && (1u64 << 28) >> plan.bits <= 1 << 20);
+    }
+}

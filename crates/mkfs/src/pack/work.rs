@@ -1,0 +1,551 @@
+//! What a worker does: read some parts of files, encode them, lay the blocks back to back.
+
+use super::blocks::Blocks;
+use super::grain::Grain;
+use super::input::{Input, Item};
+use super::segment::{self, Encoders, Shape, ShortPiece, Tail, TailPolicy};
+use super::spans::{Board, PartKey, PartPlan};
+use super::sums::sum;
+use crate::ahead::{Ahead, Stretch};
+use crate::order::{ContentKey, content_key};
+use crate::tree::InodeId;
+use crate::{Error, Result};
+use hashbrown::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+use tuff_codec::{EncodeFit, EncoderSpec};
+use tuff_format::BlockBits;
+use tuff_format::cluster::HeadKind;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// How the data of a file is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Policy {
+    /// How to compress; `None` stores.
+    pub(crate) spec: Option<EncoderSpec>,
+    /// What becomes of the end of a compressed file.
+    pub(crate) tail: TailPolicy,
+    /// A file of at most so many bytes goes into the packed inode as a whole.
+    pub(crate) whole_max: u64,
+    /// The last partial block of a stored file goes behind the inode, if it has at most so many bytes.
+    pub(crate) inline_max: usize,
+    /// A file that saves less than this is stored. Unit: thousandths of its size.
+    pub(crate) min_saving: u32,
+    /// A stored file is stored in chunks of this size, and equal ones once. Unit: bytes.
+    pub(crate) chunk: Option<usize>,
+}
+
+impl Policy {
+    /// True if a file of `size` bytes goes into the packed inode as a whole.
+    pub(crate) fn packs_whole(&self, size: u64) -> bool {
+        self.spec.is_some() && size > super::TINY as u64 && size <= self.whole_max
+    }
+}
+
+/// One file, or one segment of a large one.
+pub(crate) struct Part {
+    /// Which.
+    pub(crate) file: InodeId,
+    /// Where its bytes are.
+    pub(crate) input: Input,
+    /// Position in the content. Unit: bytes.
+    pub(crate) offset: u64,
+    /// Unit: bytes, at least 1.
+    pub(crate) len: usize,
+    /// The content begins with this part.
+    pub(crate) first: bool,
+    /// The content ends with this part.
+    pub(crate) last: bool,
+    /// Stored, whatever the policy says: decided for the whole file.
+    pub(crate) store: bool,
+    /// How.
+    pub(crate) policy: Arc<Policy>,
+    /// Another file may have the same content: number of the policy, for the key that tells.
+    pub(crate) twin: Option<u32>,
+    /// What it shares with others.
+    pub(crate) plan: Option<Box<PartPlan>>,
+    /// The content goes on for so many bytes, which are among the files of the packed inode. Unit: bytes.
+    pub(crate) end_len: usize,
+    /// Where larger clusters are used.
+    pub(crate) wide: Option<Box<Wide>>,
+}
+
+/// Larger clusters for stretches of the packed inode whose files are much alike: what they have in common is said once for
+/// each cluster.
+pub(crate) struct Wide {
+    spec: EncoderSpec,
+    /// Ascending. Unit: bytes of the part.
+    stretches: Vec<Range<usize>>,
+}
+
+/// A cluster is larger only if the stretch goes on for so much. Unit: bytes.
+const WIDE_MIN: usize = 32 << 10;
+
+impl Wide {
+    /// Those of a part with these items, if there are any.
+    pub(crate) fn new(spec: EncoderSpec, items: &[Item]) -> Option<Self> {
+        let (mut at, mut stretches) = (0, Vec::new());
+        for same in items.chunk_by(|a, b| a.alike == b.alike) {
+            let len: usize = same.iter().map(|item| item.len).sum();
+            if same[0].alike && len > WIDE_MIN {
+                stretches.push(at..at + len - WIDE_MIN);
+            }
+            at += len;
+        }
+        (!stretches.is_empty()).then_some(Self { spec, stretches })
+    }
+}
+
+impl Part {
+    /// The name under which later parts look for its clusters.
+    fn post(&self) -> Option<PartKey> {
+        self.plan.as_ref().and_then(|p| p.post)
+    }
+}
+
+/// Posts nothing for parts that posted nothing themselves.
+struct Posts {
+    board: Arc<Board>,
+    keys: Vec<PartKey>,
+}
+
+impl Drop for Posts {
+    fn drop(&mut self) {
+        for key in &self.keys {
+            self.board.post(*key, &[]);
+        }
+    }
+}
+
+/// Work for one worker.
+pub(crate) struct Job {
+    /// Names the result.
+    pub(crate) id: u64,
+    /// Memory that it takes while it runs. Unit: bytes.
+    pub(crate) cost: u64,
+    /// In the order of their blocks.
+    pub(crate) parts: Vec<Part>,
+    /// Its content was asked for.
+    pub(crate) asked: bool,
+}
+
+impl Job {
+    /// Its content, to be asked for once.
+    pub(super) fn wanted(&mut self) -> impl Iterator<Item = Stretch> {
+        let parts = if std::mem::replace(&mut self.asked, true) {
+            &[]
+        } else {
+            &self.parts[..]
+        };
+        let wanted = |part: &Part| Stretch::new(part.input.clone(), part.offset, part.len);
+        parts.iter().map(wanted)
+    }
+}
+
+/// What came of a job.
+#[derive(Debug)]
+pub(crate) struct JobOut {
+    /// Whole blocks.
+    pub(crate) data: Blocks,
+    /// Digest of `data`.
+    pub(crate) digest: u128,
+    /// In the order of their blocks.
+    pub(crate) parts: Vec<PartOut>,
+}
+
+impl JobOut {
+    /// What it holds until it is placed. Unit: bytes.
+    pub(crate) fn footprint(&self) -> u64 {
+        let of = |part: &PartOut| match &part.body {
+            Body::Flat { tail, .. } => tail.as_ref().map_or(0, Vec::len),
+            Body::Chunks(chunks) => size_of_val(&chunks[..]),
+            Body::Encoded { pieces, tail, .. } => {
+                let tail = match tail {
+                    Tail::Cluster | Tail::Later(_) => 0,
+                    Tail::Inline(bytes) | Tail::Fragment(bytes) => bytes.len(),
+                };
+                size_of_val(&pieces[..]) + tail
+            }
+        };
+        let parts: usize = self.parts.iter().map(of).sum();
+        (self.data.len() + parts + size_of_val(&self.parts[..])) as u64
+    }
+}
+
+/// What came of a part.
+#[derive(Debug)]
+pub(crate) struct PartOut {
+    /// Which file.
+    pub(crate) file: InodeId,
+    /// True for the first part of its file.
+    pub(crate) first: bool,
+    /// Bytes of content.
+    pub(crate) len: usize,
+    /// What it is made of, for a part of the packed inode that holds whole files.
+    pub(crate) items: Option<Arc<[Item]>>,
+    /// Its clusters may be used by later parts: under this name.
+    pub(crate) post: Option<PartKey>,
+    /// Stands for the content, where another file may have the same.
+    pub(crate) key: Option<ContentKey>,
+    /// Sum of the content, or of each item; nothing if none are taken.
+    pub(crate) sums: Vec<u64>,
+    /// Its data.
+    pub(crate) body: Body,
+}
+
+/// A chunk with data.
+#[derive(Debug)]
+pub(crate) struct ChunkPart {
+    /// Stands for its blocks' bytes.
+    pub(crate) key: [u8; 32],
+    /// Blocks in the job's data.
+    pub(crate) blocks: u32,
+}
+
+/// The data of a part.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// As it is.
+    Flat {
+        /// Blocks in the job's data.
+        blocks: u32,
+        /// The last partial block, for behind the inode.
+        tail: Option<Vec<u8>>,
+    },
+    /// In chunks, those that are not all zero back to back.
+    Chunks(Vec<Option<ChunkPart>>),
+    /// Encoded.
+    Encoded {
+        /// Number of the algorithm.
+        algorithm: u8,
+        /// Extents.
+        pieces: Vec<ShortPiece>,
+        /// Clusters of the extents that are shared, in order.
+        homes: Vec<(PartKey, u32)>,
+        /// The end of the file.
+        tail: Tail,
+        /// LZ4 clusters that were tried for decoding in place, and how many can be.
+        in_place: (u32, u32),
+    },
+}
+
+impl Body {
+    /// A whole file for the packed inode.
+    fn fragment(algorithm: u8, content: &[u8]) -> Self {
+        Self::Encoded {
+            algorithm,
+            pieces: vec![ShortPiece::own(content.len(), 0, HeadKind::Head1)],
+            homes: Vec::new(),
+            tail: Tail::Fragment(content.to_vec()),
+            in_place: (0, 0),
+        }
+    }
+
+    /// True if its data has to begin with a block.
+    pub(crate) fn begins_at_block(&self) -> bool {
+        matches!(self, Self::Flat { blocks: 1.., .. })
+    }
+
+    /// What it has in the job's data. Unit: bytes.
+    pub(crate) fn len(&self, bits: BlockBits, grain: Grain) -> usize {
+        let of_blocks = |blocks: u32| blocks as usize * bits.size_usize();
+        match self {
+            Self::Flat { blocks, .. } => of_blocks(*blocks),
+            Self::Chunks(chunks) => of_blocks(chunks.iter().flatten().map(|c| c.blocks).sum()),
+            Self::Encoded { pieces, .. } => own_grains(pieces) * grain.size(),
+        }
+    }
+}
+
+/// Grains that the pieces take in their part.
+fn own_grains(pieces: &[ShortPiece]) -> usize {
+    pieces.iter().map(ShortPiece::own_grains).sum()
+}
+
+/// A worker: its buffer and its encoders.
+pub(crate) struct Worker {
+    block: usize,
+    grain: Grain,
+    sums: bool,
+    board: Arc<Board>,
+    input: Vec<u8>,
+    encoders: HashMap<EncoderSpec, Box<dyn EncodeFit>>,
+    ahead: Ahead,
+    /// LZ4 clusters of this job so far: which of them are sampled must depend on the job alone.
+    lz4_clusters: usize,
+}
+
+/// Sums of a part's items, or of the part.
+fn sums_of(input: &Input, content: &[u8]) -> Vec<u64> {
+    let of = |bytes: &[u8]| {
+        let mut sum = sum();
+        sum.update(bytes);
+        sum.digest()
+    };
+    let Input::Packed(items) = input else {
+        return vec![of(content)];
+    };
+    let mut rest = content;
+    let next = |item: &Item| {
+        let (now, later) = rest.split_at(item.len);
+        rest = later;
+        of(now)
+    };
+    items.iter().map(next).collect()
+}
+
+/// Of so many LZ4 clusters one is tried for decoding in place: a sample, since it costs a pass over the cluster.
+const IN_PLACE_SAMPLE: usize = 16;
+/// Encoders that a worker keeps.
+const ENCODERS_MAX: usize = 8;
+/// Where clusters begin anywhere, a shorter file that does not shrink is one: stored in blocks it would have to begin with one.
+/// Unit: bytes.
+const STORED_MAX: usize = 256 << 10;
+/// Rough cost of a map header and a short index. Unit: bytes.
+const INDEX_COST: usize = 24;
+
+impl Worker {
+    /// A worker for images of this block size and grain. `sums`: it takes sums of all contents.
+    pub(crate) fn new((bits, grain): (BlockBits, Grain), board: Arc<Board>, sums: bool) -> Self {
+        Self {
+            block: bits.size_usize(),
+            grain,
+            sums,
+            board,
+            input: Vec::new(),
+            encoders: HashMap::new(),
+            ahead: Ahead::default(),
+            lz4_clusters: 0,
+        }
+    }
+
+    /// True if content should be asked for before it is read.
+    pub(crate) fn is_cold(&self) -> bool {
+        self.ahead.is_cold()
+    }
+
+    /// Asks for content that will be read soon.
+    pub(super) fn ask(&mut self, wanted: &[Stretch]) {
+        self.ahead.ask(wanted);
+    }
+
+    /// Does a job. `data` is an empty buffer to fill.
+    pub(crate) fn run(&mut self, job: Job, mut data: Blocks) -> Result<JobOut> {
+        self.lz4_clusters = 0;
+        // Whatever becomes of this job, nobody waits for it for ever.
+        let _posts = Posts {
+            board: Arc::clone(&self.board),
+            keys: job.parts.iter().filter_map(Part::post).collect(),
+        };
+        let mut parts = Vec::with_capacity(job.parts.len());
+        for part in job.parts {
+            let mut input = std::mem::take(&mut self.input);
+            if input.len() < part.len {
+                input.resize(part.len, 0);
+            }
+            let start = Instant::now();
+            let reader = part.input.open()?;
+            reader.read_exact(&mut input[..part.len], part.offset)?;
+            self.ahead.took(part.len, start.elapsed());
+            let content = &input[..part.len];
+            let key = part.twin.map(|policy| {
+                content_key(
+                    part.len as u64,
+                    policy,
+                    blake3::Hasher::new().update(content),
+                )
+            });
+            let sums = if self.sums {
+                sums_of(&part.input, content)
+            } else {
+                Vec::new()
+            };
+            let body = self.encode(&part, content, &mut data);
+            self.input = input;
+            let body = body?;
+            parts.push(PartOut {
+                post: part.post(),
+                file: part.file,
+                first: part.first,
+                len: part.len,
+                items: match part.input {
+                    Input::Packed(items) => Some(items),
+                    _ => None,
+                },
+                key,
+                sums,
+                body,
+            });
+        }
+        let digest = xxh3_128(data.bytes());
+        Ok(JobOut {
+            data,
+            digest,
+            parts,
+        })
+    }
+
+    /// An encoder, to be put back.
+    fn encoder(&mut self, spec: EncoderSpec) -> Result<Box<dyn EncodeFit>> {
+        if self.encoders.len() >= ENCODERS_MAX && !self.encoders.contains_key(&spec) {
+            self.encoders.clear();
+        }
+        match self.encoders.remove(&spec) {
+            Some(encoder) => Ok(encoder),
+            None => spec.build().map_err(Error::usage),
+        }
+    }
+
+    fn encode(&mut self, part: &Part, input: &[u8], data: &mut Blocks) -> Result<Body> {
+        let policy = &part.policy;
+        let whole = part.first && part.last;
+        let start = data.len();
+        let Some(spec) = policy.spec.filter(|_| !part.store) else {
+            return Ok(self.flat(part, input, data));
+        };
+        if whole && policy.packs_whole(part.len as u64) {
+            return Ok(Body::fragment(spec.method.algorithm() as u8, input));
+        }
+        if whole && policy.whole_max > 0 && part.len <= super::TINY {
+            return Ok(self.flat(part, input, data));
+        }
+        let mut encoder = self.encoder(spec)?;
+        let wide_spec = part.wide.as_ref().map(|w| w.spec).filter(|s| *s != spec);
+        let mut wide_encoder = wide_spec.map(|s| self.encoder(s)).transpose()?;
+        let shape = Shape {
+            block: self.block,
+            grain: self.grain,
+            cluster: spec.cluster,
+            tail: policy.tail,
+        };
+        let none = PartPlan::default();
+        let plan = part.plan.as_deref().unwrap_or(&none);
+        let wide = wide_encoder.as_mut().zip(part.wide.as_ref());
+        let encoders = Encoders {
+            usual: encoder.as_mut(),
+            wide: wide.map(|(e, w)| (e.as_mut(), w.spec.cluster, &w.stretches[..])),
+        };
+        let plan_and_board = (plan, &*self.board);
+        let mut segment = segment::encode(input, part.last, encoders, &shape, plan_and_board, data);
+        self.encoders.insert(spec, encoder);
+        self.encoders.extend(wide_spec.zip(wide_encoder));
+        if part.end_len > 0 {
+            let end = ShortPiece::own(part.end_len, 0, HeadKind::Head1);
+            segment.pieces.push(end);
+            segment.tail = Tail::Later(part.end_len);
+        }
+        // Clusters that others were promised must stay.
+        let kept = plan.post.is_some();
+        if whole && !kept && !self.pays(part, &segment.pieces, &segment.tail) {
+            data.truncate(start);
+            if shape.unaligned() && (self.block..STORED_MAX).contains(&part.len) {
+                return Ok(Body::Encoded {
+                    algorithm: spec.method.algorithm() as u8,
+                    pieces: vec![segment::stored(input, self.grain, data)],
+                    homes: Vec::new(),
+                    tail: Tail::Cluster,
+                    in_place: (0, 0),
+                });
+            }
+            return Ok(self.flat(part, input, data));
+        }
+        let in_place = match spec.method.algorithm() {
+            tuff_codec::Algorithm::Lz4 => {
+                self.sample_in_place(&segment.pieces, &data.bytes()[start..])
+            }
+            _ => (0, 0),
+        };
+        let algorithm = spec.method.algorithm() as u8;
+        Ok(Body::Encoded {
+            algorithm,
+            pieces: segment.pieces,
+            homes: segment.homes,
+            tail: segment.tail,
+            in_place,
+        })
+    }
+
+    /// True if the encoded file is enough smaller than the stored one. A fragment is never looked at: it is compressed
+    /// elsewhere.
+    fn pays(&self, part: &Part, pieces: &[ShortPiece], tail: &Tail) -> bool {
+        let raw_tail = part.len % self.block;
+        let flat = if raw_tail <= part.policy.inline_max {
+            part.len
+        } else {
+            part.len.next_multiple_of(self.block)
+        };
+        let own = own_grains(pieces) * self.grain.size();
+        let (skipped, inline) = match tail {
+            Tail::Cluster => (0, 0),
+            Tail::Inline(bytes) => (0, bytes.len()),
+            Tail::Fragment(raw) => (raw.len(), 0),
+            Tail::Later(len) => (*len, 0),
+        };
+        if skipped == part.len {
+            return true;
+        }
+        let index = INDEX_COST + 2 * (part.len / self.block);
+        let encoded = own + inline + index;
+        let limit =
+            (flat - skipped) as u64 * u64::from(1000 - part.policy.min_saving.min(1000)) / 1000;
+        (encoded as u64) < limit
+    }
+
+    fn flat(&self, part: &Part, input: &[u8], data: &mut Blocks) -> Body {
+        if let Some(chunk) = part.policy.chunk {
+            return self.chunks(chunk, input, data);
+        }
+        let tail_len = input.len() % self.block;
+        let inline = part.last && tail_len > 0 && tail_len <= part.policy.inline_max;
+        let stored = if inline {
+            input.len() - tail_len
+        } else {
+            input.len()
+        };
+        data.extend_padded(&input[..stored], self.block);
+        let tail = inline.then(|| input[stored..].to_vec());
+        Body::Flat {
+            blocks: stored.div_ceil(self.block) as u32,
+            tail,
+        }
+    }
+
+    fn chunks(&self, chunk: usize, input: &[u8], data: &mut Blocks) -> Body {
+        let store = |bytes: &[u8]| {
+            if bytes.iter().all(|b| *b == 0) {
+                return None;
+            }
+            let start = data.len();
+            data.extend_padded(bytes, self.block);
+            let stored = &data.bytes()[start..];
+            Some(ChunkPart {
+                key: *blake3::hash(stored).as_bytes(),
+                // Fits: a chunk is a few MiB.
+                blocks: (stored.len() / self.block) as u32,
+            })
+        };
+        Body::Chunks(input.chunks(chunk).map(store).collect())
+    }
+
+    fn sample_in_place(&mut self, pieces: &[ShortPiece], data: &[u8]) -> (u32, u32) {
+        let (mut tried, mut fit, mut at) = (0, 0, 0usize);
+        for piece in pieces.iter().filter(|p| p.own_grains() > 0) {
+            let end = at + usize::from(piece.grains) * self.grain.size();
+            if piece.kind == HeadKind::Head1 {
+                self.lz4_clusters += 1;
+                if self.lz4_clusters.is_multiple_of(IN_PLACE_SAMPLE) {
+                    let cluster = &data[at..end];
+                    let zeros = cluster.iter().take_while(|b| **b == 0).count();
+                    tried += 1;
+                    fit += u32::from(tuff_codec::lz4_in_place(
+                        &cluster[zeros..],
+                        piece.len as usize,
+                    ));
+                }
+            }
+            at = end;
+        }
+        (tried, fit)
+    }
+}

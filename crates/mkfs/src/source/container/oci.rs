@@ -1,0 +1,195 @@
+//! Layouts of OCI images.
+//!
+//! ```text
+//!  index.json ──► manifest, or another index by platform ──► layers, lowest first
+//!                 blobs/sha256/DIGEST                        blobs/sha256/DIGEST
+//! ```
+//!
+//! Source: the OCI Image Format Specification, `image-layout.md`, `image-index.md` and `manifest.md`.
+
+use super::files::{Files, Member};
+use super::{Blob, SourceError, broken, digest, is_for, parse, platform_of, this_platform, verify};
+use crate::{Error, Result};
+use serde_json::Value;
+
+/// Indexes within indexes.
+const DEPTH_MAX: usize = 8;
+
+/// Annotation with the name of an image in a layout.
+const NAME: &str = "org.opencontainers.image.ref.name";
+
+/// The layers of an image of the layout, lowest first.
+pub(super) fn layers(
+    files: &Files,
+    name: Option<&str>,
+    platform: Option<&str>,
+) -> Result<Vec<Blob>> {
+    let layout = Layout {
+        files,
+        name,
+        platform: platform.map_or_else(this_platform, str::to_owned),
+        any: platform.is_none(),
+    };
+    layout.layers()
+}
+
+struct Layout<'a> {
+    files: &'a Files,
+    name: Option<&'a str>,
+    platform: String,
+    /// Nobody asked for a platform: if there is only one image, it is that.
+    any: bool,
+}
+
+impl Layout<'_> {
+    fn layers(&self) -> Result<Vec<Blob>> {
+        let top = self.files.find("index.json")?;
+        let index = document(&top)?;
+        let (mut at, mut has_platform) = self.chosen(&top.name, &index, true)?;
+        for _ in 0..DEPTH_MAX {
+            verify(std::slice::from_ref(&at), 1)?;
+            let place = &at.member.name;
+            let document = document(&at.member)?;
+            if document.get("manifests").is_some() {
+                (at, has_platform) = self.chosen(place, &document, false)?;
+                continue;
+            }
+            let layers = document.get("layers").and_then(Value::as_array);
+            let layers = layers.ok_or_else(|| broken(place, "neither an index nor a manifest"))?;
+            if !self.any && !has_platform {
+                self.check_config(place, &document)?;
+            }
+            let layers = layers.iter().map(|layer| self.layer(place, layer));
+            let mut layers = layers.collect::<Result<Vec<Blob>>>()?;
+            self.add_diff_ids(place, &document, &mut layers)?;
+            return Ok(layers);
+        }
+        Err(broken(&top.name, "indexes within indexes"))
+    }
+
+    /// Fails unless the config of the manifest at `place` says that the image is for the platform.
+    fn check_config(&self, place: &str, manifest: &Value) -> Result<()> {
+        let config = manifest.get("config");
+        let config = config.ok_or_else(|| broken(place, "a manifest without config"))?;
+        let config = self.blob(place, config)?;
+        verify(std::slice::from_ref(&config), 1)?;
+        let found = platform_of(&document(&config.member)?);
+        match found {
+            Some(found) if is_for(&self.platform, &found) => Ok(()),
+            found => Err(Error::usage(format_args!(
+                "{place}: no image for {}; there are: {}",
+                self.platform,
+                found.as_deref().unwrap_or("one that states no platform")
+            ))),
+        }
+    }
+
+    /// The image that an index has for the name and platform, and whether its entry states a platform.
+    fn chosen(&self, place: &str, index: &Value, top: bool) -> Result<(Blob, bool)> {
+        let all = index.get("manifests").and_then(Value::as_array);
+        let all = all.ok_or_else(|| broken(place, "no list of manifests"))?;
+        let name_of = |entry: &Value| {
+            let annotation = entry.get("annotations").and_then(|a| a.get(NAME));
+            annotation.and_then(Value::as_str).map(str::to_owned)
+        };
+        let wanted = self.name.filter(|_| top);
+        let named =
+            |entry: &&Value| wanted.is_none_or(|name| name_of(entry).as_deref() == Some(name));
+        let found: Vec<&Value> = all.iter().filter(named).collect();
+        // Attestations say that they are for no platform.
+        let of_platform =
+            |entry: &&&Value| platform(entry).is_none_or(|p| is_for(&self.platform, &p));
+        let mut fitting: Vec<&Value> = found.iter().filter(of_platform).copied().collect();
+        if fitting.is_empty() && self.any && found.len() == 1 {
+            fitting.clone_from(&found);
+        }
+        match fitting[..] {
+            [one] => Ok((self.blob(place, one)?, platform(one).is_some())),
+            [] if found.is_empty() => {
+                let name = wanted.unwrap_or_default();
+                let names: Vec<String> = all.iter().filter_map(name_of).collect();
+                Err(Error::usage(format_args!(
+                    "{place}: no image with the name '{name}'; there are: {}",
+                    names.join(", ")
+                )))
+            }
+            [] => {
+                let platforms: Vec<String> = found.iter().filter_map(|e| platform(e)).collect();
+                Err(Error::usage(format_args!(
+                    "{place}: no image for {}; there are: {}",
+                    self.platform,
+                    platforms.join(", ")
+                )))
+            }
+            _ => {
+                let names: Vec<String> = fitting.iter().filter_map(|e| name_of(e)).collect();
+                Err(Error::usage(format_args!(
+                    "{place}: {} images fit; name one ({}:NAME): {}",
+                    fitting.len(),
+                    self.files.written(),
+                    names.join(", ")
+                )))
+            }
+        }
+    }
+
+    /// Gives layers the digests that the config has for them as plain tars. One of another kind than an image's has none.
+    fn add_diff_ids(&self, place: &str, manifest: &Value, layers: &mut [Blob]) -> Result<()> {
+        let Some(config) = manifest.get("config") else {
+            return Ok(());
+        };
+        let config = self.blob(place, config)?;
+        verify(std::slice::from_ref(&config), 1)?;
+        let name = &config.member.name;
+        let Ok(config) = serde_json::from_slice::<Value>(&config.member.document()?) else {
+            return Ok(());
+        };
+        let Some(ids) = config.get("rootfs").and_then(|r| r.get("diff_ids")) else {
+            return Ok(());
+        };
+        let ids = ids.as_array().map_or(&[][..], Vec::as_slice);
+        if ids.len() != layers.len() {
+            let what = format!("{} layers, with {} digests", layers.len(), ids.len());
+            return Err(broken(name, &what));
+        }
+        for (layer, id) in layers.iter_mut().zip(ids) {
+            layer.diff_id = Some(digest(name, Some(id))?.to_owned());
+        }
+        Ok(())
+    }
+
+    fn layer(&self, place: &str, layer: &Value) -> Result<Blob> {
+        let media = layer.get("mediaType").and_then(Value::as_str);
+        let media = media.unwrap_or_default();
+        let is_tar = media.ends_with(".tar")
+            || media.ends_with(".tar.gzip")
+            || media.ends_with(".tar+gzip")
+            || media.ends_with(".tar+zstd");
+        if !is_tar {
+            let what = format!("a layer of type '{media}', which is no tar");
+            let error = SourceError::unsupported(what).in_source(place);
+            return Err(Error::from(error));
+        }
+        self.blob(place, layer)
+    }
+
+    /// The blob that an entry of the document at `place` names.
+    fn blob(&self, place: &str, entry: &Value) -> Result<Blob> {
+        let hex = digest(place, entry.get("digest"))?;
+        Ok(Blob {
+            member: self.files.find(&format!("blobs/sha256/{hex}"))?,
+            digest: hex.to_owned(),
+            size: entry.get("size").and_then(Value::as_u64),
+            unpacked: false,
+            diff_id: None,
+        })
+    }
+}
+
+fn platform(entry: &Value) -> Option<String> {
+    platform_of(entry.get("platform")?)
+}
+
+fn document(member: &Member) -> Result<Value> {
+    parse(&member.name, &member.document()?)
+}

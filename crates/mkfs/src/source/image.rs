@@ -1,0 +1,200 @@
+//! Images as sources: their entries in order, and the bytes of their files.
+
+use super::{Content, DataRun, Device, Entry, Kind, Meta};
+use crate::{Error, Result};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use tuff_erofs::read::WorkBudget;
+use tuff_erofs::read::{Image, Inode, OpenOptions};
+use tuff_erofs::serve::{ServeOptions, Server, Session};
+use tuff_erofs::walk::{self, Walk};
+use tuff_format::Nid;
+use tuff_format::inode::FileType;
+use tuff_store::{FileStore, ReadAt};
+
+/// An image that another one is built from. Many threads read it at once; neighbours in its packed inode are decoded once.
+pub(crate) struct ImageSource {
+    server: Server,
+    name: String,
+    /// Of threads that do not read just now.
+    sessions: Mutex<Vec<Session>>,
+}
+
+impl ImageSource {
+    /// Opens the image at `path`, whose data is also on these devices. At most `budget` bytes of it are kept decoded.
+    ///
+    /// # Errors
+    /// What opening an image gives; `Usage` for one with data on a device that was not given.
+    pub(crate) fn open(path: &Path, devices: &[PathBuf], budget: usize) -> Result<Self> {
+        let name = path.display().to_string();
+        let open = |path: &Path| {
+            let store = FileStore::open(path);
+            store.map_err(|e| Error::io(path.display(), "cannot open the source", e))
+        };
+        let store = |path: &PathBuf| Ok(Arc::new(open(path)?) as Arc<dyn ReadAt>);
+        let devices: Result<Vec<Arc<dyn ReadAt>>> = devices.iter().map(store).collect();
+        let options = OpenOptions {
+            devices: devices?,
+            ..OpenOptions::default()
+        };
+        let image = Image::open(open(path)?, options);
+        let image = image.map_err(|e| e.within(&name))?;
+        image
+            .has_devices()
+            .map_err(|e| Error::usage(format_args!("{name}: {e} (--source-device FILE)")))?;
+        let options = ServeOptions {
+            budget,
+            ..ServeOptions::default()
+        };
+        Ok(Self {
+            server: Server::new(image, options),
+            name,
+            sessions: Mutex::default(),
+        })
+    }
+
+    /// A counter of the bytes that are read of it.
+    pub(crate) fn content_budget(&self) -> WorkBudget {
+        self.server.image().content_budget()
+    }
+
+    /// Calls `take` with each entry, parents first, names of one inode after its first.
+    pub(crate) fn each(&self, take: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
+        let image = self.server.image();
+        let mut firsts: HashMap<Nid, Vec<u8>> = HashMap::new();
+        let walk = Walk::root(image).map_err(|e| e.within(&self.name))?;
+        for found in walk {
+            let found = found.map_err(|e| e.within(&self.name))?;
+            let inode = &found.inode;
+            let first = if inode.is_dir() || inode.nlink() < 2 {
+                None
+            } else {
+                firsts.get(&inode.nid()).cloned()
+            };
+            let entry = match first {
+                Some(first) => Ok(Entry {
+                    kind: Kind::Hardlink(first),
+                    meta: meta(inode),
+                    xattrs: Vec::new(),
+                    content: Content::None,
+                    path: found.path,
+                }),
+                None => {
+                    if !inode.is_dir() && inode.nlink() > 1 {
+                        firsts.insert(inode.nid(), found.path.clone());
+                    }
+                    entry(image, inode, &found.path)
+                        .map_err(|e| e.within(walk::shown(&found.path)).within(&self.name))
+                }
+            };
+            take(entry?)?;
+        }
+        Ok(())
+    }
+
+    /// Fills `buf` from `offset` of a file. Errors name its path.
+    pub(crate) fn read_exact(
+        &self,
+        nid: Nid,
+        path: &[u8],
+        buf: &mut [u8],
+        offset: u64,
+    ) -> Result<()> {
+        let session = self.sessions().pop();
+        let mut session = session.unwrap_or_else(|| self.server.session());
+        let read = || {
+            let inode = self.server.inode(nid)?;
+            let n = self.server.read(&mut session, &inode, offset, buf)?;
+            match n == buf.len() {
+                true => Ok(()),
+                false => Err(Error::corrupt(
+                    format_args!("nid {nid}"),
+                    "data ends before its size",
+                )),
+            }
+        };
+        let result = { read }();
+        self.sessions().push(session);
+        result.map_err(|e| e.within(walk::shown(path)).within(&self.name))
+    }
+
+    fn sessions(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn meta(inode: &Inode) -> Meta {
+    let (mtime, mtime_nsec) = inode.mtime();
+    Meta {
+        mode: inode.mode() & 0o7777,
+        uid: inode.uid(),
+        gid: inode.gid(),
+        mtime,
+        mtime_nsec,
+    }
+}
+
+fn entry(image: &Image, inode: &Inode, path: &[u8]) -> Result<Entry> {
+    let device = || {
+        let (major, minor) = inode.device().unwrap_or((0, 0));
+        Device { major, minor }
+    };
+    let mut content = Content::None;
+    let kind = match inode.file_type() {
+        FileType::File => {
+            let size = inode.size();
+            if size > 0 {
+                content = place(image, inode)?;
+            }
+            Kind::File { size }
+        }
+        FileType::Dir => Kind::Dir,
+        FileType::Symlink => Kind::Symlink(image.readlink(inode)?),
+        FileType::Char => Kind::Char(device()),
+        FileType::Block => Kind::Block(device()),
+        FileType::Fifo => Kind::Fifo,
+        FileType::Socket => Kind::Socket,
+    };
+    let mut xattrs: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    if inode.has_xattrs() {
+        let found = image.xattrs(inode)?;
+        xattrs.extend(found.into_iter().map(|x| (x.name, x.value)));
+        xattrs.sort_unstable();
+    }
+    Ok(Entry {
+        path: path.to_vec(),
+        kind,
+        meta: meta(inode),
+        xattrs,
+        content,
+    })
+}
+
+/// Where the bytes of a file are: by the number of its inode, with the runs that are not holes if there are holes.
+fn place(image: &Image, inode: &Inode) -> Result<Content> {
+    let nid = inode.nid().0;
+    if !image.may_have_holes(inode)? {
+        return Ok(Content::Range { offset: nid });
+    }
+    let mut runs: Vec<DataRun> = Vec::new();
+    let mut holes = false;
+    for run in image.runs(inode, 0..inode.size())? {
+        let run = run?;
+        let (start, len) = (run.range.start, run.range.end - run.range.start);
+        match runs.last_mut() {
+            _ if run.is_hole => holes = true,
+            Some(last) if last.file_offset + last.len == start => last.len += len,
+            _ => runs.push(DataRun {
+                file_offset: start,
+                source_offset: 0,
+                len,
+            }),
+        }
+    }
+    let runs = Arc::from(runs);
+    Ok(match holes {
+        true => Content::SparseInode { nid, runs },
+        false => Content::Range { offset: nid },
+    })
+}

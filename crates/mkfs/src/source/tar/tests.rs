@@ -1,0 +1,179 @@
+//! Every feature in a tar put together by hand; read both ways, with the same answer.
+
+mod archive;
+mod attributes;
+mod end;
+mod header;
+mod hostile;
+mod members;
+mod pax;
+mod sparse;
+mod tools;
+
+use super::*;
+use crate::source::{Content, DataRun, Kind, Meta};
+use tuff_store::MemStore;
+
+/// An entry with its bytes.
+#[derive(Clone, Debug, PartialEq)]
+struct Got {
+    path: String,
+    kind: Kind,
+    meta: Meta,
+    xattrs: Vec<(String, Vec<u8>)>,
+    /// Holes filled with zeros.
+    bytes: Vec<u8>,
+    /// Where the data runs are.
+    runs: Option<Vec<(u64, u64)>>,
+}
+
+/// Files in tests are not larger than this; hostile sizes are not filled with zeros.
+const FILL_MAX: u64 = 64 << 20;
+
+impl Got {
+    fn new(entry: Entry, stored: &[u8]) -> Self {
+        let runs = match &entry.content {
+            Content::Sparse(runs) | Content::SparseStream(runs) => Some(runs),
+            _ => None,
+        };
+        let bytes = match (&entry.kind, runs) {
+            (Kind::File { size }, Some(runs)) if *size <= FILL_MAX => fill(*size, runs, stored),
+            _ => stored.to_vec(),
+        };
+        Self {
+            path: String::from_utf8_lossy(&entry.path).into_owned(),
+            kind: entry.kind,
+            meta: entry.meta,
+            xattrs: entry
+                .xattrs
+                .into_iter()
+                .map(|(name, value)| (String::from_utf8_lossy(&name).into_owned(), value))
+                .collect(),
+            bytes,
+            runs: runs.map(|runs| runs.iter().map(|r| (r.file_offset, r.len)).collect()),
+        }
+    }
+}
+
+fn fill(size: u64, runs: &[DataRun], stored: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; size as usize];
+    let mut rest = stored;
+    for run in runs {
+        let (data, after) = rest.split_at(run.len as usize);
+        bytes[run.file_offset as usize..][..data.len()].copy_from_slice(data);
+        rest = after;
+    }
+    assert!(rest.is_empty(), "the runs describe all stored bytes");
+    bytes
+}
+
+/// All entries up to the end or the first error, from a stream.
+fn by_stream(tar: &[u8]) -> (Vec<Got>, Option<SourceError>) {
+    let mut reader = TarReader::new("test.tar", tar);
+    let mut got = Vec::new();
+    loop {
+        let entry = match reader.next_entry() {
+            Ok(Some(entry)) => entry,
+            Ok(None) => return (got, None),
+            Err(error) => return (got, Some(error)),
+        };
+        assert!(
+            !matches!(entry.content, Content::Range { .. } | Content::Sparse(_)),
+            "a stream has no positions"
+        );
+        let mut stored = Vec::new();
+        if let Err(error) = reader.data().read_to_end(&mut stored) {
+            return (got, Some(error.into()));
+        }
+        check(&entry, stored.len() as u64);
+        got.push(Got::new(entry, &stored));
+    }
+}
+
+/// The same by positions.
+fn by_position(tar: &[u8]) -> (Vec<Got>, Option<SourceError>) {
+    let store = MemStore::new(tar);
+    let mut got = Vec::new();
+    for entry in scan_file("test.tar", &store) {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => return (got, Some(error)),
+        };
+        let mut stored = Vec::new();
+        match (&entry.content, &entry.kind) {
+            (Content::None, _) => {}
+            (Content::Range { offset }, Kind::File { size }) => {
+                stored.extend(&tar[*offset as usize..][..*size as usize]);
+            }
+            (Content::Sparse(runs), _) => {
+                for run in runs.iter() {
+                    stored.extend(&tar[run.source_offset as usize..][..run.len as usize]);
+                }
+            }
+            other => panic!("not readable by position: {other:?}"),
+        }
+        check(&entry, stored.len() as u64);
+        got.push(Got::new(entry, &stored));
+    }
+    (got, None)
+}
+
+/// What is promised of every entry.
+fn check(entry: &Entry, stored: u64) {
+    let path = &entry.path;
+    assert!(!path.contains(&0));
+    let root = path.is_empty();
+    assert!(!root || entry.kind == Kind::Dir);
+    for component in path.split(|&c| c == b'/') {
+        assert!(root || !matches!(component, b"" | b"." | b".."));
+    }
+    assert!(entry.meta.mode <= 0o7777 && entry.meta.mtime_nsec < 1_000_000_000);
+    assert!(entry.xattrs.is_sorted_by(|a, b| a.0 < b.0));
+    let size = match entry.kind {
+        Kind::File { size } => size,
+        _ => 0,
+    };
+    match &entry.content {
+        Content::None => assert_eq!((size, stored), (0, 0)),
+        Content::Sparse(runs) | Content::SparseStream(runs) => {
+            let mut end = 0;
+            for run in runs.iter() {
+                assert!(run.len > 0 && run.file_offset >= end);
+                end = run.file_offset + run.len;
+            }
+            assert!(end <= size);
+            assert_eq!(runs.iter().map(|run| run.len).sum::<u64>(), stored);
+        }
+        _ => assert_eq!(size, stored),
+    }
+}
+
+/// Reads a tar that is fine.
+fn read(tar: &[u8]) -> Vec<Got> {
+    let (got, error) = by_stream(tar);
+    assert!(error.is_none(), "{error:?}");
+    let (by_position, error) = by_position(tar);
+    assert!(error.is_none(), "{error:?}");
+    assert_eq!(got, by_position, "both ways of reading agree");
+    got
+}
+
+/// Reads a tar that is not fine: the message, the same both ways.
+fn fails(tar: &[u8]) -> SourceError {
+    let (_, stream) = by_stream(tar);
+    let (_, position) = by_position(tar);
+    let (stream, position) = (stream.expect("an error"), position.expect("an error"));
+    assert_eq!(stream.to_string(), position.to_string());
+    assert_eq!(stream.kind(), position.kind());
+    stream
+}
+
+fn one(tar: &[u8]) -> Got {
+    let mut got = read(tar);
+    assert_eq!(got.len(), 1);
+    got.remove(0)
+}
+
+fn paths(tar: &[u8]) -> Vec<String> {
+    read(tar).into_iter().map(|got| got.path).collect()
+}

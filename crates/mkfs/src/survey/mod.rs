@@ -1,0 +1,611 @@
+//! A look at all contents before they are packed: which are the same, which have parts in common, which are alike.
+//!
+//! ```text
+//!  contents ──► [workers] digests, chunks, sketches ──► twins ──► runs ──► [workers] compare ──► plans
+//!                                                           └──► groups ──► order of the packed inode
+//! ```
+//!
+//! What a survey finds depends on the contents and their order alone: workers only compute, and all decisions are made in
+//! the order of the contents, on one thread. Whatever it says is shared was compared: whole files by BLAKE3, parts byte by
+//! byte.
+
+mod chunk;
+mod groups;
+mod known;
+mod parts;
+mod runs;
+
+use crate::ahead::{Ahead, Stretch, Window};
+use crate::auto::{Choice, Chooser};
+use crate::base::{BaseClusters, BaseInode, Bases};
+use crate::options::Dedupe;
+use crate::order::{ContentKey, content_key};
+use crate::pack::input::Input;
+use crate::pack::spans::FilePlan;
+use crate::pack::sums::sum;
+use crate::progress::Progress;
+use crate::tree::InodeId;
+use crate::{Error, Result};
+use chunk::{Cutter, Sketch};
+use hashbrown::HashMap;
+use known::Known;
+use parts::Parts;
+use runs::Chunks;
+use std::num::NonZeroU8;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use tuff_codec::{Algorithm, EncoderSpec};
+use tuff_erofs::threads;
+use xxhash_rust::xxh3::Xxh3;
+
+/// A content to look at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Content {
+    /// Whose.
+    pub(crate) file: InodeId,
+    /// Unit: bytes, not 0.
+    pub(crate) size: u64,
+    /// Number of its policy: only contents with equal numbers are stored alike.
+    pub(crate) policy: u32,
+    /// It goes into the packed inode as a whole.
+    pub(crate) packed: bool,
+    /// Its end may go there, if it is alike another.
+    pub(crate) end: bool,
+    /// Parts of it may be shared: it is compressed, in segments of two to so many bytes.
+    pub(crate) segment_bits: Option<NonZeroU8>,
+    /// Stands for its name: versions of a file mostly have the same.
+    pub(crate) name: u16,
+    /// How it is stored is decided from a sample.
+    pub(crate) auto: bool,
+    /// How it is compressed; `None`: it is to be stored as it is.
+    pub(crate) algorithm: Option<Algorithm>,
+}
+
+// There may be millions of them.
+const _: () = assert!(size_of::<Content>() == 24);
+
+/// How to look.
+pub(crate) struct Settings<'a> {
+    /// What is stored once.
+    pub(crate) dedupe: Dedupe,
+    /// Least length of an end that goes into the packed inode because it is alike another. Unit: bytes.
+    pub(crate) end_len: u64,
+    /// Memory for chunks. Unit: bytes.
+    pub(crate) memory: u64,
+    /// Memory for what tells files of the base. Unit: bytes.
+    pub(crate) base_memory: u64,
+    /// Block size. Unit: bytes.
+    pub(crate) block: u64,
+    /// Workers.
+    pub(crate) threads: usize,
+    /// Dense and fast compression for those whose storing is decided here.
+    pub(crate) two: Option<[EncoderSpec; 2]>,
+    /// The usual compression has fewer bits for frequent bytes.
+    pub(crate) counts: bool,
+    /// Sums are taken of contents that nobody reads again to pack them.
+    pub(crate) sums: bool,
+    /// Says whether to stop.
+    pub(crate) progress: &'a Progress,
+}
+
+/// What was found.
+#[derive(Default)]
+pub(crate) struct Survey {
+    /// Files with the content of an earlier one, and which that is.
+    pub(crate) twins: HashMap<InodeId, InodeId>,
+    /// Files with the content of one in the base, which that is, and the content's sum.
+    pub(crate) based: HashMap<InodeId, (BaseInode, Option<u64>)>,
+    /// Files of the packed inode in the order of their data, without twins.
+    pub(crate) packed: Vec<PackedFile>,
+    /// Files with an end among them, and where it starts. Unit: bytes.
+    pub(crate) ends: HashMap<InodeId, u32>,
+    /// Files that are not stored as the options say.
+    pub(crate) choices: HashMap<InodeId, Choice>,
+    /// Files that share parts, or whose parts others share.
+    pub(crate) plans: HashMap<InodeId, FilePlan>,
+    /// Clusters of the base's files that plans name, by their numbers there.
+    pub(crate) clusters: HashMap<u32, BaseClusters>,
+}
+
+/// A file of the packed inode, or the end of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PackedFile {
+    /// Which.
+    pub(crate) file: InodeId,
+    /// Where the packed part starts: 0 for a whole file. Unit: bytes.
+    pub(crate) from: u32,
+    /// It lies next to one that it is alike.
+    pub(crate) alike: bool,
+}
+
+/// What workers found out, by index of the content. There may be millions of contents, and most have no chunks.
+#[derive(Default)]
+struct Facts {
+    keys: Vec<(ContentKey, u32)>,
+    /// Those that the base has.
+    based: Vec<(u32, BaseInode, Option<u64>)>,
+    sketches: Vec<(u32, Sketch)>,
+    chunks: Vec<(u32, Chunks)>,
+    /// Those that are not the default.
+    choices: Vec<(u32, Choice)>,
+}
+
+/// Policies of files that are stored otherwise than the options say are numbered from here.
+const CHOICES: u32 = 1 << 30;
+/// Sketches are taken of files up to this. Unit: bytes.
+const SKETCH_MAX: u64 = 256 << 10;
+/// No more of a content is asked for before it is read. Unit: bytes.
+const ASKED_MAX: u64 = 256 << 10;
+/// log2 of the usual average length of a chunk. Unit: bytes.
+const CHUNK_BITS: u32 = 12;
+
+/// Looks at `contents`, given in the order of their data. `input` opens one; it is asked from several threads. `base` is the
+/// image whose data need not be held again.
+pub(crate) fn survey(
+    mut contents: Vec<Content>,
+    settings: &Settings<'_>,
+    base: Option<&Arc<Bases>>,
+    input: &(dyn Fn(InodeId) -> Result<Input> + Sync),
+) -> Result<Survey> {
+    let mut sizes: HashMap<u64, u32> = HashMap::new();
+    let dedupe = settings.dedupe != Dedupe::Off;
+    if dedupe {
+        for content in &contents {
+            *sizes.entry(content.size).or_default() += 1;
+        }
+    }
+    let known = base.map(|base| Known::learn(base, &contents, settings));
+    let known = known.transpose()?;
+    let parts = known.as_ref().map_or(&[][..], |known| &known.parts);
+    let cut = contents.iter().filter(|c| c.segment_bits.is_some());
+    let total = cut.map(|c| c.size).sum::<u64>() + parts.iter().map(|f| f.size).sum::<u64>();
+    let cutter = cutter(total, settings);
+    let wanted = |content: &Content| Wanted {
+        twin: sizes.get(&content.size).is_some_and(|n| *n > 1),
+        known: known.as_ref().filter(|known| known.has_size(content.size)),
+        sums: settings.sums,
+        sketch: if content.end {
+            Some(end_of(content.size, settings))
+        } else {
+            (dedupe && content.packed && content.size <= SKETCH_MAX).then_some(0)
+        },
+        chunks: settings.dedupe == Dedupe::Content && content.segment_bits.is_some(),
+    };
+    let soon = |i: usize| {
+        let content = &contents[i];
+        if !wanted(content).any() {
+            return None;
+        }
+        // Fits: it is at most some KiB; what is longer the kernel reads ahead itself.
+        let len = content.size.min(ASKED_MAX) as usize;
+        Some(Stretch::new(input(content.file).ok()?, 0, len))
+    };
+    let window = Window::default();
+    let look = |i: usize, tools: &mut Tools, facts: &mut Facts| -> Result<()> {
+        let content = &contents[i];
+        let wanted = wanted(content);
+        if !(wanted.any() || content.auto) {
+            return Ok(());
+        }
+        if wanted.any() {
+            window.ask(i, contents.len(), &mut tools.ahead, &soon);
+        }
+        let input = input(content.file)?;
+        // Fits: inodes are counted in 32 bits.
+        let i = i as u32;
+        if content.auto {
+            let choice = tools.choose(content, &input, settings)?;
+            if choice != Choice::Default {
+                facts.choices.push((i, choice));
+            }
+        }
+        if !wanted.any() {
+            return Ok(());
+        }
+        let cutter = wanted.chunks.then_some(cutter);
+        tools.look((i, content), input, &wanted, cutter, facts, settings)
+    };
+    let mut facts = gathered(parallel(contents.len(), settings, &look)?);
+    drop(sizes);
+
+    let mut survey = Survey::default();
+    for (i, choice) in std::mem::take(&mut facts.choices) {
+        let content = &mut contents[i as usize];
+        *content = chosen(content, choice, settings);
+        survey.choices.insert(content.file, choice);
+    }
+    let contents = &contents[..];
+    // They need no place of their own.
+    let mut elsewhere = vec![false; contents.len()];
+    for (i, nid, sum) in std::mem::take(&mut facts.based) {
+        let content = &contents[i as usize];
+        let stored = content.algorithm.is_none();
+        let can = |base: &Bases| Ok::<_, Error>(base.data(nid, stored)?.is_some());
+        if base.map_or(Ok(false), |base| can(base))? {
+            survey.based.insert(content.file, (nid, sum));
+            elsewhere[i as usize] = true;
+        }
+    }
+    for same in facts.keys.chunk_by(|a, b| a.0 == b.0) {
+        for (_, i) in &same[1..] {
+            let first = contents[same[0].1 as usize].file;
+            survey.twins.insert(contents[*i as usize].file, first);
+            elsewhere[*i as usize] = true;
+        }
+    }
+    facts.keys = Vec::new();
+    facts.chunks.retain(|(i, _)| !elsewhere[*i as usize]);
+
+    let packed: Vec<u32> = (0..contents.len())
+        .filter(|i| (contents[*i].packed || contents[*i].end) && !elsewhere[*i])
+        .map(|i| i as u32)
+        .collect();
+    let mut sketches = facts.sketches.into_iter().peekable();
+    let sketches: Vec<Option<Sketch>> = packed
+        .iter()
+        .map(|i| {
+            while sketches.next_if(|(of, _)| of < i).is_some() {}
+            Some(sketches.next_if(|(of, _)| of == i)?.1)
+        })
+        .collect();
+    let look = |i: usize| {
+        let content = &contents[packed[i] as usize];
+        (content.name, content.size)
+    };
+    let order = groups::order(&sketches, &look);
+    drop(sketches);
+    let placed = |p: groups::Placed| {
+        let content = &contents[packed[p.i as usize] as usize];
+        let from = match content.end {
+            // Fits: a segment is a few MiB.
+            true => end_of(content.size, settings) as u32,
+            false => 0,
+        };
+        PackedFile {
+            file: content.file,
+            from,
+            alike: p.alike,
+        }
+    };
+    let all = order.into_iter().map(placed);
+    // An end that is alike no other stays with its file.
+    survey.packed = all.filter(|p| p.from == 0 || p.alike).collect();
+    let ends = survey.packed.iter().filter(|p| p.from > 0);
+    survey.ends = ends.map(|p| (p.file, p.from)).collect();
+    drop(packed);
+
+    let (plans, clusters) = Parts {
+        contents,
+        chunks: facts.chunks,
+        ends: &survey.ends,
+        known: known.as_ref(),
+    }
+    .shared(settings, cutter, input)?;
+    (survey.plans, survey.clusters) = (plans, clusters);
+    Ok(survey)
+}
+
+/// A content as it is stored after all.
+fn chosen(content: &Content, choice: Choice, settings: &Settings<'_>) -> Content {
+    match choice {
+        Choice::Default => *content,
+        Choice::Fast => Content {
+            policy: CHOICES,
+            algorithm: settings.two.map(|[_, fast]| fast.method.algorithm()),
+            ..*content
+        },
+        Choice::Stored => Content {
+            policy: CHOICES + 1,
+            packed: false,
+            end: false,
+            segment_bits: None,
+            algorithm: None,
+            ..*content
+        },
+    }
+}
+
+/// Where the end of a content of `size` bytes starts that may go into the packed inode: at a block, so that what is before
+/// it may end there.
+fn end_of(size: u64, settings: &Settings<'_>) -> u64 {
+    let from = size.saturating_sub(settings.end_len);
+    from - from % settings.block
+}
+
+/// All facts in the order of the contents, keys in their own.
+fn gathered(parts: Vec<Facts>) -> Facts {
+    let mut all = Facts::default();
+    for part in parts {
+        all.keys.extend(part.keys);
+        all.based.extend(part.based);
+        all.sketches.extend(part.sketches);
+        all.chunks.extend(part.chunks);
+        all.choices.extend(part.choices);
+    }
+    all.keys.sort_unstable();
+    all.sketches.sort_unstable_by_key(|(i, _)| *i);
+    all.chunks.sort_unstable_by_key(|(i, _)| *i);
+    all
+}
+
+/// Chunks of the usual length, longer ones where `total` bytes in such would not fit into the memory for them.
+fn cutter(total: u64, settings: &Settings<'_>) -> Cutter {
+    let mut bits = CHUNK_BITS;
+    while (total >> bits) * runs::CHUNK_COST > settings.memory {
+        bits += 1;
+    }
+    Cutter::new(bits)
+}
+
+/// Why a content is read.
+struct Wanted<'a> {
+    /// For its digest: another may have it.
+    twin: bool,
+    /// The same: the base may have it.
+    known: Option<&'a Known<'a>>,
+    /// Then its sum is wanted, too.
+    sums: bool,
+    /// For a sketch of what begins there.
+    sketch: Option<u64>,
+    /// For its chunks.
+    chunks: bool,
+}
+
+impl Wanted<'_> {
+    /// True if it is read at all.
+    fn any(&self) -> bool {
+        self.twin || self.known.is_some() || self.sketch.is_some() || self.chunks
+    }
+}
+
+/// A content while it is read: its digest and its sum.
+#[derive(Default)]
+struct Digests {
+    hasher: Option<blake3::Hasher>,
+    sum: Option<Xxh3>,
+}
+
+impl Digests {
+    fn update(&mut self, bytes: &[u8]) {
+        if let Some(hasher) = &mut self.hasher {
+            hasher.update(bytes);
+        }
+        if let Some(sum) = &mut self.sum {
+            sum.update(bytes);
+        }
+    }
+}
+
+/// What a worker needs again and again.
+pub(crate) struct Tools {
+    pub(crate) buf: Vec<u8>,
+    windows: [Vec<u8>; 2],
+    sampler: Option<Box<dyn tuff_codec::EncodeFit>>,
+    chooser: Option<Chooser>,
+    ahead: Ahead,
+}
+
+impl Tools {
+    fn choose(
+        &mut self,
+        content: &Content,
+        input: &Input,
+        settings: &Settings<'_>,
+    ) -> Result<Choice> {
+        let chooser = match &mut self.chooser {
+            Some(chooser) => chooser,
+            none => none.insert(Chooser::new(settings.two, settings.counts)?),
+        };
+        chooser.choose(input, content.size, content.packed)
+    }
+
+    fn look(
+        &mut self,
+        (i, content): (u32, &Content),
+        input: Input,
+        wanted: &Wanted<'_>,
+        cutter: Option<Cutter>,
+        facts: &mut Facts,
+        settings: &Settings<'_>,
+    ) -> Result<()> {
+        let mut digests = Digests {
+            hasher: (wanted.twin || wanted.known.is_some()).then(blake3::Hasher::new),
+            sum: (wanted.known.is_some() && wanted.sums).then(sum),
+        };
+        if let Some(cutter) = cutter {
+            let sampler = &mut self.sampler;
+            let mut ratio = |bytes: &[u8]| sample(sampler, bytes);
+            let chunks = runs::chunks(
+                &input,
+                content.size,
+                cutter,
+                &mut self.buf,
+                &mut |bytes| {
+                    digests.update(bytes);
+                    settings.progress.check()
+                },
+                &mut ratio,
+            )?;
+            facts.chunks.push((i, chunks));
+            if let Some(from) = wanted.sketch {
+                // Fits: an end is shorter than a cluster.
+                let end = &mut self.buf[..(content.size - from) as usize];
+                input.open()?.read_exact(end, from)?;
+                facts.sketches.push((i, chunk::sketch(end)));
+            }
+        } else {
+            read_through(&input, content.size, &mut self.buf, &mut |bytes| {
+                digests.update(bytes);
+                if wanted.sketch.is_some() {
+                    facts.sketches.push((i, chunk::sketch(bytes)));
+                }
+                settings.progress.check()
+            })?;
+        }
+        let Some(mut hasher) = digests.hasher else {
+            return Ok(());
+        };
+        if let Some(known) = wanted.known
+            && let Some(nid) = known.get(content.size, &hasher)
+        {
+            let sum = digests.sum.map(|sum| sum.digest());
+            facts.based.push((i, nid, sum));
+        }
+        if wanted.twin {
+            let key = content_key(content.size, content.policy, &mut hasher);
+            facts.keys.push((key, i));
+        }
+        Ok(())
+    }
+}
+
+/// How much of `bytes` LZ4 puts into a block: sixteenths of a byte per byte. What does not shrink counts as 16.
+fn sample(sampler: &mut Option<Box<dyn tuff_codec::EncodeFit>>, bytes: &[u8]) -> u32 {
+    const BLOCK: usize = 4096;
+    let spec = tuff_codec::EncoderSpec::new(tuff_codec::Method::Lz4, BLOCK);
+    if sampler.is_none() {
+        *sampler = spec.build().ok();
+    }
+    let Some(encoder) = sampler else { return 16 };
+    let mut out = [0; BLOCK];
+    encoder.reset();
+    let fit = encoder.fit(&bytes[..bytes.len().min(16 * BLOCK)], 0, &mut out);
+    // Fits: at most 16 blocks in one.
+    (fit.consumed * 16 / fit.written.max(1)).clamp(16, 256) as u32
+}
+
+/// Runs `work` for every index below `count` on as many threads as the settings say. What each thread found, in no order.
+pub(crate) fn parallel<T: Send + Default>(
+    count: usize,
+    settings: &Settings<'_>,
+    work: &(dyn Fn(usize, &mut Tools, &mut T) -> Result<()> + Sync),
+) -> Result<Vec<T>> {
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let done: Mutex<Vec<T>> = Mutex::default();
+    let errors: Mutex<Vec<(usize, Error)>> = Mutex::default();
+    let run = || {
+        let mut tools = Tools {
+            buf: Vec::new(),
+            windows: [Vec::new(), Vec::new()],
+            sampler: None,
+            chooser: None,
+            ahead: Ahead::default(),
+        };
+        let mut mine = T::default();
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            if i >= count || failed.load(Ordering::Relaxed) {
+                break;
+            }
+            let stopped = settings.progress.check();
+            if let Err(e) = stopped.and_then(|()| work(i, &mut tools, &mut mine)) {
+                failed.store(true, Ordering::Relaxed);
+                let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
+                errors.push((i, e));
+            }
+        }
+        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+        done.push(mine);
+    };
+    std::thread::scope(|scope| {
+        threads::start(scope, "survey", settings.threads.saturating_sub(1), run);
+        run();
+    });
+    let errors = errors.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match errors.into_iter().min_by_key(|(i, _)| *i) {
+        Some((_, e)) => Err(e),
+        None => Ok(done.into_inner().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
+
+/// Sums of contents, each with its size, in their order.
+pub(crate) fn sums(
+    contents: &[(InodeId, u64)],
+    settings: &Settings<'_>,
+    input: &(dyn Fn(InodeId) -> Result<Input> + Sync),
+) -> Result<Vec<u64>> {
+    let work = |i: usize, tools: &mut Tools, out: &mut Vec<(usize, u64)>| {
+        let (inode, size) = contents[i];
+        let mut sum = sum();
+        read_through(&input(inode)?, size, &mut tools.buf, &mut |bytes| {
+            sum.update(bytes);
+            settings.progress.check()
+        })?;
+        out.push((i, sum.digest()));
+        Ok(())
+    };
+    let mut all = parallel(contents.len(), settings, &work)?.concat();
+    all.sort_unstable();
+    Ok(all.into_iter().map(|(_, sum)| sum).collect())
+}
+
+/// Hands all of a content to `take`, piece by piece.
+fn read_through(
+    input: &Input,
+    size: u64,
+    buf: &mut Vec<u8>,
+    take: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    const PIECE: u64 = 1 << 20;
+    let reader = input.open()?;
+    let mut at = 0;
+    while at < size {
+        // Fits: it is at most a MiB.
+        let n = (size - at).min(PIECE) as usize;
+        if buf.len() < n {
+            buf.resize(n, 0);
+        }
+        reader.read_exact(&mut buf[..n], at)?;
+        take(&buf[..n])?;
+        at += n as u64;
+    }
+    Ok(())
+}
+
+/// An input that must be there: contents of streams are not surveyed.
+pub(crate) fn readable(input: Option<Input>) -> Result<Input> {
+    input.ok_or_else(|| Error::usage("content that cannot be read twice"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seen: a build of a file of a terabyte, most of it a hole, went on for half an hour after it was asked to stop. Cost: it
+    /// had to be killed. Cause: only a next file's beginning looked whether to stop. Cure: every piece that is read does.
+    #[test]
+    fn a_stop_ends_a_survey_within_a_file() {
+        for dedupe in [Dedupe::Files, Dedupe::Content] {
+            let progress = Progress::default();
+            let settings = Settings {
+                dedupe,
+                end_len: 4096,
+                memory: 16 << 20,
+                base_memory: 1 << 20,
+                block: 4096,
+                threads: 1,
+                two: None,
+                counts: false,
+                sums: false,
+                progress: &progress,
+            };
+            let content = |file| Content {
+                file,
+                name: 0,
+                policy: 0,
+                size: 8 << 20,
+                packed: false,
+                end: false,
+                auto: false,
+                segment_bits: NonZeroU8::new(23),
+                algorithm: None,
+            };
+            let opened = |_: InodeId| {
+                progress.stop();
+                Ok(Input::Bytes(vec![0; 8 << 20].into()))
+            };
+            let found = survey(vec![content(1), content(2)], &settings, None, &opened);
+            assert!(found.is_err());
+        }
+    }
+}

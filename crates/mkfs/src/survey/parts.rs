@@ -1,0 +1,146 @@
+//! Parts that files share with each other and with files of the base: from chunks to plans.
+
+use super::chunk::Cutter;
+use super::known::Known;
+use super::runs::{self, Chunks, Run, Shape};
+use super::{Content, Settings, Tools, parallel};
+use crate::Result;
+use crate::base::BaseClusters;
+use crate::pack::input::Input;
+use crate::pack::spans::{FilePlan, Owner};
+use crate::tree::InodeId;
+use hashbrown::HashMap;
+
+/// Opens a content.
+type Open<'a> = &'a (dyn Fn(InodeId) -> Result<Input> + Sync);
+
+/// What may have parts in common.
+pub(super) struct Parts<'a> {
+    /// All contents.
+    pub(super) contents: &'a [Content],
+    /// The chunks of those that are looked at, by index.
+    pub(super) chunks: Vec<(u32, Chunks)>,
+    /// Where those end that have an end in the packed inode. Unit: bytes.
+    pub(super) ends: &'a HashMap<InodeId, u32>,
+    /// The base.
+    pub(super) known: Option<&'a Known<'a>>,
+}
+
+/// Files that take part, and the clusters of the base's files among them, by number.
+type Plans = (HashMap<InodeId, FilePlan>, HashMap<u32, BaseClusters>);
+
+impl Parts<'_> {
+    /// What is shared.
+    pub(super) fn shared(
+        self,
+        settings: &Settings<'_>,
+        cutter: Cutter,
+        input: Open<'_>,
+    ) -> Result<Plans> {
+        if self.chunks.is_empty() {
+            return Ok(Plans::default());
+        }
+        let Self {
+            contents,
+            chunks,
+            ends,
+            known,
+        } = self;
+        // From here on files are counted that have chunks: those of the base, then those of the image.
+        let old = known.map_or(&[][..], |known| &known.parts);
+        let (new, chunks): (Vec<u32>, Vec<Chunks>) = chunks.into_iter().unzip();
+        let new: Vec<&Content> = new.into_iter().map(|i| &contents[i as usize]).collect();
+        let mut all = match known {
+            Some(known) => known.chunks(cutter, settings)?,
+            None => Vec::new(),
+        };
+        for (content, mut chunks) in new.iter().zip(chunks) {
+            chunks.tell_apart(content.algorithm.map(|a| a as u8));
+            all.push(chunks);
+        }
+        let found = runs::find(&all, old.len());
+        let ratios: Vec<u32> = all.iter().map(|c| c.ratio).collect();
+        drop(all);
+        let of = |i: u32| match ((i as usize).checked_sub(old.len()), known) {
+            (Some(i), _) => Ok((input(new[i].file)?, new[i].size)),
+            (None, Some(known)) => Ok((known.input(i as usize), old[i as usize].size)),
+            (None, None) => unreachable!("only a base has old files"),
+        };
+        let confirmed = confirm(&found, settings, cutter, &of)?;
+
+        let mut clusters: HashMap<u32, BaseClusters> = HashMap::new();
+        for run in &confirmed {
+            let (i, file) = (run.owner, old.get(run.owner as usize));
+            if let (Some(file), Some(known)) = (file, known)
+                && !clusters.contains_key(&i)
+            {
+                clusters.insert(i, known.base.clusters(file.inode, i)?);
+            }
+        }
+        let old_shapes = (0..old.len()).map(|i| {
+            // Fits: inodes are counted in 32 bits.
+            let clusters = clusters.get(&(i as u32))?;
+            Some(Shape {
+                owner: Owner::Base(i as u32),
+                size: old[i].size,
+                own: clusters.len(),
+                segment: 1 << 63,
+                policy: 0,
+                algorithm: clusters.algorithm,
+                ratio: ratios[i],
+            })
+        });
+        let new_shapes = new
+            .iter()
+            .zip(&ratios[old.len()..])
+            .map(|(content, ratio)| {
+                let end = ends.get(&content.file);
+                Some(Shape {
+                    owner: Owner::File(content.file),
+                    size: content.size,
+                    own: end.map_or(content.size, |from| u64::from(*from)),
+                    segment: 1 << content.segment_bits?.get(),
+                    policy: content.policy,
+                    algorithm: content.algorithm.map(|a| a as u8),
+                    ratio: *ratio,
+                })
+            });
+        let shapes: Vec<Option<Shape>> = old_shapes.chain(new_shapes).collect();
+        let plans = runs::settle(&confirmed, &shapes, &clusters, settings.block);
+        Ok((plans, clusters))
+    }
+}
+
+/// Compares runs with what they repeat, each file's on one worker. Those that are none are left out. `of` gives a file's
+/// content and its length.
+fn confirm(
+    runs: &[Run],
+    settings: &Settings<'_>,
+    cutter: Cutter,
+    of: &(dyn Fn(u32) -> Result<(Input, u64)> + Sync),
+) -> Result<Vec<Run>> {
+    let by_file: Vec<&[Run]> = runs.chunk_by(|a, b| a.file == b.file).collect();
+    let look = |i: usize, tools: &mut Tools, out: &mut Vec<(usize, Run)>| -> Result<()> {
+        let runs = by_file[i];
+        let (file, size) = of(runs[0].file)?;
+        let file_reader = file.open()?;
+        for same in runs.chunk_by(|a, b| a.owner == b.owner) {
+            let (owner, owner_size) = of(same[0].owner)?;
+            let owner_reader = owner.open()?;
+            for run in same {
+                settings.progress.check()?;
+                let sizes = (size, owner_size);
+                let readers = (&file_reader, &owner_reader);
+                let widen = cutter.max() as u64;
+                let windows = &mut tools.windows;
+                let run = runs::confirm(*run, sizes, readers, widen, windows)?;
+                out.extend(run.map(|run| (i, run)));
+            }
+        }
+        Ok(())
+    };
+    let mut confirmed = parallel(by_file.len(), settings, &look)?.concat();
+    // Stable: those of a file are in order.
+    confirmed.sort_by_key(|(i, _)| *i);
+    Ok(confirmed.into_iter().map(|(_, run)| run).collect())
+}

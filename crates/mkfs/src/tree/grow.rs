@@ -1,0 +1,543 @@
+//! Entries in: directories that appear on the way, hard links, and what is kept once for many.
+
+use super::layers::{is_opaque, overlay, overlay_name};
+use super::{
+    Attrs, Dentry, DentryId, InodeId, NONE, New, Node, Pairs, Place, ROOT, Tree, Whiteouts, name_of,
+};
+use crate::paths::common_dir;
+use crate::source::error::{Quoted, SourceError};
+use crate::source::{Content, Device, Entry, Kind, Meta};
+use crate::{Error, Result};
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use std::hash::{BuildHasher, Hash, Hasher};
+use tuff_format::inode::FileType;
+
+/// Longest target of a symbolic link. Unit: bytes.
+const TARGET_MAX: usize = 4095;
+
+impl Tree {
+    /// Lets `change` change what every inode has, by its number and first path. Once the tree is finished.
+    pub(crate) fn describe_all(
+        &mut self,
+        mut change: impl FnMut(InodeId, &[u8], FileType, &mut Meta, &mut Pairs),
+    ) -> Result<()> {
+        // Fits: numbers were given in 32 bits.
+        let sets = self.xattr_sets.iter().enumerate();
+        self.set_ids = sets.map(|(id, set)| (set.clone(), id as u32)).collect();
+        let attrs = self.attrs.iter().enumerate();
+        self.attr_ids = attrs.map(|(id, attrs)| (*attrs, id as u32)).collect();
+        for inode in self.inode_order() {
+            let mut meta = self.meta(inode);
+            let attrs = self.attrs[self.nodes[inode as usize].attrs as usize];
+            let set = &self.xattr_sets[attrs.xattrs as usize];
+            let mut xattrs: Pairs = set.iter().map(|(n, v)| (n.to_vec(), v.to_vec())).collect();
+            change(
+                inode,
+                &self.path(inode),
+                self.file_type(inode),
+                &mut meta,
+                &mut xattrs,
+            );
+            let attrs = Attrs {
+                mode: meta.mode,
+                uid: meta.uid,
+                gid: meta.gid,
+                xattrs: self.intern(xattrs)?,
+                ..attrs
+            };
+            self.nodes[inode as usize].attrs = self.attrs_id(attrs);
+        }
+        self.set_ids = HashMap::new();
+        self.attr_ids = HashMap::new();
+        Ok(())
+    }
+
+    /// A directory that is only known because something lies in it.
+    pub(super) fn unnamed_dir(&mut self) -> Node {
+        let meta = Meta {
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            mtime: 0,
+            mtime_nsec: 0,
+        };
+        Node {
+            body: NONE.into(),
+            mtime: 0,
+            mtime_nsec: 0,
+            nlink: 2,
+            name: NONE,
+            attrs: self.intern_attrs(meta, 0),
+            content: 0,
+            file_type: FileType::Dir,
+            place: Place::None,
+        }
+    }
+
+    /// Adds an entry. Returns its inode, or `None` for a whiteout. A regular file's inode is the place for its data.
+    pub(crate) fn add(&mut self, entry: Entry) -> Result<Option<InodeId>> {
+        let Entry {
+            path,
+            kind,
+            meta,
+            xattrs,
+            content,
+        } = entry;
+        if path.is_empty() {
+            if kind != Kind::Dir {
+                return Err(Error::usage("the root of a source is not a directory"));
+            }
+            self.describe(ROOT, meta, xattrs)?;
+            return Ok(Some(ROOT));
+        }
+        if let Kind::Hardlink(target) = &kind {
+            return self.add_link(&path, target);
+        }
+        let (parent, name) = self.place_of(&path)?;
+        let new = match kind {
+            Kind::Dir => New::Dir(meta, xattrs),
+            kind => New::Other(kind, meta, xattrs, content),
+        };
+        let added = self.add_child(parent, name, new)?;
+        if added.is_none() {
+            self.deleted.insert(path);
+        }
+        Ok(added)
+    }
+
+    /// Adds another name of what is at `target`. Returns its inode, or `None` for a whiteout.
+    pub(crate) fn add_link(&mut self, path: &[u8], target: &[u8]) -> Result<Option<InodeId>> {
+        let (parent, name) = self.place_of(path)?;
+        // A whiteout may have the name of anything.
+        if self.is_whiteout(parent, name, false, (0, 0))? {
+            return Ok(None);
+        }
+        let inode = self.resolve(target);
+        if inode.is_none() && self.deleted.contains(target) {
+            // Overlayfs links its whiteouts to each other.
+            self.is_whiteout(parent, name, true, (0, 0))?;
+            self.deleted.insert(path.to_vec());
+            return Ok(None);
+        }
+        let what = match inode.map(|inode| self.file_type(inode)) {
+            Some(FileType::Dir) => "a directory",
+            Some(_) => "",
+            None => "not there",
+        };
+        match inode {
+            Some(inode) if what.is_empty() => self.add_child(parent, name, New::Link(inode)),
+            _ => {
+                let target = Quoted(target);
+                Err(wrong(
+                    path,
+                    format!("hard link to {target}, which is {what}"),
+                ))
+            }
+        }
+    }
+
+    /// The directory that a path lies in, and its name there.
+    fn place_of<'a>(&mut self, path: &'a [u8]) -> Result<(InodeId, &'a [u8])> {
+        let (dir, name) = match path.iter().rposition(|b| *b == b'/') {
+            Some(at) => (&path[..at], &path[at + 1..]),
+            None => (&[][..], path),
+        };
+        if !tuff_format::dirent::is_name(name) {
+            return Err(bad_name(path, name));
+        }
+        self.in_order = false;
+        Ok((self.directory(dir)?, name))
+    }
+
+    /// Adds what `name` in `parent` is. A caller that adds each directory's children together, in the order of their names,
+    /// and directories in the order of [`walk`](Self::walk), to a tree that was empty, finds nothing to sort later.
+    pub(crate) fn add_child(
+        &mut self,
+        parent: InodeId,
+        name: &[u8],
+        new: New,
+    ) -> Result<Option<InodeId>> {
+        let zero = Device { major: 0, minor: 0 };
+        let null = match &new {
+            New::Other(Kind::Char(device), ..) => *device == zero,
+            New::Other(Kind::File { size: 0 }, _, xattrs, _) => {
+                overlay(xattrs, b"whiteout").is_some()
+            }
+            _ => false,
+        };
+        let time = match &new {
+            New::Other(_, meta, ..) => (meta.mtime, meta.mtime_nsec),
+            _ => (0, 0),
+        };
+        if self.is_whiteout(parent, name, null, time)? {
+            return Ok(None);
+        }
+        self.must_be_whole(parent, name, &new)?;
+        let old = if self.in_order {
+            None
+        } else {
+            self.find(parent, name)
+        };
+        let inode = match new {
+            New::Link(inode) => {
+                if old.is_some_and(|d| self.dentries[d as usize].inode == inode) {
+                    return Ok(Some(inode));
+                }
+                inode
+            }
+            New::Dir(meta, xattrs) => {
+                if let Some(inode) = old.map(|d| self.dentries[d as usize].inode)
+                    && self.file_type(inode) == FileType::Dir
+                {
+                    self.describe(inode, meta, xattrs)?;
+                    return Ok(Some(inode));
+                }
+                let node = self.unnamed_dir();
+                let inode = self.push(node)?;
+                self.describe(inode, meta, xattrs)?;
+                if self.whiteouts == Whiteouts::Convert && old.is_some() {
+                    // What it replaces hid what layers below the image have there.
+                    self.opaque.insert(inode);
+                }
+                inode
+            }
+            New::Other(kind, meta, xattrs, content) => {
+                if let Kind::Symlink(target) = &kind
+                    && (!(1..=TARGET_MAX).contains(&target.len()) || target.contains(&0))
+                {
+                    let what = format!(
+                        "symbolic link target of {} bytes; it must have 1 to {TARGET_MAX} and no NUL",
+                        target.len()
+                    );
+                    return Err(wrong(&self.path_of(parent, name), what));
+                }
+                let (file_type, body) = match kind {
+                    Kind::File { size } => (FileType::File, size),
+                    Kind::Symlink(target) => (FileType::Symlink, self.keep_target(&target)?),
+                    Kind::Char(device) => (FileType::Char, pack_device(device)),
+                    Kind::Block(device) => (FileType::Block, pack_device(device)),
+                    Kind::Fifo => (FileType::Fifo, 0),
+                    Kind::Socket => (FileType::Socket, 0),
+                    Kind::Dir | Kind::Hardlink(_) => unreachable!("the caller says so"),
+                };
+                let (place, content) = self.keep_content(content)?;
+                let set = self.intern(xattrs)?;
+                let node = Node {
+                    body,
+                    mtime: meta.mtime,
+                    mtime_nsec: meta.mtime_nsec,
+                    nlink: 0,
+                    name: NONE,
+                    attrs: self.intern_attrs(meta, set),
+                    content,
+                    file_type,
+                    place,
+                };
+                self.push(node)?
+            }
+        };
+        if let Some(old) = old {
+            self.remove(old);
+        }
+        self.link(parent, name, inode)?;
+        Ok(Some(inode))
+    }
+
+    fn keep_target(&mut self, target: &[u8]) -> Result<u64> {
+        let at = self.keep_name(target)?;
+        // Fits: all names together are counted in 32 bits.
+        Ok(u64::from(at) | (target.len() as u64) << 32)
+    }
+
+    /// Puts bytes among the names and says where.
+    fn keep_name(&mut self, name: &[u8]) -> Result<u32> {
+        let too_many = || Error::limit("tree", "more than 4 GiB of names");
+        let at = u32::try_from(self.names.len()).map_err(|_| too_many())?;
+        u32::try_from(self.names.len() + name.len()).map_err(|_| too_many())?;
+        self.names.extend_from_slice(name);
+        Ok(at)
+    }
+
+    fn keep_content(&mut self, content: Content) -> Result<(Place, u32)> {
+        let index =
+            |n: usize| u32::try_from(n).map_err(|_| Error::limit("tree", "contents of files"));
+        Ok(match content {
+            Content::None => (Place::None, 0),
+            Content::InSource => (Place::InSource, 0),
+            Content::Stream => (Place::Stream, 0),
+            Content::Range { offset } => {
+                self.offsets.push(offset);
+                (Place::Range, index(self.offsets.len() - 1)?)
+            }
+            other => {
+                self.contents.push(other);
+                (Place::Other, index(self.contents.len() - 1)?)
+            }
+        })
+    }
+
+    /// The path of `name` in `parent`.
+    pub(super) fn path_of(&self, parent: InodeId, name: &[u8]) -> Vec<u8> {
+        let mut path = self.path(parent);
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        path
+    }
+
+    /// Sets a directory's attributes; an opaque one hides what earlier sources put into it. Overlayfs does not ask a
+    /// layer's root.
+    pub(crate) fn describe(&mut self, inode: InodeId, meta: Meta, mut xattrs: Pairs) -> Result<()> {
+        if self.whiteouts.reads_overlay() {
+            if inode != ROOT && is_opaque(&xattrs) {
+                self.hide_children(inode);
+                if self.whiteouts == Whiteouts::Convert {
+                    self.opaque.insert(inode);
+                }
+            }
+            xattrs.retain(|(n, _)| overlay_name(n) != Some(b"opaque"));
+        }
+        let set = self.intern(xattrs)?;
+        let attrs = self.intern_attrs(meta, set);
+        let node = &mut self.nodes[inode as usize];
+        node.attrs = attrs;
+        node.mtime = meta.mtime;
+        node.mtime_nsec = meta.mtime_nsec;
+        Ok(())
+    }
+
+    /// First of the chain of a directory's names, while the tree is collected.
+    pub(super) fn first_child(&self, dir: InodeId) -> DentryId {
+        self.nodes[dir as usize].body as u32
+    }
+
+    pub(super) fn push(&mut self, node: Node) -> Result<InodeId> {
+        let id = u32::try_from(self.nodes.len())
+            .ok()
+            .filter(|id| *id < NONE - 1);
+        let id = id.ok_or_else(|| Error::limit("tree", "more than 4294967293 inodes"))?;
+        self.nodes.push(node);
+        Ok(id)
+    }
+
+    pub(super) fn find(&mut self, parent: InodeId, name: &[u8]) -> Option<DentryId> {
+        if self.table.is_none() {
+            let mut table = HashTable::with_capacity(self.dentries.len());
+            for (id, d) in self.dentries.iter().enumerate().filter(|(_, d)| !d.dead) {
+                let hash = hash(&self.hasher, d.parent, name_of(&self.names, d));
+                // Fits: checked when it was added.
+                insert(
+                    &mut table,
+                    &self.dentries,
+                    &self.names,
+                    &self.hasher,
+                    hash,
+                    id as u32,
+                );
+            }
+            self.table = Some(table);
+        }
+        let same = |id: &DentryId| {
+            let d = &self.dentries[*id as usize];
+            d.parent == parent && self.name(d) == name
+        };
+        let hash = hash(&self.hasher, parent, name);
+        self.table.as_ref()?.find(hash, same).copied()
+    }
+
+    pub(super) fn link(&mut self, parent: InodeId, name: &[u8], inode: InodeId) -> Result<()> {
+        let name_at = self.keep_name(name)?;
+        let id = u32::try_from(self.dentries.len())
+            .ok()
+            .filter(|id| *id != NONE)
+            .ok_or_else(|| Error::limit("tree", "more than 4294967294 names"))?;
+        let next = self.first_child(parent);
+        self.nodes[parent as usize].body = id.into();
+        // Fits: names were checked by whoever called.
+        let name_len = name.len() as u8;
+        self.dentries.push(Dentry {
+            parent,
+            inode,
+            name_at,
+            name_len,
+            dead: false,
+            layer: self.layer,
+            next,
+        });
+        if let Some(table) = &mut self.table {
+            let hash = hash(&self.hasher, parent, name);
+            insert(table, &self.dentries, &self.names, &self.hasher, hash, id);
+        }
+        let node = &mut self.nodes[inode as usize];
+        if node.name == NONE {
+            node.name = id;
+        }
+        if node.file_type == FileType::Dir {
+            self.nodes[parent as usize].nlink += 1;
+        } else {
+            node.nlink += 1;
+        }
+        Ok(())
+    }
+
+    /// Takes a name away, and all that lies below it.
+    pub(super) fn remove(&mut self, id: DentryId) {
+        self.last_dir = (Vec::new(), ROOT);
+        self.in_order = false;
+        let mut stack = vec![id];
+        while let Some(id) = stack.pop() {
+            let d = self.dentries[id as usize];
+            if d.dead {
+                continue;
+            }
+            let hash = hash(&self.hasher, d.parent, self.name(&d));
+            if let Some(table) = &mut self.table
+                && let Ok(found) = table.find_entry(hash, |other| *other == id)
+            {
+                found.remove();
+            }
+            self.dentries[id as usize].dead = true;
+            if self.file_type(d.inode) == FileType::Dir {
+                self.nodes[d.parent as usize].nlink -= 1;
+                let mut at = self.first_child(d.inode);
+                while at != NONE {
+                    stack.push(at);
+                    at = self.dentries[at as usize].next;
+                }
+            } else {
+                self.nodes[d.inode as usize].nlink -= 1;
+            }
+        }
+    }
+
+    /// The directory at `path`, made on the way where nobody has described it yet.
+    fn directory(&mut self, path: &[u8]) -> Result<InodeId> {
+        if self.last_dir.0 == path {
+            return Ok(self.last_dir.1);
+        }
+        let (mut dir, from) = self.nearest(path);
+        for name in path[from..].split(|b| *b == b'/').filter(|n| !n.is_empty()) {
+            if !tuff_format::dirent::is_name(name) {
+                return Err(bad_name(path, name));
+            }
+            let old = self.find(dir, name);
+            let inode = old.map(|d| self.dentries[d as usize].inode);
+            dir = match inode {
+                Some(inode) if self.file_type(inode) == FileType::Dir => inode,
+                // Something else stands where a directory is needed: the later wins.
+                _ => {
+                    if let Some(old) = old {
+                        let path = self.path_of(dir, name);
+                        self.replaced.add(|| path);
+                        self.remove(old);
+                    }
+                    let node = self.unnamed_dir();
+                    let inode = self.push(node)?;
+                    if self.whiteouts == Whiteouts::Convert && old.is_some() {
+                        self.opaque.insert(inode);
+                    }
+                    self.link(dir, name, inode)?;
+                    inode
+                }
+            };
+        }
+        self.last_dir = (path.to_vec(), dir);
+        Ok(dir)
+    }
+
+    /// The lowest directory above `path`, or at it, that is also above the last one that was asked for, and how much of
+    /// `path` it takes.
+    fn nearest(&self, path: &[u8]) -> (InodeId, usize) {
+        let (last, mut dir) = (&self.last_dir.0, self.last_dir.1);
+        let known = common_dir(last, path);
+        let below = last[known..].split(|b| *b == b'/');
+        for _ in below.filter(|name| !name.is_empty()) {
+            dir = self.parent(dir);
+        }
+        (dir, known)
+    }
+
+    /// The inode at `path`, while the tree is collected.
+    fn resolve(&mut self, path: &[u8]) -> Option<InodeId> {
+        let mut at = ROOT;
+        for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
+            let found = self.find(at, name)?;
+            at = self.dentries[found as usize].inode;
+        }
+        Some(at)
+    }
+
+    pub(super) fn intern(&mut self, xattrs: Pairs) -> Result<u32> {
+        if xattrs.is_empty() || !self.keeps_xattrs {
+            return Ok(0);
+        }
+        let mut set: Vec<_> = xattrs
+            .into_iter()
+            .map(|(n, v)| (n.into_boxed_slice(), v.into_boxed_slice()))
+            .collect();
+        set.sort_unstable();
+        let set = set.into_boxed_slice();
+        if let Some(id) = self.set_ids.get(&set) {
+            return Ok(*id);
+        }
+        let id = u32::try_from(self.xattr_sets.len())
+            .map_err(|_| Error::limit("tree", "attribute sets"))?;
+        self.set_ids.insert(set.clone(), id);
+        self.xattr_sets.push(set);
+        Ok(id)
+    }
+
+    pub(super) fn intern_attrs(&mut self, meta: Meta, xattrs: u32) -> u32 {
+        self.attrs_id(Attrs {
+            mode: meta.mode,
+            layer: self.layer,
+            uid: meta.uid,
+            gid: meta.gid,
+            xattrs,
+        })
+    }
+
+    pub(super) fn attrs_id(&mut self, attrs: Attrs) -> u32 {
+        *self.attr_ids.entry(attrs).or_insert_with(|| {
+            self.attrs.push(attrs);
+            // Fits: no more of them than inodes.
+            self.attrs.len() as u32 - 1
+        })
+    }
+}
+
+/// Something that no image can hold, or that makes no sense, in the source that `path` is from.
+fn wrong(path: &[u8], what: String) -> Error {
+    Error::from(SourceError::corrupt(what).in_member(path))
+}
+
+pub(super) fn bad_name(path: &[u8], name: &[u8]) -> Error {
+    let len = name.len();
+    wrong(path, format!("a name of {len} bytes; names have 1 to 255"))
+}
+
+fn hash(hasher: &DefaultHashBuilder, parent: InodeId, name: &[u8]) -> u64 {
+    let mut h = hasher.build_hasher();
+    parent.hash(&mut h);
+    h.write(name);
+    h.finish()
+}
+
+fn insert(
+    table: &mut HashTable<DentryId>,
+    dentries: &[Dentry],
+    names: &[u8],
+    hasher: &DefaultHashBuilder,
+    of: u64,
+    id: DentryId,
+) {
+    table.insert_unique(of, id, |id| {
+        let d = &dentries[*id as usize];
+        hash(hasher, d.parent, name_of(names, d))
+    });
+}
+
+pub(super) fn pack_device(device: Device) -> u64 {
+    u64::from(device.major) << 32 | u64::from(device.minor)
+}

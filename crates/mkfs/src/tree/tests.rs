@@ -1,0 +1,407 @@
+use super::*;
+use crate::Error;
+use crate::source::Entry;
+
+fn meta() -> Meta {
+    Meta {
+        mode: 0o644,
+        uid: 1,
+        gid: 2,
+        mtime: 3,
+        mtime_nsec: 4,
+    }
+}
+
+fn entry(path: &str, kind: Kind) -> Entry {
+    Entry {
+        path: path.into(),
+        kind,
+        meta: meta(),
+        xattrs: Vec::new(),
+        content: Content::None,
+    }
+}
+
+fn file(path: &str) -> Entry {
+    entry(path, Kind::File { size: 1 })
+}
+
+fn paths(mut tree: Tree) -> Vec<String> {
+    tree.finish();
+    let mut out = Vec::new();
+    tree.walk(|d| {
+        let mut path = tree.path(d.parent);
+        path.push(b'/');
+        path.extend_from_slice(tree.name(d));
+        out.push(String::from_utf8(path).unwrap());
+    });
+    out
+}
+
+#[test]
+fn names_come_out_in_bytewise_order_with_children_together() {
+    let mut tree = Tree::new(Whiteouts::Keep);
+    for p in ["b/z", "b/a/x", "a", "b/-", "B", "c/d"] {
+        tree.add(file(p)).unwrap();
+    }
+    assert_eq!(
+        paths(tree),
+        ["/B", "/a", "/b", "/c", "b/-", "b/a", "b/z", "b/a/x", "c/d"]
+    );
+}
+
+#[test]
+fn a_later_source_wins_and_its_whiteouts_delete() {
+    let mut tree = Tree::new(Whiteouts::Aufs);
+    for p in ["keep", "gone", "dir/old", "opaque/old", "file"] {
+        tree.add(file(p)).unwrap();
+    }
+    tree.next_layer().unwrap();
+    for p in [
+        ".wh.gone",
+        "opaque/new",
+        "opaque/.wh..wh..opq",
+        "file/now-a-dir",
+        "dir/.wh.mine",
+        "dir/mine",
+    ] {
+        tree.add(file(p)).unwrap();
+    }
+    assert_eq!(
+        paths(tree),
+        [
+            "/dir",
+            "/file",
+            "/keep",
+            "/opaque",
+            "dir/mine",
+            "dir/old",
+            "file/now-a-dir",
+            "opaque/new"
+        ]
+    );
+}
+
+#[test]
+fn overlay_whiteouts_and_opaque_directories_are_understood() {
+    let mut tree = Tree::new(Whiteouts::Overlay);
+    for p in ["a", "d/x", "e/y"] {
+        tree.add(file(p)).unwrap();
+    }
+    tree.next_layer().unwrap();
+    tree.add(entry("a", Kind::Char(Device { major: 0, minor: 0 })))
+        .unwrap();
+    let mut opaque = entry("d", Kind::Dir);
+    opaque
+        .xattrs
+        .push((b"trusted.overlay.opaque".to_vec(), b"y".to_vec()));
+    tree.add(opaque).unwrap();
+    assert_eq!(paths(tree), ["/d", "/e", "e/y"]);
+}
+
+/// Seen: layers as Docker and OCI have them, given without `--whiteouts`, kept their whiteouts as files. Cost: what an upper
+/// layer had deleted was there. Cause: several sources were taken for layers of overlayfs. Cure: tars may have either kind.
+#[test]
+fn either_kind_of_whiteout_deletes() {
+    let mut tree = Tree::new(Whiteouts::Both);
+    for p in ["a", "b", "d/x", "e/x", "keep"] {
+        tree.add(file(p)).unwrap();
+    }
+    tree.next_layer().unwrap();
+    tree.add(entry("a", Kind::Char(Device { major: 0, minor: 0 })))
+        .unwrap();
+    tree.add(file(".wh.b")).unwrap();
+    tree.add(file("d/.wh..wh..opq")).unwrap();
+    let opaque = with(entry("e", Kind::Dir), "trusted.overlay.opaque", "y");
+    tree.add(opaque).unwrap();
+    assert_eq!(paths(tree), ["/d", "/e", "/keep"]);
+}
+
+/// Seen: a layer's image, made with `--whiteouts aufs`, had no whiteouts. Cost: as a layer of an overlay it showed what it had
+/// deleted. Cause: they could only act on other sources. Cure: they can be kept, as those of overlayfs.
+#[test]
+fn whiteouts_are_kept_as_those_of_overlayfs() {
+    let mut tree = Tree::new(Whiteouts::Convert);
+    for p in [
+        "a",
+        "here",
+        ".wh.here",
+        ".wh.gone",
+        ".wh..wh.aufs",
+        "d/.wh..wh..opq",
+        "d/new",
+        "both/x",
+        ".wh.both",
+        "lower/x",
+    ] {
+        tree.add(file(p)).unwrap();
+    }
+    tree.next_layer().unwrap();
+    for p in [".wh.a", ".wh.lower", "gone/again"] {
+        tree.add(file(p)).unwrap();
+    }
+    let null = entry("null", Kind::Char(Device { major: 0, minor: 0 }));
+    tree.add(null).unwrap();
+    tree.add(entry("link", Kind::Hardlink(b"null".to_vec())))
+        .unwrap();
+    tree.add(entry("lower", Kind::Dir)).unwrap();
+    tree.mark_opaque().unwrap();
+    tree.finish();
+    assert_eq!(
+        with_kinds(&tree),
+        [
+            "a null",
+            "both opaque",
+            "both/x file",
+            "d opaque",
+            "d/new file",
+            "gone opaque",
+            "gone/again file",
+            "here file",
+            // The other name of "null".
+            "link null",
+            "lower opaque"
+        ]
+    );
+}
+
+/// Seen: a layer with an opaque root, made with `--whiteouts convert`, showed all that is below it. Cost: an overlay of it is not
+/// what the container had. Cause: overlayfs does not ask a layer's root. Cure: what is in the root says it.
+#[test]
+fn an_opaque_root_is_kept_by_what_is_in_it() {
+    let mut tree = Tree::new(Whiteouts::Convert);
+    for p in ["a", "dir/x", "again", ".wh.below", "dirs/x"] {
+        tree.add(file(p)).unwrap();
+    }
+    tree.next_layer().unwrap();
+    for p in ["early/x", ".wh..wh..opq", "again", "dirs/y", "new/z"] {
+        tree.add(file(p)).unwrap();
+    }
+    tree.next_layer().unwrap();
+    tree.add(file("top/x")).unwrap();
+    assert_eq!(tree.opaque_roots, [1]);
+    tree.mark_opaque().unwrap();
+    tree.finish();
+    assert_eq!(
+        with_kinds(&tree),
+        [
+            "a null",
+            "again file",
+            "below null",
+            "dir null",
+            "dirs opaque",
+            "dirs/y file",
+            "early opaque",
+            "early/x file",
+            "new opaque",
+            "new/z file",
+            "top opaque",
+            "top/x file",
+        ]
+    );
+}
+
+/// Paths, each with what it is for overlayfs.
+fn with_kinds(tree: &Tree) -> Vec<String> {
+    let mut found = Vec::new();
+    for inode in tree.inode_order().into_iter().filter(|i| *i != ROOT) {
+        let mut set = tree.xattr_sets()[tree.xattrs(inode) as usize].iter();
+        let opaque = set.any(|(n, v)| &n[..] == b"trusted.overlay.opaque" && &v[..] == b"y");
+        let kind = match tree.file_type(inode) {
+            FileType::Char => "null",
+            FileType::Dir if opaque => "opaque",
+            FileType::Dir => "dir",
+            _ => "file",
+        };
+        let path = String::from_utf8(tree.path(inode)).unwrap();
+        found.push(format!("{path} {kind}"));
+    }
+    found.sort();
+    found
+}
+
+fn with(mut entry: Entry, name: &str, value: &str) -> Entry {
+    entry.xattrs.push((name.into(), value.into()));
+    entry
+}
+
+#[test]
+fn overlay_whiteouts_may_be_files_and_a_root_is_never_opaque() {
+    for prefix in ["trusted", "user"] {
+        let mut tree = Tree::new(Whiteouts::Overlay);
+        tree.leave_xattrs_out();
+        for p in ["a", "d/x", "d/y"] {
+            tree.add(file(p)).unwrap();
+        }
+        tree.next_layer().unwrap();
+        let named = |name: &str| format!("{prefix}.overlay.{name}");
+        tree.add(with(entry("", Kind::Dir), &named("opaque"), "y"))
+            .unwrap();
+        tree.add(with(entry("d", Kind::Dir), &named("opaque"), "x"))
+            .unwrap();
+        let whiteout = entry("d/x", Kind::File { size: 0 });
+        tree.add(with(whiteout, &named("whiteout"), "")).unwrap();
+        assert_eq!(paths(tree), ["/a", "/d", "d/y"]);
+    }
+}
+
+#[test]
+fn what_a_path_leads_through_becomes_a_directory_and_is_told() {
+    let mut tree = Tree::new(Whiteouts::Keep);
+    for p in ["d", "x/s", "d/f"] {
+        tree.add(file(p)).unwrap();
+    }
+    tree.add(entry("x/s", Kind::Symlink(b"../d".to_vec())))
+        .unwrap();
+    tree.add(file("x/s/f/g")).unwrap();
+    // What is described is replaced as asked.
+    tree.add(file("e")).unwrap();
+    tree.add(entry("e", Kind::Dir)).unwrap();
+    tree.add(file("e/f")).unwrap();
+    let warning = tree.replaced.warning("").unwrap();
+    assert_eq!(warning, "\"d\", \"x/s\": ");
+    assert_eq!(
+        paths(tree),
+        ["/d", "/e", "/x", "d/f", "e/f", "x/s", "x/s/f", "x/s/f/g"]
+    );
+}
+
+#[test]
+fn what_no_image_can_hold_is_wrong_in_its_source() {
+    let mut tree = Tree::new(Whiteouts::Keep);
+    let long = "n".repeat(256);
+    let target = |len| Kind::Symlink(vec![b't'; len]);
+    tree.add(entry("longest", target(4095))).unwrap();
+    for (entry, says) in [
+        (
+            entry("d/l", target(4096)),
+            "member \"d/l\": symbolic link target of 4096 bytes",
+        ),
+        (
+            file(&format!("d/{long}")),
+            "a name of 256 bytes; names have 1 to 255",
+        ),
+        (
+            file(&format!("{long}/f")),
+            "a name of 256 bytes; names have 1 to 255",
+        ),
+        (
+            entry("d/h", Kind::Hardlink(b"gone".to_vec())),
+            "member \"d/h\": hard link to \"gone\", which is not there",
+        ),
+        (
+            entry("h", Kind::Hardlink(b"d".to_vec())),
+            "member \"h\": hard link to \"d\", which is a directory",
+        ),
+    ] {
+        let error = tree.add(entry).unwrap_err();
+        assert!(matches!(error, Error::Source(_)), "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+/// Overlayfs makes one whiteout and links it to every name that is deleted; GNU tar writes all but the first as hard links.
+#[test]
+fn a_hard_link_to_a_whiteout_is_a_whiteout() {
+    let mut tree = Tree::new(Whiteouts::Overlay);
+    for p in ["a", "b", "c", "d"] {
+        tree.add(file(p)).unwrap();
+    }
+    tree.next_layer().unwrap();
+    tree.add(entry("a", Kind::Char(Device { major: 0, minor: 0 })))
+        .unwrap();
+    for (link, target) in [("b", "a"), ("c", "b")] {
+        let link = entry(link, Kind::Hardlink(target.into()));
+        assert_eq!(tree.add(link).unwrap(), None);
+    }
+    tree.next_layer().unwrap();
+    let link = entry("d", Kind::Hardlink(b"a".to_vec()));
+    assert!(tree.add(link).is_err(), "not of this source");
+    assert_eq!(paths(tree), ["/d"]);
+}
+
+/// A layer of overlayfs with `metacopy=on` has files without content, and one with `redirect_dir=on` directories that
+/// have another name below. They were files of zeros and empty directories.
+#[test]
+fn what_an_overlay_has_elsewhere_is_an_error_that_names_the_path() {
+    let metacopy = with(file("d/f"), "trusted.overlay.metacopy", "");
+    let redirect = with(entry("d/new", Kind::Dir), "user.overlay.redirect", "/old");
+    for (entry, says) in [
+        (
+            metacopy,
+            "member \"d/f\": overlay.metacopy: the file's content is in another layer",
+        ),
+        (
+            redirect,
+            "member \"d/new\": overlay.redirect: the directory's other half is elsewhere",
+        ),
+    ] {
+        for whiteouts in [Whiteouts::Overlay, Whiteouts::Keep] {
+            let mut tree = Tree::new(whiteouts);
+            tree.next_layer().unwrap();
+            let added = tree.add(entry.clone());
+            match whiteouts {
+                Whiteouts::Keep => assert!(added.is_ok()),
+                _ => {
+                    let error = added.unwrap_err();
+                    assert!(matches!(error, Error::Source(_)));
+                    let said = error.to_string();
+                    assert!(said.starts_with(says), "{said}");
+                    assert!(
+                        said.ends_with("mount the overlay and build from that"),
+                        "{said}"
+                    );
+                }
+            }
+        }
+    }
+    let mut tree = Tree::new(Whiteouts::Overlay);
+    tree.next_layer().unwrap();
+    let opaque = with(entry("d", Kind::Dir), "user.overlay.opaque", "y");
+    tree.add(with(opaque, "user.overlay.redirect", "/old"))
+        .unwrap();
+}
+
+#[test]
+fn hard_links_are_taken_apart() {
+    let mut tree = Tree::new(Whiteouts::Keep);
+    let a = tree
+        .add(entry("a", Kind::File { size: 5 }))
+        .unwrap()
+        .unwrap();
+    for name in ["d/b", "c"] {
+        tree.add(entry(name, Kind::Hardlink(b"a".to_vec())))
+            .unwrap();
+    }
+    tree.finish();
+    let parted = tree.part_links().unwrap();
+    assert_eq!(parted.len(), 2);
+    for (own, first) in parted {
+        assert_eq!((first, tree.nlink(own), tree.size(own)), (a, 1, 5));
+    }
+    assert_eq!(tree.nlink(a), 1);
+    let order = tree.inode_order();
+    let mut names: Vec<Vec<u8>> = order.iter().map(|inode| tree.path(*inode)).collect();
+    names.sort_unstable();
+    assert_eq!(names, [&b""[..], b"a", b"c", b"d", b"d/b"]);
+}
+
+#[test]
+fn hard_links_share_an_inode_and_count() {
+    let mut tree = Tree::new(Whiteouts::Keep);
+    let a = tree.add(file("a")).unwrap().unwrap();
+    let b = tree
+        .add(entry("d/b", Kind::Hardlink(b"a".to_vec())))
+        .unwrap()
+        .unwrap();
+    assert_eq!(a, b);
+    assert_eq!(tree.nlink(a), 2);
+    tree.add(file("a")).unwrap();
+    assert_eq!(tree.nlink(a), 1);
+    assert!(
+        tree.add(entry("x", Kind::Hardlink(b"nothing".to_vec())))
+            .is_err()
+    );
+    assert!(tree.add(entry("x", Kind::Hardlink(b"d".to_vec()))).is_err());
+    assert_eq!(tree.nlink(ROOT), 3);
+}

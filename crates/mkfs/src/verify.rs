@@ -1,0 +1,434 @@
+//! `--verify`: the finished image is read again and compared with what went in.
+//!
+//! ```text
+//!  structures ──► inodes, names, attributes ──► contents
+//!  the check      against the tree              against sums that the packing threads took of what they read
+//! ```
+//!
+//! Contents are read as a mount reads them, in the order of their data, so that each cluster is decoded about once.
+
+use super::base::Bases;
+use super::layout::{Parts, Plan, dir_names};
+use super::pack::FileData;
+use super::pack::sums::sum;
+use super::progress::Progress;
+use super::tree::{InodeId, NodeKind, lossy};
+use crate::{Error, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use tuff_erofs::check;
+use tuff_erofs::read::{Image, Inode, OpenOptions};
+use tuff_erofs::serve::{ServeOptions, Server, Session};
+use tuff_erofs::threads;
+use tuff_format::BlockBits;
+use tuff_store::{FileStore, Output, ReadAt};
+
+/// What one read asks for. Unit: bytes.
+const READ: usize = 1 << 20;
+/// Inodes that a thread takes at a time.
+const INODES: usize = 256;
+/// Files that a thread takes at a time: neighbours share clusters of the packed inode.
+const FILES: usize = 16;
+
+/// Reads the image in `output` and compares it with what it was made of.
+///
+/// # Errors
+///
+/// `Corrupt` with the path of what differs, or the first finding of the check.
+pub(crate) fn verify(
+    parts: &Parts<'_>,
+    plan: &Plan,
+    threads: usize,
+    output: &Output,
+    blob: Option<&Output>,
+    progress: &Progress,
+) -> Result<()> {
+    let failed = |e| Error::io("image", "cannot read again", e);
+    let store = FileStore::new(output.file().try_clone().map_err(failed)?).map_err(failed)?;
+    let devices = match blob {
+        Some(blob) => {
+            let file = blob.file().try_clone().map_err(failed)?;
+            let store: Arc<dyn ReadAt> = Arc::new(FileStore::new(file).map_err(failed)?);
+            vec![store]
+        }
+        None => parts.base.map_or_else(Vec::new, Bases::stores),
+    };
+    let image = Image::open(
+        store,
+        OpenOptions {
+            devices,
+            ..OpenOptions::default()
+        },
+    )?;
+    let structures = check::Options {
+        data: false,
+        threads,
+        ..Default::default()
+    };
+    let report = check::check(&image, &structures, |_| ());
+    if let Some(finding) = report.findings.first().filter(|_| !report.is_clean()) {
+        return Err(Error::corrupt(&finding.place, &finding.what));
+    }
+    // Within what packing has given back.
+    let budget = usize::try_from(super::budget::memory(parts.options) / 4).unwrap_or(usize::MAX);
+    let options = ServeOptions {
+        budget: budget.min(64 << 20),
+        ..ServeOptions::default()
+    };
+    let this = Verify {
+        parts,
+        plan,
+        bits: parts.options.block,
+        server: Server::new(image, options),
+        progress,
+    };
+    let order = parts.order;
+    this.parallel(threads, order.len().div_ceil(INODES), &|n, _| {
+        let end = order.len().min((n + 1) * INODES);
+        (order[n * INODES..end].iter()).try_for_each(|inode| this.inode(*inode))
+    })?;
+    this.contents(threads)
+}
+
+struct Verify<'a> {
+    parts: &'a Parts<'a>,
+    plan: &'a Plan,
+    bits: BlockBits,
+    server: Server,
+    progress: &'a Progress,
+}
+
+/// What a thread reads with.
+struct Tools {
+    session: Session,
+    buf: Vec<u8>,
+}
+
+/// A stretch of a file's content with one sum.
+struct Stretch {
+    file: InodeId,
+    /// In the content without holes. Unit: bytes.
+    from: u64,
+    len: u64,
+    sum: u64,
+}
+
+impl Verify<'_> {
+    /// Calls `work` for each number below `count` on all threads. Of several errors that of the lowest number counts.
+    fn parallel(
+        &self,
+        threads: usize,
+        count: usize,
+        work: &(dyn Fn(usize, &mut Tools) -> Result<()> + Sync),
+    ) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let failed: Mutex<Option<(usize, Error)>> = Mutex::default();
+        let run = || {
+            let mut tools = Tools {
+                session: self.server.session(),
+                buf: vec![0; READ],
+            };
+            loop {
+                let n = next.fetch_add(1, Ordering::Relaxed);
+                if n >= count {
+                    return;
+                }
+                let done = self.progress.check();
+                if let Err(e) = done.and_then(|()| work(n, &mut tools)) {
+                    next.store(count, Ordering::Relaxed);
+                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                    if failed.as_ref().is_none_or(|(first, _)| n < *first) {
+                        *failed = Some((n, e));
+                    }
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            threads::start(scope, "verify", threads.min(count).saturating_sub(1), run);
+            run();
+        });
+        let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        failed.map_or(Ok(()), |(_, e)| Err(e))
+    }
+
+    fn differs(&self, id: InodeId, what: &str) -> Error {
+        let path = self.parts.tree.path(id);
+        let what = format_args!("the finished image has {what} than the source");
+        Error::corrupt(lossy(&path), what)
+    }
+
+    fn read_inode(&self, id: InodeId) -> Result<Inode> {
+        self.server.image().inode(self.plan.nid(id, self.bits))
+    }
+
+    /// Everything about an inode but a file's content.
+    fn inode(&self, id: InodeId) -> Result<()> {
+        let (tree, image) = (self.parts.tree, self.server.image());
+        let inode = self.read_inode(id)?;
+        let mode = tree.meta(id).mode & 0o7777 | tree.file_type(id).mode_bits();
+        let size = self.parts.form(id, self.plan.epoch).size;
+        let kind = tree.kind(id);
+        let device = match kind {
+            NodeKind::Char(d) | NodeKind::Block(d) => Some((d.major, d.minor)),
+            _ => None,
+        };
+        let same = [
+            (inode.mode() == mode, "another mode"),
+            (
+                (inode.uid(), inode.gid()) == self.parts.owner(id),
+                "another owner",
+            ),
+            (inode.mtime() == self.parts.time(id), "another time"),
+            (inode.nlink() == tree.nlink(id), "another number of links"),
+            (inode.size() == size, "another size"),
+            (inode.device() == device, "another device number"),
+            (
+                *image.xattr_body(&inode)? == *self.parts.body(id),
+                "other attributes",
+            ),
+        ];
+        if let Some((_, what)) = same.iter().find(|(same, _)| !same) {
+            return Err(self.differs(id, what));
+        }
+        match kind {
+            NodeKind::Symlink(target) if *image.readlink(&inode)? != *target => {
+                Err(self.differs(id, "another target"))
+            }
+            NodeKind::Dir => self.names(id, &inode),
+            _ => Ok(()),
+        }
+    }
+
+    fn names(&self, id: InodeId, inode: &Inode) -> Result<()> {
+        let mut entries = self.server.image().read_dir(inode)?;
+        let mut same = Ok(true);
+        dir_names(self.parts.tree, id, &mut |name, child| {
+            if let Ok(true) = same {
+                same = entries.next().transpose().map(|entry| {
+                    entry
+                        .is_some_and(|e| e.name == name && e.nid == self.plan.nid(child, self.bits))
+                });
+            }
+        });
+        if same? && entries.next().is_none() {
+            return Ok(());
+        }
+        Err(self.differs(id, "other names"))
+    }
+
+    fn contents(&self, threads: usize) -> Result<()> {
+        let mut files: Vec<(u64, InodeId)> = (self.parts.order.iter())
+            .filter_map(|id| Some((self.place(*id)?, *id)))
+            .collect();
+        files.sort_unstable();
+        let mut stretches: Vec<Stretch> = Vec::new();
+        // What one thread takes: where it starts among the stretches.
+        let mut takes = Vec::new();
+        let mut after_long = true;
+        for (_, file) in &files {
+            let start = stretches.len();
+            self.stretches(*file, &mut stretches);
+            if stretches.len() == start {
+                continue;
+            }
+            let long = stretches.len() - start > 1;
+            let full = takes.last().is_none_or(|at| start - at >= FILES);
+            let begins = long || after_long || full;
+            takes.extend((start..stretches.len()).filter(|at| *at > start || begins));
+            after_long = long;
+        }
+        takes.push(stretches.len());
+        self.parallel(threads, takes.len() - 1, &|n, tools| {
+            (stretches[takes[n]..takes[n + 1]].iter())
+                .try_for_each(|stretch| self.content(stretch, tools))
+        })
+    }
+
+    /// Where the data of a file lies among that of others. `None`: there is none.
+    fn place(&self, id: InodeId) -> Option<u64> {
+        match self.parts.data(id) {
+            FileData::Flat { block, .. } => Some((*block).into()),
+            data @ (FileData::Chunked(_) | FileData::OneChunk { .. } | FileData::Table(_)) => {
+                let chunks = data.chunks(self.parts.tree.size(id), self.bits)?;
+                Some(chunks.runs().next().map_or(0, |(_, block)| block))
+            }
+            FileData::WholeFragment { offset } => Some(1 << 40 | *offset),
+            FileData::None | FileData::Same(_) => None,
+            data => {
+                let first = data.compressed()?.pieces().next();
+                Some(first.map_or(0, |(block, _)| block).into())
+            }
+        }
+    }
+
+    /// The stretches of a file whose sums were taken.
+    fn stretches(&self, id: InodeId, out: &mut Vec<Stretch>) {
+        let size = self.ranges(id).iter().map(|(from, to)| to - from).sum();
+        if size == 0 {
+            return;
+        }
+        let mut from = 0;
+        for (len, sum) in self.parts.packed.sums.of(self.parts.first(id), size) {
+            out.push(Stretch {
+                file: id,
+                from,
+                len,
+                sum,
+            });
+            from += len;
+        }
+    }
+
+    /// Where a file has data: its holes have none. Unit: bytes.
+    fn ranges(&self, id: InodeId) -> Vec<(u64, u64)> {
+        let size = self.parts.tree.size(id);
+        let read = match self.parts.data(id) {
+            FileData::Chunked(c) => Some((&*c.runs, c.bits)),
+            FileData::Table(table) => table.read(),
+            _ => None,
+        };
+        let Some((runs, bits)) = read else {
+            return vec![(0, size)];
+        };
+        let chunk = self.bits.size() << bits;
+        let range = |first: u64, count: u64| (first * chunk, ((first + count) * chunk).min(size));
+        runs.iter().map(|r| range(r.first, r.count)).collect()
+    }
+
+    fn content(&self, stretch: &Stretch, tools: &mut Tools) -> Result<()> {
+        let id = stretch.file;
+        let inode = self.server.inode(self.plan.nid(id, self.bits))?;
+        let (mut skip, mut left) = (stretch.from, stretch.len);
+        let mut hasher = sum();
+        for (start, end) in self.ranges(id) {
+            let (mut at, end) = (start + skip.min(end - start), end);
+            skip -= at - start;
+            let end = end.min(at + left);
+            while at < end {
+                let want = READ.min(usize::try_from(end - at).unwrap_or(READ));
+                let answer = self
+                    .server
+                    .read_lent(&mut tools.session, &inode, at, &mut tools.buf[..want])
+                    .map_err(|e| e.within(lossy(&self.parts.tree.path(id))))?;
+                let n = answer.len() as u64;
+                if n == 0 {
+                    return Err(self.differs(id, "less content"));
+                }
+                answer.parts().for_each(|part| hasher.update(part));
+                (at, left) = (at + n, left - n);
+            }
+        }
+        if hasher.digest() == stretch.sum {
+            return Ok(());
+        }
+        Err(self.differs(id, "another content"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Dedupe, Fragments, Kernel, Options, Places, Source, write};
+    use super::*;
+    use std::os::unix::fs::{FileExt, symlink};
+    use tuff_store::Target;
+
+    /// Builds a small tree; `damage` gets the image before it is verified.
+    fn build(options: &Options, damage: &dyn Fn(&std::fs::File)) -> Result<()> {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().join("tree");
+        std::fs::create_dir_all(tree.join("sub")).unwrap();
+        let text: String = (0..9000).map(|n| format!("line {n}\n")).collect();
+        for name in ["a", "sub/twin", "z"] {
+            std::fs::write(tree.join(name), &text).unwrap();
+        }
+        std::fs::write(tree.join("small"), &text[..700]).unwrap();
+        std::fs::write(tree.join("marked"), "MARK".repeat(20)).unwrap();
+        std::fs::File::create(tree.join("hole"))
+            .unwrap()
+            .set_len(1 << 20)
+            .unwrap();
+        symlink("sub/twin", tree.join("link")).unwrap();
+        let sparse = std::fs::File::create(tree.join("sparse")).unwrap();
+        sparse.set_len(10 << 20).unwrap();
+        sparse.write_all_at(text.as_bytes(), 3 << 20).unwrap();
+        let output = Output::create(&Target::Path(dir.path().join("image"))).unwrap();
+        let written = || damage(output.file());
+        write(
+            &[Source::Dir(tree)],
+            options,
+            None,
+            Places {
+                image: &output,
+                blob: None,
+            },
+            &Progress::default(),
+            &written,
+        )
+        .map(|_| ())
+    }
+
+    fn options() -> Vec<Options> {
+        let with = |fragments, dedupe| Options {
+            fragments,
+            dedupe,
+            verify: true,
+            ..Options::for_kernel(Kernel(6, 18))
+        };
+        vec![
+            with(Fragments::Off, Dedupe::Off),
+            with(Fragments::Tails, Dedupe::Content),
+            with(Fragments::All, Dedupe::Files),
+        ]
+    }
+
+    #[test]
+    fn what_was_written_is_what_went_in() {
+        for options in options() {
+            build(&options, &|_| ()).unwrap();
+        }
+    }
+
+    /// Replaces `from` by `to` wherever it stands.
+    fn replace(file: &std::fs::File, from: &[u8], to: &[u8]) {
+        let mut image = vec![0; file.metadata().unwrap().len() as usize];
+        file.read_exact_at(&mut image, 0).unwrap();
+        let at: Vec<usize> = (image.windows(from.len()).enumerate())
+            .filter_map(|(i, w)| (w == from).then_some(i))
+            .collect();
+        assert!(!at.is_empty(), "the image has {from:?}");
+        for at in at {
+            file.write_all_at(to, at as u64).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_changed_since_it_was_written_is_named() {
+        for (options, data) in options().iter().zip([true, true, false]) {
+            // Data of a stored file.
+            if data {
+                let error = build(options, &|file| replace(file, b"MARKMARK", b"MARKMERK"));
+                assert!(error.unwrap_err().to_string().contains("marked"));
+            }
+            // A name, in order still.
+            let error = build(options, &|file| replace(file, b"small", b"smalm"));
+            assert!(error.unwrap_err().to_string().contains("names"));
+            let error = build(options, &|file| replace(file, b"sub/twin", b"sub/tvin"));
+            assert!(error.unwrap_err().to_string().contains("link"));
+        }
+    }
+
+    #[test]
+    fn every_damaged_block_of_data_is_found() {
+        let options = &options()[0];
+        for block in 1..8 {
+            let flip = |file: &std::fs::File| {
+                let mut byte = [0];
+                file.read_exact_at(&mut byte, block * 4096 + 4000).unwrap();
+                file.write_all_at(&[byte[0] ^ 1], block * 4096 + 4000)
+                    .unwrap();
+            };
+            assert!(build(options, &flip).is_err(), "block {block}");
+        }
+    }
+}

@@ -1,0 +1,529 @@
+//! Images over a base: what both together hold is the tree that went in, for this reader and for the kernel.
+
+#[path = "../../erofs/tests/common/mod.rs"]
+mod common;
+
+use common::kernel::by_kernel;
+use common::variants::{MKFS_OPTIONS, compression};
+use common::{Ignore, Scratch, assert_same, host_tree, image_tree, mixed, mkfs, noise, text};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tuff_erofs::Error;
+use tuff_erofs::read::{Image, OpenOptions};
+use tuff_mkfs::{
+    Dedupe, Fragments, Kernel, Method, Options, Progress, Rule, Source, Summary, build,
+};
+use tuff_store::{FileStore, ReadAt, Target};
+
+/// What both trees have: every form of data.
+fn shared(root: &Path) {
+    fs::create_dir_all(root.join("sub")).unwrap();
+    for (name, bytes) in [
+        ("text", text(300_001, 1)),
+        ("blocks", text(5 * 4096, 2)),
+        ("mixed", mixed(700_000, 3)),
+        ("noise", noise(100_123, 4)),
+        ("noise-in-blocks", noise(8 * 4096, 5)),
+        ("small", text(700, 6)),
+        ("tiny", b"tiny".to_vec()),
+        ("zeros", vec![0; 200_000]),
+    ] {
+        fs::write(root.join(name), bytes).unwrap();
+    }
+    for n in 0..40 {
+        let bytes = text(1000 + 97 * n, 100 + n as u64);
+        fs::write(root.join(format!("sub/{n}")), bytes).unwrap();
+    }
+}
+
+/// The base has what the new tree has not, before and between what both have.
+fn old_tree(root: &Path) {
+    shared(root);
+    for (name, n) in [
+        ("a", 90_000),
+        ("n", 3_333),
+        ("sub/0-old", 20_000),
+        ("z", 150_000),
+    ] {
+        fs::write(root.join(name), text(n, n as u64)).unwrap();
+    }
+}
+
+/// Further files, one of the base's twice and under other names, changed ones of the same size, one that stays sparse.
+fn new_tree(root: &Path) {
+    shared(root);
+    fs::hard_link(root.join("small"), root.join("small-link")).unwrap();
+    fs::copy(root.join("text"), root.join("sub/text-again")).unwrap();
+    let mut changed = text(300_001, 1);
+    changed[200_000] ^= 1;
+    fs::write(root.join("changed"), changed).unwrap();
+    fs::write(root.join("new"), mixed(222_222, 9)).unwrap();
+    fs::write(root.join("new-small"), text(1234, 10)).unwrap();
+    let sparse = fs::File::create(root.join("sparse")).unwrap();
+    sparse.set_len(1 << 20).unwrap();
+}
+
+fn make(source: &Path, image: &Path, options: &Options) -> tuff_erofs::Result<Summary> {
+    let sources = [Source::Dir(source.to_owned())];
+    build(
+        &sources,
+        options,
+        &Target::Path(image.to_owned()),
+        &Progress::default(),
+    )
+}
+
+fn open_both(image: &Path, base: &Path) -> tuff_erofs::Result<Image> {
+    let base: Arc<dyn ReadAt> = Arc::new(FileStore::open(base).unwrap());
+    let options = OpenOptions {
+        devices: vec![base],
+        ..OpenOptions::default()
+    };
+    Image::open(FileStore::open(image).unwrap(), options)
+}
+
+/// What the source's filesystem decides for itself.
+fn ignore() -> Ignore {
+    Ignore {
+        dir_size: true,
+        dir_nlink: true,
+        holes: true,
+        ..Ignore::default()
+    }
+}
+
+fn unaligned(options: Options) -> Options {
+    Options {
+        unaligned: true,
+        tail_packing: false,
+        ..options
+    }
+}
+
+fn newest(method: Option<Method>, cluster: usize, fragments: Fragments) -> Options {
+    let mut o = Options::for_kernel(Kernel(6, 18));
+    o.compression = method.and_then(|method| compression(method, 1));
+    (o.cluster, o.fragment_cluster) = (cluster, cluster.min(16 << 10));
+    o.fragments = fragments;
+    o.tail_packing = matches!(fragments, Fragments::Off | Fragments::Small);
+    o.verify = true;
+    o
+}
+
+struct Place {
+    scratch: Scratch,
+    old: PathBuf,
+    new: PathBuf,
+}
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let scratch = Scratch::new(name);
+        let (old, new) = (scratch.path().join("old"), scratch.path().join("new"));
+        old_tree(&old);
+        new_tree(&new);
+        Self { scratch, old, new }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+}
+
+#[test]
+fn what_the_base_has_is_referred_to_and_comes_back() {
+    let place = Place::new("base");
+    let wanted = host_tree(&place.new);
+    let (base, image) = (place.path("base"), place.path("image"));
+    let lz4 = Some(Method::Lz4);
+    let small_blocks = Options {
+        block: tuff_format::BlockBits::new(9).unwrap(),
+        ..newest(None, 4096, Fragments::Off)
+    };
+    let two = |options: Options| (options.clone(), options);
+    let older = Options {
+        kernel: Kernel(5, 16),
+        ..Options::for_kernel(Kernel(5, 16))
+    };
+    // All 48 files that both trees have, unless compression or ends would have to be the image's own, or an end lies in a
+    // piece of the packed inode that is shorter than a block, as one does at the end of a segment, or behind an inode, where an
+    // unaligned image has none.
+    let settings = [
+        ("lz4 64K", two(newest(lz4, 64 << 10, Fragments::Tails)), 47),
+        ("lz4 4K", two(newest(lz4, 4 << 10, Fragments::Off)), 48),
+        (
+            "lz4 16K small",
+            two(newest(lz4, 16 << 10, Fragments::Small)),
+            48,
+        ),
+        (
+            "zstd all",
+            two(newest(Some(Method::Zstd), 16 << 10, Fragments::All)),
+            48,
+        ),
+        (
+            "deflate",
+            two(newest(Some(Method::Deflate), 32 << 10, Fragments::Tails)),
+            48,
+        ),
+        (
+            "lzma",
+            two(newest(Some(Method::Lzma), 128 << 10, Fragments::Off)),
+            48,
+        ),
+        ("stored", two(newest(None, 4096, Fragments::Off)), 48),
+        (
+            "unaligned",
+            two(unaligned(newest(lz4, 16 << 10, Fragments::Off))),
+            48,
+        ),
+        (
+            "unaligned, with fragments",
+            two(unaligned(newest(
+                Some(Method::Zstd),
+                64 << 10,
+                Fragments::Tails,
+            ))),
+            48,
+        ),
+        (
+            "unaligned, over one that is not",
+            (
+                newest(lz4, 16 << 10, Fragments::Tails),
+                unaligned(newest(lz4, 16 << 10, Fragments::Tails)),
+            ),
+            48,
+        ),
+        (
+            "unaligned, over ends behind inodes",
+            (
+                newest(lz4, 16 << 10, Fragments::Off),
+                unaligned(newest(lz4, 16 << 10, Fragments::Off)),
+            ),
+            6,
+        ),
+        ("blocks of 512", two(small_blocks), 48),
+        ("for 5.16", two(older), 48),
+        (
+            "another algorithm",
+            (
+                newest(lz4, 16 << 10, Fragments::Off),
+                newest(Some(Method::Zstd), 64 << 10, Fragments::Tails),
+            ),
+            48,
+        ),
+        (
+            "fragments of another algorithm",
+            (
+                newest(Some(Method::Zstd), 64 << 10, Fragments::Tails),
+                newest(lz4, 16 << 10, Fragments::Tails),
+            ),
+            4,
+        ),
+        (
+            "fragments, but not in the image",
+            (
+                newest(lz4, 64 << 10, Fragments::Tails),
+                newest(lz4, 64 << 10, Fragments::Off),
+            ),
+            4,
+        ),
+    ];
+    for (name, (old, mut new), files) in settings {
+        make(&place.old, &base, &old).unwrap();
+        let alone = make(&place.new, &image, &new).unwrap();
+        new.bases = vec![base.clone().into()];
+        let summary = make(&place.new, &image, &new).unwrap();
+        println!(
+            "{name}: {} of 48 files, parts {}, {} of {}",
+            summary.stats.base_files,
+            summary.stats.base_part_bytes,
+            summary.image_bytes,
+            alone.image_bytes
+        );
+        assert_eq!(summary.stats.base_files, files, "{name}");
+        assert!(summary.image_bytes < alone.image_bytes, "{name}");
+        let both = open_both(&image, &base).unwrap();
+        let report = tuff_erofs::check::check(&both, &Default::default(), |_| ());
+        assert!(report.is_clean(), "{name}: {:?}", report.findings);
+        assert_same(name, &wanted, &image_tree(&both), ignore());
+        by_kernel(&image, &[&base], &place.path("mnt"), &|way, dir| {
+            assert_same(
+                &format!("{name}: {way}"),
+                &wanted,
+                &host_tree(dir),
+                ignore(),
+            );
+        });
+    }
+}
+
+#[test]
+fn one_store_holds_both_behind_each_other() {
+    let place = Place::new("base-flat");
+    let (base, image) = (place.path("base"), place.path("image"));
+    let mut options = newest(Some(Method::Lz4), 64 << 10, Fragments::Tails);
+    make(&place.old, &base, &options).unwrap();
+    options.bases = vec![base.clone().into()];
+    make(&place.new, &image, &options).unwrap();
+    let both = [fs::read(&image).unwrap(), fs::read(&base).unwrap()].concat();
+    let flat = Image::open(tuff_store::MemStore::new(both), OpenOptions::default()).unwrap();
+    assert_same("flat", &host_tree(&place.new), &image_tree(&flat), ignore());
+}
+
+/// Files of which the base has most: with bytes changed, inserted and left out, turned round, and twice alike.
+fn changed_trees(root: &Path) -> (PathBuf, PathBuf) {
+    let (old, new) = (root.join("old-large"), root.join("new-large"));
+    fs::create_dir_all(&old).unwrap();
+    fs::create_dir_all(&new).unwrap();
+    let (first, second) = (text(2_500_000, 31), mixed(1_800_000, 32));
+    fs::write(old.join("first"), &first).unwrap();
+    fs::write(old.join("second"), &second).unwrap();
+    let mut flipped = first.clone();
+    flipped[1_234_567] ^= 1;
+    let inserted = [&second[..900_000], b"something new", &second[900_000..]].concat();
+    let without = [&first[..500_000], &first[503_000..]].concat();
+    let turned = [&second[700_001..], &second[..700_001]].concat();
+    let both = [&first[300_000..1_300_000], &second[5_000..1_000_000]].concat();
+    let more = [&both[..], &text(200_000, 33)].concat();
+    for (name, bytes) in [
+        ("flipped", flipped),
+        ("inserted", inserted),
+        ("without", without),
+        ("turned", turned),
+        ("both", both),
+        ("more", more),
+        ("new", text(300_000, 34)),
+    ] {
+        fs::write(new.join(name), bytes).unwrap();
+    }
+    (old, new)
+}
+
+#[test]
+fn parts_that_the_base_has_are_referred_to() {
+    let scratch = Scratch::new("base-parts");
+    let (old, new) = changed_trees(scratch.path());
+    let path = |name: &str| scratch.path().join(name);
+    let (base, image) = (path("base"), path("image"));
+    let wanted = host_tree(&new);
+    let [lz4, zstd] = [Method::Lz4, Method::Zstd].map(Some);
+    let two = |options: Options| (options.clone(), options);
+    // At least so many hundredths of the content are clusters of the base.
+    let settings = [
+        ("lz4 4K", two(newest(lz4, 4 << 10, Fragments::Off)), 80),
+        ("lz4 64K", two(newest(lz4, 64 << 10, Fragments::Tails)), 60),
+        (
+            "zstd 64K",
+            two(newest(zstd, 64 << 10, Fragments::Small)),
+            40,
+        ),
+        (
+            "deflate",
+            two(newest(Some(Method::Deflate), 16 << 10, Fragments::Off)),
+            60,
+        ),
+        (
+            "lzma",
+            two(newest(Some(Method::Lzma), 32 << 10, Fragments::Tails)),
+            40,
+        ),
+        (
+            "unaligned",
+            two(unaligned(newest(lz4, 16 << 10, Fragments::Off))),
+            60,
+        ),
+        (
+            "smaller clusters",
+            (
+                newest(lz4, 16 << 10, Fragments::Off),
+                newest(lz4, 4 << 10, Fragments::Tails),
+            ),
+            50,
+        ),
+        (
+            "another algorithm",
+            (
+                newest(lz4, 16 << 10, Fragments::Off),
+                newest(zstd, 16 << 10, Fragments::Off),
+            ),
+            0,
+        ),
+    ];
+    for (name, (before, mut now), share) in settings {
+        make(&old, &base, &before).unwrap();
+        let alone = make(&new, &image, &now).unwrap();
+        now.bases = vec![base.clone().into()];
+        let summary = make(&new, &image, &now).unwrap();
+        let stats = &summary.stats;
+        let found = stats.base_part_bytes * 100 / stats.content_bytes;
+        println!(
+            "{name}: {found} %, {} bytes instead of {}",
+            summary.image_bytes, alone.image_bytes
+        );
+        assert_eq!(stats.base_files, 0, "{name}");
+        assert!(found >= share, "{name}: {found} %");
+        assert_eq!(found > 0, share > 0, "{name}");
+        assert_eq!(summary.image_bytes < alone.image_bytes, share > 0, "{name}");
+        let both = open_both(&image, &base).unwrap();
+        let report = tuff_erofs::check::check(&both, &Default::default(), |_| ());
+        assert!(report.is_clean(), "{name}: {:?}", report.findings);
+        assert_same(name, &wanted, &image_tree(&both), ignore());
+        by_kernel(&image, &[&base], &path("mnt"), &|way, dir| {
+            let name = format!("{name}: {way}");
+            assert_same(&name, &wanted, &host_tree(dir), ignore());
+        });
+        let bytes = fs::read(&image).unwrap();
+        for threads in [1, 7, 16] {
+            now.threads = Some(threads);
+            make(&new, &image, &now).unwrap();
+            assert!(fs::read(&image).unwrap() == bytes, "{name}: {threads}");
+        }
+    }
+    // Whole files only, if no more is asked for.
+    let mut whole = newest(lz4, 16 << 10, Fragments::Off);
+    make(&old, &base, &whole).unwrap();
+    whole.bases = vec![base.clone().into()];
+    whole.dedupe = Dedupe::Files;
+    let stats = make(&new, &image, &whole).unwrap().stats;
+    assert_eq!(stats.base_part_bytes, 0);
+}
+
+/// Other writers' images: whatever of them is shared comes back.
+#[test]
+fn images_of_others_are_bases_too() {
+    let place = Place::new("base-mkfs");
+    let wanted = host_tree(&place.new);
+    let (base, image) = (place.path("base"), place.path("image"));
+    for (i, options) in MKFS_OPTIONS.iter().enumerate() {
+        if mkfs(&base, &place.old, options).is_none() {
+            continue;
+        }
+        let mut new = newest(Some(Method::Lz4), 64 << 10, Fragments::Tails);
+        if options.contains(&"-b1024") {
+            new.block = tuff_format::BlockBits::new(10).unwrap();
+        }
+        if options.iter().any(|o| o.contains("lzma")) {
+            new.compression = compression(Method::Lzma, 0);
+        }
+        new.bases = vec![base.clone().into()];
+        let summary = make(&place.new, &image, &new).unwrap();
+        let name = format!("{options:?}: {} of 48 files", summary.stats.base_files);
+        println!("{name}");
+        // Plain files, whatever else there is; the last ones are compressed.
+        assert!(summary.stats.base_files > 0 || i > 4, "{name}");
+        let both = open_both(&image, &base).unwrap();
+        assert_same(&name, &wanted, &image_tree(&both), ignore());
+        by_kernel(&image, &[&base], &place.path("mnt"), &|way, dir| {
+            assert_same(
+                &format!("{name}: {way}"),
+                &wanted,
+                &host_tree(dir),
+                ignore(),
+            );
+        });
+    }
+}
+
+#[test]
+fn bytes_over_a_base_do_not_depend_on_threads() {
+    let place = Place::new("base-threads");
+    let base = place.path("base");
+    for fragments in [Fragments::Off, Fragments::Tails, Fragments::All] {
+        let mut options = newest(Some(Method::Lz4), 16 << 10, fragments);
+        // More than one segment.
+        for tree in [&place.old, &place.new] {
+            fs::write(tree.join("sub/large"), mixed((9 << 20) + 5, 7)).unwrap();
+        }
+        make(&place.old, &base, &options).unwrap();
+        options.bases = vec![base.clone().into()];
+        let images = [1, 2, 7, 16].map(|threads| {
+            let image = place.path(&threads.to_string());
+            options.threads = Some(threads);
+            make(&place.new, &image, &options).unwrap();
+            fs::read(image).unwrap()
+        });
+        assert!(images.windows(2).all(|w| w[0] == w[1]), "{fragments:?}");
+    }
+}
+
+/// A rule that files be stored is not undone by a base that has them compressed.
+#[test]
+fn what_is_to_be_stored_is_not_taken_compressed() {
+    let place = Place::new("base-rule");
+    let (base, image) = (place.path("base"), place.path("image"));
+    let mut options = newest(Some(Method::Lz4), 16 << 10, Fragments::Off);
+    make(&place.old, &base, &options).unwrap();
+    options.bases = vec![base.clone().into()];
+    options.rules = vec![Rule {
+        paths: globset::Glob::new("{text,noise-in-blocks}")
+            .unwrap()
+            .compile_matcher()
+            .into(),
+        compression: None,
+        cluster: None,
+    }];
+    let summary = make(&place.new, &image, &options).unwrap();
+    assert_eq!(summary.stats.base_files, 48, "text-again instead of text");
+    let both = open_both(&image, &base).unwrap();
+    let stored = both.resolve(b"/text").unwrap();
+    assert_eq!(stored.layout(), tuff_erofs::read::Layout::FlatInline);
+    assert_same("rule", &host_tree(&place.new), &image_tree(&both), ignore());
+}
+
+#[test]
+fn a_base_that_cannot_be_one_is_refused() {
+    let place = Place::new("base-refused");
+    let (base, image) = (place.path("base"), place.path("image"));
+    let plain = newest(Some(Method::Lz4), 16 << 10, Fragments::Off);
+    make(&place.old, &base, &plain).unwrap();
+    let over = |base: &Path| Options {
+        bases: vec![base.to_owned().into()],
+        ..plain.clone()
+    };
+    let refused = |options: &Options| match make(&place.new, &image, options) {
+        Err(Error::Usage(what)) => what.to_string(),
+        other => panic!("{other:?}"),
+    };
+    make(&place.new, &image, &over(&base)).unwrap();
+    // Another block size; a base whose base was not given; an old kernel.
+    let mut blocks = over(&base);
+    blocks.block = tuff_format::BlockBits::new(10).unwrap();
+    assert!(refused(&blocks).contains("blocks of 4096 bytes"));
+    let chained = place.path("chained");
+    fs::copy(&image, &chained).unwrap();
+    assert!(refused(&over(&chained)).contains("not given"));
+    let old = Options {
+        bases: vec![base.clone().into()],
+        ..Options::for_kernel(Kernel(5, 15))
+    };
+    assert!(refused(&old).contains("Linux 5.16"));
+    let itself = make(&place.new, &base, &over(&base));
+    assert!(matches!(itself, Err(Error::Usage(what)) if what.to_string().contains("its base")));
+    // One that is not the base, when it is read.
+    let other = place.path("other");
+    make(&place.new, &other, &plain).unwrap();
+    assert!(
+        matches!(open_both(&image, &other), Err(Error::Usage(what)) if what.to_string().contains("UUID"))
+    );
+}
+
+/// A damaged base is an error of the build, at the latest where a file is compared with one of its.
+#[test]
+fn a_damaged_base_is_named() {
+    let place = Place::new("base-damaged");
+    let (base, image) = (place.path("base"), place.path("image"));
+    let mut options = newest(Some(Method::Zstd), 16 << 10, Fragments::Off);
+    make(&place.old, &base, &options).unwrap();
+    let mut bytes = fs::read(&base).unwrap();
+    bytes[4096..40960].fill(0x5A);
+    fs::write(&base, bytes).unwrap();
+    options.bases = vec![base.clone().into()];
+    options.dedupe = Dedupe::Off;
+    match make(&place.new, &image, &options) {
+        Err(e @ Error::Corrupt(_)) => assert!(e.to_string().contains("base"), "{e}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(!image.exists(), "nothing has the image's name");
+}

@@ -1,0 +1,116 @@
+//! Images with blocks of 8 to 64 KiB, for kernels whose pages are so large: this machine's kernel mounts none of them, so
+//! they are judged by this reader, by the checker, and by the kernel's refusal where its pages are too small.
+
+#[path = "../../erofs/tests/common/mod.rs"]
+mod common;
+
+use common::kernel::by_kernel;
+use common::variants::{build_dir, compression};
+use common::{Scratch, assert_same, from_source, host_tree, image_tree, nasty_tree, open};
+use std::fs;
+use tuff_erofs::check;
+use tuff_format::BlockBits;
+use tuff_mkfs::{Dedupe, Fragments, Kernel, Metadata, Method, Options, SparsePolicy};
+
+fn options(block_log2: u8, method: Option<Method>) -> Options {
+    let mut o = Options::for_kernel(Kernel(6, 18));
+    o.block = BlockBits::new(block_log2).unwrap();
+    o.compression = method.and_then(|m| compression(m, m.default_level()));
+    o.verify = true;
+    o.fit_clusters();
+    o
+}
+
+/// Every layout that a block size can matter to.
+fn variants(block_log2: u8) -> Vec<(String, Options)> {
+    let plain = |method| options(block_log2, Some(method));
+    let mut large = plain(Method::Lz4);
+    large.set_cluster(1 << 20);
+    large.dedupe = Dedupe::Content;
+    let mut packed = plain(Method::Zstd);
+    packed.set_cluster(256 << 10);
+    packed.fragments = Fragments::All;
+    packed.metadata = Metadata::Compressed;
+    let mut inline = plain(Method::Deflate);
+    inline.fragments = Fragments::Off;
+    inline.tail_packing = true;
+    let mut anywhere = plain(Method::Lzma);
+    anywhere.unaligned = true;
+    anywhere.tail_packing = false;
+    let mut chunks = options(block_log2, None);
+    chunks.chunk = Some(128 << 10);
+    chunks.sparse = SparsePolicy::Keep;
+    let variants = [
+        ("stored", options(block_log2, None)),
+        ("LZ4", plain(Method::Lz4)),
+        ("LZ4, clusters of 1 MiB, parts shared", large),
+        ("Zstandard, packed, metabox", packed),
+        ("DEFLATE, ends inline", inline),
+        ("LZMA, unaligned", anywhere),
+        ("chunks", chunks),
+    ];
+    let named = |(name, o)| (format!("{name}, blocks of {}", 1 << block_log2), o);
+    variants.into_iter().map(named).collect()
+}
+
+#[test]
+fn a_tree_in_large_blocks_comes_back() {
+    let scratch = Scratch::new("blocks");
+    let at = |name: &str| scratch.path().join(name);
+    fs::create_dir(at("tree")).unwrap();
+    nasty_tree(&at("tree"));
+    let expected = host_tree(&at("tree"));
+    let ignore = from_source(&expected);
+    for (what, options) in (13..=16).flat_map(variants) {
+        build_dir(&at("tree"), &at("image"), &options);
+        let image = open(&at("image"));
+        assert_eq!(image.superblock().block_bits, options.block, "{what}");
+        let report = check::check(&image, &check::Options::default(), |_| ());
+        let said: Vec<_> = report.findings.iter().map(|f| f.what.to_string()).collect();
+        assert!(report.is_clean(), "{what}: {said:?}");
+        assert_same(&what, &expected, &image_tree(&image), ignore);
+    }
+}
+
+#[test]
+#[cfg_attr(target_arch = "x86_64", ignore = "has pages of 4096 bytes only")]
+fn a_kernel_with_pages_so_large_agrees() {
+    let page = rustix::param::page_size();
+    if page == 4096 {
+        let why = "this kernel has pages of 4096 bytes, and mounts no larger blocks";
+        tuff_testkit::skipped(format_args!("{why}"));
+        return;
+    }
+    let scratch = Scratch::new("blocks-kernel");
+    let at = |name: &str| scratch.path().join(name);
+    fs::create_dir(at("tree")).unwrap();
+    nasty_tree(&at("tree"));
+    let expected = host_tree(&at("tree"));
+    let ignore = from_source(&expected);
+    for (what, options) in (13..=page.ilog2() as u8).flat_map(variants) {
+        build_dir(&at("tree"), &at("image"), &options);
+        by_kernel(&at("image"), &[], &at("mnt"), &|way, dir| {
+            assert_same(
+                &format!("{what}, {way}"),
+                &expected,
+                &host_tree(dir),
+                ignore,
+            );
+        });
+    }
+}
+
+#[test]
+fn clusters_are_whole_blocks() {
+    let mut o = options(16, Some(Method::Lz4));
+    assert_eq!(
+        (o.cluster, o.fragment_cluster, o.metadata_cluster),
+        (65536, 65536, 65536)
+    );
+    o.cluster = 32 << 10;
+    let why = o.check().unwrap_err().to_string();
+    assert_eq!(
+        why,
+        "cluster size 32768: it must be a multiple of the block size 65536, up to 1048576"
+    );
+}

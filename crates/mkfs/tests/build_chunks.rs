@@ -1,0 +1,246 @@
+//! Images whose files consist of chunks, in the image or in a file of their own: for this reader and for the kernel they
+//! are the tree that went in.
+
+#[path = "../../erofs/tests/common/mod.rs"]
+mod common;
+
+use common::kernel::{all_agree, by_kernel};
+use common::variants::compression;
+use common::{Scratch, assert_same, from_source, host_tree, image_tree, nasty_tree, noise, open};
+use std::fs;
+use std::path::{Path, PathBuf};
+use tuff_erofs::Error;
+use tuff_erofs::read::Source as Place;
+use tuff_mkfs::{
+    Dedupe, Fragments, Kernel, Metadata, Method, Options, Progress, Source, SparsePolicy, Summary,
+    build,
+};
+use tuff_store::Target;
+
+/// Everything is stored, in chunks.
+fn options(chunk: usize, blob: Option<PathBuf>) -> Options {
+    Options {
+        compression: None,
+        fragments: Fragments::Off,
+        dedupe: Dedupe::Off,
+        chunk: Some(chunk),
+        blob,
+        verify: true,
+        ..Options::for_kernel(Kernel(6, 4))
+    }
+}
+
+fn make(source: &Path, image: &Path, options: &Options) -> tuff_erofs::Result<Summary> {
+    let (source, target) = (
+        Source::Dir(source.to_owned()),
+        Target::Path(image.to_owned()),
+    );
+    build(&[source], options, &target, &Progress::default())
+}
+
+#[test]
+fn a_tree_in_chunks_comes_back() {
+    let scratch = Scratch::new("chunks");
+    let at = |name: &str| scratch.path().join(name);
+    fs::create_dir(at("tree")).unwrap();
+    nasty_tree(&at("tree"));
+    let expected = host_tree(&at("tree"));
+    let ignore = from_source(&expected);
+    let lz4 = |options: Options| Options {
+        compression: compression(Method::Lz4, 1),
+        fragments: Fragments::Tails,
+        dedupe: Dedupe::Content,
+        ..options
+    };
+    let small = |options: Options| Options {
+        block: tuff_format::BlockBits::new(9).unwrap(),
+        ..options
+    };
+    let boxed = |options: Options| Options {
+        metadata: Metadata::Compressed,
+        kernel: Kernel(6, 17),
+        ..lz4(options)
+    };
+    let keep = |options: Options| Options {
+        sparse: SparsePolicy::Keep,
+        ..options
+    };
+    let with: [(&str, &dyn Fn(Options) -> Options); 5] = [
+        ("stored", &|o| o),
+        ("kept holes", &keep),
+        ("lz4", &lz4),
+        ("small blocks", &small),
+        ("compressed metadata", &boxed),
+    ];
+    for (name, with) in with {
+        for chunk in [4096, 64 << 10] {
+            let what = format!("{name}, chunks of {chunk}");
+            let (image, blob) = (at("image"), at("blob"));
+            make(&at("tree"), &image, &with(options(chunk, None))).unwrap();
+            assert_same(&what, &expected, &image_tree(&open(&image)), ignore);
+            by_kernel(&image, &[], &at("mnt"), &|way, dir| {
+                assert_same(
+                    &format!("{what}, {way}"),
+                    &expected,
+                    &host_tree(dir),
+                    ignore,
+                );
+            });
+            make(
+                &at("tree"),
+                &image,
+                &with(options(chunk, Some(blob.clone()))),
+            )
+            .unwrap();
+            all_agree(
+                &format!("{what}, blob"),
+                &image,
+                &[&blob],
+                &expected,
+                ignore,
+            );
+        }
+    }
+}
+
+#[test]
+fn equal_chunks_are_stored_once_and_zeros_not_at_all() {
+    let scratch = Scratch::new("chunks-once");
+    let at = |name: &str| scratch.path().join(name);
+    fs::create_dir(at("tree")).unwrap();
+    let content = noise(40_000, 1);
+    let file = |name: &str, bytes: &[u8]| fs::write(at("tree").join(name), bytes).unwrap();
+    file("a", &content);
+    file("b", &content);
+    file("c", &[&content, &b"more"[..]].concat());
+    file(
+        "d",
+        &[&[0; 8192][..], &content[4096..8192], &[0; 10_000]].concat(),
+    );
+    file("e", &[0; 5000]);
+    let blob = at("blob");
+    let made = make(
+        &at("tree"),
+        &at("image"),
+        &options(4096, Some(blob.clone())),
+    )
+    .unwrap();
+    // Ten blocks of the content, and another last one.
+    assert_eq!(fs::metadata(&blob).unwrap().len(), 11 * 4096);
+    assert_eq!(
+        (made.stats.blob_bytes, made.stats.outside_bytes),
+        (11 * 4096, 40_000 + 3140)
+    );
+    let image = open(&at("image"));
+    let root = image.root().unwrap();
+    let places = |name: &str| -> Vec<(u64, Place)> {
+        let nid = image.lookup(&root, name.as_bytes()).unwrap().unwrap();
+        let inode = image.inode(nid).unwrap();
+        let extents = image.extents(&inode, 0..inode.size()).unwrap();
+        extents
+            .map(|e| e.unwrap())
+            .map(|e| (e.len, e.source))
+            .collect()
+    };
+    let data = |pos| Place::Raw { device: 1, pos };
+    assert_eq!(places("a"), [(40_000, data(0))]);
+    assert_eq!(places("b"), [(40_000, data(0))]);
+    assert_eq!(places("c"), [(36_864, data(0)), (3140, data(40_960))]);
+    assert_eq!(
+        places("d"),
+        [
+            (8192, Place::Hole),
+            (4096, data(4096)),
+            (10_000, Place::Hole)
+        ]
+    );
+    assert_eq!(places("e"), [(5000, Place::Hole)]);
+}
+
+#[test]
+fn bytes_do_not_depend_on_threads() {
+    let scratch = Scratch::new("chunks-same");
+    let at = |name: &str| scratch.path().join(name);
+    fs::create_dir(at("tree")).unwrap();
+    nasty_tree(&at("tree"));
+    fs::write(at("tree/large"), noise(20 << 20, 3)).unwrap();
+    let mut made = Vec::new();
+    for threads in [1, 2, 7, 16] {
+        let options = Options {
+            threads: Some(threads),
+            ..options(4096, Some(at("blob")))
+        };
+        make(&at("tree"), &at("image"), &options).unwrap();
+        made.push((
+            fs::read(at("image")).unwrap(),
+            fs::read(at("blob")).unwrap(),
+        ));
+    }
+    assert!(made.windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+#[test]
+fn a_build_that_fails_leaves_both_files_as_they_were() {
+    let scratch = Scratch::new("chunks-fail");
+    let at = |name: &str| scratch.path().join(name);
+    fs::create_dir(at("tree")).unwrap();
+    fs::write(at("tree/a"), noise(100_000, 1)).unwrap();
+    fs::write(at("blob"), "what was there").unwrap();
+    fs::write(at("cut.tar"), [7; 100]).unwrap();
+    let target = Target::Path(at("image"));
+    let sources = [Source::Dir(at("tree")), Source::Tar(at("cut.tar"))];
+    let options = options(4096, Some(at("blob")));
+    assert!(build(&sources, &options, &target, &Progress::default()).is_err());
+    assert!(!at("image").exists());
+    assert_eq!(fs::read(at("blob")).unwrap(), b"what was there");
+    let unnamed = fs::read_dir(scratch.path()).unwrap().count();
+    assert_eq!(unnamed, 3);
+    let progress = Progress::default();
+    progress.stop();
+    assert!(build(&sources[..1], &options, &target, &progress).is_err());
+    assert_eq!(fs::read(at("blob")).unwrap(), b"what was there");
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused() {
+    let scratch = Scratch::new("chunks-refused");
+    let at = |name: &str| scratch.path().join(name);
+    fs::create_dir(at("tree")).unwrap();
+    let blob = || Some(at("blob"));
+    for (options, says) in [
+        (options(512, None), "chunk size 512"),
+        (options(12_288, None), "chunk size 12288"),
+        (options(16 << 20, None), "up to 8388608"),
+        (options(4096, Some(at("image"))), "cannot be one file"),
+        (
+            options(4096, Some(at("tree/../image"))),
+            "cannot be one file",
+        ),
+        (
+            Options {
+                chunk: None,
+                ..options(4096, blob())
+            },
+            "needs a chunk size",
+        ),
+        (
+            Options {
+                bases: vec![at("base").into()],
+                ..options(4096, blob())
+            },
+            "neither a base nor",
+        ),
+        (
+            Options {
+                kernel: Kernel(5, 15),
+                ..options(4096, blob())
+            },
+            "needs Linux 5.16",
+        ),
+    ] {
+        let refused = make(&at("tree"), &at("image"), &options).unwrap_err();
+        assert!(matches!(refused, Error::Usage(_)), "{refused}");
+        assert!(refused.to_string().contains(says), "{refused}");
+        assert!(!at("image").exists() && !at("blob").exists());
+    }
+}

@@ -1,0 +1,178 @@
+//! Digests of files as an attribute: every file that is not empty has its own, however it is stored, and users do not see it.
+
+#[path = "../../erofs/tests/common/mod.rs"]
+mod common;
+
+use common::kernel::by_kernel;
+use common::variants::compression;
+use common::{Scratch, assert_same, from_source, host_tree, image_tree, nasty_tree, open};
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use tuff_erofs::check::{self, Rule, check};
+use tuff_erofs::read::{FileType, Image, Source as Place};
+use tuff_erofs::walk::Walk;
+use tuff_mkfs::{
+    Dedupe, Fragments, Kernel, Metadata, Method, Options, Progress, Source, build, like, patch,
+};
+use tuff_store::Target;
+
+fn options(kernel: Kernel) -> Options {
+    Options {
+        fingerprints: Some(tuff_erofs::fingerprint::NAME.into()),
+        verify: true,
+        ..Options::for_kernel(kernel)
+    }
+}
+
+fn make(source: Source, image: &Path, options: &Options) {
+    let target = Target::Path(image.to_owned());
+    build(&[source], options, &target, &Progress::default()).unwrap();
+}
+
+/// How many files have the digest that is their content's; every one that is not empty has.
+fn digests(image: &Image, tree: &Path) -> usize {
+    let mut count = 0;
+    for entry in Walk::root(image).unwrap() {
+        let entry = entry.unwrap();
+        let found = image.fingerprint(&entry.inode).unwrap();
+        if entry.inode.file_type() != FileType::File || entry.inode.size() == 0 {
+            assert_eq!(found, None);
+            continue;
+        }
+        let path: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(&entry.path);
+        let content = fs::read(tree.join(path)).unwrap();
+        let expected = [&b"sha256:"[..], &Sha256::digest(&content)].concat();
+        assert_eq!(found, Some(expected), "{}", tree.join(path).display());
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn every_file_has_its_digest_and_nobody_sees_it() {
+    let scratch = Scratch::new("fingerprints");
+    let at = |name: &str| scratch.path().join(name);
+    fs::create_dir(at("tree")).unwrap();
+    nasty_tree(&at("tree"));
+    let expected = host_tree(&at("tree"));
+    let packed = |kernel| Options {
+        compression: compression(Method::Lz4, 1),
+        ..options(kernel)
+    };
+    let with = [
+        ("default", packed(Kernel(6, 6))),
+        (
+            "stored",
+            Options {
+                compression: None,
+                fragments: Fragments::Off,
+                dedupe: Dedupe::Off,
+                ..options(Kernel(6, 4))
+            },
+        ),
+        (
+            "fragments",
+            Options {
+                fragments: Fragments::All,
+                xattr_prefixes: vec![b"user.x".to_vec()],
+                ..packed(Kernel(6, 6))
+            },
+        ),
+        (
+            "seen",
+            Options {
+                fingerprints: Some(b"trusted.erofs.fp".to_vec()),
+                ..packed(Kernel(6, 6))
+            },
+        ),
+        (
+            "boxed",
+            Options {
+                metadata: Metadata::Compressed,
+                ..packed(Kernel(6, 17))
+            },
+        ),
+    ];
+    let ignore = from_source(&expected);
+    for (name, options) in with {
+        make(Source::Dir(at("tree")), &at(name), &options);
+        let image = open(&at(name));
+        assert_eq!(image.fingerprint_name(), options.fingerprints, "{name}");
+        assert!(digests(&image, &at("tree")) > 5, "{name}");
+        let asked = check::Options {
+            fingerprints: true,
+            ..check::Options::default()
+        };
+        assert_eq!(check(&image, &asked, |_| ()).findings, [], "{name}");
+        if name != "seen" {
+            assert_same(name, &expected, &image_tree(&image), ignore);
+            by_kernel(&at(name), &[], &at("mnt"), &|way, dir| {
+                let what = format!("{name}, {way}");
+                assert_same(&what, &expected, &host_tree(dir), ignore);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_patch_is_told_of_them() {
+    let scratch = Scratch::new("fingerprint-patch");
+    let at = |name: &str| scratch.path().join(name);
+    fs::create_dir(at("tree")).unwrap();
+    fs::write(at("tree/one"), "one").unwrap();
+    make(
+        Source::Dir(at("tree")),
+        &at("image"),
+        &options(Kernel(6, 6)),
+    );
+    fs::write(at("tree/two"), "two".repeat(9000)).unwrap();
+    let like = like(&open(&at("image")), Kernel(6, 6)).unwrap();
+    let sources = [Source::Dir(at("tree"))];
+    patch(&sources, &like, &at("image"), &Progress::default()).unwrap();
+    assert_eq!(digests(&open(&at("image")), &at("tree")), 2);
+}
+
+#[test]
+fn a_digest_that_is_not_the_contents_is_found() {
+    let scratch = Scratch::new("fingerprint-wrong");
+    let at = |name: &str| scratch.path().join(name);
+    fs::create_dir(at("tree")).unwrap();
+    for name in ["one", "two"] {
+        fs::write(at("tree").join(name), name.repeat(3000)).unwrap();
+    }
+    let stored = Options {
+        compression: None,
+        fragments: Fragments::Off,
+        ..options(Kernel(6, 4))
+    };
+    make(Source::Dir(at("tree")), &at("image"), &stored);
+    let image = open(&at("image"));
+    let root = image.root().unwrap();
+    let nid = image.lookup(&root, b"two").unwrap().unwrap();
+    let inode = image.inode(nid).unwrap();
+    let mut extents = image.extents(&inode, 0..inode.size()).unwrap();
+    let extent = extents.next().unwrap().unwrap();
+    let Place::Raw { pos, .. } = extent.source else {
+        panic!("{extent:?}");
+    };
+    let file = fs::File::options().write(true).open(at("image")).unwrap();
+    file.write_all_at(b"x", pos + 5).unwrap();
+    let image = open(&at("image"));
+    let plain = check(&image, &check::Options::default(), |_| ());
+    assert_eq!(plain.findings, []);
+    for threads in [1, 3] {
+        let asked = check::Options {
+            fingerprints: true,
+            threads,
+            ..check::Options::default()
+        };
+        let report = check(&image, &asked, |_| ());
+        let [finding] = &report.findings[..] else {
+            panic!("{:?}", report.findings);
+        };
+        assert_eq!((finding.rule, &*finding.place), (Rule::Fingerprint, "/two"));
+        assert!(finding.what.contains("expected"), "{}", finding.what);
+    }
+}

@@ -1,0 +1,374 @@
+//! Images whose data stays in several others: bases, bases of bases, and sources that are images.
+
+#[path = "../../erofs/tests/common/mod.rs"]
+mod common;
+
+use common::kernel::{all_agree, open_with};
+use common::variants::{MKFS_OPTIONS, compression};
+use common::{Ignore, Scratch, assert_same, image_tree, mixed, mkfs, noise, open, text};
+use std::fs;
+use std::path::{Path, PathBuf};
+use tuff_erofs::{Error, Result};
+use tuff_format::BlockBits;
+use tuff_mkfs::{
+    BaseImage, Dedupe, Fragments, Kernel, Metadata, Method, Options, Progress, Source, Summary,
+    Verity, build,
+};
+use tuff_store::Target;
+
+/// Holes may come back filled.
+const HOLES: Ignore = Ignore {
+    dir_nlink: false,
+    dir_size: true,
+    holes: true,
+    nsec: false,
+    times: false,
+    owners: false,
+    xattrs: false,
+};
+
+fn make(sources: &[Source], image: &Path, options: &Options) -> Result<Summary> {
+    let target = Target::Path(image.to_owned());
+    build(sources, options, &target, &Progress::default())
+}
+
+fn image(path: &Path) -> Source {
+    Source::Image {
+        path: path.to_owned(),
+        devices: Vec::new(),
+    }
+}
+
+fn method(method: Method, cluster: usize, fragments: Fragments) -> Options {
+    let mut o = Options::for_kernel(Kernel(6, 18));
+    o.compression = compression(method, 1);
+    (o.cluster, o.fragment_cluster) = (cluster, cluster.min(16 << 10));
+    o.fragments = fragments;
+    o.tail_packing = fragments == Fragments::Off;
+    o
+}
+
+fn stored() -> Options {
+    Options {
+        compression: None,
+        fragments: Fragments::Off,
+        dedupe: Dedupe::Off,
+        ..Options::for_kernel(Kernel(6, 18))
+    }
+}
+
+/// An image that refers to the sources that are images.
+fn index(options: Options) -> Options {
+    Options {
+        image_index: true,
+        verify: true,
+        ..options
+    }
+}
+
+/// Files of every form of data, others for each number, some of the layer below changed and one deleted.
+fn layer(root: &Path, number: u64) -> PathBuf {
+    let dir = root.join(format!("tree-{number}"));
+    fs::create_dir_all(dir.join("sub")).unwrap();
+    for (name, bytes) in [
+        ("text", text(300_001, number)),
+        ("blocks", text(5 * 4096, number + 10)),
+        ("mixed", mixed(700_000, number + 20)),
+        ("noise", noise(100_123, number + 30)),
+        ("tiny", format!("tiny {number}").into_bytes()),
+        ("zeros", vec![0; 200_000]),
+        ("empty", Vec::new()),
+    ] {
+        fs::write(dir.join(format!("sub/{name}-{number}")), &bytes).unwrap();
+        // The same name in each.
+        fs::write(dir.join(name), &bytes).unwrap();
+    }
+    for n in 0..20 {
+        let bytes = text(1000 + 97 * n, 100 * number + n as u64);
+        fs::write(dir.join(format!("sub/{number}-{n}")), bytes).unwrap();
+    }
+    let sparse = fs::File::create(dir.join(format!("sparse-{number}"))).unwrap();
+    sparse.set_len((1 << 20) + 5).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&sparse, &text(9000, number), 512 << 10).unwrap();
+    fs::hard_link(dir.join("text"), dir.join(format!("link-{number}"))).unwrap();
+    if number > 0 && common::is_root() {
+        let gone = dir.join(format!("sub/{}-3", number - 1));
+        let kind = rustix::fs::FileType::CharacterDevice;
+        let mode = rustix::fs::Mode::empty();
+        rustix::fs::mknodat(rustix::fs::CWD, &gone, kind, mode, 0).unwrap();
+    }
+    dir
+}
+
+/// Layers in images with these options, and as sources.
+fn layers(scratch: &Scratch, options: &[Options]) -> (Vec<PathBuf>, Vec<Source>) {
+    let mut paths = Vec::new();
+    for (options, number) in options.iter().zip(0..) {
+        let dir = layer(scratch.path(), number);
+        let path = scratch.path().join(format!("layer-{number}"));
+        make(&[Source::Dir(dir)], &path, options).unwrap();
+        paths.push(path);
+    }
+    let sources = paths.iter().map(|path| image(path)).collect();
+    (paths, sources)
+}
+
+fn refs(paths: &[PathBuf]) -> Vec<&Path> {
+    paths.iter().map(PathBuf::as_path).collect()
+}
+
+/// What copying the data of all gives.
+fn copied(scratch: &Scratch, sources: &[Source]) -> Vec<common::Record> {
+    let copy = scratch.path().join("copy");
+    make(sources, &copy, &Options::for_kernel(Kernel(6, 18))).unwrap();
+    image_tree(&open(&copy))
+}
+
+/// Layers of every kind in one, which holds next to nothing itself.
+#[test]
+fn images_in_place_are_one_tree() {
+    let scratch = Scratch::new("merge");
+    let chunks = Options {
+        chunk: Some(8192),
+        ..stored()
+    };
+    let lz4 = method(Method::Lz4, 64 << 10, Fragments::Tails);
+    let zstd = method(Method::Zstd, 32 << 10, Fragments::Off);
+    let all = method(Method::Lz4, 16 << 10, Fragments::All);
+    let (paths, sources) = layers(&scratch, &[stored(), lz4.clone(), chunks, zstd, all]);
+    let expected = copied(&scratch, &sources);
+    let merged = scratch.path().join("merged");
+    for (what, options) in [
+        ("stored", index(stored())),
+        ("LZ4", index(lz4.clone())),
+        (
+            "short",
+            index(Options {
+                metadata: Metadata::Short,
+                ..stored()
+            }),
+        ),
+        (
+            "compressed",
+            index(Options {
+                metadata: Metadata::Compressed,
+                align_blocks: 8,
+                ..lz4.clone()
+            }),
+        ),
+        (
+            "verity",
+            index(Options {
+                verity: Some(Verity::default()),
+                ..stored()
+            }),
+        ),
+    ] {
+        let summary = make(&sources, &merged, &options).unwrap();
+        let s = &summary.stats;
+        println!("{what}: {} of {} files in place", s.base_files, s.files);
+        match options.verity {
+            // Behind it lies its tree.
+            Some(_) => {
+                let shown = image_tree(&open_with(&merged, &refs(&paths)).unwrap());
+                assert_same(what, &expected, &shown, HOLES);
+            }
+            None => all_agree(what, &merged, &refs(&paths), &expected, HOLES),
+        }
+        // What lies in packed inodes is copied where there is none of their algorithm.
+        assert!(s.base_bytes > s.content_bytes / 2, "{what}");
+        // All but six that are empty.
+        let same = matches!(what, "LZ4" | "compressed");
+        assert!(!same || s.base_files + 6 == s.files, "{what}");
+    }
+}
+
+/// Tables of devices that go on behind the first blocks; the same bytes on any number of threads.
+#[test]
+fn many_layers_are_one_tree() {
+    let scratch = Scratch::new("merge-many");
+    for bits in [9, 12] {
+        let block = BlockBits::new(bits).unwrap();
+        let (mut paths, mut sources) = (Vec::new(), Vec::new());
+        for n in 0..40u64 {
+            let dir = scratch.path().join(format!("t{n}"));
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("same"), text(20_000 + n as usize, n)).unwrap();
+            fs::write(dir.join(format!("own-{n}")), text(9_999, n)).unwrap();
+            let path = scratch.path().join(format!("l{n}"));
+            make(&[Source::Dir(dir)], &path, &Options { block, ..stored() }).unwrap();
+            sources.push(image(&path));
+            paths.push(path);
+        }
+        let expected = copied(&scratch, &sources);
+        let options = index(Options { block, ..stored() });
+        let merged = scratch.path().join("merged");
+        let bytes = [1, 2, 7].map(|threads| {
+            let threads = Some(threads);
+            let options = Options {
+                threads,
+                ..options.clone()
+            };
+            make(&sources, &merged, &options).unwrap();
+            fs::read(&merged).unwrap()
+        });
+        assert!(bytes.windows(2).all(|w| w[0] == w[1]));
+        assert_eq!(open(&merged).slots().len(), 40);
+        all_agree("many", &merged, &refs(&paths), &expected, HOLES);
+    }
+}
+
+/// Layers with devices of their own: a base below, chunks in a file, a tar beside and behind.
+#[test]
+fn devices_of_layers_are_devices_of_the_image() {
+    let scratch = Scratch::new("merge-devices");
+    let at = |name: &str| scratch.path().join(name);
+    let trees = [0, 1, 2].map(|n| layer(scratch.path(), n));
+    let plain = stored();
+    make(&[Source::Dir(trees[0].clone())], &at("bottom"), &plain).unwrap();
+    fs::write(trees[1].join("text"), text(300_001, 0)).unwrap();
+    let over = Options {
+        bases: vec![at("bottom").into()],
+        ..plain.clone()
+    };
+    make(&[Source::Dir(trees[1].clone())], &at("over"), &over).unwrap();
+    let apart = Options {
+        chunk: Some(4096),
+        blob: Some(at("blob")),
+        ..plain.clone()
+    };
+    make(&[Source::Dir(trees[2].clone())], &at("apart"), &apart).unwrap();
+    let with = |name: &str, device: &str| Source::Image {
+        path: at(name),
+        devices: vec![at(device)],
+    };
+    let sources = [with("over", "bottom"), with("apart", "blob")];
+    let expected = copied(&scratch, &sources);
+    let merged = at("merged");
+    make(&sources, &merged, &index(plain.clone())).unwrap();
+    let devices = ["over", "bottom", "apart", "blob"].map(at);
+    all_agree("beside", &merged, &refs(&devices), &expected, HOLES);
+    // The same two as bases of their own tree.
+    let bases = [("over", "bottom"), ("apart", "blob")].map(|(name, device)| BaseImage {
+        path: at(name),
+        devices: vec![at(device)],
+    });
+    let options = Options {
+        bases: bases.to_vec(),
+        verify: true,
+        ..plain.clone()
+    };
+    let again = [Source::Dir(trees[1].clone()), Source::Dir(trees[2].clone())];
+    let summary = make(&again, &merged, &options).unwrap();
+    let s = summary.stats;
+    // All but three that are empty and two that stay sparse.
+    assert_eq!(s.base_files + 5, s.files);
+    let expected = copied(&scratch, &again);
+    all_agree("bases", &merged, &refs(&devices), &expected, HOLES);
+    // A device that lies behind its image is no device of its own.
+    let both = [
+        fs::read(at("over")).unwrap(),
+        fs::read(at("bottom")).unwrap(),
+    ];
+    fs::write(at("both"), both.concat()).unwrap();
+    let sources = [image(&at("both")), with("apart", "blob")];
+    let expected = copied(&scratch, &sources);
+    make(&sources, &merged, &index(plain.clone())).unwrap();
+    let devices = ["both", "apart", "blob"].map(at);
+    all_agree("behind", &merged, &refs(&devices), &expected, HOLES);
+    // Without its device it is not one.
+    let refused = make(&[image(&at("over"))], &merged, &index(plain));
+    assert!(matches!(refused, Err(Error::Usage(what)) if what.to_string().contains("not given")));
+}
+
+/// What other writers made, and indexes of tars.
+#[test]
+fn layers_of_others_are_merged() {
+    let scratch = Scratch::new("merge-mkfs");
+    let trees = [0, 1].map(|n| layer(scratch.path(), n));
+    let at = |name: &str| scratch.path().join(name);
+    let merged = at("merged");
+    for options in MKFS_OPTIONS.iter().filter(|o| !o.contains(&"-b1024")) {
+        let paths = ["first", "second"].map(at);
+        if mkfs(&paths[0], &trees[0], options).is_none()
+            || mkfs(&paths[1], &trees[1], options).is_none()
+        {
+            continue;
+        }
+        let sources = [image(&paths[0]), image(&paths[1])];
+        let expected = copied(&scratch, &sources);
+        let what = format!("{options:?}");
+        let summary = make(&sources, &merged, &index(stored())).unwrap();
+        println!("{what}: {} in place", summary.stats.base_files);
+        all_agree(&what, &merged, &refs(&paths), &expected, HOLES);
+    }
+    let tars = ["0.tar", "1.tar"].map(at);
+    let mut paths = Vec::new();
+    for (tar, tree) in tars.iter().zip(&trees) {
+        let name = tar.with_extension("index");
+        let mut command = std::process::Command::new("tar");
+        command.arg("-cf").arg(tar).arg("-C").arg(tree).arg(".");
+        assert!(command.status().unwrap().success());
+        let mut options = Options::for_kernel(Kernel(6, 18));
+        options.block = BlockBits::new(9).unwrap();
+        options.index_a_tar();
+        make(&[Source::Tar(tar.clone())], &name, &options).unwrap();
+        paths.extend([name, tar.clone()]);
+    }
+    let with = |i: usize| Source::Image {
+        path: paths[i].clone(),
+        devices: vec![paths[i + 1].clone()],
+    };
+    let sources = [with(0), with(2)];
+    let expected = copied(&scratch, &sources);
+    let block = BlockBits::new(9).unwrap();
+    let summary = make(&sources, &merged, &index(Options { block, ..stored() })).unwrap();
+    let s = summary.stats;
+    // All that is not empty.
+    assert_eq!((s.base_files, s.base_bytes), (s.files - 3, s.content_bytes));
+    all_agree("tars", &merged, &refs(&paths), &expected, HOLES);
+}
+
+/// A layer that is damaged is found where its data is read, and named; one that is another is not taken for it.
+#[test]
+fn a_damaged_layer_is_named() {
+    let scratch = Scratch::new("merge-damaged");
+    let lz4 = method(Method::Lz4, 16 << 10, Fragments::Off);
+    let (paths, sources) = layers(&scratch, &[lz4.clone(), lz4.clone()]);
+    let merged = scratch.path().join("merged");
+    make(&sources, &merged, &index(lz4.clone())).unwrap();
+    assert!(open_with(&merged, &[&paths[1], &paths[0]]).is_err());
+    let len = fs::metadata(&paths[1]).unwrap().len();
+    let bytes = fs::read(&paths[1]).unwrap();
+    fs::write(&paths[1], &bytes[..(len / 2) as usize & !4095]).unwrap();
+    let cut = make(&sources, &merged, &index(lz4))
+        .unwrap_err()
+        .to_string();
+    assert!(cut.contains("layer-1"), "{cut}");
+    let nothing = [Source::Dir(scratch.path().join("tree-0"))];
+    let none = make(&nothing, &merged, &index(stored())).unwrap_err();
+    assert!(none.to_string().contains("an image among its sources"));
+    let itself = make(&sources, &paths[0], &index(stored())).unwrap_err();
+    assert!(itself.to_string().contains("cannot take the place"));
+}
+
+/// The tree is the same whichever way it was put together.
+#[test]
+fn an_image_over_an_index_of_others_is_the_tree() {
+    let scratch = Scratch::new("merge-twice");
+    let lz4 = method(Method::Lz4, 16 << 10, Fragments::Tails);
+    let (paths, sources) = layers(&scratch, &[lz4.clone(), lz4.clone(), lz4.clone()]);
+    let expected = copied(&scratch, &sources);
+    let (two, three) = (scratch.path().join("two"), scratch.path().join("three"));
+    make(&sources[..2], &two, &index(lz4.clone())).unwrap();
+    let two_as_source = Source::Image {
+        path: two.clone(),
+        devices: paths[..2].to_vec(),
+    };
+    let sources = [two_as_source, sources[2].clone()];
+    make(&sources, &three, &index(lz4)).unwrap();
+    let devices = [&two, &paths[0], &paths[1], &paths[2]].map(PathBuf::as_path);
+    let shown = image_tree(&open_with(&three, &devices).unwrap());
+    assert_same("twice", &expected, &shown, HOLES);
+    all_agree("twice", &three, &devices, &expected, HOLES);
+}
