@@ -4,8 +4,10 @@
 //! |---|---|
 //! | `cargo xtask tidy` | paths that documents name, recipes of binary files, unreached sources, silent skips |
 //! | `cargo xtask circles [CRATE]` | modules that depend on each other in a circle; CRATE is a folder, such as `crates/mkfs` |
+//! | `cargo xtask language [UNIT]` | wording of comments and documents; UNIT is a crate's folder or a document |
 
 mod circles;
+mod language;
 mod modules;
 mod source;
 mod tidy;
@@ -16,15 +18,20 @@ fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let verb = args.next().unwrap_or_default();
     let only = args.next();
-    let findings = match verb.as_str() {
+    let findings: Vec<String> = match verb.as_str() {
         "tidy" => tidy::run(tidy::root()),
         "circles" => circles::run(tidy::root())
             .into_iter()
             .filter(|circle| only.as_ref().is_none_or(|only| *only == circle.krate))
             .map(|circle| circle.report)
             .collect(),
+        "language" => language::run(tidy::root())
+            .into_iter()
+            .filter(|(unit, _)| only.as_ref().is_none_or(|only| only == unit))
+            .flat_map(|(_, findings)| findings)
+            .collect(),
         _ => {
-            eprintln!("usage: cargo xtask tidy | circles [CRATE]");
+            eprintln!("usage: cargo xtask tidy | circles [CRATE] | language [UNIT]");
             return ExitCode::from(2);
         }
     };

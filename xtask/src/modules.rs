@@ -53,13 +53,13 @@ struct Module {
     aliases: BTreeMap<String, Vec<String>>,
     /// Paths of `use path::*`.
     globs: Vec<Vec<String>>,
-    /// Paths in code.
+    /// Paths in code, outside of tests.
     mentions: Vec<Mention>,
     /// Words of the code outside of `use`, to tell a re-export from a use.
     words: BTreeSet<String>,
 }
 
-/// A path in code.
+/// A path in code outside of tests, and its place.
 struct Mention {
     path: Vec<String>,
     line: usize,

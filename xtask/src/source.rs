@@ -7,30 +7,37 @@
 pub(crate) struct Token {
     /// Text as written. The text of a literal is `"`, so that no check mistakes it for code.
     pub(crate) text: String,
-    /// Line, from 1.
+    /// Line in the file, from 1.
     pub(crate) line: usize,
 }
 
 /// Comment marker of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Marker {
-    /// `//`
+    /// A plain comment, `//`.
     Plain,
-    /// `///`
+    /// Documentation of the next item, `///`.
     Outer,
-    /// `//!`
+    /// Documentation of the enclosing module, `//!`.
     Inner,
 }
 
 /// Consecutive comment lines with one marker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Comment {
-    /// Line of the first, from 1.
+    /// Line of the first comment line, from 1.
     pub(crate) line: usize,
     /// Marker of each line.
     pub(crate) marker: Marker,
     /// Lines without their marker.
     pub(crate) lines: Vec<String>,
+}
+
+impl Comment {
+    /// True for documentation, `///` and `//!`.
+    pub(crate) fn is_doc(&self) -> bool {
+        self.marker != Marker::Plain
+    }
 }
 
 /// Splits a source into tokens and comments.

@@ -1,10 +1,10 @@
-//! What no compiler checks.
+//! Checks of files and their paths.
 //!
 //! * Every path that a document names exists.
-//! * Every file that is no text has a recipe beside it.
+//! * Every binary file has a recipe beside it.
 //! * Every Rust file is reached from its crate's root.
-//! * No file holds a path of somebody's machine.
-//! * A test that is skipped says so through `tuff_testkit`, which the runner does not swallow and TUFF_REQUIRE_ALL fails.
+//! * No file contains a path of a developer's machine.
+//! * A skipped test reports through `tuff_testkit`, which `TUFF_REQUIRE_ALL` turns into a failure.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -12,13 +12,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The project's root.
+/// Root directory of the project.
 pub(crate) fn root() -> &'static Path {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here)
 }
 
-/// All findings, one sentence each.
+/// Checks all files and returns the findings, a sentence each.
 pub(crate) fn run(root: &Path) -> Vec<String> {
     let files = files(root);
     let mut findings = Vec::new();
@@ -29,12 +29,14 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
         };
         let Ok(text) = String::from_utf8(bytes) else {
             if !has_recipe(root, file) {
-                findings.push(format!("{name}: is no text, and has no recipe beside it"));
+                findings.push(format!(
+                    "{name}: is a binary file without a recipe beside it"
+                ));
             }
             continue;
         };
         if HOMES.iter().any(|home| text.contains(home)) {
-            findings.push(format!("{name}: holds a path of somebody's machine"));
+            findings.push(format!("{name}: contains a path of a developer's machine"));
         }
         match file.extension().and_then(|e| e.to_str()) {
             Some("md") => {
@@ -48,7 +50,7 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
                 findings.extend(unreached(root, file).map(|why| format!("{name}: {why}")));
                 if is_silent(&text) && !file.starts_with("crates/testkit") {
                     findings.push(format!(
-                        "{name}: reports a skipped test by itself; use tuff_testkit::skipped"
+                        "{name}: prints SKIPPED itself; use tuff_testkit::skipped"
                     ));
                 }
             }
@@ -58,10 +60,10 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
     findings
 }
 
-/// Where homes of people are.
+/// Prefixes of home directories.
 const HOMES: [&str; 2] = [concat!("/ho", "me/"), concat!("/Us", "ers/")];
 
-/// True for a source that prints the word itself.
+/// True for a source that prints the word `SKIPPED` itself.
 fn is_silent(source: &str) -> bool {
     source.contains(concat!("\"SKIP", "PED"))
 }
@@ -72,7 +74,7 @@ fn has_recipe(root: &Path, file: &Path) -> bool {
 }
 
 /// All files of the project, relative to its root: those that git tracks, or would after `git add`.
-fn files(root: &Path) -> Vec<PathBuf> {
+pub(crate) fn files(root: &Path) -> Vec<PathBuf> {
     let out = Command::new("git")
         .args([
             "ls-files",
@@ -94,7 +96,7 @@ fn files(root: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// The same for a copy of the sources alone: whatever no build makes.
+/// The same for a copy without git: every file outside of build and fuzzing output.
 fn files_without_git(root: &Path) -> Vec<PathBuf> {
     let mut out = Vec::new();
     let mut stack = vec![PathBuf::new()];
@@ -118,7 +120,7 @@ fn files_without_git(root: &Path) -> Vec<PathBuf> {
     out
 }
 
-/// What a document names as a path of the project: code spans and link targets that look like one.
+/// Paths of the project in a document: code spans and link targets that look like one.
 fn named_paths(text: &str) -> BTreeSet<String> {
     const ROOTS: [&str; 9] = [
         "crates/",
@@ -156,7 +158,7 @@ fn exists(root: &Path, document: &Path, path: &str) -> bool {
     root.join(path).exists() || root.join(beside).exists()
 }
 
-/// Why a Rust file takes no part in any build. `None`: it does.
+/// Reason why a Rust file is part of no crate. `None`: it is part of one.
 fn unreached(root: &Path, file: &Path) -> Option<String> {
     let stem = file.file_stem()?.to_str()?;
     let dir = file.parent()?;
@@ -177,7 +179,7 @@ fn unreached(root: &Path, file: &Path) -> Option<String> {
         .map(|f| dir.join(f))
         .into_iter();
     let parents: Vec<PathBuf> = candidates.chain([dir.with_extension("rs")]).collect();
-    // What several programs share.
+    // Modules that several test programs share.
     let shared = dir.ends_with("tests") || dir.ends_with("benches");
     let declared = |text: &str| {
         text.lines().any(|l| {
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_needs_a_recipe_and_no_file_names_a_home() {
+    fn binary_files_need_a_recipe_and_no_file_names_a_home() {
         let dir = std::env::temp_dir().join(format!("xtask-tidy-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         std::fs::write(dir.join("image.erofs"), b"\xe2\xe1\xf5\xe0").unwrap();
@@ -234,15 +236,15 @@ mod tests {
         assert_eq!(
             found,
             [
-                "image.erofs: is no text, and has no recipe beside it",
-                "notes: holds a path of somebody's machine"
+                "image.erofs: is a binary file without a recipe beside it",
+                "notes: contains a path of a developer's machine"
             ]
         );
         assert_eq!(less, found[1..]);
     }
 
     #[test]
-    fn a_test_that_is_skipped_in_silence_is_found() {
+    fn tests_that_print_skipped_themselves_are_found() {
         let said = concat!("\"SKIP", "PED: no root\"");
         assert!(is_silent(&format!("eprintln!(\n    {said}\n);")));
         assert!(is_silent(&format!("writeln!(stderr, {said})")));
