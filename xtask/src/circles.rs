@@ -116,9 +116,10 @@ mod tests {
     const ALLOWED: &[&str] = &[
         "crates/cli",
         "crates/codec",
-        "crates/image",
+        "crates/erofs",
         "crates/iplfs",
         "crates/lab",
+        "crates/mkfs",
         "crates/mount",
         "crates/verity",
     ];
