@@ -29,7 +29,7 @@ use super::Source;
 use super::options::{BaseImage, Options};
 use super::pack::input::ChunkRun;
 use super::pack::segment::ShortPiece;
-use super::pack::spans::Posted;
+use super::pack::shared_clusters::Posted;
 use crate::{Error, Result};
 use member::Member;
 use std::path::{Path, PathBuf};

@@ -36,7 +36,7 @@ const PIECE: u64 = 1 << 20;
 #[derive(Clone, Copy)]
 enum Unit {
     /// Whole blocks of a directory or long link.
-    Blocks(InodeId),
+    BlockBuffer(InodeId),
     /// Shared attributes and prefixes.
     Area,
     /// An inode with all that follows it.
@@ -66,7 +66,7 @@ impl Zone<'_> {
 
     fn unit(&self, i: usize) -> Unit {
         match i.checked_sub(self.with_blocks.len()) {
-            None => Unit::Blocks(self.with_blocks[i]),
+            None => Unit::BlockBuffer(self.with_blocks[i]),
             Some(0) if self.area.is_some() => Unit::Area,
             Some(n) => Unit::Inode(self.inodes[n - usize::from(self.area.is_some())]),
         }
@@ -78,7 +78,7 @@ impl Zone<'_> {
             return self.end;
         }
         match (self.unit(i), self.area) {
-            (Unit::Blocks(inode), _) => {
+            (Unit::BlockBuffer(inode), _) => {
                 let size = self.parts.options.block.size();
                 u64::from(self.plan.block_of[&inode]) * size
             }
@@ -117,7 +117,7 @@ impl Zone<'_> {
         for i in units.clone() {
             pad_to(out, self.start(i));
             match self.unit(i) {
-                Unit::Blocks(inode) => emit_blocks(self.parts, self.plan, inode, out)?,
+                Unit::BlockBuffer(inode) => emit_blocks(self.parts, self.plan, inode, out)?,
                 Unit::Area => out.extend_from_slice(self.area.map_or(&[], |(bytes, _)| bytes)),
                 Unit::Inode(inode) => emit_inode(self.parts, self.plan, inode, out)?,
             }

@@ -4,9 +4,9 @@
 //! The value is `sha256:` and the digest's 32 bytes. What counts is that all images that share have the same form; this is
 //! the one of mkfs.erofs.
 
+use super::dedupe::readable;
 use super::load::Loader;
 use super::progress::Progress;
-use super::survey::readable;
 use super::tree::{InodeId, Tree};
 use crate::{Error, Result};
 use hashbrown::HashMap;

@@ -190,7 +190,7 @@ impl Plan {
             _ => self.len_blocks,
         };
         let base_blocks = parts.base.map_or(0, Bases::blocks);
-        let behind = parts.packed.outside.unwrap_or(base_blocks);
+        let behind = parts.packed.external.unwrap_or(base_blocks);
         block32(u64::from(self.base_block) + u64::from(behind))?;
         Ok(())
     }

@@ -8,41 +8,41 @@
 //! No stage calls back into an earlier one. `verify`, where asked for, reads what `emit` wrote. A tar stream is the one source whose contents cannot be read later: they are
 //! packed as they come by, in the order of the stream, without a survey.
 
-mod ahead;
 mod auto;
 mod base;
-mod budget;
-mod contexts;
+mod dedupe;
 mod emit;
+mod file_contexts;
 mod fingerprint;
 mod fs_config;
-pub mod ladder;
 mod layout;
 mod load;
+mod memory_budget;
 mod metabox;
 pub mod options;
 mod order;
 mod pack;
 mod patch;
 mod paths;
-mod places;
 mod policies;
+pub mod presets;
 pub mod progress;
+mod readahead;
 #[cfg(test)]
 mod samples;
 pub mod source;
 mod spill;
 pub mod stats;
 pub mod suggest;
-mod survey;
 mod tally;
+mod targets;
 mod tree;
 mod verify;
 mod verity;
 mod xattrs;
 
 pub use auto::Auto;
-pub use contexts::Contexts;
+pub use file_contexts::Contexts;
 pub use fs_config::FsConfig;
 pub use options::{
     BaseImage, Compression, Dedupe, Fragments, InodeForm, Metadata, Options, Rule, SparsePolicy,
@@ -62,13 +62,13 @@ use base::Bases;
 use layout::{Plan, Wanted};
 use load::Loader;
 use pack::{PackOptions, Packer};
-use places::{Blob, Places};
 use policies::Policies;
 use source::dir::Outputs;
 use source::error::{Quoted, SourceError};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tally::Tally;
+use targets::{Blob, Targets};
 use tree::{InodeId, NodeKind, Tree};
 use tuff_erofs::read::Limits;
 use tuff_erofs::verity::HashTree;
@@ -124,7 +124,7 @@ pub struct Summary {
     /// What holds data that it refers to, in the order of its device table, as far as it has a name.
     pub devices: Vec<PathBuf>,
     /// The settings that made it small enough, if there was a size budget.
-    pub rung: Option<ladder::Rung>,
+    pub preset: Option<presets::Preset>,
     /// The hash tree behind it, if one was asked for.
     pub verity: Option<HashTree>,
 }
@@ -145,7 +145,7 @@ pub fn build(
     progress: &Progress,
 ) -> Result<Summary> {
     options.check()?;
-    places::check(sources, options, target)?;
+    targets::check(sources, options, target)?;
     let Some(budget) = options.size_budget else {
         return build_once(sources, options, target, progress);
     };
@@ -154,16 +154,16 @@ pub fn build(
             "an image within a size budget may take several builds: standard input can be read only once",
         ));
     }
-    for rung in ladder::LADDER {
+    for preset in presets::PRESETS {
         let mut options = options.clone();
-        if !rung.apply(&mut options) {
+        if !preset.apply(&mut options) {
             continue;
         }
         match build_once(sources, &options, target, progress) {
             Err(e) if e.what() == OVER_BUDGET => {}
             done => {
                 return done.map(|mut summary| {
-                    summary.rung = Some(rung);
+                    summary.preset = Some(preset);
                     summary
                 });
             }
@@ -199,7 +199,7 @@ fn build_once(
         e.rename_place("image", &name)
             .rename_place("blob", blob_name)
     };
-    let places = Places {
+    let places = Targets {
         image: &output,
         blob: blob.as_ref().map(|blob| &blob.output),
     };
@@ -235,7 +235,7 @@ impl Written {
             kernel: options.kernel,
             block_bytes: options.block.size(),
             devices: self.devices,
-            rung: None,
+            preset: None,
             verity: self.verity,
         }
     }
@@ -282,7 +282,7 @@ fn described(tree: &mut Tree, options: &Options) -> Result<Option<String>> {
             if label.is_none() {
                 unlabelled.add(|| path.to_vec());
             }
-            set(xattrs, contexts::LABEL, label);
+            set(xattrs, file_contexts::LABEL, label);
         }
     })?;
     match unknown.warning("not in the table of owners (--fs-config)") {
@@ -302,7 +302,7 @@ fn write(
     sources: &[Source],
     options: &Options,
     base: Option<Bases>,
-    places: Places<'_>,
+    places: Targets<'_>,
     progress: &Progress,
     written: &dyn Fn(),
 ) -> Result<Written> {
@@ -330,15 +330,15 @@ fn write(
             grain: options.grain(),
             threads,
             // Until the tree has its share.
-            in_flight: budget::Budget::first(options, threads),
-            spill: usize::try_from(budget::eighth(options)).unwrap_or(usize::MAX),
+            in_flight: memory_budget::Budget::first(options, threads),
+            spill: usize::try_from(memory_budget::eighth(options)).unwrap_or(usize::MAX),
             temporary: temporary.clone(),
             first_block,
             packed: policies.packed(),
-            alike: policies.alike(),
+            similar: policies.similar(),
             chunk: options.chunk,
             // About 40 bytes each.
-            known_max: usize::try_from(budget::eighth(options) / 40).unwrap_or(usize::MAX),
+            known_max: usize::try_from(memory_budget::eighth(options) / 40).unwrap_or(usize::MAX),
             sums: options.verify,
             size_max: options.size_budget,
             continued: options.metadata == Metadata::Compressed,
@@ -485,7 +485,7 @@ fn write(
     stats.meta_blocks = stats.image_blocks - u64::from(packed.end_block) + u64::from(head_blocks);
     stats.block_size = bits.size();
     stats.blob_bytes = places.blob.map_or(0, |_| {
-        u64::from(packed.outside.unwrap_or_default()) * bits.size()
+        u64::from(packed.external.unwrap_or_default()) * bits.size()
     });
     stats.warnings = warnings;
     [stats.auto_fast, stats.auto_stored] = loader.chosen;

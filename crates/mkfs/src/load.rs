@@ -4,26 +4,26 @@ mod cpio;
 mod image;
 mod index;
 mod manifest;
+mod stream;
 mod tar;
-mod wait;
 
 use super::Source;
 use super::auto::Choice;
 use super::base::Bases;
-use super::budget::{self, Budget};
+use super::dedupe::{self, PackedFile};
+use super::memory_budget::{self, Budget};
 use super::options::{Dedupe, Options};
 use super::order::data_order;
 use super::pack::input::Input;
 use super::pack::segment::TailPolicy;
-use super::pack::work::Policy;
-use super::pack::{Packer, Sparse, With, segment_size};
+use super::pack::worker::Policy;
+use super::pack::{FileSharing, Packer, Sparse, segment_size};
 use super::policies::Policies;
 use super::progress::Progress;
 use super::source::dir::{DirSource, Outputs, WalkOptions};
 use super::source::error::Quoted;
 use super::source::image::ImageSource;
 use super::source::{Content, DataRun, Entry};
-use super::survey::{self, PackedFile};
 use super::tally::Tally;
 use super::tree::{InodeId, Tree, lossy};
 use crate::paths::common_dir;
@@ -65,7 +65,7 @@ enum Provider {
 #[derive(Clone, Copy, Default)]
 struct Found<'a> {
     /// What it has together with others.
-    with: With<'a>,
+    with: FileSharing<'a>,
     /// How it is stored.
     choice: Choice,
 }
@@ -369,7 +369,7 @@ impl<'a> Loader<'a> {
             let late = self.late.iter().map(|file| PackedFile {
                 file: *file,
                 from: 0,
-                alike: false,
+                similar: false,
             });
             return self.pack_late(tree, late, packer);
         }
@@ -385,11 +385,11 @@ impl<'a> Loader<'a> {
             && self.options.rules.is_empty()
             && total <= self.options.block.size() / 2;
         progress.stage("compare");
-        let settings = survey::Settings {
+        let settings = dedupe::Settings {
             dedupe: self.options.dedupe,
             end_len: self.end_len(),
-            memory: budget::memory(self.options) / 16,
-            base_memory: budget::eighth(self.options),
+            memory: memory_budget::memory(self.options) / 16,
+            base_memory: memory_budget::eighth(self.options),
             block: self.options.block.size(),
             threads: self.threads,
             sums: self.options.verify,
@@ -403,7 +403,7 @@ impl<'a> Loader<'a> {
         };
         let in_place = self.leave_in_place(tree, &order, &settings, packer)?;
         order.retain(|inode| !in_place.contains(inode));
-        let contents: Vec<survey::Content> = order
+        let contents: Vec<dedupe::Content> = order
             .iter()
             .filter(|i| !self.is_sparse(tree, **i))
             .map(|i| self.content(tree, *i))
@@ -413,9 +413,9 @@ impl<'a> Loader<'a> {
         let known = self
             .base
             .filter(|_| of_others || !self.options.bases.is_empty());
-        let mut survey = survey::survey(contents, &settings, known, &|inode| {
+        let mut survey = dedupe::survey(contents, &settings, known, &|inode| {
             progress.check()?;
-            survey::readable(self.input(tree, inode)?.map(|(input, _)| input))
+            dedupe::readable(self.input(tree, inode)?.map(|(input, _)| input))
         })?;
         for (number, clusters) in survey.clusters.drain() {
             packer.add_clusters(number, clusters);
@@ -437,13 +437,13 @@ impl<'a> Loader<'a> {
                 let data = base.data(*there, stored)?;
                 let data = data.expect("the survey asked for it and got it");
                 progress.add_bytes(size);
-                packer.add_based(inode, size, data, *sum)?;
+                packer.add_base_file(inode, size, data, *sum)?;
                 continue;
             }
             // Those that are not packed now are in the survey's order.
             let found = Found {
-                with: With {
-                    twin: None,
+                with: FileSharing {
+                    duplicate_key: None,
                     plan: survey.plans.get(&inode),
                     end: survey.ends.get(&inode).copied(),
                 },
@@ -455,7 +455,7 @@ impl<'a> Loader<'a> {
     }
 
     /// True for a file that is to be stored as it is.
-    fn is_stored(&self, tree: &Tree, inode: InodeId, survey: &survey::Survey) -> bool {
+    fn is_stored(&self, tree: &Tree, inode: InodeId, survey: &dedupe::DedupePlan) -> bool {
         let choice = survey.choices.get(&inode).copied().unwrap_or_default();
         let policy = self.policies.chosen(choice);
         let policy = policy.unwrap_or_else(|| self.policy(tree, inode).1);
@@ -519,18 +519,18 @@ impl<'a> Loader<'a> {
     /// Length of ends that may go into the packed inode because they are alike others: within the reach of LZ4, so that each
     /// is in sight of the one before it, and at least one and a half of them in a cluster. Unit: bytes.
     fn end_len(&self) -> u64 {
-        let most = self.options.cluster.min(2 * self.options.alike_cluster());
+        let most = self.options.cluster.min(2 * self.options.similar_cluster());
         most.min(64 << 10) as u64 / 8 * 7
     }
 
     /// What the survey needs to know of a file.
-    fn content(&self, tree: &Tree, inode: InodeId) -> survey::Content {
+    fn content(&self, tree: &Tree, inode: InodeId) -> dedupe::Content {
         let (number, policy) = self.policy(tree, inode);
         let size = tree.size(inode);
         let packed = policy.packs_whole(size);
         let cut = !packed && policy.spec.is_some_and(|s| size > s.cluster as u64);
         let end_len = self.end_len();
-        survey::Content {
+        dedupe::Content {
             file: inode,
             size,
             policy: number,

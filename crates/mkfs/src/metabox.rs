@@ -4,16 +4,16 @@
 //!  plan ──► bytes, in a file without a name ──► packer ──► clusters behind all that was placed so far
 //! ```
 
-use super::budget;
+use super::dedupe::PackedFile;
 use super::emit::{emit_blocks, write_inodes};
 use super::layout::{Parts, Plan, Wanted, aligned};
+use super::memory_budget;
 use super::options::Options;
 use super::pack::input::Input;
 use super::pack::segment::TailPolicy;
-use super::pack::work::Policy;
-use super::pack::{FileData, PACKED, PackOptions, Packed, Packer, With};
+use super::pack::worker::Policy;
+use super::pack::{FileData, FileSharing, PACKED, PackOptions, Packed, Packer};
 use super::progress::Progress;
-use super::survey::PackedFile;
 use crate::{Error, Result};
 use std::fs::File;
 use std::ops::Range;
@@ -73,7 +73,7 @@ pub(crate) fn pack_directories(
     let all = PackedFile {
         file: PACKED,
         from: 0,
-        alike: false,
+        similar: false,
     };
     packer.add_packed(all, len, means.input(&Arc::new(file), 0))?;
     packer.finish(None).map(Some)
@@ -94,9 +94,9 @@ pub(crate) fn place(
     let parts = wanted.with(packed, None);
     plan.place_blocks(&parts)?;
     let begin = plan.end_block;
-    let outside = parts.base.is_some_and(|base| !base.in_image());
+    let external = parts.base.is_some_and(|base| !base.in_image());
     let (mut guess, mut written) = (0, begin);
-    if outside {
+    if external {
         guess = aligned(&parts, u64::from(begin) + parts.bits().count(size))?;
     }
     // What is added to what it takes, as negative powers of two: other addresses change little.
@@ -107,7 +107,7 @@ pub(crate) fn place(
         placed.place_metabox(&wanted.with(packed, Some(&made)), &made)?;
         written = written.max(made.end_block);
         // The first guess is far too large.
-        if !outside || slack < 6 && placed.base_block == guess {
+        if !external || slack < 6 && placed.base_block == guess {
             let blocks = made.end_block..written;
             means.clear(&parts, blocks)?;
             *plan = placed;
@@ -142,7 +142,7 @@ fn make(
         size,
         input,
         &policy(parts.options),
-        &With::default(),
+        &FileSharing::default(),
     )?;
     let packed = packer.finish(None)?;
     Ok(Metabox {
@@ -204,12 +204,12 @@ impl Means<'_> {
             bits: options.block,
             grain: options.grain(),
             threads: self.threads,
-            in_flight: budget::eighth(options),
+            in_flight: memory_budget::eighth(options),
             spill: 0,
             temporary: self.temporary.to_owned(),
             first_block,
             packed: policy(options),
-            alike: None,
+            similar: None,
             chunk: None,
             known_max: 0,
             sums: false,

@@ -1,7 +1,7 @@
 //! What a build can be told.
 
 use super::auto::Auto;
-use super::contexts::Contexts;
+use super::file_contexts::Contexts;
 use super::fs_config::FsConfig;
 use super::pack::grain::Grain;
 use super::paths::Paths;
@@ -28,7 +28,7 @@ pub const KERNELS: [Kernel; 7] = [
 pub const FRAGMENT_CLUSTER: usize = 16 << 10;
 
 /// The usual largest cluster of the packed inode where files are much alike. Unit: bytes.
-pub const ALIKE_CLUSTER: usize = 64 << 10;
+pub const SIMILAR_CLUSTER: usize = 64 << 10;
 
 /// Usual cluster size of compressed metadata: what looking an inode up decodes. Unit: bytes.
 pub const METADATA_CLUSTER: usize = 16 << 10;
@@ -160,7 +160,7 @@ pub struct Options {
     /// Cluster size of the packed inode. Unit: bytes.
     pub fragment_cluster: usize,
     /// Cluster size of those parts of it whose files are much alike; see [`alike_cluster`](Self::alike_cluster). Unit: bytes.
-    pub alike_cluster_max: usize,
+    pub similar_cluster_max: usize,
     /// What is stored once.
     pub dedupe: Dedupe,
     /// Images whose data is referred to and not held again: readers need them all, in this order.
@@ -298,7 +298,7 @@ impl Default for Options {
             fragments: Fragments::Tails,
             fragment_end_max: None,
             fragment_cluster: FRAGMENT_CLUSTER,
-            alike_cluster_max: ALIKE_CLUSTER,
+            similar_cluster_max: SIMILAR_CLUSTER,
             dedupe: Dedupe::Content,
             bases: Vec::new(),
             image_index: false,
@@ -377,8 +377,8 @@ impl Options {
 
     /// Cluster size where the files of the packed inode are much alike: neither smaller than elsewhere, nor larger than
     /// that of files, unless it is larger elsewhere. Unit: bytes.
-    pub fn alike_cluster(&self) -> usize {
-        let max = self.alike_cluster_max.min(self.cluster);
+    pub fn similar_cluster(&self) -> usize {
+        let max = self.similar_cluster_max.min(self.cluster);
         self.fragment_cluster.max(max)
     }
 

@@ -15,7 +15,7 @@ use super::options::{
     Compression, FRAGMENT_CLUSTER, Fragments, Metadata, Options, Verity, algorithm_kernel,
 };
 use super::progress::Progress;
-use super::{Places, Source, Summary, write};
+use super::{Source, Summary, Targets, write};
 use crate::{Error, Result};
 use std::path::Path;
 use tuff_codec::Method;
@@ -57,7 +57,7 @@ pub fn patch(
     // Behind the lock: another patch may just have ended.
     let base = Bases::of_patch(image, options)?;
     let old_bytes = options.block.size() * u64::from(base.behind());
-    let places = Places {
+    let places = Targets {
         image: &output,
         blob: None,
     };

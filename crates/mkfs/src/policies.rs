@@ -3,7 +3,7 @@
 use super::auto::Choice;
 use super::options::{Compression, Fragments, Options};
 use super::pack::segment::TailPolicy;
-use super::pack::work::Policy;
+use super::pack::worker::Policy;
 use super::paths::Paths;
 use std::sync::Arc;
 use tuff_codec::EncoderSpec;
@@ -14,7 +14,7 @@ pub(crate) struct Policies {
     rules: Vec<(Paths, Arc<Policy>)>,
     pub(super) packed: Arc<Policy>,
     /// For stretches of it whose files are much alike, if that is another one.
-    alike: Option<EncoderSpec>,
+    similar: Option<EncoderSpec>,
     /// For files that decode faster than the default, and for those that are stored as they are.
     fast: Arc<Policy>,
     pub(super) stored: Arc<Policy>,
@@ -67,13 +67,13 @@ impl Policies {
         if options.fragments == Fragments::All {
             default.whole_max = u64::MAX;
         }
-        let alike = options.alike_cluster();
-        let larger = alike > options.fragment_cluster;
+        let similar = options.similar_cluster();
+        let larger = similar > options.fragment_cluster;
         Self {
-            alike: options
+            similar: options
                 .compression
                 .filter(|_| larger)
-                .map(|c| options.encoder(c, alike)),
+                .map(|c| options.encoder(c, similar)),
             default: Arc::new(default),
             rules: options
                 .rules
@@ -122,7 +122,7 @@ impl Policies {
     }
 
     /// How those stretches of it are compressed whose files are much alike, if otherwise.
-    pub(crate) fn alike(&self) -> Option<EncoderSpec> {
-        self.alike
+    pub(crate) fn similar(&self) -> Option<EncoderSpec> {
+        self.similar
     }
 }

@@ -2,7 +2,7 @@
 
 use super::pack::grain::Grain;
 use super::pack::segment::{ShortPiece, Tail};
-use super::pack::spans::PartKey;
+use super::pack::shared_clusters::PartKey;
 use tuff_format::BlockBits;
 use tuff_format::cluster::HeadKind;
 
@@ -40,9 +40,9 @@ pub struct Stats {
     /// Content of extents that use clusters of the base, in files that it has not.
     pub base_part_bytes: u64,
     /// Files whose data is on the extra device: in the tar that the image is an index of, or in the file of chunks.
-    pub outside_files: u64,
+    pub external_files: u64,
     /// Their content there, without holes, and equal chunks once.
-    pub outside_bytes: u64,
+    pub external_bytes: u64,
     /// Length of the file of chunks. Unit: bytes.
     pub blob_bytes: u64,
     /// Content of extents that use another file's clusters.
@@ -50,7 +50,7 @@ pub struct Stats {
     /// Ends of files and small files in the packed inode.
     pub fragments: u64,
     /// Those of them that are ends of files which are much alike others.
-    pub alike_ends: u64,
+    pub similar_tails: u64,
     /// Their content.
     pub fragment_bytes: u64,
     /// Content of fragments that were there before.

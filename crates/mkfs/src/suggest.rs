@@ -7,7 +7,7 @@
 //! Sizes follow from the content and are the same every time; times are measured on this machine, now. Files that are
 //! equal and lie apart are not seen by a sample: an image with dedupe may be smaller.
 
-use crate::ladder::{LADDER, Rung};
+use crate::presets::{PRESETS, Preset};
 use crate::source::DataRun;
 use crate::source::dir::runs_of;
 use crate::{Error, Result};
@@ -63,7 +63,7 @@ pub struct Sampled {
 #[derive(Clone, Copy, Debug)]
 pub struct Estimate {
     /// The settings.
-    pub rung: Rung,
+    pub preset: Preset,
     /// The image of the whole tree. Unit: bytes.
     pub image_bytes: u64,
     /// Building it. Unit: seconds.
@@ -105,13 +105,13 @@ pub fn suggest(
     }
     let scale = sampled.bytes as f64 / sampled.sample_bytes as f64;
     let mut out = Vec::new();
-    for rung in LADDER {
+    for preset in PRESETS {
         let mut options = Options::for_kernel(request.kernel);
         options.temporary = Some(request.temporary.clone());
-        if !rung.apply(&mut options) {
+        if !preset.apply(&mut options) {
             continue;
         }
-        each(rung.args);
+        each(preset.args);
         let image = work.0.join("image");
         let start = Instant::now();
         let (source, target) = (Source::Dir(tree.clone()), Target::Path(image.clone()));
@@ -119,7 +119,7 @@ pub fn suggest(
         let build_seconds = start.elapsed().as_secs_f64() * scale;
         let (fetched, decoded) = random(&image, progress)?;
         out.push(Estimate {
-            rung,
+            preset,
             image_bytes: (summary.image_bytes as f64 * scale) as u64,
             build_seconds,
             fetched,
@@ -392,7 +392,7 @@ mod tests {
             sample: u64::MAX,
             temporary: temporary.clone(),
         };
-        for when in ["sampling", LADDER[0].args] {
+        for when in ["sampling", PRESETS[0].args] {
             let progress = Progress::default();
             let stop = |what: &str| {
                 if what == when {
@@ -422,11 +422,11 @@ mod tests {
             temporary: dir.path().to_owned(),
         };
         let (_, estimates) = suggest(&request, &Progress::default(), |_| ()).unwrap();
-        let names: Vec<&str> = estimates.iter().map(|e| e.rung.args).collect();
+        let names: Vec<&str> = estimates.iter().map(|e| e.preset.args).collect();
         assert_eq!(names.len(), 4, "those that Linux 5.15 mounts: {names:?}");
         let image = dir.path().join("image");
         let mut options = Options::for_kernel(Kernel(5, 15));
-        assert!(estimates[0].rung.apply(&mut options));
+        assert!(estimates[0].preset.apply(&mut options));
         let target = Target::Path(image.clone());
         build(
             &[Source::Dir(tree)],

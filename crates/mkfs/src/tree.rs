@@ -9,7 +9,7 @@
 //! There may be millions of entries, so they are small: 40 bytes per inode, 20 per name and the name itself. What few
 //! entries have, and what many share, lies in tables of its own.
 
-mod grow;
+mod insert;
 mod layers;
 mod view;
 

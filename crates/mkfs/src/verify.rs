@@ -10,7 +10,7 @@
 use super::base::Bases;
 use super::layout::{Parts, Plan, dir_names};
 use super::pack::FileData;
-use super::pack::sums::sum;
+use super::pack::checksums::sum;
 use super::progress::Progress;
 use super::tree::{InodeId, NodeKind, lossy};
 use crate::{Error, Result};
@@ -71,7 +71,8 @@ pub(crate) fn verify(
         return Err(Error::corrupt(&finding.place, &finding.what));
     }
     // Within what packing has given back.
-    let budget = usize::try_from(super::budget::memory(parts.options) / 4).unwrap_or(usize::MAX);
+    let budget =
+        usize::try_from(super::memory_budget::memory(parts.options) / 4).unwrap_or(usize::MAX);
     let options = ServeOptions {
         budget: budget.min(64 << 20),
         ..ServeOptions::default()
@@ -328,7 +329,7 @@ impl Verify<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Dedupe, Fragments, Kernel, Options, Places, Source, write};
+    use super::super::{Dedupe, Fragments, Kernel, Options, Source, Targets, write};
     use super::*;
     use std::os::unix::fs::{FileExt, symlink};
     use tuff_store::Target;
@@ -358,7 +359,7 @@ mod tests {
             &[Source::Dir(tree)],
             options,
             None,
-            Places {
+            Targets {
                 image: &output,
                 blob: None,
             },

@@ -128,7 +128,7 @@ fn equal_chunks_are_stored_once_and_zeros_not_at_all() {
     // Ten blocks of the content, and another last one.
     assert_eq!(fs::metadata(&blob).unwrap().len(), 11 * 4096);
     assert_eq!(
-        (made.stats.blob_bytes, made.stats.outside_bytes),
+        (made.stats.blob_bytes, made.stats.external_bytes),
         (11 * 4096, 40_000 + 3140)
     );
     let image = open(&at("image"));

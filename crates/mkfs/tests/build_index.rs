@@ -243,10 +243,10 @@ fn sparse_members_keep_their_holes_or_are_copied() {
             .unwrap()
             .map(|e| e.unwrap().source)
             .collect();
-        let outside = |s: &tuff_erofs::read::Source| {
+        let external = |s: &tuff_erofs::read::Source| {
             !matches!(s, tuff_erofs::read::Source::Raw { device: 0, .. })
         };
-        assert_eq!(places.iter().all(outside), *referred, "{name}: {places:?}");
+        assert_eq!(places.iter().all(external), *referred, "{name}: {places:?}");
         see(name, &|_, offset, buf| {
             assert_eq!(image.read_at(&inode, buf, offset).unwrap(), buf.len());
         });

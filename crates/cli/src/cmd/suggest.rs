@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         format!(
             "tuff build --kernel {} {} {} IMAGE",
             args.kernel,
-            e.rung.args,
+            e.preset.args,
             args.dir.display()
         )
     };
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let rows: Vec<serde_json::Value> = estimates
             .iter()
             .map(|e| {
-                json!({"settings": e.rung.args, "kernel": e.rung.kernel.to_string(), "image_bytes": e.image_bytes,
+                json!({"settings": e.preset.args, "kernel": e.preset.kernel.to_string(), "image_bytes": e.image_bytes,
                     "build_seconds": e.build_seconds, "random_read_fetched_bytes": e.fetched,
                     "random_read_decoded_bytes": e.decoded, "sequential_bytes_per_second": e.sequential})
             })
@@ -93,13 +93,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for e in &estimates {
         out.line(format_args!(
             "{:<36} {:>10} {:>7} {:>8} {:>19} {:>12} {:>7}",
-            e.rung.args,
+            e.preset.args,
             size(e.image_bytes),
             crate::units::percent(e.image_bytes, sampled.bytes),
             format!("{:.1} s", e.build_seconds),
             format!("{} > {}", size(e.fetched), size(e.decoded)),
             format!("{}/s", size(e.sequential as u64)),
-            e.rung.kernel.to_string(),
+            e.preset.kernel.to_string(),
         ))?;
     }
     out.line("")?;

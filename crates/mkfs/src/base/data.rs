@@ -5,7 +5,7 @@ use super::{BaseChunks, BaseClusters, BaseData, BaseFragment, BasePiece, BaseTai
 use crate::options::algorithm_kernel;
 use crate::pack::input::ChunkRun;
 use crate::pack::segment::ShortPiece;
-use crate::pack::spans::{PartKey, Posted};
+use crate::pack::shared_clusters::{PartKey, Posted};
 use crate::{Error, Result};
 use tuff_erofs::read::{Cluster, ClusterCoding, Extent, Inode, Source};
 use tuff_format::Nid;

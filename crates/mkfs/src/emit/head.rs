@@ -74,7 +74,7 @@ fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
     if packed.is_some() {
         used.incompat |= incompat::FRAGMENTS | incompat::LZ4_0PADDING;
     }
-    if parts.base.is_some_and(|base| !base.in_image()) || parts.packed.outside.is_some() {
+    if parts.base.is_some_and(|base| !base.in_image()) || parts.packed.external.is_some() {
         used.incompat |= incompat::DEVICE_TABLE;
     }
     if plan.has_delays || metabox.is_some() {
@@ -98,7 +98,7 @@ fn configs(parts: &Parts<'_>, used: &Used) -> Configs {
     let default = o
         .compression
         .into_iter()
-        .flat_map(|c| [(c, o.cluster), (c, o.alike_cluster())]);
+        .flat_map(|c| [(c, o.cluster), (c, o.similar_cluster())]);
     let specs: Vec<EncoderSpec> = rules
         .chain(default)
         .map(|(c, cluster)| o.encoder(c, cluster))
@@ -226,7 +226,7 @@ pub(super) fn make_head(
         sb.xattr_prefix_start = start;
     }
     let end = plan.len_blocks.into();
-    let slots = match parts.packed.outside {
+    let slots = match parts.packed.external {
         Some(blocks) => vec![Slot {
             tag: [0; 64],
             blocks: blocks.into(),

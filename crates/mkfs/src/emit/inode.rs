@@ -155,7 +155,7 @@ fn emit_file(
             let chunks = data.chunks(size, bits).expect("it has chunks");
             let format = chunks.format();
             pad(out, format.entry_len());
-            let device = u16::from(chunks.outside);
+            let device = u16::from(chunks.external);
             let mut at = 0;
             for (run, block) in chunks.runs() {
                 // Fits: no device has more than 2^31 blocks.

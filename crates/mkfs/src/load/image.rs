@@ -3,12 +3,12 @@
 use super::{Loader, Provider, in_source};
 use crate::Result;
 use crate::base::BaseInode;
-use crate::budget;
+use crate::dedupe;
+use crate::memory_budget;
 use crate::pack::Packer;
 use crate::progress::Progress;
 use crate::source::image::ImageSource;
 use crate::source::{Content, Entry, Kind};
-use crate::survey;
 use crate::tree::{InodeId, Tree};
 use hashbrown::HashSet;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ impl Loader<'_> {
         tree: &mut Tree,
         progress: &Progress,
     ) -> Result<()> {
-        let budget = usize::try_from(budget::eighth(self.options)).unwrap_or(usize::MAX);
+        let budget = usize::try_from(memory_budget::eighth(self.options)).unwrap_or(usize::MAX);
         let source = Arc::new(ImageSource::open(path, devices, budget)?);
         let mut content = source.content_budget();
         source.each(&mut |entry| {
@@ -76,7 +76,7 @@ impl Loader<'_> {
         &self,
         tree: &Tree,
         order: &[InodeId],
-        settings: &survey::Settings<'_>,
+        settings: &dedupe::Settings<'_>,
         packer: &mut Packer<'_>,
     ) -> Result<HashSet<InodeId>> {
         let mut done = HashSet::new();
@@ -89,15 +89,15 @@ impl Loader<'_> {
             true => files.iter().map(|(i, _)| (*i, tree.size(*i))).collect(),
             false => Vec::new(),
         };
-        let sums = survey::sums(&contents, settings, &|inode| {
-            survey::readable(self.input(tree, inode)?.map(|(input, _)| input))
+        let sums = dedupe::sums(&contents, settings, &|inode| {
+            dedupe::readable(self.input(tree, inode)?.map(|(input, _)| input))
         })?;
         for (i, (inode, there)) in files.into_iter().enumerate() {
             settings.progress.check()?;
             if let Some(data) = bases.data(there, false)? {
                 let size = tree.size(inode);
                 settings.progress.add_bytes(size);
-                packer.add_based(inode, size, data, sums.get(i).copied())?;
+                packer.add_base_file(inode, size, data, sums.get(i).copied())?;
                 done.insert(inode);
             }
         }

@@ -8,8 +8,8 @@
 //! The tar is read once: a file at its headers, a stream to its end. Blocks are of 512 bytes, as a tar's are, so that every
 //! file begins at one. Only runs of a sparse file may begin elsewhere: such a file is copied into the image.
 
+use super::stream::Waiting;
 use super::tar::{read_start, widen};
-use super::wait::Waiting;
 use super::{Loader, Provider, in_source};
 use crate::Source;
 use crate::pack::{Packer, Sparse};
@@ -82,7 +82,7 @@ impl Loader<'_> {
         };
         let size = file.metadata().map(|m| m.len());
         let size = size.map_err(|e| Error::io(&name, "cannot examine", e))?;
-        packer.set_outside(self.blocks(&name, size)?);
+        packer.set_external(self.blocks(&name, size)?);
         Ok(())
     }
 
@@ -134,7 +134,7 @@ impl Loader<'_> {
         self.warnings.extend(tar.warning());
         let at = tar.position();
         let rest = tar.finish().map_err(Error::from)?;
-        packer.set_outside(self.blocks(name, at + rest)?);
+        packer.set_external(self.blocks(name, at + rest)?);
         self.providers.push(Provider::Elsewhere);
         Ok(())
     }
@@ -158,7 +158,7 @@ impl Loader<'_> {
             match tree.content(inode) {
                 Content::Range { offset } => {
                     let block = self.block(tree, inode, offset, size, packer)?;
-                    packer.add_outside(inode, size, block);
+                    packer.add_external(inode, size, block);
                 }
                 Content::Sparse(runs) => {
                     let stored: u64 = runs.iter().map(|r| r.len).sum();
@@ -166,7 +166,7 @@ impl Loader<'_> {
                     match self.referred(size, &runs) {
                         Some(sparse) => {
                             let block = self.block(tree, inode, first, stored, packer)?;
-                            packer.add_outside_sparse(inode, size, size - stored, sparse, block);
+                            packer.add_external_sparse(inode, size, size - stored, sparse, block);
                         }
                         None => copied.push((first, inode)),
                     }
@@ -196,7 +196,7 @@ impl Loader<'_> {
         let bits = self.options.block;
         let (first, end) = (offset >> bits.get(), bits.count(offset + len));
         debug_assert!(offset.is_multiple_of(bits.size()), "data follows a header");
-        if end > packer.outside() {
+        if end > packer.external() {
             let path = tree.path(inode);
             return Err(Error::from(SourceError::unsupported(format!(
                 "{}: the tar ends inside the last block of its data; with zeros behind it up to a multiple of {} bytes it can be referred to",

@@ -3,13 +3,13 @@
 //! A stream is packed as it comes where nothing has to be known of what follows. Else it is copied to a file first, and the
 //! image is the one that the file would have given.
 
-use super::wait::Waiting;
+use super::stream::Waiting;
 use super::{BUDGET_STEP, Loader, Provider, in_source};
-use crate::budget::Budget;
+use crate::memory_budget::Budget;
 use crate::options::Dedupe;
 use crate::pack::input::Input;
-use crate::pack::work::Policy;
-use crate::pack::{Packer, With, segment_size};
+use crate::pack::worker::Policy;
+use crate::pack::{FileSharing, Packer, segment_size};
 use crate::progress::Progress;
 use crate::source::compressed::{self, Compression, MAGIC_LEN};
 use crate::source::container::Digested;
@@ -209,9 +209,9 @@ impl Loader<'_> {
                     tar.data()
                         .read_exact(&mut bytes)
                         .map_err(|e| Error::from(SourceError::from(e)))?;
-                    let with = With {
-                        twin: (self.options.dedupe != Dedupe::Off).then_some(number),
-                        ..With::default()
+                    let with = FileSharing {
+                        duplicate_key: (self.options.dedupe != Dedupe::Off).then_some(number),
+                        ..FileSharing::default()
                     };
                     let input = Input::Bytes(bytes.into());
                     packer.add_file(inode, size, input, &policy, &with)?;
@@ -281,7 +281,7 @@ impl Loader<'_> {
         if self.options.keeps_sparse(size, &runs) {
             return packer.add_sparse(inode, size, input, self.sparse(size, &runs), policy);
         }
-        packer.add_file(inode, size, input, policy, &With::default())
+        packer.add_file(inode, size, input, policy, &FileSharing::default())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Files in chunks of one size: equal ones are stored once, and zeros not at all.
 
-use super::place::end_of;
-use super::work::{ChunkPart, PartOut};
+use super::placement::end_of;
+use super::worker::{ChunkPart, PartOut};
 use super::{FileData, Packer, Table};
 use crate::{Error, Result};
 use tuff_store::Output;
@@ -11,7 +11,7 @@ impl Table {
     pub(super) fn empty() -> Self {
         Self {
             bits: 0,
-            outside: false,
+            external: false,
             read: None,
             count: 0,
             next: (0, 0),
@@ -24,7 +24,7 @@ impl<'a> Packer<'a> {
     /// Chunks go there, a file of their own, from now on.
     pub(crate) fn set_blob(&mut self, blob: &'a Output) {
         self.blob = Some(blob);
-        self.result.outside = Some(0);
+        self.result.external = Some(0);
     }
 
     /// Writes the chunks of a part that are not there yet, and notes where all are. `bytes` are those that have data.
@@ -40,7 +40,7 @@ impl<'a> Packer<'a> {
             let table = Table {
                 // Fits: a chunk is a few MiB.
                 bits: (chunk / block_size).trailing_zeros() as u8,
-                outside: self.blob.is_some(),
+                external: self.blob.is_some(),
                 ..Table::empty()
             };
             self.set(part.file, FileData::Table(Box::new(table)));
@@ -73,7 +73,7 @@ impl<'a> Packer<'a> {
                     }
                     let stats = &mut self.result.stats;
                     match self.blob {
-                        Some(_) => stats.outside_bytes += len,
+                        Some(_) => stats.external_bytes += len,
                         None => stats.add_flat(len, *blocks, 0),
                     }
                     block
@@ -84,7 +84,7 @@ impl<'a> Packer<'a> {
         }
         self.write_chunks(&bytes[start..at])?;
         if self.blob.is_some() {
-            self.result.stats.outside_files += u64::from(part.first);
+            self.result.stats.external_files += u64::from(part.first);
         }
         if let FileData::Table(table) = self.slot(part.file) {
             places.into_iter().for_each(|place| table.push(place));
@@ -96,7 +96,7 @@ impl<'a> Packer<'a> {
     /// The block that the next chunk gets.
     fn chunks_end(&self) -> u32 {
         match self.blob {
-            Some(_) => self.result.outside.unwrap_or_default(),
+            Some(_) => self.result.external.unwrap_or_default(),
             // Fits: an image has less than 2^31 blocks.
             None => self.options.bits.count(self.end) as u32,
         }
@@ -107,7 +107,7 @@ impl<'a> Packer<'a> {
             return self.write(bytes);
         };
         let (bits, begin) = (self.options.bits, self.chunks_end());
-        self.result.outside = Some(end_of(begin, bits.count(bytes.len() as u64))?);
+        self.result.external = Some(end_of(begin, bits.count(bytes.len() as u64))?);
         blob.write_at(bytes, u64::from(begin) * bits.size())
             .map_err(|e| Error::io("blob", "cannot write", e))
     }

@@ -58,7 +58,7 @@ pub(crate) enum FileData {
     /// Consecutive blocks, as one chunk.
     OneChunk {
         /// They are those of the extra device.
-        outside: bool,
+        external: bool,
         /// The first of them.
         block: u32,
     },
@@ -150,16 +150,16 @@ impl FileData {
         match *self {
             Self::Chunked(ref data) => Some(Chunks {
                 bits: data.bits,
-                outside: data.outside,
+                external: data.external,
                 runs: &data.runs,
                 block: data.block,
                 one: None,
                 placed: &[],
             }),
-            Self::OneChunk { outside, block } => Some(Chunks {
+            Self::OneChunk { external, block } => Some(Chunks {
                 // Fits: a device has less than 2^31 blocks.
                 bits: bits.count(size).next_power_of_two().trailing_zeros() as u8,
-                outside,
+                external,
                 runs: &[],
                 block,
                 one: Some(ChunkRun { first: 0, count: 1 }),
@@ -167,7 +167,7 @@ impl FileData {
             }),
             Self::Table(ref table) => Some(Chunks {
                 bits: table.bits,
-                outside: table.outside,
+                external: table.external,
                 runs: &[],
                 block: 0,
                 one: None,
@@ -331,7 +331,7 @@ pub(crate) struct Chunks<'a> {
     /// log2 of the chunk size over the block size.
     pub(crate) bits: u8,
     /// Their blocks are those of the extra device.
-    pub(crate) outside: bool,
+    pub(crate) external: bool,
     runs: &'a [ChunkRun],
     /// First block.
     block: u32,
@@ -344,7 +344,7 @@ impl Chunks<'_> {
     pub(crate) fn format(&self) -> chunk::Format {
         chunk::Format {
             bits: self.bits,
-            indexes: self.outside,
+            indexes: self.external,
             bit48: false,
         }
     }
@@ -372,7 +372,7 @@ pub(crate) struct Table {
     /// log2 of the chunk size over the block size.
     pub(super) bits: u8,
     /// Its blocks are those of the extra device.
-    pub(super) outside: bool,
+    pub(super) external: bool,
     /// Chunks that were read, and log2 of their size over the block size, if not all were.
     pub(super) read: Option<(Arc<[ChunkRun]>, u8)>,
     /// Chunks of the file, once it is known.
@@ -389,7 +389,7 @@ impl Table {
         let BaseChunks { count, runs } = chunks;
         Self {
             bits: 0,
-            outside: false,
+            external: false,
             read: None,
             count,
             next: (0, 0),
@@ -438,8 +438,8 @@ impl Table {
             && count == self.count
             && self.read.is_none()
         {
-            let outside = self.outside;
-            return FileData::OneChunk { outside, block };
+            let external = self.external;
+            return FileData::OneChunk { external, block };
         }
         let count = &mut self.count;
         let even = |(run, _): &(ChunkRun, u32), count: u64| {
@@ -468,7 +468,7 @@ pub(crate) struct Chunked {
     /// log2 of the chunk size over the block size.
     pub(crate) bits: u8,
     /// Its blocks are those of the extra device.
-    pub(crate) outside: bool,
+    pub(crate) external: bool,
     /// Chunks with data, in order; their blocks are consecutive.
     pub(crate) runs: Arc<[ChunkRun]>,
     /// First block.

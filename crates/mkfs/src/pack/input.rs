@@ -92,7 +92,7 @@ pub(crate) struct Item {
     /// What of the file lies in the packed inode begins with it.
     pub(crate) first: bool,
     /// It lies next to one that it is alike.
-    pub(crate) alike: bool,
+    pub(crate) similar: bool,
 }
 
 /// Consecutive chunks of a sparse file that hold data.

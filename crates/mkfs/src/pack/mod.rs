@@ -18,56 +18,56 @@
 //! * The segments of a file lie back to back; those of the packed inode come last.
 //! * All segments but a file's last have a multiple of the block size.
 
-mod apart;
-mod based;
-mod blocks;
+mod base_files;
+mod block_buffer;
+pub(crate) mod checksums;
 mod chunks;
 mod data;
-mod ends;
+mod external;
+mod fragments;
 pub(crate) mod grain;
-mod held;
 pub(crate) mod input;
-mod outside;
-mod place;
+mod pending;
+mod placement;
 mod pool;
 mod probe;
 pub(crate) mod segment;
-pub(crate) mod spans;
+mod separate;
+pub(crate) mod shared_clusters;
 mod sparse;
-pub(crate) mod sums;
-pub(crate) mod work;
+pub(crate) mod worker;
 
 pub(crate) use data::{Chunked, Encoded, FileData, FileTail, Table};
 pub(crate) use sparse::Sparse;
 
 use crate::base::Bases;
+use crate::dedupe::PackedFile;
 use crate::order::ContentKey;
 use crate::progress::Progress;
 use crate::source::error::SourceError;
 use crate::spill::Spill;
 use crate::stats::Stats;
-use crate::survey::PackedFile;
 use crate::tree::InodeId;
 use crate::{Error, Result};
-use based::Adopted;
+use base_files::AdoptedFragments;
+use checksums::ContentSums;
 use data::Run;
-use ends::{Ends, IN_ENDS};
+use fragments::{IN_TAIL_FRAGMENTS, TailFragments};
 use grain::Grain;
 use hashbrown::HashMap;
-use held::Held;
 use input::{Input, Item};
-use place::end_of;
+use pending::PendingBlocks;
+use placement::end_of;
 use pool::Pool;
 use probe::Probe;
-use spans::{FilePlan, PartKey};
+use shared_clusters::{FilePlan, PartKey};
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::sync::Arc;
-use sums::Sums;
 use tuff_codec::EncoderSpec;
 use tuff_format::BlockBits;
 use tuff_store::Output;
-use work::{Job, Part, Policy, Wide};
+use worker::{Job, LargeClusters, Part, Policy};
 
 /// Number of the packed inode among files.
 pub(crate) const PACKED: InodeId = InodeId::MAX - 1;
@@ -97,7 +97,7 @@ pub(crate) struct PackOptions {
     /// How the packed inode is stored.
     pub(crate) packed: Arc<Policy>,
     /// How it is stored where its files are much alike: in larger clusters.
-    pub(crate) alike: Option<EncoderSpec>,
+    pub(crate) similar: Option<EncoderSpec>,
     /// Size of chunks, where files are stored in such. Unit: bytes.
     pub(crate) chunk: Option<usize>,
     /// Contents and chunks that are remembered, each.
@@ -112,10 +112,10 @@ pub(crate) struct PackOptions {
 
 /// What a file has together with others.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct With<'a> {
+pub(crate) struct FileSharing<'a> {
     /// The number of its policy, if an earlier file may have the same content: then it shares its data, if that has one
     /// segment.
-    pub(crate) twin: Option<u32>,
+    pub(crate) duplicate_key: Option<u32>,
     /// What parts it shares.
     pub(crate) plan: Option<&'a FilePlan>,
     /// What begins there is added later with [`Packer::add_packed`]; the file has one segment. Unit: bytes.
@@ -142,9 +142,9 @@ pub(crate) struct Packer<'a> {
     streamed: u64,
     /// The same, placed.
     stream_placed: u64,
-    ends: Ends,
+    ends: TailFragments,
     /// What files have in the base's packed inode.
-    adopted: Adopted,
+    adopted: AdoptedFragments,
     /// Files with clusters of the base among their own.
     mixed: BTreeSet<InodeId>,
     /// First file of each content that another may have.
@@ -175,11 +175,11 @@ pub(crate) struct Packed {
     /// Digest over all blocks.
     pub(crate) digest: u128,
     /// Sums of all contents, if they were to be taken.
-    pub(crate) sums: Sums,
+    pub(crate) sums: ContentSums,
     /// What was done.
     pub(crate) stats: Stats,
     /// Length of the extra device that holds some of the data, if there is one. Unit: blocks.
-    pub(crate) outside: Option<u32>,
+    pub(crate) external: Option<u32>,
 }
 
 impl Packed {
@@ -212,7 +212,7 @@ impl<'a> Packer<'a> {
             options.sums,
         )?;
         let spill = Spill::new(options.spill, options.temporary.clone());
-        let held = Held::new(options.spill, options.temporary.clone());
+        let held = PendingBlocks::new(options.spill, options.temporary.clone());
         let result = Packed {
             files: Vec::new(),
             spill,
@@ -220,9 +220,9 @@ impl<'a> Packer<'a> {
             packed_size: 0,
             end_block: options.first_block,
             digest: 0,
-            sums: Sums::default(),
+            sums: ContentSums::default(),
             stats: Stats::default(),
-            outside: None,
+            external: None,
         };
         Ok(Self {
             end: u64::from(options.first_block) * options.bits.size(),
@@ -239,8 +239,8 @@ impl<'a> Packer<'a> {
             stream: (Vec::new(), 0),
             streamed: 0,
             stream_placed: 0,
-            ends: Ends::new(held),
-            adopted: Adopted::default(),
+            ends: TailFragments::new(held),
+            adopted: AdoptedFragments::default(),
             mixed: BTreeSet::new(),
             known: HashMap::new(),
             shared: HashMap::new(),
@@ -263,7 +263,7 @@ impl<'a> Packer<'a> {
         let table = PackedFile {
             file: PACKED,
             from: 0,
-            alike: false,
+            similar: false,
         };
         self.add_packed(table, bytes.len() as u64, Input::Bytes(bytes.into()))
     }
@@ -271,7 +271,11 @@ impl<'a> Packer<'a> {
     /// Adds a file of `size` bytes, not empty, or the end of one, to the packed inode, behind those that were added so
     /// before. What comes before the end was added with [`add_file`](Self::add_file).
     pub(crate) fn add_packed(&mut self, packed: PackedFile, size: u64, input: Input) -> Result<()> {
-        let PackedFile { file, from, alike } = packed;
+        let PackedFile {
+            file,
+            from,
+            similar,
+        } = packed;
         let segment = segment_size(&self.options.packed);
         let from = u64::from(from);
         let mut offset = from;
@@ -285,7 +289,7 @@ impl<'a> Packer<'a> {
                 offset,
                 len,
                 first: offset == from,
-                alike,
+                similar,
             });
             self.stream.1 += len;
             offset += len as u64;
@@ -303,7 +307,10 @@ impl<'a> Packer<'a> {
         }
         self.submit_batch()?;
         let len = len.next_multiple_of(self.options.bits.size_usize());
-        let wide = self.options.alike.and_then(|spec| Wide::new(spec, &items));
+        let large = self
+            .options
+            .similar
+            .and_then(|spec| LargeClusters::new(spec, &items));
         let part = Part {
             file: PACKED,
             input: Input::Packed(items.into()),
@@ -313,10 +320,10 @@ impl<'a> Packer<'a> {
             last: false,
             store: false,
             policy: Arc::clone(&self.options.packed),
-            twin: None,
+            duplicate_key: None,
             plan: None,
             end_len: 0,
-            wide: wide.map(Box::new),
+            large: large.map(Box::new),
         };
         self.streamed += len as u64;
         self.submit(vec![part], len as u64)
@@ -329,9 +336,13 @@ impl<'a> Packer<'a> {
         size: u64,
         input: Input,
         policy: &Arc<Policy>,
-        with: &With<'_>,
+        with: &FileSharing<'_>,
     ) -> Result<()> {
-        let With { twin, plan, end } = *with;
+        let FileSharing {
+            duplicate_key,
+            plan,
+            end,
+        } = *with;
         let segment = segment_size(policy);
         debug_assert!(end.is_none() || size <= segment);
         if size <= segment {
@@ -346,10 +357,10 @@ impl<'a> Packer<'a> {
                 last: end.is_none(),
                 store: false,
                 policy: Arc::clone(policy),
-                twin,
+                duplicate_key,
                 plan: plan.map(|p| Box::new(p.part(file, 0, own, segment))),
                 end_len: (size - own) as usize,
-                wide: None,
+                large: None,
             };
             self.batch.push(part);
             self.batch_bytes += own;
@@ -398,10 +409,10 @@ impl<'a> Packer<'a> {
                 last,
                 store,
                 policy,
-                twin: None,
+                duplicate_key: None,
                 plan: None,
                 end_len: 0,
-                wide: None,
+                large: None,
             };
             self.submit(vec![part], len as u64)?;
             at += len as u64;
@@ -429,7 +440,7 @@ impl<'a> Packer<'a> {
         let chunked = match policy.chunk {
             Some(_) => FileData::Table(Box::new(Table {
                 bits: sparse.bits,
-                outside: self.blob.is_some(),
+                external: self.blob.is_some(),
                 read: Some((sparse.runs, sparse.bits)),
                 count: size.div_ceil(chunk_size),
                 next: (0, 0),
@@ -437,7 +448,7 @@ impl<'a> Packer<'a> {
             })),
             None => FileData::Chunked(Box::new(Chunked {
                 bits: sparse.bits,
-                outside: false,
+                external: false,
                 runs: sparse.runs,
                 block: 0,
             })),
@@ -496,10 +507,10 @@ impl<'a> Packer<'a> {
                 last,
                 store,
                 policy,
-                twin: None,
+                duplicate_key: None,
                 plan: plan.map(|p| Box::new(p.part(file, offset, len, segment))),
                 end_len: 0,
-                wide: None,
+                large: None,
             };
             self.submit(vec![part], len)?;
             offset += len;
@@ -554,8 +565,8 @@ impl<'a> Packer<'a> {
         };
         self.next_collect += 1;
         self.place(out)?;
-        self.submit_ends(false);
-        self.hold_ends(false)?;
+        self.submit_fragments(false);
+        self.store_fragments(false)?;
         Ok(true)
     }
 
@@ -567,8 +578,8 @@ impl<'a> Packer<'a> {
             self.progress.check()?;
             self.collect(true)?;
         }
-        self.submit_ends(true);
-        self.hold_ends(true)?;
+        self.submit_fragments(true);
+        self.store_fragments(true)?;
         while let Some((bytes, (digest, parts))) = self.ends.held.next()? {
             self.digest.update(&digest.to_le_bytes());
             if parts.iter().any(|part| part.body.begins_at_block()) {
@@ -590,8 +601,8 @@ impl<'a> Packer<'a> {
         }
         let files = self.result.files.iter_mut();
         for offset in files.filter_map(FileData::fragment) {
-            if *offset & IN_ENDS != 0 {
-                *offset = (*offset & !IN_ENDS) + self.streamed;
+            if *offset & IN_TAIL_FRAGMENTS != 0 {
+                *offset = (*offset & !IN_TAIL_FRAGMENTS) + self.streamed;
             }
         }
         self.result.packed_size = self.streamed + self.ends.submitted;
@@ -601,7 +612,7 @@ impl<'a> Packer<'a> {
         }
         std::mem::take(&mut self.adopted).append(&mut self.result, algorithm);
         if let Some(base) = base.filter(|base| !base.in_image()) {
-            self.keep_apart(base)?;
+            self.separate_devices(base)?;
         }
         self.fill_block()?;
         self.result.end_block = end_of(0, self.options.bits.count(self.end))?;

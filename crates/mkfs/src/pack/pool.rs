@@ -7,11 +7,11 @@
 //! * Jobs are taken in the order in which they were submitted, urgent ones before; those share nothing.
 //! * The bytes in flight stay below the budget, except that one job is always let through.
 
-use super::blocks::Blocks;
+use super::block_buffer::BlockBuffer;
 use super::grain::Grain;
-use super::spans::Board;
-use super::work::{Job, JobOut, Worker};
-use crate::budget::IN_FLIGHT_MIN;
+use super::shared_clusters::ClusterBoard;
+use super::worker::{Job, JobOut, Worker};
+use crate::memory_budget::IN_FLIGHT_MIN;
 use crate::{Error, Result};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
@@ -35,7 +35,7 @@ struct Shared {
     work: Condvar,
     done: Condvar,
     /// What parts came to that others share.
-    board: Arc<Board>,
+    board: Arc<ClusterBoard>,
 }
 
 #[derive(Default)]
@@ -48,7 +48,7 @@ struct State {
     in_flight: u64,
     closed: bool,
     /// Output buffers to use again.
-    buffers: Vec<Blocks>,
+    buffers: Vec<BlockBuffer>,
 }
 
 impl Shared {
@@ -92,7 +92,7 @@ impl Pool {
     }
 
     /// What parts came to.
-    pub(crate) fn board(&self) -> &Board {
+    pub(crate) fn board(&self) -> &ClusterBoard {
         &self.shared.board
     }
 
@@ -163,7 +163,7 @@ impl Pool {
     }
 
     /// Gives an output buffer back.
-    pub(crate) fn recycle(&self, mut buffer: Blocks) {
+    pub(crate) fn recycle(&self, mut buffer: BlockBuffer) {
         buffer.truncate(0);
         let mut state = self.shared.lock();
         if state.buffers.len() < self.buffers() {

@@ -6,9 +6,9 @@
 //! * Every piece but a file's last ends in a later block than it starts in, where clusters begin at blocks.
 //! * A segment but a file's last has a multiple of the block size.
 
-use super::blocks::Blocks;
+use super::block_buffer::BlockBuffer;
 use super::grain::Grain;
-use super::spans::{Board, PartKey, PartPlan, PartStop, Posted, fits, usable};
+use super::shared_clusters::{ClusterBoard, PartKey, PartPlan, PartStop, Posted, fits, usable};
 use std::ops::Range;
 use tuff_codec::{EncodeFit, Fit, FitEnd, Trim};
 use tuff_format::cluster::HeadKind;
@@ -73,7 +73,7 @@ pub(crate) enum Tail {
 
 /// How to encode.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct SegmentShape {
     /// Unit: bytes.
     pub(crate) block: usize,
     /// What clusters are counted in: a block or less.
@@ -84,7 +84,7 @@ pub(crate) struct Shape {
     pub(crate) tail: TailPolicy,
 }
 
-impl Shape {
+impl SegmentShape {
     /// True if an end of a file of so many bytes takes a block whatever it is encoded to.
     pub(crate) fn stores(&self, len: usize) -> bool {
         self.tail == TailPolicy::Cluster && len <= self.grain.size()
@@ -110,7 +110,7 @@ pub(crate) struct Encoders<'a> {
     /// The usual one.
     pub(crate) usual: &'a mut Encoder,
     /// One with larger clusters, their size, and the stretches for which it is used: ascending. Unit: bytes.
-    pub(crate) wide: Option<(&'a mut Encoder, usize, &'a [Range<usize>])>,
+    pub(crate) large: Option<(&'a mut Encoder, usize, &'a [Range<usize>])>,
 }
 
 /// An encoded segment. Its blocks were appended to the output.
@@ -130,24 +130,24 @@ pub(crate) fn encode(
     input: &[u8],
     last: bool,
     encoders: Encoders<'_>,
-    shape: &Shape,
-    (plan, board): (&PartPlan, &Board),
-    out: &mut Blocks,
+    shape: &SegmentShape,
+    (plan, board): (&PartPlan, &ClusterBoard),
+    out: &mut BlockBuffer,
 ) -> Segment {
     debug_assert!(last || input.len().is_multiple_of(shape.block));
     let Encoders {
         usual: encoder,
-        mut wide,
+        mut large,
     } = encoders;
     encoder.reset();
-    if let Some((wide, _, _)) = &mut wide {
-        wide.reset();
+    if let Some((large, _, _)) = &mut large {
+        large.reset();
     }
     let mut run = Encoding {
         input,
         last,
         encoder,
-        wide,
+        large,
         shape,
         out,
         at: 0,
@@ -198,9 +198,9 @@ struct Encoding<'a> {
     input: &'a [u8],
     last: bool,
     encoder: &'a mut Encoder,
-    wide: Option<(&'a mut Encoder, usize, &'a [Range<usize>])>,
-    shape: &'a Shape,
-    out: &'a mut Blocks,
+    large: Option<(&'a mut Encoder, usize, &'a [Range<usize>])>,
+    shape: &'a SegmentShape,
+    out: &'a mut BlockBuffer,
     /// Everything before is in pieces.
     at: usize,
     pieces: Vec<ShortPiece>,
@@ -211,7 +211,7 @@ struct Encoding<'a> {
 
 impl Encoding<'_> {
     /// Lets a cluster begin at a stop, if that can be, and takes over what is found there.
-    fn stop(&mut self, stop: &PartStop, own: Option<PartKey>, board: &Board) {
+    fn stop(&mut self, stop: &PartStop, own: Option<PartKey>, board: &ClusterBoard) {
         if stop.at < self.at {
             return;
         }
@@ -309,8 +309,8 @@ impl Encoding<'_> {
                 debug_assert!(stored, "the last piece may have any length");
                 return;
             }
-            let (encoder, cluster) = match &mut self.wide {
-                Some((wide, cluster, of)) if contains(of, self.at) => (&mut **wide, *cluster),
+            let (encoder, cluster) = match &mut self.large {
+                Some((large, cluster, of)) if contains(of, self.at) => (&mut **large, *cluster),
                 _ => (&mut *self.encoder, self.shape.cluster),
             };
             let spare = self.out.spare(cluster);
@@ -388,7 +388,7 @@ impl Encoding<'_> {
 }
 
 /// Appends bytes as they are, as one cluster.
-pub(crate) fn stored(bytes: &[u8], grain: Grain, out: &mut Blocks) -> ShortPiece {
+pub(crate) fn stored(bytes: &[u8], grain: Grain, out: &mut BlockBuffer) -> ShortPiece {
     out.extend_padded(bytes, grain.size());
     ShortPiece::own(bytes.len(), grain.count(bytes.len()), HeadKind::Plain)
 }
@@ -494,23 +494,23 @@ mod tests {
             .collect()
     }
 
-    fn check(input: &[u8], shape: &Shape) -> Segment {
+    fn check(input: &[u8], shape: &SegmentShape) -> Segment {
         check_as(Method::Lz4, input, shape)
     }
 
-    fn check_as(method: Method, input: &[u8], shape: &Shape) -> Segment {
+    fn check_as(method: Method, input: &[u8], shape: &SegmentShape) -> Segment {
         let blocks_count = shape.tail == TailPolicy::Cluster && !shape.unaligned();
         let spec = EncoderSpec {
             unit: if blocks_count { shape.block } else { 1 },
             ..EncoderSpec::new(method, shape.cluster)
         };
         let mut encoder = spec.build().unwrap();
-        let mut out = Blocks::default();
+        let mut out = BlockBuffer::default();
         out.extend_padded(&[7; 4096], 4096);
-        let plan = (&PartPlan::default(), &Board::default());
+        let plan = (&PartPlan::default(), &ClusterBoard::default());
         let encoders = Encoders {
             usual: encoder.as_mut(),
-            wide: None,
+            large: None,
         };
         let segment = encode(input, true, encoders, shape, plan, &mut out);
         let (mut at, mut block, mut decoder) = (0usize, 4096, Decoder::new());
@@ -558,7 +558,7 @@ mod tests {
         for method in Method::ALL {
             for block in [BlockBits::new(9).unwrap(), BlockBits::B4K] {
                 let size = block.size_usize();
-                let shape = |tail| Shape {
+                let shape = |tail| SegmentShape {
                     block: size,
                     grain: Grain::new(block, false),
                     cluster: 65536,
@@ -608,7 +608,7 @@ mod tests {
                 TailPolicy::Fragment(cluster),
             ] {
                 let inline = matches!(tail, TailPolicy::Inline(_));
-                let shapes = [false, !inline].map(|unaligned| Shape {
+                let shapes = [false, !inline].map(|unaligned| SegmentShape {
                     block: 4096,
                     grain: Grain::new(BlockBits::B4K, unaligned),
                     cluster,

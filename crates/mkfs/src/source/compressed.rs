@@ -113,7 +113,7 @@ pub fn open(
         position: 0,
     };
     let decoder = Decoder::new(compression, input).map_err(|e| context(e.into()))?;
-    let ahead = Ahead::spawn(decoder, source.to_owned()).map_err(|e| context(e.into()))?;
+    let ahead = Readahead::spawn(decoder, source.to_owned()).map_err(|e| context(e.into()))?;
     Ok((compression, Box::new(ahead)))
 }
 
@@ -337,7 +337,7 @@ enum Message {
 ///
 /// The thread ends when it is done or when this is dropped. It is waited for behind the stream's end or an error, when it has
 /// nothing left to do, but not when this is dropped before, since it may hang on a pipe.
-struct Ahead {
+struct Readahead {
     thread: Option<JoinHandle<()>>,
     full: Receiver<Message>,
     empty: Sender<Vec<u8>>,
@@ -346,7 +346,7 @@ struct Ahead {
     ended: bool,
 }
 
-impl Ahead {
+impl Readahead {
     fn spawn<R: Read + Send + 'static>(decoder: Decoder<R>, source: String) -> io::Result<Self> {
         let (send_full, full) = sync_channel(PIECES_AHEAD);
         let (empty, receive_empty) = channel();
@@ -429,7 +429,7 @@ fn wants_too_much_memory(error: &io::Error) -> bool {
         || error.to_string().contains("requires too much memory")
 }
 
-impl Read for Ahead {
+impl Read for Readahead {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         while self.at == self.piece.len() {
             if self.ended || buf.is_empty() {

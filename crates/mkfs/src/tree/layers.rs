@@ -1,6 +1,6 @@
 //! Layers: what whiteouts of either kind delete, what opaque directories hide, and what is kept of both.
 
-use super::grow::{bad_name, pack_device};
+use super::insert::{bad_name, pack_device};
 use super::{
     Attrs, Dentry, DentryId, InodeId, NONE, New, Node, Pairs, Place, ROOT, Tree, Whiteouts,
 };

@@ -116,7 +116,7 @@ fn as_asked(args: &Args) -> Result<Options> {
     }
     if let Some(cluster) = args.fragment_cluster {
         o.fragment_cluster = narrow(cluster, "--fragment-cluster")?;
-        o.alike_cluster_max = o.fragment_cluster;
+        o.similar_cluster_max = o.fragment_cluster;
     }
     // Either of the two takes the ends of files; asking for one alone is asking the other to go.
     match (args.fragments, args.tail_packing) {

@@ -52,8 +52,8 @@ pub(crate) fn text(
             format!("{} behind {}", size(new), size(summary.old_bytes)),
         );
     }
-    if let Some(rung) = summary.rung {
-        line("settings", rung.args.to_owned());
+    if let Some(preset) = summary.preset {
+        line("settings", preset.args.to_owned());
     }
     for (what, (files, bytes)) in [
         ("compressed to decode faster", s.auto_fast),
@@ -83,14 +83,14 @@ pub(crate) fn text(
     if s.stored_bytes > 0 {
         line("stored", size(s.stored_bytes));
     }
-    if s.outside_files > 0 {
+    if s.external_files > 0 {
         line(
             if s.blob_bytes > 0 {
                 "in the blob"
             } else {
                 "in the tar"
             },
-            format!("{} files, {}", s.outside_files, size(s.outside_bytes)),
+            format!("{} files, {}", s.external_files, size(s.external_bytes)),
         );
     }
     line("metadata", size(s.meta_blocks * s.block_size));
@@ -107,7 +107,7 @@ pub(crate) fn text(
                 "{}, {} shared, {} ends of files like others",
                 s.fragments,
                 size(s.fragment_dedupe_bytes),
-                s.alike_ends
+                s.similar_tails
             ),
         );
     }
@@ -242,12 +242,12 @@ pub(super) fn json(summary: &Summary, seconds: f64, stages: &Stages) -> serde_js
         "plain_clusters": s.plain_clusters,
         "metadata_bytes": s.meta_blocks * s.block_size,
         "inline_tails": s.inline_tails, "inline_bytes": s.inline_bytes,
-        "fragments": s.fragments, "alike_ends": s.alike_ends, "fragment_bytes": s.fragment_bytes, "fragment_dedupe_bytes": s.fragment_dedupe_bytes,
+        "fragments": s.fragments, "similar_tails": s.similar_tails, "fragment_bytes": s.fragment_bytes, "fragment_dedupe_bytes": s.fragment_dedupe_bytes,
         "dedupe_files": s.dedupe_files, "dedupe_bytes": s.dedupe_bytes, "shared_bytes": s.shared_bytes,
-        "outside_files": s.outside_files, "outside_bytes": s.outside_bytes, "blob_bytes": s.blob_bytes,
+        "external_files": s.external_files, "external_bytes": s.external_bytes, "blob_bytes": s.blob_bytes,
         "devices": summary.devices.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
         "base_files": s.base_files, "base_bytes": s.base_bytes, "base_part_bytes": s.base_part_bytes,
-        "settings": summary.rung.map(|r| r.args),
+        "settings": summary.preset.map(|r| r.args),
         "auto": {"fast": {"files": s.auto_fast.0, "bytes": s.auto_fast.1},
             "stored": {"files": s.auto_stored.0, "bytes": s.auto_stored.1}},
         "sparse_files": s.sparse_files, "hole_bytes": s.hole_bytes,

@@ -142,7 +142,7 @@ fn like_layers(asked: &Asked, like: &Options, o: &mut Options) {
         o.compression = like.compression;
         o.fragments = Fragments::Tails;
         (o.cluster, o.fragment_cluster) = (like.cluster, like.fragment_cluster);
-        o.alike_cluster_max = like.fragment_cluster;
+        o.similar_cluster_max = like.fragment_cluster;
     }
 }
 
@@ -229,7 +229,7 @@ fn compression(asked: &mut Asked, o: &mut Options) -> Result<()> {
         .fragment_cluster
         .map(|size| to_usize("-E fragments", size));
     o.fragment_cluster = fragment_cluster.transpose()?.unwrap_or(o.cluster);
-    o.alike_cluster_max = o.fragment_cluster;
+    o.similar_cluster_max = o.fragment_cluster;
     // As there: whatever does not fill a cluster.
     o.fragment_end_max = Some(usize::MAX);
     if o.metadata == Metadata::Compressed {

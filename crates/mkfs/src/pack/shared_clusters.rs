@@ -10,7 +10,7 @@
 //! * Every part whose clusters others want is posted, with nothing if it failed.
 
 use super::grain::Grain;
-use super::segment::{Shape, ShortPiece};
+use super::segment::{SegmentShape, ShortPiece};
 use crate::tree::InodeId;
 use hashbrown::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -127,12 +127,12 @@ pub(crate) struct Posted {
 
 /// What parts came to.
 #[derive(Default)]
-pub(crate) struct Board {
+pub(crate) struct ClusterBoard {
     posted: Mutex<HashMap<PartKey, Arc<[Posted]>>>,
     more: Condvar,
 }
 
-impl Board {
+impl ClusterBoard {
     /// Says what a part came to. The first word counts.
     pub(crate) fn post(&self, key: PartKey, pieces: &[Posted]) {
         let mut posted = self.posted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,7 +168,7 @@ pub(crate) fn usable(
     from: u64,
     len: u64,
     at: usize,
-    shape: &Shape,
+    shape: &SegmentShape,
 ) -> Vec<Posted> {
     let Ok(first) = posted.binary_search_by_key(&from, |p| p.at) else {
         return Vec::new();
@@ -204,7 +204,7 @@ pub(crate) fn usable(
 
 /// True if an index can hold an extent like this at position `at` with others behind it. Where clusters begin at blocks, it
 /// ends in a later lcluster than it starts in, and with one more between them if its number of blocks must be said.
-pub(crate) fn fits(piece: &ShortPiece, at: u64, shape: &Shape) -> bool {
+pub(crate) fn fits(piece: &ShortPiece, at: u64, shape: &SegmentShape) -> bool {
     let block = shape.block as u64;
     let crossed = (at % block + u64::from(piece.len)) / block;
     let enough = crossed >= if piece.grains > 1 { 2 } else { 1 };
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use tuff_format::BlockBits;
 
-    const BLOCKS: Shape = Shape {
+    const BLOCKS: SegmentShape = SegmentShape {
         block: 4096,
         grain: Grain::new(BlockBits::B4K, false),
         cluster: 65536,

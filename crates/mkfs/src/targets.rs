@@ -10,12 +10,12 @@ use tuff_store::{FileId, Output, Target, file_id, is_same};
 
 /// What is written to.
 #[derive(Clone, Copy)]
-pub(crate) struct Places<'a> {
+pub(crate) struct Targets<'a> {
     pub(crate) image: &'a Output,
     pub(crate) blob: Option<&'a Output>,
 }
 
-impl Places<'_> {
+impl Targets<'_> {
     /// The regular files that are written or replaced.
     pub(crate) fn file_ids(&self, options: &Options) -> Vec<FileId> {
         let mut ids = self.image.file_ids();

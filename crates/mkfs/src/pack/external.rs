@@ -6,24 +6,24 @@ use crate::tree::InodeId;
 
 impl Packer<'_> {
     /// The extra device has so many whole blocks.
-    pub(crate) fn set_outside(&mut self, blocks: u32) {
-        self.result.outside = Some(blocks);
+    pub(crate) fn set_external(&mut self, blocks: u32) {
+        self.result.external = Some(blocks);
     }
 
     /// How many blocks the extra device has.
-    pub(crate) fn outside(&self) -> u64 {
-        self.result.outside.unwrap_or_default().into()
+    pub(crate) fn external(&self) -> u64 {
+        self.result.external.unwrap_or_default().into()
     }
 
     /// The `size` bytes of a file, not 0, lie on the extra device, from this block on.
-    pub(crate) fn add_outside(&mut self, file: InodeId, size: u64, block: u32) {
-        self.count_outside(size, 0);
-        let outside = true;
-        self.set(file, FileData::OneChunk { outside, block });
+    pub(crate) fn add_external(&mut self, file: InodeId, size: u64, block: u32) {
+        self.count_external(size, 0);
+        let external = true;
+        self.set(file, FileData::OneChunk { external, block });
     }
 
     /// The same for a file with holes: its chunks with data lie there back to back. `holes` is what they leave out. Unit: bytes.
-    pub(crate) fn add_outside_sparse(
+    pub(crate) fn add_external_sparse(
         &mut self,
         file: InodeId,
         size: u64,
@@ -31,10 +31,10 @@ impl Packer<'_> {
         sparse: Sparse,
         block: u32,
     ) {
-        self.count_outside(size, holes);
+        self.count_external(size, holes);
         let chunked = FileData::Chunked(Box::new(Chunked {
             bits: sparse.bits,
-            outside: true,
+            external: true,
             runs: sparse.runs,
             block,
         }));
@@ -42,10 +42,10 @@ impl Packer<'_> {
         self.set(file, chunked);
     }
 
-    fn count_outside(&mut self, size: u64, holes: u64) {
+    fn count_external(&mut self, size: u64, holes: u64) {
         let stats = &mut self.result.stats;
-        stats.outside_files += 1;
-        stats.outside_bytes += size - holes;
+        stats.external_files += 1;
+        stats.external_bytes += size - holes;
         stats.sparse_files += u64::from(holes > 0);
         stats.hole_bytes += holes;
         self.progress.add_bytes(size);

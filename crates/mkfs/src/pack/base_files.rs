@@ -1,7 +1,7 @@
 //! Files whose data a base has: nothing of them is encoded, and nothing is written but ends behind inodes.
 
 use super::data::{FileData, FileTail, Run, Table, append_runs};
-use super::spans::PartKey;
+use super::shared_clusters::PartKey;
 use super::{Packed, Packer};
 use crate::Result;
 use crate::base::{BaseClusters, BaseData, BaseFragment, BasePiece, BaseTail, IN_BASE_PACKED};
@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 
 /// Pieces of bases' packed inodes that files refer to, by position there.
 #[derive(Default)]
-pub(super) struct Adopted(BTreeMap<u64, BasePiece>);
+pub(super) struct AdoptedFragments(BTreeMap<u64, BasePiece>);
 
-impl Adopted {
+impl AdoptedFragments {
     /// True if there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -66,7 +66,7 @@ impl Packer<'_> {
     }
 
     /// `file` has `size` bytes of data, not 0, that a base has. `sum` is the content's, if sums are taken.
-    pub(crate) fn add_based(
+    pub(crate) fn add_base_file(
         &mut self,
         file: InodeId,
         size: u64,

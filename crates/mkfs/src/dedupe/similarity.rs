@@ -1,14 +1,14 @@
 //! Which small files, and ends of larger ones, lie next to which: those that are much alike together, so that one cluster
 //! holds what they share; all others where the tree has them, so that a directory is read from one place.
 
-use super::chunk::Sketch;
+use super::chunking::Sketch;
 use hashbrown::HashMap;
 
 /// Of its four numbers a file must share so many with another to lie next to it; one of them less if it has the other's name
 /// and about its size.
-const ALIKE: usize = 2;
+const SIMILAR: usize = 2;
 /// Most that two files can have in common: four numbers, and name and size.
-const ALIKE_MAX: usize = 5;
+const SIMILAR_MAX: usize = 5;
 
 /// A place in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(super) struct Placed {
     /// Position in the old order.
     pub(super) i: u32,
     /// It lies next to one that it is alike.
-    pub(super) alike: bool,
+    pub(super) similar: bool,
 }
 
 /// The order of files whose sketches these are, and of which `look` says what stands for the name, and the size: each position of the old order once. A file goes behind the earlier file
@@ -33,7 +33,7 @@ pub(super) fn order(
     let mut first = vec![NONE; sketches.len()];
     let mut next = vec![NONE; sketches.len()];
     // The most alike is the first.
-    for shared in ALIKE..=ALIKE_MAX {
+    for shared in SIMILAR..=SIMILAR_MAX {
         for i in (0..count).rev() {
             if let Some((model, n)) = models[i as usize]
                 && usize::from(n) == shared
@@ -50,7 +50,7 @@ pub(super) fn order(
             let (behind, beside) = (first[at as usize], next[at as usize]);
             order.push(Placed {
                 i: at,
-                alike: at != root || behind != NONE,
+                similar: at != root || behind != NONE,
             });
             // A root has nothing beside it.
             later.extend((beside != NONE).then_some(beside));
@@ -94,7 +94,7 @@ fn models(
         let candidates = seen.iter().zip(sketch).filter_map(|(s, n)| s.get(n));
         let candidates = candidates.chain(named.get(&name));
         let best = candidates.map(|c| (shared(*c), *c)).max();
-        if let Some((shared, model)) = best.filter(|(n, _)| *n >= ALIKE) {
+        if let Some((shared, model)) = best.filter(|(n, _)| *n >= SIMILAR) {
             // Fits: five at most.
             models[i] = Some((model, shared as u8));
         }
@@ -143,12 +143,12 @@ mod tests {
             Some([1, 2, 6, 5]),
         ];
         assert_eq!(positions(&sketches), [0, 1, 3, 5, 2, 4]);
-        let alike: Vec<u32> = order(&sketches, &unlike)
+        let similar: Vec<u32> = order(&sketches, &unlike)
             .iter()
-            .filter(|p| p.alike)
+            .filter(|p| p.similar)
             .map(|p| p.i)
             .collect();
-        assert_eq!(alike, [1, 3, 5]);
+        assert_eq!(similar, [1, 3, 5]);
     }
 
     /// Two files in three versions each that share half of their numbers: each version follows its own file's.

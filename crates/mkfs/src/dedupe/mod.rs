@@ -9,28 +9,28 @@
 //! the order of the contents, on one thread. Whatever it says is shared was compared: whole files by BLAKE3, parts byte by
 //! byte.
 
-mod chunk;
-mod groups;
-mod known;
-mod parts;
-mod runs;
+mod base_index;
+mod chunking;
+mod shared_parts;
+mod shared_runs;
+mod similarity;
 
-use crate::ahead::{Ahead, Stretch, Window};
 use crate::auto::{Choice, Chooser};
 use crate::base::{BaseClusters, BaseInode, Bases};
 use crate::options::Dedupe;
 use crate::order::{ContentKey, content_key};
+use crate::pack::checksums::sum;
 use crate::pack::input::Input;
-use crate::pack::spans::FilePlan;
-use crate::pack::sums::sum;
+use crate::pack::shared_clusters::FilePlan;
 use crate::progress::Progress;
+use crate::readahead::{Readahead, Stretch, Window};
 use crate::tree::InodeId;
 use crate::{Error, Result};
-use chunk::{Cutter, Sketch};
+use base_index::BaseIndex;
+use chunking::{Cutter, Sketch};
 use hashbrown::HashMap;
-use known::Known;
-use parts::Parts;
-use runs::Chunks;
+use shared_parts::Parts;
+use shared_runs::Chunks;
 use std::num::NonZeroU8;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -90,7 +90,7 @@ pub(crate) struct Settings<'a> {
 
 /// What was found.
 #[derive(Default)]
-pub(crate) struct Survey {
+pub(crate) struct DedupePlan {
     /// Files with the content of an earlier one, and which that is.
     pub(crate) twins: HashMap<InodeId, InodeId>,
     /// Files with the content of one in the base, which that is, and the content's sum.
@@ -115,7 +115,7 @@ pub(crate) struct PackedFile {
     /// Where the packed part starts: 0 for a whole file. Unit: bytes.
     pub(crate) from: u32,
     /// It lies next to one that it is alike.
-    pub(crate) alike: bool,
+    pub(crate) similar: bool,
 }
 
 /// What workers found out, by index of the content. There may be millions of contents, and most have no chunks.
@@ -146,7 +146,7 @@ pub(crate) fn survey(
     settings: &Settings<'_>,
     base: Option<&Arc<Bases>>,
     input: &(dyn Fn(InodeId) -> Result<Input> + Sync),
-) -> Result<Survey> {
+) -> Result<DedupePlan> {
     let mut sizes: HashMap<u64, u32> = HashMap::new();
     let dedupe = settings.dedupe != Dedupe::Off;
     if dedupe {
@@ -154,14 +154,14 @@ pub(crate) fn survey(
             *sizes.entry(content.size).or_default() += 1;
         }
     }
-    let known = base.map(|base| Known::learn(base, &contents, settings));
+    let known = base.map(|base| BaseIndex::learn(base, &contents, settings));
     let known = known.transpose()?;
     let parts = known.as_ref().map_or(&[][..], |known| &known.parts);
     let cut = contents.iter().filter(|c| c.segment_bits.is_some());
     let total = cut.map(|c| c.size).sum::<u64>() + parts.iter().map(|f| f.size).sum::<u64>();
     let cutter = cutter(total, settings);
     let wanted = |content: &Content| Wanted {
-        twin: sizes.get(&content.size).is_some_and(|n| *n > 1),
+        duplicate_key: sizes.get(&content.size).is_some_and(|n| *n > 1),
         known: known.as_ref().filter(|known| known.has_size(content.size)),
         sums: settings.sums,
         sketch: if content.end {
@@ -208,7 +208,7 @@ pub(crate) fn survey(
     let mut facts = gathered(parallel(contents.len(), settings, &look)?);
     drop(sizes);
 
-    let mut survey = Survey::default();
+    let mut survey = DedupePlan::default();
     for (i, choice) in std::mem::take(&mut facts.choices) {
         let content = &mut contents[i as usize];
         *content = chosen(content, choice, settings);
@@ -252,9 +252,9 @@ pub(crate) fn survey(
         let content = &contents[packed[i] as usize];
         (content.name, content.size)
     };
-    let order = groups::order(&sketches, &look);
+    let order = similarity::order(&sketches, &look);
     drop(sketches);
-    let placed = |p: groups::Placed| {
+    let placed = |p: similarity::Placed| {
         let content = &contents[packed[p.i as usize] as usize];
         let from = match content.end {
             // Fits: a segment is a few MiB.
@@ -264,12 +264,12 @@ pub(crate) fn survey(
         PackedFile {
             file: content.file,
             from,
-            alike: p.alike,
+            similar: p.similar,
         }
     };
     let all = order.into_iter().map(placed);
     // An end that is alike no other stays with its file.
-    survey.packed = all.filter(|p| p.from == 0 || p.alike).collect();
+    survey.packed = all.filter(|p| p.from == 0 || p.similar).collect();
     let ends = survey.packed.iter().filter(|p| p.from > 0);
     survey.ends = ends.map(|p| (p.file, p.from)).collect();
     drop(packed);
@@ -331,7 +331,7 @@ fn gathered(parts: Vec<Facts>) -> Facts {
 /// Chunks of the usual length, longer ones where `total` bytes in such would not fit into the memory for them.
 fn cutter(total: u64, settings: &Settings<'_>) -> Cutter {
     let mut bits = CHUNK_BITS;
-    while (total >> bits) * runs::CHUNK_COST > settings.memory {
+    while (total >> bits) * shared_runs::CHUNK_COST > settings.memory {
         bits += 1;
     }
     Cutter::new(bits)
@@ -340,9 +340,9 @@ fn cutter(total: u64, settings: &Settings<'_>) -> Cutter {
 /// Why a content is read.
 struct Wanted<'a> {
     /// For its digest: another may have it.
-    twin: bool,
+    duplicate_key: bool,
     /// The same: the base may have it.
-    known: Option<&'a Known<'a>>,
+    known: Option<&'a BaseIndex<'a>>,
     /// Then its sum is wanted, too.
     sums: bool,
     /// For a sketch of what begins there.
@@ -354,7 +354,7 @@ struct Wanted<'a> {
 impl Wanted<'_> {
     /// True if it is read at all.
     fn any(&self) -> bool {
-        self.twin || self.known.is_some() || self.sketch.is_some() || self.chunks
+        self.duplicate_key || self.known.is_some() || self.sketch.is_some() || self.chunks
     }
 }
 
@@ -382,7 +382,7 @@ pub(crate) struct Tools {
     windows: [Vec<u8>; 2],
     sampler: Option<Box<dyn tuff_codec::EncodeFit>>,
     chooser: Option<Chooser>,
-    ahead: Ahead,
+    ahead: Readahead,
 }
 
 impl Tools {
@@ -409,13 +409,13 @@ impl Tools {
         settings: &Settings<'_>,
     ) -> Result<()> {
         let mut digests = Digests {
-            hasher: (wanted.twin || wanted.known.is_some()).then(blake3::Hasher::new),
+            hasher: (wanted.duplicate_key || wanted.known.is_some()).then(blake3::Hasher::new),
             sum: (wanted.known.is_some() && wanted.sums).then(sum),
         };
         if let Some(cutter) = cutter {
             let sampler = &mut self.sampler;
             let mut ratio = |bytes: &[u8]| sample(sampler, bytes);
-            let chunks = runs::chunks(
+            let chunks = shared_runs::chunks(
                 &input,
                 content.size,
                 cutter,
@@ -431,13 +431,13 @@ impl Tools {
                 // Fits: an end is shorter than a cluster.
                 let end = &mut self.buf[..(content.size - from) as usize];
                 input.open()?.read_exact(end, from)?;
-                facts.sketches.push((i, chunk::sketch(end)));
+                facts.sketches.push((i, chunking::sketch(end)));
             }
         } else {
             read_through(&input, content.size, &mut self.buf, &mut |bytes| {
                 digests.update(bytes);
                 if wanted.sketch.is_some() {
-                    facts.sketches.push((i, chunk::sketch(bytes)));
+                    facts.sketches.push((i, chunking::sketch(bytes)));
                 }
                 settings.progress.check()
             })?;
@@ -451,7 +451,7 @@ impl Tools {
             let sum = digests.sum.map(|sum| sum.digest());
             facts.based.push((i, nid, sum));
         }
-        if wanted.twin {
+        if wanted.duplicate_key {
             let key = content_key(content.size, content.policy, &mut hasher);
             facts.keys.push((key, i));
         }
@@ -489,7 +489,7 @@ pub(crate) fn parallel<T: Send + Default>(
             windows: [Vec::new(), Vec::new()],
             sampler: None,
             chooser: None,
-            ahead: Ahead::default(),
+            ahead: Readahead::default(),
         };
         let mut mine = T::default();
         loop {

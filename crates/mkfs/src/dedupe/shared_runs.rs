@@ -11,11 +11,11 @@
 //!
 //! Files of the base come before all others. Their clusters are there already: a run begins where one of them does.
 
-use super::chunk::Cutter;
+use super::chunking::Cutter;
 use crate::Result;
 use crate::base::BaseClusters;
 use crate::pack::input::{Input, Reader};
-use crate::pack::spans::{FilePlan, Owner, PlannedRun, Stop};
+use crate::pack::shared_clusters::{FilePlan, Owner, PlannedRun, Stop};
 use crate::tree::InodeId;
 use hashbrown::{HashMap, HashTable};
 
@@ -181,7 +181,7 @@ fn common(a: &[u8], b: &[u8]) -> usize {
 
 /// A file as plans see it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct SegmentShape {
     /// Which.
     pub(super) owner: Owner,
     /// Unit: bytes.
@@ -206,7 +206,7 @@ const STOP_COST: u64 = 3 << 10;
 /// An index that is not compact costs so much more for each block of the file. Unit: bytes.
 const INDEX_COST: u64 = 6;
 
-impl Shape {
+impl SegmentShape {
     /// True if a file like this may use the clusters of `owner`.
     fn takes(&self, owner: &Self) -> bool {
         match owner.owner {
@@ -220,7 +220,7 @@ impl Shape {
 /// runs name. Returns the plans of the files that take part.
 pub(super) fn settle(
     runs: &[Run],
-    shapes: &[Option<Shape>],
+    shapes: &[Option<SegmentShape>],
     base: &HashMap<u32, BaseClusters>,
     block: u64,
 ) -> HashMap<InodeId, FilePlan> {
@@ -291,7 +291,7 @@ pub(super) fn settle(
 }
 
 /// The run without what has no clusters of its own in one of the two files.
-fn of_own(run: Run, shapes: &[Option<Shape>]) -> Option<Run> {
+fn of_own(run: Run, shapes: &[Option<SegmentShape>]) -> Option<Run> {
     let own = |i: u32| shapes[i as usize].map(|s| s.own);
     let len = run
         .len
@@ -352,7 +352,7 @@ fn from_cluster(run: Run, base: &HashMap<u32, BaseClusters>) -> Option<Run> {
 }
 
 /// Cuts a run where a segment of either file ends.
-fn by_segments(run: Run, shape: &Shape, shapes: &[Option<Shape>]) -> Vec<Run> {
+fn by_segments(run: Run, shape: &SegmentShape, shapes: &[Option<SegmentShape>]) -> Vec<Run> {
     let Some(owner) = shapes[run.owner as usize] else {
         return Vec::new();
     };
@@ -377,7 +377,7 @@ fn by_segments(run: Run, shape: &Shape, shapes: &[Option<Shape>]) -> Vec<Run> {
 fn plans(
     settled: &HashMap<u32, Vec<Run>>,
     stops: &HashMap<u32, Vec<u64>>,
-    shapes: &[Option<Shape>],
+    shapes: &[Option<SegmentShape>],
 ) -> HashMap<InodeId, FilePlan> {
     let mut plans: HashMap<InodeId, FilePlan> = HashMap::new();
     let owner_of = |i: u32| {
@@ -468,7 +468,7 @@ pub(super) fn chunks(
 mod tests {
     use super::*;
     use crate::pack::segment::ShortPiece;
-    use crate::pack::spans::{PartKey, Posted};
+    use crate::pack::shared_clusters::{PartKey, Posted};
     use tuff_format::cluster::HeadKind;
 
     fn chunks(list: &[(u64, u64)]) -> Chunks {
@@ -494,8 +494,8 @@ mod tests {
         }
     }
 
-    fn shape(file: InodeId, size: u64) -> Option<Shape> {
-        Some(Shape {
+    fn shape(file: InodeId, size: u64) -> Option<SegmentShape> {
+        Some(SegmentShape {
             owner: Owner::File(file),
             size,
             own: size,
@@ -602,7 +602,7 @@ mod tests {
             posted: vec![cluster(0, 4), cluster(1, 4), cluster(2, 0), cluster(3, 4)],
             places: vec![7, 11, 0, 15],
         };
-        let old = shape(0, clusters.len()).map(|s| Shape {
+        let old = shape(0, clusters.len()).map(|s| SegmentShape {
             owner: Owner::Base(0),
             segment: 1 << 63,
             ..s

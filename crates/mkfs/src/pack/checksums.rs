@@ -11,14 +11,14 @@ pub(crate) fn sum() -> Xxh3 {
 
 /// Sums of contents, part by part.
 #[derive(Default)]
-pub(crate) struct Sums {
+pub(crate) struct ContentSums {
     /// Of the first part of each file, by inode.
     first: Vec<u64>,
     /// Lengths and sums of further parts.
     more: HashMap<InodeId, Vec<(u64, u64)>>,
 }
 
-impl Sums {
+impl ContentSums {
     /// Notes the sum of the next part of a file. Unit of `len`: bytes.
     pub(crate) fn add(&mut self, file: InodeId, first: bool, len: usize, sum: u64) {
         let i = file as usize;
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn parts_come_back_in_order() {
-        let mut sums = Sums::default();
+        let mut sums = ContentSums::default();
         sums.add(7, true, 100, 1);
         sums.add(3, true, 5, 9);
         sums.add(7, false, 50, 2);

@@ -1,13 +1,13 @@
 //! What a worker does: read some parts of files, encode them, lay the blocks back to back.
 
-use super::blocks::Blocks;
+use super::block_buffer::BlockBuffer;
+use super::checksums::sum;
 use super::grain::Grain;
 use super::input::{Input, Item};
-use super::segment::{self, Encoders, Shape, ShortPiece, Tail, TailPolicy};
-use super::spans::{Board, PartKey, PartPlan};
-use super::sums::sum;
-use crate::ahead::{Ahead, Stretch};
+use super::segment::{self, Encoders, SegmentShape, ShortPiece, Tail, TailPolicy};
+use super::shared_clusters::{ClusterBoard, PartKey, PartPlan};
 use crate::order::{ContentKey, content_key};
+use crate::readahead::{Readahead, Stretch};
 use crate::tree::InodeId;
 use crate::{Error, Result};
 use hashbrown::HashMap;
@@ -62,34 +62,34 @@ pub(crate) struct Part {
     /// How.
     pub(crate) policy: Arc<Policy>,
     /// Another file may have the same content: number of the policy, for the key that tells.
-    pub(crate) twin: Option<u32>,
+    pub(crate) duplicate_key: Option<u32>,
     /// What it shares with others.
     pub(crate) plan: Option<Box<PartPlan>>,
     /// The content goes on for so many bytes, which are among the files of the packed inode. Unit: bytes.
     pub(crate) end_len: usize,
     /// Where larger clusters are used.
-    pub(crate) wide: Option<Box<Wide>>,
+    pub(crate) large: Option<Box<LargeClusters>>,
 }
 
 /// Larger clusters for stretches of the packed inode whose files are much alike: what they have in common is said once for
 /// each cluster.
-pub(crate) struct Wide {
+pub(crate) struct LargeClusters {
     spec: EncoderSpec,
     /// Ascending. Unit: bytes of the part.
     stretches: Vec<Range<usize>>,
 }
 
 /// A cluster is larger only if the stretch goes on for so much. Unit: bytes.
-const WIDE_MIN: usize = 32 << 10;
+const LARGE_MIN: usize = 32 << 10;
 
-impl Wide {
+impl LargeClusters {
     /// Those of a part with these items, if there are any.
     pub(crate) fn new(spec: EncoderSpec, items: &[Item]) -> Option<Self> {
         let (mut at, mut stretches) = (0, Vec::new());
-        for same in items.chunk_by(|a, b| a.alike == b.alike) {
+        for same in items.chunk_by(|a, b| a.similar == b.similar) {
             let len: usize = same.iter().map(|item| item.len).sum();
-            if same[0].alike && len > WIDE_MIN {
-                stretches.push(at..at + len - WIDE_MIN);
+            if same[0].similar && len > LARGE_MIN {
+                stretches.push(at..at + len - LARGE_MIN);
             }
             at += len;
         }
@@ -106,7 +106,7 @@ impl Part {
 
 /// Posts nothing for parts that posted nothing themselves.
 struct Posts {
-    board: Arc<Board>,
+    board: Arc<ClusterBoard>,
     keys: Vec<PartKey>,
 }
 
@@ -147,7 +147,7 @@ impl Job {
 #[derive(Debug)]
 pub(crate) struct JobOut {
     /// Whole blocks.
-    pub(crate) data: Blocks,
+    pub(crate) data: BlockBuffer,
     /// Digest of `data`.
     pub(crate) digest: u128,
     /// In the order of their blocks.
@@ -268,10 +268,10 @@ pub(crate) struct Worker {
     block: usize,
     grain: Grain,
     sums: bool,
-    board: Arc<Board>,
+    board: Arc<ClusterBoard>,
     input: Vec<u8>,
     encoders: HashMap<EncoderSpec, Box<dyn EncodeFit>>,
-    ahead: Ahead,
+    ahead: Readahead,
     /// LZ4 clusters of this job so far: which of them are sampled must depend on the job alone.
     lz4_clusters: usize,
 }
@@ -307,7 +307,11 @@ const INDEX_COST: usize = 24;
 
 impl Worker {
     /// A worker for images of this block size and grain. `sums`: it takes sums of all contents.
-    pub(crate) fn new((bits, grain): (BlockBits, Grain), board: Arc<Board>, sums: bool) -> Self {
+    pub(crate) fn new(
+        (bits, grain): (BlockBits, Grain),
+        board: Arc<ClusterBoard>,
+        sums: bool,
+    ) -> Self {
         Self {
             block: bits.size_usize(),
             grain,
@@ -315,7 +319,7 @@ impl Worker {
             board,
             input: Vec::new(),
             encoders: HashMap::new(),
-            ahead: Ahead::default(),
+            ahead: Readahead::default(),
             lz4_clusters: 0,
         }
     }
@@ -331,7 +335,7 @@ impl Worker {
     }
 
     /// Does a job. `data` is an empty buffer to fill.
-    pub(crate) fn run(&mut self, job: Job, mut data: Blocks) -> Result<JobOut> {
+    pub(crate) fn run(&mut self, job: Job, mut data: BlockBuffer) -> Result<JobOut> {
         self.lz4_clusters = 0;
         // Whatever becomes of this job, nobody waits for it for ever.
         let _posts = Posts {
@@ -349,7 +353,7 @@ impl Worker {
             reader.read_exact(&mut input[..part.len], part.offset)?;
             self.ahead.took(part.len, start.elapsed());
             let content = &input[..part.len];
-            let key = part.twin.map(|policy| {
+            let key = part.duplicate_key.map(|policy| {
                 content_key(
                     part.len as u64,
                     policy,
@@ -397,7 +401,7 @@ impl Worker {
         }
     }
 
-    fn encode(&mut self, part: &Part, input: &[u8], data: &mut Blocks) -> Result<Body> {
+    fn encode(&mut self, part: &Part, input: &[u8], data: &mut BlockBuffer) -> Result<Body> {
         let policy = &part.policy;
         let whole = part.first && part.last;
         let start = data.len();
@@ -411,9 +415,9 @@ impl Worker {
             return Ok(self.flat(part, input, data));
         }
         let mut encoder = self.encoder(spec)?;
-        let wide_spec = part.wide.as_ref().map(|w| w.spec).filter(|s| *s != spec);
-        let mut wide_encoder = wide_spec.map(|s| self.encoder(s)).transpose()?;
-        let shape = Shape {
+        let large_spec = part.large.as_ref().map(|w| w.spec).filter(|s| *s != spec);
+        let mut large_encoder = large_spec.map(|s| self.encoder(s)).transpose()?;
+        let shape = SegmentShape {
             block: self.block,
             grain: self.grain,
             cluster: spec.cluster,
@@ -421,15 +425,15 @@ impl Worker {
         };
         let none = PartPlan::default();
         let plan = part.plan.as_deref().unwrap_or(&none);
-        let wide = wide_encoder.as_mut().zip(part.wide.as_ref());
+        let large = large_encoder.as_mut().zip(part.large.as_ref());
         let encoders = Encoders {
             usual: encoder.as_mut(),
-            wide: wide.map(|(e, w)| (e.as_mut(), w.spec.cluster, &w.stretches[..])),
+            large: large.map(|(e, w)| (e.as_mut(), w.spec.cluster, &w.stretches[..])),
         };
         let plan_and_board = (plan, &*self.board);
         let mut segment = segment::encode(input, part.last, encoders, &shape, plan_and_board, data);
         self.encoders.insert(spec, encoder);
-        self.encoders.extend(wide_spec.zip(wide_encoder));
+        self.encoders.extend(large_spec.zip(large_encoder));
         if part.end_len > 0 {
             let end = ShortPiece::own(part.end_len, 0, HeadKind::Head1);
             segment.pieces.push(end);
@@ -492,7 +496,7 @@ impl Worker {
         (encoded as u64) < limit
     }
 
-    fn flat(&self, part: &Part, input: &[u8], data: &mut Blocks) -> Body {
+    fn flat(&self, part: &Part, input: &[u8], data: &mut BlockBuffer) -> Body {
         if let Some(chunk) = part.policy.chunk {
             return self.chunks(chunk, input, data);
         }
@@ -511,7 +515,7 @@ impl Worker {
         }
     }
 
-    fn chunks(&self, chunk: usize, input: &[u8], data: &mut Blocks) -> Body {
+    fn chunks(&self, chunk: usize, input: &[u8], data: &mut BlockBuffer) -> Body {
         let store = |bytes: &[u8]| {
             if bytes.iter().all(|b| *b == 0) {
                 return None;

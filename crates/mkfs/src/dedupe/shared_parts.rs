@@ -1,13 +1,13 @@
 //! Parts that files share with each other and with files of the base: from chunks to plans.
 
-use super::chunk::Cutter;
-use super::known::Known;
-use super::runs::{self, Chunks, Run, Shape};
+use super::base_index::BaseIndex;
+use super::chunking::Cutter;
+use super::shared_runs::{self, Chunks, Run, SegmentShape};
 use super::{Content, Settings, Tools, parallel};
 use crate::Result;
 use crate::base::BaseClusters;
 use crate::pack::input::Input;
-use crate::pack::spans::{FilePlan, Owner};
+use crate::pack::shared_clusters::{FilePlan, Owner};
 use crate::tree::InodeId;
 use hashbrown::HashMap;
 
@@ -23,7 +23,7 @@ pub(super) struct Parts<'a> {
     /// Where those end that have an end in the packed inode. Unit: bytes.
     pub(super) ends: &'a HashMap<InodeId, u32>,
     /// The base.
-    pub(super) known: Option<&'a Known<'a>>,
+    pub(super) known: Option<&'a BaseIndex<'a>>,
 }
 
 /// Files that take part, and the clusters of the base's files among them, by number.
@@ -58,7 +58,7 @@ impl Parts<'_> {
             chunks.tell_apart(content.algorithm.map(|a| a as u8));
             all.push(chunks);
         }
-        let found = runs::find(&all, old.len());
+        let found = shared_runs::find(&all, old.len());
         let ratios: Vec<u32> = all.iter().map(|c| c.ratio).collect();
         drop(all);
         let of = |i: u32| match ((i as usize).checked_sub(old.len()), known) {
@@ -80,7 +80,7 @@ impl Parts<'_> {
         let old_shapes = (0..old.len()).map(|i| {
             // Fits: inodes are counted in 32 bits.
             let clusters = clusters.get(&(i as u32))?;
-            Some(Shape {
+            Some(SegmentShape {
                 owner: Owner::Base(i as u32),
                 size: old[i].size,
                 own: clusters.len(),
@@ -95,7 +95,7 @@ impl Parts<'_> {
             .zip(&ratios[old.len()..])
             .map(|(content, ratio)| {
                 let end = ends.get(&content.file);
-                Some(Shape {
+                Some(SegmentShape {
                     owner: Owner::File(content.file),
                     size: content.size,
                     own: end.map_or(content.size, |from| u64::from(*from)),
@@ -105,8 +105,8 @@ impl Parts<'_> {
                     ratio: *ratio,
                 })
             });
-        let shapes: Vec<Option<Shape>> = old_shapes.chain(new_shapes).collect();
-        let plans = runs::settle(&confirmed, &shapes, &clusters, settings.block);
+        let shapes: Vec<Option<SegmentShape>> = old_shapes.chain(new_shapes).collect();
+        let plans = shared_runs::settle(&confirmed, &shapes, &clusters, settings.block);
         Ok((plans, clusters))
     }
 }
@@ -133,7 +133,7 @@ fn confirm(
                 let readers = (&file_reader, &owner_reader);
                 let widen = cutter.max() as u64;
                 let windows = &mut tools.windows;
-                let run = runs::confirm(*run, sizes, readers, widen, windows)?;
+                let run = shared_runs::confirm(*run, sizes, readers, widen, windows)?;
                 out.extend(run.map(|run| (i, run)));
             }
         }

@@ -82,7 +82,7 @@ fn at_least(options: &Options, threads: usize, share: u64) -> u64 {
 
 /// What the largest clusters of an image are encoded in. Unit: bytes.
 fn largest_segment(options: &Options) -> u64 {
-    let packed = [options.fragment_cluster, options.alike_cluster()];
+    let packed = [options.fragment_cluster, options.similar_cluster()];
     let rules = options.rules.iter().filter_map(|rule| rule.cluster);
     let clusters = packed.into_iter().chain(rules).chain([options.cluster]);
     clusters.map(pack::segment_for).max().unwrap_or_default()

@@ -7,7 +7,7 @@ use tuff_format::features::Kernel;
 
 /// One rung: settings with the arguments of `tuff build` that give them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rung {
+pub struct Preset {
     /// The arguments.
     pub args: &'static str,
     /// Oldest kernel that mounts the image.
@@ -26,7 +26,7 @@ enum Settings {
 const K: usize = 1 << 10;
 
 /// All rungs, the fastest-reading first. Each is denser than those before it on usual trees; by how much differs.
-pub const LADDER: [Rung; 10] = [
+pub const PRESETS: [Preset; 10] = [
     plain("-z lz4 -C 64K", Kernel(5, 13), Method::Lz4, 1, 64 * K),
     plain("-z lz4hc -C 16K", Kernel(5, 13), Method::Lz4hc, 9, 16 * K),
     plain("-z lz4hc -C 64K", Kernel(5, 13), Method::Lz4hc, 9, 64 * K),
@@ -39,12 +39,12 @@ pub const LADDER: [Rung; 10] = [
     ),
     auto("--auto balanced", Kernel(6, 10), Auto::Balanced),
     plain("-z zstd:9 -C 64K", Kernel(6, 10), Method::Zstd, 9, 64 * K),
-    Rung {
+    Preset {
         args: "-z zstd:9 -C 64K --unaligned",
         kernel: Kernel(6, 15),
         settings: Settings::Unaligned(Method::Zstd, 9, 64 * K),
     },
-    Rung {
+    Preset {
         args: "-z zstd:15 -C 256K --fragments=all",
         kernel: Kernel(6, 10),
         settings: Settings::Packed(Method::Zstd, 15, 256 * K),
@@ -59,23 +59,23 @@ const fn plain(
     method: Method,
     level: i32,
     cluster: usize,
-) -> Rung {
-    Rung {
+) -> Preset {
+    Preset {
         args,
         kernel,
         settings: Settings::Plain(method, level, cluster),
     }
 }
 
-const fn auto(args: &'static str, kernel: Kernel, aim: Auto) -> Rung {
-    Rung {
+const fn auto(args: &'static str, kernel: Kernel, aim: Auto) -> Preset {
+    Preset {
         args,
         kernel,
         settings: Settings::Auto(aim),
     }
 }
 
-impl Rung {
+impl Preset {
     /// Sets in `options` what the rung stands for. False if their kernel is older than it needs.
     pub fn apply(&self, options: &mut Options) -> bool {
         if options.kernel < self.kernel {
@@ -115,16 +115,16 @@ mod tests {
 
     #[test]
     fn every_rung_fits_its_kernel_and_newer_ones() {
-        for rung in LADDER {
+        for preset in PRESETS {
             for kernel in super::super::options::KERNELS {
                 let mut options = Options::for_kernel(kernel);
-                assert_eq!(rung.apply(&mut options), kernel >= rung.kernel);
+                assert_eq!(preset.apply(&mut options), kernel >= preset.kernel);
                 options.check().unwrap();
             }
             for bits in 9..12 {
                 let mut options = Options::for_kernel(Kernel(6, 18));
                 options.block = tuff_format::BlockBits::new(bits).unwrap();
-                assert!(rung.apply(&mut options));
+                assert!(preset.apply(&mut options));
                 options.check().unwrap();
             }
         }

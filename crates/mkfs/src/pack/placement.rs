@@ -2,8 +2,8 @@
 
 use super::input::Item;
 use super::segment::{ShortPiece, Tail};
-use super::spans::PartKey;
-use super::work::{Body, JobOut, PartOut};
+use super::shared_clusters::PartKey;
+use super::worker::{Body, JobOut, PartOut};
 use super::{FileData, FileTail, PACKED, Packer, Run};
 use crate::order::ContentKey;
 use crate::tree::InodeId;
@@ -37,7 +37,7 @@ impl Packer<'_> {
                 None => {}
             }
             let end = at + part.body.len(bits, grain);
-            if let Some(first) = part.key.and_then(|key| self.twin_of(part.file, key)) {
+            if let Some(first) = part.key.and_then(|key| self.duplicate_of(part.file, key)) {
                 self.write(&out.data.bytes()[start..at])?;
                 start = end;
                 self.add_same(part.file, first, part.len as u64);
@@ -90,11 +90,11 @@ impl Packer<'_> {
         }
         let place = self.slot(item.file).fragment();
         *place.expect("the rest of the file was placed before") = offset;
-        self.result.stats.alike_ends += 1;
+        self.result.stats.similar_tails += 1;
     }
 
     /// The earlier file with this key. Remembers the file if there is none.
-    fn twin_of(&mut self, file: InodeId, key: ContentKey) -> Option<InodeId> {
+    fn duplicate_of(&mut self, file: InodeId, key: ContentKey) -> Option<InodeId> {
         if let Some(first) = self.known.get(&key) {
             return Some(*first);
         }

@@ -5,12 +5,12 @@ const STEP: usize = 256 << 10;
 
 /// Output of a job: whole blocks, `len` bytes of them valid.
 #[derive(Debug, Default)]
-pub(crate) struct Blocks {
+pub(crate) struct BlockBuffer {
     buf: Vec<u8>,
     len: usize,
 }
 
-impl Blocks {
+impl BlockBuffer {
     /// Bytes that are valid.
     pub(crate) fn len(&self) -> usize {
         self.len

@@ -1,6 +1,6 @@
 //! Encoded blocks that must wait until all else is placed: in memory up to a budget, then in a file without a name.
 
-use super::work::PartOut;
+use super::worker::PartOut;
 use crate::{Error, Result};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 pub(crate) type Parts = (u128, Vec<PartOut>);
 
 /// A queue of blocks.
-pub(crate) struct Held {
+pub(crate) struct PendingBlocks {
     /// In order: where the bytes are, and what they hold.
     queue: VecDeque<(Place, Parts)>,
     /// Bytes in memory.
@@ -29,7 +29,7 @@ enum Place {
     File(u64, usize),
 }
 
-impl Held {
+impl PendingBlocks {
     /// Keeps `budget` bytes in memory; the file, if it comes to that, lies in `dir`.
     pub(crate) fn new(budget: usize, dir: PathBuf) -> Self {
         Self {
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn blocks_come_back_in_order_from_memory_and_from_the_file() {
-        let mut held = Held::new(100, std::env::temp_dir());
+        let mut held = PendingBlocks::new(100, std::env::temp_dir());
         for i in 0..20u8 {
             held.put(&vec![i; usize::from(i) + 1], (i.into(), Vec::new()))
                 .unwrap();

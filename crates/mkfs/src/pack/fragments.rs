@@ -1,8 +1,8 @@
 //! Ends of files, and whole files of a stream: the last part of the packed inode.
 
-use super::held::Held;
 use super::input::Input;
-use super::work::{Job, Part};
+use super::pending::PendingBlocks;
+use super::worker::{Job, Part};
 use super::{PACKED, Packer, segment_size};
 use crate::Result;
 use hashbrown::HashMap;
@@ -14,10 +14,10 @@ const KNOWN_COST: u64 = 50;
 /// Tickets of segments of ends start here.
 const ENDS_TICKETS: u64 = 1 << 63;
 /// Marks a position in the packed inode that counts from where the ends of files begin.
-pub(super) const IN_ENDS: u64 = 1 << 63;
+pub(super) const IN_TAIL_FRAGMENTS: u64 = 1 << 63;
 
 /// Ends of files for the packed inode, and whole files of a stream. Positions count from the first of them.
-pub(super) struct Ends {
+pub(super) struct TailFragments {
     /// Not yet submitted.
     pub(super) buf: Vec<u8>,
     /// Submitted bytes.
@@ -26,14 +26,14 @@ pub(super) struct Ends {
     /// Tickets of submitted segments that are not held yet.
     pub(super) pending: VecDeque<u64>,
     /// Encoded.
-    pub(super) held: Held,
+    pub(super) held: PendingBlocks,
     /// By digest.
     pub(super) known: HashMap<[u8; 16], u64>,
 }
 
-impl Ends {
+impl TailFragments {
     /// No ends yet.
-    pub(super) fn new(held: Held) -> Self {
+    pub(super) fn new(held: PendingBlocks) -> Self {
         Self {
             buf: Vec::new(),
             submitted: 0,
@@ -50,7 +50,7 @@ impl Packer<'_> {
     /// already.
     pub(super) fn add_fragment(&mut self, bytes: &[u8], whole: bool) -> u64 {
         let ends = &mut self.ends;
-        let offset = IN_ENDS | (ends.submitted + ends.buf.len() as u64);
+        let offset = IN_TAIL_FRAGMENTS | (ends.submitted + ends.buf.len() as u64);
         if !whole {
             let mut key = [0; 16];
             key.copy_from_slice(&blake3::hash(bytes).as_bytes()[..16]);
@@ -67,7 +67,7 @@ impl Packer<'_> {
     }
 
     /// Hands full segments of ends to the workers; at the end, what is left.
-    pub(super) fn submit_ends(&mut self, end: bool) {
+    pub(super) fn submit_fragments(&mut self, end: bool) {
         let continued = self.options.continued || !self.adopted.is_empty();
         if end && continued {
             // More pieces come behind them, and none of those may begin where another does.
@@ -95,10 +95,10 @@ impl Packer<'_> {
                 last: end && ends.buf.is_empty() && !continued,
                 store: false,
                 policy: Arc::clone(&policy),
-                twin: None,
+                duplicate_key: None,
                 plan: None,
                 end_len: 0,
-                wide: None,
+                large: None,
             };
             ends.pending.push_back(id);
             ends.submitted += len as u64;
@@ -116,7 +116,7 @@ impl Packer<'_> {
     }
 
     /// Takes the segments of ends that are encoded; with `wait`, all that were submitted.
-    pub(super) fn hold_ends(&mut self, wait: bool) -> Result<()> {
+    pub(super) fn store_fragments(&mut self, wait: bool) -> Result<()> {
         while let Some(id) = self.ends.pending.front().copied() {
             let out = if wait {
                 self.pool.take(id)?

@@ -15,7 +15,7 @@ use hashbrown::HashMap;
 
 impl Packer<'_> {
     /// Looks through the files that have clusters in several images.
-    pub(super) fn keep_apart(&mut self, base: &Bases) -> Result<()> {
+    pub(super) fn separate_devices(&mut self, base: &Bases) -> Result<()> {
         // Fits: at most 128 of 32 bytes.
         let per_block = (self.options.bits.size_usize() / self.options.grain.size()) as u32;
         for file in std::mem::take(&mut self.mixed) {

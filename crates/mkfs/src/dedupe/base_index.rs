@@ -1,7 +1,7 @@
 //! What the base has: which contents, and the chunks of files whose clusters others may use.
 
-use super::chunk::Cutter;
-use super::runs::{self, Chunks};
+use super::chunking::Cutter;
+use super::shared_runs::{self, Chunks};
 use super::{Content, Settings, Tools, parallel, read_through, sample};
 use crate::Result;
 use crate::base::{BaseFile, BaseInode, Bases};
@@ -20,7 +20,7 @@ const KNOWN_COST: u64 = 96;
 const BLOCKS_MIN: u64 = 4;
 
 /// The base, as far as its contents matter.
-pub(super) struct Known<'a> {
+pub(super) struct BaseIndex<'a> {
     pub(super) base: &'a Arc<Bases>,
     /// Lengths of contents whose keys are known. Unit: bytes.
     sizes: HashSet<u64>,
@@ -34,7 +34,7 @@ fn base_key(size: u64, hasher: &blake3::Hasher) -> ContentKey {
     content_key(size, u32::MAX, &mut hasher.clone())
 }
 
-impl<'a> Known<'a> {
+impl<'a> BaseIndex<'a> {
     /// Reads all files of the base that are as long as one of `contents`.
     pub(super) fn learn(
         base: &'a Arc<Bases>,
@@ -92,7 +92,7 @@ impl<'a> Known<'a> {
             let mut ratio = |bytes: &[u8]| sample(sampler, bytes);
             let input = self.input(i);
             let size = self.parts[i].size;
-            let mut chunks = runs::chunks(&input, size, cutter, buf, &mut seen, &mut ratio)?;
+            let mut chunks = shared_runs::chunks(&input, size, cutter, buf, &mut seen, &mut ratio)?;
             chunks.tell_apart(self.base.algorithm(self.parts[i].inode)?);
             out.push((i, chunks));
             Ok(())

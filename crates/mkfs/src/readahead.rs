@@ -30,13 +30,13 @@ const KNOWN: u32 = 4 * READS;
 
 /// Whether content is on a disk, as far as one worker knows.
 #[derive(Default)]
-pub(crate) struct Ahead {
+pub(crate) struct Readahead {
     slow: u32,
     /// Contents since one was looked at.
     unseen: usize,
 }
 
-impl Ahead {
+impl Readahead {
     /// A read of `len` bytes took so long.
     pub(crate) fn took(&mut self, len: usize, time: Duration) {
         if time > SLOW + Duration::from_micros(len as u64 / SLOW_RATE) {
@@ -82,7 +82,7 @@ pub(crate) struct Window {
 }
 
 /// So many contents are asked for ahead.
-const AHEAD: usize = 256;
+const READAHEAD_JOBS: usize = 256;
 /// Of so many contents one is looked at.
 const SAMPLED: usize = 32;
 
@@ -92,7 +92,7 @@ impl Window {
         &self,
         i: usize,
         count: usize,
-        ahead: &mut Ahead,
+        ahead: &mut Readahead,
         wanted: &dyn Fn(usize) -> Option<Stretch>,
     ) {
         ahead.unseen += 1;
@@ -106,7 +106,7 @@ impl Window {
         if !ahead.is_cold() {
             return;
         }
-        let until = (i + AHEAD).min(count);
+        let until = (i + READAHEAD_JOBS).min(count);
         let from = self.asked.fetch_max(until, Ordering::Relaxed).max(i);
         for wanted in (from..until).filter_map(wanted) {
             ahead.ask([&wanted]);
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn some_slow_reads_in_a_row_are_a_disk_and_one_is_not() {
-        let mut ahead = Ahead::default();
+        let mut ahead = Readahead::default();
         let (slow, fast) = (Duration::from_millis(1), Duration::from_micros(3));
         ahead.took(4096, slow);
         for _ in 0..20 {
@@ -182,7 +182,7 @@ mod tests {
         ahead.took(4096, fast);
         assert!(!ahead.is_cold());
         // A millisecond is not long for a megabyte.
-        let mut ahead = Ahead::default();
+        let mut ahead = Readahead::default();
         for _ in 0..100 {
             ahead.took(1 << 20, slow);
         }
