@@ -117,7 +117,6 @@ mod tests {
         "crates/cli",
         "crates/codec",
         "crates/erofs",
-        "crates/iplfs",
         "crates/lab",
         "crates/mkfs",
         "crates/mount",

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tuff_iplfs::mem::{Blocks, MemDevice};
+use tuff_iplfs::backend::{Blocks, MemDevice};
 use tuff_iplfs::{Addr, BLOCK_SIZE, Block, BlockDevice};
 
 /// One thing a volume asked of its device.

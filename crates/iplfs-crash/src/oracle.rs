@@ -12,7 +12,7 @@ use crate::model::{Id, Model, Tree, difference, tree_of};
 use crate::states::states;
 use crate::workload::{Op, PERSISTS, Persist, Step, alphabet, at, base, tricky};
 use std::sync::Arc;
-use tuff_iplfs::mem::Blocks;
+use tuff_iplfs::backend::Blocks;
 use tuff_iplfs::{
     BlockDevice, CheckOptions, Checkpoint, Discards, Error, FormatOptions, Geometry, MountOptions,
     Result as VolumeResult, Rules, Volume, check, mode,

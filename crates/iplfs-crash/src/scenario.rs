@@ -4,7 +4,7 @@
 use crate::oracle::Failure;
 use crate::workload::{Op, at, base};
 use std::sync::Arc;
-use tuff_iplfs::mem::MemDevice;
+use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{
     Addr, BlockDevice, Caller, CheckOptions, Errno, Error, FormatOptions, Geometry, MountOptions,
     Nid, Rules, SetAttr, Time, Volume, check, mode,

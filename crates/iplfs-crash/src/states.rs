@@ -3,7 +3,7 @@
 use crate::disk::Event;
 use std::ops::Range;
 use std::sync::Arc;
-use tuff_iplfs::mem::Blocks;
+use tuff_iplfs::backend::Blocks;
 use tuff_iplfs::{BLOCK_SIZE, Block};
 use tuff_testkit::Rng;
 

@@ -1,6 +1,7 @@
 //! What a volume asks of the thing that stores its blocks.
 
-use crate::areas::{Addr, BLOCK_SIZE};
+use crate::disk::address::{Addr, BLOCK_SIZE, Block};
+use crate::error::{Error, Result};
 use crate::finding::Finding;
 use std::io;
 use std::ops::Range;
@@ -95,4 +96,20 @@ pub trait BlockDevice: Send + Sync {
 pub(crate) fn blocks_in(buf: &[u8]) -> u64 {
     debug_assert_eq!(buf.len() % BLOCK_SIZE, 0);
     (buf.len() / BLOCK_SIZE) as u64
+}
+
+/// True for what a host says that has no room.
+pub(crate) fn is_full(e: &io::Error) -> bool {
+    matches!(
+        e.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
+/// Reads one block.
+pub(crate) fn read_block(dev: &dyn BlockDevice, addr: Addr) -> Result<Block> {
+    let mut block = [0; BLOCK_SIZE];
+    dev.read(addr, &mut block)
+        .map_err(|e| Error::io(e, format_args!("reading block {addr}")))?;
+    Ok(block)
 }

@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use tuff_iplfs::{Caller, FormatOptions, MountOptions, Nid, Volume, mem::MemDevice, mode};
+//! use tuff_iplfs::{Caller, FormatOptions, MountOptions, Nid, Volume, backend::MemDevice, mode};
 //!
 //! let device: Arc<MemDevice> = Arc::new(MemDevice::new());
 //! Volume::format(device.clone(), &FormatOptions::new([1; 16], [2; 16], 1 << 20))?;
@@ -22,59 +22,40 @@
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod acl;
-pub mod areas;
-mod attr;
 pub mod backend;
 mod check;
-mod commit;
-mod dead;
-pub mod device;
-mod dir;
-mod discard;
+mod checkpoint;
+mod device;
 pub mod disk;
-mod dispatch;
 mod error;
-mod file;
 mod finding;
-mod fsync;
-mod hash;
-mod map;
-pub mod mem;
-mod mount;
-mod namei;
-mod nat;
+mod log;
+mod nodes;
 mod options;
-mod pages;
 mod quota;
 mod recovery;
 mod repair;
-mod room;
 mod ship;
-mod snapshot;
-mod space;
+mod vfs;
 mod volume;
 
-pub use areas::{Addr, BLOCK_SIZE, Block, Geometry, Log, Nid};
-pub use attr::{Attr, SetAttr, SetXattr};
 pub use check::{CheckOptions, Report, check};
-pub use commit::Checkpoint;
+pub use checkpoint::pack::{is_unmounted, read_superblock};
+pub use checkpoint::state::Checkpoint;
 pub use device::BlockDevice;
-pub use dir::DirEntry;
-pub use discard::DiscardMode;
+pub use disk::address::{Addr, BLOCK_SIZE, Block, Geometry, Log, Nid};
 pub use disk::inode::{Time, mode};
 pub use disk::snapshot::Snapshot;
 pub use disk::xattr::Xattrs;
-pub use dispatch::{Discarded, Discards};
 pub use error::{Errno, Error, Result};
-pub use file::{Allocate, ReadPlan, SIZE_MAX};
 pub use finding::Finding;
-pub use fsync::Fsync;
-pub use mount::{is_unmounted, read_superblock};
-pub use namei::Rename;
-pub use options::{Caller, FormatOptions, MountOptions, Rules};
+pub use options::{Caller, DiscardMode, FormatOptions, MountOptions, Rules};
 pub use quota::{Limit, Subject, Usage};
 pub use repair::{Repaired, WentBack, rebuild, repair};
 pub use ship::{Received, Sent, Stream};
-pub use space::Space;
-pub use volume::{Stats, Volume};
+pub use vfs::acl;
+pub use vfs::attr::{Attr, SetAttr, SetXattr};
+pub use vfs::dir::DirEntry;
+pub use vfs::file::{Allocate, ReadPlan, SIZE_MAX};
+pub use vfs::namei::Rename;
+pub use volume::{Discarded, Discards, Fsync, Space, Stats, Volume};

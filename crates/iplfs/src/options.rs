@@ -1,7 +1,6 @@
 //! What the caller chooses when a volume is made or mounted.
 
-use crate::areas::Geometry;
-use crate::discard::DiscardMode;
+use crate::disk::address::Geometry;
 use crate::disk::inode::Time;
 
 /// Who does something, and when. Time is an argument so that the same calls give the same bytes.
@@ -52,6 +51,17 @@ impl FormatOptions {
             caller: Caller::default(),
         }
     }
+}
+
+/// When discards go to the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DiscardMode {
+    /// All of them, as soon as the rules allow, whatever else the device is doing.
+    Eager,
+    /// At most this many commands after each checkpoint.
+    Polite(usize),
+    /// Never: space comes back by `trim` only.
+    Never,
 }
 
 /// How to mount a volume.

@@ -13,15 +13,11 @@
 //! entries of others. What all of them have is counted when there is a limit, from the inodes, and kept in memory from then on: a volume without
 //! limits pays nothing, one with limits reads its inodes when it is mounted.
 
-use crate::areas::{Addr, BLOCK_SIZE, Nid};
-use crate::attr::SetXattr;
-use crate::disk::inode::{Content, Inode, Time};
-use crate::disk::node::{NodeBody, Slot};
+use crate::disk::address::BLOCK_SIZE;
+use crate::disk::inode::Inode;
 use crate::disk::xattr::{self, Xattrs};
-use crate::error::{Errno, Error, Result};
-use crate::map::span;
+use crate::error::{Errno, Result};
 use crate::options::Caller;
-use crate::volume::Volume;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
@@ -56,7 +52,7 @@ impl Subject {
         }
     }
 
-    fn attribute(self) -> Vec<u8> {
+    pub(crate) fn attribute(self) -> Vec<u8> {
         let name = format!("{}.{}", self.kind(), self.number());
         [PREFIX, name.as_bytes()].concat()
     }
@@ -134,15 +130,139 @@ pub struct Usage {
     pub inodes: u64,
 }
 
-/// Limits, and what everybody has if there is one.
+/// Limits of a volume, and the usage of every subject while there is a limit.
 #[derive(Default)]
 pub(crate) struct Quotas {
     limits: BTreeMap<Subject, Limit>,
     usage: HashMap<Subject, Usage>,
 }
 
+impl Quotas {
+    /// Returns every limit with the usage of its subject.
+    pub(crate) fn list(&self) -> Vec<(Subject, Limit, Usage)> {
+        let limits = self.limits.iter();
+        limits
+            .map(|(subject, limit)| (*subject, *limit, self.usage_of(*subject)))
+            .collect()
+    }
+
+    fn usage_of(&self, subject: Subject) -> Usage {
+        self.usage.get(&subject).copied().unwrap_or_default()
+    }
+
+    /// Replaces the limits by those in the attributes of the root directory. Returns whether usage must be counted: without
+    /// limits it is not kept.
+    pub(crate) fn load_limits(&mut self, attributes: &Xattrs) -> bool {
+        let is_counted = !self.limits.is_empty();
+        self.limits = attributes
+            .iter()
+            .filter_map(|(name, value)| Some((Subject::of_attribute(name)?, Limit::decode(value)?)))
+            .collect();
+        if self.limits.is_empty() {
+            self.usage.clear();
+        }
+        !self.limits.is_empty() && !is_counted
+    }
+
+    /// Forgets all usage, before every inode is [added](Self::add_inode) again.
+    pub(crate) fn clear_usage(&mut self) {
+        self.usage.clear();
+    }
+
+    /// Adds an inode with `blocks` blocks, itself not included, to the usage of its owners.
+    pub(crate) fn add_inode(&mut self, owners: Owners, blocks: u64) {
+        for subject in owners.0 {
+            let usage = self.usage.entry(subject).or_default();
+            usage.blocks += blocks + 1;
+            usage.inodes += 1;
+        }
+    }
+
+    /// Changes the usage of the owners of an inode.
+    pub(crate) fn charge(&mut self, owners: Owners, blocks: i64, inodes: i64) {
+        self.charge_each(owners.0, blocks, inodes);
+    }
+
+    fn charge_each(
+        &mut self,
+        subjects: impl IntoIterator<Item = Subject>,
+        blocks: i64,
+        inodes: i64,
+    ) {
+        if self.limits.is_empty() {
+            return;
+        }
+        for subject in subjects {
+            let usage = self.usage.entry(subject).or_default();
+            // Saturating: a damaged inode may have been counted for none of its owners.
+            usage.blocks = usage.blocks.saturating_add_signed(blocks);
+            usage.inodes = usage.inodes.saturating_add_signed(inodes);
+        }
+    }
+
+    /// Moves the charge for an inode with `blocks` blocks, itself included, to other owners.
+    pub(crate) fn transfer(&mut self, from: Owners, to: Owners, blocks: i64) {
+        self.charge_each(from.beyond(to), -blocks, -1);
+        self.charge_each(to.beyond(from), blocks, 1);
+    }
+
+    /// Fails with EDQUOT if the owners may not have that many more blocks and inodes.
+    pub(crate) fn check(&self, owners: Owners, blocks: u64, inodes: u64) -> Result<()> {
+        self.check_each(owners.0, blocks, inodes)
+    }
+
+    /// Fails with EDQUOT if an inode with `blocks` blocks, itself included, may not be charged to other owners.
+    pub(crate) fn check_transfer(&self, from: Owners, to: Owners, blocks: u64) -> Result<()> {
+        self.check_each(to.beyond(from), blocks, 1)
+    }
+
+    /// Fails with EDQUOT if the owners of a new inode may not have its blocks, or the owners of the directory those of its
+    /// entry.
+    pub(crate) fn check_new(
+        &self,
+        (owners, blocks): (Owners, u64),
+        (dir_owners, dir_blocks): (Owners, u64),
+    ) -> Result<()> {
+        self.check(owners, blocks, 1)?;
+        self.check(dir_owners, dir_blocks, 0)?;
+        self.check_each(owners.shared(dir_owners), blocks + dir_blocks, 1)
+    }
+
+    fn check_each(
+        &self,
+        subjects: impl IntoIterator<Item = Subject>,
+        blocks: u64,
+        inodes: u64,
+    ) -> Result<()> {
+        if self.limits.is_empty() {
+            return Ok(());
+        }
+        let exceeds = |used: u64, more: u64, limit: Option<u64>| {
+            more > 0 && limit.is_some_and(|limit| used.saturating_add(more) > limit)
+        };
+        for subject in subjects {
+            let Some(limit) = self.limits.get(&subject) else {
+                continue;
+            };
+            let usage = self.usage_of(subject);
+            if exceeds(usage.blocks, blocks, limit.blocks)
+                || exceeds(usage.inodes, inodes, limit.inodes)
+            {
+                return Err(Errno::Quota.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether one of the owners has a limit of blocks.
+    pub(crate) fn limits_blocks_of(&self, owners: Owners) -> bool {
+        let mut limits = owners.0.iter().filter_map(|s| self.limits.get(s));
+        limits.any(|limit| limit.blocks.is_some())
+    }
+}
+
 impl Limit {
-    fn encode(self) -> Vec<u8> {
+    pub(crate) fn encode(self) -> Vec<u8> {
         let number = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
         let bytes = self.blocks.map(|n| n.saturating_mul(BLOCK_SIZE as u64));
         format!("{} {}", number(bytes), number(self.inodes)).into_bytes()
@@ -178,238 +298,9 @@ pub(crate) fn understood(bytes: &[u8]) -> Option<Vec<u8>> {
     (attributes.len() < all).then(|| xattr::encode(&attributes))
 }
 
-impl Volume {
-    /// Limits, with what those that have them use.
-    pub fn quotas(&self) -> Vec<(Subject, Limit, Usage)> {
-        let used = |subject| self.quotas.usage.get(subject).copied().unwrap_or_default();
-        let limits = self.quotas.limits.iter();
-        limits.map(|(s, limit)| (*s, *limit, used(s))).collect()
-    }
-
-    /// Limits what a subject may have from now on; what is there stays. A limit without bounds takes it away.
-    ///
-    /// # Errors
-    /// As those of [`set_xattr`](Self::set_xattr): there is room for about a hundred limits.
-    pub fn set_quota(&mut self, subject: Subject, limit: Limit, now: Time) -> Result<()> {
-        let name = subject.attribute();
-        if limit != Limit::default() {
-            return self.set_xattr(Nid::ROOT, &name, &limit.encode(), SetXattr::Any, now);
-        }
-        match self.remove_xattr(Nid::ROOT, &name, now) {
-            Err(Error::Posix(Errno::NoAttribute)) => Ok(()),
-            other => other,
-        }
-    }
-
-    /// Takes the limits from the root directory. The first one has everything counted.
-    pub(crate) fn load_quotas(&mut self) -> Result<()> {
-        let attributes = match self.xattrs(Nid::ROOT) {
-            // What is sound must stay within reach.
-            Err(Error::Corrupt(_)) => Xattrs::new(),
-            other => other?,
-        };
-        let counted = !self.quotas.limits.is_empty();
-        self.quotas.limits = attributes
-            .iter()
-            .filter_map(|(name, value)| Some((Subject::of_attribute(name)?, Limit::decode(value)?)))
-            .collect();
-        if self.quotas.limits.is_empty() {
-            self.quotas.usage.clear();
-        } else if !counted {
-            self.count_usage()?;
-        }
-        Ok(())
-    }
-
-    fn count_usage(&mut self) -> Result<()> {
-        let mut inos = Vec::new();
-        let dev = self.dev.clone();
-        let walked = self.nat.walk(
-            &*dev,
-            |nid, entry| inos.extend((nid == entry.ino).then_some((nid, entry.addr))),
-            |_| {},
-        );
-        match walked {
-            Ok(()) | Err(Error::Corrupt(_)) => {}
-            Err(e) => return Err(e),
-        }
-        // What was made since the last checkpoint may be in memory only.
-        inos.extend(self.since.created.iter().map(|ino| (*ino, Addr::HOLE)));
-        inos.sort_unstable_by_key(|(ino, addr)| (*ino, addr.0));
-        inos.dedup_by_key(|(ino, _)| *ino);
-        let mut usage: HashMap<Subject, Usage> = HashMap::new();
-        for (ino, addr) in inos {
-            let found = match self.nodes.get(&ino) {
-                Some(node) => match &node.body {
-                    NodeBody::Inode(inode) => Some((Owners::of(inode), inode.blocks)),
-                    _ => None,
-                },
-                // Not through the cache, which all inodes would not fit. One that cannot be read counts for nobody; who uses it hears of it.
-                None if addr.is_mapped() => match self.read_node_at(addr) {
-                    Ok((NodeBody::Inode(inode), _)) => Some((Owners::of(&inode), inode.blocks)),
-                    _ => None,
-                },
-                None => None,
-            };
-            let Some((owners, blocks)) = found else {
-                continue;
-            };
-            for subject in owners.0 {
-                let of = usage.entry(subject).or_default();
-                of.blocks += blocks + 1;
-                of.inodes += 1;
-            }
-        }
-        self.quotas.usage = usage;
-        Ok(())
-    }
-
-    /// Notes that somebody has more or less.
-    pub(crate) fn charge(&mut self, owners: Owners, blocks: i64, inodes: i64) {
-        self.charge_each(owners.0, blocks, inodes);
-    }
-
-    fn charge_each(
-        &mut self,
-        subjects: impl IntoIterator<Item = Subject>,
-        blocks: i64,
-        inodes: i64,
-    ) {
-        if self.quotas.limits.is_empty() {
-            return;
-        }
-        for subject in subjects {
-            let of = self.quotas.usage.entry(subject).or_default();
-            // Never below zero, also where a damaged inode counted for nobody.
-            of.blocks = of.blocks.saturating_add_signed(blocks);
-            of.inodes = of.inodes.saturating_add_signed(inodes);
-        }
-    }
-
-    /// Notes that an inode with so many blocks, itself among them, counts for others.
-    pub(crate) fn hand_over(&mut self, from: Owners, to: Owners, blocks: i64) {
-        self.charge_each(from.beyond(to), -blocks, -1);
-        self.charge_each(to.beyond(from), blocks, 1);
-    }
-
-    /// Changes the count of blocks of an inode, and what its owners have.
-    pub(crate) fn count_blocks(&mut self, ino: Nid, more: i64) -> Result<()> {
-        let inode = self.inode_mut(ino)?;
-        inode.blocks = inode.blocks.saturating_add_signed(more);
-        let owners = Owners::of(inode);
-        self.charge(owners, more, 0);
-        Ok(())
-    }
-
-    /// EDQUOT if one of them must not have so much more.
-    pub(crate) fn within_quota(&self, owners: Owners, blocks: u64, inodes: u64) -> Result<()> {
-        self.each_within_quota(owners.0, blocks, inodes)
-    }
-
-    /// EDQUOT if an inode with so many blocks, itself among them, must not count for others.
-    pub(crate) fn may_hand_over(&self, from: Owners, to: Owners, blocks: u64) -> Result<()> {
-        self.each_within_quota(to.beyond(from), blocks, 1)
-    }
-
-    fn each_within_quota(
-        &self,
-        subjects: impl IntoIterator<Item = Subject>,
-        blocks: u64,
-        inodes: u64,
-    ) -> Result<()> {
-        if self.quotas.limits.is_empty() {
-            return Ok(());
-        }
-        let passes = |has: u64, more: u64, limit: Option<u64>| {
-            more > 0 && limit.is_some_and(|limit| has.saturating_add(more) > limit)
-        };
-        for subject in subjects {
-            let Some(limit) = self.quotas.limits.get(&subject) else {
-                continue;
-            };
-            let has = self.quotas.usage.get(&subject).copied().unwrap_or_default();
-            if passes(has.blocks, blocks, limit.blocks) || passes(has.inodes, inodes, limit.inodes)
-            {
-                return Err(Errno::Quota.into());
-            }
-        }
-        Ok(())
-    }
-
-    fn is_space_limited(&self, owners: Owners) -> bool {
-        let limits = owners.0.iter().filter_map(|s| self.quotas.limits.get(s));
-        limits.into_iter().any(|limit| limit.blocks.is_some())
-    }
-
-    /// EDQUOT if the owners of an inode must not have the blocks that these of it would take.
-    pub(crate) fn may_fill(&mut self, ino: Nid, first: u64, end: u64) -> Result<()> {
-        let blocks = self.blocks_to_fill(ino, first, end)?;
-        let owners = Owners::of(self.inode(ino)?);
-        self.within_quota(owners, blocks, 0)
-    }
-
-    /// EDQUOT if the owners of a directory must not have the blocks that it would take for another entry.
-    pub(crate) fn may_enter(&mut self, dir: Nid, name: &[u8]) -> Result<()> {
-        let blocks = self.blocks_to_enter(dir, name)?;
-        let owners = Owners::of(self.inode(dir)?);
-        self.within_quota(owners, blocks, 0)
-    }
-
-    /// EDQUOT if somebody must not have a new inode of so many blocks, itself among them, or the owners of a directory its entry.
-    pub(crate) fn may_make(
-        &mut self,
-        dir: Nid,
-        name: &[u8],
-        owners: Owners,
-        blocks: u64,
-    ) -> Result<()> {
-        let more = self.blocks_to_enter(dir, name)?;
-        let of_dir = Owners::of(self.inode(dir)?);
-        self.within_quota(owners, blocks, 1)?;
-        self.within_quota(of_dir, more, 0)?;
-        self.each_within_quota(owners.shared(of_dir), blocks + more, 1)
-    }
-
-    /// Blocks that these of an inode would take at most, if its owners have limits of space; EDQUOT where they are far beyond those.
-    fn blocks_to_fill(&mut self, ino: Nid, first: u64, end: u64) -> Result<u64> {
-        let inode = self.inode(ino)?;
-        let (owners, has) = (Owners::of(inode), inode.blocks);
-        if !self.is_space_limited(owners) {
-            return Ok(0);
-        }
-        // At least so many are new; beyond the limit there is no need to look at each.
-        self.within_quota(owners, (end - first).saturating_sub(has), 0)?;
-        let mut new = end - first;
-        if matches!(self.inode(ino)?.content, Content::Map(_)) {
-            new = 0;
-            for index in first..end {
-                new += u64::from(self.slot(ino, index)? == Slot::HOLE);
-            }
-        }
-        // Direct nodes, and those above them.
-        let nodes = if new > 0 { new.div_ceil(span(0)) } else { 0 };
-        Ok(new + nodes)
-    }
-
-    /// Blocks that a directory would take at most for another entry, if its owners have limits of space.
-    fn blocks_to_enter(&mut self, dir: Nid, name: &[u8]) -> Result<u64> {
-        let owners = Owners::of(self.inode(dir)?);
-        if !self.is_space_limited(owners) {
-            return Ok(0);
-        }
-        match self.blocks_for_entry(dir, name)? {
-            Some(blocks) => self.blocks_to_fill(dir, blocks.start, blocks.end),
-            None => Ok(0),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mem::MemDevice;
-    use crate::{BlockDevice, CheckOptions, FormatOptions, MountOptions, check, repair};
-    use std::sync::Arc;
 
     #[test]
     fn limits_are_text_and_what_is_no_limit_is_refused() {
@@ -465,31 +356,5 @@ mod tests {
         assert_eq!(understood(&xattr::encode(&good)), None);
         let left = understood(&xattr::encode(&both));
         assert_eq!(left, Some(xattr::encode(&good)));
-    }
-
-    #[test]
-    fn a_limit_that_is_not_understood_is_found_and_repaired() {
-        let bad = (Subject::User(2).attribute(), b"much".to_vec());
-        // In the inode, and in a node.
-        for other in [10, 1000] {
-            let kept = Xattrs::from([(b"user.other".to_vec(), vec![7; other])]);
-            let dev = Arc::new(MemDevice::new());
-            let options = FormatOptions::new([1; 16], [2; 16], 1 << 16);
-            Volume::format(dev.clone(), &options).unwrap();
-            let mut v = Volume::mount(dev.clone(), MountOptions::default()).unwrap();
-            let mut all = kept.clone();
-            all.extend([bad.clone()]);
-            v.mutate(|v| v.put_xattrs(Nid::ROOT, xattr::encode(&all)))
-                .unwrap();
-            v.unmount().unwrap();
-            let dev: Arc<dyn BlockDevice> = dev;
-            let found = check(&dev, CheckOptions::default()).unwrap().findings;
-            assert_eq!(found.len(), 1, "{found:?}");
-            repair(&dev, false, Time::default()).unwrap();
-            let found = check(&dev, CheckOptions::default()).unwrap().findings;
-            assert_eq!(found, []);
-            let mut v = Volume::mount(dev, MountOptions::default()).unwrap();
-            assert_eq!(v.xattrs(Nid::ROOT).unwrap(), kept);
-        }
     }
 }

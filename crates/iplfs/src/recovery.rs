@@ -10,16 +10,17 @@
 //! the recovery is cut short, the next one finds that checkpoint, rolls forward from the same marks, starts beyond the new `far`, and
 //! counts everything between as tail. So no address is used twice, however often it is cut short.
 
-use crate::areas::{Addr, BLOCK_SIZE, Log, Nid};
-use crate::dir::kind_of;
+use crate::disk::address::{Addr, BLOCK_SIZE, Log, Nid};
 use crate::disk::checkpoint::Phase;
 use crate::disk::inode::{Content, Inode};
 use crate::disk::nat::NatEntry;
-use crate::disk::node::{Footer, NodeBody, Slot};
+use crate::disk::node::{Footer, NodeBody};
+use crate::disk::slot::Slot;
 use crate::error::{Error, Result};
-use crate::map::roots;
+use crate::nodes::tree::roots;
 use crate::options::Caller;
-use crate::volume::{Node, Volume, verify_data};
+use crate::vfs::dir::kind_of;
+use crate::volume::state::{Node, Volume, verify_data};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A node found behind the checkpoint.

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tuff_iplfs::backend::{Blocks, MemDevice};
 use tuff_iplfs::backend::{FileDevice, ZoneDir};
-use tuff_iplfs::mem::{Blocks, MemDevice};
 use tuff_iplfs::{
     Addr, BlockDevice, Caller, CheckOptions, Error, FormatOptions, Geometry, MountOptions, Nid,
     Repaired, Time, Volume, check, mode, rebuild, repair,

@@ -7,7 +7,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use tuff_iplfs::mem::MemDevice;
+use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{Addr, BlockDevice, Error, FormatOptions, Geometry, MountOptions, Volume};
 use tuff_iplfs_crash::model::{Model, difference, tree_of};
 use tuff_iplfs_crash::workload::{Op, Persist, alphabet, at, base};

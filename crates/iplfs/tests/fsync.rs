@@ -6,7 +6,7 @@ use sound::sound;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use tuff_iplfs::mem::MemDevice;
+use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{
     Addr, BlockDevice, Caller, FormatOptions, Fsync, Log, MountOptions, Nid, Time, Volume, mode,
     rebuild,

@@ -1,7 +1,7 @@
 //! Limits of users, groups and projects.
 
 use std::sync::Arc;
-use tuff_iplfs::mem::MemDevice;
+use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{
     Allocate, Attr, Caller, CheckOptions, Errno, Error, FormatOptions, Limit, MountOptions, Nid,
     Rename, SetAttr, SetXattr, Subject, Time, Usage, Volume, check, mode,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use tuff_iplfs::mem::{Blocks, MemDevice};
+use tuff_iplfs::backend::{Blocks, MemDevice};
 use tuff_iplfs::{
     Addr, BlockDevice, Caller, CheckOptions, Error, FormatOptions, Geometry, MountOptions, Nid,
     SetXattr, Time, Volume, check, mode, rebuild, repair,

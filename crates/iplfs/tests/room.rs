@@ -8,7 +8,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::Mutex;
-use tuff_iplfs::mem::MemDevice;
+use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{
     Addr, BlockDevice, Caller, FormatOptions, Geometry, MountOptions, Nid, Time, Volume, mode,
 };

@@ -6,8 +6,8 @@ mod sound;
 
 use common::{GEOMETRY, NOW, device as source, mount, options};
 use std::sync::Arc;
+use tuff_iplfs::backend::{Blocks, MemDevice};
 use tuff_iplfs::disk::stream::{FRAME_LEN, Frame};
-use tuff_iplfs::mem::{Blocks, MemDevice};
 use tuff_iplfs::{
     BLOCK_SIZE, BlockDevice, Caller, Error, FormatOptions, MountOptions, Nid, Received, Stream,
     Volume,

@@ -7,7 +7,7 @@ mod sound;
 use common::{GEOMETRY, NOW, device, mount};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tuff_iplfs::mem::MemDevice;
+use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{BlockDevice, Errno, Error, Volume};
 use tuff_iplfs_crash::model::tree_of;
 use tuff_iplfs_crash::workload::{Op, alphabet};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tuff_iplfs::backend::ZoneDir;
 use tuff_iplfs::{
-    BlockDevice, Caller, FormatOptions, MountOptions, Nid, Volume, mem::MemDevice, mode,
+    BlockDevice, Caller, FormatOptions, MountOptions, Nid, Volume, backend::MemDevice, mode,
 };
 use tuff_testkit::Rng;
 

@@ -5,7 +5,7 @@ mod sound;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tuff_iplfs::mem::MemDevice;
+use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{
     Addr, Allocate, BlockDevice, Caller, Errno, Error, FormatOptions, Geometry, MountOptions, Nid,
     SIZE_MAX, SetAttr, SetXattr, Time, Volume, mode,

@@ -10,11 +10,13 @@
 //! large file would need a hole punched for every block. The directory plays the part of the root of an interval map, the
 //! extent tree of each file that of its map node.
 
-use super::{BS, data_runs, lock, punch, read_sparse, retry, write_in_place, write_zeros};
-use crate::areas::{Addr, BLOCK_SIZE};
+use super::host::{
+    self, BS, data_runs, lock, punch, read_sparse, retry, write_in_place, write_zeros,
+};
 use crate::device::BlockDevice;
+use crate::device::is_full;
+use crate::disk::address::{Addr, BLOCK_SIZE};
 use crate::finding::Finding;
-use crate::room::is_full;
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, fstatvfs, statx};
 use rustix::io::retry_on_intr;
 use std::collections::{BTreeMap, BTreeSet};
@@ -458,7 +460,7 @@ impl BlockDevice for ZoneDir {
     fn preallocate(&self, blocks: Range<u64>) -> io::Result<()> {
         for (zone, piece) in self.pieces(blocks) {
             if let Some(file) = self.file(zone, true)? {
-                super::reserve(&file, piece)?;
+                host::reserve(&file, piece)?;
             }
         }
         Ok(())
@@ -467,7 +469,7 @@ impl BlockDevice for ZoneDir {
     fn give_up(&self, blocks: Range<u64>) -> io::Result<()> {
         for (zone, piece) in self.pieces(blocks) {
             if let Some(file) = self.file(zone, false)? {
-                super::give_up(&file, piece)?;
+                host::give_up(&file, piece)?;
             }
         }
         Ok(())

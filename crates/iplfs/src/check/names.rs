@@ -1,10 +1,10 @@
 //! Directories and their entries, and what names lead to.
 
-use super::Checker;
-use crate::areas::Nid;
-use crate::dir::{check_name, kind_of};
+use super::checker::Checker;
+use crate::disk::address::Nid;
 use crate::disk::dentry::{self, BUCKET_BLOCKS, Dentry, bucket_start};
 use crate::disk::inode::{Content, Inode};
+use crate::vfs::dir::{check_name, kind_of};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Checker {

@@ -1,11 +1,10 @@
 //! What snapshots hold, what is to be given back, and what the device has that nothing knows.
 
-use super::{CheckOptions, Checker, check};
-use crate::areas::{Addr, Log};
+use super::checker::Checker;
+use crate::device::read_block;
+use crate::disk::address::{Addr, Log};
 use crate::disk::checkpoint::Phase;
-use crate::error::Result;
-use crate::mount::read_block;
-use crate::volume::Volume;
+use crate::error::{Error, Result};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -113,7 +112,7 @@ impl Checker {
                 m.scan
             };
             let runs = self.volume.dev.allocated(g.range(log, start..end));
-            let runs = runs.map_err(|e| crate::Error::io(e, "asking for allocated blocks"))?;
+            let runs = runs.map_err(|e| Error::io(e, "asking for allocated blocks"))?;
             for addr in runs.into_iter().flatten() {
                 let logged = pending.partition_point(|run| run.end <= addr);
                 let known = self.claimed.contains(&addr)
@@ -137,55 +136,5 @@ impl Checker {
             && read_block(&*self.volume.dev, Addr(addr))?
                 .iter()
                 .all(|byte| *byte == 0))
-    }
-}
-
-impl Volume {
-    /// Gives back what the device holds past the heads, which nothing refers to once all is in sync. Returns how many blocks were not of zeros: those are room.
-    pub(crate) fn clear_past_heads(&mut self) -> Result<u64> {
-        if !self.dev.knows_allocated() {
-            return Ok(0);
-        }
-        let mut blocks = 0;
-        for log in Log::ALL {
-            let head = self.marks[log.index()].head;
-            let g = self.sb.geometry;
-            let runs = self.dev.allocated(g.range(log, head..g.area_blocks()));
-            let runs = runs.map_err(|e| crate::Error::io(e, "asking for allocated blocks"))?;
-            for run in runs {
-                for addr in run.clone() {
-                    let block = read_block(&*self.dev, Addr(addr))?;
-                    blocks += u64::from(block.iter().any(|byte| *byte != 0));
-                }
-                let io = |e| crate::Error::io(e, "giving back what lies past the heads");
-                self.dev.discard(run).map_err(io)?;
-                self.room[log.index()] = head;
-            }
-        }
-        self.keep_room();
-        Ok(blocks)
-    }
-
-    /// Finds blocks that the device holds and nothing refers to, and gives them back. Returns how many there were.
-    pub fn trim(&mut self) -> Result<u64> {
-        self.drain()?;
-        // Rule 9. Everything is in sync now, so what the device holds is what the check sees.
-        if !self.options.rules.hold(9) {
-            return Ok(0);
-        }
-        let report = check(&self.dev, CheckOptions::default())?;
-        if let Some(finding) = report.findings.first() {
-            return Err(crate::Error::Corrupt(format!(
-                "{finding}; nothing was trimmed"
-            )));
-        }
-        self.release_all_zones()?;
-        let blocks = report.leaked_blocks() + self.clear_past_heads()?;
-        for run in report.leaked {
-            self.dead.insert_range(run);
-        }
-        self.needs_trim = false;
-        self.drain()?;
-        Ok(blocks)
     }
 }

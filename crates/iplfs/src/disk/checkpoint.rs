@@ -14,7 +14,7 @@
 //! The copy serves where the body is damaged. The discard log is not in it: a trim finds what the log named.
 
 use super::wire::{Get, Put, seal, sealed};
-use crate::areas::{Addr, BLOCK_SIZE, Block, Nid};
+use crate::disk::address::{Addr, BLOCK_SIZE, Block, Nid};
 use crate::disk::nat::NatEntry;
 use crate::disk::snapshot::{SNAPSHOT_LEN, Snapshot};
 use crate::error::{Error, Result};

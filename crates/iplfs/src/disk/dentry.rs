@@ -12,12 +12,13 @@
 //! Directories in blocks are a hash table in levels: level n has 2^n buckets of two blocks, starting at block 2·(2^n − 1). An entry
 //! lies in the first level whose bucket had room.
 
-use super::inode::{INLINE_MAX, NAME_MAX};
 use super::wire::{Get, Put};
-use crate::areas::{BLOCK_SIZE, Block, Nid};
+use crate::disk::address::{BLOCK_SIZE, Block, Nid};
 use crate::error::{Error, Result};
 
 const MAGIC: u32 = 0x5249_4454;
+/// Longest name of a directory entry. Unit: bytes.
+pub const NAME_MAX: usize = 255;
 /// Slots in a block.
 pub const BLOCK_SLOTS: usize = 200;
 /// Slots in an inode.
@@ -79,10 +80,9 @@ const IN_INODE: Shape = Shape {
     names: 24 + INODE_SLOTS * 12,
     slots: INODE_SLOTS,
 };
-const _: () = assert!(
-    IN_BLOCK.names + BLOCK_SLOTS * 8 == BLOCK_SIZE
-        && IN_INODE.names + INODE_SLOTS * 8 <= INLINE_MAX
-);
+/// Bytes of the slots of an inode.
+pub const INODE_BYTES: usize = IN_INODE.names + INODE_SLOTS * 8;
+const _: () = assert!(IN_BLOCK.names + BLOCK_SLOTS * 8 == BLOCK_SIZE);
 
 fn shape(bytes: &[u8]) -> Shape {
     if bytes.len() == BLOCK_SIZE {
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn slots_keep_their_number_between_inode_and_block() {
-        let mut small = [0; INLINE_MAX];
+        let mut small = [0; INODE_BYTES];
         insert(&mut small, &entry(170, b"last"));
         let mut block = [0; BLOCK_SIZE];
         for e in all(&small).unwrap() {
@@ -323,7 +323,7 @@ mod tests {
             let block = [fill; BLOCK_SIZE];
             let _ = all(&block);
             let _ = find(&block, 0x0101_0101, b"name");
-            let _ = find(&[fill; INLINE_MAX], 0x0101_0101, b"name");
+            let _ = find(&[fill; INODE_BYTES], 0x0101_0101, b"name");
         }
     }
 

@@ -10,7 +10,7 @@
 //! stale or damaged block cannot pass, and an old root stays a whole table for as long as its blocks are not discarded.
 
 use super::wire::{Get, Put, seal, sealed};
-use crate::areas::{Addr, BLOCK_SIZE, Block, Nid};
+use crate::disk::address::{Addr, BLOCK_SIZE, Block, Nid};
 use crate::error::{Error, Result};
 
 const MAGIC: u32 = 0x544e_4154;

@@ -10,49 +10,19 @@
 //! every data block they newly name is whole.
 
 use super::inode::Inode;
+use super::slot::Slot;
 use super::wire::{Get, Put, seal, sealed};
-use crate::areas::{Addr, BLOCK_SIZE, Block, Nid};
+use crate::disk::address::{Addr, BLOCK_SIZE, Block, Nid};
 use crate::error::{Error, Result};
 
 /// Bytes of a node block before the footer.
 pub const CONTENT: usize = 4056;
+/// Bytes of encoded extended attributes that fit a node.
+pub const XATTR_MAX: usize = CONTENT - 2;
 /// Slots of a direct node.
 pub const DIRECT_SLOTS: usize = 338;
 /// Node numbers in an indirect node.
 pub const INDIRECT_SLOTS: usize = 1014;
-
-/// A block of a file: where it is and what it must sum to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Slot {
-    /// Address, hole or reservation.
-    pub addr: Addr,
-    /// CRC32C of the block, 0 unless mapped.
-    pub crc: u32,
-}
-
-impl Slot {
-    /// A hole.
-    pub const HOLE: Slot = Slot {
-        addr: Addr::HOLE,
-        crc: 0,
-    };
-    /// Reserved, reads as zeros.
-    pub const RESERVED: Slot = Slot {
-        addr: Addr::RESERVED,
-        crc: 0,
-    };
-
-    /// Lost to damage, reads as an error.
-    pub const LOST: Slot = Slot {
-        addr: Addr::LOST,
-        crc: 0,
-    };
-
-    /// True if the slot takes space: mapped, reserved, or lost, which counts until it is overwritten.
-    pub fn counts(self) -> bool {
-        self.addr != Addr::HOLE
-    }
-}
 
 /// What a node block holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -177,7 +147,7 @@ impl NodeBody {
             }
             KIND_XATTR => {
                 let len = usize::from(get.u16());
-                if len > super::xattr::NODE_MAX {
+                if len > XATTR_MAX {
                     return Err(Error::corrupt(
                         place(),
                         format_args!("{len} bytes of attributes"),
@@ -205,6 +175,8 @@ impl NodeBody {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::dentry::NAME_MAX;
+    use crate::disk::inode::{Content, INLINE_MAX, INLINE_XATTR, INODE_SLOTS, Map, Time, mode};
 
     const FOOTER: Footer = Footer {
         nid: Nid(8),
@@ -215,6 +187,40 @@ mod tests {
         seq: 6,
     };
 
+    #[test]
+    fn every_layout_of_an_inode_round_trips() {
+        let now = Time {
+            sec: -5,
+            nsec: 999_999_999,
+        };
+        let footer = Footer {
+            nid: Nid(3),
+            ino: Nid(3),
+            ordinal: 0,
+            group: 2,
+            tag: 1,
+            seq: 1,
+        };
+        let mut file = Inode::new(mode::FILE | 0o644, 1, 2, now);
+        file.content = Content::Inline(vec![9; INLINE_MAX]);
+        file.size = INLINE_MAX as u64;
+        file.name = vec![b'n'; NAME_MAX];
+        file.xattr = vec![1; INLINE_XATTR];
+        let mut mapped = Inode::new(mode::FILE, 0, 0, now);
+        let mut map = Map::empty();
+        map.slots[INODE_SLOTS - 1] = Slot {
+            addr: Addr(3),
+            crc: 4,
+        };
+        map.nids[5] = Nid(77);
+        mapped.content = Content::Map(map);
+        let dir = Inode::new(mode::DIR | 0o755, 0, 0, now);
+        for inode in [file, mapped, dir] {
+            let body = NodeBody::Inode(Box::new(inode));
+            let block = body.encode(&footer);
+            assert_eq!(NodeBody::decode(&block, Addr(1)).unwrap(), (body, footer));
+        }
+    }
     #[test]
     fn every_kind_round_trips() {
         let mut slots = Box::new([Slot::HOLE; DIRECT_SLOTS]);

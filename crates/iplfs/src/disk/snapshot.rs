@@ -10,7 +10,7 @@
 
 use super::inode::Time;
 use super::wire::{Get, Put};
-use crate::areas::Addr;
+use crate::disk::address::Addr;
 use crate::disk::nat::{NAT_HEIGHT_MAX, NatPointer};
 use crate::error::{Error, Result};
 

@@ -15,7 +15,7 @@
 use super::snapshot::{SNAPSHOT_LEN, Snapshot};
 use super::superblock::Superblock;
 use super::wire::{Get, Put, seal, sealed};
-use crate::areas::{BLOCK_SIZE, Block, zero_block};
+use crate::disk::address::{BLOCK_SIZE, Block, zero_block};
 use crate::error::{Error, Result};
 
 const MAGIC: [u8; 8] = *b"TUFFSEND";
@@ -242,7 +242,7 @@ fn sum_of(before: u32, frame: &[u8; FRAME_LEN], payload: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::areas::Geometry;
+    use crate::disk::address::Geometry;
     use crate::disk::inode::Time;
     use crate::disk::nat::NatPointer;
 

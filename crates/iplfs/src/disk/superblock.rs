@@ -10,7 +10,7 @@
 //! one after the other, with a flush after each.
 
 use super::wire::{Get, Put, seal, sealed};
-use crate::areas::{AREA_BITS, BLOCK_SIZE, Block, Geometry};
+use crate::disk::address::{AREA_BITS, BLOCK_SIZE, Block, Geometry};
 use crate::error::{Error, Result};
 
 /// First eight bytes of a superblock.

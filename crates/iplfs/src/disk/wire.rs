@@ -2,7 +2,7 @@
 //!
 //! Positions are chosen by our code and never by the bytes read, so running off the end is a mistake of ours, not of a volume.
 
-use crate::areas::{BLOCK_SIZE, Block};
+use crate::disk::address::{BLOCK_SIZE, Block};
 
 /// Reads little-endian fields one after the other.
 pub(crate) struct Get<'a> {

@@ -2,15 +2,8 @@
 //!
 //! All of them lie in the inode if they fit there, otherwise all of them in one node.
 
-use super::inode::INLINE_XATTR;
-use super::node::CONTENT;
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
-
-/// Bytes that fit the inode.
-pub const INODE_MAX: usize = INLINE_XATTR;
-/// Bytes that fit a node.
-pub const NODE_MAX: usize = CONTENT - 2;
 
 /// Attributes by name.
 pub type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;

@@ -1,14 +1,15 @@
 //! Names: entries that lead to what is there, a name for what has none, counts of links.
 
-use super::{LOST_FOUND, Salvage, Seen};
-use crate::areas::Nid;
-use crate::dir::{Spot, check_name, kind_of};
+use super::salvage::{LOST_FOUND, Salvage, Seen};
+use crate::disk::address::Nid;
 use crate::disk::dentry::{self, BUCKET_BLOCKS, bucket_start};
 use crate::disk::inode::{Content, INLINE_MAX, Inode, mode};
-use crate::disk::node::{NodeBody, Slot};
+use crate::disk::node::NodeBody;
+use crate::disk::slot::Slot;
 use crate::error::{Error, Result};
 use crate::options::Caller;
-use crate::volume::Node;
+use crate::vfs::dir::{Spot, check_name, kind_of};
+use crate::volume::state::Node;
 use std::collections::{HashMap, HashSet};
 
 impl Salvage {

@@ -1,14 +1,15 @@
 //! Nodes and blocks: what can be kept, what is grown again from what lies under it, what is cut out.
 
-use super::Salvage;
-use crate::areas::{Addr, BLOCK_SIZE, Log, Nid};
+use super::salvage::Salvage;
+use crate::disk::address::{Addr, BLOCK_SIZE, Log, Nid};
 use crate::disk::inode::{Content, Inode};
-use crate::disk::node::{DIRECT_SLOTS, INDIRECT_SLOTS, NodeBody, Slot};
+use crate::disk::node::{DIRECT_SLOTS, INDIRECT_SLOTS, NodeBody};
+use crate::disk::slot::Slot;
 use crate::disk::xattr;
 use crate::error::{Error, Result};
-use crate::map::{ROOT_LEVELS, child_base, ordinal_at, root_base, span};
+use crate::nodes::tree::{ROOT_LEVELS, child_base, ordinal_at, root_base, span};
 use crate::quota;
-use crate::volume::Node;
+use crate::volume::state::Node;
 use std::collections::HashSet;
 
 impl Salvage {
@@ -355,7 +356,7 @@ impl Salvage {
         self.v.pending.spare(|addr| alive.contains(&addr));
         let dead = self.v.dead.runs();
         let bits = self.v.sb.geometry.section_bits;
-        self.v.dead = crate::dead::DeadMap::new(bits);
+        self.v.dead = crate::log::invalid::DeadMap::new(bits);
         for addr in dead
             .into_iter()
             .flatten()

@@ -1,9 +1,10 @@
 //! Snapshots: tables that cannot be read are found again in the logs, and what is lost is noted in the records.
 
-use super::{Salvage, Scan};
-use crate::areas::Log;
+use super::salvage::Salvage;
+use super::scan::Scan;
+use crate::disk::address::Log;
 use crate::error::{Error, Result};
-use crate::nat::{Nat, Salvaged};
+use crate::nodes::nat::{Nat, Salvaged};
 use std::collections::{HashMap, HashSet};
 
 impl Salvage {

@@ -7,20 +7,19 @@
 //! Until that checkpoint the device shows the base; from then on the snapshot. The two checkpoints before the first block move the bounds of both packs past
 //! everything that will be written, so that whatever is mounted after a crash gives the blocks back and appends beyond them.
 
-use super::Tail;
-use crate::areas::{Addr, BLOCK_SIZE, Log, Nid, zero_block};
-use crate::device::BlockDevice;
+use super::tail::Tail;
+use crate::checkpoint::pack::{
+    clear_fixed, damaged_superblocks, find_checkpoint, read_superblock, write_superblocks,
+};
+use crate::device::{BlockDevice, read_block};
+use crate::disk::address::{Addr, BLOCK_SIZE, Log, Nid, zero_block};
 use crate::disk::checkpoint::Phase;
 use crate::disk::snapshot::Snapshot;
 use crate::disk::stream::{FRAME_LEN, Frame, Header, Kind, RUN_LEN};
 use crate::disk::superblock::{MAGIC, Superblock};
 use crate::error::{Error, Result};
-use crate::mount::{
-    clear_fixed, damaged_superblocks, find_checkpoint, read_block, read_superblock,
-    write_superblocks,
-};
 use crate::options::MountOptions;
-use crate::volume::{State, Volume};
+use crate::volume::state::{State, Volume};
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
 use std::sync::Arc;
@@ -340,23 +339,6 @@ fn at_base(dev: &Arc<dyn BlockDevice>, header: &Header, base: &Snapshot) -> Resu
 }
 
 impl Volume {
-    /// The state that a record of a snapshot describes.
-    pub(crate) fn of_snapshot(dev: Arc<dyn BlockDevice>, sb: Superblock, s: &Snapshot) -> Self {
-        let mut volume = Volume::empty(dev, sb, MountOptions::default());
-        volume.state = State::ReadOnly;
-        volume.version = s.version;
-        volume.nat.height = s.nat_height;
-        volume.nat.root = s.nat_root;
-        volume.nat.blocks = s.nat_blocks;
-        volume.nat.next_nid = s.next_nid;
-        volume.live = s.live_blocks;
-        volume.inodes = s.inodes;
-        for (marks, head) in volume.marks.iter_mut().zip(s.heads) {
-            (marks.scan, marks.head, marks.limit, marks.far) = (head, head, head, head);
-        }
-        volume
-    }
-
     /// Makes both packs say that blocks of a stream may come, up to the heads of `snapshot`. From here on versions are above every tag in the stream, so no
     /// recovery takes its nodes for the work of an fsync.
     fn open_receive(&mut self, snapshot: &Snapshot, whole: bool) -> Result<()> {

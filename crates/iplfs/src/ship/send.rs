@@ -1,10 +1,10 @@
 //! Sending: the tails of the logs, then what died.
 
-use super::Tail;
-use crate::areas::{Addr, BLOCK_SIZE};
+use super::tail::Tail;
+use crate::disk::address::{Addr, BLOCK_SIZE};
 use crate::disk::stream::{FRAME_BLOCKS, FRAME_RUNS, Frame, Header, Kind, RUN_LEN};
 use crate::error::{Errno, Error, Result};
-use crate::volume::Volume;
+use crate::volume::state::Volume;
 use std::io::Write;
 
 /// What was sent.
@@ -122,7 +122,7 @@ impl Volume {
             .dead
             .iter()
             .cloned()
-            .flat_map(crate::discard::to_entries)
+            .flat_map(crate::log::discard_log::to_entries)
             .collect();
         for runs in runs.chunks(FRAME_RUNS as usize) {
             let mut payload = Vec::with_capacity(runs.len() * RUN_LEN);

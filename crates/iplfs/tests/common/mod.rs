@@ -1,7 +1,7 @@
 //! A small volume with something in it, for tests of snapshots and streams.
 
 use std::sync::Arc;
-use tuff_iplfs::mem::MemDevice;
+use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{BlockDevice, FormatOptions, Geometry, MountOptions, Time, Volume};
 use tuff_iplfs_crash::workload::base;
 

@@ -19,8 +19,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use tuff_flash::map::{Compaction, Interval, IntervalMap, Map, Region};
 use tuff_flash::{Lba, Nanos, Payload, Preset, Slot};
+use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::backend::{FileDevice, ZoneDir};
-use tuff_iplfs::mem::MemDevice;
 use tuff_iplfs::{
     Addr, BLOCK_SIZE, BlockDevice, Caller, FormatOptions, Geometry, Log, MountOptions, Nid, Volume,
     mode,

@@ -81,7 +81,7 @@ fn project_to_set(attr: &Attr, f: &mut Fields<'_>) -> Result<u32> {
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use tuff_iplfs::mem::MemDevice;
+    use tuff_iplfs::backend::MemDevice;
     use tuff_iplfs::{FormatOptions, MountOptions};
 
     fn ask(volume: &mut Volume, command: u32, rest: &[u32]) -> Result<Vec<u8>> {

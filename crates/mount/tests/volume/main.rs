@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
-use tuff_iplfs::mem::MemDevice;
+use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{
     Addr, BlockDevice, CheckOptions, FormatOptions, Limit, MountOptions, Subject, Volume, check,
 };

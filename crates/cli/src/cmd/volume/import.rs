@@ -14,6 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tuff_iplfs::disk::node::XATTR_MAX;
 use tuff_iplfs::disk::xattr::{self, Xattrs};
 use tuff_iplfs::{Caller, Errno, Error, Nid, SetAttr, SetXattr, Time, Volume, acl, mode};
 use tuff_store::retry;
@@ -315,13 +316,13 @@ fn host_attributes(path: &Path) -> Result<Xattrs> {
         all.insert(name.to_vec(), value);
     }
     if let Some((name, value)) = all.iter().max_by_key(|(_, value)| value.len())
-        && (value.len() > xattr::NODE_MAX || xattr::encode(&all).len() > xattr::NODE_MAX)
+        && (value.len() > XATTR_MAX || xattr::encode(&all).len() > XATTR_MAX)
     {
         let what = format!(
             "attribute {} has {} bytes, where all of a file's names and values have at most {}",
             String::from_utf8_lossy(name),
             value.len(),
-            xattr::NODE_MAX
+            XATTR_MAX
         );
         return Err(Error::Limit(what)).at(path.display());
     }

@@ -9,61 +9,36 @@
 //! * A checkpoint is the state of the whole volume between two operations.
 //! * While one is under way, no node is written.
 
-use crate::areas::{Addr, BLOCK_SIZE, Log, Nid, zero_block};
-use crate::commit::Begun;
-use crate::dead::DeadMap;
+use crate::checkpoint::state::{Begun, Since};
 use crate::device::{BlockDevice, blocks_in};
-use crate::discard::{Pending, ReaderGuard, Readers};
+use crate::disk::address::{Addr, BLOCK_SIZE, Log, Nid, zero_block};
 use crate::disk::checkpoint::LogMarks;
 use crate::disk::inode::{Inode, Time};
 use crate::disk::nat::NatEntry;
-use crate::disk::node::{Footer, NodeBody, Slot};
+use crate::disk::node::{Footer, NodeBody};
+use crate::disk::slot::Slot;
 use crate::disk::snapshot::Snapshot;
 use crate::disk::superblock::Superblock;
 use crate::error::{Errno, Error, Result};
-use crate::nat::Nat;
+use crate::log::discard_log::Pending;
+use crate::log::invalid::DeadMap;
+use crate::log::readers::{ReaderGuard, Readers};
+use crate::nodes::nat::Nat;
+use crate::nodes::pages::Pages;
 use crate::options::MountOptions;
-use crate::pages::Pages;
 use crate::quota::Quotas;
-use crate::room::Said;
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 /// A node in memory.
 pub(crate) struct Node {
     pub(crate) ino: Nid,
     pub(crate) ordinal: u32,
     pub(crate) body: NodeBody,
-}
-
-/// What happened since the last checkpoint that decides whether an fsync can leave its work to roll-forward.
-#[derive(Default)]
-pub(crate) struct Since {
-    /// Inodes created.
-    pub(crate) created: HashSet<Nid>,
-    /// Inodes whose names changed other than by their creation.
-    pub(crate) renamed: HashSet<Nid>,
-    /// Names given up by an inode that lives on. Roll-forward must not put another file there: it would drop the only name
-    /// under which the older checkpoint knows that inode.
-    pub(crate) vacated: HashSet<(Nid, Vec<u8>)>,
-    /// A directory changed its place.
-    pub(crate) directory_moved: bool,
-    /// Fsyncs left to roll-forward.
-    pub(crate) groups: u64,
-}
-
-impl Since {
-    /// Takes in what happened before it: there was no checkpoint between.
-    pub(crate) fn absorb(&mut self, earlier: Self) {
-        self.created.extend(earlier.created);
-        self.renamed.extend(earlier.renamed);
-        self.vacated.extend(earlier.vacated);
-        self.directory_moved |= earlier.directory_moved;
-        self.groups += earlier.groups;
-    }
 }
 
 /// Whether changes are accepted.
@@ -122,7 +97,7 @@ pub struct Volume {
     pub(crate) orphans: BTreeSet<Nid>,
     pub(crate) holds: HashMap<Nid, u64>,
     /// What the host said last ([`host_free`](Self::host_free)).
-    pub(crate) host_said: Cell<Option<Said>>,
+    pub(crate) host_said: Cell<Option<(u64, Instant)>>,
     pub(crate) since: Since,
     /// Offset in the warm node log up to which the device has made blocks ready, so that flushing them is cheap.
     pub(crate) prepared: u64,

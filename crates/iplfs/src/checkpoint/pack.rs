@@ -1,18 +1,12 @@
-//! Making a volume, opening one, and choosing the checkpoint to open it at.
+//! Checkpoint packs and superblocks on the device: choosing the newest sound copy, and writing damaged copies again.
 
-use crate::areas::{AREA_BITS, Addr, BLOCK_SIZE, Block, Geometry, Log, Nid};
-use crate::device::BlockDevice;
+use crate::device::{BlockDevice, read_block};
+use crate::disk::address::{AREA_BITS, Addr, BLOCK_SIZE, Geometry, Log};
 use crate::disk::checkpoint::{Body, Phase, SEALS, Seal};
-use crate::disk::inode::{INLINE_MAX, Inode, mode};
-use crate::disk::nat::{NAT_HEIGHT_MAX, NatPointer};
-use crate::disk::node::NodeBody;
-use crate::disk::superblock::{GROUPS_WITH_DATA, Superblock};
+use crate::disk::nat::NAT_HEIGHT_MAX;
+use crate::disk::superblock::Superblock;
 use crate::error::{Error, Result};
 use crate::finding::Finding;
-use crate::options::{FormatOptions, MountOptions};
-use crate::room::is_full;
-use crate::volume::{State, Volume};
-use std::sync::Arc;
 
 /// A checkpoint as found on the device.
 pub(crate) struct Found {
@@ -25,9 +19,9 @@ pub(crate) struct Found {
 /// Parts of a checkpoint that are damaged and of which there is another copy.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Damage {
-    seal: bool,
-    body: bool,
-    copy: bool,
+    pub(crate) seal: bool,
+    pub(crate) body: bool,
+    pub(crate) copy: bool,
 }
 
 impl Found {
@@ -48,13 +42,6 @@ impl Found {
             .map(|(_, part)| Finding::new(&place, format_args!("{part} is damaged")))
             .collect()
     }
-}
-
-pub(crate) fn read_block(dev: &dyn BlockDevice, addr: Addr) -> Result<Block> {
-    let mut block = [0; BLOCK_SIZE];
-    dev.read(addr, &mut block)
-        .map_err(|e| Error::io(e, format_args!("reading block {addr}")))?;
-    Ok(block)
 }
 
 /// The superblock: of the two copies at the start the sound one with the higher generation. If neither is sound, the third one.
@@ -222,7 +209,7 @@ pub fn is_unmounted(dev: &dyn BlockDevice) -> Result<bool> {
 /// The version before the first one. Version numbers start at a place that depends on the identity, so that node blocks of an older volume on the same
 /// device never carry a tag that roll-forward looks for.
 pub(crate) fn first_version(uuid: &[u8; 16]) -> u64 {
-    let seed = crate::hash::siphash(uuid, b"first checkpoint");
+    let seed = crate::disk::hash::siphash(uuid, b"first checkpoint");
     (seed & 0x7fff_ffff) << 24
 }
 
@@ -322,154 +309,4 @@ fn read_body(
         ));
     }
     Ok((body, damage))
-}
-
-impl Volume {
-    /// Makes an empty volume on a device, forgetting what was there.
-    pub fn format(dev: Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<()> {
-        let mut label = [0; 64];
-        let Some(room) = label.get_mut(..options.label.len()) else {
-            return Err(Error::Usage(format!(
-                "label of {} bytes, at most 64 fit",
-                options.label.len()
-            )));
-        };
-        room.copy_from_slice(options.label.as_bytes());
-        let sb = Superblock {
-            incompat: GROUPS_WITH_DATA,
-            uuid: options.uuid,
-            hash_key: options.hash_key,
-            geometry: options.geometry,
-            quota_blocks: options.quota_blocks,
-            reserve_blocks: options.reserve_blocks,
-            generation: 1,
-            label,
-        };
-        sb.verify()
-            .map_err(|e| Error::Usage(format!("these options make no volume: {e}")))?;
-        let g = sb.geometry;
-        let io = |e| Error::io(e, "preparing the device");
-        clear_fixed(&*dev, &g)?;
-        if dev.knows_allocated() {
-            for run in dev.allocated(g.fixed_end()..7 << g.area_bits).map_err(io)? {
-                dev.discard(run).map_err(io)?;
-            }
-        }
-        let mut volume = Volume::empty(dev.clone(), sb.clone(), MountOptions::default());
-        for log in Log::ALL {
-            let head = if log == Log::Meta { g.fixed_end() } else { 0 };
-            let m = &mut volume.marks[log.index()];
-            (m.scan, m.head, m.limit) = (head, head, head + volume.options.window_blocks);
-            m.far = m.limit + volume.options.window_blocks;
-        }
-        volume.version = first_version(&options.uuid);
-        volume.pack = 1;
-        volume.nat.next_nid = Nid::ROOT.0;
-        let caller = &options.caller;
-        let mut root = Inode::new(mode::DIR | 0o755, caller.uid, caller.gid, caller.now);
-        root.nlink = 2;
-        root.parent = Nid::ROOT;
-        root.size = INLINE_MAX as u64;
-        let nid = volume.new_node(None, 0, NodeBody::Inode(Box::new(root)))?;
-        assert_eq!(nid, Nid::ROOT, "the first number given out is the root's");
-        volume.inodes = 1;
-        volume.unmount()?;
-        let copies = damaged_superblocks(&*dev, &sb)?;
-        write_superblocks(&*dev, &sb, &copies)
-    }
-
-    /// Opens a volume. After a crash this recovers it first; see [`MountOptions::read_only`] for looking without touching.
-    pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Self> {
-        let sb = read_superblock(&*dev)?;
-        let found = find_checkpoint(&*dev, &sb, options.fallback)?;
-        let phase = found.seal.phase;
-        let read_only = options.read_only;
-        if !read_only {
-            match mend_copies(&*dev, &sb) {
-                // Such a host still takes deletes, and the next mount tries again.
-                Err(Error::Io(e, _)) if is_full(&e) => {}
-                other => other?,
-            }
-        }
-        let mut volume = Self::at(dev, sb, options, found);
-        volume.inode(Nid::ROOT).map_err(|e| match e {
-            Error::Posix(_) => Error::corrupt("root directory", "its inode is missing"),
-            other => other,
-        })?;
-        if read_only {
-            if phase != Phase::Clean {
-                volume.roll_forward()?;
-            }
-            volume.state = State::ReadOnly;
-            volume.load_quotas()?;
-            return Ok(volume);
-        }
-        if phase == Phase::Clean {
-            volume.keep_room();
-            // From here on the device no longer says "clean".
-            volume.commit_again(Phase::Mounted)?;
-            volume.evict_orphans();
-        } else {
-            volume.recover()?;
-        }
-        volume.load_quotas()?;
-        Ok(volume)
-    }
-
-    /// The state that a checkpoint describes, in memory.
-    pub(crate) fn at(
-        dev: Arc<dyn BlockDevice>,
-        sb: Superblock,
-        options: MountOptions,
-        found: Found,
-    ) -> Self {
-        let Found {
-            seal,
-            body,
-            pack,
-            damage,
-        } = found;
-        let mut volume = Self::empty(dev, sb, options);
-        volume.marks = seal.logs;
-        volume.version = seal.version;
-        volume.pack = pack;
-        volume.roll_tag = seal.roll_tag;
-        volume.next_seq = seal.next_seq;
-        volume.base_seq = seal.next_seq;
-        volume.next_generation = seal.next_generation;
-        volume.nat.height = seal.nat_height;
-        volume.nat.root = NatPointer {
-            addr: seal.nat_root,
-            crc: seal.nat_root_crc,
-        };
-        volume.nat.blocks = seal.nat_blocks;
-        volume.nat.next_nid = seal.next_nid;
-        volume.nat.replay(body.journal);
-        volume.snapshots = body.snapshots;
-        volume.held = seal.held_blocks;
-        volume.live = seal.live_blocks;
-        volume.inodes = seal.inodes;
-        // A trim finds the blocks that the lost discard log named and those of the rest of the body.
-        volume.needs_trim = seal.needs_trim || damage.body;
-        if !damage.body {
-            let room = u64::from(volume.sb.geometry.pack_blocks) - SEALS;
-            let blocks = seal.body_blocks() + u64::from(seal.copy_blocks);
-            volume.overflow = seal.overflow.0..seal.overflow.0 + blocks.saturating_sub(room);
-        }
-        volume.body_crc = seal.body_crc;
-        volume.orphans = body.orphans.into_iter().collect();
-        let runs = body
-            .discards
-            .into_iter()
-            .map(|e| e.start.0..e.start.0 + u64::from(e.blocks));
-        volume.pending.add(runs, seal.version);
-        volume
-    }
-
-    pub(crate) fn evict_orphans(&mut self) {
-        let orphans: Vec<Nid> = self.orphans.iter().copied().collect();
-        for ino in orphans {
-            self.evict_if_unused(ino);
-        }
-    }
 }

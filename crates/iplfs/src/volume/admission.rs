@@ -10,7 +10,7 @@
 
 use crate::disk::nat::NAT_HEIGHT_MAX;
 use crate::error::{Errno, Error, Result};
-use crate::volume::{State, Volume};
+use crate::volume::state::{State, Volume};
 
 /// Room that ordinary changes leave to the host, so that a checkpoint and some deletes always fit. Unit: blocks.
 const HOST_RESERVE: u64 = 256;

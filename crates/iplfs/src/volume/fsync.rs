@@ -12,13 +12,14 @@
 //! What a host does slowly is not writing but taking note of new blocks and a longer file. So the device is asked to make blocks ready ahead of the
 //! head; they are beyond the head, as what a crash leaves behind is, and a recovery gives them back like that.
 
-use crate::areas::{BLOCK_SIZE, Log, Nid};
+use crate::disk::address::{BLOCK_SIZE, Log, Nid};
 use crate::disk::inode::{Content, mode};
-use crate::disk::node::{NodeBody, Slot};
+use crate::disk::node::NodeBody;
+use crate::disk::slot::Slot;
 use crate::disk::superblock::GROUPS_WITH_DATA;
 use crate::disk::wire::sealed;
 use crate::error::Result;
-use crate::volume::{State, Volume};
+use crate::volume::state::{State, Volume};
 use std::collections::HashMap;
 
 /// Data of a group that goes behind its nodes; more goes to its own log. Unit: blocks.

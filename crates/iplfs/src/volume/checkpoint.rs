@@ -10,34 +10,18 @@
 //! What is not a flush takes little time. So the flushes can be made without the volume, while it goes on changing: what changes after the beginning
 //! belongs to the next checkpoint, and no node is written before the end, because an older checkpoint would take it for its own.
 
-use crate::areas::{Addr, BLOCK_SIZE, Log, Nid};
-use crate::dead::DeadMap;
+use crate::checkpoint::state::{Begun, Checkpoint, Since};
 use crate::device::blocks_in;
-use crate::discard::to_entries;
+use crate::disk::address::{Addr, BLOCK_SIZE, Log, Nid};
 use crate::disk::checkpoint::{Body, LogMarks, Phase, SEALS, Seal};
 use crate::error::{Error, Result};
-use crate::volume::{Since, State, Volume};
+use crate::log::discard_log::to_entries;
+use crate::log::invalid::DeadMap;
+use crate::volume::state::{State, Volume};
 use std::ops::Range;
 
 /// Rounds of a drain before it is called a mistake: each round moves every dead block one state on.
 const DRAIN_ROUNDS: usize = 12;
-
-/// A checkpoint that is under way beside the volume's work, by its version.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Checkpoint(u64);
-
-/// A checkpoint whose body is written.
-pub(crate) struct Begun {
-    phase: Phase,
-    seal: Seal,
-    /// What the body took beyond its pack.
-    overflow: Range<u64>,
-    /// All that died since the last checkpoint.
-    died: DeadMap,
-    /// What happened since then.
-    since: Since,
-    sealed: bool,
-}
 
 /// Lengths and checksums of a body and of its copy.
 struct Sums {

@@ -3,9 +3,10 @@
 //! Space kept elsewhere, to be given up when it is needed, may be gone before it is taken again: others write to the host too. What is reserved
 //! where the next blocks go stays ours. The device holds none of it until it is written; what a head leaves behind unwritten is given up.
 
-use crate::areas::Log;
+use crate::device::is_full;
+use crate::disk::address::Log;
 use crate::error::{Error, Result};
-use crate::volume::Volume;
+use crate::volume::state::Volume;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -17,17 +18,6 @@ const REST: [u64; 7] = [64, 64, 0, 0, 32, 64, 32];
 const TIGHT: u64 = 4096;
 /// Dirty pages and nodes that such a host is to take at once.
 const DIRTY_TIGHT: u64 = 64;
-
-/// True for what a host says that has no room.
-pub(crate) fn is_full(e: &io::Error) -> bool {
-    matches!(
-        e.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-    )
-}
-
-/// What a host said that it has free, and when.
-pub(crate) type Said = (u64, Instant);
 
 /// A host with more is not asked again at once: 4 GiB. Unit: blocks.
 const PLENTY: u64 = 1 << 20;

@@ -1,6 +1,6 @@
 //! Blocks of files and directories in memory: dirty ones until they are written, clean ones of directories as a cache.
 
-use crate::areas::{Block, Nid};
+use crate::disk::address::{Block, Nid};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 #[derive(Default)]

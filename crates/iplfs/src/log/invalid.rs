@@ -1,6 +1,6 @@
 //! Which blocks died since the last checkpoint: one container per section, in a hash table.
 
-use crate::areas::Addr;
+use crate::disk::address::Addr;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 

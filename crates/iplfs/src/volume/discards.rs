@@ -3,11 +3,11 @@
 //! The rules say what the device may be told; that is settled with the volume at hand. Telling it takes the time it takes, and can be done beside the volume's
 //! work: no address is ever used again, so nothing that happens meanwhile makes a dead block alive.
 
-use crate::areas::{Addr, Geometry, Log};
 use crate::device::BlockDevice;
-use crate::discard::DiscardMode;
+use crate::disk::address::{Addr, Geometry, Log};
 use crate::error::{Error, Result};
-use crate::volume::Volume;
+use crate::options::DiscardMode;
+use crate::volume::state::Volume;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;

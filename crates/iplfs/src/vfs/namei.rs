@@ -3,20 +3,20 @@
 //! Every operation first reads all it needs and decides, then changes memory in one `mutate`. So an ordinary error changes nothing, and a device
 //! error while reading changes nothing either.
 
-use crate::acl;
-use crate::areas::{BLOCK_SIZE, Nid};
-use crate::attr::Attr;
-use crate::dir::{Found, check_name, kind_of};
+use crate::disk::address::Nid;
+use crate::disk::dentry::NAME_MAX;
 use crate::disk::inode::{Content, INLINE_MAX, Inode, mode};
 use crate::disk::node::NodeBody;
 use crate::disk::xattr;
 use crate::error::{Errno, Error, Result};
 use crate::options::Caller;
 use crate::quota::Owners;
-use crate::volume::Volume;
+use crate::vfs::acl;
+use crate::vfs::attr::Attr;
+use crate::vfs::dir::{Found, check_name, kind_of};
+use crate::vfs::file::TARGET_MAX;
+use crate::volume::state::Volume;
 
-/// Longest target of a symbolic link: with a NUL behind it, the longest path. Unit: bytes.
-pub(crate) const TARGET_MAX: usize = BLOCK_SIZE - 1;
 /// Most names of one inode.
 const NLINK_MAX: u32 = 1 << 30;
 /// Directories between a directory and the root that a rename looks at before it gives up.
@@ -45,7 +45,7 @@ impl Volume {
             b".." => return Ok(self.inode(dir)?.parent),
             _ => {}
         }
-        if name.len() > crate::disk::inode::NAME_MAX {
+        if name.len() > NAME_MAX {
             return Err(Errno::NameTooLong.into());
         }
         self.find(dir, name)?
@@ -95,7 +95,7 @@ impl Volume {
         let owners = Owners::of(&inode);
         let ino = self.new_node(None, 0, NodeBody::Inode(Box::new(inode)))?;
         self.inodes += 1;
-        self.charge(owners, 1, 1);
+        self.quotas.charge(owners, 1, 1);
         self.since.created.insert(ino);
         Ok(ino)
     }
@@ -175,7 +175,7 @@ impl Volume {
         let (xattrs, mode_bits) = self.inherited(dir, mode_bits)?;
         let target = u64::from(content.len() > INLINE_MAX);
         let owners = Owners::in_dir(self.inode(dir)?, caller);
-        self.may_make(dir, name, owners, 1 + target)?;
+        self.check_quota_to_create(dir, name, owners, 1 + target)?;
         self.begin(14, false)?;
         self.mutate(|v| {
             let ino = v.new_inode(dir, mode_bits, rdev, caller)?;
@@ -209,7 +209,7 @@ impl Volume {
         self.need_dir(dir)?;
         let (xattrs, mode_bits) = self.inherited(dir, mode::FILE | mode_bits & 0o7777)?;
         let owners = Owners::in_dir(self.inode(dir)?, caller);
-        self.within_quota(owners, 1, 1)?;
+        self.quotas.check(owners, 1, 1)?;
         self.begin(8, false)?;
         self.mutate(|v| {
             let ino = v.new_inode(dir, mode_bits, 0, caller)?;
@@ -238,7 +238,7 @@ impl Volume {
         if nlink == 0 && !self.orphans.contains(&ino) {
             return Err(Errno::NotFound.into());
         }
-        self.may_enter(dir, name)?;
+        self.check_quota_to_enter(dir, name)?;
         self.begin(8, false)?;
         self.mutate(|v| {
             v.insert_entry(dir, name, ino, kind)?;
@@ -378,7 +378,7 @@ impl Volume {
         }
         let inode = self.inode(ino)?;
         let (owners, blocks) = (Owners::of(inode), inode.blocks as i64 + 1);
-        self.charge(owners, -blocks, -1);
+        self.quotas.charge(owners, -blocks, -1);
         self.free_node(ino)?;
         self.inodes -= 1;
         self.orphans.remove(&ino);
@@ -449,11 +449,11 @@ impl Volume {
             return Err(Errno::TooManyLinks.into());
         }
         if target.is_none() {
-            self.may_enter(to, new)?;
+            self.check_quota_to_enter(to, new)?;
         }
         if how == Rename::Whiteout {
             let owners = Owners::in_dir(self.inode(from)?, caller);
-            self.within_quota(owners, 1, 1)?;
+            self.quotas.check(owners, 1, 1)?;
         }
         self.begin(20, false)?;
         self.mutate(|v| {

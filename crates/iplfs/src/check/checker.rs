@@ -1,22 +1,20 @@
 //! A full check: every node, every entry, every address, every count, and every block the device holds.
 
-mod names;
-mod space;
-
-use crate::areas::{Addr, BLOCK_SIZE, Log, Nid};
+use crate::checkpoint::pack::{damaged_copies, find_checkpoint, read_superblock};
 use crate::device::BlockDevice;
+use crate::disk::address::{Addr, BLOCK_SIZE, Log, Nid};
 use crate::disk::checkpoint::Phase;
 use crate::disk::inode::{Content, Inode};
 use crate::disk::nat::NatEntry;
-use crate::disk::node::{NodeBody, Slot};
+use crate::disk::node::NodeBody;
+use crate::disk::slot::Slot;
 use crate::disk::xattr;
 use crate::error::Result;
 use crate::finding::Finding;
-use crate::map::{child_base, ordinal_at, roots};
-use crate::mount::{damaged_copies, find_checkpoint, read_superblock};
+use crate::nodes::tree::{child_base, ordinal_at, roots};
 use crate::options::MountOptions;
 use crate::quota;
-use crate::volume::{Volume, verify_data};
+use crate::volume::state::{Volume, verify_data};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
@@ -103,25 +101,25 @@ pub(crate) fn name_paths(
     }
 }
 
-struct Checker {
-    volume: Volume,
-    report: Report,
-    phase: Phase,
-    data: bool,
-    claimed: HashSet<u64>,
-    nodes: BTreeMap<Nid, NatEntry>,
-    visited: HashSet<Nid>,
-    live: u64,
-    inodes: BTreeMap<Nid, Inode>,
+pub(super) struct Checker {
+    pub(super) volume: Volume,
+    pub(super) report: Report,
+    pub(super) phase: Phase,
+    pub(super) data: bool,
+    pub(super) claimed: HashSet<u64>,
+    pub(super) nodes: BTreeMap<Nid, NatEntry>,
+    pub(super) visited: HashSet<Nid>,
+    pub(super) live: u64,
+    pub(super) inodes: BTreeMap<Nid, Inode>,
     /// Entries that lead to an inode: directory, type.
-    names: HashMap<Nid, Vec<(Nid, u8)>>,
-    subdirs: HashMap<Nid, u32>,
+    pub(super) names: HashMap<Nid, Vec<(Nid, u8)>>,
+    pub(super) subdirs: HashMap<Nid, u32>,
     /// Positions of findings, and the inodes that they are about.
-    about: Vec<(usize, Nid)>,
+    pub(super) about: Vec<(usize, Nid)>,
 }
 
 impl Checker {
-    fn find(&mut self, place: impl fmt::Display, what: impl fmt::Display) {
+    pub(super) fn find(&mut self, place: impl fmt::Display, what: impl fmt::Display) {
         self.report.findings.push(Finding {
             place: place.to_string(),
             what: what.to_string(),
@@ -129,12 +127,12 @@ impl Checker {
     }
 
     /// The same, with the path of an inode.
-    fn find_in(&mut self, ino: Nid, place: impl fmt::Display, what: impl fmt::Display) {
+    pub(super) fn find_in(&mut self, ino: Nid, place: impl fmt::Display, what: impl fmt::Display) {
         self.about.push((self.report.findings.len(), ino));
         self.find(place, what);
     }
 
-    fn run(&mut self) -> Result<()> {
+    pub(super) fn run(&mut self) -> Result<()> {
         self.table()?;
         let inos: Vec<Nid> = self
             .nodes
@@ -150,7 +148,7 @@ impl Checker {
         self.space()
     }
 
-    fn table(&mut self) -> Result<()> {
+    pub(super) fn table(&mut self) -> Result<()> {
         let (mut nodes, mut tree) = (Vec::new(), Vec::new());
         let dev = self.volume.dev.clone();
         if let Err(e) = self.volume.nat.walk(
@@ -180,7 +178,7 @@ impl Checker {
         Ok(())
     }
 
-    fn claim(&mut self, addr: Addr, who: impl fmt::Display, fits: impl Fn(Log) -> bool) {
+    pub(super) fn claim(&mut self, addr: Addr, who: impl fmt::Display, fits: impl Fn(Log) -> bool) {
         match self.volume.sb.geometry.place(addr) {
             Some((log, offset)) if fits(log) => {
                 let head = self.volume.marks[log.index()].head;
@@ -201,7 +199,7 @@ impl Checker {
     }
 
     /// Reads a node that `owner` names; notes it as used.
-    fn visit(&mut self, nid: Nid, owner: Nid) -> Option<NodeBody> {
+    pub(super) fn visit(&mut self, nid: Nid, owner: Nid) -> Option<NodeBody> {
         let place = format!("node {nid} of inode {owner}");
         match self.nodes.get(&nid) {
             Some(entry) if entry.ino == owner => {}
@@ -227,7 +225,7 @@ impl Checker {
         }
     }
 
-    fn inode(&mut self, ino: Nid) {
+    pub(super) fn inode(&mut self, ino: Nid) {
         let Some(body) = self.visit(ino, ino) else {
             return;
         };
@@ -329,7 +327,7 @@ impl Checker {
         self.inodes.insert(ino, *inode);
     }
 
-    fn slot(&mut self, ino: Nid, index: u64, slot: &Slot) -> u64 {
+    pub(super) fn slot(&mut self, ino: Nid, index: u64, slot: &Slot) -> u64 {
         if !slot.counts() {
             return 0;
         }
@@ -350,7 +348,7 @@ impl Checker {
         1
     }
 
-    fn counts(&mut self) {
+    pub(super) fn counts(&mut self) {
         let lost: Vec<Nid> = self
             .nodes
             .keys()

@@ -3,14 +3,17 @@
 //! Making one costs a checkpoint and a record, whatever the size of the volume. While it exists, a block that dies and is older than the newest
 //! snapshot is kept instead of discarded. Deleting one walks the nodes of it and of its newer neighbour: what only it refers to is dead.
 
-use crate::areas::{Addr, Nid};
+use crate::device::{BlockDevice, read_block};
+use crate::disk::address::{Addr, Nid};
 use crate::disk::inode::{Content, Time, mode};
 use crate::disk::nat::NatEntry;
-use crate::disk::node::{NodeBody, Slot};
+use crate::disk::node::NodeBody;
+use crate::disk::slot::Slot;
 use crate::disk::snapshot::{NAME_MAX, Snapshot};
+use crate::disk::superblock::Superblock;
 use crate::error::{Errno, Error, Result};
-use crate::mount::read_block;
-use crate::volume::Volume;
+use crate::options::MountOptions;
+use crate::volume::state::{State, Volume};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -143,6 +146,23 @@ impl Volume {
             .insert(name.to_string(), Arc::downgrade(&token));
         volume.snapshot_token = Some(token);
         Ok(volume)
+    }
+
+    /// The state that a record of a snapshot describes.
+    pub(crate) fn of_snapshot(dev: Arc<dyn BlockDevice>, sb: Superblock, s: &Snapshot) -> Self {
+        let mut volume = Volume::empty(dev, sb, MountOptions::default());
+        volume.state = State::ReadOnly;
+        volume.version = s.version;
+        volume.nat.height = s.nat_height;
+        volume.nat.root = s.nat_root;
+        volume.nat.blocks = s.nat_blocks;
+        volume.nat.next_nid = s.next_nid;
+        volume.live = s.live_blocks;
+        volume.inodes = s.inodes;
+        for (marks, head) in volume.marks.iter_mut().zip(s.heads) {
+            (marks.scan, marks.head, marks.limit, marks.far) = (head, head, head, head);
+        }
+        volume
     }
 
     /// The state that a snapshot pins.

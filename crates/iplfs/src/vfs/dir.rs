@@ -1,12 +1,12 @@
 //! Entries of a directory: find, insert, remove, list.
 
-use crate::areas::{BLOCK_SIZE, Block, Nid, zero_block};
-use crate::disk::dentry::{self, Dentry, blocks_for, bucket_start};
-use crate::disk::inode::{Content, INLINE_MAX, Map, NAME_MAX, mode};
-use crate::disk::node::Slot;
+use crate::disk::address::{BLOCK_SIZE, Block, Nid, zero_block};
+use crate::disk::dentry::{self, Dentry, NAME_MAX, blocks_for, bucket_start};
+use crate::disk::hash::siphash;
+use crate::disk::inode::{Content, INLINE_MAX, Map, mode};
+use crate::disk::slot::Slot;
 use crate::error::{Errno, Error, Result};
-use crate::hash::siphash;
-use crate::volume::Volume;
+use crate::volume::state::Volume;
 use std::ops::Range;
 
 /// Where an entry is: a block (`None` for the inode) and its first slot.

@@ -10,21 +10,10 @@
 //! * A run logged by checkpoint v is issued only when v+1 is committed: then neither pack on the device refers to it.
 //! * A run logged by v is not issued while a reader that started before v is active.
 
+use crate::disk::address::Addr;
 use crate::disk::checkpoint::DiscardEntry;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// When discards go to the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DiscardMode {
-    /// All of them, as soon as the rules allow, whatever else the device is doing.
-    Eager,
-    /// At most this many commands after each checkpoint.
-    Polite(usize),
-    /// Never: space comes back by `trim` only.
-    Never,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -186,62 +175,10 @@ pub(crate) fn to_entries(run: Range<u64>) -> impl Iterator<Item = DiscardEntry> 
     (0..(end - start).div_ceil(MAX)).map(move |i| {
         let from = start + i * MAX;
         DiscardEntry {
-            start: crate::areas::Addr(from),
+            start: Addr(from),
             blocks: (end - from).min(MAX) as u32,
         }
     })
-}
-
-/// Readers that resolved addresses and have not finished with them.
-#[derive(Default, Clone)]
-pub(crate) struct Readers(Arc<Mutex<BTreeMap<u64, u64>>>);
-
-impl Readers {
-    /// Registers a reader that resolves addresses while `version` is the newest checkpoint.
-    pub(crate) fn enter(&self, version: u64) -> ReaderGuard {
-        *self
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(version)
-            .or_default() += 1;
-        ReaderGuard {
-            readers: self.clone(),
-            version,
-        }
-    }
-
-    /// The checkpoint version of the oldest active reader.
-    pub(crate) fn oldest(&self) -> Option<u64> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .keys()
-            .next()
-            .copied()
-    }
-}
-
-/// Keeps the blocks a reader resolved from being discarded until it is dropped.
-pub(crate) struct ReaderGuard {
-    readers: Readers,
-    version: u64,
-}
-
-impl Drop for ReaderGuard {
-    fn drop(&mut self) {
-        let mut readers = self
-            .readers
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = readers.get_mut(&self.version) {
-            *count -= 1;
-            if *count == 0 {
-                readers.remove(&self.version);
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -283,17 +220,5 @@ mod tests {
         pending.add(std::iter::once(12..16), 6);
         assert_eq!(pending.eligible(7, true), vec![10..16]);
         assert_eq!(pending.eligible(7, false), vec![10..12, 12..16]);
-    }
-
-    #[test]
-    fn the_oldest_reader_counts() {
-        let readers = Readers::default();
-        let a = readers.enter(3);
-        let b = readers.enter(3);
-        let _c = readers.enter(9);
-        drop(a);
-        assert_eq!(readers.oldest(), Some(3));
-        drop(b);
-        assert_eq!(readers.oldest(), Some(9));
     }
 }

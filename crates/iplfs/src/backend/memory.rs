@@ -1,7 +1,7 @@
 //! A device in memory, for tests and models.
 
-use crate::areas::{Addr, BLOCK_SIZE, Block};
 use crate::device::{BlockDevice, blocks_in};
+use crate::disk::address::{Addr, BLOCK_SIZE, Block};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;

@@ -1,15 +1,15 @@
 //! Attributes and extended attributes.
 
-use crate::acl;
-use crate::areas::Nid;
-use crate::disk::inode::{Inode, Time, mode};
-use crate::disk::node::NodeBody;
+use crate::disk::address::Nid;
+use crate::disk::inode::{INLINE_XATTR, Inode, Time, mode};
+use crate::disk::node::{NodeBody, XATTR_MAX};
 use crate::disk::xattr::{self, Xattrs};
 use crate::error::{Errno, Error, Result};
-use crate::file::SIZE_MAX;
 use crate::options::Caller;
 use crate::quota::{self, Owners};
-use crate::volume::Volume;
+use crate::vfs::acl;
+use crate::vfs::file::SIZE_MAX;
+use crate::volume::state::Volume;
 
 /// What `stat` shows.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -143,7 +143,7 @@ impl Volume {
                 return Err(Errno::FileTooBig.into());
             }
         }
-        self.may_hand_over(before, after, has)?;
+        self.quotas.check_transfer(before, after, has)?;
         let shrinks = set.size.is_some_and(|size| size < old_size);
         let acl = self.acl_after(ino, set)?;
         self.begin(16, shrinks)?;
@@ -178,7 +178,7 @@ impl Volume {
             inode.project = set.project.unwrap_or(inode.project);
             inode.heat = set.cold.map_or(inode.heat, u8::from);
             let (attr, now_has) = (Attr::of(ino, inode), inode.blocks as i64 + 1);
-            v.hand_over(before, after, now_has);
+            v.quotas.transfer(before, after, now_has);
             Ok(attr)
         })
     }
@@ -268,7 +268,7 @@ impl Volume {
             (SetXattr::Replace, false) => return Err(Errno::NoAttribute.into()),
             _ => {}
         }
-        if value.len() > xattr::NODE_MAX {
+        if value.len() > XATTR_MAX {
             return Err(Errno::TooBig.into());
         }
         if ino == Nid::ROOT {
@@ -303,13 +303,13 @@ impl Volume {
         now: Time,
     ) -> Result<()> {
         let bytes = xattr::encode(xattrs);
-        if bytes.len() > xattr::NODE_MAX {
+        if bytes.len() > XATTR_MAX {
             return Err(Errno::NoSpace.into());
         }
         let inode = self.inode(ino)?;
-        if bytes.len() > xattr::INODE_MAX && inode.xattr_nid == Nid::NONE {
+        if bytes.len() > INLINE_XATTR && inode.xattr_nid == Nid::NONE {
             let owners = Owners::of(inode);
-            self.within_quota(owners, 1, 0)?;
+            self.quotas.check(owners, 1, 0)?;
         }
         self.begin(8, false)?;
         self.mutate(|v| {
@@ -328,7 +328,7 @@ impl Volume {
     /// Puts encoded attributes into an inode, or into a node of their own.
     pub(crate) fn put_xattrs(&mut self, ino: Nid, bytes: Vec<u8>) -> Result<()> {
         let old = self.inode(ino)?.xattr_nid;
-        if bytes.len() <= xattr::INODE_MAX {
+        if bytes.len() <= INLINE_XATTR {
             if old != Nid::NONE {
                 self.free_node(old)?;
                 self.count_blocks(ino, -1)?;

@@ -1,7 +1,7 @@
 //! The node address table in memory: the tree on the device, and what has changed since it was last written.
 
-use crate::areas::{Addr, BLOCK_SIZE, Geometry, Log, Nid};
 use crate::device::BlockDevice;
+use crate::disk::address::{Addr, BLOCK_SIZE, Geometry, Log, Nid};
 use crate::disk::nat::{NAT_FANOUT, NAT_HEIGHT_MAX, NatBlock, NatEntry, NatPointer, height_for};
 use crate::error::{Errno, Error, Result};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

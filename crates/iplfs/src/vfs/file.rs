@@ -1,14 +1,13 @@
 //! Bytes of files: read, write, truncate, allocate, punch, find data and holes.
 
-use crate::areas::{BLOCK_SIZE, Block, Log, Nid, zero_block};
 use crate::device::BlockDevice;
-use crate::discard::ReaderGuard;
+use crate::disk::address::{BLOCK_SIZE, Block, Log, Nid, zero_block};
 use crate::disk::inode::{Content, INLINE_MAX, Map, Time, mode};
-use crate::disk::node::Slot;
+use crate::disk::slot::Slot;
 use crate::error::{Errno, Error, Result};
-use crate::map::BLOCKS_MAX;
-use crate::namei::TARGET_MAX;
-use crate::volume::{Volume, verify_data};
+use crate::log::readers::ReaderGuard;
+use crate::nodes::tree::BLOCKS_MAX;
+use crate::volume::state::{Volume, verify_data};
 use std::sync::Arc;
 
 const BS: u64 = BLOCK_SIZE as u64;
@@ -18,6 +17,8 @@ pub const SIZE_MAX: u64 = {
     let signed = i64::MAX as u64;
     if tree < signed { tree } else { signed }
 };
+/// Longest target of a symbolic link: with a NUL behind it, the longest path. Unit: bytes.
+pub(crate) const TARGET_MAX: usize = BLOCK_SIZE - 1;
 /// Bytes of one write that are admitted together.
 const WRITE_STEP: usize = 1 << 20;
 
@@ -234,7 +235,7 @@ impl Volume {
         let end = offset + data.len() as u64;
         let pages = end.div_ceil(BS) - offset / BS;
         if end > INLINE_MAX as u64 {
-            self.may_fill(ino, offset / BS, end.div_ceil(BS))?;
+            self.check_quota_to_fill(ino, offset / BS, end.div_ceil(BS))?;
         }
         self.begin(2 * pages + pages / 300 + 8, false)?;
         // Load what the write covers in part, so that the change itself cannot fail on a read.
@@ -338,7 +339,7 @@ impl Volume {
             for (i, (index, block)) in chunk.iter().zip(bytes.chunks_exact(BLOCK_SIZE)).enumerate()
             {
                 let slot = Slot {
-                    addr: crate::areas::Addr(start.0 + i as u64),
+                    addr: crate::disk::address::Addr(start.0 + i as u64),
                     crc: crc32c::crc32c(block),
                 };
                 self.set_slot(ino, *index, slot)?;
@@ -405,7 +406,7 @@ impl Volume {
         let punch = how == Allocate::PunchHole;
         let blocks = end.div_ceil(BS) - offset / BS;
         if !punch {
-            self.may_fill(ino, offset / BS, end.div_ceil(BS))?;
+            self.check_quota_to_fill(ino, offset / BS, end.div_ceil(BS))?;
         }
         // The whole is admitted first, so that a reservation that cannot succeed leaves nothing; then it is done in steps, so that no single change
         // dirties more nodes than a checkpoint can write.

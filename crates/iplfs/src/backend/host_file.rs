@@ -3,9 +3,11 @@
 //! A file must be able to reach 7 · 2^area_bits blocks: with 29 bits that is 14 TiB, which even ext4 can. A block device must be as large as
 //! that in addresses, so it is a thin one; its discards are hole punches, which Linux passes on as such.
 
-use super::{BS, data_runs, lock, punch, read_sparse, reserve, retry, write_in_place, write_zeros};
-use crate::areas::Addr;
+use super::host::{
+    self, BS, data_runs, lock, punch, read_sparse, reserve, retry, write_in_place, write_zeros,
+};
 use crate::device::BlockDevice;
+use crate::disk::address::Addr;
 use rustix::fs::{OFlags, fstatvfs};
 use rustix::io::retry_on_intr;
 use std::fs::{File, OpenOptions};
@@ -134,7 +136,7 @@ impl BlockDevice for FileDevice {
 
     fn give_up(&self, blocks: Range<u64>) -> io::Result<()> {
         match self.size {
-            None => super::give_up(&self.file, blocks),
+            None => host::give_up(&self.file, blocks),
             Some(_) => Ok(()),
         }
     }

@@ -1,0 +1,129 @@
+//! Calls to the host that both devices on it share.
+
+use crate::disk::address::BLOCK_SIZE;
+use rustix::fs::{Advice, fadvise, ioctl_getflags, ioctl_setflags};
+use rustix::fs::{FallocateFlags, FlockOperation, IFlags, SeekFrom, fallocate, flock, seek};
+use rustix::io::retry_on_intr;
+use std::fs::File;
+use std::io;
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+pub(super) const BS: u64 = BLOCK_SIZE as u64;
+
+/// Repeats a call of the standard library for as long as a signal interrupts it.
+pub(super) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
+/// Takes the lock that says the volume is open; `ResourceBusy` if somebody else holds it.
+pub(super) fn lock(file: &File, read_only: bool) -> io::Result<()> {
+    let how = if read_only {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    retry_on_intr(|| flock(file, how)).map_err(|e| match e {
+        rustix::io::Errno::WOULDBLOCK => {
+            io::Error::new(io::ErrorKind::ResourceBusy, "the volume is in use")
+        }
+        other => other.into(),
+    })
+}
+
+/// Reads blocks of a sparse file; what lies past its end is zeros.
+pub(super) fn read_sparse(file: &File, block: u64, buf: &mut [u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < buf.len() {
+        match file.read_at(&mut buf[done..], block * BS + done as u64) {
+            Ok(0) => {
+                buf[done..].fill(0);
+                return Ok(());
+            }
+            Ok(n) => done += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Writes zeros, so that the host has nothing to note when the blocks are written again but their bytes.
+pub(super) fn write_zeros(file: &File, blocks: Range<u64>) -> io::Result<()> {
+    let zeros = vec![0; ((blocks.end - blocks.start) * BS) as usize];
+    file.write_all_at(&zeros, blocks.start * BS)
+}
+
+/// Reserves space without changing the length of the file.
+pub(super) fn reserve(file: &File, blocks: Range<u64>) -> io::Result<()> {
+    let (start, len) = (blocks.start * BS, (blocks.end - blocks.start) * BS);
+    match retry_on_intr(|| fallocate(file, FallocateFlags::KEEP_SIZE, start, len)) {
+        // A host that cannot reserve is no reason to refuse; the reserve of the volume covers the packs.
+        Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Gives back what was reserved in `blocks` and never written.
+pub(super) fn give_up(file: &File, blocks: Range<u64>) -> io::Result<()> {
+    // Behind its end ext4 and Btrfs punch nothing.
+    if retry(|| file.metadata())?.len() < blocks.end * BS {
+        file.set_len(blocks.end * BS)?;
+    }
+    // What was read there and is still in memory passes for data.
+    let len = NonZeroU64::new((blocks.end - blocks.start) * BS);
+    let _ = fadvise(file, blocks.start * BS, len, Advice::DontNeed);
+    let mut at = blocks.start;
+    for run in data_runs(file, blocks.clone())? {
+        if at < run.start {
+            punch(file, at..run.start)?;
+        }
+        at = run.end;
+    }
+    if at < blocks.end {
+        punch(file, at..blocks.end)?;
+    }
+    Ok(())
+}
+
+/// Has Btrfs write in place what is written again, which takes no new space; other filesystems do so by themselves. For a file that is empty, or a
+/// directory, whose new files then do as it does.
+pub(super) fn write_in_place(file: &File) {
+    if let Ok(flags) = ioctl_getflags(file) {
+        let _ = ioctl_setflags(file, flags | IFlags::NOCOW);
+    }
+}
+
+/// Gives the space of blocks back without changing the length of the file.
+pub(super) fn punch(file: &File, blocks: Range<u64>) -> io::Result<()> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let (start, len) = (blocks.start * BS, (blocks.end - blocks.start) * BS);
+    // Hosts that work long on a hole end it early for a signal.
+    Ok(retry_on_intr(|| fallocate(file, flags, start, len))?)
+}
+
+/// Runs of blocks of a file that hold data, inside `blocks`.
+pub(super) fn data_runs(file: &File, blocks: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+    let mut runs = Vec::new();
+    let mut at = blocks.start * BS;
+    while at < blocks.end * BS {
+        let data = match retry_on_intr(|| seek(file, SeekFrom::Data(at))) {
+            Ok(data) => data,
+            Err(rustix::io::Errno::NXIO) => break,
+            Err(e) => return Err(e.into()),
+        };
+        if data >= blocks.end * BS {
+            break;
+        }
+        let hole = retry_on_intr(|| seek(file, SeekFrom::Hole(data)))?;
+        runs.push(data / BS..hole.div_ceil(BS).min(blocks.end));
+        at = hole;
+    }
+    Ok(runs)
+}

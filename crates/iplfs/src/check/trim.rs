@@ -1,0 +1,55 @@
+//! Trim: give back blocks that the device holds and nothing refers to.
+
+use super::checker::{CheckOptions, check};
+use crate::device::read_block;
+use crate::disk::address::{Addr, Log};
+use crate::error::{Error, Result};
+use crate::volume::state::Volume;
+
+impl Volume {
+    /// Gives back what the device holds past the heads, which nothing refers to once all is in sync. Returns how many blocks were not of zeros: those are room.
+    pub(crate) fn clear_past_heads(&mut self) -> Result<u64> {
+        if !self.dev.knows_allocated() {
+            return Ok(0);
+        }
+        let mut blocks = 0;
+        for log in Log::ALL {
+            let head = self.marks[log.index()].head;
+            let g = self.sb.geometry;
+            let runs = self.dev.allocated(g.range(log, head..g.area_blocks()));
+            let runs = runs.map_err(|e| Error::io(e, "asking for allocated blocks"))?;
+            for run in runs {
+                for addr in run.clone() {
+                    let block = read_block(&*self.dev, Addr(addr))?;
+                    blocks += u64::from(block.iter().any(|byte| *byte != 0));
+                }
+                let io = |e| Error::io(e, "giving back what lies past the heads");
+                self.dev.discard(run).map_err(io)?;
+                self.room[log.index()] = head;
+            }
+        }
+        self.keep_room();
+        Ok(blocks)
+    }
+
+    /// Finds blocks that the device holds and nothing refers to, and gives them back. Returns how many there were.
+    pub fn trim(&mut self) -> Result<u64> {
+        self.drain()?;
+        // Rule 9. Everything is in sync now, so what the device holds is what the check sees.
+        if !self.options.rules.hold(9) {
+            return Ok(0);
+        }
+        let report = check(&self.dev, CheckOptions::default())?;
+        if let Some(finding) = report.findings.first() {
+            return Err(Error::Corrupt(format!("{finding}; nothing was trimmed")));
+        }
+        self.release_all_zones()?;
+        let blocks = report.leaked_blocks() + self.clear_past_heads()?;
+        for run in report.leaked {
+            self.dead.insert_range(run);
+        }
+        self.needs_trim = false;
+        self.drain()?;
+        Ok(blocks)
+    }
+}

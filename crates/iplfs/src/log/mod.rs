@@ -1,0 +1,5 @@
+//! The append-only logs: what blocks in them became invalid, and when the device may be told.
+
+pub(crate) mod discard_log;
+pub(crate) mod invalid;
+pub(crate) mod readers;

@@ -1,0 +1,128 @@
+//! From a block of a file to its slot: the inode, or a direct node under up to three levels of indirect nodes.
+//!
+//! ```text
+//!  inode: 286 slots │ direct │ direct │ indirect │ indirect │ double │ triple
+//! ```
+
+use crate::disk::address::Nid;
+use crate::disk::inode::{Content, INODE_NIDS, INODE_SLOTS, Inode};
+use crate::disk::node::{DIRECT_SLOTS, INDIRECT_SLOTS};
+
+const D: u64 = DIRECT_SLOTS as u64;
+const I: u64 = INDIRECT_SLOTS as u64;
+/// Level of the node behind each of the inode's six numbers.
+pub(crate) const ROOT_LEVELS: [u8; INODE_NIDS] = [0, 0, 1, 1, 2, 3];
+
+/// Blocks under a node of a level.
+pub(crate) const fn span(level: u8) -> u64 {
+    match level {
+        0 => D,
+        1 => D * I,
+        2 => D * I * I,
+        _ => D * I * I * I,
+    }
+}
+
+/// First block past the largest file.
+pub(crate) const BLOCKS_MAX: u64 =
+    INODE_SLOTS as u64 + 2 * span(0) + 2 * span(1) + span(2) + span(3);
+
+/// Where a block belongs: under which of the inode's numbers, and how far into that tree.
+pub(crate) struct Place {
+    pub(crate) root: usize,
+    pub(crate) level: u8,
+    /// First block under the root.
+    pub(crate) base: u64,
+}
+
+pub(crate) fn place(index: u64) -> Option<Place> {
+    let mut base = INODE_SLOTS as u64;
+    for (root, level) in ROOT_LEVELS.into_iter().enumerate() {
+        if index < base + span(level) {
+            return Some(Place { root, level, base });
+        }
+        base += span(level);
+    }
+    None
+}
+
+/// Direct nodes before the one that holds block `index`.
+pub(crate) fn ordinal(index: u64) -> u32 {
+    // Fits: BLOCKS_MAX / 338 is below 2^31.
+    ((index - INODE_SLOTS as u64) / D) as u32
+}
+
+/// Calls `visit` with every node number in an inode and its level.
+pub(crate) fn roots(inode: &Inode) -> Vec<(Nid, u8, u64)> {
+    let Content::Map(map) = &inode.content else {
+        return Vec::new();
+    };
+    let mut base = INODE_SLOTS as u64;
+    let mut out = Vec::new();
+    for (nid, level) in map.nids.iter().zip(ROOT_LEVELS) {
+        if *nid != Nid::NONE {
+            out.push((*nid, level, base));
+        }
+        base += span(level);
+    }
+    out
+}
+
+/// First block under the inode's number `root`.
+pub(crate) fn root_base(root: usize) -> u64 {
+    let before = ROOT_LEVELS[..root].iter().map(|level| span(*level));
+    INODE_SLOTS as u64 + before.sum::<u64>()
+}
+
+/// First block of child `at` of a node of `level` whose first block is `base`.
+pub(crate) fn child_base(base: u64, level: u8, at: usize) -> u64 {
+    base + at as u64 * span(level - 1)
+}
+
+/// The ordinal that a map node with this first block carries.
+pub(crate) fn ordinal_at(base: u64) -> u32 {
+    ordinal(base)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roots_follow_each_other_without_gaps() {
+        assert!(matches!(
+            place(286),
+            Some(Place {
+                root: 0,
+                level: 0,
+                base: 286
+            })
+        ));
+        assert!(matches!(
+            place(286 + 338),
+            Some(Place {
+                root: 1,
+                level: 0,
+                base: 624
+            })
+        ));
+        assert!(matches!(
+            place(286 + 2 * 338),
+            Some(Place {
+                root: 2,
+                level: 1,
+                base: 962
+            })
+        ));
+        assert!(matches!(
+            place(BLOCKS_MAX - 1),
+            Some(Place {
+                root: 5,
+                level: 3,
+                ..
+            })
+        ));
+        assert!(place(BLOCKS_MAX).is_none());
+        const { assert!((BLOCKS_MAX - 286) / 338 < 1 << 31) };
+    }
+}

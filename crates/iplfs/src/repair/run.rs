@@ -1,0 +1,235 @@
+//! Making a damaged volume whole again: what can be saved is saved, what cannot is said.
+//!
+//! What must hold afterwards: a check finds nothing, no byte is shown that was not written, and a block of a file that could not be saved
+//! reads as an error (a *lost* slot) until it is overwritten.
+//!
+//! ```text
+//!  checkpoint, or a scan of the node logs ► table of nodes ► every inode and its map ► directories ► names ► counts ► checkpoint ► trim
+//! ```
+//!
+//! Redundancy that this lives from: two superblocks, two seals, two packs; every node says whose it is and where it belongs; every inode
+//! knows a name and a directory. Nothing here runs on a sound volume.
+
+use super::salvage::{Repaired, Salvage};
+use super::scan::{Scan, log_end};
+use crate::checkpoint::pack::{
+    Found, damaged_copies, find_checkpoint, first_version, mend_copies, newest_seal_version,
+    read_superblock,
+};
+use crate::device::{BlockDevice, read_block};
+use crate::disk::address::{Addr, Log, Nid};
+use crate::disk::checkpoint::{Phase, SEALS, Seal};
+use crate::disk::inode::Time;
+use crate::disk::superblock::Superblock;
+use crate::error::{Error, Result};
+use crate::finding::Finding;
+use crate::nodes::nat::{Nat, Salvaged};
+use crate::options::DiscardMode;
+use crate::options::MountOptions;
+use crate::volume::state::Volume;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+/// Repairs a volume that is not mounted. With `data`, data blocks that do not match their checksum become lost.
+///
+/// Fails as `Corrupt` if there is no sound superblock, or no sound checkpoint: then [`rebuild`] is what is left.
+pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repaired> {
+    let sb = read_superblock(&**dev)?;
+    let mut done = Vec::new();
+    let mut note = |place: &dyn fmt::Display, what: &dyn fmt::Display| {
+        done.push(Finding {
+            place: place.to_string(),
+            what: what.to_string(),
+        });
+    };
+    let (found, lost) = match find_checkpoint(&**dev, &sb, false) {
+        Err(what @ (Error::Corrupt(_) | Error::Io(..))) => {
+            let found = find_checkpoint(&**dev, &sb, true).map_err(say_rebuild)?;
+            let place = match &what {
+                Error::Corrupt(what) => what.clone(),
+                other => other.to_string(),
+            };
+            note(
+                &place,
+                &format_args!("checkpoint {} is used instead", found.seal.version),
+            );
+            let lost = newest_seal_version(&**dev, &sb).max(found.seal.version + 1);
+            (found, Some(lost))
+        }
+        other => {
+            let found = other?;
+            let lost = lost_behind(&**dev, &sb, &found);
+            if let Some(lost) = lost {
+                let place = format_args!("checkpoint {lost}");
+                let what = "both of its seals cannot be read, or a crash cut it short";
+                let used = found.seal.version;
+                note(
+                    &place,
+                    &format_args!("{what}; checkpoint {used} is used instead"),
+                );
+            }
+            (found, lost)
+        }
+    };
+    for finding in damaged_copies(&**dev, &sb, &found)? {
+        note(
+            &finding.place,
+            &format_args!("{}; written again", finding.what),
+        );
+    }
+    mend_copies(&**dev, &sb)?;
+    let went_back = lost.map(|lost| (lost, found.seal.version));
+    let options = || MountOptions {
+        discard: DiscardMode::Never,
+        ..MountOptions::default()
+    };
+    let clean = found.seal.phase == Phase::Clean;
+    let mut volume = Volume::at(dev.clone(), sb.clone(), options(), found);
+    if clean {
+        volume.commit_again(Phase::Mounted)?;
+    } else {
+        match volume.recover_groups(true) {
+            Err(Error::Corrupt(what)) => {
+                note(&what, &"what fsync left behind the checkpoint is given up");
+                let found = find_checkpoint(&**dev, &sb, false)?;
+                volume = Volume::at(dev.clone(), sb, options(), found);
+                volume.recover_groups(false)?;
+            }
+            other => other?,
+        }
+    }
+    let counted = (volume.nat.blocks, volume.nat.next_nid);
+    let Salvaged {
+        entries: mut table,
+        lost,
+        free,
+        ..
+    } = volume.nat.salvage(&**dev)?;
+    if lost.is_empty() && counted != (volume.nat.blocks, volume.nat.next_nid) {
+        note(&"node address table", &"its counts were wrong");
+    }
+    let (mut doubtful, mut old) = (BTreeSet::new(), BTreeMap::new());
+    if !lost.is_empty() {
+        let dead: HashSet<u64> = volume
+            .pending
+            .iter()
+            .chain(volume.dead.runs())
+            .flatten()
+            .collect();
+        let heads = volume.marks.map(|m| m.head);
+        let scan = Scan::of(&volume, heads, |addr| dead.contains(&addr))?;
+        for range in lost {
+            note(
+                &format_args!(
+                    "node address table, numbers {} to {}",
+                    range.start,
+                    range.end - 1
+                ),
+                &"cannot be read; found again in the logs",
+            );
+            let again = scan
+                .table
+                .iter()
+                .filter(|(nid, _)| range.contains(&u64::from(nid.0)));
+            for (nid, entry) in again.filter(|(nid, _)| !free.contains(nid)) {
+                if volume.is_held(entry.addr) && nid == &entry.ino && !table.contains_key(nid) {
+                    doubtful.insert(*nid);
+                    let tag = volume.read_node_at(entry.addr)?.1.tag;
+                    old.insert(*nid, tag);
+                }
+                table.entry(*nid).or_insert(*entry);
+            }
+        }
+        let next_nid = volume.nat.next_nid;
+        volume.nat = Nat::of(&table, next_nid);
+    }
+    let mut salvage = Salvage::new(volume, table, done, now);
+    (salvage.data, salvage.doubtful) = (data, doubtful);
+    (salvage.old, salvage.went_back) = (old, went_back);
+    salvage.run()
+}
+
+/// Makes a volume of what the logs hold, after the loss of both checkpoint packs. It gets a new identity, because what others know of the
+/// old one may be newer. Snapshots are lost. Deleted files whose blocks were not given back yet may come back, in lost+found.
+pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<Repaired> {
+    let mut sb = read_superblock(&**dev)?;
+    if let Ok(found) = find_checkpoint(&**dev, &sb, true) {
+        return Err(Error::Usage(format!(
+            "checkpoint {} is sound: nothing to rebuild, a repair is enough",
+            found.seal.version
+        )));
+    }
+    let mut done = Vec::new();
+    sb.uuid = uuid;
+    sb.generation += 1;
+    mend_copies(&**dev, &sb)?;
+    let options = MountOptions {
+        discard: DiscardMode::Never,
+        ..MountOptions::default()
+    };
+    let window = options.window_blocks;
+    let mut volume = Volume::empty(dev.clone(), sb.clone(), options);
+    let g = sb.geometry;
+    let mut ends = [0; 7];
+    for log in Log::ALL {
+        let start = if log == Log::Meta { g.fixed_end() } else { 0 };
+        ends[log.index()] = log_end(&**dev, &volume, log, start)?;
+        // Nothing was written twice before, and nothing is now: whatever was written lies below here.
+        let head = (ends[log.index()] + 1).next_multiple_of(g.zone_blocks());
+        let m = &mut volume.marks[log.index()];
+        (m.scan, m.head, m.limit, m.far) = (head, head, head + window, head + 2 * window);
+        if m.far > g.area_blocks() {
+            return Err(Error::Limit(format!(
+                "the {log:?} log has no room behind block {head:#x}"
+            )));
+        }
+    }
+    let scan = Scan::of(&volume, ends, |_| false)?;
+    volume.version = scan.tag.max(newest_seal_version(&**dev, &sb)) + 2;
+    volume.pack = 1;
+    (volume.next_seq, volume.base_seq) = (scan.seq + 1, scan.seq + 1);
+    volume.next_generation = scan.generation.wrapping_add(1);
+    let next_nid = scan
+        .table
+        .keys()
+        .next_back()
+        .map_or(Nid::ROOT.0 + 1, |nid| nid.0.saturating_add(1));
+    volume.nat = Nat::of(&scan.table, next_nid);
+    done.push(Finding {
+        place: "checkpoint packs".to_string(),
+        what: format!(
+            "both are lost; {} nodes were found in the logs",
+            scan.table.len()
+        ),
+    });
+    let mut salvage = Salvage::new(volume, scan.table, done, now);
+    (salvage.data, salvage.stale) = (true, true);
+    salvage.run()
+}
+
+fn say_rebuild(e: Error) -> Error {
+    match e {
+        Error::Corrupt(what) => Error::Corrupt(format!(
+            "{what}; --rebuild makes the volume anew from its logs"
+        )),
+        other => other,
+    }
+}
+
+/// The checkpoint after the one that was found, if it was or may have been committed: its pack holds what is no seal. Packs take turns, and only that of a
+/// volume's first checkpoint has no other before it.
+fn lost_behind(dev: &dyn BlockDevice, sb: &Superblock, found: &Found) -> Option<u64> {
+    let other = sb.geometry.pack_start(1 - found.pack);
+    let copies = (0..SEALS).map(|copy| read_block(dev, Addr(other.0 + copy)));
+    let mut empty = true;
+    for block in copies {
+        match block {
+            Ok(block) if Seal::decode(&block).is_some() => return None,
+            Ok(block) => empty &= block.iter().all(|byte| *byte == 0),
+            Err(_) => empty = false,
+        }
+    }
+    let first = first_version(&sb.uuid) + 1;
+    (!empty || found.seal.version != first).then_some(found.seal.version + 1)
+}

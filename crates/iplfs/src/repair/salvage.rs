@@ -1,0 +1,208 @@
+//! A volume under repair.
+
+use crate::check::{CheckOptions, Report, check, name_paths};
+use crate::disk::address::Nid;
+use crate::disk::dentry::Dentry;
+use crate::disk::inode::Time;
+use crate::disk::nat::NatEntry;
+use crate::error::Result;
+use crate::finding::Finding;
+use crate::options::DiscardMode;
+use crate::vfs::dir::Spot;
+use crate::volume::state::Volume;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt;
+
+/// What a repair did.
+#[derive(Clone, Debug)]
+pub struct Repaired {
+    /// Everything that was changed, in order: where, and what was done.
+    pub done: Vec<Finding>,
+    /// Set if the newest checkpoint that was committed may be lost, and an older one was used.
+    pub went_back: Option<WentBack>,
+    /// Report of the check after the repair.
+    pub left: Report,
+}
+
+/// A repair that went back to the checkpoint before the newest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WentBack {
+    /// The checkpoint that cannot be read. If only its seals cannot, it may have been cut short by a crash.
+    pub lost: u64,
+    /// The checkpoint that was used.
+    pub used: u64,
+    /// Last change of any inode in it.
+    pub changed: Time,
+}
+
+/// Where objects go whose name is lost.
+pub(super) const LOST_FOUND: &[u8] = b"lost+found";
+
+/// A volume under repair.
+pub(super) struct Salvage {
+    pub(super) v: Volume,
+    pub(super) table: BTreeMap<Nid, NatEntry>,
+    /// Nodes by what they say of themselves: inode, level, ordinal. For maps whose upper nodes are lost.
+    pub(super) places: HashMap<Nid, BTreeMap<(u8, u32), Nid>>,
+    pub(super) done: Vec<Finding>,
+    /// Positions in `done`, and the inodes that they are about.
+    pub(super) about: Vec<(usize, Nid)>,
+    /// Compare data with its checksums.
+    pub(super) data: bool,
+    /// The table was scanned from the logs: it may hold what was deleted.
+    pub(super) stale: bool,
+    /// Inodes that were found again in the logs, and that may be there for a snapshot alone.
+    pub(super) doubtful: BTreeSet<Nid>,
+    /// What of it may be an older version: the checkpoint that it is from.
+    pub(super) old: BTreeMap<Nid, u64>,
+    /// Lost checkpoint, and the one that is used.
+    pub(super) went_back: Option<(u64, u64)>,
+    /// A directory has lost entries.
+    pub(super) entries_lost: bool,
+    pub(super) now: Time,
+    pub(super) claimed: HashSet<u64>,
+    pub(super) kept: BTreeSet<Nid>,
+    pub(super) inos: BTreeSet<Nid>,
+    /// Inodes whose node cannot be read.
+    pub(super) damaged: BTreeSet<Nid>,
+    /// Inodes of which data is missing.
+    pub(super) incomplete: HashSet<Nid>,
+    pub(super) live: u64,
+    /// Names of every inode: directory and name.
+    pub(super) names: BTreeMap<Nid, Vec<(Nid, Vec<u8>)>>,
+}
+
+/// An entry as found: directory, place, entry.
+pub(super) type Seen = (Nid, Spot, Dentry);
+
+impl Salvage {
+    pub(super) fn new(
+        v: Volume,
+        table: BTreeMap<Nid, NatEntry>,
+        done: Vec<Finding>,
+        now: Time,
+    ) -> Self {
+        Self {
+            v,
+            table,
+            places: HashMap::new(),
+            done,
+            about: Vec::new(),
+            data: false,
+            stale: false,
+            doubtful: BTreeSet::new(),
+            old: BTreeMap::new(),
+            went_back: None,
+            entries_lost: false,
+            now,
+            claimed: HashSet::new(),
+            kept: BTreeSet::new(),
+            inos: BTreeSet::new(),
+            damaged: BTreeSet::new(),
+            incomplete: HashSet::new(),
+            live: 0,
+            names: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn run(mut self) -> Result<Repaired> {
+        self.maps()?;
+        self.snapshots()?;
+        let went_back = self.newest_change()?;
+        self.counters()?;
+        self.root()?;
+        let mut entries = self.entries()?;
+        self.drop_deleted(&mut entries)?;
+        self.choose(entries)?;
+        self.connect()?;
+        self.nameless()?;
+        self.links()?;
+        self.v.evict_orphans();
+        self.v.checkpoint_whole_table()?;
+        self.say_old()?;
+        let wanted = self.about.iter().map(|(_, ino)| *ino).collect();
+        let paths = self.v.paths_of(&wanted);
+        name_paths(&mut self.done, &self.about, &paths);
+        self.finish(went_back)
+    }
+
+    /// Looks how old the state is that was gone back to.
+    pub(super) fn newest_change(&mut self) -> Result<Option<WentBack>> {
+        let Some((lost, used)) = self.went_back else {
+            return Ok(None);
+        };
+        let mut changed = Time { sec: 0, nsec: 0 };
+        for ino in self.inos.clone() {
+            let ctime = self.v.inode(ino)?.ctime;
+            if (ctime.sec, ctime.nsec) > (changed.sec, changed.nsec) {
+                changed = ctime;
+            }
+            self.v.shrink_caches();
+        }
+        Ok(Some(WentBack {
+            lost,
+            used,
+            changed,
+        }))
+    }
+
+    /// Directories that were found in a version that a snapshot has: nobody can know whether there was a newer one.
+    pub(super) fn say_old(&mut self) -> Result<()> {
+        for (ino, tag) in std::mem::take(&mut self.old) {
+            if self.inos.contains(&ino) && self.v.inode(ino).is_ok_and(|inode| inode.is_dir()) {
+                let place = format_args!("directory {ino}").to_string();
+                let what = format!(
+                    "was found as a snapshot has it, written after checkpoint {tag}; names that changed later are as they were then"
+                );
+                self.note_in(ino, place, what);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn note(&mut self, place: impl fmt::Display, what: impl fmt::Display) {
+        self.done.push(Finding {
+            place: place.to_string(),
+            what: what.to_string(),
+        });
+    }
+
+    /// The same, with the path that an inode has in the end.
+    pub(super) fn note_in(&mut self, ino: Nid, place: impl fmt::Display, what: impl fmt::Display) {
+        self.about.push((self.done.len(), ino));
+        self.note(place, what);
+    }
+
+    /// Everything is consistent on the device. What it still holds and nobody needs goes back.
+    pub(super) fn finish(self, went_back: Option<WentBack>) -> Result<Repaired> {
+        let Self {
+            mut v, mut done, ..
+        } = self;
+        let dev = v.dev.clone();
+        let report = check(&dev, CheckOptions::default())?;
+        for run in report.leaked {
+            v.dead.insert_range(run);
+        }
+        v.needs_trim = false;
+        v.options.discard = DiscardMode::Eager;
+        v.changed = true;
+        v.drain()?;
+        let foreign = v.clear_past_heads()?;
+        if foreign > 0 {
+            done.push(Finding {
+                place: "device".to_string(),
+                what: format!(
+                    "{foreign} blocks past the heads of the logs are nobody's; given back"
+                ),
+            });
+        }
+        v.release_all_zones()?;
+        v.unmount()?;
+        let left = check(&dev, CheckOptions::default())?;
+        Ok(Repaired {
+            done,
+            went_back,
+            left,
+        })
+    }
+}

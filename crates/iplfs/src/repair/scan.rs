@@ -1,0 +1,89 @@
+//! Finding nodes in the logs, where the node address table is lost.
+
+use crate::device::BlockDevice;
+use crate::disk::address::{Addr, BLOCK_SIZE, Block, Log, Nid};
+use crate::disk::nat::NatEntry;
+use crate::disk::node::NodeBody;
+use crate::error::{Error, Result};
+use crate::volume::state::Volume;
+use std::collections::{BTreeMap, HashMap};
+
+/// Blocks read at once from a log.
+const SCAN_BLOCKS: u64 = 256;
+/// The newest version of every node in the logs.
+#[derive(Default)]
+pub(super) struct Scan {
+    pub(super) table: BTreeMap<Nid, NatEntry>,
+    /// Highest seen.
+    pub(super) tag: u64,
+    pub(super) seq: u64,
+    pub(super) generation: u32,
+}
+
+impl Scan {
+    pub(super) fn of(volume: &Volume, ends: [u64; 7], skip: impl Fn(u64) -> bool) -> Result<Self> {
+        let mut scan = Self::default();
+        let mut newest: HashMap<Nid, (u64, u64)> = HashMap::new();
+        for log in Log::NODES {
+            let range = volume.sb.geometry.range(log, 0..ends[log.index()]);
+            let io = |e| Error::io(e, format_args!("scanning the {log:?} log"));
+            for run in volume.dev.allocated(range).map_err(io)? {
+                let mut at = run.start;
+                while at < run.end {
+                    let n = (run.end - at).min(SCAN_BLOCKS);
+                    let mut bytes = vec![0; n as usize * BLOCK_SIZE];
+                    volume.dev.read(Addr(at), &mut bytes).map_err(io)?;
+                    for (i, block) in bytes.chunks_exact(BLOCK_SIZE).enumerate() {
+                        let addr = Addr(at + i as u64);
+                        if !skip(addr.0) {
+                            scan.node(addr, block, &mut newest);
+                        }
+                    }
+                    at += n;
+                }
+            }
+        }
+        Ok(scan)
+    }
+
+    pub(super) fn node(&mut self, addr: Addr, bytes: &[u8], newest: &mut HashMap<Nid, (u64, u64)>) {
+        let mut block: Block = [0; BLOCK_SIZE];
+        block.copy_from_slice(bytes);
+        let Ok((body, footer)) = NodeBody::decode(&block, addr) else {
+            return;
+        };
+        self.tag = self.tag.max(footer.tag);
+        self.seq = self.seq.max(footer.seq);
+        if let NodeBody::Inode(inode) = &body {
+            self.generation = self.generation.max(inode.generation);
+        }
+        // A tail that was never adopted may have higher sequence numbers, but its tag is older than what was written since.
+        let age = (footer.tag, footer.seq);
+        if newest.get(&footer.nid).is_none_or(|old| *old < age) {
+            newest.insert(footer.nid, age);
+            let ino = footer.ino;
+            self.table.insert(footer.nid, NatEntry { addr, ino });
+        }
+    }
+}
+
+/// First offset of a log behind everything that the device holds or has a zone for.
+pub(super) fn log_end(dev: &dyn BlockDevice, volume: &Volume, log: Log, start: u64) -> Result<u64> {
+    let g = volume.sb.geometry;
+    let io = |e| Error::io(e, format_args!("asking for the end of the {log:?} log"));
+    let range = g.range(log, start..g.area_blocks());
+    if !dev.knows_allocated() {
+        return Err(Error::Unsupported(
+            "the device does not say what it holds".to_string(),
+        ));
+    }
+    let runs = dev.allocated(range.clone()).map_err(io)?;
+    let mut end = runs.last().map_or(range.start, |run| run.end);
+    if let Some(zone) = dev.zone_blocks() {
+        let zones = dev
+            .zones(range.start / zone..range.end / zone)
+            .map_err(io)?;
+        end = end.max(zones.last().map_or(0, |last| (last + 1) * zone));
+    }
+    Ok(end - g.range(log, 0..0).start)
+}

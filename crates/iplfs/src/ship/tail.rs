@@ -1,0 +1,116 @@
+//! Snapshots on their way to another device.
+//!
+//! Addresses are written once, so what is new in a snapshot lies past the heads of the one before it: the tails of the logs. What a tail holds is found
+//! from the root of the node address table, by reading nothing that is older; what died is what those nodes named before. No file is compared.
+//!
+//! Who receives keeps every block at its address. It is a copy of the volume as it was, and takes the next stream for as long as nothing was
+//! appended to it by anybody else.
+
+use crate::disk::address::{Addr, Nid};
+use crate::disk::inode::Content;
+use crate::disk::node::NodeBody;
+use crate::disk::slot::Slot;
+use crate::error::{Error, Result};
+use crate::volume::state::Volume;
+use std::collections::HashSet;
+use std::ops::Range;
+
+/// What a snapshot has and its base has not, and the other way round.
+#[derive(Default)]
+pub(crate) struct Tail {
+    /// New blocks, ascending; data with its checksum.
+    pub(crate) new: Vec<(u64, Option<u32>)>,
+    /// Blocks that only the base refers to, ascending and joined.
+    pub(crate) dead: Vec<Range<u64>>,
+    /// New versions of inodes: whether they have a name.
+    pub(crate) inodes: Vec<(Nid, bool)>,
+}
+
+impl Tail {
+    /// Compares two states of one volume. Without a base everything is new.
+    pub(crate) fn between(snapshot: &mut Volume, base: Option<&mut Volume>) -> Result<Self> {
+        let dev = snapshot.dev.clone();
+        let heads = base.as_ref().map(|base| base.marks.map(|m| m.head));
+        let geometry = snapshot.sb.geometry;
+        let is_new = |addr: Addr| match (geometry.place(addr), &heads) {
+            (Some((log, offset)), Some(heads)) => offset >= heads[log.index()],
+            (place, _) => place.is_some(),
+        };
+        let mut none = Volume::empty(dev.clone(), snapshot.sb.clone(), snapshot.options.clone());
+        let base = base.unwrap_or(&mut none);
+        let changes = snapshot.nat.walk_since(&*dev, &mut base.nat, is_new)?;
+        let mut tail = Self::default();
+        let mut dead: Vec<u64> = changes.old.iter().map(|addr| addr.0).collect();
+        tail.new
+            .extend(changes.new.iter().map(|addr| (addr.0, None)));
+        for (nid, old, new) in changes.entries {
+            let mut kept: HashSet<Addr> = HashSet::new();
+            if new.addr.is_mapped() {
+                if !is_new(new.addr) || nid.0 >= snapshot.nat.next_nid {
+                    return Err(Error::corrupt(
+                        format_args!("node {nid}"),
+                        format_args!("block {} is older than its entry", new.addr),
+                    ));
+                }
+                let (body, footer) = snapshot.read_node_at(new.addr)?;
+                if (footer.nid, footer.ino) != (nid, new.ino) {
+                    return Err(Error::corrupt(
+                        format_args!("node {nid} of inode {} (block {})", new.ino, new.addr),
+                        format_args!("is node {} of inode {}", footer.nid, footer.ino),
+                    ));
+                }
+                tail.new.push((new.addr.0, None));
+                for slot in slots(&body).iter().filter(|slot| slot.addr.is_mapped()) {
+                    kept.insert(slot.addr);
+                    if is_new(slot.addr) {
+                        tail.new.push((slot.addr.0, Some(slot.crc)));
+                    }
+                }
+                if let NodeBody::Inode(inode) = &body {
+                    tail.inodes.push((nid, inode.nlink > 0));
+                }
+            }
+            if old.addr.is_mapped() {
+                dead.push(old.addr.0);
+                let (body, _) = base.read_node_at(old.addr)?;
+                let gone = slots(&body).iter().map(|slot| slot.addr);
+                dead.extend(
+                    gone.filter(|addr| addr.is_mapped() && !kept.contains(addr))
+                        .map(|addr| addr.0),
+                );
+            }
+        }
+        tail.new.sort_unstable();
+        dead.sort_unstable();
+        let twice = tail.new.windows(2).find(|pair| pair[0].0 == pair[1].0);
+        let twice = twice.map(|pair| pair[0].0);
+        if let Some(addr) = twice.or_else(|| {
+            dead.windows(2)
+                .find(|pair| pair[0] == pair[1])
+                .map(|pair| pair[0])
+        }) {
+            return Err(Error::corrupt(
+                format_args!("block {addr:#x}"),
+                "is referred to twice",
+            ));
+        }
+        for addr in dead {
+            match tail.dead.last_mut() {
+                Some(run) if run.end == addr => run.end += 1,
+                _ => tail.dead.push(addr..addr + 1),
+            }
+        }
+        Ok(tail)
+    }
+}
+
+fn slots(body: &NodeBody) -> &[Slot] {
+    match body {
+        NodeBody::Direct(slots) => &slots[..],
+        NodeBody::Inode(inode) => match &inode.content {
+            Content::Map(map) => &map.slots,
+            _ => &[],
+        },
+        _ => &[],
+    }
+}

@@ -1,0 +1,191 @@
+//! Quotas of a mounted volume: usage is counted, charged and compared with the limits.
+
+use crate::disk::address::{Addr, Nid};
+use crate::disk::inode::{Content, Time};
+use crate::disk::node::NodeBody;
+use crate::disk::slot::Slot;
+use crate::disk::xattr::Xattrs;
+use crate::error::{Errno, Error, Result};
+use crate::nodes::tree::span;
+use crate::quota::{Limit, Owners, Subject, Usage};
+use crate::vfs::attr::SetXattr;
+use crate::volume::state::Volume;
+
+impl Volume {
+    /// Returns every limit with the usage of its subject.
+    pub fn quotas(&self) -> Vec<(Subject, Limit, Usage)> {
+        self.quotas.list()
+    }
+
+    /// Sets the limit of a subject. Usage beyond the limit stays. A limit without bounds removes the limit.
+    ///
+    /// # Errors
+    /// Those of [`set_xattr`](Self::set_xattr): about a hundred limits fit.
+    pub fn set_quota(&mut self, subject: Subject, limit: Limit, now: Time) -> Result<()> {
+        let name = subject.attribute();
+        if limit != Limit::default() {
+            return self.set_xattr(Nid::ROOT, &name, &limit.encode(), SetXattr::Any, now);
+        }
+        match self.remove_xattr(Nid::ROOT, &name, now) {
+            Err(Error::Posix(Errno::NoAttribute)) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Reads the limits from the root directory. The first limit has the usage of all subjects counted.
+    pub(crate) fn load_quotas(&mut self) -> Result<()> {
+        let attributes = match self.xattrs(Nid::ROOT) {
+            // Damaged attributes must not keep the sound files out of reach.
+            Err(Error::Corrupt(_)) => Xattrs::new(),
+            other => other?,
+        };
+        if self.quotas.load_limits(&attributes) {
+            self.count_usage()?;
+        }
+        Ok(())
+    }
+
+    fn count_usage(&mut self) -> Result<()> {
+        let mut inos = Vec::new();
+        let dev = self.dev.clone();
+        let walked = self.nat.walk(
+            &*dev,
+            |nid, entry| inos.extend((nid == entry.ino).then_some((nid, entry.addr))),
+            |_| {},
+        );
+        match walked {
+            Ok(()) | Err(Error::Corrupt(_)) => {}
+            Err(e) => return Err(e),
+        }
+        // What was made since the last checkpoint may be in memory only.
+        inos.extend(self.since.created.iter().map(|ino| (*ino, Addr::HOLE)));
+        inos.sort_unstable_by_key(|(ino, addr)| (*ino, addr.0));
+        inos.dedup_by_key(|(ino, _)| *ino);
+        self.quotas.clear_usage();
+        for (ino, addr) in inos {
+            let found = match self.nodes.get(&ino) {
+                Some(node) => match &node.body {
+                    NodeBody::Inode(inode) => Some((Owners::of(inode), inode.blocks)),
+                    _ => None,
+                },
+                // Not through the cache, which all inodes would not fit. One that cannot be read counts for nobody; who uses it hears of it.
+                None if addr.is_mapped() => match self.read_node_at(addr) {
+                    Ok((NodeBody::Inode(inode), _)) => Some((Owners::of(&inode), inode.blocks)),
+                    _ => None,
+                },
+                None => None,
+            };
+            if let Some((owners, blocks)) = found {
+                self.quotas.add_inode(owners, blocks);
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the count of blocks of an inode, and the usage of its owners.
+    pub(crate) fn count_blocks(&mut self, ino: Nid, more: i64) -> Result<()> {
+        let inode = self.inode_mut(ino)?;
+        inode.blocks = inode.blocks.saturating_add_signed(more);
+        let owners = Owners::of(inode);
+        self.quotas.charge(owners, more, 0);
+        Ok(())
+    }
+
+    /// Fails with EDQUOT if the owners of an inode may not have the blocks that filling `first..end` would take.
+    pub(crate) fn check_quota_to_fill(&mut self, ino: Nid, first: u64, end: u64) -> Result<()> {
+        let blocks = self.blocks_to_fill(ino, first, end)?;
+        let owners = Owners::of(self.inode(ino)?);
+        self.quotas.check(owners, blocks, 0)
+    }
+
+    /// Fails with EDQUOT if the owners of a directory may not have the blocks that another entry would take.
+    pub(crate) fn check_quota_to_enter(&mut self, dir: Nid, name: &[u8]) -> Result<()> {
+        let blocks = self.blocks_to_enter(dir, name)?;
+        let owners = Owners::of(self.inode(dir)?);
+        self.quotas.check(owners, blocks, 0)
+    }
+
+    /// Fails with EDQUOT if `owners` may not have a new inode of `blocks` blocks, itself included, or the owners of the
+    /// directory its entry.
+    pub(crate) fn check_quota_to_create(
+        &mut self,
+        dir: Nid,
+        name: &[u8],
+        owners: Owners,
+        blocks: u64,
+    ) -> Result<()> {
+        let dir_blocks = self.blocks_to_enter(dir, name)?;
+        let dir_owners = Owners::of(self.inode(dir)?);
+        self.quotas
+            .check_new((owners, blocks), (dir_owners, dir_blocks))
+    }
+
+    /// Blocks that these of an inode would take at most, if its owners have limits of space; EDQUOT where they are far beyond those.
+    fn blocks_to_fill(&mut self, ino: Nid, first: u64, end: u64) -> Result<u64> {
+        let inode = self.inode(ino)?;
+        let (owners, has) = (Owners::of(inode), inode.blocks);
+        if !self.quotas.limits_blocks_of(owners) {
+            return Ok(0);
+        }
+        // At least so many are new; beyond the limit there is no need to look at each.
+        self.quotas
+            .check(owners, (end - first).saturating_sub(has), 0)?;
+        let mut new = end - first;
+        if matches!(self.inode(ino)?.content, Content::Map(_)) {
+            new = 0;
+            for index in first..end {
+                new += u64::from(self.slot(ino, index)? == Slot::HOLE);
+            }
+        }
+        // Direct nodes, and those above them.
+        let nodes = if new > 0 { new.div_ceil(span(0)) } else { 0 };
+        Ok(new + nodes)
+    }
+
+    /// Blocks that a directory would take at most for another entry, if its owners have limits of space.
+    fn blocks_to_enter(&mut self, dir: Nid, name: &[u8]) -> Result<u64> {
+        let owners = Owners::of(self.inode(dir)?);
+        if !self.quotas.limits_blocks_of(owners) {
+            return Ok(0);
+        }
+        match self.blocks_for_entry(dir, name)? {
+            Some(blocks) => self.blocks_to_fill(dir, blocks.start, blocks.end),
+            None => Ok(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::MemDevice;
+    use crate::disk::xattr;
+    use crate::{BlockDevice, CheckOptions, FormatOptions, MountOptions, check, repair};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_limit_that_is_not_understood_is_found_and_repaired() {
+        let bad = (Subject::User(2).attribute(), b"much".to_vec());
+        // In the inode, and in a node.
+        for other in [10, 1000] {
+            let kept = Xattrs::from([(b"user.other".to_vec(), vec![7; other])]);
+            let dev = Arc::new(MemDevice::new());
+            let options = FormatOptions::new([1; 16], [2; 16], 1 << 16);
+            Volume::format(dev.clone(), &options).unwrap();
+            let mut v = Volume::mount(dev.clone(), MountOptions::default()).unwrap();
+            let mut all = kept.clone();
+            all.extend([bad.clone()]);
+            v.mutate(|v| v.put_xattrs(Nid::ROOT, xattr::encode(&all)))
+                .unwrap();
+            v.unmount().unwrap();
+            let dev: Arc<dyn BlockDevice> = dev;
+            let found = check(&dev, CheckOptions::default()).unwrap().findings;
+            assert_eq!(found.len(), 1, "{found:?}");
+            repair(&dev, false, Time::default()).unwrap();
+            let found = check(&dev, CheckOptions::default()).unwrap().findings;
+            assert_eq!(found, []);
+            let mut v = Volume::mount(dev, MountOptions::default()).unwrap();
+            assert_eq!(v.xattrs(Nid::ROOT).unwrap(), kept);
+        }
+    }
+}

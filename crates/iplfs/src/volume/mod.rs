@@ -1,0 +1,15 @@
+//! A mounted volume: its state, and the operations that make it durable.
+
+mod admission;
+mod checkpoint;
+mod discards;
+mod fsync;
+mod mount;
+mod preallocation;
+pub(crate) mod snapshots;
+pub(crate) mod state;
+
+pub use admission::Space;
+pub use discards::{Discarded, Discards};
+pub use fsync::Fsync;
+pub use state::{Stats, Volume};
