@@ -11,7 +11,7 @@ use tuff_erofs::read::{
     ClusterCoding, Extent, FileType, Image, Inode, OpenOptions, Source as Data,
 };
 use tuff_erofs::serve::{Rest, ServeOptions, Server, Session, Strategy};
-use tuff_mkfs::{Compression, Fragments, Kernel, Method, Options, Progress, Source, build};
+use tuff_mkfs::{Compression, Fragments, KernelVersion, Method, Options, Progress, Source, build};
 use tuff_store::fault::Faulty;
 use tuff_store::{MemStore, ReadAt, Target};
 
@@ -29,7 +29,7 @@ fn server(image: Image, strategy: Option<Strategy>, budget: usize) -> Server {
 
 /// An image of a directory with these settings.
 fn built(source: &Path, change: impl FnOnce(&mut Options)) -> Vec<u8> {
-    let mut options = Options::for_kernel(Kernel(6, 18));
+    let mut options = Options::for_kernel(KernelVersion(6, 18));
     change(&mut options);
     let path = source.with_extension("image");
     let sources = [Source::Dir(source.to_owned())];

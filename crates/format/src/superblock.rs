@@ -13,7 +13,7 @@
 //! ```
 //! Source: `docs/format/superblock.md`.
 
-use crate::features::{compat, incompat};
+use crate::features::{Feature, KernelVersion, compat, flags_of, incompat, min_kernel};
 use crate::{BlockBits, Error, Nid, Result};
 use alloc::vec::Vec;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -326,6 +326,26 @@ impl Superblock {
         } else {
             u16::from(self.has(incompat::LZ4_0PADDING) || self.algs_or_distance != 0)
         }
+    }
+
+    /// Returns the features that the superblock states: flags first, then algorithms and layout.
+    pub fn features(&self) -> impl Iterator<Item = Feature> {
+        let used = match self.has(incompat::COMPR_CFGS) {
+            true => self.algs_or_distance,
+            false => 0,
+        };
+        let compressed = self.algorithms() != 0;
+        let is_full_label = !self.label.contains(&0);
+        let algorithms = (0u8..).zip(Feature::ALGORITHMS);
+        flags_of(self.compat, self.incompat)
+            .chain(algorithms.filter_map(move |(id, f)| (used >> id & 1 != 0).then_some(f)))
+            .chain(Feature::of_block_size(self.block_bits, compressed))
+            .chain(is_full_label.then_some(Feature::FULL_LABEL))
+    }
+
+    /// Returns the oldest kernel that mounts the image.
+    pub fn min_kernel(&self) -> KernelVersion {
+        min_kernel(self.features())
     }
 
     /// The label up to its first NUL.

@@ -11,7 +11,7 @@ use super::options::{Compression, Metadata, Options};
 use super::pack::input::Input;
 use crate::{Error, Result};
 use tuff_codec::{EncodeFit, EncoderSpec, Method};
-use tuff_format::features::Kernel;
+use tuff_format::features::Feature;
 
 /// What an image is to be good at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,19 +61,19 @@ impl Auto {
         options.auto = Some(self);
         options.compression = match self {
             Self::Speed => method(Method::Lz4, Method::Lz4.default_level()),
-            Self::Size if kernel >= Kernel(5, 16) => method(Method::Lzma, 6),
+            Self::Size if kernel.supports(Feature::LZMA) => method(Method::Lzma, 6),
             Self::Size => method(Method::Lz4hc, 12),
-            Self::Balanced if kernel >= Kernel(6, 10) => method(Method::Zstd, 9),
+            Self::Balanced if kernel.supports(Feature::ZSTD) => method(Method::Zstd, 9),
             Self::Balanced => method(Method::Lz4hc, Method::Lz4hc.default_level()),
         };
-        if self == Self::Size && kernel >= Kernel(5, 13) {
+        if self == Self::Size && kernel.supports(Feature::BIG_PCLUSTER) {
             options.cluster = 1 << 20;
-            if kernel >= Kernel(6, 1) {
+            if kernel.supports(Feature::FRAGMENTS) {
                 options.fragments = super::Fragments::All;
                 options.fragment_cluster = options.cluster;
             }
-            options.unaligned = kernel >= Kernel(6, 15);
-            if kernel >= Kernel(6, 17) {
+            options.unaligned = kernel.supports(Feature::ENCODED_EXTENTS);
+            if kernel.supports(Feature::METABOX) {
                 options.metadata = Metadata::Compressed;
                 options.metadata_cluster = 256 << 10;
             }
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn every_mode_fits_every_kernel() {
-        for kernel in super::super::options::KERNELS {
+        for kernel in tuff_format::features::KernelVersion::LONG_TERM {
             for auto in [Auto::Size, Auto::Balanced, Auto::Speed] {
                 let mut options = Options::for_kernel(kernel);
                 auto.apply(&mut options);

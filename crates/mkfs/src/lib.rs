@@ -55,7 +55,7 @@ pub use source::container::{Container, container_layers};
 pub use stats::Stats;
 pub use tree::Whiteouts;
 pub use tuff_codec::Method;
-pub use tuff_format::features::Kernel;
+pub use tuff_format::features::KernelVersion;
 pub use verity::hash_tree;
 
 use base::Bases;
@@ -118,7 +118,7 @@ pub struct Summary {
     /// What of it was there before: nothing, unless an image was patched. Unit: bytes.
     pub old_bytes: u64,
     /// The oldest Linux that it is for.
-    pub kernel: Kernel,
+    pub kernel: KernelVersion,
     /// Its block size: pages of kernels that mount it are as large, or larger. Unit: bytes.
     pub block_bytes: u64,
     /// What holds data that it refers to, in the order of its device table, as far as it has a name.

@@ -11,18 +11,7 @@ use crate::{Error, Result};
 use std::path::PathBuf;
 use tuff_codec::{EncoderSpec, Method};
 use tuff_format::BlockBits;
-use tuff_format::features::Kernel;
-
-/// Kernels that can be asked for, oldest first.
-pub const KERNELS: [Kernel; 7] = [
-    Kernel(5, 4),
-    Kernel(5, 10),
-    Kernel(5, 15),
-    Kernel(6, 1),
-    Kernel(6, 6),
-    Kernel(6, 12),
-    Kernel(6, 18),
-];
+use tuff_format::features::{Feature, KernelVersion, min_kernel};
 
 /// Cluster size of the packed inode, where larger ones are not asked for: what a read of a small file decodes. Unit: bytes.
 pub const FRAGMENT_CLUSTER: usize = 16 << 10;
@@ -133,7 +122,7 @@ pub enum Metadata {
 #[derive(Clone)]
 pub struct Options {
     /// Oldest kernel that must mount the image.
-    pub kernel: Kernel,
+    pub kernel: KernelVersion,
     /// Block size.
     pub block: BlockBits,
     /// How to compress; `None` stores everything.
@@ -281,7 +270,7 @@ impl Default for Verity {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            kernel: Kernel(6, 1),
+            kernel: KernelVersion(6, 1),
             block: BlockBits::B4K,
             compression: Some(Compression {
                 method: Method::Lz4hc,
@@ -347,29 +336,19 @@ impl Default for Options {
     }
 }
 
-/// The first kernel that decodes an algorithm, by its number.
-pub(crate) fn algorithm_kernel(id: u8) -> Kernel {
-    match id {
-        0 => Kernel(5, 4),
-        1 => Kernel(5, 16),
-        2 => Kernel(6, 6),
-        _ => Kernel(6, 10),
-    }
-}
-
 impl Options {
     /// The defaults for a kernel: those of [`Options::default`] as far as it can mount them.
-    pub fn for_kernel(kernel: Kernel) -> Self {
+    pub fn for_kernel(kernel: KernelVersion) -> Self {
         let mut options = Self {
             kernel,
             ..Self::default()
         };
-        if kernel < Kernel(6, 1) {
+        if !kernel.supports(Feature::FRAGMENTS) {
             options.fragments = Fragments::Off;
             options.dedupe = Dedupe::Files;
-            options.tail_packing = kernel >= Kernel(5, 17);
+            options.tail_packing = kernel.supports(Feature::ZTAILPACKING);
         }
-        if kernel < Kernel(5, 13) {
+        if !kernel.supports(Feature::BIG_PCLUSTER) {
             options.cluster = options.block.size_usize();
         }
         options
@@ -452,66 +431,81 @@ impl Options {
     }
 
     /// What is asked for that not every kernel can, and the oldest that can.
-    fn needs(&self) -> Vec<(&'static str, Kernel)> {
+    fn needs(&self) -> Vec<(&'static str, Feature)> {
         let block = self.block.size_usize();
         let compresses = self.compressions().next().is_some();
         let mut needs = Vec::new();
-        let mut need = |what, kernel, asked| {
-            if asked {
-                needs.push((what, kernel));
+        let mut need = |what, feature, is_used| {
+            if is_used {
+                needs.push((what, feature));
             }
         };
-        need("a block size below 4096 bytes", Kernel(6, 4), block < 4096);
+        let small_blocks = block < 4096;
+        need(
+            "a block size below 4096 bytes",
+            Feature::SUBPAGE_BLOCKS,
+            small_blocks,
+        );
         for (compression, cluster) in self.compressions() {
             need(
                 "compression with a block size below 4096 bytes",
-                Kernel(6, 8),
-                block < 4096,
+                Feature::SUBPAGE_COMPRESSION,
+                small_blocks,
             );
             need(
                 "a cluster of several blocks",
-                Kernel(5, 13),
+                Feature::BIG_PCLUSTER,
                 cluster > block,
             );
-            let name = match compression.method {
-                Method::Lz4 | Method::Lz4hc => "LZ4",
-                Method::Lzma => "LZMA",
-                Method::Deflate => "DEFLATE",
-                Method::Zstd => "Zstandard",
+            let (name, algorithm) = match compression.method {
+                Method::Lz4 | Method::Lz4hc => ("LZ4", Feature::LZ4),
+                Method::Lzma => ("LZMA", Feature::LZMA),
+                Method::Deflate => ("DEFLATE", Feature::DEFLATE),
+                Method::Zstd => ("Zstandard", Feature::ZSTD),
             };
-            let id = compression.method.algorithm() as u8;
-            need(name, algorithm_kernel(id), true);
+            need(name, algorithm, true);
         }
         let tails = self.tail_packing && compresses;
-        need("tail packing", Kernel(5, 17), tails);
+        need("tail packing", Feature::ZTAILPACKING, tails);
         let anywhere = self.unaligned && compresses;
-        need("letting clusters begin anywhere", Kernel(6, 15), anywhere);
+        need(
+            "letting clusters begin anywhere",
+            Feature::ENCODED_EXTENTS,
+            anywhere,
+        );
         let fragments = self.fragments != Fragments::Off;
-        need("fragments", Kernel(6, 1), fragments);
+        need("fragments", Feature::FRAGMENTS, fragments);
         let parts = self.dedupe == Dedupe::Content && compresses;
-        need("sharing parts of files", Kernel(6, 1), parts);
-        need("a base", Kernel(5, 16), self.has_base());
+        need("sharing parts of files", Feature::DEDUPE, parts);
+        need("a base", Feature::DEVICE_TABLE, self.has_base());
         need(
             "storing files in chunks",
-            Kernel(5, 15),
+            Feature::CHUNKED_FILE,
             self.chunk.is_some(),
         );
-        need("a file of chunks", Kernel(5, 16), self.blob.is_some());
+        need(
+            "a file of chunks",
+            Feature::DEVICE_TABLE,
+            self.blob.is_some(),
+        );
         let short = self.metadata == Metadata::Short;
-        need("the short form of metadata", Kernel(6, 15), short);
+        need("the short form of metadata", Feature::BIT48, short);
         let packed = self.metadata == Metadata::Compressed;
-        need("compressed metadata", Kernel(6, 17), packed);
+        need("compressed metadata", Feature::METABOX, packed);
         let holes = self.sparse == SparsePolicy::Keep;
-        need("keeping every hole", Kernel(5, 15), holes);
+        need("keeping every hole", Feature::CHUNKED_FILE, holes);
         let prefixes = !self.xattr_prefixes.is_empty() || self.fingerprints.is_some();
-        need("an attribute name prefix", Kernel(6, 4), prefixes);
+        need(
+            "an attribute name prefix",
+            Feature::XATTR_PREFIXES,
+            prefixes,
+        );
         needs
     }
 
     /// The oldest kernel that can have what is asked for, whatever [`Options::kernel`] says.
-    pub fn oldest_kernel(&self) -> Kernel {
-        let kernels = self.needs().into_iter().map(|(_, kernel)| kernel);
-        kernels.max().unwrap_or(Kernel(5, 4))
+    pub fn oldest_kernel(&self) -> KernelVersion {
+        min_kernel(self.needs().into_iter().map(|(_, feature)| feature))
     }
 
     /// Makes the image one for newer kernels, if what is asked for needs that.
@@ -528,7 +522,9 @@ impl Options {
             spec.check().map_err(Error::usage)?;
         }
         let asked = self.kernel;
-        if let Some((what, kernel)) = self.needs().into_iter().find(|(_, k)| *k > asked) {
+        let unmet = |(_, f): &(&str, Feature)| !asked.supports(*f);
+        if let Some((what, feature)) = self.needs().into_iter().find(unmet) {
+            let kernel = feature.min_kernel;
             return Err(Error::usage(format_args!(
                 "{what} needs Linux {kernel}, but the image is for Linux {asked}"
             )));
@@ -645,7 +641,7 @@ impl Options {
     pub(crate) fn keeps_sparse(&self, size: u64, runs: &[DataRun]) -> bool {
         let data: u64 = runs.iter().map(|r| r.len).sum();
         let holes = size - data.min(size);
-        self.kernel >= Kernel(5, 15)
+        self.kernel.supports(Feature::CHUNKED_FILE)
             && match self.sparse {
                 SparsePolicy::Auto => holes >= self.block.size() && holes >= size / 2,
                 SparsePolicy::Keep => holes >= self.block.size(),

@@ -11,9 +11,7 @@
 //! the file is the old image with something behind its end, whatever happens.
 
 use super::base::Bases;
-use super::options::{
-    Compression, FRAGMENT_CLUSTER, Fragments, Metadata, Options, Verity, algorithm_kernel,
-};
+use super::options::{Compression, FRAGMENT_CLUSTER, Fragments, Metadata, Options, Verity};
 use super::progress::Progress;
 use super::{Source, Summary, Targets, write};
 use crate::{Error, Result};
@@ -22,7 +20,7 @@ use tuff_codec::Method;
 use tuff_erofs::read::{ClusterCoding, Image, Source as Place};
 use tuff_erofs::verity;
 use tuff_erofs::walk::Walk;
-use tuff_format::features::{Kernel, compat, incompat, lowest_kernel};
+use tuff_format::features::{Feature, KernelVersion, compat, flags_of, incompat, min_kernel};
 use tuff_store::Output;
 
 /// Bytes of an image's start that hold its superblock, with all that belongs to it. Unit: bytes.
@@ -78,7 +76,7 @@ pub fn patch(
 ///
 /// # Errors
 /// What reading the image gives.
-pub fn like(image: &Image, kernel: Kernel) -> Result<Options> {
+pub fn like(image: &Image, kernel: KernelVersion) -> Result<Options> {
     let sb = image.superblock();
     let (mut seen, mut in_packed) = (Seen::default(), Seen::default());
     for entry in Walk::root(image)? {
@@ -94,15 +92,12 @@ pub fn like(image: &Image, kernel: Kernel) -> Result<Options> {
         *all += more;
     }
     let ids = (0..).zip(seen.bytes).filter(|(_, bytes)| *bytes > 0);
-    let of_algorithms = ids.map(|(id, _)| algorithm_kernel(id)).max();
-    let of_blocks = match (sb.block_bits.get(), of_algorithms) {
-        (12.., _) => None,
-        (_, None) => Some(Kernel(6, 4)),
-        (_, Some(_)) => Some(Kernel(6, 8)),
-    };
-    let needs = [of_algorithms, of_blocks, Some(lowest_kernel(sb.incompat))];
-    let needed = needs.into_iter().flatten().max().unwrap_or(kernel);
-    let mut options = Options::for_kernel(kernel.max(needed));
+    let algorithms: Vec<_> = ids
+        .filter_map(|(id, _)| Feature::of_algorithm(id))
+        .collect();
+    let block_size = Feature::of_block_size(sb.block_bits, !algorithms.is_empty());
+    let used = flags_of(0, sb.incompat).chain(algorithms).chain(block_size);
+    let mut options = Options::for_kernel(kernel.max(min_kernel(used)));
     options.block = sb.block_bits;
     options.checksum = sb.has_compat(compat::SB_CHKSUM);
     options.fingerprints = image.fingerprint_name();

@@ -3,7 +3,7 @@
 use super::auto::Auto;
 use super::options::{Compression, Fragments, Metadata, Options};
 use tuff_codec::Method;
-use tuff_format::features::Kernel;
+use tuff_format::features::{Feature, KernelVersion};
 
 /// One rung: settings with the arguments of `tuff build` that give them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct Preset {
     /// The arguments.
     pub args: &'static str,
     /// Oldest kernel that mounts the image.
-    pub kernel: Kernel,
+    pub kernel: KernelVersion,
     settings: Settings,
 }
 
@@ -27,50 +27,68 @@ const K: usize = 1 << 10;
 
 /// All rungs, the fastest-reading first. Each is denser than those before it on usual trees; by how much differs.
 pub const PRESETS: [Preset; 10] = [
-    plain("-z lz4 -C 64K", Kernel(5, 13), Method::Lz4, 1, 64 * K),
-    plain("-z lz4hc -C 16K", Kernel(5, 13), Method::Lz4hc, 9, 16 * K),
-    plain("-z lz4hc -C 64K", Kernel(5, 13), Method::Lz4hc, 9, 64 * K),
+    plain(
+        "-z lz4 -C 64K",
+        Feature::BIG_PCLUSTER,
+        Method::Lz4,
+        1,
+        64 * K,
+    ),
+    plain(
+        "-z lz4hc -C 16K",
+        Feature::BIG_PCLUSTER,
+        Method::Lz4hc,
+        9,
+        16 * K,
+    ),
+    plain(
+        "-z lz4hc -C 64K",
+        Feature::BIG_PCLUSTER,
+        Method::Lz4hc,
+        9,
+        64 * K,
+    ),
     plain(
         "-z lz4hc:12 -C 256K",
-        Kernel(5, 13),
+        Feature::BIG_PCLUSTER,
         Method::Lz4hc,
         12,
         256 * K,
     ),
-    auto("--auto balanced", Kernel(6, 10), Auto::Balanced),
-    plain("-z zstd:9 -C 64K", Kernel(6, 10), Method::Zstd, 9, 64 * K),
+    auto("--auto balanced", Feature::ZSTD, Auto::Balanced),
+    plain("-z zstd:9 -C 64K", Feature::ZSTD, Method::Zstd, 9, 64 * K),
     Preset {
         args: "-z zstd:9 -C 64K --unaligned",
-        kernel: Kernel(6, 15),
+        kernel: Feature::ENCODED_EXTENTS.min_kernel,
         settings: Settings::Unaligned(Method::Zstd, 9, 64 * K),
     },
     Preset {
         args: "-z zstd:15 -C 256K --fragments=all",
-        kernel: Kernel(6, 10),
+        kernel: Feature::ZSTD.min_kernel,
         settings: Settings::Packed(Method::Zstd, 15, 256 * K),
     },
-    plain("-z lzma:6 -C 128K", Kernel(5, 16), Method::Lzma, 6, 128 * K),
-    auto("--auto size", Kernel(6, 1), Auto::Size),
+    plain("-z lzma:6 -C 128K", Feature::LZMA, Method::Lzma, 6, 128 * K),
+    auto("--auto size", Feature::FRAGMENTS, Auto::Size),
 ];
 
 const fn plain(
     args: &'static str,
-    kernel: Kernel,
+    newest: Feature,
     method: Method,
     level: i32,
     cluster: usize,
 ) -> Preset {
     Preset {
         args,
-        kernel,
+        kernel: newest.min_kernel,
         settings: Settings::Plain(method, level, cluster),
     }
 }
 
-const fn auto(args: &'static str, kernel: Kernel, aim: Auto) -> Preset {
+const fn auto(args: &'static str, newest: Feature, aim: Auto) -> Preset {
     Preset {
         args,
-        kernel,
+        kernel: newest.min_kernel,
         settings: Settings::Auto(aim),
     }
 }
@@ -116,13 +134,13 @@ mod tests {
     #[test]
     fn every_rung_fits_its_kernel_and_newer_ones() {
         for preset in PRESETS {
-            for kernel in super::super::options::KERNELS {
+            for kernel in KernelVersion::LONG_TERM {
                 let mut options = Options::for_kernel(kernel);
                 assert_eq!(preset.apply(&mut options), kernel >= preset.kernel);
                 options.check().unwrap();
             }
             for bits in 9..12 {
-                let mut options = Options::for_kernel(Kernel(6, 18));
+                let mut options = Options::for_kernel(KernelVersion(6, 18));
                 options.block = tuff_format::BlockBits::new(bits).unwrap();
                 assert!(preset.apply(&mut options));
                 options.check().unwrap();

@@ -11,7 +11,7 @@ use crate::presets::{PRESETS, Preset};
 use crate::source::DataRun;
 use crate::source::dir::runs_of;
 use crate::{Error, Result};
-use crate::{Kernel, Options, Progress, Source, build};
+use crate::{KernelVersion, Options, Progress, Source, build};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -41,7 +41,7 @@ pub struct Request {
     /// The tree.
     pub dir: PathBuf,
     /// Settings that need a newer kernel are left out.
-    pub kernel: Kernel,
+    pub kernel: KernelVersion,
     /// About how much is sampled. Unit: bytes.
     pub sample: u64,
     /// Where the sample and its images lie meanwhile.
@@ -388,7 +388,7 @@ mod tests {
         fs::write(tree.join("file"), "some content").unwrap();
         let request = Request {
             dir: tree,
-            kernel: Kernel(6, 12),
+            kernel: KernelVersion(6, 12),
             sample: u64::MAX,
             temporary: temporary.clone(),
         };
@@ -417,7 +417,7 @@ mod tests {
         fs::write(tree.join("text"), &text).unwrap();
         let request = Request {
             dir: tree.clone(),
-            kernel: Kernel(5, 15),
+            kernel: KernelVersion(5, 15),
             sample: u64::MAX,
             temporary: dir.path().to_owned(),
         };
@@ -425,7 +425,7 @@ mod tests {
         let names: Vec<&str> = estimates.iter().map(|e| e.preset.args).collect();
         assert_eq!(names.len(), 4, "those that Linux 5.15 mounts: {names:?}");
         let image = dir.path().join("image");
-        let mut options = Options::for_kernel(Kernel(5, 15));
+        let mut options = Options::for_kernel(KernelVersion(5, 15));
         assert!(estimates[0].preset.apply(&mut options));
         let target = Target::Path(image.clone());
         build(

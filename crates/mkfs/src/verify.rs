@@ -329,7 +329,7 @@ impl Verify<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Dedupe, Fragments, Kernel, Options, Source, Targets, write};
+    use super::super::{Dedupe, Fragments, KernelVersion, Options, Source, Targets, write};
     use super::*;
     use std::os::unix::fs::{FileExt, symlink};
     use tuff_store::Target;
@@ -374,7 +374,7 @@ mod tests {
             fragments,
             dedupe,
             verify: true,
-            ..Options::for_kernel(Kernel(6, 18))
+            ..Options::for_kernel(KernelVersion(6, 18))
         };
         vec![
             with(Fragments::Off, Dedupe::Off),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tuff_erofs::Error;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_mkfs::{
-    Dedupe, Fragments, Kernel, Method, Options, Progress, Rule, Source, Summary, build,
+    Dedupe, Fragments, KernelVersion, Method, Options, Progress, Rule, Source, Summary, build,
 };
 use tuff_store::{FileStore, ReadAt, Target};
 
@@ -102,7 +102,7 @@ fn unaligned(options: Options) -> Options {
 }
 
 fn newest(method: Option<Method>, cluster: usize, fragments: Fragments) -> Options {
-    let mut o = Options::for_kernel(Kernel(6, 18));
+    let mut o = Options::for_kernel(KernelVersion(6, 18));
     o.compression = method.and_then(|method| compression(method, 1));
     (o.cluster, o.fragment_cluster) = (cluster, cluster.min(16 << 10));
     o.fragments = fragments;
@@ -143,8 +143,8 @@ fn what_the_base_has_is_referred_to_and_comes_back() {
     };
     let two = |options: Options| (options.clone(), options);
     let older = Options {
-        kernel: Kernel(5, 16),
-        ..Options::for_kernel(Kernel(5, 16))
+        kernel: KernelVersion(5, 16),
+        ..Options::for_kernel(KernelVersion(5, 16))
     };
     // All 48 files that both trees have, unless compression or ends would have to be the image's own, or an end lies in a
     // piece of the packed inode that is shorter than a block, as one does at the end of a segment, or behind an inode, where an
@@ -496,7 +496,7 @@ fn a_base_that_cannot_be_one_is_refused() {
     assert!(refused(&over(&chained)).contains("not given"));
     let old = Options {
         bases: vec![base.clone().into()],
-        ..Options::for_kernel(Kernel(5, 15))
+        ..Options::for_kernel(KernelVersion(5, 15))
     };
     assert!(refused(&old).contains("Linux 5.16"));
     let itself = make(&place.new, &base, &over(&base));

@@ -10,10 +10,10 @@ use common::{Scratch, assert_same, from_source, host_tree, image_tree, nasty_tre
 use std::fs;
 use tuff_erofs::check;
 use tuff_format::BlockBits;
-use tuff_mkfs::{Dedupe, Fragments, Kernel, Metadata, Method, Options, SparsePolicy};
+use tuff_mkfs::{Dedupe, Fragments, KernelVersion, Metadata, Method, Options, SparsePolicy};
 
 fn options(block_log2: u8, method: Option<Method>) -> Options {
-    let mut o = Options::for_kernel(Kernel(6, 18));
+    let mut o = Options::for_kernel(KernelVersion(6, 18));
     o.block = BlockBits::new(block_log2).unwrap();
     o.compression = method.and_then(|m| compression(m, m.default_level()));
     o.verify = true;

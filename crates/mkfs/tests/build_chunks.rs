@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use tuff_erofs::Error;
 use tuff_erofs::read::Source as Place;
 use tuff_mkfs::{
-    Dedupe, Fragments, Kernel, Metadata, Method, Options, Progress, Source, SparsePolicy, Summary,
-    build,
+    Dedupe, Fragments, KernelVersion, Metadata, Method, Options, Progress, Source, SparsePolicy,
+    Summary, build,
 };
 use tuff_store::Target;
 
@@ -26,7 +26,7 @@ fn options(chunk: usize, blob: Option<PathBuf>) -> Options {
         chunk: Some(chunk),
         blob,
         verify: true,
-        ..Options::for_kernel(Kernel(6, 4))
+        ..Options::for_kernel(KernelVersion(6, 4))
     }
 }
 
@@ -58,7 +58,7 @@ fn a_tree_in_chunks_comes_back() {
     };
     let boxed = |options: Options| Options {
         metadata: Metadata::Compressed,
-        kernel: Kernel(6, 17),
+        kernel: KernelVersion(6, 17),
         ..lz4(options)
     };
     let keep = |options: Options| Options {
@@ -232,7 +232,7 @@ fn what_does_not_fit_together_is_refused() {
         ),
         (
             Options {
-                kernel: Kernel(5, 15),
+                kernel: KernelVersion(5, 15),
                 ..options(4096, blob())
             },
             "needs Linux 5.16",

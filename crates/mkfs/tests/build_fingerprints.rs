@@ -14,11 +14,12 @@ use tuff_erofs::check::{self, Rule, check};
 use tuff_erofs::read::{FileType, Image, Source as Place};
 use tuff_erofs::walk::Walk;
 use tuff_mkfs::{
-    Dedupe, Fragments, Kernel, Metadata, Method, Options, Progress, Source, build, like, patch,
+    Dedupe, Fragments, KernelVersion, Metadata, Method, Options, Progress, Source, build, like,
+    patch,
 };
 use tuff_store::Target;
 
-fn options(kernel: Kernel) -> Options {
+fn options(kernel: KernelVersion) -> Options {
     Options {
         fingerprints: Some(tuff_erofs::fingerprint::NAME.into()),
         verify: true,
@@ -62,14 +63,14 @@ fn every_file_has_its_digest_and_nobody_sees_it() {
         ..options(kernel)
     };
     let with = [
-        ("default", packed(Kernel(6, 6))),
+        ("default", packed(KernelVersion(6, 6))),
         (
             "stored",
             Options {
                 compression: None,
                 fragments: Fragments::Off,
                 dedupe: Dedupe::Off,
-                ..options(Kernel(6, 4))
+                ..options(KernelVersion(6, 4))
             },
         ),
         (
@@ -77,21 +78,21 @@ fn every_file_has_its_digest_and_nobody_sees_it() {
             Options {
                 fragments: Fragments::All,
                 xattr_prefixes: vec![b"user.x".to_vec()],
-                ..packed(Kernel(6, 6))
+                ..packed(KernelVersion(6, 6))
             },
         ),
         (
             "seen",
             Options {
                 fingerprints: Some(b"trusted.erofs.fp".to_vec()),
-                ..packed(Kernel(6, 6))
+                ..packed(KernelVersion(6, 6))
             },
         ),
         (
             "boxed",
             Options {
                 metadata: Metadata::Compressed,
-                ..packed(Kernel(6, 17))
+                ..packed(KernelVersion(6, 17))
             },
         ),
     ];
@@ -125,10 +126,10 @@ fn a_patch_is_told_of_them() {
     make(
         Source::Dir(at("tree")),
         &at("image"),
-        &options(Kernel(6, 6)),
+        &options(KernelVersion(6, 6)),
     );
     fs::write(at("tree/two"), "two".repeat(9000)).unwrap();
-    let like = like(&open(&at("image")), Kernel(6, 6)).unwrap();
+    let like = like(&open(&at("image")), KernelVersion(6, 6)).unwrap();
     let sources = [Source::Dir(at("tree"))];
     patch(&sources, &like, &at("image"), &Progress::default()).unwrap();
     assert_eq!(digests(&open(&at("image")), &at("tree")), 2);
@@ -145,7 +146,7 @@ fn a_digest_that_is_not_the_contents_is_found() {
     let stored = Options {
         compression: None,
         fragments: Fragments::Off,
-        ..options(Kernel(6, 4))
+        ..options(KernelVersion(6, 4))
     };
     make(Source::Dir(at("tree")), &at("image"), &stored);
     let image = open(&at("image"));

@@ -11,12 +11,12 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use tuff_format::features::incompat;
-use tuff_mkfs::{Kernel, Metadata, Options, Progress, Source, Whiteouts, build};
+use tuff_mkfs::{KernelVersion, Metadata, Options, Progress, Source, Whiteouts, build};
 use tuff_store::Target;
 
 /// What an index is made with.
 fn options() -> Options {
-    let mut options = Options::for_kernel(Kernel(6, 4));
+    let mut options = Options::for_kernel(KernelVersion(6, 4));
     options.block = tuff_format::BlockBits::new(9).unwrap();
     options.index_a_tar();
     options
@@ -72,14 +72,14 @@ fn an_index_and_its_tar_are_the_tree() {
             return;
         }
         // What a copy of the data gives.
-        let plain = Options::for_kernel(Kernel(6, 4));
+        let plain = Options::for_kernel(KernelVersion(6, 4));
         make(&file, &at("copy"), &plain).unwrap();
         let expected = image_tree(&open(&at("copy")));
         make(&file, &image, &options()).unwrap();
         all_agree(name, &image, &[&file], &expected, HOLES);
         let short = Options {
             metadata: Metadata::Short,
-            kernel: Kernel(6, 15),
+            kernel: KernelVersion(6, 15),
             ..options()
         };
         make(&file, &image, &short).unwrap();
@@ -391,7 +391,7 @@ fn what_cannot_be_referred_to_is_refused() {
         |o| o.compression = Options::default().compression,
         |o| o.verify = true,
         |o| o.bases = vec![Path::new("ends.tar").to_owned().into()],
-        |o| o.kernel = Kernel(6, 1),
+        |o| o.kernel = KernelVersion(6, 1),
     ] {
         assert!(matches!(with(change), Err(tuff_erofs::Error::Usage(_))));
     }

@@ -10,9 +10,10 @@ use common::{
 };
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tuff_format::features::lowest_kernel;
+use tuff_format::features::{Feature, flags_of, min_kernel};
 use tuff_mkfs::{
-    Dedupe, Fragments, Kernel, Metadata, Method, Options, Progress, Source, SparsePolicy, build,
+    Dedupe, Fragments, KernelVersion, Metadata, Method, Options, Progress, Source, SparsePolicy,
+    build,
 };
 use tuff_store::Target;
 
@@ -31,7 +32,7 @@ fn ways_to_mount() -> Vec<&'static str> {
         return Vec::new();
     }
     let mut ways = vec!["loop"];
-    if running() >= Kernel(6, 12) {
+    if running().supports(Feature::FILE_BACKED_MOUNT) {
         ways.push("file");
     } else {
         tuff_testkit::skipped("mounts straight from a file need Linux 6.12");
@@ -40,15 +41,14 @@ fn ways_to_mount() -> Vec<&'static str> {
 }
 
 /// The version of this kernel.
-fn running() -> Kernel {
+fn running() -> KernelVersion {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut parts = release.split('.').map(|p| p.parse().unwrap_or(0));
-    Kernel(parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+    KernelVersion::from_release(release.trim_end()).unwrap()
 }
 
 /// True, aloud, for an image that this kernel is too old for.
 fn is_too_new(name: &str, image: &Path) -> bool {
-    let needs = lowest_kernel(open(image).superblock().incompat);
+    let needs = min_kernel(flags_of(0, open(image).superblock().incompat));
     let too_new = needs > running();
     if too_new {
         tuff_testkit::skipped(format_args!("{name}: mounting it needs Linux {needs}"));
@@ -214,7 +214,7 @@ fn holes_survive() {
         return;
     }
     let options = Options {
-        kernel: Kernel(6, 18),
+        kernel: KernelVersion(6, 18),
         sparse: SparsePolicy::Keep,
         ..Options::default()
     };
@@ -243,7 +243,7 @@ fn what_is_stored_is_no_cluster_that_is_too_large() {
     std::fs::write(source.join("text"), common::text(50_000, 2)).unwrap();
     let expected = host_tree(&source);
     for bits in 9..=12 {
-        let mut options = Options::for_kernel(Kernel(6, 18));
+        let mut options = Options::for_kernel(KernelVersion(6, 18));
         options.block = tuff_format::BlockBits::new(bits).unwrap();
         options.compression = compression(Method::Lz4, 2);
         (options.cluster, options.fragments) = (12 << 10, Fragments::Off);
@@ -276,7 +276,7 @@ fn the_largest_clusters_come_back() {
             (Method::Deflate, Fragments::All),
             (Method::Lzma, Fragments::Off),
         ] {
-            let mut options = Options::for_kernel(Kernel(6, 18));
+            let mut options = Options::for_kernel(KernelVersion(6, 18));
             options.block = tuff_format::BlockBits::new(bits).unwrap();
             options.compression = compression(method, 2);
             options.fragments = fragments;
@@ -320,7 +320,7 @@ fn what_is_little_lies_in_the_first_block() {
                 verify: true,
                 fragments,
                 metadata,
-                ..Options::for_kernel(Kernel(6, 18))
+                ..Options::for_kernel(KernelVersion(6, 18))
             };
             build_dir(&source, &image, &options);
             let name = format!("{} files, {fragments:?}, {metadata:?}", n + 1);
@@ -359,7 +359,7 @@ fn bytes_do_not_depend_on_threads_or_output() {
                     threads: Some(threads),
                     fragments,
                     metadata,
-                    ..Options::for_kernel(Kernel(6, 18))
+                    ..Options::for_kernel(KernelVersion(6, 18))
                 };
                 options.compression = compression(Method::Lz4, 1);
                 options.cluster = 16 << 10;
@@ -464,7 +464,7 @@ fn versions_share_their_parts_and_come_back() {
     let all = settings.map(|s| (s, false)).into_iter().chain(unaligned);
     for ((method, level, cluster, fragments), unaligned) in all {
         let name = format!("{method} {level} {cluster} {fragments:?} {unaligned}");
-        let mut options = Options::for_kernel(Kernel(6, 18));
+        let mut options = Options::for_kernel(KernelVersion(6, 18));
         options.compression = compression(method, level);
         (options.cluster, options.fragment_cluster) = (cluster, cluster.min(16 << 10));
         options.fragments = fragments;
@@ -511,7 +511,7 @@ fn shared_parts_do_not_depend_on_threads() {
                     unaligned,
                     dedupe: Dedupe::Content,
                     compression: compression(Method::Lz4, 1),
-                    ..Options::for_kernel(Kernel(6, 18))
+                    ..Options::for_kernel(KernelVersion(6, 18))
                 };
                 build_dir(&source, &image, &options);
                 std::fs::read(image).unwrap()

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use tuff_erofs::{Error, Result};
 use tuff_format::BlockBits;
 use tuff_mkfs::{
-    BaseImage, Dedupe, Fragments, Kernel, Metadata, Method, Options, Progress, Source, Summary,
-    Verity, build,
+    BaseImage, Dedupe, Fragments, KernelVersion, Metadata, Method, Options, Progress, Source,
+    Summary, Verity, build,
 };
 use tuff_store::Target;
 
@@ -40,7 +40,7 @@ fn image(path: &Path) -> Source {
 }
 
 fn method(method: Method, cluster: usize, fragments: Fragments) -> Options {
-    let mut o = Options::for_kernel(Kernel(6, 18));
+    let mut o = Options::for_kernel(KernelVersion(6, 18));
     o.compression = compression(method, 1);
     (o.cluster, o.fragment_cluster) = (cluster, cluster.min(16 << 10));
     o.fragments = fragments;
@@ -53,7 +53,7 @@ fn stored() -> Options {
         compression: None,
         fragments: Fragments::Off,
         dedupe: Dedupe::Off,
-        ..Options::for_kernel(Kernel(6, 18))
+        ..Options::for_kernel(KernelVersion(6, 18))
     }
 }
 
@@ -120,7 +120,7 @@ fn refs(paths: &[PathBuf]) -> Vec<&Path> {
 /// What copying the data of all gives.
 fn copied(scratch: &Scratch, sources: &[Source]) -> Vec<common::Record> {
     let copy = scratch.path().join("copy");
-    make(sources, &copy, &Options::for_kernel(Kernel(6, 18))).unwrap();
+    make(sources, &copy, &Options::for_kernel(KernelVersion(6, 18))).unwrap();
     image_tree(&open(&copy))
 }
 
@@ -309,7 +309,7 @@ fn layers_of_others_are_merged() {
         let mut command = std::process::Command::new("tar");
         command.arg("-cf").arg(tar).arg("-C").arg(tree).arg(".");
         assert!(command.status().unwrap().success());
-        let mut options = Options::for_kernel(Kernel(6, 18));
+        let mut options = Options::for_kernel(KernelVersion(6, 18));
         options.block = BlockBits::new(9).unwrap();
         options.index_a_tar();
         make(&[Source::Tar(tar.clone())], &name, &options).unwrap();

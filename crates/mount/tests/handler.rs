@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_erofs::serve::{ServeOptions, Server};
-use tuff_mkfs::{Kernel, Options, SparsePolicy};
+use tuff_mkfs::{KernelVersion, Options, SparsePolicy};
 use tuff_mount::fs::{Entry, Filesystem, Found, Node, Parts, Reader, Result, Seek};
 use tuff_mount::handler::{REPLY_MAX, Reply, Request, STATS_XATTR};
 use tuff_mount::proto::{self, ROOT, StatfsOut, init, op};
@@ -343,7 +343,7 @@ fn sparse_image(scratch: &Path) -> Option<Image> {
     let options = Options {
         sparse: SparsePolicy::Keep,
         compression: None,
-        ..Options::for_kernel(Kernel(6, 18))
+        ..Options::for_kernel(KernelVersion(6, 18))
     };
     build_dir(&tree, &image, &options);
     Some(common::open(&image))

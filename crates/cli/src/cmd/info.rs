@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use tuff_erofs::dump::{Area, GroupStats, Survey, SurveyOptions};
 use tuff_erofs::read::Image;
 use tuff_erofs::{Error, Result};
-use tuff_format::features::{self, ALL, Feature, Kernel, incompat};
+use tuff_format::features::{Feature, compat, flags_of};
 use tuff_format::superblock::Superblock;
 
 /// Show what an image is, and what its bytes are spent on: features, kernels, compression, counts.
@@ -71,66 +71,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Err(first)
 }
 
-/// Something that needs a kernel of at least this release.
-struct Need {
-    kernel: Kernel,
-    what: String,
-}
-
-/// The oldest kernel that mounts the image.
-pub(crate) fn lowest_kernel(image: &Image) -> Kernel {
-    needs(image).0
-}
-
-/// The oldest kernel that mounts the image, and what asks for it.
-fn needs(image: &Image) -> (Kernel, Vec<Need>) {
-    let sb = image.superblock();
-    let mut needs: Vec<Need> = features(sb)
-        .filter(|f| f.incompat)
-        .map(|f| Need {
-            kernel: f.kernel,
-            what: f.name.to_owned(),
-        })
-        .collect();
-    let mut need = |kernel, what: &str| {
-        needs.push(Need {
-            kernel,
-            what: what.to_owned(),
-        });
-    };
-    for (id, kernel) in [(1, Kernel(5, 16)), (2, Kernel(6, 6)), (3, Kernel(6, 10))] {
-        if sb.has(incompat::COMPR_CFGS) && sb.algorithms() & 1 << id != 0 {
-            need(kernel, algorithm_name(id));
-        }
-    }
-    if sb.block_bits.size() < 4096 {
-        let compressed = sb.algorithms() != 0;
-        let kernel = if compressed {
-            Kernel(6, 8)
-        } else {
-            Kernel(6, 4)
-        };
-        need(kernel, "blocks smaller than 4 KiB");
-    }
-    if !sb.label.contains(&0) {
-        need(Kernel(6, 15), "a label of 16 bytes");
-    }
-    let newest = needs.iter().map(|n| n.kernel).max();
-    let lowest = features::lowest_kernel(sb.incompat).max(newest.unwrap_or(Kernel(5, 4)));
-    (lowest, needs)
+/// Features that limit which kernels mount the image. Every kernel has LZ4.
+fn needs(sb: &Superblock) -> impl Iterator<Item = Feature> {
+    sb.features()
+        .filter(|f| f.is_required() && *f != Feature::LZ4)
 }
 
 /// What blocks larger than the pages of most machines ask of a kernel: pages as large. Nothing for other blocks.
 pub(crate) fn pages_needed(block_size: u64) -> Option<String> {
     let kib = block_size >> 10;
     (block_size > 4096).then(|| format!("with pages of {kib} KiB or more"))
-}
-
-/// The features that a superblock names.
-pub(crate) fn features(sb: &Superblock) -> impl Iterator<Item = &'static Feature> {
-    let (compat, incompat) = (sb.compat, sb.incompat);
-    ALL.iter()
-        .filter(move |f| f.bit & if f.incompat { incompat } else { compat } != 0)
 }
 
 /// A UUID as people write it.
@@ -227,11 +177,10 @@ fn superblock_text(image: &Image, out: &mut Out) -> Result<()> {
         }
     }
     line("nids", nids)?;
-    let (lowest, needs) = needs(image);
-    let because: Vec<&str> = needs
-        .iter()
-        .filter(|n| n.kernel == lowest)
-        .map(|n| n.what.as_str())
+    let lowest = sb.min_kernel();
+    let because: Vec<&str> = needs(sb)
+        .filter(|f| f.min_kernel == lowest)
+        .map(|f| f.name)
         .collect();
     let because = if because.is_empty() {
         String::new()
@@ -241,24 +190,20 @@ fn superblock_text(image: &Image, out: &mut Out) -> Result<()> {
     let pages = pages_needed(block).map_or_else(String::new, |pages| format!(", {pages}"));
     line("kernel", format!("{lowest} or newer{pages}{because}"))?;
     out.line("features")?;
-    for f in features(sb) {
-        let (set, since) = match f.incompat {
-            true => ("incompat", format!("needs {}", f.kernel)),
-            false => ("compat", format!("used by {}", f.kernel)),
+    for f in flags_of(sb.compat, sb.incompat) {
+        let Some((field, bit)) = f.flag() else {
+            continue;
         };
+        let verb = if f.is_required() { "needs" } else { "used by" };
         out.line(format_args!(
-            "  {set:<8} {:#05x}  {:<26} {since}",
-            f.bit, f.name
+            "  {field:<8} {bit:#05x}  {:<26} {verb} {}",
+            f.name, f.min_kernel
         ))?;
     }
-    let known = ALL
-        .iter()
-        .filter(|f| !f.incompat)
-        .fold(0, |bits, f| bits | f.bit);
-    if sb.compat & !known != 0 {
+    let unknown = sb.compat & !compat::KNOWN;
+    if unknown != 0 {
         out.line(format_args!(
-            "  compat   {:#05x}  not known to this version",
-            sb.compat & !known
+            "  compat   {unknown:#05x}  not known to this version"
         ))?;
     }
     let records = records(image);
@@ -470,11 +415,11 @@ fn groups_text(s: &Survey, out: &mut Out) -> Result<()> {
 
 fn superblock_json(image: &Image) -> Map<String, Value> {
     let sb = image.superblock();
-    let (lowest, needs) = needs(image);
-    let features: Vec<Value> = features(sb)
-        .map(|f| {
-            let set = if f.incompat { "incompat" } else { "compat" };
-            json!({"set": set, "bit": f.bit, "name": f.name, "kernel": f.kernel.to_string()})
+    let features: Vec<Value> = flags_of(sb.compat, sb.incompat)
+        .filter_map(|f| {
+            let (field, bit) = f.flag()?;
+            let kernel = f.min_kernel.to_string();
+            Some(json!({"set": field, "bit": bit, "name": f.name, "kernel": kernel}))
         })
         .collect();
     let records: Map<String, Value> = records(image)
@@ -513,11 +458,9 @@ fn superblock_json(image: &Image) -> Map<String, Value> {
     put("compat", sb.compat.into());
     put("incompat", sb.incompat.into());
     put("features", features.into());
-    put("lowest_kernel", lowest.to_string().into());
+    put("lowest_kernel", sb.min_kernel().to_string().into());
     put("page_bytes_needed", sb.block_bits.size().max(4096).into());
-    let needs = needs
-        .iter()
-        .map(|n| json!({"kernel": n.kernel.to_string(), "what": n.what}));
+    let needs = needs(sb).map(|f| json!({"kernel": f.min_kernel.to_string(), "what": f.name}));
     put("needs", needs.collect());
     put("compression", records.into());
     put("devices", devices.into());

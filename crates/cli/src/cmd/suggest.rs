@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::suggest::{Estimate, Request, suggest};
-use tuff_mkfs::{Kernel, Options, Progress};
+use tuff_mkfs::{KernelVersion, Options, Progress};
 
 /// Try settings on a sample of a directory, and say what each would come to.
 ///
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     dir: PathBuf,
     /// Oldest Linux that must mount the image
     #[arg(long, default_value_t = Options::default().kernel, value_parser = parse_kernel)]
-    kernel: Kernel,
+    kernel: KernelVersion,
     /// How much of the tree to try
     #[arg(long, default_value = "32M", value_parser = parse_size, value_name = "SIZE")]
     sample: u64,

@@ -4,7 +4,7 @@ use super::walk::Marks;
 use super::{Rule, Severity, Shared};
 use crate::read::{Image, Space};
 use std::sync::atomic::Ordering::Relaxed;
-use tuff_format::features::{ALL, incompat};
+use tuff_format::features::{Feature, flags_of, incompat};
 use tuff_format::superblock::OFFSET;
 
 const PLACE: &str = "superblock (byte 0x400)";
@@ -49,7 +49,8 @@ pub(super) fn check(image: &Image, shared: &Shared, marks: &Marks) {
         );
     }
     if !sb.label.contains(&0) {
-        let what = "the label has no NUL: kernels before 6.15 refuse it";
+        let kernel = Feature::FULL_LABEL.min_kernel;
+        let what = format_args!("the label has no NUL: kernels before {kernel} refuse it");
         shared.add(Severity::Note, Rule::Reserved, PLACE, what);
     }
     features(image, shared, marks);
@@ -83,10 +84,7 @@ fn features(image: &Image, shared: &Shared, marks: &Marks) {
         (incompat::METABOX, used.metabox),
     ];
     for (bit, is_used) in uses {
-        let name = ALL
-            .iter()
-            .find(|f| f.incompat && f.bit == bit)
-            .map_or("", |f| f.name);
+        let name = flags_of(0, bit).next().map_or("", |f| f.name);
         match (is_used, sb.has(bit)) {
             (true, false) => shared.error(
                 Rule::Features,

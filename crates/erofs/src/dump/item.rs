@@ -7,7 +7,7 @@ use crate::read::{FileType, Image, Nid, Source, Space};
 use crate::{Error, Result};
 use tuff_format::cluster::MapHeader;
 use tuff_format::dirent::{Block, Dirent};
-use tuff_format::features;
+use tuff_format::features::flags_of;
 use tuff_format::inode::Layout;
 use tuff_format::xattr::{Body, Entry, encode_body};
 
@@ -285,16 +285,14 @@ fn superblock(image: &Image, bytes: &[u8]) -> Said {
     if let Some(nid) = sb.metabox {
         fields.push(("metabox", text(nid)));
     }
-    let rows = features::ALL
-        .iter()
-        .filter(|f| f.bit & if f.incompat { sb.incompat } else { sb.compat } != 0)
-        .map(|f| {
-            let set = if f.incompat { "incompat" } else { "compat" };
-            vec![
-                (set, Value::Hex(f.bit.into())),
+    let rows = flags_of(sb.compat, sb.incompat)
+        .filter_map(|f| {
+            let (field, bit) = f.flag()?;
+            Some(vec![
+                (field, Value::Hex(bit.into())),
                 ("feature", text(f.name)),
-                ("since", text(f.kernel)),
-            ]
+                ("since", text(f.min_kernel)),
+            ])
         })
         .collect();
     (fields, rows, sb.encode() == bytes)

@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 use tuff_erofs::read::Image;
 use tuff_format::BlockBits;
 use tuff_mkfs::{
-    Compression, Fragments, Kernel, Method, Options, Progress, Rule, Source, SparsePolicy, build,
+    Compression, Fragments, KernelVersion, Method, Options, Progress, Rule, Source, SparsePolicy,
+    build,
 };
 use tuff_store::{MemStore, Target};
 
@@ -76,7 +77,7 @@ pub fn open(bytes: &[u8]) -> Image {
 
 fn variants() -> Vec<(&'static str, Options)> {
     let with = |method: Option<(Method, i32)>, cluster: usize| {
-        let mut o = Options::for_kernel(Kernel(6, 18));
+        let mut o = Options::for_kernel(KernelVersion(6, 18));
         o.compression = method.map(|(method, level)| Compression {
             method,
             level,

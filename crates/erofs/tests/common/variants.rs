@@ -3,8 +3,8 @@
 
 use std::path::Path;
 use tuff_mkfs::{
-    Compression, Dedupe, Fragments, InodeForm, Kernel, Metadata, Method, Options, Progress, Rule,
-    Source, SparsePolicy, build,
+    Compression, Dedupe, Fragments, InodeForm, KernelVersion, Metadata, Method, Options, Progress,
+    Rule, Source, SparsePolicy, build,
 };
 use tuff_store::Target;
 
@@ -54,9 +54,12 @@ pub fn build_dir(source: &Path, image: &Path, options: &Options) {
 
 /// Options of our writer, by name. Each image is verified when it is built.
 pub fn variants() -> Vec<(String, Options)> {
-    let newest = || Options::for_kernel(Kernel(6, 18));
+    let newest = || Options::for_kernel(KernelVersion(6, 18));
     let mut all = vec![("defaults".to_owned(), Options::default())];
-    all.push(("for 5.4".to_owned(), Options::for_kernel(Kernel(5, 4))));
+    all.push((
+        "for 5.4".to_owned(),
+        Options::for_kernel(KernelVersion(5, 4)),
+    ));
     for (method, level, cluster) in [
         (Method::Lz4, 1, 4 << 10),
         (Method::Lz4, 1, 64 << 10),
@@ -160,7 +163,7 @@ fn unaligned_variants() -> Vec<(String, Options)> {
         (Method::Zstd, 1, 128 << 10, Fragments::Off),
     ] {
         for block in [12, 9] {
-            let mut o = Options::for_kernel(Kernel(6, 18));
+            let mut o = Options::for_kernel(KernelVersion(6, 18));
             o.unaligned = true;
             o.block = tuff_format::BlockBits::new(block).unwrap();
             o.compression = compression(method, level);
@@ -184,7 +187,7 @@ fn unaligned_variants() -> Vec<(String, Options)> {
 fn metadata_variants() -> Vec<(String, Options)> {
     let with = |metadata| Options {
         metadata,
-        ..Options::for_kernel(Kernel(6, 18))
+        ..Options::for_kernel(KernelVersion(6, 18))
     };
     let mut all = vec![("short inodes".to_owned(), with(Metadata::Short))];
     for (method, cluster, fragments) in [

@@ -14,7 +14,7 @@ use tuff_erofs::read::{FileType, Image, Inode, OpenOptions};
 use tuff_erofs::serve::{ServeOptions, Server};
 use tuff_erofs::tar::TarWriter;
 use tuff_erofs::walk::Walk;
-use tuff_mkfs::{Kernel, Progress, options::Verity};
+use tuff_mkfs::{KernelVersion, Progress, options::Verity};
 use tuff_store::{MemStore, ReadAt, Target};
 
 /// Most bytes that one case reads through the plain reader.
@@ -75,7 +75,7 @@ fn rebuild(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path) {
         std::fs::write(&file, bytes).unwrap();
         files.push(file);
     }
-    let mut options = tuff_mkfs::Options::for_kernel(Kernel(6, 18));
+    let mut options = tuff_mkfs::Options::for_kernel(KernelVersion(6, 18));
     options.threads = Some(1);
     // Only the bytes are compared, not their encoding.
     options.compression = None;

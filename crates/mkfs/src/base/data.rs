@@ -2,7 +2,6 @@
 
 use super::member::Member;
 use super::{BaseChunks, BaseClusters, BaseData, BaseFragment, BasePiece, BaseTail};
-use crate::options::algorithm_kernel;
 use crate::pack::input::ChunkRun;
 use crate::pack::segment::ShortPiece;
 use crate::pack::shared_clusters::{PartKey, Posted};
@@ -10,7 +9,7 @@ use crate::{Error, Result};
 use tuff_erofs::read::{Cluster, ClusterCoding, Extent, Inode, Source};
 use tuff_format::Nid;
 use tuff_format::cluster::{Coding, HeadKind};
-use tuff_format::features::{Kernel, incompat};
+use tuff_format::features::{Feature, incompat};
 use tuff_format::inode::Layout;
 
 impl Member {
@@ -129,7 +128,7 @@ impl Member {
             [(0, at, count)] if u64::from(count) * self.bits.size() + tail_len >= inode.size() => {
                 Some(BaseData::Flat(Some(at), tail))
             }
-            _ if tail.is_empty() && self.kernel >= Kernel(5, 15) => {
+            _ if tail.is_empty() && self.kernel.supports(Feature::CHUNKED_FILE) => {
                 let bits = self.bits.get();
                 let run = |(offset, at, count): (u64, u32, u32)| {
                     let (first, count) = (offset >> bits, count.into());
@@ -168,7 +167,7 @@ impl Member {
                     coding,
                 } if last
                     && len as usize <= self.inline_max()
-                    && self.kernel >= Kernel(5, 17)
+                    && self.kernel.supports(Feature::ZTAILPACKING)
                     && self.of_blocks() =>
                 {
                     let Some(kind) = self.kind(coding.into(), &mut algorithm) else {
@@ -237,16 +236,20 @@ impl Member {
         Ok((end >= offset.saturating_add(len)).then_some(BaseFragment { offset, pieces }))
     }
 
+    fn supports_algorithm(&self, id: u8) -> bool {
+        Feature::of_algorithm(id).is_some_and(|f| self.kernel.supports(f))
+    }
+
     pub(super) fn can_share_clusters(&self) -> bool {
         let sb = self.image.superblock();
         let needs = if self.bits.get() < 12 {
-            Kernel(6, 8)
+            Feature::SUBPAGE_COMPRESSION
         } else if sb.has(incompat::FRAGMENTS) {
-            Kernel(6, 1)
+            Feature::DEDUPE
         } else {
-            Kernel(5, 16)
+            Feature::DEVICE_TABLE
         };
-        sb.has(incompat::LZ4_0PADDING) && self.kernel >= needs
+        sb.has(incompat::LZ4_0PADDING) && self.kernel.supports(needs)
     }
 
     /// An extent in a cluster as a piece. `algorithm` is that of the pieces before.
@@ -287,7 +290,7 @@ impl Member {
         match coding {
             ClusterCoding::Stored => Some(HeadKind::Plain),
             ClusterCoding::Compressed(id)
-                if *algorithm.get_or_insert(id) == id && self.kernel >= algorithm_kernel(id) =>
+                if *algorithm.get_or_insert(id) == id && self.supports_algorithm(id) =>
             {
                 Some(HeadKind::Head1)
             }

@@ -12,7 +12,7 @@ use tuff_erofs::verity;
 use tuff_erofs::walk::Walk;
 use tuff_format::config::Configs;
 use tuff_format::device::Slot;
-use tuff_format::features::Kernel;
+use tuff_format::features::KernelVersion;
 use tuff_format::{BlockBits, Nid};
 use tuff_store::{FileStore, ReadAt};
 
@@ -40,7 +40,7 @@ pub(super) struct Member {
     blocks: u32,
     /// Where it ends, with a hash tree behind it. Unit: blocks.
     behind: u32,
-    pub(super) kernel: Kernel,
+    pub(super) kernel: KernelVersion,
     /// Algorithm of the packed inode, if there is one.
     pub(super) packed: Option<u8>,
     /// No other follows.

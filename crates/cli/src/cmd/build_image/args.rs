@@ -5,7 +5,7 @@ use crate::units::parse_size;
 use clap::ValueEnum;
 use std::path::PathBuf;
 use tuff_erofs::THREADS_MAX;
-use tuff_mkfs::{Compression, Kernel, Method};
+use tuff_mkfs::{Compression, KernelVersion, Method};
 
 /// The arguments that `tuff build` and `tuff patch` have in common.
 // The two kinds of paths are one argument because options may stand between them: clap gives a last argument of its own
@@ -21,7 +21,7 @@ pub(crate) struct Args {
 
     /// Oldest Linux that must mount the image (default: 6.1, or what the other options and the base need)
     #[arg(long, value_parser = parse_kernel, help_heading = "Format")]
-    pub(super) kernel: Option<Kernel>,
+    pub(super) kernel: Option<KernelVersion>,
     /// Block size: a power of two from 512 to 64K; a kernel mounts none larger than its pages (default: 4096; 512 with
     /// --tar-index)
     #[arg(short = 'b', long, value_parser = parse_size, value_name = "SIZE", help_heading = "Format")]
@@ -354,23 +354,12 @@ pub(crate) struct MaybeCompression(pub(crate) Option<Compression>);
 pub(crate) struct Uuid(pub(crate) Option<[u8; 16]>);
 
 /// Reads a version of Linux that can mount images at all.
-pub(crate) fn parse_kernel(text: &str) -> Result<Kernel, String> {
-    // A release as uname -r prints it goes on with a patch level and the distribution's suffix.
-    let parsed = text.split_once('.').and_then(|(major, rest)| {
-        let (minor, suffix) = match rest.find(|c: char| !c.is_ascii_digit()) {
-            Some(end) => rest.split_at(end),
-            None => (rest, ""),
-        };
-        let is_release = suffix.is_empty() || suffix.starts_with(['.', '-', '+', '_']);
-        // A sign is no part of a version.
-        let is_version = is_release && major.starts_with(|c: char| c.is_ascii_digit());
-        is_version.then_some(())?;
-        Some(Kernel(major.parse().ok()?, minor.parse().ok()?))
-    });
-    match parsed {
-        Some(kernel) if kernel >= Kernel(5, 4) => Ok(kernel),
+pub(crate) fn parse_kernel(text: &str) -> Result<KernelVersion, String> {
+    match KernelVersion::from_release(text) {
+        Some(kernel) if kernel >= KernelVersion::FIRST => Ok(kernel),
         Some(kernel) => Err(format!(
-            "EROFS images are for Linux 5.4 and newer, not {kernel}"
+            "EROFS images are for Linux {} and newer, not {kernel}",
+            KernelVersion::FIRST
         )),
         None => Err("write it as 6.1, or as uname -r prints it".to_owned()),
     }
@@ -463,13 +452,13 @@ mod tests {
     #[test]
     fn releases_of_kernels_are_versions() {
         for (text, kernel) in [
-            ("5.4", Some(Kernel(5, 4))),
-            ("6.12", Some(Kernel(6, 12))),
-            ("6.12.0", Some(Kernel(6, 12))),
-            ("6.18.44-fc-v657", Some(Kernel(6, 18))),
-            ("6.1.0-18-amd64", Some(Kernel(6, 1))),
-            ("6.15-rc3", Some(Kernel(6, 15))),
-            ("6.6+", Some(Kernel(6, 6))),
+            ("5.4", Some(KernelVersion(5, 4))),
+            ("6.12", Some(KernelVersion(6, 12))),
+            ("6.12.0", Some(KernelVersion(6, 12))),
+            ("6.18.44-fc-v657", Some(KernelVersion(6, 18))),
+            ("6.1.0-18-amd64", Some(KernelVersion(6, 1))),
+            ("6.15-rc3", Some(KernelVersion(6, 15))),
+            ("6.6+", Some(KernelVersion(6, 6))),
             ("4.19.0-26-amd64", None),
             ("6", None),
             ("6.", None),

@@ -10,9 +10,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use tuff_erofs::serve::Profile;
 use tuff_erofs::{Error, Result};
+use tuff_format::features::Feature;
 use tuff_mkfs::{
-    Auto, Contexts, Dedupe, Fragments, FsConfig, InodeForm, Kernel, Metadata, Method, Options,
-    Rule, SparsePolicy, Verity, Whiteouts,
+    Auto, Contexts, Dedupe, Fragments, FsConfig, InodeForm, Metadata, Method, Options, Rule,
+    SparsePolicy, Verity, Whiteouts,
 };
 use tuff_store::open_text;
 
@@ -123,7 +124,7 @@ fn as_asked(args: &Args) -> Result<Options> {
         (None, Some(Switch::On)) => (o.fragments, o.tail_packing) = (Fragments::Off, true),
         (_, Some(switch)) => o.tail_packing = switch == Switch::On,
         (Some(Packed::Off | Packed::Small), None) => {
-            o.tail_packing = kernel >= Kernel(5, 17) && !args.unaligned;
+            o.tail_packing = kernel.supports(Feature::ZTAILPACKING) && !args.unaligned;
         }
         (Some(Packed::Tails | Packed::All), None) => o.tail_packing = false,
         (None, None) => {}

@@ -1,12 +1,12 @@
 //! Images that the new one refers to: what it takes over from them where nothing is said.
 
 use super::args::{Args, MaybeCompression};
-use crate::cmd::info::lowest_kernel;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_erofs::Result;
 use tuff_erofs::read::{Image, OpenOptions};
-use tuff_mkfs::{BaseImage, Kernel, Options, Source};
+use tuff_format::features::Feature;
+use tuff_mkfs::{BaseImage, KernelVersion, Options, Source};
 use tuff_store::{FileStore, ReadAt};
 
 /// The images that the new one refers to, as far as they can be opened: what is wrong with one is an error of the build.
@@ -29,13 +29,16 @@ impl Others {
     }
 
     /// The oldest kernel that reads them all.
-    pub(crate) fn kernel(&self) -> Kernel {
-        let kernels = self.0.iter().map(|(_, image)| lowest_kernel(image));
-        kernels.fold(Options::for_kernel(Kernel(5, 4)).kernel, Kernel::max)
+    pub(crate) fn kernel(&self) -> KernelVersion {
+        let kernels = self
+            .0
+            .iter()
+            .map(|(_, image)| image.superblock().min_kernel());
+        kernels.max().unwrap_or(KernelVersion::FIRST)
     }
 
     /// What the first of them seems to be made with, for this kernel or what it needs.
-    pub(crate) fn like(&self, kernel: Kernel) -> Result<Option<Options>> {
+    pub(crate) fn like(&self, kernel: KernelVersion) -> Result<Option<Options>> {
         let like = |(path, image): &(PathBuf, Image)| {
             tuff_mkfs::like(image, kernel).map_err(|e| e.within(path.display()))
         };
@@ -56,7 +59,9 @@ impl Others {
             args.compress
                 .get_or_insert(MaybeCompression(like.compression));
         }
-        let can = args.kernel.is_none_or(|kernel| kernel >= Kernel(6, 15));
+        let can = args
+            .kernel
+            .is_none_or(|kernel| kernel.supports(Feature::ENCODED_EXTENTS));
         args.unaligned |= like.unaligned && can && !chosen && args.tail_packing.is_none();
         Ok(())
     }

@@ -2,10 +2,10 @@
 
 use super::Dump;
 use crate::cmd::extents::algorithm_name;
-use crate::cmd::info::{build_time, features, lowest_kernel, uuid};
+use crate::cmd::info::{build_time, uuid};
 use crate::text::c_time;
 use tuff_erofs::Result;
-use tuff_format::features::{Kernel, incompat};
+use tuff_format::features::{Feature, KernelVersion, flags_of, incompat};
 use tuff_format::superblock::{BASE_LEN, MAGIC, Superblock};
 
 /// Unit of what follows the first bytes of a superblock. Unit: bytes.
@@ -36,11 +36,11 @@ impl Dump<'_> {
         self.field("sb_size", BASE_LEN + SLOT_LEN * usize::from(sb.ext_slots))?;
         self.field("inode count", sb.inodes)?;
         self.field("created", c_time(build_time(sb).0))?;
-        self.field("compatible features", names(sb, false))?;
-        self.field("incompatible features", names(sb, true))?;
+        self.field("compatible features", names(flags_of(sb.compat, 0)))?;
+        self.field("incompatible features", names(flags_of(0, sb.incompat)))?;
         self.field("UUID", uuid(&sb.uuid))?;
-        let kernel = lowest_kernel(self.image);
-        if sb.incompat != 0 || kernel > Kernel(5, 4) {
+        let kernel = sb.min_kernel();
+        if sb.incompat != 0 || kernel > KernelVersion::FIRST {
             let name = "Required upstream Linux kernel version:";
             self.out.line(format_args!("{name:<45} {kernel}"))?;
         }
@@ -68,13 +68,12 @@ fn algorithms(sb: &Superblock) -> String {
 }
 
 /// The names of features as this tool has them, each with a space behind it.
-fn names(sb: &Superblock, incompat: bool) -> String {
-    let features = features(sb).filter(|f| f.incompat == incompat);
-    let names = features.map(|f| match f.name {
-        "sb_chksum" => "sb_csum ".to_owned(),
-        "0padding" => "lz4_0padding ".to_owned(),
-        "device_table, compr_head2" => "device_table ".to_owned(),
-        name => name.replace(',', "") + " ",
+fn names(features: impl Iterator<Item = Feature>) -> String {
+    let names = features.map(|f| match f {
+        Feature::SB_CHKSUM => "sb_csum ".to_owned(),
+        Feature::LZ4_0PADDING => "lz4_0padding ".to_owned(),
+        Feature::DEVICE_TABLE => "device_table ".to_owned(),
+        Feature { name, .. } => name.replace(',', "") + " ",
     });
     names.collect()
 }

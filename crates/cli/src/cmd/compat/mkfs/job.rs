@@ -8,7 +8,9 @@ use crate::cmd::build_image::places::is_image;
 use std::path::PathBuf;
 use std::time::SystemTime;
 use tuff_erofs::{Error, Result};
-use tuff_mkfs::{Dedupe, Fragments, Kernel, Metadata, Options, Source, SparsePolicy, Whiteouts};
+use tuff_mkfs::{
+    Dedupe, Fragments, KernelVersion, Metadata, Options, Source, SparsePolicy, Whiteouts,
+};
 
 /// An image to build.
 pub(super) struct Job {
@@ -34,7 +36,7 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
     let mut o = asked.options.clone();
     o.image_index = matches!(sources[..], [Source::Image { .. }, ..]) && !asked.data;
     let layers = Others::open(&[], &sources, o.image_index);
-    let like = layers.like(Kernel(5, 4))?;
+    let like = layers.like(KernelVersion::FIRST)?;
     let usual = like.as_ref().map_or(4096, |like| like.block.size());
     let block = asked.block.unwrap_or(if asked.index { 512 } else { usual });
     if !block.is_power_of_two() || !(512..=65536).contains(&block) {
@@ -309,25 +311,25 @@ mod tests {
     #[test]
     fn the_oldest_kernel_is_what_options_need() {
         for (line, kernel) in [
-            ("o .", Kernel(5, 4)),
-            ("o . -zlz4hc,9", Kernel(5, 4)),
-            ("o . -zlz4hc -C65536", Kernel(5, 13)),
-            ("o . -zlzma,6", Kernel(5, 16)),
-            ("o . -zlz4 -Eztailpacking", Kernel(5, 17)),
+            ("o .", KernelVersion(5, 4)),
+            ("o . -zlz4hc,9", KernelVersion(5, 4)),
+            ("o . -zlz4hc -C65536", KernelVersion(5, 13)),
+            ("o . -zlzma,6", KernelVersion(5, 16)),
+            ("o . -zlz4 -Eztailpacking", KernelVersion(5, 17)),
             (
                 "o . -zlz4hc,12 -C65536 -Efragments,ztailpacking",
-                Kernel(6, 1),
+                KernelVersion(6, 1),
             ),
-            ("o . -zdeflate,9", Kernel(6, 6)),
-            ("o . -zlz4:zstd,level=22 -C65536", Kernel(5, 13)),
+            ("o . -zdeflate,9", KernelVersion(6, 6)),
+            ("o . -zlz4:zstd,level=22 -C65536", KernelVersion(5, 13)),
             (
                 "o . -zzstd,8 -Ededupe,all-fragments -C 65536",
-                Kernel(6, 10),
+                KernelVersion(6, 10),
             ),
-            ("o . --chunksize 4096", Kernel(5, 15)),
-            ("o . -E48bit", Kernel(6, 15)),
-            ("o . -zlz4 -m4096", Kernel(6, 17)),
-            ("o . -b512", Kernel(6, 4)),
+            ("o . --chunksize 4096", KernelVersion(5, 15)),
+            ("o . -E48bit", KernelVersion(6, 15)),
+            ("o . -zlz4 -m4096", KernelVersion(6, 17)),
+            ("o . -b512", KernelVersion(6, 4)),
         ] {
             assert_eq!(options(line).unwrap().kernel, kernel, "{line}");
         }
