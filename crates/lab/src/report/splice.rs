@@ -55,8 +55,8 @@ fn marker(document: &str, marker: &str) -> Result<std::ops::Range<usize>> {
     found.ok_or_else(|| Error::Usage(format!("the line '{marker}' is missing")))
 }
 
-/// The command that makes a block, as the block names it: places are relative to the folder that holds the document and
-/// all records, so that the text is the same wherever the project lies.
+/// Command that makes a block, as the block states it. Paths are relative to the root of the project, or to the innermost
+/// folder that holds the document and all records, so the text does not depend on where the project lies.
 pub fn block_command(
     document: &Path,
     records: &[PathBuf],
@@ -66,8 +66,10 @@ pub fn block_command(
     let document = absolute(document);
     let records: Vec<PathBuf> = records.iter().map(|r| absolute(r)).collect();
     let holds_all = |folder: &&Path| records.iter().all(|r| r.starts_with(folder));
+    let folders = || document.ancestors().skip(1).filter(holds_all);
+    let project = folders().find(|folder| folder.join("Cargo.lock").exists());
     // The root holds everything.
-    let folder = document.ancestors().skip(1).find(holds_all);
+    let folder = project.or_else(|| folders().next());
     let folder = folder.unwrap_or(Path::new("/"));
     let relative = |path: &Path| {
         let inside = path.strip_prefix(folder).unwrap_or(path);
@@ -144,14 +146,14 @@ mod tests {
             "tuff-lab report --style brief --readme README.md --block images benchmarks/record/a b.jsonl"
         );
         let command = block_command(
-            Path::new("/p/docs/measured.md"),
+            Path::new("/p/docs/figures.md"),
             &["/p/benchmarks/record/a".into()],
             "images",
             &[],
         );
         assert_eq!(
             command,
-            "tuff-lab report --readme docs/measured.md --block images benchmarks/record/a"
+            "tuff-lab report --readme docs/figures.md --block images benchmarks/record/a"
         );
     }
 }
