@@ -1,4 +1,4 @@
-//! The arguments that every verb over an image has, and how the image is opened.
+//! Arguments shared by the verbs that read an image, and opening of that image.
 
 use crate::text::unhex;
 use crate::units::parse_size;
@@ -9,7 +9,7 @@ use tuff_erofs::verity::{self, Root, Verified};
 use tuff_erofs::{Error, Result};
 use tuff_store::{FileStore, ReadAt, Window};
 
-/// Where an image is.
+/// Path of an image, and the options to open it.
 #[derive(clap::Args)]
 pub(crate) struct ImageArgs {
     /// Image: a file or a block device
@@ -19,22 +19,22 @@ pub(crate) struct ImageArgs {
     pub(crate) open: OpenArgs,
 }
 
-/// How to open an image.
+/// Options to open an image.
 #[derive(Clone, Default, clap::Args)]
 pub(crate) struct OpenArgs {
-    /// Where the image starts
+    /// Byte offset of the image in its file
     #[arg(long, default_value = "0", value_parser = parse_size, value_name = "BYTES", help_heading = "Image")]
     pub(crate) offset: u64,
-    /// Extra device, once for each slot of the device table, in its order
+    /// Extra device, once for each slot of the device table, in order
     #[arg(long, value_name = "FILE", help_heading = "Image")]
     pub(crate) device: Vec<PathBuf>,
     /// Accept a superblock with a wrong checksum
     #[arg(long, help_heading = "Image")]
     pub(crate) no_checksum: bool,
-    /// Verify all that is read of the image by a hash tree of dm-verity with this root hash
+    /// Verify every read against the dm-verity hash tree with this root hash
     #[arg(long, value_parser = parse_root, value_name = "ROOT-HASH", help_heading = "Image")]
     pub(crate) verity: Option<Root>,
-    /// The hash tree, if it is not behind the image
+    /// Hash tree, if it is not appended to the image
     #[arg(long, requires = "verity", value_name = "FILE", help_heading = "Image")]
     pub(crate) verity_tree: Option<PathBuf>,
     /// Who is told of blocks that the parity mends.

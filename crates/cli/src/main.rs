@@ -31,8 +31,10 @@ macro_rules! eprint {
     }};
 }
 
+mod cli;
 mod cmd;
 mod existing;
+mod help;
 mod image;
 mod out;
 mod progress;
@@ -41,81 +43,27 @@ mod sink;
 mod text;
 mod units;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches};
+use cli::{Cli, Verb};
 use cmd::compat::Tool;
+use help::Detail;
 use signal_hook::consts::SIGXFSZ;
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_erofs::Error;
-
-/// Build, read, check, extract and mount EROFS images; make and keep IPLFS volumes.
-#[derive(Parser)]
-#[command(
-    name = "tuff",
-    version,
-    max_term_width = 100,
-    arg_required_else_help = true
-)]
-struct Cli {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Subcommand)]
-enum Verb {
-    Build(Box<cmd::build_image::BuildArgs>),
-    Patch(Box<cmd::build_image::patch::PatchArgs>),
-    Info(cmd::info::Args),
-    Ls(cmd::ls::Args),
-    Cat(cmd::cat::Args),
-    Stat(cmd::stat::Args),
-    Extents(cmd::extents::Args),
-    Extract(Box<cmd::extract::Args>),
-    Tar(cmd::tar::Args),
-    Check(cmd::check::Args),
-    Diff(cmd::diff::Args),
-    Dump(cmd::dump::Args),
-    Profile(cmd::profile::Args),
-    Mount(Box<cmd::mount::Args>),
-    Umount(cmd::umount::Args),
-    Stats(cmd::stats::Args),
-    Suggest(cmd::suggest::Args),
-    Verity(cmd::verity::Args),
-    Volume(cmd::volume::Args),
-    /// Build an image with the command line of mkfs.erofs: docs/mkfs.md says what each option does here
-    #[command(
-        name = "mkfs.erofs",
-        disable_help_flag = true,
-        override_usage = "tuff mkfs.erofs [OPTIONS] FILE [SOURCE]"
-    )]
-    MkfsErofs(cmd::compat::Words),
-    /// Check or extract an image with the command line of fsck.erofs: docs/mkfs.md says what each option does here
-    #[command(
-        name = "fsck.erofs",
-        disable_help_flag = true,
-        override_usage = "tuff fsck.erofs [OPTIONS] IMAGE"
-    )]
-    FsckErofs(cmd::compat::Words),
-    /// Show an image with the command line of dump.erofs: docs/mkfs.md says what each option does here
-    #[command(
-        name = "dump.erofs",
-        disable_help_flag = true,
-        override_usage = "tuff dump.erofs [OPTIONS] IMAGE"
-    )]
-    DumpErofs(cmd::compat::Words),
-    Man(cmd::man::Args),
-    Completions(cmd::completions::Args),
-}
 
 fn main() -> ExitCode {
     // A limit on the length of files (ulimit -f) is an error of the write that comes to it; unhandled it ends the process,
     // in the middle of things. Where this cannot be set that stays so.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
-    let mut words = std::env::args_os();
-    if let Some(tool) = words.next().and_then(|program| Tool::of(&program)) {
-        return tool.run(&words.collect::<Vec<_>>());
+    let args: Vec<OsString> = std::env::args_os().collect();
+    if let Some(tool) = args.first().and_then(|program| Tool::of(program)) {
+        return tool.run(&args[1..]);
     }
-    let result = match Cli::parse().verb {
+    let command = help::command(Cli::command(), Detail::of(&args));
+    let cli = Cli::from_arg_matches(&command.get_matches_from(args)).unwrap_or_else(|e| e.exit());
+    let result = match cli.verb {
         Verb::Build(args) => cmd::build_image::run(*args),
         Verb::Patch(args) => cmd::build_image::patch::run(*args),
         Verb::Info(args) => cmd::info::run(&args),
@@ -138,8 +86,10 @@ fn main() -> ExitCode {
         Verb::MkfsErofs(args) => Ok(Tool::Mkfs.run(&args.words)),
         Verb::FsckErofs(args) => Ok(Tool::Fsck.run(&args.words)),
         Verb::DumpErofs(args) => Ok(Tool::Dump.run(&args.words)),
-        Verb::Man(args) => cmd::man::run(&args),
-        Verb::Completions(args) => cmd::completions::run(&args),
+        Verb::Man(args) => cmd::man::run(&args, help::command(Cli::command(), Detail::All)),
+        Verb::Completions(args) => {
+            cmd::completions::run(&args, help::command(Cli::command(), Detail::All))
+        }
     };
     match result {
         Ok(code) => code,

@@ -8,14 +8,14 @@ use std::process::ExitCode;
 use tuff_erofs::read::{FileType, Image, Inode};
 use tuff_erofs::{Error, Result};
 
-/// Write the bytes of files to standard output.
+/// Write files to standard output
 ///
 /// Symlinks are followed inside the image.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     image: ImageArgs,
-    /// Files
+    /// Files to write
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,
 }

@@ -9,36 +9,36 @@ use std::process::ExitCode;
 use tuff_erofs::check::{self, Options, Report, Severity};
 use tuff_erofs::{Result, THREADS_MAX};
 
-/// Check an image: every structure, every rule, all data read, every cluster seen to decode.
+/// Check an image: every structure, and that all data decodes
 ///
-/// One line per finding: severity, rule, place, what was found. Exit code 0 if there is nothing to fix (notes do not
-/// count), 1 if something was found, above 1 if the image cannot be opened.
+/// Prints one line per finding: severity, rule, place and finding. The exit code is 0 if there is nothing to fix (notes do
+/// not count), 1 if there are findings, and above 1 if the image cannot be opened.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     image: ImageArgs,
-    /// Only structures: no data is read
+    /// Check only metadata; read no file data
     #[arg(short, long)]
     metadata: bool,
-    /// Warnings and notes do not count: only errors give exit code 1
+    /// Exit with 1 only for errors, not for warnings
     #[arg(long)]
     errors_only: bool,
-    /// Also find out how many LZ4 clusters can be decoded in place
+    /// Count the LZ4 clusters that can be decoded in place
     #[arg(long, conflicts_with = "metadata")]
     in_place: bool,
-    /// Also compare the digests that files have as an attribute (tuff build --fingerprints) with their contents
+    /// Verify the digests stored by tuff build --fingerprints
     #[arg(long, conflicts_with = "metadata")]
     fingerprints: bool,
-    /// Findings to keep; further ones are only counted
+    /// Largest number of findings to print; the rest are counted
     #[arg(long, default_value_t = 10_000, value_name = "N")]
     findings: usize,
-    /// Threads that decode (default: as many as the process may use)
+    /// Decoding threads (default: the number of CPUs that the process may use)
     #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
     threads: Option<u16>,
-    /// No progress, no summary; findings only
+    /// Print only findings: neither progress nor summary
     #[arg(short, long)]
     quiet: bool,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long, conflicts_with = "quiet")]
     json: bool,
 }

@@ -1,23 +1,23 @@
-//! `tuff completions`: what a shell completes.
+//! `tuff completions`: completion scripts for shells.
 
 use crate::out::Out;
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 use std::process::ExitCode;
 use tuff_erofs::Result;
 
-/// Print the completions for a shell.
+/// Print the completion script of a shell
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Shell
+    /// Shell to complete in
     #[arg(value_enum)]
     shell: Shell,
 }
 
-/// Runs the verb.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+/// Prints the script for `command`.
+pub(crate) fn run(args: &Args, mut command: Command) -> Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::Cli::command(), "tuff", &mut script);
+    clap_complete::generate(args.shell, &mut command, "tuff", &mut script);
     let mut out = Out::new();
     out.bytes(&script)?;
     out.finish()?;

@@ -12,31 +12,31 @@ use tuff_erofs::read::Image;
 use tuff_erofs::{Result, THREADS_MAX};
 use tuff_store::retry;
 
-/// Compare the trees of two images, or of an image and a directory.
+/// Compare two images, or an image and a directory
 ///
-/// One line per path: "-" only in A, "+" only in B, "~" in both but different, with what differs and both values. What
-/// is compared is what a mount would show: type, mode, owner, time, hard links, device, attributes, target, every byte.
-/// Exit code 0 if the trees are the same, 1 if not.
+/// Prints one line per path: "-" only in A, "+" only in B, "~" different, with the properties that differ and both values.
+/// The comparison covers everything that a mount shows: type, mode, owner, time, hard links, device, attributes, link
+/// target and content. The exit code is 0 if the trees are equal and 1 if they differ.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Image or directory
+    /// First image or directory
     #[arg(value_name = "A")]
     a: PathBuf,
-    /// Image or directory
+    /// Second image or directory
     #[arg(value_name = "B")]
     b: PathBuf,
     #[command(flatten)]
     open: OpenArgs,
-    /// Only names, types, bytes, link targets and device numbers
+    /// Compare only names, types, contents, link targets and device numbers
     #[arg(short, long)]
     content_only: bool,
-    /// Threads that compare bytes (default: as many as the process may use)
+    /// Comparing threads (default: the number of CPUs that the process may use)
     #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
     threads: Option<u16>,
-    /// Nothing but the exit code
+    /// Print nothing; only set the exit code
     #[arg(short, long)]
     quiet: bool,
-    /// One JSON object per line, the totals last
+    /// Print one JSON object per line, the totals last
     #[arg(long, conflicts_with = "quiet")]
     json: bool,
 }

@@ -10,21 +10,21 @@ use tuff_erofs::dump::{Area, Item, Items, Regions, SpaceTable, Value};
 use tuff_erofs::{Error, Result};
 use tuff_format::Nid;
 
-/// Print every byte of an image, structure by structure, and what the bytes are spent on.
+/// Print every byte of an image, structure by structure
 ///
-/// Structures are printed as fields; bytes that no field says are printed in hexadecimal, data as a digest (the first
-/// 128 bits of BLAKE3). Two images with the same dump are the same.
+/// Structures are printed as fields, bytes that belong to no field in hexadecimal, and data as a digest (the first 128 bits
+/// of BLAKE3). Two images with the same dump are identical. A table of space usage follows.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     image: ImageArgs,
-    /// Only the space table
+    /// Print only the table of space usage
     #[arg(short, long, conflicts_with = "inode")]
     summary: bool,
-    /// Only what belongs to this inode (metabox:N for one in the metabox)
+    /// Print only the structures of this inode (metabox:N for an inode in the metabox)
     #[arg(short, long, value_name = "NID", value_parser = parse_nid)]
     inode: Option<Nid>,
-    /// One JSON object per line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }

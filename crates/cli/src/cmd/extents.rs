@@ -12,11 +12,11 @@ use tuff_erofs::Result;
 use tuff_erofs::read::{Extent, Image, Inode, Source};
 use tuff_format::cluster::Coding;
 
-/// List where the bytes of files are in the image.
+/// List the extents of files: where their data lies in the image
 ///
-/// One line per extent: position and length in the file, position and length in the image, coding, flags. Flags:
-/// "last", "partial" (the cluster decodes to more), "inline" (behind the inode), "packed" (position in the packed
-/// inode's data), "device=N", "metabox".
+/// Prints one line per extent: offset and length in the file, offset and length in the image, coding, flags. Flags: "last",
+/// "partial" (the cluster decodes to more), "inline" (after the inode), "packed" (offset in the data of the packed inode),
+/// "device=N", "metabox".
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -24,7 +24,7 @@ pub(crate) struct Args {
     /// Files, directories or symlinks
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,
-    /// One JSON object per line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }

@@ -15,40 +15,39 @@ use tuff_erofs::extract::{self, Options, Report};
 use tuff_erofs::read::Image;
 use tuff_erofs::{Error, Result, THREADS_MAX};
 
-/// Extract an image into a directory.
+/// Extract an image into a directory
 ///
-/// Nothing outside DIR is touched, whatever the image says. What the host does not let be restored (owners, attributes)
-/// is named, and gives exit code 1. After an error or ^C files are there whole or not at all; directories may lack their
-/// attributes. To go on from there, use --update.
+/// Nothing outside DIR is written, whatever the image contains. Owners and attributes that the host does not allow to be
+/// restored are listed, and the exit code is 1. After an error or ^C each file is either complete or absent; directories may
+/// lack their attributes. --update continues from there.
 ///
-/// A new DIR has a temporary name (.tuff-extract-*) until it is complete. In a DIR that exists, so have new directories and files
-/// from 1 MiB on. Such a name stays only if the process is killed (SIGKILL); the next extraction to the same
-/// place goes on from it with --update or --overwrite, and removes it without. A kill may leave smaller files incomplete in
-/// directories that existed before; --update makes them anew.
+/// A new DIR has a temporary name (.tuff-extract-*) until it is complete. In an existing DIR, new directories and files of
+/// at least 1 MiB have such names too. A temporary name remains only after SIGKILL. The next extraction to the same place
+/// removes it, or continues from it with --update or --overwrite. A kill may also leave smaller files incomplete in
+/// directories that existed before; --update writes them again.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     image: ImageArgs,
-    /// Directory; made if it does not exist
+    /// Directory, created if it does not exist
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Paths or patterns, each with all below it (default: everything)
+    /// Paths or patterns, each with everything below it (default: the whole image)
     #[arg(value_name = "PATH|GLOB")]
     paths: Vec<OsString>,
-    /// Leave out what matches, with all below it
+    /// Omit paths that match, with everything below them
     #[arg(long, value_name = "GLOB")]
     exclude: Vec<String>,
-    /// Take this many directories off the front of every path
+    /// Remove this many leading directories from every path
     #[arg(long, default_value_t = 0, value_name = "N")]
     strip: usize,
-    /// Replace files that exist, go on in directories that do
+    /// Replace existing files, and extract into existing directories
     #[arg(long)]
     overwrite: bool,
-    /// The same, but leave files alone that have length, time, mode, owner and attributes of the image's, such as what an extraction
-    /// that was stopped has completed; contents are not compared
+    /// Like --overwrite, but keep files whose size, time, mode, owner and attributes match; contents are not compared
     #[arg(long, conflicts_with = "no_times")]
     update: bool,
-    /// Restore owners (default: as root)
+    /// Restore owners (default for root)
     #[arg(long, overrides_with = "no_owner")]
     owner: bool,
     /// Do not restore owners
@@ -63,22 +62,22 @@ pub(crate) struct Args {
     /// Do not restore times
     #[arg(long)]
     no_times: bool,
-    /// Go on after damage, and name what is missing
+    /// Continue after damage, and list the affected files
     #[arg(short, long)]
     keep_going: bool,
-    /// Most names to make
+    /// Largest number of files and directories to create
     #[arg(long, value_name = "N")]
     max_files: Option<u64>,
-    /// Most bytes to write
+    /// Largest number of bytes to write
     #[arg(long, value_name = "SIZE", value_parser = crate::units::parse_size)]
     max_bytes: Option<u64>,
-    /// Threads (default: as many as the process may use)
+    /// Worker threads (default: the number of CPUs that the process may use)
     #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
     threads: Option<u16>,
-    /// No progress, no summary
+    /// Print neither progress nor summary
     #[arg(short, long)]
     quiet: bool,
-    /// The summary as one JSON object
+    /// Print the summary as one JSON object
     #[arg(long, conflicts_with = "quiet")]
     json: bool,
 }

@@ -13,18 +13,18 @@ use tuff_erofs::{Error, Result};
 use tuff_format::features::{Feature, compat, flags_of};
 use tuff_format::superblock::Superblock;
 
-/// Show what an image is, and what its bytes are spent on: features, kernels, compression, counts.
+/// Show features, required kernel, compression and space usage
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     image: ImageArgs,
-    /// Only the superblock: instant, whatever the size of the image
+    /// Read only the superblock: instant for images of any size
     #[arg(short, long, conflicts_with = "files")]
     brief: bool,
-    /// Also by file type and extension, cluster sizes, and LZ4 clusters that can be decoded in place (reads them)
+    /// Add usage by file type and extension, cluster sizes, and the share of LZ4 clusters that can be decoded in place
     #[arg(short, long)]
     files: bool,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }

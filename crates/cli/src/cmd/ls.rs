@@ -11,37 +11,37 @@ use tuff_erofs::read::{FileType, Image, Inode};
 use tuff_erofs::walk::{Entry, Walk};
 use tuff_erofs::{Error, Result};
 
-/// List names in an image.
+/// List files in an image
 ///
-/// A directory is listed with what is in it, anything else by itself. Patterns (*, ?, [..], {..}, ** for any number of
-/// directories) list what they match: names anywhere if they have no slash, else paths from the root. Strange bytes in
-/// names are escaped as in C, so that a line is a name.
+/// Directories are listed with their entries. Patterns are *, ?, [..], {..} and ** for any number of directories. A
+/// pattern without a slash matches names anywhere, one with a slash matches paths from the root. Control characters and
+/// bytes that are not UTF-8 are escaped as in C, so that each line is one name.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     image: ImageArgs,
-    /// Paths or patterns (default: the root)
+    /// Paths or patterns (default: the root directory)
     #[arg(value_name = "PATH|GLOB")]
     paths: Vec<OsString>,
-    /// Mode, links, owner, group, size or device, time (UTC), name and link target
+    /// Print mode, link count, owner, group, size or device, time (UTC), name and link target
     #[arg(short, long)]
     long: bool,
-    /// All that is below, with full paths
+    /// List directories recursively, with full paths
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// Directories by themselves, not what is in them
+    /// List directories themselves, not their entries
     #[arg(short, long, conflicts_with = "recursive")]
     directory: bool,
-    /// Inode numbers in front
+    /// Print inode numbers
     #[arg(short, long)]
     inode: bool,
-    /// Times to the nanosecond (with -l)
+    /// Print times to the nanosecond (with -l)
     #[arg(long)]
     full_time: bool,
-    /// Names as they are, each ended by a NUL instead of a newline
+    /// Print raw names, each terminated by NUL instead of a newline
     #[arg(short = '0', long, conflicts_with = "json")]
     null: bool,
-    /// One JSON object per line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }

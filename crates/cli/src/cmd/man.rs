@@ -1,24 +1,106 @@
-//! `tuff man`: the manual pages.
+//! `tuff man`: manual pages, generated from the definition of the arguments.
 
-use clap::CommandFactory;
-use std::path::PathBuf;
+use crate::help::{EXIT_CODES, Topic, topic};
+use clap::Command;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_erofs::{Error, Result};
 
-/// Write the manual pages to a directory.
+/// Write the manual pages to a directory
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory; made if it does not exist
+    /// Directory, created if it does not exist
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }
 
-/// Runs the verb.
-pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    std::fs::create_dir_all(&args.dir)
+/// Environment variable that every verb obeys.
+const NO_COLOR: (&str, &str) = ("NO_COLOR", "Disables colors in help and usage errors.");
+
+/// Writes the pages of `command` and of its verbs.
+pub(crate) fn run(args: &Args, command: Command) -> Result<ExitCode> {
+    fs::create_dir_all(&args.dir)
         .map_err(|e| Error::io(args.dir.display(), "cannot make the directory", e))?;
-    let command = crate::Cli::command().disable_help_subcommand(true);
-    clap_mangen::generate_to(command, &args.dir)
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    pages(&command, &args.dir)
         .map_err(|e| Error::io(args.dir.display(), "cannot write the pages", e))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn pages(command: &Command, dir: &Path) -> io::Result<()> {
+    let man = Man::new(command.clone());
+    fs::write(dir.join(man.get_filename()), page(command, &man)?)?;
+    command
+        .get_subcommands()
+        .try_for_each(|verb| pages(verb, dir))
+}
+
+fn page(command: &Command, man: &Man) -> io::Result<Vec<u8>> {
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut page)?;
+    }
+    let name = command.get_display_name().unwrap_or(command.get_name());
+    let path = name.trim_start_matches("tuff").replace('-', " ");
+    if let Some(topic) = topic(path.trim()) {
+        sections(topic).to_writer(&mut page)?;
+    }
+    page.push(b'\n');
+    Ok(page)
+}
+
+/// The sections that clap does not know.
+fn sections(topic: &Topic) -> Roff {
+    let mut roff = Roff::new();
+    roff.control("SH", ["EXAMPLES"]);
+    for (purpose, line) in topic.examples {
+        roff.control("TP", []);
+        roff.text([roman(format!("{purpose}:"))]);
+        roff.text([bold(*line)]);
+    }
+    roff.control("SH", ["EXIT STATUS"]);
+    let (success, others) = EXIT_CODES.split_at(1);
+    let failure = topic.failure.map(|meaning| ("1", meaning));
+    entries(&mut roff, success.iter().copied().chain(failure));
+    // The verbs of other tools have their codes.
+    if !topic.path.contains(".erofs") {
+        entries(&mut roff, others.iter().copied());
+    }
+    roff.control("SH", ["ENVIRONMENT"]);
+    entries(
+        &mut roff,
+        topic.environment.iter().copied().chain([NO_COLOR]),
+    );
+    roff.control("SH", ["SEE ALSO"]);
+    let related = topic
+        .related
+        .iter()
+        .map(|path| format!("tuff-{}", path.replace(' ', "-")));
+    let root = (!topic.path.is_empty()).then(|| "tuff".to_owned());
+    let pages: Vec<String> = related.chain(root).collect();
+    let mut text = Vec::new();
+    for (i, name) in pages.iter().enumerate() {
+        let end = if i + 1 < pages.len() { "(1), " } else { "(1)" };
+        text.extend([bold(name.as_str()), roman(end)]);
+    }
+    roff.text(text);
+    roff
+}
+
+fn entries<'a>(roff: &mut Roff, list: impl Iterator<Item = (&'a str, &'a str)>) {
+    for (term, meaning) in list {
+        roff.control("TP", []);
+        roff.text([bold(term)]);
+        roff.text([roman(meaning)]);
+    }
 }

@@ -26,11 +26,11 @@ use tuff_mount::relief::relieve;
 use tuff_mount::transport::Transport;
 use tuff_mount::{Handler, ImageFs, KeepAwake, Log, Mount, Serving, Show};
 
-/// Mount an image.
+/// Mount an image through FUSE, or in the kernel with --kernel
 ///
-/// Serves the image through FUSE, from a process in the background that starts when the mount answers and ends when it is
-/// unmounted (tuff umount, umount, fusermount3 -u) or gets SIGTERM or SIGINT. Works without root; root's mounts are for
-/// everybody, as a kernel's are. SIGUSR1 logs what tuff stats shows.
+/// A background process serves the image. The command returns when the mount is ready; the process ends when the mount is
+/// unmounted (tuff umount, umount, fusermount3 -u) or on SIGTERM or SIGINT. Root is not required. Mounts made by root are
+/// accessible to all users, like kernel mounts. SIGUSR1 writes the counters of tuff stats to the log.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -41,48 +41,47 @@ pub(crate) struct Args {
     /// Stay in the foreground
     #[arg(short, long)]
     foreground: bool,
-    /// Let the kernel mount it, if it can; needs root
+    /// Mount with the kernel's EROFS if possible; needs root
     #[arg(long)]
     kernel: bool,
     /// Mount options, as in fstab: ro, allow_other, uid=, gid=, offset=, device=, nosuid, suid, nodev, dev, noexec, fsname=,
     /// verity.roothash=, verity.hashdevice=
     #[arg(short, value_name = "OPTION,...")]
     options: Vec<String>,
-    /// Threads that serve [default: one per processor]
+    /// Serving threads [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
     threads: Option<u16>,
-    /// Most memory for what is kept decoded, and for indexes [default: 48M, and at most a quarter of what the control
-    /// group may use]
+    /// Memory for decoded clusters and indexes [default: 48M, at most a quarter of the control group's limit]
     #[arg(long, value_parser = parse_cache, value_name = "BYTES")]
     cache: Option<usize>,
-    /// Decode everything in this way, for measurements [default: what is best for each request]
+    /// Force one decoding strategy, for measurements [default: the best one for each request]
     #[arg(long, value_name = "STRATEGY")]
     decode: Option<Strategy>,
-    /// How requests come: dev (/dev/fuse), uring (io_uring), or auto: io_uring where the kernel offers it
+    /// Transport of FUSE requests: dev (/dev/fuse), uring (io_uring), or auto (io_uring if the kernel supports it)
     #[arg(long, default_value = "auto", value_name = "HOW")]
     transport: Transport,
     /// Keep processors from halting while requests come one after another, which costs their time but shortens the way to
     /// the mount and back where waking them is slow: on, off, or auto: in virtual machines of up to 16 processors
     #[arg(long, default_value = "auto", value_name = "WHEN")]
     keep_awake: KeepAwake,
-    /// Write which parts of which files were read to this profile when the mount ends, and at SIGUSR1 (tuff profile,
-    /// tuff build --order, --pin)
+    /// Record which parts of files are read, and write this profile at unmount and on SIGUSR1 (see tuff profile)
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Decode the hottest parts of this profile at the start and keep them, within so many bytes and half of the cache
+    /// Decode the hottest parts of this profile at startup and pin them, up to BYTES and half of the cache
     #[arg(long, value_name = "FILE[,BYTES]")]
     pin: Option<Pin>,
-    /// Never push the rest of a cluster into the kernel's page cache; without this that is done where a reader who jumps
-    /// about comes back to a cluster
+    /// Never store the rest of a decoded cluster in the kernel's page cache [default: store it when random reads return to a
+    /// cluster]
     #[arg(long)]
     no_push: bool,
-    /// Serve the counters at http://ADDR/metrics in Prometheus' text format; a loopback address, such as 127.0.0.1:9000
+    /// Serve the counters at http://ADDR/metrics in the Prometheus text format; ADDR is a loopback address such as
+    /// 127.0.0.1:9000
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
-    /// Append what happens to this file; otherwise it goes to standard error, in the background to the system's log
+    /// Append log messages to this file [default: standard error, or the system log in the background]
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Say how it is mounted
+    /// Print how the image is mounted
     #[arg(short, long)]
     verbose: bool,
 }

@@ -10,9 +10,10 @@ use std::process::ExitCode;
 use tuff_erofs::Result;
 use tuff_erofs::serve::Profile;
 
-/// Show and merge records of which parts of files are used, in which order.
+/// Show and merge access profiles recorded by mounts
 ///
-/// A mount writes them; `build --order` and a mount's pins take them. docs/profile.md describes the format.
+/// A profile lists which parts of which files were read, and in which order. tuff mount --record writes one; tuff build
+/// --order and tuff mount --pin use it. docs/profile.md describes the format.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -21,20 +22,20 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum What {
-    /// Files in the order of their first use: when, how often, how much of each
+    /// List files in the order of their first use, with time, number of runs and bytes
     Show {
-        /// A profile
+        /// Profile to show
         file: PathBuf,
-        /// Every part of a file instead of one line for each
+        /// List every part of a file instead of one line per file
         #[arg(long)]
         parts: bool,
     },
-    /// Several profiles as one: runs are added up, the earliest times count
+    /// Merge profiles: runs are added up, and the earliest times count
     Merge {
-        /// Profiles
+        /// Profiles to merge
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// Where to write the profile, instead of to standard output
+        /// Output file (default: standard output)
         #[arg(short = 'o', long, value_name = "FILE")]
         output: Option<PathBuf>,
     },

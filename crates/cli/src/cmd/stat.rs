@@ -13,21 +13,21 @@ use tuff_erofs::read::{FileType, Image, Inode, Layout, Source};
 use tuff_erofs::walk::Entry;
 use tuff_erofs::{Error, Result};
 
-/// Show everything about paths in an image.
+/// Show inode, attributes and layout of files
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     image: ImageArgs,
-    /// Paths
+    /// Paths in the image
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,
     /// Follow a symlink at the end of a path
     #[arg(short = 'L', long)]
     dereference: bool,
-    /// Also where the data is
+    /// Add the extents of the data
     #[arg(short, long)]
     extents: bool,
-    /// One JSON object per line
+    /// Print one JSON object per line
     #[arg(long)]
     json: bool,
 }

@@ -1,4 +1,4 @@
-//! `tuff stats`: what a mount did so far.
+//! `tuff stats`: counters of a mount.
 
 use super::umount::mounted;
 use crate::out::Out;
@@ -8,17 +8,17 @@ use std::process::ExitCode;
 use tuff_erofs::{Error, Result};
 use tuff_mount::handler::STATS_XATTR;
 
-/// Show what a mount did so far.
+/// Show the counters of a FUSE mount
 ///
-/// A name and a number per line: requests, errors, bytes and time by operation, requests by how long they took, and what
-/// was fetched and decoded for them. The mount itself is asked (attribute user.tuff.stats of its root), so whoever may
-/// read the directory may see it.
+/// Prints a name and a number per line: requests, errors, bytes and time by operation, a histogram of latencies, and the
+/// bytes fetched and decoded. The counters are read from the attribute user.tuff.stats of the root directory, so every user
+/// who can read that directory can read them.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where it is mounted
+    /// Mount point
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }

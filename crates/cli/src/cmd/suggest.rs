@@ -1,4 +1,4 @@
-//! `tuff suggest`: which settings suit a tree.
+//! `tuff suggest`: compares build options on a sample of a tree.
 
 use super::build_image::parse_kernel;
 use crate::out::Out;
@@ -12,24 +12,24 @@ use tuff_erofs::{Error, Result};
 use tuff_mkfs::suggest::{Estimate, Request, suggest};
 use tuff_mkfs::{KernelVersion, Options, Progress};
 
-/// Try settings on a sample of a directory, and say what each would come to.
+/// Compare build options on a sample of a directory
 ///
-/// Sizes are estimates from the sample and do not know of equal files outside of it. Times are this machine's. A random
-/// read is one of 4 KiB with nothing cached.
+/// Sizes are extrapolated from the sample; duplicates outside of it are not counted. Times are measured on this machine.
+/// A random read is one of 4 KiB with a cold cache.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The directory
+    /// Directory to sample
     dir: PathBuf,
     /// Oldest Linux that must mount the image
     #[arg(long, default_value_t = Options::default().kernel, value_parser = parse_kernel)]
     kernel: KernelVersion,
-    /// How much of the tree to try
+    /// Size of the sample
     #[arg(long, default_value = "32M", value_parser = parse_size, value_name = "SIZE")]
     sample: u64,
-    /// No progress
+    /// Print no progress
     #[arg(short, long)]
     quiet: bool,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }

@@ -13,10 +13,11 @@ use tuff_erofs::tar::{Options, Stats, TarWriter};
 use tuff_erofs::walk::{Entry, Walk};
 use tuff_erofs::{Error, Result};
 
-/// Write an image as a tar: PAX, the same bytes every time.
+/// Convert an image to a tar stream
 ///
-/// Hard links, extended attributes and ACLs (SCHILY.xattr, SCHILY.acl), devices, holes (GNU.sparse 1.0), nanosecond
-/// times, long names and large numbers are kept. Sockets have no place in a tar: they are named on standard error.
+/// The format is PAX, and the same image gives the same bytes. Hard links, extended attributes and ACLs (SCHILY.xattr,
+/// SCHILY.acl), devices, holes (GNU.sparse 1.0), nanosecond times, long names and large numbers are preserved. A tar cannot
+/// store sockets: they are listed on standard error.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -24,16 +25,16 @@ pub(crate) struct Args {
     /// Tar to write; - is standard output
     #[arg(value_name = "TAR", default_value = "-")]
     tar: PathBuf,
-    /// Paths or patterns, each with all below it (default: everything)
+    /// Paths or patterns, each with everything below it (default: the whole image)
     #[arg(value_name = "PATH|GLOB")]
     paths: Vec<OsString>,
-    /// Replace TAR even if it is something else, and write to a terminal
+    /// Replace TAR whatever it contains, and write to a terminal
     #[arg(long)]
     force: bool,
     /// Write holes as zeros
     #[arg(long)]
     no_sparse: bool,
-    /// Leave extended attributes out
+    /// Omit extended attributes
     #[arg(long)]
     no_xattrs: bool,
 }

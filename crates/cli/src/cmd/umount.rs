@@ -7,16 +7,16 @@ use std::time::Duration;
 use tuff_erofs::{Error, Result};
 use tuff_mount::mountpoint::{self, Detach, FSTYPE};
 
-/// Unmount what tuff mount or tuff volume mount mounted.
+/// Unmount images and volumes
 ///
-/// A volume is closed when this returns; exit code 5 says that its server could not write what was done last. It works also if the serving process was killed and every access says "transport
-/// endpoint is not connected".
+/// Waits until a volume is closed. Exit code 5 means that the server could not write the last changes. Also works if the
+/// serving process was killed and every access fails with "transport endpoint is not connected".
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directories
+    /// Directories to unmount
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
-    /// Take it out of sight at once, even while somebody uses it
+    /// Detach immediately, even while the mount is in use
     #[arg(short, long)]
     lazy: bool,
 }

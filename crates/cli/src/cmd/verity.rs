@@ -22,10 +22,11 @@ use tuff_erofs::verity::{self, Damage, HashTree, Hit, Mended, Root, Verified};
 use tuff_erofs::{Error, Result, THREADS_MAX};
 use tuff_mkfs::{Progress, Verity, available_threads, hash_tree};
 
-/// Make, check and show hash trees of dm-verity, and repair by their parity: proof that an image is the one that a root hash stands for.
+/// Create, check, repair and show dm-verity hash trees
 ///
-/// A tree lies behind its image, as tuff build --verity puts it, or in a file of its own. The kernel verifies by it what it
-/// reads (veritysetup open, systemd), and so does every verb with --verity ROOT-HASH.
+/// A hash tree proves that an image is the one that its root hash identifies. It follows the image, as tuff build --verity
+/// writes it, or lies in its own file. The kernel verifies reads against it (veritysetup open, systemd), and so does every
+/// verb with --verity ROOT-HASH.
 #[derive(clap::Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct Args {
@@ -35,76 +36,76 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum What {
-    /// Make the hash tree of an image
+    /// Add a hash tree to an image
     Add {
         /// Image: a file or a block device
         image: PathBuf,
-        /// Write the tree to this file, instead of behind the image
+        /// Write the tree to this file instead of appending it to the image
         #[arg(long, value_name = "FILE")]
         into: Option<PathBuf>,
-        /// Replace this file even if it is no hash tree
+        /// Replace the file of --into whatever it contains
         #[arg(long, requires = "into")]
         force: bool,
-        /// Replace a tree that is behind the image
+        /// Replace a tree that is already appended to the image
         #[arg(long, conflicts_with = "into")]
         replace: bool,
-        /// Salt: hexadecimal digits of at most 256 bytes
+        /// Salt of the tree: at most 256 bytes in hexadecimal
         #[arg(long, value_parser = parse_salt, value_name = "HEX")]
         salt: Option<Salt>,
-        /// Block size: a power of two from 512 to 4096
+        /// Block size of the tree: a power of two from 512 to 4096
         #[arg(long, value_parser = parse_verity_block, default_value = "4096", value_name = "BYTES")]
         block: u32,
-        /// Parity behind the tree, 2 to 24 bytes for each 255, that damaged blocks are mended with
+        /// Append Reed-Solomon parity after the tree, 2 to 24 bytes of every 255, for tuff verity repair
         #[arg(long, value_parser = clap::value_parser!(u32).range(2..=24), value_name = "ROOTS")]
         fec: Option<u32>,
         #[command(flatten)]
         work: Work,
     },
-    /// Read all of an image and say what of it, of its tree and of the parity is damaged
+    /// Verify an image, its hash tree and its parity
     ///
-    /// One line for each damaged stretch, and one for each file and directory in it. Exit code 1 if anything is damaged, 3
-    /// if the root hash is not that of the tree.
+    /// Prints one line for each damaged range, and one for each file and directory in it. The exit code is 1 if anything is
+    /// damaged, and 3 if the root hash does not match the tree.
     Check {
         #[command(flatten)]
         place: Proof,
         #[command(flatten)]
         work: Work,
     },
-    /// Mend damaged blocks of an image and of its tree where they lie, by the parity behind the tree, and then damaged parity
+    /// Repair damaged blocks of an image and its hash tree in place from the parity
     ///
-    /// Only blocks that are then what the root hash stands for are written, and the parity of such. Exit code 1 if anything is still damaged, as
-    /// check says it.
+    /// A block is written only if its repaired content matches the root hash. Parity is then computed again. The exit code is
+    /// 1 if anything is still damaged; the output is that of check.
     Repair {
         #[command(flatten)]
         place: Proof,
         #[command(flatten)]
         work: Work,
     },
-    /// Show what a hash tree says about itself, and how the kernel opens it
+    /// Show the header of a hash tree, and the veritysetup command that opens it
     Show {
         /// Image: a file or a block device
         image: PathBuf,
-        /// The hash tree, if it is not behind the image
+        /// Hash tree, if it is not appended to the image
         #[arg(long, value_name = "FILE")]
         tree: Option<PathBuf>,
-        /// One JSON object
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
 }
 
-/// An image and what proves it.
+/// Image, and the hash tree and root hash that verify it.
 #[derive(clap::Args)]
 struct Proof {
     /// Image: a file or a block device
     image: PathBuf,
-    /// The root hash: 64 hexadecimal digits
+    /// Root hash: 64 hexadecimal digits
     #[arg(value_parser = parse_root, value_name = "ROOT-HASH")]
     root: Root,
-    /// The hash tree, if it is not behind the image
+    /// Hash tree, if it is not appended to the image
     #[arg(long, value_name = "FILE")]
     tree: Option<PathBuf>,
-    /// Roots of the parity behind the tree; needed only where the file does not end with it
+    /// Roots of the parity; needed only if the file does not end with the parity
     #[arg(long, value_parser = clap::value_parser!(u32).range(2..=24), value_name = "ROOTS")]
     fec: Option<u32>,
 }
@@ -135,13 +136,13 @@ impl Proof {
 
 #[derive(clap::Args)]
 struct Work {
-    /// Threads [default: as many as the process may use]
+    /// Worker threads [default: the number of CPUs that the process may use]
     #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
     threads: Option<u16>,
-    /// No progress, no summary
+    /// Print neither progress nor summary
     #[arg(short, long)]
     quiet: bool,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long, conflicts_with = "quiet")]
     json: bool,
 }

@@ -273,18 +273,30 @@ fn pages_and_completions_name_every_verb() {
     let help = place.text(&["--help"]);
     let verbs = help
         .lines()
-        .skip_while(|l| *l != "Commands:")
-        .skip(1)
-        .take_while(|l| !l.is_empty());
+        .skip_while(|l| !l.ends_with(':'))
+        .take_while(|l| *l != "Examples:");
     let verbs: Vec<&str> = verbs
-        .filter(|l| !l.starts_with("   "))
-        .filter_map(|l| l.split_whitespace().next())
+        .filter_map(|l| l.strip_prefix("  ")?.split_whitespace().next())
         .collect();
     assert!(verbs.len() > 10, "{verbs:?}");
     let bash = place.text(&["completions", "bash"]);
-    for verb in verbs.into_iter().filter(|v| *v != "help") {
+    for verb in verbs {
         let page = fs::read_to_string(place.path(&format!("pages/tuff-{verb}.1"))).unwrap();
-        assert!(page.contains(".SH SYNOPSIS"), "{verb}");
+        for section in [
+            "SYNOPSIS",
+            "EXAMPLES",
+            "\"EXIT STATUS\"",
+            "ENVIRONMENT",
+            "\"SEE ALSO\"",
+        ] {
+            assert!(
+                page.contains(&format!(".SH {section}\n")),
+                "{verb}: {section}"
+            );
+        }
         assert!(bash.contains(verb), "{verb}");
     }
+    // Options that the short help hides are explained in the page.
+    let page = fs::read_to_string(place.path("pages/tuff-build.1")).unwrap();
+    assert!(page.contains("Omit extended attributes"), "{page}");
 }

@@ -8,6 +8,7 @@ mod compat_dump;
 mod copy;
 mod defects;
 mod faults;
+mod help;
 mod hostile;
 mod judge;
 mod mount;

@@ -15,7 +15,7 @@ const ECONNABORTED: i32 = 103;
 const ENOTCONN: i32 = 107;
 
 /// True if this user can mount through FUSE; says so aloud if not.
-fn can_mount() -> bool {
+pub(crate) fn can_mount() -> bool {
     let helper = || Command::new("fusermount3").arg("-V").output().is_ok();
     let can = Path::new("/dev/fuse").exists() && (is_root() || helper());
     if !can {

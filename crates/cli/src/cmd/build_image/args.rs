@@ -1,4 +1,4 @@
-//! The arguments of `tuff build`, and how their values are read.
+//! Arguments of `tuff build` and `tuff patch`, and the parsers of their values.
 
 use crate::text::unhex;
 use crate::units::parse_size;
@@ -12,46 +12,46 @@ use tuff_mkfs::{Compression, KernelVersion, Method};
 // the first path that an option follows.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// One or more SOURCE, then IMAGE unless -o names it
+    /// One or more SOURCEs, then IMAGE unless -o names it
     #[arg(required = true, value_name = "PATH")]
     pub(super) paths: Vec<PathBuf>,
-    /// The image; all PATHs are then sources
+    /// Image to write; every PATH is then a source
     #[arg(short = 'o', long, value_name = "IMAGE")]
     pub(super) output: Option<PathBuf>,
 
-    /// Oldest Linux that must mount the image (default: 6.1, or what the other options and the base need)
+    /// Oldest Linux that must mount the image (default: 6.1, or newer if another option or the base needs it)
     #[arg(long, value_parser = parse_kernel, help_heading = "Format")]
     pub(super) kernel: Option<KernelVersion>,
-    /// Block size: a power of two from 512 to 64K; a kernel mounts none larger than its pages (default: 4096; 512 with
-    /// --tar-index)
+    /// Block size: a power of two from 512 to 64K, at most the page size of the kernel that mounts the image (default: 4096;
+    /// 512 with --tar-index)
     #[arg(short = 'b', long, value_parser = parse_size, value_name = "SIZE", help_heading = "Format")]
     pub(super) block_size: Option<u64>,
-    /// Algorithm: none, lz4, lz4hc, deflate, lzma or zstd, with an optional level (lz4hc:12)
+    /// Algorithm and level: none, lz4, lz4hc, deflate, lzma or zstd, such as zstd:9 (default: lz4hc:9)
     #[arg(short = 'z', long, value_parser = parse_compression, value_name = "ALG[:LEVEL]", help_heading = "Compression")]
     pub(super) compress: Option<MaybeCompression>,
-    /// Choose algorithm, cluster size and what is packed, and for each file how it is stored, from samples; other options come on top
+    /// Choose algorithm, cluster size and fragments from samples of the files; other options override the choice
     #[arg(long, value_enum, value_name = "AIM", help_heading = "Compression")]
     pub(super) auto: Option<Aim>,
-    /// The fastest-reading image that is not larger: builds with denser and denser settings until it fits
+    /// Largest image: try presets from the fastest to the densest, and keep the first that fits
     #[arg(long, value_parser = parse_size, value_name = "SIZE", conflicts_with_all = ["auto", "compress", "cluster", "window", "dict", "fragments", "fragment_cluster", "tail_packing"], help_heading = "Compression")]
     pub(super) size_budget: Option<u64>,
-    /// Largest compressed cluster, 4K to 1M
+    /// Largest physical cluster, 4K to 1M
     #[arg(short = 'C', long, value_parser = parse_size, value_name = "SIZE", help_heading = "Compression")]
     pub(super) cluster: Option<u64>,
-    /// Most input of one cluster, up to 12M
+    /// Largest decompressed size of a cluster, up to 12M
     #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Compression")]
     pub(super) window: Option<u64>,
-    /// Dictionary or window of LZMA and Zstandard
+    /// Dictionary size of LZMA, or window size of Zstandard
     #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Compression")]
     pub(super) dict: Option<u64>,
-    /// Settings for some paths; the first rule that matches wins
+    /// Algorithm and cluster size of the paths that match; the first matching rule wins
     #[arg(
         long,
         value_name = "GLOB=ALG[:LEVEL][,CLUSTER]",
         help_heading = "Compression"
     )]
     pub(super) rule: Vec<String>,
-    /// Store a file that saves less than this share of its size
+    /// Store a file uncompressed if compression saves less than this share of its size
     #[arg(
         long,
         default_value_t = 1.0,
@@ -59,10 +59,10 @@ pub(crate) struct Args {
         help_heading = "Compression"
     )]
     pub(super) min_saving: f64,
-    /// Ends of compressed files behind their inodes (default: on if there are no fragments and the kernel can)
+    /// Inline the tails of compressed files after their inodes (default: on without fragments, from Linux 5.17)
     #[arg(long, value_enum, value_name = "WHEN", help_heading = "Layout")]
     pub(super) tail_packing: Option<Switch>,
-    /// Ends of stored files behind their inodes
+    /// Inline the tails of uncompressed files after their inodes
     #[arg(
         long,
         value_enum,
@@ -71,27 +71,29 @@ pub(crate) struct Args {
         help_heading = "Layout"
     )]
     pub(super) inline_data: Switch,
-    /// What is packed together: files up to one cluster, those and ends of others, or all files (default: tails for 6.1 and newer)
+    /// Pack into shared clusters: files up to one cluster (small), also the tails of larger files (tails), or all files (all)
+    /// (default: tails from Linux 6.1)
     #[arg(long, value_enum, value_name = "WHAT", help_heading = "Layout")]
     pub(super) fragments: Option<Packed>,
-    /// Cluster size of packed fragments (default: 16K, or the cluster size if that is smaller, and up to 64K where files are much alike)
+    /// Cluster size of fragments (default: 16K, at most the cluster size; up to 64K where files are similar)
     #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Layout")]
     pub(super) fragment_cluster: Option<u64>,
-    /// What is stored once: identical files, or also parts of large files that another has (default: content for 6.1 and newer)
+    /// Store once: identical files (files), or also equal parts of large files (content) (default: content from Linux 6.1)
     #[arg(long, value_enum, value_name = "WHAT", help_heading = "Layout")]
     pub(super) dedupe: Option<Shared>,
-    /// An image whose files, and parts of them, are not stored again: mounting the new one takes both (tuff mount
-    /// --device FILE); of several each is a device, in their order
+    /// Base image: store only what it lacks. Mounting needs both images (tuff mount --device FILE). Each base is one extra
+    /// device, in the given order
     #[arg(long, value_name = "FILE", help_heading = "Layout")]
     pub(super) base: Vec<PathBuf>,
-    /// Leave all data in the images among SOURCE that the new one can refer to there (5.16): mounting it takes them, too, in
-    /// their order (tuff mount, --device FILE for each)
+    /// Refer to the data of source images instead of copying it (Linux 5.16). Mounting needs them too (tuff mount, --device
+    /// FILE for each, in the order of the sources)
     #[arg(long, conflicts_with_all = ["blob", "size_budget"], help_heading = "Layout")]
     pub(super) image_index: bool,
-    /// Store files that are not compressed in chunks of this size, equal ones once and zeros not at all (5.15)
+    /// Store uncompressed files in chunks of this size: equal chunks once, zero chunks as holes (Linux 5.15)
     #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Layout")]
     pub(super) chunk: Option<u64>,
-    /// Put these chunks into a file of their own (5.16): mounting the image takes both, that file behind it in one, or tuff mount --device FILE
+    /// Write the chunks to this file (Linux 5.16). Mounting needs both: the file appended to the image, or tuff mount --device
+    /// FILE
     #[arg(
         long,
         value_name = "FILE",
@@ -100,33 +102,35 @@ pub(crate) struct Args {
         help_heading = "Layout"
     )]
     pub(super) blob: Option<PathBuf>,
-    /// Leave all data in SOURCE, a tar (6.4): mounting the image takes both, the tar behind it in one file, or tuff mount --device TAR
+    /// Refer to the data inside SOURCE, a tar, instead of copying it (Linux 6.4). Mounting needs both: the tar appended to the
+    /// image, or tuff mount --device TAR
     #[arg(long, conflicts_with_all = ["auto", "size_budget", "compress", "cluster", "window", "dict", "rule", "tail_packing", "fragments", "fragment_cluster", "dedupe", "base", "image_index", "chunk", "sparse", "order", "verify"], help_heading = "Layout")]
     pub(super) tar_index: bool,
-    /// Let clusters begin anywhere and take no more bytes than they need, instead of whole blocks (6.15)
+    /// Byte-packed clusters instead of block-aligned ones (Linux 6.15)
     #[arg(long, conflicts_with = "tar_index", help_heading = "Layout")]
     pub(super) unaligned: bool,
-    /// Index form of compressed files
+    /// Form of the cluster index of compressed files
     #[arg(long, value_enum, default_value = "compact", help_heading = "Layout")]
     pub(super) index: IndexForm,
-    /// Inode form
+    /// Form of inodes: the smallest that fits (auto), or always 64 bytes (extended)
     #[arg(long, value_enum, default_value = "auto", help_heading = "Layout")]
     pub(super) inodes: Inodes,
-    /// How inodes and attributes are stored: plain for every kernel, short (Linux 6.15: inodes of 32 bytes with times of
-    /// their own), compressed (Linux 6.17: the metabox) (default: plain)
+    /// Form of metadata: plain (any kernel), short (32-byte inodes with their own times, Linux 6.15) or compressed (in the
+    /// metabox, Linux 6.17) (default: plain)
     #[arg(long, value_enum, value_name = "FORM", help_heading = "Layout")]
     pub(super) metadata: Option<MetadataForm>,
-    /// Cluster size of compressed metadata (default: 16K, or the cluster size if that is smaller)
+    /// Cluster size of compressed metadata (default: 16K, at most the cluster size)
     #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Layout")]
     pub(super) metadata_cluster: Option<u64>,
-    /// Files with holes: keep all sparse, fill all, or keep those that are at least half holes
+    /// Sparse files: keep all holes (keep), store them as zeros (fill), or keep those of files that are at least half holes
+    /// (auto)
     #[arg(long, value_enum, default_value = "auto", help_heading = "Layout")]
     pub(super) sparse: Sparse,
-    /// File with paths, one per line, in the order their data should lie; or a profile, for the order of first use
+    /// Data order: a file with one path per line, or a profile, which gives the order of first use
     #[arg(long, value_name = "FILE", help_heading = "Layout")]
     pub(super) order: Option<PathBuf>,
 
-    /// Time of every inode, in seconds since 1970 (default: times as they are; SOURCE_DATE_EPOCH is an upper bound)
+    /// Time of every inode, in seconds since 1970 (default: the times of the sources, at most SOURCE_DATE_EPOCH)
     #[arg(
         long,
         value_name = "SECONDS",
@@ -134,31 +138,31 @@ pub(crate) struct Args {
         help_heading = "Metadata"
     )]
     pub(super) timestamp: Option<i64>,
-    /// UUID: a UUID, "zero", or "content" (derived from the image's content)
+    /// UUID of the image: a UUID, "zero", or "content" (derived from the content of the image)
     #[arg(long, default_value = "content", value_parser = parse_uuid, help_heading = "Metadata")]
     pub(super) uuid: Uuid,
     /// Volume label, up to 15 bytes
     #[arg(short = 'L', long, default_value = "", help_heading = "Metadata")]
     pub(super) label: String,
-    /// Names of one file become files of their own, which share their data
+    /// Store hard links as separate files that share their data
     #[arg(long, help_heading = "Metadata")]
     pub(super) no_hard_links: bool,
-    /// Everything belongs to root
+    /// Set owner and group of every inode to root
     #[arg(long, conflicts_with_all = ["uid", "gid"], help_heading = "Metadata")]
     pub(super) all_root: bool,
-    /// Owner of everything
+    /// Set the owner of every inode
     #[arg(long, help_heading = "Metadata")]
     pub(super) uid: Option<u32>,
-    /// Group of everything
+    /// Set the group of every inode
     #[arg(long, help_heading = "Metadata")]
     pub(super) gid: Option<u32>,
-    /// Added to every owner
+    /// Number added to every owner
     #[arg(long, default_value_t = 0, value_name = "N", help_heading = "Metadata")]
     pub(super) uid_offset: u32,
-    /// Added to every group
+    /// Number added to every group
     #[arg(long, default_value_t = 0, value_name = "N", help_heading = "Metadata")]
     pub(super) gid_offset: u32,
-    /// SELinux labels by path, from a file_contexts file: instead of those of the sources
+    /// SELinux labels by path, from a file_contexts file; they replace those of the sources
     #[arg(
         long,
         value_name = "FILE",
@@ -166,10 +170,10 @@ pub(crate) struct Args {
         help_heading = "Metadata"
     )]
     pub(super) file_contexts: Option<PathBuf>,
-    /// Owner, mode and capabilities of every path, from a canned fs_config file of Android
+    /// Owner, mode and capabilities by path, from a canned fs_config file of Android
     #[arg(long, value_name = "FILE", conflicts_with_all = ["all_root", "uid", "gid", "no_xattrs"], help_heading = "Metadata")]
     pub(super) fs_config: Option<PathBuf>,
-    /// Where the image will be mounted: what these two have in front of its paths
+    /// Mount point of the image: the path prefix used by --file-contexts and --fs-config
     #[arg(
         long,
         default_value = "/",
@@ -177,17 +181,17 @@ pub(crate) struct Args {
         help_heading = "Metadata"
     )]
     pub(super) mount_point: PathBuf,
-    /// Store no extended attributes
+    /// Omit extended attributes
     #[arg(long, help_heading = "Metadata")]
     pub(super) no_xattrs: bool,
-    /// Share an attribute that more inodes than this have
+    /// Store an attribute in the shared area if more than N inodes have it
     #[arg(long, default_value_t = 2, value_name = "N", help_heading = "Metadata")]
     pub(super) xattr_share: u32,
-    /// A long attribute name prefix to store once, such as trusted.overlay.
+    /// Attribute name prefix to store once, such as trusted.overlay.
     #[arg(long, value_name = "PREFIX", help_heading = "Metadata")]
     pub(super) xattr_prefix: Vec<String>,
-    /// Give every file a digest of its content as an attribute, by which kernels from 7.0 on let files of several images share
-    /// their pages in memory; all these images need the same NAME
+    /// Store a digest of each file as an attribute. From Linux 7.0, equal files of several images share their page cache if
+    /// the images use the same NAME
     #[arg(
         long,
         value_name = "NAME",
@@ -197,75 +201,72 @@ pub(crate) struct Args {
         help_heading = "Metadata"
     )]
     pub(super) fingerprints: Option<String>,
-    /// Leave the per-inode attribute name filter out
+    /// Omit the per-inode filter of attribute names
     #[arg(long, help_heading = "Metadata")]
     pub(super) no_xattr_filter: bool,
-    /// Leave the superblock checksum out
+    /// Omit the checksum of the superblock
     #[arg(long, help_heading = "Metadata")]
     pub(super) no_checksum: bool,
 
-    /// Leave out paths that match, with all below them
+    /// Omit paths that match, with everything below them
     #[arg(long, value_name = "GLOB", help_heading = "Sources")]
     pub(super) exclude: Vec<String>,
-    /// File with such patterns, one per line
+    /// File with patterns to exclude, one per line
     #[arg(long, value_name = "FILE", help_heading = "Sources")]
     pub(super) exclude_from: Vec<PathBuf>,
-    /// Do not enter other filesystems
+    /// Do not cross mount points
     #[arg(long, help_heading = "Sources")]
     pub(super) one_file_system: bool,
-    /// What whiteouts mean (default: for several sources overlay, and in tars both; keep for one)
+    /// Meaning of whiteouts (default: with several sources overlay, in tars both; with one source keep)
     #[arg(long, value_enum, value_name = "KIND", help_heading = "Sources")]
     pub(super) whiteouts: Option<WhiteoutKind>,
-    /// Take every source for this kind; a cpio is one of tar
+    /// Kind of every source instead of detecting it; tar includes cpio
     #[arg(long, value_enum, value_name = "KIND", help_heading = "Sources")]
     pub(super) source_type: Option<SourceType>,
-    /// Extra device of a base or a source that is an image, once for each slot of its device table; those of bases first, of
-    /// several images in their order
+    /// Extra device of a base or source image, once for each slot of its device table; those of bases come first
     #[arg(long, value_name = "FILE", help_heading = "Sources")]
     pub(super) source_device: Vec<PathBuf>,
-    /// Which container image of several: OS/ARCHITECTURE, perhaps with /VARIANT (default: Linux on this machine's processor)
+    /// Platform of a container image: OS/ARCHITECTURE[/VARIANT] (default: linux on this machine's architecture)
     #[arg(long, value_name = "PLATFORM", help_heading = "Sources")]
     pub(super) platform: Option<String>,
 
-    /// Worker threads (default: as many as the process may use)
+    /// Worker threads (default: the number of CPUs that the process may use)
     #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()),
         help_heading = "Work")]
     pub(super) threads: Option<u16>,
-    /// Memory for buffers (default: 256M, and more where so many workers need it for clusters so large)
+    /// Memory for buffers (default: 256M, or more if the workers need it for large clusters)
     #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Work")]
     pub(super) memory: Option<u64>,
-    /// Read the finished image again and compare all of it with what went in, before it gets its name
+    /// Read the finished image back and compare it with the sources before it replaces IMAGE
     #[arg(long, help_heading = "Work")]
     pub(super) verify: bool,
-    /// Put a hash tree of dm-verity behind the image and say its root hash (veritysetup, tuff verity, --verity of other
-    /// verbs)
+    /// Append a dm-verity hash tree to the image and print its root hash (see tuff verity)
     #[arg(long, help_heading = "Work")]
     pub(super) verity: bool,
-    /// Salt of the hash tree: hexadecimal digits of at most 256 bytes
+    /// Salt of the hash tree: at most 256 bytes in hexadecimal
     #[arg(long, value_parser = parse_salt, value_name = "HEX", help_heading = "Work")]
     pub(super) verity_salt: Option<Salt>,
     /// Block size of the hash tree: a power of two from 512 to 4096
     #[arg(long, value_parser = parse_verity_block, value_name = "BYTES", help_heading = "Work")]
     pub(super) verity_block: Option<u32>,
-    /// Parity behind the hash tree, 2 to 24 bytes for each 255, that damaged blocks are mended with (dm-verity's FEC, its
-    /// roots; tuff verity repair)
+    /// Append Reed-Solomon parity after the hash tree, 2 to 24 bytes of every 255 (dm-verity FEC roots; see tuff verity repair)
     #[arg(long, value_parser = clap::value_parser!(u32).range(2..=24), value_name = "ROOTS", help_heading = "Work")]
     pub(super) verity_fec: Option<u32>,
-    /// Wait until the image is on the disk
+    /// Flush the image to the disk before finishing
     #[arg(long, help_heading = "Work")]
     pub(super) sync: bool,
-    /// Time per stage in the summary
+    /// Add the time of each stage to the summary
     #[arg(long, help_heading = "Work")]
     pub(super) stats: bool,
-    /// No progress, no summary
+    /// Print neither progress nor summary
     #[arg(short = 'q', long, help_heading = "Work")]
     pub(super) quiet: bool,
-    /// Progress as JSON lines on standard error, the summary as one JSON object on standard output
+    /// Print progress as JSON lines to standard error, and the summary as one JSON object to standard output
     #[arg(long, conflicts_with = "quiet", help_heading = "Work")]
     pub(super) json: bool,
 }
 
-/// What an image is to be good at.
+/// Goal of `--auto`.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Aim {
     Size,
@@ -279,7 +280,7 @@ pub(super) enum Switch {
     Off,
 }
 
-/// What goes into the packed inode.
+/// Content of the packed inode.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Packed {
     Off,
@@ -289,7 +290,7 @@ pub(super) enum Packed {
     All,
 }
 
-/// What is stored once.
+/// Unit of deduplication.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Shared {
     Off,
@@ -310,7 +311,7 @@ pub(super) enum Inodes {
     Extended,
 }
 
-/// How inodes and attributes are stored.
+/// Form in which inodes and attributes are stored.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum MetadataForm {
     Plain,
@@ -327,15 +328,15 @@ pub(super) enum Sparse {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum WhiteoutKind {
-    /// Those of overlayfs (device 0:0, opaque directories) delete what earlier sources have
+    /// Overlayfs whiteouts (device 0:0, opaque directories) delete entries of earlier sources
     Overlay,
-    /// Those of AUFS and OCI (.wh.NAME, .wh..wh..opq) do
+    /// AUFS and OCI whiteouts (.wh.NAME, .wh..wh..opq) delete entries of earlier sources
     Aufs,
-    /// Both do
+    /// Both forms delete entries of earlier sources
     Both,
-    /// Both do, and are in the image as those of overlayfs: for a layer of an overlay
+    /// Both forms delete, and are stored as overlayfs whiteouts: for a layer of an overlay
     Convert,
-    /// They are ordinary entries
+    /// Whiteouts are ordinary entries
     Keep,
 }
 
@@ -480,11 +481,5 @@ mod tests {
         );
         assert!(parse_uuid("0011").is_err());
         assert!(parse_uuid("zz112233-4455-6677-8899-aabbccddeeff").is_err());
-    }
-
-    #[test]
-    fn the_arguments_are_consistent() {
-        use clap::CommandFactory;
-        crate::Cli::command().debug_assert();
     }
 }

@@ -26,13 +26,23 @@ use tuff_erofs::Result;
 use tuff_mkfs::{Progress, Summary};
 use tuff_store::Target;
 
-/// Build an image from directories, tars, archives of cpio, manifests and other images.
+/// Build an image from directories, archives or other images
 ///
-/// SOURCE is a directory, a tar or cpio (plain, gzip, xz or zstd; - for standard input), a manifest (a file whose name
-/// ends in .mtree or .manifest) or an image of EROFS. oci:DIR stands for the layers of a container image in a layout of
-/// OCI, oci-archive:FILE for those in a tar of one, docker-archive:FILE for those in what docker save writes; where there
-/// are several, oci:DIR:NAME and so on say which. Several sources are merged in order, the later wins. IMAGE is a file, a
-/// block device, or - for standard output. An existing IMAGE is replaced if it is an image of EROFS or empty.
+/// SOURCE is one of:
+///
+/// * a directory
+///
+/// * a tar or cpio archive, plain or compressed with gzip, xz or zstd; - is standard input
+///
+/// * a manifest: a file whose name ends in .mtree or .manifest
+///
+/// * an EROFS image
+///
+/// * oci:DIR, a container image in an OCI layout; oci-archive:FILE, a tar of such a layout; docker-archive:FILE, the output
+/// of docker save. If there are several images, append :NAME.
+///
+/// Several sources are merged in order; later ones win. IMAGE is a file, a block device, or - for standard output. An
+/// existing IMAGE is replaced if it is an EROFS image or empty.
 #[derive(clap::Args)]
 #[command(
     override_usage = "tuff build [OPTIONS] <SOURCE>... <IMAGE>\n       tuff build [OPTIONS] -o <IMAGE> <SOURCE>..."
@@ -40,8 +50,7 @@ use tuff_store::Target;
 pub(crate) struct BuildArgs {
     #[command(flatten)]
     args: Args,
-    /// Replace IMAGE and the file of --blob even if they are something else, overwrite a device that holds data, and write
-    /// an image to a terminal
+    /// Replace IMAGE and the --blob file whatever they contain, overwrite a device that holds data, and write to a terminal
     #[arg(long)]
     force: bool,
 }

@@ -8,13 +8,14 @@ use tuff_erofs::{Error, Result};
 use tuff_mkfs::Options;
 use tuff_store::{FileStore, Target};
 
-/// Make an image hold other sources: what it has already stays where it is, the rest is placed behind its end.
+/// Update an image in place by appending changes
 ///
-/// IMAGE is an image in a file or on a block device. Files, and parts of files, that it has are neither compressed nor
-/// written again; what is new, and all metadata, is written behind its end, and the superblock last: a patch that is
-/// stopped leaves the image as it was. Options are those of `tuff build`; label, algorithm, cluster size, fragments and the
-/// form of metadata are the image's unless told otherwise; its block size stays, and so does what it needs of a kernel; an image with a hash
-/// tree behind it gets a new one.
+/// IMAGE is an image in a file or on a block device. After the patch it contains the tree of the sources. Files, and parts
+/// of files, that it already contains are neither compressed nor written again. New data and all metadata are appended, and
+/// the superblock is written last: an interrupted patch leaves the image as it was.
+///
+/// The options are those of `tuff build`. Label, algorithm, cluster size, fragments and metadata form default to those of
+/// the image. Its block size and the kernel it needs cannot change. An appended hash tree is replaced by a new one.
 #[derive(clap::Args)]
 #[command(
     override_usage = "tuff patch [OPTIONS] <SOURCE>... <IMAGE>\n       tuff patch [OPTIONS] -o <IMAGE> <SOURCE>..."

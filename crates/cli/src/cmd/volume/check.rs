@@ -9,33 +9,36 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tuff_iplfs::{CheckOptions, Report};
 
-/// Check a volume: every node, every entry, every address, every count, and every block its host holds.
+/// Check a volume, and repair it with --repair
 ///
-/// One line per finding. Exit code 0 if there is nothing to fix, 1 if something was found, above 1 if the volume
-/// cannot be opened. A superblock, checkpoint or header of which only one copy is sound is a finding; mounting for writing
-/// and --repair write the other again. Reads only, unless told to repair: then the lines are what was done, and 1 means that
-/// something was. A second repair finds nothing: what is lost for good is noted in the volume, and reading it is an error. A
-/// repair that has to go back to the checkpoint before the newest says so, and of what time that is.
+/// Checks every node, directory entry, address and counter, and every block that the host stores. Prints one line per
+/// finding. The exit code is 0 if there is nothing to fix, 1 if there are findings, and above 1 if the volume cannot be
+/// opened. A superblock, checkpoint or header with only one valid copy is a finding; a writable mount and --repair restore
+/// the other copy.
+///
+/// With --repair the lines are the repairs, and exit code 1 means that there were any. A second repair finds nothing: lost
+/// data is marked in the volume, and reading it is an error. If a repair has to fall back to the previous checkpoint, it
+/// prints the time of that checkpoint.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory, file or block device of the volume
     path: PathBuf,
-    /// Read every data block, too, and compare its checksum
+    /// Also read every data block and verify its checksum
     #[arg(short, long)]
     data: bool,
-    /// If the newest checkpoint is damaged, check the one before it
+    /// If the newest checkpoint is damaged, check the previous one
     #[arg(long)]
     fallback: bool,
-    /// Repair what is wrong: damage that cannot be mended is cut out and named; with --data, lost blocks become errors
+    /// Repair the volume: damage that cannot be repaired is removed and listed; with --data, lost blocks become read errors
     #[arg(long, conflicts_with = "fallback")]
     repair: bool,
-    /// Make the volume anew from its logs, after the loss of both checkpoint packs
+    /// Rebuild the volume from its logs after the loss of both checkpoint packs
     #[arg(long, conflicts_with_all = ["fallback", "repair"])]
     rebuild: bool,
-    /// No summary; findings only
+    /// Print only findings, no summary
     #[arg(short, long)]
     quiet: bool,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long, conflicts_with = "quiet")]
     json: bool,
 }

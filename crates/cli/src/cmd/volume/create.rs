@@ -16,27 +16,27 @@ use tuff_store::retry;
 /// Smallest quota: two packs, the reserve, and something to put in it.
 const SIZE_MIN: u64 = 16 << 20;
 
-/// Make an empty volume.
+/// Create an empty volume
 ///
-/// In a directory with one sparse file per zone unless told otherwise: it works on every filesystem, and a zone that is
-/// dead is one deleted file.
+/// The default is a directory with one sparse file per zone: it works on every filesystem, and a dead zone is freed by
+/// deleting its file.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory to make, or with --file a file; an existing thin block device is used as it is
+    /// Directory to create, or a file with --file, or an existing thin block device
     path: PathBuf,
-    /// What the volume may take on its host, such as 10G
+    /// Largest size of the volume on its host, such as 10G
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
     size: u64,
-    /// One sparse file instead of a directory
+    /// Create one sparse file instead of a directory
     #[arg(long)]
     file: bool,
     /// Size of a zone file, a power of two
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
     zone: u64,
-    /// Bits of the address inside an area, 29 to 58 (default: 48, or what the file can reach)
+    /// Address bits of each log area, 29 to 58 (default: 48, or fewer if the host file cannot be so long)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(29..=58))]
     area_bits: Option<u8>,
-    /// Free text, at most 64 bytes
+    /// Label, at most 64 bytes
     #[arg(long, default_value = "", value_name = "TEXT")]
     label: String,
     /// Owner of the root directory
@@ -45,10 +45,10 @@ pub(crate) struct Args {
     /// Group of the root directory
     #[arg(long, default_value_t = 0, value_name = "N")]
     gid: u32,
-    /// Use a block device although something may be on it
+    /// Overwrite a block device whatever it contains
     #[arg(long)]
     force: bool,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }

@@ -8,10 +8,10 @@ use crate::text::escaped;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Write the files of a volume, or of a snapshot of it, as a tar: PAX, the same bytes every time.
+/// Convert a volume or snapshot to a tar stream
 ///
-/// Hard links, extended attributes, devices, holes (GNU.sparse 1.0), nanosecond times and long names are kept. Sockets
-/// have no place in a tar: they are named on standard error.
+/// The format is PAX, and the same files give the same bytes. Hard links, extended attributes, devices, holes (GNU.sparse
+/// 1.0), nanosecond times and long names are preserved. A tar cannot store sockets: they are listed on standard error.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory, file or block device of the volume
@@ -19,10 +19,10 @@ pub(crate) struct Args {
     /// Tar to write; - is standard output
     #[arg(value_name = "TAR", default_value = "-")]
     tar: PathBuf,
-    /// Export this snapshot instead of the present
+    /// Export this snapshot instead of the current state
     #[arg(long, value_name = "NAME")]
     snapshot: Option<String>,
-    /// Replace TAR even if it is something else, and write to a terminal
+    /// Replace TAR whatever it contains, and write to a terminal
     #[arg(long)]
     force: bool,
 }

@@ -24,17 +24,17 @@ const STEP: usize = 1 << 20;
 /// Zeros of this length become a hole. Unit: bytes.
 const BLOCK: usize = 64 << 10;
 
-/// Copy a directory of the host into a volume: contents, owners, modes, times, hard links, extended attributes.
+/// Copy a directory of the host into a volume
 ///
-/// What exists in the volume stays, unless the directory has the same name: directories are merged, and anything else
-/// in the way is an error. All or nothing is seen after a crash only per checkpoint.
+/// Copies contents, owners, modes, times, hard links and extended attributes. Existing files of the volume are kept:
+/// directories are merged, and any other name conflict is an error. A crash during import may leave a partial import.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory, file or block device of the volume
     path: PathBuf,
-    /// Directory whose content goes into the root of the volume
+    /// Directory whose entries are copied into the root of the volume
     source: PathBuf,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }

@@ -24,10 +24,10 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tuff_iplfs::{BlockDevice, Errno, Error, MountOptions, Time, Volume, backend};
 
-/// Make and keep volumes: writable, log-structured filesystems that give space back by themselves.
+/// Create, mount, check and replicate writable IPLFS volumes
 ///
-/// A volume lies in a directory of sparse zone files, in one sparse file, or on a thin block device. While a verb works
-/// on it nobody else can.
+/// A volume is a log-structured filesystem that returns free space to its host. It lies in a directory of sparse zone files,
+/// in one sparse file, or on a thin block device. A verb locks the volume while it runs.
 #[derive(clap::Args)]
 #[command(arg_required_else_help = true)]
 pub(crate) struct Args {

@@ -23,38 +23,41 @@ const DIRTY_NODES: u64 = 32768;
 /// A megabyte made ready for fsyncs to come.
 const PREPARE_BLOCKS: u64 = 256;
 
-/// Mount a volume for reading and writing.
+/// Mount a volume for reading and writing
 ///
-/// Serves from a process in the background that starts when the mount answers and ends when it is unmounted (tuff umount,
-/// which waits for it, umount, fusermount3 -u) or gets SIGTERM or SIGINT. After a crash of the host or of that process the
-/// next mount recovers: what fsync or fdatasync made durable is there, and behind fsync of a directory all that was done
-/// before it. The kernel does not tell servers of sync and syncfs: what these write back is durable after --commit seconds.
-/// A host without the room that a recovery takes, or one that is read-only, gets a mount for reading, which says so.
+/// A background process serves the volume. The command returns when the mount is ready; the process ends when the volume is
+/// unmounted (tuff umount, which waits for it, umount, fusermount3 -u) or on SIGTERM or SIGINT.
+///
+/// After a crash of the host or of that process the next mount recovers the volume. Data is durable after fsync or
+/// fdatasync, and every earlier operation after fsync of a directory. The kernel does not forward sync and syncfs to FUSE
+/// servers: data written back by them is durable after --commit seconds.
+///
+/// If the host is read-only, or has no space for the recovery, the volume is mounted read-only with a warning.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory, file or block device of the volume
     path: PathBuf,
     /// Directory to mount on
     dir: PathBuf,
-    /// For reading only: nothing is written, not even what a recovery would
+    /// Mount read-only; write nothing, not even for recovery
     #[arg(short, long)]
     read_only: bool,
     /// Stay in the foreground
     #[arg(short, long)]
     foreground: bool,
-    /// Append what happens to this file; otherwise it goes to standard error, in the background to the system's log
+    /// Append log messages to this file [default: standard error, or the system log in the background]
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Let other users use it, as their permissions in the volume say
+    /// Allow other users, subject to the permissions in the volume
     #[arg(long)]
     allow_other: bool,
-    /// How often everything is made durable, and what died goes back to the host. Unit: seconds
+    /// Interval of checkpoints and discards, in seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600), default_value_t = SYNC_EVERY.as_secs() as u32)]
     commit: u32,
-    /// Threads that serve [default: one per processor]
+    /// Serving threads [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
     threads: Option<u16>,
-    /// How requests come: dev (/dev/fuse), uring (io_uring), or auto: io_uring where the kernel offers it
+    /// Transport of FUSE requests: dev (/dev/fuse), uring (io_uring), or auto (io_uring if the kernel supports it)
     #[arg(long, value_name = "HOW", default_value = "auto")]
     transport: Transport,
     /// Keep processors from halting while requests come one after another, which costs their time but shortens the way to

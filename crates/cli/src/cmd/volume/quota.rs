@@ -8,32 +8,33 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tuff_iplfs::{BLOCK_SIZE, Limit, Subject};
 
-/// Limit what users, groups and projects may have, or show the limits.
+/// Show or set the limits of users, groups and projects
 ///
-/// What is made in a directory is of its project; 'chattr -p 7 DIR' on a mounted volume gives a directory or file to project 7.
+/// New files inherit the project of their directory. On a mounted volume, 'chattr -p 7 DIR' assigns a directory or file to
+/// project 7.
 ///
-/// On a mounted volume root limits with an attribute of its top directory: setfattr -n trusted.tuff.quota.user.1000 (or group.100,
-/// project.7) -v "1073741824 20000" MOUNTPOINT, which is bytes and inodes, or "-" for no limit.
+/// On a mounted volume, root sets limits with an attribute of the top directory: setfattr -n trusted.tuff.quota.user.1000
+/// (or group.100, project.7) -v "1073741824 20000" MOUNTPOINT. The value is bytes and inodes; "-" is no limit.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory, file or block device of the volume
     path: PathBuf,
-    /// Number of the user whose limits to set
+    /// Set the limits of this user
     #[arg(long, value_name = "UID", group = "subject")]
     user: Option<u32>,
-    /// Number of the group whose limits to set
+    /// Set the limits of this group
     #[arg(long, value_name = "GID", group = "subject")]
     group: Option<u32>,
-    /// Number of the project whose limits to set
+    /// Set the limits of this project
     #[arg(long, value_name = "N", group = "subject")]
     project: Option<u32>,
-    /// Space that they may take, such as 10G; without it there is no limit
+    /// Limit of space, such as 10G; without it there is no limit
     #[arg(long, value_name = "SIZE", requires = "subject", value_parser = parse_size)]
     space: Option<u64>,
-    /// Inodes that they may have; without it there is no limit
+    /// Limit of inodes; without it there is no limit
     #[arg(long, value_name = "N", requires = "subject")]
     inodes: Option<u64>,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long, conflicts_with = "subject")]
     json: bool,
 }

@@ -12,31 +12,31 @@ use tuff_iplfs::backend::{FileDevice, ZoneDir};
 use tuff_iplfs::{BlockDevice, Error, Stream};
 use tuff_store::{open_text, retry};
 
-/// Apply a stream that tuff volume send wrote.
+/// Apply a stream written by tuff volume send
 ///
-/// A whole stream makes a volume; one that continues an older snapshot takes a volume that shows that snapshot to the next
-/// one. It counts only when all of it has come and is right: otherwise the volume is as it was. Several streams may follow
-/// each other. A copy can be mounted, but what is written to it ends its being a copy.
+/// A full stream creates a volume. An incremental stream advances a copy from the snapshot that it is based on to the next
+/// one. A stream takes effect only when it is complete and valid; otherwise the volume is unchanged. The input may contain
+/// several streams. A copy can be mounted, but writing to it makes it stop accepting streams.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory to make, or with --file a file; or the volume to continue
+    /// Directory to create, or a file with --file; or the copy to advance
     path: PathBuf,
     /// File to read; - is standard input
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     input: PathBuf,
-    /// Keep the snapshot that the stream continues
+    /// Keep the snapshot that the stream is based on
     #[arg(long)]
     keep: bool,
-    /// Make one sparse file instead of a directory
+    /// Create one sparse file instead of a directory
     #[arg(long)]
     file: bool,
     /// Size of a zone file of a new volume, a power of two
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
     zone: u64,
-    /// Use a block device although something may be on it, or a file that holds something else
+    /// Overwrite a file or block device whatever it contains
     #[arg(long)]
     force: bool,
-    /// Say what came
+    /// Print what was received
     #[arg(short, long)]
     verbose: bool,
 }

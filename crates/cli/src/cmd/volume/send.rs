@@ -8,26 +8,26 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tuff_iplfs::Error;
 
-/// Write a snapshot of a volume as a stream: whole, or what it has beyond an older one.
+/// Write a snapshot as a stream, full or incremental
 ///
-/// Addresses are written once, so what is new lies past the heads of the older snapshot: nothing is compared, and the stream
-/// is as long as what is new. tuff volume receive applies it.
+/// Each address is written only once, so new data lies past the log heads of the older snapshot: an incremental stream needs
+/// no comparison and contains only the changes. tuff volume receive applies it.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory, file or block device of the volume
     path: PathBuf,
     /// Snapshot to send [default: the newest]
     snapshot: Option<String>,
-    /// Send what the snapshot has beyond this older one, which the receiver holds
+    /// Send only the changes since this older snapshot, which the receiver has
     #[arg(long, value_name = "SNAPSHOT")]
     from: Option<String>,
     /// File to write; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
-    /// Replace FILE even if it is something else, and write to a terminal
+    /// Replace FILE whatever it contains, and write to a terminal
     #[arg(long)]
     force: bool,
-    /// Say what was sent
+    /// Print what was sent
     #[arg(short, long)]
     verbose: bool,
 }

@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tuff_iplfs::{Errno, Error};
 
-/// Make, list and delete snapshots.
+/// Create, list and delete snapshots
 #[derive(clap::Subcommand)]
 pub(crate) enum Verb {
-    /// Keep the present state of a volume under a name
+    /// Create a snapshot of the current state
     Create(NameArgs),
-    /// List the snapshots of a volume, oldest first
+    /// List snapshots, oldest first
     List(ListArgs),
-    /// Delete a snapshot; what only it needed goes back to the host
+    /// Delete a snapshot and return its space to the host
     Delete(NameArgs),
 }
 
-/// A volume and a name.
+/// Arguments that name a snapshot of a volume.
 #[derive(clap::Args)]
 pub(crate) struct NameArgs {
     /// Directory, file or block device of the volume
@@ -29,12 +29,12 @@ pub(crate) struct NameArgs {
     name: String,
 }
 
-/// A volume.
+/// Arguments of the list of snapshots.
 #[derive(clap::Args)]
 pub(crate) struct ListArgs {
     /// Directory, file or block device of the volume
     path: PathBuf,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }

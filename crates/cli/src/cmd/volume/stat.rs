@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tuff_iplfs::{BlockDevice, Log, MountOptions, Volume};
 
-/// Show what a volume is, how full it is, and what it takes on its host.
+/// Show identity, usage and host space of a volume
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory, file or block device of the volume
     path: PathBuf,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }

@@ -7,14 +7,15 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Compare what a volume refers to with what its host holds, and give the rest back.
+/// Return unreferenced blocks to the host
 ///
-/// Volumes give space back by themselves; this finds what leaked because a discard log was too long for its place.
+/// Volumes discard dead blocks on their own. This verb compares the references of the volume with the blocks that its host
+/// stores, and finds blocks that leaked because the discard log did not fit its area.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Directory, file or block device of the volume
     path: PathBuf,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }

@@ -1,0 +1,69 @@
+//! Command line of `tuff`: its verbs and their arguments.
+
+use crate::cmd;
+use clap::{Parser, Subcommand};
+
+/// Build, read, check, extract and mount EROFS images; create and maintain IPLFS volumes
+#[derive(Parser)]
+#[command(
+    name = "tuff",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    Build(Box<cmd::build_image::BuildArgs>),
+    Patch(Box<cmd::build_image::patch::PatchArgs>),
+    Info(cmd::info::Args),
+    Ls(cmd::ls::Args),
+    Cat(cmd::cat::Args),
+    Stat(cmd::stat::Args),
+    Extents(cmd::extents::Args),
+    Extract(Box<cmd::extract::Args>),
+    Tar(cmd::tar::Args),
+    Check(cmd::check::Args),
+    Diff(cmd::diff::Args),
+    Dump(cmd::dump::Args),
+    Profile(cmd::profile::Args),
+    Mount(Box<cmd::mount::Args>),
+    Umount(cmd::umount::Args),
+    Stats(cmd::stats::Args),
+    Suggest(cmd::suggest::Args),
+    Verity(cmd::verity::Args),
+    Volume(cmd::volume::Args),
+    /// Build an image with the options of mkfs.erofs
+    ///
+    /// docs/mkfs.md lists what each option does here.
+    #[command(
+        name = "mkfs.erofs",
+        disable_help_flag = true,
+        override_usage = "tuff mkfs.erofs [OPTIONS] FILE [SOURCE]"
+    )]
+    MkfsErofs(cmd::compat::Words),
+    /// Check or extract an image with the options of fsck.erofs
+    ///
+    /// docs/mkfs.md lists what each option does here.
+    #[command(
+        name = "fsck.erofs",
+        disable_help_flag = true,
+        override_usage = "tuff fsck.erofs [OPTIONS] IMAGE"
+    )]
+    FsckErofs(cmd::compat::Words),
+    /// Show an image with the options of dump.erofs
+    ///
+    /// docs/mkfs.md lists what each option does here.
+    #[command(
+        name = "dump.erofs",
+        disable_help_flag = true,
+        override_usage = "tuff dump.erofs [OPTIONS] IMAGE"
+    )]
+    DumpErofs(cmd::compat::Words),
+    Man(cmd::man::Args),
+    Completions(cmd::completions::Args),
+}
