@@ -1,4 +1,4 @@
-//! What can go wrong with an image, in six cases that never mix.
+//! What can go wrong with an image, in seven cases that never mix.
 
 use std::fmt;
 use std::io;
@@ -16,6 +16,8 @@ pub enum Error {
     Unsupported(Detail),
     /// The image, or the work on it, needs more than a named limit allows.
     Limit(Detail),
+    /// The image outgrows the size budget of its build.
+    OverBudget(Detail),
     /// The host failed: a read, a write, a full disk.
     Io(Detail, io::Error),
     /// What an image is to be built from is damaged, or of a form that this version does not know.
@@ -45,6 +47,11 @@ impl Error {
     /// A named limit was reached.
     pub fn limit(place: impl fmt::Display, what: impl fmt::Display) -> Self {
         Self::Limit(Detail::new(place, what))
+    }
+
+    /// An image that outgrows the size budget of its build.
+    pub fn over_budget() -> Self {
+        Self::OverBudget(Detail::new("image", "larger than its size budget"))
     }
 
     /// A failure of the host.
@@ -81,12 +88,7 @@ impl Error {
 
     /// The same error with `place` in front of where it happened: `nid 36: cluster at byte 4096`.
     pub fn within(mut self, place: impl fmt::Display) -> Self {
-        let (Self::Corrupt(d)
-        | Self::Unsupported(d)
-        | Self::Limit(d)
-        | Self::Io(d, _)
-        | Self::Source(d)
-        | Self::Usage(d)) = &mut self;
+        let d = self.detail_mut();
         d.place = if d.place.is_empty() {
             place.to_string()
         } else {
@@ -102,6 +104,7 @@ impl Error {
             Self::Corrupt(_) => Self::Corrupt(detail),
             Self::Unsupported(_) => Self::Unsupported(detail),
             Self::Limit(_) => Self::Limit(detail),
+            Self::OverBudget(_) => Self::OverBudget(detail),
             Self::Source(_) => Self::Source(detail),
             Self::Usage(_) => Self::Usage(detail),
             Self::Io(_, e) => {
@@ -126,12 +129,7 @@ impl Error {
 
     /// The same error at the place `to`, if its place is `from`: for a stage that does not know its file's name.
     pub fn rename_place(mut self, from: &str, to: &str) -> Self {
-        let (Self::Corrupt(d)
-        | Self::Unsupported(d)
-        | Self::Limit(d)
-        | Self::Io(d, _)
-        | Self::Source(d)
-        | Self::Usage(d)) = &mut self;
+        let d = self.detail_mut();
         if d.place == from {
             d.place = to.to_owned();
         }
@@ -143,6 +141,19 @@ impl Error {
             Self::Corrupt(d)
             | Self::Unsupported(d)
             | Self::Limit(d)
+            | Self::OverBudget(d)
+            | Self::Io(d, _)
+            | Self::Source(d)
+            | Self::Usage(d) => d,
+        }
+    }
+
+    fn detail_mut(&mut self) -> &mut Detail {
+        match self {
+            Self::Corrupt(d)
+            | Self::Unsupported(d)
+            | Self::Limit(d)
+            | Self::OverBudget(d)
             | Self::Io(d, _)
             | Self::Source(d)
             | Self::Usage(d) => d,
@@ -173,7 +184,7 @@ impl fmt::Display for Error {
         match self {
             Self::Corrupt(d) => write!(f, "corrupt image: {d}"),
             Self::Unsupported(d) => write!(f, "unsupported image: {d}"),
-            Self::Limit(d) => write!(f, "limit reached: {d}"),
+            Self::Limit(d) | Self::OverBudget(d) => write!(f, "limit reached: {d}"),
             Self::Io(d, e) => write!(f, "{d}: {e}"),
             Self::Source(d) | Self::Usage(d) => d.fmt(f),
         }

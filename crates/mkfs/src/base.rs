@@ -25,11 +25,11 @@
 mod data;
 mod member;
 
-use super::Source;
 use super::options::{BaseImage, Options};
 use super::pack::input::ChunkRun;
 use super::pack::segment::ShortPiece;
 use super::pack::shared_clusters::Posted;
+use super::source::spec::Source;
 use crate::{Error, Result};
 use member::Member;
 use std::path::{Path, PathBuf};

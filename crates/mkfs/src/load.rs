@@ -7,7 +7,6 @@ mod manifest;
 mod stream;
 mod tar;
 
-use super::Source;
 use super::auto::Choice;
 use super::base::Bases;
 use super::dedupe::{self, PackedFile};
@@ -23,6 +22,7 @@ use super::progress::Progress;
 use super::source::dir::{DirSource, Outputs, WalkOptions};
 use super::source::error::Quoted;
 use super::source::image::ImageSource;
+use super::source::spec::Source;
 use super::source::{Content, DataRun, Entry};
 use super::tally::Tally;
 use super::tree::{InodeId, Tree, lossy};

@@ -12,8 +12,10 @@
 
 use super::base::Bases;
 use super::options::{Compression, FRAGMENT_CLUSTER, Fragments, Metadata, Options, Verity};
+use super::pipeline::{Summary, write};
 use super::progress::Progress;
-use super::{Source, Summary, Targets, write};
+use super::source::spec::Source;
+use super::targets::Targets;
 use crate::{Error, Result};
 use std::path::Path;
 use tuff_codec::Method;

@@ -1,7 +1,7 @@
 //! What a build writes to, and that it does not write over what it reads.
 
-use super::Source;
 use super::options::{BaseImage, Options};
+use super::source::spec::Source;
 use crate::{Error, Result};
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -329,8 +329,10 @@ impl Verify<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Dedupe, Fragments, KernelVersion, Options, Source, Targets, write};
     use super::*;
+    use crate::pipeline::write;
+    use crate::targets::Targets;
+    use crate::{Dedupe, Fragments, KernelVersion, Options, Source};
     use std::os::unix::fs::{FileExt, symlink};
     use tuff_store::Target;
 

@@ -11,12 +11,12 @@
 use super::stream::Waiting;
 use super::tar::{read_start, widen};
 use super::{Loader, Provider, in_source};
-use crate::Source;
 use crate::pack::{Packer, Sparse};
 use crate::progress::Progress;
 use crate::source::compressed::{self, Compression, MAGIC_LEN};
 use crate::source::cpio::{self, HEADER_LEN};
 use crate::source::error::{Quoted, SourceError};
+use crate::source::spec::Source;
 use crate::source::tar::TarReader;
 use crate::source::{Content, DataRun, Kind};
 use crate::tree::{InodeId, Tree};

@@ -113,7 +113,7 @@ impl Packer<'_> {
         let end = self.end + bytes.len() as u64;
         end_of(0, self.options.bits.count(end))?;
         if self.options.size_max.is_some_and(|max| end > max) {
-            return Err(Error::limit("image", crate::OVER_BUDGET));
+            return Err(Error::over_budget());
         }
         self.output
             .write_at(bytes, self.end)

@@ -11,6 +11,7 @@ pub mod error;
 pub(crate) mod image;
 pub mod manifest;
 mod member_path;
+pub(crate) mod spec;
 pub mod tar;
 mod text;
 

@@ -6,7 +6,7 @@ use super::super::member_path::normalise;
 use super::super::tar;
 use super::super::{Content, Kind};
 use super::broken;
-use crate::Source;
+use crate::source::spec::Source;
 use crate::{Error, Result};
 use std::collections::HashMap;
 use std::fs::File;

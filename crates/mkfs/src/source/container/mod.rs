@@ -15,8 +15,8 @@ mod oci;
 
 use super::compressed::{Compression, MAGIC_LEN};
 use super::error::SourceError;
-use crate::Source;
 use crate::available_threads;
+use crate::source::spec::Source;
 use crate::tree::{ROOT, Tree};
 use crate::{Error, Result};
 use files::{Files, Member};

@@ -1,0 +1,435 @@
+//! The build: sources, tree, dedupe, pack, layout, emit; see the crate's documentation.
+
+use crate::base::Bases;
+use crate::layout::{Plan, Wanted};
+use crate::load::Loader;
+use crate::options::{Fragments, Metadata, Options};
+use crate::pack::{PackOptions, Packer};
+use crate::policies::Policies;
+use crate::progress::Progress;
+use crate::source::dir::Outputs;
+use crate::source::error::{Quoted, SourceError};
+use crate::source::spec::Source;
+use crate::stats::Stats;
+use crate::tally::Tally;
+use crate::targets::{Blob, Targets};
+use crate::tree::Whiteouts;
+use crate::tree::{InodeId, NodeKind, Tree};
+use crate::{Error, Result};
+use crate::{
+    emit, file_contexts, fingerprint, fs_config, layout, memory_budget, metabox, presets, source,
+    targets, tree, verify, verity, xattrs,
+};
+use std::path::PathBuf;
+use std::sync::Arc;
+use tuff_erofs::read::Limits;
+use tuff_erofs::verity::HashTree;
+use tuff_format::features::KernelVersion;
+use tuff_store::{Output, Target};
+
+/// What a build came to.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// Counters.
+    pub stats: Stats,
+    /// Length of the image. Unit: bytes.
+    pub image_bytes: u64,
+    /// What of it was there before: nothing, unless an image was patched. Unit: bytes.
+    pub old_bytes: u64,
+    /// The oldest Linux that it is for.
+    pub kernel: KernelVersion,
+    /// Its block size: pages of kernels that mount it are as large, or larger. Unit: bytes.
+    pub block_bytes: u64,
+    /// What holds data that it refers to, in the order of its device table, as far as it has a name.
+    pub devices: Vec<PathBuf>,
+    /// The settings that made it small enough, if there was a size budget.
+    pub preset: Option<presets::Preset>,
+    /// The hash tree behind it, if one was asked for.
+    pub verity: Option<HashTree>,
+}
+
+/// Builds an image from sources, merged in order, and writes it to `target`.
+///
+/// The output appears under its name only when it is complete. Same sources and options give the same bytes, whatever
+/// the number of threads.
+///
+/// # Errors
+///
+/// `Usage` for options that do not fit together or a tree that no image can hold, `Io` for a source or target that
+/// fails (a stopped build is `Io` with kind `Interrupted`), `Limit` for what is larger than the format allows.
+pub fn build(
+    sources: &[Source],
+    options: &Options,
+    target: &Target,
+    progress: &Progress,
+) -> Result<Summary> {
+    options.check()?;
+    targets::check(sources, options, target)?;
+    let Some(budget) = options.size_budget else {
+        return build_once(sources, options, target, progress);
+    };
+    if sources.contains(&Source::TarStdin) {
+        return Err(Error::usage(
+            "an image within a size budget may take several builds: standard input can be read only once",
+        ));
+    }
+    for preset in presets::PRESETS {
+        let mut options = options.clone();
+        if !preset.apply(&mut options) {
+            continue;
+        }
+        match build_once(sources, &options, target, progress) {
+            Err(Error::OverBudget(_)) => {}
+            done => {
+                return done.map(|mut summary| {
+                    summary.preset = Some(preset);
+                    summary
+                });
+            }
+        }
+    }
+    Err(Error::limit(
+        "image",
+        format_args!(
+            "no settings for Linux {} make it as small as {budget} bytes",
+            options.kernel
+        ),
+    ))
+}
+
+fn build_once(
+    sources: &[Source],
+    options: &Options,
+    target: &Target,
+    progress: &Progress,
+) -> Result<Summary> {
+    let name = match target {
+        Target::Path(path) => path.display().to_string(),
+        Target::Stdout => "standard output".to_owned(),
+    };
+    let output = Output::create(target).map_err(|e| Error::io(&name, "cannot create", e))?;
+    let base = Bases::open(options, sources)?;
+    let blob = options.blob.as_deref().map(Blob::create).transpose()?;
+    let blob_name = blob.as_ref().map_or("blob", |blob| &blob.name);
+    let renamed = |e: Error| {
+        e.rename_place("image", &name)
+            .rename_place("blob", blob_name)
+    };
+    let places = Targets {
+        image: &output,
+        blob: blob.as_ref().map(|blob| &blob.output),
+    };
+    let written = write(sources, options, base, places, progress, &|| ()).map_err(renamed)?;
+    progress.stage("finish");
+    // The last chance: behind it the image has its name.
+    progress.check().map_err(renamed)?;
+    // The blob first: an image that has its name has its data.
+    if let Some(blob) = blob {
+        blob.finish(written.stats.blob_bytes, options.sync)?;
+    }
+    output
+        .finish(written.bytes, options.sync)
+        .map_err(|e| Error::io(&name, "cannot finish", e))?;
+    Ok(written.summary(options, 0))
+}
+
+/// An image that was written and has no name yet.
+pub(crate) struct Written {
+    pub(crate) stats: Stats,
+    /// Length of the image with its hash tree. Unit: bytes.
+    pub(crate) bytes: u64,
+    devices: Vec<PathBuf>,
+    verity: Option<HashTree>,
+}
+
+impl Written {
+    pub(crate) fn summary(self, options: &Options, old_bytes: u64) -> Summary {
+        Summary {
+            stats: self.stats,
+            image_bytes: self.bytes,
+            old_bytes,
+            kernel: options.kernel,
+            block_bytes: options.block.size(),
+            devices: self.devices,
+            preset: None,
+            verity: self.verity,
+        }
+    }
+}
+
+/// Gives every path what tables of labels and owners say of it. What is to be told of that.
+fn described(tree: &mut Tree, options: &Options) -> Result<Option<String>> {
+    let (contexts, config) = (&options.contexts, &options.fs_config);
+    if contexts.is_none() && config.is_none() {
+        return Ok(None);
+    }
+    let mount_point = options.mount_point.trim_ascii_end();
+    let mount_point = mount_point.strip_suffix(b"/").unwrap_or(mount_point);
+    let (mut unlabelled, mut unknown) = (Tally::default(), Tally::default());
+    tree.describe_all(|_, path, file_type, meta, xattrs| {
+        if let Some(config) = config {
+            match config.owner(mount_point, path) {
+                Some(owner) => {
+                    (meta.uid, meta.gid, meta.mode) = (owner.uid, owner.gid, owner.mode);
+                    set(xattrs, fs_config::CAPABILITY, owner.capability());
+                }
+                None => unknown.add(|| path.to_vec()),
+            }
+        }
+        if let Some(contexts) = contexts {
+            let full = match (mount_point, path) {
+                ([], []) => b"/".to_vec(),
+                (_, []) => mount_point.to_vec(),
+                _ => [mount_point, path].join(&b'/'),
+            };
+            let label = contexts.label(&full, file_type).map(<[u8]>::to_vec);
+            if label.is_none() {
+                unlabelled.add(|| path.to_vec());
+            }
+            set(xattrs, file_contexts::LABEL, label);
+        }
+    })?;
+    match unknown.warning("not in the table of owners (--fs-config)") {
+        Some(what) => Err(Error::from(SourceError::corrupt(what))),
+        None => Ok(unlabelled.warning("no label: no line of --file-contexts gives one")),
+    }
+}
+
+/// Sets an attribute, or takes it away.
+fn set(xattrs: &mut tree::Pairs, name: &[u8], value: Option<Vec<u8>>) {
+    xattrs.retain(|(n, _)| n != name);
+    xattrs.extend(value.map(|value| (name.to_vec(), value)));
+}
+
+/// Writes the image to its place and calls `written` before it is verified: what a test does to the image, it finds.
+pub(crate) fn write(
+    sources: &[Source],
+    options: &Options,
+    base: Option<Bases>,
+    places: Targets<'_>,
+    progress: &Progress,
+    written: &dyn Fn(),
+) -> Result<Written> {
+    let output = places.image;
+    let bits = options.block;
+    // A tar of a layer mostly has those of AUFS, as OCI wants it.
+    let whiteouts = |source: &Source| match (options.whiteouts, source) {
+        (Some(whiteouts), _) => whiteouts,
+        (None, _) if sources.len() == 1 => Whiteouts::Keep,
+        (None, Source::Tar(_) | Source::TarWithin { .. } | Source::TarStdin) => Whiteouts::Both,
+        (None, Source::Dir(_) | Source::Manifest(_) | Source::Image { .. }) => Whiteouts::Overlay,
+    };
+    let policies = Policies::new(options);
+    let base = base.map(Arc::new);
+    let grown = base.as_ref().filter(|base| base.in_image());
+    let slots = base.as_ref().map_or(0, |base| base.slot_count());
+    let head_blocks = emit::first_data_block(bits, slots);
+    let first_block = grown.map_or(head_blocks, |base| base.behind());
+    let threads = options.threads.unwrap_or_else(available_threads);
+    let temporary = options.temporary.clone();
+    let temporary = temporary.unwrap_or_else(|| output.scratch());
+    let mut packer = Packer::new(
+        PackOptions {
+            bits,
+            grain: options.grain(),
+            threads,
+            // Until the tree has its share.
+            in_flight: memory_budget::Budget::first(options, threads),
+            spill: usize::try_from(memory_budget::eighth(options)).unwrap_or(usize::MAX),
+            temporary: temporary.clone(),
+            first_block,
+            packed: policies.packed(),
+            similar: policies.similar(),
+            chunk: options.chunk,
+            // About 40 bytes each.
+            known_max: usize::try_from(memory_budget::eighth(options) / 40).unwrap_or(usize::MAX),
+            sums: options.verify,
+            size_max: options.size_budget,
+            continued: options.metadata == Metadata::Compressed,
+        },
+        output,
+        progress,
+    )?;
+    if let Some(blob) = places.blob {
+        packer.set_blob(blob);
+    }
+    let prefixes = xattrs::prefixes(options)?;
+    let table = xattrs::prefix_table(&prefixes);
+    // The kernel looks for the prefix table in the metabox, else in the packed inode, if there are any.
+    let boxed = options.metadata == Metadata::Compressed;
+    let table_in_packed = !prefixes.is_empty() && options.fragments != Fragments::Off && !boxed;
+    if table_in_packed {
+        packer.start_packed(&table)?;
+    }
+
+    progress.stage("walk");
+    let mut tree = Tree::new(Whiteouts::Keep);
+    if !options.xattrs {
+        tree.leave_xattrs_out();
+    }
+    let mut loader = Loader::new(
+        options,
+        &policies,
+        threads,
+        &temporary,
+        base.as_ref(),
+        Outputs::new(places.file_ids(options)),
+    );
+    for (i, source) in sources.iter().enumerate() {
+        if i > 0 {
+            tree.next_layer()?;
+        }
+        tree.read_whiteouts(whiteouts(source));
+        loader.in_place(Bases::of_source(i, options, sources));
+        loader.load(source, sources.len() == 1, &mut tree, &mut packer, progress)?;
+    }
+    loader.warnings.extend(tree.replaced.warning(
+        "no directory at first, but a later path leads through it: it is one now, with mode 0755, owner 0 and time 0 unless it is described",
+    ));
+    for layer in &tree.opaque_roots {
+        let source = sources.get(usize::from(*layer)).map(Source::name);
+        loader.warnings.push(format!(
+            "{}: its root is opaque (.wh..wh..opq), which overlayfs does not ask of a layer: names in the root of layers below the image that no source has stay visible",
+            source.unwrap_or_default()
+        ));
+    }
+    tree.mark_opaque()?;
+    tree.finish();
+    let apart = match options.hard_links {
+        true => hashbrown::HashMap::new(),
+        false => tree.part_links()?,
+    };
+    loader.warnings.extend(source::container::hint(&tree));
+    loader.warnings.extend(described(&mut tree, options)?);
+    layout::check_owners(&tree, options)?;
+    // What readers refuse is not written.
+    let depth = Limits::default().depth;
+    if let Some(dir) = tree.deeper_than(depth - 1) {
+        let path = tree.path(dir);
+        let what = format_args!("directories are nested deeper than the limit depth, {depth}");
+        return Err(Error::limit(Quoted(&path), what));
+    }
+
+    if let Some(name) = &options.fingerprints {
+        fingerprint::give(&mut tree, name, &loader, threads, progress)?;
+    }
+    loader.pack(&tree, &apart, &mut packer, progress)?;
+    let mut packed = packer.finish(base.as_deref())?;
+
+    progress.stage("write");
+    let mut warnings = loader.warnings;
+    let order = tree.inode_order();
+    let xattrs = xattrs::Xattrs::plan(&tree, &order, options, &prefixes, &mut warnings)?;
+    let mut area = xattrs.shared.clone();
+    let table_at = area.len() as u64;
+    if !table_in_packed {
+        area.extend_from_slice(&table);
+    }
+    count(&tree, &order, &mut packed.stats);
+    let wanted = Wanted {
+        tree: &tree,
+        order: &order,
+        xattrs: &xattrs,
+        options,
+        base: base.as_deref(),
+        xattr_area: area.len() as u64,
+    };
+    let mut plan = Plan::new(&wanted.with(&packed, None))?;
+    let mut metabox = None;
+    if let Some(size) = plan.metabox_size {
+        let means = metabox::Means {
+            threads,
+            temporary: &temporary,
+            output,
+            progress,
+        };
+        let directories = metabox::pack_directories(&wanted.with(&packed, None), &plan, &means)?;
+        if let Some(directories) = directories {
+            packed.append(directories);
+        }
+        let made = metabox::place(&wanted, &packed, &mut plan, size, &area, &means)?;
+        metabox = Some(made);
+    }
+    let parts = wanted.with(&packed, metabox.as_ref());
+    let table_pos = if table_in_packed {
+        0
+    } else {
+        u64::from(plan.xattr_block) * bits.size() + table_at
+    };
+    let prefixes = (!prefixes.is_empty()).then_some(emit::Prefixes {
+        at: table_pos,
+        // Fits: at most 128 prefixes.
+        count: prefixes.len() as u8,
+        fingerprints: xattrs::fingerprint_prefix(options, &prefixes),
+    });
+    let mut bytes = u64::from(plan.len_blocks) * bits.size();
+    let all = match &options.verity {
+        Some(verity) => verity::end(verity, bytes)?,
+        None => bytes,
+    };
+    if options.size_budget.is_some_and(|max| all > max) {
+        return Err(Error::over_budget());
+    }
+    let head = emit::emit(&parts, &plan, &area, prefixes, threads, output)?;
+    let mut tree_behind = None;
+    if let Some(verity) = &options.verity {
+        progress.stage("hash tree");
+        let made = verity::append(verity, &head, bytes, threads, output, progress)?;
+        bytes = made.end;
+        tree_behind = Some(made);
+    }
+    head.write(output)?;
+    written();
+    if options.verify {
+        progress.stage("verify");
+        verify::verify(&parts, &plan, threads, output, places.blob, progress)?;
+    }
+    let mut stats = packed.stats.clone();
+    stats.image_blocks = plan.len_blocks.into();
+    stats.meta_blocks = stats.image_blocks - u64::from(packed.end_block) + u64::from(head_blocks);
+    stats.block_size = bits.size();
+    stats.blob_bytes = places.blob.map_or(0, |_| {
+        u64::from(packed.external.unwrap_or_default()) * bits.size()
+    });
+    stats.warnings = warnings;
+    [stats.auto_fast, stats.auto_stored] = loader.chosen;
+    Ok(Written {
+        stats,
+        bytes,
+        devices: devices(sources, options, base.as_deref()),
+        verity: tree_behind,
+    })
+}
+
+/// What holds data that the image refers to, in the order of its device table.
+fn devices(sources: &[Source], options: &Options, base: Option<&Bases>) -> Vec<PathBuf> {
+    let tar = sources.iter().filter_map(|source| match source {
+        Source::Tar(tar) if options.tar_index => Some(tar),
+        _ => None,
+    });
+    let bases = base.into_iter().flat_map(Bases::paths);
+    tar.chain(&options.blob).cloned().chain(bases).collect()
+}
+
+fn count(tree: &Tree, order: &[InodeId], stats: &mut Stats) {
+    for (i, inode) in order.iter().enumerate() {
+        let kind = tree.kind(*inode);
+        match kind {
+            NodeKind::File { size } => {
+                stats.files += 1;
+                stats.content_bytes += size;
+            }
+            NodeKind::Dir => stats.dirs += 1,
+            NodeKind::Symlink(_) => stats.symlinks += 1,
+            _ => stats.specials += 1,
+        }
+        if i > 0 && !matches!(kind, NodeKind::Dir) {
+            stats.hard_links += u64::from(tree.nlink(*inode) - 1);
+        }
+    }
+}
+
+/// Cores that this process may use: its affinity and its cgroup's quota count.
+pub fn available_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
