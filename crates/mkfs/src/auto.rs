@@ -7,22 +7,11 @@
 //!
 //! A decision depends on the content alone, so that twins are stored alike and threads do not matter.
 
-use super::options::{Compression, Metadata, Options};
+use super::options::{Auto, Compression, Metadata, Options};
 use super::pack::input::Input;
 use crate::{Error, Result};
 use tuff_codec::{EncodeFit, EncoderSpec, Method};
 use tuff_format::features::Feature;
-
-/// What an image is to be good at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Auto {
-    /// As small as can be.
-    Size,
-    /// Small, and read fast.
-    Balanced,
-    /// Built and read fast.
-    Speed,
-}
 
 /// How one file is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

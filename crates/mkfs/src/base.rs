@@ -24,121 +24,29 @@
 
 mod data;
 mod member;
+mod types;
+
+pub(crate) use types::{
+    BaseChunks, BaseClusters, BaseData, BaseFile, BaseFragment, BaseInode, BasePiece, BaseTail,
+    IN_BASE, IN_BASE_PACKED,
+};
 
 use super::options::{BaseImage, Options};
-use super::pack::input::ChunkRun;
-use super::pack::segment::ShortPiece;
-use super::pack::shared_clusters::Posted;
 use super::source::spec::Source;
 use crate::{Error, Result};
 use member::Member;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_erofs::read::Inode;
-use tuff_format::Nid;
 use tuff_format::config::Configs;
 use tuff_format::device::Slot;
 use tuff_store::ReadAt;
-
-/// Marks a block or a grain of a base among those of the new image. Bases are counted one behind the other.
-pub(crate) const IN_BASE: u32 = 1 << 31;
-/// Marks a position in a base's packed inode among those in the new image's. Those of bases are counted one behind the other.
-pub(crate) const IN_BASE_PACKED: u64 = 1 << 62;
-/// The place of what lies in the packed inode: behind all else.
-const PACKED_PLACE: u64 = 1 << 60;
 
 /// The bases, open.
 pub(crate) struct Bases {
     members: Vec<Member>,
     /// The new image begins with the only one.
     in_image: bool,
-}
-
-/// A file of a base: of which one, and its number there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct BaseInode {
-    pub(crate) base: u16,
-    pub(crate) nid: Nid,
-}
-
-/// A file of a base that has data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct BaseFile {
-    /// Where its data begins, among that of others of its base.
-    place: u64,
-    pub(crate) inode: BaseInode,
-    /// Unit: bytes.
-    pub(crate) size: u64,
-    /// It is compressed, and not as a whole in the packed inode.
-    pub(crate) clusters: bool,
-}
-
-/// The clusters of a file of a base.
-pub(crate) struct BaseClusters {
-    /// Number of their algorithm, if they are not all stored.
-    pub(crate) algorithm: Option<u8>,
-    /// Back to back from the file's start on. Those that cannot be used have no grains.
-    pub(crate) posted: Vec<Posted>,
-    /// First grain of each, marked.
-    pub(crate) places: Vec<u32>,
-}
-
-impl BaseClusters {
-    /// Position of the first cluster that may be used and begins at `at` or later. Unit: bytes.
-    pub(crate) fn begin(&self, at: u64) -> Option<u64> {
-        let from = self.posted.partition_point(|p| p.at < at);
-        let mut rest = self.posted[from..].iter();
-        rest.find(|p| p.piece.grains > 0).map(|p| p.at)
-    }
-
-    /// Length of the data in clusters. Unit: bytes.
-    pub(crate) fn len(&self) -> u64 {
-        self.posted
-            .last()
-            .map_or(0, |p| p.at + u64::from(p.piece.len))
-    }
-}
-
-/// A piece in a cluster of a base: its first grain, marked, and its form.
-pub(crate) type BasePiece = (u32, ShortPiece);
-
-/// Where a file's data is.
-pub(crate) enum BaseData {
-    /// In consecutive blocks from this one on, if there are any, and behind the inode.
-    Flat(Option<u32>, Vec<u8>),
-    /// In chunks, with holes between them.
-    Chunks(BaseChunks),
-    /// In clusters.
-    Encoded {
-        algorithm: u8,
-        pieces: Vec<BasePiece>,
-        tail: BaseTail,
-    },
-    /// In the packed inode as a whole.
-    Fragment(BaseFragment),
-}
-
-/// Runs of chunks of a block that hold data.
-pub(crate) struct BaseChunks {
-    /// Chunks of the file.
-    pub(crate) count: u64,
-    /// Ascending, each with its first block, marked.
-    pub(crate) runs: Vec<(ChunkRun, u32)>,
-}
-
-/// Where the last piece of a compressed file is.
-pub(crate) enum BaseTail {
-    Cluster,
-    Inline(Vec<u8>),
-    Fragment(BaseFragment),
-}
-
-/// A part of a packed inode.
-pub(crate) struct BaseFragment {
-    /// Position there, counted as for [`IN_BASE_PACKED`]. Unit: bytes.
-    pub(crate) offset: u64,
-    /// The pieces that hold it, each with its position. Unit: bytes.
-    pub(crate) pieces: Vec<(u64, BasePiece)>,
 }
 
 impl Bases {

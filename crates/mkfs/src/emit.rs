@@ -1,32 +1,22 @@
 //! The plan becomes bytes.
 
+mod directory;
 mod head;
 mod inode;
 
-pub(crate) use head::{Head, first_data_block};
+pub(crate) use head::{Head, Prefixes, first_data_block};
 
-use super::layout::{Parts, Plan, SUPERBLOCK_END, dir_names, hidden};
+use super::layout::{Parts, Plan, SUPERBLOCK_END, hidden};
 use super::tree::{InodeId, NodeKind};
 use crate::{Error, Result};
+use directory::dir_blocks;
 use head::make_head;
 use inode::emit_inode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use tuff_erofs::threads;
-use tuff_format::dirent::{self, Dirent, Fill};
 use tuff_store::Output;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
-
-/// The table of long prefixes.
-#[derive(Clone, Copy)]
-pub(crate) struct Prefixes {
-    /// Where it lies, in the image, the packed inode or the metabox. Unit: bytes.
-    pub(crate) at: u64,
-    /// How many there are.
-    pub(crate) count: u8,
-    /// Which of them is the name of fingerprints.
-    pub(crate) fingerprints: Option<u8>,
-}
 
 /// What one thread makes at a time: at least so much, then up to the end of an inode or directory. Part of the format of
 /// the UUID that is derived from the content. Unit: bytes.
@@ -322,40 +312,4 @@ pub(super) fn emit_blocks(
         "a directory has the size that was planned"
     );
     Ok(())
-}
-
-/// Calls `each` with the bytes of each directory block; the flag says that another block follows.
-fn dir_blocks(
-    parts: &Parts<'_>,
-    plan: &Plan,
-    dir: InodeId,
-    each: &mut dyn FnMut(&[u8], bool) -> Result<()>,
-) -> Result<()> {
-    let bits = parts.options.block;
-    let mut names: Vec<(&[u8], InodeId)> = Vec::new();
-    let mut fill = Fill::new(bits.size_usize());
-    let mut result = Ok(());
-    let mut out = Vec::with_capacity(bits.size_usize());
-    let mut write = |names: &mut Vec<(&[u8], InodeId)>, more: bool| -> Result<()> {
-        out.clear();
-        let entries: Vec<Dirent<'_>> = names
-            .iter()
-            .map(|(name, inode)| Dirent {
-                nid: plan.nid(*inode, bits),
-                file_type: parts.tree.file_type(*inode).dirent_code(),
-                name,
-            })
-            .collect();
-        dirent::encode(&entries, &mut out);
-        names.clear();
-        each(&out, more)
-    };
-    dir_names(parts.tree, dir, &mut |name, inode| {
-        if fill.add(name.len()) && !names.is_empty() && result.is_ok() {
-            result = write(&mut names, true);
-        }
-        names.push((name, inode));
-    });
-    result?;
-    write(&mut names, false)
 }

@@ -26,37 +26,24 @@
 //! * An inline tail does not cross a block.
 //! * An encoded one does not begin a block: where that is the second block of a page, kernels (6.18) fail to read it.
 
+mod epoch;
 mod parts;
 mod time;
 mod zone;
 
-pub(crate) use parts::{Parts, Wanted, check_owners, dir_names};
-pub(crate) use time::Epoch;
+pub(crate) use epoch::Epoch;
+pub(crate) use parts::{Metabox, Parts, Wanted, check_owners, dir_names};
+pub(crate) use zone::SUPERBLOCK_END;
 
 use super::base::{Bases, IN_BASE};
-use super::metabox::Metabox;
 use super::options::Metadata;
-use super::pack::PACKED;
 use super::pack::grain::Grain;
-use super::tree::{InodeId, NodeKind};
+use super::tree::{InodeId, METABOX, NodeKind, PACKED};
 use crate::{Error, Result};
 use time::common_time;
-use tuff_format::device::SLOT_LEN;
 use tuff_format::inode::{ALIGN, Layout};
-use tuff_format::{BlockBits, Nid, superblock};
+use tuff_format::{BlockBits, Nid};
 use zone::Zone;
-
-/// The most that comes before the inodes of block 0: 1024 bytes, superblock and records of 256 bytes at most, a device slot.
-/// Unit: bytes.
-pub(crate) const SUPERBLOCK_END: u64 = superblock::OFFSET + 256 + SLOT_LEN as u64;
-
-/// Number of the metabox inode among inodes; it is in no tree, like the packed one.
-pub(crate) const METABOX: InodeId = PACKED - 1;
-
-/// True for an inode that no directory names: the packed one and the metabox.
-pub(crate) fn is_hidden(inode: InodeId) -> bool {
-    inode >= METABOX
-}
 
 /// Everything placed.
 #[derive(Clone)]

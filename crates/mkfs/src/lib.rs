@@ -42,16 +42,16 @@ mod verify;
 mod verity;
 mod xattrs;
 
-pub use auto::Auto;
 pub use file_contexts::Contexts;
 pub use fs_config::FsConfig;
+pub use options::available_threads;
 pub use options::{
-    BaseImage, Compression, Dedupe, Fragments, InodeForm, Metadata, Options, Rule, SparsePolicy,
-    Verity,
+    Auto, BaseImage, Compression, Dedupe, Fragments, InodeForm, Metadata, Options, Rule,
+    SparsePolicy, Verity,
 };
 pub use patch::{like, patch};
 pub use paths::Paths;
-pub use pipeline::{Summary, available_threads, build};
+pub use pipeline::{Summary, build};
 pub use progress::Progress;
 pub use source::container::{Container, container_layers};
 pub use source::spec::Source;

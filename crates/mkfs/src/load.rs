@@ -14,7 +14,7 @@ use super::memory_budget::{self, Budget};
 use super::options::{Dedupe, Options};
 use super::order::data_order;
 use super::pack::input::Input;
-use super::pack::segment::TailPolicy;
+use super::pack::piece::TailPolicy;
 use super::pack::worker::Policy;
 use super::pack::{FileSharing, Packer, Sparse, segment_size};
 use super::policies::Policies;

@@ -10,12 +10,11 @@
 
 use super::options::Options;
 use super::pack;
+use super::pack::pool::IN_FLIGHT_MIN;
 use super::tree::Tree;
 
 /// Per inode: its number in the order of the image and by position, its position, its serial number, where its data is.
 const TABLES: u64 = 4 + 4 + 4 + 4 + 16;
-/// Jobs in flight get at least so much. Unit: bytes.
-pub(crate) const IN_FLIGHT_MIN: u64 = 16 << 20;
 
 /// What is shared out unless something else is said. Unit: bytes.
 const USUAL: u64 = 256 << 20;

@@ -6,34 +6,22 @@
 
 use super::dedupe::PackedFile;
 use super::emit::{emit_blocks, write_inodes};
-use super::layout::{Parts, Plan, Wanted, aligned};
+use super::layout::{Metabox, Parts, Plan, Wanted, aligned};
 use super::memory_budget;
 use super::options::Options;
 use super::pack::input::Input;
-use super::pack::segment::TailPolicy;
+use super::pack::piece::TailPolicy;
 use super::pack::worker::Policy;
-use super::pack::{FileData, FileSharing, PACKED, PackOptions, Packed, Packer};
+use super::pack::{FileSharing, PackOptions, Packed, Packer};
 use super::progress::Progress;
+use super::tree::PACKED;
 use crate::{Error, Result};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use tuff_codec::EncoderSpec;
 use tuff_store::Output;
-
-/// What the metabox inode has, placed.
-pub(crate) struct Metabox {
-    /// Its clusters.
-    pub(crate) data: FileData,
-    /// What they decode to. Unit: bytes.
-    pub(crate) size: u64,
-    /// The first block behind them.
-    pub(crate) end_block: u32,
-    /// Digest over them.
-    pub(crate) digest: u128,
-}
 
 /// What a metabox is made with.
 pub(crate) struct Means<'a> {
@@ -43,12 +31,6 @@ pub(crate) struct Means<'a> {
     /// The image.
     pub(crate) output: &'a Output,
     pub(crate) progress: &'a Progress,
-}
-
-/// How metadata is compressed, if it is.
-pub(crate) fn encoder(options: &Options) -> Option<EncoderSpec> {
-    let compression = options.compression?;
-    Some(options.encoder(compression, options.metadata_cluster))
 }
 
 /// Packs the directories that are to lie in the packed inode behind what it has. `None`: there are none.
@@ -156,7 +138,7 @@ fn make(
 /// How metadata is packed.
 fn policy(options: &Options) -> Arc<Policy> {
     Arc::new(Policy {
-        spec: encoder(options),
+        spec: options.metadata_encoder(),
         tail: TailPolicy::Cluster,
         whole_max: 0,
         inline_max: 0,

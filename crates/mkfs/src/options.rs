@@ -1,6 +1,5 @@
 //! What a build can be told.
 
-use super::auto::Auto;
 use super::file_contexts::Contexts;
 use super::fs_config::FsConfig;
 use super::pack::grain::Grain;
@@ -34,6 +33,17 @@ pub struct Compression {
     pub level: i32,
     /// Dictionary or window, if given. Unit: bytes.
     pub dict: Option<usize>,
+}
+
+/// What an image is to be good at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Auto {
+    /// As small as can be.
+    Size,
+    /// Small, and read fast.
+    Balanced,
+    /// Built and read fast.
+    Speed,
 }
 
 /// An image that another one refers to.
@@ -337,6 +347,12 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Returns how metadata is compressed, if it is.
+    pub(crate) fn metadata_encoder(&self) -> Option<EncoderSpec> {
+        let compression = self.compression?;
+        Some(self.encoder(compression, self.metadata_cluster))
+    }
+
     /// The defaults for a kernel: those of [`Options::default`] as far as it can mount them.
     pub fn for_kernel(kernel: KernelVersion) -> Self {
         let mut options = Self {
@@ -648,4 +664,8 @@ impl Options {
                 SparsePolicy::Fill => false,
             }
     }
+}
+/// Number of CPUs that this process may use, limited by its affinity and the quota of its cgroup.
+pub fn available_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -3,7 +3,7 @@
 use crate::base::Bases;
 use crate::layout::{Plan, Wanted};
 use crate::load::Loader;
-use crate::options::{Fragments, Metadata, Options};
+use crate::options::{Fragments, Metadata, Options, available_threads};
 use crate::pack::{PackOptions, Packer};
 use crate::policies::Policies;
 use crate::progress::Progress;
@@ -427,9 +427,4 @@ fn count(tree: &Tree, order: &[InodeId], stats: &mut Stats) {
             stats.hard_links += u64::from(tree.nlink(*inode) - 1);
         }
     }
-}
-
-/// Cores that this process may use: its affinity and its cgroup's quota count.
-pub fn available_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }

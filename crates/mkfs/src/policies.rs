@@ -2,7 +2,7 @@
 
 use super::auto::Choice;
 use super::options::{Compression, Fragments, Options};
-use super::pack::segment::TailPolicy;
+use super::pack::piece::TailPolicy;
 use super::pack::worker::Policy;
 use super::paths::Paths;
 use std::sync::Arc;

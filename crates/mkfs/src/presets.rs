@@ -1,7 +1,6 @@
 //! Settings from the fastest-reading image to the smallest: what `tuff suggest` compares and `--size-budget` climbs.
 
-use super::auto::Auto;
-use super::options::{Compression, Fragments, Metadata, Options};
+use super::options::{Auto, Compression, Fragments, Metadata, Options};
 use tuff_codec::Method;
 use tuff_format::features::{Feature, KernelVersion};
 

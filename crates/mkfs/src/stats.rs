@@ -1,7 +1,8 @@
 //! What a build did, in numbers.
 
 use super::pack::grain::Grain;
-use super::pack::segment::{ShortPiece, Tail};
+use super::pack::piece::ShortPiece;
+use super::pack::segment::Tail;
 use super::pack::shared_clusters::PartKey;
 use tuff_format::BlockBits;
 use tuff_format::cluster::HeadKind;

@@ -9,8 +9,10 @@
 //! There may be millions of entries, so they are small: 40 bytes per inode, 20 per name and the name itself. What few
 //! entries have, and what many share, lies in tables of its own.
 
+mod finish;
 mod insert;
 mod layers;
+mod overlay;
 mod view;
 
 use super::source::{Content, Device, Kind, Meta};
@@ -18,7 +20,6 @@ use super::tally::Tally;
 use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 use std::hash::Hash;
 use tuff_format::inode::FileType;
-use view::Walk;
 
 /// Index of an inode.
 pub(crate) type InodeId = u32;
@@ -27,6 +28,15 @@ type DentryId = u32;
 const NONE: u32 = u32::MAX;
 /// The root directory.
 pub(crate) const ROOT: InodeId = 0;
+/// The packed inode, which no directory names.
+pub(crate) const PACKED: InodeId = InodeId::MAX - 1;
+/// The metabox inode, which no directory names.
+pub(crate) const METABOX: InodeId = PACKED - 1;
+
+/// Returns true for the packed inode and the metabox inode.
+pub(crate) fn is_hidden(inode: InodeId) -> bool {
+    inode >= METABOX
+}
 
 /// One inode, as it is kept. [`Tree`] has a method for each thing that one may ask of it.
 #[derive(Clone, Debug)]
@@ -244,78 +254,6 @@ impl Tree {
                 .map(|(n, v)| 2 * of(n.len() + v.len() + 48, 1))
                 .sum::<u64>()
             + table
-    }
-
-    /// Sorts the names and forgets what is dead. The tree is then ready for packing and layout.
-    pub(crate) fn finish(&mut self) {
-        self.table = None;
-        self.set_ids = HashMap::new();
-        self.attr_ids = HashMap::new();
-        let in_order = self.in_order;
-        if !in_order {
-            let names = &self.names;
-            self.dentries.retain(|d| !d.dead);
-            self.dentries.sort_unstable_by(|a, b| {
-                (a.parent, name_of(names, a)).cmp(&(b.parent, name_of(names, b)))
-            });
-        }
-        for node in &mut self.nodes {
-            if node.file_type == FileType::Dir {
-                node.body = 0;
-            }
-            if !in_order {
-                node.name = NONE;
-            }
-        }
-        let mut at = 0;
-        while at < self.dentries.len() {
-            let parent = self.dentries[at].parent;
-            let rest = &self.dentries[at..];
-            let count = rest.iter().take_while(|d| d.parent == parent).count();
-            // Fits: the number of dentries was checked when they were added.
-            self.nodes[parent as usize].body = at as u64 | (count as u64) << 32;
-            at += count;
-        }
-        if !in_order {
-            let mut walk = Walk::default();
-            while let Some((dentry, inode)) = walk.next(self) {
-                let node = &mut self.nodes[inode as usize];
-                if node.name == NONE {
-                    node.name = dentry;
-                }
-            }
-        }
-        debug_assert!(
-            self.dentries
-                .windows(2)
-                .all(|w| { w[0].parent != w[1].parent || self.name(&w[0]) < self.name(&w[1]) })
-        );
-    }
-
-    /// Gives every name of a finished tree but the first of its inode an inode of its own. These, with the one that each was.
-    pub(crate) fn part_links(&mut self) -> crate::Result<HashMap<InodeId, InodeId>> {
-        let mut walk = Walk::default();
-        let mut more: Vec<(DentryId, InodeId)> = Vec::new();
-        while let Some((dentry, inode)) = walk.next(self) {
-            let node = &self.nodes[inode as usize];
-            if node.file_type != FileType::Dir && node.name != dentry {
-                more.push((dentry, inode));
-            }
-        }
-        let mut parted = HashMap::new();
-        for (dentry, inode) in more {
-            let node = &mut self.nodes[inode as usize];
-            node.nlink -= 1;
-            let own = Node {
-                nlink: 1,
-                name: dentry,
-                ..node.clone()
-            };
-            let own = self.push(own)?;
-            self.dentries[dentry as usize].inode = own;
-            parted.insert(own, inode);
-        }
-        Ok(parted)
     }
 }
 

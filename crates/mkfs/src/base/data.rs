@@ -1,16 +1,15 @@
 //! What the inodes of a base say of where data is, as the new image says it.
 
-use super::member::Member;
-use super::{BaseChunks, BaseClusters, BaseData, BaseFragment, BasePiece, BaseTail};
-use crate::pack::input::ChunkRun;
-use crate::pack::segment::ShortPiece;
+use super::member::{Member, is_compressed};
+use super::types::{BaseChunks, BaseClusters, BaseData, BaseFragment, BasePiece, BaseTail};
+use crate::pack::piece::ShortPiece;
 use crate::pack::shared_clusters::{PartKey, Posted};
+use crate::pack::sparse::ChunkRun;
 use crate::{Error, Result};
 use tuff_erofs::read::{Cluster, ClusterCoding, Extent, Inode, Source};
 use tuff_format::Nid;
 use tuff_format::cluster::{Coding, HeadKind};
 use tuff_format::features::{Feature, incompat};
-use tuff_format::inode::Layout;
 
 impl Member {
     /// Where the data of a file is. `None` if the new image cannot say it, or is not to have a file compressed that
@@ -297,11 +296,4 @@ impl Member {
             _ => None,
         }
     }
-}
-
-pub(super) fn is_compressed(inode: &Inode) -> bool {
-    matches!(
-        inode.layout(),
-        Layout::CompressedFull | Layout::CompressedCompact
-    )
 }

@@ -1,7 +1,6 @@
 //! One base: its devices and addresses.
 
-use super::data::is_compressed;
-use super::{BaseFile, BaseInode, IN_BASE, PACKED_PLACE};
+use super::types::{BaseFile, BaseInode, IN_BASE, PACKED_PLACE};
 use crate::options::{Fragments, Options};
 use crate::pack::grain::Grain;
 use crate::{Error, Result};
@@ -13,6 +12,7 @@ use tuff_erofs::walk::Walk;
 use tuff_format::config::Configs;
 use tuff_format::device::Slot;
 use tuff_format::features::KernelVersion;
+use tuff_format::inode::Layout;
 use tuff_format::{BlockBits, Nid};
 use tuff_store::{FileStore, ReadAt};
 
@@ -332,4 +332,11 @@ fn span(image: &Image, stores: &[Arc<dyn ReadAt>]) -> Result<(u64, u64)> {
         end = end.max(slot.uniaddr.saturating_add(slot.blocks));
     }
     Ok((own, end))
+}
+
+pub(super) fn is_compressed(inode: &Inode) -> bool {
+    matches!(
+        inode.layout(),
+        Layout::CompressedFull | Layout::CompressedCompact
+    )
 }

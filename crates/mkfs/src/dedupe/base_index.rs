@@ -1,8 +1,8 @@
 //! What the base has: which contents, and the chunks of files whose clusters others may use.
 
 use super::chunking::Cutter;
+use super::scan::{Content, Settings, Tools, parallel, read_through, sample};
 use super::shared_runs::{self, Chunks};
-use super::{Content, Settings, Tools, parallel, read_through, sample};
 use crate::Result;
 use crate::base::{BaseFile, BaseInode, Bases};
 use crate::options::Dedupe;

@@ -2,8 +2,8 @@
 
 use super::base_index::BaseIndex;
 use super::chunking::Cutter;
+use super::scan::{Content, Settings, Tools, parallel};
 use super::shared_runs::{self, Chunks, Run, SegmentShape};
-use super::{Content, Settings, Tools, parallel};
 use crate::Result;
 use crate::base::BaseClusters;
 use crate::pack::input::Input;

@@ -467,7 +467,7 @@ pub(super) fn chunks(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pack::segment::ShortPiece;
+    use crate::pack::piece::ShortPiece;
     use crate::pack::shared_clusters::{PartKey, Posted};
     use tuff_format::cluster::HeadKind;
 

@@ -1,9 +1,7 @@
 //! The superblock and what belongs to it: compression records, a device slot, and the inodes that find room in its block.
 
-use super::Prefixes;
 use crate::base::Bases;
 use crate::layout::{Parts, Plan, SUPERBLOCK_END};
-use crate::metabox;
 use crate::pack::{FileData, FileTail};
 use crate::tree;
 use crate::{Error, Result};
@@ -17,6 +15,17 @@ use tuff_format::features::{compat, incompat};
 use tuff_format::superblock::{self, Superblock};
 use tuff_store::Output;
 use xxhash_rust::xxh3::Xxh3;
+
+/// The table of long prefixes.
+#[derive(Clone, Copy)]
+pub(crate) struct Prefixes {
+    /// Where it lies, in the image, the packed inode or the metabox. Unit: bytes.
+    pub(crate) at: u64,
+    /// How many there are.
+    pub(crate) count: u8,
+    /// Which of them is the name of fingerprints.
+    pub(crate) fingerprints: Option<u8>,
+}
 
 /// What the image's data needs its readers to know: feature bits and compression records.
 struct Used {
@@ -102,7 +111,7 @@ fn configs(parts: &Parts<'_>, used: &Used) -> Configs {
     let specs: Vec<EncoderSpec> = rules
         .chain(default)
         .map(|(c, cluster)| o.encoder(c, cluster))
-        .chain(parts.metabox.and_then(|_| metabox::encoder(o)))
+        .chain(parts.metabox.and_then(|_| o.metadata_encoder()))
         .collect();
     let has = |id: u8| used.algorithms & 1 << id != 0;
     let largest = |id: u8| {

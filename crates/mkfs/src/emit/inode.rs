@@ -1,11 +1,11 @@
 //! An inode becomes bytes, with all that lies behind it.
 
-use super::dir_blocks;
+use super::directory::dir_blocks;
 use crate::Result;
-use crate::layout::{Parts, Plan, is_hidden};
-use crate::pack::segment::ShortPiece;
+use crate::layout::{Parts, Plan};
+use crate::pack::piece::ShortPiece;
 use crate::pack::{Encoded, FileData, FileTail};
-use crate::tree::{InodeId, NodeKind};
+use crate::tree::{InodeId, NodeKind, is_hidden};
 use tuff_format::cluster::header::MapHeader;
 use tuff_format::cluster::write::{self, Piece, Tail, header_pos};
 use tuff_format::cluster::{Coding, Data, Extent, HeadKind, extent};

@@ -1,12 +1,11 @@
 //! What is to be written, and how: sizes only.
 
-use super::{Epoch, METABOX, is_hidden};
+use super::epoch::Epoch;
 use crate::base::Bases;
-use crate::metabox::Metabox;
 use crate::options::{Fragments, InodeForm, Metadata, Options};
-use crate::pack::{Encoded, FileData, FileTail, PACKED, Packed};
+use crate::pack::{Encoded, FileData, FileTail, Packed};
 use crate::source::error::Quoted;
-use crate::tree::{InodeId, NodeKind, Tree};
+use crate::tree::{InodeId, METABOX, NodeKind, PACKED, Tree, is_hidden};
 use crate::xattrs::Xattrs;
 use crate::{Error, Result};
 use tuff_format::BlockBits;
@@ -15,6 +14,18 @@ use tuff_format::cluster::write::{header_pos, index_len};
 use tuff_format::dirent::Fill;
 use tuff_format::inode::{ALIGN, COMPACT_LEN, EXTENDED_LEN, Layout};
 use tuff_format::units::round_up;
+
+/// What the metabox inode has, placed.
+pub(crate) struct Metabox {
+    /// Its clusters.
+    pub(crate) data: FileData,
+    /// What they decode to. Unit: bytes.
+    pub(crate) size: u64,
+    /// The first block behind them.
+    pub(crate) end_block: u32,
+    /// Digest over them.
+    pub(crate) digest: u128,
+}
 
 /// How one inode is written: sizes only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

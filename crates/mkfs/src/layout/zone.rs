@@ -1,9 +1,14 @@
 //! Room for inodes.
 
-use super::SUPERBLOCK_END;
 use super::parts::Form;
+use tuff_format::device::SLOT_LEN;
 use tuff_format::inode::ALIGN;
+use tuff_format::superblock;
 use tuff_format::units::round_up;
+
+/// The most that comes before the inodes of block 0: 1024 bytes, superblock and records of 256 bytes at most, a device slot.
+/// Unit: bytes.
+pub(crate) const SUPERBLOCK_END: u64 = superblock::OFFSET + 256 + SLOT_LEN as u64;
 
 /// The inode zone while it fills.
 pub(super) struct Zone {

@@ -1,61 +1,11 @@
 //! Files whose data a base has: nothing of them is encoded, and nothing is written but ends behind inodes.
 
-use super::data::{FileData, FileTail, Run, Table, append_runs};
+use super::data::{FileData, FileTail, Run, Table};
+use super::packer::Packer;
 use super::shared_clusters::PartKey;
-use super::{Packed, Packer};
 use crate::Result;
-use crate::base::{BaseClusters, BaseData, BaseFragment, BasePiece, BaseTail, IN_BASE_PACKED};
+use crate::base::{BaseClusters, BaseData, BaseTail};
 use crate::tree::InodeId;
-use std::collections::BTreeMap;
-
-/// Pieces of bases' packed inodes that files refer to, by position there.
-#[derive(Default)]
-pub(super) struct AdoptedFragments(BTreeMap<u64, BasePiece>);
-
-impl AdoptedFragments {
-    /// True if there are none.
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn add(&mut self, fragment: BaseFragment) -> u64 {
-        self.0.extend(fragment.pieces);
-        fragment.offset | IN_BASE_PACKED
-    }
-
-    /// Appends all pieces to the packed inode, and puts their places there into the files. `algorithm` is the packed
-    /// inode's.
-    pub(super) fn append(self, packed: &mut Packed, algorithm: u8) {
-        if self.is_empty() {
-            return;
-        }
-        // Where they were, ascending, and where they come to lie.
-        let mut places: Vec<(u64, u64)> = Vec::with_capacity(self.0.len());
-        let (mut pieces, mut grains) = (Vec::new(), Vec::new());
-        let mut at = packed.packed_size;
-        for (from, (place, piece)) in self.0 {
-            places.push((from, at));
-            at += u64::from(piece.len);
-            grains.push(place);
-            pieces.push(piece);
-        }
-        packed.packed_size = at;
-        append_runs(&mut packed.packed, Run::of(pieces, &grains), algorithm);
-        let place = |offset: &mut u64| {
-            if *offset & IN_BASE_PACKED != 0 {
-                let from = *offset & !IN_BASE_PACKED;
-                // Its pieces were added together with it.
-                let (was, is) = places[places.partition_point(|(was, _)| *was <= from) - 1];
-                *offset = is + (from - was);
-            }
-        };
-        packed
-            .files
-            .iter_mut()
-            .filter_map(FileData::fragment)
-            .for_each(place);
-    }
-}
 
 impl Packer<'_> {
     /// Files may use these clusters of a base, those of the file with this number.

@@ -1,8 +1,9 @@
 //! Files in chunks of one size: equal ones are stored once, and zeros not at all.
 
-use super::placement::end_of;
+use super::data::{FileData, Table};
+use super::packed::end_of;
+use super::packer::Packer;
 use super::worker::{ChunkPart, PartOut};
-use super::{FileData, Packer, Table};
 use crate::{Error, Result};
 use tuff_store::Output;
 

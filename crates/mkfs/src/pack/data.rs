@@ -1,7 +1,7 @@
 //! Where a file's data is, in few bytes: there may be millions of files.
 
-use super::input::ChunkRun;
-use super::segment::ShortPiece;
+use super::piece::ShortPiece;
+use super::sparse::ChunkRun;
 use crate::base::BaseChunks;
 use crate::spill::SpillRef;
 use crate::tree::InodeId;

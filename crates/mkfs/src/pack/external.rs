@@ -1,7 +1,8 @@
 //! Files whose data stays where it is: on the extra device.
 
 use super::data::{Chunked, FileData};
-use super::{Packer, Sparse};
+use super::packer::Packer;
+use super::sparse::Sparse;
 use crate::tree::InodeId;
 
 impl Packer<'_> {

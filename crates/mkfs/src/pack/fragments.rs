@@ -1,49 +1,18 @@
 //! Ends of files, and whole files of a stream: the last part of the packed inode.
 
 use super::input::Input;
-use super::pending::PendingBlocks;
+use super::packer::Packer;
+use super::tail_fragments::IN_TAIL_FRAGMENTS;
+use super::worker::segment_size;
 use super::worker::{Job, Part};
-use super::{PACKED, Packer, segment_size};
 use crate::Result;
-use hashbrown::HashMap;
-use std::collections::VecDeque;
+use crate::tree::PACKED;
 use std::sync::Arc;
 
 /// What it takes to know an end of a file again, in a table that doubles when it is full. Unit: bytes.
 const KNOWN_COST: u64 = 50;
 /// Tickets of segments of ends start here.
 const ENDS_TICKETS: u64 = 1 << 63;
-/// Marks a position in the packed inode that counts from where the ends of files begin.
-pub(super) const IN_TAIL_FRAGMENTS: u64 = 1 << 63;
-
-/// Ends of files for the packed inode, and whole files of a stream. Positions count from the first of them.
-pub(super) struct TailFragments {
-    /// Not yet submitted.
-    pub(super) buf: Vec<u8>,
-    /// Submitted bytes.
-    pub(super) submitted: u64,
-    pub(super) segments: u64,
-    /// Tickets of submitted segments that are not held yet.
-    pub(super) pending: VecDeque<u64>,
-    /// Encoded.
-    pub(super) held: PendingBlocks,
-    /// By digest.
-    pub(super) known: HashMap<[u8; 16], u64>,
-}
-
-impl TailFragments {
-    /// No ends yet.
-    pub(super) fn new(held: PendingBlocks) -> Self {
-        Self {
-            buf: Vec::new(),
-            submitted: 0,
-            segments: 0,
-            pending: VecDeque::new(),
-            held,
-            known: HashMap::new(),
-        }
-    }
-}
 
 impl Packer<'_> {
     /// Position of these bytes among the ends. Ends of files are looked up among those before; whole files were compared

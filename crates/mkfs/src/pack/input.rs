@@ -1,5 +1,6 @@
 //! How a worker gets at the bytes of a file.
 
+use super::sparse::ChunkRun;
 use crate::base::{BaseInode, Bases};
 use crate::source::DataRun;
 use crate::source::dir::DirSource;
@@ -93,15 +94,6 @@ pub(crate) struct Item {
     pub(crate) first: bool,
     /// It lies next to one that it is alike.
     pub(crate) similar: bool,
-}
-
-/// Consecutive chunks of a sparse file that hold data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ChunkRun {
-    /// First chunk.
-    pub(crate) first: u64,
-    /// Number of chunks.
-    pub(crate) count: u64,
 }
 
 /// An input that is ready to be read.

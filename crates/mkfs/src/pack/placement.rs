@@ -1,20 +1,16 @@
 //! From results to blocks: what the collecting thread does with them, in ticket order.
 
+use super::data::{FileData, FileTail, Run};
 use super::input::Item;
-use super::segment::{ShortPiece, Tail};
+use super::packed::end_of;
+use super::packer::Packer;
+use super::piece::ShortPiece;
+use super::segment::Tail;
 use super::shared_clusters::PartKey;
 use super::worker::{Body, JobOut, PartOut};
-use super::{FileData, FileTail, PACKED, Packer, Run};
 use crate::order::ContentKey;
-use crate::tree::InodeId;
+use crate::tree::{InodeId, PACKED};
 use crate::{Error, Result};
-
-/// The end of so many blocks from this one on. A signed block address: readers treat it so.
-pub(super) fn end_of(block: u32, count: u64) -> Result<u32> {
-    let end = u32::try_from(u64::from(block) + count).ok();
-    end.filter(|b| *b < 1 << 31)
-        .ok_or_else(|| Error::limit("image", "larger than 2^31 blocks"))
-}
 
 impl Packer<'_> {
     /// Writes a result's blocks and notes where they are. Files that turn out to have the content of an earlier one leave

@@ -11,7 +11,6 @@ use super::block_buffer::BlockBuffer;
 use super::grain::Grain;
 use super::shared_clusters::ClusterBoard;
 use super::worker::{Job, JobOut, Worker};
-use crate::memory_budget::IN_FLIGHT_MIN;
 use crate::{Error, Result};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
@@ -19,6 +18,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use tuff_format::BlockBits;
+
+/// Jobs in flight get at least so much. Unit: bytes.
+pub(crate) const IN_FLIGHT_MIN: u64 = 16 << 20;
 
 /// Of so many jobs that come next contents are asked for where they are on a disk.
 const ASKED_AHEAD: usize = 16;

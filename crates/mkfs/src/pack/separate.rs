@@ -6,9 +6,9 @@
 //! something else. Which of a file's clusters are asked for together depends on what is in the page cache, so no two of
 //! them may be such a pair. Where two are, the cluster of a base is copied into the image.
 
-use super::Packer;
 use super::data::Run;
-use super::segment::ShortPiece;
+use super::packer::Packer;
+use super::piece::ShortPiece;
 use crate::Result;
 use crate::base::{Bases, IN_BASE};
 use hashbrown::HashMap;

@@ -10,7 +10,7 @@
 //! * Every part whose clusters others want is posted, with nothing if it failed.
 
 use super::grain::Grain;
-use super::segment::{SegmentShape, ShortPiece};
+use super::piece::{SegmentShape, ShortPiece};
 use crate::tree::InodeId;
 use hashbrown::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -221,7 +221,7 @@ impl Posted {
 
 #[cfg(test)]
 mod tests {
-    use super::super::segment::TailPolicy;
+    use super::super::piece::TailPolicy;
     use super::*;
     use tuff_format::BlockBits;
 

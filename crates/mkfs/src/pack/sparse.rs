@@ -1,9 +1,17 @@
 //! Chunks of files that stay sparse.
 
-use super::input::ChunkRun;
 use crate::source::DataRun;
 use std::sync::Arc;
 use tuff_format::BlockBits;
+
+/// Consecutive chunks of a sparse file that hold data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkRun {
+    /// First chunk.
+    pub(crate) first: u64,
+    /// Number of chunks.
+    pub(crate) count: u64,
+}
 
 /// The chunks of a sparse file.
 pub(crate) struct Sparse {

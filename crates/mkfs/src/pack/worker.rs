@@ -4,7 +4,8 @@ use super::block_buffer::BlockBuffer;
 use super::checksums::sum;
 use super::grain::Grain;
 use super::input::{Input, Item};
-use super::segment::{self, Encoders, SegmentShape, ShortPiece, Tail, TailPolicy};
+use super::piece::{SegmentShape, ShortPiece, TailPolicy};
+use super::segment::{self, Encoders, Tail};
 use super::shared_clusters::{ClusterBoard, PartKey, PartPlan};
 use crate::order::{ContentKey, content_key};
 use crate::readahead::{Readahead, Stretch};
@@ -18,6 +19,9 @@ use tuff_codec::{EncodeFit, EncoderSpec};
 use tuff_format::BlockBits;
 use tuff_format::cluster::HeadKind;
 use xxhash_rust::xxh3::xxh3_128;
+
+/// A file of at most so many bytes stays behind its inode even when small files go into the packed inode.
+pub(crate) const TINY: usize = 64;
 
 /// How the data of a file is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +43,7 @@ pub(crate) struct Policy {
 impl Policy {
     /// True if a file of `size` bytes goes into the packed inode as a whole.
     pub(crate) fn packs_whole(&self, size: u64) -> bool {
-        self.spec.is_some() && size > super::TINY as u64 && size <= self.whole_max
+        self.spec.is_some() && size > TINY as u64 && size <= self.whole_max
     }
 }
 
@@ -411,7 +415,7 @@ impl Worker {
         if whole && policy.packs_whole(part.len as u64) {
             return Ok(Body::fragment(spec.method.algorithm() as u8, input));
         }
-        if whole && policy.whole_max > 0 && part.len <= super::TINY {
+        if whole && policy.whole_max > 0 && part.len <= TINY {
             return Ok(self.flat(part, input, data));
         }
         let mut encoder = self.encoder(spec)?;
@@ -552,4 +556,25 @@ impl Worker {
         }
         (tried, fit)
     }
+}
+/// No file up to this length is cut into segments. Unit: bytes.
+const SEGMENT_MIN: u64 = 8 << 20;
+
+/// Files longer than this are encoded in segments. Unit: bytes; a multiple of every block size.
+pub(crate) fn segment_size(policy: &Policy) -> u64 {
+    segment_for(policy.spec.map_or(0, |s| s.cluster))
+}
+
+/// The same for a size of clusters.
+pub(crate) fn segment_for(cluster: usize) -> u64 {
+    match cluster {
+        0..=0x2_0000 => SEGMENT_MIN,
+        0x2_0001..=0x8_0000 => 16 << 20,
+        _ => 32 << 20,
+    }
+}
+
+/// What a job with so much input may take: that, as much output, and a little. Unit: bytes.
+pub(crate) fn job_cost(bytes: u64) -> u64 {
+    2 * bytes + (64 << 10)
 }

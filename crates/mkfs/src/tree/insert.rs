@@ -1,6 +1,6 @@
 //! Entries in: directories that appear on the way, hard links, and what is kept once for many.
 
-use super::layers::{is_opaque, overlay, overlay_name};
+use super::overlay::{is_opaque, overlay, overlay_name};
 use super::{
     Attrs, Dentry, DentryId, InodeId, NONE, New, Node, Pairs, Place, ROOT, Tree, Whiteouts, name_of,
 };

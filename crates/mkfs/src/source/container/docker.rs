@@ -8,8 +8,9 @@
 //!
 //! Source: the Docker Image Specification v1.2, "Combined Image JSON + Filesystem Changeset Format".
 
+use super::blob::{Blob, is_for, platform_of, verify};
+use super::document::{broken, digest, hex, parse};
 use super::files::Files;
-use super::{Blob, broken, digest, hex, is_for, parse, platform_of, verify};
 use crate::{Error, Result};
 use serde_json::Value;
 

@@ -5,7 +5,7 @@ use super::super::error::{Quoted, SourceError};
 use super::super::member_path::normalise;
 use super::super::tar;
 use super::super::{Content, Kind};
-use super::broken;
+use super::document::broken;
 use crate::source::spec::Source;
 use crate::{Error, Result};
 use std::collections::HashMap;

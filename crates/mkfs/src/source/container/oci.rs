@@ -7,8 +7,10 @@
 //!
 //! Source: the OCI Image Format Specification, `image-layout.md`, `image-index.md` and `manifest.md`.
 
+use super::blob::{Blob, is_for, platform_of, this_platform, verify};
+use super::document::{broken, digest, parse};
 use super::files::{Files, Member};
-use super::{Blob, SourceError, broken, digest, is_for, parse, platform_of, this_platform, verify};
+use crate::source::error::SourceError;
 use crate::{Error, Result};
 use serde_json::Value;
 

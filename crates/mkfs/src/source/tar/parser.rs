@@ -11,9 +11,8 @@ use super::super::Entry;
 use super::super::error::SourceError;
 use super::feed::Feed;
 use super::header::{BLOCK, Block, Header, is_header};
-use super::pax::{PAX_BYTES_MAX, Pax, Scope};
+use super::pax::{Field, PAX_BYTES_MAX, Pax, Scope};
 use crate::tally::Tally;
-use member::raw_path;
 
 /// Longest name or link target in a GNU `L` or `K` record. Unit: bytes.
 pub(super) const LONG_NAME_BYTES_MAX: u64 = 1 << 20;
@@ -363,5 +362,17 @@ impl<F: Feed> Parser<F> {
     pub(super) fn position(&self) -> u64 {
         let peeked = self.peeked.as_ref().map_or(0, |read| read.len as u64);
         self.feed.position() - peeked
+    }
+}
+
+/// The member's name: what tells more counts before what tells less.
+fn raw_path(header: &Header, pending: &Pending) -> Vec<u8> {
+    if let Some(name) = pending.pax.sparse.name() {
+        return name.to_vec();
+    }
+    match (pending.pax.path.resolve(&Field::Absent), &pending.long_path) {
+        (Some(path), _) => path,
+        (None, Some(path)) => path.clone(),
+        (None, None) => header.path(),
     }
 }

@@ -335,18 +335,6 @@ impl<F: Feed> Parser<F> {
     }
 }
 
-/// The member's name: what tells more counts before what tells less.
-pub(super) fn raw_path(header: &Header, pending: &Pending) -> Vec<u8> {
-    if let Some(name) = pending.pax.sparse.name() {
-        return name.to_vec();
-    }
-    match (pending.pax.path.resolve(&Field::Absent), &pending.long_path) {
-        (Some(path), _) => path,
-        (None, Some(path)) => path.clone(),
-        (None, None) => header.path(),
-    }
-}
-
 /// The same for the target of a link.
 fn raw_link(header: &Header, pending: &Pending) -> Vec<u8> {
     match (pending.pax.link.resolve(&Field::Absent), &pending.long_link) {

@@ -1,0 +1,542 @@
+//! The packer: hands jobs to the workers and takes their results in ticket order.
+
+use super::adopted::AdoptedFragments;
+use super::checksums::ContentSums;
+use super::data::{Chunked, FileData, Table};
+use super::grain::Grain;
+use super::input::{Input, Item};
+use super::packed::{Packed, end_of};
+use super::pending::PendingBlocks;
+use super::pool::Pool;
+use super::probe::Probe;
+use super::shared_clusters::{FilePlan, PartKey};
+use super::sparse::Sparse;
+use super::tail_fragments::{IN_TAIL_FRAGMENTS, TailFragments};
+use super::worker::{Job, LargeClusters, Part, Policy};
+use super::worker::{job_cost, segment_size};
+use crate::base::Bases;
+use crate::dedupe::PackedFile;
+use crate::order::ContentKey;
+use crate::progress::Progress;
+use crate::source::error::SourceError;
+use crate::spill::Spill;
+use crate::stats::Stats;
+use crate::tree::{InodeId, PACKED};
+use crate::{Error, Result};
+use hashbrown::HashMap;
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::sync::Arc;
+use tuff_codec::EncoderSpec;
+use tuff_format::BlockBits;
+use tuff_store::Output;
+
+/// A job collects small files up to this. Unit: bytes.
+const BATCH_BYTES: u64 = 256 << 10;
+/// And up to so many.
+const BATCH_FILES: usize = 64;
+
+/// How the packer is set up.
+pub(crate) struct PackOptions {
+    /// Block size.
+    pub(crate) bits: BlockBits,
+    /// What clusters are counted in.
+    pub(crate) grain: Grain,
+    /// Workers.
+    pub(crate) threads: usize,
+    /// Bytes of jobs in flight.
+    pub(crate) in_flight: u64,
+    /// Bytes of tails kept in memory.
+    pub(crate) spill: usize,
+    /// Where to spill.
+    pub(crate) temporary: std::path::PathBuf,
+    /// First block for data.
+    pub(crate) first_block: u32,
+    /// How the packed inode is stored.
+    pub(crate) packed: Arc<Policy>,
+    /// How it is stored where its files are much alike: in larger clusters.
+    pub(crate) similar: Option<EncoderSpec>,
+    /// Size of chunks, where files are stored in such. Unit: bytes.
+    pub(crate) chunk: Option<usize>,
+    /// Contents and chunks that are remembered, each.
+    pub(crate) known_max: usize,
+    /// Sums of all contents are taken.
+    pub(crate) sums: bool,
+    /// The build fails when its blocks outgrow this. Unit: bytes.
+    pub(crate) size_max: Option<u64>,
+    /// The packed inode is to be continued with [`Packed::append`].
+    pub(crate) continued: bool,
+}
+
+/// What a file has together with others.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FileSharing<'a> {
+    /// The number of its policy, if an earlier file may have the same content: then it shares its data, if that has one
+    /// segment.
+    pub(crate) duplicate_key: Option<u32>,
+    /// What parts it shares.
+    pub(crate) plan: Option<&'a FilePlan>,
+    /// What begins there is added later with [`Packer::add_packed`]; the file has one segment. Unit: bytes.
+    pub(crate) end: Option<u32>,
+}
+
+/// The packer.
+pub(crate) struct Packer<'a> {
+    pub(super) options: PackOptions,
+    pub(super) output: &'a Output,
+    pub(super) progress: &'a Progress,
+    pub(super) pool: Pool,
+    pub(super) next_ticket: u64,
+    pub(super) next_collect: u64,
+    pub(super) batch: Vec<Part>,
+    pub(super) batch_bytes: u64,
+    pub(super) result: Packed,
+    /// Where what is written next lies. Unit: bytes.
+    pub(super) end: u64,
+    pub(super) digest: xxhash_rust::xxh3::Xxh3,
+    /// Whole files of the packed inode that wait for their segment to fill, and their bytes.
+    pub(super) stream: (Vec<Item>, usize),
+    /// Submitted whole files of the packed inode, with padding. Unit: bytes.
+    pub(super) streamed: u64,
+    /// The same, placed.
+    pub(super) stream_placed: u64,
+    pub(super) ends: TailFragments,
+    /// What files have in the base's packed inode.
+    pub(super) adopted: AdoptedFragments,
+    /// Files with clusters of the base among their own.
+    pub(super) mixed: BTreeSet<InodeId>,
+    /// First file of each content that another may have.
+    pub(super) known: HashMap<ContentKey, InodeId>,
+    /// First grains of the pieces of parts whose clusters others share.
+    pub(super) shared: HashMap<PartKey, Vec<u32>>,
+    /// What the tables of compressed and sparse files take, and what tells ends of files. Unit: bytes.
+    pub(super) tables: u64,
+    pub(super) probe: Probe,
+    /// Where chunks go, if not into the image.
+    pub(super) blob: Option<&'a Output>,
+    /// First block of each chunk.
+    pub(super) chunks: HashMap<[u8; 32], u32>,
+}
+
+impl<'a> Packer<'a> {
+    /// Starts the workers.
+    pub(crate) fn new(
+        options: PackOptions,
+        output: &'a Output,
+        progress: &'a Progress,
+    ) -> Result<Self> {
+        let pool = Pool::start(
+            options.threads,
+            options.in_flight,
+            (options.bits, options.grain),
+            options.sums,
+        )?;
+        let spill = Spill::new(options.spill, options.temporary.clone());
+        let held = PendingBlocks::new(options.spill, options.temporary.clone());
+        let result = Packed {
+            files: Vec::new(),
+            spill,
+            packed: FileData::None,
+            packed_size: 0,
+            end_block: options.first_block,
+            digest: 0,
+            sums: ContentSums::default(),
+            stats: Stats::default(),
+            external: None,
+        };
+        Ok(Self {
+            end: u64::from(options.first_block) * options.bits.size(),
+            options,
+            output,
+            progress,
+            pool,
+            next_ticket: 0,
+            next_collect: 0,
+            batch: Vec::new(),
+            batch_bytes: 0,
+            result,
+            digest: xxhash_rust::xxh3::Xxh3::new(),
+            stream: (Vec::new(), 0),
+            streamed: 0,
+            stream_placed: 0,
+            ends: TailFragments::new(held),
+            adopted: AdoptedFragments::default(),
+            mixed: BTreeSet::new(),
+            known: HashMap::new(),
+            shared: HashMap::new(),
+            tables: 0,
+            probe: Probe::default(),
+            blob: None,
+            chunks: HashMap::new(),
+        })
+    }
+
+    /// From now on so many bytes of jobs may be in flight, less half of what tables take: the rest of it is for the buffers
+    /// of workers. Which jobs that are does not show in the image.
+    pub(crate) fn set_in_flight(&mut self, bytes: u64) {
+        self.pool.set_budget(bytes);
+    }
+
+    /// Puts bytes at the start of the packed inode, before any file.
+    pub(crate) fn start_packed(&mut self, bytes: &[u8]) -> Result<()> {
+        debug_assert!(self.streamed == 0 && self.stream.0.is_empty());
+        let table = PackedFile {
+            file: PACKED,
+            from: 0,
+            similar: false,
+        };
+        self.add_packed(table, bytes.len() as u64, Input::Bytes(bytes.into()))
+    }
+
+    /// Adds a file of `size` bytes, not empty, or the end of one, to the packed inode, behind those that were added so
+    /// before. What comes before the end was added with [`add_file`](Self::add_file).
+    pub(crate) fn add_packed(&mut self, packed: PackedFile, size: u64, input: Input) -> Result<()> {
+        let PackedFile {
+            file,
+            from,
+            similar,
+        } = packed;
+        let segment = segment_size(&self.options.packed);
+        let from = u64::from(from);
+        let mut offset = from;
+        while offset < size {
+            let room = segment - self.stream.1 as u64;
+            // Fits: a segment is a few MiB.
+            let len = room.min(size - offset) as usize;
+            self.stream.0.push(Item {
+                file,
+                input: input.clone(),
+                offset,
+                len,
+                first: offset == from,
+                similar,
+            });
+            self.stream.1 += len;
+            offset += len as u64;
+            if self.stream.1 as u64 == segment {
+                self.submit_stream()?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn submit_stream(&mut self) -> Result<()> {
+        let (items, len) = std::mem::take(&mut self.stream);
+        if items.is_empty() {
+            return Ok(());
+        }
+        self.submit_batch()?;
+        let len = len.next_multiple_of(self.options.bits.size_usize());
+        let large = self
+            .options
+            .similar
+            .and_then(|spec| LargeClusters::new(spec, &items));
+        let part = Part {
+            file: PACKED,
+            input: Input::Packed(items.into()),
+            offset: 0,
+            len,
+            first: self.streamed == 0,
+            last: false,
+            store: false,
+            policy: Arc::clone(&self.options.packed),
+            duplicate_key: None,
+            plan: None,
+            end_len: 0,
+            large: large.map(Box::new),
+        };
+        self.streamed += len as u64;
+        self.submit(vec![part], len as u64)
+    }
+
+    /// Adds a file of `size` bytes, not empty. Its data follows that of the files before it.
+    pub(crate) fn add_file(
+        &mut self,
+        file: InodeId,
+        size: u64,
+        input: Input,
+        policy: &Arc<Policy>,
+        with: &FileSharing<'_>,
+    ) -> Result<()> {
+        let FileSharing {
+            duplicate_key,
+            plan,
+            end,
+        } = *with;
+        let segment = segment_size(policy);
+        debug_assert!(end.is_none() || size <= segment);
+        if size <= segment {
+            let own = end.map_or(size, u64::from);
+            // Fits: a segment is a few MiB.
+            let part = Part {
+                file,
+                input,
+                offset: 0,
+                len: own as usize,
+                first: true,
+                last: end.is_none(),
+                store: false,
+                policy: Arc::clone(policy),
+                duplicate_key,
+                plan: plan.map(|p| Box::new(p.part(file, 0, own, segment))),
+                end_len: (size - own) as usize,
+                large: None,
+            };
+            self.batch.push(part);
+            self.batch_bytes += own;
+            if self.batch_bytes >= BATCH_BYTES || self.batch.len() >= BATCH_FILES {
+                self.submit_batch()?;
+            }
+            return Ok(());
+        }
+        self.submit_batch()?;
+        let store = match policy.spec {
+            Some(spec) => !self.probe.is_worth(&input, size, spec)?,
+            None => false,
+        };
+        self.add_segments(file, size, &input, policy, store, plan)
+    }
+
+    /// Adds a file of `size` bytes that are read from `reader` now.
+    pub(crate) fn add_stream(
+        &mut self,
+        file: InodeId,
+        size: u64,
+        reader: &mut dyn Read,
+        policy: &Arc<Policy>,
+    ) -> Result<()> {
+        self.submit_batch()?;
+        let segment = segment_size(policy);
+        let (mut at, mut store) = (0, false);
+        while at < size {
+            let len = segment.min(size - at) as usize;
+            let mut bytes = vec![0; len];
+            reader
+                .read_exact(&mut bytes)
+                .map_err(|e| Error::from(SourceError::from(e)))?;
+            let input = Input::Bytes(bytes.into());
+            if let (0, Some(spec)) = (at, policy.spec) {
+                store = !self.probe.is_worth(&input, len as u64, spec)?;
+            }
+            let last = at + len as u64 == size;
+            let policy = Arc::clone(policy);
+            let part = Part {
+                file,
+                input,
+                offset: 0,
+                len,
+                first: at == 0,
+                last,
+                store,
+                policy,
+                duplicate_key: None,
+                plan: None,
+                end_len: 0,
+                large: None,
+            };
+            self.submit(vec![part], len as u64)?;
+            at += len as u64;
+        }
+        Ok(())
+    }
+
+    /// Adds a file with holes: `runs` are the chunks that hold data.
+    pub(crate) fn add_sparse(
+        &mut self,
+        file: InodeId,
+        size: u64,
+        input: Input,
+        sparse: Sparse,
+        policy: &Arc<Policy>,
+    ) -> Result<()> {
+        let chunk_size = self.options.bits.size() << sparse.bits;
+        let data: u64 = sparse
+            .runs
+            .iter()
+            .map(|r| (r.count * chunk_size).min(size - r.first * chunk_size))
+            .sum();
+        self.submit_batch()?;
+        let runs = Arc::clone(&sparse.runs);
+        let chunked = match policy.chunk {
+            Some(_) => FileData::Table(Box::new(Table {
+                bits: sparse.bits,
+                external: self.blob.is_some(),
+                read: Some((sparse.runs, sparse.bits)),
+                count: size.div_ceil(chunk_size),
+                next: (0, 0),
+                runs: Vec::new(),
+            })),
+            None => FileData::Chunked(Box::new(Chunked {
+                bits: sparse.bits,
+                external: false,
+                runs: sparse.runs,
+                block: 0,
+            })),
+        };
+        self.tables += chunked.footprint();
+        self.set(file, chunked);
+        self.result.stats.sparse_files += 1;
+        self.result.stats.hole_bytes += size - data;
+        if data > 0 {
+            let whole = Box::new(input);
+            let input = Input::Sparse {
+                whole,
+                chunks: runs,
+                chunk_size,
+                size,
+            };
+            // A chunk has its last, partial block among the others.
+            let policy = Arc::new(Policy {
+                spec: None,
+                inline_max: 0,
+                ..(**policy).clone()
+            });
+            self.add_segments(file, data, &input, &policy, true, None)?;
+        }
+        Ok(())
+    }
+
+    /// `file` has the same data as `first`, which was added before.
+    pub(crate) fn add_same(&mut self, file: InodeId, first: InodeId, size: u64) {
+        self.result.stats.dedupe_files += 1;
+        self.result.stats.dedupe_bytes += size;
+        self.set(file, FileData::Same(first));
+    }
+
+    fn add_segments(
+        &mut self,
+        file: InodeId,
+        size: u64,
+        input: &Input,
+        policy: &Arc<Policy>,
+        store: bool,
+        plan: Option<&FilePlan>,
+    ) -> Result<()> {
+        let segment = segment_size(policy);
+        let mut offset = 0;
+        while offset < size {
+            let len = segment.min(size - offset);
+            let policy = Arc::clone(policy);
+            let last = offset + len == size;
+            let part = Part {
+                file,
+                input: input.clone(),
+                offset,
+                len: len as usize,
+                first: offset == 0,
+                last,
+                store,
+                policy,
+                duplicate_key: None,
+                plan: plan.map(|p| Box::new(p.part(file, offset, len, segment))),
+                end_len: 0,
+                large: None,
+            };
+            self.submit(vec![part], len)?;
+            offset += len;
+        }
+        Ok(())
+    }
+
+    pub(super) fn submit_batch(&mut self) -> Result<()> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        let parts = std::mem::take(&mut self.batch);
+        let bytes = std::mem::take(&mut self.batch_bytes);
+        self.submit(parts, bytes)
+    }
+
+    pub(super) fn submit(&mut self, parts: Vec<Part>, bytes: u64) -> Result<()> {
+        self.progress.check()?;
+        let cost = job_cost(bytes);
+        while self.next_collect < self.next_ticket && !self.pool.has_room(cost, self.tables / 2) {
+            // Who waits for each is woken for each. At least half of them keep the workers busy meanwhile.
+            let some = (self.next_ticket - self.next_collect) / 2;
+            let some = some.min(self.pool.buffers() as u64 - 1);
+            self.pool.wait(self.next_collect + some);
+            self.collect(true)?;
+            while self.next_collect < self.next_ticket && self.collect(false)? {}
+        }
+        self.pool.submit(
+            Job {
+                id: self.next_ticket,
+                cost,
+                parts,
+                asked: false,
+            },
+            false,
+        );
+        self.next_ticket += 1;
+        while self.next_collect < self.next_ticket && self.collect(false)? {}
+        Ok(())
+    }
+
+    /// Takes the next result. False if it is not there and `wait` is not set.
+    pub(super) fn collect(&mut self, wait: bool) -> Result<bool> {
+        let ticket = self.next_collect;
+        let out = if wait {
+            self.pool.take(ticket)?
+        } else {
+            match self.pool.try_take(ticket) {
+                Some(out) => out?,
+                None => return Ok(false),
+            }
+        };
+        self.next_collect += 1;
+        self.place(out)?;
+        self.submit_fragments(false);
+        self.store_fragments(false)?;
+        Ok(true)
+    }
+
+    /// Waits for everything and gives back where it is.
+    pub(crate) fn finish(mut self, base: Option<&Bases>) -> Result<Packed> {
+        self.submit_batch()?;
+        self.submit_stream()?;
+        while self.next_collect < self.next_ticket {
+            self.progress.check()?;
+            self.collect(true)?;
+        }
+        self.submit_fragments(true);
+        self.store_fragments(true)?;
+        while let Some((bytes, (digest, parts))) = self.ends.held.next()? {
+            self.digest.update(&digest.to_le_bytes());
+            if parts.iter().any(|part| part.body.begins_at_block()) {
+                self.fill_block()?;
+            }
+            let mut position = self.end;
+            self.write(&bytes)?;
+            for part in parts {
+                let len = part.body.len(self.options.bits, self.options.grain);
+                self.place_part(part, position)?;
+                position += len as u64;
+            }
+        }
+        for file in &mut self.result.files {
+            if let FileData::Table(table) = file {
+                let table = std::mem::replace(&mut **table, Table::empty());
+                *file = table.shortest();
+            }
+        }
+        let files = self.result.files.iter_mut();
+        for offset in files.filter_map(FileData::fragment) {
+            if *offset & IN_TAIL_FRAGMENTS != 0 {
+                *offset = (*offset & !IN_TAIL_FRAGMENTS) + self.streamed;
+            }
+        }
+        self.result.packed_size = self.streamed + self.ends.submitted;
+        let algorithm = self.packed_algorithm();
+        if !self.adopted.is_empty() {
+            self.mixed.insert(PACKED);
+        }
+        std::mem::take(&mut self.adopted).append(&mut self.result, algorithm);
+        if let Some(base) = base.filter(|base| !base.in_image()) {
+            self.separate_devices(base)?;
+        }
+        self.fill_block()?;
+        self.result.end_block = end_of(0, self.options.bits.count(self.end))?;
+        self.result.digest = self.digest.digest128();
+        Ok(self.result)
+    }
+}
