@@ -118,7 +118,6 @@ mod tests {
         "crates/codec",
         "crates/erofs",
         "crates/lab",
-        "crates/mkfs",
         "crates/mount",
         "crates/verity",
     ];
