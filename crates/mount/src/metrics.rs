@@ -180,7 +180,7 @@ pub fn text(handler: &Handler) -> String {
     for (name, value) in handler.filesystem().counters() {
         let _ = writeln!(
             out,
-            "# TYPE tuff_erofs_{name} untyped\ntuff_erofs_{name} {value}"
+            "# TYPE tuff_image_{name} untyped\ntuff_image_{name} {value}"
         );
     }
     out
