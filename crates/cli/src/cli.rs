@@ -39,7 +39,7 @@ pub(crate) enum Verb {
     Volume(cmd::volume::Args),
     /// Build an image with the options of mkfs.erofs
     ///
-    /// docs/mkfs.md lists what each option does here.
+    /// docs/reference/mkfs.md lists what each option does here.
     #[command(
         name = "mkfs.erofs",
         disable_help_flag = true,
@@ -48,7 +48,7 @@ pub(crate) enum Verb {
     MkfsErofs(cmd::compat::Words),
     /// Check or extract an image with the options of fsck.erofs
     ///
-    /// docs/mkfs.md lists what each option does here.
+    /// docs/reference/mkfs.md lists what each option does here.
     #[command(
         name = "fsck.erofs",
         disable_help_flag = true,
@@ -57,7 +57,7 @@ pub(crate) enum Verb {
     FsckErofs(cmd::compat::Words),
     /// Show an image with the options of dump.erofs
     ///
-    /// docs/mkfs.md lists what each option does here.
+    /// docs/reference/mkfs.md lists what each option does here.
     #[command(
         name = "dump.erofs",
         disable_help_flag = true,

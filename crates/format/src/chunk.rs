@@ -1,6 +1,6 @@
 //! Chunk-based files: a table of block addresses, holes, and devices.
 //!
-//! Source: `docs/format/chunk.md`.
+//! Source: `docs/reference/format/chunk.md`.
 
 use crate::wire::{bytes, u16_at, u32_at};
 use crate::{BlockBits, Error, Result};

@@ -3,7 +3,7 @@
 //! ```text
 //! [align 4] u16 length | payload      ascending by algorithm: LZ4, LZMA, DEFLATE, Zstandard
 //! ```
-//! Source: `docs/format/superblock.md`.
+//! Source: `docs/reference/format/superblock.md`.
 
 use crate::units::round_up;
 use crate::wire::{bytes, u16_at, u32_at};

@@ -1,6 +1,6 @@
 //! One slot of the device table: 128 bytes.
 //!
-//! Source: `docs/format/device.md`.
+//! Source: `docs/reference/format/device.md`.
 
 use crate::{Error, Result};
 use zerocopy::little_endian::{U16, U32};

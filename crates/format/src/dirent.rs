@@ -7,7 +7,7 @@
 //!   12 bytes                                            nameoff is relative to the block
 //! ```
 //! Names ascend bytewise over the whole directory, "." and ".." among them.
-//! Source: `docs/format/dirent.md`.
+//! Source: `docs/reference/format/dirent.md`.
 
 use crate::wire::u16_at;
 use crate::{Error, Nid, Result};

@@ -3,7 +3,7 @@
 //! [`Feature`] is the only table of kernel versions: one constant per superblock bit, compression algorithm and layout.
 //! [`Superblock::features`](crate::superblock::Superblock::features) lists the features that an image uses.
 //!
-//! Source: `docs/format/layout.md`, section 19.1.
+//! Source: `docs/reference/format/layout.md`, section 19.1.
 
 use core::fmt;
 

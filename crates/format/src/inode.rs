@@ -4,7 +4,7 @@
 //! compact   format icount mode nlink  size      mtime     u         ino    uid gid  reserved
 //! extended  format icount mode hi     size(8)             u         ino    uid gid  mtime(8) nsec nlink reserved(16)
 //! ```
-//! Source: `docs/format/inode.md`.
+//! Source: `docs/reference/format/inode.md`.
 
 use crate::{Error, Result};
 use zerocopy::little_endian::{U16, U32, U64};

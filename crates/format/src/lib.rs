@@ -2,7 +2,7 @@
 //!
 //! One room per structure: the raw struct, the decoded view, encode, verify and their tests live in one file. Every
 //! decoder takes foreign bytes and returns an [`Error`]; nothing here panics on what an image contains. Facts come
-//! from the public description of the format (`docs/format/README.md), which names the kernel release of each feature.
+//! from the public description of the format (`docs/reference/format/README.md), which names the kernel release of each feature.
 
 #![no_std]
 #![forbid(unsafe_code)]

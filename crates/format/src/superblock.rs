@@ -11,7 +11,7 @@
 //! 0x70 root_nid           -
 //! 0x80 metabox_nid        -                  (only with a slot)
 //! ```
-//! Source: `docs/format/superblock.md`.
+//! Source: `docs/reference/format/superblock.md`.
 
 use crate::features::{Feature, KernelVersion, compat, flags_of, incompat, min_kernel};
 use crate::{BlockBits, Error, Nid, Result};
@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn the_worked_example_encodes_byte_for_byte() {
-        // docs/format/superblock.md, worked example.
+        // docs/reference/format/superblock.md, worked example.
         let expected = [
             "e2e1f5e0 ffe7ba95 07000000 0c002400",
             "04000000 00000000 00f15365 00000000",

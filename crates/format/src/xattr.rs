@@ -5,7 +5,7 @@
 //! entry   u8 name length | u8 name index | u16 value size | name | value | pad to 4
 //! prefix  u16 size | u8 base index | infix (size - 1) | pad to 4
 //! ```
-//! Source: `docs/format/xattr.md`.
+//! Source: `docs/reference/format/xattr.md`.
 
 use crate::wire::{bytes, u16_at, u32_at};
 use crate::{Error, Result};

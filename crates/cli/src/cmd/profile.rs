@@ -13,7 +13,7 @@ use tuff_erofs::serve::Profile;
 /// Show and merge access profiles recorded by mounts
 ///
 /// A profile lists which parts of which files were read, and in which order. tuff mount --record writes one; tuff build
-/// --order and tuff mount --pin use it. docs/profile.md describes the format.
+/// --order and tuff mount --pin use it. docs/reference/profile.md describes the format.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]

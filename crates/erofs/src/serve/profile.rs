@@ -1,4 +1,4 @@
-//! Profiles: which parts of a tree are used, in which order, and how often. A text file, described in `docs/profile.md`.
+//! Profiles: which parts of a tree are used, in which order, and how often. A text file, described in `docs/reference/profile.md`.
 //!
 //! ```text
 //! tuff profile 1

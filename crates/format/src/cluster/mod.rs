@@ -12,7 +12,7 @@
 //! * Extents ascend, have no gaps and cover `[0, size)`; an lcluster holds the start of at most one.
 //! * [`Map`] needs only the map header; everything else is asked of the index bytes, which the caller loads once.
 //!
-//! Source: `docs/format/cluster.md`.
+//! Source: `docs/reference/format/cluster.md`.
 
 pub mod compact;
 pub mod extent;

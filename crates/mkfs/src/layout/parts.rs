@@ -259,7 +259,7 @@ impl Parts<'_> {
     /// True if a compressed file has a COMPACT index.
     pub(crate) fn has_compact_index(&self, data: &Encoded<'_>) -> bool {
         let o = self.options;
-        // Above 4 KiB its entries are larger, and at 16 KiB it ends (docs/format/cluster.md): FULL is for all.
+        // Above 4 KiB its entries are larger, and at 16 KiB it ends (docs/reference/format/cluster.md): FULL is for all.
         o.compact_index && self.bits().get() <= 12 && !o.unaligned && data.is_contiguous()
     }
 

@@ -1,6 +1,6 @@
 //! Manifests: trees described line by line, in the form of BSD's mtree(5) with a few keywords more.
 //!
-//! `docs/manifest.md` is the format. What holds for every [`Entry`] that comes out is what holds for a tar's: a path has
+//! `docs/reference/manifest.md` is the format. What holds for every [`Entry`] that comes out is what holds for a tar's: a path has
 //! no `.`, `..` or empty component, and only a directory can be the root. Entries come in the manifest's order.
 
 mod attrs;

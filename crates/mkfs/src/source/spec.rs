@@ -24,7 +24,7 @@ pub enum Source {
     },
     /// A tar on standard input, plain or compressed, or cpio archives.
     TarStdin,
-    /// A manifest; see `docs/manifest.md`.
+    /// A manifest; see `docs/reference/manifest.md`.
     Manifest(PathBuf),
     /// An EROFS image.
     Image {

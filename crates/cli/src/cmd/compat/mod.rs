@@ -2,7 +2,7 @@
 //! started under.
 //!
 //! `words` reads options as getopt_long does, `mkfs`, `fsck` and `dump` turn them into what the library takes, `ere` turns POSIX
-//! expressions into ours. What an option asks for is done or refused; docs/mkfs.md lists which. Exit codes are theirs: 0 and 1.
+//! expressions into ours. What an option asks for is done or refused; docs/reference/mkfs.md lists which. Exit codes are theirs: 0 and 1.
 
 mod dump;
 mod ere;

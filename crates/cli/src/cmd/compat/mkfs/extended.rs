@@ -109,7 +109,7 @@ fn feature(asked: &mut Asked, name: &str, on: bool, value: Option<&str>) -> Resu
         }
         _ => {
             return Err(Error::usage(format_args!(
-                "-E {name} is no feature that is known here; docs/mkfs.md lists them"
+                "-E {name} is no feature that is known here; docs/reference/mkfs.md lists them"
             )));
         }
     }
