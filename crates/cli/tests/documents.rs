@@ -1,0 +1,362 @@
+//! Commands in README.md and docs/guide run as they are written.
+//!
+//! Blocks marked `sh` of a page form one script, which runs in a directory with the trees that the guide names. A block that does
+//! not work everywhere begins with `# needs ...`, and is left out, aloud, where the host lacks that.
+
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tuff_testkit::{note, skipped};
+
+/// Root directory of the project.
+fn project() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Temporary directory that a page's commands run in.
+struct Playground(PathBuf);
+
+impl Playground {
+    /// Makes the trees that the guide uses: `rootfs`, `new-rootfs`, `overlay`, `crates` and the OCI layout `debian`.
+    fn new(name: &str) -> Self {
+        let dir =
+            std::env::temp_dir().join(format!("tuff-documents-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        let place = Self(dir);
+        let text = "The quick brown fox jumps over the lazy dog.\n".repeat(5000);
+        for root in ["rootfs", "new-rootfs", "crates"] {
+            place.write(&format!("{root}/etc/os-release"), "NAME=Test\n");
+            place.write(&format!("{root}/usr/share/text"), &text);
+            place.write(&format!("{root}/usr/bin/tool"), "#!/bin/sh\n");
+            let tool = place.0.join(root).join("usr/bin/tool");
+            fs::set_permissions(tool, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        symlink("tool", place.0.join("rootfs/usr/bin/alias")).unwrap();
+        place.write("new-rootfs/usr/share/new", &text.replace("fox", "cat"));
+        place.write("overlay/etc/motd", "Welcome\n");
+        fs::create_dir(place.0.join("bin")).unwrap();
+        symlink(env!("CARGO_BIN_EXE_tuff"), place.0.join("bin/tuff")).unwrap();
+        // `cargo run --release -- VERB` in a clone runs the command that is under test here.
+        place.write("bin/cargo", "#!/bin/sh\nshift 3\nexec tuff \"$@\"\n");
+        fs::set_permissions(place.0.join("bin/cargo"), fs::Permissions::from_mode(0o755)).unwrap();
+        place
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        let path = self.0.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn sh(&self, script: &str) -> Output {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let path = format!("{}:{path}", self.0.join("bin").display());
+        let mut sh = Command::new("sh");
+        sh.args(["-eux", "-c", script]).env("PATH", path);
+        sh.current_dir(&self.0).output().unwrap()
+    }
+
+    /// Makes `debian`, an OCI layout with one layer. False: this host has no sha256sum.
+    fn add_container(&self) -> bool {
+        let blob = |path: &str, media: &str| {
+            let script = format!(
+                "sum=$(sha256sum < {path}); sum=${{sum%% *}}; mv {path} debian/blobs/sha256/$sum; printf %s $sum"
+            );
+            let size = fs::metadata(self.0.join(path)).unwrap().len();
+            let out = self.sh(&script);
+            let hex = String::from_utf8(out.stdout).unwrap();
+            json!({"mediaType": media, "digest": format!("sha256:{hex}"), "size": size})
+        };
+        if !self.sh("sha256sum bin/cargo").status.success() {
+            return false;
+        }
+        let media = |what: &str| format!("application/vnd.oci.image.{what}");
+        self.write("debian/oci-layout", r#"{"imageLayoutVersion":"1.0.0"}"#);
+        fs::create_dir_all(self.0.join("debian/blobs/sha256")).unwrap();
+        assert!(self.sh("tar -cf layer -C rootfs .").status.success());
+        let layer = blob("layer", &media("layer.v1.tar"));
+        let diff_id = layer["digest"].clone();
+        self.write(
+            "config",
+            &json!({"rootfs": {"type": "layers", "diff_ids": [diff_id]}}).to_string(),
+        );
+        let config = blob("config", &media("config.v1+json"));
+        let manifest = json!({"schemaVersion": 2, "config": config, "layers": [layer]});
+        self.write("manifest", &manifest.to_string());
+        let manifest = blob("manifest", &media("manifest.v1+json"));
+        let index = json!({"schemaVersion": 2, "manifests": [manifest]});
+        self.write("debian/index.json", &index.to_string());
+        true
+    }
+}
+
+impl Drop for Playground {
+    fn drop(&mut self) {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        for line in mounts.lines() {
+            let dir = line.split(' ').nth(1).unwrap_or_default();
+            if Path::new(dir).starts_with(&self.0) {
+                let _ = Command::new("umount").args(["-l", dir]).status();
+            }
+        }
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Blocks of a page that are marked `sh`.
+fn blocks(page: &str) -> Vec<&str> {
+    page.split("\n```sh\n")
+        .skip(1)
+        .map(|rest| rest.split("\n```").next().unwrap_or_default())
+        .collect()
+}
+
+/// Requirements of a block, from its first line: `# needs root and veritysetup`.
+fn needs(block: &str) -> Vec<&str> {
+    let first = block.lines().next().unwrap_or_default();
+    first
+        .strip_prefix("# needs ")
+        .map(|needs| needs.split(" and ").collect())
+        .unwrap_or_default()
+}
+
+/// Ability of a host to run a block.
+#[derive(PartialEq, Eq, Debug)]
+enum Ability {
+    Runs,
+    /// The host lacks something that tests expect.
+    Lacks,
+    /// No test has it: the network, a toolchain.
+    Never,
+}
+
+fn ability(need: &str) -> Ability {
+    let has = match need {
+        "the network" | "the source tree" => return Ability::Never,
+        "root" => Command::new("id")
+            .arg("-u")
+            .output()
+            .is_ok_and(|o| o.stdout == b"0\n"),
+        "/dev/fuse" => Path::new("/dev/fuse").exists(),
+        program => Command::new("sh")
+            .args(["-c", &format!("command -v {program}")])
+            .output()
+            .is_ok_and(|o| o.status.success()),
+    };
+    if has { Ability::Runs } else { Ability::Lacks }
+}
+
+/// Runs a page. Returns what its blocks lack on this host.
+fn run(page: &str) -> Vec<String> {
+    let text = fs::read_to_string(project().join(page)).unwrap();
+    let name = page.replace(['/', '.'], "-");
+    let place = Playground::new(&name);
+    let mut lacks = Vec::new();
+    if text.contains("oci:debian") && !place.add_container() {
+        lacks.push("sha256sum".to_owned());
+    }
+    let mut script = String::new();
+    for block in blocks(&text) {
+        let mut runs = true;
+        for need in needs(block) {
+            match ability(need) {
+                Ability::Runs => {}
+                Ability::Lacks => {
+                    runs = false;
+                    lacks.push(need.to_owned());
+                }
+                Ability::Never => {
+                    runs = false;
+                    note(format!("{page}: a block that needs {need} does not run"));
+                }
+            }
+        }
+        if runs {
+            let _ = writeln!(script, "{block}");
+        }
+    }
+    assert!(
+        !script.is_empty() || !lacks.is_empty(),
+        "{page} has no commands"
+    );
+    let out = place.sh(&script);
+    assert!(
+        out.status.success(),
+        "{page}: {}\n{}",
+        out.status,
+        String::from_utf8_lossy(&out.stderr)
+    );
+    lacks
+}
+
+fn runs_as_written(page: &str) {
+    let lacks = run(page);
+    if !lacks.is_empty() {
+        skipped(format!("blocks of {page} need {}", lacks.join(", ")));
+    }
+}
+
+#[test]
+fn commands_of_the_readme_run() {
+    runs_as_written("README.md");
+}
+
+#[test]
+fn commands_of_the_guide_run() {
+    let mut pages: Vec<String> = fs::read_dir(project().join("docs/guide"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != "README.md")
+        .map(|name| format!("docs/guide/{name}"))
+        .collect();
+    pages.sort();
+    assert!(pages.len() >= 7, "{pages:?}");
+    for page in &pages {
+        runs_as_written(page);
+    }
+}
+
+/// Reference of the command line, from the help of every verb.
+fn cli_reference() -> String {
+    let place = Playground::new("cli-reference");
+    let tuff = |args: &[&str]| {
+        let mut tuff = Command::new(env!("CARGO_BIN_EXE_tuff"));
+        tuff.args(args).env_remove("COLUMNS");
+        tuff.current_dir(&place.0).output().unwrap()
+    };
+    assert!(tuff(&["man", "man"]).status.success());
+    let mut verbs: Vec<String> = fs::read_dir(place.0.join("man"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .map(|name| name.trim_end_matches(".1").replace('-', " "))
+        .collect();
+    verbs.sort();
+    let mut text = String::from(
+        "# Command line\n\nHelp of every verb, as `tuff VERB --help-all` prints it. Generated by `TUFF_WRITE_DOCS=1 cargo test -p tuff --test documents`.\n",
+    );
+    for verb in &verbs {
+        let mut args: Vec<&str> = verb.split(' ').skip(1).collect();
+        args.push("--help-all");
+        let mut out = tuff(&args);
+        if !out.status.success() {
+            args.pop();
+            args.push("--help");
+            out = tuff(&args);
+        }
+        assert!(out.status.success(), "{args:?}");
+        let help = String::from_utf8(out.stdout).unwrap();
+        let _ = write!(text, "\n## {verb}\n\n```text\n");
+        for line in help.trim_end().lines() {
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+        text.push_str("```\n");
+    }
+    text
+}
+
+#[test]
+fn the_reference_of_the_command_line_is_complete() {
+    let path = project().join("docs/reference/cli.md");
+    let text = cli_reference();
+    if std::env::var_os("TUFF_WRITE_DOCS").is_some_and(|value| value == "1") {
+        fs::write(&path, &text).unwrap();
+    }
+    assert!(
+        fs::read_to_string(&path).unwrap_or_default() == text,
+        "docs/reference/cli.md is not what --help prints; write it by TUFF_WRITE_DOCS=1 cargo test -p tuff --test documents"
+    );
+}
+
+/// Verbs with `--json`, as a script that prints all their objects.
+const JSON_VERBS: &str = "
+tuff build --json --stats --verity rootfs i 2>/dev/null
+tuff patch --json new-rootfs i 2>/dev/null
+for f in '' -f; do tuff info $f --json i; done
+tuff ls -R --json i
+tuff stat -e --json i /usr/share/text
+tuff extents --json i /usr/share/text
+tuff extract --json i out
+tuff check --json i
+tuff verity add --replace --fec 2 --json i
+root=$(tuff verity show --json i | sed 's/.*root_hash\":\"//; s/\".*//')
+printf x | dd of=i bs=1 seek=1200 conv=notrunc
+! tuff check --json i
+! tuff verity check --json i $root
+tuff verity repair --json i $root
+! tuff diff --json rootfs i
+tuff dump --json i
+tuff suggest --json rootfs 2>/dev/null
+tuff volume create --json --size 1G v
+tuff volume import --json v rootfs
+tuff volume snapshot create v s
+tuff volume quota --user 1 --space 1G v
+for verb in stat check 'check --repair' trim quota 'snapshot list'; do tuff volume $verb --json v; done
+";
+
+/// Objects whose keys are data: names of algorithms, stages, aims.
+const OPEN_KEYS: [&str; 10] = [
+    "algorithms",
+    "by_extension",
+    "by_type",
+    "compression",
+    "fields",
+    "layouts",
+    "recommended",
+    "rows",
+    "stage_seconds",
+    "types",
+];
+
+fn keys_of(value: &serde_json::Value, is_open: bool, out: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(map) => {
+            for (key, value) in map {
+                if !is_open {
+                    out.insert(key.clone());
+                }
+                keys_of(value, OPEN_KEYS.contains(&key.as_str()), out);
+            }
+        }
+        serde_json::Value::Array(list) => list.iter().for_each(|v| keys_of(v, is_open, out)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_reference_of_json_output_is_complete() {
+    let place = Playground::new("json");
+    let out = place.sh(JSON_VERBS);
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    let mut keys = BTreeSet::new();
+    for object in serde_json::Deserializer::from_slice(&out.stdout).into_iter() {
+        keys_of(&object.unwrap(), false, &mut keys);
+    }
+    assert!(keys.len() > 150, "{keys:?}");
+    let page = fs::read_to_string(project().join("docs/reference/json.md")).unwrap();
+    let missing: Vec<_> = keys
+        .iter()
+        .filter(|key| !page.contains(&format!("`{key}`")))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "not in docs/reference/json.md: {missing:?}"
+    );
+}
+
+#[test]
+fn blocks_state_what_they_need() {
+    let page = "a\n```sh\n# needs root and jq\nb\n```\n```text\nc\n```\n\n```sh\nd\n```\n";
+    assert_eq!(blocks(page), ["# needs root and jq\nb", "d"]);
+    assert_eq!(needs(blocks(page)[0]), ["root", "jq"]);
+    assert_eq!(needs("d"), [""; 0]);
+    assert_eq!(ability("sh"), Ability::Runs);
+    assert_eq!(ability("a-program-that-no-host-has"), Ability::Lacks);
+}
