@@ -252,7 +252,6 @@ mod tests {
         "docs/iplfs/spec.md",
         "docs/reference/mkfs.md",
         "docs/reference/semantics.md",
-        "docs/limitations.md",
         "docs/reference/verity.md",
     ];
 
