@@ -116,7 +116,6 @@ mod tests {
     const ALLOWED: &[&str] = &[
         "crates/cli",
         "crates/codec",
-        "crates/erofs",
         "crates/lab",
         "crates/mount",
         "crates/verity",

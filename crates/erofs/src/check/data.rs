@@ -1,9 +1,11 @@
 //! All data, once: which extents are new, sorted by position.
 
+use super::finding::Rule;
 use super::marks::{DataMap, Owner};
 use super::near::Near;
-use super::work::{Item, Work};
-use super::{Options, Rule, Shared, Totals};
+use super::report::{Options, Totals};
+use super::shared::Shared;
+use super::work::{Item, Job, Work};
 use crate::Result;
 use crate::read::fetch::Spot;
 use crate::read::file::cluster_place;
@@ -15,16 +17,6 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::Scope;
 use tuff_format::cluster::Coding;
-
-/// An extent whose bytes are to be read.
-#[derive(Clone, Copy)]
-pub(super) struct Job {
-    /// Of the first inode that has it, for messages.
-    pub(super) nid: Nid,
-    pub(super) extent: Extent,
-    /// Bytes behind the data that should be zero: the rest of its last block.
-    pub(super) padding: u32,
-}
 
 /// Jobs that are sorted together.
 const BATCH: usize = 4096;

@@ -1,6 +1,7 @@
 //! Fingerprints: what files say their digests are, compared with what is in them.
 
-use super::{Rule, Shared};
+use super::finding::Rule;
+use super::shared::Shared;
 use crate::fingerprint::{PREFIX, digest_of};
 use crate::read::FileType;
 use crate::read::{Image, Inode};

@@ -1,6 +1,6 @@
 //! Rules of one inode and its data.
 
-use super::Rule;
+use super::finding::Rule;
 use super::walk::Walk;
 use crate::Error;
 use crate::read::map::{ClusterCoding, Extents, FileMap, Source};

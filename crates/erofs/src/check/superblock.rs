@@ -1,7 +1,8 @@
 //! Rules of the superblock, most of them against what the walk found.
 
+use super::finding::{Rule, Severity};
+use super::shared::Shared;
 use super::walk::Marks;
-use super::{Rule, Severity, Shared};
 use crate::read::{Image, Space};
 use std::sync::atomic::Ordering::Relaxed;
 use tuff_format::features::{Feature, flags_of, incompat};

@@ -1,8 +1,10 @@
 //! The tree: every directory, every entry, every inode once.
 
 use super::data::Jobs;
+use super::finding::Rule;
 use super::marks::{DataMap, Owner, SlotMap};
-use super::{Rule, Shared, Totals};
+use super::report::Totals;
+use super::shared::Shared;
 use crate::read::dir::{Dir, type_of};
 use crate::read::limits::WorkBudget;
 use crate::read::{FileType, Image, Inode, Nid, Space};

@@ -3,14 +3,15 @@
 //! Nobody gets the bytes, so what need not be written is not: LZ4 clusters are walked in runs, data that is stored as it
 //! is has its pages touched. What a walk does not accept is decoded alone, for the message.
 
-use super::data::Job;
-use super::{Rule, Shared, Totals};
+use super::finding::Rule;
+use super::report::Totals;
+use super::shared::Shared;
 use crate::Error;
 use crate::read::decode::{self, Want, Worker};
 use crate::read::fetch::FETCH_MAX;
 use crate::read::file::cluster_place;
-use crate::read::map::{Cluster, ClusterCoding, Source};
-use crate::read::{Image, Space};
+use crate::read::map::{Cluster, ClusterCoding, Extent, Source};
+use crate::read::{Image, Nid, Space};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Receiver;
@@ -24,6 +25,16 @@ const SEVERAL: usize = 64;
 
 /// Most bytes that are touched at once. Unit: bytes.
 const TOUCH_MAX: u64 = 16 << 20;
+
+/// An extent whose bytes are to be read.
+#[derive(Clone, Copy)]
+pub(super) struct Job {
+    /// Of the first inode that has it, for messages.
+    pub(super) nid: Nid,
+    pub(super) extent: Extent,
+    /// Bytes behind the data that should be zero: the rest of its last block.
+    pub(super) padding: u32,
+}
 
 /// What a worker takes at once.
 pub(super) enum Item {

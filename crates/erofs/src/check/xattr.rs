@@ -1,7 +1,7 @@
 //! Rules of extended attributes.
 
+use super::finding::{Rule, Severity};
 use super::walk::Walk;
-use super::{Rule, Severity};
 use crate::read::{Inode, Space};
 use std::collections::HashSet;
 use tuff_format::xattr::{Body, Entry, LONG_PREFIX, filter_bit, prefix};

@@ -1,7 +1,8 @@
 //! The comparison itself: one thread walks both trees, others compare bytes, and what is found is reported in tree order.
 
 use super::content::{Part, Workers};
-use super::side::{Node, Side};
+use super::node::Node;
+use super::side::Side;
 use crate::open_files;
 use crate::read::limits::WorkBudget;
 use crate::read::{FileType, Image, Xattr};

@@ -1,6 +1,6 @@
 //! A directory of the host as one side of a comparison.
 
-use super::side::Node;
+use super::node::Node;
 use crate::read::{FileType, Xattr};
 use crate::walk::shown;
 use crate::{Error, Result};

@@ -15,6 +15,7 @@
 mod compare;
 mod content;
 mod host;
+mod node;
 mod side;
 
 pub use compare::{Change, Difference, Options, Totals, diff};

@@ -1,7 +1,8 @@
 //! One side of a comparison, whatever it is.
 
 use super::host::HostTree;
-use crate::read::{FileType, Image, Inode, Xattr};
+use super::node::Node;
+use crate::read::{Image, Inode, Xattr};
 use crate::walk::shown;
 use crate::{Error, Result};
 use rustix::fs::SeekFrom;
@@ -16,24 +17,6 @@ pub enum Side<'a> {
     Image(&'a Image),
     /// A directory of the host.
     Host(HostTree),
-}
-
-/// What a name stands for.
-#[derive(Clone, Debug)]
-pub(super) struct Node {
-    pub(super) kind: FileType,
-    /// Without the type.
-    pub(super) mode: u16,
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-    pub(super) mtime: (i64, u32),
-    pub(super) nlink: u64,
-    pub(super) size: u64,
-    pub(super) device: Option<(u32, u32)>,
-    /// The same for all names of an inode.
-    pub(super) id: (u64, u64),
-    /// In an image.
-    pub(super) inode: Option<Inode>,
 }
 
 /// The bytes of a file on one side.

@@ -1,6 +1,6 @@
 //! Owner, mode, extended attributes and times, in the order in which one does not undo the other.
 
-use super::Shared;
+use super::shared::Shared;
 use super::target::Dir;
 use crate::read::{FileType, Inode, Xattr};
 use rustix::fs::{self, AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};

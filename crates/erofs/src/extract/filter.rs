@@ -1,6 +1,6 @@
 //! Which paths are wanted.
 
-use super::Options;
+use super::report::Options;
 use crate::read::Image;
 use crate::{Error, Result};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};

@@ -22,118 +22,22 @@
 mod attributes;
 mod batch;
 mod filter;
+mod piece;
+mod report;
+mod shared;
 mod target;
 mod walk;
 mod write;
 
+pub use report::{Options, Problem, Report, Totals};
+
 use crate::open_files;
 use crate::read::Image;
-use crate::walk::shortened;
 use crate::{Error, Result};
+use shared::{AtomicTotals, Shared};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// What to extract, and how.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Only these paths, with all below them. Empty, the default: everything.
-    pub paths: Vec<Vec<u8>>,
-    /// Only what matches one of these globs, with all below it. Empty, the default: everything.
-    pub include: Vec<String>,
-    /// Nothing that matches one of these globs, and nothing below it.
-    pub exclude: Vec<String>,
-    /// Directory names that are taken off the front of every path. What has no more is left out. Default: 0.
-    pub strip: usize,
-    /// Replace files that exist, and go on in directories that do. Default: no.
-    pub overwrite: bool,
-    /// With that, leave files alone that have length, time, mode, owner and attributes of the image's: what an extraction that
-    /// was stopped has completed, since times come last. Contents are not compared. Default: no.
-    pub update: bool,
-    /// Give files their owners. Default: only as root.
-    pub owners: Option<bool>,
-    /// Set extended attributes. Default: yes.
-    pub xattrs: bool,
-    /// Set times. Default: yes.
-    pub times: bool,
-    /// Go on after damage or failure, and report it, instead of ending there. Default: no.
-    pub keep_going: bool,
-    /// Threads. 0, the default: one for each core.
-    pub threads: usize,
-    /// Most names that may be made. Default: no limit but [`Limits::names_per_byte`](crate::read::Limits::names_per_byte).
-    pub files: u64,
-    /// Most bytes that may be written, holes not counted. Default: no limit but
-    /// [`Limits::content_per_byte`](crate::read::Limits::content_per_byte).
-    pub bytes: u64,
-    /// Problems that are kept; further ones are only counted. Default: 1000.
-    pub problems: usize,
-    /// Set from outside, it ends the extraction soon, with an error of kind `Interrupted`. Default: nobody does.
-    pub stop: Arc<AtomicBool>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            paths: Vec::new(),
-            include: Vec::new(),
-            exclude: Vec::new(),
-            strip: 0,
-            overwrite: false,
-            update: false,
-            owners: None,
-            xattrs: true,
-            times: true,
-            keep_going: false,
-            threads: 0,
-            files: u64::MAX,
-            bytes: u64::MAX,
-            problems: 1000,
-            stop: Arc::default(),
-        }
-    }
-}
-
-/// What was made so far, or in all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Totals {
-    /// Regular files.
-    pub files: u64,
-    /// Files among them that were there, with [`Options::update`].
-    pub kept: u64,
-    /// Directories.
-    pub directories: u64,
-    /// Symlinks.
-    pub symlinks: u64,
-    /// Devices, fifos and sockets.
-    pub specials: u64,
-    /// Further names of files.
-    pub links: u64,
-    /// Bytes written. Unit: bytes.
-    pub bytes: u64,
-    /// Clusters decoded.
-    pub clusters: u64,
-}
-
-/// Something that is not as in the image.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Problem {
-    /// Path below the target.
-    pub path: Vec<u8>,
-    /// What could not be restored, and why.
-    pub what: String,
-}
-
-/// What an extraction did.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// What was made.
-    pub totals: Totals,
-    /// What could not be restored, by path.
-    pub problems: Vec<Problem>,
-    /// Problems beyond [`Options::problems`], which are not kept.
-    pub dropped: u64,
-}
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Mutex, PoisonError};
 
 /// Extracts the tree of an image into the directory `target`, which is made if there is none.
 ///
@@ -195,115 +99,4 @@ pub fn extract(
         problems,
         dropped: shared.dropped.into_inner(),
     })
-}
-
-fn is_interrupted(error: &Error) -> bool {
-    matches!(error, Error::Io(_, e) if e.kind() == std::io::ErrorKind::Interrupted)
-}
-
-/// What all threads of an extraction use.
-struct Shared<'a> {
-    image: &'a Image,
-    options: &'a Options,
-    owners: bool,
-    root: target::Root,
-    /// Most files that stay open between their pieces.
-    open_max: u64,
-    open: AtomicU64,
-    /// Set by the first error that ends it all.
-    stop: AtomicBool,
-    error: Mutex<Option<Error>>,
-    problems: Mutex<Vec<Problem>>,
-    dropped: AtomicU64,
-    totals: AtomicTotals,
-}
-
-#[derive(Default)]
-struct AtomicTotals {
-    files: AtomicU64,
-    kept: AtomicU64,
-    directories: AtomicU64,
-    symlinks: AtomicU64,
-    specials: AtomicU64,
-    links: AtomicU64,
-    bytes: AtomicU64,
-    clusters: AtomicU64,
-}
-
-impl AtomicTotals {
-    fn get(&self) -> Totals {
-        Totals {
-            files: self.files.load(Relaxed),
-            kept: self.kept.load(Relaxed),
-            directories: self.directories.load(Relaxed),
-            symlinks: self.symlinks.load(Relaxed),
-            specials: self.specials.load(Relaxed),
-            links: self.links.load(Relaxed),
-            bytes: self.bytes.load(Relaxed),
-            clusters: self.clusters.load(Relaxed),
-        }
-    }
-}
-
-impl Shared<'_> {
-    /// Notes what could not be restored.
-    fn problem(&self, path: Vec<u8>, what: impl ToString) {
-        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
-        if problems.len() >= self.options.problems {
-            self.dropped.fetch_add(1, Relaxed);
-        } else {
-            let what = what.to_string();
-            problems.push(Problem { path, what });
-        }
-    }
-
-    /// Something is left out: the end, or a problem with [`Options::keep_going`].
-    fn fail(&self, path: Vec<u8>, error: Error) -> Result<()> {
-        // A stop is of the whole extraction, not of a file.
-        if self.stopped() && is_interrupted(&error) {
-            return Err(error);
-        }
-        if !self.ends(&error) {
-            self.problem(path, &error);
-            return Ok(());
-        }
-        let path = shortened(&path);
-        let shown = String::from_utf8_lossy(&path);
-        Err(if shown.is_empty() {
-            error
-        } else {
-            error.within(shown)
-        })
-    }
-
-    /// As [`fail`](Self::fail), on a worker: the first error is kept for the caller, and all others stop.
-    fn fail_later(&self, path: Vec<u8>, error: Error) {
-        if let Err(error) = self.fail(path, error) {
-            let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
-            first.get_or_insert(error);
-            self.stop.store(true, Relaxed);
-        }
-    }
-
-    /// True if `error` ends it all.
-    fn ends(&self, error: &Error) -> bool {
-        !self.options.keep_going || matches!(error, Error::Limit(_))
-    }
-
-    fn stopped(&self) -> bool {
-        self.stop.load(Relaxed) || self.options.stop.load(Relaxed)
-    }
-
-    /// Why there is no whole tree, if no worker has a reason.
-    fn interrupted(&self) -> Error {
-        let totals = self.totals.get();
-        Error::io(
-            "",
-            format_args!(
-                "stopped; {} files are complete, no other was left",
-                totals.files
-            ),
-            std::io::ErrorKind::Interrupted.into(),
-        )
-    }
 }

@@ -1,10 +1,12 @@
 //! The tree, from the root down: directories are made at once, files become pieces.
 
-use super::batch::{BATCH, From, Piece, Queue, Task};
+use super::batch::Queue;
 use super::filter::{Filter, Verdict};
+use super::piece::{BATCH, From, Piece, Task};
+use super::report::Totals;
+use super::shared::Shared;
 use super::target::{Dir, check_name, create, remove_leftover, show, stage_name};
 use super::write::Writer;
-use super::{Shared, Totals};
 use crate::check::marks::SlotMap;
 use crate::read::decode;
 use crate::read::limits::WorkBudget;

@@ -1,7 +1,7 @@
 //! Workers: they decode clusters, put neighbouring pieces together, and write.
 
-use super::Shared;
-use super::batch::{From, Piece, State, Task};
+use super::piece::{From, Piece, State, Task};
+use super::shared::Shared;
 use super::target::{Handles, create_file, give_name, remove_file, reopen_file, stage_file};
 use crate::read::decode::{Want, Worker};
 use crate::read::fetch::FETCH_MAX;

@@ -11,9 +11,6 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
 use tuff_format::cluster::Coding;
 
-/// A decoded cluster's name in the cache: position, length, coding.
-pub(crate) type ClusterKey = (u64, u32, ClusterCoding);
-
 /// Bytes `[skip, skip + dst.len())` of one extent.
 struct Part<'a> {
     extent: Extent,

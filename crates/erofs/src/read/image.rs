@@ -2,10 +2,10 @@
 
 use super::cache::Cache;
 use super::decode::Workers;
+use super::extent::FileMap;
 use super::fetch::{Bytes, Devices, Space, Spot, WINDOW, Windows};
 use super::inode::Inode;
 use super::limits::{Limits, WorkBudget};
-use super::map::FileMap;
 use crate::{Error, Result};
 use std::sync::Arc;
 use tuff_format::config::Configs;
@@ -52,7 +52,7 @@ pub struct Image {
     windows: Windows,
     pub(crate) maps: Cache<Nid, FileMap>,
     /// Decoded clusters by position, length and coding.
-    pub(crate) decoded: Cache<super::file::ClusterKey, Arc<Vec<u8>>>,
+    pub(crate) decoded: Cache<super::extent::ClusterKey, Arc<Vec<u8>>>,
     pub(crate) workers: Workers,
     metabox: Option<(Inode, FileMap)>,
     packed: Option<(Inode, FileMap)>,

@@ -51,22 +51,25 @@
 pub(crate) mod cache;
 pub(crate) mod decode;
 pub(crate) mod dir;
+pub(crate) mod extent;
 pub(crate) mod fetch;
 pub(crate) mod file;
 mod image;
 mod inode;
+mod inodes;
 pub(crate) mod limits;
 pub(crate) mod map;
 mod path;
 mod xattr;
 
 pub use dir::{DirEntry, ReadDir};
+pub use extent::{Cluster, ClusterCoding, Extent, Source};
 pub use fetch::{Bytes, Space, Spot};
 pub use file::FileReader;
 pub use image::{Image, OpenOptions, device_tag};
 pub use inode::Inode;
 pub use limits::{Limits, WorkBudget};
-pub use map::{Cluster, ClusterCoding, Extent, Extents, Run, Runs, Source};
+pub use map::{Extents, Run, Runs};
 pub use xattr::Xattr;
 
 pub use tuff_format::Nid;

@@ -55,6 +55,7 @@ mod answer;
 mod counters;
 mod decoded;
 mod index;
+mod out;
 mod pin;
 mod policy;
 mod pressure;

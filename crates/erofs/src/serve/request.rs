@@ -4,6 +4,7 @@ use super::answer::{Lent, Rest};
 use super::counters::Count;
 use super::decoded::{Begun, Flight, Held};
 use super::index::Cursor;
+use super::out::Out;
 use super::policy::{self, BUFFER_MAX, Into, Plan, Situation, Strategy};
 use super::server::Server;
 use super::session::Session;
@@ -24,23 +25,6 @@ const LENT_MAX: usize = 16;
 
 /// The most extents that a request leaves for later because other threads decode them.
 const LATER_MAX: usize = 4;
-
-/// The caller's buffer, or a part of it, and how it may be filled.
-pub(crate) struct Out<'a> {
-    pub(crate) buf: &'a mut [u8],
-    /// How many bytes are asked for; what follows in `buf` may be scribbled on.
-    pub(crate) len: usize,
-    /// Where `buf` starts in the answer.
-    pub(crate) base: usize,
-    /// Runs may be lent instead of copied.
-    pub(crate) lend: bool,
-    /// Clusters may be handed on.
-    pub(crate) hand_on: bool,
-    /// The reader goes ahead in even steps. Unit: bytes.
-    pub(crate) stride: Option<u64>,
-    /// What is not needed now will probably be soon.
-    pub(crate) clustered: bool,
-}
 
 /// A part of an extent that is asked for.
 #[derive(Clone, Copy)]

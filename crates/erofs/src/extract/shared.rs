@@ -1,0 +1,120 @@
+//! State that the threads of an extraction share.
+
+use super::report::{Options, Problem, Totals};
+use super::target;
+use crate::read::Image;
+use crate::walk::shortened;
+use crate::{Error, Result};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+pub(super) fn is_interrupted(error: &Error) -> bool {
+    matches!(error, Error::Io(_, e) if e.kind() == std::io::ErrorKind::Interrupted)
+}
+
+/// What all threads of an extraction use.
+pub(super) struct Shared<'a> {
+    pub(super) image: &'a Image,
+    pub(super) options: &'a Options,
+    pub(super) owners: bool,
+    pub(super) root: target::Root,
+    /// Most files that stay open between their pieces.
+    pub(super) open_max: u64,
+    pub(super) open: AtomicU64,
+    /// Set by the first error that ends it all.
+    pub(super) stop: AtomicBool,
+    pub(super) error: Mutex<Option<Error>>,
+    pub(super) problems: Mutex<Vec<Problem>>,
+    pub(super) dropped: AtomicU64,
+    pub(super) totals: AtomicTotals,
+}
+
+#[derive(Default)]
+pub(super) struct AtomicTotals {
+    pub(super) files: AtomicU64,
+    pub(super) kept: AtomicU64,
+    pub(super) directories: AtomicU64,
+    pub(super) symlinks: AtomicU64,
+    pub(super) specials: AtomicU64,
+    pub(super) links: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    pub(super) clusters: AtomicU64,
+}
+
+impl AtomicTotals {
+    pub(super) fn get(&self) -> Totals {
+        Totals {
+            files: self.files.load(Relaxed),
+            kept: self.kept.load(Relaxed),
+            directories: self.directories.load(Relaxed),
+            symlinks: self.symlinks.load(Relaxed),
+            specials: self.specials.load(Relaxed),
+            links: self.links.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            clusters: self.clusters.load(Relaxed),
+        }
+    }
+}
+
+impl Shared<'_> {
+    /// Notes what could not be restored.
+    pub(super) fn problem(&self, path: Vec<u8>, what: impl ToString) {
+        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        if problems.len() >= self.options.problems {
+            self.dropped.fetch_add(1, Relaxed);
+        } else {
+            let what = what.to_string();
+            problems.push(Problem { path, what });
+        }
+    }
+
+    /// Something is left out: the end, or a problem with [`Options::keep_going`].
+    pub(super) fn fail(&self, path: Vec<u8>, error: Error) -> Result<()> {
+        // A stop is of the whole extraction, not of a file.
+        if self.stopped() && is_interrupted(&error) {
+            return Err(error);
+        }
+        if !self.ends(&error) {
+            self.problem(path, &error);
+            return Ok(());
+        }
+        let path = shortened(&path);
+        let shown = String::from_utf8_lossy(&path);
+        Err(if shown.is_empty() {
+            error
+        } else {
+            error.within(shown)
+        })
+    }
+
+    /// As [`fail`](Self::fail), on a worker: the first error is kept for the caller, and all others stop.
+    pub(super) fn fail_later(&self, path: Vec<u8>, error: Error) {
+        if let Err(error) = self.fail(path, error) {
+            let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+            first.get_or_insert(error);
+            self.stop.store(true, Relaxed);
+        }
+    }
+
+    /// True if `error` ends it all.
+    pub(super) fn ends(&self, error: &Error) -> bool {
+        !self.options.keep_going || matches!(error, Error::Limit(_))
+    }
+
+    pub(super) fn stopped(&self) -> bool {
+        self.stop.load(Relaxed) || self.options.stop.load(Relaxed)
+    }
+
+    /// Why there is no whole tree, if no worker has a reason.
+    pub(super) fn interrupted(&self) -> Error {
+        let totals = self.totals.get();
+        Error::io(
+            "",
+            format_args!(
+                "stopped; {} files are complete, no other was left",
+                totals.files
+            ),
+            std::io::ErrorKind::Interrupted.into(),
+        )
+    }
+}
