@@ -12,7 +12,7 @@
 use rustix::time::{ClockId, clock_gettime};
 use std::path::Path;
 use tuff_codec::{Algorithm, Decoder};
-use tuff_erofs::read::{ClusterCoding, FileType, Image, Inode, OpenOptions, Source};
+use tuff_erofs::read::{ClusterCoding, FileType, Image, Inode, Location, OpenOptions};
 use tuff_erofs::serve::{Counters, ServeOptions, Server, Strategy};
 use tuff_store::{FileStore, ReadAt};
 use xxhash_rust::xxh3::xxh3_64;
@@ -176,7 +176,7 @@ fn raw(path: &Path, image: &Image, file: &Inode) -> Result<Raw, Error> {
     let mut clusters = Vec::new();
     for extent in image.extents(file, 0..SEQUENTIAL.min(file.size()))? {
         let extent = extent?;
-        if let Source::Cluster(c) = extent.source
+        if let Location::Cluster(c) = extent.location
             && let ClusterCoding::Compressed(id) = c.coding
             && !c.partial
         {

@@ -5,7 +5,7 @@
 //!        └ its end          └ the hash offset
 //! ```
 
-use crate::read::{Image, Inode, OpenOptions, Source, Space};
+use crate::read::{Image, Inode, Location, OpenOptions, Space};
 use crate::walk::Walk;
 use crate::{Error, Result};
 use std::ops::Range;
@@ -277,16 +277,16 @@ fn content(
     let mut open: Option<Range<u64>> = None;
     for extent in image.extents(inode, 0..inode.size())? {
         let extent = extent?;
-        let bad = match extent.source {
-            Source::Hole => false,
-            Source::Raw { device: 0, pos } => is_hit(pos, extent.len),
+        let bad = match extent.location {
+            Location::Hole => false,
+            Location::Raw { device: 0, pos } => is_hit(pos, extent.len),
             // What lies on other devices has no tree here.
-            Source::Raw { .. } => false,
-            Source::Cluster(cluster) => is_hit(cluster.pos, cluster.len.into()),
-            Source::Inline {
+            Location::Raw { .. } => false,
+            Location::Cluster(cluster) => is_hit(cluster.pos, cluster.len.into()),
+            Location::Inline {
                 space, pos, len, ..
             } => space == Space::Image && is_hit(pos, len.into()),
-            Source::Fragment { offset } => {
+            Location::Fragment { offset } => {
                 let next = packed.partition_point(|r| r.end <= offset);
                 let end = offset.saturating_add(extent.len);
                 packed.get(next).is_some_and(|r| r.start < end)

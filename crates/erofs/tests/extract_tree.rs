@@ -560,7 +560,7 @@ fn damage_is_an_error_or_a_problem_and_the_rest_is_made() {
         .next()
         .unwrap()
         .unwrap();
-    let tuff_erofs::read::Source::Cluster(cluster) = extent.source else {
+    let tuff_erofs::read::Location::Cluster(cluster) = extent.location else {
         panic!("compressed")
     };
     let mut bytes = sample::bytes("lz4");

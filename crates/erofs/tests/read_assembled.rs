@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_codec::Method;
 use tuff_erofs::check::{Options, check};
-use tuff_erofs::read::{Image, OpenOptions, Source};
+use tuff_erofs::read::{Image, Location, OpenOptions};
 use tuff_format::Nid;
 use tuff_format::chunk::{Chunk, Format};
 use tuff_format::cluster::header::{FRAGMENT, INTERLACED};
@@ -133,7 +133,7 @@ fn runs(image: &Image, path: &str) -> Vec<(u64, u64, bool)> {
     let inode = image.resolve(path.as_bytes()).unwrap();
     let all = image.extents(&inode, 0..u64::MAX).unwrap();
     all.map(|e| {
-        e.map(|e| (e.offset, e.len, e.source == Source::Hole))
+        e.map(|e| (e.offset, e.len, e.location == Location::Hole))
             .unwrap()
     })
     .collect()

@@ -5,7 +5,7 @@ mod common;
 use common::assemble::{Body, assemble, assemble_with, dir, file, superblock, symlink};
 use common::{image_tree, text};
 use tuff_erofs::Error;
-use tuff_erofs::read::{Image, Limits, OpenOptions, Source};
+use tuff_erofs::read::{Image, Limits, Location, OpenOptions};
 use tuff_format::features::incompat;
 use tuff_format::inode::Layout;
 use tuff_format::{BlockBits, Nid};
@@ -89,8 +89,8 @@ fn no_start_block_means_zeros_in_its_own_width() {
         .map(Result::unwrap)
         .collect();
     assert_eq!(
-        (extents.len(), extents[0].source, extents[0].len),
-        (1, Source::Hole, 1 << 40)
+        (extents.len(), extents[0].location, extents[0].len),
+        (1, Location::Hole, 1 << 40)
     );
     let mut buf = [1; 100];
     assert_eq!(image.read_at(&hole, &mut buf, (1 << 40) - 50).unwrap(), 50);
@@ -128,7 +128,7 @@ fn block_maps_have_holes() {
         .extents(&inode, 0..u64::MAX)
         .unwrap()
         .map(|e| {
-            e.map(|e| (e.offset, e.len, e.source == Source::Hole))
+            e.map(|e| (e.offset, e.len, e.location == Location::Hole))
                 .unwrap()
         })
         .collect();

@@ -7,9 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tuff_erofs::read::{
-    ClusterCoding, Extent, FileType, Image, Inode, OpenOptions, Source as Data,
-};
+use tuff_erofs::read::{ClusterCoding, Extent, FileType, Image, Inode, Location, OpenOptions};
 use tuff_erofs::serve::{Rest, ServeOptions, Server, Session, Strategy};
 use tuff_mkfs::{Compression, Fragments, KernelVersion, Method, Options, Progress, Source, build};
 use tuff_store::fault::Faulty;
@@ -245,15 +243,15 @@ fn one_file(method: Method, level: i32) -> (Vec<u8>, Vec<Extent>) {
         .extents(&inode, 0..u64::MAX)
         .unwrap()
         .map(Result::unwrap)
-        .filter(|e| matches!(e.source, Data::Cluster(c) if matches!(c.coding, ClusterCoding::Compressed(_))))
+        .filter(|e| matches!(e.location, Location::Cluster(c) if matches!(c.coding, ClusterCoding::Compressed(_))))
         .collect();
     assert!(extents.len() > 5);
     (bytes, extents)
 }
 
 fn cluster_of(extent: &Extent) -> (u64, u64) {
-    match extent.source {
-        Data::Cluster(c) => (c.pos, c.len.into()),
+    match extent.location {
+        Location::Cluster(c) => (c.pos, c.len.into()),
         _ => unreachable!("clusters only"),
     }
 }

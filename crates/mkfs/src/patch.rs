@@ -19,7 +19,7 @@ use super::targets::Targets;
 use crate::{Error, Result};
 use std::path::Path;
 use tuff_codec::Method;
-use tuff_erofs::read::{ClusterCoding, Image, Source as Place};
+use tuff_erofs::read::{ClusterCoding, Image, Location};
 use tuff_erofs::verity;
 use tuff_erofs::walk::Walk;
 use tuff_format::features::{Feature, KernelVersion, compat, flags_of, incompat, min_kernel};
@@ -153,7 +153,7 @@ struct Seen {
 impl Seen {
     fn look(&mut self, image: &Image, inode: &tuff_erofs::read::Inode) -> Result<()> {
         let first = image.extents(inode, 0..1)?.next().transpose()?;
-        let Some(Place::Cluster(cluster)) = first.map(|e| e.source) else {
+        let Some(Location::Cluster(cluster)) = first.map(|e| e.location) else {
             return Ok(());
         };
         if let ClusterCoding::Compressed(id) = cluster.coding

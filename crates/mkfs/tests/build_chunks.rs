@@ -10,7 +10,7 @@ use common::{Scratch, assert_same, from_source, host_tree, image_tree, nasty_tre
 use std::fs;
 use std::path::{Path, PathBuf};
 use tuff_erofs::Error;
-use tuff_erofs::read::Source as Place;
+use tuff_erofs::read::Location;
 use tuff_mkfs::{
     Dedupe, Fragments, KernelVersion, Metadata, Method, Options, Progress, Source, SparsePolicy,
     Summary, build,
@@ -133,28 +133,28 @@ fn equal_chunks_are_stored_once_and_zeros_not_at_all() {
     );
     let image = open(&at("image"));
     let root = image.root().unwrap();
-    let places = |name: &str| -> Vec<(u64, Place)> {
+    let places = |name: &str| -> Vec<(u64, Location)> {
         let nid = image.lookup(&root, name.as_bytes()).unwrap().unwrap();
         let inode = image.inode(nid).unwrap();
         let extents = image.extents(&inode, 0..inode.size()).unwrap();
         extents
             .map(|e| e.unwrap())
-            .map(|e| (e.len, e.source))
+            .map(|e| (e.len, e.location))
             .collect()
     };
-    let data = |pos| Place::Raw { device: 1, pos };
+    let data = |pos| Location::Raw { device: 1, pos };
     assert_eq!(places("a"), [(40_000, data(0))]);
     assert_eq!(places("b"), [(40_000, data(0))]);
     assert_eq!(places("c"), [(36_864, data(0)), (3140, data(40_960))]);
     assert_eq!(
         places("d"),
         [
-            (8192, Place::Hole),
+            (8192, Location::Hole),
             (4096, data(4096)),
-            (10_000, Place::Hole)
+            (10_000, Location::Hole)
         ]
     );
-    assert_eq!(places("e"), [(5000, Place::Hole)]);
+    assert_eq!(places("e"), [(5000, Location::Hole)]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use tuff_erofs::check::{self, Rule, check};
-use tuff_erofs::read::{FileType, Image, Source as Place};
+use tuff_erofs::read::{FileType, Image, Location};
 use tuff_erofs::walk::Walk;
 use tuff_mkfs::{
     Dedupe, Fragments, KernelVersion, Metadata, Method, Options, Progress, Source, build, like,
@@ -155,7 +155,7 @@ fn a_digest_that_is_not_the_contents_is_found() {
     let inode = image.inode(nid).unwrap();
     let mut extents = image.extents(&inode, 0..inode.size()).unwrap();
     let extent = extents.next().unwrap().unwrap();
-    let Place::Raw { pos, .. } = extent.source else {
+    let Location::Raw { pos, .. } = extent.location else {
         panic!("{extent:?}");
     };
     let file = fs::File::options().write(true).open(at("image")).unwrap();

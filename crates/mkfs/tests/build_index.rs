@@ -241,10 +241,10 @@ fn sparse_members_keep_their_holes_or_are_copied() {
         let places: Vec<_> = image
             .extents(&inode, 0..*size)
             .unwrap()
-            .map(|e| e.unwrap().source)
+            .map(|e| e.unwrap().location)
             .collect();
-        let external = |s: &tuff_erofs::read::Source| {
-            !matches!(s, tuff_erofs::read::Source::Raw { device: 0, .. })
+        let external = |s: &tuff_erofs::read::Location| {
+            !matches!(s, tuff_erofs::read::Location::Raw { device: 0, .. })
         };
         assert_eq!(places.iter().all(external), *referred, "{name}: {places:?}");
         see(name, &|_, offset, buf| {

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use tuff_erofs::Result;
-use tuff_erofs::read::{Extent, Image, Inode, Source};
+use tuff_erofs::read::{Extent, Image, Inode, Location};
 use tuff_format::cluster::Coding;
 
 /// List the extents of files: where their data lies in the image
@@ -87,22 +87,22 @@ impl Line {
     /// The columns of an extent.
     pub(crate) fn of(extent: &Extent, last: bool) -> Self {
         let mut flags = Vec::new();
-        let (physical, coding) = match extent.source {
-            Source::Hole => (None, "hole"),
-            Source::Raw { device, pos } => {
+        let (physical, coding) = match extent.location {
+            Location::Hole => (None, "hole"),
+            Location::Raw { device, pos } => {
                 if device != 0 {
                     flags.push(format!("device={device}"));
                 }
                 (Some((pos, extent.len)), "plain")
             }
-            Source::Cluster(cluster) => {
+            Location::Cluster(cluster) => {
                 if cluster.partial {
                     flags.push("partial".to_owned());
                 }
                 let coding = coding_name(cluster.coding.into());
                 (Some((cluster.pos, cluster.len.into())), coding)
             }
-            Source::Inline {
+            Location::Inline {
                 space,
                 pos,
                 len,
@@ -119,7 +119,7 @@ impl Line {
                 };
                 (Some((pos, len.into())), coding)
             }
-            Source::Fragment { offset } => {
+            Location::Fragment { offset } => {
                 flags.push("packed".to_owned());
                 (Some((offset, extent.len)), "fragment")
             }

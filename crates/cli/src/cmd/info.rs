@@ -7,7 +7,7 @@ use crate::text::{escaped, full_time, put_bytes};
 use crate::units::{percent, size};
 use serde_json::{Map, Value, json};
 use std::process::ExitCode;
-use tuff_erofs::dump::{Area, GroupStats, Survey, SurveyOptions};
+use tuff_erofs::dump::{Area, GroupStats, LayoutStats, LayoutStatsOptions};
 use tuff_erofs::read::Image;
 use tuff_erofs::{Error, Result};
 use tuff_format::features::{Feature, compat, flags_of};
@@ -35,27 +35,27 @@ const EXTENSIONS_SHOWN: usize = 20;
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let image = args.image.open_unverified()?;
-    let options = SurveyOptions {
+    let options = LayoutStatsOptions {
         files: args.files,
         in_place: args.files,
     };
-    let mut survey = (!args.brief).then(|| Survey::of(&image, options));
+    let mut layout = (!args.brief).then(|| LayoutStats::of(&image, options));
     let mut out = Out::new();
     if args.json {
         let mut object = superblock_json(&image);
-        if let Some(survey) = &survey {
-            survey_json(survey, &mut object);
+        if let Some(layout) = &layout {
+            layout_json(layout, &mut object);
         }
         out.line(Value::Object(object))?;
     } else {
         superblock_text(&image, &mut out)?;
-        if let Some(survey) = &survey {
-            survey_text(survey, &mut out)?;
+        if let Some(layout) = &layout {
+            layout_text(layout, &mut out)?;
         }
     }
     out.finish()?;
     // What could be counted was; the first thing that could not decides the exit code.
-    let errors = survey.as_mut().map(|s| std::mem::take(&mut s.errors));
+    let errors = layout.as_mut().map(|s| std::mem::take(&mut s.errors));
     let mut errors = errors.unwrap_or_default();
     if image.checksum_ok() == Some(false) {
         let what = "the checksum does not match the bytes it covers";
@@ -242,7 +242,7 @@ fn superblock_text(image: &Image, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
-fn survey_text(s: &Survey, out: &mut Out) -> Result<()> {
+fn layout_text(s: &LayoutStats, out: &mut Out) -> Result<()> {
     let mut tree = Vec::new();
     for (count, one, many) in [
         (s.types[0], "file", "files"),
@@ -368,7 +368,7 @@ fn survey_text(s: &Survey, out: &mut Out) -> Result<()> {
     groups_text(s, out)
 }
 
-fn groups_text(s: &Survey, out: &mut Out) -> Result<()> {
+fn groups_text(s: &LayoutStats, out: &mut Out) -> Result<()> {
     if s.by_type.is_empty() {
         return Ok(());
     }
@@ -468,8 +468,8 @@ fn superblock_json(image: &Image) -> Map<String, Value> {
     out
 }
 
-fn survey_json(s: &Survey, out: &mut Map<String, Value>) {
-    let types: Map<String, Value> = Survey::TYPES
+fn layout_json(s: &LayoutStats, out: &mut Map<String, Value>) {
+    let types: Map<String, Value> = LayoutStats::TYPES
         .iter()
         .zip(s.types)
         .map(|(kind, count)| (kind.name().to_owned(), count.into()))

@@ -9,7 +9,7 @@ use crate::text::{escaped, full_time, mode_string, put_bytes};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::process::ExitCode;
-use tuff_erofs::read::{FileType, Image, Inode, Layout, Source};
+use tuff_erofs::read::{FileType, Image, Inode, Layout, Location};
 use tuff_erofs::walk::Entry;
 use tuff_erofs::{Error, Result};
 
@@ -66,12 +66,12 @@ pub(crate) fn storage(image: &Image, inode: &Inode) -> Result<Storage> {
     let mut out = Storage::default();
     extents::each(image, inode, |extent, _| {
         out.extents += 1;
-        match extent.source {
-            Source::Hole => out.hole_bytes += extent.len,
-            Source::Raw { .. } => out.stored_bytes += extent.len,
-            Source::Cluster(c) => out.stored_bytes += u64::from(c.len),
-            Source::Inline { len, .. } => out.stored_bytes += u64::from(len),
-            Source::Fragment { .. } => out.packed_bytes += extent.len,
+        match extent.location {
+            Location::Hole => out.hole_bytes += extent.len,
+            Location::Raw { .. } => out.stored_bytes += extent.len,
+            Location::Cluster(c) => out.stored_bytes += u64::from(c.len),
+            Location::Inline { len, .. } => out.stored_bytes += u64::from(len),
+            Location::Fragment { .. } => out.packed_bytes += extent.len,
         }
         Ok(())
     })?;

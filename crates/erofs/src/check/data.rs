@@ -9,7 +9,7 @@ use super::work::{Item, Job, Work};
 use crate::Result;
 use crate::read::fetch::Spot;
 use crate::read::file::cluster_place;
-use crate::read::map::{Cluster, Extent, Source};
+use crate::read::map::{Cluster, Extent, Location};
 use crate::read::{Image, Inode, Nid};
 use crate::threads;
 use std::sync::atomic::Ordering::Relaxed;
@@ -112,10 +112,10 @@ impl<'a> Jobs<'a> {
 
     /// Takes an extent of `nid`: marks its blocks, and has it read if nobody did.
     pub(super) fn add(&mut self, nid: Nid, extent: Extent, last: bool) {
-        match extent.source {
-            Source::Hole | Source::Fragment { .. } => {}
+        match extent.location {
+            Location::Hole | Location::Fragment { .. } => {}
             // Nothing to decode, and next to the inode, which was just read: not worth a job.
-            Source::Inline {
+            Location::Inline {
                 space,
                 pos,
                 len,
@@ -128,13 +128,13 @@ impl<'a> Jobs<'a> {
                         .failed(Rule::DataRange, &format!("nid {nid}"), &e),
                 }
             }
-            Source::Inline { .. } => self.push(Job {
+            Location::Inline { .. } => self.push(Job {
                 nid,
                 extent,
                 padding: 0,
             }),
-            Source::Raw { device, pos } => self.raw(nid, extent, device, pos, last),
-            Source::Cluster(cluster) => self.cluster(nid, extent, cluster),
+            Location::Raw { device, pos } => self.raw(nid, extent, device, pos, last),
+            Location::Cluster(cluster) => self.cluster(nid, extent, cluster),
         }
     }
 
@@ -162,11 +162,11 @@ impl<'a> Jobs<'a> {
                 0
             };
             if self.take_raw(nid, spot, n) {
-                let source = Source::Raw { device, pos: at };
+                let source = Location::Raw { device, pos: at };
                 let extent = Extent {
                     offset: extent.offset + done,
                     len: n,
-                    source,
+                    location: source,
                 };
                 let padding = padding as u32; // fits: below a block
                 self.push(Job {
@@ -327,7 +327,7 @@ impl<'a> Jobs<'a> {
         prefixes.sort_unstable_by_key(key);
         prefixes.dedup_by_key(|job| place_of(&job.extent));
         for job in prefixes {
-            let Source::Cluster(cluster) = job.extent.source else {
+            let Location::Cluster(cluster) = job.extent.location else {
                 continue;
             };
             let bits = self.image.superblock().block_bits;
@@ -363,18 +363,18 @@ impl<'a> Jobs<'a> {
 
 /// Where an extent's bytes are, as a key for sorting.
 fn place_of(extent: &Extent) -> (u8, u16, u64) {
-    match extent.source {
-        Source::Raw { device, pos } => (0, device, pos),
-        Source::Cluster(cluster) => (0, 0, cluster.pos),
-        Source::Inline { space, pos, .. } => (1, space as u16, pos),
-        Source::Hole | Source::Fragment { .. } => (2, 0, 0),
+    match extent.location {
+        Location::Raw { device, pos } => (0, device, pos),
+        Location::Cluster(cluster) => (0, 0, cluster.pos),
+        Location::Inline { space, pos, .. } => (1, space as u16, pos),
+        Location::Hole | Location::Fragment { .. } => (2, 0, 0),
     }
 }
 
 fn weight(extent: &Extent) -> u64 {
-    match extent.source {
+    match extent.location {
         // What is decoded costs more than what is only read.
-        Source::Cluster(cluster) => u64::from(cluster.len).max(extent.len / 4),
+        Location::Cluster(cluster) => u64::from(cluster.len).max(extent.len / 4),
         _ => extent.len,
     }
 }

@@ -3,7 +3,7 @@
 use super::finding::Rule;
 use super::walk::Walk;
 use crate::Error;
-use crate::read::map::{ClusterCoding, Extents, FileMap, Source};
+use crate::read::map::{ClusterCoding, Extents, FileMap, Location};
 use crate::read::{FileType, Inode, Space};
 use tuff_format::cluster::header::{BIG_1, BIG_2};
 use tuff_format::cluster::{Form, HeadKind, Lcluster};
@@ -99,8 +99,8 @@ impl Walk<'_, '_> {
             }
             next = extent.end();
             let used = &mut self.marks.used;
-            match extent.source {
-                Source::Cluster(c) => {
+            match extent.location {
+                Location::Cluster(c) => {
                     blocks += bits.count(c.len.into());
                     used.partial |= c.partial;
                     used.interlaced |= c.coding == ClusterCoding::Interlaced;
@@ -109,7 +109,7 @@ impl Walk<'_, '_> {
                     }
                     used.big_cluster |= u64::from(c.len) > bits.size();
                 }
-                Source::Fragment { offset } => {
+                Location::Fragment { offset } => {
                     used.fragment = true;
                     let end = offset.checked_add(extent.len);
                     if hidden || end.is_none_or(|end| end > packed_size) {
@@ -123,8 +123,8 @@ impl Walk<'_, '_> {
                         );
                     }
                 }
-                Source::Raw { device, .. } => used.device |= device > 0,
-                Source::Inline { .. } | Source::Hole => {}
+                Location::Raw { device, .. } => used.device |= device > 0,
+                Location::Inline { .. } | Location::Hole => {}
             }
             self.jobs.add(inode.nid(), extent, next == inode.size());
         }

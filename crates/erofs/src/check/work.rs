@@ -10,7 +10,7 @@ use crate::Error;
 use crate::read::decode::{self, Want, Worker};
 use crate::read::fetch::FETCH_MAX;
 use crate::read::file::cluster_place;
-use crate::read::map::{Cluster, ClusterCoding, Extent, Source};
+use crate::read::map::{Cluster, ClusterCoding, Extent, Location};
 use crate::read::{Image, Nid, Space};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -108,8 +108,8 @@ impl<'a> Work<'a> {
 
     fn alone(&mut self, job: &Job, later: &[Job]) {
         if let Err(e) = self.job(job, later) {
-            let rule = match job.extent.source {
-                Source::Raw { .. } => Rule::DataRange,
+            let rule = match job.extent.location {
+                Location::Raw { .. } => Rule::DataRange,
                 _ => Rule::Cluster,
             };
             self.shared.failed(rule, &format!("nid {}", job.nid), &e);
@@ -118,9 +118,9 @@ impl<'a> Work<'a> {
 
     fn job(&mut self, job: &Job, later: &[Job]) -> Result<(), Error> {
         let extent = &job.extent;
-        match extent.source {
-            Source::Raw { device, pos } => self.raw(job, device, pos, later),
-            Source::Inline {
+        match extent.location {
+            Location::Raw { device, pos } => self.raw(job, device, pos, later),
+            Location::Inline {
                 space,
                 pos,
                 len,
@@ -133,8 +133,8 @@ impl<'a> Work<'a> {
                     .decode(&mut self.worker, coding, &src, extent, Want::All, out)
                     .map_err(|e| Error::corrupt(format_args!("inline data at byte {pos:#x}"), e))
             }
-            Source::Cluster(cluster) => self.cluster(job, cluster, later),
-            Source::Hole | Source::Fragment { .. } => Ok(()),
+            Location::Cluster(cluster) => self.cluster(job, cluster, later),
+            Location::Hole | Location::Fragment { .. } => Ok(()),
         }
     }
 
@@ -266,8 +266,8 @@ impl<'a> Work<'a> {
 
 /// The cluster of a job that is LZ4 and wanted whole.
 fn whole_lz4(job: &Job) -> Option<Cluster> {
-    match job.extent.source {
-        Source::Cluster(c) if c.coding == ClusterCoding::Compressed(0) && !c.partial => Some(c),
+    match job.extent.location {
+        Location::Cluster(c) if c.coding == ClusterCoding::Compressed(0) && !c.partial => Some(c),
         _ => None,
     }
 }
@@ -294,8 +294,8 @@ fn lz4_run(jobs: &[Job]) -> usize {
 
 /// True for a cluster that holds its extent's bytes as they are, and as many as there should be.
 fn is_plain(job: &Job) -> bool {
-    match job.extent.source {
-        Source::Cluster(c) => {
+    match job.extent.location {
+        Location::Cluster(c) => {
             c.coding == ClusterCoding::Stored && u64::from(c.len) >= job.extent.len
         }
         _ => false,
@@ -306,11 +306,11 @@ fn is_plain(job: &Job) -> bool {
 fn plain_from(device: u16, pos: u64, len: u64, later: &[Job]) -> u64 {
     let mut end = pos + len;
     for job in later {
-        let (at, len) = match job.extent.source {
-            Source::Raw { device: d, pos } if d == device && job.extent.len > SMALL => {
+        let (at, len) = match job.extent.location {
+            Location::Raw { device: d, pos } if d == device && job.extent.len > SMALL => {
                 (pos, job.extent.len)
             }
-            Source::Cluster(c) if device == 0 && is_plain(job) => (c.pos, c.len.into()),
+            Location::Cluster(c) if device == 0 && is_plain(job) => (c.pos, c.len.into()),
             _ => break,
         };
         // The padding of a last block may lie between.
@@ -327,8 +327,8 @@ fn raw_from(device: u16, pos: u64, len: u64, later: &[Job]) -> u64 {
     let mut end = pos + len;
     for job in later {
         let len = job.extent.len + u64::from(job.padding);
-        match job.extent.source {
-            Source::Raw { device: d, pos: at }
+        match job.extent.location {
+            Location::Raw { device: d, pos: at }
                 if d == device && at == end && len <= SMALL && end + len - pos <= FETCH_MAX =>
             {
                 end += len;
@@ -350,8 +350,8 @@ fn room(out: &mut Vec<u8>, len: usize) -> &mut [u8] {
 fn run_from(cluster: Cluster, later: &[Job]) -> u64 {
     let mut end = cluster.pos + u64::from(cluster.len);
     for job in later {
-        match job.extent.source {
-            Source::Cluster(c) if c.pos == end && end - cluster.pos <= FETCH_MAX => {
+        match job.extent.location {
+            Location::Cluster(c) if c.pos == end && end - cluster.pos <= FETCH_MAX => {
                 end += u64::from(c.len);
             }
             _ => break,

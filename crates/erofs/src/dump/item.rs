@@ -3,7 +3,7 @@
 use super::regions::{Area, Kind, Region, Regions, area_size};
 use crate::read::decode::strip;
 use crate::read::dir::type_of;
-use crate::read::{FileType, Image, Nid, Source, Space};
+use crate::read::{FileType, Image, Location, Nid, Space};
 use crate::{Error, Result};
 use tuff_format::cluster::MapHeader;
 use tuff_format::dirent::{Block, Dirent};
@@ -468,16 +468,16 @@ fn extent_fields(extent: &crate::read::Extent) -> Fields {
         ("offset", Value::Number(extent.offset)),
         ("len", Value::Number(extent.len)),
     ];
-    match extent.source {
-        Source::Hole => fields.push(("in", text("hole"))),
-        Source::Raw { device, pos } => {
+    match extent.location {
+        Location::Hole => fields.push(("in", text("hole"))),
+        Location::Raw { device, pos } => {
             fields.push(("in", text("data")));
             if device != 0 {
                 fields.push(("device", Value::Number(device.into())));
             }
             fields.push(("at", Value::Hex(pos)));
         }
-        Source::Cluster(c) => {
+        Location::Cluster(c) => {
             fields.push(("in", text(crate::read::decode::name(c.coding.into()))));
             fields.push(("at", Value::Hex(c.pos)));
             fields.push(("plen", Value::Number(c.len.into())));
@@ -485,14 +485,14 @@ fn extent_fields(extent: &crate::read::Extent) -> Fields {
                 fields.push(("partial", Value::Number(1)));
             }
         }
-        Source::Inline {
+        Location::Inline {
             pos, len, coding, ..
         } => {
             fields.push(("in", text(crate::read::decode::name(coding))));
             fields.push(("inline_at", Value::Hex(pos)));
             fields.push(("plen", Value::Number(len.into())));
         }
-        Source::Fragment { offset } => {
+        Location::Fragment { offset } => {
             fields.push(("in", text("packed")));
             fields.push(("packed_at", Value::Number(offset)));
         }

@@ -12,11 +12,11 @@
 //!   where they are data.
 
 mod item;
+mod layout_stats;
 mod regions;
 mod space;
-mod survey;
 
 pub use item::{Fields, Item, Items, Value};
+pub use layout_stats::{AlgorithmStats, GroupStats, LayoutStats, LayoutStatsOptions};
 pub use regions::{Area, Kind, Region, Regions};
 pub use space::{Row, SpaceTable};
-pub use survey::{AlgorithmStats, GroupStats, Survey, SurveyOptions};

@@ -1,7 +1,7 @@
 //! Runs of bytes that belong to something, from a walk over everything that can be reached.
 
 use crate::read::map::{Extents, FileMap};
-use crate::read::{ClusterCoding, Extent, Image, Inode, Nid, Source, Space};
+use crate::read::{ClusterCoding, Extent, Image, Inode, Location, Nid, Space};
 use crate::walk::{Walk, shown};
 use crate::{Error, Result};
 use std::collections::HashSet;
@@ -344,16 +344,16 @@ impl<'a> Collector<'a> {
     }
 
     fn extent(&mut self, inode: &Inode, extent: &Extent, found: &mut Found) -> Result<()> {
-        let (device, pos, len, kind, partial) = match extent.source {
-            Source::Hole => {
+        let (device, pos, len, kind, partial) = match extent.location {
+            Location::Hole => {
                 found.hole_bytes += extent.len;
                 return Ok(());
             }
-            Source::Fragment { .. } => {
+            Location::Fragment { .. } => {
                 found.fragment_bytes += extent.len;
                 return Ok(());
             }
-            Source::Inline {
+            Location::Inline {
                 space,
                 pos,
                 len,
@@ -371,7 +371,7 @@ impl<'a> Collector<'a> {
                 self.push(region);
                 return Ok(());
             }
-            Source::Raw { device, pos } => {
+            Location::Raw { device, pos } => {
                 let kind = if inode.is_dir() {
                     Kind::Directory
                 } else {
@@ -379,7 +379,7 @@ impl<'a> Collector<'a> {
                 };
                 (device, pos, extent.len, kind, false)
             }
-            Source::Cluster(cluster) => {
+            Location::Cluster(cluster) => {
                 let (kind, i) = match cluster.coding {
                     ClusterCoding::Compressed(id) => (Kind::Cluster(id), usize::from(id.min(3))),
                     _ => (Kind::Stored, 4),

@@ -10,7 +10,7 @@ use super::write::Writer;
 use crate::check::marks::SlotMap;
 use crate::read::decode;
 use crate::read::limits::WorkBudget;
-use crate::read::map::{ClusterCoding, Extent, Extents, FileMap, Source};
+use crate::read::map::{ClusterCoding, Extent, Extents, FileMap, Location};
 use crate::read::{FileType, Image, Inode, Nid, Space};
 use crate::walk::{path_fits, shortened};
 use crate::{Error, Result};
@@ -500,12 +500,12 @@ impl<'a, 'q> Walk<'a, 'q> {
             let extent = extent?;
             self.go_on()?;
             let last = extent.end() == task.inode.size();
-            if extent.source == Source::Hole {
+            if extent.location == Location::Hole {
                 task.ends_in_hole.fetch_or(last, Relaxed);
                 continue;
             }
-            match extent.source {
-                Source::Fragment { offset } => self.fragment(task, &extent, offset)?,
+            match extent.location {
+                Location::Fragment { offset } => self.fragment(task, &extent, offset)?,
                 _ => self.part(task, &extent, 0, extent.len, extent.offset)?,
             }
         }
@@ -534,7 +534,7 @@ impl<'a, 'q> Walk<'a, 'q> {
             let skip = at - inner.offset;
             let len = inner.end().min(end) - at;
             let to = extent.offset + (at - offset);
-            if inner.source == Source::Hole {
+            if inner.location == Location::Hole {
                 let last = to + len == task.inode.size();
                 task.ends_in_hole.fetch_or(last, Relaxed);
             } else {
@@ -554,11 +554,11 @@ impl<'a, 'q> Walk<'a, 'q> {
         len: u64,
         to: u64,
     ) -> Result<()> {
-        match extent.source {
-            Source::Raw { device, pos } => {
+        match extent.location {
+            Location::Raw { device, pos } => {
                 self.raw(task, device, pos.saturating_add(skip), len, to)
             }
-            Source::Inline {
+            Location::Inline {
                 space,
                 pos,
                 len: src_len,
@@ -574,7 +574,7 @@ impl<'a, 'q> Walk<'a, 'q> {
                 };
                 self.push(task, (to, len), from)
             }
-            Source::Cluster(cluster) => match cluster.coding {
+            Location::Cluster(cluster) => match cluster.coding {
                 ClusterCoding::Stored => {
                     self.raw(task, 0, cluster.pos.saturating_add(skip), len, to)
                 }
@@ -597,7 +597,7 @@ impl<'a, 'q> Walk<'a, 'q> {
                     self.push(task, (to, len), from)
                 }
             },
-            Source::Hole | Source::Fragment { .. } => Ok(()),
+            Location::Hole | Location::Fragment { .. } => Ok(()),
         }
     }
 

@@ -5,7 +5,7 @@ use super::shared::Shared;
 use super::target::{Handles, create_file, give_name, remove_file, reopen_file, stage_file};
 use crate::read::decode::{Want, Worker};
 use crate::read::fetch::FETCH_MAX;
-use crate::read::map::{Cluster, Extent, Source};
+use crate::read::map::{Cluster, Extent, Location};
 use crate::{Error, Result};
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -191,7 +191,7 @@ impl<'a> Writer<'a> {
         let extent = Extent {
             offset,
             len,
-            source: Source::Hole,
+            location: Location::Hole,
         };
         let whole = image.decoded_len(&extent)?;
         if self.decoded.len() < whole {
@@ -409,7 +409,7 @@ fn extent_of(piece: &Piece, cluster: Cluster, len: u64) -> Extent {
     Extent {
         offset: piece.to,
         len,
-        source: Source::Cluster(cluster),
+        location: Location::Cluster(cluster),
     }
 }
 

@@ -13,7 +13,7 @@ pub struct Extent {
     /// Unit: bytes, at least 1.
     pub len: u64,
     /// Where the bytes are.
-    pub source: Source,
+    pub location: Location,
 }
 
 impl Extent {
@@ -25,7 +25,7 @@ impl Extent {
 
 /// Where an extent's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum Location {
     /// Nowhere: zeros.
     Hole,
     /// On a device, as they are.

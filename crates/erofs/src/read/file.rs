@@ -5,7 +5,7 @@ use super::fetch::{FETCH_MAX, Space};
 use super::image::Image;
 use super::inode::Inode;
 use super::limits::WorkBudget;
-use super::map::{Cluster, ClusterCoding, Extent, Extents, FileMap, Source};
+use super::map::{Cluster, ClusterCoding, Extent, Extents, FileMap, Location};
 use crate::{Error, Result};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
@@ -113,14 +113,16 @@ impl Image {
     /// Reads a part of an extent. `next` is where the extents after it come from.
     fn read_part(&self, worker: &mut Worker, part: Part<'_>, next: &Extents<'_>) -> Result<()> {
         let Part { extent, skip, dst } = part;
-        match extent.source {
-            Source::Hole => {
+        match extent.location {
+            Location::Hole => {
                 dst.fill(0);
                 Ok(())
             }
-            Source::Raw { device, pos } => self.devices.read(device, pos.saturating_add(skip), dst),
-            Source::Inline { .. } => self.read_inline(worker, &extent, skip, dst),
-            Source::Fragment { offset } => {
+            Location::Raw { device, pos } => {
+                self.devices.read(device, pos.saturating_add(skip), dst)
+            }
+            Location::Inline { .. } => self.read_inline(worker, &extent, skip, dst),
+            Location::Fragment { offset } => {
                 let (inode, map) = self.packed_map()?;
                 let from = offset.saturating_add(skip);
                 if from
@@ -139,7 +141,7 @@ impl Image {
                 self.read_mapped(inode, map, dst, from)?;
                 Ok(())
             }
-            Source::Cluster(cluster) => match cluster.coding {
+            Location::Cluster(cluster) => match cluster.coding {
                 ClusterCoding::Stored => {
                     let pos = cluster.pos.saturating_add(skip);
                     self.devices.read(0, pos, dst)
@@ -170,12 +172,12 @@ impl Image {
         skip: u64,
         dst: &mut [u8],
     ) -> Result<()> {
-        let Source::Inline {
+        let Location::Inline {
             space,
             pos,
             len,
             coding,
-        } = extent.source
+        } = extent.location
         else {
             unreachable!("the caller matched")
         };
@@ -309,8 +311,8 @@ pub(crate) fn cluster_place(extent: &Extent, cluster: Cluster) -> String {
 fn adjacent(cluster: Cluster, next: Extents<'_>) -> u64 {
     let mut run = u64::from(cluster.len);
     for extent in next {
-        match extent.map(|e| e.source) {
-            Ok(Source::Cluster(c)) if cluster.pos.checked_add(run) == Some(c.pos) => {
+        match extent.map(|e| e.location) {
+            Ok(Location::Cluster(c)) if cluster.pos.checked_add(run) == Some(c.pos) => {
                 if run + u64::from(c.len) > FETCH_MAX {
                     break;
                 }
@@ -394,11 +396,11 @@ impl FileReader<'_> {
                 return Ok(n);
             }
             // A cluster is wanted whole, whatever comes of it first; anything else in moderate pieces.
-            let (start, len) = match extent.source {
-                Source::Cluster(c) if matches!(c.coding, ClusterCoding::Compressed(_)) => {
+            let (start, len) = match extent.location {
+                Location::Cluster(c) if matches!(c.coding, ClusterCoding::Compressed(_)) => {
                     (extent.offset, self.image.decoded_len(&extent)? as u64)
                 }
-                Source::Inline { .. } => (extent.offset, self.image.decoded_len(&extent)? as u64),
+                Location::Inline { .. } => (extent.offset, self.image.decoded_len(&extent)? as u64),
                 _ => (self.pos, (extent.end() - self.pos).min(HELD)),
             };
             self.held.clear();
@@ -428,10 +430,10 @@ fn whole_extents(pos: u64, end: u64, first: Extent, more: Extents<'_>) -> u64 {
     let mut to = pos;
     for extent in std::iter::once(Ok(first)).chain(more) {
         let Ok(extent) = extent else { break };
-        let compressed = match extent.source {
-            Source::Cluster(c) => matches!(c.coding, ClusterCoding::Compressed(_)),
-            Source::Inline { .. } | Source::Fragment { .. } => true,
-            Source::Hole | Source::Raw { .. } => false,
+        let compressed = match extent.location {
+            Location::Cluster(c) => matches!(c.coding, ClusterCoding::Compressed(_)),
+            Location::Inline { .. } | Location::Fragment { .. } => true,
+            Location::Hole | Location::Raw { .. } => false,
         };
         if extent.end() <= end && (!compressed || extent.offset >= to) {
             to = extent.end();

@@ -1,6 +1,8 @@
 //! From a file's bytes to where they are: one list of extents, whatever the layout.
 
-pub(crate) use super::extent::{Chunks, Cluster, ClusterCoding, Clusters, Extent, FileMap, Source};
+pub(crate) use super::extent::{
+    Chunks, Cluster, ClusterCoding, Clusters, Extent, FileMap, Location,
+};
 use super::fetch::{Bytes, Space};
 use super::image::Image;
 use super::inode::Inode;
@@ -190,7 +192,7 @@ impl FileMap {
                     return Ok(Extent {
                         offset: *in_blocks,
                         len,
-                        source: Source::Inline {
+                        location: Location::Inline {
                             space: *space,
                             pos: *tail_pos,
                             len: len as u32, // fits: at most a block
@@ -199,8 +201,8 @@ impl FileMap {
                     });
                 }
                 let source = match start {
-                    None => Source::Hole,
-                    Some(pos) => Source::Raw {
+                    None => Location::Hole,
+                    Some(pos) => Location::Raw {
                         device: 0,
                         pos: *pos,
                     },
@@ -208,7 +210,7 @@ impl FileMap {
                 Ok(Extent {
                     offset: 0,
                     len: *in_blocks,
-                    source,
+                    location: source,
                 })
             }
             Self::Chunks(chunks) => chunks.extent_at(image, offset, until),
@@ -255,8 +257,8 @@ impl Chunks {
         while (i + n) * chunk_size < self.size.min(until) {
             let next = self.chunk(image, i + n)?;
             let follows = match (first, next) {
-                (Source::Hole, Source::Hole) => true,
-                (Source::Raw { device, pos }, Source::Raw { device: d, pos: p }) => {
+                (Location::Hole, Location::Hole) => true,
+                (Location::Raw { device, pos }, Location::Raw { device: d, pos: p }) => {
                     device == d && pos.checked_add(n * chunk_size) == Some(p)
                 }
                 _ => false,
@@ -270,21 +272,21 @@ impl Chunks {
         Ok(Extent {
             offset: start,
             len: (n * chunk_size).min(self.size - start),
-            source: first,
+            location: first,
         })
     }
 
-    fn chunk(&self, image: &Image, i: u64) -> Result<Source> {
+    fn chunk(&self, image: &Image, i: u64) -> Result<Location> {
         let place = |e: Error| e.within(format_args!("chunk {i}"));
         // Fits: the table is in memory.
         let entry = self.format.entry(&self.table, i as usize);
         match entry.map_err(|e| place(Error::format("", e)))? {
-            chunk::Chunk::Hole => Ok(Source::Hole),
+            chunk::Chunk::Hole => Ok(Location::Hole),
             chunk::Chunk::Data { device, block } => {
                 let device = image.devices.device_id(device).map_err(place)?;
                 let pos = self.bits.bytes(block);
                 let pos = pos.ok_or_else(|| place(Error::corrupt("block address", block)))?;
-                Ok(Source::Raw { device, pos })
+                Ok(Location::Raw { device, pos })
             }
         }
     }
@@ -298,25 +300,25 @@ impl Clusters {
                 plen,
                 coding,
                 partial,
-            } => Source::Cluster(Cluster {
+            } => Location::Cluster(Cluster {
                 pos: pa,
                 len: plen,
                 coding: coding.into(),
                 partial,
             }),
-            Data::Inline { len, coding } => Source::Inline {
+            Data::Inline { len, coding } => Location::Inline {
                 space: self.space,
                 pos: self.map.inline_pos(),
                 len,
                 coding,
             },
-            Data::Fragment { offset } => Source::Fragment { offset },
-            Data::Hole => Source::Hole,
+            Data::Fragment { offset } => Location::Fragment { offset },
+            Data::Hole => Location::Hole,
         };
         Extent {
             offset: extent.la,
             len: extent.len,
-            source,
+            location: source,
         }
     }
 }
@@ -469,7 +471,7 @@ impl Runs<'_> {
                 let end = extent.end().min(packed.end);
                 return Ok(Some(Run {
                     range: *at + (start - packed.start)..*at + (end - packed.start),
-                    is_hole: extent.source == Source::Hole,
+                    is_hole: extent.location == Location::Hole,
                 }));
             }
             self.fragment = None;
@@ -479,7 +481,7 @@ impl Runs<'_> {
         };
         let start = extent.offset.max(self.range.start);
         let end = extent.end().min(self.range.end);
-        if let Source::Fragment { offset } = extent.source
+        if let Location::Fragment { offset } = extent.location
             && let Ok((packed, map)) = self.image.packed_map()
             && let Some(first) = offset.checked_add(start - extent.offset)
             && let Some(last) = first.checked_add(end - start)
@@ -493,7 +495,7 @@ impl Runs<'_> {
         // A fragment that is not there is data: reading it fails.
         Ok(Some(Run {
             range: start..end,
-            is_hole: extent.source == Source::Hole,
+            is_hole: extent.location == Location::Hole,
         }))
     }
 }

@@ -63,7 +63,7 @@ mod path;
 mod xattr;
 
 pub use dir::{DirEntry, ReadDir};
-pub use extent::{Cluster, ClusterCoding, Extent, Source};
+pub use extent::{Cluster, ClusterCoding, Extent, Location};
 pub use fetch::{Bytes, Space, Spot};
 pub use file::FileReader;
 pub use image::{Image, OpenOptions, device_tag};

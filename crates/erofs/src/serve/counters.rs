@@ -59,7 +59,7 @@ pub(crate) enum Count {
     Fetched,
     /// The first of four, by strategy.
     Decodes,
-    Decoded = Self::Decodes as isize + 4,
+    ClusterCache = Self::Decodes as isize + 4,
     Hits,
     CompressedHits,
     Sequential,
@@ -80,7 +80,7 @@ impl Tally {
 
     pub(crate) fn decoded(&mut self, strategy: Strategy, bytes: usize) {
         self.0[Count::Decodes as usize + strategy as usize] += 1;
-        self.add(Count::Decoded, bytes as u64);
+        self.add(Count::ClusterCache, bytes as u64);
     }
 }
 
@@ -136,7 +136,7 @@ impl Totals {
             fetches: get(Count::Fetches),
             fetched_bytes: get(Count::Fetched),
             decodes: from_fn(|n| sum(Count::Decodes as usize + n)),
-            decoded_bytes: get(Count::Decoded),
+            decoded_bytes: get(Count::ClusterCache),
             hits: get(Count::Hits),
             compressed_hits: get(Count::CompressedHits),
             sequential: get(Count::Sequential),

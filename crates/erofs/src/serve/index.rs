@@ -11,7 +11,7 @@
 
 use crate::read::cache::Cache;
 use crate::read::map::FileMap;
-use crate::read::{Cluster, ClusterCoding, Extent, Image, Inode, Nid, Source, Space};
+use crate::read::{Cluster, ClusterCoding, Extent, Image, Inode, Location, Nid, Space};
 use crate::{Error, Result};
 use std::sync::Arc;
 use tuff_format::cluster::Coding;
@@ -65,15 +65,15 @@ impl Record {
     fn new(base: u64, extent: &Extent) -> Option<Self> {
         let start = u32::try_from(extent.offset - base).ok()?;
         let len = |len: u32| (len >> (32 - LEN_SHIFT) == 0).then_some(len << LEN_SHIFT);
-        let (word, pos) = match extent.source {
-            Source::Hole => (HOLE, 0),
-            Source::Raw { device, pos } => (RAW | u32::from(device) << LEN_SHIFT, pos),
-            Source::Fragment { offset } => (FRAGMENT, offset),
-            Source::Cluster(c) => {
+        let (word, pos) = match extent.location {
+            Location::Hole => (HOLE, 0),
+            Location::Raw { device, pos } => (RAW | u32::from(device) << LEN_SHIFT, pos),
+            Location::Fragment { offset } => (FRAGMENT, offset),
+            Location::Cluster(c) => {
                 let partial = if c.partial { PARTIAL } else { 0 };
                 (coding_code(c.coding) | partial | len(c.len)?, c.pos)
             }
-            Source::Inline {
+            Location::Inline {
                 space,
                 pos,
                 len: n,
@@ -90,17 +90,17 @@ impl Record {
         Some(Self { start, word, pos })
     }
 
-    fn source(self) -> Source {
+    fn location(self) -> Location {
         let (len, pos) = (self.word >> LEN_SHIFT, self.pos);
         let cluster = |coding| {
-            Source::Cluster(Cluster {
+            Location::Cluster(Cluster {
                 pos,
                 len,
                 coding,
                 partial: self.word & PARTIAL != 0,
             })
         };
-        let inline = |coding| Source::Inline {
+        let inline = |coding| Location::Inline {
             space: if self.word & METABOX != 0 {
                 Space::Metabox
             } else {
@@ -112,12 +112,12 @@ impl Record {
         };
         // Fits: algorithms are 0 to 3, devices have 16 bits.
         match self.word & KIND {
-            HOLE => Source::Hole,
-            RAW => Source::Raw {
+            HOLE => Location::Hole,
+            RAW => Location::Raw {
                 device: len as u16,
                 pos,
             },
-            FRAGMENT => Source::Fragment { offset: pos },
+            FRAGMENT => Location::Fragment { offset: pos },
             STORED => cluster(ClusterCoding::Stored),
             INTERLACED => cluster(ClusterCoding::Interlaced),
             kind @ COMPRESSED..INLINE => {
@@ -187,7 +187,7 @@ impl Page {
         Some(Extent {
             offset,
             len: end - offset,
-            source: record.source(),
+            location: record.location(),
         })
     }
 }
@@ -313,26 +313,26 @@ mod tests {
     #[test]
     fn every_source_survives_packing() {
         let cluster = |len, coding, partial| {
-            Source::Cluster(Cluster {
+            Location::Cluster(Cluster {
                 pos: 0xFFFF_FFFF_F000,
                 len,
                 coding,
                 partial,
             })
         };
-        let inline = |space, coding| Source::Inline {
+        let inline = |space, coding| Location::Inline {
             space,
             pos: 1 << 40,
             len: 4096,
             coding,
         };
         let mut all = vec![
-            Source::Hole,
-            Source::Raw {
+            Location::Hole,
+            Location::Raw {
                 device: u16::MAX,
                 pos: u64::MAX,
             },
-            Source::Fragment { offset: 1 << 60 },
+            Location::Fragment { offset: 1 << 60 },
             cluster(1 << 20, ClusterCoding::Stored, false),
             cluster(512, ClusterCoding::Interlaced, true),
             inline(Space::Image, Coding::Stored),
@@ -348,7 +348,7 @@ mod tests {
                 source,
             };
             let record = Record::new(5000, &extent).unwrap();
-            assert_eq!((record.start, record.source()), (2000, source));
+            assert_eq!((record.start, record.location()), (2000, source));
         }
         assert_eq!(size_of::<Record>(), 16);
     }

@@ -51,28 +51,28 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod answer;
+mod buffer_pool;
+mod cluster_cache;
 mod counters;
-mod decoded;
 mod index;
+mod memory_pressure;
 mod out;
-mod pin;
+mod pinned;
 mod policy;
-mod pressure;
 pub mod profile;
 mod record;
+mod reply;
 mod request;
 mod server;
 mod session;
-mod slab;
 mod stream;
 
-pub use answer::{Answer, Rest};
 pub use counters::{Counters, Latency};
-pub use pin::Pinned;
+pub use memory_pressure::{Pressure, memory_limit};
+pub use pinned::Pinned;
 pub use policy::Strategy;
-pub use pressure::{Pressure, memory_limit};
 pub use profile::Profile;
 pub use record::Use;
+pub use reply::{Reply, Rest};
 pub use server::{Listed, ServeOptions, Server};
 pub use session::Session;

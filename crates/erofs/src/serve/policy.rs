@@ -134,7 +134,7 @@ pub(crate) enum Into {
     /// The caller's buffer.
     Caller,
     /// A buffer that is held for others.
-    Held,
+    CachedCluster,
 }
 
 /// Picks. A `forced` strategy that cannot do it gives way to one that can.
@@ -157,11 +157,11 @@ pub(crate) fn choose(s: &Situation, forced: Option<Strategy>) -> Plan {
             return plan(Strategy::InPlace, Into::Caller);
         }
         Some(Strategy::InPlace) if whole => return plan(Strategy::Gathered, Into::Caller),
-        Some(Strategy::Gathered) if s.fits => return plan(Strategy::Gathered, Into::Held),
+        Some(Strategy::Gathered) if s.fits => return plan(Strategy::Gathered, Into::CachedCluster),
         Some(Strategy::InPlace) if s.fits && in_place => {
-            return plan(Strategy::InPlace, Into::Held);
+            return plan(Strategy::InPlace, Into::CachedCluster);
         }
-        Some(Strategy::InPlace) if s.fits => return plan(Strategy::Gathered, Into::Held),
+        Some(Strategy::InPlace) if s.fits => return plan(Strategy::Gathered, Into::CachedCluster),
         _ => {}
     }
     if whole {
@@ -175,7 +175,7 @@ pub(crate) fn choose(s: &Situation, forced: Option<Strategy>) -> Plan {
     if !s.clustered && !s.seen {
         return plan(part, Into::Caller);
     }
-    plan(Strategy::Gathered, Into::Held)
+    plan(Strategy::Gathered, Into::CachedCluster)
 }
 
 #[cfg(test)]
@@ -202,10 +202,10 @@ mod tests {
         let mut s = situation();
         assert_eq!(choose(&s, None).into, Into::Caller);
         s.seen = true;
-        assert_eq!(choose(&s, None).into, Into::Held);
+        assert_eq!(choose(&s, None).into, Into::CachedCluster);
         s.seen = false;
         s.clustered = true;
-        assert_eq!(choose(&s, None).into, Into::Held);
+        assert_eq!(choose(&s, None).into, Into::CachedCluster);
     }
 
     #[test]

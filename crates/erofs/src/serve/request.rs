@@ -1,18 +1,18 @@
 //! One request: from extents to bytes in the caller's buffer, one extent after the other.
 
-use super::answer::{Lent, Rest};
+use super::buffer_pool::PoolBuffer;
+use super::cluster_cache::{CachedCluster, Flight, Lookup};
 use super::counters::Count;
-use super::decoded::{Begun, Flight, Held};
 use super::index::Cursor;
 use super::out::Out;
 use super::policy::{self, BUFFER_MAX, Into, Plan, Situation, Strategy};
+use super::reply::{Lent, Rest};
 use super::server::Server;
 use super::session::Session;
-use super::slab::Slab;
 use crate::read::decode::{self, Broken, Want};
 use crate::read::fetch::FETCH_MAX;
 use crate::read::file::cluster_place;
-use crate::read::{Cluster, ClusterCoding, Extent, Inode, Source, Spot};
+use crate::read::{Cluster, ClusterCoding, Extent, Inode, Location, Spot};
 use crate::{Error, Result};
 use std::sync::Arc;
 use tuff_codec::{Algorithm, Decoder};
@@ -114,24 +114,24 @@ impl Server {
             at,
             take,
         } = part;
-        match extent.source {
-            Source::Hole => out.buf[at..at + take].fill(0),
-            Source::Raw { device, pos } => {
+        match extent.location {
+            Location::Hole => out.buf[at..at + take].fill(0),
+            Location::Raw { device, pos } => {
                 let pos = pos.saturating_add(skip);
                 self.fetch_into(session, device, pos, &mut out.buf[at..at + take])?;
             }
-            Source::Fragment { offset } => {
+            Location::Fragment { offset } => {
                 self.fragment(session, offset.saturating_add(skip), part, out)?
             }
-            Source::Inline { .. } => self.inline(session, part, &mut out.buf[at..at + take])?,
-            Source::Cluster(cluster) => match cluster.coding {
+            Location::Inline { .. } => self.inline(session, part, &mut out.buf[at..at + take])?,
+            Location::Cluster(cluster) => match cluster.coding {
                 ClusterCoding::Stored => {
                     // Neighbours in the file are mostly neighbours on the device, too.
                     let pos = cluster.pos.saturating_add(skip);
                     let mut n = take;
                     for next in cursor.ahead() {
-                        match next.source {
-                            Source::Cluster(c)
+                        match next.location {
+                            Location::Cluster(c)
                                 if c.coding == ClusterCoding::Stored
                                     && n < out.len - at
                                     && pos.checked_add(n as u64) == Some(c.pos) =>
@@ -202,12 +202,12 @@ impl Server {
     }
 
     fn inline(&self, session: &mut Session, part: Part, dst: &mut [u8]) -> Result<()> {
-        let Source::Inline {
+        let Location::Inline {
             space,
             pos,
             len,
             coding,
-        } = part.extent.source
+        } = part.extent.location
         else {
             unreachable!("the caller matched")
         };
@@ -261,8 +261,8 @@ impl Server {
         let key = (cluster.pos, cluster.len, cluster.coding);
         let suits = |held: &[u8]| held.len() == len || cluster.partial && held.len() > len;
         let flight = match self.decoded.begin(key, suits, wait) {
-            Begun::Busy => return Ok(false),
-            Begun::Held(held) => {
+            Lookup::Busy => return Ok(false),
+            Lookup::CachedCluster(held) => {
                 session.tally.add(Count::Hits, 1);
                 if !out.clustered {
                     self.decoded.count(true);
@@ -270,7 +270,7 @@ impl Server {
                 self.give(session, held, part, out);
                 return Ok(true);
             }
-            Begun::Lead(flight) => flight,
+            Lookup::Lead(flight) => flight,
         };
         let form = self.image.form();
         let algorithm = decode::algorithm(id).map_err(|e| Error::corrupt("", e))?;
@@ -322,7 +322,7 @@ impl Server {
         };
         let mut plan = policy::choose(&situation, self.options.strategy);
         let mut slab = None;
-        if plan.into == Into::Held {
+        if plan.into == Into::CachedCluster {
             slab = self.decoded.slab(match plan.strategy {
                 Strategy::InPlace => Decoder::in_place_len(cluster.len as usize, len),
                 _ => len,
@@ -445,7 +445,7 @@ impl Server {
         &self,
         session: &'s mut Session,
         cluster: Cluster,
-        compressed: Option<&'s Slab>,
+        compressed: Option<&'s PoolBuffer>,
         cursor: &Cursor<'_>,
     ) -> Result<(&'s [u8], &'s mut Decoder)> {
         let (worker, tally) = (&mut session.worker, &mut session.tally);
@@ -489,7 +489,7 @@ impl Server {
         session: &mut Session,
         cluster: Cluster,
         name: (Spot, u32),
-    ) -> Result<Arc<Slab>> {
+    ) -> Result<Arc<PoolBuffer>> {
         let len = cluster.len as usize;
         self.image.devices.has(0, cluster.pos, len as u64)?;
         let mut slab = self.decoded.slab_for_input(len);
@@ -525,7 +525,7 @@ impl Server {
         &self,
         session: &mut Session,
         flight: Flight<'_>,
-        slab: Slab,
+        slab: PoolBuffer,
         len: usize,
         name: (Spot, u32),
         part: Part,
@@ -550,7 +550,7 @@ impl Server {
         }
     }
 
-    fn give(&self, session: &mut Session, held: Arc<Held>, part: Part, out: &mut Out<'_>) {
+    fn give(&self, session: &mut Session, held: Arc<CachedCluster>, part: Part, out: &mut Out<'_>) {
         // Fits: inside the decoded length.
         let from = part.skip as usize;
         self.decoded.touch(&held, from, part.take);
@@ -618,7 +618,7 @@ fn part_of(
 fn run_of(cluster: Cluster, cursor: &Cursor<'_>) -> u64 {
     let mut run = u64::from(cluster.len);
     for extent in cursor.ahead() {
-        let Source::Cluster(c) = extent.source else {
+        let Location::Cluster(c) = extent.location else {
             break;
         };
         let more = run + u64::from(c.len);

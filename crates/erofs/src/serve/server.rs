@@ -1,18 +1,18 @@
 //! The server: one for an image, shared by all threads.
 
-use super::answer::{Answer, Rest};
+use super::buffer_pool::{BufferPool, PoolBuffer};
+use super::cluster_cache::ClusterCache;
 use super::counters::{Count, Counters, Totals};
-use super::decoded::Decoded;
 use super::index::Index;
 use super::out::Out;
 use super::policy::Strategy;
 use super::record::Recorder;
+use super::reply::{Reply, Rest};
 use super::session::Session;
-use super::slab::{Slab, Slabs};
 use super::stream::Streams;
 use crate::Result;
 use crate::read::cache::Cache;
-use crate::read::{FileType, Image, Inode, Nid, Source, Spot, Xattr};
+use crate::read::{FileType, Image, Inode, Location, Nid, Spot, Xattr};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,10 +63,10 @@ pub struct Server {
     pub(crate) options: ServeOptions,
     pub(crate) index: Index,
     inodes: Cache<Nid, Inode>,
-    slabs: Arc<Slabs>,
-    pub(crate) decoded: Decoded,
+    slabs: Arc<BufferPool>,
+    pub(crate) decoded: ClusterCache,
     /// Compressed clusters that were needed in part only, by place and length.
-    pub(crate) compressed: Cache<(Spot, u32), Arc<Slab>>,
+    pub(crate) compressed: Cache<(Spot, u32), Arc<PoolBuffer>>,
     streams: Streams,
     pub(crate) recorder: Option<Recorder>,
     totals: Totals,
@@ -95,13 +95,13 @@ impl Server {
         let metadata = (options.budget / 8).min(16 << 20);
         let clusters = options.budget - metadata;
         image.set_caches(metadata / 2, metadata / 8, metadata / 8);
-        let slabs = Slabs::new(clusters);
+        let slabs = BufferPool::new(clusters);
         let compressed = clusters / 6;
         Self {
             image,
             index: Index::new(metadata / 8),
             inodes: Cache::new(metadata / 8, 8),
-            decoded: Decoded::new(slabs.clone(), clusters),
+            decoded: ClusterCache::new(slabs.clone(), clusters),
             // A shard holds a few of the longest.
             compressed: Cache::new(compressed, (compressed >> 22).clamp(1, 8)),
             slabs,
@@ -239,9 +239,9 @@ impl Server {
         inode: &Inode,
         offset: u64,
         buf: &'a mut [u8],
-    ) -> Result<Answer<'a>> {
+    ) -> Result<Reply<'a>> {
         let n = self.serve(session, inode, offset, buf, true)?;
-        Ok(Answer {
+        Ok(Reply {
             buf: &buf[..n],
             lent: &session.lent,
         })
@@ -393,13 +393,13 @@ impl Server {
         };
         while at < to {
             let Ok(extent) = cursor.extent(at) else { break };
-            let (device, pos, len) = match extent.source {
-                Source::Raw { device, pos } => (
+            let (device, pos, len) = match extent.location {
+                Location::Raw { device, pos } => (
                     device,
                     pos.saturating_add(at - extent.offset),
                     extent.end().min(to) - at,
                 ),
-                Source::Cluster(c) => (0, c.pos, u64::from(c.len)),
+                Location::Cluster(c) => (0, c.pos, u64::from(c.len)),
                 _ => {
                     at = extent.end();
                     continue;
@@ -432,7 +432,7 @@ impl Server {
         }
         for extent in self.image.extents(inode, offset..size)? {
             let extent = extent?;
-            if (extent.source == Source::Hole) == hole {
+            if (extent.location == Location::Hole) == hole {
                 return Ok(Some(extent.offset.max(offset)));
             }
         }

@@ -1,7 +1,7 @@
 //! What one thread needs to ask.
 
-use super::answer::{Lent, Rest};
 use super::counters::Tally;
+use super::reply::{Lent, Rest};
 use crate::read::decode::Worker;
 
 /// The codec contexts and buffers of one thread that asks a [`Server`](super::Server). They grow to what the largest

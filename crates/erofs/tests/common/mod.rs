@@ -22,7 +22,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tuff_erofs::read::{FileType, Image, Inode, Source};
+use tuff_erofs::read::{FileType, Image, Inode, Location};
 
 /// All that a user can see of one name in a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,7 +148,7 @@ fn image_data(image: &Image, inode: &Inode) -> Vec<(u64, u64)> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for extent in image.extents(inode, 0..u64::MAX).unwrap() {
         let extent = extent.unwrap();
-        if extent.source == Source::Hole {
+        if extent.location == Location::Hole {
             continue;
         }
         match runs.last_mut() {

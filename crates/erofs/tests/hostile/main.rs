@@ -24,7 +24,7 @@ use campaign::{Batch, run};
 use mutate::{Base, Damage, bases};
 use std::collections::BTreeSet;
 use tuff_erofs::check::{Options, check};
-use tuff_erofs::read::{Image, OpenOptions, Source};
+use tuff_erofs::read::{Image, Location, OpenOptions};
 use tuff_erofs::walk::Walk;
 use tuff_format::features::incompat;
 use tuff_format::inode::{FileType, Inode, Layout};
@@ -74,12 +74,12 @@ fn the_images_are_sound_and_hold_every_feature() {
                 seen.insert("no attributes".into());
             }
             for extent in image.extents(&inode, 0..u64::MAX).unwrap() {
-                seen.insert(match extent.unwrap().source {
-                    Source::Cluster(c) => format!("{:?}, partial: {}", c.coding, c.partial),
-                    Source::Raw { device, .. } => format!("Raw on device {device}"),
-                    Source::Inline { coding, .. } => format!("Inline {coding:?}"),
-                    Source::Fragment { .. } => "Fragment".into(),
-                    Source::Hole => "Hole".into(),
+                seen.insert(match extent.unwrap().location {
+                    Location::Cluster(c) => format!("{:?}, partial: {}", c.coding, c.partial),
+                    Location::Raw { device, .. } => format!("Raw on device {device}"),
+                    Location::Inline { coding, .. } => format!("Inline {coding:?}"),
+                    Location::Fragment { .. } => "Fragment".into(),
+                    Location::Hole => "Hole".into(),
                 });
             }
         }

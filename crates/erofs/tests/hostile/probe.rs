@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tuff_erofs::check::{self, Rule, check};
 use tuff_erofs::diff::{self, Side, diff};
-use tuff_erofs::dump::{Items, Regions, Survey, SurveyOptions};
+use tuff_erofs::dump::{Items, LayoutStats, LayoutStatsOptions, Regions};
 use tuff_erofs::extract::{self, extract};
 use tuff_erofs::read::{FileType, Image, Inode, OpenOptions};
 use tuff_erofs::serve::{ServeOptions, Server};
@@ -230,7 +230,7 @@ fn dump(image: &Image) {
         }
         end = (Some(item.area), item.end.max(end.1));
     }
-    let _ = Survey::of(image, SurveyOptions::default());
+    let _ = LayoutStats::of(image, LayoutStatsOptions::default());
 }
 
 fn tar(image: &Image) {

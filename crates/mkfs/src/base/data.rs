@@ -6,7 +6,7 @@ use crate::pack::piece::ShortPiece;
 use crate::pack::shared_clusters::{PartKey, Posted};
 use crate::pack::sparse::ChunkRun;
 use crate::{Error, Result};
-use tuff_erofs::read::{Cluster, ClusterCoding, Extent, Inode, Source};
+use tuff_erofs::read::{Cluster, ClusterCoding, Extent, Inode, Location};
 use tuff_format::Nid;
 use tuff_format::cluster::{Coding, HeadKind};
 use tuff_format::features::{Feature, incompat};
@@ -31,7 +31,7 @@ impl Member {
         let look = || {
             let inode = self.image.inode(nid)?;
             for extent in self.image.extents(&inode, 0..inode.size())? {
-                if let Source::Cluster(cluster) = extent?.source
+                if let Location::Cluster(cluster) = extent?.location
                     && let ClusterCoding::Compressed(id) = cluster.coding
                 {
                     return Ok(Some(id));
@@ -53,9 +53,11 @@ impl Member {
                 let Ok(len) = u32::try_from(extent.len) else {
                     break;
                 };
-                let (place, piece) = match extent.source {
-                    Source::Inline { .. } | Source::Fragment { .. } => break,
-                    Source::Cluster(cluster) => self.piece(&extent, cluster, false, &mut algorithm),
+                let (place, piece) = match extent.location {
+                    Location::Inline { .. } | Location::Fragment { .. } => break,
+                    Location::Cluster(cluster) => {
+                        self.piece(&extent, cluster, false, &mut algorithm)
+                    }
                     _ => None,
                 }
                 .unwrap_or((0, ShortPiece::own(len as usize, 0, HeadKind::Plain)));
@@ -89,9 +91,9 @@ impl Member {
         let mut tail = Vec::new();
         for extent in self.image.extents(inode, 0..inode.size())? {
             let extent = extent?;
-            match extent.source {
-                Source::Hole => {}
-                Source::Raw { device, pos } => {
+            match extent.location {
+                Location::Hole => {}
+                Location::Raw { device, pos } => {
                     let len = extent.len.checked_next_multiple_of(self.bits.size());
                     let place = self.unified(device, pos).zip(len);
                     let Some((at, blocks)) =
@@ -110,7 +112,7 @@ impl Member {
                         _ => runs.push((extent.offset, at, blocks)),
                     }
                 }
-                Source::Inline {
+                Location::Inline {
                     space,
                     pos,
                     len,
@@ -151,15 +153,15 @@ impl Member {
         for extent in self.image.extents(inode, 0..inode.size())? {
             let extent = extent?;
             let last = extent.end() == inode.size();
-            match extent.source {
-                Source::Cluster(cluster) => {
+            match extent.location {
+                Location::Cluster(cluster) => {
                     let piece = self.piece(&extent, cluster, last, &mut algorithm);
                     let Some(piece) = piece else {
                         return Ok(None);
                     };
                     pieces.push(piece);
                 }
-                Source::Inline {
+                Location::Inline {
                     space,
                     pos,
                     len,
@@ -178,7 +180,7 @@ impl Member {
                     pieces.push((0, ShortPiece::own(whole as usize, 0, kind)));
                     tail = BaseTail::Inline(self.image.bytes(space, pos, len as usize)?.to_vec());
                 }
-                Source::Fragment { offset } if last => {
+                Location::Fragment { offset } if last => {
                     let Some(fragment) = self.fragment(offset, extent.len)? else {
                         return Ok(None);
                     };
@@ -214,7 +216,7 @@ impl Member {
             .extents(packed, offset..offset.saturating_add(len))?
         {
             let extent = extent?;
-            let Source::Cluster(cluster) = extent.source else {
+            let Location::Cluster(cluster) = extent.location else {
                 return Ok(None);
             };
             // In the new packed inode it lies elsewhere: only a piece of a block ends in a later one for certain. The

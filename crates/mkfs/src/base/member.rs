@@ -6,7 +6,7 @@ use crate::pack::grain::Grain;
 use crate::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tuff_erofs::read::{Cluster, Image, Inode, OpenOptions, Source};
+use tuff_erofs::read::{Cluster, Image, Inode, Location, OpenOptions};
 use tuff_erofs::verity;
 use tuff_erofs::walk::Walk;
 use tuff_format::config::Configs;
@@ -251,9 +251,9 @@ impl Member {
     /// Where the data of a file begins, among that of others.
     fn place(&self, inode: &Inode) -> Result<u64> {
         let first = self.image.extents(inode, 0..1)?.next().transpose()?;
-        Ok(match first.map(|e| e.source) {
-            Some(Source::Raw { pos, .. } | Source::Cluster(Cluster { pos, .. })) => pos,
-            Some(Source::Fragment { offset }) => PACKED_PLACE | offset,
+        Ok(match first.map(|e| e.location) {
+            Some(Location::Raw { pos, .. } | Location::Cluster(Cluster { pos, .. })) => pos,
+            Some(Location::Fragment { offset }) => PACKED_PLACE | offset,
             _ => 0,
         })
     }

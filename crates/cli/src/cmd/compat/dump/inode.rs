@@ -5,7 +5,7 @@ use crate::cmd::cat::copy;
 use crate::cmd::stat::{has_data, storage};
 use crate::text::{mode_string, time};
 use std::ops::Range;
-use tuff_erofs::read::{Extent, FileType, Image, Inode, Layout, Source};
+use tuff_erofs::read::{Extent, FileType, Image, Inode, Layout, Location};
 use tuff_erofs::walk::{Entry, Walk, shown};
 use tuff_erofs::{Error, Result};
 use tuff_format::chunk;
@@ -129,15 +129,17 @@ fn pieces(image: &Image, inode: &Inode) -> Result<impl Iterator<Item = Range<u64
 /// own, holes and fragments, is nowhere.
 fn line(extent: &Extent, inode: &Inode, image: &Image) -> String {
     let block = image.superblock().block_bits.size();
-    let whole = match extent.source {
-        Source::Raw { .. } | Source::Hole if !is_compressed(inode) => round_up(extent.len, block),
+    let whole = match extent.location {
+        Location::Raw { .. } | Location::Hole if !is_compressed(inode) => {
+            round_up(extent.len, block)
+        }
         _ => extent.len,
     };
-    let (device, start, stored) = match extent.source {
-        Source::Hole | Source::Fragment { .. } => (0, 0, 0),
-        Source::Raw { device, pos } => (device, pos, whole),
-        Source::Cluster(cluster) => (0, cluster.pos, cluster.len.into()),
-        Source::Inline { pos, len, .. } => (0, pos, len.into()),
+    let (device, start, stored) = match extent.location {
+        Location::Hole | Location::Fragment { .. } => (0, 0, 0),
+        Location::Raw { device, pos } => (device, pos, whole),
+        Location::Cluster(cluster) => (0, cluster.pos, cluster.len.into()),
+        Location::Inline { pos, len, .. } => (0, pos, len.into()),
     };
     let device = match device {
         0 => String::new(),

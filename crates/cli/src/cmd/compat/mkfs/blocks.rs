@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use tuff_erofs::Result;
-use tuff_erofs::read::{FileType, Image, Inode, Source};
+use tuff_erofs::read::{FileType, Image, Inode, Location};
 use tuff_erofs::walk::Walk;
 
 /// Writes the list of the image that begins at `offset` of `file` to `path`. Returns how many files are left out since white space in
@@ -74,9 +74,9 @@ fn runs(image: &Image, inode: &Inode) -> Result<Vec<(u64, u64)>> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for extent in image.extents(inode, 0..inode.size())? {
         let extent = extent?;
-        let (pos, len) = match extent.source {
-            Source::Raw { device: 0, pos } => (pos, extent.len),
-            Source::Cluster(cluster) => (cluster.pos, cluster.len.into()),
+        let (pos, len) = match extent.location {
+            Location::Raw { device: 0, pos } => (pos, extent.len),
+            Location::Cluster(cluster) => (cluster.pos, cluster.len.into()),
             _ => continue,
         };
         let (first, last) = (pos >> bits, (pos + len).saturating_sub(1) >> bits);

@@ -1,6 +1,6 @@
 //! What a request got: bytes in the caller's buffer, and bytes that are lent.
 
-use super::decoded::Held;
+use super::cluster_cache::CachedCluster;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub(crate) struct Lent {
     /// Where in the answer it is.
     pub(crate) at: Range<usize>,
-    pub(crate) held: Arc<Held>,
+    pub(crate) held: Arc<CachedCluster>,
     /// Where in the cluster it starts.
     pub(crate) from: usize,
 }
@@ -39,12 +39,12 @@ impl Rest {
 
 /// The bytes of one request, in order: see [`Server::read_lent`](super::Server::read_lent). What is lent stays as it
 /// is until the session is used again.
-pub struct Answer<'a> {
+pub struct Reply<'a> {
     pub(crate) buf: &'a [u8],
     pub(crate) lent: &'a [Lent],
 }
 
-impl<'a> Answer<'a> {
+impl<'a> Reply<'a> {
     /// Unit: bytes. Fewer than the buffer holds only at the end of the file.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -101,14 +101,14 @@ mod tests {
     #[test]
     fn parts_follow_each_other() {
         let buf = *b"ab__e__";
-        let held = Held::of(b"-cdfg");
+        let held = CachedCluster::of(b"-cdfg");
         let lent = |at: Range<usize>, from| Lent {
             at,
             held: held.clone(),
             from,
         };
         let lent = [lent(2..4, 1), lent(5..7, 3)];
-        let answer = Answer {
+        let answer = Reply {
             buf: &buf,
             lent: &lent,
         };

@@ -42,7 +42,7 @@ fn class_of(len: usize) -> Option<usize> {
 }
 
 /// The pool.
-pub(crate) struct Slabs {
+pub(crate) struct BufferPool {
     free: Vec<Mutex<Vec<Vec<u8>>>>,
     /// Bytes in buffers that are in use.
     used: AtomicUsize,
@@ -52,7 +52,7 @@ pub(crate) struct Slabs {
     limit: usize,
 }
 
-impl Slabs {
+impl BufferPool {
     /// A pool that keeps no free buffers beyond a total of `limit` bytes.
     pub(crate) fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -79,7 +79,7 @@ impl Slabs {
     }
 
     /// A buffer of at least `len` bytes that hold anything.
-    pub(crate) fn take(self: &Arc<Self>, len: usize) -> Slab {
+    pub(crate) fn take(self: &Arc<Self>, len: usize) -> PoolBuffer {
         let cost = Self::cost(len);
         let free = class_of(len).and_then(|n| {
             (n..CLASSES.min(n + 5)).find_map(|n| {
@@ -94,7 +94,7 @@ impl Slabs {
             self.trim(self.limit);
             vec![0; cost]
         });
-        Slab {
+        PoolBuffer {
             bytes,
             home: self.clone(),
         }
@@ -130,12 +130,12 @@ impl Slabs {
 }
 
 /// A buffer of the pool. Goes back when it is dropped.
-pub(crate) struct Slab {
+pub(crate) struct PoolBuffer {
     bytes: Vec<u8>,
-    home: Arc<Slabs>,
+    home: Arc<BufferPool>,
 }
 
-impl Deref for Slab {
+impl Deref for PoolBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -143,13 +143,13 @@ impl Deref for Slab {
     }
 }
 
-impl DerefMut for Slab {
+impl DerefMut for PoolBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 }
 
-impl Drop for Slab {
+impl Drop for PoolBuffer {
     fn drop(&mut self) {
         self.home.put(std::mem::take(&mut self.bytes));
     }
@@ -174,14 +174,14 @@ mod tests {
 
     #[test]
     fn buffers_come_back_and_the_limit_holds() {
-        let slabs = Slabs::new(1 << 20);
+        let slabs = BufferPool::new(1 << 20);
         let first = slabs.take(300_000);
-        assert_eq!(slabs.used(), Slabs::cost(300_000));
+        assert_eq!(slabs.used(), BufferPool::cost(300_000));
         drop(first);
-        assert_eq!((slabs.used(), slabs.held()), (0, Slabs::cost(300_000)));
+        assert_eq!((slabs.used(), slabs.held()), (0, BufferPool::cost(300_000)));
         let again = slabs.take(200_000);
-        assert_eq!(slabs.used(), Slabs::cost(300_000), "the same one");
-        assert_eq!(slabs.held(), Slabs::cost(300_000));
+        assert_eq!(slabs.used(), BufferPool::cost(300_000), "the same one");
+        assert_eq!(slabs.held(), BufferPool::cost(300_000));
         drop(again);
         // Another class pushes it out when both are too much.
         let other = slabs.take(900_000);

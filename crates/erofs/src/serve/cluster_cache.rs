@@ -17,7 +17,7 @@
 //! * A held cluster is in exactly one queue, or pinned, as long as it is in the table.
 //! * A leader that fails, or panics, leaves no trace: the next who asks leads.
 
-use super::slab::{Slab, Slabs};
+use super::buffer_pool::{BufferPool, PoolBuffer};
 use crate::read::ClusterCoding;
 use hashbrown::{DefaultHashBuilder, HashMap};
 use std::hash::BuildHasher;
@@ -40,9 +40,9 @@ const BEHIND: usize = 2 << 20;
 const USED_MAX: u8 = 3;
 
 /// A decoded cluster.
-pub(crate) struct Held {
+pub(crate) struct CachedCluster {
     key: Key,
-    slab: Slab,
+    slab: PoolBuffer,
     /// Decoded bytes, from the start.
     len: usize,
     pinned: bool,
@@ -61,7 +61,7 @@ const NOWHERE: u32 = u32::MAX;
 /// Nothing of it was returned yet.
 const UNTOUCHED: usize = usize::MAX;
 
-impl Held {
+impl CachedCluster {
     /// The decoded bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.slab[..self.len]
@@ -75,10 +75,11 @@ impl Held {
     /// One of these bytes that is in no cache.
     #[cfg(test)]
     pub(crate) fn of(bytes: &[u8]) -> Arc<Self> {
-        let cache = Decoded::new(Slabs::new(1 << 20), 1 << 20);
+        let cache = ClusterCache::new(BufferPool::new(1 << 20), 1 << 20);
         let mut slab = cache.slab(bytes.len()).unwrap();
         slab[..bytes.len()].copy_from_slice(bytes);
-        let Begun::Lead(flight) = cache.begin((0, 0, ClusterCoding::Stored), |_| true, true) else {
+        let Lookup::Lead(flight) = cache.begin((0, 0, ClusterCoding::Stored), |_| true, true)
+        else {
             unreachable!("an empty cache")
         };
         flight.publish(slab, bytes.len(), false)
@@ -88,7 +89,7 @@ impl Held {
 enum Slot {
     /// A thread decodes it.
     Busy,
-    Held(Arc<Held>),
+    CachedCluster(Arc<CachedCluster>),
 }
 
 #[derive(Default)]
@@ -105,14 +106,14 @@ struct Table {
 }
 
 /// What became of a request for a cluster.
-pub(crate) enum Begun<'a> {
-    Held(Arc<Held>),
+pub(crate) enum Lookup<'a> {
+    CachedCluster(Arc<CachedCluster>),
     Busy,
     Lead(Flight<'a>),
 }
 
 /// Decoded clusters by key.
-pub(crate) struct Decoded {
+pub(crate) struct ClusterCache {
     shards: [Shard; SHARDS],
     hasher: DefaultHashBuilder,
     queues: Mutex<Queues>,
@@ -123,7 +124,7 @@ pub(crate) struct Decoded {
     worth: Worth,
     /// Clusters that were to be handed on.
     handed: AtomicUsize,
-    slabs: Arc<Slabs>,
+    slabs: Arc<BufferPool>,
     /// Most that is held in slabs. Unit: bytes.
     limit: usize,
     dropped: AtomicUsize,
@@ -131,9 +132,9 @@ pub(crate) struct Decoded {
     waits: AtomicUsize,
 }
 
-impl Decoded {
+impl ClusterCache {
     /// Evicts what it holds to keep what `slabs` has in use within `limit` bytes.
-    pub(crate) fn new(slabs: Arc<Slabs>, limit: usize) -> Self {
+    pub(crate) fn new(slabs: Arc<BufferPool>, limit: usize) -> Self {
         Self {
             shards: std::array::from_fn(|_| Shard::default()),
             hasher: DefaultHashBuilder::default(),
@@ -152,13 +153,15 @@ impl Decoded {
 
     /// Takes part in what is to be done about a cluster. `suits` says whether one that is held will do; another one is
     /// decoded anew. With `wait`, never returns `Busy`.
-    pub(crate) fn begin(&self, key: Key, suits: impl Fn(&[u8]) -> bool, wait: bool) -> Begun<'_> {
+    pub(crate) fn begin(&self, key: Key, suits: impl Fn(&[u8]) -> bool, wait: bool) -> Lookup<'_> {
         let shard = self.shard(&key);
         let mut table = lock(&shard.table);
         loop {
             match table.slots.get(&key) {
-                Some(Slot::Held(held)) if suits(held.bytes()) => return Begun::Held(held.clone()),
-                Some(Slot::Busy) if !wait => return Begun::Busy,
+                Some(Slot::CachedCluster(held)) if suits(held.bytes()) => {
+                    return Lookup::CachedCluster(held.clone());
+                }
+                Some(Slot::Busy) if !wait => return Lookup::Busy,
                 Some(Slot::Busy) => {
                     self.waits.fetch_add(1, Ordering::Relaxed);
                     table.waiting += 1;
@@ -173,17 +176,17 @@ impl Decoded {
         }
         let old = table.slots.insert(key, Slot::Busy);
         drop(table);
-        if let Some(Slot::Held(old)) = old {
+        if let Some(Slot::CachedCluster(old)) = old {
             if old.pinned {
                 self.pinned.fetch_sub(old.slab.len(), Ordering::Relaxed);
             }
             lock(&self.queues).remove(&old);
         }
-        Begun::Lead(Flight { cache: self, key })
+        Lookup::Lead(Flight { cache: self, key })
     }
 
     /// Counts that bytes `[from, from + n)` of a held cluster were returned.
-    pub(crate) fn touch(&self, held: &Held, from: usize, n: usize) {
+    pub(crate) fn touch(&self, held: &CachedCluster, from: usize, n: usize) {
         let last = held.next.swap(from + n, Ordering::Relaxed);
         if last != from && last != UNTOUCHED {
             let used = held.used.load(Ordering::Relaxed);
@@ -207,22 +210,22 @@ impl Decoded {
 
     /// A slab for `len` bytes, for which others make room. `None` if it is so long that it would not fit beside what is
     /// in use.
-    pub(crate) fn slab(&self, len: usize) -> Option<Slab> {
-        let cost = Slabs::cost(len);
+    pub(crate) fn slab(&self, len: usize) -> Option<PoolBuffer> {
+        let cost = BufferPool::cost(len);
         self.make_room(cost, self.limit);
         let short = cost <= self.limit / 8;
         (short || self.slabs.used() + cost <= self.limit).then(|| self.slabs.take(len))
     }
 
     /// A slab for the bytes of a cluster, at most a megabyte, for which others make room.
-    pub(crate) fn slab_for_input(&self, len: usize) -> Slab {
-        self.make_room(Slabs::cost(len), self.limit);
+    pub(crate) fn slab_for_input(&self, len: usize) -> PoolBuffer {
+        self.make_room(BufferPool::cost(len), self.limit);
         self.slabs.take(len)
     }
 
     /// Whether `len` bytes may be held at all.
     pub(crate) fn fits(&self, len: usize) -> bool {
-        Slabs::cost(len) <= self.limit / 8 * 7
+        BufferPool::cost(len) <= self.limit / 8 * 7
     }
 
     /// Drops what is held until slabs for `more` bytes fit into `limit`, or nothing is left to drop.
@@ -283,7 +286,7 @@ impl Decoded {
             self.ghosts.put(self.hasher.hash_one(held.key));
         }
         let mut table = lock(&self.shard(&held.key).table);
-        if let Some(Slot::Held(there)) = table.slots.get(&held.key)
+        if let Some(Slot::CachedCluster(there)) = table.slots.get(&held.key)
             && Arc::ptr_eq(there, &held)
         {
             table.slots.remove(&held.key);
@@ -413,7 +416,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The right to decode a cluster, and the duty to say when that is done.
 pub(crate) struct Flight<'a> {
-    cache: &'a Decoded,
+    cache: &'a ClusterCache,
     key: Key,
 }
 
@@ -424,8 +427,8 @@ impl Flight<'_> {
     }
 
     /// Lets everybody have the first `len` bytes of `slab`. `pinned`: for good.
-    pub(crate) fn publish(self, slab: Slab, len: usize, pinned: bool) -> Arc<Held> {
-        let held = Arc::new(Held {
+    pub(crate) fn publish(self, slab: PoolBuffer, len: usize, pinned: bool) -> Arc<CachedCluster> {
+        let held = Arc::new(CachedCluster {
             key: self.key,
             slab,
             len,
@@ -446,7 +449,9 @@ impl Flight<'_> {
         // The lock of the queues is held until the cluster is in both: whoever drops it finds it.
         let shard = self.cache.shard(&self.key);
         let mut table = lock(&shard.table);
-        table.slots.insert(self.key, Slot::Held(held.clone()));
+        table
+            .slots
+            .insert(self.key, Slot::CachedCluster(held.clone()));
         if table.waiting > 0 {
             shard.changed.notify_all();
         }
@@ -487,7 +492,7 @@ struct Queues {
 }
 
 struct Node {
-    held: Option<Arc<Held>>,
+    held: Option<Arc<CachedCluster>>,
     queue: Queue,
     before: u32,
     behind: u32,
@@ -510,14 +515,14 @@ impl Default for List {
 }
 
 impl Queues {
-    fn first(&self, queue: Queue) -> Option<Arc<Held>> {
+    fn first(&self, queue: Queue) -> Option<Arc<CachedCluster>> {
         let n = self.lists[queue as usize].first;
         self.nodes
             .get(n as usize)
             .and_then(|node| node.held.clone())
     }
 
-    fn push(&mut self, held: &Arc<Held>, queue: Queue) {
+    fn push(&mut self, held: &Arc<CachedCluster>, queue: Queue) {
         let n = self.free.pop().unwrap_or_else(|| {
             self.nodes.push(Node {
                 held: None,
@@ -546,7 +551,7 @@ impl Queues {
     }
 
     /// Takes a cluster out of the list that it is in.
-    fn remove(&mut self, held: &Held) -> Option<Arc<Held>> {
+    fn remove(&mut self, held: &CachedCluster) -> Option<Arc<CachedCluster>> {
         let n = held.node.swap(NOWHERE, Ordering::Relaxed);
         let node = self.nodes.get_mut(n as usize)?;
         let (own, queue, before, behind) = (node.held.take(), node.queue, node.before, node.behind);
@@ -565,7 +570,7 @@ impl Queues {
     }
 
     /// Moves a cluster to the end of a list. False if it is in none.
-    fn move_to(&mut self, held: &Held, queue: Queue) -> bool {
+    fn move_to(&mut self, held: &CachedCluster, queue: Queue) -> bool {
         let own = self.remove(held);
         if let Some(own) = &own {
             self.push(own, queue);
@@ -581,9 +586,9 @@ mod tests {
 
     const COST: usize = 4096;
 
-    fn cache(clusters: usize) -> Decoded {
+    fn cache(clusters: usize) -> ClusterCache {
         let limit = clusters * COST;
-        Decoded::new(Slabs::new(limit), limit)
+        ClusterCache::new(BufferPool::new(limit), limit)
     }
 
     fn key(n: u64) -> Key {
@@ -591,25 +596,25 @@ mod tests {
     }
 
     /// Asks for bytes of a cluster; true if they were held.
-    fn ask(cache: &Decoded, n: u64, from: usize, len: usize) -> bool {
+    fn ask(cache: &ClusterCache, n: u64, from: usize, len: usize) -> bool {
         match cache.begin(key(n), |_| true, true) {
-            Begun::Held(held) => {
+            Lookup::CachedCluster(held) => {
                 assert_eq!(held.bytes()[0], n as u8, "the right one");
                 cache.touch(&held, from, len);
                 true
             }
-            Begun::Lead(flight) => {
+            Lookup::Lead(flight) => {
                 let mut slab = cache.slab(COST).unwrap();
                 slab[0] = n as u8;
                 let held = flight.publish(slab, COST, false);
                 cache.touch(&held, from, len);
                 false
             }
-            Begun::Busy => unreachable!("waits"),
+            Lookup::Busy => unreachable!("waits"),
         }
     }
 
-    fn check(cache: &Decoded) {
+    fn check(cache: &ClusterCache) {
         let queues = lock(&cache.queues);
         let mut all = 0;
         for list in &queues.lists {
@@ -690,7 +695,7 @@ mod tests {
     #[test]
     fn pinned_clusters_stay() {
         let cache = cache(10);
-        let Begun::Lead(flight) = cache.begin(key(7), |_| true, true) else {
+        let Lookup::Lead(flight) = cache.begin(key(7), |_| true, true) else {
             panic!("nothing is held yet");
         };
         let mut slab = cache.slab(COST).unwrap();
@@ -717,10 +722,10 @@ mod tests {
                             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match cache
                                 .begin(key(1), |_| true, true)
                             {
-                                Begun::Held(_) => {
+                                Lookup::CachedCluster(_) => {
                                     good.fetch_add(1, Ordering::Relaxed);
                                 }
-                                Begun::Lead(flight) => {
+                                Lookup::Lead(flight) => {
                                     match leaders.fetch_add(1, Ordering::Relaxed) {
                                         n if n < 20 && n % 2 == 0 => drop(flight),
                                         n if n < 20 => std::panic::resume_unwind(Box::new(())),
@@ -729,7 +734,7 @@ mod tests {
                                         }
                                     }
                                 }
-                                Begun::Busy => unreachable!("waits"),
+                                Lookup::Busy => unreachable!("waits"),
                             }));
                         drop(step);
                     }
@@ -748,11 +753,11 @@ mod tests {
     fn a_busy_cluster_need_not_be_waited_for() {
         let cache = cache(10);
         let flight = cache.begin(key(1), |_| true, false);
-        assert!(matches!(cache.begin(key(1), |_| true, false), Begun::Busy));
+        assert!(matches!(cache.begin(key(1), |_| true, false), Lookup::Busy));
         drop(flight);
         assert!(matches!(
             cache.begin(key(1), |_| true, false),
-            Begun::Lead(_)
+            Lookup::Lead(_)
         ));
     }
 
@@ -760,14 +765,14 @@ mod tests {
     fn one_that_does_not_suit_is_replaced() {
         let cache = cache(10);
         ask(&cache, 3, 0, 10);
-        let Begun::Lead(flight) = cache.begin(key(3), |bytes| bytes.len() > COST, true) else {
+        let Lookup::Lead(flight) = cache.begin(key(3), |bytes| bytes.len() > COST, true) else {
             panic!("a longer one is wanted");
         };
         flight.publish(cache.slab(2 * COST).unwrap(), 2 * COST, false);
         check(&cache);
         assert!(matches!(
             cache.begin(key(3), |b| b.len() > COST, true),
-            Begun::Held(_)
+            Lookup::CachedCluster(_)
         ));
     }
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// How much work to spend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SurveyOptions {
+pub struct LayoutStatsOptions {
     /// Statistics per file type and per name extension.
     pub files: bool,
     /// Read all LZ4 clusters, to tell which can be decoded in place.
@@ -45,7 +45,7 @@ pub struct GroupStats {
 /// An image in numbers.
 #[derive(Debug, Default)]
 #[non_exhaustive]
-pub struct Survey {
+pub struct LayoutStats {
     /// Inodes that have a name, by type in the order of [`Survey::TYPES`].
     pub types: [u64; 7],
     /// Names, the root not counted.
@@ -97,7 +97,7 @@ pub struct Survey {
 /// Longest name extension that counts as one. Unit: bytes.
 const EXTENSION_MAX: usize = 12;
 
-impl Survey {
+impl LayoutStats {
     /// The order of [`types`](Self::types).
     pub const TYPES: [FileType; 7] = [
         FileType::File,
@@ -110,7 +110,7 @@ impl Survey {
     ];
 
     /// Surveys an image: reads all metadata, and data only if the options ask for it.
-    pub fn of(image: &Image, options: SurveyOptions) -> Self {
+    pub fn of(image: &Image, options: LayoutStatsOptions) -> Self {
         let mut out = Self {
             packed_bytes: image.packed().map_or(0, Inode::size),
             ..Self::default()

@@ -1,12 +1,12 @@
 //! Decoding what will be used before it is asked for, and keeping it.
 
-use super::decoded::Begun;
+use super::buffer_pool::BufferPool;
+use super::cluster_cache::Lookup;
 use super::profile::Profile;
 use super::server::Server;
 use super::session::Session;
-use super::slab::Slabs;
 use crate::read::decode::{self, Want};
-use crate::read::{Cluster, ClusterCoding, Extent, Inode, Source};
+use crate::read::{Cluster, ClusterCoding, Extent, Inode, Location};
 use crate::{Error, Result};
 
 /// What pinning a profile did.
@@ -62,14 +62,14 @@ impl Server {
         while at < end {
             let extent = cursor.extent(at)?;
             let (skip, stop) = (at - extent.offset, extent.end().min(end));
-            all &= match extent.source {
-                Source::Cluster(cluster)
+            all &= match extent.location {
+                Location::Cluster(cluster)
                     if matches!(cluster.coding, ClusterCoding::Compressed(_)) =>
                 {
                     self.pin_cluster(session, &extent, cluster, budget, pinned)
                         .map_err(|e| e.within(inode.place()))?
                 }
-                Source::Fragment { offset } => {
+                Location::Fragment { offset } => {
                     let (packed, _) = self.image.packed_map()?;
                     let from = offset.saturating_add(skip);
                     let to = from.saturating_add(stop - at);
@@ -100,16 +100,16 @@ impl Server {
         let len = self.image.decoded_len(extent)?;
         let key = (cluster.pos, cluster.len, cluster.coding);
         let flight = match self.decoded.begin(key, |held| held.len() >= len, true) {
-            Begun::Held(held) if held.is_pinned() => return Ok(true),
+            Lookup::CachedCluster(held) if held.is_pinned() => return Ok(true),
             // Held, but not for good: it is decoded anew, in case it is dropped meanwhile.
-            Begun::Held(_) => match self.decoded.begin(key, |_| false, true) {
-                Begun::Lead(flight) => flight,
+            Lookup::CachedCluster(_) => match self.decoded.begin(key, |_| false, true) {
+                Lookup::Lead(flight) => flight,
                 _ => return Ok(false),
             },
-            Begun::Lead(flight) => flight,
-            Begun::Busy => return Ok(false),
+            Lookup::Lead(flight) => flight,
+            Lookup::Busy => return Ok(false),
         };
-        if self.decoded.pinned() + Slabs::cost(len) > budget {
+        if self.decoded.pinned() + BufferPool::cost(len) > budget {
             return Ok(false);
         }
         let Some(mut slab) = self.decoded.slab(len) else {
