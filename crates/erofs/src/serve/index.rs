@@ -345,7 +345,7 @@ mod tests {
             let extent = Extent {
                 offset: 7000,
                 len: 1,
-                source,
+                location: source,
             };
             let record = Record::new(5000, &extent).unwrap();
             assert_eq!((record.start, record.location()), (2000, source));
