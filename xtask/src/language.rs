@@ -233,7 +233,6 @@ mod tests {
         "crates/store",
         "crates/verity",
         "fuzz",
-        "README.md",
         "docs/design.md",
         "docs/experiments.md",
         "docs/flash.md",
