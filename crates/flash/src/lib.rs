@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The device knows blocks of 4 KiB, streams and discards. It knows no filesystem. Design, timing rule, presets and what is
-//! left out: docs/flash.md.
+//! left out: docs/design/flash-model.md.
 //!
 //! Invariants, asserted by [`Flash::assert_sound`]:
 //!

@@ -120,7 +120,7 @@ impl Default for MountOptions {
     }
 }
 
-/// The nine discard rules of docs/iplfs/design.md, each of which a test can switch off.
+/// The nine discard rules of docs/design/discard.md, each of which a test can switch off.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {

@@ -85,7 +85,7 @@ fn an_image_with_devices_is_mounted_as_its_build_says() {
         assert!(command.ends_with(" DIR"), "{command}");
         is_mounted_by(&command.replace("DIR", "mnt"));
     }
-    // As docs/design.md has it, for those without Tuff.
+    // As docs/design/delta-images.md has it, for those without Tuff.
     place.text(&["build", "-q", "--base", "base", "new tree", "new"]);
     is_mounted_by(
         "base=$(losetup -r -f --show base) && mount -t erofs -o ro,loop,device=$base new mnt && losetup -d $base",

@@ -4,7 +4,7 @@
 //!  dead ──checkpoint v──► logged(v) ──checkpoint v+1, no older reader──► issued ──flush──► forgotten
 //! ```
 //!
-//! The rules, by number, are in docs/iplfs/design.md. What must hold here:
+//! The rules, by number, are in docs/design/discard.md. What must hold here:
 //!
 //! * A run is in the log of every committed checkpoint from the one that logged it until a flush after its discard.
 //! * A run logged by checkpoint v is issued only when v+1 is committed: then neither pack on the device refers to it.

@@ -2,7 +2,7 @@
 //!
 //! It keeps what decides about I/O and drops the rest: six logs; sections as the unit of allocation and cleaning; node blocks reached through a node
 //! address table; the segment table with the valid maps of now and of the last checkpoint; checkpoints; cleaning in the foreground; slack space
-//! recycling; discards. Content is one word for each block. What is simplified, and in whose favour, is in docs/experiments.md.
+//! recycling; discards. Content is one word for each block. What is simplified, and in whose favour, is in docs/design/experiments.md.
 //!
 //! Invariants, asserted by [`F2fs::assert_sound`]:
 //!
