@@ -244,7 +244,6 @@ mod tests {
         "docs/reference/format/superblock.md",
         "docs/reference/format/xattr.md",
         "docs/fuzzing.md",
-        "docs/iplfs/spec.md",
         "docs/reference/mkfs.md",
         "docs/reference/semantics.md",
         "docs/reference/verity.md",

@@ -2,7 +2,7 @@
 //!
 //! Six logs and a metadata area each own an area of a 61-bit block address space and only ever grow; no block is written twice, so
 //! nothing is ever cleaned. Space comes back by discards: of what a checkpoint no longer needs, in the order and under the rules of
-//! docs/design/discard.md. The structures on the device are in docs/iplfs/spec.md and in [`disk`].
+//! docs/design/discard.md. The structures on the device are in docs/reference/volume-format.md and in [`disk`].
 //!
 //! ```
 //! use std::sync::Arc;
