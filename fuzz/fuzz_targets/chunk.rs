@@ -17,7 +17,7 @@ fuzz_target!(|data: &[u8]| {
     for i in 0..entries {
         let chunk = format.entry(table, i).unwrap();
         if let Chunk::Data { block, .. } = chunk {
-            assert!(block >> 48 == 0);
+            assert!(block.0 >> 48 == 0);
         }
         let mut out = Vec::new();
         format.encode_entry(chunk, &mut out);

@@ -13,7 +13,7 @@ fuzz_target!(|data: &[u8]| {
     let wide = first & 1 != 0;
     if let Ok(slot) = Slot::decode(slot, wide) {
         let width = if wide { 48 } else { 32 };
-        assert!(slot.blocks >> width == 0 && slot.uniaddr >> width == 0);
+        assert!(slot.blocks >> width == 0 && slot.uniaddr.0 >> width == 0);
         assert_eq!(Slot::decode(&slot.encode(), wide), Ok(slot));
     }
 });

@@ -66,7 +66,7 @@ pub fn end(image: &Image) -> Result<u64> {
     let own = sb.blocks.saturating_mul(bits.size());
     let ends = image.slots().iter().map(|slot| {
         let blocks = slot.uniaddr.saturating_add(slot.blocks);
-        blocks.saturating_mul(bits.size())
+        blocks.0.saturating_mul(bits.size())
     });
     let all = ends.fold(own, u64::max);
     // What is behind its own blocks may also be its tree, and the devices elsewhere.

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use tuff_codec::Method;
 use tuff_erofs::check::{Options, check};
 use tuff_erofs::read::{Image, Location, OpenOptions};
-use tuff_format::Nid;
 use tuff_format::chunk::{Chunk, Format};
 use tuff_format::cluster::header::{FRAGMENT, INTERLACED};
 use tuff_format::cluster::write::{Piece, Tail, index};
@@ -23,6 +22,7 @@ use tuff_format::cluster::{HeadKind, Lcluster};
 use tuff_format::device::Slot;
 use tuff_format::features::{compat, incompat};
 use tuff_format::inode::{FileType, Inode, Layout};
+use tuff_format::{BlockAddr, DeviceId, Nid};
 use tuff_store::{MemStore, ReadAt};
 
 const COMPRESSED: u32 = incompat::LZ4_0PADDING | incompat::COMPR_CFGS;
@@ -391,7 +391,7 @@ fn high_start_blocks_find_their_device() {
     sheet.slots.push(Slot {
         tag: [0; 64],
         blocks: 2,
-        uniaddr: 1 << 32,
+        uniaddr: BlockAddr(1 << 32),
     });
     let a = Inode {
         flag4: true,
@@ -610,7 +610,7 @@ fn chunks_on_devices_with_holes_read_the_same_in_both_modes() {
         sheet.slots.push(Slot {
             tag: [0; 64],
             blocks,
-            uniaddr,
+            uniaddr: BlockAddr(uniaddr),
         });
     }
     let format = Format {
@@ -620,7 +620,7 @@ fn chunks_on_devices_with_holes_read_the_same_in_both_modes() {
     };
     let mut table = Vec::new();
     for (device, block) in [(1, 1), (0, block), (2, 0), (1, 0)] {
-        let block = block.into();
+        let (device, block) = (DeviceId(device), BlockAddr::from(block));
         format.encode_entry(Chunk::Data { device, block }, &mut table);
         format.encode_entry(Chunk::Hole, &mut table);
     }

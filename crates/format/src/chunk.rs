@@ -3,7 +3,7 @@
 //! Source: `docs/reference/format/chunk.md`.
 
 use crate::wire::{bytes, u16_at, u32_at};
-use crate::{BlockBits, Error, Result};
+use crate::{BlockAddr, BlockBits, ByteLen, DeviceId, Error, Result};
 
 /// `i_u` of a chunk-based inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,10 +23,10 @@ pub enum Chunk {
     Hole,
     /// Consecutive blocks.
     Data {
-        /// Slot of the device table, 0 for the primary device.
-        device: u16,
-        /// First block.
-        block: u64,
+        /// Device that holds the blocks.
+        device: DeviceId,
+        /// Address of the first block.
+        block: BlockAddr,
     },
 }
 
@@ -49,9 +49,14 @@ impl Format {
         u32::from(self.bits) | u32::from(self.indexes) << 5 | u32::from(self.bit48) << 6
     }
 
-    /// Unit: bytes.
-    pub fn chunk_size(self, bits: BlockBits) -> u64 {
-        bits.size() << self.bits
+    /// Length of every chunk but the last.
+    pub fn chunk_size(self, bits: BlockBits) -> ByteLen {
+        ByteLen(bits.size() << self.bits)
+    }
+
+    /// Number of chunks of a file, which is the number of table entries. `size`: unit bytes.
+    pub fn chunk_count(self, size: u64, bits: BlockBits) -> u64 {
+        size.div_ceil(self.chunk_size(bits).0)
     }
 
     /// Length of a table entry, which is also the table's alignment. Unit: bytes.
@@ -70,7 +75,7 @@ impl Format {
                 Chunk::Hole
             } else {
                 Chunk::Data {
-                    device: 0,
+                    device: DeviceId::PRIMARY,
                     block: block.into(),
                 }
             });
@@ -87,8 +92,8 @@ impl Format {
             return Ok(Chunk::Hole);
         }
         Ok(Chunk::Data {
-            device: u16_at(table, at + 2, "chunk table")?,
-            block,
+            device: DeviceId(u16_at(table, at + 2, "chunk table")?),
+            block: BlockAddr(block),
         })
     }
 
@@ -103,7 +108,7 @@ impl Format {
                     u64::from(u32::MAX)
                 },
             ),
-            Chunk::Data { device, block } => (device, block),
+            Chunk::Data { device, block } => (device.0, block.0),
         };
         debug_assert!(self.indexes || device == 0);
         debug_assert!(self.bit48 || block <= u32::MAX.into());
@@ -123,12 +128,12 @@ mod tests {
     #[test]
     fn the_documented_table_is_reproduced() {
         let format = Format::decode(0x23).unwrap();
-        assert_eq!(format.chunk_size(BlockBits::B4K), 32 << 10);
+        assert_eq!(format.chunk_size(BlockBits::B4K), ByteLen(32 << 10));
         let mut table = Vec::new();
         format.encode_entry(
             Chunk::Data {
-                device: 1,
-                block: 0x74,
+                device: DeviceId(1),
+                block: BlockAddr(0x74),
             },
             &mut table,
         );
@@ -140,8 +145,8 @@ mod tests {
         assert_eq!(
             format.entry(&table, 0).unwrap(),
             Chunk::Data {
-                device: 1,
-                block: 0x74
+                device: DeviceId(1),
+                block: BlockAddr(0x74)
             }
         );
         assert_eq!(format.entry(&table, 1).unwrap(), Chunk::Hole);
@@ -158,8 +163,8 @@ mod tests {
                     bit48: false,
                 },
                 Chunk::Data {
-                    device: 0,
-                    block: 9,
+                    device: DeviceId::PRIMARY,
+                    block: BlockAddr(9),
                 },
             ),
             (
@@ -177,8 +182,8 @@ mod tests {
                     bit48: true,
                 },
                 Chunk::Data {
-                    device: 65535,
-                    block: 0x1234_5678_9ABC,
+                    device: DeviceId(65535),
+                    block: BlockAddr(0x1234_5678_9ABC),
                 },
             ),
             (

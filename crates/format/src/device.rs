@@ -2,7 +2,7 @@
 //!
 //! Source: `docs/reference/format/device.md`.
 
-use crate::{Error, Result};
+use crate::{BlockAddr, Error, Result};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -30,7 +30,7 @@ pub struct Slot {
     /// Size of the device. Unit: blocks.
     pub blocks: u64,
     /// First block in the unified address space, 0 if not mapped there.
-    pub uniaddr: u64,
+    pub uniaddr: BlockAddr,
 }
 
 impl Slot {
@@ -41,14 +41,14 @@ impl Slot {
         Ok(Self {
             tag: raw.tag,
             blocks: u64::from(raw.blocks_lo.get()) | hi(raw.blocks_hi),
-            uniaddr: u64::from(raw.uniaddr_lo.get()) | hi(raw.uniaddr_hi),
+            uniaddr: BlockAddr(u64::from(raw.uniaddr_lo.get()) | hi(raw.uniaddr_hi)),
         })
     }
 
     /// The slot's bytes.
     pub fn encode(&self) -> [u8; SLOT_LEN] {
         let [b0, b1, b2, b3, b4, b5, ..] = self.blocks.to_le_bytes();
-        let [u0, u1, u2, u3, u4, u5, ..] = self.uniaddr.to_le_bytes();
+        let [u0, u1, u2, u3, u4, u5, ..] = self.uniaddr.0.to_le_bytes();
         zerocopy::transmute!(Raw {
             tag: self.tag,
             blocks_lo: U32::from_bytes([b0, b1, b2, b3]),
@@ -69,11 +69,11 @@ mod tests {
         let slot = Slot {
             tag: [7; 64],
             blocks: 0x1_0000_01b7,
-            uniaddr: 0x2_0000_000d,
+            uniaddr: BlockAddr(0x2_0000_000d),
         };
         assert_eq!(Slot::decode(&slot.encode(), true).unwrap(), slot);
         let low = Slot::decode(&slot.encode(), false).unwrap();
-        assert_eq!((low.blocks, low.uniaddr), (0x1b7, 0xd));
+        assert_eq!((low.blocks, low.uniaddr), (0x1b7, BlockAddr(0xd)));
         assert!(Slot::decode(&slot.encode()[..127], true).is_err());
     }
 }

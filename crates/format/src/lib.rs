@@ -25,4 +25,4 @@ pub mod xattr;
 mod wire;
 
 pub use error::{Error, Kind, Result};
-pub use units::{BlockBits, Nid};
+pub use units::{BlockAddr, BlockBits, ByteLen, DeviceId, Nid};

@@ -14,7 +14,7 @@
 //! Source: `docs/reference/format/superblock.md`.
 
 use crate::features::{Feature, KernelVersion, compat, flags_of, incompat, min_kernel};
-use crate::{BlockBits, Error, Nid, Result};
+use crate::{BlockAddr, BlockBits, Error, Nid, Result};
 use alloc::vec::Vec;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -85,9 +85,9 @@ pub struct Superblock {
     /// Size of the primary device. Unit: blocks.
     pub blocks: u64,
     /// Block at which nid 0 lies.
-    pub meta_blkaddr: u32,
+    pub meta_blkaddr: BlockAddr,
     /// Block from which shared attribute ids count.
-    pub xattr_blkaddr: u32,
+    pub xattr_blkaddr: BlockAddr,
     /// Raw bytes of the UUID.
     pub uuid: [u8; 16],
     /// Label, padded with NUL.
@@ -128,8 +128,8 @@ impl Superblock {
             epoch: 0,
             fixed_nsec: 0,
             blocks: 0,
-            meta_blkaddr: 0,
-            xattr_blkaddr: 0,
+            meta_blkaddr: BlockAddr(0),
+            xattr_blkaddr: BlockAddr(0),
             uuid: [0; 16],
             label: [0; 16],
             algs_or_distance: 0,
@@ -234,8 +234,8 @@ impl Superblock {
             epoch: raw.epoch.get().cast_signed(),
             fixed_nsec: raw.fixed_nsec.get(),
             blocks: u64::from(raw.blocks_lo.get()) | blocks_hi << 32,
-            meta_blkaddr: raw.meta_blkaddr.get(),
-            xattr_blkaddr: raw.xattr_blkaddr.get(),
+            meta_blkaddr: raw.meta_blkaddr.get().into(),
+            xattr_blkaddr: raw.xattr_blkaddr.get().into(),
             uuid: raw.uuid,
             label: raw.volume_name,
             algs_or_distance: raw.algs_or_distance.get(),
@@ -271,8 +271,8 @@ impl Superblock {
             epoch: U64::new(self.epoch.cast_unsigned()),
             fixed_nsec: U32::new(self.fixed_nsec),
             blocks_lo: U32::from_bytes([b0, b1, b2, b3]),
-            meta_blkaddr: U32::new(self.meta_blkaddr),
-            xattr_blkaddr: U32::new(self.xattr_blkaddr),
+            meta_blkaddr: low_half(self.meta_blkaddr),
+            xattr_blkaddr: low_half(self.xattr_blkaddr),
             uuid: self.uuid,
             volume_name: self.label,
             feature_incompat: U32::new(self.incompat),
@@ -352,6 +352,12 @@ impl Superblock {
     pub fn label(&self) -> &[u8] {
         self.label.split(|b| *b == 0).next().unwrap_or(&[])
     }
+}
+
+/// The field of an address without a high half. The builder keeps such addresses in 32 bits.
+fn low_half(addr: BlockAddr) -> U32 {
+    debug_assert!(addr.0 <= u32::MAX.into());
+    U32::new(addr.0 as u32)
 }
 
 /// Length of the bytes from [`OFFSET`] on that the checksum covers.

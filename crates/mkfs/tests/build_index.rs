@@ -112,7 +112,7 @@ fn the_tar_is_the_device_behind_the_image() {
             panic!("one device")
         };
         assert_eq!(
-            (slot.uniaddr, slot.blocks),
+            (slot.uniaddr.0, slot.blocks),
             (blocks, bytes.len() as u64 / 512)
         );
         assert_eq!(slot.tag, [0; 64]);

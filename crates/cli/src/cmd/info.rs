@@ -432,7 +432,7 @@ fn superblock_json(image: &Image) -> Map<String, Value> {
         .map(|slot| {
             let mut one = Map::new();
             one.insert("blocks".into(), slot.blocks.into());
-            one.insert("first_block".into(), slot.uniaddr.into());
+            one.insert("first_block".into(), slot.uniaddr.0.into());
             put_bytes(
                 &mut one,
                 "tag",

@@ -29,7 +29,10 @@ pub(super) fn check(image: &Image, shared: &Shared, marks: &Marks) {
             shared.add(Severity::Note, Rule::Reserved, PLACE, what);
         }
     }
-    let size = sb.block_bits.bytes(sb.blocks).unwrap_or(u64::MAX);
+    let size = sb
+        .block_bits
+        .len_of(sb.blocks)
+        .map_or(u64::MAX, |len| len.0);
     if size > image.store_size() {
         shared.error(
             Rule::ImageSize,

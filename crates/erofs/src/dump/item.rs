@@ -112,7 +112,7 @@ impl Iterator for Items<'_> {
         if start > at {
             // A gap ends where the filesystem does: what is behind it is something else.
             let bits = self.image.superblock().block_bits;
-            let last = bits.bytes(self.image.superblock().blocks);
+            let last = bits.len_of(self.image.superblock().blocks).map(|len| len.0);
             let cut = last.filter(|l| area == Area::Store(0) && (at + 1..start).contains(l));
             let end = cut.unwrap_or(start);
             self.at = Some((area, end));
@@ -264,8 +264,8 @@ fn superblock(image: &Image, bytes: &[u8]) -> Said {
         ("fixed_nsec", number(sb.fixed_nsec)),
         ("build_time", number(sb.build_time)),
         ("blocks", Value::Number(sb.blocks)),
-        ("meta_block", number(sb.meta_blkaddr)),
-        ("xattr_block", number(sb.xattr_blkaddr)),
+        ("meta_block", Value::Number(sb.meta_blkaddr.0)),
+        ("xattr_block", Value::Number(sb.xattr_blkaddr.0)),
         ("uuid", text(uuid(&sb.uuid))),
         ("label", padded(&sb.label)),
         (
@@ -338,7 +338,7 @@ fn devices(image: &Image, bytes: &[u8]) -> Said {
         vec![
             ("device", Value::Number(i as u64 + 1)),
             ("blocks", Value::Number(slot.blocks)),
-            ("first_block", Value::Number(slot.uniaddr)),
+            ("first_block", Value::Number(slot.uniaddr.0)),
             ("tag", padded(&slot.tag)),
         ]
     });

@@ -4,8 +4,8 @@ use super::cache::Cache;
 use crate::{Error, Result};
 use std::ops::{Deref, Range};
 use std::sync::Arc;
-use tuff_format::BlockBits;
 use tuff_format::device::Slot;
+use tuff_format::{BlockAddr, BlockBits};
 use tuff_store::ReadAt;
 
 /// Metadata is read and kept in aligned pieces of this length: a few inodes' neighbourhood, not the data that other
@@ -81,11 +81,11 @@ impl Devices {
 
     /// Where byte `pos` of a device is, and how many bytes from there on lie on the same store.
     pub(crate) fn locate(&self, device: u16, pos: u64) -> Result<(Spot, u64)> {
-        let base = |slot: &Slot| self.bits.bytes(slot.uniaddr);
-        let range = |slot: &Slot| Some((base(slot)?, self.bits.bytes(slot.blocks)?));
+        let base = |slot: &Slot| slot.uniaddr.position(self.bits);
+        let range = |slot: &Slot| Some((base(slot)?, self.bits.len_of(slot.blocks)?.0));
         if self.extra.is_empty() {
             let slot = self.slots.get(usize::from(device).wrapping_sub(1));
-            if slot.is_some_and(|slot| slot.uniaddr == 0) {
+            if slot.is_some_and(|slot| slot.uniaddr == BlockAddr(0)) {
                 return Err(Error::usage(format_args!(
                     "data is on device {device}, which was not given"
                 )));
@@ -107,7 +107,7 @@ impl Devices {
         }
         let mut left = u64::MAX - pos;
         for (slot, store) in self.slots.iter().zip(1u16..) {
-            if slot.uniaddr == 0 {
+            if slot.uniaddr == BlockAddr(0) {
                 continue;
             }
             if let Some((start, len)) = range(slot) {
@@ -204,12 +204,12 @@ impl Devices {
         }
         let size = self.primary.size();
         let is_there = |slot: &Slot| {
-            let start = self.bits.bytes(slot.uniaddr);
-            let len = self.bits.bytes(slot.blocks);
+            let start = slot.uniaddr.position(self.bits);
+            let len = self.bits.len_of(slot.blocks);
             let end = start
                 .zip(len)
-                .and_then(|(start, len)| start.checked_add(len));
-            slot.uniaddr > 0 && end.is_some_and(|end| end <= size)
+                .and_then(|(start, len)| start.checked_add(len.0));
+            slot.uniaddr > BlockAddr(0) && end.is_some_and(|end| end <= size)
         };
         self.slots.iter().position(|slot| !is_there(slot))
     }

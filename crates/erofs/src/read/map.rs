@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tuff_format::cluster::{self, Coding, Data};
 use tuff_format::inode::Layout;
 use tuff_format::units::round_up;
-use tuff_format::{Nid, chunk};
+use tuff_format::{BlockAddr, Nid, chunk};
 
 impl Image {
     /// The extents of `range` of an inode's data, in order, without gaps, the first and the last whole.
@@ -76,7 +76,8 @@ impl Image {
             None
         } else {
             Some(
-                bits.bytes(raw.u)
+                BlockAddr(raw.u)
+                    .position(bits)
                     .ok_or_else(|| Error::corrupt("start block", raw.u))?,
             )
         };
@@ -96,7 +97,7 @@ impl Image {
             let format =
                 chunk::Format::decode(inode.raw().u).map_err(|e| Error::format("chunks", e))?;
             let entry = format.entry_len() as u64;
-            let chunks = inode.size().div_ceil(format.chunk_size(sb.block_bits));
+            let chunks = format.chunk_count(inode.size(), sb.block_bits);
             let len = self.index_limit(chunks.checked_mul(entry), "chunk table")?;
             let table = self
                 .index_bytes(space, round_up(after, entry), len)
@@ -250,7 +251,7 @@ impl Chunks {
 
     /// The run of chunks from the one that holds `offset` on that lie side by side.
     fn extent_at(&self, image: &Image, offset: u64, until: u64) -> Result<Extent> {
-        let chunk_size = self.format.chunk_size(self.bits);
+        let chunk_size = self.format.chunk_size(self.bits).0;
         let i = offset / chunk_size;
         let first = self.chunk(image, i)?;
         let mut n = 1;
@@ -283,8 +284,8 @@ impl Chunks {
         match entry.map_err(|e| place(Error::format("", e)))? {
             chunk::Chunk::Hole => Ok(Location::Hole),
             chunk::Chunk::Data { device, block } => {
-                let device = image.devices.device_id(device).map_err(place)?;
-                let pos = self.bits.bytes(block);
+                let device = image.devices.device_id(device.0).map_err(place)?;
+                let pos = block.position(self.bits);
                 let pos = pos.ok_or_else(|| place(Error::corrupt("block address", block)))?;
                 Ok(Location::Raw { device, pos })
             }

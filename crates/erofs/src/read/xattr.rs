@@ -142,7 +142,7 @@ impl Image {
     pub(crate) fn shared_position(&self, id: u32) -> (Space, u64) {
         let sb = self.superblock();
         // Fits: 2^32 blocks of at most 2^16 bytes, and 2^34.
-        let pos = (u64::from(sb.xattr_blkaddr) << sb.block_bits.get()) + 4 * u64::from(id);
+        let pos = (sb.xattr_blkaddr.0 << sb.block_bits.get()) + 4 * u64::from(id);
         let in_metabox = sb.has_compat(compat::SHARED_EA_IN_METABOX) && sb.has(incompat::METABOX);
         (
             if in_metabox {

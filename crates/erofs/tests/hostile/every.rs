@@ -17,6 +17,7 @@ use tuff_format::device::Slot;
 use tuff_format::features::{compat, incompat};
 use tuff_format::inode::{FileType, Inode, Layout};
 use tuff_format::xattr::filter_bit;
+use tuff_format::{BlockAddr, DeviceId};
 use tuff_store::{MemStore, ReadAt};
 
 // The format field of a record.
@@ -43,7 +44,7 @@ pub fn every(compressed_metabox: bool) -> Vec<u8> {
         sheet.slots.push(Slot {
             tag: [0; 64],
             blocks,
-            uniaddr,
+            uniaddr: BlockAddr(uniaddr),
         });
     }
     metabox(&mut sheet);
@@ -196,6 +197,7 @@ fn chunks(sheet: &mut Sheet) {
     };
     let mut table = Vec::new();
     for (device, block) in [(1, 1), (0, own.into()), (2, 0), (1, 0)] {
+        let (device, block) = (DeviceId(device), BlockAddr(block));
         wide.encode_entry(Chunk::Data { device, block }, &mut table);
         wide.encode_entry(Chunk::Hole, &mut table);
     }
@@ -209,7 +211,8 @@ fn chunks(sheet: &mut Sheet) {
     let mut table = Vec::new();
     let block = sheet.blocks(&noise(8192, 5)).into();
     narrow.encode_entry(Chunk::Hole, &mut table);
-    narrow.encode_entry(Chunk::Data { device: 0, block }, &mut table);
+    let device = DeviceId::PRIMARY;
+    narrow.encode_entry(Chunk::Data { device, block }, &mut table);
     narrow.encode_entry(Chunk::Hole, &mut table);
     let file = inode(Layout::ChunkBased, 5 * 4096, narrow.encode().into());
     sheet.put(place(9), file, &[], 4, &table);

@@ -13,7 +13,7 @@ use tuff_format::config::Configs;
 use tuff_format::device::Slot;
 use tuff_format::features::KernelVersion;
 use tuff_format::inode::Layout;
-use tuff_format::{BlockBits, Nid};
+use tuff_format::{BlockAddr, BlockBits, Nid};
 use tuff_store::{FileStore, ReadAt};
 
 /// A base, open.
@@ -193,10 +193,10 @@ impl Member {
         let own = Slot {
             tag: tuff_erofs::read::device_tag(&self.image.superblock().uuid),
             blocks: self.own.into(),
-            uniaddr: at,
+            uniaddr: BlockAddr(at),
         };
         let inner = inner.iter().map(move |slot| Slot {
-            uniaddr: at + slot.uniaddr,
+            uniaddr: BlockAddr(at + slot.uniaddr.0),
             ..slot.clone()
         });
         std::iter::once(own).chain(inner)
@@ -265,7 +265,7 @@ impl Member {
         };
         let slot = self.image.slots().get(slot)?;
         let inside = pos < slot.blocks.checked_mul(self.bits.size())?;
-        let start = slot.uniaddr.checked_mul(self.bits.size())?;
+        let start = slot.uniaddr.position(self.bits)?;
         start.checked_add(pos).filter(|_| inside)
     }
 
@@ -317,19 +317,22 @@ fn span(image: &Image, stores: &[Arc<dyn ReadAt>]) -> Result<(u64, u64)> {
     let mut end = sb.blocks.min(there);
     if stores.len() == 1 {
         // What its slots say lies behind it in the same file.
-        let ends = image.slots().iter().map(|slot| slot.uniaddr + slot.blocks);
+        let ends = image
+            .slots()
+            .iter()
+            .map(|slot| slot.uniaddr.0 + slot.blocks);
         end = ends.fold(end, u64::max);
         return Ok((end, end));
     }
-    let first = image.slots().iter().map(|slot| slot.uniaddr).min();
+    let first = image.slots().iter().map(|slot| slot.uniaddr.0).min();
     let own = end.min(first.unwrap_or(end));
     for (slot, number) in image.slots().iter().zip(1..) {
-        if slot.uniaddr < own {
+        if slot.uniaddr.0 < own {
             return Err(Error::usage(format_args!(
                 "a base whose device {number} has no addresses of its own"
             )));
         }
-        end = end.max(slot.uniaddr.saturating_add(slot.blocks));
+        end = end.max(slot.uniaddr.saturating_add(slot.blocks).0);
     }
     Ok((own, end))
 }

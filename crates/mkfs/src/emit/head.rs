@@ -7,12 +7,12 @@ use crate::tree;
 use crate::{Error, Result};
 use std::os::unix::fs::FileExt;
 use tuff_codec::{EncoderSpec, Method};
-use tuff_format::BlockBits;
 use tuff_format::cluster::HeadKind;
 use tuff_format::config::{Configs, Lz4};
 use tuff_format::device::{SLOT_LEN, Slot};
 use tuff_format::features::{compat, incompat};
 use tuff_format::superblock::{self, Superblock};
+use tuff_format::{BlockAddr, BlockBits};
 use tuff_store::Output;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -201,11 +201,11 @@ pub(super) fn make_head(
         epoch: plan.epoch.seconds,
         fixed_nsec: plan.epoch.nanos,
         blocks: plan.len_blocks.into(),
-        meta_blkaddr: plan.meta_blkaddr(),
+        meta_blkaddr: plan.meta_blkaddr().into(),
         // Behind it may be nothing at all.
         xattr_blkaddr: match parts.xattr_area {
-            0 if plan.zone_block == 0 => 0,
-            _ => plan.xattr_block,
+            0 if plan.zone_block == 0 => BlockAddr(0),
+            _ => plan.xattr_block.into(),
         },
         uuid: [0; 16],
         label,
@@ -234,7 +234,7 @@ pub(super) fn make_head(
             .map_err(|_| Error::limit("attribute prefixes", "beyond 16 GiB"))?;
         sb.xattr_prefix_start = start;
     }
-    let end = plan.len_blocks.into();
+    let end = BlockAddr::from(plan.len_blocks);
     let slots = match parts.packed.external {
         Some(blocks) => vec![Slot {
             tag: [0; 64],

@@ -10,7 +10,7 @@ use tuff_format::cluster::header::MapHeader;
 use tuff_format::cluster::write::{self, Piece, Tail, header_pos};
 use tuff_format::cluster::{Coding, Data, Extent, HeadKind, extent};
 use tuff_format::inode::{FileType, Inode, Layout, encode_device};
-use tuff_format::{chunk, xattr};
+use tuff_format::{BlockAddr, DeviceId, chunk, xattr};
 
 /// Appends an inode with its attributes, its index and its inline tail.
 pub(super) fn emit_inode(
@@ -155,22 +155,22 @@ fn emit_file(
             let chunks = data.chunks(size, bits).expect("it has chunks");
             let format = chunks.format();
             pad(out, format.entry_len());
-            let device = u16::from(chunks.external);
+            let device = DeviceId(chunks.external.into());
             let mut at = 0;
             for (run, block) in chunks.runs() {
                 // Fits: no device has more than 2^31 blocks.
-                let mut block = u64::from(plan.address(block as u32));
+                let mut block = BlockAddr::from(plan.address(block as u32));
                 while at < run.first {
                     format.encode_entry(chunk::Chunk::Hole, out);
                     at += 1;
                 }
                 for _ in 0..run.count {
                     format.encode_entry(chunk::Chunk::Data { device, block }, out);
-                    block += 1 << format.bits;
+                    block.0 += 1 << format.bits;
                     at += 1;
                 }
             }
-            while at < size.div_ceil(format.chunk_size(bits)) {
+            while at < format.chunk_count(size, bits) {
                 format.encode_entry(chunk::Chunk::Hole, out);
                 at += 1;
             }

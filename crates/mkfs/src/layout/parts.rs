@@ -214,7 +214,7 @@ impl Parts<'_> {
                     let chunks = data.chunks(size, self.bits()).expect("it has chunks");
                     let format = chunks.format();
                     let entry = format.entry_len() as u64;
-                    let table = entry * size.div_ceil(format.chunk_size(self.bits()));
+                    let table = entry * format.chunk_count(size, self.bits());
                     Form {
                         extended,
                         layout: Layout::ChunkBased,

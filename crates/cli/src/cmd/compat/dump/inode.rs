@@ -116,9 +116,12 @@ fn pieces(image: &Image, inode: &Inode) -> Result<impl Iterator<Item = Range<u64
     // Without data there is no table of chunks that a size has to fit.
     let size = if has_data(inode) { inode.size() } else { 0 };
     let step = match inode.layout() {
-        Layout::ChunkBased => chunk::Format::decode(inode.raw().u)
-            .map_err(|e| Error::format(format_args!("nid {}", inode.nid()), e))?
-            .chunk_size(image.superblock().block_bits),
+        Layout::ChunkBased => {
+            chunk::Format::decode(inode.raw().u)
+                .map_err(|e| Error::format(format_args!("nid {}", inode.nid()), e))?
+                .chunk_size(image.superblock().block_bits)
+                .0
+        }
         _ => size.max(1),
     };
     let pieces = 0..size.div_ceil(step);

@@ -35,10 +35,10 @@ fn text(path: &Path, image: &Path, devices: &[PathBuf], opened: &Image) -> Resul
         return apart("what came from standard input has no name");
     }
     let sectors = |blocks: u64| blocks * (sb.block_bits.size() / SECTOR);
-    let mut end = slots.first().map_or(sb.blocks, |slot| slot.uniaddr);
+    let mut end = slots.first().map_or(sb.blocks, |slot| slot.uniaddr.0);
     let mut parts = vec![(image, sectors(end))];
     for (slot, device) in slots.iter().zip(devices) {
-        if slot.uniaddr != end {
+        if slot.uniaddr.0 != end {
             return apart("its devices do not lie right behind each other");
         }
         end += slot.blocks;
