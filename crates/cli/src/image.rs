@@ -1,5 +1,6 @@
 //! Arguments shared by the verbs that read an image, and opening of that image.
 
+use crate::advice;
 use crate::text::unhex;
 use crate::units::parse_size;
 use std::path::{Path, PathBuf};
@@ -70,12 +71,7 @@ impl ImageArgs {
     /// Fails if some of the image's data is on a device that was not given.
     pub(crate) fn with_devices(&self, image: &Image) -> Result<()> {
         let missing = image.has_devices();
-        missing.map_err(|e| {
-            Error::usage(format_args!(
-                "{}: {e} (--device FILE)",
-                self.image.display()
-            ))
-        })
+        missing.map_err(|e| e.within(self.image.display()))
     }
 }
 
@@ -126,8 +122,11 @@ impl OpenArgs {
             Some(root) => Arc::new(self.verified(store, root, path)?),
             None => store,
         };
-        let image = Image::open_shared(store, options);
-        image.map_err(|e| e.within(path.display()))
+        let image = Image::open_shared(Arc::clone(&store), options);
+        image.map_err(|e| match e {
+            Error::Corrupt(_) => advice::not_opened(e, path, &*store),
+            e => e.within(path.display()),
+        })
     }
 
     /// The store at `path`, verified as it is read.

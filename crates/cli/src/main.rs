@@ -31,12 +31,14 @@ macro_rules! eprint {
     }};
 }
 
+mod advice;
 mod cli;
 mod cmd;
-mod existing;
+mod file_kind;
 mod help;
 mod image;
 mod out;
+mod overwrite;
 mod progress;
 mod select;
 mod sink;
@@ -95,7 +97,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(e) if out::reader_left(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("tuff: {e}");
+            eprintln!("tuff: {}", advice::message(&e));
             ExitCode::from(exit_code(&e))
         }
     }

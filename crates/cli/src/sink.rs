@@ -1,8 +1,8 @@
 //! Where a verb writes a stream: as it comes to standard output and to pipes, or into a file that has its name when it is
 //! complete.
 
-use crate::existing::{self, Format};
 use crate::out;
+use crate::overwrite::{self, Format};
 use crate::progress::on_signal;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -36,7 +36,7 @@ impl Sink {
     pub(crate) fn create(path: &Path, read: &[&Path], format: Format, force: bool) -> Result<Self> {
         keep(path, read)?;
         if !force {
-            existing::check(path, format)?;
+            overwrite::check(path, format)?;
         }
         let is_stdout = path == Path::new("-");
         let place = if is_stdout {

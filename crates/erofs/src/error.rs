@@ -31,6 +31,25 @@ pub enum Error {
 pub struct Detail {
     place: String,
     what: String,
+    remedy: Option<Remedy>,
+}
+
+/// Choice of the caller that avoids an error. A command maps it to one of its options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Remedy {
+    /// Open the image together with its extra devices.
+    Devices,
+    /// Open the base or source image together with its extra devices.
+    SourceDevices,
+    /// Replace the hash tree that the image already has.
+    ReplaceHashTree,
+    /// Write the hash tree to a separate file.
+    SeparateHashTree,
+    /// Replace files that exist in the target.
+    Overwrite,
+    /// Accept a superblock with a wrong checksum.
+    IgnoreChecksum,
 }
 
 impl Error {
@@ -117,6 +136,17 @@ impl Error {
         }
     }
 
+    /// The same error with a choice that avoids it.
+    pub fn with_remedy(mut self, remedy: Remedy) -> Self {
+        self.detail_mut().remedy = Some(remedy);
+        self
+    }
+
+    /// Choice of the caller that avoids the error, if there is one.
+    pub fn remedy(&self) -> Option<Remedy> {
+        self.detail().remedy
+    }
+
     /// Where it happened, as people read it. May be empty.
     pub fn place(&self) -> &str {
         &self.detail().place
@@ -166,6 +196,7 @@ impl Detail {
         Self {
             place: place.to_string(),
             what: what.to_string(),
+            remedy: None,
         }
     }
 }

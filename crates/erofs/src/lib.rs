@@ -16,5 +16,5 @@ pub mod threads;
 pub mod verity;
 pub mod walk;
 
-pub use error::{Error, Result};
+pub use error::{Error, Remedy, Result};
 pub use threads::THREADS_MAX;

@@ -58,6 +58,6 @@ pub use source::spec::Source;
 pub use stats::Stats;
 pub use tree::Whiteouts;
 pub use tuff_codec::Method;
-pub use tuff_erofs::{Error, Result};
+pub use tuff_erofs::{Error, Remedy, Result};
 pub use tuff_format::features::KernelVersion;
 pub use verity::hash_tree;

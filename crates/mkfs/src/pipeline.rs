@@ -189,9 +189,9 @@ fn described(tree: &mut Tree, options: &Options) -> Result<Option<String>> {
             set(xattrs, file_contexts::LABEL, label);
         }
     })?;
-    match unknown.warning("not in the table of owners (--fs-config)") {
+    match unknown.warning("not in the fs_config table") {
         Some(what) => Err(Error::from(SourceError::corrupt(what))),
-        None => Ok(unlabelled.warning("no label: no line of --file-contexts gives one")),
+        None => Ok(unlabelled.warning("no label: no line of the file_contexts file matches")),
     }
 }
 

@@ -4,7 +4,7 @@
 use super::emit::Head;
 use super::options::Verity;
 use super::progress::Progress;
-use crate::{Error, Result};
+use crate::{Error, Remedy, Result};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -123,15 +123,15 @@ pub fn hash_tree(
     let at = if into.is_some() { 0 } else { place };
     let free = replace || into.is_some();
     if there.is_some() && !free {
-        return Err(Error::usage(format_args!(
-            "{name}: there is a hash tree behind the image already (--replace)"
-        )));
+        let what = format_args!("{name}: the image already has a hash tree");
+        return Err(Error::usage(what).with_remedy(Remedy::ReplaceHashTree));
     }
     let behind = data.size().saturating_sub(place);
     if is_file && behind > 0 && there.is_none() && into.is_none() {
-        return Err(Error::usage(format_args!(
-            "{name}: {behind} bytes lie behind the image, where its hash tree would (--into FILE)"
-        )));
+        let what = format_args!(
+            "{name}: the file continues for {behind} bytes after the image, where the hash tree would be"
+        );
+        return Err(Error::usage(what).with_remedy(Remedy::SeparateHashTree));
     }
     let header = header(wanted, image_len, opened.superblock().uuid)?;
     // What there cannot be is said before anything is read.

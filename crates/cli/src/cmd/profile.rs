@@ -1,7 +1,7 @@
 //! `tuff profile`: what a mount recorded of the use of its files.
 
-use crate::existing::Format;
 use crate::out::Out;
+use crate::overwrite::Format;
 use crate::sink::Sink;
 use clap::Subcommand;
 use std::collections::HashMap;

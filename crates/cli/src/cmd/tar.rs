@@ -1,7 +1,7 @@
 //! `tuff tar`: an image as a tar stream.
 
-use crate::existing::Format;
 use crate::image::ImageArgs;
+use crate::overwrite::Format;
 use crate::select::select_trees;
 use crate::sink::Sink;
 use crate::text::escaped;

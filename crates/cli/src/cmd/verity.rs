@@ -2,9 +2,9 @@
 
 use super::build_image::summary::{tree_json, tree_text};
 use super::build_image::{Salt, parse_salt, parse_verity_block};
-use crate::existing::{self, Format};
 use crate::image::{OpenArgs, parse_root};
 use crate::out::Out;
+use crate::overwrite::{self, Format};
 use crate::progress::{Bar, Show, Watch, on_signal};
 use crate::sink::keep;
 use crate::text::{escaped, hex, put_bytes};
@@ -177,7 +177,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             if let Some(into) = into.as_deref() {
                 keep(into, &[image])?;
                 if !force {
-                    existing::check(into, Format::HashTree)?;
+                    overwrite::check(into, Format::HashTree)?;
                 }
             }
             let wanted = Verity {

@@ -32,7 +32,8 @@ fn labels_and_owners_come_from_tables() {
         build(&tables),
         (
             0,
-            "tuff: warning: \"none\": no label: no line of --file-contexts gives one\n".to_owned()
+            "tuff: warning: \"none\": no label: no line of the file_contexts file matches\n"
+                .to_owned()
         )
     );
     let out = run(
@@ -74,7 +75,7 @@ fn labels_and_owners_come_from_tables() {
         build(&tables),
         (
             3,
-            "tuff: \"none\", \"bin/run\": not in the table of owners (--fs-config)\n".to_owned()
+            "tuff: \"none\", \"bin/run\": not in the fs_config table\n".to_owned()
         )
     );
     write("contexts", "/a\n");

@@ -374,7 +374,7 @@ fn what_cannot_be_shown_is_said_in_a_sentence() {
         ("", "IMAGE is missing"),
         ("i i", "i: one image at a time"),
         ("missing", "missing: cannot open"),
-        ("padded", "padded: superblock (byte 1024)"),
+        ("padded", "padded: not an EROFS image"),
         ("--bogus i", "--bogus is no option"),
         ("--nid=x i", "--nid: 'x' is not a size"),
         ("--offset=0x i", "--offset: '0x' is not a number"),

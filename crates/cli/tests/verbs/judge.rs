@@ -89,7 +89,7 @@ fn exit_codes_tell_what_is_wrong() {
         (&["ls", "i", "["], 2, "pattern '['"),
         (&["ls", "--offset", "1G", "i"], 2, "past its end"),
         (&["ls", "--device", "i", "i"], 2, "0 extra devices"),
-        (&["ls", "magic"], 3, "corrupt image: magic: superblock"),
+        (&["ls", "magic"], 3, "magic: not an EROFS image"),
         (&["ls", "checksum"], 3, "checksum"),
         (
             &["ls", "feature"],

@@ -24,3 +24,4 @@ mod source_image;
 mod source_oci;
 mod threads;
 mod verity;
+mod wrong_files;

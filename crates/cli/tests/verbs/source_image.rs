@@ -202,7 +202,7 @@ fn an_image_whose_data_is_elsewhere_is_a_source_with_its_devices() {
     for (args, wanted) in [
         (
             &["index", "no"][..],
-            "index: data is on device 1: it was not given (--source-device FILE)",
+            "index: data is on device 1: it was not given; give it with --source-device FILE",
         ),
         (
             &["--source-device", "blob", "first", "no"],

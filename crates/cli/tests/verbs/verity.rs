@@ -377,7 +377,7 @@ fn what_makes_no_sense_is_said() {
     let out = place.run(&["verity", "add", "i"]);
     assert_eq!(code(&out), 2);
     assert!(
-        stderr(&out).contains("9 bytes lie behind the image"),
+        stderr(&out).contains("continues for 9 bytes after the image"),
         "{}",
         stderr(&out)
     );

@@ -6,7 +6,7 @@
 //! for each would take as long as half of making it.
 
 use crate::walk::shortened;
-use crate::{Error, Result};
+use crate::{Error, Remedy, Result};
 use rustix::fs::{self, AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -526,7 +526,7 @@ pub(super) fn remove_file(above: impl AsFd, name: &[u8]) -> Result<()> {
 }
 
 fn exists() -> Error {
-    Error::usage("exists already in the target; ask for overwriting to replace it")
+    Error::usage("exists already in the target").with_remedy(Remedy::Overwrite)
 }
 
 /// A path below the target, for messages.

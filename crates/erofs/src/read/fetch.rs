@@ -1,7 +1,7 @@
 //! From an address to bytes: devices, the unified address space, and the cache of metadata.
 
 use super::cache::Cache;
-use crate::{Error, Result};
+use crate::{Error, Remedy, Result};
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use tuff_format::device::Slot;
@@ -217,7 +217,9 @@ impl Devices {
     fn bounds(&self, spot: Spot, len: u64) -> Result<()> {
         let size = self.store(spot.store)?.size();
         if spot.pos >= size && self.missing().is_some() {
-            return Err(Error::usage("data is on a device that was not given"));
+            return Err(
+                Error::usage("data is on a device that was not given").with_remedy(Remedy::Devices)
+            );
         }
         if spot.pos.checked_add(len).is_none_or(|end| end > size) {
             return Err(Error::corrupt(

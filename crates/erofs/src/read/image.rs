@@ -6,7 +6,7 @@ use super::extent::FileMap;
 use super::fetch::{Bytes, Devices, Space, Spot, WINDOW, Windows};
 use super::inode::Inode;
 use super::limits::{Limits, WorkBudget};
-use crate::{Error, Result};
+use crate::{Error, Remedy, Result};
 use std::sync::Arc;
 use tuff_format::config::Configs;
 use tuff_format::device::{SLOT_LEN, Slot};
@@ -75,13 +75,11 @@ impl Image {
         let sb = Superblock::decode(&head).map_err(|e| Error::format(place, e))?;
         let checksum_ok = checksum_ok(&*store, &sb)?;
         if options.verify_checksum && checksum_ok == Some(false) {
-            return Err(Error::corrupt(
-                place,
-                format_args!(
-                    "checksum {:#010x} does not match the bytes it covers",
-                    sb.checksum
-                ),
-            ));
+            let what = format_args!(
+                "checksum {:#010x} does not match the bytes it covers",
+                sb.checksum
+            );
+            return Err(Error::corrupt(place, what).with_remedy(Remedy::IgnoreChecksum));
         }
         let configs = read_configs(&*store, &sb)?;
         let slots = read_slots(&*store, &sb)?;
@@ -169,10 +167,8 @@ impl Image {
             true => format!(", the image with UUID {}", tagged(tag)),
             false => String::new(),
         };
-        Err(Error::usage(format_args!(
-            "data is on device {}{which}: it was not given",
-            i + 1
-        )))
+        let what = format_args!("data is on device {}{which}: it was not given", i + 1);
+        Err(Error::usage(what).with_remedy(Remedy::Devices))
     }
 
     /// Long prefixes of attribute names.
@@ -342,10 +338,11 @@ impl Image {
     pub fn bytes(&self, space: Space, pos: u64, len: usize) -> Result<Bytes> {
         let size = self.space_size(space)?;
         if pos.checked_add(len as u64).is_none_or(|end| end > size) {
-            return Err(Error::corrupt(
-                format_args!("byte {pos:#x}"),
-                format_args!("{len} bytes reach past the end, byte {size}"),
-            ));
+            let what = match pos < size {
+                true => format!("{len} bytes reach past the end, byte {size}"),
+                false => format!("past the end, byte {size}: the image may be truncated"),
+            };
+            return Err(Error::corrupt(format_args!("byte {pos:#x}"), what));
         }
         if len == 0 {
             return Ok(Bytes::own(Vec::new()));

@@ -45,7 +45,7 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
     };
     let (found, lost) = match find_checkpoint(&**dev, &sb, false) {
         Err(what @ (Error::Corrupt(_) | Error::Io(..))) => {
-            let found = find_checkpoint(&**dev, &sb, true).map_err(say_rebuild)?;
+            let found = find_checkpoint(&**dev, &sb, true)?;
             let place = match &what {
                 Error::Corrupt(what) => what.clone(),
                 other => other.to_string(),
@@ -206,15 +206,6 @@ pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<
     let mut salvage = Salvage::new(volume, scan.table, done, now);
     (salvage.data, salvage.stale) = (true, true);
     salvage.run()
-}
-
-fn say_rebuild(e: Error) -> Error {
-    match e {
-        Error::Corrupt(what) => Error::Corrupt(format!(
-            "{what}; --rebuild makes the volume anew from its logs"
-        )),
-        other => other,
-    }
 }
 
 /// The checkpoint after the one that was found, if it was or may have been committed: its pack holds what is no seal. Packs take turns, and only that of a

@@ -3,7 +3,7 @@
 use super::types::{BaseFile, BaseInode, IN_BASE, PACKED_PLACE};
 use crate::options::{Fragments, Options};
 use crate::pack::grain::Grain;
-use crate::{Error, Result};
+use crate::{Error, Remedy, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tuff_erofs::read::{Cluster, Image, Inode, Location, OpenOptions};
@@ -123,7 +123,7 @@ impl Member {
     /// Fails if some of its data is on a device that was not given.
     pub(super) fn has_devices(&self) -> Result<()> {
         let name = &self.name;
-        let missing = |e| Error::usage(format_args!("{name}: {e} (--source-device FILE)"));
+        let missing = |e: Error| e.within(name).with_remedy(Remedy::SourceDevices);
         self.image.has_devices().map_err(missing)
     }
 

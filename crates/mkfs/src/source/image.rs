@@ -1,7 +1,7 @@
 //! Images as sources: their entries in order, and the bytes of their files.
 
 use super::{Content, DataRun, Device, Entry, Kind, Meta};
-use crate::{Error, Result};
+use crate::{Error, Remedy, Result};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,7 +42,7 @@ impl ImageSource {
         let image = image.map_err(|e| e.within(&name))?;
         image
             .has_devices()
-            .map_err(|e| Error::usage(format_args!("{name}: {e} (--source-device FILE)")))?;
+            .map_err(|e| e.within(&name).with_remedy(Remedy::SourceDevices))?;
         let options = ServeOptions {
             budget,
             ..ServeOptions::default()

@@ -16,6 +16,7 @@ pub(crate) use args::{
     parse_verity_block,
 };
 
+use crate::advice::not_an_archive;
 use crate::out::Out;
 use crate::progress::{Show, Watch};
 use others::Others;
@@ -75,8 +76,10 @@ pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
     options.bases = bases;
     // A summary must not land in an image that goes to standard output.
     let to_stdout = target == Target::Stdout;
+    let archives = places::archives(args.source_type, &sources);
     report(&args, to_stdout, |progress| {
-        tuff_mkfs::build(&sources, &options, &target, progress)
+        let built = tuff_mkfs::build(&sources, &options, &target, progress);
+        built.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)))
     })
 }
 

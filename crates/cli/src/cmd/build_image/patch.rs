@@ -2,6 +2,7 @@
 
 use super::args::Args;
 use super::{options, places, report};
+use crate::advice::not_an_archive;
 use std::process::ExitCode;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_erofs::{Error, Result};
@@ -51,8 +52,10 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
     if !asked {
         options.raise_kernel();
     }
+    let archives = places::archives(args.source_type, &sources);
     report(&args, false, |progress| {
-        tuff_mkfs::patch(&sources, &options, &path, progress)
+        let patched = tuff_mkfs::patch(&sources, &options, &path, progress);
+        patched.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)))
     })
 }
 

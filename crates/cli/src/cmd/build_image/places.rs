@@ -1,8 +1,8 @@
 //! Arguments to sources and a target.
 
 use super::args::{Args, SourceType};
-use crate::existing::{self, Format};
 use crate::image::OpenArgs;
+use crate::overwrite::{self, Format};
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
@@ -33,9 +33,9 @@ pub(super) fn paths(args: &Args) -> Result<(&PathBuf, &[PathBuf])> {
 /// Fails if the build would replace something other than an image it may replace.
 pub(super) fn check_outputs(args: &Args) -> Result<()> {
     let (image, _) = paths(args)?;
-    existing::check(image, Format::Image)?;
+    overwrite::check(image, Format::Image)?;
     match &args.blob {
-        Some(blob) if !is_blob_of(blob, image) => existing::check(blob, Format::Blob),
+        Some(blob) if !is_blob_of(blob, image) => overwrite::check(blob, Format::Blob),
         _ => Ok(()),
     }
 }
@@ -98,6 +98,16 @@ pub(super) fn places(args: &Args) -> Result<Places> {
         target,
         bases,
     })
+}
+
+/// Sources that are read as archives because they are nothing else, without having been called so.
+pub(super) fn archives(kind: Option<SourceType>, sources: &[Source]) -> Vec<&Path> {
+    let is_guess = kind.is_none();
+    let archives = sources.iter().filter_map(|source| match source {
+        Source::Tar(path) if is_guess => Some(path.as_path()),
+        _ => None,
+    });
+    archives.collect()
 }
 
 /// One source of the kind that it is, or that it is said to be.

@@ -1,7 +1,7 @@
 //! `--record` and `--pin`: what was read, and what will be.
 
 use crate::cmd::profile::read;
-use crate::existing::{self, Format};
+use crate::overwrite::{self, Format};
 use crate::units::{parse_size, size};
 use std::path::{Path, PathBuf};
 use tuff_erofs::serve::{Profile, Server};
@@ -63,7 +63,7 @@ impl Recording {
     /// Writes an empty profile, to see now whether that works.
     pub(super) fn start(path: &Path) -> Result<Self> {
         let failed = |e| Error::io(path.display(), "cannot write", e);
-        existing::check(path, Format::Profile)?;
+        overwrite::check(path, Format::Profile)?;
         // The process in the background leaves the directory that it was started in.
         let this = Self(std::path::absolute(path).map_err(failed)?);
         this.write(&Profile::default())?;

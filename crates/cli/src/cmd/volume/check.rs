@@ -7,7 +7,7 @@ use crate::units::size;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tuff_iplfs::{CheckOptions, Report};
+use tuff_iplfs::{CheckOptions, Error, Report};
 
 /// Check a volume, and repair it with --repair
 ///
@@ -73,7 +73,18 @@ fn mend(args: &Args) -> Result<ExitCode> {
     } else {
         tuff_iplfs::repair(&device, args.data, super::now())
     };
-    let repaired = repaired.at(&place)?;
+    let repaired = repaired
+        .map_err(|e| match e {
+            // A repair starts from a checkpoint, a rebuild only needs the superblock.
+            Error::Corrupt(what)
+                if !args.rebuild && tuff_iplfs::read_superblock(&*device).is_ok() =>
+            {
+                let advice = "--rebuild rebuilds the volume from its logs";
+                Error::Corrupt(format!("{what}; {advice}"))
+            }
+            e => e,
+        })
+        .at(&place)?;
     let mut out = Out::new();
     if args.json {
         let done: Vec<Value> = repaired

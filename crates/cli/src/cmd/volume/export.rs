@@ -2,7 +2,7 @@
 
 use super::tar::{Failed, TarWriter};
 use super::{Failure, Result, mount, snapshot};
-use crate::existing::Format;
+use crate::overwrite::Format;
 use crate::sink::Sink;
 use crate::text::escaped;
 use std::path::PathBuf;

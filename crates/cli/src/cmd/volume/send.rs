@@ -1,7 +1,7 @@
 //! `tuff volume send`: a snapshot as a stream.
 
 use super::{Failure, Result, bytes, mount};
-use crate::existing::Format;
+use crate::overwrite::Format;
 use crate::sink::Sink;
 use crate::units::size;
 use std::path::PathBuf;

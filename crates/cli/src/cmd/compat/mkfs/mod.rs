@@ -12,7 +12,7 @@ mod vmdk;
 use super::Tool;
 use super::words::{self, Grammar};
 use crate::cmd::build_image::{summary, watched};
-use crate::existing;
+use crate::overwrite;
 use crate::progress::Show;
 use asked::Asked;
 use std::ffi::OsString;
@@ -54,9 +54,9 @@ pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
         }
     }
     if !job.force {
-        existing::check_device(&job.image, job.offset)?;
+        overwrite::check_device(&job.image, job.offset)?;
         if let Some(blob) = &job.options.blob {
-            existing::check_device(blob, 0)?;
+            overwrite::check_device(blob, 0)?;
         }
     }
     let show = if job.quiet { Show::Quiet } else { Show::Auto };

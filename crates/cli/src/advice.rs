@@ -1,0 +1,114 @@
+//! Adds to an error what the user can do about it: an option, or the verb for the format that a wrong file has.
+
+use crate::file_kind::{FileKind, HEAD, is_image};
+use std::path::Path;
+use tuff_erofs::{Error, Remedy};
+use tuff_format::superblock;
+use tuff_store::{FileStore, ReadAt};
+
+/// Message for an error: the error and the option that avoids it, if there is one.
+pub(crate) fn message(e: &Error) -> String {
+    let option = e.remedy().and_then(|remedy| match remedy {
+        Remedy::Devices => Some("give it with --device FILE"),
+        Remedy::SourceDevices => Some("give it with --source-device FILE"),
+        Remedy::ReplaceHashTree => Some("replace it with --replace"),
+        Remedy::SeparateHashTree => Some("write the hash tree to a file with --into FILE"),
+        Remedy::Overwrite => {
+            Some("replace it with --overwrite, or keep files that match with --update")
+        }
+        _ => None,
+    });
+    match option {
+        Some(option) => format!("{e}; {option}"),
+        None => e.to_string(),
+    }
+}
+
+/// The error for the file at `path`, which does not open as an image because of `e`.
+pub(crate) fn not_opened(e: Error, path: &Path, store: &dyn ReadAt) -> Error {
+    if e.remedy() == Some(Remedy::IgnoreChecksum) {
+        let what = format!(
+            "{}; the file may be truncated or damaged, --no-checksum reads it anyway",
+            e.what()
+        );
+        return Error::corrupt(e.place(), what).within(path.display());
+    }
+    let Some(head) = head(store).filter(|head| !is_image(head)) else {
+        return e.within(path.display());
+    };
+    let name = path.display();
+    let Some(kind) = FileKind::of(&head) else {
+        // The first bytes of an image may be anything, so a short one cannot be told from other files.
+        let min = superblock::OFFSET + 128;
+        let what = match store.size() < min {
+            true => format!("too short for an EROFS image, which has {min} bytes or more"),
+            false => {
+                "not an EROFS image, by its magic number, and no other known format".to_owned()
+            }
+        };
+        return Error::source(format_args!(
+            "{name}: {what}; check the path, or give --offset if an image starts later in the file"
+        ));
+    };
+    let advice = match kind {
+        FileKind::Tar | FileKind::Cpio | FileKind::Manifest => {
+            format!("convert it with 'tuff build {name} IMAGE'")
+        }
+        FileKind::Compressed(_) => {
+            "decompress it, or convert an archive with 'tuff build'".to_owned()
+        }
+        FileKind::Partitions(_) => {
+            "name the device of a partition, or give its start with --offset".to_owned()
+        }
+        FileKind::Volume => "use the verbs of 'tuff volume'".to_owned(),
+        FileKind::Stream => "apply it with 'tuff volume receive'".to_owned(),
+        FileKind::HashTree => "name the image, and give this file with --verity-tree".to_owned(),
+        FileKind::Profile => "show it with 'tuff profile show'".to_owned(),
+        FileKind::Filesystem(_) | FileKind::Archive(_) => {
+            "unpack it, and build an image from the directory with 'tuff build'".to_owned()
+        }
+        FileKind::Image | FileKind::Text | FileKind::Other(_) => {
+            "check the path, or give --offset if an image starts later in the file".to_owned()
+        }
+    };
+    Error::source(format_args!(
+        "{name}: is {}, not an EROFS image: {advice}",
+        kind.name()
+    ))
+}
+
+/// The error for a build from the archive at `path`, which fails with `e`.
+pub(crate) fn not_an_archive(e: Error, path: &Path) -> Error {
+    let name = path.display();
+    let concerns = matches!(e, Error::Source(_)) && e.to_string().starts_with(&format!("{name}: "));
+    let store = concerns.then(|| FileStore::open(path).ok()).flatten();
+    let Some(head) = store.and_then(|store| head(&store)) else {
+        return e;
+    };
+    let advice = match FileKind::of(&head) {
+        Some(FileKind::Tar | FileKind::Cpio | FileKind::Compressed(_)) => return e,
+        Some(FileKind::Manifest | FileKind::Text) => "read a manifest with --source-type manifest",
+        Some(FileKind::Filesystem(_)) => "mount or unpack it, and build from the directory",
+        Some(FileKind::Partitions(_)) => "mount a partition, and build from the directory",
+        Some(FileKind::Archive(_)) => "unpack it, and build from the directory",
+        Some(FileKind::Volume) => "convert it with 'tuff volume export', and build from the tar",
+        // An empty file has a message of its own.
+        None if head.is_empty() => return e,
+        None | Some(_) => "name a directory, a tar, a cpio archive, a manifest or an EROFS image",
+    };
+    match FileKind::of(&head) {
+        Some(kind) => Error::source(format_args!(
+            "{name}: is {}, not an archive: {advice}",
+            kind.name()
+        )),
+        None => Error::source(format_args!("{e}; if this is no archive, {advice}")),
+    }
+}
+
+/// The first bytes of a store, if they can be read.
+fn head(store: &dyn ReadAt) -> Option<Vec<u8>> {
+    // Fits: at most `HEAD`.
+    let mut head = vec![0; store.size().min(HEAD as u64) as usize];
+    store.read_exact_at(&mut head, 0).ok()?;
+    Some(head)
+}

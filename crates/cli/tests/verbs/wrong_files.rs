@@ -1,0 +1,125 @@
+//! Files of another format than a verb reads: the message names the format and a way out.
+
+use crate::common::{Place, code, stderr};
+use std::fs;
+
+/// A directory with files of several formats.
+fn stage(name: &str) -> Place {
+    let place = Place::new(name);
+    fs::create_dir(place.path("src")).unwrap();
+    fs::write(place.path("src/a"), "content\n").unwrap();
+    let padded = |head: &[u8]| [head, &[0; 8192][..]].concat();
+    fs::write(place.path("elf"), padded(b"\x7fELF\x02\x01\x01")).unwrap();
+    fs::write(place.path("squashfs"), padded(b"hsqs")).unwrap();
+    fs::write(place.path("zip"), padded(b"PK\x03\x04")).unwrap();
+    fs::write(place.path("volume"), padded(b"TUFFIPLF")).unwrap();
+    fs::write(place.path("manifest.txt"), "#mtree\n./a type=dir\n").unwrap();
+    fs::write(place.path("text"), "some words\n").unwrap();
+    fs::write(place.path("unknown"), padded(b"\x01\x02\x03")).unwrap();
+    fs::write(place.path("short"), b"\x01\x02\x03").unwrap();
+    let mut gpt = padded(&[]);
+    gpt[512..520].copy_from_slice(b"EFI PART");
+    fs::write(place.path("gpt"), gpt).unwrap();
+    place.text(&["build", "-q", "src", "image"]);
+    place.text(&["tar", "image", "tar"]);
+    let image = fs::read(place.path("image")).unwrap();
+    fs::write(place.path("cut"), &image[..1300]).unwrap();
+    place
+}
+
+#[test]
+fn a_wrong_file_as_image_is_named_with_a_way_out() {
+    let place = stage("wrong-image");
+    for (file, format, advice) in [
+        ("elf", "an ELF file", "check the path"),
+        ("squashfs", "a SquashFS image", "unpack it"),
+        ("zip", "a zip archive", "unpack it"),
+        ("volume", "an IPLFS volume", "tuff volume"),
+        (
+            "manifest.txt",
+            "an mtree manifest",
+            "tuff build manifest.txt IMAGE",
+        ),
+        ("text", "a text file", "--offset"),
+        ("unknown", "not an EROFS image", "--offset"),
+        ("short", "too short for an EROFS image", "check the path"),
+        ("gpt", "a GPT partition table", "--offset"),
+        ("tar", "a tar", "tuff build tar IMAGE"),
+        ("cut", "truncated", "--no-checksum"),
+    ] {
+        let out = place.run(&["ls", file]);
+        let said = stderr(&out);
+        assert_eq!(code(&out), 3, "{file}: {said}");
+        assert!(said.contains(format) && said.contains(advice), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn a_wrong_file_as_source_is_named_with_a_way_out() {
+    let place = stage("wrong-source");
+    for (file, format, advice) in [
+        ("elf", "an ELF file", "name a directory"),
+        ("squashfs", "a SquashFS image", "unpack it"),
+        ("zip", "a zip archive", "unpack it"),
+        ("volume", "an IPLFS volume", "tuff volume export"),
+        (
+            "manifest.txt",
+            "an mtree manifest",
+            "--source-type manifest",
+        ),
+        ("text", "a text file", "--source-type manifest"),
+        ("unknown", "unknown: byte 0", "if this is no archive"),
+    ] {
+        let out = place.run(&["build", "-q", file, "out"]);
+        let said = stderr(&out);
+        assert_eq!(code(&out), 3, "{file}: {said}");
+        assert!(said.contains(format) && said.contains(advice), "{said}");
+    }
+    place.text(&[
+        "build",
+        "-q",
+        "--source-type",
+        "manifest",
+        "manifest.txt",
+        "out",
+    ]);
+}
+
+#[test]
+fn a_truncated_image_is_called_truncated() {
+    let place = Place::new("truncated");
+    fs::create_dir(place.path("src")).unwrap();
+    for i in 0..4u64 {
+        // Not compressible, so that the directory lies far behind.
+        let bytes: Vec<u8> = (0..20_000u64)
+            .map(|n| (n.wrapping_mul(n ^ 0x9e37_79b9_7f4a_7c15).wrapping_add(i) >> 23) as u8)
+            .collect();
+        fs::write(place.path(&format!("src/{i}")), bytes).unwrap();
+    }
+    place.text(&["build", "-q", "-z", "none", "src", "image"]);
+    let image = fs::read(place.path("image")).unwrap();
+    fs::write(place.path("cut"), &image[..8192]).unwrap();
+    let out = place.run(&["cat", "cut", "3"]);
+    assert_eq!(code(&out), 3, "{}", stderr(&out));
+    assert!(!stderr(&out).contains(" 0 bytes"), "{}", stderr(&out));
+}
+
+#[test]
+fn an_error_that_an_option_avoids_names_the_option() {
+    let place = stage("remedies");
+    fs::create_dir(place.path("dir")).unwrap();
+    fs::write(place.path("dir/a"), "other\n").unwrap();
+    place.text(&["verity", "add", "-q", "image"]);
+    place.text(&["build", "-q", "--base", "image", "src", "delta"]);
+    for (args, option) in [
+        (&["extract", "image", "dir"][..], "--overwrite"),
+        (&["verity", "add", "image"], "--replace"),
+        (&["cat", "delta", "a"], "--device FILE"),
+        (&["build", "delta", "out"], "--source-device FILE"),
+    ] {
+        let out = place.run(args);
+        assert_eq!(code(&out), 2, "{args:?}: {}", stderr(&out));
+        assert!(stderr(&out).contains(option), "{}", stderr(&out));
+    }
+}
