@@ -243,10 +243,6 @@ mod tests {
         "docs/reference/format/layout.md",
         "docs/reference/format/superblock.md",
         "docs/reference/format/xattr.md",
-        "docs/fuzzing.md",
-        "docs/reference/mkfs.md",
-        "docs/reference/semantics.md",
-        "docs/reference/verity.md",
     ];
 
     #[test]
