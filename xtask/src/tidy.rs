@@ -1,6 +1,6 @@
 //! Checks of files and their paths.
 //!
-//! * Every path that a document names exists.
+//! * Every path that a document names exists, and so does every identifier of four words or more, such as a test.
 //! * Every binary file has a recipe beside it.
 //! * Every Rust file is reached from its crate's root.
 //! * No file contains a path of a developer's machine.
@@ -22,6 +22,7 @@ pub(crate) fn root() -> &'static Path {
 pub(crate) fn run(root: &Path) -> Vec<String> {
     let files = files(root);
     let mut findings = Vec::new();
+    let known = identifiers(root, &files);
     for file in &files {
         let name = file.display();
         let Ok(bytes) = std::fs::read(root.join(file)) else {
@@ -40,6 +41,9 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
         }
         match file.extension().and_then(|e| e.to_str()) {
             Some("md") => {
+                for missing in named_identifiers(&text).difference(&known) {
+                    findings.push(format!("{name}: names {missing}, which no source contains"));
+                }
                 for path in named_paths(&text) {
                     if !exists(root, file, &path) {
                         findings.push(format!("{name}: names {path}, which does not exist"));
@@ -153,6 +157,33 @@ fn named_paths(text: &str) -> BTreeSet<String> {
     out
 }
 
+/// Words of a source or document with at least three underscores.
+fn long_identifiers(text: &str) -> impl Iterator<Item = String> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .filter(|word| word.matches('_').count() >= 3)
+        .filter(|word| word.starts_with(|c: char| c.is_ascii_lowercase()))
+        .map(str::to_owned)
+}
+
+/// Identifiers of four words or more in a document's code spans: names of tests, counters, keys.
+fn named_identifiers(text: &str) -> BTreeSet<String> {
+    text.lines()
+        .flat_map(|line| line.split('`').skip(1).step_by(2))
+        .filter(|span| long_identifiers(span).any(|word| word == *span))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Identifiers of four words or more in all sources.
+fn identifiers(root: &Path, files: &[PathBuf]) -> BTreeSet<String> {
+    files
+        .iter()
+        .filter(|file| file.extension().is_some_and(|e| e == "rs"))
+        .filter_map(|file| std::fs::read_to_string(root.join(file)).ok())
+        .flat_map(|text| long_identifiers(&text).collect::<Vec<_>>())
+        .collect()
+}
+
 fn exists(root: &Path, document: &Path, path: &str) -> bool {
     let beside = document.parent().unwrap_or(Path::new("")).join(path);
     root.join(path).exists() || root.join(beside).exists()
@@ -249,6 +280,14 @@ mod tests {
         assert!(is_silent(&format!("eprintln!(\n    {said}\n);")));
         assert!(is_silent(&format!("writeln!(stderr, {said})")));
         assert!(!is_silent("tuff_testkit::skipped(\"no root\")"));
+    }
+
+    #[test]
+    fn identifiers_are_found_in_spans() {
+        let text =
+            "`a_test_of_mine` in `x.rs`, not an_unquoted_long_name, `two_words` or `a_b_c_d + 1`";
+        let found: Vec<_> = named_identifiers(text).into_iter().collect();
+        assert_eq!(found, ["a_test_of_mine"]);
     }
 
     #[test]
