@@ -233,16 +233,6 @@ mod tests {
         "crates/store",
         "crates/verity",
         "fuzz",
-        "docs/reference/format/README.md",
-        "docs/reference/format/cluster.md",
-        "docs/reference/format/codec.md",
-        "docs/reference/format/device.md",
-        "docs/reference/format/dirent.md",
-        "docs/reference/format/example.md",
-        "docs/reference/format/inode.md",
-        "docs/reference/format/layout.md",
-        "docs/reference/format/superblock.md",
-        "docs/reference/format/xattr.md",
     ];
 
     #[test]
