@@ -1,6 +1,7 @@
 //! Checks of files and their paths.
 //!
 //! * Every path that a document names exists, and so does every identifier of four words or more, such as a test.
+//! * Documents for newcomers are short.
 //! * Every binary file has a recipe beside it.
 //! * Every Rust file is reached from its crate's root.
 //! * No file contains a path of a developer's machine.
@@ -41,6 +42,7 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
         }
         match file.extension().and_then(|e| e.to_str()) {
             Some("md") => {
+                findings.extend(too_long(file, &text));
                 for missing in named_identifiers(&text).difference(&known) {
                     findings.push(format!("{name}: names {missing}, which no source contains"));
                 }
@@ -155,6 +157,23 @@ fn named_paths(text: &str) -> BTreeSet<String> {
         }
     }
     out
+}
+
+/// Documents that one reads before all others, with their longest length in lines and words.
+const LENGTHS: [(&str, usize, usize); 3] = [
+    ("README.md", 150, 900),
+    ("ARCHITECTURE.md", 150, usize::MAX),
+    ("CONTRIBUTING.md", 100, usize::MAX),
+];
+
+fn too_long(file: &Path, text: &str) -> Option<String> {
+    let (name, lines_max, words_max) = LENGTHS
+        .into_iter()
+        .find(|(name, ..)| file == Path::new(name))?;
+    let (lines, words) = (text.lines().count(), text.split_whitespace().count());
+    (lines > lines_max || words > words_max).then(|| {
+        format!("{name}: has {lines} lines and {words} words, at most {lines_max} and {words_max}")
+    })
 }
 
 /// Words of a source or document with at least three underscores.
@@ -280,6 +299,14 @@ mod tests {
         assert!(is_silent(&format!("eprintln!(\n    {said}\n);")));
         assert!(is_silent(&format!("writeln!(stderr, {said})")));
         assert!(!is_silent("tuff_testkit::skipped(\"no root\")"));
+    }
+
+    #[test]
+    fn long_introductions_are_found() {
+        let long = "word\n".repeat(151);
+        assert!(too_long(Path::new("ARCHITECTURE.md"), &long).is_some());
+        assert!(too_long(Path::new("docs/ARCHITECTURE.md"), &long).is_none());
+        assert!(too_long(Path::new("README.md"), "word").is_none());
     }
 
     #[test]

@@ -351,6 +351,65 @@ fn the_reference_of_json_output_is_complete() {
     );
 }
 
+/// Commands in a page's code spans that state their image as IMAGE, such as those in tables.
+fn inline_commands(page: &str) -> Vec<&str> {
+    page.lines()
+        .filter(|line| !line.starts_with("```"))
+        .flat_map(|line| line.split('`').skip(1).step_by(2))
+        .filter(|span| span.starts_with("tuff ") && span.split(' ').any(|word| word == "IMAGE"))
+        .collect()
+}
+
+/// An inline command with its placeholders filled in, as a script.
+fn filled_in(command: &str, number: usize) -> String {
+    let verb = command.split(' ').nth(1).unwrap_or_default();
+    let makes = verb == "build";
+    let words: Vec<String> = command
+        .split(' ')
+        .map(|word| match word {
+            "IMAGE" if makes => format!("new-{number}.erofs"),
+            "IMAGE" => "image.erofs".to_owned(),
+            "DIR" if makes || verb == "patch" => "rootfs".to_owned(),
+            "DIR" if verb == "mount" => "mnt".to_owned(),
+            "DIR" => format!("out-{number}"),
+            "TAR" => "rootfs.tar".to_owned(),
+            "PATH" => "etc".to_owned(),
+            "FILE" => "etc/os-release".to_owned(),
+            word => word.to_owned(),
+        })
+        .collect();
+    let end = if verb == "mount" {
+        "\ntuff umount mnt"
+    } else {
+        ""
+    };
+    format!("{} < rootfs.tar{end}\n", words.join(" "))
+}
+
+#[test]
+fn commands_in_tables_of_the_guide_run() {
+    let place = Playground::new("tables");
+    let mut script = String::from(
+        "mkdir mnt\ntar -cf rootfs.tar -C rootfs .\ntuff build -q rootfs image.erofs\n",
+    );
+    let mut commands = 0;
+    for entry in fs::read_dir(project().join("docs/guide")).unwrap() {
+        let page = fs::read_to_string(entry.unwrap().path()).unwrap();
+        for command in inline_commands(&page) {
+            if command.starts_with("tuff mount") && !Path::new("/dev/fuse").exists() {
+                skipped("mounting needs /dev/fuse");
+            } else {
+                commands += 1;
+                script.push_str(&filled_in(command, commands));
+            }
+        }
+    }
+    assert!(commands > 15, "{commands}");
+    let out = place.sh(&script);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{}\n{said}", out.status);
+}
+
 #[test]
 fn blocks_state_what_they_need() {
     let page = "a\n```sh\n# needs root and jq\nb\n```\n```text\nc\n```\n\n```sh\nd\n```\n";
