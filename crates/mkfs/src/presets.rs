@@ -1,99 +1,70 @@
-//! Settings from the fastest-reading image to the smallest: what `tuff suggest` compares and `--size-budget` climbs.
+//! Presets from the fastest-reading image to the smallest: [`suggest`](crate::suggest) compares them, and a size budget tries
+//! them in order.
 
 use super::options::{Auto, Compression, Fragments, Metadata, Options};
 use tuff_codec::Method;
 use tuff_format::features::{Feature, KernelVersion};
 
-/// One rung: settings with the arguments of `tuff build` that give them.
+/// Named choice of options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preset {
-    /// The arguments.
-    pub args: &'static str,
     /// Oldest kernel that mounts the image.
     pub kernel: KernelVersion,
-    settings: Settings,
+    /// Options that the preset sets.
+    pub settings: Settings,
 }
 
+/// Options of a preset: method, level and cluster size in bytes, or an automatic choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Settings {
+pub enum Settings {
+    /// Block-aligned clusters.
     Plain(Method, i32, usize),
+    /// Block-aligned clusters, with all files in the packed inode.
     Packed(Method, i32, usize),
+    /// Byte-packed clusters.
     Unaligned(Method, i32, usize),
+    /// Options chosen from samples.
     Auto(Auto),
 }
 
 const K: usize = 1 << 10;
 
-/// All rungs, the fastest-reading first. Each is denser than those before it on usual trees; by how much differs.
+/// All presets, the fastest-reading first. Each is denser than its predecessors on usual trees; the differences vary.
 pub const PRESETS: [Preset; 10] = [
-    plain(
-        "-z lz4 -C 64K",
-        Feature::BIG_PCLUSTER,
-        Method::Lz4,
-        1,
-        64 * K,
-    ),
-    plain(
-        "-z lz4hc -C 16K",
-        Feature::BIG_PCLUSTER,
-        Method::Lz4hc,
-        9,
-        16 * K,
-    ),
-    plain(
-        "-z lz4hc -C 64K",
-        Feature::BIG_PCLUSTER,
-        Method::Lz4hc,
-        9,
-        64 * K,
-    ),
-    plain(
-        "-z lz4hc:12 -C 256K",
-        Feature::BIG_PCLUSTER,
-        Method::Lz4hc,
-        12,
-        256 * K,
-    ),
-    auto("--auto balanced", Feature::ZSTD, Auto::Balanced),
-    plain("-z zstd:9 -C 64K", Feature::ZSTD, Method::Zstd, 9, 64 * K),
+    plain(Feature::BIG_PCLUSTER, Method::Lz4, 1, 64 * K),
+    plain(Feature::BIG_PCLUSTER, Method::Lz4hc, 9, 16 * K),
+    plain(Feature::BIG_PCLUSTER, Method::Lz4hc, 9, 64 * K),
+    plain(Feature::BIG_PCLUSTER, Method::Lz4hc, 12, 256 * K),
+    auto(Feature::ZSTD, Auto::Balanced),
+    plain(Feature::ZSTD, Method::Zstd, 9, 64 * K),
     Preset {
-        args: "-z zstd:9 -C 64K --unaligned",
         kernel: Feature::ENCODED_EXTENTS.min_kernel,
         settings: Settings::Unaligned(Method::Zstd, 9, 64 * K),
     },
     Preset {
-        args: "-z zstd:15 -C 256K --fragments=all",
         kernel: Feature::ZSTD.min_kernel,
         settings: Settings::Packed(Method::Zstd, 15, 256 * K),
     },
-    plain("-z lzma:6 -C 128K", Feature::LZMA, Method::Lzma, 6, 128 * K),
-    auto("--auto size", Feature::FRAGMENTS, Auto::Size),
+    plain(Feature::LZMA, Method::Lzma, 6, 128 * K),
+    auto(Feature::FRAGMENTS, Auto::Size),
 ];
 
-const fn plain(
-    args: &'static str,
-    newest: Feature,
-    method: Method,
-    level: i32,
-    cluster: usize,
-) -> Preset {
+const fn plain(newest: Feature, method: Method, level: i32, cluster: usize) -> Preset {
     Preset {
-        args,
         kernel: newest.min_kernel,
         settings: Settings::Plain(method, level, cluster),
     }
 }
 
-const fn auto(args: &'static str, newest: Feature, aim: Auto) -> Preset {
+const fn auto(newest: Feature, goal: Auto) -> Preset {
     Preset {
-        args,
         kernel: newest.min_kernel,
-        settings: Settings::Auto(aim),
+        settings: Settings::Auto(goal),
     }
 }
 
 impl Preset {
-    /// Sets in `options` what the rung stands for. False if their kernel is older than it needs.
+    /// Sets the options of the preset. Returns false if the kernel of `options` is too old for it.
     pub fn apply(&self, options: &mut Options) -> bool {
         if options.kernel < self.kernel {
             return false;
@@ -131,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rung_fits_its_kernel_and_newer_ones() {
+    fn every_preset_fits_its_kernel_and_newer_ones() {
         for preset in PRESETS {
             for kernel in KernelVersion::LONG_TERM {
                 let mut options = Options::for_kernel(kernel);

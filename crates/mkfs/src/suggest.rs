@@ -76,7 +76,7 @@ pub struct Estimate {
     pub sequential: f64,
 }
 
-/// Samples a tree and tries all settings. `each` is told what is tried next.
+/// Samples a tree and builds it with every preset. `each` is called before each step: without a preset before the sampling.
 ///
 /// # Errors
 ///
@@ -85,10 +85,10 @@ pub struct Estimate {
 pub fn suggest(
     request: &Request,
     progress: &Progress,
-    mut each: impl FnMut(&str),
+    mut each: impl FnMut(Option<&Preset>),
 ) -> Result<(Sampled, Vec<Estimate>)> {
     let work = Work::new(&request.temporary)?;
-    each("sampling");
+    each(None);
     let tree = work.0.join("tree");
     let mut want = request.sample.max(1);
     let mut sampled = sample(&request.dir, &tree, want, progress)?;
@@ -111,7 +111,7 @@ pub fn suggest(
         if !preset.apply(&mut options) {
             continue;
         }
-        each(preset.args);
+        each(Some(&preset));
         let image = work.0.join("image");
         let start = Instant::now();
         let (source, target) = (Source::Dir(tree.clone()), Target::Path(image.clone()));
@@ -392,10 +392,10 @@ mod tests {
             sample: u64::MAX,
             temporary: temporary.clone(),
         };
-        for when in ["sampling", PRESETS[0].args] {
+        for step in [None, Some(PRESETS[0])] {
             let progress = Progress::default();
-            let stop = |what: &str| {
-                if what == when {
+            let stop = |preset: Option<&Preset>| {
+                if preset == step.as_ref() {
                     progress.stop();
                 }
             };

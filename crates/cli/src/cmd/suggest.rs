@@ -1,6 +1,6 @@
 //! `tuff suggest`: compares build options on a sample of a tree.
 
-use super::build_image::parse_kernel;
+use super::build_image::{parse_kernel, preset};
 use crate::out::Out;
 use crate::progress::{Bar, set_on_signal};
 use crate::units::{parse_size, size};
@@ -45,7 +45,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let progress = Progress::default();
     set_on_signal(&progress.stop_flag());
-    let result = suggest(&request, &progress, |what| bar.show(format_args!("{what}")));
+    let result = suggest(&request, &progress, |preset| {
+        bar.show(preset.map_or_else(|| "sampling".to_owned(), preset::arguments));
+    });
     let (sampled, estimates) = result.map_err(|e| match e {
         Error::Io(_, e) if e.kind() == ErrorKind::Interrupted => {
             Error::io(args.dir.display(), "stopped", e)
@@ -59,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         format!(
             "tuff build --kernel {} {} {} IMAGE",
             args.kernel,
-            e.preset.args,
+            preset::arguments(&e.preset),
             args.dir.display()
         )
     };
@@ -67,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let rows: Vec<serde_json::Value> = estimates
             .iter()
             .map(|e| {
-                json!({"settings": e.preset.args, "kernel": e.preset.kernel.to_string(), "image_bytes": e.image_bytes,
+                json!({"settings": preset::arguments(&e.preset), "kernel": e.preset.kernel.to_string(), "image_bytes": e.image_bytes,
                     "build_seconds": e.build_seconds, "random_read_fetched_bytes": e.fetched,
                     "random_read_decoded_bytes": e.decoded, "sequential_bytes_per_second": e.sequential})
             })
@@ -93,7 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for e in &estimates {
         out.line(format_args!(
             "{:<36} {:>10} {:>7} {:>8} {:>19} {:>12} {:>7}",
-            e.preset.args,
+            preset::arguments(&e.preset),
             size(e.image_bytes),
             crate::units::percent(e.image_bytes, sampled.bytes),
             format!("{:.1} s", e.build_seconds),

@@ -1,11 +1,17 @@
 //! Arguments of `tuff build` and `tuff patch`, and the parsers of their values.
 
+use super::choices::{
+    AUTO, DEDUPE, FRAGMENTS, INDEX, INODES, METADATA, SPARSE, SWITCH, WHITEOUTS, choices,
+};
 use crate::text::unhex;
 use crate::units::parse_size;
-use clap::ValueEnum;
+use clap::{ArgAction, ValueEnum};
 use std::path::PathBuf;
 use tuff_erofs::THREADS_MAX;
-use tuff_mkfs::{Compression, KernelVersion, Method};
+use tuff_mkfs::{
+    Auto, Compression, Dedupe, Fragments, InodeForm, KernelVersion, Metadata, Method, SparsePolicy,
+    Whiteouts,
+};
 
 /// The arguments that `tuff build` and `tuff patch` have in common.
 // The two kinds of paths are one argument because options may stand between them: clap gives a last argument of its own
@@ -30,8 +36,8 @@ pub(crate) struct Args {
     #[arg(short = 'z', long, value_parser = parse_compression, value_name = "ALG[:LEVEL]", help_heading = "Compression")]
     pub(super) compress: Option<MaybeCompression>,
     /// Choose algorithm, cluster size and fragments from samples of the files; other options override the choice
-    #[arg(long, value_enum, value_name = "AIM", help_heading = "Compression")]
-    pub(super) auto: Option<Aim>,
+    #[arg(long, value_parser = choices(AUTO), value_name = "AIM", help_heading = "Compression")]
+    pub(super) auto: Option<Auto>,
     /// Largest image: try presets from the fastest to the densest, and keep the first that fits
     #[arg(long, value_parser = parse_size, value_name = "SIZE", conflicts_with_all = ["auto", "compress", "cluster", "window", "dict", "fragments", "fragment_cluster", "tail_packing"], help_heading = "Compression")]
     pub(super) size_budget: Option<u64>,
@@ -60,27 +66,27 @@ pub(crate) struct Args {
     )]
     pub(super) min_saving: f64,
     /// Inline the tails of compressed files after their inodes (default: on without fragments, from Linux 5.17)
-    #[arg(long, value_enum, value_name = "WHEN", help_heading = "Layout")]
-    pub(super) tail_packing: Option<Switch>,
+    #[arg(long, value_parser = choices(SWITCH), value_name = "WHEN", help_heading = "Layout")]
+    pub(super) tail_packing: Option<bool>,
     /// Inline the tails of uncompressed files after their inodes
-    #[arg(
+    #[arg(action = ArgAction::Set,
         long,
-        value_enum,
+        value_parser = choices(SWITCH),
         default_value = "on",
         value_name = "WHEN",
         help_heading = "Layout"
     )]
-    pub(super) inline_data: Switch,
+    pub(super) inline_data: bool,
     /// Pack into shared clusters: files up to one cluster (small), also the tails of larger files (tails), or all files (all)
     /// (default: tails from Linux 6.1)
-    #[arg(long, value_enum, value_name = "WHAT", help_heading = "Layout")]
-    pub(super) fragments: Option<Packed>,
+    #[arg(long, value_parser = choices(FRAGMENTS), value_name = "WHAT", help_heading = "Layout")]
+    pub(super) fragments: Option<Fragments>,
     /// Cluster size of fragments (default: 16K, at most the cluster size; up to 64K where files are similar)
     #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Layout")]
     pub(super) fragment_cluster: Option<u64>,
     /// Store once: identical files (files), or also equal parts of large files (content) (default: content from Linux 6.1)
-    #[arg(long, value_enum, value_name = "WHAT", help_heading = "Layout")]
-    pub(super) dedupe: Option<Shared>,
+    #[arg(long, value_parser = choices(DEDUPE), value_name = "WHAT", help_heading = "Layout")]
+    pub(super) dedupe: Option<Dedupe>,
     /// Base image: store only what it lacks. Mounting needs both images (tuff mount --device FILE). Each base is one extra
     /// device, in the given order
     #[arg(long, value_name = "FILE", help_heading = "Layout")]
@@ -110,22 +116,22 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "tar_index", help_heading = "Layout")]
     pub(super) unaligned: bool,
     /// Form of the cluster index of compressed files
-    #[arg(long, value_enum, default_value = "compact", help_heading = "Layout")]
-    pub(super) index: IndexForm,
+    #[arg(action = ArgAction::Set, long, value_parser = choices(INDEX), default_value = "compact", help_heading = "Layout")]
+    pub(super) index: bool,
     /// Form of inodes: the smallest that fits (auto), or always 64 bytes (extended)
-    #[arg(long, value_enum, default_value = "auto", help_heading = "Layout")]
-    pub(super) inodes: Inodes,
+    #[arg(long, value_parser = choices(INODES), default_value = "auto", help_heading = "Layout")]
+    pub(super) inodes: InodeForm,
     /// Form of metadata: plain (any kernel), short (32-byte inodes with their own times, Linux 6.15) or compressed (in the
     /// metabox, Linux 6.17) (default: plain)
-    #[arg(long, value_enum, value_name = "FORM", help_heading = "Layout")]
-    pub(super) metadata: Option<MetadataForm>,
+    #[arg(long, value_parser = choices(METADATA), value_name = "FORM", help_heading = "Layout")]
+    pub(super) metadata: Option<Metadata>,
     /// Cluster size of compressed metadata (default: 16K, at most the cluster size)
     #[arg(long, value_parser = parse_size, value_name = "SIZE", help_heading = "Layout")]
     pub(super) metadata_cluster: Option<u64>,
     /// Sparse files: keep all holes (keep), store them as zeros (fill), or keep those of files that are at least half holes
     /// (auto)
-    #[arg(long, value_enum, default_value = "auto", help_heading = "Layout")]
-    pub(super) sparse: Sparse,
+    #[arg(long, value_parser = choices(SPARSE), default_value = "auto", help_heading = "Layout")]
+    pub(super) sparse: SparsePolicy,
     /// Data order: a file with one path per line, or a profile, which gives the order of first use
     #[arg(long, value_name = "FILE", help_heading = "Layout")]
     pub(super) order: Option<PathBuf>,
@@ -218,8 +224,8 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Sources")]
     pub(super) one_file_system: bool,
     /// Meaning of whiteouts (default: with several sources overlay, in tars both; with one source keep)
-    #[arg(long, value_enum, value_name = "KIND", help_heading = "Sources")]
-    pub(super) whiteouts: Option<WhiteoutKind>,
+    #[arg(long, value_parser = choices(WHITEOUTS), value_name = "KIND", help_heading = "Sources")]
+    pub(super) whiteouts: Option<Whiteouts>,
     /// Kind of every source instead of detecting it; tar includes cpio
     #[arg(long, value_enum, value_name = "KIND", help_heading = "Sources")]
     pub(super) source_type: Option<SourceType>,
@@ -266,80 +272,7 @@ pub(crate) struct Args {
     pub(super) json: bool,
 }
 
-/// Goal of `--auto`.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Aim {
-    Size,
-    Balanced,
-    Speed,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Switch {
-    On,
-    Off,
-}
-
-/// Content of the packed inode.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Packed {
-    Off,
-    #[value(alias = "on")]
-    Tails,
-    Small,
-    All,
-}
-
-/// Unit of deduplication.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Shared {
-    Off,
-    #[value(alias = "on")]
-    Files,
-    Content,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum IndexForm {
-    Compact,
-    Full,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Inodes {
-    Auto,
-    Extended,
-}
-
-/// Form in which inodes and attributes are stored.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum MetadataForm {
-    Plain,
-    Short,
-    Compressed,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Sparse {
-    Auto,
-    Keep,
-    Fill,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum WhiteoutKind {
-    /// Overlayfs whiteouts (device 0:0, opaque directories) delete entries of earlier sources
-    Overlay,
-    /// AUFS and OCI whiteouts (.wh.NAME, .wh..wh..opq) delete entries of earlier sources
-    Aufs,
-    /// Both forms delete entries of earlier sources
-    Both,
-    /// Both forms delete, and are stored as overlayfs whiteouts: for a layer of an overlay
-    Convert,
-    /// Whiteouts are ordinary entries
-    Keep,
-}
-
+/// Kind of a source, if it is not detected.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum SourceType {
     Dir,

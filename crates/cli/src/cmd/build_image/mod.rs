@@ -4,10 +4,12 @@
 //! the new one refers to have to do with it, `summary` what came of it.
 
 mod args;
+mod choices;
 pub(crate) mod options;
 pub(crate) mod others;
 pub(crate) mod patch;
 pub(crate) mod places;
+pub(crate) mod preset;
 pub(crate) mod summary;
 
 use args::Args;

@@ -1,9 +1,6 @@
 //! Arguments to the options that the library takes.
 
-use super::args::{
-    Aim, Args, IndexForm, Inodes, MaybeCompression, MetadataForm, Packed, Shared, Sparse, Switch,
-    WhiteoutKind, parse_compression,
-};
+use super::args::{Args, MaybeCompression, parse_compression};
 use crate::units::parse_size;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -12,8 +9,7 @@ use tuff_erofs::serve::Profile;
 use tuff_erofs::{Error, Result};
 use tuff_format::features::Feature;
 use tuff_mkfs::{
-    Auto, Contexts, Dedupe, Fragments, FsConfig, InodeForm, Metadata, Method, Options, Rule,
-    SparsePolicy, Verity, Whiteouts,
+    Contexts, Fragments, FsConfig, Metadata, Method, Options, Rule, Verity, Whiteouts,
 };
 use tuff_store::open_text;
 
@@ -60,11 +56,8 @@ fn as_asked(args: &Args) -> Result<Options> {
         )));
     }
     o.block = tuff_format::BlockBits::new(block.trailing_zeros() as u8).map_err(Error::usage)?;
-    match args.auto {
-        Some(Aim::Size) => Auto::Size.apply(&mut o),
-        Some(Aim::Balanced) => Auto::Balanced.apply(&mut o),
-        Some(Aim::Speed) => Auto::Speed.apply(&mut o),
-        None => {}
+    if let Some(auto) = args.auto {
+        auto.apply(&mut o);
     }
     if let Some(MaybeCompression(compression)) = args.compress {
         o.compression = compression;
@@ -104,13 +97,8 @@ fn as_asked(args: &Args) -> Result<Options> {
         )));
     }
     o.min_saving = (args.min_saving * 10.0) as u32;
-    if let Some(packed) = args.fragments {
-        o.fragments = match packed {
-            Packed::Off => Fragments::Off,
-            Packed::Tails => Fragments::Tails,
-            Packed::Small => Fragments::Small,
-            Packed::All => Fragments::All,
-        };
+    if let Some(fragments) = args.fragments {
+        o.fragments = fragments;
     }
     if o.fragments == Fragments::All {
         o.fragment_cluster = o.cluster;
@@ -121,21 +109,17 @@ fn as_asked(args: &Args) -> Result<Options> {
     }
     // Either of the two takes the ends of files; asking for one alone is asking the other to go.
     match (args.fragments, args.tail_packing) {
-        (None, Some(Switch::On)) => (o.fragments, o.tail_packing) = (Fragments::Off, true),
-        (_, Some(switch)) => o.tail_packing = switch == Switch::On,
-        (Some(Packed::Off | Packed::Small), None) => {
+        (None, Some(true)) => (o.fragments, o.tail_packing) = (Fragments::Off, true),
+        (_, Some(tail_packing)) => o.tail_packing = tail_packing,
+        (Some(Fragments::Off | Fragments::Small), None) => {
             o.tail_packing = kernel.supports(Feature::ZTAILPACKING) && !args.unaligned;
         }
-        (Some(Packed::Tails | Packed::All), None) => o.tail_packing = false,
+        (Some(Fragments::Tails | Fragments::All), None) => o.tail_packing = false,
         (None, None) => {}
     }
-    o.inline_data = args.inline_data == Switch::On;
-    if let Some(shared) = args.dedupe {
-        o.dedupe = match shared {
-            Shared::Off => Dedupe::Off,
-            Shared::Files => Dedupe::Files,
-            Shared::Content => Dedupe::Content,
-        };
+    o.inline_data = args.inline_data;
+    if let Some(dedupe) = args.dedupe {
+        o.dedupe = dedupe;
     }
     o.image_index = args.image_index;
     o.chunk = args.chunk.map(|c| narrow(c, "--chunk")).transpose()?;
@@ -145,31 +129,19 @@ fn as_asked(args: &Args) -> Result<Options> {
     }
     // `--auto=size` may want it; ends behind inodes are asked for by name.
     o.unaligned = args.unaligned || o.unaligned && !o.tail_packing;
-    o.compact_index = args.index == IndexForm::Compact;
-    o.inodes = if args.inodes == Inodes::Extended {
-        InodeForm::Extended
-    } else {
-        InodeForm::Auto
-    };
+    o.compact_index = args.index;
+    o.inodes = args.inodes;
     if args.unaligned {
         // Their kernels read it, too.
         o.metadata = Metadata::Short;
     }
-    if let Some(form) = args.metadata {
-        o.metadata = match form {
-            MetadataForm::Plain => Metadata::Plain,
-            MetadataForm::Short => Metadata::Short,
-            MetadataForm::Compressed => Metadata::Compressed,
-        };
+    if let Some(metadata) = args.metadata {
+        o.metadata = metadata;
     }
     if let Some(cluster) = args.metadata_cluster {
         o.metadata_cluster = narrow(cluster, "--metadata-cluster")?;
     }
-    o.sparse = match args.sparse {
-        Sparse::Auto => SparsePolicy::Auto,
-        Sparse::Keep => SparsePolicy::Keep,
-        Sparse::Fill => SparsePolicy::Fill,
-    };
+    o.sparse = args.sparse;
     if let Some(file) = &args.order {
         o.order = order(file)?;
     }
@@ -209,13 +181,7 @@ fn as_asked(args: &Args) -> Result<Options> {
     }
     o.exclude = glob_set(&patterns)?;
     o.one_file_system = args.one_file_system;
-    o.whiteouts = args.whiteouts.map(|w| match w {
-        WhiteoutKind::Overlay => Whiteouts::Overlay,
-        WhiteoutKind::Aufs => Whiteouts::Aufs,
-        WhiteoutKind::Both => Whiteouts::Both,
-        WhiteoutKind::Convert => Whiteouts::Convert,
-        WhiteoutKind::Keep => Whiteouts::Keep,
-    });
+    o.whiteouts = args.whiteouts;
     if o.whiteouts == Some(Whiteouts::Convert) && !o.xattrs {
         return Err(Error::usage(
             "--no-xattrs: what --whiteouts convert writes are attributes",

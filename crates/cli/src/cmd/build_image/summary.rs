@@ -1,5 +1,6 @@
 //! What `tuff build` says when it is done.
 
+use super::preset;
 use crate::cmd::info::pages_needed;
 use crate::text::hex;
 use crate::units::{percent, size};
@@ -53,7 +54,7 @@ pub(crate) fn text(
         );
     }
     if let Some(preset) = summary.preset {
-        line("settings", preset.args.to_owned());
+        line("settings", preset::arguments(&preset));
     }
     for (what, (files, bytes)) in [
         ("compressed to decode faster", s.auto_fast),
@@ -247,7 +248,7 @@ pub(super) fn json(summary: &Summary, seconds: f64, stages: &Stages) -> serde_js
         "external_files": s.external_files, "external_bytes": s.external_bytes, "blob_bytes": s.blob_bytes,
         "devices": summary.devices.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
         "base_files": s.base_files, "base_bytes": s.base_bytes, "base_part_bytes": s.base_part_bytes,
-        "settings": summary.preset.map(|r| r.args),
+        "settings": summary.preset.as_ref().map(preset::arguments),
         "auto": {"fast": {"files": s.auto_fast.0, "bytes": s.auto_fast.1},
             "stored": {"files": s.auto_stored.0, "bytes": s.auto_stored.1}},
         "sparse_files": s.sparse_files, "hole_bytes": s.hole_bytes,
