@@ -28,7 +28,6 @@ mod types;
 
 pub(crate) use types::{
     BaseChunks, BaseClusters, BaseData, BaseFile, BaseFragment, BaseInode, BasePiece, BaseTail,
-    IN_BASE, IN_BASE_PACKED,
 };
 
 use super::options::{BaseImage, Options};
@@ -113,9 +112,9 @@ impl Bases {
         &self.members[usize::from(inode.base)]
     }
 
-    /// The one that a marked block or grain lies in, `per_block` grains being a block.
-    fn member_at(&self, place: u32, per_block: u32) -> &Member {
-        let block = (place & !IN_BASE) / per_block;
+    /// Returns the base that holds a grain, `per_block` grains being a block.
+    fn member_at(&self, grain: u32, per_block: u32) -> &Member {
+        let block = grain / per_block;
         let before = self.members.partition_point(|m| m.origin() <= block);
         &self.members[before - 1]
     }
@@ -205,19 +204,19 @@ impl Bases {
         self.member(inode).clusters(inode.nid, number)
     }
 
-    /// So many grains from a marked one on. A block has `per_block` of them.
-    pub(crate) fn grains_from(&self, place: u32, count: u16, per_block: u32) -> Result<Vec<u8>> {
-        self.member_at(place, per_block).grains_from(place, count)
+    /// Reads `count` grains of a base from `grain` on. A block has `per_block` grains.
+    pub(crate) fn grains_from(&self, grain: u32, count: u16, per_block: u32) -> Result<Vec<u8>> {
+        self.member_at(grain, per_block).grains_from(grain, count)
     }
 
-    /// Where a marked grain lies on its device: the number of that, 1 for the first one's, and the grain there.
-    pub(crate) fn on_device(&self, place: u32, per_block: u32) -> (u16, u32) {
-        let member = self.member_at(place, per_block);
+    /// Returns the device that holds a grain of a base, 1 being the first, and the grain's number there.
+    pub(crate) fn on_device(&self, grain: u32, per_block: u32) -> (u16, u32) {
+        let member = self.member_at(grain, per_block);
         let before: usize = (self.members.iter())
             .take_while(|m| m.origin() < member.origin())
             .map(|m| m.slots(0).count())
             .sum();
-        let (device, at) = member.on_device(place);
+        let (device, at) = member.on_device(grain);
         // Fits: a device table has room for fewer.
         (device + before as u16, at)
     }

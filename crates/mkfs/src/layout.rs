@@ -35,8 +35,9 @@ pub(crate) use epoch::Epoch;
 pub(crate) use parts::{Metabox, Parts, Wanted, check_owners, dir_names};
 pub(crate) use zone::SUPERBLOCK_END;
 
-use super::base::{Bases, IN_BASE};
+use super::base::Bases;
 use super::options::Metadata;
+use super::pack::address::{DataBlock, GrainAddr, Location};
 use super::pack::grain::Grain;
 use super::tree::{InodeId, METABOX, NodeKind, PACKED};
 use crate::{Error, Result};
@@ -234,21 +235,34 @@ impl Plan {
         self.zone_block.saturating_sub(1)
     }
 
-    /// The address of a block of data, which may be one of a base.
-    pub(crate) fn address(&self, block: u32) -> u32 {
-        match block & IN_BASE {
-            0 => block,
+    /// Returns the block address of data in the unified address space.
+    pub(crate) fn block_address(&self, block: DataBlock) -> u32 {
+        self.address(block.location())
+    }
+
+    /// Returns the block address of a cluster whose grains are blocks.
+    pub(crate) fn cluster_block(&self, cluster: GrainAddr) -> u32 {
+        self.address(cluster.location())
+    }
+
+    fn address(&self, block: Location) -> u32 {
+        match block {
+            Location::Image(block) => block,
             // Fits: the base ends below 2^31 blocks.
-            _ => self.base_block + (block & !IN_BASE),
+            Location::Base(block) => self.base_block + block,
         }
     }
 
-    /// Where a cluster begins, which may be one of a base. Unit of the result: bytes.
-    pub(crate) fn cluster_position(&self, place: u32, bits: BlockBits, grain: Grain) -> u64 {
-        let within = grain.bytes(place & !IN_BASE);
-        match place & IN_BASE {
-            0 => within,
-            _ => u64::from(self.base_block) * bits.size() + within,
+    /// Returns the position of a cluster in the unified address space. Unit: bytes.
+    pub(crate) fn cluster_position(
+        &self,
+        cluster: GrainAddr,
+        bits: BlockBits,
+        grain: Grain,
+    ) -> u64 {
+        match cluster.location() {
+            Location::Image(at) => grain.bytes(at),
+            Location::Base(at) => u64::from(self.base_block) * bits.size() + grain.bytes(at),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::base::Bases;
 use super::dedupe::{self, PackedFile};
 use super::memory_budget::{self, Budget};
 use super::options::{Dedupe, Options};
-use super::order::data_order;
+use super::order::{PolicyId, data_order};
 use super::pack::input::Input;
 use super::pack::piece::TailPolicy;
 use super::pack::worker::Policy;
@@ -125,9 +125,9 @@ impl<'a> Loader<'a> {
     }
 
     /// The policy of a file, and its number.
-    fn policy(&self, tree: &Tree, inode: InodeId) -> (u32, &Arc<Policy>) {
+    fn policy(&self, tree: &Tree, inode: InodeId) -> (PolicyId, &Arc<Policy>) {
         match self.tiny {
-            true => (0, &self.policies.stored),
+            true => (PolicyId::DEFAULT, &self.policies.stored),
             false => self.policies.of(|| tree.path(inode)),
         }
     }
@@ -261,7 +261,7 @@ impl<'a> Loader<'a> {
     }
 
     /// The content of a file and the number of its policy. `None`: there is none, or it was packed from a stream.
-    pub(crate) fn input(&self, tree: &Tree, inode: InodeId) -> Result<Option<(Input, u32)>> {
+    pub(crate) fn input(&self, tree: &Tree, inode: InodeId) -> Result<Option<(Input, PolicyId)>> {
         if tree.file_type(inode) != FileType::File {
             return Ok(None);
         }
@@ -550,7 +550,9 @@ impl<'a> Loader<'a> {
                 None
             },
             algorithm: policy.spec.map(|s| s.method.algorithm()),
-            auto: self.options.auto.is_some() && number == 0 && policy.spec.is_some(),
+            auto: self.options.auto.is_some()
+                && number == PolicyId::DEFAULT
+                && policy.spec.is_some(),
         }
     }
 

@@ -4,11 +4,35 @@ use super::options::Options;
 use super::tally::Tally;
 use super::tree::{InodeId, Tree};
 
+/// Number of the way in which a file is stored: only files with the same number can share data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PolicyId(u32);
+
+impl PolicyId {
+    /// As the options state.
+    pub(crate) const DEFAULT: Self = Self(0);
+    /// With the compression that decodes faster, chosen by a sample.
+    pub(crate) const FAST: Self = Self(u32::MAX - 1);
+    /// Uncompressed, chosen by a sample.
+    pub(crate) const STORED: Self = Self(u32::MAX - 2);
+    /// In any way: the key of a content in a base.
+    pub(crate) const ANY: Self = Self(u32::MAX);
+
+    /// As the rule of this index states.
+    pub(crate) fn rule(index: usize) -> Self {
+        Self(index as u32 + 1)
+    }
+
+    fn to_le_bytes(self) -> [u8; 4] {
+        self.0.to_le_bytes()
+    }
+}
+
 /// What stands for a file's content: a digest over its length, the number of its policy, and its bytes.
 pub(crate) type ContentKey = [u8; 24];
 
 /// Files with this key have the same content and are stored the same way.
-pub(crate) fn content_key(size: u64, policy: u32, hasher: &mut blake3::Hasher) -> ContentKey {
+pub(crate) fn content_key(size: u64, policy: PolicyId, hasher: &mut blake3::Hasher) -> ContentKey {
     hasher
         .update(&size.to_le_bytes())
         .update(&policy.to_le_bytes());

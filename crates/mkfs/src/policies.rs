@@ -2,6 +2,7 @@
 
 use super::auto::Choice;
 use super::options::{Compression, Fragments, Options};
+use super::order::PolicyId;
 use super::pack::piece::TailPolicy;
 use super::pack::worker::Policy;
 use super::paths::Paths;
@@ -101,9 +102,9 @@ impl Policies {
     }
 
     /// The policy of a path, and its number.
-    pub(super) fn of(&self, path: impl FnOnce() -> Vec<u8>) -> (u32, &Arc<Policy>) {
+    pub(super) fn of(&self, path: impl FnOnce() -> Vec<u8>) -> (PolicyId, &Arc<Policy>) {
         if self.rules.is_empty() {
-            return (0, &self.default);
+            return (PolicyId::DEFAULT, &self.default);
         }
         let path = path();
         let found = self
@@ -111,8 +112,8 @@ impl Policies {
             .iter()
             .enumerate()
             .find(|(_, (paths, _))| paths.is_match(&path));
-        found.map_or((0, &self.default), |(i, (_, policy))| {
-            (i as u32 + 1, policy)
+        found.map_or((PolicyId::DEFAULT, &self.default), |(i, (_, policy))| {
+            (PolicyId::rule(i), policy)
         })
     }
 

@@ -249,16 +249,21 @@ impl Verify<'_> {
     /// Where the data of a file lies among that of others. `None`: there is none.
     fn place(&self, id: InodeId) -> Option<u64> {
         match self.parts.data(id) {
-            FileData::Flat { block, .. } => Some((*block).into()),
+            FileData::Flat { block, .. } => Some(block.order().into()),
             data @ (FileData::Chunked(_) | FileData::OneChunk { .. } | FileData::Table(_)) => {
                 let chunks = data.chunks(self.parts.tree.size(id), self.bits)?;
-                Some(chunks.runs().next().map_or(0, |(_, block)| block))
+                Some(
+                    chunks
+                        .runs()
+                        .next()
+                        .map_or(0, |(_, block)| block.order().into()),
+                )
             }
-            FileData::WholeFragment { offset } => Some(1 << 40 | *offset),
+            FileData::WholeFragment { offset } => Some(1 << 40 | offset.offset()),
             FileData::None | FileData::Same(_) => None,
             data => {
                 let first = data.compressed()?.pieces().next();
-                Some(first.map_or(0, |(block, _)| block).into())
+                Some(first.map_or(0, |(cluster, _)| cluster.order().into()))
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::member::{Member, is_compressed};
 use super::types::{BaseChunks, BaseClusters, BaseData, BaseFragment, BasePiece, BaseTail};
+use crate::pack::address::{DataBlock, GrainAddr};
 use crate::pack::piece::ShortPiece;
 use crate::pack::shared_clusters::{PartKey, Posted};
 use crate::pack::sparse::ChunkRun;
@@ -60,7 +61,10 @@ impl Member {
                     }
                     _ => None,
                 }
-                .unwrap_or((0, ShortPiece::own(len as usize, 0, HeadKind::Plain)));
+                .unwrap_or((
+                    GrainAddr::NONE,
+                    ShortPiece::own(len as usize, 0, HeadKind::Plain),
+                ));
                 // Fits: clusters of a file are counted in 32 bits.
                 let home = (PartKey::Base(number), posted.len() as u32);
                 posted.push(Posted {
@@ -127,13 +131,13 @@ impl Member {
         Ok(match runs[..] {
             [] if tail_len == inode.size() => Some(BaseData::Flat(None, tail)),
             [(0, at, count)] if u64::from(count) * self.bits.size() + tail_len >= inode.size() => {
-                Some(BaseData::Flat(Some(at), tail))
+                Some(BaseData::Flat(Some(DataBlock::base(at)), tail))
             }
             _ if tail.is_empty() && self.kernel.supports(Feature::CHUNKED_FILE) => {
                 let bits = self.bits.get();
                 let run = |(offset, at, count): (u64, u32, u32)| {
                     let (first, count) = (offset >> bits, count.into());
-                    (ChunkRun { first, count }, at)
+                    (ChunkRun { first, count }, DataBlock::base(at))
                 };
                 Some(BaseData::Chunks(BaseChunks {
                     count: self.bits.count(inode.size()),
@@ -177,7 +181,7 @@ impl Member {
                     let Ok(whole) = u32::try_from(extent.len) else {
                         return Ok(None);
                     };
-                    pieces.push((0, ShortPiece::own(whole as usize, 0, kind)));
+                    pieces.push((GrainAddr::NONE, ShortPiece::own(whole as usize, 0, kind)));
                     tail = BaseTail::Inline(self.image.bytes(space, pos, len as usize)?.to_vec());
                 }
                 Location::Fragment { offset } if last => {
@@ -190,7 +194,10 @@ impl Member {
                     let Ok(whole) = u32::try_from(extent.len) else {
                         return Ok(None);
                     };
-                    pieces.push((0, ShortPiece::own(whole as usize, 0, HeadKind::Head1)));
+                    pieces.push((
+                        GrainAddr::NONE,
+                        ShortPiece::own(whole as usize, 0, HeadKind::Head1),
+                    ));
                     tail = BaseTail::Fragment(fragment);
                 }
                 _ => return Ok(None),
@@ -279,7 +286,7 @@ impl Member {
             // Others may have it, too.
             shared: self.image.superblock().has(incompat::FRAGMENTS),
         };
-        Some((place, piece))
+        Some((GrainAddr::base(place), piece))
     }
 
     /// True if clusters of the new image begin at blocks, so that no block may hold the beginnings of two.

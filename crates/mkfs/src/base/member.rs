@@ -1,7 +1,8 @@
 //! One base: its devices and addresses.
 
-use super::types::{BaseFile, BaseInode, IN_BASE, PACKED_PLACE};
+use super::types::{BaseFile, BaseInode, DataPosition};
 use crate::options::{Fragments, Options};
+use crate::pack::address::{ADDRESS_LIMIT, FragmentAddr};
 use crate::pack::grain::Grain;
 use crate::{Error, Remedy, Result};
 use std::path::{Path, PathBuf};
@@ -88,7 +89,7 @@ impl Member {
             )));
         }
         let (own, blocks) = span(&image, &stores).map_err(|e| e.within(&name))?;
-        if u64::from(origin) + blocks >= IN_BASE.into() {
+        if u64::from(origin) + blocks >= ADDRESS_LIMIT.into() {
             return Err(Error::usage(format_args!(
                 "{name}: bases of 2^31 blocks or more"
             )));
@@ -97,7 +98,7 @@ impl Member {
         let packed_len = image.packed().map_or(0, Inode::size);
         let packed_end = packed_origin.saturating_add(packed_len);
         let packed = (options.compression)
-            .filter(|_| options.fragments != Fragments::Off && packed_end < PACKED_PLACE)
+            .filter(|_| options.fragments != Fragments::Off && packed_end < FragmentAddr::LIMIT)
             .map(|c| c.method.algorithm() as u8);
         Ok(Self {
             stores,
@@ -142,7 +143,7 @@ impl Member {
         }
         if let Some(tree) = verity::appended_tree(&self.image).map_err(|e| e.within(&self.name))? {
             let end = u32::try_from(tree.end.div_ceil(self.bits.size())).ok();
-            self.behind = end.filter(|b| *b < IN_BASE).ok_or_else(|| {
+            self.behind = end.filter(|b| *b < ADDRESS_LIMIT).ok_or_else(|| {
                 Error::usage(format_args!(
                     "{}: with its hash tree it has 2^31 blocks or more",
                     self.name
@@ -224,15 +225,16 @@ impl Member {
     }
 
     fn file(&self, inode: &Inode) -> Result<BaseFile> {
-        let place = self.place(inode)?;
+        let position = self.data_position(inode)?;
+        let in_clusters = is_compressed(inode) && matches!(position, DataPosition::Device(_));
         Ok(BaseFile {
-            place,
+            position,
             inode: BaseInode {
                 base: self.number,
                 nid: inode.nid(),
             },
             size: inode.size(),
-            clusters: is_compressed(inode) && place < PACKED_PLACE && self.can_share_clusters(),
+            clusters: in_clusters && self.can_share_clusters(),
         })
     }
 
@@ -248,13 +250,15 @@ impl Member {
         read().map_err(|e| e.within(&self.name))
     }
 
-    /// Where the data of a file begins, among that of others.
-    fn place(&self, inode: &Inode) -> Result<u64> {
+    /// Returns the position of the first byte of a file's data.
+    fn data_position(&self, inode: &Inode) -> Result<DataPosition> {
         let first = self.image.extents(inode, 0..1)?.next().transpose()?;
         Ok(match first.map(|e| e.location) {
-            Some(Location::Raw { pos, .. } | Location::Cluster(Cluster { pos, .. })) => pos,
-            Some(Location::Fragment { offset }) => PACKED_PLACE | offset,
-            _ => 0,
+            Some(Location::Raw { pos, .. } | Location::Cluster(Cluster { pos, .. })) => {
+                DataPosition::Device(pos)
+            }
+            Some(Location::Fragment { offset }) => DataPosition::Packed(offset),
+            _ => DataPosition::Device(0),
         })
     }
 
@@ -269,17 +273,17 @@ impl Member {
         start.checked_add(pos).filter(|_| inside)
     }
 
-    /// So many grains from a marked one on.
-    pub(super) fn grains_from(&self, place: u32, count: u16) -> Result<Vec<u8>> {
+    /// Reads `count` grains from `grain` on.
+    pub(super) fn grains_from(&self, grain: u32, count: u16) -> Result<Vec<u8>> {
         let mut bytes = vec![0; usize::from(count) * self.grain.size()];
-        let read = self.image.read_device(0, self.position(place), &mut bytes);
+        let read = self.image.read_device(0, self.position(grain), &mut bytes);
         read.map_err(|e| e.within(&self.name))?;
         Ok(bytes)
     }
 
-    /// Where a marked grain lies on its device: the number of that, 1 for the base itself, and the grain there.
-    pub(super) fn on_device(&self, place: u32) -> (u16, u32) {
-        let pos = self.position(place);
+    /// Returns the device that holds a grain, 1 being the base itself, and the grain's number there.
+    pub(super) fn on_device(&self, grain: u32) -> (u16, u32) {
+        let pos = self.position(grain);
         match self.image.locate(0, pos) {
             // Fits: it comes from 32 bits.
             Ok((spot, _)) => (spot.store + 1, (spot.pos / self.grain.size() as u64) as u32),
@@ -287,12 +291,13 @@ impl Member {
         }
     }
 
-    /// Where a marked grain lies in the base's unified address space. Unit: bytes.
-    fn position(&self, place: u32) -> u64 {
-        self.grain.bytes(place & !IN_BASE) - u64::from(self.origin) * self.bits.size()
+    /// Returns the position of a grain in the unified address space of the base. Unit: bytes.
+    fn position(&self, grain: u32) -> u64 {
+        self.grain.bytes(grain) - u64::from(self.origin) * self.bits.size()
     }
 
-    /// These bytes, in units of `size`: the first, marked, and how many. `None` unless they are whole and lie on one device.
+    /// Converts bytes of the base to units of `size`: the first one, counted over all bases, and their number. `None` unless the
+    /// units are whole and lie on one device.
     pub(super) fn within(&self, size: usize, pos: u64, len: u64) -> Option<(u32, u32)> {
         let size = size as u64;
         let end = pos.checked_add(len)?;
@@ -304,9 +309,9 @@ impl Member {
         let origin = u64::from(self.origin) * self.bits.size();
         let first = u32::try_from((origin + pos) / size)
             .ok()
-            .filter(|first| *first < IN_BASE)?;
+            .filter(|first| *first < ADDRESS_LIMIT)?;
         // Fits: a cluster, or below `blocks`.
-        Some((first | IN_BASE, (len / size) as u32))
+        Some((first, (len / size) as u32))
     }
 }
 

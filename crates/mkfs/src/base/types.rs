@@ -1,16 +1,10 @@
 //! Places of the data of a base's files, in terms of the new image.
 
+use crate::pack::address::{DataBlock, GrainAddr};
 use crate::pack::piece::ShortPiece;
 use crate::pack::shared_clusters::Posted;
 use crate::pack::sparse::ChunkRun;
 use tuff_format::Nid;
-
-/// Marks a block or a grain of a base among those of the new image. Bases are counted one behind the other.
-pub(crate) const IN_BASE: u32 = 1 << 31;
-/// Marks a position in a base's packed inode among those in the new image's. Those of bases are counted one behind the other.
-pub(crate) const IN_BASE_PACKED: u64 = 1 << 62;
-/// The place of what lies in the packed inode: behind all else.
-pub(super) const PACKED_PLACE: u64 = 1 << 60;
 
 /// A file of a base: of which one, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,11 +13,20 @@ pub(crate) struct BaseInode {
     pub(crate) nid: Nid,
 }
 
+/// Position of the first byte of a file's data, in bytes. Data in the packed inode follows all else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum DataPosition {
+    /// In the unified address space of the base.
+    Device(u64),
+    /// In the packed inode of the base.
+    Packed(u64),
+}
+
 /// A file of a base that has data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BaseFile {
     /// Where its data begins, among that of others of its base.
-    pub(super) place: u64,
+    pub(super) position: DataPosition,
     pub(crate) inode: BaseInode,
     /// Unit: bytes.
     pub(crate) size: u64,
@@ -37,8 +40,8 @@ pub(crate) struct BaseClusters {
     pub(crate) algorithm: Option<u8>,
     /// Back to back from the file's start on. Those that cannot be used have no grains.
     pub(crate) posted: Vec<Posted>,
-    /// First grain of each, marked.
-    pub(crate) places: Vec<u32>,
+    /// First grain of each.
+    pub(crate) places: Vec<GrainAddr>,
 }
 
 impl BaseClusters {
@@ -57,13 +60,13 @@ impl BaseClusters {
     }
 }
 
-/// A piece in a cluster of a base: its first grain, marked, and its form.
-pub(crate) type BasePiece = (u32, ShortPiece);
+/// A piece in a cluster of a base: its first grain and its form.
+pub(crate) type BasePiece = (GrainAddr, ShortPiece);
 
 /// Where a file's data is.
 pub(crate) enum BaseData {
     /// In consecutive blocks from this one on, if there are any, and behind the inode.
-    Flat(Option<u32>, Vec<u8>),
+    Flat(Option<DataBlock>, Vec<u8>),
     /// In chunks, with holes between them.
     Chunks(BaseChunks),
     /// In clusters.
@@ -80,8 +83,8 @@ pub(crate) enum BaseData {
 pub(crate) struct BaseChunks {
     /// Chunks of the file.
     pub(crate) count: u64,
-    /// Ascending, each with its first block, marked.
-    pub(crate) runs: Vec<(ChunkRun, u32)>,
+    /// Ascending, each with its first block.
+    pub(crate) runs: Vec<(ChunkRun, DataBlock)>,
 }
 
 /// Where the last piece of a compressed file is.
@@ -93,7 +96,7 @@ pub(crate) enum BaseTail {
 
 /// A part of a packed inode.
 pub(crate) struct BaseFragment {
-    /// Position there, counted as for [`IN_BASE_PACKED`]. Unit: bytes.
+    /// Position in bytes, counted over the packed inodes of all bases.
     pub(crate) offset: u64,
     /// The pieces that hold it, each with its position. Unit: bytes.
     pub(crate) pieces: Vec<(u64, BasePiece)>,

@@ -6,7 +6,7 @@ use super::shared_runs::{self, Chunks};
 use crate::Result;
 use crate::base::{BaseFile, BaseInode, Bases};
 use crate::options::Dedupe;
-use crate::order::{ContentKey, content_key};
+use crate::order::{ContentKey, PolicyId, content_key};
 use crate::pack::input::Input;
 use hashbrown::{HashMap, HashSet};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) struct BaseIndex<'a> {
 
 /// The key of a content, whatever its policy is.
 fn base_key(size: u64, hasher: &blake3::Hasher) -> ContentKey {
-    content_key(size, u32::MAX, &mut hasher.clone())
+    content_key(size, PolicyId::ANY, &mut hasher.clone())
 }
 
 impl<'a> BaseIndex<'a> {

@@ -21,7 +21,7 @@ pub(crate) use scan::{Content, PackedFile, Settings, parallel, readable, sums};
 use crate::auto::{Choice, Chooser};
 use crate::base::{BaseClusters, BaseInode, Bases};
 use crate::options::Dedupe;
-use crate::order::{ContentKey, content_key};
+use crate::order::{ContentKey, PolicyId, content_key};
 use crate::pack::checksums::sum;
 use crate::pack::input::Input;
 use crate::pack::shared_clusters::FilePlan;
@@ -68,8 +68,6 @@ struct Facts {
     choices: Vec<(u32, Choice)>,
 }
 
-/// Policies of files that are stored otherwise than the options say are numbered from here.
-const CHOICES: u32 = 1 << 30;
 /// Sketches are taken of files up to this. Unit: bytes.
 const SKETCH_MAX: u64 = 256 << 10;
 /// No more of a content is asked for before it is read. Unit: bytes.
@@ -228,12 +226,12 @@ fn chosen(content: &Content, choice: Choice, settings: &Settings<'_>) -> Content
     match choice {
         Choice::Default => *content,
         Choice::Fast => Content {
-            policy: CHOICES,
+            policy: PolicyId::FAST,
             algorithm: settings.two.map(|[_, fast]| fast.method.algorithm()),
             ..*content
         },
         Choice::Stored => Content {
-            policy: CHOICES + 1,
+            policy: PolicyId::STORED,
             packed: false,
             end: false,
             segment_bits: None,
@@ -415,7 +413,7 @@ mod tests {
             let content = |file| Content {
                 file,
                 name: 0,
-                policy: 0,
+                policy: PolicyId::DEFAULT,
                 size: 8 << 20,
                 packed: false,
                 end: false,

@@ -2,6 +2,7 @@
 
 use crate::auto::Chooser;
 use crate::options::Dedupe;
+use crate::order::PolicyId;
 use crate::pack::checksums::sum;
 use crate::pack::input::Input;
 use crate::progress::Progress;
@@ -22,7 +23,7 @@ pub(crate) struct Content {
     /// Unit: bytes, not 0.
     pub(crate) size: u64,
     /// Number of its policy: only contents with equal numbers are stored alike.
-    pub(crate) policy: u32,
+    pub(crate) policy: PolicyId,
     /// It goes into the packed inode as a whole.
     pub(crate) packed: bool,
     /// Its end may go there, if it is alike another.

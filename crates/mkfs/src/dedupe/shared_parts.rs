@@ -6,6 +6,7 @@ use super::scan::{Content, Settings, Tools, parallel};
 use super::shared_runs::{self, Chunks, Run, SegmentShape};
 use crate::Result;
 use crate::base::BaseClusters;
+use crate::order::PolicyId;
 use crate::pack::input::Input;
 use crate::pack::shared_clusters::{FilePlan, Owner};
 use crate::tree::InodeId;
@@ -85,7 +86,7 @@ impl Parts<'_> {
                 size: old[i].size,
                 own: clusters.len(),
                 segment: 1 << 63,
-                policy: 0,
+                policy: PolicyId::DEFAULT,
                 algorithm: clusters.algorithm,
                 ratio: ratios[i],
             })

@@ -14,6 +14,7 @@
 use super::chunking::Cutter;
 use crate::Result;
 use crate::base::BaseClusters;
+use crate::order::PolicyId;
 use crate::pack::input::{Input, Reader};
 use crate::pack::shared_clusters::{FilePlan, Owner, PlannedRun, Stop};
 use crate::tree::InodeId;
@@ -191,7 +192,7 @@ pub(super) struct SegmentShape {
     /// It is encoded in segments of so many bytes.
     pub(super) segment: u64,
     /// Only files with equal numbers share clusters, but for those of the base.
-    pub(super) policy: u32,
+    pub(super) policy: PolicyId,
     /// Number of the algorithm, if not all is stored. Only files with the same share clusters.
     pub(super) algorithm: Option<u8>,
     /// Bytes of the file per sixteen bytes of a cluster.
@@ -467,6 +468,7 @@ pub(super) fn chunks(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pack::address::GrainAddr;
     use crate::pack::piece::ShortPiece;
     use crate::pack::shared_clusters::{PartKey, Posted};
     use tuff_format::cluster::HeadKind;
@@ -500,7 +502,7 @@ mod tests {
             size,
             own: size,
             segment: 1 << 20,
-            policy: 0,
+            policy: PolicyId::DEFAULT,
             algorithm: Some(0),
             ratio: 32,
         })
@@ -600,7 +602,7 @@ mod tests {
             algorithm: Some(0),
             // The third one cannot be used.
             posted: vec![cluster(0, 4), cluster(1, 4), cluster(2, 0), cluster(3, 4)],
-            places: vec![7, 11, 0, 15],
+            places: [7, 11, 0, 15].map(GrainAddr::image).to_vec(),
         };
         let old = shape(0, clusters.len()).map(|s| SegmentShape {
             owner: Owner::Base(0),

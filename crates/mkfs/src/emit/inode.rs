@@ -3,6 +3,7 @@
 use super::directory::dir_blocks;
 use crate::Result;
 use crate::layout::{Parts, Plan};
+use crate::pack::address::GrainAddr;
 use crate::pack::piece::ShortPiece;
 use crate::pack::{Encoded, FileData, FileTail};
 use crate::tree::{InodeId, NodeKind, is_hidden};
@@ -72,7 +73,7 @@ pub(super) fn emit_inode(
         inode.u = match parts.data(id) {
             FileData::None | FileData::Same(_) => no_block,
             FileData::Flat { block, .. } if bits.count(form.size - form.tail) > 0 => {
-                plan.address(*block).into()
+                plan.block_address(*block).into()
             }
             FileData::Flat { .. } => no_block,
             FileData::WholeFragment { .. } => 0,
@@ -148,7 +149,7 @@ fn emit_file(
             }
         }
         FileData::WholeFragment { offset } => {
-            emit_whole_fragment(*offset, start, out);
+            emit_whole_fragment(offset.offset(), start, out);
         }
         data @ (FileData::Chunked(_) | FileData::OneChunk { .. } | FileData::Table(_)) => {
             let size = parts.tree.size(id);
@@ -158,8 +159,7 @@ fn emit_file(
             let device = DeviceId(chunks.external.into());
             let mut at = 0;
             for (run, block) in chunks.runs() {
-                // Fits: no device has more than 2^31 blocks.
-                let mut block = BlockAddr::from(plan.address(block as u32));
+                let mut block = BlockAddr::from(plan.block_address(block));
                 while at < run.first {
                     format.encode_entry(chunk::Chunk::Hole, out);
                     at += 1;
@@ -195,11 +195,15 @@ fn emit_file(
 
 /// The index of a compressed file whose clusters are whole blocks, for a header at this position behind the inode.
 fn index_of_blocks(parts: &Parts<'_>, plan: &Plan, data: &Encoded<'_>, header: u64) -> Vec<u8> {
-    let place = |(block, p): (u32, ShortPiece)| Piece {
+    let place = |(cluster, p): (GrainAddr, ShortPiece)| Piece {
         len: p.len.into(),
         kind: p.kind,
         // An end elsewhere has no block.
-        block: if p.grains > 0 { plan.address(block) } else { 0 },
+        block: if p.grains > 0 {
+            plan.cluster_block(cluster)
+        } else {
+            0
+        },
         blocks: p.grains,
         partial: p.partial,
     };
@@ -208,7 +212,7 @@ fn index_of_blocks(parts: &Parts<'_>, plan: &Plan, data: &Encoded<'_>, header: u
         FileTail::Cluster => Tail::Cluster,
         // Fits: shorter than a block.
         FileTail::Inline(t) => Tail::Inline(t.len() as u16),
-        FileTail::Fragment(offset) => Tail::Fragment(offset),
+        FileTail::Fragment(offset) => Tail::Fragment(offset.offset()),
     };
     let compact = parts.has_compact_index(data);
     let bits = parts.options.block;
@@ -228,13 +232,15 @@ fn extents(parts: &Parts<'_>, plan: &Plan, data: &Encoded<'_>) -> Vec<Extent> {
         "an index of extents has no end behind it"
     );
     let mut la = 0;
-    let extent = |(place, p): (u32, ShortPiece)| {
+    let extent = |(cluster, p): (GrainAddr, ShortPiece)| {
         let len = u64::from(p.len);
         la += len;
         let data = match data.tail {
-            FileTail::Fragment(offset) if p.grains == 0 => Data::Fragment { offset },
+            FileTail::Fragment(offset) if p.grains == 0 => Data::Fragment {
+                offset: offset.offset(),
+            },
             _ => Data::Cluster {
-                pa: plan.cluster_position(place, bits, grain),
+                pa: plan.cluster_position(cluster, bits, grain),
                 // Fits: at most 1 MiB.
                 plen: grain.bytes(p.grains.into()) as u32,
                 coding: match p.kind {

@@ -361,9 +361,9 @@ impl Encoded<'_> {
             if next.is_some_and(|n| n != place) || piece.partial {
                 return false;
             }
-            next = Some(place + u32::from(piece.grains));
+            next = Some(place.plus(piece.grains.into()));
         }
-        !matches!(self.tail, FileTail::Fragment(offset) if offset >> 32 != 0)
+        !matches!(self.tail, FileTail::Fragment(offset) if offset.offset() >> 32 != 0)
     }
 }
 

@@ -1,8 +1,9 @@
 //! Fragments of bases that become part of the new packed inode.
 
+use super::address::{FragmentAddr, FragmentLocation};
 use super::data::{FileData, Run, append_runs};
 use super::packed::Packed;
-use crate::base::{BaseFragment, BasePiece, IN_BASE_PACKED};
+use crate::base::{BaseFragment, BasePiece};
 use std::collections::BTreeMap;
 
 /// Pieces of bases' packed inodes that files refer to, by position there.
@@ -15,9 +16,9 @@ impl AdoptedFragments {
         self.0.is_empty()
     }
 
-    pub(super) fn add(&mut self, fragment: BaseFragment) -> u64 {
+    pub(super) fn add(&mut self, fragment: BaseFragment) -> FragmentAddr {
         self.0.extend(fragment.pieces);
-        fragment.offset | IN_BASE_PACKED
+        FragmentAddr::new(FragmentLocation::Base(fragment.offset))
     }
 
     /// Appends all pieces to the packed inode, and puts their places there into the files. `algorithm` is the packed
@@ -38,12 +39,11 @@ impl AdoptedFragments {
         }
         packed.packed_size = at;
         append_runs(&mut packed.packed, Run::of(pieces, &grains), algorithm);
-        let place = |offset: &mut u64| {
-            if *offset & IN_BASE_PACKED != 0 {
-                let from = *offset & !IN_BASE_PACKED;
+        let place = |fragment: &mut FragmentAddr| {
+            if let FragmentLocation::Base(from) = fragment.location() {
                 // Its pieces were added together with it.
                 let (was, is) = places[places.partition_point(|(was, _)| *was <= from) - 1];
-                *offset = is + (from - was);
+                *fragment = FragmentAddr::new(FragmentLocation::Start(is + (from - was)));
             }
         };
         packed

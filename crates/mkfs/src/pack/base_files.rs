@@ -1,5 +1,6 @@
 //! Files whose data a base has: nothing of them is encoded, and nothing is written but ends behind inodes.
 
+use super::address::{DataBlock, GrainAddr};
 use super::data::{FileData, FileTail, Run, Table};
 use super::packer::Packer;
 use super::shared_clusters::PartKey;
@@ -25,7 +26,7 @@ impl Packer<'_> {
     ) -> Result<()> {
         let data = match data {
             BaseData::Flat(block, tail) => FileData::Flat {
-                block: block.unwrap_or(0),
+                block: block.unwrap_or(DataBlock::NONE),
                 tail: (!tail.is_empty())
                     .then(|| self.result.spill.put(&tail))
                     .transpose()?,
@@ -44,7 +45,7 @@ impl Packer<'_> {
                     BaseTail::Inline(bytes) => FileTail::Inline(self.result.spill.put(&bytes)?),
                     BaseTail::Fragment(fragment) => FileTail::Fragment(self.adopted.add(fragment)),
                 };
-                let (places, pieces): (Vec<u32>, Vec<_>) = pieces.into_iter().unzip();
+                let (places, pieces): (Vec<GrainAddr>, Vec<_>) = pieces.into_iter().unzip();
                 FileData::encoded(Run::of(pieces, &places), tail, algorithm)
             }
         };

@@ -1,5 +1,6 @@
 //! Files in chunks of one size: equal ones are stored once, and zeros not at all.
 
+use super::address::DataBlock;
 use super::data::{FileData, Table};
 use super::packed::end_of;
 use super::packer::Packer;
@@ -67,7 +68,7 @@ impl<'a> Packer<'a> {
                 }
                 None => {
                     let waiting = ((at - start) / block_size) as u64;
-                    let block = end_of(self.chunks_end(), waiting)?;
+                    let block = DataBlock::image(end_of(self.chunks_end(), waiting)?);
                     // Beyond the limit later ones are missed, the same every time.
                     if self.chunks.len() < self.options.known_max {
                         self.chunks.insert(*key, block);

@@ -1,5 +1,6 @@
 //! Where a file's data is, in few bytes: there may be millions of files.
 
+use super::address::{DataBlock, FragmentAddr, GrainAddr};
 use super::piece::ShortPiece;
 use super::sparse::ChunkRun;
 use crate::base::BaseChunks;
@@ -17,8 +18,8 @@ pub(crate) enum FileData {
     None,
     /// Consecutive blocks, perhaps with the end behind the inode.
     Flat {
-        /// First block; meaningless if there is none.
-        block: u32,
+        /// First block.
+        block: DataBlock,
         /// The end.
         tail: Option<SpillRef>,
     },
@@ -33,7 +34,7 @@ pub(crate) enum FileData {
         /// Grains.
         grains: u16,
         /// The first of them.
-        place: u32,
+        place: GrainAddr,
         /// Length of the file. Unit: bytes.
         len: u32,
     },
@@ -51,7 +52,7 @@ pub(crate) enum FileData {
     /// In the packed inode.
     WholeFragment {
         /// Position there.
-        offset: u64,
+        offset: FragmentAddr,
     },
     /// Chunks with holes between them.
     Chunked(Box<Chunked>),
@@ -60,7 +61,7 @@ pub(crate) enum FileData {
         /// They are those of the extra device.
         external: bool,
         /// The first of them.
-        block: u32,
+        block: DataBlock,
     },
     /// Chunks wherever they lie.
     Table(Box<Table>),
@@ -137,7 +138,7 @@ impl FileData {
                 tail,
             } => Some(Encoded {
                 runs: &[],
-                one: Some((0, ShortPiece::own(len as usize, 0, kind))),
+                one: Some((GrainAddr::NONE, ShortPiece::own(len as usize, 0, kind))),
                 tail: FileTail::Inline(tail),
                 algorithm,
             }),
@@ -169,7 +170,7 @@ impl FileData {
                 bits: table.bits,
                 external: table.external,
                 runs: &[],
-                block: 0,
+                block: DataBlock::NONE,
                 one: None,
                 placed: &table.runs,
             }),
@@ -202,7 +203,7 @@ impl FileData {
     }
 
     /// Its position in the packed inode, if it has one.
-    pub(super) fn fragment(&mut self) -> Option<&mut u64> {
+    pub(super) fn fragment(&mut self) -> Option<&mut FragmentAddr> {
         match self {
             Self::WholeFragment { offset } => Some(offset),
             Self::Compressed(data) => match &mut data.tail {
@@ -235,7 +236,7 @@ impl FileData {
 /// A compressed file's data, as layout and output see it.
 pub(crate) struct Encoded<'a> {
     runs: &'a [Run],
-    one: Option<(u32, ShortPiece)>,
+    one: Option<(GrainAddr, ShortPiece)>,
     /// The end of the file.
     pub(crate) tail: FileTail,
     /// Number of the algorithm.
@@ -244,7 +245,7 @@ pub(crate) struct Encoded<'a> {
 
 impl Encoded<'_> {
     /// Pieces in order, with the first grain of each.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = (u32, ShortPiece)> {
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = (GrainAddr, ShortPiece)> {
         self.runs.iter().flat_map(Run::placed).chain(self.one)
     }
 }
@@ -264,33 +265,33 @@ pub(crate) struct Compressed {
 #[derive(Debug)]
 pub(crate) struct Run {
     /// First grain of the first piece.
-    pub(crate) place: u32,
+    pub(crate) place: GrainAddr,
     /// In order.
     pub(crate) pieces: Vec<ShortPiece>,
 }
 
 impl Run {
     /// The pieces with the first grain of each.
-    pub(super) fn placed(&self) -> impl Iterator<Item = (u32, ShortPiece)> {
+    pub(super) fn placed(&self) -> impl Iterator<Item = (GrainAddr, ShortPiece)> {
         let mut next = self.place;
         self.pieces.iter().map(move |piece| {
             let place = next;
-            next += u32::from(piece.grains);
+            next = next.plus(piece.grains.into());
             (place, *piece)
         })
     }
 
     /// Pieces with these first grains as runs.
-    pub(super) fn split(pieces: Vec<ShortPiece>, places: &[u32]) -> Vec<Self> {
+    pub(super) fn split(pieces: Vec<ShortPiece>, places: &[GrainAddr]) -> Vec<Self> {
         if !pieces.iter().any(|p| p.shared) {
-            let place = places.first().copied().unwrap_or(0);
+            let place = places.first().copied().unwrap_or(GrainAddr::NONE);
             return vec![Self { place, pieces }];
         }
         Self::of(pieces, places)
     }
 
     /// Pieces with these first grains, wherever they lie, as runs.
-    pub(super) fn of(pieces: Vec<ShortPiece>, places: &[u32]) -> Vec<Self> {
+    pub(super) fn of(pieces: Vec<ShortPiece>, places: &[GrainAddr]) -> Vec<Self> {
         let mut runs: Vec<Self> = Vec::new();
         let mut next = None;
         for (piece, place) in pieces.into_iter().zip(places) {
@@ -301,7 +302,7 @@ impl Run {
                     pieces: vec![piece],
                 }),
             }
-            next = Some(place + u32::from(piece.grains));
+            next = Some(place.plus(piece.grains.into()));
         }
         runs
     }
@@ -323,7 +324,7 @@ pub(crate) enum FileTail {
     /// Behind the index.
     Inline(SpillRef),
     /// In the packed inode.
-    Fragment(u64),
+    Fragment(FragmentAddr),
 }
 
 /// A table of chunks, as layout and output see it.
@@ -334,9 +335,9 @@ pub(crate) struct Chunks<'a> {
     pub(crate) external: bool,
     runs: &'a [ChunkRun],
     /// First block.
-    block: u32,
+    block: DataBlock,
     one: Option<ChunkRun>,
-    placed: &'a [(ChunkRun, u32)],
+    placed: &'a [(ChunkRun, DataBlock)],
 }
 
 impl Chunks<'_> {
@@ -350,19 +351,16 @@ impl Chunks<'_> {
     }
 
     /// Runs of chunks that hold data, with the first block of each.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = (ChunkRun, u64)> {
-        let mut next = u64::from(self.block);
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (ChunkRun, DataBlock)> {
+        let mut next = self.block;
         let bits = self.bits;
         let consecutive = self.runs.iter().copied().chain(self.one).map(move |run| {
             let block = next;
-            next += run.count << bits;
+            // Fits: a device has less than 2^31 blocks.
+            next = next.plus((run.count << bits) as u32);
             (run, block)
         });
-        consecutive.chain(
-            self.placed
-                .iter()
-                .map(|(run, block)| (*run, (*block).into())),
-        )
+        consecutive.chain(self.placed.iter().copied())
     }
 }
 
@@ -380,7 +378,7 @@ pub(crate) struct Table {
     /// Which of those that were read is placed next: its run, and its number there.
     pub(super) next: (usize, u64),
     /// Runs of chunks with data, each with its first block, ascending.
-    pub(super) runs: Vec<(ChunkRun, u32)>,
+    pub(super) runs: Vec<(ChunkRun, DataBlock)>,
 }
 
 impl Table {
@@ -398,7 +396,7 @@ impl Table {
     }
 
     /// Notes where the next chunk is that was read. `None`: it is a hole.
-    pub(super) fn push(&mut self, block: Option<u32>) {
+    pub(super) fn push(&mut self, block: Option<DataBlock>) {
         let (run, within) = self.next;
         self.next.1 += 1;
         let number = match &self.read {
@@ -418,7 +416,7 @@ impl Table {
         match self.runs.last_mut() {
             Some((run, first))
                 if run.first + run.count == number
-                    && u64::from(*first) + (run.count << self.bits) == u64::from(block) =>
+                    && first.plus((run.count << self.bits) as u32) == block =>
             {
                 run.count += 1;
             }
@@ -442,7 +440,7 @@ impl Table {
             return FileData::OneChunk { external, block };
         }
         let count = &mut self.count;
-        let even = |(run, _): &(ChunkRun, u32), count: u64| {
+        let even = |(run, _): &(ChunkRun, DataBlock), count: u64| {
             run.first % 2 == 0 && (run.count % 2 == 0 || run.first + run.count == count)
         };
         while *count > 1 && self.bits < 31 && self.runs.iter().all(|r| even(r, *count)) {
@@ -472,5 +470,5 @@ pub(crate) struct Chunked {
     /// Chunks with data, in order; their blocks are consecutive.
     pub(crate) runs: Arc<[ChunkRun]>,
     /// First block.
-    pub(crate) block: u32,
+    pub(crate) block: DataBlock,
 }

@@ -1,5 +1,6 @@
 //! Files whose data stays where it is: on the extra device.
 
+use super::address::DataBlock;
 use super::data::{Chunked, FileData};
 use super::packer::Packer;
 use super::sparse::Sparse;
@@ -20,6 +21,7 @@ impl Packer<'_> {
     pub(crate) fn add_external(&mut self, file: InodeId, size: u64, block: u32) {
         self.count_external(size, 0);
         let external = true;
+        let block = DataBlock::image(block);
         self.set(file, FileData::OneChunk { external, block });
     }
 
@@ -37,7 +39,7 @@ impl Packer<'_> {
             bits: sparse.bits,
             external: true,
             runs: sparse.runs,
-            block,
+            block: DataBlock::image(block),
         }));
         self.tables += chunked.footprint();
         self.set(file, chunked);

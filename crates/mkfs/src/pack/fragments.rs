@@ -1,8 +1,8 @@
 //! Ends of files, and whole files of a stream: the last part of the packed inode.
 
+use super::address::{FragmentAddr, FragmentLocation};
 use super::input::Input;
 use super::packer::Packer;
-use super::tail_fragments::IN_TAIL_FRAGMENTS;
 use super::worker::segment_size;
 use super::worker::{Job, Part};
 use crate::Result;
@@ -17,9 +17,10 @@ const ENDS_TICKETS: u64 = 1 << 63;
 impl Packer<'_> {
     /// Position of these bytes among the ends. Ends of files are looked up among those before; whole files were compared
     /// already.
-    pub(super) fn add_fragment(&mut self, bytes: &[u8], whole: bool) -> u64 {
+    pub(super) fn add_fragment(&mut self, bytes: &[u8], whole: bool) -> FragmentAddr {
         let ends = &mut self.ends;
-        let offset = IN_TAIL_FRAGMENTS | (ends.submitted + ends.buf.len() as u64);
+        let offset = FragmentLocation::Tails(ends.submitted + ends.buf.len() as u64);
+        let offset = FragmentAddr::new(offset);
         if !whole {
             let mut key = [0; 16];
             key.copy_from_slice(&blake3::hash(bytes).as_bytes()[..16]);

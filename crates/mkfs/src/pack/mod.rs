@@ -18,6 +18,7 @@
 //! * The segments of a file lie back to back; those of the packed inode come last.
 //! * All segments but a file's last have a multiple of the block size.
 
+pub(crate) mod address;
 mod adopted;
 mod base_files;
 mod block_buffer;

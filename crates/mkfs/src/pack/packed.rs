@@ -1,5 +1,6 @@
 //! Result of packing: places of all data.
 
+use super::address::GrainAddr;
 use super::checksums::ContentSums;
 use super::data::{self, FileData, Run};
 use crate::spill::Spill;
@@ -35,7 +36,7 @@ impl Packed {
             return;
         };
         let algorithm = encoded.algorithm;
-        let (places, pieces): (Vec<u32>, Vec<_>) = encoded.pieces().unzip();
+        let (places, pieces): (Vec<GrainAddr>, Vec<_>) = encoded.pieces().unzip();
         data::append_runs(&mut self.packed, Run::of(pieces, &places), algorithm);
         self.packed_size += more.packed_size;
         self.end_block = more.end_block;

@@ -1,5 +1,6 @@
 //! The packer: hands jobs to the workers and takes their results in ticket order.
 
+use super::address::{DataBlock, FragmentAddr, FragmentLocation, GrainAddr};
 use super::adopted::AdoptedFragments;
 use super::checksums::ContentSums;
 use super::data::{Chunked, FileData, Table};
@@ -11,12 +12,12 @@ use super::pool::Pool;
 use super::probe::Probe;
 use super::shared_clusters::{FilePlan, PartKey};
 use super::sparse::Sparse;
-use super::tail_fragments::{IN_TAIL_FRAGMENTS, TailFragments};
+use super::tail_fragments::TailFragments;
 use super::worker::{Job, LargeClusters, Part, Policy};
 use super::worker::{job_cost, segment_size};
 use crate::base::Bases;
 use crate::dedupe::PackedFile;
-use crate::order::ContentKey;
+use crate::order::{ContentKey, PolicyId};
 use crate::progress::Progress;
 use crate::source::error::SourceError;
 use crate::spill::Spill;
@@ -73,7 +74,7 @@ pub(crate) struct PackOptions {
 pub(crate) struct FileSharing<'a> {
     /// The number of its policy, if an earlier file may have the same content: then it shares its data, if that has one
     /// segment.
-    pub(crate) duplicate_key: Option<u32>,
+    pub(crate) duplicate_key: Option<PolicyId>,
     /// What parts it shares.
     pub(crate) plan: Option<&'a FilePlan>,
     /// What begins there is added later with [`Packer::add_packed`]; the file has one segment. Unit: bytes.
@@ -108,14 +109,14 @@ pub(crate) struct Packer<'a> {
     /// First file of each content that another may have.
     pub(super) known: HashMap<ContentKey, InodeId>,
     /// First grains of the pieces of parts whose clusters others share.
-    pub(super) shared: HashMap<PartKey, Vec<u32>>,
+    pub(super) shared: HashMap<PartKey, Vec<GrainAddr>>,
     /// What the tables of compressed and sparse files take, and what tells ends of files. Unit: bytes.
     pub(super) tables: u64,
     pub(super) probe: Probe,
     /// Where chunks go, if not into the image.
     pub(super) blob: Option<&'a Output>,
     /// First block of each chunk.
-    pub(super) chunks: HashMap<[u8; 32], u32>,
+    pub(super) chunks: HashMap<[u8; 32], DataBlock>,
 }
 
 impl<'a> Packer<'a> {
@@ -370,7 +371,7 @@ impl<'a> Packer<'a> {
                 bits: sparse.bits,
                 external: false,
                 runs: sparse.runs,
-                block: 0,
+                block: DataBlock::NONE,
             })),
         };
         self.tables += chunked.footprint();
@@ -521,8 +522,8 @@ impl<'a> Packer<'a> {
         }
         let files = self.result.files.iter_mut();
         for offset in files.filter_map(FileData::fragment) {
-            if *offset & IN_TAIL_FRAGMENTS != 0 {
-                *offset = (*offset & !IN_TAIL_FRAGMENTS) + self.streamed;
+            if let FragmentLocation::Tails(tail) = offset.location() {
+                *offset = FragmentAddr::new(FragmentLocation::Start(self.streamed + tail));
             }
         }
         self.result.packed_size = self.streamed + self.ends.submitted;

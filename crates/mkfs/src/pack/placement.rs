@@ -1,5 +1,6 @@
 //! From results to blocks: what the collecting thread does with them, in ticket order.
 
+use super::address::{DataBlock, FragmentAddr, FragmentLocation, GrainAddr};
 use super::data::{FileData, FileTail, Run};
 use super::input::Item;
 use super::packed::end_of;
@@ -80,6 +81,7 @@ impl Packer<'_> {
 
     /// Notes where a file is in the packed inode, or its end.
     fn set_fragment(&mut self, item: &Item, offset: u64) {
+        let offset = FragmentAddr::new(FragmentLocation::Start(offset));
         if item.offset == 0 {
             self.set(item.file, FileData::WholeFragment { offset });
             return;
@@ -149,8 +151,8 @@ impl Packer<'_> {
                     .add_flat(len as u64, blocks, tail.as_ref().map_or(0, Vec::len));
                 let tail = tail.map(|t| self.result.spill.put(&t)).transpose()?;
                 let block = match blocks {
-                    0 => 0,
-                    _ => end_of(0, position / self.options.bits.size())?,
+                    0 => DataBlock::NONE,
+                    _ => DataBlock::image(end_of(0, position / self.options.bits.size())?),
                 };
                 match self.slot(file) {
                     FileData::Chunked(chunked) if first => chunked.block = block,
@@ -174,7 +176,9 @@ impl Packer<'_> {
                     Tail::Cluster => FileTail::Cluster,
                     Tail::Inline(bytes) => FileTail::Inline(self.result.spill.put(&bytes)?),
                     // Its place is known later.
-                    Tail::Later(_) => FileTail::Fragment(0),
+                    Tail::Later(_) => {
+                        FileTail::Fragment(FragmentAddr::new(FragmentLocation::Start(0)))
+                    }
                     Tail::Fragment(bytes) => {
                         FileTail::Fragment(self.add_fragment(&bytes, first && pieces.len() == 1))
                     }
@@ -183,7 +187,7 @@ impl Packer<'_> {
                     *self.slot(file) = FileData::WholeFragment { offset };
                     return Ok(());
                 }
-                let start = grain.at(position)?;
+                let start = GrainAddr::image(grain.at(position)?);
                 grain.at(end)?;
                 let places = self.places_of(&pieces, &homes, post, start);
                 if homes.iter().any(|(key, _)| matches!(key, PartKey::Base(_))) {
@@ -216,10 +220,10 @@ impl Packer<'_> {
         pieces: &[ShortPiece],
         homes: &[(PartKey, u32)],
         own: Option<PartKey>,
-        start: u32,
-    ) -> Vec<u32> {
+        start: GrainAddr,
+    ) -> Vec<GrainAddr> {
         let (mut next, mut homes) = (start, homes.iter());
-        let mut places: Vec<u32> = Vec::with_capacity(pieces.len());
+        let mut places: Vec<GrainAddr> = Vec::with_capacity(pieces.len());
         for piece in pieces {
             let at = if piece.shared {
                 let (key, i) = homes.next().expect("every shared piece has a home");
@@ -230,8 +234,9 @@ impl Packer<'_> {
                 };
                 home[*i as usize]
             } else {
-                next += u32::from(piece.grains);
-                next - u32::from(piece.grains)
+                let at = next;
+                next = next.plus(piece.grains.into());
+                at
             };
             places.push(at);
         }

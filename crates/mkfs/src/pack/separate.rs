@@ -6,11 +6,12 @@
 //! something else. Which of a file's clusters are asked for together depends on what is in the page cache, so no two of
 //! them may be such a pair. Where two are, the cluster of a base is copied into the image.
 
+use super::address::{GrainAddr, Location};
 use super::data::Run;
 use super::packer::Packer;
 use super::piece::ShortPiece;
 use crate::Result;
-use crate::base::{Bases, IN_BASE};
+use crate::base::Bases;
 use hashbrown::HashMap;
 
 impl Packer<'_> {
@@ -23,15 +24,15 @@ impl Packer<'_> {
                 continue;
             };
             let runs = std::mem::take(&mut data.runs);
-            let (mut places, pieces): (Vec<u32>, Vec<ShortPiece>) =
+            let (mut places, pieces): (Vec<GrainAddr>, Vec<ShortPiece>) =
                 runs.iter().flat_map(Run::placed).unzip();
             drop(runs);
-            let on_device = |place: u32| match place & IN_BASE {
-                0 => (0, place),
-                _ => base.on_device(place, per_block),
+            let on_device = |cluster: GrainAddr| match cluster.location() {
+                Location::Image(grain) => (0, grain),
+                Location::Base(grain) => base.on_device(grain, per_block),
             };
-            untangle(&mut places, &pieces, &on_device, &mut |place, count| {
-                let bytes = base.grains_from(place, count, per_block)?;
+            untangle(&mut places, &pieces, &on_device, &mut |grain, count| {
+                let bytes = base.grains_from(grain, count, per_block)?;
                 self.digest.update(&bytes);
                 let at = self.options.grain.at(self.end)?;
                 self.write(&bytes)?;
@@ -48,9 +49,9 @@ impl Packer<'_> {
 /// Gives clusters of bases other places, those where `copy` puts them, until none begins or ends where one on another device
 /// ends or begins. `places` has the first grain of each piece, `on_device` says where one lies: 0 is the image's own device.
 fn untangle(
-    places: &mut [u32],
+    places: &mut [GrainAddr],
     pieces: &[ShortPiece],
-    on_device: &dyn Fn(u32) -> (u16, u32),
+    on_device: &dyn Fn(GrainAddr) -> (u16, u32),
     copy: &mut dyn FnMut(u32, u16) -> Result<u32>,
 ) -> Result<()> {
     let (mut starts, mut ends) = (Edges::default(), Edges::default());
@@ -64,27 +65,27 @@ fn untangle(
     loop {
         let before = copies.len();
         for (place, piece) in places.iter_mut().zip(pieces) {
-            if *place & IN_BASE == 0 {
+            let Location::Base(grain) = place.location() else {
                 continue;
-            }
+            };
             let (device, there) = on_device(*place);
-            if !(copies.contains_key(place)
+            if !(copies.contains_key(&grain)
                 || ends.has_other(device, there)
                 || starts.has_other(device, there + u32::from(piece.grains)))
             {
                 continue;
             }
-            let at = match copies.get(place) {
+            let at = match copies.get(&grain) {
                 Some(at) => *at,
-                None => copy(*place, piece.grains)?,
+                None => copy(grain, piece.grains)?,
             };
-            copies.insert(*place, at);
+            copies.insert(grain, at);
             let grains = u32::from(piece.grains);
             starts.remove(device, there);
             ends.remove(device, there + grains);
             starts.add(0, at);
             ends.add(0, at + grains);
-            *place = at;
+            *place = GrainAddr::image(at);
         }
         if copies.len() == before {
             return Ok(());
@@ -121,17 +122,17 @@ mod tests {
     use tuff_format::cluster::HeadKind;
 
     /// Untangles clusters of two blocks, copies being made from block 900 on.
-    fn untangled(blocks: &[u32]) -> Vec<u32> {
+    fn untangled(blocks: &[GrainAddr]) -> Vec<GrainAddr> {
         let pieces = vec![ShortPiece::own(9000, 2, HeadKind::Head1); blocks.len()];
         let (mut blocks, mut end) = (blocks.to_vec(), 900);
         // The second base begins at block 1000 of all.
-        let on_device = |block: u32| match (block & IN_BASE, block & !IN_BASE) {
-            (0, block) => (0, block),
-            (_, block @ 1000..) => (2, block - 1000),
-            (_, block) => (1, block),
+        let on_device = |block: GrainAddr| match block.location() {
+            Location::Image(block) => (0, block),
+            Location::Base(block @ 1000..) => (2, block - 1000),
+            Location::Base(block) => (1, block),
         };
-        untangle(&mut blocks, &pieces, &on_device, &mut |block, count| {
-            assert!(block & IN_BASE != 0 && count == 2);
+        untangle(&mut blocks, &pieces, &on_device, &mut |_, count| {
+            assert_eq!(count, 2);
             end += 2;
             Ok(end - 2)
         })
@@ -141,24 +142,24 @@ mod tests {
 
     #[test]
     fn clusters_that_look_like_neighbours_are_copied_once() {
-        let base = |block: u32| block | IN_BASE;
+        let (image, base) = (GrainAddr::image, GrainAddr::base);
         // Far from each other; at the same place; neighbours within one image.
-        let apart = [10, 40, base(20), base(22), base(10), base(15)];
+        let apart = [image(10), image(40), base(20), base(22), base(10), base(15)];
         assert_eq!(untangled(&apart), apart);
         // Behind one of the image, in front of one, and once more.
         assert_eq!(
-            untangled(&[10, base(30), base(12), base(8), base(12)]),
-            [10, base(30), 900, 902, 900]
+            untangled(&[image(10), base(30), base(12), base(8), base(12)]),
+            [image(10), base(30), image(900), image(902), image(900)]
         );
         // Of two bases.
         assert_eq!(
             untangled(&[base(30), base(1040), base(1032), base(20)]),
-            [900, base(1040), base(1032), base(20)]
+            [image(900), base(1040), base(1032), base(20)]
         );
         // A copy that has such a neighbour itself, before or behind it in the file.
         assert_eq!(
-            untangled(&[base(902), 10, base(12), base(904)]),
-            [902, 10, 900, 904]
+            untangled(&[base(902), image(10), base(12), base(904)]),
+            [image(902), image(10), image(900), image(904)]
         );
     }
 }

@@ -1,11 +1,9 @@
 //! Tails of files, and whole files of a stream, that wait for the packed inode.
 
+use super::address::FragmentAddr;
 use super::pending::PendingBlocks;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
-
-/// Marks a position in the packed inode that counts from where the ends of files begin.
-pub(super) const IN_TAIL_FRAGMENTS: u64 = 1 << 63;
 
 /// Ends of files for the packed inode, and whole files of a stream. Positions count from the first of them.
 pub(super) struct TailFragments {
@@ -19,7 +17,7 @@ pub(super) struct TailFragments {
     /// Encoded.
     pub(super) held: PendingBlocks,
     /// By digest.
-    pub(super) known: HashMap<[u8; 16], u64>,
+    pub(super) known: HashMap<[u8; 16], FragmentAddr>,
 }
 
 impl TailFragments {

@@ -7,7 +7,7 @@ use super::input::{Input, Item};
 use super::piece::{SegmentShape, ShortPiece, TailPolicy};
 use super::segment::{self, Encoders, Tail};
 use super::shared_clusters::{ClusterBoard, PartKey, PartPlan};
-use crate::order::{ContentKey, content_key};
+use crate::order::{ContentKey, PolicyId, content_key};
 use crate::readahead::{Readahead, Stretch};
 use crate::tree::InodeId;
 use crate::{Error, Result};
@@ -66,7 +66,7 @@ pub(crate) struct Part {
     /// How.
     pub(crate) policy: Arc<Policy>,
     /// Another file may have the same content: number of the policy, for the key that tells.
-    pub(crate) duplicate_key: Option<u32>,
+    pub(crate) duplicate_key: Option<PolicyId>,
     /// What it shares with others.
     pub(crate) plan: Option<Box<PartPlan>>,
     /// The content goes on for so many bytes, which are among the files of the packed inode. Unit: bytes.
