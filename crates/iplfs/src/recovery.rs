@@ -17,10 +17,11 @@ use crate::disk::nat::NatEntry;
 use crate::disk::node::{Footer, NodeBody};
 use crate::disk::slot::Slot;
 use crate::error::{Error, Result};
+use crate::nodes::cache::Node;
 use crate::nodes::tree::roots;
 use crate::options::Caller;
 use crate::vfs::dir::kind_of;
-use crate::volume::state::{Node, Volume, verify_data};
+use crate::volume::state::{Volume, verify_data};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A node found behind the checkpoint.
@@ -41,13 +42,13 @@ impl Volume {
     pub(crate) fn recover_groups(&mut self, adopt: bool) -> Result<()> {
         if self.options.rules.hold(4) {
             let zone = self.sb.geometry.zone_blocks();
-            for m in &mut self.marks {
+            for m in &mut self.logs.marks {
                 let restart = m.far.next_multiple_of(zone);
                 (m.head, m.limit) = (restart, restart + self.options.window_blocks);
                 m.far = m.limit + self.options.window_blocks;
             }
         }
-        let restart = self.marks.map(|m| m.head);
+        let restart = self.logs.heads();
         self.move_room();
         self.commit_again(Phase::Recovering)?;
         let adopted = if adopt {
@@ -64,10 +65,10 @@ impl Volume {
         let mut open: Vec<Rolled> = Vec::new();
         let mut at: BTreeMap<Log, u64> = Log::NODES
             .iter()
-            .map(|log| (*log, self.marks[log.index()].scan))
+            .map(|log| (*log, self.logs.marks[log.index()].scan))
             .collect();
         let mut ahead: HashMap<Log, Option<Rolled>> = HashMap::new();
-        let mut seq = self.base_seq;
+        let mut seq = self.roll_forward.base_seq;
         loop {
             let mut next = None;
             for log in Log::NODES {
@@ -111,18 +112,18 @@ impl Volume {
                 self.stats.adopted_groups += 1;
             }
         }
-        self.next_seq = self.next_seq.max(seq);
+        self.roll_forward.next_seq = self.roll_forward.next_seq.max(seq);
         Ok(adopted)
     }
 
     /// The node at an offset of a log, if it was written after the checkpoint we start from.
     fn roll_candidate(&mut self, log: Log, offset: u64) -> Result<Option<Rolled>> {
-        if offset >= self.marks[log.index()].far {
+        if offset >= self.logs.marks[log.index()].far {
             return Ok(None);
         }
         let addr = self.sb.geometry.addr(log, offset);
         match self.read_node_at(addr) {
-            Ok((body, footer)) if footer.tag == self.roll_tag => {
+            Ok((body, footer)) if footer.tag == self.roll_forward.tag => {
                 Ok(Some(Rolled { addr, footer, body }))
             }
             Ok(_) | Err(Error::Corrupt(_)) => Ok(None),
@@ -218,7 +219,7 @@ impl Volume {
                 },
             );
         }
-        self.changed = true;
+        self.checkpoint.has_changes = true;
         if is_new {
             self.inodes += 1;
             self.next_generation = self
@@ -300,13 +301,13 @@ impl Volume {
             let range = self
                 .sb
                 .geometry
-                .range(log, self.marks[log.index()].scan..restart[log.index()]);
+                .range(log, self.logs.marks[log.index()].scan..restart[log.index()]);
             let runs = self.dev.allocated(range).map_err(|e| {
                 Error::io(e, format_args!("asking for the tail of the {log:?} log"))
             })?;
             for addr in runs.into_iter().flatten() {
-                let known = adopted.contains(&addr) || self.overflow.contains(&addr);
-                if !known && self.dead.insert(Addr(addr)) {
+                let known = adopted.contains(&addr) || self.checkpoint.overflow.contains(&addr);
+                if !known && self.invalid.insert(Addr(addr)) {
                     self.stats.tail_blocks += 1;
                 }
             }

@@ -165,7 +165,7 @@ impl Checker {
         for addr in tree {
             self.claim(addr, "node address table", |log| log == Log::Meta);
         }
-        for addr in self.volume.overflow.clone() {
+        for addr in self.volume.checkpoint.overflow.clone() {
             self.claim(Addr(addr), "checkpoint overflow", |log| log == Log::Meta);
         }
         for (nid, entry) in nodes {
@@ -181,7 +181,7 @@ impl Checker {
     pub(super) fn claim(&mut self, addr: Addr, who: impl fmt::Display, fits: impl Fn(Log) -> bool) {
         match self.volume.sb.geometry.place(addr) {
             Some((log, offset)) if fits(log) => {
-                let head = self.volume.marks[log.index()].head;
+                let head = self.volume.logs.marks[log.index()].head;
                 if offset >= head {
                     self.find(
                         &who,
@@ -249,7 +249,7 @@ impl Checker {
             if self
                 .volume
                 .nodes
-                .get(&nid)
+                .get(nid)
                 .is_some_and(|node| node.ordinal != ordinal_at(base))
             {
                 self.find_in(

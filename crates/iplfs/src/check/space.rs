@@ -13,8 +13,8 @@ impl Checker {
     /// no finding.
     fn snapshots(&mut self) -> Result<()> {
         let (mut held, mut known) = (HashSet::new(), HashMap::new());
-        for at in 0..self.volume.snapshots.len() {
-            let snapshot = self.volume.snapshots[at].clone();
+        for at in 0..self.volume.snapshots.records.len() {
+            let snapshot = self.volume.snapshots.records[at].clone();
             let place = format!("snapshot {}", snapshot.name);
             let mut state = self.volume.at_snapshot(at);
             let references = match state.references_beside_damage() {
@@ -64,10 +64,10 @@ impl Checker {
                 self.find(format_args!("{place}{path}"), damage.error);
             }
         }
-        if held.len() as u64 != self.volume.held {
+        if held.len() as u64 != self.volume.snapshots.held_blocks {
             let what = format!(
                 "{} blocks held for snapshots, counted {}",
-                self.volume.held,
+                self.volume.snapshots.held_blocks,
                 held.len()
             );
             self.find("checkpoint", what);
@@ -78,8 +78,8 @@ impl Checker {
 
     pub(super) fn space(&mut self) -> Result<()> {
         self.report.clean = self.phase == Phase::Clean;
-        self.report.pending_blocks = self.volume.pending.blocks();
-        let pending: Vec<Range<u64>> = self.volume.pending.iter().collect();
+        self.report.pending_blocks = self.volume.discard_log.blocks();
+        let pending: Vec<Range<u64>> = self.volume.discard_log.iter().collect();
         self.snapshots()?;
         self.report.reachable = self.claimed.iter().copied().collect();
         self.report.reachable.sort_unstable();
@@ -103,7 +103,7 @@ impl Checker {
         }
         let g = self.volume.sb.geometry;
         for log in Log::ALL {
-            let m = self.volume.marks[log.index()];
+            let m = self.volume.logs.marks[log.index()];
             let start = if log == Log::Meta { g.fixed_end() } else { 0 };
             // What lies behind the marks is the business of the next mount, unless there is nothing to recover.
             let end = if self.phase == Phase::Clean {
@@ -130,7 +130,7 @@ impl Checker {
 
     /// True for zeros past the head. Space that is reserved there passes for data while a host has it in memory.
     fn is_room(&self, log: Log, addr: u64) -> Result<bool> {
-        let head = self.volume.marks[log.index()].head;
+        let head = self.volume.logs.marks[log.index()].head;
         let place = self.volume.sb.geometry.place(Addr(addr));
         Ok(place.is_some_and(|(_, offset)| offset >= head)
             && read_block(&*self.volume.dev, Addr(addr))?

@@ -14,7 +14,7 @@ impl Volume {
         }
         let mut blocks = 0;
         for log in Log::ALL {
-            let head = self.marks[log.index()].head;
+            let head = self.logs.marks[log.index()].head;
             let g = self.sb.geometry;
             let runs = self.dev.allocated(g.range(log, head..g.area_blocks()));
             let runs = runs.map_err(|e| Error::io(e, "asking for allocated blocks"))?;
@@ -25,7 +25,7 @@ impl Volume {
                 }
                 let io = |e| Error::io(e, "giving back what lies past the heads");
                 self.dev.discard(run).map_err(io)?;
-                self.room[log.index()] = head;
+                self.logs.preallocated[log.index()] = head;
             }
         }
         self.keep_room();
@@ -46,7 +46,7 @@ impl Volume {
         self.release_all_zones()?;
         let blocks = report.leaked_blocks() + self.clear_past_heads()?;
         for run in report.leaked {
-            self.dead.insert_range(run);
+            self.invalid.insert_range(run);
         }
         self.needs_trim = false;
         self.drain()?;

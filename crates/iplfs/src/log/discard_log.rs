@@ -31,12 +31,12 @@ struct Run {
 
 /// Runs in the discard log, by address. They never overlap.
 #[derive(Default)]
-pub(crate) struct Pending {
+pub(crate) struct DiscardLog {
     runs: BTreeMap<u64, Run>,
     blocks: u64,
 }
 
-impl Pending {
+impl DiscardLog {
     /// Adds runs that checkpoint `version` has in its log.
     pub(crate) fn add(&mut self, runs: impl IntoIterator<Item = Range<u64>>, version: u64) {
         for run in runs {
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_run_is_forgotten_only_after_issue_and_flush() {
-        let mut pending = Pending::default();
+        let mut pending = DiscardLog::default();
         pending.add(std::iter::once(10..20), 5);
         assert!(pending.eligible(5, true).is_empty());
         assert_eq!(pending.eligible(6, true), vec![10..20]);
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_checkpoint_that_came_to_nothing_has_logged_nothing() {
-        let mut pending = Pending::default();
+        let mut pending = DiscardLog::default();
         pending.add(std::iter::once(10..12), 5);
         pending.add(std::iter::once(20..24), 6);
         pending.abandon(6);
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn neighbours_of_different_checkpoints_are_joined() {
-        let mut pending = Pending::default();
+        let mut pending = DiscardLog::default();
         pending.add(std::iter::once(10..12), 5);
         pending.add(std::iter::once(12..16), 6);
         assert_eq!(pending.eligible(7, true), vec![10..16]);

@@ -11,14 +11,14 @@ struct FilePages {
 
 /// Pages of all inodes.
 #[derive(Default)]
-pub(crate) struct Pages {
+pub(crate) struct PageCache {
     files: HashMap<Nid, FilePages>,
     dirty_files: BTreeSet<Nid>,
     dirty: u64,
     total: u64,
 }
 
-impl Pages {
+impl PageCache {
     pub(crate) fn get(&self, ino: Nid, index: u64) -> Option<&Block> {
         self.files.get(&ino)?.pages.get(&index).map(|page| &**page)
     }

@@ -7,9 +7,9 @@ use crate::disk::inode::{Content, INLINE_MAX, Inode, mode};
 use crate::disk::node::NodeBody;
 use crate::disk::slot::Slot;
 use crate::error::{Error, Result};
+use crate::nodes::cache::Node;
 use crate::options::Caller;
 use crate::vfs::dir::{Spot, check_name, kind_of};
-use crate::volume::state::Node;
 use std::collections::{HashMap, HashSet};
 
 impl Salvage {

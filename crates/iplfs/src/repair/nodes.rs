@@ -7,9 +7,9 @@ use crate::disk::node::{DIRECT_SLOTS, INDIRECT_SLOTS, NodeBody};
 use crate::disk::slot::Slot;
 use crate::disk::xattr;
 use crate::error::{Error, Result};
+use crate::nodes::cache::Node;
 use crate::nodes::tree::{ROOT_LEVELS, child_base, ordinal_at, root_base, span};
 use crate::quota;
-use crate::volume::state::Node;
 use std::collections::HashSet;
 
 impl Salvage {
@@ -20,7 +20,7 @@ impl Salvage {
         };
         let place = self.v.sb.geometry.place(entry.addr);
         let fits = place.is_some_and(|(log, offset)| {
-            Log::NODES.contains(&log) && offset < self.v.marks[log.index()].head
+            Log::NODES.contains(&log) && offset < self.v.logs.marks[log.index()].head
         });
         if entry.ino != owner
             || !fits
@@ -100,8 +100,8 @@ impl Salvage {
                 );
             }
             self.v.nat.release(nid);
-            self.v.nodes.remove(&nid);
-            self.v.mark_clean(ino, nid);
+            self.v.nodes.remove(nid);
+            self.v.nodes.mark_clean(ino, nid);
         }
         Ok(())
     }
@@ -198,7 +198,7 @@ impl Salvage {
         }
         let place = self.v.sb.geometry.place(slot.addr);
         let fits = place.is_some_and(|(log, offset)| {
-            log.may_hold_data() && offset < self.v.marks[log.index()].head
+            log.may_hold_data() && offset < self.v.logs.marks[log.index()].head
         });
         let mut sound = fits && self.claimed.insert(slot.addr.0);
         if sound && self.data {
@@ -348,21 +348,21 @@ impl Salvage {
         self.v.live = self.live;
         self.v.inodes = self.inos.len() as u64;
         let mut held = HashSet::new();
-        for at in 0..self.v.snapshots.len() {
+        for at in 0..self.v.snapshots.records.len() {
             let references = self.v.at_snapshot(at).references_beside_damage()?;
             held.extend(references.addrs());
         }
         let alive: HashSet<u64> = held.union(&self.claimed).copied().collect();
-        self.v.pending.spare(|addr| alive.contains(&addr));
-        let dead = self.v.dead.runs();
+        self.v.discard_log.spare(|addr| alive.contains(&addr));
+        let dead = self.v.invalid.runs();
         let bits = self.v.sb.geometry.section_bits;
-        self.v.dead = crate::log::invalid::DeadMap::new(bits);
+        self.v.invalid = crate::log::invalid::InvalidMap::new(bits);
         for addr in dead
             .into_iter()
             .flatten()
             .filter(|addr| !alive.contains(addr))
         {
-            self.v.dead.insert(Addr(addr));
+            self.v.invalid.insert(Addr(addr));
         }
         // Blocks of a table that was given up, and of nodes that were, are found by the trim at the end.
         held.retain(|addr| !self.claimed.contains(addr));
@@ -372,7 +372,7 @@ impl Salvage {
             .nat
             .walk(&*dev, |_, _| {}, |addr| tree.push(addr.0))?;
         held.retain(|addr| !tree.contains(addr));
-        self.v.held = held.len() as u64;
+        self.v.snapshots.held_blocks = held.len() as u64;
         Ok(())
     }
 }

@@ -112,12 +112,12 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
     let (mut doubtful, mut old) = (BTreeSet::new(), BTreeMap::new());
     if !lost.is_empty() {
         let dead: HashSet<u64> = volume
-            .pending
+            .discard_log
             .iter()
-            .chain(volume.dead.runs())
+            .chain(volume.invalid.runs())
             .flatten()
             .collect();
-        let heads = volume.marks.map(|m| m.head);
+        let heads = volume.logs.heads();
         let scan = Scan::of(&volume, heads, |addr| dead.contains(&addr))?;
         for range in lost {
             note(
@@ -177,7 +177,7 @@ pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<
         ends[log.index()] = log_end(&**dev, &volume, log, start)?;
         // Nothing was written twice before, and nothing is now: whatever was written lies below here.
         let head = (ends[log.index()] + 1).next_multiple_of(g.zone_blocks());
-        let m = &mut volume.marks[log.index()];
+        let m = &mut volume.logs.marks[log.index()];
         (m.scan, m.head, m.limit, m.far) = (head, head, head + window, head + 2 * window);
         if m.far > g.area_blocks() {
             return Err(Error::Limit(format!(
@@ -186,9 +186,9 @@ pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<
         }
     }
     let scan = Scan::of(&volume, ends, |_| false)?;
-    volume.version = scan.tag.max(newest_seal_version(&**dev, &sb)) + 2;
-    volume.pack = 1;
-    (volume.next_seq, volume.base_seq) = (scan.seq + 1, scan.seq + 1);
+    volume.checkpoint.version = scan.tag.max(newest_seal_version(&**dev, &sb)) + 2;
+    volume.checkpoint.pack = 1;
+    (volume.roll_forward.next_seq, volume.roll_forward.base_seq) = (scan.seq + 1, scan.seq + 1);
     volume.next_generation = scan.generation.wrapping_add(1);
     let next_nid = scan
         .table

@@ -181,11 +181,11 @@ impl Salvage {
         let dev = v.dev.clone();
         let report = check(&dev, CheckOptions::default())?;
         for run in report.leaked {
-            v.dead.insert_range(run);
+            v.invalid.insert_range(run);
         }
         v.needs_trim = false;
         v.options.discard = DiscardMode::Eager;
-        v.changed = true;
+        v.checkpoint.has_changes = true;
         v.drain()?;
         let foreign = v.clear_past_heads()?;
         if foreign > 0 {

@@ -11,12 +11,12 @@ impl Salvage {
     /// Mends the tables of snapshots, and counts what is lost in each, so that a check knows of it. Their nodes and data stay as they are.
     pub(super) fn snapshots(&mut self) -> Result<()> {
         let mut known = HashMap::new();
-        for at in 0..self.v.snapshots.len() {
+        for at in 0..self.v.snapshots.records.len() {
             self.snapshot_table(at)?;
             let mut state = self.v.at_snapshot(at);
             let references = state.references_beside_damage()?;
             let (mut lost_nodes, mut lost_data) = {
-                let record = &self.v.snapshots[at];
+                let record = &self.v.snapshots.records[at];
                 (record.lost_nodes, record.lost_data)
             };
             let mut damage = Vec::new();
@@ -34,7 +34,7 @@ impl Salvage {
                 lost_nodes = count;
                 damage.extend(references.damage);
             }
-            let record = &mut self.v.snapshots[at];
+            let record = &mut self.v.snapshots.records[at];
             (record.lost_nodes, record.lost_data) = (lost_nodes, lost_data);
             let place = format!("snapshot {}", record.name);
             let paths = state.paths_of(&damage.iter().filter_map(|damage| damage.ino).collect());
@@ -59,15 +59,15 @@ impl Salvage {
         if lost.is_empty() {
             return Ok(());
         }
-        let place = format!("snapshot {}", self.v.snapshots[at].name);
+        let place = format!("snapshot {}", self.v.snapshots.records[at].name);
         let dead: HashSet<u64> = self
             .v
-            .pending
+            .discard_log
             .iter()
-            .chain(self.v.dead.runs())
+            .chain(self.v.invalid.runs())
             .flatten()
             .collect();
-        let heads = self.v.snapshots[at].heads;
+        let heads = self.v.snapshots.records[at].heads;
         let scan = Scan::of(&self.v, heads, |addr| dead.contains(&addr))?;
         for range in lost {
             let (first, last) = (range.start, range.end - 1);
@@ -84,11 +84,11 @@ impl Salvage {
             }
         }
         let mut nat = Nat::of(&entries, next_nid);
-        let head = self.v.marks[Log::Meta.index()].head;
+        let head = self.v.logs.marks[Log::Meta.index()].head;
         let update = nat.prepare(&*dev, &self.v.sb.geometry, head)?;
         self.v.append(Log::Meta, &update.bytes)?;
         nat.apply(update);
-        let record = &mut self.v.snapshots[at];
+        let record = &mut self.v.snapshots.records[at];
         (record.nat_root, record.nat_height, record.nat_blocks) =
             (nat.root, nat.height, nat.blocks);
         Ok(())

@@ -148,10 +148,10 @@ impl<'r> Stream<'r> {
         let mut volume = Volume::empty(dev.clone(), self.header.superblock.clone(), options());
         for log in Log::ALL {
             let head = if log == Log::Meta { g.fixed_end() } else { 0 };
-            let m = &mut volume.marks[log.index()];
+            let m = &mut volume.logs.marks[log.index()];
             (m.scan, m.head, m.limit, m.far) = (head, head, head, head);
         }
-        volume.pack = 1;
+        volume.checkpoint.pack = 1;
         Ok(volume)
     }
 
@@ -159,7 +159,7 @@ impl<'r> Stream<'r> {
     fn frames(&mut self, dev: &dyn BlockDevice, target: &Volume) -> Result<Said> {
         let mut said = Said::default();
         let geometry = target.sb.geometry;
-        let (from, to) = (target.marks.map(|m| m.head), self.header.snapshot.heads);
+        let (from, to) = (target.logs.heads(), self.header.snapshot.heads);
         let mut dead_runs = 0u32;
         loop {
             let mut bytes = [0; FRAME_LEN];
@@ -306,18 +306,19 @@ fn at_base(dev: &Arc<dyn BlockDevice>, header: &Header, base: &Snapshot) -> Resu
     let found = find_checkpoint(&**dev, &sb, false)?;
     let phase = found.seal.phase;
     let mut volume = Volume::at(dev.clone(), sb, options(), found);
-    if volume.snapshots.last() != Some(base) {
+    if volume.snapshots.records.last() != Some(base) {
         return refuse(format!(
             "the stream continues snapshot '{}', and the newest here is {}",
             base.name,
             volume
                 .snapshots
+                .records
                 .last()
                 .map_or("none".to_owned(), |s| format!("'{}'", s.name))
         ));
     }
     let unchanged = matches!(phase, Phase::Clean | Phase::Receiving)
-        && volume.marks.map(|m| m.head) == base.heads
+        && volume.logs.heads() == base.heads
         && volume.nat.root == base.nat_root
         && volume.nat.journal().is_empty();
     if !unchanged {
@@ -325,6 +326,7 @@ fn at_base(dev: &Arc<dyn BlockDevice>, header: &Header, base: &Snapshot) -> Resu
     }
     if volume
         .snapshots
+        .records
         .iter()
         .any(|s| s.name == header.snapshot.name)
     {
@@ -342,10 +344,10 @@ impl Volume {
     /// Makes both packs say that blocks of a stream may come, up to the heads of `snapshot`. From here on versions are above every tag in the stream, so no
     /// recovery takes its nodes for the work of an fsync.
     fn open_receive(&mut self, snapshot: &Snapshot, whole: bool) -> Result<()> {
-        self.version = self.version.max(snapshot.version);
+        self.checkpoint.version = self.checkpoint.version.max(snapshot.version);
         let window = self.options.window_blocks;
         let area = self.sb.geometry.area_blocks();
-        for (m, head) in self.marks.iter_mut().zip(snapshot.heads) {
+        for (m, head) in self.logs.marks.iter_mut().zip(snapshot.heads) {
             m.limit = m.limit.max(head);
             m.far = m.far.max(head + window).min(area);
         }
@@ -361,7 +363,7 @@ impl Volume {
     fn drop_received(&mut self) -> Result<()> {
         let io = |e| Error::io(e, "giving back the blocks of a stream that was cut");
         for log in Log::ALL {
-            let m = self.marks[log.index()];
+            let m = self.logs.marks[log.index()];
             let range = self.sb.geometry.range(log, m.head..m.far);
             if range.is_empty() {
                 continue;
@@ -384,15 +386,15 @@ impl Volume {
         let s = &header.snapshot;
         let (dev, options) = (self.dev.clone(), self.options.clone());
         let mut next = Volume::empty(dev, self.sb.clone(), options);
-        next.marks = self.marks;
-        for (m, head) in next.marks.iter_mut().zip(s.heads) {
+        next.logs.marks = self.logs.marks;
+        for (m, head) in next.logs.marks.iter_mut().zip(s.heads) {
             (m.scan, m.head) = (head, head);
         }
-        next.version = self.version;
-        next.pack = self.pack;
-        next.roll_tag = self.roll_tag;
-        next.next_seq = self.next_seq.max(header.next_seq);
-        next.base_seq = next.next_seq;
+        next.checkpoint.version = self.checkpoint.version;
+        next.checkpoint.pack = self.checkpoint.pack;
+        next.roll_forward.tag = self.roll_forward.tag;
+        next.roll_forward.next_seq = self.roll_forward.next_seq.max(header.next_seq);
+        next.roll_forward.base_seq = next.roll_forward.next_seq;
         next.next_generation = self.next_generation.max(header.next_generation);
         next.nat.height = s.nat_height;
         next.nat.root = s.nat_root;
@@ -401,24 +403,24 @@ impl Volume {
         next.live = s.live_blocks;
         next.inodes = s.inodes;
         next.needs_trim = self.needs_trim;
-        next.overflow = self.overflow.clone();
-        next.snapshots = self.snapshots.clone();
+        next.checkpoint.overflow = self.checkpoint.overflow.clone();
+        next.snapshots.records = self.snapshots.records.clone();
         if !keep {
-            next.snapshots.pop();
+            next.snapshots.records.pop();
         }
-        next.held = self.held;
-        for run in self.dead.runs() {
-            next.dead.insert_range(run);
+        next.snapshots.held_blocks = self.snapshots.held_blocks;
+        for run in self.invalid.runs() {
+            next.invalid.insert_range(run);
         }
-        let older = next.snapshots.last().map(|s| s.heads);
+        let older = next.snapshots.records.last().map(|s| s.heads);
         for addr in tail.dead.iter().cloned().flatten() {
             if older.is_some_and(|heads| next.is_older(Addr(addr), &heads)) {
-                next.held += 1;
+                next.snapshots.held_blocks += 1;
             } else {
-                next.dead.insert(Addr(addr));
+                next.invalid.insert(Addr(addr));
             }
         }
-        next.snapshots.push(s.clone());
+        next.snapshots.records.push(s.clone());
         next.orphans = self.orphans.clone();
         for (ino, named) in &tail.inodes {
             if *named {
@@ -433,7 +435,7 @@ impl Volume {
                 next.orphans.remove(&ino);
             }
         }
-        std::mem::swap(&mut next.pending, &mut self.pending);
+        std::mem::swap(&mut next.discard_log, &mut self.discard_log);
         *self = next;
         self.commit(Phase::Clean)
     }
@@ -441,13 +443,13 @@ impl Volume {
     /// Gives back what died, without appending anything.
     fn settle(&mut self) -> Result<()> {
         for _ in 0..DISCARD_ROUNDS {
-            if self.pending.blocks() == 0 {
+            if self.discard_log.blocks() == 0 {
                 break;
             }
             self.commit(Phase::Clean)?;
             self.dispatch()?;
             self.flush()?;
-            self.pending.confirm();
+            self.discard_log.confirm();
         }
         self.commit(Phase::Clean)
     }

@@ -50,7 +50,7 @@ impl Volume {
     /// memory this takes is 16 bytes for each block sent.
     pub fn send(&mut self, snapshot: &str, base: Option<&str>, to: &mut dyn Write) -> Result<Sent> {
         let find = |name: &str| {
-            let at = self.snapshots.iter().position(|s| s.name == name);
+            let at = self.snapshots.position(name);
             at.ok_or_else(|| Error::Usage(format!("there is no snapshot '{name}'")))
         };
         let at = find(snapshot)?;
@@ -65,7 +65,7 @@ impl Volume {
             return Err(Errno::Stale.into());
         }
         for at in [Some(at), base_at].into_iter().flatten() {
-            let snapshot = &self.snapshots[at];
+            let snapshot = &self.snapshots.records[at];
             if self.is_mended(snapshot) {
                 return Err(Error::Unsupported(format!(
                     "snapshot '{}' was repaired, and its table lies past its heads: send a newer snapshot",
@@ -75,9 +75,9 @@ impl Volume {
         }
         let header = Header {
             superblock: self.sb.clone(),
-            snapshot: self.snapshots[at].clone(),
-            base: base_at.map(|at| self.snapshots[at].clone()),
-            next_seq: self.next_seq,
+            snapshot: self.snapshots.records[at].clone(),
+            base: base_at.map(|at| self.snapshots.records[at].clone()),
+            next_seq: self.roll_forward.next_seq,
             next_generation: self.next_generation,
         };
         let mut state = self.at_snapshot(at);

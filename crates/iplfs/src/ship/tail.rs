@@ -30,7 +30,7 @@ impl Tail {
     /// Compares two states of one volume. Without a base everything is new.
     pub(crate) fn between(snapshot: &mut Volume, base: Option<&mut Volume>) -> Result<Self> {
         let dev = snapshot.dev.clone();
-        let heads = base.as_ref().map(|base| base.marks.map(|m| m.head));
+        let heads = base.as_ref().map(|base| base.logs.heads());
         let geometry = snapshot.sb.geometry;
         let is_new = |addr: Addr| match (geometry.place(addr), &heads) {
             (Some((log, offset)), Some(heads)) => offset >= heads[log.index()],

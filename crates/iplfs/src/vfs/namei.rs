@@ -96,7 +96,7 @@ impl Volume {
         let ino = self.new_node(None, 0, NodeBody::Inode(Box::new(inode)))?;
         self.inodes += 1;
         self.quotas.charge(owners, 1, 1);
-        self.since.created.insert(ino);
+        self.roll_forward.changes.created.insert(ino);
         Ok(ino)
     }
 
@@ -217,7 +217,7 @@ impl Volume {
                 v.put_xattrs(ino, xattrs)?;
             }
             v.orphans.insert(ino);
-            v.since.renamed.insert(ino);
+            v.roll_forward.changes.renamed.insert(ino);
             *v.holds.entry(ino).or_default() += 1;
             v.attr(ino)
         })
@@ -243,7 +243,7 @@ impl Volume {
         self.mutate(|v| {
             v.insert_entry(dir, name, ino, kind)?;
             v.orphans.remove(&ino);
-            v.since.renamed.insert(ino);
+            v.roll_forward.changes.renamed.insert(ino);
             let inode = v.inode_mut(ino)?;
             if inode.nlink == 0 {
                 inode.parent = dir;
@@ -309,18 +309,24 @@ impl Volume {
             inode.nlink = 0;
             self.orphans.insert(ino);
             // The older checkpoint may know entries in it. Roll-forward must not drop them with it.
-            self.since.vacated.insert((dir, name.to_vec()));
+            self.roll_forward
+                .changes
+                .vacated
+                .insert((dir, name.to_vec()));
             let parent = self.inode_mut(dir)?;
             parent.nlink = parent.nlink.saturating_sub(1);
             return Ok(());
         }
         inode.nlink = inode.nlink.saturating_sub(1);
         let left = inode.nlink;
-        self.since.renamed.insert(ino);
+        self.roll_forward.changes.renamed.insert(ino);
         if left == 0 {
             self.orphans.insert(ino);
         } else {
-            self.since.vacated.insert((dir, name.to_vec()));
+            self.roll_forward
+                .changes
+                .vacated
+                .insert((dir, name.to_vec()));
         }
         Ok(())
     }
@@ -382,7 +388,7 @@ impl Volume {
         self.free_node(ino)?;
         self.inodes -= 1;
         self.orphans.remove(&ino);
-        self.since.created.remove(&ino);
+        self.roll_forward.changes.created.remove(&ino);
         Ok(())
     }
 
@@ -469,7 +475,7 @@ impl Volume {
                 inode.nlink = 1;
                 inode.name = name.to_vec();
                 // Roll-forward may not put it back alone: the name belonged to an inode that lives on.
-                v.since.renamed.insert(ino);
+                v.roll_forward.changes.renamed.insert(ino);
                 let source = v.find(from, name)?.ok_or(Errno::Stale)?;
                 v.retarget_entry(from, source.spot, ino, kind_of(mode::CHAR))?;
             } else {
@@ -477,7 +483,7 @@ impl Volume {
                 let source = v.find(from, name)?.ok_or(Errno::Stale)?;
                 v.remove_entry(from, source.spot, name.len())?;
             }
-            v.since.vacated.insert((from, name.to_vec()));
+            v.roll_forward.changes.vacated.insert((from, name.to_vec()));
             v.moved(source.ino, from, to, new, caller)?;
             v.touch(from, caller.now)?;
             v.touch(to, caller.now)
@@ -495,9 +501,9 @@ impl Volume {
         inode.parent = to;
         inode.name = new.to_vec();
         let is_dir = inode.is_dir();
-        self.since.renamed.insert(ino);
+        self.roll_forward.changes.renamed.insert(ino);
         if is_dir {
-            self.since.directory_moved = true;
+            self.roll_forward.changes.directory_moved = true;
             if from != to {
                 let old = self.inode_mut(from)?;
                 old.nlink = old.nlink.saturating_sub(1);
@@ -526,8 +532,14 @@ impl Volume {
         self.mutate(|v| {
             v.retarget_entry(dir_a, a.spot, b.ino, kind_b)?;
             v.retarget_entry(dir_b, b.spot, a.ino, kind_a)?;
-            v.since.vacated.insert((dir_a, name_a.to_vec()));
-            v.since.vacated.insert((dir_b, name_b.to_vec()));
+            v.roll_forward
+                .changes
+                .vacated
+                .insert((dir_a, name_a.to_vec()));
+            v.roll_forward
+                .changes
+                .vacated
+                .insert((dir_b, name_b.to_vec()));
             v.moved(a.ino, dir_a, dir_b, name_b, caller)?;
             v.moved(b.ino, dir_b, dir_a, name_a, caller)?;
             v.touch(dir_a, caller.now)?;

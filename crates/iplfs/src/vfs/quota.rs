@@ -58,12 +58,18 @@ impl Volume {
             Err(e) => return Err(e),
         }
         // What was made since the last checkpoint may be in memory only.
-        inos.extend(self.since.created.iter().map(|ino| (*ino, Addr::HOLE)));
+        inos.extend(
+            self.roll_forward
+                .changes
+                .created
+                .iter()
+                .map(|ino| (*ino, Addr::HOLE)),
+        );
         inos.sort_unstable_by_key(|(ino, addr)| (*ino, addr.0));
         inos.dedup_by_key(|(ino, _)| *ino);
         self.quotas.clear_usage();
         for (ino, addr) in inos {
-            let found = match self.nodes.get(&ino) {
+            let found = match self.nodes.get(ino) {
                 Some(node) => match &node.body {
                     NodeBody::Inode(inode) => Some((Owners::of(inode), inode.blocks)),
                     _ => None,

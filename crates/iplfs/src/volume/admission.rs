@@ -52,12 +52,14 @@ impl Volume {
         Space {
             quota: self.sb.quota_blocks,
             reserve: self.sb.reserve_blocks,
-            live: self.live + self.nat.blocks + (self.overflow.end - self.overflow.start),
-            held: self.held,
-            dead: self.dead.blocks(),
-            pending: self.pending.blocks(),
+            live: self.live
+                + self.nat.blocks
+                + (self.checkpoint.overflow.end - self.checkpoint.overflow.start),
+            held: self.snapshots.held_blocks,
+            dead: self.invalid.blocks(),
+            pending: self.discard_log.blocks(),
             buffered: self.pages.dirty()
-                + self.dirty_nodes
+                + self.nodes.dirty_count()
                 + self.nat.update_blocks_max()
                 + self.prepared_blocks(),
             inodes: self.inodes,
@@ -71,16 +73,16 @@ impl Volume {
         self.writable()?;
         self.shrink_caches();
         let heavy = self.pages.dirty() > self.options.dirty_pages_max
-            || self.dirty_nodes > self.options.dirty_nodes_max;
-        if heavy || self.must_hurry() || self.log_room() < self.unwritten() + blocks {
+            || self.nodes.dirty_count() > self.options.dirty_nodes_max;
+        if heavy || self.must_hurry() || self.logs.remaining() < self.unwritten() + blocks {
             self.checkpoint()?;
         }
         if self.admits(blocks, privileged)?.is_ok() {
             return Ok(());
         }
         // Perhaps only the dead are in the way.
-        let waiting = self.dead.blocks() + self.pending.blocks() + self.prepared_blocks();
-        if waiting + self.pages.dirty() + self.dirty_nodes > 0 {
+        let waiting = self.invalid.blocks() + self.discard_log.blocks() + self.prepared_blocks();
+        if waiting + self.pages.dirty() + self.nodes.dirty_count() > 0 {
             self.drain()?;
         }
         Ok(self.admits(blocks, privileged)??)
@@ -88,8 +90,8 @@ impl Volume {
 
     /// Whether so much waits in memory, or was appended, that an operation may soon have to make a checkpoint by itself.
     pub fn wants_checkpoint(&self) -> bool {
-        self.dirty_nodes > self.options.dirty_nodes_max / 2
-            || self.log_room() < self.options.window_blocks / 2
+        self.nodes.dirty_count() > self.options.dirty_nodes_max / 2
+            || self.logs.remaining() < self.options.window_blocks / 2
     }
 
     /// The inner result says what has no room for so many blocks: the quota or the host.
@@ -126,19 +128,10 @@ impl Volume {
 
     fn unwritten(&self) -> u64 {
         self.pages.dirty()
-            + self.dirty_nodes
+            + self.nodes.dirty_count()
             + self.nat.update_blocks_max()
             + u64::from(NAT_HEIGHT_MAX)
             + 16
-    }
-
-    /// Blocks that the fullest log may still take before a checkpoint.
-    fn log_room(&self) -> u64 {
-        self.marks
-            .iter()
-            .map(|m| m.limit - m.head)
-            .min()
-            .unwrap_or(0)
     }
 
     /// True if an earlier failure made the volume refuse changes.

@@ -10,13 +10,13 @@
 //! What is not a flush takes little time. So the flushes can be made without the volume, while it goes on changing: what changes after the beginning
 //! belongs to the next checkpoint, and no node is written before the end, because an older checkpoint would take it for its own.
 
-use crate::checkpoint::state::{Begun, Checkpoint, Since};
+use crate::checkpoint::state::{Checkpoint, CheckpointInProgress, UncommittedChanges};
 use crate::device::blocks_in;
 use crate::disk::address::{Addr, BLOCK_SIZE, Log, Nid};
 use crate::disk::checkpoint::{Body, LogMarks, Phase, SEALS, Seal};
 use crate::error::{Error, Result};
 use crate::log::discard_log::to_entries;
-use crate::log::invalid::DeadMap;
+use crate::log::invalid::InvalidMap;
 use crate::volume::state::{State, Volume};
 use std::ops::Range;
 
@@ -41,7 +41,7 @@ impl Volume {
     /// Makes everything done so far durable.
     pub fn sync(&mut self) -> Result<()> {
         self.writable()?;
-        if self.changed || self.must_checkpoint {
+        if self.checkpoint.has_changes || self.checkpoint.is_required {
             self.checkpoint()
         } else {
             self.complete()
@@ -74,12 +74,15 @@ impl Volume {
     pub fn begin_checkpoint(&mut self) -> Result<Option<Checkpoint>> {
         self.complete()?;
         self.writable()?;
-        if !self.changed && !self.must_checkpoint && !self.checkpoint_frees_blocks() {
+        if !self.checkpoint.has_changes
+            && !self.checkpoint.is_required
+            && !self.checkpoint_frees_blocks()
+        {
             return Ok(None);
         }
         self.write_all()?;
         self.begin_commit(Phase::Mounted, false)?;
-        Ok(Some(Checkpoint(self.version + 1)))
+        Ok(Some(Checkpoint(self.checkpoint.version + 1)))
     }
 
     /// Seals a checkpoint; the device was flushed since it began. False if it is durable already: somebody could not wait for it.
@@ -108,10 +111,10 @@ impl Volume {
     /// False if it is durable. An error if it never will be.
     fn is_under_way(&self, checkpoint: Checkpoint) -> Result<bool> {
         self.writable()?;
-        if checkpoint.0 <= self.version {
+        if checkpoint.0 <= self.checkpoint.version {
             return Ok(false);
         }
-        match self.begun {
+        match self.checkpoint.in_progress {
             Some(_) => Ok(true),
             None => Err(Error::Limit("a checkpoint came to nothing".to_owned())),
         }
@@ -119,7 +122,7 @@ impl Volume {
 
     /// Makes a checkpoint durable that is under way, here and now.
     pub(crate) fn complete(&mut self) -> Result<()> {
-        match &self.begun {
+        match &self.checkpoint.in_progress {
             None => return Ok(()),
             Some(begun) if begun.sealed => {}
             Some(_) => {
@@ -140,7 +143,7 @@ impl Volume {
             self.write_pages(ino)?;
         }
         // Inodes after the nodes that their own map names, so that a file's nodes lie together.
-        let nids: Vec<Nid> = self.dirty.values().flatten().copied().collect();
+        let nids: Vec<Nid> = self.nodes.dirty();
         self.write_nodes(&nids, false)
     }
 
@@ -160,7 +163,7 @@ impl Volume {
     }
 
     fn write_nat(&mut self) -> Result<()> {
-        let head = self.marks[Log::Meta.index()].head;
+        let head = self.logs.marks[Log::Meta.index()].head;
         let update = self.nat.prepare(&*self.dev, &self.sb.geometry, head)?;
         self.append(Log::Meta, &update.bytes)?;
         for addr in &update.dead {
@@ -198,33 +201,36 @@ impl Volume {
         }
         // What the last body took beyond its pack dies with this commit, and only this log can still say so.
         if !again {
-            self.dead.insert_range(self.overflow.clone());
+            self.invalid.insert_range(self.checkpoint.overflow.clone());
         }
-        let died = std::mem::replace(&mut self.dead, DeadMap::new(self.sb.geometry.section_bits));
-        match self.write_body(phase, &died, again) {
+        let invalidated = std::mem::replace(
+            &mut self.invalid,
+            InvalidMap::new(self.sb.geometry.section_bits),
+        );
+        match self.write_body(phase, &invalidated, again) {
             Ok((seal, overflow, fresh)) => {
-                self.pending.add(fresh, seal.version);
+                self.discard_log.add(fresh, seal.version);
                 self.nat.committing();
-                let since = match phase {
-                    Phase::Recovering => Since::default(),
-                    _ => std::mem::take(&mut self.since),
+                let changes = match phase {
+                    Phase::Recovering => UncommittedChanges::default(),
+                    _ => std::mem::take(&mut self.roll_forward.changes),
                 };
-                self.begun = Some(Begun {
+                self.checkpoint.in_progress = Some(CheckpointInProgress {
                     phase,
                     seal,
                     overflow,
-                    died,
-                    since,
+                    invalidated,
+                    changes,
                     sealed: false,
                 });
-                self.must_checkpoint = false;
-                self.changed = false;
+                self.checkpoint.is_required = false;
+                self.checkpoint.has_changes = false;
                 Ok(())
             }
             Err(e) => {
                 // What died stays dead; some blocks may have joined it while the body was written.
-                self.dead.absorb(&died);
-                self.must_checkpoint = true;
+                self.invalid.absorb(&invalidated);
+                self.checkpoint.is_required = true;
                 Err(e)
             }
         }
@@ -232,44 +238,44 @@ impl Volume {
 
     /// Writes both seals of the checkpoint under way. If that fails there is no such checkpoint: what was in it waits for the next one.
     fn seal_begun(&mut self) -> Result<()> {
-        let Some(begun) = &mut self.begun else {
+        let Some(begun) = &mut self.checkpoint.in_progress else {
             return Ok(());
         };
         begun.sealed = true;
         let block = begun.seal.encode();
-        let start = self.sb.geometry.pack_start(1 - self.pack);
+        let start = self.sb.geometry.pack_start(1 - self.checkpoint.pack);
         self.write_fixed(start, &[block, block].concat())
             .inspect_err(|_| self.abandon())
     }
 
     fn abandon(&mut self) {
-        let Some(begun) = self.begun.take() else {
+        let Some(begun) = self.checkpoint.in_progress.take() else {
             return;
         };
-        self.pending.abandon(begun.seal.version);
-        self.dead.absorb(&begun.died);
+        self.discard_log.abandon(begun.seal.version);
+        self.invalid.absorb(&begun.invalidated);
         if begun.phase != Phase::Recovering {
-            self.dead.insert_range(begun.overflow);
+            self.invalid.insert_range(begun.overflow);
         }
         self.nat.not_committed();
-        self.since.absorb(begun.since);
-        self.must_checkpoint = true;
+        self.roll_forward.changes.absorb(begun.changes);
+        self.checkpoint.is_required = true;
     }
 
     /// The checkpoint under way is durable.
     fn end_begun(&mut self) {
-        let Some(begun) = self.begun.take() else {
+        let Some(begun) = self.checkpoint.in_progress.take() else {
             return;
         };
         let seal = begun.seal;
-        self.version = seal.version;
-        self.pack = 1 - self.pack;
-        self.pending.confirm();
-        self.overflow = begun.overflow;
+        self.checkpoint.version = seal.version;
+        self.checkpoint.pack = 1 - self.checkpoint.pack;
+        self.discard_log.confirm();
+        self.checkpoint.overflow = begun.overflow;
         self.nat.committed();
-        self.body_crc = seal.body_crc;
-        self.roll_tag = seal.roll_tag;
-        for (mark, sealed) in self.marks.iter_mut().zip(seal.logs) {
+        self.checkpoint.body_crc = seal.body_crc;
+        self.roll_forward.tag = seal.roll_tag;
+        for (mark, sealed) in self.logs.marks.iter_mut().zip(seal.logs) {
             // The heads may have gone on.
             *mark = LogMarks {
                 head: mark.head,
@@ -277,7 +283,7 @@ impl Volume {
             };
         }
         if begun.phase != Phase::Recovering {
-            self.base_seq = seal.next_seq;
+            self.roll_forward.base_seq = seal.next_seq;
         }
         self.stats.checkpoints += 1;
     }
@@ -286,13 +292,13 @@ impl Volume {
     fn write_body(
         &mut self,
         phase: Phase,
-        died: &DeadMap,
+        died: &InvalidMap,
         again: bool,
     ) -> Result<(Seal, Range<u64>, Vec<Range<u64>>)> {
         let room = (self.body_room() / BLOCK_SIZE) as u64;
         let mut fresh = died.runs();
         let mut body = Body {
-            snapshots: self.snapshots.clone(),
+            snapshots: self.snapshots.records.clone(),
             orphans: self.orphans.iter().copied().collect(),
             journal: self
                 .nat
@@ -307,7 +313,7 @@ impl Volume {
         let blocks = |len: usize| (len as u64).div_ceil(block);
         let (body_blocks, mut copy) = (blocks(body.byte_len()), blocks(body.copied_len()));
         let mut overflow = 0..0;
-        let old = self.overflow.end - self.overflow.start;
+        let old = self.checkpoint.overflow.end - self.checkpoint.overflow.start;
         // A small pack has none: the body and its copy would always overflow, and each overflow be in the next discard log. Of a checkpoint of an earlier version
         // there is none either, and nothing may be appended.
         if 2 * copy + 1 > room || again && extra(body_blocks + copy) != old {
@@ -315,8 +321,8 @@ impl Volume {
         }
         let want = extra(body_blocks + copy);
         if want > 0 && again {
-            overflow = self.overflow.clone();
-            if old != want || crc32c::crc32c(&body.encode()) != self.body_crc {
+            overflow = self.checkpoint.overflow.clone();
+            if old != want || crc32c::crc32c(&body.encode()) != self.checkpoint.body_crc {
                 return Err(Error::corrupt(
                     "checkpoint body",
                     "does not encode to the bytes it was read from",
@@ -361,10 +367,10 @@ impl Volume {
         let seal = self.seal(phase, &body, &sums, &overflow);
         let in_pack = &bytes[..bytes.len().min((room * block) as usize)];
         if !in_pack.is_empty() {
-            let start = self.sb.geometry.pack_start(1 - self.pack);
+            let start = self.sb.geometry.pack_start(1 - self.checkpoint.pack);
             if let Err(e) = self.write_fixed(Addr(start.0 + SEALS), in_pack) {
                 if !again {
-                    self.dead.insert_range(overflow);
+                    self.invalid.insert_range(overflow);
                 }
                 return Err(e);
             }
@@ -373,10 +379,10 @@ impl Volume {
     }
 
     fn seal(&self, phase: Phase, body: &Body, sums: &Sums, overflow: &Range<u64>) -> Seal {
-        let version = self.version + 1;
+        let version = self.checkpoint.version + 1;
         let window = self.options.window_blocks;
         let area = self.sb.geometry.area_blocks();
-        let logs = self.marks.map(|m| {
+        let logs = self.logs.marks.map(|m| {
             let limit = m.limit.max((m.head + window).min(m.far)).min(area);
             let scan = if phase == Phase::Recovering {
                 m.scan
@@ -393,16 +399,16 @@ impl Volume {
         Seal {
             version,
             roll_tag: if phase == Phase::Recovering {
-                self.roll_tag
+                self.roll_forward.tag
             } else {
                 version
             },
             phase,
             needs_trim: self.needs_trim,
             next_seq: if phase == Phase::Recovering {
-                self.base_seq
+                self.roll_forward.base_seq
             } else {
-                self.next_seq
+                self.roll_forward.next_seq
             },
             next_nid: self.nat.next_nid,
             nat_height: self.nat.height,
@@ -411,7 +417,7 @@ impl Volume {
             nat_blocks: self.nat.blocks,
             live_blocks: self.live,
             inodes: self.inodes,
-            held_blocks: self.held,
+            held_blocks: self.snapshots.held_blocks,
             next_generation: self.next_generation,
             snapshots: body.snapshots.len() as u32,
             orphans: body.orphans.len() as u32,
@@ -428,7 +434,7 @@ impl Volume {
 
     fn log_entries(&self, fresh: &[Range<u64>]) -> Vec<crate::disk::checkpoint::DiscardEntry> {
         let old: Vec<Range<u64>> = if self.options.rules.hold(3) {
-            self.pending.iter().collect()
+            self.discard_log.iter().collect()
         } else {
             Vec::new()
         };
@@ -441,7 +447,7 @@ impl Volume {
     /// Gives up discards until at most `keep` entries are left. They stay mapped on the device until `trim` finds them.
     fn leak_beyond(&mut self, keep: usize, fresh: &mut Vec<Range<u64>>) {
         self.needs_trim |= self.options.rules.hold(8);
-        let old = self.pending.iter().flat_map(to_entries).count();
+        let old = self.discard_log.iter().flat_map(to_entries).count();
         let room = keep.saturating_sub(old);
         if fresh.len() > room {
             // The longest runs are worth most.
@@ -450,7 +456,7 @@ impl Volume {
             fresh.sort_by_key(|run| run.start);
         }
         if old > keep {
-            self.pending.keep(keep);
+            self.discard_log.keep(keep);
         }
     }
 
@@ -477,9 +483,9 @@ impl Volume {
         for _ in 0..DRAIN_ROUNDS {
             self.checkpoint()?;
             self.flush()?;
-            self.pending.confirm();
-            let now = self.dead.blocks() + self.pending.blocks();
-            let unlogged = self.dead.blocks();
+            self.discard_log.confirm();
+            let now = self.invalid.blocks() + self.discard_log.blocks();
+            let unlogged = self.invalid.blocks();
             if now == 0 || (unlogged == 0 && now == left) {
                 break;
             }
@@ -491,6 +497,9 @@ impl Volume {
 
     /// True if every reference to the volume's memory could be dropped without losing anything.
     pub fn is_synced(&self) -> bool {
-        !self.changed && self.begun.is_none() && self.pages.dirty() == 0 && self.dirty_nodes == 0
+        !self.checkpoint.has_changes
+            && self.checkpoint.in_progress.is_none()
+            && self.pages.dirty() == 0
+            && self.nodes.dirty_count() == 0
     }
 }

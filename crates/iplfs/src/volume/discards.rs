@@ -89,16 +89,16 @@ impl Volume {
         };
         let rules = self.options.rules;
         let mut before = if rules.hold(2) {
-            self.version
+            self.checkpoint.version
         } else {
-            self.version + 1
+            self.checkpoint.version + 1
         };
         if let Some(oldest) = self.readers.oldest()
             && rules.hold(5)
         {
             before = before.min(oldest + 1);
         }
-        let runs = self.pending.eligible(before, rules.hold(7)).into_iter();
+        let runs = self.discard_log.eligible(before, rules.hold(7)).into_iter();
         let runs: Vec<_> = runs
             .take(max)
             .map(|run| self.whole_granules(&run))
@@ -111,8 +111,8 @@ impl Volume {
                 |run: &Range<u64>| run.start / zone_blocks..run.end.div_ceil(zone_blocks);
             zones.extend(runs.iter().flat_map(zones_of));
             for log in Log::ALL {
-                let scan = self.marks[log.index()].scan;
-                let seen = std::mem::replace(&mut self.zones_seen[log.index()], scan);
+                let scan = self.logs.marks[log.index()].scan;
+                let seen = std::mem::replace(&mut self.logs.zones_scanned[log.index()], scan);
                 let passed = self.sb.geometry.range(log, seen..scan);
                 left.push(passed.start / zone_blocks..passed.end / zone_blocks);
             }
@@ -124,7 +124,7 @@ impl Volume {
             runs: runs.into_iter(),
             zones,
             left,
-            scan: self.marks.map(|m| m.scan),
+            scan: self.logs.marks.map(|m| m.scan),
             only_whole: rules.hold(6),
         }
     }
@@ -135,7 +135,7 @@ impl Volume {
         self.stats.released_zones += done.zones;
         for run in done.runs {
             self.stats.discarded_blocks += run.end - run.start;
-            self.pending.issued(run);
+            self.discard_log.issued(run);
         }
     }
 
@@ -155,7 +155,7 @@ impl Volume {
 
     /// Looks at every zone again, also at those that a crash left empty.
     pub(crate) fn release_all_zones(&mut self) -> Result<()> {
-        self.zones_seen = [0; 7];
+        self.logs.zones_scanned = [0; 7];
         let released = self.discards().release_zones()?;
         self.discarded(released);
         Ok(())
@@ -164,7 +164,7 @@ impl Volume {
     /// Returns whether a checkpoint would allow discards of dead blocks although nothing else has changed.
     pub fn checkpoint_frees_blocks(&self) -> bool {
         self.options.discard != DiscardMode::Never
-            && self.pending.waits(self.version, |run| {
+            && self.discard_log.waits(self.checkpoint.version, |run| {
                 let run = self.whole_granules(run);
                 run.start < run.end
             })

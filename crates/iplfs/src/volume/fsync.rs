@@ -64,18 +64,23 @@ impl Volume {
         }
         let plain = matches!(inode.mode & mode::TYPE, mode::FILE | mode::LINK);
         let (parent, name) = (inode.parent, inode.name.clone());
-        if self.begun.is_some() {
+        if self.checkpoint.in_progress.is_some() {
             return Ok(Fsync::Checkpoint);
         }
-        let dirty = self.pages.has_dirty(ino) || self.dirty.contains_key(&ino);
+        let dirty = self.pages.has_dirty(ino) || self.nodes.has_dirty(ino);
         if !plain {
-            return Ok(if self.changed || self.must_checkpoint {
-                Fsync::Checkpoint
-            } else {
-                Fsync::Durable
-            });
+            return Ok(
+                if self.checkpoint.has_changes || self.checkpoint.is_required {
+                    Fsync::Checkpoint
+                } else {
+                    Fsync::Durable
+                },
+            );
         }
-        if !dirty && !self.since.renamed.contains(&ino) && !self.must_checkpoint {
+        if !dirty
+            && !self.roll_forward.changes.renamed.contains(&ino)
+            && !self.checkpoint.is_required
+        {
             // Another's group may be written and not yet flushed, and this file be part of it.
             return Ok(Fsync::Flush);
         }
@@ -88,7 +93,7 @@ impl Volume {
             self.write_nodes(&nodes, true)?;
         }
         self.stats.fsync_groups += 1;
-        self.since.groups += 1;
+        self.roll_forward.changes.groups += 1;
         Ok(Fsync::Flush)
     }
 
@@ -109,11 +114,11 @@ impl Volume {
 
     /// True if roll-forward could not bring the file back as it is.
     fn needs_checkpoint(&self, ino: Nid, parent: Nid, name: &[u8]) -> bool {
-        let s = &self.since;
-        if self.must_checkpoint || s.renamed.contains(&ino) {
+        let s = &self.roll_forward.changes;
+        if self.checkpoint.is_required || s.renamed.contains(&ino) {
             return true;
         }
-        if self.next_seq - self.base_seq > self.options.roll_forward_max {
+        if self.roll_forward.next_seq - self.roll_forward.base_seq > self.options.roll_forward_max {
             return true;
         }
         let new = s.created.contains(&ino);
@@ -125,7 +130,7 @@ impl Volume {
     /// Dirty nodes of an inode and the inode itself, which comes last.
     fn group_of(&mut self, ino: Nid) -> Result<Vec<Nid>> {
         self.inode_mut(ino)?;
-        let dirty = self.dirty.get(&ino).into_iter().flatten().copied();
+        let dirty = self.nodes.dirty_of(ino);
         let mut nids: Vec<Nid> = dirty.filter(|nid| *nid != ino).collect();
         nids.push(ino);
         Ok(nids)
@@ -141,7 +146,7 @@ impl Volume {
         if pages.len() > DATA_MAX || nids.len() > NODES_MAX {
             return Ok(false);
         }
-        let first = self.marks[Log::WarmNode.index()].head + nids.len() as u64;
+        let first = self.logs.marks[Log::WarmNode.index()].head + nids.len() as u64;
         let mut data = Vec::with_capacity(pages.len() * BLOCK_SIZE);
         let mut slots = Vec::with_capacity(pages.len());
         let mut bodies: HashMap<Nid, NodeBody> = HashMap::new();
@@ -162,7 +167,7 @@ impl Volume {
             let body = match bodies.entry(nid) {
                 std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
                 std::collections::hash_map::Entry::Vacant(new) => {
-                    new.insert(self.nodes[&nid].body.clone())
+                    new.insert(self.nodes[nid].body.clone())
                 }
             };
             match body {
@@ -177,14 +182,14 @@ impl Volume {
         let mut bytes = Vec::with_capacity((nids.len() + pages.len()) * BLOCK_SIZE);
         for (i, &nid) in nids.iter().enumerate() {
             let footer = self.next_footer(nid, if i + 1 == nids.len() { nids.len() } else { 0 });
-            let body = bodies.get(&nid).unwrap_or(&self.nodes[&nid].body);
+            let body = bodies.get(&nid).unwrap_or(&self.nodes[nid].body);
             bytes.extend_from_slice(&body.encode(&footer));
         }
         bytes.extend_from_slice(&data);
         // A failure leaves a gap in the sequence, which would hide every later group from roll-forward.
         let start = self
             .append(Log::WarmNode, &bytes)
-            .inspect_err(|_| self.must_checkpoint = true)?;
+            .inspect_err(|_| self.checkpoint.is_required = true)?;
         for (&index, slot) in pages.iter().zip(slots) {
             self.set_slot(ino, index, slot)?;
             self.pages.written(ino, index, false);
@@ -197,12 +202,12 @@ impl Volume {
     /// Has the device make blocks ready for the groups that will follow. If it cannot, a flush takes longer, nothing else.
     fn prepare(&mut self) {
         let blocks = self.options.prepare_blocks;
-        let marks = self.marks[Log::WarmNode.index()];
-        let used_up = marks.head + blocks / 16 >= self.prepared;
-        if blocks == 0 || self.since.groups < PREPARE_FROM || !used_up {
+        let marks = self.logs.marks[Log::WarmNode.index()];
+        let used_up = marks.head + blocks / 16 >= self.logs.prepared;
+        if blocks == 0 || self.roll_forward.changes.groups < PREPARE_FROM || !used_up {
             return;
         }
-        let start = marks.head.max(self.prepared);
+        let start = marks.head.max(self.logs.prepared);
         let end = (marks.head + blocks).min(marks.limit);
         let roomy = |room: u64| room > PREPARE_ROOM * blocks;
         let host = self.dev.free_blocks().ok().flatten();
@@ -211,21 +216,21 @@ impl Volume {
         }
         let range = self.sb.geometry.range(Log::WarmNode, start..end);
         match self.dev.prepare(range) {
-            Ok(true) => self.prepared = end,
+            Ok(true) => self.logs.prepared = end,
             Ok(false) | Err(_) => self.options.prepare_blocks = 0,
         }
     }
 
     /// Gives back what was made ready and not used.
     pub(crate) fn give_prepared_back(&mut self) {
-        let head = self.marks[Log::WarmNode.index()].head;
-        let end = std::mem::take(&mut self.prepared);
+        let head = self.logs.marks[Log::WarmNode.index()].head;
+        let end = std::mem::take(&mut self.logs.prepared);
         if head < end {
             let range = self.sb.geometry.range(Log::WarmNode, head..end);
             // What stays is used when the head comes there.
             let _ = self.dev.discard(range);
             // That was room, too.
-            let room = &mut self.room[Log::WarmNode.index()];
+            let room = &mut self.logs.preallocated[Log::WarmNode.index()];
             *room = (*room).min(head);
             self.keep_room();
         }
@@ -233,7 +238,8 @@ impl Volume {
 
     /// Blocks made ready and not used.
     pub(crate) fn prepared_blocks(&self) -> u64 {
-        self.prepared
-            .saturating_sub(self.marks[Log::WarmNode.index()].head)
+        self.logs
+            .prepared
+            .saturating_sub(self.logs.marks[Log::WarmNode.index()].head)
     }
 }

@@ -6,6 +6,7 @@ mod discards;
 mod fsync;
 mod mount;
 mod preallocation;
+pub(crate) mod snapshot_records;
 pub(crate) mod snapshots;
 pub(crate) mod state;
 

@@ -50,12 +50,12 @@ impl Volume {
         let mut volume = Volume::empty(dev.clone(), sb.clone(), MountOptions::default());
         for log in Log::ALL {
             let head = if log == Log::Meta { g.fixed_end() } else { 0 };
-            let m = &mut volume.marks[log.index()];
+            let m = &mut volume.logs.marks[log.index()];
             (m.scan, m.head, m.limit) = (head, head, head + volume.options.window_blocks);
             m.far = m.limit + volume.options.window_blocks;
         }
-        volume.version = first_version(&options.uuid);
-        volume.pack = 1;
+        volume.checkpoint.version = first_version(&options.uuid);
+        volume.checkpoint.pack = 1;
         volume.nat.next_nid = Nid::ROOT.0;
         let caller = &options.caller;
         let mut root = Inode::new(mode::DIR | 0o755, caller.uid, caller.gid, caller.now);
@@ -122,12 +122,12 @@ impl Volume {
             damage,
         } = found;
         let mut volume = Self::empty(dev, sb, options);
-        volume.marks = seal.logs;
-        volume.version = seal.version;
-        volume.pack = pack;
-        volume.roll_tag = seal.roll_tag;
-        volume.next_seq = seal.next_seq;
-        volume.base_seq = seal.next_seq;
+        volume.logs.marks = seal.logs;
+        volume.checkpoint.version = seal.version;
+        volume.checkpoint.pack = pack;
+        volume.roll_forward.tag = seal.roll_tag;
+        volume.roll_forward.next_seq = seal.next_seq;
+        volume.roll_forward.base_seq = seal.next_seq;
         volume.next_generation = seal.next_generation;
         volume.nat.height = seal.nat_height;
         volume.nat.root = NatPointer {
@@ -137,8 +137,8 @@ impl Volume {
         volume.nat.blocks = seal.nat_blocks;
         volume.nat.next_nid = seal.next_nid;
         volume.nat.replay(body.journal);
-        volume.snapshots = body.snapshots;
-        volume.held = seal.held_blocks;
+        volume.snapshots.records = body.snapshots;
+        volume.snapshots.held_blocks = seal.held_blocks;
         volume.live = seal.live_blocks;
         volume.inodes = seal.inodes;
         // A trim finds the blocks that the lost discard log named and those of the rest of the body.
@@ -146,15 +146,16 @@ impl Volume {
         if !damage.body {
             let room = u64::from(volume.sb.geometry.pack_blocks) - SEALS;
             let blocks = seal.body_blocks() + u64::from(seal.copy_blocks);
-            volume.overflow = seal.overflow.0..seal.overflow.0 + blocks.saturating_sub(room);
+            volume.checkpoint.overflow =
+                seal.overflow.0..seal.overflow.0 + blocks.saturating_sub(room);
         }
-        volume.body_crc = seal.body_crc;
+        volume.checkpoint.body_crc = seal.body_crc;
         volume.orphans = body.orphans.into_iter().collect();
         let runs = body
             .discards
             .into_iter()
             .map(|e| e.start.0..e.start.0 + u64::from(e.blocks));
-        volume.pending.add(runs, seal.version);
+        volume.discard_log.add(runs, seal.version);
         volume
     }
 

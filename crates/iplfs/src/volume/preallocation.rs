@@ -8,7 +8,6 @@ use crate::disk::address::Log;
 use crate::error::{Error, Result};
 use crate::volume::state::Volume;
 use std::io;
-use std::time::{Duration, Instant};
 
 /// Blocks reserved ahead of each head: what dirty memory takes while little is dirty, and a checkpoint with some deletes. In the order of the logs.
 const ROOM: [u64; 7] = [128, 256, 768, 0, 64, 192, 64];
@@ -19,37 +18,25 @@ const TIGHT: u64 = 4096;
 /// Dirty pages and nodes that such a host is to take at once.
 const DIRTY_TIGHT: u64 = 64;
 
-/// A host with more is not asked again at once: 4 GiB. Unit: blocks.
-const PLENTY: u64 = 1 << 20;
-/// For so long.
-const AT_ONCE: Duration = Duration::from_millis(10);
-
 impl Volume {
-    /// Blocks that the host has free: now, or where there was plenty, a moment ago. `None` if the device has no such limit.
+    /// Returns the free blocks of the host, `None` if the device has no such limit.
     pub(crate) fn host_free(&self) -> io::Result<Option<u64>> {
-        if let Some((free, at)) = self.host_said.get()
-            && free > PLENTY
-            && at.elapsed() < AT_ONCE
-        {
-            return Ok(Some(free));
-        }
-        let free = self.dev.free_blocks()?;
-        self.host_said.set(free.map(|free| (free, Instant::now())));
-        Ok(free)
+        self.free_space.of(&*self.dev)
     }
 
     /// Reserves room where a head has used a quarter of it. True if all of it is there, or the device has no such thing.
     pub(crate) fn keep_room(&mut self) -> bool {
         Log::ALL.into_iter().all(|log| {
-            let (head, want) = (self.marks[log.index()].head, ROOM[log.index()]);
-            self.room[log.index()] >= head + want - want / 4 || self.reserve(log, want).is_ok()
+            let (head, want) = (self.logs.marks[log.index()].head, ROOM[log.index()]);
+            self.logs.preallocated[log.index()] >= head + want - want / 4
+                || self.reserve(log, want).is_ok()
         })
     }
 
     fn reserve(&mut self, log: Log, blocks: u64) -> io::Result<()> {
-        let head = self.marks[log.index()].head;
+        let head = self.logs.marks[log.index()].head;
         let end = (head + blocks).min(self.sb.geometry.area_blocks());
-        let start = head.max(self.room[log.index()]);
+        let start = head.max(self.logs.preallocated[log.index()]);
         if start < end {
             match self
                 .dev
@@ -57,7 +44,7 @@ impl Volume {
             {
                 // A write will say what else is wrong.
                 Err(e) if is_full(&e) => return Err(e),
-                _ => self.room[log.index()] = end,
+                _ => self.logs.preallocated[log.index()] = end,
             }
         }
         Ok(())
@@ -72,8 +59,8 @@ impl Volume {
                 format_args!("reserving {blocks} blocks of the {log:?} log"),
             )
         };
-        let head = self.marks[log.index()].head;
-        if head + blocks <= self.room[log.index()] {
+        let head = self.logs.marks[log.index()].head;
+        if head + blocks <= self.logs.preallocated[log.index()] {
             return Ok(());
         }
         match self.host_free() {
@@ -84,17 +71,17 @@ impl Volume {
 
     /// True if the host has so little room that a checkpoint should not wait.
     pub(crate) fn must_hurry(&self) -> bool {
-        self.pages.dirty() + self.dirty_nodes > DIRTY_TIGHT
-            && self
-                .host_free()
-                .is_ok_and(|free| free.is_some_and(|free| free < self.dirty_nodes * 2 + TIGHT))
+        self.pages.dirty() + self.nodes.dirty_count() > DIRTY_TIGHT
+            && self.host_free().is_ok_and(|free| {
+                free.is_some_and(|free| free < self.nodes.dirty_count() * 2 + TIGHT)
+            })
     }
 
     /// Gives up what only a volume in use needs.
     pub(crate) fn rest_room(&mut self) {
         for log in Log::ALL {
-            let end = self.marks[log.index()].head + REST[log.index()];
-            let room = self.room[log.index()];
+            let end = self.logs.marks[log.index()].head + REST[log.index()];
+            let room = self.logs.preallocated[log.index()];
             if end < room {
                 // What stays is used by the next mount.
                 let _ = self.dev.give_up(self.sb.geometry.range(log, end..room));
@@ -105,7 +92,7 @@ impl Volume {
     /// Gives up what was reserved between the marks of the last checkpoint and the heads, and takes it again ahead of them.
     pub(crate) fn move_room(&mut self) {
         for log in Log::ALL {
-            let m = self.marks[log.index()];
+            let m = self.logs.marks[log.index()];
             if m.scan < m.head {
                 // What stays goes with its zone.
                 let _ = self

@@ -45,7 +45,7 @@ const SNAPSHOTS_MAX: usize = 1024;
 impl Volume {
     /// The snapshots, oldest first.
     pub fn snapshots(&self) -> &[Snapshot] {
-        &self.snapshots
+        &self.snapshots.records
     }
 
     /// Keeps the present state under a name. Everything done before is durable when this returns.
@@ -54,56 +54,48 @@ impl Volume {
         if name.is_empty() || name.len() > NAME_MAX || name.contains('\0') || name.contains('/') {
             return Err(Errno::Invalid.into());
         }
-        if self.snapshots.iter().any(|snapshot| snapshot.name == name) {
+        if self.snapshots.position(name).is_some() {
             return Err(Errno::Exists.into());
         }
-        if self.snapshots.len()
+        if self.snapshots.records.len()
             >= SNAPSHOTS_MAX.min(self.body_room() / 2 / crate::disk::snapshot::SNAPSHOT_LEN)
         {
             return Err(Errno::NoSpace.into());
         }
         self.begin(16, false)?;
         self.checkpoint_whole_table()?;
-        self.snapshots.push(Snapshot {
+        self.snapshots.records.push(Snapshot {
             name: name.to_string(),
             time: now,
-            version: self.version + 1,
+            version: self.checkpoint.version + 1,
             next_nid: self.nat.next_nid,
             nat_root: self.nat.root,
             nat_height: self.nat.height,
             nat_blocks: self.nat.blocks,
             live_blocks: self.live,
             inodes: self.inodes,
-            heads: self.marks.map(|m| m.head),
+            heads: self.logs.heads(),
             lost_nodes: 0,
             lost_data: 0,
         });
-        self.changed = true;
+        self.checkpoint.has_changes = true;
         self.checkpoint()
-            .inspect_err(|_| drop(self.snapshots.pop()))
+            .inspect_err(|_| drop(self.snapshots.records.pop()))
     }
 
     /// Deletes a snapshot. `Busy` while it is open.
     pub fn delete_snapshot(&mut self, name: &str) -> Result<()> {
         self.writable()?;
-        let at = self
-            .snapshots
-            .iter()
-            .position(|s| s.name == name)
-            .ok_or(Errno::NotFound)?;
-        if self
-            .open_snapshots
-            .get(name)
-            .is_some_and(|open| open.strong_count() > 0)
-        {
+        let at = self.snapshots.position(name).ok_or(Errno::NotFound)?;
+        if self.snapshots.is_open(name) {
             return Err(Errno::Busy.into());
         }
         self.checkpoint()?;
         // What only a damaged node of a snapshot refers to leaks, and a trim finds it: better than a snapshot that cannot be deleted.
         let mine = self.at_snapshot(at).references_beside_damage()?;
         // A block that the older neighbour and this one could both see is older than the former's heads.
-        let older = at.checked_sub(1).map(|at| self.snapshots[at].heads);
-        let newer: HashSet<u64> = match self.snapshots.get(at + 1) {
+        let older = at.checked_sub(1).map(|at| self.snapshots.records[at].heads);
+        let newer: HashSet<u64> = match self.snapshots.records.get(at + 1) {
             Some(_) => {
                 let newer = self.at_snapshot(at + 1).references_beside_damage()?;
                 self.needs_trim |= !newer.damage.is_empty();
@@ -119,10 +111,10 @@ impl Volume {
             .collect();
         self.needs_trim |= !mine.damage.is_empty();
         self.mutate(|v| {
-            v.snapshots.remove(at);
+            v.snapshots.records.remove(at);
             for addr in gone {
-                v.held = v.held.saturating_sub(1);
-                v.dead.insert(addr);
+                v.snapshots.held_blocks = v.snapshots.held_blocks.saturating_sub(1);
+                v.invalid.insert(addr);
             }
             Ok(())
         })?;
@@ -131,20 +123,9 @@ impl Volume {
 
     /// Opens a snapshot for reading, beside the volume itself.
     pub fn open_snapshot(&mut self, name: &str) -> Result<Volume> {
-        let at = self
-            .snapshots
-            .iter()
-            .position(|s| s.name == name)
-            .ok_or(Errno::NotFound)?;
+        let at = self.snapshots.position(name).ok_or(Errno::NotFound)?;
         let mut volume = self.at_snapshot(at);
-        let token = self
-            .open_snapshots
-            .get(name)
-            .and_then(|open| open.upgrade())
-            .unwrap_or_else(|| Arc::new(()));
-        self.open_snapshots
-            .insert(name.to_string(), Arc::downgrade(&token));
-        volume.snapshot_token = Some(token);
+        volume.snapshots.token = Some(self.snapshots.open_token(name));
         Ok(volume)
     }
 
@@ -152,14 +133,14 @@ impl Volume {
     pub(crate) fn of_snapshot(dev: Arc<dyn BlockDevice>, sb: Superblock, s: &Snapshot) -> Self {
         let mut volume = Volume::empty(dev, sb, MountOptions::default());
         volume.state = State::ReadOnly;
-        volume.version = s.version;
+        volume.checkpoint.version = s.version;
         volume.nat.height = s.nat_height;
         volume.nat.root = s.nat_root;
         volume.nat.blocks = s.nat_blocks;
         volume.nat.next_nid = s.next_nid;
         volume.live = s.live_blocks;
         volume.inodes = s.inodes;
-        for (marks, head) in volume.marks.iter_mut().zip(s.heads) {
+        for (marks, head) in volume.logs.marks.iter_mut().zip(s.heads) {
             (marks.scan, marks.head, marks.limit, marks.far) = (head, head, head, head);
         }
         volume
@@ -167,7 +148,11 @@ impl Volume {
 
     /// The state that a snapshot pins.
     pub(crate) fn at_snapshot(&self, at: usize) -> Volume {
-        Self::of_snapshot(self.dev.clone(), self.sb.clone(), &self.snapshots[at])
+        Self::of_snapshot(
+            self.dev.clone(),
+            self.sb.clone(),
+            &self.snapshots.records[at],
+        )
     }
 
     /// True if a repair wrote the table of a snapshot again, past its heads.
@@ -232,7 +217,7 @@ impl Volume {
 
     /// True if a snapshot may need a block, whatever the present does.
     pub(crate) fn is_held(&self, addr: Addr) -> bool {
-        let newest = self.snapshots.last();
+        let newest = self.snapshots.records.last();
         newest.is_some_and(|newest| self.is_older(addr, &newest.heads))
     }
 

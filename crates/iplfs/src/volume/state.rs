@@ -9,37 +9,29 @@
 //! * A checkpoint is the state of the whole volume between two operations.
 //! * While one is under way, no node is written.
 
-use crate::checkpoint::state::{Begun, Since};
+use crate::checkpoint::state::{CheckpointState, RollForwardState};
 use crate::device::{BlockDevice, blocks_in};
 use crate::disk::address::{Addr, BLOCK_SIZE, Log, Nid, zero_block};
-use crate::disk::checkpoint::LogMarks;
 use crate::disk::inode::{Inode, Time};
 use crate::disk::nat::NatEntry;
 use crate::disk::node::{Footer, NodeBody};
 use crate::disk::slot::Slot;
-use crate::disk::snapshot::Snapshot;
 use crate::disk::superblock::Superblock;
 use crate::error::{Errno, Error, Result};
-use crate::log::discard_log::Pending;
-use crate::log::invalid::DeadMap;
+use crate::log::discard_log::DiscardLog;
+use crate::log::free_space::FreeSpace;
+use crate::log::invalid::InvalidMap;
 use crate::log::readers::{ReaderGuard, Readers};
+use crate::log::state::Logs;
+use crate::nodes::cache::{Node, NodeCache};
 use crate::nodes::nat::Nat;
-use crate::nodes::pages::Pages;
+use crate::nodes::pages::PageCache;
 use crate::options::MountOptions;
 use crate::quota::Quotas;
-use std::cell::Cell;
+use crate::volume::snapshot_records::Snapshots;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
-use std::ops::Range;
-use std::sync::{Arc, Weak};
-use std::time::Instant;
-
-/// A node in memory.
-pub(crate) struct Node {
-    pub(crate) ino: Nid,
-    pub(crate) ordinal: u32,
-    pub(crate) body: NodeBody,
-}
+use std::sync::Arc;
 
 /// Whether changes are accepted.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,57 +48,27 @@ pub struct Volume {
     pub(crate) sb: Superblock,
     pub(crate) options: MountOptions,
     pub(crate) state: State,
-    pub(crate) marks: [LogMarks; 7],
-    /// Newest committed checkpoint.
-    pub(crate) version: u64,
-    /// Pack that holds it, 0 or 1.
-    pub(crate) pack: usize,
-    /// What a failed checkpoint may have left on the device is unknown: only a whole new one counts.
-    pub(crate) must_checkpoint: bool,
-    pub(crate) roll_tag: u64,
-    pub(crate) next_seq: u64,
-    /// `next_seq` at the last checkpoint.
-    pub(crate) base_seq: u64,
-    pub(crate) next_generation: u32,
+    pub(crate) logs: Logs,
+    pub(crate) checkpoint: CheckpointState,
+    pub(crate) roll_forward: RollForwardState,
     pub(crate) nat: Nat,
-    pub(crate) nodes: HashMap<Nid, Node>,
-    /// Dirty nodes, by the inode they belong to.
-    pub(crate) dirty: BTreeMap<Nid, BTreeSet<Nid>>,
-    pub(crate) dirty_nodes: u64,
-    pub(crate) pages: Pages,
-    pub(crate) dead: DeadMap,
-    pub(crate) pending: Pending,
+    pub(crate) nodes: NodeCache,
+    pub(crate) pages: PageCache,
+    pub(crate) invalid: InvalidMap,
+    pub(crate) discard_log: DiscardLog,
     pub(crate) readers: Readers,
     /// Live blocks of data and nodes, reserved ones included.
     pub(crate) live: u64,
     pub(crate) inodes: u64,
-    pub(crate) overflow: Range<u64>,
-    /// Checksum of the body of the newest checkpoint.
-    pub(crate) body_crc: u32,
+    pub(crate) next_generation: u32,
     pub(crate) needs_trim: bool,
-    /// Per log, the offset up to which zones were looked at after the head left them.
-    pub(crate) zones_seen: [u64; 7],
-    /// Oldest first.
-    pub(crate) snapshots: Vec<Snapshot>,
-    /// Dead blocks that only snapshots refer to.
-    pub(crate) held: u64,
-    pub(crate) open_snapshots: HashMap<String, Weak<()>>,
-    /// Held by a volume that is an open snapshot of another.
-    pub(crate) snapshot_token: Option<Arc<()>>,
+    pub(crate) snapshots: Snapshots,
     pub(crate) quotas: Quotas,
+    /// Inodes without a name.
     pub(crate) orphans: BTreeSet<Nid>,
+    /// References by open files, which keep an orphan alive.
     pub(crate) holds: HashMap<Nid, u64>,
-    /// What the host said last ([`host_free`](Self::host_free)).
-    pub(crate) host_said: Cell<Option<(u64, Instant)>>,
-    pub(crate) since: Since,
-    /// Offset in the warm node log up to which the device has made blocks ready, so that flushing them is cheap.
-    pub(crate) prepared: u64,
-    /// Per log, the offset up to which the device has reserved room.
-    pub(crate) room: [u64; 7],
-    /// Something changed since the last checkpoint, or since the one under way began.
-    pub(crate) changed: bool,
-    /// The checkpoint under way.
-    pub(crate) begun: Option<Begun>,
+    pub(crate) free_space: FreeSpace,
     pub(crate) stats: Stats,
 }
 
@@ -141,41 +103,24 @@ impl Volume {
             sb,
             options,
             state: State::Writable,
-            marks: [LogMarks::default(); 7],
-            version: 0,
-            pack: 0,
-            must_checkpoint: false,
-            roll_tag: 0,
-            next_seq: 1,
-            base_seq: 1,
-            next_generation: 1,
+            logs: Logs::default(),
+            checkpoint: CheckpointState::default(),
+            roll_forward: RollForwardState::default(),
             nat: Nat::default(),
-            nodes: HashMap::new(),
-            dirty: BTreeMap::new(),
-            dirty_nodes: 0,
-            pages: Pages::default(),
-            dead: DeadMap::new(section_bits),
-            pending: Pending::default(),
+            nodes: NodeCache::default(),
+            pages: PageCache::default(),
+            invalid: InvalidMap::new(section_bits),
+            discard_log: DiscardLog::default(),
             readers: Readers::default(),
             live: 0,
             inodes: 0,
-            overflow: 0..0,
-            body_crc: 0,
+            next_generation: 1,
             needs_trim: false,
-            zones_seen: [0; 7],
-            snapshots: Vec::new(),
-            held: 0,
-            open_snapshots: HashMap::new(),
-            snapshot_token: None,
+            snapshots: Snapshots::default(),
             quotas: Quotas::default(),
             orphans: BTreeSet::new(),
             holds: HashMap::new(),
-            host_said: Cell::new(None),
-            since: Since::default(),
-            prepared: 0,
-            room: [0; 7],
-            changed: false,
-            begun: None,
+            free_space: FreeSpace::default(),
             stats: Stats::default(),
         }
     }
@@ -192,12 +137,12 @@ impl Volume {
 
     /// Version of the newest committed checkpoint.
     pub fn checkpoint_version(&self) -> u64 {
-        self.version
+        self.checkpoint.version
     }
 
     /// Checkpoint pack, 0 or 1, that holds the newest committed checkpoint.
     pub fn checkpoint_pack(&self) -> usize {
-        self.pack
+        self.checkpoint.pack
     }
 
     /// True if it was mounted for looking only.
@@ -219,7 +164,7 @@ impl Volume {
     /// Runs the part of an operation that changes memory. If it fails half-way, the volume accepts no further change: the device still
     /// holds the last sound state, and that is what the next mount sees.
     pub(crate) fn mutate<T>(&mut self, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        self.changed = true;
+        self.checkpoint.has_changes = true;
         let result = change(self);
         if let Err(e) = &result
             && e.is_fatal_midway()
@@ -230,7 +175,7 @@ impl Volume {
     }
 
     pub(crate) fn enter_reader(&self) -> ReaderGuard {
-        self.readers.enter(self.version)
+        self.readers.enter(self.checkpoint.version)
     }
 
     // ---- blocks ----
@@ -238,7 +183,7 @@ impl Volume {
     /// Appends blocks to a log. The address is used up even if the device refuses, but for want of room.
     pub(crate) fn append(&mut self, log: Log, data: &[u8]) -> Result<Addr> {
         let n = blocks_in(data);
-        let marks = self.marks[log.index()];
+        let marks = self.logs.marks[log.index()];
         if marks.head + n > marks.limit.min(self.sb.geometry.area_blocks()) {
             let what = format!(
                 "{log:?} log: {n} blocks at {:#x} pass the limit {:#x}",
@@ -247,12 +192,12 @@ impl Volume {
             return Err(Error::Limit(what));
         }
         self.ask_for_room(log, n)?;
-        let marks = &mut self.marks[log.index()];
+        let marks = &mut self.logs.marks[log.index()];
         let addr = self.sb.geometry.addr(log, marks.head);
         marks.head += n;
         self.stats.appended_blocks[log.index()] += n;
         if let Err(e) = self.dev.write(addr, data) {
-            self.dead.insert_range(addr.0..addr.0 + n);
+            self.invalid.insert_range(addr.0..addr.0 + n);
             return Err(Error::io(e, format_args!("appending {n} blocks at {addr}")));
         }
         Ok(addr)
@@ -262,10 +207,10 @@ impl Volume {
     pub(crate) fn kill(&mut self, addr: Addr) {
         if addr.is_mapped() {
             if self.is_held(addr) {
-                self.held += 1;
+                self.snapshots.held_blocks += 1;
                 return;
             }
-            if !self.dead.insert(addr) {
+            if !self.invalid.insert(addr) {
                 // Two references to one block: the volume is damaged, and writing on would spread it.
                 self.state = State::Broken(format!("block {addr} died twice"));
             }
@@ -287,36 +232,23 @@ impl Volume {
 
     /// A node, read from the device if need be.
     pub(crate) fn node(&mut self, nid: Nid) -> Result<&Node> {
-        if !self.nodes.contains_key(&nid) {
+        if !self.nodes.contains(nid) {
             let node = self.read_node(nid)?;
             self.nodes.insert(nid, node);
         }
-        Ok(&self.nodes[&nid])
+        Ok(&self.nodes[nid])
     }
 
     /// A node that is about to change.
     pub(crate) fn node_mut(&mut self, nid: Nid) -> Result<&mut Node> {
         let ino = self.node(nid)?.ino;
         self.mark_dirty(ino, nid);
-        self.nodes.get_mut(&nid).ok_or_else(|| Errno::Stale.into())
+        self.nodes.get_mut(nid).ok_or_else(|| Errno::Stale.into())
     }
 
     pub(crate) fn mark_dirty(&mut self, ino: Nid, nid: Nid) {
-        if self.dirty.entry(ino).or_default().insert(nid) {
-            self.dirty_nodes += 1;
-        }
-        self.changed = true;
-    }
-
-    pub(crate) fn mark_clean(&mut self, ino: Nid, nid: Nid) {
-        if let Some(set) = self.dirty.get_mut(&ino) {
-            if set.remove(&nid) {
-                self.dirty_nodes -= 1;
-            }
-            if set.is_empty() {
-                self.dirty.remove(&ino);
-            }
-        }
+        self.nodes.mark_dirty(ino, nid);
+        self.checkpoint.has_changes = true;
     }
 
     fn read_node(&mut self, nid: Nid) -> Result<Node> {
@@ -385,8 +317,8 @@ impl Volume {
         self.kill(entry.addr);
         self.live -= 1;
         self.nat.release(nid);
-        self.nodes.remove(&nid);
-        self.mark_clean(entry.ino, nid);
+        self.nodes.remove(nid);
+        self.nodes.mark_clean(entry.ino, nid);
         Ok(())
     }
 
@@ -412,14 +344,14 @@ impl Volume {
                 let last = chunk_index * 256 + i + 1 == nids.len();
                 let footer = self.next_footer(nid, if group && last { nids.len() } else { 0 });
                 let (bytes, members) = logs.entry(log).or_default();
-                bytes.extend_from_slice(&self.nodes[&nid].body.encode(&footer));
+                bytes.extend_from_slice(&self.nodes[nid].body.encode(&footer));
                 members.push(nid);
             }
             for (log, (bytes, members)) in logs {
                 // A failure leaves a gap in the sequence, which would hide every later group from roll-forward.
                 let start = self
                     .append(log, &bytes)
-                    .inspect_err(|_| self.must_checkpoint = true)?;
+                    .inspect_err(|_| self.checkpoint.is_required = true)?;
                 self.nodes_written(start, &members)?;
             }
         }
@@ -428,16 +360,16 @@ impl Volume {
 
     /// The footer of a node in memory that is written next. `group`: nodes of the fsync that it ends, 0 if it ends none.
     pub(crate) fn next_footer(&mut self, nid: Nid, group: usize) -> Footer {
-        let node = &self.nodes[&nid];
+        let node = &self.nodes[nid];
         let footer = Footer {
             nid,
             ino: node.ino,
             ordinal: node.ordinal,
             group: group as u32, // fits: node numbers have 32 bits
-            tag: self.version,
-            seq: self.next_seq,
+            tag: self.checkpoint.version,
+            seq: self.roll_forward.next_seq,
         };
-        self.next_seq += 1;
+        self.roll_forward.next_seq += 1;
         footer
     }
 
@@ -447,18 +379,14 @@ impl Volume {
             let NatEntry { addr: old, ino } = self.nat.get(&*self.dev, nid)?;
             self.kill(old);
             self.nat.set(nid, NatEntry { addr, ino });
-            self.mark_clean(ino, nid);
+            self.nodes.mark_clean(ino, nid);
         }
         Ok(())
     }
 
     /// Drops clean nodes and pages if too many are in memory. Called between operations only.
     pub(crate) fn shrink_caches(&mut self) {
-        if self.nodes.len() > self.options.node_cache_max {
-            let dirty = &self.dirty;
-            self.nodes
-                .retain(|nid, node| dirty.get(&node.ino).is_some_and(|set| set.contains(nid)));
-        }
+        self.nodes.shrink(self.options.node_cache_max);
         if self.pages.clean() > self.options.page_cache_max {
             self.pages.drop_clean();
         }
