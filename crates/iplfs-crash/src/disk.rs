@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tuff_iplfs::backend::{Blocks, MemDevice};
-use tuff_iplfs::{Addr, BLOCK_SIZE, Block, BlockDevice};
+use tuff_iplfs::{BLOCK_SIZE, Block, BlockAddr, BlockDevice};
 
 /// One thing a volume asked of its device.
 #[derive(Clone, Debug)]
@@ -138,11 +138,11 @@ impl CrashDisk {
 }
 
 impl BlockDevice for CrashDisk {
-    fn read(&self, addr: Addr, buf: &mut [u8]) -> io::Result<()> {
+    fn read(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
         self.content.read(addr, buf)
     }
 
-    fn write(&self, addr: Addr, data: &[u8]) -> io::Result<()> {
+    fn write(&self, addr: BlockAddr, data: &[u8]) -> io::Result<()> {
         let mut record = self.lock();
         let (blocks, _) = data.as_chunks::<BLOCK_SIZE>();
         let blocks: Vec<Arc<Block>> = blocks.iter().map(|block| Arc::new(*block)).collect();
@@ -170,7 +170,7 @@ impl BlockDevice for CrashDisk {
                 let what = format!("block {at:#x} was prepared after it was written");
                 record.violations.push(what);
             }
-            self.content.write(Addr(at), &zero[..])?;
+            self.content.write(BlockAddr(at), &zero[..])?;
         }
         let zeros = blocks.clone().map(|_| zero.clone()).collect();
         record.events.push(Event::Write(blocks.start, zeros));

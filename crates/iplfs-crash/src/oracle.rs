@@ -109,7 +109,7 @@ impl Beside {
         let Some(mut discards) = self.discards.take() else {
             return Ok(false);
         };
-        match discards.tell(1) {
+        match discards.issue(1) {
             Some(done) => {
                 volume.discarded(done);
                 self.discards = Some(discards);

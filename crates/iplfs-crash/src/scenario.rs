@@ -6,8 +6,8 @@ use crate::workload::{Op, at, base};
 use std::sync::Arc;
 use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{
-    Addr, BlockDevice, Caller, CheckOptions, Errno, Error, FormatOptions, Geometry, MountOptions,
-    Nid, Rules, SetAttr, Time, Volume, check, mode,
+    BlockAddr, BlockDevice, Caller, CheckOptions, Errno, Error, FormatOptions, Geometry,
+    MountOptions, Nid, Rules, SetAttr, Time, Volume, check, mode,
 };
 
 const CALLER: Caller = Caller {
@@ -109,10 +109,10 @@ pub fn the_older_checkpoint_stays_whole(rules: Rules) -> Result<(), Failure> {
         drop(volume);
         let mut block = vec![0; 4096];
         device
-            .read(Addr(start.0 + 2), &mut block)
+            .read(BlockAddr(start.0 + 2), &mut block)
             .and_then(|()| {
                 block[5] ^= 1;
-                device.write(Addr(start.0 + 2), &block)
+                device.write(BlockAddr(start.0 + 2), &block)
             })
             .map_err(|e| Error::Io(e, "damaging a pack".to_owned()))?;
         Ok(old)

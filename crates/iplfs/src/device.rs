@@ -1,6 +1,6 @@
 //! What a volume asks of the thing that stores its blocks.
 
-use crate::disk::address::{Addr, BLOCK_SIZE, Block};
+use crate::disk::address::{BLOCK_SIZE, Block, BlockAddr};
 use crate::error::{Error, Result};
 use crate::finding::Finding;
 use std::io;
@@ -19,10 +19,10 @@ use std::ops::Range;
 /// 5. A failed write may have left any bytes in its own blocks; the volume writes them elsewhere and never reads them.
 pub trait BlockDevice: Send + Sync {
     /// Fills `buf`, a whole number of blocks, from `addr` on.
-    fn read(&self, addr: Addr, buf: &mut [u8]) -> io::Result<()>;
+    fn read(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()>;
 
     /// Writes a whole number of blocks from `addr` on.
-    fn write(&self, addr: Addr, data: &[u8]) -> io::Result<()>;
+    fn write(&self, addr: BlockAddr, data: &[u8]) -> io::Result<()>;
 
     /// Makes every earlier write and discard durable.
     fn flush(&self) -> io::Result<()>;
@@ -65,7 +65,7 @@ pub trait BlockDevice: Send + Sync {
     }
 
     /// Gives up what was preallocated in `blocks` and never written. What they hold stays.
-    fn give_up(&self, blocks: Range<u64>) -> io::Result<()> {
+    fn release_preallocated(&self, blocks: Range<u64>) -> io::Result<()> {
         let _ = blocks;
         Ok(())
     }
@@ -82,12 +82,12 @@ pub trait BlockDevice: Send + Sync {
     }
 
     /// Files of the device's own that are damaged or missing, of which it found a sound copy.
-    fn damage(&self) -> Vec<Finding> {
+    fn damaged_files(&self) -> Vec<Finding> {
         Vec::new()
     }
 
     /// Writes these files again and makes them durable.
-    fn mend(&self) -> io::Result<()> {
+    fn rewrite_damaged_files(&self) -> io::Result<()> {
         Ok(())
     }
 }
@@ -107,7 +107,7 @@ pub(crate) fn is_full(e: &io::Error) -> bool {
 }
 
 /// Reads one block.
-pub(crate) fn read_block(dev: &dyn BlockDevice, addr: Addr) -> Result<Block> {
+pub(crate) fn read_block(dev: &dyn BlockDevice, addr: BlockAddr) -> Result<Block> {
     let mut block = [0; BLOCK_SIZE];
     dev.read(addr, &mut block)
         .map_err(|e| Error::io(e, format_args!("reading block {addr}")))?;

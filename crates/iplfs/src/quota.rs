@@ -96,7 +96,7 @@ impl Owners {
 
     /// Whom something new in a directory counts for.
     pub(crate) fn in_dir(dir: &Inode, caller: &Caller) -> Self {
-        Self::new(caller.uid, dir.group_of_new(caller.gid), dir.project)
+        Self::new(caller.uid, dir.inherited_gid(caller.gid), dir.project)
     }
 
     /// Those that are not among `others`.

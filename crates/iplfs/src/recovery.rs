@@ -10,7 +10,7 @@
 //! the recovery is cut short, the next one finds that checkpoint, rolls forward from the same marks, starts beyond the new `far`, and
 //! counts everything between as tail. So no address is used twice, however often it is cut short.
 
-use crate::disk::address::{Addr, BLOCK_SIZE, Log, Nid};
+use crate::disk::address::{BLOCK_SIZE, BlockAddr, Log, Nid};
 use crate::disk::checkpoint::Phase;
 use crate::disk::inode::{Content, Inode};
 use crate::disk::nat::NatEntry;
@@ -25,8 +25,8 @@ use crate::volume::state::{Volume, verify_data};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A node found behind the checkpoint.
-struct Rolled {
-    addr: Addr,
+struct RollForwardNode {
+    addr: BlockAddr,
     footer: Footer,
     body: NodeBody,
 }
@@ -49,25 +49,25 @@ impl Volume {
             }
         }
         let restart = self.logs.heads();
-        self.move_room();
-        self.commit_again(Phase::Recovering)?;
+        self.move_preallocation();
+        self.commit_unchanged(Phase::Recovering)?;
         let adopted = if adopt {
             self.mutate(|v| v.roll_forward())?
         } else {
             HashSet::new()
         };
-        self.mutate(|v| v.drop_tail(&adopted, restart))
+        self.mutate(|v| v.invalidate_tail(&adopted, restart))
     }
 
     /// Adopts groups in the order in which they were written, up to the first that is not whole. Returns the blocks adopted.
     pub(crate) fn roll_forward(&mut self) -> Result<HashSet<u64>> {
         let mut adopted = HashSet::new();
-        let mut open: Vec<Rolled> = Vec::new();
+        let mut open: Vec<RollForwardNode> = Vec::new();
         let mut at: BTreeMap<Log, u64> = Log::NODES
             .iter()
             .map(|log| (*log, self.logs.marks[log.index()].scan))
             .collect();
-        let mut ahead: HashMap<Log, Option<Rolled>> = HashMap::new();
+        let mut ahead: HashMap<Log, Option<RollForwardNode>> = HashMap::new();
         let mut seq = self.roll_forward.base_seq;
         loop {
             let mut next = None;
@@ -117,14 +117,14 @@ impl Volume {
     }
 
     /// The node at an offset of a log, if it was written after the checkpoint we start from.
-    fn roll_candidate(&mut self, log: Log, offset: u64) -> Result<Option<Rolled>> {
+    fn roll_candidate(&mut self, log: Log, offset: u64) -> Result<Option<RollForwardNode>> {
         if offset >= self.logs.marks[log.index()].far {
             return Ok(None);
         }
         let addr = self.sb.geometry.addr(log, offset);
         match self.read_node_at(addr) {
             Ok((body, footer)) if footer.tag == self.roll_forward.tag => {
-                Ok(Some(Rolled { addr, footer, body }))
+                Ok(Some(RollForwardNode { addr, footer, body }))
             }
             Ok(_) | Err(Error::Corrupt(_)) => Ok(None),
             Err(e) => Err(e),
@@ -132,7 +132,7 @@ impl Volume {
     }
 
     /// Makes a group part of the volume if every block it newly names is whole. False if not.
-    fn adopt(&mut self, members: Vec<Rolled>, adopted: &mut HashSet<u64>) -> Result<bool> {
+    fn adopt(&mut self, members: Vec<RollForwardNode>, adopted: &mut HashSet<u64>) -> Result<bool> {
         let ino = members[members.len() - 1].footer.nid;
         let NodeBody::Inode(last) = &members[members.len() - 1].body else {
             return Ok(false);
@@ -140,13 +140,13 @@ impl Volume {
         if members.iter().any(|m| m.footer.ino != ino) {
             return Ok(false);
         }
-        let is_new = self.nat.get(&*self.dev, ino)?.addr == Addr::HOLE;
+        let is_new = self.nat.get(&*self.dev, ino)?.addr == BlockAddr::HOLE;
         let (parent, name) = (last.parent, last.name.clone());
         // First look at everything, then change anything.
         for member in &members {
             let old = self.old_version(member.footer.nid)?;
             let old_slots = old.as_ref().map(slots).unwrap_or_default();
-            let known: HashSet<Addr> = old_slots.iter().map(|slot| slot.addr).collect();
+            let known: HashSet<BlockAddr> = old_slots.iter().map(|slot| slot.addr).collect();
             for slot in slots(&member.body)
                 .iter()
                 .filter(|s| s.addr.is_mapped() && !known.contains(&s.addr))
@@ -194,11 +194,11 @@ impl Volume {
                 }
             }
             let entry = self.nat.get(&*self.dev, nid)?;
-            if entry.addr == Addr::HOLE {
+            if entry.addr == BlockAddr::HOLE {
                 self.live += 1;
-                self.nat.claim(nid);
+                self.nat.mark_used(nid);
             } else {
-                self.kill(entry.addr);
+                self.invalidate_block(entry.addr);
                 adopted.remove(&entry.addr.0);
             }
             adopted.insert(member.addr.0);
@@ -235,7 +235,7 @@ impl Volume {
     fn adopt_name(&mut self, ino: Nid, parent: Nid, name: &[u8]) -> Result<()> {
         let inode = self.inode(ino)?;
         let (mode_bits, now) = (inode.mode, inode.btime);
-        self.need_dir(parent).map_err(|_| {
+        self.require_dir(parent).map_err(|_| {
             Error::corrupt(
                 format_args!("inode {ino}"),
                 format_args!("was created in {parent}, which is no directory"),
@@ -248,7 +248,7 @@ impl Volume {
         };
         match self.find(parent, name)? {
             Some(found) => {
-                self.retarget_entry(parent, found.spot, ino, kind_of(mode_bits))?;
+                self.retarget_entry(parent, found.position, ino, kind_of(mode_bits))?;
                 self.drop_link(parent, name, found.ino, &caller)?;
             }
             None => self.insert_entry(parent, name, ino, kind_of(mode_bits))?,
@@ -257,7 +257,7 @@ impl Volume {
     }
 
     fn old_version(&mut self, nid: Nid) -> Result<Option<NodeBody>> {
-        if self.nat.get(&*self.dev, nid)?.addr == Addr::HOLE {
+        if self.nat.get(&*self.dev, nid)?.addr == BlockAddr::HOLE {
             return Ok(None);
         }
         Ok(Some(self.node(nid)?.body.clone()))
@@ -295,7 +295,7 @@ impl Volume {
     }
 
     /// Puts what was written behind the checkpoint and not adopted into the dead map: nothing else remembers it.
-    fn drop_tail(&mut self, adopted: &HashSet<u64>, restart: [u64; 7]) -> Result<()> {
+    fn invalidate_tail(&mut self, adopted: &HashSet<u64>, restart: [u64; 7]) -> Result<()> {
         for log in Log::ALL {
             // This recovery's own blocks start at `restart`.
             let range = self
@@ -307,7 +307,7 @@ impl Volume {
             })?;
             for addr in runs.into_iter().flatten() {
                 let known = adopted.contains(&addr) || self.checkpoint.overflow.contains(&addr);
-                if !known && self.invalid.insert(Addr(addr)) {
+                if !known && self.invalid.insert(BlockAddr(addr)) {
                     self.stats.tail_blocks += 1;
                 }
             }

@@ -193,10 +193,10 @@ fn blocks_cross_zone_files_and_whole_zones_are_unlinked() {
     let path = scratch("zones");
     let dev = ZoneDir::create(&path, 16).unwrap();
     let data: Vec<u8> = (0..40).flat_map(|n| [n; 4096]).collect();
-    dev.write(tuff_iplfs::Addr(10), &data).unwrap();
+    dev.write(tuff_iplfs::BlockAddr(10), &data).unwrap();
     dev.flush().unwrap();
     let mut back = vec![0; data.len() + 8192];
-    dev.read(tuff_iplfs::Addr(9), &mut back).unwrap();
+    dev.read(tuff_iplfs::BlockAddr(9), &mut back).unwrap();
     assert!(
         back[4096..data.len() + 4096] == data
             && back[..4096] == [0; 4096]
@@ -206,7 +206,8 @@ fn blocks_cross_zone_files_and_whole_zones_are_unlinked() {
     dev.discard(12..34).unwrap();
     assert_eq!(dev.allocated(0..1000).unwrap(), [10..12, 34..50]);
     assert_eq!(dev.zones(0..100).unwrap(), [0, 2, 3]);
-    dev.read(tuff_iplfs::Addr(20), &mut back[..4096]).unwrap();
+    dev.read(tuff_iplfs::BlockAddr(20), &mut back[..4096])
+        .unwrap();
     assert_eq!(back[..4096], [0; 4096]);
 }
 
@@ -234,7 +235,7 @@ fn a_pipe_in_the_place_of_a_file_is_refused_at_once() {
     let place = |name: &str| {
         let _ = std::fs::remove_dir_all(&path);
         let dev = ZoneDir::create(&path, 16).unwrap();
-        dev.write(tuff_iplfs::Addr(0), &[1; 4096]).unwrap();
+        dev.write(tuff_iplfs::BlockAddr(0), &[1; 4096]).unwrap();
         let pipe = path.join(name);
         if pipe.is_dir() {
             std::fs::remove_dir_all(&pipe).unwrap();
@@ -250,8 +251,8 @@ fn a_pipe_in_the_place_of_a_file_is_refused_at_once() {
         std::thread::spawn(move || {
             let dev = ZoneDir::open(&path, true);
             let _ = done.send(dev.and_then(|dev| {
-                dev.read(tuff_iplfs::Addr(0), &mut [0; 4096])?;
-                Ok(dev.damage().len())
+                dev.read(tuff_iplfs::BlockAddr(0), &mut [0; 4096])?;
+                Ok(dev.damaged_files().len())
             }));
         });
         is_done.recv_timeout(std::time::Duration::from_secs(60))
@@ -275,17 +276,18 @@ fn a_zone_file_that_was_removed_is_noticed_by_the_next_flush() {
     let path = scratch("removed");
     let dev = ZoneDir::create(&path, 16).unwrap();
     for zone in 0..3 {
-        dev.write(tuff_iplfs::Addr(zone * 16), &[1; 4096]).unwrap();
+        dev.write(tuff_iplfs::BlockAddr(zone * 16), &[1; 4096])
+            .unwrap();
     }
     dev.flush().unwrap();
     // Ours to remove.
-    dev.write(tuff_iplfs::Addr(1), &[2; 4096]).unwrap();
+    dev.write(tuff_iplfs::BlockAddr(1), &[2; 4096]).unwrap();
     dev.release_zone(0).unwrap();
     dev.flush().unwrap();
     std::fs::remove_file(path.join("zones/0000000002")).unwrap();
-    dev.write(tuff_iplfs::Addr(16), &[2; 4096]).unwrap();
+    dev.write(tuff_iplfs::BlockAddr(16), &[2; 4096]).unwrap();
     dev.flush().unwrap();
-    dev.write(tuff_iplfs::Addr(33), &[2; 4096]).unwrap();
+    dev.write(tuff_iplfs::BlockAddr(33), &[2; 4096]).unwrap();
     let e = dev.flush().unwrap_err();
     assert!(
         e.to_string().contains("zones/0000000002 was removed"),

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use tuff_iplfs::backend::{Blocks, MemDevice};
 use tuff_iplfs::backend::{FileDevice, ZoneDir};
 use tuff_iplfs::{
-    Addr, BlockDevice, Caller, CheckOptions, Error, FormatOptions, Geometry, MountOptions, Nid,
-    Repaired, Time, Volume, check, mode, rebuild, repair,
+    BlockAddr, BlockDevice, Caller, CheckOptions, Error, FormatOptions, Geometry, MountOptions,
+    Nid, Repaired, Time, Volume, check, mode, rebuild, repair,
 };
 use tuff_testkit::Rng;
 
@@ -186,7 +186,7 @@ fn damaged(blocks: &Blocks, addr: u64, byte: usize, flip: u8) -> Arc<dyn BlockDe
     let mut block = *blocks[&addr];
     block[byte] ^= flip;
     let device = MemDevice::from_blocks(blocks.clone());
-    device.write(Addr(addr), &block).unwrap();
+    device.write(BlockAddr(addr), &block).unwrap();
     Arc::new(device)
 }
 
@@ -392,8 +392,8 @@ fn either_header_of_zone_files_may_be_damaged_in_any_way() {
             assert_eq!(findings[0].place, format!("file {name}"));
             drop(dev);
             let dev = open(&path);
-            dev.mend().unwrap();
-            assert_eq!(dev.damage(), []);
+            dev.rewrite_damaged_files().unwrap();
+            assert_eq!(dev.damaged_files(), []);
             drop(dev);
             assert!(fs::read(&file).unwrap() == sound_header, "{place}");
             // The way to it from outside is the same for all.
@@ -493,9 +493,9 @@ fn a_volume_in_one_file_loses_nothing_with_a_byte_of_its_fixed_blocks() {
         let addr = [0, 1, 16, 17, 18, 32, 33, 34, GEOMETRY.spare_superblock().0][rng.below(9)];
         let byte = rng.below(4096);
         let mut block = [0; 4096];
-        dev.read(Addr(addr), &mut block).unwrap();
+        dev.read(BlockAddr(addr), &mut block).unwrap();
         block[byte] ^= 4;
-        dev.write(Addr(addr), &block).unwrap();
+        dev.write(BlockAddr(addr), &block).unwrap();
         let place = format!("byte {byte} of block {addr:#x}");
         assert!(look(&dev).unwrap() == was, "{place}");
         mend(&dev, &place);

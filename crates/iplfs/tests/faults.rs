@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use tuff_iplfs::backend::MemDevice;
-use tuff_iplfs::{Addr, BlockDevice, Error, FormatOptions, Geometry, MountOptions, Volume};
+use tuff_iplfs::{BlockAddr, BlockDevice, Error, FormatOptions, Geometry, MountOptions, Volume};
 use tuff_iplfs_crash::model::{Model, difference, tree_of};
 use tuff_iplfs_crash::workload::{Op, Persist, alphabet, at, base};
 use tuff_testkit::Rng;
@@ -42,11 +42,11 @@ impl Flaky {
 }
 
 impl BlockDevice for Flaky {
-    fn read(&self, addr: Addr, buf: &mut [u8]) -> io::Result<()> {
+    fn read(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
         self.pass(Call::Read)?;
         self.inner.read(addr, buf)
     }
-    fn write(&self, addr: Addr, data: &[u8]) -> io::Result<()> {
+    fn write(&self, addr: BlockAddr, data: &[u8]) -> io::Result<()> {
         // A failed write leaves half of its blocks behind.
         if let Err(e) = self.pass(Call::Write) {
             self.inner.write(addr, &data[..data.len() / 8192 * 4096])?;

@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{
-    Addr, BlockDevice, Caller, FormatOptions, Fsync, Log, MountOptions, Nid, Time, Volume, mode,
-    rebuild,
+    BlockAddr, BlockDevice, Caller, FormatOptions, Fsync, Log, MountOptions, Nid, Time, Volume,
+    mode, rebuild,
 };
 
 const NOW: Time = Time { sec: 1, nsec: 0 };
@@ -44,10 +44,10 @@ impl Noting {
 }
 
 impl BlockDevice for Noting {
-    fn read(&self, addr: Addr, buf: &mut [u8]) -> io::Result<()> {
+    fn read(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
         self.inner.read(addr, buf)
     }
-    fn write(&self, addr: Addr, data: &[u8]) -> io::Result<()> {
+    fn write(&self, addr: BlockAddr, data: &[u8]) -> io::Result<()> {
         let blocks = data.len() as u64 / 4096;
         self.writes.lock().unwrap().push(addr.0..addr.0 + blocks);
         self.inner.write(addr, data)
@@ -66,7 +66,7 @@ impl BlockDevice for Noting {
     }
     fn prepare(&self, blocks: Range<u64>) -> io::Result<bool> {
         let zeros = vec![0; (blocks.end - blocks.start) as usize * 4096];
-        self.inner.write(Addr(blocks.start), &zeros)?;
+        self.inner.write(BlockAddr(blocks.start), &zeros)?;
         self.prepared.lock().unwrap().push(blocks);
         Ok(true)
     }
@@ -109,7 +109,7 @@ fn a_small_change_is_one_write_to_one_log() {
         panic!("{writes:?}")
     };
     assert_eq!(one.end - one.start, 4);
-    let place = volume.superblock().geometry.place(Addr(one.start));
+    let place = volume.superblock().geometry.place(BlockAddr(one.start));
     assert_eq!(place.map(|(log, _)| log), Some(Log::WarmNode));
     // The mount is lost; the next one has it.
     drop(volume);
@@ -174,7 +174,7 @@ fn data_that_could_be_taken_for_a_node_stays_out_of_the_node_logs() {
     let logs: Vec<_> = device
         .take_writes()
         .iter()
-        .map(|w| g.place(Addr(w.start)).unwrap().0)
+        .map(|w| g.place(BlockAddr(w.start)).unwrap().0)
         .collect();
     assert_eq!(logs, [Log::WarmData, Log::WarmNode]);
     volume.write(ino, 0, b"still", NOW).unwrap();

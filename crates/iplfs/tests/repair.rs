@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use tuff_iplfs::backend::{Blocks, MemDevice};
 use tuff_iplfs::{
-    Addr, BlockDevice, Caller, CheckOptions, Error, FormatOptions, Geometry, MountOptions, Nid,
-    SetXattr, Time, Volume, check, mode, rebuild, repair,
+    BlockAddr, BlockDevice, Caller, CheckOptions, Error, FormatOptions, Geometry, MountOptions,
+    Nid, SetXattr, Time, Volume, check, mode, rebuild, repair,
 };
 use tuff_iplfs_crash::model::tree_of;
 use tuff_testkit::Rng;
@@ -116,7 +116,7 @@ fn damaged(blocks: &Blocks, addr: u64, bit: usize) -> Arc<MemDevice> {
     let mut block = *blocks[&addr];
     block[bit / 8] ^= 1 << (bit % 8);
     let device = Arc::new(MemDevice::from_blocks(blocks.clone()));
-    device.write(Addr(addr), &block).unwrap();
+    device.write(BlockAddr(addr), &block).unwrap();
     device
 }
 
@@ -214,7 +214,7 @@ fn a_volume_without_packs_is_rebuilt_from_its_logs() {
     let device = sample();
     let was = tree_of(&mut mount(&device)).unwrap();
     for addr in 16..PACKS {
-        device.write(Addr(addr), &[0; 4096]).unwrap();
+        device.write(BlockAddr(addr), &[0; 4096]).unwrap();
     }
     let dev: Arc<dyn BlockDevice> = device.clone();
     assert!(matches!(repair(&dev, false, NOW), Err(Error::Corrupt(_))));
@@ -259,7 +259,7 @@ fn a_rebuild_in_the_middle_of_use_brings_back_what_was_written() {
         let was = seen(&mut v);
         drop(v);
         for addr in 16..PACKS {
-            device.write(Addr(addr), &[0; 4096]).unwrap();
+            device.write(BlockAddr(addr), &[0; 4096]).unwrap();
         }
         let dev: Arc<dyn BlockDevice> = device.clone();
         let rebuilt = rebuild(&dev, [9; 16], NOW).unwrap();
@@ -384,7 +384,7 @@ fn nodes_and_seals_that_lie_are_mended() {
             }
             let sum = crc32c::crc32c(&block[..4092]);
             block[4092..].copy_from_slice(&sum.to_le_bytes());
-            device.write(Addr(addr), &block).unwrap();
+            device.write(BlockAddr(addr), &block).unwrap();
         }
         let dev: Arc<dyn BlockDevice> = device.clone();
         let repaired = match repair(&dev, true, NOW) {
@@ -415,7 +415,7 @@ fn a_repair_that_goes_back_one_checkpoint_says_so() {
     let dev: Arc<dyn BlockDevice> = device.clone();
     let newest = check(&dev, CheckOptions::default()).unwrap().version;
     let blocks = device.blocks();
-    assert_eq!(repair(&dev, false, NOW).unwrap().went_back, None);
+    assert_eq!(repair(&dev, false, NOW).unwrap().fallback, None);
     let mut went = 0;
     for pack in [16, 32] {
         for zeros in [false, true] {
@@ -432,7 +432,7 @@ fn a_repair_that_goes_back_one_checkpoint_says_so() {
             let dev: Arc<dyn BlockDevice> = device.clone();
             let used = check(&dev, CheckOptions::default()).unwrap().version;
             let repaired = repair(&dev, false, NOW).unwrap();
-            let back = repaired.went_back.unwrap();
+            let back = repaired.fallback.unwrap();
             assert_eq!((back.lost, back.used), (used + 1, used));
             let place = format!("checkpoint {}", back.lost);
             assert!(repaired.done.iter().any(|done| done.place == place));
@@ -456,20 +456,20 @@ fn a_repair_that_goes_back_one_checkpoint_says_so() {
     Volume::format(device.clone(), &options).unwrap();
     let dev: Arc<dyn BlockDevice> = device;
     let repaired = repair(&dev, false, NOW).unwrap();
-    assert_eq!((repaired.went_back, repaired.done), (None, Vec::new()));
+    assert_eq!((repaired.fallback, repaired.done), (None, Vec::new()));
 }
 
 /// A device of which some blocks cannot be read.
 struct Unreadable(Arc<MemDevice>, [u64; 2]);
 
 impl BlockDevice for Unreadable {
-    fn read(&self, addr: Addr, buf: &mut [u8]) -> io::Result<()> {
+    fn read(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
         match self.1.contains(&addr.0) {
             true => Err(io::Error::other("put in on purpose")),
             false => self.0.read(addr, buf),
         }
     }
-    fn write(&self, addr: Addr, data: &[u8]) -> io::Result<()> {
+    fn write(&self, addr: BlockAddr, data: &[u8]) -> io::Result<()> {
         self.0.write(addr, data)
     }
     fn flush(&self) -> io::Result<()> {
@@ -505,7 +505,7 @@ fn seals_that_cannot_be_read_are_an_error_and_no_way_back() {
         Volume::mount(one, options).unwrap();
         let repaired = repair(&dev, false, NOW);
         // What it did is to be seen when the blocks can be read again; what it says is said.
-        assert!(repaired.is_err() || repaired.is_ok_and(|repaired| repaired.went_back.is_some()));
+        assert!(repaired.is_err() || repaired.is_ok_and(|repaired| repaired.fallback.is_some()));
     }
 }
 
@@ -513,9 +513,9 @@ fn seals_that_cannot_be_read_are_an_error_and_no_way_back() {
 #[test]
 fn what_lies_past_a_head_is_given_back() {
     let foreign = [
-        Addr(5 << 20),
-        Addr((2 << 48) + (7 << 20)),
-        Addr(6 << 48 | 1 << 30),
+        BlockAddr(5 << 20),
+        BlockAddr((2 << 48) + (7 << 20)),
+        BlockAddr(6 << 48 | 1 << 30),
     ];
     for by_trim in [false, true] {
         let device = sample();

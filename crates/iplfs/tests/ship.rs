@@ -216,7 +216,9 @@ fn blocks(device: &Arc<dyn BlockDevice>) -> Blocks {
     let mut blocks = Blocks::new();
     for addr in device.allocated(0..u64::MAX).unwrap().into_iter().flatten() {
         let mut block = [0; BLOCK_SIZE];
-        device.read(tuff_iplfs::Addr(addr), &mut block).unwrap();
+        device
+            .read(tuff_iplfs::BlockAddr(addr), &mut block)
+            .unwrap();
         blocks.insert(addr, Arc::new(block));
     }
     blocks

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{
-    Addr, Allocate, BlockDevice, Caller, Errno, Error, FormatOptions, Geometry, MountOptions, Nid,
-    SIZE_MAX, SetAttr, SetXattr, Time, Volume, mode,
+    Allocate, BlockAddr, BlockDevice, Caller, Errno, Error, FormatOptions, Geometry, MountOptions,
+    Nid, SIZE_MAX, SetAttr, SetXattr, Time, Volume, mode,
 };
 use tuff_testkit::Rng;
 
@@ -484,7 +484,7 @@ fn every_flipped_bit_of_metadata_is_an_error_or_harmless() {
         let bit = rng.below(4096 * 8);
         block[bit / 8] ^= 1 << (bit % 8);
         let damaged = Arc::new(MemDevice::from_blocks(blocks.clone()));
-        damaged.write(Addr(addr), &block).unwrap();
+        damaged.write(BlockAddr(addr), &block).unwrap();
         match look(&damaged) {
             Ok(got) => {
                 assert!(

@@ -71,7 +71,7 @@ pub(super) fn reserve(file: &File, blocks: Range<u64>) -> io::Result<()> {
 }
 
 /// Gives back what was reserved in `blocks` and never written.
-pub(super) fn give_up(file: &File, blocks: Range<u64>) -> io::Result<()> {
+pub(super) fn release_preallocated(file: &File, blocks: Range<u64>) -> io::Result<()> {
     // Behind its end ext4 and Btrfs punch nothing.
     if retry(|| file.metadata())?.len() < blocks.end * BS {
         file.set_len(blocks.end * BS)?;

@@ -7,7 +7,7 @@ use super::host::{
     self, BS, data_runs, lock, punch, read_sparse, reserve, retry, write_in_place, write_zeros,
 };
 use crate::device::BlockDevice;
-use crate::disk::address::Addr;
+use crate::disk::address::BlockAddr;
 use rustix::fs::{OFlags, fstatvfs};
 use rustix::io::retry_on_intr;
 use std::fs::{File, OpenOptions};
@@ -89,7 +89,7 @@ impl FileDevice {
 }
 
 impl BlockDevice for FileDevice {
-    fn read(&self, addr: Addr, buf: &mut [u8]) -> io::Result<()> {
+    fn read(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
         if addr.0 >= i64::MAX as u64 / BS {
             let what = "no file is that long";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
@@ -97,7 +97,7 @@ impl BlockDevice for FileDevice {
         read_sparse(&self.file, addr.0, buf)
     }
 
-    fn write(&self, addr: Addr, data: &[u8]) -> io::Result<()> {
+    fn write(&self, addr: BlockAddr, data: &[u8]) -> io::Result<()> {
         self.file.write_all_at(data, addr.0 * BS)
     }
 
@@ -134,9 +134,9 @@ impl BlockDevice for FileDevice {
         }
     }
 
-    fn give_up(&self, blocks: Range<u64>) -> io::Result<()> {
+    fn release_preallocated(&self, blocks: Range<u64>) -> io::Result<()> {
         match self.size {
-            None => host::give_up(&self.file, blocks),
+            None => host::release_preallocated(&self.file, blocks),
             Some(_) => Ok(()),
         }
     }

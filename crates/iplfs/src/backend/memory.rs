@@ -1,7 +1,7 @@
 //! A device in memory, for tests and models.
 
 use crate::device::{BlockDevice, blocks_in};
-use crate::disk::address::{Addr, BLOCK_SIZE, Block};
+use crate::disk::address::{BLOCK_SIZE, Block, BlockAddr};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
@@ -12,12 +12,12 @@ pub type Blocks = BTreeMap<u64, Arc<Block>>;
 
 /// A sparse device in memory with a chosen granule and zone size. Everything is durable at once.
 pub struct MemDevice {
-    state: Mutex<State>,
+    state: Mutex<Storage>,
     granule: u64,
     zone_blocks: Option<u64>,
 }
 
-struct State {
+struct Storage {
     blocks: Blocks,
     zones: BTreeSet<u64>,
     capacity: Option<u64>,
@@ -31,7 +31,7 @@ impl MemDevice {
 
     /// An empty device that reclaims `granule` blocks at a time and, if asked, has zones.
     pub fn with(granule: u64, zone_blocks: Option<u64>) -> Self {
-        let state = State {
+        let state = Storage {
             blocks: Blocks::new(),
             zones: BTreeSet::new(),
             capacity: None,
@@ -71,7 +71,7 @@ impl MemDevice {
         self.lock().capacity = blocks;
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Storage> {
         // A panic of another thread in a test leaves the maps whole: every change below is one call.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -83,7 +83,7 @@ impl Default for MemDevice {
     }
 }
 
-fn read_blocks(blocks: &Blocks, addr: Addr, buf: &mut [u8]) {
+fn read_blocks(blocks: &Blocks, addr: BlockAddr, buf: &mut [u8]) {
     for (i, out) in buf.chunks_exact_mut(BLOCK_SIZE).enumerate() {
         match blocks.get(&(addr.0 + i as u64)) {
             Some(block) => out.copy_from_slice(&block[..]),
@@ -120,12 +120,12 @@ fn to_block(bytes: &[u8]) -> Arc<Block> {
 }
 
 impl BlockDevice for MemDevice {
-    fn read(&self, addr: Addr, buf: &mut [u8]) -> io::Result<()> {
+    fn read(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
         read_blocks(&self.lock().blocks, addr, buf);
         Ok(())
     }
 
-    fn write(&self, addr: Addr, data: &[u8]) -> io::Result<()> {
+    fn write(&self, addr: BlockAddr, data: &[u8]) -> io::Result<()> {
         let mut state = self.lock();
         let new = (addr.0..addr.0 + blocks_in(data))
             .filter(|a| !state.blocks.contains_key(a))

@@ -15,7 +15,7 @@ use super::host::{
 };
 use crate::device::BlockDevice;
 use crate::device::is_full;
-use crate::disk::address::{Addr, BLOCK_SIZE};
+use crate::disk::address::{BLOCK_SIZE, BlockAddr};
 use crate::finding::Finding;
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, fstatvfs, statx};
 use rustix::io::retry_on_intr;
@@ -48,13 +48,13 @@ pub struct ZoneDir {
     zone_blocks: u64,
     read_only: bool,
     can_punch: bool,
-    state: Mutex<State>,
+    state: Mutex<ZoneFiles>,
     /// Held by the flush under way: another one must not find its files clean and go ahead. True after one failed.
     flushing: Mutex<bool>,
 }
 
 #[derive(Default)]
-struct State {
+struct ZoneFiles {
     /// Zones that have a file.
     zones: BTreeSet<u64>,
     open: BTreeMap<u64, Arc<File>>,
@@ -180,15 +180,15 @@ impl ZoneDir {
             zone_blocks,
             read_only,
             can_punch,
-            state: Mutex::new(State {
+            state: Mutex::new(ZoneFiles {
                 zones,
-                ..State::default()
+                ..ZoneFiles::default()
             }),
             flushing: Mutex::new(false),
         })
     }
 
-    fn lock_state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, ZoneFiles> {
         // Every change below is a single insertion or removal: a panic elsewhere leaves nothing half-done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -337,7 +337,7 @@ fn can_punch(volume: &Path) -> io::Result<bool> {
 }
 
 impl BlockDevice for ZoneDir {
-    fn read(&self, addr: Addr, buf: &mut [u8]) -> io::Result<()> {
+    fn read(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
         let mut rest = buf;
         for (zone, piece) in self.pieces(addr.0..addr.0 + (rest.len() / BLOCK_SIZE) as u64) {
             let (now, later) = rest.split_at_mut((piece.end - piece.start) as usize * BLOCK_SIZE);
@@ -350,7 +350,7 @@ impl BlockDevice for ZoneDir {
         Ok(())
     }
 
-    fn write(&self, addr: Addr, data: &[u8]) -> io::Result<()> {
+    fn write(&self, addr: BlockAddr, data: &[u8]) -> io::Result<()> {
         let mut rest = data;
         for (zone, piece) in self.pieces(addr.0..addr.0 + (rest.len() / BLOCK_SIZE) as u64) {
             let (now, later) = rest.split_at((piece.end - piece.start) as usize * BLOCK_SIZE);
@@ -466,10 +466,10 @@ impl BlockDevice for ZoneDir {
         Ok(())
     }
 
-    fn give_up(&self, blocks: Range<u64>) -> io::Result<()> {
+    fn release_preallocated(&self, blocks: Range<u64>) -> io::Result<()> {
         for (zone, piece) in self.pieces(blocks) {
             if let Some(file) = self.file(zone, false)? {
-                host::give_up(&file, piece)?;
+                host::release_preallocated(&file, piece)?;
             }
         }
         Ok(())
@@ -491,7 +491,7 @@ impl BlockDevice for ZoneDir {
         Ok(Some(host.f_bavail.saturating_mul(host.f_frsize) / BS))
     }
 
-    fn damage(&self) -> Vec<Finding> {
+    fn damaged_files(&self) -> Vec<Finding> {
         let damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
         damaged
             .iter()
@@ -499,7 +499,7 @@ impl BlockDevice for ZoneDir {
             .collect()
     }
 
-    fn mend(&self) -> io::Result<()> {
+    fn rewrite_damaged_files(&self) -> io::Result<()> {
         let mut damaged = self.damaged.lock().unwrap_or_else(PoisonError::into_inner);
         if !damaged.is_empty() {
             write_headers(&self.path, &damaged, self.zone_blocks)?;
@@ -520,7 +520,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("tuff-flush-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         let device = ZoneDir::create(&dir, 16).unwrap();
-        device.write(Addr(3), &[1; BLOCK_SIZE]).unwrap();
+        device.write(BlockAddr(3), &[1; BLOCK_SIZE]).unwrap();
         std::thread::scope(|scope| {
             let under_way = device.flushing.lock().unwrap();
             let second = scope.spawn(|| device.flush());

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::pack::{damaged_copies, find_checkpoint, read_superblock};
 use crate::device::BlockDevice;
-use crate::disk::address::{Addr, BLOCK_SIZE, Log, Nid};
+use crate::disk::address::{BLOCK_SIZE, BlockAddr, Log, Nid};
 use crate::disk::checkpoint::Phase;
 use crate::disk::inode::{Content, Inode};
 use crate::disk::nat::NatEntry;
@@ -166,7 +166,9 @@ impl Checker {
             self.claim(addr, "node address table", |log| log == Log::Meta);
         }
         for addr in self.volume.checkpoint.overflow.clone() {
-            self.claim(Addr(addr), "checkpoint overflow", |log| log == Log::Meta);
+            self.claim(BlockAddr(addr), "checkpoint overflow", |log| {
+                log == Log::Meta
+            });
         }
         for (nid, entry) in nodes {
             if nid.0 >= self.volume.nat.next_nid {
@@ -178,7 +180,12 @@ impl Checker {
         Ok(())
     }
 
-    pub(super) fn claim(&mut self, addr: Addr, who: impl fmt::Display, fits: impl Fn(Log) -> bool) {
+    pub(super) fn claim(
+        &mut self,
+        addr: BlockAddr,
+        who: impl fmt::Display,
+        fits: impl Fn(Log) -> bool,
+    ) {
         match self.volume.sb.geometry.place(addr) {
             Some((log, offset)) if fits(log) => {
                 let head = self.volume.logs.marks[log.index()].head;

@@ -22,7 +22,7 @@ impl Checker {
             let end = dentry::blocks_for(inode.depth);
             let mut at = 0;
             loop {
-                let index = match self.volume.next_claimed(ino, at) {
+                let index = match self.volume.next_allocated(ino, at) {
                     Ok(Some(index)) => index,
                     Ok(None) => break,
                     Err(e) => return self.find_in(ino, format_args!("directory {ino}"), e),

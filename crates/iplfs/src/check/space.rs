@@ -2,14 +2,14 @@
 
 use super::checker::Checker;
 use crate::device::read_block;
-use crate::disk::address::{Addr, Log};
+use crate::disk::address::{BlockAddr, Log};
 use crate::disk::checkpoint::Phase;
 use crate::error::{Error, Result};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 impl Checker {
-    /// Checks that the blocks of snapshots decode, lie below the heads of their logs, and add up to the checkpoint's counts. Damage recorded by a repair is
+    /// Checks that the blocks of snapshots decode, lie below the heads of their logs, and add up to the checkpoint's counts. DamagedBlock recorded by a repair is
     /// no finding.
     fn snapshots(&mut self) -> Result<()> {
         let (mut held, mut known) = (HashSet::new(), HashMap::new());
@@ -17,22 +17,22 @@ impl Checker {
             let snapshot = self.volume.snapshots.records[at].clone();
             let place = format!("snapshot {}", snapshot.name);
             let mut state = self.volume.at_snapshot(at);
-            let references = match state.references_beside_damage() {
+            let references = match state.readable_references() {
                 Ok(references) => references,
                 Err(e) => {
                     self.find(&place, e);
                     continue;
                 }
             };
-            let mended = self.volume.is_mended(&snapshot);
+            let mended = self.volume.has_repaired_table(&snapshot);
             let fits = |addr: u64| {
                 let log = self
                     .volume
                     .sb
                     .geometry
-                    .place(Addr(addr))
+                    .place(BlockAddr(addr))
                     .map(|(log, _)| log);
-                self.volume.is_older(Addr(addr), &snapshot.heads)
+                self.volume.lies_below(BlockAddr(addr), &snapshot.heads)
                     || mended && log == Some(Log::Meta)
             };
             if let Some(addr) = references.addrs().find(|addr| !fits(*addr)) {
@@ -131,9 +131,9 @@ impl Checker {
     /// True for zeros past the head. Space that is reserved there passes for data while a host has it in memory.
     fn is_room(&self, log: Log, addr: u64) -> Result<bool> {
         let head = self.volume.logs.marks[log.index()].head;
-        let place = self.volume.sb.geometry.place(Addr(addr));
+        let place = self.volume.sb.geometry.place(BlockAddr(addr));
         Ok(place.is_some_and(|(_, offset)| offset >= head)
-            && read_block(&*self.volume.dev, Addr(addr))?
+            && read_block(&*self.volume.dev, BlockAddr(addr))?
                 .iter()
                 .all(|byte| *byte == 0))
     }

@@ -2,7 +2,7 @@
 
 use super::checker::{CheckOptions, check};
 use crate::device::read_block;
-use crate::disk::address::{Addr, Log};
+use crate::disk::address::{BlockAddr, Log};
 use crate::error::{Error, Result};
 use crate::volume::state::Volume;
 
@@ -20,7 +20,7 @@ impl Volume {
             let runs = runs.map_err(|e| Error::io(e, "asking for allocated blocks"))?;
             for run in runs {
                 for addr in run.clone() {
-                    let block = read_block(&*self.dev, Addr(addr))?;
+                    let block = read_block(&*self.dev, BlockAddr(addr))?;
                     blocks += u64::from(block.iter().any(|byte| *byte != 0));
                 }
                 let io = |e| Error::io(e, "giving back what lies past the heads");
@@ -28,7 +28,7 @@ impl Volume {
                 self.logs.preallocated[log.index()] = head;
             }
         }
-        self.keep_room();
+        self.maintain_preallocation();
         Ok(blocks)
     }
 

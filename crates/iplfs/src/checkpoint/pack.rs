@@ -1,30 +1,30 @@
 //! Checkpoint packs and superblocks on the device: choosing the newest sound copy, and writing damaged copies again.
 
 use crate::device::{BlockDevice, read_block};
-use crate::disk::address::{AREA_BITS, Addr, BLOCK_SIZE, Geometry, Log};
-use crate::disk::checkpoint::{Body, Phase, SEALS, Seal};
+use crate::disk::address::{AREA_BITS, BLOCK_SIZE, BlockAddr, Geometry, Log};
+use crate::disk::checkpoint::{CheckpointBody, Phase, SEALS, Seal};
 use crate::disk::nat::NAT_HEIGHT_MAX;
 use crate::disk::superblock::Superblock;
 use crate::error::{Error, Result};
 use crate::finding::Finding;
 
 /// A checkpoint as found on the device.
-pub(crate) struct Found {
+pub(crate) struct FoundCheckpoint {
     pub(crate) seal: Seal,
-    pub(crate) body: Body,
+    pub(crate) body: CheckpointBody,
     pub(crate) pack: usize,
-    pub(crate) damage: Damage,
+    pub(crate) damage: DamagedParts,
 }
 
 /// Parts of a checkpoint that are damaged and of which there is another copy.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Damage {
+pub(crate) struct DamagedParts {
     pub(crate) seal: bool,
     pub(crate) body: bool,
     pub(crate) copy: bool,
 }
 
-impl Found {
+impl FoundCheckpoint {
     /// Damaged parts of the checkpoint. A crash may damage one of two seals; a crash after an unmount does not.
     pub(crate) fn damaged_parts(&self) -> Vec<Finding> {
         let parts = [
@@ -46,7 +46,7 @@ impl Found {
 
 /// The superblock: of the two copies at the start the sound one with the higher generation. If neither is sound, the third one.
 pub fn read_superblock(dev: &dyn BlockDevice) -> Result<Superblock> {
-    let copies = [Addr(0), Addr(1)]
+    let copies = [BlockAddr(0), BlockAddr(1)]
         .map(|addr| read_block(dev, addr).and_then(|block| Superblock::decode(&block)));
     match copies {
         [Ok(a), Ok(b)] => Ok(if b.generation > a.generation { b } else { a }),
@@ -62,19 +62,22 @@ pub fn read_superblock(dev: &dyn BlockDevice) -> Result<Superblock> {
 /// Third copies of superblocks, by ascending size of the address space that they describe.
 fn spare_superblocks(
     dev: &dyn BlockDevice,
-) -> impl DoubleEndedIterator<Item = (Addr, Superblock)> + use<'_> {
+) -> impl DoubleEndedIterator<Item = (BlockAddr, Superblock)> + use<'_> {
     AREA_BITS.filter_map(move |bits| {
-        let addr = Addr(7 << bits);
+        let addr = BlockAddr(7 << bits);
         let sb = Superblock::decode(&read_block(dev, addr).ok()?).ok()?;
         (sb.geometry.spare_superblock() == addr).then_some((addr, sb))
     })
 }
 
 /// Copies of the superblock that are not as they should be.
-pub(crate) fn damaged_superblocks(dev: &dyn BlockDevice, sb: &Superblock) -> Result<Vec<Addr>> {
+pub(crate) fn damaged_superblocks(
+    dev: &dyn BlockDevice,
+    sb: &Superblock,
+) -> Result<Vec<BlockAddr>> {
     let spare = sb.geometry.spare_superblock();
     let mut damaged = Vec::new();
-    for addr in [Addr(0), Addr(1), spare] {
+    for addr in [BlockAddr(0), BlockAddr(1), spare] {
         let found = read_block(dev, addr).and_then(|block| Superblock::decode(&block));
         // A block device may end with the last area.
         let exists = addr != spare
@@ -94,7 +97,7 @@ pub(crate) fn damaged_superblocks(dev: &dyn BlockDevice, sb: &Superblock) -> Res
 pub(crate) fn write_superblocks(
     dev: &dyn BlockDevice,
     sb: &Superblock,
-    copies: &[Addr],
+    copies: &[BlockAddr],
 ) -> Result<()> {
     for addr in copies {
         let io = |e| Error::io(e, "writing a superblock");
@@ -108,9 +111,9 @@ pub(crate) fn write_superblocks(
 pub(crate) fn damaged_copies(
     dev: &dyn BlockDevice,
     sb: &Superblock,
-    found: &Found,
+    found: &FoundCheckpoint,
 ) -> Result<Vec<Finding>> {
-    let mut findings = dev.damage();
+    let mut findings = dev.damaged_files();
     for addr in damaged_superblocks(dev, sb)? {
         let place = format_args!("superblock copy at block {addr}");
         findings.push(Finding::new(place, "is damaged, old or missing"));
@@ -120,9 +123,9 @@ pub(crate) fn damaged_copies(
 }
 
 /// Writes again what is damaged or missing and has a sound copy.
-pub(crate) fn mend_copies(dev: &dyn BlockDevice, sb: &Superblock) -> Result<()> {
+pub(crate) fn rewrite_damaged_copies(dev: &dyn BlockDevice, sb: &Superblock) -> Result<()> {
     let io = |e| Error::io(e, "writing a damaged file again");
-    dev.mend().map_err(io)?;
+    dev.rewrite_damaged_files().map_err(io)?;
     write_superblocks(dev, sb, &damaged_superblocks(dev, sb)?)
 }
 
@@ -131,7 +134,7 @@ pub(crate) fn clear_fixed(dev: &dyn BlockDevice, g: &Geometry) -> Result<()> {
     let io = |e| Error::io(e, "preparing the device");
     dev.preallocate(0..g.fixed_end()).map_err(io)?;
     let zeros = vec![0; BLOCK_SIZE * 2];
-    for addr in [Addr(0), g.pack_start(0), g.pack_start(1)] {
+    for addr in [BlockAddr(0), g.pack_start(0), g.pack_start(1)] {
         dev.write(addr, &zeros).map_err(io)?;
     }
     for (addr, _) in spare_superblocks(dev) {
@@ -146,7 +149,7 @@ pub(crate) fn find_checkpoint(
     dev: &dyn BlockDevice,
     sb: &Superblock,
     fallback: bool,
-) -> Result<Found> {
+) -> Result<FoundCheckpoint> {
     let mut seals: Vec<(usize, Seal, bool)> = Vec::new();
     for pack in 0..2 {
         let start = sb.geometry.pack_start(pack);
@@ -154,7 +157,7 @@ pub(crate) fn find_checkpoint(
         let mut best: Option<Seal> = None;
         let mut unread = None;
         let mut copies = Vec::new();
-        for addr in [start, Addr(start.0 + 1)] {
+        for addr in [start, BlockAddr(start.0 + 1)] {
             match read_block(dev, addr) {
                 Ok(block) => {
                     let seal = Seal::decode(&block);
@@ -185,7 +188,7 @@ pub(crate) fn find_checkpoint(
                 if first_error.is_some() && seal.phase == Phase::Clean {
                     seal.phase = Phase::Mounted;
                 }
-                return Ok(Found {
+                return Ok(FoundCheckpoint {
                     seal,
                     body,
                     pack,
@@ -218,7 +221,7 @@ pub(crate) fn newest_seal_version(dev: &dyn BlockDevice, sb: &Superblock) -> u64
     let seals = (0..2).flat_map(|pack| (0..SEALS).map(move |copy| (pack, copy)));
     seals
         .filter_map(|(pack, copy)| {
-            let addr = Addr(sb.geometry.pack_start(pack).0 + copy);
+            let addr = BlockAddr(sb.geometry.pack_start(pack).0 + copy);
             Seal::decode(&read_block(dev, addr).ok()?)
         })
         .map(|seal| seal.version)
@@ -232,7 +235,7 @@ fn read_body(
     sb: &Superblock,
     pack: usize,
     seal: &Seal,
-) -> Result<(Body, Damage)> {
+) -> Result<(CheckpointBody, DamagedParts)> {
     let g = &sb.geometry;
     let place = || format!("checkpoint {}", seal.version);
     let (body_blocks, room) = (seal.body_blocks(), u64::from(g.pack_blocks) - SEALS);
@@ -279,14 +282,14 @@ fn read_body(
         dev.read(addr, buf)
             .map_err(|e| Error::io(e, format_args!("reading {}", place())))
     };
-    read(Addr(g.pack_start(pack).0 + SEALS), head)?;
+    read(BlockAddr(g.pack_start(pack).0 + SEALS), head)?;
     read(seal.overflow, tail)?;
     let (bytes, copy) = bytes.split_at(body_blocks as usize * BLOCK_SIZE);
-    let mut damage = Damage::default();
-    let body = match Body::decode(seal, bytes) {
+    let mut damage = DamagedParts::default();
+    let body = match CheckpointBody::decode(seal, bytes) {
         Err(_) if !copy.is_empty() => {
             damage.body = true;
-            Body::decode_copy(seal, copy)?
+            CheckpointBody::decode_copy(seal, copy)?
         }
         other => other?,
     };
@@ -300,7 +303,7 @@ fn read_body(
     let overlap = dead.windows(2).any(|pair| pair[1].0 < pair[0].1);
     if overlap
         || dead.iter().any(|(start, end)| {
-            start >= end || *end > 7 << g.area_bits || g.place(Addr(*start)).is_none()
+            start >= end || *end > 7 << g.area_bits || g.place(BlockAddr(*start)).is_none()
         })
     {
         return Err(Error::corrupt(

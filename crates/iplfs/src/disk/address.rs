@@ -21,30 +21,33 @@ pub(crate) fn zero_block() -> Box<Block> {
 
 /// Address of a block in the whole address space of a volume. Unit: blocks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Addr(pub u64);
+pub struct BlockAddr(pub u64);
 
-impl Addr {
+impl BlockAddr {
     /// In a block slot: a hole. Block 0 is a superblock, so no file ever refers to it.
-    pub const HOLE: Addr = Addr(0);
+    pub const HOLE: BlockAddr = BlockAddr(0);
     /// In a block slot: space reserved by `fallocate` or a pending write, reads as zeros.
-    pub const RESERVED: Addr = Addr(u64::MAX);
+    pub const RESERVED: BlockAddr = BlockAddr(u64::MAX);
 
     /// In a block slot: a block that a repair could not save. Reading it is an error, until it is overwritten or punched out.
-    pub const LOST: Addr = Addr(u64::MAX - 1);
+    pub const LOST: BlockAddr = BlockAddr(u64::MAX - 1);
 
     /// True if the slot names a block on the device.
     pub fn is_mapped(self) -> bool {
-        !matches!(self, Addr::HOLE | Addr::RESERVED | Addr::LOST)
+        !matches!(
+            self,
+            BlockAddr::HOLE | BlockAddr::RESERVED | BlockAddr::LOST
+        )
     }
 }
 
-impl fmt::Debug for Addr {
+impl fmt::Debug for BlockAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.0)
     }
 }
 
-impl fmt::Display for Addr {
+impl fmt::Display for BlockAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.0)
     }
@@ -144,8 +147,8 @@ pub(crate) const PACK_START: u64 = 16;
 
 impl Geometry {
     /// First block of pack 0 or 1.
-    pub fn pack_start(&self, pack: usize) -> Addr {
-        Addr(
+    pub fn pack_start(&self, pack: usize) -> BlockAddr {
+        BlockAddr(
             PACK_START
                 + if pack == 0 {
                     0
@@ -161,8 +164,8 @@ impl Geometry {
     }
 
     /// Third copy of the superblock: the only block of area 7, far from the other two.
-    pub fn spare_superblock(&self) -> Addr {
-        Addr(7 << self.area_bits)
+    pub fn spare_superblock(&self) -> BlockAddr {
+        BlockAddr(7 << self.area_bits)
     }
 
     /// Blocks in an area.
@@ -176,8 +179,8 @@ impl Geometry {
     }
 
     /// Address of a block of a log.
-    pub fn addr(&self, log: Log, offset: u64) -> Addr {
-        Addr(((log as u64) << self.area_bits) | offset)
+    pub fn addr(&self, log: Log, offset: u64) -> BlockAddr {
+        BlockAddr(((log as u64) << self.area_bits) | offset)
     }
 
     /// Range of addresses of a log, from two offsets.
@@ -188,7 +191,7 @@ impl Geometry {
     }
 
     /// The log and the offset in its area, `None` for area 7 and beyond and for the fixed blocks.
-    pub fn place(&self, addr: Addr) -> Option<(Log, u64)> {
+    pub fn place(&self, addr: BlockAddr) -> Option<(Log, u64)> {
         let area = usize::try_from(addr.0 >> self.area_bits).ok()?;
         let log = *Log::ALL.get(area)?;
         let offset = addr.0 & (self.area_blocks() - 1);
@@ -215,9 +218,9 @@ mod tests {
         let addr = geometry.addr(Log::WarmNode, 77);
         assert_eq!(addr.0, (5 << 48) + 77);
         assert_eq!(geometry.place(addr), Some((Log::WarmNode, 77)));
-        assert_eq!(geometry.place(Addr(7 << 48)), None);
-        assert_eq!(geometry.place(Addr(0)), None);
-        assert_eq!(geometry.place(Addr(16 + 512)), Some((Log::Meta, 528)));
+        assert_eq!(geometry.place(BlockAddr(7 << 48)), None);
+        assert_eq!(geometry.place(BlockAddr(0)), None);
+        assert_eq!(geometry.place(BlockAddr(16 + 512)), Some((Log::Meta, 528)));
         assert_eq!(geometry.range(Log::ColdNode, 0..1 << 48).end, 7 << 48);
     }
 }

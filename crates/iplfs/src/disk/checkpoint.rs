@@ -14,7 +14,7 @@
 //! The copy serves where the body is damaged. The discard log is not in it: a trim finds what the log named.
 
 use super::wire::{Get, Put, seal, sealed};
-use crate::disk::address::{Addr, BLOCK_SIZE, Block, Nid};
+use crate::disk::address::{BLOCK_SIZE, Block, BlockAddr, Nid};
 use crate::disk::nat::NatEntry;
 use crate::disk::snapshot::{SNAPSHOT_LEN, Snapshot};
 use crate::error::{Error, Result};
@@ -67,7 +67,7 @@ pub struct Seal {
     /// Levels of the node address table, 0 if it is empty.
     pub nat_height: u32,
     /// Root block of the node address table.
-    pub nat_root: Addr,
+    pub nat_root: BlockAddr,
     /// Checksum of the root block.
     pub nat_root_crc: u32,
     /// Blocks of the node address table.
@@ -91,7 +91,7 @@ pub struct Seal {
     /// Checksum of the body.
     pub body_crc: u32,
     /// Where the body continues, if it does not fit the pack.
-    pub overflow: Addr,
+    pub overflow: BlockAddr,
     /// Blocks of that continuation, without those of the copy.
     pub overflow_blocks: u32,
     /// Blocks of the copy. 0 if there is none, as in checkpoints of earlier versions.
@@ -166,7 +166,7 @@ impl Seal {
         let _ = get.u16();
         let next_nid = get.u32();
         let next_seq = get.u64();
-        let nat_root = Addr(get.u64());
+        let nat_root = BlockAddr(get.u64());
         let nat_root_crc = get.u32();
         let nat_height = get.u32();
         let (nat_blocks, live_blocks, inodes) = (get.u64(), get.u64(), get.u64());
@@ -176,7 +176,7 @@ impl Seal {
         let (orphans, journal, discards) = (get.u32(), get.u32(), get.u32());
         let body_crc = get.u32();
         let overflow_blocks = get.u32();
-        let overflow = Addr(get.u64());
+        let overflow = BlockAddr(get.u64());
         let mut logs = [LogMarks::default(); 7];
         for log in &mut logs {
             *log = LogMarks {
@@ -237,14 +237,14 @@ impl Seal {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiscardEntry {
     /// First block.
-    pub start: Addr,
+    pub start: BlockAddr,
     /// How many. Unit: blocks.
     pub blocks: u32,
 }
 
 /// What follows the seals.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Body {
+pub struct CheckpointBody {
     /// Snapshots, oldest first.
     pub snapshots: Vec<Snapshot>,
     /// Inodes without a name that were open.
@@ -255,7 +255,7 @@ pub struct Body {
     pub discards: Vec<DiscardEntry>,
 }
 
-impl Body {
+impl CheckpointBody {
     /// Bytes of the stream before padding.
     pub fn byte_len(&self) -> usize {
         self.copied_len() + self.discards.len() * 16
@@ -322,7 +322,7 @@ impl Body {
                     Nid(get.u32()),
                     NatEntry {
                         ino: Nid(get.u32()),
-                        addr: Addr(get.u64()),
+                        addr: BlockAddr(get.u64()),
                     },
                 )
             })
@@ -330,7 +330,7 @@ impl Body {
         let discards = (0..discards)
             .map(|_| {
                 let entry = DiscardEntry {
-                    start: Addr(get.u64()),
+                    start: BlockAddr(get.u64()),
                     blocks: get.u32(),
                 };
                 get.u32();
@@ -350,19 +350,19 @@ impl Body {
 mod tests {
     use super::*;
 
-    pub(crate) fn sample() -> (Seal, Body) {
-        let body = Body {
+    pub(crate) fn sample() -> (Seal, CheckpointBody) {
+        let body = CheckpointBody {
             snapshots: Vec::new(),
             orphans: vec![Nid(5), Nid(9)],
             journal: vec![(
                 Nid(4),
                 NatEntry {
                     ino: Nid(4),
-                    addr: Addr(1 << 50),
+                    addr: BlockAddr(1 << 50),
                 },
             )],
             discards: vec![DiscardEntry {
-                start: Addr(77),
+                start: BlockAddr(77),
                 blocks: 3,
             }],
         };
@@ -381,7 +381,7 @@ mod tests {
             next_seq: 99,
             next_nid: 10,
             nat_height: 1,
-            nat_root: Addr(600),
+            nat_root: BlockAddr(600),
             nat_root_crc: 5,
             nat_blocks: 1,
             live_blocks: 8,
@@ -393,7 +393,7 @@ mod tests {
             journal: 1,
             discards: 1,
             body_crc: crc32c::crc32c(&body.encode()),
-            overflow: Addr(0),
+            overflow: BlockAddr(0),
             overflow_blocks: 0,
             copy_blocks: 1,
             copy_crc: crc32c::crc32c(&body.encode()),
@@ -406,7 +406,7 @@ mod tests {
     fn round_trip() {
         let (seal, body) = sample();
         assert_eq!(Seal::decode(&seal.encode()), Some(seal.clone()));
-        assert_eq!(Body::decode(&seal, &body.encode()).unwrap(), body);
+        assert_eq!(CheckpointBody::decode(&seal, &body.encode()).unwrap(), body);
     }
 
     #[test]
@@ -431,13 +431,13 @@ mod tests {
         let mut bytes = body.encode();
         for at in 0..bytes.len() {
             bytes[at] ^= 1;
-            assert!(Body::decode(&seal, &bytes).is_err());
-            assert!(Body::decode_copy(&seal, &bytes).is_err());
+            assert!(CheckpointBody::decode(&seal, &bytes).is_err());
+            assert!(CheckpointBody::decode_copy(&seal, &bytes).is_err());
             bytes[at] ^= 1;
         }
-        assert!(Body::decode(&seal, &bytes[..0]).is_err());
-        let copy = Body::decode_copy(&seal, &bytes).unwrap();
+        assert!(CheckpointBody::decode(&seal, &bytes[..0]).is_err());
+        let copy = CheckpointBody::decode_copy(&seal, &bytes).unwrap();
         let discards = Vec::new();
-        assert_eq!(copy, Body { discards, ..body });
+        assert_eq!(copy, CheckpointBody { discards, ..body });
     }
 }

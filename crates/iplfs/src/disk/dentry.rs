@@ -61,20 +61,20 @@ pub struct Dentry {
 
 /// How slots lie in their bytes.
 #[derive(Clone, Copy)]
-struct Shape {
+struct SlotLayout {
     bitmap: usize,
     records: usize,
     names: usize,
     slots: usize,
 }
 
-const IN_BLOCK: Shape = Shape {
+const IN_BLOCK: SlotLayout = SlotLayout {
     bitmap: 64,
     records: 96,
     names: 96 + BLOCK_SLOTS * 12,
     slots: BLOCK_SLOTS,
 };
-const IN_INODE: Shape = Shape {
+const IN_INODE: SlotLayout = SlotLayout {
     bitmap: 0,
     records: 24,
     names: 24 + INODE_SLOTS * 12,
@@ -84,7 +84,7 @@ const IN_INODE: Shape = Shape {
 pub const INODE_BYTES: usize = IN_INODE.names + INODE_SLOTS * 8;
 const _: () = assert!(IN_BLOCK.names + BLOCK_SLOTS * 8 == BLOCK_SIZE);
 
-fn shape(bytes: &[u8]) -> Shape {
+fn layout_of(bytes: &[u8]) -> SlotLayout {
     if bytes.len() == BLOCK_SIZE {
         IN_BLOCK
     } else {
@@ -114,18 +114,18 @@ pub fn verify_block(block: &Block, ino: Nid, index: u64) -> Result<()> {
     ))
 }
 
-fn used(bytes: &[u8], s: Shape, slot: usize) -> bool {
+fn used(bytes: &[u8], s: SlotLayout, slot: usize) -> bool {
     bytes[s.bitmap + slot / 8] >> (slot % 8) & 1 == 1
 }
 
-fn record(bytes: &[u8], s: Shape, slot: usize) -> (u32, Nid, usize, u8) {
+fn record(bytes: &[u8], s: SlotLayout, slot: usize) -> (u32, Nid, usize, u8) {
     let mut get = Get::new(&bytes[s.records + slot * 12..][..12]);
     (get.u32(), Nid(get.u32()), usize::from(get.u16()), get.u8())
 }
 
 /// The entry at or after `from`, if any. `bytes` is a directory block or the content of an inode.
 pub fn next(bytes: &[u8], from: usize) -> Result<Option<Dentry>> {
-    let s = shape(bytes);
+    let s = layout_of(bytes);
     let Some(slot) = (from..s.slots).find(|&slot| used(bytes, s, slot)) else {
         return Ok(None);
     };
@@ -162,7 +162,7 @@ const GROUP: usize = 8 * 12;
 
 /// The entry with this name.
 pub fn find(bytes: &[u8], hash: u32, name: &[u8]) -> Option<(usize, Nid, u8)> {
-    let s = shape(bytes);
+    let s = layout_of(bytes);
     let hash = hash.to_le_bytes();
     let groups = bytes[s.records..s.names].chunks(GROUP);
     for (group, records) in groups.enumerate() {
@@ -188,8 +188,8 @@ pub fn find(bytes: &[u8], hash: u32, name: &[u8]) -> Option<(usize, Nid, u8)> {
 }
 
 /// First slot of a free run that fits a name of `name_len` bytes.
-pub fn room(bytes: &[u8], name_len: usize) -> Option<usize> {
-    let s = shape(bytes);
+pub fn find_free_slots(bytes: &[u8], name_len: usize) -> Option<usize> {
+    let s = layout_of(bytes);
     let want = slots_for(name_len);
     // Most blocks that are asked are full.
     let taken = bytes[s.bitmap..s.records]
@@ -208,9 +208,9 @@ pub fn room(bytes: &[u8], name_len: usize) -> Option<usize> {
     None
 }
 
-/// Fills a free run found by [`room`].
+/// Fills a free run found by [`find_free_slots`].
 pub fn insert(bytes: &mut [u8], entry: &Dentry) {
-    let s = shape(bytes);
+    let s = layout_of(bytes);
     for slot in entry.slot..entry.slot + slots_for(entry.name.len()) {
         assert!(!used(bytes, s, slot), "slot {slot} is taken");
         bytes[s.bitmap + slot / 8] |= 1 << (slot % 8);
@@ -226,7 +226,7 @@ pub fn insert(bytes: &mut [u8], entry: &Dentry) {
 
 /// Frees the slots of an entry and wipes them, so that equal directories are equal bytes.
 pub fn remove(bytes: &mut [u8], slot: usize, name_len: usize) {
-    let s = shape(bytes);
+    let s = layout_of(bytes);
     for at in slot..slot + slots_for(name_len) {
         bytes[s.bitmap + at / 8] &= !(1 << (at % 8));
         bytes[s.records + at * 12..][..12].fill(0);
@@ -236,7 +236,7 @@ pub fn remove(bytes: &mut [u8], slot: usize, name_len: usize) {
 
 /// Points an entry at another inode.
 pub fn retarget(bytes: &mut [u8], slot: usize, ino: Nid, kind: u8) {
-    let s = shape(bytes);
+    let s = layout_of(bytes);
     let record = &mut bytes[s.records + slot * 12..][..12];
     record[4..8].copy_from_slice(&ino.0.to_le_bytes());
     record[10] = kind;
@@ -244,7 +244,7 @@ pub fn retarget(bytes: &mut [u8], slot: usize, ino: Nid, kind: u8) {
 
 /// True if no slot is taken.
 pub fn is_empty(bytes: &[u8]) -> bool {
-    let s = shape(bytes);
+    let s = layout_of(bytes);
     bytes[s.bitmap..s.records].iter().all(|byte| *byte == 0)
 }
 
@@ -273,8 +273,8 @@ mod tests {
         assert_eq!(find(&block, 7, &long), Some((1, Nid(3), 8)));
         assert_eq!(find(&block, 7, b"b"), Some((33, Nid(3), 8)));
         remove(&mut block, 0, 1);
-        assert_eq!(room(&block, 8), Some(0));
-        assert_eq!(room(&block, 9), Some(34));
+        assert_eq!(find_free_slots(&block, 8), Some(0));
+        assert_eq!(find_free_slots(&block, 9), Some(34));
         assert_eq!(all(&block).unwrap().len(), 2);
         remove(&mut block, 1, 255);
         remove(&mut block, 33, 1);
@@ -303,7 +303,7 @@ mod tests {
         for slot in 10..BLOCK_SLOTS {
             insert(&mut block, &zero(slot, b"y"));
         }
-        assert_eq!(room(&block, 1), None);
+        assert_eq!(find_free_slots(&block, 1), None);
     }
 
     #[test]

@@ -14,7 +14,7 @@
 use super::dentry;
 use super::slot::Slot;
 use super::wire::{Get, Put};
-use crate::disk::address::{Addr, Nid};
+use crate::disk::address::{BlockAddr, Nid};
 
 /// Bytes of a file that fit its inode.
 pub const INLINE_MAX: usize = 3464;
@@ -63,19 +63,19 @@ pub enum Content {
     /// A directory whose entries fit the inode.
     InlineDir(Box<[u8; INLINE_MAX]>),
     /// In blocks.
-    Map(Box<Map>),
+    Map(Box<BlockMap>),
 }
 
 /// The roots of a block map.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Map {
+pub struct BlockMap {
     /// The first blocks of the file.
     pub slots: [Slot; INODE_SLOTS],
     /// Nodes with the blocks after those.
     pub nids: [Nid; INODE_NIDS],
 }
 
-impl Map {
+impl BlockMap {
     /// A map without blocks.
     pub fn empty() -> Box<Self> {
         Box::new(Self {
@@ -169,7 +169,7 @@ impl Inode {
     }
 
     /// The group of what is made in this directory by somebody of a group.
-    pub fn group_of_new(&self, gid: u32) -> u32 {
+    pub fn inherited_gid(&self, gid: u32) -> u32 {
         if self.mode & 0o2000 != 0 {
             self.gid
         } else {
@@ -275,10 +275,10 @@ impl Inode {
             0 if !is_dir => Content::Inline(get.bytes(inline_len).to_vec()),
             1 if is_dir => Content::InlineDir(Box::new(get.array())),
             2 => {
-                let mut map = Map::empty();
+                let mut map = BlockMap::empty();
                 for slot in &mut map.slots {
                     *slot = Slot {
-                        addr: Addr(get.u64()),
+                        addr: BlockAddr(get.u64()),
                         crc: get.u32(),
                     };
                 }

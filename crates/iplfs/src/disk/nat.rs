@@ -10,7 +10,7 @@
 //! stale or damaged block cannot pass, and an old root stays a whole table for as long as its blocks are not discarded.
 
 use super::wire::{Get, Put, seal, sealed};
-use crate::disk::address::{Addr, BLOCK_SIZE, Block, Nid};
+use crate::disk::address::{BLOCK_SIZE, Block, BlockAddr, Nid};
 use crate::error::{Error, Result};
 
 const MAGIC: u32 = 0x544e_4154;
@@ -23,7 +23,7 @@ pub const NAT_HEIGHT_MAX: u32 = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NatEntry {
     /// Block of the node; `HOLE` if the number is free.
-    pub addr: Addr,
+    pub addr: BlockAddr,
     /// The inode the node belongs to.
     pub ino: Nid,
 }
@@ -32,7 +32,7 @@ pub struct NatEntry {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NatPointer {
     /// Where; `HOLE` if nothing below was ever used.
-    pub addr: Addr,
+    pub addr: BlockAddr,
     /// Checksum field of that block.
     pub crc: u32,
 }

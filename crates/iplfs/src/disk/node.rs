@@ -12,7 +12,7 @@
 use super::inode::Inode;
 use super::slot::Slot;
 use super::wire::{Get, Put, seal, sealed};
-use crate::disk::address::{Addr, BLOCK_SIZE, Block, Nid};
+use crate::disk::address::{BLOCK_SIZE, Block, BlockAddr, Nid};
 use crate::error::{Error, Result};
 
 /// Bytes of a node block before the footer.
@@ -103,7 +103,7 @@ impl NodeBody {
     }
 
     /// Decodes a node block. The caller compares the footer with what it looked for.
-    pub fn decode(block: &Block, at: Addr) -> Result<(Self, Footer)> {
+    pub fn decode(block: &Block, at: BlockAddr) -> Result<(Self, Footer)> {
         if !sealed(block) {
             return Err(Error::corrupt(
                 format_args!("node block {at}"),
@@ -132,7 +132,7 @@ impl NodeBody {
                 let mut slots = Box::new([Slot::HOLE; DIRECT_SLOTS]);
                 for slot in slots.iter_mut() {
                     *slot = Slot {
-                        addr: Addr(get.u64()),
+                        addr: BlockAddr(get.u64()),
                         crc: get.u32(),
                     };
                 }
@@ -176,7 +176,9 @@ impl NodeBody {
 mod tests {
     use super::*;
     use crate::disk::dentry::NAME_MAX;
-    use crate::disk::inode::{Content, INLINE_MAX, INLINE_XATTR, INODE_SLOTS, Map, Time, mode};
+    use crate::disk::inode::{
+        BlockMap, Content, INLINE_MAX, INLINE_XATTR, INODE_SLOTS, Time, mode,
+    };
 
     const FOOTER: Footer = Footer {
         nid: Nid(8),
@@ -207,9 +209,9 @@ mod tests {
         file.name = vec![b'n'; NAME_MAX];
         file.xattr = vec![1; INLINE_XATTR];
         let mut mapped = Inode::new(mode::FILE, 0, 0, now);
-        let mut map = Map::empty();
+        let mut map = BlockMap::empty();
         map.slots[INODE_SLOTS - 1] = Slot {
-            addr: Addr(3),
+            addr: BlockAddr(3),
             crc: 4,
         };
         map.nids[5] = Nid(77);
@@ -218,14 +220,17 @@ mod tests {
         for inode in [file, mapped, dir] {
             let body = NodeBody::Inode(Box::new(inode));
             let block = body.encode(&footer);
-            assert_eq!(NodeBody::decode(&block, Addr(1)).unwrap(), (body, footer));
+            assert_eq!(
+                NodeBody::decode(&block, BlockAddr(1)).unwrap(),
+                (body, footer)
+            );
         }
     }
     #[test]
     fn every_kind_round_trips() {
         let mut slots = Box::new([Slot::HOLE; DIRECT_SLOTS]);
         slots[337] = Slot {
-            addr: Addr(1 << 60),
+            addr: BlockAddr(1 << 60),
             crc: 77,
         };
         slots[0] = Slot::RESERVED;
@@ -238,7 +243,10 @@ mod tests {
             NodeBody::Xattr(vec![1, 2, 3]),
         ] {
             let block = body.encode(&FOOTER);
-            assert_eq!(NodeBody::decode(&block, Addr(1)).unwrap(), (body, FOOTER));
+            assert_eq!(
+                NodeBody::decode(&block, BlockAddr(1)).unwrap(),
+                (body, FOOTER)
+            );
         }
     }
 
@@ -248,7 +256,7 @@ mod tests {
         for at in 0..BLOCK_SIZE {
             let mut bad = good;
             bad[at] ^= 0x80;
-            assert!(NodeBody::decode(&bad, Addr(1)).is_err());
+            assert!(NodeBody::decode(&bad, BlockAddr(1)).is_err());
         }
     }
 
@@ -265,7 +273,7 @@ mod tests {
             }
             block[CONTENT + 8] = (round % 8) as u8;
             seal(&mut block);
-            let _ = NodeBody::decode(&block, Addr(1));
+            let _ = NodeBody::decode(&block, BlockAddr(1));
         }
     }
 }

@@ -10,7 +10,7 @@
 
 use super::inode::Time;
 use super::wire::{Get, Put};
-use crate::disk::address::Addr;
+use crate::disk::address::BlockAddr;
 use crate::disk::nat::{NAT_HEIGHT_MAX, NatPointer};
 use crate::error::{Error, Result};
 
@@ -88,7 +88,7 @@ impl Snapshot {
         };
         let (next_nid, version) = (get.u32(), get.u64());
         let nat_root = NatPointer {
-            addr: Addr(get.u64()),
+            addr: BlockAddr(get.u64()),
             crc: get.u32(),
         };
         let nat_height = get.u32();
@@ -130,7 +130,7 @@ mod tests {
             version: 77,
             next_nid: 12,
             nat_root: NatPointer {
-                addr: Addr(600),
+                addr: BlockAddr(600),
                 crc: 9,
             },
             nat_height: 2,

@@ -129,7 +129,7 @@ impl Header {
 
 /// What a frame carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum FrameKind {
     /// Blocks.
     Blocks,
     /// Dead runs.
@@ -142,7 +142,7 @@ pub enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame {
     /// What it carries.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// Frames before it.
     pub number: u32,
     /// First address, or the number of blocks.
@@ -156,7 +156,7 @@ pub struct Frame {
 impl Frame {
     /// The bytes before the payload. The sum continues `before`.
     pub fn encode(
-        kind: Kind,
+        kind: FrameKind,
         number: u32,
         start: u64,
         count: u32,
@@ -166,9 +166,9 @@ impl Frame {
         let mut bytes = [0; FRAME_LEN];
         let mut put = Put::new(&mut bytes);
         put.u32(match kind {
-            Kind::Blocks => 1,
-            Kind::Dead => 2,
-            Kind::End => 3,
+            FrameKind::Blocks => 1,
+            FrameKind::Dead => 2,
+            FrameKind::End => 3,
         });
         put.u32(number);
         put.u64(start);
@@ -184,9 +184,9 @@ impl Frame {
         let kind = get.u32();
         let frame = Self {
             kind: match kind {
-                1 => Kind::Blocks,
-                2 => Kind::Dead,
-                3 => Kind::End,
+                1 => FrameKind::Blocks,
+                2 => FrameKind::Dead,
+                3 => FrameKind::End,
                 _ => {
                     let what = format_args!("kind {kind}, expected 1 to 3");
                     return Err(Error::corrupt(format_args!("stream frame {number}"), what));
@@ -198,9 +198,9 @@ impl Frame {
             sum: get.u32(),
         };
         let fits = match frame.kind {
-            Kind::Blocks => (1..=FRAME_BLOCKS).contains(&frame.count),
-            Kind::Dead => (1..=FRAME_RUNS).contains(&frame.count),
-            Kind::End => true,
+            FrameKind::Blocks => (1..=FRAME_BLOCKS).contains(&frame.count),
+            FrameKind::Dead => (1..=FRAME_RUNS).contains(&frame.count),
+            FrameKind::End => true,
         };
         if frame.number != number || !fits {
             return Err(Error::corrupt(
@@ -214,9 +214,9 @@ impl Frame {
     /// Length of the payload. Unit: bytes.
     pub fn payload_len(&self) -> usize {
         match self.kind {
-            Kind::Blocks => self.count as usize * BLOCK_SIZE,
-            Kind::Dead => self.count as usize * RUN_LEN,
-            Kind::End => 0,
+            FrameKind::Blocks => self.count as usize * BLOCK_SIZE,
+            FrameKind::Dead => self.count as usize * RUN_LEN,
+            FrameKind::End => 0,
         }
     }
 
@@ -322,9 +322,12 @@ mod tests {
     #[test]
     fn a_frame_only_fits_where_it_was_made_for() {
         let payload = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
-        let (bytes, sum) = Frame::encode(Kind::Dead, 3, 0, 1, 77, &payload);
+        let (bytes, sum) = Frame::encode(FrameKind::Dead, 3, 0, 1, 77, &payload);
         let frame = Frame::decode(&bytes, 3).unwrap();
-        assert_eq!((frame.kind, frame.count, frame.sum), (Kind::Dead, 1, sum));
+        assert_eq!(
+            (frame.kind, frame.count, frame.sum),
+            (FrameKind::Dead, 1, sum)
+        );
         frame.verify(&bytes, 77, &payload).unwrap();
         assert!(frame.verify(&bytes, 78, &payload).is_err());
         assert!(Frame::decode(&bytes, 4).is_err());

@@ -10,29 +10,29 @@
 //! * A run logged by checkpoint v is issued only when v+1 is committed: then neither pack on the device refers to it.
 //! * A run logged by v is not issued while a reader that started before v is active.
 
-use crate::disk::address::Addr;
+use crate::disk::address::BlockAddr;
 use crate::disk::checkpoint::DiscardEntry;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum RunState {
     Logged,
     Issued,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct LoggedRun {
     blocks: u64,
     /// Checkpoint that first had the run in its log.
     logged: u64,
-    state: State,
+    state: RunState,
 }
 
 /// Runs in the discard log, by address. They never overlap.
 #[derive(Default)]
 pub(crate) struct DiscardLog {
-    runs: BTreeMap<u64, Run>,
+    runs: BTreeMap<u64, LoggedRun>,
     blocks: u64,
 }
 
@@ -47,10 +47,10 @@ impl DiscardLog {
             );
             if let Some(old) = self.runs.insert(
                 run.start,
-                Run {
+                LoggedRun {
                     blocks,
                     logged: version,
-                    state: State::Logged,
+                    state: RunState::Logged,
                 },
             ) {
                 self.blocks -= old.blocks;
@@ -60,14 +60,14 @@ impl DiscardLog {
     }
 
     /// Takes blocks out of the log that are alive after all.
-    pub(crate) fn spare(&mut self, alive: impl Fn(u64) -> bool) {
+    pub(crate) fn remove_live(&mut self, alive: impl Fn(u64) -> bool) {
         for (start, run) in std::mem::take(&mut self.runs) {
             for at in (start..start + run.blocks).filter(|at| !alive(*at)) {
                 match self.runs.range_mut(..at).next_back() {
                     Some((first, last)) if first + last.blocks == at && *first >= start => {
                         last.blocks += 1;
                     }
-                    _ => _ = self.runs.insert(at, Run { blocks: 1, ..run }),
+                    _ => _ = self.runs.insert(at, LoggedRun { blocks: 1, ..run }),
                 }
             }
         }
@@ -90,7 +90,7 @@ impl DiscardLog {
     pub(crate) fn eligible(&self, before: u64, merge: bool) -> Vec<Range<u64>> {
         let mut out: Vec<Range<u64>> = Vec::new();
         for (&start, run) in &self.runs {
-            if run.state == State::Issued || run.logged >= before {
+            if run.state == RunState::Issued || run.logged >= before {
                 continue;
             }
             match out.last_mut() {
@@ -102,15 +102,15 @@ impl DiscardLog {
     }
 
     /// Notes that the device was told about `range`, cutting runs where it begins and ends.
-    pub(crate) fn issued(&mut self, range: Range<u64>) {
-        self.cut(range.start);
-        self.cut(range.end);
+    pub(crate) fn mark_issued(&mut self, range: Range<u64>) {
+        self.split_at(range.start);
+        self.split_at(range.end);
         for run in self.runs.range_mut(range).map(|(_, run)| run) {
-            run.state = State::Issued;
+            run.state = RunState::Issued;
         }
     }
 
-    fn cut(&mut self, at: u64) {
+    fn split_at(&mut self, at: u64) {
         let Some((&start, &run)) = self.runs.range(..at).next_back() else {
             return;
         };
@@ -118,14 +118,14 @@ impl DiscardLog {
             let left = at - start;
             self.runs.insert(
                 start,
-                Run {
+                LoggedRun {
                     blocks: left,
                     ..run
                 },
             );
             self.runs.insert(
                 at,
-                Run {
+                LoggedRun {
                     blocks: run.blocks - left,
                     ..run
                 },
@@ -135,25 +135,25 @@ impl DiscardLog {
 
     /// A checkpoint is durable: what was issued leaves the log. The next checkpoint, the first that does not have it in its log, is flushed before it
     /// is sealed, and the discard with it.
-    pub(crate) fn confirm(&mut self) {
-        self.runs.retain(|_, run| run.state == State::Logged);
+    pub(crate) fn forget_issued(&mut self) {
+        self.runs.retain(|_, run| run.state == RunState::Logged);
         self.blocks = self.runs.values().map(|run| run.blocks).sum();
     }
 
     /// Checkpoint `version` came to nothing, and what was new in its log.
-    pub(crate) fn abandon(&mut self, version: u64) {
+    pub(crate) fn abort(&mut self, version: u64) {
         self.runs.retain(|_, run| run.logged != version);
         self.blocks = self.runs.values().map(|run| run.blocks).sum();
     }
 
     /// Whether the next checkpoint lets runs go, or forgets some that went. `whole` is true of runs that the device can give back.
-    pub(crate) fn waits(&self, version: u64, whole: impl Fn(&Range<u64>) -> bool) -> bool {
-        self.runs.values().any(|run| run.state == State::Issued)
+    pub(crate) fn has_work(&self, version: u64, whole: impl Fn(&Range<u64>) -> bool) -> bool {
+        self.runs.values().any(|run| run.state == RunState::Issued)
             || self.eligible(version + 1, true).iter().any(whole)
     }
 
     /// Forgets all but the longest `keep` runs.
-    pub(crate) fn keep(&mut self, keep: usize) {
+    pub(crate) fn keep_longest(&mut self, keep: usize) {
         let mut by_length: Vec<(u64, u64)> = self
             .runs
             .iter()
@@ -175,7 +175,7 @@ pub(crate) fn to_entries(run: Range<u64>) -> impl Iterator<Item = DiscardEntry> 
     (0..(end - start).div_ceil(MAX)).map(move |i| {
         let from = start + i * MAX;
         DiscardEntry {
-            start: Addr(from),
+            start: BlockAddr(from),
             blocks: (end - from).min(MAX) as u32,
         }
     })
@@ -191,15 +191,15 @@ mod tests {
         pending.add(std::iter::once(10..20), 5);
         assert!(pending.eligible(5, true).is_empty());
         assert_eq!(pending.eligible(6, true), vec![10..20]);
-        pending.confirm();
+        pending.forget_issued();
         assert_eq!(pending.blocks(), 10);
-        pending.issued(12..16);
-        pending.confirm();
+        pending.mark_issued(12..16);
+        pending.forget_issued();
         assert_eq!(pending.iter().collect::<Vec<_>>(), vec![10..12, 16..20]);
-        pending.issued(10..12);
-        pending.issued(16..20);
+        pending.mark_issued(10..12);
+        pending.mark_issued(16..20);
         assert_eq!(pending.blocks(), 6);
-        pending.confirm();
+        pending.forget_issued();
         assert_eq!(pending.blocks(), 0);
     }
 
@@ -208,9 +208,9 @@ mod tests {
         let mut pending = DiscardLog::default();
         pending.add(std::iter::once(10..12), 5);
         pending.add(std::iter::once(20..24), 6);
-        pending.abandon(6);
+        pending.abort(6);
         assert_eq!(pending.iter().collect::<Vec<_>>(), vec![10..12]);
-        assert!(pending.waits(5, |_| true) && !pending.waits(4, |_| true));
+        assert!(pending.has_work(5, |_| true) && !pending.has_work(4, |_| true));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Which blocks died since the last checkpoint: one container per section, in a hash table.
 
-use crate::disk::address::Addr;
+use crate::disk::address::BlockAddr;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ impl InvalidMap {
     }
 
     /// Marks a block dead. False if it already was.
-    pub(crate) fn insert(&mut self, addr: Addr) -> bool {
+    pub(crate) fn insert(&mut self, addr: BlockAddr) -> bool {
         let section = self
             .sections
             .entry(addr.0 >> self.section_bits)
@@ -62,7 +62,7 @@ impl InvalidMap {
     /// Marks a run of blocks dead.
     pub(crate) fn insert_range(&mut self, run: Range<u64>) {
         for addr in run {
-            self.insert(Addr(addr));
+            self.insert(BlockAddr(addr));
         }
     }
 
@@ -123,11 +123,11 @@ mod tests {
     fn runs_come_back_merged_in_order_from_both_containers() {
         let mut map = InvalidMap::new(12);
         for addr in (4096..8192).rev() {
-            assert!(map.insert(Addr(addr)));
+            assert!(map.insert(BlockAddr(addr)));
         }
         map.insert_range(8190..8195);
-        assert!(!map.insert(Addr(5000)));
-        map.insert(Addr(1 << 50));
+        assert!(!map.insert(BlockAddr(5000)));
+        map.insert(BlockAddr(1 << 50));
         assert_eq!(map.runs(), vec![4096..8195, (1 << 50)..(1 << 50) + 1]);
         assert_eq!(map.blocks(), 4100);
         assert!(map.contains(8194));

@@ -1,7 +1,7 @@
 //! The node address table in memory: the tree on the device, and what has changed since it was last written.
 
 use crate::device::BlockDevice;
-use crate::disk::address::{Addr, BLOCK_SIZE, Geometry, Log, Nid};
+use crate::disk::address::{BLOCK_SIZE, BlockAddr, Geometry, Log, Nid};
 use crate::disk::nat::{NAT_FANOUT, NAT_HEIGHT_MAX, NatBlock, NatEntry, NatPointer, height_for};
 use crate::error::{Errno, Error, Result};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,7 +20,7 @@ pub(crate) struct Salvaged {
     /// Numbers that are known to be free, whatever the tree said of them.
     pub(crate) free: BTreeSet<Nid>,
     /// Blocks of the tree, those that cannot be read too.
-    pub(crate) tree: Vec<Addr>,
+    pub(crate) tree: Vec<BlockAddr>,
     /// Why each of the ranges is lost.
     pub(crate) damage: Vec<Error>,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Nat {
     /// put a new file under an old name.
     freed: BTreeSet<Nid>,
     /// Those that the checkpoint under way says are free.
-    freeing: BTreeSet<Nid>,
+    freed_in_commit: BTreeSet<Nid>,
     /// First leaf not yet searched for free numbers.
     search_leaf: u32,
 }
@@ -51,9 +51,9 @@ pub(crate) struct Nat {
 #[derive(Default)]
 pub(crate) struct NatChanges {
     /// Blocks of the newer tree that the older one does not have.
-    pub(crate) new: Vec<Addr>,
+    pub(crate) new: Vec<BlockAddr>,
     /// Blocks of the older tree in whose places they are.
-    pub(crate) old: Vec<Addr>,
+    pub(crate) old: Vec<BlockAddr>,
     /// Entries that differ: number, what it was, what it is.
     pub(crate) entries: Vec<(Nid, NatEntry, NatEntry)>,
 }
@@ -64,7 +64,7 @@ pub(crate) struct NatUpdate {
     blocks: Vec<(NatPointer, NatBlock)>,
     height: u32,
     root: NatPointer,
-    pub(crate) dead: Vec<Addr>,
+    pub(crate) dead: Vec<BlockAddr>,
     count: u64,
 }
 
@@ -79,7 +79,7 @@ impl Nat {
         };
         let (addr, ino) = leaf.pairs[(nid.0 % FANOUT) as usize];
         Ok(NatEntry {
-            addr: Addr(addr),
+            addr: BlockAddr(addr),
             ino: Nid(ino),
         })
     }
@@ -90,7 +90,7 @@ impl Nat {
     }
 
     /// Notes during recovery that a number is in use.
-    pub(crate) fn claim(&mut self, nid: Nid) {
+    pub(crate) fn mark_used(&mut self, nid: Nid) {
         self.next_nid = self.next_nid.max(nid.0.saturating_add(1));
         self.free.remove(&nid);
     }
@@ -105,7 +105,7 @@ impl Nat {
         while self.free.is_empty() && self.search_leaf < leaves {
             let leaf = self.search_leaf;
             self.search_leaf += 1;
-            self.search(dev, leaf)?;
+            self.scan_leaf(dev, leaf)?;
         }
         let nid = match self.free.pop_first() {
             Some(nid) => nid,
@@ -118,20 +118,20 @@ impl Nat {
         self.dirty.insert(
             nid,
             NatEntry {
-                addr: Addr::RESERVED,
+                addr: BlockAddr::RESERVED,
                 ino: ino.unwrap_or(nid),
             },
         );
         Ok(nid)
     }
 
-    fn search(&mut self, dev: &dyn BlockDevice, leaf: u32) -> Result<()> {
+    fn scan_leaf(&mut self, dev: &dyn BlockDevice, leaf: u32) -> Result<()> {
         let end = u64::from(leaf + 1) * u64::from(FANOUT);
         let end = end.min(u64::from(self.next_nid)) as u32;
         for nid in (leaf * FANOUT).max(2)..end {
             let nid = Nid(nid);
-            let waits = self.freed.contains(&nid) || self.freeing.contains(&nid);
-            if !waits && self.get(dev, nid)?.addr == Addr::HOLE {
+            let waits = self.freed.contains(&nid) || self.freed_in_commit.contains(&nid);
+            if !waits && self.get(dev, nid)?.addr == BlockAddr::HOLE {
                 self.free.insert(nid);
             }
         }
@@ -145,18 +145,18 @@ impl Nat {
     }
 
     /// A checkpoint begins: it says that what was freed is free.
-    pub(crate) fn committing(&mut self) {
-        self.freeing.append(&mut self.freed);
+    pub(crate) fn begin_commit(&mut self) {
+        self.freed_in_commit.append(&mut self.freed);
     }
 
     /// It was committed.
-    pub(crate) fn committed(&mut self) {
-        self.free.append(&mut self.freeing);
+    pub(crate) fn end_commit(&mut self) {
+        self.free.append(&mut self.freed_in_commit);
     }
 
     /// It was not.
-    pub(crate) fn not_committed(&mut self) {
-        self.freed.append(&mut self.freeing);
+    pub(crate) fn abort_commit(&mut self) {
+        self.freed.append(&mut self.freed_in_commit);
     }
 
     /// Entries that differ from the tree.
@@ -179,7 +179,7 @@ impl Nat {
     fn load(&mut self, dev: &dyn BlockDevice, level: u32, index: u32) -> Result<Option<&NatBlock>> {
         if !self.cache.contains_key(&(level, index)) {
             let pointer = self.pointer(dev, level, index)?;
-            if pointer.addr == Addr::HOLE {
+            if pointer.addr == BlockAddr::HOLE {
                 return Ok(None);
             }
             let mut block = [0; BLOCK_SIZE];
@@ -212,13 +212,13 @@ impl Nat {
         };
         let (addr, crc) = parent.pairs[(index % FANOUT) as usize];
         Ok(NatPointer {
-            addr: Addr(addr),
+            addr: BlockAddr(addr),
             crc,
         })
     }
 
     /// Builds the tree that holds every change, its blocks laid out from `head` of the metadata log on.
-    pub(crate) fn prepare(
+    pub(crate) fn plan_update(
         &mut self,
         dev: &dyn BlockDevice,
         geometry: &Geometry,
@@ -241,7 +241,10 @@ impl Nat {
             .collect();
         let mut level_changes = Changes::new();
         for (nid, entry) in changes {
-            assert!(entry.addr != Addr::RESERVED, "node {nid} was never written");
+            assert!(
+                entry.addr != BlockAddr::RESERVED,
+                "node {nid} was never written"
+            );
             let pair = (entry.addr.0, entry.ino.0);
             level_changes
                 .entry(nid.0 / FANOUT)
@@ -250,7 +253,7 @@ impl Nat {
         }
         for level in 0..height {
             let mut above = Changes::new();
-            if level == old_height && level > 0 && self.root.addr != Addr::HOLE {
+            if level == old_height && level > 0 && self.root.addr != BlockAddr::HOLE {
                 // The tree grows: the old root becomes the first child, unless this update already replaced it.
                 let pairs = level_changes.entry(0).or_default();
                 if !pairs.iter().any(|(at, _)| *at == 0) {
@@ -266,7 +269,7 @@ impl Nat {
                 for (at, pair) in pairs {
                     block.pairs[at] = pair;
                 }
-                if old.addr != Addr::HOLE {
+                if old.addr != BlockAddr::HOLE {
                     update.dead.push(old.addr);
                 } else {
                     update.count += 1;
@@ -298,19 +301,19 @@ impl Nat {
     }
 
     /// Gives a certain number out again, whatever it was.
-    pub(crate) fn revive(&mut self, nid: Nid) {
+    pub(crate) fn reallocate(&mut self, nid: Nid) {
         self.freed.remove(&nid);
         self.free.remove(&nid);
         self.next_nid = self.next_nid.max(nid.0.saturating_add(1));
         let entry = NatEntry {
-            addr: Addr::RESERVED,
+            addr: BlockAddr::RESERVED,
             ino: nid,
         };
         self.dirty.insert(nid, entry);
     }
 
     /// A table with these entries and no tree: the next one is written anew.
-    pub(crate) fn of(entries: &BTreeMap<Nid, NatEntry>, next_nid: u32) -> Self {
+    pub(crate) fn from_entries(entries: &BTreeMap<Nid, NatEntry>, next_nid: u32) -> Self {
         Self {
             dirty: entries.clone(),
             next_nid,
@@ -353,7 +356,7 @@ impl Nat {
                     if level > 0 {
                         below.push(number);
                     } else {
-                        let (addr, ino) = (Addr(addr), Nid(ino));
+                        let (addr, ino) = (BlockAddr(addr), Nid(ino));
                         found.entries.insert(Nid(number), NatEntry { addr, ino });
                     }
                 }
@@ -361,7 +364,7 @@ impl Nat {
             level_blocks = below;
         }
         for (nid, entry) in &self.dirty {
-            if entry.addr == Addr::HOLE {
+            if entry.addr == BlockAddr::HOLE {
                 found.entries.remove(nid);
                 found.free.insert(*nid);
             } else {
@@ -379,11 +382,11 @@ impl Nat {
 
     /// The tree on the device as it was when `is_new` said no of every address, compared with now: only blocks that are new are read, and the blocks of
     /// `base` in their places. Neither table may have a journal.
-    pub(crate) fn walk_since(
+    pub(crate) fn changes_since(
         &mut self,
         dev: &dyn BlockDevice,
         base: &mut Nat,
-        is_new: impl Fn(Addr) -> bool,
+        is_new: impl Fn(BlockAddr) -> bool,
     ) -> Result<NatChanges> {
         let mut changes = NatChanges::default();
         let mut level_blocks = Vec::new();
@@ -406,7 +409,7 @@ impl Nat {
                     let Ok(number) = u32::try_from(first + at as u64) else {
                         break;
                     };
-                    let addr = Addr(*addr);
+                    let addr = BlockAddr(*addr);
                     if level > 0 {
                         if addr.is_mapped() && is_new(addr) {
                             below.push(number);
@@ -433,9 +436,9 @@ impl Nat {
         &mut self,
         dev: &dyn BlockDevice,
         mut node: impl FnMut(Nid, NatEntry),
-        mut tree_block: impl FnMut(Addr),
+        mut tree_block: impl FnMut(BlockAddr),
     ) -> Result<()> {
-        let mut level_blocks = if self.height == 0 || self.root.addr == Addr::HOLE {
+        let mut level_blocks = if self.height == 0 || self.root.addr == BlockAddr::HOLE {
             Vec::new()
         } else {
             vec![0u32]
@@ -465,7 +468,7 @@ impl Nat {
                             node(
                                 Nid(number),
                                 NatEntry {
-                                    addr: Addr(*addr),
+                                    addr: BlockAddr(*addr),
                                     ino: Nid(*other),
                                 },
                             );
@@ -478,7 +481,7 @@ impl Nat {
             level_blocks = below;
         }
         for (nid, entry) in &self.dirty {
-            if entry.addr != Addr::HOLE {
+            if entry.addr != BlockAddr::HOLE {
                 node(*nid, *entry);
             }
         }

@@ -28,18 +28,18 @@ pub(crate) const BLOCKS_MAX: u64 =
     INODE_SLOTS as u64 + 2 * span(0) + 2 * span(1) + span(2) + span(3);
 
 /// Where a block belongs: under which of the inode's numbers, and how far into that tree.
-pub(crate) struct Place {
+pub(crate) struct TreePosition {
     pub(crate) root: usize,
     pub(crate) level: u8,
     /// First block under the root.
     pub(crate) base: u64,
 }
 
-pub(crate) fn place(index: u64) -> Option<Place> {
+pub(crate) fn place(index: u64) -> Option<TreePosition> {
     let mut base = INODE_SLOTS as u64;
     for (root, level) in ROOT_LEVELS.into_iter().enumerate() {
         if index < base + span(level) {
-            return Some(Place { root, level, base });
+            return Some(TreePosition { root, level, base });
         }
         base += span(level);
     }
@@ -92,7 +92,7 @@ mod tests {
     fn roots_follow_each_other_without_gaps() {
         assert!(matches!(
             place(286),
-            Some(Place {
+            Some(TreePosition {
                 root: 0,
                 level: 0,
                 base: 286
@@ -100,7 +100,7 @@ mod tests {
         ));
         assert!(matches!(
             place(286 + 338),
-            Some(Place {
+            Some(TreePosition {
                 root: 1,
                 level: 0,
                 base: 624
@@ -108,7 +108,7 @@ mod tests {
         ));
         assert!(matches!(
             place(286 + 2 * 338),
-            Some(Place {
+            Some(TreePosition {
                 root: 2,
                 level: 1,
                 base: 962
@@ -116,7 +116,7 @@ mod tests {
         ));
         assert!(matches!(
             place(BLOCKS_MAX - 1),
-            Some(Place {
+            Some(TreePosition {
                 root: 5,
                 level: 3,
                 ..

@@ -8,4 +8,4 @@ mod scan;
 mod snapshots;
 
 pub use run::{rebuild, repair};
-pub use salvage::{Repaired, WentBack};
+pub use salvage::{CheckpointFallback, Repaired};

@@ -1,6 +1,6 @@
 //! Names: entries that lead to what is there, a name for what has none, counts of links.
 
-use super::salvage::{LOST_FOUND, Salvage, Seen};
+use super::salvage::{FoundDirEntry, LOST_FOUND, Salvage};
 use crate::disk::address::Nid;
 use crate::disk::dentry::{self, BUCKET_BLOCKS, bucket_start};
 use crate::disk::inode::{Content, INLINE_MAX, Inode, mode};
@@ -9,7 +9,7 @@ use crate::disk::slot::Slot;
 use crate::error::{Error, Result};
 use crate::nodes::cache::Node;
 use crate::options::Caller;
-use crate::vfs::dir::{Spot, check_name, kind_of};
+use crate::vfs::dir::{EntryPosition, check_name, kind_of};
 use std::collections::{HashMap, HashSet};
 
 impl Salvage {
@@ -19,7 +19,7 @@ impl Salvage {
         inode.parent = parent;
         inode.nlink = 2;
         inode.size = INLINE_MAX as u64;
-        self.v.nat.revive(ino);
+        self.v.nat.reallocate(ino);
         let body = NodeBody::Inode(Box::new(inode));
         self.v.nodes.insert(
             ino,
@@ -39,7 +39,7 @@ impl Salvage {
         Ok(())
     }
 
-    pub(super) fn root(&mut self) -> Result<()> {
+    pub(super) fn ensure_root(&mut self) -> Result<()> {
         if self.inos.contains(&Nid::ROOT) && self.v.inode(Nid::ROOT)?.is_dir() {
             let inode = self.v.inode(Nid::ROOT)?;
             if inode.parent != Nid::ROOT {
@@ -54,7 +54,7 @@ impl Salvage {
     }
 
     /// Every entry that can be read. What cannot be is taken away.
-    pub(super) fn entries(&mut self) -> Result<Vec<Seen>> {
+    pub(super) fn read_entries(&mut self) -> Result<Vec<FoundDirEntry>> {
         let mut all = Vec::new();
         for dir in self.inos.clone() {
             let inode = self.v.inode(dir)?;
@@ -65,11 +65,11 @@ impl Salvage {
             if let Content::InlineDir(bytes) = &inode.content {
                 match dentry::all(&bytes[..]) {
                     Ok(entries) => all.extend(entries.into_iter().map(|e| {
-                        let spot = Spot {
+                        let position = EntryPosition {
                             block: None,
                             slot: e.slot,
                         };
-                        (dir, spot, e)
+                        (dir, position, e)
                     })),
                     Err(_) => {
                         self.entries_lost = true;
@@ -79,7 +79,7 @@ impl Salvage {
                     }
                 }
             } else {
-                self.block_entries(dir, depth, &mut all)?;
+                self.read_block_entries(dir, depth, &mut all)?;
             }
             let count = (all.len() - before) as u64;
             if count != counted {
@@ -89,9 +89,14 @@ impl Salvage {
         Ok(all)
     }
 
-    pub(super) fn block_entries(&mut self, dir: Nid, depth: u8, all: &mut Vec<Seen>) -> Result<()> {
+    pub(super) fn read_block_entries(
+        &mut self,
+        dir: Nid,
+        depth: u8,
+        all: &mut Vec<FoundDirEntry>,
+    ) -> Result<()> {
         let mut at = 0;
-        while let Some(index) = self.v.next_claimed(dir, at)? {
+        while let Some(index) = self.v.next_allocated(dir, at)? {
             at = index + 1;
             let entries = match self.v.dir_block(dir, index) {
                 _ if index >= dentry::blocks_for(depth) => None,
@@ -101,11 +106,11 @@ impl Salvage {
             };
             match entries {
                 Some(entries) => all.extend(entries.into_iter().map(|e| {
-                    let spot = Spot {
+                    let position = EntryPosition {
                         block: Some(index),
                         slot: e.slot,
                     };
-                    (dir, spot, e)
+                    (dir, position, e)
                 })),
                 None => {
                     self.entries_lost = true;
@@ -124,7 +129,7 @@ impl Salvage {
 
     /// Of what was found again in the logs and may be there for a snapshot alone, what no entry leads to was deleted: the snapshot keeps it.
     /// Where entries are lost, or an inode is that may have been a directory, nothing is known, and everything gets a name.
-    pub(super) fn drop_deleted(&mut self, entries: &mut Vec<Seen>) -> Result<()> {
+    pub(super) fn drop_deleted(&mut self, entries: &mut Vec<FoundDirEntry>) -> Result<()> {
         if self.doubtful.is_empty() || self.entries_lost || !self.damaged.is_empty() {
             return Ok(());
         }
@@ -152,11 +157,11 @@ impl Salvage {
     }
 
     /// Keeps the entries that make sense.
-    pub(super) fn choose(&mut self, entries: Vec<Seen>) -> Result<()> {
+    pub(super) fn filter_entries(&mut self, entries: Vec<FoundDirEntry>) -> Result<()> {
         let mut taken: HashSet<(Nid, Vec<u8>)> = HashSet::new();
-        for (dir, spot, entry) in entries {
+        for (dir, position, entry) in entries {
             let ino = entry.ino;
-            let in_bucket = spot.block.is_none_or(|block| {
+            let in_bucket = position.block.is_none_or(|block| {
                 (0..dentry::DEPTH_MAX).any(|level| {
                     let start = bucket_start(level, entry.hash);
                     (start..start + BUCKET_BLOCKS).contains(&block)
@@ -181,7 +186,7 @@ impl Salvage {
                 // A directory has one name.
                 keep = !is_dir || !self.names.contains_key(&ino);
                 if keep && kind != entry.kind {
-                    self.v.retarget_entry(dir, spot, ino, kind)?;
+                    self.v.retarget_entry(dir, position, ino, kind)?;
                 }
             }
             if keep {
@@ -193,14 +198,14 @@ impl Salvage {
                     format_args!("entry {name:?} of directory {dir}"),
                     format_args!("leads to {ino}, which cannot be; removed"),
                 );
-                self.v.remove_entry(dir, spot, entry.name.len())?;
+                self.v.remove_entry(dir, position, entry.name.len())?;
             }
         }
         Ok(())
     }
 
     /// Cuts circles of directories, and makes every directory's parent the one that names it.
-    pub(super) fn connect(&mut self) -> Result<()> {
+    pub(super) fn break_cycles(&mut self) -> Result<()> {
         for ino in self.inos.clone() {
             if ino == Nid::ROOT || !self.v.inode(ino)?.is_dir() {
                 continue;
@@ -218,7 +223,7 @@ impl Salvage {
                 if let Some(names) = self.names.remove(&ino) {
                     for (dir, name) in names {
                         if let Some(found) = self.v.find(dir, &name)? {
-                            self.v.remove_entry(dir, found.spot, name.len())?;
+                            self.v.remove_entry(dir, found.position, name.len())?;
                         }
                     }
                 }
@@ -229,7 +234,7 @@ impl Salvage {
     }
 
     /// Gives what has no name one again: where it was, or in lost+found.
-    pub(super) fn nameless(&mut self) -> Result<()> {
+    pub(super) fn reattach(&mut self) -> Result<()> {
         for orphan in self.v.orphans.clone() {
             if !self.inos.contains(&orphan) || self.names.contains_key(&orphan) {
                 self.v.orphans.remove(&orphan);
@@ -313,7 +318,7 @@ impl Salvage {
     }
 
     /// Link counts and parents, from the names.
-    pub(super) fn links(&mut self) -> Result<()> {
+    pub(super) fn repair_link_counts(&mut self) -> Result<()> {
         let mut subdirs: HashMap<Nid, u32> = HashMap::new();
         for ino in self.inos.clone() {
             if self.v.inode(ino)?.is_dir() {

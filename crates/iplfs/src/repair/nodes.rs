@@ -1,7 +1,7 @@
 //! Nodes and blocks: what can be kept, what is grown again from what lies under it, what is cut out.
 
 use super::salvage::Salvage;
-use crate::disk::address::{Addr, BLOCK_SIZE, Log, Nid};
+use crate::disk::address::{BLOCK_SIZE, BlockAddr, Log, Nid};
 use crate::disk::inode::{Content, Inode};
 use crate::disk::node::{DIRECT_SLOTS, INDIRECT_SLOTS, NodeBody};
 use crate::disk::slot::Slot;
@@ -14,7 +14,7 @@ use std::collections::HashSet;
 
 impl Salvage {
     /// Keeps a node if it can be read and belongs to `owner`.
-    pub(super) fn take(&mut self, nid: Nid, owner: Nid) -> Result<bool> {
+    pub(super) fn keep_node(&mut self, nid: Nid, owner: Nid) -> Result<bool> {
         let Some(entry) = self.table.get(&nid).copied() else {
             return Ok(false);
         };
@@ -44,7 +44,7 @@ impl Salvage {
     }
 
     /// Undoes `take`.
-    pub(super) fn leave(&mut self, nid: Nid) {
+    pub(super) fn drop_node(&mut self, nid: Nid) {
         if self.kept.remove(&nid) {
             self.live -= 1;
             if let Some(entry) = self.table.get(&nid) {
@@ -53,7 +53,7 @@ impl Salvage {
         }
     }
 
-    pub(super) fn maps(&mut self) -> Result<()> {
+    pub(super) fn repair_maps(&mut self) -> Result<()> {
         for (nid, entry) in self.table.clone() {
             if nid == entry.ino {
                 continue;
@@ -76,9 +76,9 @@ impl Salvage {
             .map(|(nid, _)| *nid)
             .collect();
         for ino in inos {
-            if self.take(ino, ino)? {
+            if self.keep_node(ino, ino)? {
                 self.inos.insert(ino);
-                self.map(ino)?;
+                self.repair_map(ino)?;
             } else {
                 self.damaged.insert(ino);
                 self.note(format_args!("inode {ino}"), "cannot be read");
@@ -107,24 +107,24 @@ impl Salvage {
     }
 
     /// Goes through the map of an inode that was kept.
-    pub(super) fn map(&mut self, ino: Nid) -> Result<()> {
+    pub(super) fn repair_map(&mut self, ino: Nid) -> Result<()> {
         let was = self.v.inode(ino)?.clone();
         let mut inode = was.clone();
         let mut blocks = 0;
         if let Content::Map(map) = &mut inode.content {
             for (i, slot) in map.slots.iter_mut().enumerate() {
-                *slot = self.slot(ino, i as u64, *slot)?;
+                *slot = self.repair_slot(ino, i as u64, *slot)?;
                 blocks += u64::from(slot.counts());
             }
             for (root, nid) in map.nids.iter_mut().enumerate() {
                 let (level, base) = (ROOT_LEVELS[root], root_base(root));
-                let (new, under) = self.subtree(ino, *nid, level, base, was.size)?;
+                let (new, under) = self.repair_subtree(ino, *nid, level, base, was.size)?;
                 *nid = new;
                 blocks += under;
             }
         }
         if inode.xattr_nid != Nid::NONE {
-            let taken = self.take(inode.xattr_nid, ino)?;
+            let taken = self.keep_node(inode.xattr_nid, ino)?;
             let sound = taken
                 && matches!(&self.v.node(inode.xattr_nid)?.body, NodeBody::Xattr(bytes) if xattr::decode(bytes).is_ok());
             if sound {
@@ -133,7 +133,7 @@ impl Salvage {
             } else {
                 // What was not taken here is another's.
                 if taken {
-                    self.leave(inode.xattr_nid);
+                    self.drop_node(inode.xattr_nid);
                 }
                 self.note_in(
                     ino,
@@ -152,7 +152,7 @@ impl Salvage {
             inode.xattr = Vec::new();
         }
         if ino == Nid::ROOT {
-            self.limits(&mut inode)?;
+            self.drop_invalid_limits(&mut inode)?;
         }
         if let Content::Inline(bytes) = &inode.content {
             inode.size = inode.size.max(bytes.len() as u64);
@@ -165,7 +165,7 @@ impl Salvage {
     }
 
     /// Drops attributes of the root directory that name limits and are not understood.
-    fn limits(&mut self, root: &mut Inode) -> Result<()> {
+    fn drop_invalid_limits(&mut self, root: &mut Inode) -> Result<()> {
         let nid = root.xattr_nid;
         let left = if nid == Nid::NONE {
             quota::understood(&root.xattr)
@@ -188,7 +188,7 @@ impl Salvage {
     }
 
     /// What becomes of a slot.
-    pub(super) fn slot(&mut self, ino: Nid, index: u64, slot: Slot) -> Result<Slot> {
+    pub(super) fn repair_slot(&mut self, ino: Nid, index: u64, slot: Slot) -> Result<Slot> {
         if !slot.counts() {
             return Ok(slot);
         }
@@ -223,7 +223,7 @@ impl Salvage {
     }
 
     /// The number to put where `nid` was, and the blocks under it, itself included.
-    pub(super) fn subtree(
+    pub(super) fn repair_subtree(
         &mut self,
         ino: Nid,
         nid: Nid,
@@ -234,17 +234,17 @@ impl Salvage {
         if nid == Nid::NONE {
             return Ok((nid, 0));
         }
-        if self.take(nid, ino)? {
+        if self.keep_node(nid, ino)? {
             let body = self.v.node(nid)?.body.clone();
             let ordinal = self.v.node(nid)?.ordinal;
-            if let Some((new, blocks)) = self.below(ino, &body, level, base, size)? {
+            if let Some((new, blocks)) = self.repair_body(ino, &body, level, base, size)? {
                 if new != body || ordinal != ordinal_at(base) {
                     let node = self.v.node_mut(nid)?;
                     (node.body, node.ordinal) = (new, ordinal_at(base));
                 }
                 return Ok((nid, blocks + 1));
             }
-            self.leave(nid);
+            self.drop_node(nid);
         }
         self.incomplete.insert(ino);
         self.note_in(
@@ -252,11 +252,11 @@ impl Salvage {
             format_args!("node {nid} of inode {ino}"),
             "cannot be read",
         );
-        self.regrow(ino, level, base, size)
+        self.rebuild_subtree(ino, level, base, size)
     }
 
     /// A node as it should be, and the blocks under it. `None` if it is of another kind.
-    pub(super) fn below(
+    pub(super) fn repair_body(
         &mut self,
         ino: Nid,
         body: &NodeBody,
@@ -269,7 +269,7 @@ impl Salvage {
             NodeBody::Direct(slots) if level == 0 => {
                 let mut slots = slots.clone();
                 for (i, slot) in slots.iter_mut().enumerate() {
-                    *slot = self.slot(ino, base + i as u64, *slot)?;
+                    *slot = self.repair_slot(ino, base + i as u64, *slot)?;
                     blocks += u64::from(slot.counts());
                 }
                 Ok(Some((NodeBody::Direct(slots), blocks)))
@@ -277,8 +277,13 @@ impl Salvage {
             NodeBody::Indirect(found, nids) if *found == level && level > 0 => {
                 let mut nids = nids.clone();
                 for (at, nid) in nids.iter_mut().enumerate() {
-                    let (new, under) =
-                        self.subtree(ino, *nid, level - 1, child_base(base, level, at), size)?;
+                    let (new, under) = self.repair_subtree(
+                        ino,
+                        *nid,
+                        level - 1,
+                        child_base(base, level, at),
+                        size,
+                    )?;
                     *nid = new;
                     blocks += under;
                 }
@@ -290,7 +295,7 @@ impl Salvage {
 
     /// Puts together what is left under a node that is lost, from what the nodes below it say of their place. Under a lost direct node every block
     /// of the file is lost. Ends at level 0, at most four deep.
-    pub(super) fn regrow(
+    pub(super) fn rebuild_subtree(
         &mut self,
         ino: Nid,
         level: u8,
@@ -306,7 +311,7 @@ impl Salvage {
             let mut slots = Box::new([Slot::HOLE; DIRECT_SLOTS]);
             slots[..n].fill(Slot::LOST);
             self.live += n as u64;
-            let nid = self.make(ino, base, NodeBody::Direct(slots))?;
+            let nid = self.new_node(ino, base, NodeBody::Direct(slots))?;
             return Ok((nid, n as u64 + 1));
         }
         let mut nids = Box::new([Nid::NONE; INDIRECT_SLOTS]);
@@ -323,17 +328,17 @@ impl Salvage {
             }
             let child = known.get(&(level - 1, range.start)).copied();
             let (new, under) = match child {
-                Some(child) => self.subtree(ino, child, level - 1, first, size)?,
-                None => self.regrow(ino, level - 1, first, size)?,
+                Some(child) => self.repair_subtree(ino, child, level - 1, first, size)?,
+                None => self.rebuild_subtree(ino, level - 1, first, size)?,
             };
             *nid = new;
             blocks += under;
         }
-        let nid = self.make(ino, base, NodeBody::Indirect(level, nids))?;
+        let nid = self.new_node(ino, base, NodeBody::Indirect(level, nids))?;
         Ok((nid, blocks + 1))
     }
 
-    pub(super) fn make(&mut self, ino: Nid, base: u64, body: NodeBody) -> Result<Nid> {
+    pub(super) fn new_node(&mut self, ino: Nid, base: u64, body: NodeBody) -> Result<Nid> {
         let dev = self.v.dev.clone();
         let nid = self.v.nat.allocate(&*dev, Some(ino))?;
         let ordinal = ordinal_at(base);
@@ -344,16 +349,16 @@ impl Salvage {
     }
 
     /// What the checkpoint counts, from what was kept.
-    pub(super) fn counters(&mut self) -> Result<()> {
+    pub(super) fn recount(&mut self) -> Result<()> {
         self.v.live = self.live;
         self.v.inodes = self.inos.len() as u64;
         let mut held = HashSet::new();
         for at in 0..self.v.snapshots.records.len() {
-            let references = self.v.at_snapshot(at).references_beside_damage()?;
+            let references = self.v.at_snapshot(at).readable_references()?;
             held.extend(references.addrs());
         }
         let alive: HashSet<u64> = held.union(&self.claimed).copied().collect();
-        self.v.discard_log.spare(|addr| alive.contains(&addr));
+        self.v.discard_log.remove_live(|addr| alive.contains(&addr));
         let dead = self.v.invalid.runs();
         let bits = self.v.sb.geometry.section_bits;
         self.v.invalid = crate::log::invalid::InvalidMap::new(bits);
@@ -362,7 +367,7 @@ impl Salvage {
             .flatten()
             .filter(|addr| !alive.contains(addr))
         {
-            self.v.invalid.insert(Addr(addr));
+            self.v.invalid.insert(BlockAddr(addr));
         }
         // Blocks of a table that was given up, and of nodes that were, are found by the trim at the end.
         held.retain(|addr| !self.claimed.contains(addr));

@@ -11,13 +11,13 @@
 //! knows a name and a directory. Nothing here runs on a sound volume.
 
 use super::salvage::{Repaired, Salvage};
-use super::scan::{Scan, log_end};
+use super::scan::{LogScan, log_end};
 use crate::checkpoint::pack::{
-    Found, damaged_copies, find_checkpoint, first_version, mend_copies, newest_seal_version,
-    read_superblock,
+    FoundCheckpoint, damaged_copies, find_checkpoint, first_version, newest_seal_version,
+    read_superblock, rewrite_damaged_copies,
 };
 use crate::device::{BlockDevice, read_block};
-use crate::disk::address::{Addr, Log, Nid};
+use crate::disk::address::{BlockAddr, Log, Nid};
 use crate::disk::checkpoint::{Phase, SEALS, Seal};
 use crate::disk::inode::Time;
 use crate::disk::superblock::Superblock;
@@ -59,7 +59,7 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
         }
         other => {
             let found = other?;
-            let lost = lost_behind(&**dev, &sb, &found);
+            let lost = lost_checkpoint_after(&**dev, &sb, &found);
             if let Some(lost) = lost {
                 let place = format_args!("checkpoint {lost}");
                 let what = "both of its seals cannot be read, or a crash cut it short";
@@ -78,8 +78,8 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
             &format_args!("{}; written again", finding.what),
         );
     }
-    mend_copies(&**dev, &sb)?;
-    let went_back = lost.map(|lost| (lost, found.seal.version));
+    rewrite_damaged_copies(&**dev, &sb)?;
+    let fallback = lost.map(|lost| (lost, found.seal.version));
     let options = || MountOptions {
         discard: DiscardMode::Never,
         ..MountOptions::default()
@@ -87,7 +87,7 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
     let clean = found.seal.phase == Phase::Clean;
     let mut volume = Volume::at(dev.clone(), sb.clone(), options(), found);
     if clean {
-        volume.commit_again(Phase::Mounted)?;
+        volume.commit_unchanged(Phase::Mounted)?;
     } else {
         match volume.recover_groups(true) {
             Err(Error::Corrupt(what)) => {
@@ -118,7 +118,7 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
             .flatten()
             .collect();
         let heads = volume.logs.heads();
-        let scan = Scan::of(&volume, heads, |addr| dead.contains(&addr))?;
+        let scan = LogScan::of(&volume, heads, |addr| dead.contains(&addr))?;
         for range in lost {
             note(
                 &format_args!(
@@ -142,11 +142,11 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
             }
         }
         let next_nid = volume.nat.next_nid;
-        volume.nat = Nat::of(&table, next_nid);
+        volume.nat = Nat::from_entries(&table, next_nid);
     }
     let mut salvage = Salvage::new(volume, table, done, now);
     (salvage.data, salvage.doubtful) = (data, doubtful);
-    (salvage.old, salvage.went_back) = (old, went_back);
+    (salvage.old, salvage.fallback) = (old, fallback);
     salvage.run()
 }
 
@@ -163,7 +163,7 @@ pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<
     let mut done = Vec::new();
     sb.uuid = uuid;
     sb.generation += 1;
-    mend_copies(&**dev, &sb)?;
+    rewrite_damaged_copies(&**dev, &sb)?;
     let options = MountOptions {
         discard: DiscardMode::Never,
         ..MountOptions::default()
@@ -185,7 +185,7 @@ pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<
             )));
         }
     }
-    let scan = Scan::of(&volume, ends, |_| false)?;
+    let scan = LogScan::of(&volume, ends, |_| false)?;
     volume.checkpoint.version = scan.tag.max(newest_seal_version(&**dev, &sb)) + 2;
     volume.checkpoint.pack = 1;
     (volume.roll_forward.next_seq, volume.roll_forward.base_seq) = (scan.seq + 1, scan.seq + 1);
@@ -195,7 +195,7 @@ pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<
         .keys()
         .next_back()
         .map_or(Nid::ROOT.0 + 1, |nid| nid.0.saturating_add(1));
-    volume.nat = Nat::of(&scan.table, next_nid);
+    volume.nat = Nat::from_entries(&scan.table, next_nid);
     done.push(Finding {
         place: "checkpoint packs".to_string(),
         what: format!(
@@ -210,9 +210,13 @@ pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<
 
 /// The checkpoint after the one that was found, if it was or may have been committed: its pack holds what is no seal. Packs take turns, and only that of a
 /// volume's first checkpoint has no other before it.
-fn lost_behind(dev: &dyn BlockDevice, sb: &Superblock, found: &Found) -> Option<u64> {
+fn lost_checkpoint_after(
+    dev: &dyn BlockDevice,
+    sb: &Superblock,
+    found: &FoundCheckpoint,
+) -> Option<u64> {
     let other = sb.geometry.pack_start(1 - found.pack);
-    let copies = (0..SEALS).map(|copy| read_block(dev, Addr(other.0 + copy)));
+    let copies = (0..SEALS).map(|copy| read_block(dev, BlockAddr(other.0 + copy)));
     let mut empty = true;
     for block in copies {
         match block {

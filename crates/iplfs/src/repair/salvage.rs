@@ -8,7 +8,7 @@ use crate::disk::nat::NatEntry;
 use crate::error::Result;
 use crate::finding::Finding;
 use crate::options::DiscardMode;
-use crate::vfs::dir::Spot;
+use crate::vfs::dir::EntryPosition;
 use crate::volume::state::Volume;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -19,14 +19,14 @@ pub struct Repaired {
     /// Everything that was changed, in order: where, and what was done.
     pub done: Vec<Finding>,
     /// Set if the newest checkpoint that was committed may be lost, and an older one was used.
-    pub went_back: Option<WentBack>,
+    pub fallback: Option<CheckpointFallback>,
     /// Report of the check after the repair.
     pub left: Report,
 }
 
 /// A repair that went back to the checkpoint before the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WentBack {
+pub struct CheckpointFallback {
     /// The checkpoint that cannot be read. If only its seals cannot, it may have been cut short by a crash.
     pub lost: u64,
     /// The checkpoint that was used.
@@ -56,7 +56,7 @@ pub(super) struct Salvage {
     /// What of it may be an older version: the checkpoint that it is from.
     pub(super) old: BTreeMap<Nid, u64>,
     /// Lost checkpoint, and the one that is used.
-    pub(super) went_back: Option<(u64, u64)>,
+    pub(super) fallback: Option<(u64, u64)>,
     /// A directory has lost entries.
     pub(super) entries_lost: bool,
     pub(super) now: Time,
@@ -73,7 +73,7 @@ pub(super) struct Salvage {
 }
 
 /// An entry as found: directory, place, entry.
-pub(super) type Seen = (Nid, Spot, Dentry);
+pub(super) type FoundDirEntry = (Nid, EntryPosition, Dentry);
 
 impl Salvage {
     pub(super) fn new(
@@ -92,7 +92,7 @@ impl Salvage {
             stale: false,
             doubtful: BTreeSet::new(),
             old: BTreeMap::new(),
-            went_back: None,
+            fallback: None,
             entries_lost: false,
             now,
             claimed: HashSet::new(),
@@ -106,29 +106,29 @@ impl Salvage {
     }
 
     pub(super) fn run(mut self) -> Result<Repaired> {
-        self.maps()?;
-        self.snapshots()?;
-        let went_back = self.newest_change()?;
-        self.counters()?;
-        self.root()?;
-        let mut entries = self.entries()?;
+        self.repair_maps()?;
+        self.repair_snapshots()?;
+        let fallback = self.newest_change()?;
+        self.recount()?;
+        self.ensure_root()?;
+        let mut entries = self.read_entries()?;
         self.drop_deleted(&mut entries)?;
-        self.choose(entries)?;
-        self.connect()?;
-        self.nameless()?;
-        self.links()?;
+        self.filter_entries(entries)?;
+        self.break_cycles()?;
+        self.reattach()?;
+        self.repair_link_counts()?;
         self.v.evict_orphans();
         self.v.checkpoint_whole_table()?;
-        self.say_old()?;
+        self.report_old_versions()?;
         let wanted = self.about.iter().map(|(_, ino)| *ino).collect();
         let paths = self.v.paths_of(&wanted);
         name_paths(&mut self.done, &self.about, &paths);
-        self.finish(went_back)
+        self.finish(fallback)
     }
 
     /// Looks how old the state is that was gone back to.
-    pub(super) fn newest_change(&mut self) -> Result<Option<WentBack>> {
-        let Some((lost, used)) = self.went_back else {
+    pub(super) fn newest_change(&mut self) -> Result<Option<CheckpointFallback>> {
+        let Some((lost, used)) = self.fallback else {
             return Ok(None);
         };
         let mut changed = Time { sec: 0, nsec: 0 };
@@ -139,7 +139,7 @@ impl Salvage {
             }
             self.v.shrink_caches();
         }
-        Ok(Some(WentBack {
+        Ok(Some(CheckpointFallback {
             lost,
             used,
             changed,
@@ -147,7 +147,7 @@ impl Salvage {
     }
 
     /// Directories that were found in a version that a snapshot has: nobody can know whether there was a newer one.
-    pub(super) fn say_old(&mut self) -> Result<()> {
+    pub(super) fn report_old_versions(&mut self) -> Result<()> {
         for (ino, tag) in std::mem::take(&mut self.old) {
             if self.inos.contains(&ino) && self.v.inode(ino).is_ok_and(|inode| inode.is_dir()) {
                 let place = format_args!("directory {ino}").to_string();
@@ -174,7 +174,7 @@ impl Salvage {
     }
 
     /// Everything is consistent on the device. What it still holds and nobody needs goes back.
-    pub(super) fn finish(self, went_back: Option<WentBack>) -> Result<Repaired> {
+    pub(super) fn finish(self, fallback: Option<CheckpointFallback>) -> Result<Repaired> {
         let Self {
             mut v, mut done, ..
         } = self;
@@ -201,7 +201,7 @@ impl Salvage {
         let left = check(&dev, CheckOptions::default())?;
         Ok(Repaired {
             done,
-            went_back,
+            fallback,
             left,
         })
     }

@@ -1,7 +1,7 @@
 //! Finding nodes in the logs, where the node address table is lost.
 
 use crate::device::BlockDevice;
-use crate::disk::address::{Addr, BLOCK_SIZE, Block, Log, Nid};
+use crate::disk::address::{BLOCK_SIZE, Block, BlockAddr, Log, Nid};
 use crate::disk::nat::NatEntry;
 use crate::disk::node::NodeBody;
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 const SCAN_BLOCKS: u64 = 256;
 /// The newest version of every node in the logs.
 #[derive(Default)]
-pub(super) struct Scan {
+pub(super) struct LogScan {
     pub(super) table: BTreeMap<Nid, NatEntry>,
     /// Highest seen.
     pub(super) tag: u64,
@@ -20,7 +20,7 @@ pub(super) struct Scan {
     pub(super) generation: u32,
 }
 
-impl Scan {
+impl LogScan {
     pub(super) fn of(volume: &Volume, ends: [u64; 7], skip: impl Fn(u64) -> bool) -> Result<Self> {
         let mut scan = Self::default();
         let mut newest: HashMap<Nid, (u64, u64)> = HashMap::new();
@@ -32,9 +32,9 @@ impl Scan {
                 while at < run.end {
                     let n = (run.end - at).min(SCAN_BLOCKS);
                     let mut bytes = vec![0; n as usize * BLOCK_SIZE];
-                    volume.dev.read(Addr(at), &mut bytes).map_err(io)?;
+                    volume.dev.read(BlockAddr(at), &mut bytes).map_err(io)?;
                     for (i, block) in bytes.chunks_exact(BLOCK_SIZE).enumerate() {
-                        let addr = Addr(at + i as u64);
+                        let addr = BlockAddr(at + i as u64);
                         if !skip(addr.0) {
                             scan.node(addr, block, &mut newest);
                         }
@@ -46,7 +46,12 @@ impl Scan {
         Ok(scan)
     }
 
-    pub(super) fn node(&mut self, addr: Addr, bytes: &[u8], newest: &mut HashMap<Nid, (u64, u64)>) {
+    pub(super) fn node(
+        &mut self,
+        addr: BlockAddr,
+        bytes: &[u8],
+        newest: &mut HashMap<Nid, (u64, u64)>,
+    ) {
         let mut block: Block = [0; BLOCK_SIZE];
         block.copy_from_slice(bytes);
         let Ok((body, footer)) = NodeBody::decode(&block, addr) else {

@@ -1,7 +1,7 @@
 //! Snapshots: tables that cannot be read are found again in the logs, and what is lost is noted in the records.
 
 use super::salvage::Salvage;
-use super::scan::Scan;
+use super::scan::LogScan;
 use crate::disk::address::Log;
 use crate::error::{Error, Result};
 use crate::nodes::nat::{Nat, Salvaged};
@@ -9,12 +9,12 @@ use std::collections::{HashMap, HashSet};
 
 impl Salvage {
     /// Mends the tables of snapshots, and counts what is lost in each, so that a check knows of it. Their nodes and data stay as they are.
-    pub(super) fn snapshots(&mut self) -> Result<()> {
+    pub(super) fn repair_snapshots(&mut self) -> Result<()> {
         let mut known = HashMap::new();
         for at in 0..self.v.snapshots.records.len() {
-            self.snapshot_table(at)?;
+            self.repair_snapshot_table(at)?;
             let mut state = self.v.at_snapshot(at);
-            let references = state.references_beside_damage()?;
+            let references = state.readable_references()?;
             let (mut lost_nodes, mut lost_data) = {
                 let record = &self.v.snapshots.records[at];
                 (record.lost_nodes, record.lost_data)
@@ -49,7 +49,7 @@ impl Salvage {
     }
 
     /// Writes the table of a snapshot again if blocks of it cannot be read: what was in them is the newest version of a node below its heads.
-    fn snapshot_table(&mut self, at: usize) -> Result<()> {
+    fn repair_snapshot_table(&mut self, at: usize) -> Result<()> {
         let dev = self.v.dev.clone();
         let mut state = self.v.at_snapshot(at);
         let next_nid = state.nat.next_nid;
@@ -68,7 +68,7 @@ impl Salvage {
             .flatten()
             .collect();
         let heads = self.v.snapshots.records[at].heads;
-        let scan = Scan::of(&self.v, heads, |addr| dead.contains(&addr))?;
+        let scan = LogScan::of(&self.v, heads, |addr| dead.contains(&addr))?;
         for range in lost {
             let (first, last) = (range.start, range.end - 1);
             self.note(
@@ -83,9 +83,9 @@ impl Salvage {
                 entries.entry(*nid).or_insert(*entry);
             }
         }
-        let mut nat = Nat::of(&entries, next_nid);
+        let mut nat = Nat::from_entries(&entries, next_nid);
         let head = self.v.logs.marks[Log::Meta.index()].head;
-        let update = nat.prepare(&*dev, &self.v.sb.geometry, head)?;
+        let update = nat.plan_update(&*dev, &self.v.sb.geometry, head)?;
         self.v.append(Log::Meta, &update.bytes)?;
         nat.apply(update);
         let record = &mut self.v.snapshots.records[at];

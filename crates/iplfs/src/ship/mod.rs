@@ -1,8 +1,8 @@
 //! Snapshots on their way to another device: sending and receiving streams.
 
+mod delta;
 mod receive;
 mod send;
-mod tail;
 
 pub use receive::{Received, Stream};
 pub use send::Sent;

@@ -7,19 +7,19 @@
 //! Until that checkpoint the device shows the base; from then on the snapshot. The two checkpoints before the first block move the bounds of both packs past
 //! everything that will be written, so that whatever is mounted after a crash gives the blocks back and appends beyond them.
 
-use super::tail::Tail;
+use super::delta::SnapshotDelta;
 use crate::checkpoint::pack::{
     clear_fixed, damaged_superblocks, find_checkpoint, read_superblock, write_superblocks,
 };
 use crate::device::{BlockDevice, read_block};
-use crate::disk::address::{Addr, BLOCK_SIZE, Log, Nid, zero_block};
+use crate::disk::address::{BLOCK_SIZE, BlockAddr, Log, Nid, zero_block};
 use crate::disk::checkpoint::Phase;
 use crate::disk::snapshot::Snapshot;
-use crate::disk::stream::{FRAME_LEN, Frame, Header, Kind, RUN_LEN};
+use crate::disk::stream::{FRAME_LEN, Frame, FrameKind, Header, RUN_LEN};
 use crate::disk::superblock::{MAGIC, Superblock};
 use crate::error::{Error, Result};
 use crate::options::MountOptions;
-use crate::volume::state::{State, Volume};
+use crate::volume::state::{Volume, WriteState};
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
 use std::sync::Arc;
@@ -46,9 +46,9 @@ pub struct Stream<'r> {
     from: &'r mut dyn Read,
 }
 
-/// What the frames said.
+/// What the frames received.
 #[derive(Default)]
-struct Said {
+struct ReceivedFrames {
     /// Blocks written, ascending, with their checksums.
     blocks: Vec<(u64, u32)>,
     dead: Vec<Range<u64>>,
@@ -104,12 +104,12 @@ impl<'r> Stream<'r> {
         };
         let whole = self.header.base.is_none();
         target.open_receive(&self.header.snapshot, whole)?;
-        let looked_at = self.frames(&*dev, &target).and_then(|said| {
+        let looked_at = self.frames(&*dev, &target).and_then(|received| {
             target.flush()?;
-            let tail = self.compare(&dev, &target, &said)?;
-            Ok((said, tail))
+            let tail = self.compare(&dev, &target, &received)?;
+            Ok((received, tail))
         });
-        let (said, tail) = match looked_at {
+        let (received, tail) = match looked_at {
             Ok(done) => done,
             Err(e) => {
                 // Whether or not this succeeds, the base is what counts.
@@ -128,14 +128,14 @@ impl<'r> Stream<'r> {
         target.settle()?;
         Ok(Received {
             snapshot: self.header.snapshot.name.clone(),
-            blocks: said.blocks.len() as u64,
-            dead_blocks: said.dead.iter().map(|run| run.end - run.start).sum(),
+            blocks: received.blocks.len() as u64,
+            dead_blocks: received.dead.iter().map(|run| run.end - run.start).sum(),
         })
     }
 
     /// A device without a volume, made ready for one.
     fn fresh(&self, dev: &Arc<dyn BlockDevice>) -> Result<Volume> {
-        for addr in [Addr(0), Addr(1)] {
+        for addr in [BlockAddr(0), BlockAddr(1)] {
             if read_block(&**dev, addr)?.starts_with(&MAGIC) {
                 return Err(Error::Usage(
                     "there is a volume already, and a stream without a base makes a new one"
@@ -156,8 +156,8 @@ impl<'r> Stream<'r> {
     }
 
     /// Reads frames to the end and writes their blocks.
-    fn frames(&mut self, dev: &dyn BlockDevice, target: &Volume) -> Result<Said> {
-        let mut said = Said::default();
+    fn frames(&mut self, dev: &dyn BlockDevice, target: &Volume) -> Result<ReceivedFrames> {
+        let mut received = ReceivedFrames::default();
         let geometry = target.sb.geometry;
         let (from, to) = (target.logs.heads(), self.header.snapshot.heads);
         let mut dead_runs = 0u32;
@@ -173,64 +173,70 @@ impl<'r> Stream<'r> {
             let wrong =
                 |what: String| Error::corrupt(format_args!("stream frame {}", frame.number), what);
             match frame.kind {
-                Kind::Blocks => {
-                    let last = said.blocks.last().map_or(0, |(addr, _)| *addr);
-                    let fits = geometry
-                        .place(Addr(frame.start))
-                        .is_some_and(|(log, offset)| {
-                            let log = log.index();
-                            offset >= from[log]
-                                && offset.saturating_add(frame.count.into()) <= to[log]
-                        });
-                    if !fits || frame.start <= last || !said.dead.is_empty() {
+                FrameKind::Blocks => {
+                    let last = received.blocks.last().map_or(0, |(addr, _)| *addr);
+                    let fits =
+                        geometry
+                            .place(BlockAddr(frame.start))
+                            .is_some_and(|(log, offset)| {
+                                let log = log.index();
+                                offset >= from[log]
+                                    && offset.saturating_add(frame.count.into()) <= to[log]
+                            });
+                    if !fits || frame.start <= last || !received.dead.is_empty() {
                         return Err(wrong(format!(
                             "{} blocks at {:#x} do not belong there",
                             frame.count, frame.start
                         )));
                     }
-                    dev.write(Addr(frame.start), &payload).map_err(|e| {
+                    dev.write(BlockAddr(frame.start), &payload).map_err(|e| {
                         Error::io(
                             e,
                             format_args!("writing {} blocks at {:#x}", frame.count, frame.start),
                         )
                     })?;
                     let sums = payload.chunks_exact(BLOCK_SIZE).map(crc32c::crc32c);
-                    said.blocks.extend((frame.start..).zip(sums));
+                    received.blocks.extend((frame.start..).zip(sums));
                 }
-                Kind::Dead => {
+                FrameKind::Dead => {
                     for run in payload.chunks_exact(RUN_LEN) {
                         let (start, blocks) = run.split_at(8);
                         // Fits: twelve bytes are eight and four.
                         let start = u64::from_le_bytes(start.try_into().unwrap_or_default());
                         let blocks = u32::from_le_bytes(blocks.try_into().unwrap_or_default());
                         let run = start..start.saturating_add(blocks.into());
-                        let last = said.dead.last().map_or(0, |run| run.end);
+                        let last = received.dead.last().map_or(0, |run| run.end);
                         if run.is_empty() || start < last {
                             return Err(wrong(format!(
                                 "dead run {start:#x} of {blocks} blocks is out of order"
                             )));
                         }
-                        said.dead.push(run);
+                        received.dead.push(run);
                     }
                     dead_runs = dead_runs.saturating_add(frame.count);
                 }
-                Kind::End => {
-                    if frame.start != said.blocks.len() as u64 || frame.count != dead_runs {
+                FrameKind::End => {
+                    if frame.start != received.blocks.len() as u64 || frame.count != dead_runs {
                         return Err(wrong(format!(
                             "{} blocks and {dead_runs} dead runs came, {} and {} were sent",
-                            said.blocks.len(),
+                            received.blocks.len(),
                             frame.start,
                             frame.count
                         )));
                     }
-                    return Ok(said);
+                    return Ok(received);
                 }
             }
         }
     }
 
     /// Holds what came against what the snapshot's nodes ask for.
-    fn compare(&self, dev: &Arc<dyn BlockDevice>, target: &Volume, said: &Said) -> Result<Tail> {
+    fn compare(
+        &self,
+        dev: &Arc<dyn BlockDevice>,
+        target: &Volume,
+        received: &ReceivedFrames,
+    ) -> Result<SnapshotDelta> {
         let sb = &target.sb;
         let mut snapshot = Volume::of_snapshot(dev.clone(), sb.clone(), &self.header.snapshot);
         let mut base = self
@@ -238,12 +244,12 @@ impl<'r> Stream<'r> {
             .base
             .as_ref()
             .map(|base| Volume::of_snapshot(dev.clone(), sb.clone(), base));
-        let tail = Tail::between(&mut snapshot, base.as_mut())?;
-        let same = tail.new.len() == said.blocks.len()
+        let tail = SnapshotDelta::between(&mut snapshot, base.as_mut())?;
+        let same = tail.new.len() == received.blocks.len()
             && tail
                 .new
                 .iter()
-                .zip(&said.blocks)
+                .zip(&received.blocks)
                 .all(|((want, crc), (addr, found))| {
                     want == addr && crc.is_none_or(|crc| crc == *found)
                 });
@@ -252,12 +258,12 @@ impl<'r> Stream<'r> {
                 "stream",
                 format_args!(
                     "{} blocks came, and the snapshot refers to {} others",
-                    said.blocks.len(),
+                    received.blocks.len(),
                     tail.new.len()
                 ),
             ));
         }
-        let runs: Vec<Range<u64>> = joined(&said.dead);
+        let runs: Vec<Range<u64>> = joined(&received.dead);
         if runs != tail.dead {
             return Err(Error::corrupt(
                 "stream",
@@ -333,7 +339,7 @@ fn at_base(dev: &Arc<dyn BlockDevice>, header: &Header, base: &Snapshot) -> Resu
         return refuse(format!("has a snapshot '{}' already", header.snapshot.name));
     }
     // A stream that was cut may have left blocks; they go before others are written there.
-    volume.state = State::Writable;
+    volume.state = WriteState::Writable;
     if phase == Phase::Receiving {
         volume.drop_received()?;
     }
@@ -355,8 +361,8 @@ impl Volume {
             // Without a superblock nothing is ever mounted.
             return self.drop_received();
         }
-        self.commit_again(Phase::Receiving)?;
-        self.commit_again(Phase::Receiving)
+        self.commit_unchanged(Phase::Receiving)?;
+        self.commit_unchanged(Phase::Receiving)
     }
 
     /// Gives back everything past the heads.
@@ -378,11 +384,11 @@ impl Volume {
     /// Back to what was there before.
     fn close_receive(&mut self) -> Result<()> {
         self.drop_received()?;
-        self.commit_again(Phase::Clean)
+        self.commit_unchanged(Phase::Clean)
     }
 
     /// Makes a received snapshot the present.
-    fn take(&mut self, header: &Header, tail: &Tail, keep: bool) -> Result<()> {
+    fn take(&mut self, header: &Header, tail: &SnapshotDelta, keep: bool) -> Result<()> {
         let s = &header.snapshot;
         let (dev, options) = (self.dev.clone(), self.options.clone());
         let mut next = Volume::empty(dev, self.sb.clone(), options);
@@ -414,10 +420,10 @@ impl Volume {
         }
         let older = next.snapshots.records.last().map(|s| s.heads);
         for addr in tail.dead.iter().cloned().flatten() {
-            if older.is_some_and(|heads| next.is_older(Addr(addr), &heads)) {
+            if older.is_some_and(|heads| next.lies_below(BlockAddr(addr), &heads)) {
                 next.snapshots.held_blocks += 1;
             } else {
-                next.invalid.insert(Addr(addr));
+                next.invalid.insert(BlockAddr(addr));
             }
         }
         next.snapshots.records.push(s.clone());
@@ -447,9 +453,9 @@ impl Volume {
                 break;
             }
             self.commit(Phase::Clean)?;
-            self.dispatch()?;
+            self.issue_discards()?;
             self.flush()?;
-            self.discard_log.confirm();
+            self.discard_log.forget_issued();
         }
         self.commit(Phase::Clean)
     }

@@ -1,8 +1,8 @@
 //! Sending: the tails of the logs, then what died.
 
-use super::tail::Tail;
-use crate::disk::address::{Addr, BLOCK_SIZE};
-use crate::disk::stream::{FRAME_BLOCKS, FRAME_RUNS, Frame, Header, Kind, RUN_LEN};
+use super::delta::SnapshotDelta;
+use crate::disk::address::{BLOCK_SIZE, BlockAddr};
+use crate::disk::stream::{FRAME_BLOCKS, FRAME_RUNS, Frame, FrameKind, Header, RUN_LEN};
 use crate::error::{Errno, Error, Result};
 use crate::volume::state::Volume;
 use std::io::Write;
@@ -33,7 +33,7 @@ impl Writer<'_> {
             .map_err(|e| Error::io(e, "writing the stream"))
     }
 
-    fn frame(&mut self, kind: Kind, start: u64, count: u32, payload: &[u8]) -> Result<()> {
+    fn frame(&mut self, kind: FrameKind, start: u64, count: u32, payload: &[u8]) -> Result<()> {
         let (head, sum) = Frame::encode(kind, self.number, start, count, self.sum, payload);
         self.sum = sum;
         self.number = self
@@ -66,7 +66,7 @@ impl Volume {
         }
         for at in [Some(at), base_at].into_iter().flatten() {
             let snapshot = &self.snapshots.records[at];
-            if self.is_mended(snapshot) {
+            if self.has_repaired_table(snapshot) {
                 return Err(Error::Unsupported(format!(
                     "snapshot '{}' was repaired, and its table lies past its heads: send a newer snapshot",
                     snapshot.name
@@ -82,7 +82,7 @@ impl Volume {
         };
         let mut state = self.at_snapshot(at);
         let mut before = base_at.map(|at| self.at_snapshot(at));
-        let tail = Tail::between(&mut state, before.as_mut())?;
+        let tail = SnapshotDelta::between(&mut state, before.as_mut())?;
         let (bytes, sum) = header.encode();
         let mut out = Writer {
             to,
@@ -103,7 +103,7 @@ impl Volume {
             let (now, later) = rest.split_at(run);
             let payload = &mut buf[..run * BLOCK_SIZE];
             self.dev
-                .read(Addr(start), payload)
+                .read(BlockAddr(start), payload)
                 .map_err(|e| Error::io(e, format_args!("reading {run} blocks at {start:#x}")))?;
             for ((addr, crc), block) in now.iter().zip(payload.chunks_exact(BLOCK_SIZE)) {
                 let found = crc32c::crc32c(block);
@@ -115,7 +115,7 @@ impl Volume {
                 }
             }
             // Fits: at most FRAME_BLOCKS.
-            out.frame(Kind::Blocks, start, run as u32, payload)?;
+            out.frame(FrameKind::Blocks, start, run as u32, payload)?;
             rest = later;
         }
         let runs: Vec<_> = tail
@@ -130,12 +130,12 @@ impl Volume {
                 payload.extend_from_slice(&run.start.0.to_le_bytes());
                 payload.extend_from_slice(&run.blocks.to_le_bytes());
             }
-            out.frame(Kind::Dead, 0, runs.len() as u32, &payload)?;
+            out.frame(FrameKind::Dead, 0, runs.len() as u32, &payload)?;
         }
         let blocks = tail.new.len() as u64;
         let count =
             u32::try_from(runs.len()).map_err(|_| Error::Limit("too many dead runs".to_owned()))?;
-        out.frame(Kind::End, blocks, count, &[])?;
+        out.frame(FrameKind::End, blocks, count, &[])?;
         let bytes = out.bytes;
         to.flush().map_err(|e| Error::io(e, "writing the stream"))?;
         Ok(Sent {

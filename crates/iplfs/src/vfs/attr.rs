@@ -146,7 +146,7 @@ impl Volume {
         self.quotas.check_transfer(before, after, has)?;
         let shrinks = set.size.is_some_and(|size| size < old_size);
         let acl = self.acl_after(ino, set)?;
-        self.begin(16, shrinks)?;
+        self.admit(16, shrinks)?;
         if let Some(size) = set.size.filter(|_| shrinks) {
             // The block that is cut in two is read before anything changes.
             self.plan_read(ino, size, 1)?.run()?;
@@ -311,7 +311,7 @@ impl Volume {
             let owners = Owners::of(inode);
             self.quotas.check(owners, 1, 0)?;
         }
-        self.begin(8, false)?;
+        self.admit(8, false)?;
         self.mutate(|v| {
             v.put_xattrs(ino, bytes)?;
             let inode = v.inode_mut(ino)?;

@@ -3,7 +3,7 @@
 use crate::disk::address::{BLOCK_SIZE, Block, Nid, zero_block};
 use crate::disk::dentry::{self, Dentry, NAME_MAX, blocks_for, bucket_start};
 use crate::disk::hash::siphash;
-use crate::disk::inode::{Content, INLINE_MAX, Map, mode};
+use crate::disk::inode::{BlockMap, Content, INLINE_MAX, mode};
 use crate::disk::slot::Slot;
 use crate::error::{Errno, Error, Result};
 use crate::volume::state::Volume;
@@ -11,15 +11,15 @@ use std::ops::Range;
 
 /// Where an entry is: a block (`None` for the inode) and its first slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Spot {
+pub(crate) struct EntryPosition {
     pub(crate) block: Option<u64>,
     pub(crate) slot: usize,
 }
 
 /// An entry found by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Found {
-    pub(crate) spot: Spot,
+pub(crate) struct FoundEntry {
+    pub(crate) position: EntryPosition,
     pub(crate) ino: Nid,
 }
 
@@ -62,7 +62,7 @@ impl Volume {
     }
 
     /// Fails unless `dir` is a directory that still has a name.
-    pub(crate) fn need_dir(&mut self, dir: Nid) -> Result<()> {
+    pub(crate) fn require_dir(&mut self, dir: Nid) -> Result<()> {
         let inode = self.inode(dir)?;
         if !inode.is_dir() {
             return Err(Errno::NotDirectory.into());
@@ -86,14 +86,14 @@ impl Volume {
     }
 
     /// Looks a name up.
-    pub(crate) fn find(&mut self, dir: Nid, name: &[u8]) -> Result<Option<Found>> {
+    pub(crate) fn find(&mut self, dir: Nid, name: &[u8]) -> Result<Option<FoundEntry>> {
         let hash = self.name_hash(name);
         let inode = self.inode(dir)?;
         let depth = inode.depth;
         if let Content::InlineDir(bytes) = &inode.content {
             let found = dentry::find(&bytes[..], hash, name);
-            return Ok(found.map(|(slot, ino, _)| Found {
-                spot: Spot { block: None, slot },
+            return Ok(found.map(|(slot, ino, _)| FoundEntry {
+                position: EntryPosition { block: None, slot },
                 ino,
             }));
         }
@@ -103,8 +103,8 @@ impl Volume {
                 if let Some(block) = self.dir_block(dir, index)?
                     && let Some((slot, ino, _)) = dentry::find(block, hash, name)
                 {
-                    return Ok(Some(Found {
-                        spot: Spot {
+                    return Ok(Some(FoundEntry {
+                        position: EntryPosition {
                             block: Some(index),
                             slot,
                         },
@@ -129,21 +129,21 @@ impl Volume {
         let inode = self.inode_mut(dir)?;
         inode.entries += 1;
         if let Content::InlineDir(bytes) = &mut inode.content {
-            if let Some(slot) = dentry::room(&bytes[..], name.len()) {
+            if let Some(slot) = dentry::find_free_slots(&bytes[..], name.len()) {
                 entry.slot = slot;
                 dentry::insert(&mut bytes[..], &entry);
                 return Ok(());
             }
-            self.dir_leaves_inode(dir)?;
+            self.convert_inline_dir(dir)?;
         }
-        let (level, index, slot) = self.room_in_blocks(dir, hash, name.len())?;
+        let (level, index, slot) = self.find_free_slots(dir, hash, name.len())?;
         entry.slot = slot;
         let inode = self.inode_mut(dir)?;
         if level >= inode.depth {
             inode.depth = level + 1;
             inode.size = blocks_for(level + 1) * BLOCK_SIZE as u64;
         }
-        self.claim(dir, index)?;
+        self.reserve_block(dir, index)?;
         if self.pages.get(dir, index).is_none() {
             let mut page = zero_block();
             dentry::format_block(&mut page, dir, index);
@@ -156,12 +156,12 @@ impl Volume {
     }
 
     /// Where an entry goes in a directory in blocks: level, block, slot.
-    fn room_in_blocks(&mut self, dir: Nid, hash: u32, len: usize) -> Result<(u8, u64, usize)> {
+    fn find_free_slots(&mut self, dir: Nid, hash: u32, len: usize) -> Result<(u8, u64, usize)> {
         for level in 0..dentry::DEPTH_MAX {
             let start = bucket_start(level, hash);
             for index in start..start + dentry::BUCKET_BLOCKS {
                 let slot = match self.dir_block(dir, index)? {
-                    Some(block) => dentry::room(block, len),
+                    Some(block) => dentry::find_free_slots(block, len),
                     None => Some(0),
                 };
                 if let Some(slot) = slot {
@@ -178,23 +178,23 @@ impl Volume {
     /// Blocks of a directory, of which those that are holes may be claimed for another entry. `None` if the inode has room for it.
     pub(crate) fn blocks_for_entry(&mut self, dir: Nid, name: &[u8]) -> Result<Option<Range<u64>>> {
         if let Content::InlineDir(bytes) = &self.inode(dir)?.content {
-            let fits = dentry::room(&bytes[..], name.len()).is_some();
+            let fits = dentry::find_free_slots(&bytes[..], name.len()).is_some();
             // What was in the inode and the entry fit the only bucket of level 0.
             return Ok((!fits).then_some(0..dentry::BUCKET_BLOCKS));
         }
         let hash = self.name_hash(name);
-        let (_, index, _) = self.room_in_blocks(dir, hash, name.len())?;
+        let (_, index, _) = self.find_free_slots(dir, hash, name.len())?;
         Ok(Some(index..index + 1))
     }
 
     /// Moves the entries of a directory from its inode to its first block, each in the slot where it was.
-    fn dir_leaves_inode(&mut self, dir: Nid) -> Result<()> {
+    fn convert_inline_dir(&mut self, dir: Nid) -> Result<()> {
         let inode = self.inode_mut(dir)?;
         let Content::InlineDir(bytes) = &inode.content else {
             return Ok(());
         };
         let bytes = bytes.clone();
-        inode.content = Content::Map(Map::empty());
+        inode.content = Content::Map(BlockMap::empty());
         inode.depth = 1;
         inode.size = blocks_for(1) * BLOCK_SIZE as u64;
         let mut page = zero_block();
@@ -202,7 +202,7 @@ impl Volume {
         for entry in dentry::all(&bytes[..])? {
             dentry::insert(&mut page[..], &entry);
         }
-        self.claim(dir, 0)?;
+        self.reserve_block(dir, 0)?;
         self.pages.insert(dir, 0, page, true);
         Ok(())
     }
@@ -211,28 +211,33 @@ impl Volume {
     fn edit_entries<T>(
         &mut self,
         dir: Nid,
-        spot: Spot,
+        position: EntryPosition,
         edit: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T> {
-        let Some(index) = spot.block else {
+        let Some(index) = position.block else {
             return match &mut self.inode_mut(dir)?.content {
                 Content::InlineDir(bytes) => Ok(edit(&mut bytes[..])),
                 _ => Err(Errno::Stale.into()),
             };
         };
         self.dir_block(dir, index)?;
-        self.claim(dir, index)?;
+        self.reserve_block(dir, index)?;
         let page = self.pages.get_mut(dir, index).ok_or(Errno::Stale)?;
         Ok(edit(&mut page[..]))
     }
 
     /// Removes an entry. A block that becomes empty is given back.
-    pub(crate) fn remove_entry(&mut self, dir: Nid, spot: Spot, name_len: usize) -> Result<()> {
-        let empty = self.edit_entries(dir, spot, |bytes| {
-            dentry::remove(bytes, spot.slot, name_len);
+    pub(crate) fn remove_entry(
+        &mut self,
+        dir: Nid,
+        position: EntryPosition,
+        name_len: usize,
+    ) -> Result<()> {
+        let empty = self.edit_entries(dir, position, |bytes| {
+            dentry::remove(bytes, position.slot, name_len);
             dentry::is_empty(bytes)
         })?;
-        if let Some(index) = spot.block.filter(|_| empty) {
+        if let Some(index) = position.block.filter(|_| empty) {
             self.pages.remove(dir, index);
             self.set_slot(dir, index, Slot::HOLE)?;
         }
@@ -245,19 +250,19 @@ impl Volume {
     pub(crate) fn retarget_entry(
         &mut self,
         dir: Nid,
-        spot: Spot,
+        position: EntryPosition,
         ino: Nid,
         kind: u8,
     ) -> Result<()> {
-        self.edit_entries(dir, spot, |bytes| {
-            dentry::retarget(bytes, spot.slot, ino, kind)
+        self.edit_entries(dir, position, |bytes| {
+            dentry::retarget(bytes, position.slot, ino, kind)
         })
     }
 
     /// Entries after `cookie` (0 for all), at most `max` of them, "." and ".." included. The order is stable: entries that stay are seen once,
     /// whatever comes and goes between two calls.
     pub fn read_dir(&mut self, dir: Nid, cookie: u64, max: usize) -> Result<Vec<DirEntry>> {
-        self.need_dir(dir)?;
+        self.require_dir(dir)?;
         let mut out = Vec::new();
         let parent = self.inode(dir)?.parent;
         for (at, name, ino) in [(0, &b"."[..], dir), (1, b"..", parent)] {
@@ -277,7 +282,7 @@ impl Volume {
                 Content::InlineDir(bytes) if at < SLOTS => (&bytes[..], 0),
                 Content::Map(_) => {
                     let end = blocks_for(inode.depth);
-                    let claimed = self.next_claimed(dir, at / SLOTS)?;
+                    let claimed = self.next_allocated(dir, at / SLOTS)?;
                     let Some(index) = claimed.filter(|index| *index < end) else {
                         break;
                     };

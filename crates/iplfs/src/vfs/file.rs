@@ -2,7 +2,7 @@
 
 use crate::device::BlockDevice;
 use crate::disk::address::{BLOCK_SIZE, Block, Log, Nid, zero_block};
-use crate::disk::inode::{Content, INLINE_MAX, Map, Time, mode};
+use crate::disk::inode::{BlockMap, Content, INLINE_MAX, Time, mode};
 use crate::disk::slot::Slot;
 use crate::error::{Errno, Error, Result};
 use crate::log::readers::ReaderGuard;
@@ -46,14 +46,14 @@ pub struct ReadPlan {
     dev: Arc<dyn BlockDevice>,
     ino: Nid,
     /// One per block, from the block that holds the first byte.
-    pieces: Vec<Piece>,
+    pieces: Vec<BlockSource>,
     first: u64,
     skip: usize,
     len: usize,
     _guard: ReaderGuard,
 }
 
-enum Piece {
+enum BlockSource {
     Zero,
     Lost,
     Bytes(Box<Block>),
@@ -97,13 +97,13 @@ impl ReadPlan {
         while at < self.pieces.len() {
             let mut n = 1;
             match &self.pieces[at] {
-                Piece::Zero => out[at * BLOCK_SIZE..][..BLOCK_SIZE].fill(0),
-                Piece::Lost => return Err(lost(self.ino, self.first + at as u64)),
-                Piece::Bytes(bytes) => {
+                BlockSource::Zero => out[at * BLOCK_SIZE..][..BLOCK_SIZE].fill(0),
+                BlockSource::Lost => return Err(lost(self.ino, self.first + at as u64)),
+                BlockSource::Bytes(bytes) => {
                     out[at * BLOCK_SIZE..][..BLOCK_SIZE].copy_from_slice(&bytes[..])
                 }
-                Piece::Stored(first) => {
-                    while let Some(Piece::Stored(slot)) = self.pieces.get(at + n)
+                BlockSource::Stored(first) => {
+                    while let Some(BlockSource::Stored(slot)) = self.pieces.get(at + n)
                         && slot.addr.0 == first.addr.0 + n as u64
                     {
                         n += 1;
@@ -119,7 +119,7 @@ impl ReadPlan {
                         )
                     })?;
                     for (i, bytes) in buf.chunks_exact(BLOCK_SIZE).enumerate() {
-                        if let Piece::Stored(slot) = &self.pieces[at + i] {
+                        if let BlockSource::Stored(slot) = &self.pieces[at + i] {
                             verify_data(self.ino, self.first + (at + i) as u64, slot, bytes)?;
                         }
                     }
@@ -158,7 +158,7 @@ impl Volume {
             first,
             skip: if len == 0 { 0 } else { skip },
             len,
-            _guard: self.enter_reader(),
+            _guard: self.register_reader(),
         };
         if len == 0 {
             return Ok(plan);
@@ -169,17 +169,17 @@ impl Volume {
                 if index == 0 {
                     block[..bytes.len()].copy_from_slice(bytes);
                 }
-                Piece::Bytes(block)
+                BlockSource::Bytes(block)
             } else if let Some(page) = self.pages.get(ino, index) {
-                Piece::Bytes(Box::new(*page))
+                BlockSource::Bytes(Box::new(*page))
             } else {
                 let slot = self.slot(ino, index)?;
                 if slot.addr.is_mapped() {
-                    Piece::Stored(slot)
+                    BlockSource::Stored(slot)
                 } else if slot == Slot::LOST {
-                    Piece::Lost
+                    BlockSource::Lost
                 } else {
-                    Piece::Zero
+                    BlockSource::Zero
                 }
             };
             plan.pieces.push(piece);
@@ -237,7 +237,7 @@ impl Volume {
         if end > INLINE_MAX as u64 {
             self.check_quota_to_fill(ino, offset / BS, end.div_ceil(BS))?;
         }
-        self.begin(2 * pages + pages / 300 + 8, false)?;
+        self.admit(2 * pages + pages / 300 + 8, false)?;
         // Load what the write covers in part, so that the change itself cannot fail on a read.
         let inline = matches!(self.inode(ino)?.content, Content::Inline(_));
         if !inline {
@@ -256,13 +256,13 @@ impl Volume {
                         }
                         bytes[offset as usize..end as usize].copy_from_slice(data);
                     }
-                    return v.wrote(ino, end, now);
+                    return v.update_after_write(ino, end, now);
                 }
-                v.leave_inode(ino)?;
+                v.convert_inline_data(ino)?;
             }
             for (index, from, to) in parts(offset, end) {
                 let bytes = &data[(index * BS + from as u64 - offset) as usize..][..to - from];
-                v.claim(ino, index)?;
+                v.reserve_block(ino, index)?;
                 if to - from < BLOCK_SIZE {
                     v.load_page(ino, index)?;
                 } else if v.pages.get(ino, index).is_none() {
@@ -272,11 +272,11 @@ impl Volume {
                     page[from..to].copy_from_slice(bytes);
                 }
             }
-            v.wrote(ino, end, now)
+            v.update_after_write(ino, end, now)
         })
     }
 
-    fn wrote(&mut self, ino: Nid, end: u64, now: Time) -> Result<()> {
+    fn update_after_write(&mut self, ino: Nid, end: u64, now: Time) -> Result<()> {
         let inode = self.inode_mut(ino)?;
         inode.size = inode.size.max(end);
         inode.mtime = now;
@@ -285,17 +285,17 @@ impl Volume {
     }
 
     /// Moves the content of a file from its inode to a page.
-    fn leave_inode(&mut self, ino: Nid) -> Result<()> {
+    fn convert_inline_data(&mut self, ino: Nid) -> Result<()> {
         let inode = self.inode_mut(ino)?;
         let Content::Inline(bytes) = &mut inode.content else {
             return Ok(());
         };
         let bytes = std::mem::take(bytes);
-        inode.content = Content::Map(Map::empty());
+        inode.content = Content::Map(BlockMap::empty());
         if !bytes.is_empty() {
             let mut page = zero_block();
             page[..bytes.len()].copy_from_slice(&bytes);
-            self.claim(ino, 0)?;
+            self.reserve_block(ino, 0)?;
             self.pages.insert(ino, 0, page, true);
         }
         Ok(())
@@ -339,7 +339,7 @@ impl Volume {
             for (i, (index, block)) in chunk.iter().zip(bytes.chunks_exact(BLOCK_SIZE)).enumerate()
             {
                 let slot = Slot {
-                    addr: crate::disk::address::Addr(start.0 + i as u64),
+                    addr: crate::disk::address::BlockAddr(start.0 + i as u64),
                     crc: crc32c::crc32c(block),
                 };
                 self.set_slot(ino, *index, slot)?;
@@ -357,9 +357,9 @@ impl Volume {
         } else {
             let keep = size.div_ceil(BS);
             self.pages.truncate(ino, keep);
-            self.free_from(ino, keep)?;
+            self.truncate_blocks(ino, keep)?;
             if size < old && !size.is_multiple_of(BS) {
-                self.zero_part(ino, size / BS, (size % BS) as usize, BLOCK_SIZE)?;
+                self.zero_within_block(ino, size / BS, (size % BS) as usize, BLOCK_SIZE)?;
             }
         }
         self.inode_mut(ino)?.size = size;
@@ -367,13 +367,13 @@ impl Volume {
     }
 
     /// Zeroes part of a block, unless it is a hole or reserved.
-    fn zero_part(&mut self, ino: Nid, index: u64, from: usize, to: usize) -> Result<()> {
+    fn zero_within_block(&mut self, ino: Nid, index: u64, from: usize, to: usize) -> Result<()> {
         let stored = self.slot(ino, index)?.addr.is_mapped();
         if !stored && self.pages.get(ino, index).is_none() {
             return Ok(());
         }
         self.load_page(ino, index)?;
-        self.claim(ino, index)?;
+        self.reserve_block(ino, index)?;
         if let Some(page) = self.pages.get_mut(ino, index) {
             page[from..to].fill(0);
         }
@@ -410,7 +410,7 @@ impl Volume {
         }
         // The whole is admitted first, so that a reservation that cannot succeed leaves nothing; then it is done in steps, so that no single change
         // dirties more nodes than a checkpoint can write.
-        self.begin(
+        self.admit(
             if punch {
                 16
             } else {
@@ -421,7 +421,7 @@ impl Volume {
         let mut at = offset;
         while at < end {
             if punch && at > offset {
-                match self.next_claimed(ino, at / BS)? {
+                match self.next_allocated(ino, at / BS)? {
                     Some(index) => at = at.max(index * BS),
                     None => break,
                 }
@@ -444,7 +444,7 @@ impl Volume {
         end: u64,
         now: Time,
     ) -> Result<()> {
-        self.begin((end - offset) / BS / 300 + 16, how == Allocate::PunchHole)?;
+        self.admit((end - offset) / BS / 300 + 16, how == Allocate::PunchHole)?;
         let inline = matches!(self.inode(ino)?.content, Content::Inline(_));
         if !inline {
             // Read the two ends before anything changes.
@@ -462,14 +462,14 @@ impl Volume {
                     bytes[offset.min(len) as usize..end.min(len) as usize].fill(0);
                 }
             } else {
-                v.leave_inode(ino)?;
+                v.convert_inline_data(ino)?;
                 if zero {
                     v.punch(ino, offset, end)?;
                 }
             }
             if how != Allocate::PunchHole {
                 for index in offset / BS..end.div_ceil(BS) {
-                    v.claim(ino, index)?;
+                    v.reserve_block(ino, index)?;
                 }
             }
             let grow = matches!(
@@ -496,14 +496,14 @@ impl Volume {
             if index >= first_whole && index < end_whole {
                 break;
             }
-            self.zero_part(ino, index, from, to)?;
+            self.zero_within_block(ino, index, from, to)?;
         }
         if !end.is_multiple_of(BS) && end_whole > offset / BS {
-            self.zero_part(ino, end_whole, 0, (end % BS) as usize)?;
+            self.zero_within_block(ino, end_whole, 0, (end % BS) as usize)?;
         }
         let mut at = first_whole;
         while let Some(index) = self
-            .next_claimed(ino, at)?
+            .next_allocated(ino, at)?
             .filter(|index| *index < end_whole)
         {
             self.pages.remove(ino, index);
@@ -527,7 +527,7 @@ impl Volume {
             };
         }
         let mut at = offset / BS;
-        while let Some(index) = self.next_claimed(ino, at)? {
+        while let Some(index) = self.next_allocated(ino, at)? {
             if index * BS >= size {
                 break;
             }
@@ -571,11 +571,11 @@ impl Volume {
     }
 
     /// Puts the target of a link that its inode has no room for into a block.
-    pub(crate) fn put_target(&mut self, ino: Nid, target: &[u8]) -> Result<()> {
-        self.inode_mut(ino)?.content = Content::Map(Map::empty());
+    pub(crate) fn store_link_target(&mut self, ino: Nid, target: &[u8]) -> Result<()> {
+        self.inode_mut(ino)?.content = Content::Map(BlockMap::empty());
         let mut page = zero_block();
         page[..target.len()].copy_from_slice(target);
-        self.claim(ino, 0)?;
+        self.reserve_block(ino, 0)?;
         self.pages.insert(ino, 0, page, true);
         Ok(())
     }

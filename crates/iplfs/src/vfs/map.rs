@@ -5,21 +5,21 @@
 //! ```
 
 use crate::disk::address::Nid;
-use crate::disk::inode::{Content, INODE_SLOTS, Map};
+use crate::disk::inode::{BlockMap, Content, INODE_SLOTS};
 use crate::disk::node::{DIRECT_SLOTS, INDIRECT_SLOTS, NodeBody};
 use crate::disk::slot::Slot;
 use crate::error::{Errno, Error, Result};
-use crate::nodes::tree::{BLOCKS_MAX, Place, ROOT_LEVELS, ordinal, place, span};
+use crate::nodes::tree::{BLOCKS_MAX, ROOT_LEVELS, TreePosition, ordinal, place, span};
 use crate::volume::state::Volume;
 
 /// The node that holds a slot, or the first block past what is missing.
-enum Probe {
+enum SlotLookup {
     Found(Nid, usize),
     Missing(u64),
 }
 
 impl Volume {
-    pub(crate) fn map_of(&mut self, ino: Nid) -> Result<&Map> {
+    pub(crate) fn map_of(&mut self, ino: Nid) -> Result<&BlockMap> {
         match &self.inode(ino)?.content {
             Content::Map(map) => Ok(map),
             _ => Err(Error::corrupt(
@@ -29,7 +29,7 @@ impl Volume {
         }
     }
 
-    fn map_mut(&mut self, ino: Nid) -> Result<&mut Map> {
+    fn map_mut(&mut self, ino: Nid) -> Result<&mut BlockMap> {
         self.map_of(ino)?;
         match &mut self.inode_mut(ino)?.content {
             Content::Map(map) => Ok(map),
@@ -48,11 +48,11 @@ impl Volume {
         }
     }
 
-    fn probe(&mut self, ino: Nid, index: u64) -> Result<Probe> {
+    fn probe(&mut self, ino: Nid, index: u64) -> Result<SlotLookup> {
         if index < INODE_SLOTS as u64 {
-            return Ok(Probe::Found(ino, index as usize));
+            return Ok(SlotLookup::Found(ino, index as usize));
         }
-        let Some(Place {
+        let Some(TreePosition {
             root,
             mut level,
             base,
@@ -64,12 +64,14 @@ impl Volume {
         let mut rest = index - base;
         loop {
             if nid == Nid::NONE {
-                return Ok(Probe::Missing(index - rest + span(level)));
+                return Ok(SlotLookup::Missing(index - rest + span(level)));
             }
             if level == 0 {
                 let node = self.node(nid)?;
                 return match &node.body {
-                    NodeBody::Direct(_) if node.ino == ino => Ok(Probe::Found(nid, rest as usize)),
+                    NodeBody::Direct(_) if node.ino == ino => {
+                        Ok(SlotLookup::Found(nid, rest as usize))
+                    }
                     _ => Err(Error::corrupt(
                         format_args!("node {nid}"),
                         format_args!("is no direct node of inode {ino}"),
@@ -86,8 +88,8 @@ impl Volume {
     /// Slot of a block of an inode with a map.
     pub(crate) fn slot(&mut self, ino: Nid, index: u64) -> Result<Slot> {
         match self.probe(ino, index)? {
-            Probe::Missing(_) => Ok(Slot::HOLE),
-            Probe::Found(nid, at) => self.slot_at(nid, at),
+            SlotLookup::Missing(_) => Ok(Slot::HOLE),
+            SlotLookup::Found(nid, at) => self.slot_at(nid, at),
         }
     }
 
@@ -103,24 +105,24 @@ impl Volume {
     }
 
     /// The direct node (or the inode) that holds a slot, if it is there.
-    pub(crate) fn holder_of(&mut self, ino: Nid, index: u64) -> Result<Option<(Nid, usize)>> {
+    pub(crate) fn find_dnode(&mut self, ino: Nid, index: u64) -> Result<Option<(Nid, usize)>> {
         Ok(match self.probe(ino, index)? {
-            Probe::Found(nid, at) => Some((nid, at)),
-            Probe::Missing(_) => None,
+            SlotLookup::Found(nid, at) => Some((nid, at)),
+            SlotLookup::Missing(_) => None,
         })
     }
 
     /// The direct node (or the inode) that holds a slot, made if it is missing, and marked dirty.
-    fn holder(&mut self, ino: Nid, index: u64) -> Result<(Nid, usize)> {
+    fn dnode_for_write(&mut self, ino: Nid, index: u64) -> Result<(Nid, usize)> {
         if index < INODE_SLOTS as u64 {
             self.map_mut(ino)?;
             return Ok((ino, index as usize));
         }
-        if let Probe::Found(nid, at) = self.probe(ino, index)? {
+        if let SlotLookup::Found(nid, at) = self.probe(ino, index)? {
             self.node_mut(nid)?;
             return Ok((nid, at));
         }
-        let Some(Place {
+        let Some(TreePosition {
             root,
             mut level,
             base,
@@ -165,7 +167,7 @@ impl Volume {
 
     /// Replaces a slot. What the old one held is freed, what the new one holds is counted.
     pub(crate) fn set_slot(&mut self, ino: Nid, index: u64, new: Slot) -> Result<()> {
-        let (nid, at) = self.holder(ino, index)?;
+        let (nid, at) = self.dnode_for_write(ino, index)?;
         let old = match &mut self.node_mut(nid)?.body {
             NodeBody::Direct(slots) => std::mem::replace(&mut slots[at], new),
             NodeBody::Inode(inode) => match &mut inode.content {
@@ -183,8 +185,8 @@ impl Volume {
     }
 
     /// Claims space for a block that is about to get a dirty page, and marks its node dirty.
-    pub(crate) fn claim(&mut self, ino: Nid, index: u64) -> Result<()> {
-        self.holder(ino, index)?;
+    pub(crate) fn reserve_block(&mut self, ino: Nid, index: u64) -> Result<()> {
+        self.dnode_for_write(ino, index)?;
         if self.slot(ino, index)? == Slot::HOLE {
             self.set_slot(ino, index, Slot::RESERVED)
         } else {
@@ -193,12 +195,12 @@ impl Volume {
     }
 
     /// First block at or after `from` whose slot is not a hole.
-    pub(crate) fn next_claimed(&mut self, ino: Nid, from: u64) -> Result<Option<u64>> {
+    pub(crate) fn next_allocated(&mut self, ino: Nid, from: u64) -> Result<Option<u64>> {
         let mut index = from;
         while index < BLOCKS_MAX {
             match self.probe(ino, index)? {
-                Probe::Missing(next) => index = next,
-                Probe::Found(nid, at) => {
+                SlotLookup::Missing(next) => index = next,
+                SlotLookup::Found(nid, at) => {
                     let slots: &[Slot] = match &self.node(nid)?.body {
                         NodeBody::Direct(slots) => &slots[..],
                         NodeBody::Inode(inode) => match &inode.content {
@@ -218,7 +220,7 @@ impl Volume {
     }
 
     /// Frees every block from `first` on, and the nodes that become empty by that.
-    pub(crate) fn free_from(&mut self, ino: Nid, first: u64) -> Result<()> {
+    pub(crate) fn truncate_blocks(&mut self, ino: Nid, first: u64) -> Result<()> {
         if first < INODE_SLOTS as u64 {
             let tail: Vec<Slot> = {
                 let map = self.map_mut(ino)?;
@@ -228,14 +230,14 @@ impl Volume {
                     .collect()
             };
             for slot in tail {
-                self.give_back(ino, slot)?;
+                self.free_slot_of(ino, slot)?;
             }
         }
         let mut base = INODE_SLOTS as u64;
         for (root, level) in ROOT_LEVELS.into_iter().enumerate() {
             let nid = self.map_of(ino)?.nids[root];
             let reached = nid != Nid::NONE && first < base + span(level);
-            if reached && self.free_under(ino, nid, level, first.saturating_sub(base))? {
+            if reached && self.truncate_node(ino, nid, level, first.saturating_sub(base))? {
                 self.map_mut(ino)?.nids[root] = Nid::NONE;
             }
             base += span(level);
@@ -243,7 +245,7 @@ impl Volume {
         Ok(())
     }
 
-    fn give_back(&mut self, ino: Nid, slot: Slot) -> Result<()> {
+    fn free_slot_of(&mut self, ino: Nid, slot: Slot) -> Result<()> {
         if slot.counts() {
             self.free_slot(slot);
             self.count_blocks(ino, -1)?;
@@ -253,7 +255,7 @@ impl Volume {
 
     /// Frees what lies at or after block `from` of the subtree of a node. True if the node itself went. Recursion ends at level 0, at most
     /// four deep.
-    fn free_under(&mut self, ino: Nid, nid: Nid, level: u8, from: u64) -> Result<bool> {
+    fn truncate_node(&mut self, ino: Nid, nid: Nid, level: u8, from: u64) -> Result<bool> {
         if level == 0 {
             let node = self.node(nid)?;
             let NodeBody::Direct(slots) = &node.body else {
@@ -268,7 +270,7 @@ impl Volume {
                 .filter(|slot| slot.counts())
                 .collect();
             for slot in &gone {
-                self.give_back(ino, *slot)?;
+                self.free_slot_of(ino, *slot)?;
             }
             if from > 0 {
                 if !gone.is_empty()
@@ -287,7 +289,7 @@ impl Volume {
                     continue;
                 }
                 let child_from = from.saturating_sub(at as u64 * below);
-                if self.free_under(ino, child, level - 1, child_from)?
+                if self.truncate_node(ino, child, level - 1, child_from)?
                     && let NodeBody::Indirect(_, nids) = &mut self.node_mut(nid)?.body
                 {
                     nids[at] = Nid::NONE;

@@ -13,7 +13,7 @@ use crate::options::Caller;
 use crate::quota::Owners;
 use crate::vfs::acl;
 use crate::vfs::attr::Attr;
-use crate::vfs::dir::{Found, check_name, kind_of};
+use crate::vfs::dir::{FoundEntry, check_name, kind_of};
 use crate::vfs::file::TARGET_MAX;
 use crate::volume::state::Volume;
 
@@ -39,7 +39,7 @@ pub enum Rename {
 impl Volume {
     /// The inode a name leads to. Understands "." and "..".
     pub fn lookup(&mut self, dir: Nid, name: &[u8]) -> Result<Nid> {
-        self.need_dir(dir)?;
+        self.require_dir(dir)?;
         match name {
             b"." => return Ok(dir),
             b".." => return Ok(self.inode(dir)?.parent),
@@ -53,14 +53,14 @@ impl Volume {
             .ok_or_else(|| Errno::NotFound.into())
     }
 
-    fn find_existing(&mut self, dir: Nid, name: &[u8]) -> Result<Found> {
-        self.need_dir(dir)?;
+    fn find_existing(&mut self, dir: Nid, name: &[u8]) -> Result<FoundEntry> {
+        self.require_dir(dir)?;
         check_name(name)?;
         self.find(dir, name)?.ok_or_else(|| Errno::NotFound.into())
     }
 
-    fn need_absent(&mut self, dir: Nid, name: &[u8]) -> Result<()> {
-        self.need_dir(dir)?;
+    fn require_absent(&mut self, dir: Nid, name: &[u8]) -> Result<()> {
+        self.require_dir(dir)?;
         check_name(name)?;
         if self.find(dir, name)?.is_some() {
             return Err(Errno::Exists.into());
@@ -79,7 +79,7 @@ impl Volume {
         caller: &Caller,
     ) -> Result<Nid> {
         let parent = self.inode(dir)?;
-        let gid = parent.group_of_new(caller.gid);
+        let gid = parent.inherited_gid(caller.gid);
         let mut inode = Inode::new(mode_bits, caller.uid, gid, caller.now);
         if inode.is_dir() {
             inode.mode |= parent.mode & 0o2000;
@@ -168,7 +168,7 @@ impl Volume {
         {
             return Err(Errno::Invalid.into());
         }
-        self.need_absent(dir, name)?;
+        self.require_absent(dir, name)?;
         if kind == mode::DIR && self.inode(dir)?.nlink >= NLINK_MAX {
             return Err(Errno::TooManyLinks.into());
         }
@@ -176,7 +176,7 @@ impl Volume {
         let target = u64::from(content.len() > INLINE_MAX);
         let owners = Owners::in_dir(self.inode(dir)?, caller);
         self.check_quota_to_create(dir, name, owners, 1 + target)?;
-        self.begin(14, false)?;
+        self.admit(14, false)?;
         self.mutate(|v| {
             let ino = v.new_inode(dir, mode_bits, rdev, caller)?;
             if let Some(xattrs) = xattrs {
@@ -190,7 +190,7 @@ impl Volume {
                 if content.len() <= INLINE_MAX {
                     inode.content = Content::Inline(content.to_vec());
                 } else {
-                    v.put_target(ino, content)?;
+                    v.store_link_target(ino, content)?;
                 }
             }
             let attr = v.attr(ino)?;
@@ -206,11 +206,11 @@ impl Volume {
     /// Makes a file without a name, held once: it goes when the hold is released, unless `link` gave it a name.
     pub fn tmpfile(&mut self, dir: Nid, mode_bits: u32, caller: &Caller) -> Result<Attr> {
         self.writable()?;
-        self.need_dir(dir)?;
+        self.require_dir(dir)?;
         let (xattrs, mode_bits) = self.inherited(dir, mode::FILE | mode_bits & 0o7777)?;
         let owners = Owners::in_dir(self.inode(dir)?, caller);
         self.quotas.check(owners, 1, 1)?;
-        self.begin(8, false)?;
+        self.admit(8, false)?;
         self.mutate(|v| {
             let ino = v.new_inode(dir, mode_bits, 0, caller)?;
             if let Some(xattrs) = xattrs {
@@ -226,7 +226,7 @@ impl Volume {
     /// Gives an inode another name.
     pub fn link(&mut self, ino: Nid, dir: Nid, name: &[u8], caller: &Caller) -> Result<Attr> {
         self.writable()?;
-        self.need_absent(dir, name)?;
+        self.require_absent(dir, name)?;
         let inode = self.inode(ino)?;
         if inode.is_dir() {
             return Err(Errno::NotPermitted.into());
@@ -239,7 +239,7 @@ impl Volume {
             return Err(Errno::NotFound.into());
         }
         self.check_quota_to_enter(dir, name)?;
-        self.begin(8, false)?;
+        self.admit(8, false)?;
         self.mutate(|v| {
             v.insert_entry(dir, name, ino, kind)?;
             v.orphans.remove(&ino);
@@ -264,9 +264,9 @@ impl Volume {
         if self.inode(found.ino)?.is_dir() {
             return Err(Errno::IsDirectory.into());
         }
-        self.begin(8, true)?;
+        self.admit(8, true)?;
         self.mutate(|v| {
-            v.remove_entry(dir, found.spot, name.len())?;
+            v.remove_entry(dir, found.position, name.len())?;
             v.touch(dir, caller.now)?;
             v.drop_link(dir, name, found.ino, caller)
         })?;
@@ -285,9 +285,9 @@ impl Volume {
         if inode.entries > 0 {
             return Err(Errno::NotEmpty.into());
         }
-        self.begin(8, true)?;
+        self.admit(8, true)?;
         self.mutate(|v| {
-            v.remove_entry(dir, found.spot, name.len())?;
+            v.remove_entry(dir, found.position, name.len())?;
             v.touch(dir, caller.now)?;
             v.drop_link(dir, name, found.ino, caller)
         })?;
@@ -366,7 +366,7 @@ impl Volume {
     fn load_tree(&mut self, ino: Nid) -> Result<()> {
         if matches!(self.inode(ino)?.content, Content::Map(_)) {
             let mut at = 0;
-            while let Some(index) = self.next_claimed(ino, at)? {
+            while let Some(index) = self.next_allocated(ino, at)? {
                 at = index + 1;
             }
         }
@@ -376,7 +376,7 @@ impl Volume {
     fn evict(&mut self, ino: Nid) -> Result<()> {
         self.pages.truncate(ino, 0);
         if matches!(self.inode(ino)?.content, Content::Map(_)) {
-            self.free_from(ino, 0)?;
+            self.truncate_blocks(ino, 0)?;
         }
         let xattr_nid = self.inode(ino)?.xattr_nid;
         if xattr_nid != Nid::NONE {
@@ -421,7 +421,7 @@ impl Volume {
     ) -> Result<()> {
         self.writable()?;
         let source = self.find_existing(from, name)?;
-        self.need_dir(to)?;
+        self.require_dir(to)?;
         check_name(new)?;
         if self.inode(to)?.nlink == 0 {
             return Err(Errno::NotFound.into());
@@ -461,10 +461,10 @@ impl Volume {
             let owners = Owners::in_dir(self.inode(from)?, caller);
             self.quotas.check(owners, 1, 1)?;
         }
-        self.begin(20, false)?;
+        self.admit(20, false)?;
         self.mutate(|v| {
             if let Some(target) = target {
-                v.retarget_entry(to, target.spot, source.ino, source_kind)?;
+                v.retarget_entry(to, target.position, source.ino, source_kind)?;
                 v.drop_link(to, new, target.ino, caller)?;
             } else {
                 v.insert_entry(to, new, source.ino, source_kind)?;
@@ -477,14 +477,14 @@ impl Volume {
                 // Roll-forward may not put it back alone: the name belonged to an inode that lives on.
                 v.roll_forward.changes.renamed.insert(ino);
                 let source = v.find(from, name)?.ok_or(Errno::Stale)?;
-                v.retarget_entry(from, source.spot, ino, kind_of(mode::CHAR))?;
+                v.retarget_entry(from, source.position, ino, kind_of(mode::CHAR))?;
             } else {
                 // The insertion may have moved the entries of the directory out of its inode.
                 let source = v.find(from, name)?.ok_or(Errno::Stale)?;
-                v.remove_entry(from, source.spot, name.len())?;
+                v.remove_entry(from, source.position, name.len())?;
             }
             v.roll_forward.changes.vacated.insert((from, name.to_vec()));
-            v.moved(source.ino, from, to, new, caller)?;
+            v.update_parent(source.ino, from, to, new, caller)?;
             v.touch(from, caller.now)?;
             v.touch(to, caller.now)
         })?;
@@ -495,7 +495,14 @@ impl Volume {
     }
 
     /// An inode got a new place.
-    fn moved(&mut self, ino: Nid, from: Nid, to: Nid, new: &[u8], caller: &Caller) -> Result<()> {
+    fn update_parent(
+        &mut self,
+        ino: Nid,
+        from: Nid,
+        to: Nid,
+        new: &[u8],
+        caller: &Caller,
+    ) -> Result<()> {
         let inode = self.inode_mut(ino)?;
         inode.ctime = caller.now;
         inode.parent = to;
@@ -515,8 +522,8 @@ impl Volume {
 
     fn exchange(
         &mut self,
-        a: (Nid, &[u8], Found),
-        b: (Nid, &[u8], Found),
+        a: (Nid, &[u8], FoundEntry),
+        b: (Nid, &[u8], FoundEntry),
         caller: &Caller,
     ) -> Result<()> {
         let ((dir_a, name_a, a), (dir_b, name_b, b)) = (a, b);
@@ -528,10 +535,10 @@ impl Volume {
         if self.inode(b.ino)?.is_dir() && self.is_under(dir_a, b.ino)? {
             return Err(Errno::Invalid.into());
         }
-        self.begin(16, false)?;
+        self.admit(16, false)?;
         self.mutate(|v| {
-            v.retarget_entry(dir_a, a.spot, b.ino, kind_b)?;
-            v.retarget_entry(dir_b, b.spot, a.ino, kind_a)?;
+            v.retarget_entry(dir_a, a.position, b.ino, kind_b)?;
+            v.retarget_entry(dir_b, b.position, a.ino, kind_a)?;
             v.roll_forward
                 .changes
                 .vacated
@@ -540,8 +547,8 @@ impl Volume {
                 .changes
                 .vacated
                 .insert((dir_b, name_b.to_vec()));
-            v.moved(a.ino, dir_a, dir_b, name_b, caller)?;
-            v.moved(b.ino, dir_b, dir_a, name_a, caller)?;
+            v.update_parent(a.ino, dir_a, dir_b, name_b, caller)?;
+            v.update_parent(b.ino, dir_b, dir_a, name_a, caller)?;
             v.touch(dir_a, caller.now)?;
             v.touch(dir_b, caller.now)
         })

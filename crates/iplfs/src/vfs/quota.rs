@@ -1,6 +1,6 @@
 //! Quotas of a mounted volume: usage is counted, charged and compared with the limits.
 
-use crate::disk::address::{Addr, Nid};
+use crate::disk::address::{BlockAddr, Nid};
 use crate::disk::inode::{Content, Time};
 use crate::disk::node::NodeBody;
 use crate::disk::slot::Slot;
@@ -63,7 +63,7 @@ impl Volume {
                 .changes
                 .created
                 .iter()
-                .map(|ino| (*ino, Addr::HOLE)),
+                .map(|ino| (*ino, BlockAddr::HOLE)),
         );
         inos.sort_unstable_by_key(|(ino, addr)| (*ino, addr.0));
         inos.dedup_by_key(|(ino, _)| *ino);

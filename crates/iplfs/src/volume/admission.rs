@@ -10,7 +10,7 @@
 
 use crate::disk::nat::NAT_HEIGHT_MAX;
 use crate::error::{Errno, Error, Result};
-use crate::volume::state::{State, Volume};
+use crate::volume::state::{Volume, WriteState};
 
 /// Room that ordinary changes leave to the host, so that a checkpoint and some deletes always fit. Unit: blocks.
 const HOST_RESERVE: u64 = 256;
@@ -69,15 +69,18 @@ impl Volume {
 
     /// Opens an operation that will dirty at most `blocks` blocks: makes room in memory, in the logs and on the device.
     /// `privileged` operations give space back and may use the reserve.
-    pub(crate) fn begin(&mut self, blocks: u64, privileged: bool) -> Result<()> {
+    pub(crate) fn admit(&mut self, blocks: u64, privileged: bool) -> Result<()> {
         self.writable()?;
         self.shrink_caches();
         let heavy = self.pages.dirty() > self.options.dirty_pages_max
             || self.nodes.dirty_count() > self.options.dirty_nodes_max;
-        if heavy || self.must_hurry() || self.logs.remaining() < self.unwritten() + blocks {
+        if heavy
+            || self.is_host_nearly_full()
+            || self.logs.remaining() < self.buffered_blocks_max() + blocks
+        {
             self.checkpoint()?;
         }
-        if self.admits(blocks, privileged)?.is_ok() {
+        if self.try_admit(blocks, privileged)?.is_ok() {
             return Ok(());
         }
         // Perhaps only the dead are in the way.
@@ -85,7 +88,7 @@ impl Volume {
         if waiting + self.pages.dirty() + self.nodes.dirty_count() > 0 {
             self.drain()?;
         }
-        Ok(self.admits(blocks, privileged)??)
+        Ok(self.try_admit(blocks, privileged)??)
     }
 
     /// Whether so much waits in memory, or was appended, that an operation may soon have to make a checkpoint by itself.
@@ -95,7 +98,11 @@ impl Volume {
     }
 
     /// The inner result says what has no room for so many blocks: the quota or the host.
-    fn admits(&mut self, blocks: u64, privileged: bool) -> Result<std::result::Result<(), Errno>> {
+    fn try_admit(
+        &mut self,
+        blocks: u64,
+        privileged: bool,
+    ) -> Result<std::result::Result<(), Errno>> {
         let space = self.space();
         let used = space.live + space.held + space.dead + space.pending + space.buffered;
         let limit = if privileged {
@@ -108,7 +115,7 @@ impl Volume {
         }
         // The quota is a promise of the host's owner; its room is a fact. Deletes are let through in any case: what
         // they need is small, and was reserved before.
-        let kept = self.keep_room();
+        let kept = self.maintain_preallocation();
         if privileged {
             return Ok(Ok(()));
         }
@@ -119,14 +126,14 @@ impl Volume {
         let room = self
             .host_free()
             .map_err(|e| Error::io(e, "asking the host for its free space"))?;
-        let is_enough = |room| room >= blocks + self.unwritten() + HOST_RESERVE;
+        let is_enough = |room| room >= blocks + self.buffered_blocks_max() + HOST_RESERVE;
         Ok(match room.is_none_or(is_enough) {
             true => Ok(()),
             false => Err(Errno::HostFull),
         })
     }
 
-    fn unwritten(&self) -> u64 {
+    fn buffered_blocks_max(&self) -> u64 {
         self.pages.dirty()
             + self.nodes.dirty_count()
             + self.nat.update_blocks_max()
@@ -136,6 +143,6 @@ impl Volume {
 
     /// True if an earlier failure made the volume refuse changes.
     pub fn is_broken(&self) -> bool {
-        matches!(self.state, State::Broken(_))
+        matches!(self.state, WriteState::Broken(_))
     }
 }

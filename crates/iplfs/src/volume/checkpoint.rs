@@ -12,19 +12,19 @@
 
 use crate::checkpoint::state::{Checkpoint, CheckpointInProgress, UncommittedChanges};
 use crate::device::blocks_in;
-use crate::disk::address::{Addr, BLOCK_SIZE, Log, Nid};
-use crate::disk::checkpoint::{Body, LogMarks, Phase, SEALS, Seal};
+use crate::disk::address::{BLOCK_SIZE, BlockAddr, Log, Nid};
+use crate::disk::checkpoint::{CheckpointBody, LogMarks, Phase, SEALS, Seal};
 use crate::error::{Error, Result};
 use crate::log::discard_log::to_entries;
 use crate::log::invalid::InvalidMap;
-use crate::volume::state::{State, Volume};
+use crate::volume::state::{Volume, WriteState};
 use std::ops::Range;
 
 /// Rounds of a drain before it is called a mistake: each round moves every dead block one state on.
 const DRAIN_ROUNDS: usize = 12;
 
 /// Lengths and checksums of a body and of its copy.
-struct Sums {
+struct BodyChecksums {
     body_crc: u32,
     copy_crc: u32,
     copy_blocks: u32,
@@ -44,35 +44,35 @@ impl Volume {
         if self.checkpoint.has_changes || self.checkpoint.is_required {
             self.checkpoint()
         } else {
-            self.complete()
+            self.complete_checkpoint()
         }
     }
 
     pub(crate) fn checkpoint(&mut self) -> Result<()> {
-        self.complete()?;
+        self.complete_checkpoint()?;
         self.writable()?;
-        self.write_all()?;
+        self.write_dirty()?;
         self.commit(Phase::Mounted)
     }
 
     /// Ends the use of the volume. What is held open without a name goes at the next mount. An error if something done was lost.
     pub fn unmount(mut self) -> Result<()> {
-        if self.state == State::ReadOnly {
+        if self.state == WriteState::ReadOnly {
             return Ok(());
         }
-        self.complete()?;
+        self.complete_checkpoint()?;
         self.writable()?;
-        self.write_all()?;
-        self.give_prepared_back();
+        self.write_dirty()?;
+        self.discard_prepared();
         self.commit(Phase::Clean)?;
-        self.rest_room();
+        self.shrink_preallocation();
         Ok(())
     }
 
     /// Begins a checkpoint of everything done so far, which goes on beside the volume's work: flush the device, [seal](Self::seal_checkpoint) it, flush
     /// again, [end](Self::end_checkpoint) it. `None` if there is nothing to do. One that is under way is ended first, here.
     pub fn begin_checkpoint(&mut self) -> Result<Option<Checkpoint>> {
-        self.complete()?;
+        self.complete_checkpoint()?;
         self.writable()?;
         if !self.checkpoint.has_changes
             && !self.checkpoint.is_required
@@ -80,7 +80,7 @@ impl Volume {
         {
             return Ok(None);
         }
-        self.write_all()?;
+        self.write_dirty()?;
         self.begin_commit(Phase::Mounted, false)?;
         Ok(Some(Checkpoint(self.checkpoint.version + 1)))
     }
@@ -90,9 +90,9 @@ impl Volume {
     /// # Errors
     /// Also if somebody tried and failed: then nothing of it is durable.
     pub fn seal_checkpoint(&mut self, checkpoint: Checkpoint) -> Result<bool> {
-        let under_way = self.is_under_way(checkpoint)?;
+        let under_way = self.is_in_progress(checkpoint)?;
         if under_way {
-            self.seal_begun()?;
+            self.seal_in_progress()?;
         }
         Ok(under_way)
     }
@@ -102,14 +102,14 @@ impl Volume {
     /// # Errors
     /// As for [`seal_checkpoint`](Self::seal_checkpoint).
     pub fn end_checkpoint(&mut self, checkpoint: Checkpoint) -> Result<()> {
-        if self.is_under_way(checkpoint)? {
-            self.end_begun();
+        if self.is_in_progress(checkpoint)? {
+            self.finish_in_progress();
         }
         Ok(())
     }
 
     /// False if it is durable. An error if it never will be.
-    fn is_under_way(&self, checkpoint: Checkpoint) -> Result<bool> {
+    fn is_in_progress(&self, checkpoint: Checkpoint) -> Result<bool> {
         self.writable()?;
         if checkpoint.0 <= self.checkpoint.version {
             return Ok(false);
@@ -121,24 +121,24 @@ impl Volume {
     }
 
     /// Makes a checkpoint durable that is under way, here and now.
-    pub(crate) fn complete(&mut self) -> Result<()> {
+    pub(crate) fn complete_checkpoint(&mut self) -> Result<()> {
         match &self.checkpoint.in_progress {
             None => return Ok(()),
             Some(begun) if begun.sealed => {}
             Some(_) => {
                 self.writable()?;
                 self.flush()?;
-                self.seal_begun()?;
+                self.seal_in_progress()?;
             }
         }
         self.writable()?;
         self.flush()?;
-        self.end_begun();
+        self.finish_in_progress();
         Ok(())
     }
 
     /// Writes what is dirty in memory, except the node address table.
-    fn write_all(&mut self) -> Result<()> {
+    fn write_dirty(&mut self) -> Result<()> {
         for ino in self.pages.dirty_inos() {
             self.write_pages(ino)?;
         }
@@ -148,14 +148,14 @@ impl Volume {
     }
 
     /// Bytes of a body that fit the pack.
-    pub(crate) fn body_room(&self) -> usize {
+    pub(crate) fn body_capacity(&self) -> usize {
         (self.sb.geometry.pack_blocks as usize - SEALS as usize) * BLOCK_SIZE
     }
 
     /// A checkpoint whose journal is empty: the tree on the device is the whole node address table.
     pub(crate) fn checkpoint_whole_table(&mut self) -> Result<()> {
-        self.complete()?;
-        self.write_all()?;
+        self.complete_checkpoint()?;
+        self.write_dirty()?;
         if !self.nat.journal().is_empty() {
             self.write_nat()?;
         }
@@ -164,10 +164,10 @@ impl Volume {
 
     fn write_nat(&mut self) -> Result<()> {
         let head = self.logs.marks[Log::Meta.index()].head;
-        let update = self.nat.prepare(&*self.dev, &self.sb.geometry, head)?;
+        let update = self.nat.plan_update(&*self.dev, &self.sb.geometry, head)?;
         self.append(Log::Meta, &update.bytes)?;
         for addr in &update.dead {
-            self.kill(*addr);
+            self.invalidate_block(*addr);
         }
         self.nat.apply(update);
         Ok(())
@@ -180,17 +180,17 @@ impl Volume {
 
     /// Commits the state that was just read from the device, in another phase. Nothing is appended and the part of the body outside the pack
     /// stays where it is: a crash before this commit would make the next mount append at the same place again.
-    pub(crate) fn commit_again(&mut self, phase: Phase) -> Result<()> {
+    pub(crate) fn commit_unchanged(&mut self, phase: Phase) -> Result<()> {
         self.commit_body(phase, true)
     }
 
     fn commit_body(&mut self, phase: Phase, again: bool) -> Result<()> {
-        self.complete()?;
+        self.complete_checkpoint()?;
         self.begin_commit(phase, again)?;
-        self.complete()?;
+        self.complete_checkpoint()?;
         match phase {
             Phase::Clean | Phase::Receiving => Ok(()),
-            Phase::Mounted | Phase::Recovering => self.dispatch(),
+            Phase::Mounted | Phase::Recovering => self.issue_discards(),
         }
     }
 
@@ -210,7 +210,7 @@ impl Volume {
         match self.write_body(phase, &invalidated, again) {
             Ok((seal, overflow, fresh)) => {
                 self.discard_log.add(fresh, seal.version);
-                self.nat.committing();
+                self.nat.begin_commit();
                 let changes = match phase {
                     Phase::Recovering => UncommittedChanges::default(),
                     _ => std::mem::take(&mut self.roll_forward.changes),
@@ -237,7 +237,7 @@ impl Volume {
     }
 
     /// Writes both seals of the checkpoint under way. If that fails there is no such checkpoint: what was in it waits for the next one.
-    fn seal_begun(&mut self) -> Result<()> {
+    fn seal_in_progress(&mut self) -> Result<()> {
         let Some(begun) = &mut self.checkpoint.in_progress else {
             return Ok(());
         };
@@ -245,34 +245,34 @@ impl Volume {
         let block = begun.seal.encode();
         let start = self.sb.geometry.pack_start(1 - self.checkpoint.pack);
         self.write_fixed(start, &[block, block].concat())
-            .inspect_err(|_| self.abandon())
+            .inspect_err(|_| self.abort_in_progress())
     }
 
-    fn abandon(&mut self) {
+    fn abort_in_progress(&mut self) {
         let Some(begun) = self.checkpoint.in_progress.take() else {
             return;
         };
-        self.discard_log.abandon(begun.seal.version);
+        self.discard_log.abort(begun.seal.version);
         self.invalid.absorb(&begun.invalidated);
         if begun.phase != Phase::Recovering {
             self.invalid.insert_range(begun.overflow);
         }
-        self.nat.not_committed();
+        self.nat.abort_commit();
         self.roll_forward.changes.absorb(begun.changes);
         self.checkpoint.is_required = true;
     }
 
     /// The checkpoint under way is durable.
-    fn end_begun(&mut self) {
+    fn finish_in_progress(&mut self) {
         let Some(begun) = self.checkpoint.in_progress.take() else {
             return;
         };
         let seal = begun.seal;
         self.checkpoint.version = seal.version;
         self.checkpoint.pack = 1 - self.checkpoint.pack;
-        self.discard_log.confirm();
+        self.discard_log.forget_issued();
         self.checkpoint.overflow = begun.overflow;
-        self.nat.committed();
+        self.nat.end_commit();
         self.checkpoint.body_crc = seal.body_crc;
         self.roll_forward.tag = seal.roll_tag;
         for (mark, sealed) in self.logs.marks.iter_mut().zip(seal.logs) {
@@ -295,9 +295,9 @@ impl Volume {
         died: &InvalidMap,
         again: bool,
     ) -> Result<(Seal, Range<u64>, Vec<Range<u64>>)> {
-        let room = (self.body_room() / BLOCK_SIZE) as u64;
+        let room = (self.body_capacity() / BLOCK_SIZE) as u64;
         let mut fresh = died.runs();
-        let mut body = Body {
+        let mut body = CheckpointBody {
             snapshots: self.snapshots.records.clone(),
             orphans: self.orphans.iter().copied().collect(),
             journal: self
@@ -358,7 +358,7 @@ impl Volume {
         let body_crc = crc32c::crc32c(&bytes);
         let bytes = with_copy(bytes, copy);
         let copy_crc = crc32c::crc32c(&bytes[..(copy * block) as usize]);
-        let sums = Sums {
+        let sums = BodyChecksums {
             body_crc,
             copy_crc,
             copy_blocks: copy as u32, // fits: a pack has less
@@ -368,7 +368,7 @@ impl Volume {
         let in_pack = &bytes[..bytes.len().min((room * block) as usize)];
         if !in_pack.is_empty() {
             let start = self.sb.geometry.pack_start(1 - self.checkpoint.pack);
-            if let Err(e) = self.write_fixed(Addr(start.0 + SEALS), in_pack) {
+            if let Err(e) = self.write_fixed(BlockAddr(start.0 + SEALS), in_pack) {
                 if !again {
                     self.invalid.insert_range(overflow);
                 }
@@ -378,7 +378,13 @@ impl Volume {
         Ok((seal, overflow, fresh))
     }
 
-    fn seal(&self, phase: Phase, body: &Body, sums: &Sums, overflow: &Range<u64>) -> Seal {
+    fn seal(
+        &self,
+        phase: Phase,
+        body: &CheckpointBody,
+        sums: &BodyChecksums,
+        overflow: &Range<u64>,
+    ) -> Seal {
         let version = self.checkpoint.version + 1;
         let window = self.options.window_blocks;
         let area = self.sb.geometry.area_blocks();
@@ -424,7 +430,7 @@ impl Volume {
             journal: body.journal.len() as u32,
             discards: body.discards.len() as u32,
             body_crc: sums.body_crc,
-            overflow: Addr(overflow.start),
+            overflow: BlockAddr(overflow.start),
             overflow_blocks: sums.overflow_blocks,
             copy_blocks: sums.copy_blocks,
             copy_crc: sums.copy_crc,
@@ -456,11 +462,11 @@ impl Volume {
             fresh.sort_by_key(|run| run.start);
         }
         if old > keep {
-            self.discard_log.keep(keep);
+            self.discard_log.keep_longest(keep);
         }
     }
 
-    fn write_fixed(&mut self, addr: Addr, bytes: &[u8]) -> Result<()> {
+    fn write_fixed(&mut self, addr: BlockAddr, bytes: &[u8]) -> Result<()> {
         self.stats.pack_blocks += blocks_in(bytes);
         self.dev
             .write(addr, bytes)
@@ -471,7 +477,7 @@ impl Volume {
     /// had them: the only sound state is the one a new mount finds.
     pub(crate) fn flush(&mut self) -> Result<()> {
         self.dev.flush().map_err(|e| {
-            self.state = State::Broken(format!("a flush failed: {e}"));
+            self.state = WriteState::Broken(format!("a flush failed: {e}"));
             Error::io(e, "flushing the device")
         })
     }
@@ -479,11 +485,11 @@ impl Volume {
     /// Brings every dead block back to the device: checkpoints, discards, flushes, until nothing waits that can go.
     pub fn drain(&mut self) -> Result<()> {
         let mut left = u64::MAX;
-        self.give_prepared_back();
+        self.discard_prepared();
         for _ in 0..DRAIN_ROUNDS {
             self.checkpoint()?;
             self.flush()?;
-            self.discard_log.confirm();
+            self.discard_log.forget_issued();
             let now = self.invalid.blocks() + self.discard_log.blocks();
             let unlogged = self.invalid.blocks();
             if now == 0 || (unlogged == 0 && now == left) {

@@ -4,7 +4,7 @@
 //! work: no address is ever used again, so nothing that happens meanwhile makes a dead block alive.
 
 use crate::device::BlockDevice;
-use crate::disk::address::{Addr, Geometry, Log};
+use crate::disk::address::{BlockAddr, Geometry, Log};
 use crate::error::{Error, Result};
 use crate::options::DiscardMode;
 use crate::volume::state::Volume;
@@ -36,7 +36,7 @@ pub struct Discarded {
 
 impl Discards {
     /// Tells the device of the next runs, at most `max`. `None` after the last. Unit: discards.
-    pub fn tell(&mut self, max: usize) -> Option<Discarded> {
+    pub fn issue(&mut self, max: usize) -> Option<Discarded> {
         let next: Vec<_> = self.runs.by_ref().take(max).collect();
         if next.is_empty() {
             return None;
@@ -62,7 +62,7 @@ impl Discards {
         let mut released = 0;
         for zone in self.zones {
             let blocks = zone * zone_blocks..(zone + 1) * zone_blocks;
-            let Some((log, first)) = self.geometry.place(Addr(blocks.start)) else {
+            let Some((log, first)) = self.geometry.place(BlockAddr(blocks.start)) else {
                 continue;
             };
             let below = first + zone_blocks <= self.scan[log.index()];
@@ -135,17 +135,17 @@ impl Volume {
         self.stats.released_zones += done.zones;
         for run in done.runs {
             self.stats.discarded_blocks += run.end - run.start;
-            self.discard_log.issued(run);
+            self.discard_log.mark_issued(run);
         }
     }
 
     /// Tells the device what the rules let go now.
-    pub(crate) fn dispatch(&mut self) -> Result<()> {
+    pub(crate) fn issue_discards(&mut self) -> Result<()> {
         if self.options.discard == DiscardMode::Never {
             return Ok(());
         }
         let mut discards = self.discards();
-        while let Some(done) = discards.tell(usize::MAX) {
+        while let Some(done) = discards.issue(usize::MAX) {
             self.discarded(done);
         }
         let released = discards.release_zones()?;
@@ -164,7 +164,7 @@ impl Volume {
     /// Returns whether a checkpoint would allow discards of dead blocks although nothing else has changed.
     pub fn checkpoint_frees_blocks(&self) -> bool {
         self.options.discard != DiscardMode::Never
-            && self.discard_log.waits(self.checkpoint.version, |run| {
+            && self.discard_log.has_work(self.checkpoint.version, |run| {
                 let run = self.whole_granules(run);
                 run.start < run.end
             })

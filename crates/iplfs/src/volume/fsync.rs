@@ -19,7 +19,7 @@ use crate::disk::slot::Slot;
 use crate::disk::superblock::GROUPS_WITH_DATA;
 use crate::disk::wire::sealed;
 use crate::error::Result;
-use crate::volume::state::{State, Volume};
+use crate::volume::state::{Volume, WriteState};
 use std::collections::HashMap;
 
 /// Data of a group that goes behind its nodes; more goes to its own log. Unit: blocks.
@@ -46,7 +46,7 @@ impl Volume {
     /// Makes a file durable, with its name if it is new. A directory, or a file whose names changed, takes a whole checkpoint; other files leave a
     /// group of nodes that the next mount adopts.
     pub fn fsync(&mut self, ino: Nid) -> Result<()> {
-        self.complete()?;
+        self.complete_checkpoint()?;
         match self.begin_fsync(ino)? {
             Fsync::Durable => Ok(()),
             Fsync::Flush => self.flush(),
@@ -99,7 +99,7 @@ impl Volume {
 
     /// A flush that somebody made for [`begin_fsync`](Self::begin_fsync) failed: nobody knows what the device still has.
     pub fn flush_failed(&mut self, why: &std::io::Error) {
-        self.state = State::Broken(format!("a flush failed: {why}"));
+        self.state = WriteState::Broken(format!("a flush failed: {why}"));
     }
 
     /// The device, for a flush outside the volume.
@@ -161,7 +161,7 @@ impl Volume {
             data.extend_from_slice(page);
             slots.push(slot);
             // The nodes in memory change when the device has taken the write: until then the slots lead to what is there.
-            let Some((nid, at)) = self.holder_of(ino, index)? else {
+            let Some((nid, at)) = self.find_dnode(ino, index)? else {
                 return Ok(false);
             };
             let body = match bodies.entry(nid) {
@@ -195,12 +195,12 @@ impl Volume {
             self.pages.written(ino, index, false);
         }
         self.nodes_written(start, &nids)?;
-        self.prepare();
+        self.prepare_blocks();
         Ok(true)
     }
 
     /// Has the device make blocks ready for the groups that will follow. If it cannot, a flush takes longer, nothing else.
-    fn prepare(&mut self) {
+    fn prepare_blocks(&mut self) {
         let blocks = self.options.prepare_blocks;
         let marks = self.logs.marks[Log::WarmNode.index()];
         let used_up = marks.head + blocks / 16 >= self.logs.prepared;
@@ -222,7 +222,7 @@ impl Volume {
     }
 
     /// Gives back what was made ready and not used.
-    pub(crate) fn give_prepared_back(&mut self) {
+    pub(crate) fn discard_prepared(&mut self) {
         let head = self.logs.marks[Log::WarmNode.index()].head;
         let end = std::mem::take(&mut self.logs.prepared);
         if head < end {
@@ -232,7 +232,7 @@ impl Volume {
             // That was room, too.
             let room = &mut self.logs.preallocated[Log::WarmNode.index()];
             *room = (*room).min(head);
-            self.keep_room();
+            self.maintain_preallocation();
         }
     }
 

@@ -1,8 +1,8 @@
 //! Making a volume, opening one, and choosing the checkpoint to open it at.
 
 use crate::checkpoint::pack::{
-    Found, clear_fixed, damaged_superblocks, find_checkpoint, first_version, mend_copies,
-    read_superblock, write_superblocks,
+    FoundCheckpoint, clear_fixed, damaged_superblocks, find_checkpoint, first_version,
+    read_superblock, rewrite_damaged_copies, write_superblocks,
 };
 use crate::device::{BlockDevice, is_full};
 use crate::disk::address::{Log, Nid};
@@ -13,7 +13,7 @@ use crate::disk::node::NodeBody;
 use crate::disk::superblock::{GROUPS_WITH_DATA, Superblock};
 use crate::error::{Error, Result};
 use crate::options::{FormatOptions, MountOptions};
-use crate::volume::state::{State, Volume};
+use crate::volume::state::{Volume, WriteState};
 use std::sync::Arc;
 
 impl Volume {
@@ -77,7 +77,7 @@ impl Volume {
         let phase = found.seal.phase;
         let read_only = options.read_only;
         if !read_only {
-            match mend_copies(&*dev, &sb) {
+            match rewrite_damaged_copies(&*dev, &sb) {
                 // Such a host still takes deletes, and the next mount tries again.
                 Err(Error::Io(e, _)) if is_full(&e) => {}
                 other => other?,
@@ -92,14 +92,14 @@ impl Volume {
             if phase != Phase::Clean {
                 volume.roll_forward()?;
             }
-            volume.state = State::ReadOnly;
+            volume.state = WriteState::ReadOnly;
             volume.load_quotas()?;
             return Ok(volume);
         }
         if phase == Phase::Clean {
-            volume.keep_room();
+            volume.maintain_preallocation();
             // From here on the device no longer says "clean".
-            volume.commit_again(Phase::Mounted)?;
+            volume.commit_unchanged(Phase::Mounted)?;
             volume.evict_orphans();
         } else {
             volume.recover()?;
@@ -113,9 +113,9 @@ impl Volume {
         dev: Arc<dyn BlockDevice>,
         sb: Superblock,
         options: MountOptions,
-        found: Found,
+        found: FoundCheckpoint,
     ) -> Self {
-        let Found {
+        let FoundCheckpoint {
             seal,
             body,
             pack,

@@ -10,13 +10,13 @@ use crate::volume::state::Volume;
 use std::io;
 
 /// Blocks reserved ahead of each head: what dirty memory takes while little is dirty, and a checkpoint with some deletes. In the order of the logs.
-const ROOM: [u64; 7] = [128, 256, 768, 0, 64, 192, 64];
+const PREALLOCATED: [u64; 7] = [128, 256, 768, 0, 64, 192, 64];
 /// What of it stays while the volume is not mounted, for the first deletes of a mount: 1 MiB.
-const REST: [u64; 7] = [64, 64, 0, 0, 32, 64, 32];
+const PREALLOCATED_UNMOUNTED: [u64; 7] = [64, 64, 0, 0, 32, 64, 32];
 /// A host with less is asked for room before an address is used up, and little is left dirty: 16 MiB. Unit: blocks.
-const TIGHT: u64 = 4096;
+const LOW_SPACE: u64 = 4096;
 /// Dirty pages and nodes that such a host is to take at once.
-const DIRTY_TIGHT: u64 = 64;
+const LOW_SPACE_DIRTY_MAX: u64 = 64;
 
 impl Volume {
     /// Returns the free blocks of the host, `None` if the device has no such limit.
@@ -25,9 +25,9 @@ impl Volume {
     }
 
     /// Reserves room where a head has used a quarter of it. True if all of it is there, or the device has no such thing.
-    pub(crate) fn keep_room(&mut self) -> bool {
+    pub(crate) fn maintain_preallocation(&mut self) -> bool {
         Log::ALL.into_iter().all(|log| {
-            let (head, want) = (self.logs.marks[log.index()].head, ROOM[log.index()]);
+            let (head, want) = (self.logs.marks[log.index()].head, PREALLOCATED[log.index()]);
             self.logs.preallocated[log.index()] >= head + want - want / 4
                 || self.reserve(log, want).is_ok()
         })
@@ -52,7 +52,7 @@ impl Volume {
 
     /// Asks a host that is nearly full for the room of the next `blocks` of a log, so that no address is used up for nothing: who tries again and again would
     /// come to the limit of the log.
-    pub(crate) fn ask_for_room(&mut self, log: Log, blocks: u64) -> Result<()> {
+    pub(crate) fn preallocate_if_low(&mut self, log: Log, blocks: u64) -> Result<()> {
         let asking = |e| {
             Error::io(
                 e,
@@ -64,42 +64,46 @@ impl Volume {
             return Ok(());
         }
         match self.host_free() {
-            Ok(Some(free)) if free < blocks + TIGHT => self.reserve(log, blocks).map_err(asking),
+            Ok(Some(free)) if free < blocks + LOW_SPACE => {
+                self.reserve(log, blocks).map_err(asking)
+            }
             _ => Ok(()),
         }
     }
 
     /// True if the host has so little room that a checkpoint should not wait.
-    pub(crate) fn must_hurry(&self) -> bool {
-        self.pages.dirty() + self.nodes.dirty_count() > DIRTY_TIGHT
+    pub(crate) fn is_host_nearly_full(&self) -> bool {
+        self.pages.dirty() + self.nodes.dirty_count() > LOW_SPACE_DIRTY_MAX
             && self.host_free().is_ok_and(|free| {
-                free.is_some_and(|free| free < self.nodes.dirty_count() * 2 + TIGHT)
+                free.is_some_and(|free| free < self.nodes.dirty_count() * 2 + LOW_SPACE)
             })
     }
 
     /// Gives up what only a volume in use needs.
-    pub(crate) fn rest_room(&mut self) {
+    pub(crate) fn shrink_preallocation(&mut self) {
         for log in Log::ALL {
-            let end = self.logs.marks[log.index()].head + REST[log.index()];
+            let end = self.logs.marks[log.index()].head + PREALLOCATED_UNMOUNTED[log.index()];
             let room = self.logs.preallocated[log.index()];
             if end < room {
                 // What stays is used by the next mount.
-                let _ = self.dev.give_up(self.sb.geometry.range(log, end..room));
+                let _ = self
+                    .dev
+                    .release_preallocated(self.sb.geometry.range(log, end..room));
             }
         }
     }
 
     /// Gives up what was reserved between the marks of the last checkpoint and the heads, and takes it again ahead of them.
-    pub(crate) fn move_room(&mut self) {
+    pub(crate) fn move_preallocation(&mut self) {
         for log in Log::ALL {
             let m = self.logs.marks[log.index()];
             if m.scan < m.head {
                 // What stays goes with its zone.
                 let _ = self
                     .dev
-                    .give_up(self.sb.geometry.range(log, m.scan..m.head));
+                    .release_preallocated(self.sb.geometry.range(log, m.scan..m.head));
             }
         }
-        self.keep_room();
+        self.maintain_preallocation();
     }
 }

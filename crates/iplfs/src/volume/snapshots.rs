@@ -4,7 +4,7 @@
 //! snapshot is kept instead of discarded. Deleting one walks the nodes of it and of its newer neighbour: what only it refers to is dead.
 
 use crate::device::{BlockDevice, read_block};
-use crate::disk::address::{Addr, Nid};
+use crate::disk::address::{BlockAddr, Nid};
 use crate::disk::inode::{Content, Time, mode};
 use crate::disk::nat::NatEntry;
 use crate::disk::node::NodeBody;
@@ -13,7 +13,7 @@ use crate::disk::snapshot::{NAME_MAX, Snapshot};
 use crate::disk::superblock::Superblock;
 use crate::error::{Errno, Error, Result};
 use crate::options::MountOptions;
-use crate::volume::state::{State, Volume};
+use crate::volume::state::{Volume, WriteState};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -23,11 +23,11 @@ pub(crate) struct References {
     /// Addresses; a block of data with its inode and checksum.
     pub(crate) blocks: Vec<(u64, Option<(Nid, u32)>)>,
     /// Blocks of the table and nodes that cannot be read.
-    pub(crate) damage: Vec<Damage>,
+    pub(crate) damage: Vec<DamagedBlock>,
 }
 
 /// A block that cannot be read.
-pub(crate) struct Damage {
+pub(crate) struct DamagedBlock {
     /// The inode that it belongs to, if it is a node.
     pub(crate) ino: Option<Nid>,
     pub(crate) error: Error,
@@ -58,11 +58,11 @@ impl Volume {
             return Err(Errno::Exists.into());
         }
         if self.snapshots.records.len()
-            >= SNAPSHOTS_MAX.min(self.body_room() / 2 / crate::disk::snapshot::SNAPSHOT_LEN)
+            >= SNAPSHOTS_MAX.min(self.body_capacity() / 2 / crate::disk::snapshot::SNAPSHOT_LEN)
         {
             return Err(Errno::NoSpace.into());
         }
-        self.begin(16, false)?;
+        self.admit(16, false)?;
         self.checkpoint_whole_table()?;
         self.snapshots.records.push(Snapshot {
             name: name.to_string(),
@@ -92,22 +92,22 @@ impl Volume {
         }
         self.checkpoint()?;
         // What only a damaged node of a snapshot refers to leaks, and a trim finds it: better than a snapshot that cannot be deleted.
-        let mine = self.at_snapshot(at).references_beside_damage()?;
+        let mine = self.at_snapshot(at).readable_references()?;
         // A block that the older neighbour and this one could both see is older than the former's heads.
         let older = at.checked_sub(1).map(|at| self.snapshots.records[at].heads);
         let newer: HashSet<u64> = match self.snapshots.records.get(at + 1) {
             Some(_) => {
-                let newer = self.at_snapshot(at + 1).references_beside_damage()?;
+                let newer = self.at_snapshot(at + 1).readable_references()?;
                 self.needs_trim |= !newer.damage.is_empty();
                 newer.addrs().collect()
             }
             None => self.references()?.addrs().collect(),
         };
-        let gone: Vec<Addr> = mine
+        let gone: Vec<BlockAddr> = mine
             .addrs()
             .filter(|addr| !newer.contains(addr))
-            .map(Addr)
-            .filter(|addr| !older.is_some_and(|heads| self.is_older(*addr, &heads)))
+            .map(BlockAddr)
+            .filter(|addr| !older.is_some_and(|heads| self.lies_below(*addr, &heads)))
             .collect();
         self.needs_trim |= !mine.damage.is_empty();
         self.mutate(|v| {
@@ -132,7 +132,7 @@ impl Volume {
     /// The state that a record of a snapshot describes.
     pub(crate) fn of_snapshot(dev: Arc<dyn BlockDevice>, sb: Superblock, s: &Snapshot) -> Self {
         let mut volume = Volume::empty(dev, sb, MountOptions::default());
-        volume.state = State::ReadOnly;
+        volume.state = WriteState::ReadOnly;
         volume.checkpoint.version = s.version;
         volume.nat.height = s.nat_height;
         volume.nat.root = s.nat_root;
@@ -156,8 +156,8 @@ impl Volume {
     }
 
     /// True if a repair wrote the table of a snapshot again, past its heads.
-    pub(crate) fn is_mended(&self, snapshot: &Snapshot) -> bool {
-        !self.is_older(snapshot.nat_root.addr, &snapshot.heads)
+    pub(crate) fn has_repaired_table(&self, snapshot: &Snapshot) -> bool {
+        !self.lies_below(snapshot.nat_root.addr, &snapshot.heads)
     }
 
     /// Blocks of data in `references` that do not match their checksums, without those that `skip` names. `known` holds the answer for blocks that were
@@ -167,7 +167,7 @@ impl Volume {
         references: &References,
         skip: impl Fn(u64) -> bool,
         known: &mut HashMap<u64, bool>,
-    ) -> Result<Vec<Damage>> {
+    ) -> Result<Vec<DamagedBlock>> {
         let mut damage = Vec::new();
         for (addr, data) in &references.blocks {
             let Some((ino, crc)) = *data else { continue };
@@ -176,14 +176,14 @@ impl Volume {
             }
             let sound = match known.get(addr) {
                 Some(sound) => *sound,
-                None => crc32c::crc32c(&read_block(&*self.dev, Addr(*addr))?) == crc,
+                None => crc32c::crc32c(&read_block(&*self.dev, BlockAddr(*addr))?) == crc,
             };
             known.insert(*addr, sound);
             if !sound {
-                let place = format_args!("block {} of inode {ino}", Addr(*addr));
+                let place = format_args!("block {} of inode {ino}", BlockAddr(*addr));
                 let error = Error::corrupt(place, "checksum does not match");
                 let ino = Some(ino);
-                damage.push(Damage { ino, error });
+                damage.push(DamagedBlock { ino, error });
             }
         }
         Ok(damage)
@@ -216,13 +216,13 @@ impl Volume {
     }
 
     /// True if a snapshot may need a block, whatever the present does.
-    pub(crate) fn is_held(&self, addr: Addr) -> bool {
+    pub(crate) fn is_held(&self, addr: BlockAddr) -> bool {
         let newest = self.snapshots.records.last();
-        newest.is_some_and(|newest| self.is_older(addr, &newest.heads))
+        newest.is_some_and(|newest| self.lies_below(addr, &newest.heads))
     }
 
     /// True if a block lies below the given heads.
-    pub(crate) fn is_older(&self, addr: Addr, heads: &[u64; 7]) -> bool {
+    pub(crate) fn lies_below(&self, addr: BlockAddr, heads: &[u64; 7]) -> bool {
         self.sb
             .geometry
             .place(addr)
@@ -231,7 +231,7 @@ impl Volume {
 
     /// Every block that the state on the device refers to: table, nodes, data. Memory must be in sync with it.
     pub(crate) fn references(&mut self) -> Result<References> {
-        let mut all = self.references_beside_damage()?;
+        let mut all = self.readable_references()?;
         match all.damage.is_empty() {
             true => Ok(all),
             false => Err(all.damage.swap_remove(0).error),
@@ -239,7 +239,7 @@ impl Volume {
     }
 
     /// The same, without blocks that only damaged blocks refer to: these are unreachable.
-    pub(crate) fn references_beside_damage(&mut self) -> Result<References> {
+    pub(crate) fn readable_references(&mut self) -> Result<References> {
         let mut all = References::default();
         let dev = self.dev.clone();
         let (mut tree, mut nodes) = (Vec::new(), BTreeMap::new());
@@ -254,7 +254,7 @@ impl Volume {
                 (nodes, tree) = (salvaged.entries, salvaged.tree);
                 let damage = salvaged.damage.into_iter();
                 all.damage
-                    .extend(damage.map(|error| Damage { ino: None, error }));
+                    .extend(damage.map(|error| DamagedBlock { ino: None, error }));
             }
             other => other?,
         }
@@ -269,7 +269,7 @@ impl Volume {
                 Ok((body, _)) => body,
                 Err(error @ Error::Corrupt(_)) => {
                     let ino = Some(ino);
-                    all.damage.push(Damage { ino, error });
+                    all.damage.push(DamagedBlock { ino, error });
                     continue;
                 }
                 Err(e) => return Err(e),

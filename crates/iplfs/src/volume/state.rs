@@ -11,7 +11,7 @@
 
 use crate::checkpoint::state::{CheckpointState, RollForwardState};
 use crate::device::{BlockDevice, blocks_in};
-use crate::disk::address::{Addr, BLOCK_SIZE, Log, Nid, zero_block};
+use crate::disk::address::{BLOCK_SIZE, BlockAddr, Log, Nid, zero_block};
 use crate::disk::inode::{Inode, Time};
 use crate::disk::nat::NatEntry;
 use crate::disk::node::{Footer, NodeBody};
@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 /// Whether changes are accepted.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum State {
+pub(crate) enum WriteState {
     Writable,
     ReadOnly,
     /// A change failed half-way; nothing of it may reach the device.
@@ -47,7 +47,7 @@ pub struct Volume {
     pub(crate) dev: Arc<dyn BlockDevice>,
     pub(crate) sb: Superblock,
     pub(crate) options: MountOptions,
-    pub(crate) state: State,
+    pub(crate) state: WriteState,
     pub(crate) logs: Logs,
     pub(crate) checkpoint: CheckpointState,
     pub(crate) roll_forward: RollForwardState,
@@ -102,7 +102,7 @@ impl Volume {
             dev,
             sb,
             options,
-            state: State::Writable,
+            state: WriteState::Writable,
             logs: Logs::default(),
             checkpoint: CheckpointState::default(),
             roll_forward: RollForwardState::default(),
@@ -147,14 +147,14 @@ impl Volume {
 
     /// True if it was mounted for looking only.
     pub fn is_read_only(&self) -> bool {
-        self.state == State::ReadOnly
+        self.state == WriteState::ReadOnly
     }
 
     pub(crate) fn writable(&self) -> Result<()> {
         match &self.state {
-            State::Writable => Ok(()),
-            State::ReadOnly => Err(Errno::ReadOnly.into()),
-            State::Broken(why) => {
+            WriteState::Writable => Ok(()),
+            WriteState::ReadOnly => Err(Errno::ReadOnly.into()),
+            WriteState::Broken(why) => {
                 let what = "an earlier change failed half-way, mount again";
                 Err(Error::io(io::Error::other(why.clone()), what))
             }
@@ -169,19 +169,19 @@ impl Volume {
         if let Err(e) = &result
             && e.is_fatal_midway()
         {
-            self.state = State::Broken(e.to_string());
+            self.state = WriteState::Broken(e.to_string());
         }
         result
     }
 
-    pub(crate) fn enter_reader(&self) -> ReaderGuard {
+    pub(crate) fn register_reader(&self) -> ReaderGuard {
         self.readers.enter(self.checkpoint.version)
     }
 
     // ---- blocks ----
 
     /// Appends blocks to a log. The address is used up even if the device refuses, but for want of room.
-    pub(crate) fn append(&mut self, log: Log, data: &[u8]) -> Result<Addr> {
+    pub(crate) fn append(&mut self, log: Log, data: &[u8]) -> Result<BlockAddr> {
         let n = blocks_in(data);
         let marks = self.logs.marks[log.index()];
         if marks.head + n > marks.limit.min(self.sb.geometry.area_blocks()) {
@@ -191,7 +191,7 @@ impl Volume {
             );
             return Err(Error::Limit(what));
         }
-        self.ask_for_room(log, n)?;
+        self.preallocate_if_low(log, n)?;
         let marks = &mut self.logs.marks[log.index()];
         let addr = self.sb.geometry.addr(log, marks.head);
         marks.head += n;
@@ -204,7 +204,7 @@ impl Volume {
     }
 
     /// The last reference to a block of a file or node is gone.
-    pub(crate) fn kill(&mut self, addr: Addr) {
+    pub(crate) fn invalidate_block(&mut self, addr: BlockAddr) {
         if addr.is_mapped() {
             if self.is_held(addr) {
                 self.snapshots.held_blocks += 1;
@@ -212,7 +212,7 @@ impl Volume {
             }
             if !self.invalid.insert(addr) {
                 // Two references to one block: the volume is damaged, and writing on would spread it.
-                self.state = State::Broken(format!("block {addr} died twice"));
+                self.state = WriteState::Broken(format!("block {addr} died twice"));
             }
             if !self.options.rules.hold(1) {
                 let _ = self.dev.discard(addr.0..addr.0 + 1);
@@ -224,7 +224,7 @@ impl Volume {
     pub(crate) fn free_slot(&mut self, slot: Slot) {
         if slot.counts() {
             self.live -= 1;
-            self.kill(slot.addr);
+            self.invalidate_block(slot.addr);
         }
     }
 
@@ -271,7 +271,7 @@ impl Volume {
         })
     }
 
-    pub(crate) fn read_node_at(&self, addr: Addr) -> Result<(NodeBody, Footer)> {
+    pub(crate) fn read_node_at(&self, addr: BlockAddr) -> Result<(NodeBody, Footer)> {
         let mut block = zero_block();
         self.dev
             .read(addr, &mut block[..])
@@ -314,7 +314,7 @@ impl Volume {
     /// Frees a node, not what it names.
     pub(crate) fn free_node(&mut self, nid: Nid) -> Result<()> {
         let entry = self.nat.get(&*self.dev, nid)?;
-        self.kill(entry.addr);
+        self.invalidate_block(entry.addr);
         self.live -= 1;
         self.nat.release(nid);
         self.nodes.remove(nid);
@@ -374,10 +374,10 @@ impl Volume {
     }
 
     /// Nodes lie on the device at `start` and after it: their old blocks are dead.
-    pub(crate) fn nodes_written(&mut self, start: Addr, members: &[Nid]) -> Result<()> {
-        for (addr, &nid) in (start.0..).map(Addr).zip(members) {
+    pub(crate) fn nodes_written(&mut self, start: BlockAddr, members: &[Nid]) -> Result<()> {
+        for (addr, &nid) in (start.0..).map(BlockAddr).zip(members) {
             let NatEntry { addr: old, ino } = self.nat.get(&*self.dev, nid)?;
-            self.kill(old);
+            self.invalidate_block(old);
             self.nat.set(nid, NatEntry { addr, ino });
             self.nodes.mark_clean(ino, nid);
         }

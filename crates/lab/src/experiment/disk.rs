@@ -11,7 +11,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tuff_flash::{Config, Flash, Lba, Nanos, Payload, SLOT_BYTES};
-use tuff_iplfs::{Addr, BlockDevice};
+use tuff_iplfs::{BlockAddr, BlockDevice};
 
 /// Blocks of the largest command.
 const COMMAND_BLOCKS: usize = 32;
@@ -294,7 +294,7 @@ fn to_io(e: Error) -> io::Error {
 }
 
 impl BlockDevice for Shared {
-    fn read(&self, addr: Addr, buf: &mut [u8]) -> io::Result<()> {
+    fn read(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
         let count = (buf.len() / SLOT_BYTES) as u64;
         let data = self.lock().read(addr.0, count).map_err(to_io)?;
         for (out, payload) in buf.chunks_exact_mut(SLOT_BYTES).zip(data) {
@@ -306,7 +306,7 @@ impl BlockDevice for Shared {
         Ok(())
     }
 
-    fn write(&self, addr: Addr, data: &[u8]) -> io::Result<()> {
+    fn write(&self, addr: BlockAddr, data: &[u8]) -> io::Result<()> {
         let payloads = data.chunks_exact(SLOT_BYTES).map(Payload::of).collect();
         let stream = (addr.0 >> self.area_bits) as u32;
         self.lock().write(addr.0, payloads, stream).map_err(to_io)

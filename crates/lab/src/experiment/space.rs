@@ -22,8 +22,8 @@ use tuff_flash::{Lba, Nanos, Payload, Preset, Slot};
 use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::backend::{FileDevice, ZoneDir};
 use tuff_iplfs::{
-    Addr, BLOCK_SIZE, BlockDevice, Caller, FormatOptions, Geometry, Log, MountOptions, Nid, Volume,
-    mode,
+    BLOCK_SIZE, BlockAddr, BlockDevice, Caller, FormatOptions, Geometry, Log, MountOptions, Nid,
+    Volume, mode,
 };
 
 /// What a fileserver got.
@@ -189,7 +189,7 @@ impl Watched {
 }
 
 impl BlockDevice for Watched {
-    fn read(&self, addr: Addr, buf: &mut [u8]) -> io::Result<()> {
+    fn read(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
         let state = self.lock();
         for (i, out) in buf.chunks_exact_mut(BLOCK_SIZE).enumerate() {
             match state.blocks.get(&(addr.0 + i as u64)) {
@@ -200,7 +200,7 @@ impl BlockDevice for Watched {
         Ok(())
     }
 
-    fn write(&self, addr: Addr, data: &[u8]) -> io::Result<()> {
+    fn write(&self, addr: BlockAddr, data: &[u8]) -> io::Result<()> {
         let mut state = self.lock();
         for (i, bytes) in data.chunks_exact(BLOCK_SIZE).enumerate() {
             let lba = addr.0 + i as u64;

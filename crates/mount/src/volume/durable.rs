@@ -103,7 +103,7 @@ impl VolumeServer {
         };
         let begun = Instant::now();
         while begun.elapsed() < self.every
-            && let Some(done) = discards.tell(TOGETHER)
+            && let Some(done) = discards.issue(TOGETHER)
         {
             self.with(|volume| {
                 volume.discarded(done);

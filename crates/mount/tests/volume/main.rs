@@ -13,7 +13,8 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
 use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{
-    Addr, BlockDevice, CheckOptions, FormatOptions, Limit, MountOptions, Subject, Volume, check,
+    BlockAddr, BlockDevice, CheckOptions, FormatOptions, Limit, MountOptions, Subject, Volume,
+    check,
 };
 use tuff_mount::mountpoint::{self, Detach};
 use tuff_mount::transport::Transport;
@@ -39,7 +40,7 @@ fn broken() -> io::Error {
 }
 
 impl BlockDevice for Host {
-    fn read(&self, addr: Addr, buf: &mut [u8]) -> io::Result<()> {
+    fn read(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
         let bad = self.fail_reads_at.lock().unwrap().clone();
         let end = addr.0 + (buf.len() / 4096) as u64;
         if addr.0 < bad.end && bad.start < end {
@@ -47,7 +48,7 @@ impl BlockDevice for Host {
         }
         self.inner.read(addr, buf)
     }
-    fn write(&self, addr: Addr, data: &[u8]) -> io::Result<()> {
+    fn write(&self, addr: BlockAddr, data: &[u8]) -> io::Result<()> {
         if self.fail_writes.load(SeqCst) {
             return Err(broken());
         }

@@ -6,7 +6,7 @@
 //! Who receives keeps every block at its address. It is a copy of the volume as it was, and takes the next stream for as long as nothing was
 //! appended to it by anybody else.
 
-use crate::disk::address::{Addr, Nid};
+use crate::disk::address::{BlockAddr, Nid};
 use crate::disk::inode::Content;
 use crate::disk::node::NodeBody;
 use crate::disk::slot::Slot;
@@ -17,7 +17,7 @@ use std::ops::Range;
 
 /// What a snapshot has and its base has not, and the other way round.
 #[derive(Default)]
-pub(crate) struct Tail {
+pub(crate) struct SnapshotDelta {
     /// New blocks, ascending; data with its checksum.
     pub(crate) new: Vec<(u64, Option<u32>)>,
     /// Blocks that only the base refers to, ascending and joined.
@@ -26,25 +26,25 @@ pub(crate) struct Tail {
     pub(crate) inodes: Vec<(Nid, bool)>,
 }
 
-impl Tail {
+impl SnapshotDelta {
     /// Compares two states of one volume. Without a base everything is new.
     pub(crate) fn between(snapshot: &mut Volume, base: Option<&mut Volume>) -> Result<Self> {
         let dev = snapshot.dev.clone();
         let heads = base.as_ref().map(|base| base.logs.heads());
         let geometry = snapshot.sb.geometry;
-        let is_new = |addr: Addr| match (geometry.place(addr), &heads) {
+        let is_new = |addr: BlockAddr| match (geometry.place(addr), &heads) {
             (Some((log, offset)), Some(heads)) => offset >= heads[log.index()],
             (place, _) => place.is_some(),
         };
         let mut none = Volume::empty(dev.clone(), snapshot.sb.clone(), snapshot.options.clone());
         let base = base.unwrap_or(&mut none);
-        let changes = snapshot.nat.walk_since(&*dev, &mut base.nat, is_new)?;
+        let changes = snapshot.nat.changes_since(&*dev, &mut base.nat, is_new)?;
         let mut tail = Self::default();
         let mut dead: Vec<u64> = changes.old.iter().map(|addr| addr.0).collect();
         tail.new
             .extend(changes.new.iter().map(|addr| (addr.0, None)));
         for (nid, old, new) in changes.entries {
-            let mut kept: HashSet<Addr> = HashSet::new();
+            let mut kept: HashSet<BlockAddr> = HashSet::new();
             if new.addr.is_mapped() {
                 if !is_new(new.addr) || nid.0 >= snapshot.nat.next_nid {
                     return Err(Error::corrupt(

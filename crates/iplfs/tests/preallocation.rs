@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{
-    Addr, BlockDevice, Caller, FormatOptions, Geometry, MountOptions, Nid, Time, Volume, mode,
+    BlockAddr, BlockDevice, Caller, FormatOptions, Geometry, MountOptions, Nid, Time, Volume, mode,
 };
 
 const CALLER: Caller = Caller {
@@ -53,10 +53,10 @@ impl Host {
 }
 
 impl BlockDevice for Host {
-    fn read(&self, addr: Addr, buf: &mut [u8]) -> io::Result<()> {
+    fn read(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
         self.inner.read(addr, buf)
     }
-    fn write(&self, addr: Addr, data: &[u8]) -> io::Result<()> {
+    fn write(&self, addr: BlockAddr, data: &[u8]) -> io::Result<()> {
         self.has_room(addr.0..addr.0 + data.len() as u64 / 4096)?;
         self.inner.write(addr, data)
     }
@@ -64,7 +64,7 @@ impl BlockDevice for Host {
         self.inner.flush()
     }
     fn discard(&self, blocks: Range<u64>) -> io::Result<()> {
-        self.give_up(blocks.clone())?;
+        self.release_preallocated(blocks.clone())?;
         self.inner.discard(blocks)
     }
     fn allocated(&self, blocks: Range<u64>) -> io::Result<Vec<Range<u64>>> {
@@ -78,7 +78,7 @@ impl BlockDevice for Host {
         self.reserved.lock().unwrap().extend(blocks);
         Ok(())
     }
-    fn give_up(&self, blocks: Range<u64>) -> io::Result<()> {
+    fn release_preallocated(&self, blocks: Range<u64>) -> io::Result<()> {
         let mut reserved = self.reserved.lock().unwrap();
         reserved.retain(|addr| !blocks.contains(addr));
         Ok(())
