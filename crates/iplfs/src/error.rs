@@ -1,4 +1,4 @@
-//! What can go wrong, in cases that callers branch on.
+//! Errors of the crate, by the cases that callers distinguish.
 
 use std::fmt;
 use std::io;
@@ -6,70 +6,70 @@ use std::io;
 /// Result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a call failed.
+/// Error of an operation on a volume.
 #[derive(Debug)]
 pub enum Error {
-    /// The volume's bytes contradict the specification. Says where and what was expected.
+    /// The bytes of the volume contradict the specification. The text names the place and what was expected.
     Corrupt(String),
-    /// The volume is sound, but asks for something this version does not know.
+    /// The volume is sound but needs a feature that this version does not support.
     Unsupported(String),
     /// A limit of the format or of the options was reached.
     Limit(String),
-    /// The device failed. The text says what was being done.
+    /// The device failed. The text names the operation.
     Io(io::Error, String),
-    /// The caller asked for something that makes no sense.
+    /// The arguments of the call are not valid.
     Usage(String),
-    /// An ordinary answer of a POSIX filesystem, such as "no such entry".
+    /// POSIX error, such as "no such entry".
     Posix(Errno),
 }
 
-/// The POSIX errors that operations of a volume can return.
+/// POSIX errors that operations on a volume return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Errno {
     /// ENOENT: no such entry.
     NotFound,
     /// EEXIST: the name is taken.
     Exists,
-    /// ENOTDIR: a directory was needed.
+    /// ENOTDIR: a directory is required.
     NotDirectory,
-    /// EISDIR: anything but a directory was needed.
+    /// EISDIR: not permitted for a directory.
     IsDirectory,
-    /// ENOTEMPTY: the directory still holds entries.
+    /// ENOTEMPTY: the directory has entries.
     NotEmpty,
-    /// ENOSPC: the live blocks would pass the quota.
+    /// ENOSPC: the live blocks would exceed the quota.
     NoSpace,
-    /// ENOSPC: the host has no room for more, though the quota has.
+    /// ENOSPC: the host has no free space, although the quota is not exhausted.
     HostFull,
     /// ENAMETOOLONG: a name is longer than 255 bytes.
     NameTooLong,
-    /// EINVAL: the arguments make no sense together.
+    /// EINVAL: invalid combination of arguments.
     Invalid,
     /// EMLINK: the link count would overflow.
     TooManyLinks,
     /// ENODATA: no such extended attribute.
     NoAttribute,
-    /// EPERM: never allowed on this kind of object.
+    /// EPERM: never permitted for this type of inode.
     NotPermitted,
-    /// EFBIG: the offset lies past the largest file.
+    /// EFBIG: the offset exceeds the largest file size.
     FileTooBig,
     /// E2BIG: the extended attributes of one object do not fit.
     TooBig,
     /// EROFS: the volume was mounted read-only.
     ReadOnly,
-    /// ESTALE: the inode number names nothing any more.
+    /// ESTALE: the inode number is not in use.
     Stale,
     /// ENXIO: no data (or hole) at or after the offset.
     NoSuchOffset,
     /// EOPNOTSUPP: not offered by this filesystem.
     NotSupported,
-    /// EBUSY: in use.
+    /// EBUSY: the snapshot is open.
     Busy,
-    /// EDQUOT: the owner has as much as is allowed.
+    /// EDQUOT: the quota of the owner is exhausted.
     Quota,
 }
 
 impl Errno {
-    /// The number Linux gives this error.
+    /// Error number on Linux.
     pub fn code(self) -> i32 {
         match self {
             Errno::NotFound => 2,
@@ -123,7 +123,8 @@ impl fmt::Display for Errno {
 }
 
 impl Error {
-    /// The errno that a mount reports for this error. Damage and device failures are both EIO there, as in other filesystems; a device without room is ENOSPC.
+    /// Error number that a mount reports. Damage and device failures are both EIO, as in other filesystems. A full
+    /// device is ENOSPC.
     pub fn errno(&self) -> i32 {
         match self {
             Error::Posix(errno) => errno.code(),
@@ -146,7 +147,7 @@ impl Error {
         Error::Io(e, doing.to_string())
     }
 
-    /// True for the errors after which a half-done change may sit in memory.
+    /// Returns whether the error may leave a half-done change in memory.
     pub(crate) fn is_fatal_midway(&self) -> bool {
         !matches!(self, Error::Posix(_) | Error::Usage(_))
     }

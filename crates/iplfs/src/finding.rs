@@ -1,13 +1,13 @@
-//! One thing that is wrong with a volume, or that a repair did.
+//! Findings of a check, and changes made by a repair.
 
 use std::fmt;
 
-/// One thing that is wrong.
+/// Inconsistency found by a check, or change made by a repair.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// Where.
+    /// Structure or path that the finding is about.
     pub place: String,
-    /// The value found and the value expected.
+    /// Value found and value expected, or the change made.
     pub what: String,
 }
 

@@ -1,8 +1,19 @@
-//! IPLFS volumes: a log-structured filesystem without garbage collection over a practically infinite address space.
+//! IPLFS volumes: a log-structured filesystem without garbage collection, over a practically infinite address space.
 //!
-//! Six logs and a metadata area each own an area of a 61-bit block address space and only ever grow; no block is written twice, so
-//! nothing is ever cleaned. Space comes back by discards: of what a checkpoint no longer needs, in the order and under the rules of
-//! docs/design/discard.md. The structures on the device are in docs/reference/volume-format.md and in [`disk`].
+//! Six logs and a metadata log each own an area of a 61-bit block address space and only grow. No block is written
+//! twice, so nothing is ever cleaned. Space is reclaimed by discarding the blocks that no checkpoint needs, in the
+//! order and under the rules of docs/design/discard.md.
+//!
+//! The on-disk structures are in [`disk`] and in docs/reference/volume-format.md.
+//!
+//! | module | content |
+//! |---|---|
+//! | `disk` | on-disk structures, pure over bytes |
+//! | `device`, `backend` | block devices: the contract, and its implementations |
+//! | `log`, `nodes`, `checkpoint`, `quota` | parts of the state of a mounted volume |
+//! | `volume` | the mounted volume: admission, appending, checkpoints, discards, snapshots |
+//! | `vfs` | operations on files and directories |
+//! | `recovery`, `check`, `repair`, `ship` | crash recovery, full check, repair, streams of snapshots |
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,40 +1,40 @@
-//! What the caller chooses when a volume is made or mounted.
+//! Options of formatting and mounting a volume.
 
 use crate::disk::address::Geometry;
 use crate::disk::inode::Time;
 
-/// Who does something, and when. Time is an argument so that the same calls give the same bytes.
+/// Identity and time of an operation. Time is an argument, so that the same calls produce the same bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Caller {
-    /// The present.
+    /// Current time.
     pub now: Time,
-    /// User.
+    /// User that performs the operation.
     pub uid: u32,
-    /// Group.
+    /// Group that performs the operation.
     pub gid: u32,
 }
 
-/// How to make a volume.
+/// Options of a new volume.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
-    /// Identity; must be unique, the caller has the randomness.
+    /// Identity of the volume. The caller provides a random one.
     pub uuid: [u8; 16],
-    /// Key of the directory hash; must be secret to be of use.
+    /// Key of the directory hash. It protects against chosen collisions only while it is secret.
     pub hash_key: [u8; 16],
-    /// How addresses are cut.
+    /// Division of the address space.
     pub geometry: Geometry,
-    /// Blocks that the volume may take on its device.
+    /// Maximum number of blocks that the volume takes on its device.
     pub quota_blocks: u64,
     /// Part of the quota that only deletes and checkpoints may use.
     pub reserve_blocks: u64,
-    /// Free text, at most 64 bytes.
+    /// Label, at most 64 bytes.
     pub label: String,
-    /// Owner of the root directory, and the present.
+    /// Owner of the root directory, and the current time.
     pub caller: Caller,
 }
 
 impl FormatOptions {
-    /// Ordinary choices for a volume of `quota_blocks`.
+    /// Returns the default options of a volume of `quota_blocks` blocks.
     pub fn new(uuid: [u8; 16], hash_key: [u8; 16], quota_blocks: u64) -> Self {
         Self {
             uuid,
@@ -53,48 +53,50 @@ impl FormatOptions {
     }
 }
 
-/// When discards go to the device.
+/// Policy for issuing discards to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiscardMode {
-    /// All of them, as soon as the rules allow, whatever else the device is doing.
+    /// Issue all discards as soon as the rules allow.
     Eager,
-    /// At most this many commands after each checkpoint.
+    /// Issue at most this many discards after each checkpoint.
     Polite(usize),
-    /// Never: space comes back by `trim` only.
+    /// Issue none: only a trim reclaims space.
     Never,
 }
 
-/// How to mount a volume.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// Write nothing, not even what a recovery would.
+    /// Write nothing, not even the result of a recovery.
     pub read_only: bool,
-    /// If the newest checkpoint is damaged, use the one before it. What was written since is lost.
+    /// If the newest checkpoint is damaged, use the one before it. Later changes are lost.
     pub fallback: bool,
-    /// When discards go to the device.
+    /// Policy for issuing discards to the device.
     pub discard: DiscardMode,
-    /// How far a log may run ahead of its checkpoint. Unit: blocks.
+    /// Maximum distance of a log head from its checkpoint. Unit: blocks.
     pub window_blocks: u64,
-    /// Dirty data pages that force a checkpoint. Unit: pages of one block.
+    /// Number of dirty pages that forces a checkpoint.
     pub dirty_pages_max: u64,
-    /// Dirty data pages from which on they are appended to their logs, without a checkpoint: so that the host can begin to write. Unit: pages of one block.
+    /// Number of dirty pages from which on pages are appended to their logs without a checkpoint, so that the host
+    /// can start writing.
     pub write_behind_pages: u64,
-    /// Dirty nodes that force a checkpoint.
+    /// Number of dirty nodes that forces a checkpoint.
     pub dirty_nodes_max: u64,
-    /// Changes of the node address table kept in the pack before the tree is written.
+    /// Maximum number of journal entries in the pack. Beyond it the tree of the node address table is written.
     pub journal_max: usize,
-    /// Blocks of the metadata log that one checkpoint may use for what does not fit its pack.
+    /// Maximum number of metadata log blocks for the part of a checkpoint that does not fit its pack.
     pub overflow_blocks_max: u64,
-    /// Nodes that an fsync may leave to roll-forward before it makes a checkpoint instead.
+    /// Maximum number of nodes that fsyncs leave to roll-forward between two checkpoints.
     pub roll_forward_max: u64,
-    /// Blocks that the device is asked to make ready for fsyncs to come, 0 for none. They are taken on the host until they are used, or until the volume is
-    /// drained or unmounted.
+    /// Number of blocks that the device prepares for future fsyncs, 0 for none. They take space on the host until
+    /// they are used, or until the volume is drained or unmounted.
     pub prepare_blocks: u64,
-    /// Nodes kept in memory.
+    /// Maximum number of cached nodes.
     pub node_cache_max: usize,
-    /// Directory blocks kept in memory.
+    /// Maximum number of cached directory blocks.
     pub page_cache_max: u64,
-    /// Which safety rules are in force. Anything but the default destroys data; it exists to prove that the tests notice.
+    /// Discard rules in force. Anything but the default destroys data; tests use it to prove that they detect the
+    /// violation.
     #[doc(hidden)]
     pub rules: Rules,
 }
@@ -120,7 +122,7 @@ impl Default for MountOptions {
     }
 }
 
-/// The nine discard rules of docs/design/discard.md, each of which a test can switch off.
+/// The nine discard rules of docs/design/discard.md. A test can disable each of them.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
@@ -128,7 +130,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// All rules but one.
+    /// Returns all rules but one.
     pub fn without(rule: u8) -> Self {
         Self { broken: 1 << rule }
     }

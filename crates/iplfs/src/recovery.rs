@@ -56,7 +56,7 @@ impl Volume {
         } else {
             HashSet::new()
         };
-        self.mutate(|v| v.invalidate_tail(&adopted, restart))
+        self.mutate(|v| v.free_tail(&adopted, restart))
     }
 
     /// Adopts groups in the order in which they were written, up to the first that is not whole. Returns the blocks adopted.
@@ -198,7 +198,7 @@ impl Volume {
                 self.live += 1;
                 self.nat.mark_used(nid);
             } else {
-                self.invalidate_block(entry.addr);
+                self.free_block(entry.addr);
                 adopted.remove(&entry.addr.0);
             }
             adopted.insert(member.addr.0);
@@ -295,7 +295,7 @@ impl Volume {
     }
 
     /// Puts what was written behind the checkpoint and not adopted into the dead map: nothing else remembers it.
-    fn invalidate_tail(&mut self, adopted: &HashSet<u64>, restart: [u64; 7]) -> Result<()> {
+    fn free_tail(&mut self, adopted: &HashSet<u64>, restart: [u64; 7]) -> Result<()> {
         for log in Log::ALL {
             // This recovery's own blocks start at `restart`.
             let range = self
@@ -307,7 +307,7 @@ impl Volume {
             })?;
             for addr in runs.into_iter().flatten() {
                 let known = adopted.contains(&addr) || self.checkpoint.overflow.contains(&addr);
-                if !known && self.invalid.insert(BlockAddr(addr)) {
+                if !known && self.dead.insert(BlockAddr(addr)) {
                     self.stats.tail_blocks += 1;
                 }
             }

@@ -46,7 +46,7 @@ impl Volume {
         self.release_all_zones()?;
         let blocks = report.leaked_blocks() + self.clear_past_heads()?;
         for run in report.leaked {
-            self.invalid.insert_range(run);
+            self.dead.insert_range(run);
         }
         self.needs_trim = false;
         self.drain()?;

@@ -2,7 +2,7 @@
 
 use crate::disk::address::Nid;
 use crate::disk::checkpoint::{Phase, Seal};
-use crate::log::invalid::InvalidMap;
+use crate::log::dead_blocks::DeadBlocks;
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ pub(crate) struct CheckpointInProgress {
     /// What the body took beyond its pack.
     pub(crate) overflow: Range<u64>,
     /// All that died since the last checkpoint.
-    pub(crate) invalidated: InvalidMap,
+    pub(crate) died: DeadBlocks,
     /// What happened since then.
     pub(crate) changes: UncommittedChanges,
     pub(crate) sealed: bool,

@@ -11,10 +11,10 @@ use std::ops::Range;
 /// Bytes in a block. The only block size of the format.
 pub const BLOCK_SIZE: usize = 4096;
 
-/// One block of bytes.
+/// A block of bytes.
 pub type Block = [u8; BLOCK_SIZE];
 
-/// A block of zeros on the heap.
+/// Allocates a block of zeros on the heap.
 pub(crate) fn zero_block() -> Box<Block> {
     Box::new([0; BLOCK_SIZE])
 }
@@ -29,10 +29,11 @@ impl BlockAddr {
     /// In a block slot: space reserved by `fallocate` or a pending write, reads as zeros.
     pub const RESERVED: BlockAddr = BlockAddr(u64::MAX);
 
-    /// In a block slot: a block that a repair could not save. Reading it is an error, until it is overwritten or punched out.
+    /// In a block slot: a block that a repair could not save. Reading it is an error until it is overwritten or
+    /// punched out.
     pub const LOST: BlockAddr = BlockAddr(u64::MAX - 1);
 
-    /// True if the slot names a block on the device.
+    /// Returns whether the slot names a block on the device.
     pub fn is_mapped(self) -> bool {
         !matches!(
             self,
@@ -58,9 +59,9 @@ impl fmt::Display for BlockAddr {
 pub struct Nid(pub u32);
 
 impl Nid {
-    /// No node.
+    /// Stands for no node.
     pub const NONE: Nid = Nid(0);
-    /// The root directory.
+    /// Number of the root directory.
     pub const ROOT: Nid = Nid(1);
 }
 
@@ -76,16 +77,16 @@ impl fmt::Display for Nid {
     }
 }
 
-/// One append-only log. Its number is the area it lives in.
+/// Append-only log. Its number is the number of its area.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Log {
-    /// Blocks of the node address table and what does not fit a checkpoint pack.
+    /// Blocks of the node address table, and parts of checkpoints that do not fit their pack.
     Meta = 0,
-    /// Directory blocks.
+    /// Blocks of directories.
     HotData = 1,
     /// Ordinary file data.
     WarmData = 2,
-    /// File data that its owner called cold.
+    /// File data marked as cold.
     ColdData = 3,
     /// Inodes and direct nodes of directories.
     HotNode = 4,
@@ -107,15 +108,16 @@ impl Log {
         Log::ColdNode,
     ];
 
-    /// The three logs that roll-forward reads.
+    /// The three logs of nodes, which roll-forward reads.
     pub const NODES: [Log; 3] = [Log::HotNode, Log::WarmNode, Log::ColdNode];
 
-    /// True for the logs that hold blocks of files and directories.
+    /// Returns whether the log holds only blocks of files and directories.
     pub fn is_data(self) -> bool {
         matches!(self, Log::HotData | Log::WarmData | Log::ColdData)
     }
 
-    /// True for the logs in which blocks of files may lie: an `fsync` leaves those of a small change behind its nodes.
+    /// Returns whether blocks of files may lie in the log. An `fsync` puts the data of a small change after its
+    /// nodes, into the warm node log.
     pub fn may_hold_data(self) -> bool {
         self.is_data() || self == Log::WarmNode
     }
@@ -126,7 +128,7 @@ impl Log {
     }
 }
 
-/// How addresses are cut, fixed when the volume is made.
+/// Division of the address space, fixed when the volume is formatted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// Bits of the offset inside an area, 29 to 58.
@@ -139,10 +141,10 @@ pub struct Geometry {
     pub pack_blocks: u32,
 }
 
-/// Bits of the offset inside an area that a volume may have.
+/// Allowed range of `area_bits`.
 pub(crate) const AREA_BITS: std::ops::RangeInclusive<u8> = 29..=58;
 
-/// Where pack A starts. The blocks before it hold the superblocks and room for later formats.
+/// First block of pack A. The blocks before it hold the superblocks and space for later formats.
 pub(crate) const PACK_START: u64 = 16;
 
 impl Geometry {
@@ -158,22 +160,22 @@ impl Geometry {
         )
     }
 
-    /// First block of the metadata log: everything before it is overwritten in place, nothing after it ever is.
+    /// First block of the metadata log. Blocks before it are overwritten in place, blocks after it never.
     pub fn fixed_end(&self) -> u64 {
         PACK_START + 2 * u64::from(self.pack_blocks)
     }
 
-    /// Third copy of the superblock: the only block of area 7, far from the other two.
+    /// Address of the third copy of the superblock: the only block of area 7, far from the other two copies.
     pub fn spare_superblock(&self) -> BlockAddr {
         BlockAddr(7 << self.area_bits)
     }
 
-    /// Blocks in an area.
+    /// Number of blocks in an area.
     pub fn area_blocks(&self) -> u64 {
         1 << self.area_bits
     }
 
-    /// Blocks in a zone.
+    /// Number of blocks in a zone.
     pub fn zone_blocks(&self) -> u64 {
         1 << self.zone_bits
     }
@@ -183,14 +185,14 @@ impl Geometry {
         BlockAddr(((log as u64) << self.area_bits) | offset)
     }
 
-    /// Range of addresses of a log, from two offsets.
+    /// Address range of a log between two offsets.
     pub fn range(&self, log: Log, offsets: Range<u64>) -> Range<u64> {
         // A sum, not an OR: the end offset may equal the size of the area.
         let base = (log as u64) << self.area_bits;
         base + offsets.start..base + offsets.end
     }
 
-    /// The log and the offset in its area, `None` for area 7 and beyond and for the fixed blocks.
+    /// Returns the log of a block and the offset in its area. `None` for the fixed blocks, area 7 and beyond.
     pub fn place(&self, addr: BlockAddr) -> Option<(Log, u64)> {
         let area = usize::try_from(addr.0 >> self.area_bits).ok()?;
         let log = *Log::ALL.get(area)?;

@@ -1,4 +1,4 @@
-//! A checkpoint pack: two seals, then the body.
+//! Checkpoint pack: two seals, then the body.
 //!
 //! ```text
 //!  pack:  [seal][seal copy][body …][copy …]    A and B take turns; a pack is pack_blocks long
@@ -7,11 +7,14 @@
 //!  what does not fit the pack continues in one extent of the metadata log
 //! ```
 //!
-//! The body is written and flushed before either seal, and a seal carries the checksum of the body. So one sound seal proves that the
-//! checkpoint was committed, and a crash while the seals are written leaves at worst the old pack. With a single footer, a
-//! damaged committed checkpoint and an interrupted one would look the same, and damage would silently turn back time.
+//! The body is written and flushed before either seal, and a seal carries the checksum of the body. One sound seal
+//! proves that the checkpoint was committed. A crash while the seals are written leaves at worst the old pack.
 //!
-//! The copy serves where the body is damaged. The discard log is not in it: a trim finds what the log named.
+//! A single footer would not do: a damaged committed checkpoint and an interrupted one would look the same, and
+//! damage would silently roll the volume back.
+//!
+//! The copy serves if the body is damaged. It does not contain the discard log: a trim finds the blocks that the log
+//! named.
 
 use super::wire::{Get, Put, seal, sealed};
 use crate::disk::address::{BLOCK_SIZE, Block, BlockAddr, Nid};
@@ -20,81 +23,83 @@ use crate::disk::snapshot::{SNAPSHOT_LEN, Snapshot};
 use crate::error::{Error, Result};
 
 const MAGIC: [u8; 8] = *b"TUFF-CP\0";
-/// Blocks at the start of a pack that hold the seals.
+/// Number of blocks at the start of a pack that hold the seals.
 pub const SEALS: u64 = 2;
 
-/// Positions of one log. Units: blocks from the start of its area.
+/// Positions of one log. Unit: blocks from the start of its area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LogMarks {
-    /// Where roll-forward starts to read. Equals `head` except while a recovery is under way.
+    /// First block that roll-forward reads. Equals `head` except during a recovery.
     pub scan: u64,
-    /// Where the next block goes.
+    /// Position of the next block.
     pub head: u64,
-    /// Nothing is appended here or beyond before the next checkpoint.
+    /// Bound of what may be appended before the next checkpoint.
     pub limit: u64,
-    /// Nothing is appended here or beyond before the checkpoint after the next: where a mount that must fall back to this one starts anew.
+    /// Bound of what may be appended before the checkpoint after the next. A mount that falls back to this checkpoint
+    /// starts there.
     pub far: u64,
 }
 
-/// How the volume was left.
+/// State in which the volume was left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// Unmounted: nothing was written after this checkpoint.
     Clean,
-    /// In use: groups of nodes may follow the scan marks.
+    /// Mounted: groups of nodes may follow the scan marks.
     Mounted,
-    /// A recovery began here: groups lie between scan and head, its own blocks after head.
+    /// A recovery began here. Groups lie between `scan` and `head`, blocks of the recovery after `head`.
     Recovering,
-    /// A stream is being received: blocks of it may lie between head and limit, and none of them counts yet.
+    /// A stream is being received. Blocks of it may lie between `head` and `limit`, and are not valid yet.
     Receiving,
 }
 
-/// The content of a seal.
+/// Content of a seal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seal {
-    /// Number of this checkpoint; each is one higher than the last.
+    /// Version of this checkpoint, one higher than that of the previous one.
     pub version: u64,
-    /// Checkpoint whose tag roll-forward accepts.
+    /// Tag of the nodes that roll-forward accepts: the version of a checkpoint.
     pub roll_tag: u64,
-    /// How the volume was left.
+    /// State in which the volume was left.
     pub phase: Phase,
-    /// True if blocks were leaked and only `trim` finds them.
+    /// Set if blocks were leaked that only a trim finds.
     pub needs_trim: bool,
     /// Sequence number of the first node written after the checkpoint named by `roll_tag`.
     pub next_seq: u64,
-    /// Every node number at or above this one was never used.
+    /// Lowest node number that was never used.
     pub next_nid: u32,
     /// Levels of the node address table, 0 if it is empty.
     pub nat_height: u32,
-    /// Root block of the node address table.
+    /// Address of the root block of the node address table.
     pub nat_root: BlockAddr,
     /// Checksum of the root block.
     pub nat_root_crc: u32,
-    /// Blocks of the node address table.
+    /// Number of blocks of the node address table.
     pub nat_blocks: u64,
-    /// Live blocks of files, directories and nodes, reserved ones included, without the node address table.
+    /// Number of live blocks of files, directories and nodes, reserved ones included. The node address table does not
+    /// count.
     pub live_blocks: u64,
-    /// Inodes in use.
+    /// Number of inodes in use.
     pub inodes: u64,
-    /// Next generation number for an inode.
+    /// Generation number of the next inode.
     pub next_generation: u32,
-    /// Dead blocks that only snapshots still refer to.
+    /// Number of dead blocks that snapshots still refer to.
     pub held_blocks: u64,
-    /// Snapshots in the body.
+    /// Number of snapshots in the body.
     pub snapshots: u32,
-    /// Orphans in the body.
+    /// Number of orphans in the body.
     pub orphans: u32,
-    /// Journal entries in the body.
+    /// Number of journal entries in the body.
     pub journal: u32,
-    /// Entries of the discard log in the body.
+    /// Number of entries of the discard log in the body.
     pub discards: u32,
     /// Checksum of the body.
     pub body_crc: u32,
-    /// Where the body continues, if it does not fit the pack.
+    /// Start of the part of the body that does not fit the pack.
     pub overflow: BlockAddr,
-    /// Blocks of that continuation, without those of the copy.
+    /// Number of blocks of that part, without those of the copy.
     pub overflow_blocks: u32,
-    /// Blocks of the copy. 0 if there is none, as in checkpoints of earlier versions.
+    /// Number of blocks of the copy. 0 if there is no copy, as in checkpoints of earlier versions.
     pub copy_blocks: u32,
     /// Checksum of the copy.
     pub copy_crc: u32,
@@ -103,7 +108,7 @@ pub struct Seal {
 }
 
 impl Seal {
-    /// The block as it lies on the device.
+    /// Encodes the seal as a block.
     pub fn encode(&self) -> Block {
         let mut block = [0; BLOCK_SIZE];
         let mut put = Put::new(&mut block);
@@ -147,7 +152,7 @@ impl Seal {
         block
     }
 
-    /// Decodes a seal. `None` if the block is not a whole seal: that is an ordinary trace of a crash, not damage.
+    /// Decodes a seal. `None` if the block is not a complete seal, which is an ordinary result of a crash.
     pub fn decode(block: &Block) -> Option<Self> {
         let mut get = Get::new(block);
         if get.array() != MAGIC || !sealed(block) {
@@ -215,39 +220,39 @@ impl Seal {
         })
     }
 
-    /// Bytes that the body takes before padding.
+    /// Length of the body before padding. Unit: bytes.
     pub fn body_len(&self) -> u64 {
         self.copied_len() + 16 * u64::from(self.discards)
     }
 
-    /// Bytes of the body that have a copy.
+    /// Length of the part of the body that has a copy. Unit: bytes.
     pub fn copied_len(&self) -> u64 {
         SNAPSHOT_LEN as u64 * u64::from(self.snapshots)
             + 4 * u64::from(self.orphans)
             + 16 * u64::from(self.journal)
     }
 
-    /// Blocks that the body takes, in the pack and after it.
+    /// Number of blocks of the body, inside and outside the pack.
     pub fn body_blocks(&self) -> u64 {
         self.body_len().div_ceil(BLOCK_SIZE as u64)
     }
 }
 
-/// One entry of the discard log: blocks that are dead but may still be mapped by the device.
+/// Entry of the discard log: dead blocks that the device may still hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiscardEntry {
-    /// First block.
+    /// First dead block.
     pub start: BlockAddr,
-    /// How many. Unit: blocks.
+    /// Length of the run. Unit: blocks.
     pub blocks: u32,
 }
 
-/// What follows the seals.
+/// Body of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CheckpointBody {
     /// Snapshots, oldest first.
     pub snapshots: Vec<Snapshot>,
-    /// Inodes without a name that were open.
+    /// Open inodes without a name.
     pub orphans: Vec<Nid>,
     /// Entries of the node address table that differ from its tree.
     pub journal: Vec<(Nid, NatEntry)>,
@@ -256,17 +261,17 @@ pub struct CheckpointBody {
 }
 
 impl CheckpointBody {
-    /// Bytes of the stream before padding.
+    /// Length before padding. Unit: bytes.
     pub fn byte_len(&self) -> usize {
         self.copied_len() + self.discards.len() * 16
     }
 
-    /// Bytes of the stream of which a copy is kept.
+    /// Length of the part that has a copy. Unit: bytes.
     pub fn copied_len(&self) -> usize {
         self.snapshots.len() * SNAPSHOT_LEN + self.orphans.len() * 4 + self.journal.len() * 16
     }
 
-    /// The byte stream, padded with zeros to whole blocks.
+    /// Encodes the body, padded with zeros to whole blocks.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.byte_len().next_multiple_of(BLOCK_SIZE));
         for snapshot in &self.snapshots {
@@ -289,7 +294,7 @@ impl CheckpointBody {
         bytes
     }
 
-    /// Decodes the byte stream that `seal` describes.
+    /// Decodes the body that `seal` describes.
     pub fn decode(seal: &Seal, bytes: &[u8]) -> Result<Self> {
         if bytes.len() as u64 != seal.body_blocks() * BLOCK_SIZE as u64
             || crc32c::crc32c(bytes) != seal.body_crc
@@ -300,7 +305,7 @@ impl CheckpointBody {
         Self::parse(seal, seal.discards, bytes)
     }
 
-    /// Decodes the copy, which has everything but the discard log.
+    /// Decodes the copy, which lacks the discard log.
     pub fn decode_copy(seal: &Seal, bytes: &[u8]) -> Result<Self> {
         if (bytes.len() as u64) < seal.copied_len() || crc32c::crc32c(bytes) != seal.copy_crc {
             let place = format_args!("checkpoint {}", seal.version);

@@ -1,16 +1,17 @@
-//! Slots of a directory, in a block or in the inode.
+//! Directory entries, in blocks or inline in the inode.
 //!
 //! ```text
 //!  block:  0 magic 4 │ 4 ino 4 │ 8 index 8 │ zero … 64 │ bitmap 32 │ 200 × {hash 4, ino 4, len 2, type 1, zero 1} │ 200 × name 8
 //!  inode:                                                bitmap 24 │ 172 × {…}                                    │ 172 × name 8
 //! ```
 //!
-//! A name takes as many consecutive slots as it needs, eight bytes each; its record is that of the first. An entry never moves: not
-//! when others come or go, and not when a directory leaves its inode, because the first block then keeps every slot where it was. So the
-//! position of an entry is a cookie for `readdir` that stays true.
+//! A name takes as many consecutive slots of eight bytes as it needs. Its record is that of the first slot.
 //!
-//! Directories in blocks are a hash table in levels: level n has 2^n buckets of two blocks, starting at block 2·(2^n − 1). An entry
-//! lies in the first level whose bucket had room.
+//! An entry never moves, not even when an inline directory is converted to blocks: the first block keeps every slot
+//! at its number. The position of an entry is therefore a stable cookie for `readdir`.
+//!
+//! A directory in blocks is a multi-level hash table. Level n has 2^n buckets of two blocks and starts at block
+//! 2·(2^n − 1). An entry lies in the first level whose bucket had free slots.
 
 use super::wire::{Get, Put};
 use crate::disk::address::{BLOCK_SIZE, Block, Nid};
@@ -19,47 +20,47 @@ use crate::error::{Error, Result};
 const MAGIC: u32 = 0x5249_4454;
 /// Longest name of a directory entry. Unit: bytes.
 pub const NAME_MAX: usize = 255;
-/// Slots in a block.
+/// Number of slots in a block.
 pub const BLOCK_SLOTS: usize = 200;
-/// Slots in an inode.
+/// Number of slots in an inode.
 pub const INODE_SLOTS: usize = 172;
-/// Most hash levels of a directory.
+/// Maximum number of hash levels of a directory.
 pub const DEPTH_MAX: u8 = 24;
-/// Blocks in a bucket.
+/// Number of blocks in a bucket.
 pub const BUCKET_BLOCKS: u64 = 2;
 
-/// First block of a bucket of a level for a hash.
+/// First block of the bucket of a hash at a level.
 pub fn bucket_start(level: u8, hash: u32) -> u64 {
     let buckets = 1u64 << level;
     BUCKET_BLOCKS * (buckets - 1) + BUCKET_BLOCKS * (u64::from(hash) & (buckets - 1))
 }
 
-/// Blocks of a directory with `depth` levels.
+/// Number of blocks of a directory with `depth` levels.
 pub fn blocks_for(depth: u8) -> u64 {
     BUCKET_BLOCKS * ((1u64 << depth) - 1)
 }
 
-/// Slots that a name takes.
+/// Number of slots that a name takes.
 pub fn slots_for(name_len: usize) -> usize {
     name_len.div_ceil(8).max(1)
 }
 
-/// One entry.
+/// Entry of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dentry {
-    /// First slot.
+    /// Index of its first slot.
     pub slot: usize,
     /// Keyed hash of the name.
     pub hash: u32,
-    /// The inode it names.
+    /// Inode that the entry names.
     pub ino: Nid,
     /// File type: the type bits of the mode, shifted down by 12.
     pub kind: u8,
-    /// The name.
+    /// Name of the entry.
     pub name: Vec<u8>,
 }
 
-/// How slots lie in their bytes.
+/// Layout of the slots in a block or an inode.
 #[derive(Clone, Copy)]
 struct SlotLayout {
     bitmap: usize,
@@ -80,7 +81,7 @@ const IN_INODE: SlotLayout = SlotLayout {
     names: 24 + INODE_SLOTS * 12,
     slots: INODE_SLOTS,
 };
-/// Bytes of the slots of an inode.
+/// Length of an inline directory. Unit: bytes.
 pub const INODE_BYTES: usize = IN_INODE.names + INODE_SLOTS * 8;
 const _: () = assert!(IN_BLOCK.names + BLOCK_SLOTS * 8 == BLOCK_SIZE);
 
@@ -92,7 +93,7 @@ fn layout_of(bytes: &[u8]) -> SlotLayout {
     }
 }
 
-/// Makes an empty block of the directory `ino`.
+/// Formats an empty block of the directory `ino`.
 pub fn format_block(block: &mut Block, ino: Nid, index: u64) {
     block.fill(0);
     let mut put = Put::new(block);
@@ -123,7 +124,7 @@ fn record(bytes: &[u8], s: SlotLayout, slot: usize) -> (u32, Nid, usize, u8) {
     (get.u32(), Nid(get.u32()), usize::from(get.u16()), get.u8())
 }
 
-/// The entry at or after `from`, if any. `bytes` is a directory block or the content of an inode.
+/// Returns the first entry at or after the slot `from`. `bytes` is a directory block or an inline directory.
 pub fn next(bytes: &[u8], from: usize) -> Result<Option<Dentry>> {
     let s = layout_of(bytes);
     let Some(slot) = (from..s.slots).find(|&slot| used(bytes, s, slot)) else {
@@ -146,7 +147,7 @@ pub fn next(bytes: &[u8], from: usize) -> Result<Option<Dentry>> {
     }))
 }
 
-/// Every entry, in slot order.
+/// Returns all entries, in slot order.
 pub fn all(bytes: &[u8]) -> Result<Vec<Dentry>> {
     let mut entries = Vec::new();
     let mut at = 0;
@@ -157,10 +158,10 @@ pub fn all(bytes: &[u8]) -> Result<Vec<Dentry>> {
     Ok(entries)
 }
 
-/// Records that one byte of the bitmap speaks of.
+/// Length of the records that one byte of the bitmap covers. Unit: bytes.
 const GROUP: usize = 8 * 12;
 
-/// The entry with this name.
+/// Finds the entry of a name: slot, inode and type.
 pub fn find(bytes: &[u8], hash: u32, name: &[u8]) -> Option<(usize, Nid, u8)> {
     let s = layout_of(bytes);
     let hash = hash.to_le_bytes();
@@ -169,7 +170,7 @@ pub fn find(bytes: &[u8], hash: u32, name: &[u8]) -> Option<(usize, Nid, u8)> {
         if bytes[s.bitmap + group] == 0 {
             continue;
         }
-        // Only the first slot of an entry has a record: the others' are zero, so no name is as long as they say.
+        // Records exist only for first slots. The others are zero, and no name has length zero.
         for (i, found) in records.chunks_exact(12).enumerate() {
             if found[..4] != hash {
                 continue;
@@ -187,11 +188,11 @@ pub fn find(bytes: &[u8], hash: u32, name: &[u8]) -> Option<(usize, Nid, u8)> {
     None
 }
 
-/// First slot of a free run that fits a name of `name_len` bytes.
+/// Returns the first of enough consecutive free slots for a name of `name_len` bytes.
 pub fn find_free_slots(bytes: &[u8], name_len: usize) -> Option<usize> {
     let s = layout_of(bytes);
     let want = slots_for(name_len);
-    // Most blocks that are asked are full.
+    // Most blocks are full: count before searching.
     let taken = bytes[s.bitmap..s.records]
         .iter()
         .map(|byte| byte.count_ones() as usize);
@@ -208,7 +209,7 @@ pub fn find_free_slots(bytes: &[u8], name_len: usize) -> Option<usize> {
     None
 }
 
-/// Fills a free run found by [`find_free_slots`].
+/// Inserts an entry into slots found by [`find_free_slots`].
 pub fn insert(bytes: &mut [u8], entry: &Dentry) {
     let s = layout_of(bytes);
     for slot in entry.slot..entry.slot + slots_for(entry.name.len()) {
@@ -224,7 +225,7 @@ pub fn insert(bytes: &mut [u8], entry: &Dentry) {
     bytes[s.names + entry.slot * 8..][..entry.name.len()].copy_from_slice(&entry.name);
 }
 
-/// Frees the slots of an entry and wipes them, so that equal directories are equal bytes.
+/// Frees the slots of an entry and clears them, so that equal directories are equal bytes.
 pub fn remove(bytes: &mut [u8], slot: usize, name_len: usize) {
     let s = layout_of(bytes);
     for at in slot..slot + slots_for(name_len) {
@@ -234,7 +235,7 @@ pub fn remove(bytes: &mut [u8], slot: usize, name_len: usize) {
     }
 }
 
-/// Points an entry at another inode.
+/// Changes the inode of an entry.
 pub fn retarget(bytes: &mut [u8], slot: usize, ino: Nid, kind: u8) {
     let s = layout_of(bytes);
     let record = &mut bytes[s.records + slot * 12..][..12];
@@ -242,7 +243,7 @@ pub fn retarget(bytes: &mut [u8], slot: usize, ino: Nid, kind: u8) {
     record[10] = kind;
 }
 
-/// True if no slot is taken.
+/// Returns whether all slots are free.
 pub fn is_empty(bytes: &[u8]) -> bool {
     let s = layout_of(bytes);
     bytes[s.bitmap..s.records].iter().all(|byte| *byte == 0)
@@ -287,7 +288,7 @@ mod tests {
     fn a_name_is_found_where_its_slots_are_taken_and_nowhere_else() {
         let mut block = [0; BLOCK_SIZE];
         format_block(&mut block, Nid(1), 0);
-        // A hash of zero is what slots without a record say, too.
+        // Slots without a record have a hash of zero, too.
         let zero = |slot, name: &[u8]| Dentry {
             hash: 0,
             ..entry(slot, name)

@@ -1,4 +1,4 @@
-//! SipHash-2-4, the keyed hash that places directory entries: without the key nobody can choose names that collide.
+//! SipHash-2-4, the keyed hash that places directory entries. Without the key, colliding names cannot be constructed.
 //!
 //! Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012.
 
@@ -15,7 +15,7 @@ fn round(v: &mut [u64; 4]) {
     v[2] = v[2].rotate_left(32);
 }
 
-/// SipHash-2-4 of `data` under `key`.
+/// Computes SipHash-2-4 of `data` under `key`.
 pub(crate) fn siphash(key: &[u8; 16], data: &[u8]) -> u64 {
     let word = |bytes: &[u8]| {
         bytes

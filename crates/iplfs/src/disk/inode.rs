@@ -1,4 +1,4 @@
-//! The inode: attributes, a few extended attributes, and either the content itself or where it lies.
+//! Inode: attributes, small extended attributes, and either the content itself or the map of its blocks.
 //!
 //! ```text
 //!    0 mode 4 │ nlink 4 │ uid 4 │ gid 4 │ size 8 │ blocks 8 │ atime 12 │ mtime 12 │ ctime 12 │ btime 12
@@ -8,28 +8,28 @@
 //!  content, layout 0: file bytes    layout 1: directory slots    layout 2: 286 × {addr 8, crc 4} │ 6 × nid 4
 //! ```
 //!
-//! `parent` and `name` are where the inode was created or last renamed to; roll-forward needs them for a file that is younger than the
-//! checkpoint, and a directory needs its parent for "..".
+//! `parent` and `name` state where the inode was created or last renamed to. Roll-forward needs them for a file that
+//! is younger than the checkpoint, and a directory needs its parent for "..".
 
 use super::dentry;
 use super::slot::Slot;
 use super::wire::{Get, Put};
 use crate::disk::address::{BlockAddr, Nid};
 
-/// Bytes of a file that fit its inode.
+/// Maximum length of inline content. Unit: bytes.
 pub const INLINE_MAX: usize = 3464;
 const _: () = assert!(dentry::INODE_BYTES <= INLINE_MAX);
-/// Block slots in an inode.
+/// Number of block slots in an inode.
 pub const INODE_SLOTS: usize = 286;
 /// Node numbers in an inode: two direct, two indirect, one double, one triple.
 pub const INODE_NIDS: usize = 6;
-/// Bytes for extended attributes in an inode.
+/// Maximum length of inline extended attributes. Unit: bytes.
 pub const INLINE_XATTR: usize = 208;
 
-/// A point in time, as POSIX counts it.
+/// Point in time, as POSIX counts it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Time {
-    /// Seconds since 1970.
+    /// Seconds since 1970, negative before.
     pub sec: i64,
     /// Nanoseconds, below 10^9.
     pub nsec: u32,
@@ -37,46 +37,46 @@ pub struct Time {
 
 /// Type bits of a mode, as in POSIX.
 pub mod mode {
-    /// Mask of the type.
+    /// Mask of the type bits.
     pub const TYPE: u32 = 0o170000;
-    /// Directory.
+    /// Type of a directory.
     pub const DIR: u32 = 0o040000;
-    /// Regular file.
+    /// Type of a regular file.
     pub const FILE: u32 = 0o100000;
-    /// Symbolic link.
+    /// Type of a symbolic link.
     pub const LINK: u32 = 0o120000;
-    /// Character device.
+    /// Type of a character device.
     pub const CHAR: u32 = 0o020000;
-    /// Block device.
+    /// Type of a block device.
     pub const BLOCK: u32 = 0o060000;
-    /// Named pipe.
+    /// Type of a named pipe.
     pub const FIFO: u32 = 0o010000;
-    /// Socket.
+    /// Type of a socket.
     pub const SOCKET: u32 = 0o140000;
 }
 
-/// Where the bytes of a file, or the slots of a directory, are.
+/// Content of an inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Content {
-    /// In the inode. Shorter than the file if its end is a hole.
+    /// Inline data. Shorter than the file if the file ends with a hole.
     Inline(Vec<u8>),
-    /// A directory whose entries fit the inode.
+    /// Inline directory.
     InlineDir(Box<[u8; INLINE_MAX]>),
-    /// In blocks.
+    /// Map of data or directory blocks.
     Map(Box<BlockMap>),
 }
 
-/// The roots of a block map.
+/// Block map of an inode: slots and the roots of its node tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockMap {
-    /// The first blocks of the file.
+    /// Slots of the first blocks of the file.
     pub slots: [Slot; INODE_SLOTS],
-    /// Nodes with the blocks after those.
+    /// Roots of the node tree, which map the blocks after those.
     pub nids: [Nid; INODE_NIDS],
 }
 
 impl BlockMap {
-    /// A map without blocks.
+    /// Creates a map without blocks.
     pub fn empty() -> Box<Self> {
         Box::new(Self {
             slots: [Slot::HOLE; INODE_SLOTS],
@@ -85,57 +85,57 @@ impl BlockMap {
     }
 }
 
-/// An inode.
+/// Inode of a file, directory or special file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inode {
     /// Type and permissions.
     pub mode: u32,
-    /// Names that lead here; a directory counts "." and its subdirectories too.
+    /// Number of links. A directory counts "." and its subdirectories too.
     pub nlink: u32,
-    /// Owner.
+    /// User that owns the inode.
     pub uid: u32,
-    /// Group.
+    /// Group that owns the inode.
     pub gid: u32,
-    /// Length. Unit: bytes.
+    /// Length of the content. Unit: bytes.
     pub size: u64,
-    /// Blocks taken by data (reserved ones included) and by nodes other than the inode.
+    /// Number of data blocks, reserved ones included, and of nodes other than the inode.
     pub blocks: u64,
-    /// Last read.
+    /// Time of the last read.
     pub atime: Time,
-    /// Last change of content.
+    /// Time of the last change of content.
     pub mtime: Time,
-    /// Last change of anything.
+    /// Time of the last change of content or attributes.
     pub ctime: Time,
-    /// Creation.
+    /// Time of creation.
     pub btime: Time,
-    /// Differs between two inodes that had the same number.
+    /// Distinguishes two inodes that had the same number.
     pub generation: u32,
-    /// Flags for the owner of the volume; the filesystem keeps them.
+    /// Flags that applications set; the filesystem only stores them.
     pub flags: u32,
-    /// Project, for quotas.
+    /// Project that the inode is charged to.
     pub project: u32,
     /// Device number of a device node.
     pub rdev: u32,
-    /// Directory of `name`.
+    /// Directory that contains `name`.
     pub parent: Nid,
-    /// Node with the extended attributes, if they do not fit here.
+    /// Node of the extended attributes, if they are not inline.
     pub xattr_nid: Nid,
-    /// Entries of a directory, without "." and "..".
+    /// Number of entries of a directory, without "." and "..".
     pub entries: u64,
-    /// Hash levels of a directory in blocks.
+    /// Number of hash levels of a directory in blocks.
     pub depth: u8,
-    /// 0 ordinary, 1 cold: where data blocks go.
+    /// Temperature of the data: 0 warm, 1 cold. Selects the log.
     pub heat: u8,
     /// Name under which the inode was created or last renamed.
     pub name: Vec<u8>,
-    /// Encoded extended attributes.
+    /// Inline extended attributes, encoded.
     pub xattr: Vec<u8>,
-    /// The content or where it lies.
+    /// Inline content, or the map of its blocks.
     pub content: Content,
 }
 
 impl Inode {
-    /// An inode without content.
+    /// Creates an inode without content.
     pub fn new(mode: u32, uid: u32, gid: u32, now: Time) -> Self {
         let content = if mode & mode::TYPE == mode::DIR {
             Content::InlineDir(Box::new([0; INLINE_MAX]))
@@ -168,7 +168,7 @@ impl Inode {
         }
     }
 
-    /// The group of what is made in this directory by somebody of a group.
+    /// Group of a new inode in this directory, created by a caller of group `gid`.
     pub fn inherited_gid(&self, gid: u32) -> u32 {
         if self.mode & 0o2000 != 0 {
             self.gid
@@ -177,17 +177,17 @@ impl Inode {
         }
     }
 
-    /// True for a directory.
+    /// Returns whether the inode is a directory.
     pub fn is_dir(&self) -> bool {
         self.mode & mode::TYPE == mode::DIR
     }
 
-    /// True for a regular file.
+    /// Returns whether the inode is a regular file.
     pub fn is_file(&self) -> bool {
         self.mode & mode::TYPE == mode::FILE
     }
 
-    /// True for a symbolic link.
+    /// Returns whether the inode is a symbolic link.
     pub fn is_link(&self) -> bool {
         self.mode & mode::TYPE == mode::LINK
     }

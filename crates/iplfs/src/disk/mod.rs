@@ -1,4 +1,4 @@
-//! On-disk structures, one file each. Little endian; every block of metadata carries a CRC32C.
+//! On-disk structures, one file each. Little endian; every metadata block carries a CRC32C.
 //!
 //! Functions here are pure over bytes: no device, no clock, no state.
 

@@ -1,55 +1,57 @@
-//! Blocks of the node address table: node number to block address.
+//! Blocks of the node address table (NAT): node number to block address.
 //!
 //! ```text
 //!  leaf:   [level 0 │ index │ tag │ …64 bytes][336 × {addr 8, ino 4}]
 //!  branch: [level n │ index │ tag │ …64 bytes][336 × {addr 8, crc 4}]
 //! ```
 //!
-//! The table is a tree that is never overwritten: a changed leaf and the branches above it go to new places in the metadata log,
-//! at most once per checkpoint and only when the journal of the pack is full. Every pointer carries the checksum of what it points to, so a
-//! stale or damaged block cannot pass, and an old root stays a whole table for as long as its blocks are not discarded.
+//! The table is a copy-on-write tree. A changed leaf and the branches above it go to new blocks of the metadata log,
+//! at most once per checkpoint and only when the journal of the pack is full.
+//!
+//! Every pointer carries the checksum of its target, so a stale or damaged block cannot pass. An old root remains a
+//! complete table until its blocks are discarded.
 
 use super::wire::{Get, Put, seal, sealed};
 use crate::disk::address::{BLOCK_SIZE, Block, BlockAddr, Nid};
 use crate::error::{Error, Result};
 
 const MAGIC: u32 = 0x544e_4154;
-/// Entries of a block, leaf or branch.
+/// Number of entries of a block, leaf or branch.
 pub const NAT_FANOUT: usize = 336;
-/// Levels that cover all 2^32 node numbers.
+/// Height of a tree that covers all 2^32 node numbers.
 pub const NAT_HEIGHT_MAX: u32 = 4;
 
-/// Where a node lies and which inode it belongs to.
+/// Address of a node, and the inode that owns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NatEntry {
     /// Block of the node; `HOLE` if the number is free.
     pub addr: BlockAddr,
-    /// The inode the node belongs to.
+    /// Inode that owns the node.
     pub ino: Nid,
 }
 
 /// Pointer to a block of the tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NatPointer {
-    /// Where; `HOLE` if nothing below was ever used.
+    /// Address of the block; `HOLE` if nothing below was ever used.
     pub addr: BlockAddr,
-    /// Checksum field of that block.
+    /// Checksum of the block.
     pub crc: u32,
 }
 
 /// A block of the tree: 336 pairs of a 64-bit and a 32-bit number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NatBlock {
-    /// 0 for a leaf.
+    /// Level of the block, 0 for a leaf.
     pub level: u32,
-    /// Position among the blocks of its level.
+    /// Index among the blocks of its level.
     pub index: u32,
-    /// The pairs: {addr, ino} in a leaf, {addr, crc} in a branch.
+    /// Pairs: {addr, ino} in a leaf, {addr, crc} in a branch.
     pub pairs: Box<[(u64, u32); NAT_FANOUT]>,
 }
 
 impl NatBlock {
-    /// A block without entries.
+    /// Creates a block without entries.
     pub fn empty(level: u32, index: u32) -> Self {
         Self {
             level,
@@ -58,7 +60,7 @@ impl NatBlock {
         }
     }
 
-    /// The block as it lies on the device, and its checksum.
+    /// Encodes the block. Returns it with its checksum.
     pub fn encode(&self) -> (Block, u32) {
         let mut block = [0; BLOCK_SIZE];
         let mut put = Put::new(&mut block);
@@ -74,7 +76,7 @@ impl NatBlock {
         (block, crc)
     }
 
-    /// Decodes the block that a pointer with checksum `crc` names.
+    /// Decodes the target of a pointer with checksum `crc`.
     pub fn decode(block: &Block, level: u32, index: u32, crc: u32) -> Result<Self> {
         let place = || format!("node address table, level {level}, block {index}");
         if !sealed(block) || block[4092..] != crc.to_le_bytes() {
@@ -99,7 +101,7 @@ impl NatBlock {
     }
 }
 
-/// Levels of a tree that holds numbers below `next_nid`.
+/// Height of a tree that covers all numbers below `next_nid`.
 pub fn height_for(next_nid: u32) -> u32 {
     let mut height = 1;
     let mut reach = NAT_FANOUT as u64;

@@ -6,8 +6,8 @@
 //!  indirect: 1014 × nid 4
 //! ```
 //!
-//! The checksum in the slot is what lets `fsync` write data and nodes under one flush: roll-forward adopts a group of nodes only if
-//! every data block they newly name is whole.
+//! The checksum in the slot lets `fsync` write data and nodes under one flush. Roll-forward adopts a group of nodes
+//! only if every data block that the group newly names is intact.
 
 use super::inode::Inode;
 use super::slot::Slot;
@@ -15,42 +15,42 @@ use super::wire::{Get, Put, seal, sealed};
 use crate::disk::address::{BLOCK_SIZE, Block, BlockAddr, Nid};
 use crate::error::{Error, Result};
 
-/// Bytes of a node block before the footer.
+/// Length of a node block before the footer. Unit: bytes.
 pub const CONTENT: usize = 4056;
-/// Bytes of encoded extended attributes that fit a node.
+/// Maximum length of extended attributes in a node, encoded. Unit: bytes.
 pub const XATTR_MAX: usize = CONTENT - 2;
-/// Slots of a direct node.
+/// Number of slots in a direct node.
 pub const DIRECT_SLOTS: usize = 338;
-/// Node numbers in an indirect node.
+/// Number of node numbers in an indirect node.
 pub const INDIRECT_SLOTS: usize = 1014;
 
-/// What a node block holds.
+/// Content of a node block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NodeBody {
-    /// An inode; its nid is its inode number.
+    /// Inode. Its node number is its inode number.
     Inode(Box<Inode>),
-    /// Block slots.
+    /// Direct node: slots of data blocks.
     Direct(Box<[Slot; DIRECT_SLOTS]>),
-    /// Node numbers. Level 1 names direct nodes, level 2 names level 1, level 3 names level 2.
+    /// Indirect node: node numbers. Level 1 names direct nodes, level 2 level 1, level 3 level 2.
     Indirect(u8, Box<[Nid; INDIRECT_SLOTS]>),
-    /// Encoded extended attributes that do not fit the inode.
+    /// Extended attributes that do not fit the inode, encoded.
     Xattr(Vec<u8>),
 }
 
 /// Identity and history of a node block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Footer {
-    /// Number of the node.
+    /// Number of this node.
     pub nid: Nid,
-    /// Inode the node belongs to.
+    /// Inode that owns the node.
     pub ino: Nid,
-    /// Direct nodes of the file before the ones under this node; 0 for inodes and attributes.
+    /// Number of direct nodes of the file before those under this node; 0 for inodes and attributes.
     pub ordinal: u32,
-    /// In the last node of an fsync: how many nodes the fsync wrote, itself included. 0 in every other node.
+    /// Number of nodes of an fsync, in its last node. 0 in every other node.
     pub group: u32,
     /// Version of the newest committed checkpoint when the node was written.
     pub tag: u64,
-    /// Grows by one with every node written, over all logs.
+    /// Sequence number, which grows by one with every node written to any log.
     pub seq: u64,
 }
 
@@ -60,7 +60,7 @@ const KIND_INDIRECT: u8 = 2; // plus the level
 const KIND_XATTR: u8 = 6;
 
 impl NodeBody {
-    /// The block as it lies on the device.
+    /// Encodes the node as a block.
     pub fn encode(&self, footer: &Footer) -> Block {
         let mut block = [0; BLOCK_SIZE];
         let mut put = Put::new(&mut block[..CONTENT]);
@@ -102,7 +102,7 @@ impl NodeBody {
         block
     }
 
-    /// Decodes a node block. The caller compares the footer with what it looked for.
+    /// Decodes a node block. The caller compares the footer with the expected one.
     pub fn decode(block: &Block, at: BlockAddr) -> Result<(Self, Footer)> {
         if !sealed(block) {
             return Err(Error::corrupt(

@@ -1,8 +1,8 @@
-//! Block slots: the address of a block of a file, with its checksum.
+//! Block slots: address and checksum of a data block.
 
 use crate::disk::address::BlockAddr;
 
-/// A block of a file: where it is and what it must sum to.
+/// Address of a data block, and its checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Slot {
     /// Address, hole or reservation.
@@ -12,24 +12,24 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// A hole.
+    /// Hole: reads as zeros, takes no space.
     pub const HOLE: Slot = Slot {
         addr: BlockAddr::HOLE,
         crc: 0,
     };
-    /// Reserved, reads as zeros.
+    /// Reserved: reads as zeros, takes space.
     pub const RESERVED: Slot = Slot {
         addr: BlockAddr::RESERVED,
         crc: 0,
     };
 
-    /// Lost to damage, reads as an error.
+    /// Lost to damage: reads as an error.
     pub const LOST: Slot = Slot {
         addr: BlockAddr::LOST,
         crc: 0,
     };
 
-    /// True if the slot takes space: mapped, reserved, or lost, which counts until it is overwritten.
+    /// Returns whether the slot takes space: mapped, reserved or lost. A lost block counts until it is overwritten.
     pub fn counts(self) -> bool {
         self.addr != BlockAddr::HOLE
     }

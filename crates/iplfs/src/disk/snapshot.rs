@@ -1,12 +1,13 @@
-//! A snapshot: the roots of a checkpoint, kept in the body of every later one.
+//! Snapshot records: the roots of a checkpoint, kept in the body of every later one.
 //!
 //! ```text
 //!  0 name 64 │ 64 sec 8 │ nsec 4 │ next_nid 4 │ 80 version 8 │ nat_root 8 │ nat_root_crc 4 │ nat_height 4
 //!  104 nat_blocks 8 │ live_blocks 8 │ inodes 8 │ 128 heads 7 × 8 │ lost_nodes 4 │ lost_data 4
 //! ```
 //!
-//! Nothing else is needed: the node address table is never overwritten, so its root names the whole state, and the heads say which blocks are older than
-//! the snapshot. A block that dies later and is older than the newest snapshot was alive in it, and is kept.
+//! Nothing else is needed. The node address table is never overwritten, so its root names the whole state. The heads
+//! separate older blocks from younger ones. A block that dies later and is older than the newest snapshot was live in
+//! that snapshot, and is kept.
 
 use super::inode::Time;
 use super::wire::{Get, Put};
@@ -14,42 +15,43 @@ use crate::disk::address::BlockAddr;
 use crate::disk::nat::{NAT_HEIGHT_MAX, NatPointer};
 use crate::error::{Error, Result};
 
-/// Bytes of a record.
+/// Length of a record. Unit: bytes.
 pub const SNAPSHOT_LEN: usize = 192;
-/// Longest name. Unit: bytes.
+/// Longest name of a snapshot. Unit: bytes.
 pub const NAME_MAX: usize = 64;
 
-/// One snapshot.
+/// Record of a snapshot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Snapshot {
-    /// Its name, unique in the volume.
+    /// Name, unique in the volume.
     pub name: String,
-    /// When it was made.
+    /// Time at which it was taken.
     pub time: Time,
-    /// The checkpoint that holds it first.
+    /// First checkpoint that contains it.
     pub version: u64,
-    /// Every node number at or above this one was unused.
+    /// Lowest node number that was unused.
     pub next_nid: u32,
     /// Root of its node address table.
     pub nat_root: NatPointer,
-    /// Levels of that table.
+    /// Height of the node address table.
     pub nat_height: u32,
-    /// Blocks of that table.
+    /// Number of blocks of the node address table.
     pub nat_blocks: u64,
-    /// Live blocks of data and nodes.
+    /// Number of live blocks of data and nodes.
     pub live_blocks: u64,
-    /// Inodes.
+    /// Number of inodes in use.
     pub inodes: u64,
-    /// Offset in each log below which a block is older than the snapshot.
+    /// Head of each log. Blocks below it are older than the snapshot.
     pub heads: [u64; 7],
-    /// Blocks of the table and of nodes that a repair found damaged. What only they refer to is lost.
+    /// Number of damaged blocks of nodes and of the node address table, found by a repair. Blocks reachable only
+    /// through them are lost.
     pub lost_nodes: u32,
-    /// Blocks of data that a repair found damaged. Reading them is an error.
+    /// Number of damaged data blocks, found by a repair. Reading them is an error.
     pub lost_data: u32,
 }
 
 impl Snapshot {
-    /// The record as it lies in the body of a checkpoint.
+    /// Encodes the record for the body of a checkpoint.
     pub fn encode(&self) -> [u8; SNAPSHOT_LEN] {
         let mut bytes = [0; SNAPSHOT_LEN];
         let mut put = Put::new(&mut bytes);
@@ -74,7 +76,7 @@ impl Snapshot {
         bytes
     }
 
-    /// Decodes a record.
+    /// Decodes a record from the body of a checkpoint.
     pub(crate) fn decode(get: &mut Get<'_>) -> Result<Self> {
         let name: [u8; NAME_MAX] = get.array();
         let len = name.iter().position(|byte| *byte == 0).unwrap_or(NAME_MAX);

@@ -1,4 +1,4 @@
-//! The stream that carries a snapshot from one device to another.
+//! Stream that carries a snapshot from one device to another.
 //!
 //! ```text
 //!  block 0   magic 8 │ version 4 │ flags 4 (1: has a base) │ next_seq 8 │ next_generation 4 │ 28 zero 4 │ 32 snapshot 192 │ 224 base 192 │ zero … │ crc 4
@@ -9,8 +9,9 @@
 //!            3 end:    `start` is the number of blocks sent, `count` that of dead runs; no payload
 //! ```
 //!
-//! `sum` is the CRC32C of the sum before it (of block 0 for the first frame), of the frame's other fields and of its payload: so a frame that
-//! is missing, changed or out of its place shows at once. `number` counts frames from 0. Blocks come in ascending order, then dead runs in ascending order.
+//! `sum` is the CRC32C of the previous sum, the other fields of the frame and the payload. The first frame continues
+//! the CRC32C of block 0. A frame that is missing, changed or out of order is therefore detected at once. `number`
+//! counts frames from 0. Blocks come in ascending order, then dead runs in ascending order.
 
 use super::snapshot::{SNAPSHOT_LEN, Snapshot};
 use super::superblock::Superblock;
@@ -21,32 +22,32 @@ use crate::error::{Error, Result};
 const MAGIC: [u8; 8] = *b"TUFFSEND";
 const VERSION: u32 = 1;
 const HAS_BASE: u32 = 1;
-/// Bytes of a frame before its payload.
+/// Length of a frame without its payload. Unit: bytes.
 pub const FRAME_LEN: usize = 24;
-/// Most blocks in a frame.
+/// Maximum number of blocks in a frame.
 pub const FRAME_BLOCKS: u32 = 256;
-/// Most dead runs in a frame.
+/// Maximum number of dead runs in a frame.
 pub const FRAME_RUNS: u32 = 4096;
-/// Bytes of a dead run.
+/// Length of an encoded dead run. Unit: bytes.
 pub const RUN_LEN: usize = 12;
 
-/// What a stream begins with.
+/// Header of a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// The volume it comes from.
+    /// Superblock of the volume that was sent.
     pub superblock: Superblock,
-    /// What it carries.
+    /// Snapshot that the stream carries.
     pub snapshot: Snapshot,
-    /// What the receiver must hold already; `None` for a stream that is whole.
+    /// Snapshot that the receiver must already have; `None` for a full stream.
     pub base: Option<Snapshot>,
-    /// Above every sequence number in the stream.
+    /// Bound of all sequence numbers in the stream.
     pub next_seq: u64,
-    /// Above every generation in the stream.
+    /// Bound of all generations in the stream.
     pub next_generation: u32,
 }
 
 impl Header {
-    /// The two blocks as they go over the wire, and the sum that the first frame continues.
+    /// Encodes the header as two blocks. Returns them with the sum that the first frame continues.
     pub fn encode(&self) -> (Vec<u8>, u32) {
         let mut block = zero_block();
         let mut put = Put::new(&mut block[..]);
@@ -66,7 +67,7 @@ impl Header {
         ([&block[..], &self.superblock.encode()[..]].concat(), sum)
     }
 
-    /// Decodes the two blocks. With the header comes the sum that the first frame continues.
+    /// Decodes the header from two blocks. Returns it with the sum that the first frame continues.
     pub fn decode(first: &Block, second: &Block) -> Result<(Self, u32)> {
         let mut get = Get::new(&first[..]);
         if get.array() != MAGIC {
@@ -100,7 +101,7 @@ impl Header {
         Ok((header, crc32c::crc32c(&first[..])))
     }
 
-    /// The rules that hold for the fields together.
+    /// Verifies the rules that hold for the fields together.
     fn verify(&self) -> Result<()> {
         let geometry = &self.superblock.geometry;
         let bad = |what: String| Err(Error::corrupt("stream header", what));
@@ -127,34 +128,34 @@ impl Header {
     }
 }
 
-/// What a frame carries.
+/// Kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameKind {
-    /// Blocks.
+    /// Payload of whole blocks.
     Blocks,
-    /// Dead runs.
+    /// Payload of dead runs.
     Dead,
-    /// Nothing: the stream is whole.
+    /// End of the stream, without a payload.
     End,
 }
 
-/// A frame without its payload.
+/// Frame header, without the payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame {
-    /// What it carries.
+    /// Kind of the payload.
     pub kind: FrameKind,
-    /// Frames before it.
+    /// Index of the frame in the stream.
     pub number: u32,
-    /// First address, or the number of blocks.
+    /// First address, or the number of blocks in the last frame.
     pub start: u64,
-    /// How many.
+    /// Number of blocks or dead runs.
     pub count: u32,
-    /// Sum of everything up to here.
+    /// Sum of everything up to the end of this frame.
     pub sum: u32,
 }
 
 impl Frame {
-    /// The bytes before the payload. The sum continues `before`.
+    /// Encodes the frame header. Returns it with its sum, which continues `before`.
     pub fn encode(
         kind: FrameKind,
         number: u32,
@@ -178,7 +179,8 @@ impl Frame {
         (bytes, sum)
     }
 
-    /// Decodes the bytes before the payload, and looks whether they can be frame `number`. The sum is looked at when the payload is there.
+    /// Decodes the frame header and verifies that it can be frame `number`. The sum is verified once the payload is
+    /// read.
     pub fn decode(bytes: &[u8; FRAME_LEN], number: u32) -> Result<Self> {
         let mut get = Get::new(bytes);
         let kind = get.u32();
@@ -220,7 +222,7 @@ impl Frame {
         }
     }
 
-    /// Compares the sum, which continues `before`, with what came.
+    /// Verifies the sum, which continues `before`.
     pub fn verify(&self, bytes: &[u8; FRAME_LEN], before: u32, payload: &[u8]) -> Result<()> {
         let found = sum_of(before, bytes, payload);
         if found == self.sum {

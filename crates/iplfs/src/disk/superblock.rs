@@ -1,4 +1,5 @@
-//! The superblock: what is fixed when a volume is made. Three copies: at blocks 0 and 1, and at the first block of area 7.
+//! Superblock: properties that are fixed when the volume is formatted. It has three copies: at blocks 0 and 1, and at
+//! the first block of area 7.
 //!
 //! ```text
 //!  0 magic 8 │ 8 version 4 │ 12 incompat 4 │ 16 ro_compat 4 │ 20 compat 4 │ 24 uuid 16 │ 40 hash_key 16
@@ -6,8 +7,8 @@
 //!  64 quota_blocks 8 │ 72 reserve_blocks 8 │ 80 generation 8 │ 88 label 64 │ 152 zero … │ 4092 crc 4
 //! ```
 //!
-//! Two copies so that one bad sector does not end the volume, and a third far away, in another zone file, so that one lost file does not. A change writes them
-//! one after the other, with a flush after each.
+//! Two adjacent copies survive one bad sector. The third lies far away, in another zone file, and survives the loss
+//! of a file. An update writes the copies one after the other, with a flush after each.
 
 use super::wire::{Get, Put, seal, sealed};
 use crate::disk::address::{AREA_BITS, BLOCK_SIZE, Block, Geometry};
@@ -17,34 +18,34 @@ use crate::error::{Error, Result};
 pub const MAGIC: [u8; 8] = *b"TUFFIPLF";
 const VERSION: u32 = 1;
 
-/// Incompatible feature: an `fsync` may put the data of its file behind its nodes, into the warm node log.
+/// Incompatible feature: an `fsync` may put the data of its file after its nodes, into the warm node log.
 pub const GROUPS_WITH_DATA: u32 = 1;
-/// Incompatible features that this version knows.
+/// Incompatible features that this version supports.
 const KNOWN: u32 = GROUPS_WITH_DATA;
 
-/// What is fixed when a volume is made.
+/// Properties that are fixed when the volume is formatted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
-    /// Incompatible features, a bit each.
+    /// Incompatible features, one bit each.
     pub incompat: u32,
     /// Identity of the volume.
     pub uuid: [u8; 16],
     /// Key of the hash that places directory entries.
     pub hash_key: [u8; 16],
-    /// How addresses are cut.
+    /// Division of the address space.
     pub geometry: Geometry,
-    /// Blocks that live and dead-but-not-yet-discarded data may take together.
+    /// Maximum number of blocks of live data, and of dead data that is not discarded yet.
     pub quota_blocks: u64,
     /// Part of the quota that only deletes and checkpoints may use.
     pub reserve_blocks: u64,
-    /// Grows with every rewrite; of two sound copies the higher one counts.
+    /// Incremented by every rewrite. Of two sound copies the higher one is valid.
     pub generation: u64,
     /// Free text, UTF-8 padded with zeros.
     pub label: [u8; 64],
 }
 
 impl Superblock {
-    /// The block as it lies on the device.
+    /// Encodes the superblock as a block.
     pub fn encode(&self) -> Block {
         let mut block = [0; BLOCK_SIZE];
         let mut put = Put::new(&mut block);
@@ -107,7 +108,7 @@ impl Superblock {
         Ok(sb)
     }
 
-    /// The rules that hold for the fields together.
+    /// Verifies the rules that hold for the fields together.
     pub fn verify(&self) -> Result<()> {
         let g = &self.geometry;
         let bad = |what: String| Err(Error::corrupt("superblock", what));

@@ -1,10 +1,11 @@
 //! Cursors over the bytes of one structure.
 //!
-//! Positions are chosen by our code and never by the bytes read, so running off the end is a mistake of ours, not of a volume.
+//! Positions are chosen by this code and never by the bytes read. Running off the end is a bug here, not damage of a
+//! volume.
 
 use crate::disk::address::{BLOCK_SIZE, Block};
 
-/// Reads little-endian fields one after the other.
+/// Reader of consecutive little-endian fields.
 pub(crate) struct Get<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -48,7 +49,7 @@ impl<'a> Get<'a> {
     }
 }
 
-/// Writes little-endian fields one after the other.
+/// Writer of consecutive little-endian fields.
 pub(crate) struct Put<'a> {
     bytes: &'a mut [u8],
     at: usize,
@@ -85,16 +86,16 @@ impl<'a> Put<'a> {
     }
 }
 
-/// Bytes of a block that its own checksum covers: all but the last four, which hold it.
+/// Offset of the checksum in a block, which covers all bytes before it.
 const SUM_AT: usize = BLOCK_SIZE - 4;
 
-/// Puts the CRC32C of a block into its last four bytes.
+/// Stores the CRC32C of a block in its last four bytes.
 pub(crate) fn seal(block: &mut Block) {
     let sum = crc32c::crc32c(&block[..SUM_AT]);
     block[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// True if the last four bytes of a block are the CRC32C of the others.
+/// Returns whether the last four bytes of a block are the CRC32C of the others.
 pub(crate) fn sealed(block: &Block) -> bool {
     crc32c::crc32c(&block[..SUM_AT]).to_le_bytes() == block[SUM_AT..]
 }

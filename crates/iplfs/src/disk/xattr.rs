@@ -1,14 +1,14 @@
-//! Extended attributes as bytes: `{name_len 1, value_len 2, name, value}` one after the other.
+//! Extended attributes, encoded as `{name_len 1, value_len 2, name, value}` one after the other.
 //!
-//! All of them lie in the inode if they fit there, otherwise all of them in one node.
+//! All attributes of an inode are inline if they fit, otherwise all of them are in one node.
 
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 
-/// Attributes by name.
+/// Extended attributes by name.
 pub type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Encodes attributes. Names are at most 255 bytes, values at most 65535: the caller has checked.
+/// Encodes attributes. The caller limits names to 255 bytes and values to 65535 bytes.
 pub fn encode(xattrs: &Xattrs) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, value) in xattrs {
@@ -20,7 +20,7 @@ pub fn encode(xattrs: &Xattrs) -> Vec<u8> {
     bytes
 }
 
-/// Decodes attributes.
+/// Decodes extended attributes.
 pub fn decode(mut bytes: &[u8]) -> Result<Xattrs> {
     let mut xattrs = Xattrs::new();
     while let [name_len, a, b, rest @ ..] = bytes {

@@ -359,15 +359,15 @@ impl Salvage {
         }
         let alive: HashSet<u64> = held.union(&self.claimed).copied().collect();
         self.v.discard_log.remove_live(|addr| alive.contains(&addr));
-        let dead = self.v.invalid.runs();
+        let dead = self.v.dead.runs();
         let bits = self.v.sb.geometry.section_bits;
-        self.v.invalid = crate::log::invalid::InvalidMap::new(bits);
+        self.v.dead = crate::log::dead_blocks::DeadBlocks::new(bits);
         for addr in dead
             .into_iter()
             .flatten()
             .filter(|addr| !alive.contains(addr))
         {
-            self.v.invalid.insert(BlockAddr(addr));
+            self.v.dead.insert(BlockAddr(addr));
         }
         // Blocks of a table that was given up, and of nodes that were, are found by the trim at the end.
         held.retain(|addr| !self.claimed.contains(addr));

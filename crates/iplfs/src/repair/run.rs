@@ -114,7 +114,7 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
         let dead: HashSet<u64> = volume
             .discard_log
             .iter()
-            .chain(volume.invalid.runs())
+            .chain(volume.dead.runs())
             .flatten()
             .collect();
         let heads = volume.logs.heads();

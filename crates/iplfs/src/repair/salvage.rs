@@ -181,7 +181,7 @@ impl Salvage {
         let dev = v.dev.clone();
         let report = check(&dev, CheckOptions::default())?;
         for run in report.leaked {
-            v.invalid.insert_range(run);
+            v.dead.insert_range(run);
         }
         v.needs_trim = false;
         v.options.discard = DiscardMode::Eager;

@@ -64,7 +64,7 @@ impl Salvage {
             .v
             .discard_log
             .iter()
-            .chain(self.v.invalid.runs())
+            .chain(self.v.dead.runs())
             .flatten()
             .collect();
         let heads = self.v.snapshots.records[at].heads;

@@ -415,15 +415,15 @@ impl Volume {
             next.snapshots.records.pop();
         }
         next.snapshots.held_blocks = self.snapshots.held_blocks;
-        for run in self.invalid.runs() {
-            next.invalid.insert_range(run);
+        for run in self.dead.runs() {
+            next.dead.insert_range(run);
         }
         let older = next.snapshots.records.last().map(|s| s.heads);
         for addr in tail.dead.iter().cloned().flatten() {
             if older.is_some_and(|heads| next.lies_below(BlockAddr(addr), &heads)) {
                 next.snapshots.held_blocks += 1;
             } else {
-                next.invalid.insert(BlockAddr(addr));
+                next.dead.insert(BlockAddr(addr));
             }
         }
         next.snapshots.records.push(s.clone());

@@ -56,7 +56,7 @@ impl Volume {
                 + self.nat.blocks
                 + (self.checkpoint.overflow.end - self.checkpoint.overflow.start),
             held: self.snapshots.held_blocks,
-            dead: self.invalid.blocks(),
+            dead: self.dead.blocks(),
             pending: self.discard_log.blocks(),
             buffered: self.pages.dirty()
                 + self.nodes.dirty_count()
@@ -84,7 +84,7 @@ impl Volume {
             return Ok(());
         }
         // Perhaps only the dead are in the way.
-        let waiting = self.invalid.blocks() + self.discard_log.blocks() + self.prepared_blocks();
+        let waiting = self.dead.blocks() + self.discard_log.blocks() + self.prepared_blocks();
         if waiting + self.pages.dirty() + self.nodes.dirty_count() > 0 {
             self.drain()?;
         }

@@ -15,8 +15,8 @@ use crate::device::blocks_in;
 use crate::disk::address::{BLOCK_SIZE, BlockAddr, Log, Nid};
 use crate::disk::checkpoint::{CheckpointBody, LogMarks, Phase, SEALS, Seal};
 use crate::error::{Error, Result};
+use crate::log::dead_blocks::DeadBlocks;
 use crate::log::discard_log::to_entries;
-use crate::log::invalid::InvalidMap;
 use crate::volume::state::{Volume, WriteState};
 use std::ops::Range;
 
@@ -167,7 +167,7 @@ impl Volume {
         let update = self.nat.plan_update(&*self.dev, &self.sb.geometry, head)?;
         self.append(Log::Meta, &update.bytes)?;
         for addr in &update.dead {
-            self.invalidate_block(*addr);
+            self.free_block(*addr);
         }
         self.nat.apply(update);
         Ok(())
@@ -201,13 +201,13 @@ impl Volume {
         }
         // What the last body took beyond its pack dies with this commit, and only this log can still say so.
         if !again {
-            self.invalid.insert_range(self.checkpoint.overflow.clone());
+            self.dead.insert_range(self.checkpoint.overflow.clone());
         }
-        let invalidated = std::mem::replace(
-            &mut self.invalid,
-            InvalidMap::new(self.sb.geometry.section_bits),
+        let died = std::mem::replace(
+            &mut self.dead,
+            DeadBlocks::new(self.sb.geometry.section_bits),
         );
-        match self.write_body(phase, &invalidated, again) {
+        match self.write_body(phase, &died, again) {
             Ok((seal, overflow, fresh)) => {
                 self.discard_log.add(fresh, seal.version);
                 self.nat.begin_commit();
@@ -219,7 +219,7 @@ impl Volume {
                     phase,
                     seal,
                     overflow,
-                    invalidated,
+                    died,
                     changes,
                     sealed: false,
                 });
@@ -229,7 +229,7 @@ impl Volume {
             }
             Err(e) => {
                 // What died stays dead; some blocks may have joined it while the body was written.
-                self.invalid.absorb(&invalidated);
+                self.dead.absorb(&died);
                 self.checkpoint.is_required = true;
                 Err(e)
             }
@@ -253,9 +253,9 @@ impl Volume {
             return;
         };
         self.discard_log.abort(begun.seal.version);
-        self.invalid.absorb(&begun.invalidated);
+        self.dead.absorb(&begun.died);
         if begun.phase != Phase::Recovering {
-            self.invalid.insert_range(begun.overflow);
+            self.dead.insert_range(begun.overflow);
         }
         self.nat.abort_commit();
         self.roll_forward.changes.absorb(begun.changes);
@@ -292,7 +292,7 @@ impl Volume {
     fn write_body(
         &mut self,
         phase: Phase,
-        died: &InvalidMap,
+        died: &DeadBlocks,
         again: bool,
     ) -> Result<(Seal, Range<u64>, Vec<Range<u64>>)> {
         let room = (self.body_capacity() / BLOCK_SIZE) as u64;
@@ -370,7 +370,7 @@ impl Volume {
             let start = self.sb.geometry.pack_start(1 - self.checkpoint.pack);
             if let Err(e) = self.write_fixed(BlockAddr(start.0 + SEALS), in_pack) {
                 if !again {
-                    self.invalid.insert_range(overflow);
+                    self.dead.insert_range(overflow);
                 }
                 return Err(e);
             }
@@ -490,8 +490,8 @@ impl Volume {
             self.checkpoint()?;
             self.flush()?;
             self.discard_log.forget_issued();
-            let now = self.invalid.blocks() + self.discard_log.blocks();
-            let unlogged = self.invalid.blocks();
+            let now = self.dead.blocks() + self.discard_log.blocks();
+            let unlogged = self.dead.blocks();
             if now == 0 || (unlogged == 0 && now == left) {
                 break;
             }

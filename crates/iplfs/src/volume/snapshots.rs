@@ -114,7 +114,7 @@ impl Volume {
             v.snapshots.records.remove(at);
             for addr in gone {
                 v.snapshots.held_blocks = v.snapshots.held_blocks.saturating_sub(1);
-                v.invalid.insert(addr);
+                v.dead.insert(addr);
             }
             Ok(())
         })?;

@@ -18,9 +18,9 @@ use crate::disk::node::{Footer, NodeBody};
 use crate::disk::slot::Slot;
 use crate::disk::superblock::Superblock;
 use crate::error::{Errno, Error, Result};
+use crate::log::dead_blocks::DeadBlocks;
 use crate::log::discard_log::DiscardLog;
 use crate::log::free_space::FreeSpace;
-use crate::log::invalid::InvalidMap;
 use crate::log::readers::{ReaderGuard, Readers};
 use crate::log::state::Logs;
 use crate::nodes::cache::{Node, NodeCache};
@@ -54,7 +54,7 @@ pub struct Volume {
     pub(crate) nat: Nat,
     pub(crate) nodes: NodeCache,
     pub(crate) pages: PageCache,
-    pub(crate) invalid: InvalidMap,
+    pub(crate) dead: DeadBlocks,
     pub(crate) discard_log: DiscardLog,
     pub(crate) readers: Readers,
     /// Live blocks of data and nodes, reserved ones included.
@@ -109,7 +109,7 @@ impl Volume {
             nat: Nat::default(),
             nodes: NodeCache::default(),
             pages: PageCache::default(),
-            invalid: InvalidMap::new(section_bits),
+            dead: DeadBlocks::new(section_bits),
             discard_log: DiscardLog::default(),
             readers: Readers::default(),
             live: 0,
@@ -197,20 +197,20 @@ impl Volume {
         marks.head += n;
         self.stats.appended_blocks[log.index()] += n;
         if let Err(e) = self.dev.write(addr, data) {
-            self.invalid.insert_range(addr.0..addr.0 + n);
+            self.dead.insert_range(addr.0..addr.0 + n);
             return Err(Error::io(e, format_args!("appending {n} blocks at {addr}")));
         }
         Ok(addr)
     }
 
     /// The last reference to a block of a file or node is gone.
-    pub(crate) fn invalidate_block(&mut self, addr: BlockAddr) {
+    pub(crate) fn free_block(&mut self, addr: BlockAddr) {
         if addr.is_mapped() {
             if self.is_held(addr) {
                 self.snapshots.held_blocks += 1;
                 return;
             }
-            if !self.invalid.insert(addr) {
+            if !self.dead.insert(addr) {
                 // Two references to one block: the volume is damaged, and writing on would spread it.
                 self.state = WriteState::Broken(format!("block {addr} died twice"));
             }
@@ -224,7 +224,7 @@ impl Volume {
     pub(crate) fn free_slot(&mut self, slot: Slot) {
         if slot.counts() {
             self.live -= 1;
-            self.invalidate_block(slot.addr);
+            self.free_block(slot.addr);
         }
     }
 
@@ -314,7 +314,7 @@ impl Volume {
     /// Frees a node, not what it names.
     pub(crate) fn free_node(&mut self, nid: Nid) -> Result<()> {
         let entry = self.nat.get(&*self.dev, nid)?;
-        self.invalidate_block(entry.addr);
+        self.free_block(entry.addr);
         self.live -= 1;
         self.nat.release(nid);
         self.nodes.remove(nid);
@@ -377,7 +377,7 @@ impl Volume {
     pub(crate) fn nodes_written(&mut self, start: BlockAddr, members: &[Nid]) -> Result<()> {
         for (addr, &nid) in (start.0..).map(BlockAddr).zip(members) {
             let NatEntry { addr: old, ino } = self.nat.get(&*self.dev, nid)?;
-            self.invalidate_block(old);
+            self.free_block(old);
             self.nat.set(nid, NatEntry { addr, ino });
             self.nodes.mark_clean(ino, nid);
         }

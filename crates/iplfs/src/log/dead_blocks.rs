@@ -9,7 +9,7 @@ const SPARSE_MAX: usize = 1024;
 
 /// Dead blocks, by section.
 #[derive(Default)]
-pub(crate) struct InvalidMap {
+pub(crate) struct DeadBlocks {
     sections: HashMap<u64, Section>,
     blocks: u64,
     section_bits: u8,
@@ -20,7 +20,7 @@ enum Section {
     Bitmap(Box<[u64]>),
 }
 
-impl InvalidMap {
+impl DeadBlocks {
     pub(crate) fn new(section_bits: u8) -> Self {
         Self {
             section_bits,
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn runs_come_back_merged_in_order_from_both_containers() {
-        let mut map = InvalidMap::new(12);
+        let mut map = DeadBlocks::new(12);
         for addr in (4096..8192).rev() {
             assert!(map.insert(BlockAddr(addr)));
         }
