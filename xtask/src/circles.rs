@@ -118,7 +118,6 @@ mod tests {
         "crates/codec",
         "crates/lab",
         "crates/mount",
-        "crates/verity",
     ];
 
     #[test]

@@ -145,7 +145,7 @@ impl OpenArgs {
         let verified = verity::open(store, tree, at, root);
         let verified = verified.map_err(|e| e.within(place.display()))?;
         Ok(match self.on_mend.clone() {
-            Some(told) => verified.with_mends_told(move |tree, at| told(tree, at)),
+            Some(told) => verified.with_repair_callback(move |tree, at| told(tree, at)),
             None => verified,
         })
     }

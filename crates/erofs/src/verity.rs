@@ -11,9 +11,9 @@ use crate::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
 use tuff_store::ReadAt;
-use tuff_verity::{Broken, HEADER_LEN};
+use tuff_verity::{HEADER_LEN, HeaderError};
 
-pub use tuff_verity::{Damage, Header, Mended, Root, Verified};
+pub use tuff_verity::{Damage, Header, RepairedBlock, Root, Verified};
 
 /// Alignment of the header of the hash tree, which follows the image. Unit: bytes.
 pub const HEADER_ALIGN: u64 = 4096;
@@ -205,10 +205,12 @@ pub fn with_parity(verified: Verified, roots: u32) -> Result<Verified> {
 
 fn refused(at: u64, e: std::io::Error) -> Error {
     let place = format_args!("byte {at:#x}");
-    match e.get_ref().and_then(|e| e.downcast_ref::<Broken>()) {
-        Some(Broken::Missing) => Error::usage(format_args!("{place}: {}", Broken::Missing)),
-        Some(Broken::Unsupported(what)) => Error::unsupported(place, what),
-        Some(Broken::Corrupt(what)) => Error::corrupt(place, what),
+    match e.get_ref().and_then(|e| e.downcast_ref::<HeaderError>()) {
+        Some(HeaderError::Missing) => {
+            Error::usage(format_args!("{place}: {}", HeaderError::Missing))
+        }
+        Some(HeaderError::Unsupported(what)) => Error::unsupported(place, what),
+        Some(HeaderError::Corrupt(what)) => Error::corrupt(place, what),
         None => Error::read(place, HEADER_LEN as u64, e),
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_erofs::verity::{self, HEADER_ALIGN, HashTree, hash_offset};
 use tuff_store::{FileStore, Output, ReadAt, Target, is_same};
-use tuff_verity::{Header, Made, make, tree_end};
+use tuff_verity::{BuiltTree, Header, make, tree_end};
 
 /// What there is no header for is what nobody can ask for.
 fn header(wanted: &Verity, image_len: u64, uuid: [u8; 16]) -> Result<Header> {
@@ -67,7 +67,7 @@ fn stopped(progress: &Progress) -> io::Result<()> {
     progress.check().map_err(stop)
 }
 
-fn tree(header: Header, parity: Option<u32>, hash_offset: u64, made: &Made) -> HashTree {
+fn tree(header: Header, parity: Option<u32>, hash_offset: u64, made: &BuiltTree) -> HashTree {
     HashTree {
         root: made.root,
         header,

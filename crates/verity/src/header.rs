@@ -1,4 +1,4 @@
-//! The header in front of a tree: 512 bytes, little endian.
+//! Header of a hash tree: 512 bytes, little endian.
 //!
 //! | offset | bytes | field |
 //! |--:|--:|---|
@@ -13,45 +13,44 @@
 //! | 80 | 2 | length of the salt |
 //! | 88 | 256 | salt |
 
-use crate::shape::Shape;
 use std::fmt;
 
-/// Length of a header. Unit: bytes.
+/// Length of the header. Unit: bytes.
 pub const HEADER_LEN: usize = 512;
 
-/// The longest salt. Unit: bytes.
+/// Longest salt. Unit: bytes.
 pub(crate) const SALT_MAX: usize = 256;
 
 const SIGNATURE: &[u8; 8] = b"verity\0\0";
 const ALGORITHM: &[u8; 7] = b"sha256\0";
 
-/// What a tree is made of.
+/// Parameters of a hash tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Names the tree; nothing depends on it.
+    /// UUID of the tree, which has no effect on digests.
     pub uuid: [u8; 16],
-    /// What one digest covers. Unit: bytes.
+    /// Size of the blocks that digests cover. Unit: bytes.
     pub data_block: u32,
-    /// What digests are gathered in. Unit: bytes.
+    /// Size of the blocks that hold digests. Unit: bytes.
     pub hash_block: u32,
     /// Number of data blocks.
     pub data_blocks: u64,
-    /// Goes into every digest: at most 256 bytes.
+    /// Salt, which precedes each block when it is hashed. At most 256 bytes.
     pub salt: Vec<u8>,
 }
 
-/// Why bytes are no header that can be used.
+/// Reason why bytes are not a usable header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Broken {
-    /// There is none.
+pub enum HeaderError {
+    /// The signature is missing.
     Missing,
-    /// It says what cannot be.
+    /// A field has an impossible value.
     Corrupt(&'static str),
-    /// Another form than the one that this version knows.
+    /// The header is valid, but of a format that this crate does not read.
     Unsupported(&'static str),
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for HeaderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing => f.write_str("no hash tree of dm-verity"),
@@ -60,12 +59,12 @@ impl fmt::Display for Broken {
     }
 }
 
-impl std::error::Error for Broken {}
+impl std::error::Error for HeaderError {}
 
 impl Header {
-    /// The header for data of `len` bytes, in blocks of `block` bytes: a power of two from 512 to 64 KiB. The last block
-    /// may be short; what is missing of it counts as zeros.
-    pub fn new(len: u64, block: u32, salt: Vec<u8>, uuid: [u8; 16]) -> Result<Self, Broken> {
+    /// Creates the header for `len` bytes of data in blocks of `block` bytes: a power of two from 512 to 64 KiB. A
+    /// short last block is padded with zeros.
+    pub fn new(len: u64, block: u32, salt: Vec<u8>, uuid: [u8; 16]) -> Result<Self, HeaderError> {
         let header = Self {
             uuid,
             data_block: block,
@@ -76,31 +75,31 @@ impl Header {
         header.check().map(|()| header)
     }
 
-    /// Reads a header.
-    pub fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Self, Broken> {
+    /// Decodes a header from its bytes on disk.
+    pub fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Self, HeaderError> {
         let at = |at: usize| &bytes[at..];
         let u32_at = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[at + i]));
         if !at(0).starts_with(SIGNATURE) {
-            return Err(Broken::Missing);
+            return Err(HeaderError::Missing);
         }
         if u32_at(8) != 1 {
-            return Err(Broken::Unsupported(
-                "a version of dm-verity's header other than 1",
+            return Err(HeaderError::Unsupported(
+                "dm-verity header of a version other than 1",
             ));
         }
         if u32_at(12) != 1 {
-            return Err(Broken::Unsupported(
-                "a hash tree of Chrome OS (hash type 0)",
+            return Err(HeaderError::Unsupported(
+                "Chrome OS hash tree (hash type 0)",
             ));
         }
         if !at(32).starts_with(ALGORITHM) {
-            return Err(Broken::Unsupported(
-                "a hash tree of another algorithm than SHA-256",
+            return Err(HeaderError::Unsupported(
+                "hash tree with another algorithm than SHA-256",
             ));
         }
         let salt_len = usize::from(u16::from_le_bytes([bytes[80], bytes[81]]));
         if salt_len > SALT_MAX {
-            return Err(Broken::Corrupt("the salt is longer than 256 bytes"));
+            return Err(HeaderError::Corrupt("the salt is longer than 256 bytes"));
         }
         let header = Self {
             uuid: std::array::from_fn(|i| bytes[16 + i]),
@@ -112,7 +111,7 @@ impl Header {
         header.check().map(|()| header)
     }
 
-    /// The bytes on disk.
+    /// Encodes the header as its bytes on disk.
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
@@ -129,33 +128,29 @@ impl Header {
         bytes
     }
 
-    /// Length of the data. Unit: bytes.
+    /// Length of the data in whole blocks. Unit: bytes.
     pub fn data_len(&self) -> u64 {
         self.data_blocks * u64::from(self.data_block)
     }
 
-    fn check(&self) -> Result<(), Broken> {
+    fn check(&self) -> Result<(), HeaderError> {
         for size in [self.data_block, self.hash_block] {
             if !size.is_power_of_two() || !(512..=65536).contains(&size) {
-                return Err(Broken::Corrupt(
-                    "a block size of a hash tree is no power of two from 512 to 64K",
+                return Err(HeaderError::Corrupt(
+                    "the block size of the hash tree is not a power of two from 512 to 64K",
                 ));
             }
         }
         if self.salt.len() > SALT_MAX {
-            return Err(Broken::Corrupt("the salt is longer than 256 bytes"));
+            return Err(HeaderError::Corrupt("the salt is longer than 256 bytes"));
         }
         if self.data_blocks == 0 {
-            return Err(Broken::Corrupt("a hash tree of nothing"));
+            return Err(HeaderError::Corrupt("hash tree without data blocks"));
         }
         if self.data_blocks > i64::MAX as u64 / u64::from(self.data_block) {
-            return Err(Broken::Corrupt("a hash tree of more than 8 EiB"));
+            return Err(HeaderError::Corrupt("hash tree over more than 8 EiB"));
         }
         Ok(())
-    }
-
-    pub(crate) fn shape(&self, hash_offset: u64) -> Shape {
-        Shape::new(self, hash_offset)
     }
 }
 
@@ -164,14 +159,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_is_read_as_it_was_written() {
+    fn headers_survive_a_round_trip() {
         let header = Header::new(4097, 4096, vec![7; 256], [9; 16]).unwrap();
         assert_eq!(header.data_blocks, 2);
         assert_eq!(Header::decode(&header.encode()).unwrap(), header);
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn impossible_headers_are_rejected() {
         let good = Header::new(1, 512, Vec::new(), [0; 16]).unwrap().encode();
         for (at, byte, wanted) in [
             (0, b'V', "no hash tree"),
@@ -182,7 +177,7 @@ mod tests {
             (64, 1, "block size"),
             (65, 3, "block size"),
             (70, 2, "block size"),
-            (72, 0, "of nothing"),
+            (72, 0, "without data"),
             (79, 0xff, "8 EiB"),
             (81, 2, "salt"),
         ] {

@@ -1,34 +1,34 @@
-//! Hash trees of dm-verity: what a device holds is what a root hash of 32 bytes says, or reading it fails.
+//! dm-verity hash trees: reading returns the data that a 32-byte root hash covers, or fails.
 //!
 //! ```text
-//!  data blocks │ header │ top of the tree │ ... │ a digest for each data block │ parity, if wanted
-//!              └ the hash offset
+//! data blocks │ header │ top level │ ... │ a digest for each data block │ parity (optional)
+//!              └ hash offset
 //! ```
 //!
-//! The data may be anything; the tree lies behind it or in a file of its own, in the form that Linux (since 3.4) and veritysetup
-//! take: hash type 1, SHA-256.
+//! The data may be anything. The tree follows it or is in a separate file, in the format of Linux and veritysetup
+//! with hash type 1 and SHA-256.
 //!
-//! * [`Header`]: what a tree says about itself. Nothing of it is trusted: the root hash alone decides.
-//! * [`make`]: the tree of some data.
-//! * [`Verified`]: data that is verified as it is read.
-//! * [`Verified::scan`]: which blocks are damaged.
-//! * [`Verified::repair`]: what parity behind the tree mends of them.
+//! * [`Header`]: parameters of a tree. They are not trusted: only the root hash is.
+//! * [`make`]: builds the tree of some data.
+//! * [`Verified`]: a store that verifies what it reads.
+//! * [`Verified::scan`]: finds damaged blocks.
+//! * [`Verified::repair`]: corrects damaged blocks with the parity.
 //!
 //! Source: the kernel's `Documentation/admin-guide/device-mapper/verity.rst`, and cryptsetup's wiki page on dm-verity for
 //! the header.
 
 mod header;
+mod layout;
 mod make;
 mod parity;
 mod scan;
-mod shape;
+mod threads;
 mod verified;
-mod work;
 
-pub use header::{Broken, HEADER_LEN, Header};
-pub use make::{Made, make, tree_end};
+pub use header::{HEADER_LEN, Header, HeaderError};
+pub use make::{BuiltTree, make, tree_end};
 pub use parity::ROOTS;
-pub use scan::{Damage, Mended};
+pub use scan::{Damage, RepairedBlock};
 pub use verified::{Verified, find_roots, read_header, stated_root};
 
 use sha2::{Digest, Sha256};
@@ -36,10 +36,10 @@ use sha2::{Digest, Sha256};
 /// Length of a digest. Unit: bytes.
 pub const DIGEST_LEN: usize = 32;
 
-/// What a root hash is.
+/// Digest of the top block of a tree.
 pub type Root = [u8; DIGEST_LEN];
 
-/// Digests of blocks: SHA-256 over salt and block.
+/// SHA-256 over the salt and a block.
 #[derive(Clone)]
 struct Hasher(Sha256);
 

@@ -1,45 +1,46 @@
-//! Making a tree: level by level, each on all threads; then its parity.
+//! Builds a tree level by level, each on all threads, then its parity.
 
-use crate::header::{Broken, Header};
-use crate::parity::{Covered, Encoder, Spread};
-use crate::shape::Level;
-use crate::work::{Buffers, each};
+use crate::header::{Header, HeaderError};
+use crate::layout::{Level, TreeLayout};
+use crate::parity::{Covered, Encoder, ParityLayout};
+use crate::threads::{Buffers, each};
 use crate::{Hasher, Root};
 use std::io;
 use tuff_store::{FileStore, Output, ReadAt};
 
-/// What a thread reads at once, at least. Unit: bytes.
+/// Least amount of data that a thread reads at once. Unit: bytes.
 const UNIT: u64 = 512 << 10;
 
-/// Codewords that a thread makes parity of at once.
+/// Number of codewords whose parity a thread computes at once.
 const CODEWORDS: u64 = 64 << 10;
 
-/// A tree that was made.
+/// Root hash and end of a tree that [`make`] wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Made {
-    /// The root hash.
+pub struct BuiltTree {
+    /// Root hash of the tree.
     pub root: Root,
-    /// Where the tree ends, with its parity. Unit: bytes.
+    /// End of the tree and its parity. Unit: bytes.
     pub end: u64,
 }
 
-/// Where a tree ends whose header lies at `hash_offset`, with parity of so many roots if there is any. Unit: bytes.
+/// Returns the end of a tree whose header is at `hash_offset`, including parity with `roots` roots. Unit: bytes.
 ///
 /// # Errors
-/// For a number of roots that there cannot be.
-pub fn tree_end(header: &Header, roots: Option<u32>, hash_offset: u64) -> Result<u64, Broken> {
-    let shape = header.shape(hash_offset);
+/// Fails if dm-verity does not support this number of roots.
+pub fn tree_end(header: &Header, roots: Option<u32>, hash_offset: u64) -> Result<u64, HeaderError> {
+    let shape = TreeLayout::new(header, hash_offset);
     Ok(match roots {
         None => shape.end,
-        Some(roots) => Spread::new(header, &shape, roots)?.end(),
+        Some(roots) => ParityLayout::new(header, &shape, roots)?.end(),
     })
 }
 
-/// Writes header and tree of `data` to `output`, from `hash_offset` on, and parity behind it if `roots` says how much. Where
-/// `data` ends early it counts as zeros. `step` is told of bytes that were read, and stops the work by an error.
+/// Writes the header and tree of `data` to `output` from `hash_offset` on, then parity if `roots` is given. Data
+/// past the end of `data` counts as zeros. `step` receives the number of bytes read and stops the build by an
+/// error.
 ///
 /// # Errors
-/// What reading, writing and `step` give; `InvalidData` with a [`Broken`] inside for a number of roots that there cannot be.
+/// Errors of reading, writing and `step`; `InvalidData` with a [`HeaderError`] for an unsupported number of roots.
 pub fn make(
     data: &dyn ReadAt,
     header: &Header,
@@ -48,12 +49,12 @@ pub fn make(
     hash_offset: u64,
     threads: usize,
     step: &(dyn Fn(u64) -> io::Result<()> + Sync),
-) -> io::Result<Made> {
-    let shape = header.shape(hash_offset);
+) -> io::Result<BuiltTree> {
+    let shape = TreeLayout::new(header, hash_offset);
     let hasher = Hasher::new(&header.salt);
-    // A hash block of its own, with zeros behind the header.
+    // The header has a hash block to itself, padded with zeros.
     let mut front = header.encode().to_vec();
-    // Fits: less than a block and a header.
+    // Fits: at most a block and a header.
     front.resize((shape.body() - hash_offset) as usize, 0);
     output.write_at(&front, hash_offset)?;
     let tree = FileStore::new(output.file().try_clone()?)?;
@@ -79,18 +80,18 @@ pub fn make(
         below = Below {
             store: &tree,
             at: level.at,
-            // It was written since the file was opened.
+            // The file has grown since it was opened.
             end: u64::MAX,
             size: header.hash_block.into(),
             blocks: level.blocks,
         };
     }
-    // One block is left.
+    // Only the top block is left.
     let mut top = Vec::new();
     below.read(0..1, &mut top)?;
     let mut end = shape.end;
     if let Some(roots) = roots {
-        let spread = Spread::new(header, &shape, roots);
+        let spread = ParityLayout::new(header, &shape, roots);
         let spread = spread.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
         let covered = Covered {
             data,
@@ -108,24 +109,24 @@ pub fn make(
         })?;
         end = spread.end();
     }
-    Ok(Made {
+    Ok(BuiltTree {
         root: hasher.digest(&top),
         end,
     })
 }
 
-/// A level that is being made.
+/// Level that is being built.
 struct Above<'a> {
     level: Level,
-    /// Of a hash block. Unit: bytes.
+    /// Size of a hash block. Unit: bytes.
     size: u64,
-    /// Digests in one.
+    /// Number of digests in a hash block.
     per: u64,
     output: &'a Output,
 }
 
 impl Above<'_> {
-    /// Makes some of its blocks. Returns how many bytes they are digests of.
+    /// Builds some blocks of the level. Returns the number of bytes that they cover.
     fn make(
         &self,
         blocks: std::ops::Range<u64>,
@@ -138,11 +139,11 @@ impl Above<'_> {
         let to = below.blocks.min(blocks.end * self.per);
         below.read(from..to, input)?;
         output.clear();
-        // Fits: a block.
+        // Fits: one block.
         for block in input.chunks_exact(below.size as usize) {
             output.extend_from_slice(&hasher.digest(block));
         }
-        // Fits: as many hash blocks as a thread makes at once.
+        // Fits: the hash blocks of one work item.
         output.resize(((blocks.end - blocks.start) * self.size) as usize, 0);
         let at = self.level.at + blocks.start * self.size;
         self.output.write_at(output, at)?;
@@ -150,19 +151,19 @@ impl Above<'_> {
     }
 }
 
-/// The blocks that a level has digests of.
+/// Blocks that a level covers.
 struct Below<'a> {
     store: &'a dyn ReadAt,
     at: u64,
-    /// Behind it the store has zeros, as far as anybody asks. Unit: bytes.
+    /// End of the store. Bytes past it count as zeros. Unit: bytes.
     end: u64,
-    /// Of a block. Unit: bytes.
+    /// Size of a block. Unit: bytes.
     size: u64,
     blocks: u64,
 }
 
 impl Below<'_> {
-    /// Reads some blocks.
+    /// Reads a range of blocks.
     fn read(&self, blocks: std::ops::Range<u64>, buf: &mut Vec<u8>) -> io::Result<()> {
         // Fits: a group of hash blocks, at most 16 MiB.
         let len = ((blocks.end - blocks.start) * self.size) as usize;

@@ -1,31 +1,32 @@
-//! Parity behind a tree: Reed-Solomon, as dm-verity's forward error correction has it.
+//! Reed-Solomon parity after a tree, in the layout of dm-verity's forward error correction.
 //!
 //! ```text
-//!  covered: data blocks, then the tree's, without its header; `rounds` blocks are a row
+//! covered: data blocks, then the blocks of the tree without its header; a row has `rounds` blocks
 //!
-//!            │ round 0 │ round 1 │ ... │ each column of blocks has the same place in its row
+//! │ round 0 │ round 1 │ ... │ a round is the blocks of one column
 //!  symbol 0  │ block 0 │ block 1 │ ... │
 //!  symbol 1  │ block `rounds`    │ ... │ byte k of all blocks of a column, and `roots` bytes of parity,
 //!    ...     │         │         │     │ are a codeword of 255 bytes
 //! ```
 //!
-//! Digests say which blocks are damaged, so that a column can have as many of them as there are roots: bursts of up to
-//! `roots` rows are mended. Field: GF(2^8) by 0x11d; the generator's roots are the first powers of 2.
+//! Digests locate the damaged blocks, so that a round can have as many of them as there are roots. Bursts of up to
+//! `roots` rows are correctable. The field is GF(2^8) with the polynomial 0x11d; the roots of the generator are the
+//! first powers of 2.
 //!
-//! Source: the kernel's `Documentation/admin-guide/device-mapper/verity.rst`; the layout was seen in what veritysetup writes.
+//! Source: the kernel's `Documentation/admin-guide/device-mapper/verity.rst` and the output of veritysetup.
 
-use crate::header::{Broken, Header};
-use crate::shape::Shape;
+use crate::header::{Header, HeaderError};
+use crate::layout::TreeLayout;
 use std::io;
 use tuff_store::ReadAt;
 
-/// Symbols of a codeword.
+/// Number of symbols in a codeword.
 const SYMBOLS: usize = 255;
 
-/// The number of roots that there may be, as the kernel has it.
+/// Numbers of roots that the kernel supports.
 pub const ROOTS: std::ops::RangeInclusive<u32> = 2..=24;
 
-/// Powers of 2, twice, and their logarithms.
+/// Powers of 2, repeated once, and their logarithms.
 struct Field {
     power: [u8; 512],
     log: [u8; 256],
@@ -61,43 +62,47 @@ fn inverse(a: u8) -> u8 {
     FIELD.power[255 - usize::from(FIELD.log[usize::from(a)])]
 }
 
-/// 2 to the power of `n`.
+/// Returns 2 to the power of `n`.
 fn power(n: usize) -> u8 {
     FIELD.power[n % 255]
 }
 
-/// Products of one number with all others.
+/// Returns the products of `a` with all field elements.
 fn products(a: u8) -> [u8; 256] {
     std::array::from_fn(|b| times(a, b as u8))
 }
 
-/// How blocks are spread over codewords.
+/// Layout of the parity: which blocks form a codeword.
 #[derive(Clone, Debug)]
-pub(crate) struct Spread {
+pub(crate) struct ParityLayout {
     pub(crate) roots: usize,
-    /// Blocks in a row.
+    /// Number of blocks in a row.
     pub(crate) rounds: u64,
-    /// Of a block. Unit: bytes.
+    /// Size of a block. Unit: bytes.
     pub(crate) block: u64,
-    /// Blocks that are covered.
+    /// Number of covered blocks.
     pub(crate) blocks: u64,
     data_blocks: u64,
-    /// Where the tree begins behind its header. Unit: bytes.
+    /// Position of the first hash block. Unit: bytes.
     tree_at: u64,
-    /// Where the parity begins. Unit: bytes.
+    /// Position of the parity. Unit: bytes.
     pub(crate) at: u64,
 }
 
-impl Spread {
-    /// Fails for what dm-verity knows no parity of.
-    pub(crate) fn new(header: &Header, shape: &Shape, roots: u32) -> Result<Self, Broken> {
+impl ParityLayout {
+    /// Fails for trees and numbers of roots for which dm-verity defines no parity.
+    pub(crate) fn new(
+        header: &Header,
+        shape: &TreeLayout,
+        roots: u32,
+    ) -> Result<Self, HeaderError> {
         if header.data_block != header.hash_block {
-            return Err(Broken::Unsupported(
-                "parity of a hash tree whose blocks have another size than the data's",
+            return Err(HeaderError::Unsupported(
+                "parity of a hash tree whose hash and data blocks differ in size",
             ));
         }
         if !ROOTS.contains(&roots) {
-            return Err(Broken::Corrupt("parity has 2 to 24 roots"));
+            return Err(HeaderError::Corrupt("parity has 2 to 24 roots"));
         }
         let block = u64::from(header.data_block);
         let tree_at = shape.body();
@@ -113,7 +118,7 @@ impl Spread {
         })
     }
 
-    /// Where the parity ends. Unit: bytes.
+    /// End of the parity. Unit: bytes.
     pub(crate) fn end(&self) -> u64 {
         self.at + self.row() * self.roots as u64
     }
@@ -123,57 +128,57 @@ impl Spread {
         self.rounds * self.block
     }
 
-    /// Length of a round's parity. Unit: bytes.
+    /// Length of the parity of one round. Unit: bytes.
     pub(crate) fn round_len(&self) -> u64 {
         self.block * self.roots as u64
     }
 
-    /// Covered blocks of one codeword.
+    /// Number of data symbols in a codeword.
     pub(crate) fn rows(&self) -> usize {
         SYMBOLS - self.roots
     }
 
-    /// The number of roots for which the parity ends where a store does, if there is one. Unit: bytes.
-    pub(crate) fn found(header: &Header, shape: &Shape, len: u64) -> Option<Self> {
+    /// Finds the layout whose parity ends at `len`, the length of the store. Unit: bytes.
+    pub(crate) fn found(header: &Header, shape: &TreeLayout, len: u64) -> Option<Self> {
         let spreads = ROOTS.filter_map(|roots| Self::new(header, shape, roots).ok());
         spreads.into_iter().find(|spread| spread.end() == len)
     }
 
-    /// Number of the block that is row `row` of a round; `None` behind the end, where zeros count.
+    /// Returns the number of the block in row `row` of a round. `None` past the covered blocks, where zeros count.
     pub(crate) fn block_of(&self, round: u64, row: usize) -> Option<u64> {
         let block = row as u64 * self.rounds + round;
         (block < self.blocks).then_some(block)
     }
 
-    /// Number of the covered block that lies at byte `at` of the tree's store.
+    /// Returns the number of the covered block at byte `at` of the tree's store.
     pub(crate) fn of_tree(&self, at: u64) -> u64 {
         self.data_blocks + (at - self.tree_at) / self.block
     }
 
-    /// Where a block lies: in the data, or in the tree. Unit: bytes.
-    pub(crate) fn place(&self, block: u64) -> Place {
+    /// Returns the position of a covered block.
+    pub(crate) fn place(&self, block: u64) -> CoveredPlace {
         match block.checked_sub(self.data_blocks) {
-            None => Place::Data(block * self.block),
-            Some(n) => Place::Tree(self.tree_at + n * self.block),
+            None => CoveredPlace::Data(block * self.block),
+            Some(n) => CoveredPlace::Tree(self.tree_at + n * self.block),
         }
     }
 }
 
-/// Where a covered block lies. Unit: bytes.
-pub(crate) enum Place {
+/// Position of a covered block. Unit: bytes.
+pub(crate) enum CoveredPlace {
     Data(u64),
     Tree(u64),
 }
 
-/// Data and tree, one behind the other.
+/// Reader of the covered blocks: data, then the tree.
 pub(crate) struct Covered<'a> {
     pub(crate) data: &'a dyn ReadAt,
     pub(crate) tree: &'a dyn ReadAt,
-    pub(crate) spread: &'a Spread,
+    pub(crate) spread: &'a ParityLayout,
 }
 
 impl Covered<'_> {
-    /// Reads from byte `at` on; zeros behind the end of data and of all.
+    /// Fills `buf` from byte `at` on. Bytes past the data and past the tree are zeros.
     pub(crate) fn read(&self, mut at: u64, mut buf: &mut [u8]) -> io::Result<()> {
         let spread = self.spread;
         let data_len = spread.data_blocks * spread.block;
@@ -200,17 +205,17 @@ impl Covered<'_> {
     }
 }
 
-/// What is left of a codeword while it is divided: at most 24 bytes, the first one lowest.
-trait Rest: Copy + Default {
+/// Remainder of a polynomial division: at most 24 bytes, the next coefficient first.
+trait Remainder: Copy + Default {
     fn of(bytes: &[u8]) -> Self;
-    /// The first byte.
+    /// Returns the first byte.
     fn first(self) -> u8;
-    /// Without the first byte, and `other` added.
+    /// Drops the first byte and adds `other`.
     fn next(self, other: Self) -> Self;
     fn bytes(self) -> [u8; 24];
 }
 
-impl Rest for u64 {
+impl Remainder for u64 {
     fn of(bytes: &[u8]) -> Self {
         bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b))
     }
@@ -230,11 +235,11 @@ impl Rest for u64 {
     }
 }
 
-/// Up to 24 bytes.
+/// Remainder of up to 24 bytes.
 #[derive(Clone, Copy, Default)]
-struct Long(u128, u64);
+struct WideRemainder(u128, u64);
 
-impl Rest for Long {
+impl Remainder for WideRemainder {
     fn of(bytes: &[u8]) -> Self {
         let mut all = [0; 24];
         all[..bytes.len()].copy_from_slice(bytes);
@@ -263,9 +268,9 @@ impl Rest for Long {
     }
 }
 
-/// Makes parity.
+/// Reed-Solomon encoder for one number of roots.
 pub(crate) struct Encoder {
-    /// The generator without its first coefficient, which is 1.
+    /// Generator polynomial without its leading coefficient, which is 1.
     generator: Vec<u8>,
 }
 
@@ -285,7 +290,7 @@ impl Encoder {
         Self { generator }
     }
 
-    /// The parity of codewords `from..from + count`, with `roots` bytes each, into `out`.
+    /// Computes the parity of codewords `from..from + count`, `roots` bytes each.
     pub(crate) fn encode(
         &self,
         covered: &Covered<'_>,
@@ -298,7 +303,7 @@ impl Encoder {
         self.encode_rows(&read, count, out)
     }
 
-    /// The same, of rows that `read` gives by their numbers.
+    /// Computes the parity of `count` codewords whose rows `read` provides.
     pub(crate) fn encode_rows(
         &self,
         read: &dyn Fn(usize, &mut [u8]) -> io::Result<()>,
@@ -308,11 +313,11 @@ impl Encoder {
         if self.generator.len() <= 8 {
             self.encode_by::<u64>(read, count, out)
         } else {
-            self.encode_by::<Long>(read, count, out)
+            self.encode_by::<WideRemainder>(read, count, out)
         }
     }
 
-    fn encode_by<R: Rest>(
+    fn encode_by<R: Remainder>(
         &self,
         read: &dyn Fn(usize, &mut [u8]) -> io::Result<()>,
         count: usize,
@@ -340,15 +345,15 @@ impl Encoder {
     }
 }
 
-/// A round as it was read: the sums that would be zero, were nothing damaged.
-pub(crate) struct Round {
-    /// Number n is the polynomial of each codeword at 2^n.
+/// Syndromes of a round: all zero if no block is damaged.
+pub(crate) struct Syndromes {
+    /// Element n holds the values of all codewords at 2^n.
     sums: Vec<Vec<u8>>,
 }
 
-impl Round {
-    /// `rows` has the block of each row; `parity` the round's parity, codeword after codeword.
-    pub(crate) fn new(rows: &[Vec<u8>], parity: &[u8], roots: usize) -> Self {
+impl Syndromes {
+    /// Computes the syndromes of `rows` and of `parity`, which holds codeword after codeword.
+    pub(crate) fn of(rows: &[Vec<u8>], parity: &[u8], roots: usize) -> Self {
         let sum = |n: usize| {
             let by = products(power(n));
             let mut sum = vec![0u8; rows[0].len()];
@@ -368,9 +373,10 @@ impl Round {
         }
     }
 
-    /// What is to be added to the blocks of these rows, at most as many as there are roots, if all others are sound.
+    /// Returns the corrections to add to the damaged rows, at most as many as there are roots. All other rows must
+    /// be sound.
     pub(crate) fn corrections(&self, damaged: &[usize]) -> Vec<Vec<u8>> {
-        // Damage times powers of its places is the sums.
+        // The syndromes are the corrections times powers of their positions: a Vandermonde system.
         let places: Vec<usize> = damaged.iter().map(|row| SYMBOLS - 1 - row).collect();
         let matrix: Vec<Vec<u8>> = (0..damaged.len())
             .map(|n| places.iter().map(|place| power(place * n)).collect())
@@ -389,7 +395,7 @@ impl Round {
     }
 }
 
-/// The inverse of a matrix of powers of different numbers, which has one.
+/// Inverts a Vandermonde matrix of distinct elements.
 fn invert(mut matrix: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let n = matrix.len();
     for (i, row) in matrix.iter_mut().enumerate() {
@@ -398,7 +404,7 @@ fn invert(mut matrix: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     for i in 0..n {
         let pivot = (i..n)
             .find(|r| matrix[*r][i] != 0)
-            .expect("it has an inverse");
+            .expect("a Vandermonde matrix is invertible");
         matrix.swap(i, pivot);
         let by = products(inverse(matrix[i][i]));
         let row: Vec<u8> = matrix[i].iter().map(|x| by[usize::from(*x)]).collect();
@@ -420,7 +426,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn powers_come_round_after_255_steps() {
+    fn powers_repeat_after_255_steps() {
         assert_eq!(power(0), 1);
         assert_eq!(power(255), 1);
         assert_eq!(power(8), 0x1d);
@@ -431,21 +437,23 @@ mod tests {
     }
 
     #[test]
-    fn long_rests_are_as_short_ones() {
-        let (mut short, mut long) = (u64::default(), Long::default());
+    fn wide_and_narrow_remainders_are_equal() {
+        let (mut short, mut long) = (u64::default(), WideRemainder::default());
         let mut seed = 1u64;
         for _ in 0..1000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let bytes = seed.to_le_bytes();
             assert_eq!(short.first(), long.first());
             short = short.next(u64::of(&bytes));
-            long = long.next(Long::of(&bytes));
+            long = long.next(WideRemainder::of(&bytes));
             assert_eq!(short.bytes(), long.bytes());
         }
         let bytes: Vec<u8> = (1..=24).collect();
-        assert_eq!(Long::of(&bytes).bytes()[..], bytes);
+        assert_eq!(WideRemainder::of(&bytes).bytes()[..], bytes);
         assert_eq!(
-            Long::of(&bytes).next(Long::default()).bytes()[..23],
+            WideRemainder::of(&bytes)
+                .next(WideRemainder::default())
+                .bytes()[..23],
             bytes[1..]
         );
     }

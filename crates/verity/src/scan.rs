@@ -1,62 +1,62 @@
-//! Which blocks are damaged, and mending them.
+//! Finds damaged blocks and repairs them.
 
 use crate::Verified;
-use crate::parity::{Encoder, Place, Spread};
-use crate::work::{each, lock};
+use crate::parity::{CoveredPlace, Encoder, ParityLayout};
+use crate::threads::{each, lock};
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::sync::Mutex;
 use tuff_store::ReadAt;
 
-/// What a thread reads at once. Unit: bytes.
+/// Amount of data that a thread reads at once. Unit: bytes.
 const UNIT: u64 = 512 << 10;
 
-/// Codewords whose parity a thread makes at once.
+/// Number of codewords whose parity a thread computes at once.
 const CODEWORDS: u64 = 64 << 10;
 
-/// Ranges of bytes, ascending.
+/// Damaged byte ranges, ascending.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Damage {
-    /// Data that is not what the root hash stands for, or cannot be read.
+    /// Data that does not match the root hash, or cannot be read.
     pub data: Vec<Range<u64>>,
-    /// Data about which nothing can be said, for its part of the tree is damaged.
+    /// Data that cannot be verified, because its part of the tree is damaged.
     pub unknown: Vec<Range<u64>>,
-    /// Hash blocks that are not what the root hash stands for, or cannot be read, in the store that holds the tree.
+    /// Hash blocks that do not match the root hash, or cannot be read, in the store that holds the tree.
     pub tree: Vec<Range<u64>>,
-    /// Parity that is not that of data and tree, or cannot be read, in the same store; none of what belongs to damaged blocks that
-    /// it does not mend.
+    /// Parity that does not match data and tree, or cannot be read, in the same store. Excludes the parity of
+    /// rounds with damage that it cannot correct.
     pub parity: Vec<Range<u64>>,
 }
 
 impl Damage {
-    /// All is what the root hash stands for.
+    /// True if there is no damage.
     pub fn is_none(&self) -> bool {
-        self.is_covered_sound() && self.parity.is_empty()
+        self.is_content_sound() && self.parity.is_empty()
     }
 
-    /// The same, whatever the parity is.
-    pub fn is_covered_sound(&self) -> bool {
+    /// True if data and tree have no damage. The parity may have some.
+    pub fn is_content_sound(&self) -> bool {
         self.data.is_empty() && self.unknown.is_empty() && self.tree.is_empty()
     }
 }
 
-/// What [`Verified::repair`] writes to: bytes and where they belong.
-pub enum Mended<'a> {
-    /// In the data. Unit: bytes.
+/// Block that [`Verified::repair`] writes: position and bytes.
+pub enum RepairedBlock<'a> {
+    /// Data block. Unit: bytes.
     Data(u64, &'a [u8]),
-    /// In the store that holds the tree. Unit: bytes.
+    /// Block in the store that holds the tree. Unit: bytes.
     Tree(u64, &'a [u8]),
-    /// Parity, in the same store.
+    /// Parity block in the same store. Unit: bytes.
     Parity(u64, &'a [u8]),
 }
 
 impl Verified {
-    /// Reads all data and the tree and says what is damaged of it, mended or not; then all again for the parity, if there is
-    /// any. `step` is told of bytes of data that were read, and stops the work by an error.
+    /// Reads all data and the tree and returns the damage, correctable or not. If there is parity, reads everything
+    /// a second time to check it. `step` receives the number of data bytes read and stops the scan by an error.
     ///
     /// # Errors
-    /// Those of `step`. What cannot be read is damage.
+    /// Errors of `step`. Unreadable blocks are damage, not an error.
     pub fn scan(
         &self,
         threads: usize,
@@ -104,7 +104,7 @@ impl Verified {
         for (number, block) in (first..).zip(buf.chunks_exact_mut(size)) {
             let at = number * size as u64;
             let there = there.saturating_sub((at - start) as usize).min(size);
-            // One block that cannot be read says nothing about its neighbours.
+            // One unreadable block must not affect its neighbours.
             let read = match whole {
                 Ok(()) => Ok(()),
                 Err(_) => self.data.read_exact_at(&mut block[..there], at),
@@ -119,10 +119,10 @@ impl Verified {
         damage
     }
 
-    /// The damaged blocks of the parity: it is made again.
+    /// Finds damaged parity blocks by computing the parity again.
     fn scan_parity(
         &self,
-        spread: &Spread,
+        spread: &ParityLayout,
         threads: usize,
         step: &(dyn Fn(u64) -> io::Result<()> + Sync),
     ) -> io::Result<Vec<Range<u64>>> {
@@ -146,7 +146,7 @@ impl Verified {
                     lock(&found).extend(differs.into_iter().map(|(range, _)| range));
                 }
             }
-            // As many steps as groups, which together are all data once more.
+            // Together, the steps of all groups add up to the length of the data.
             step(data * (n + 1) / groups - data * n / groups)
         })?;
         let mut found = found.into_inner().unwrap_or_else(|e| e.into_inner());
@@ -154,9 +154,9 @@ impl Verified {
         Ok(found)
     }
 
-    /// Blocks of a round's parity that are not what they should be: where they lie, and what belongs there. None, if that is not
-    /// known.
-    fn parity_differs(&self, spread: &Spread, round: u64) -> Vec<(Range<u64>, Vec<u8>)> {
+    /// Returns the parity blocks of a round that differ from the computed ones: range and computed bytes. Empty if
+    /// the round has damage that cannot be corrected.
+    fn parity_differs(&self, spread: &ParityLayout, round: u64) -> Vec<(Range<u64>, Vec<u8>)> {
         let Some(rows) = self.sound_rows(spread, round) else {
             return Vec::new();
         };
@@ -180,7 +180,7 @@ impl Verified {
         differs
     }
 
-    /// The damaged blocks of the tree.
+    /// Finds damaged hash blocks.
     fn scan_tree(&self) -> Vec<Range<u64>> {
         let size = u64::from(self.header.hash_block);
         let mut damaged = Vec::new();
@@ -199,16 +199,16 @@ impl Verified {
         damaged
     }
 
-    /// Mends what the parity can: `write` is to put it in its place, where it is read from then on. Returns what is still
-    /// damaged.
+    /// Corrects damage with the parity. `write` must put each block in its place, so that later reads see it.
+    /// Returns the remaining damage.
     ///
     /// # Errors
-    /// Those of `write` and `step`.
+    /// Errors of `write` and `step`.
     pub fn repair(
         &self,
         threads: usize,
         step: &(dyn Fn(u64) -> io::Result<()> + Sync),
-        write: &mut dyn FnMut(Mended<'_>) -> io::Result<()>,
+        write: &mut dyn FnMut(RepairedBlock<'_>) -> io::Result<()>,
     ) -> io::Result<Damage> {
         let mut before = None;
         loop {
@@ -216,7 +216,7 @@ impl Verified {
             if damage.is_none() {
                 return Ok(damage);
             }
-            // Nothing was mended, or what was written is not read.
+            // Nothing is correctable, or writes have no effect.
             if before.as_ref() == Some(&damage) {
                 return Ok(damage);
             }
@@ -234,14 +234,14 @@ impl Verified {
             let tree = tree.into_iter().map(|at| spread.of_tree(at));
             let rounds: BTreeSet<u64> = data.chain(tree).map(|n| n % spread.rounds).collect();
             for round in rounds {
-                for (number, bytes) in self.mend(round) {
+                for (number, bytes) in self.correct_round(round) {
                     match spread.place(number) {
-                        Place::Data(at) => {
+                        CoveredPlace::Data(at) => {
                             let there = self.data.size().saturating_sub(at);
                             let there = there.min(bytes.len() as u64) as usize;
-                            write(Mended::Data(at, &bytes[..there]))?;
+                            write(RepairedBlock::Data(at, &bytes[..there]))?;
                         }
-                        Place::Tree(at) => write(Mended::Tree(at, &bytes))?,
+                        CoveredPlace::Tree(at) => write(RepairedBlock::Tree(at, &bytes))?,
                     }
                 }
                 step(0)?;
@@ -252,7 +252,7 @@ impl Verified {
                 .collect();
             for round in rounds {
                 for (range, bytes) in self.parity_differs(spread, round) {
-                    write(Mended::Parity(range.start, &bytes))?;
+                    write(RepairedBlock::Parity(range.start, &bytes))?;
                 }
                 step(0)?;
             }
@@ -261,7 +261,7 @@ impl Verified {
     }
 }
 
-/// Sorts ranges, joins those that touch, and ends the last at `end`.
+/// Sorts ranges, joins adjacent ones, and cuts the last at `end`.
 fn join(ranges: &mut Vec<Range<u64>>, end: u64) {
     ranges.sort_unstable_by_key(|r| r.start);
     let mut joined: Vec<Range<u64>> = Vec::new();

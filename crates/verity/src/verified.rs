@@ -1,47 +1,48 @@
-//! Reading with proof.
+//! Store that verifies what it reads, and corrects it where there is parity.
 
-use crate::header::{Broken, HEADER_LEN, Header};
-use crate::parity::{Covered, Place, Round, Spread};
-use crate::shape::Shape;
-use crate::work::lock;
+use crate::header::{HEADER_LEN, Header, HeaderError};
+use crate::layout::TreeLayout;
+use crate::parity::{Covered, CoveredPlace, ParityLayout, Syndromes};
+use crate::threads::lock;
 use crate::{DIGEST_LEN, Hasher, Root};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tuff_store::ReadAt;
 
-/// Hash blocks that are kept, verified: 4 MiB, the digests of 512 MiB, where both kinds of blocks have 4096 bytes.
-const KEPT: usize = 1024;
+/// Number of verified hash blocks in the cache. With blocks of 4096 bytes they take 4 MiB and cover 512 MiB.
+const CACHED_BLOCKS: usize = 1024;
 
-/// A hash block: its level, its number there, its bytes.
-type Kept = (usize, u64, Arc<[u8]>);
+/// Verified hash block: level, number in the level, bytes.
+type CachedBlock = (usize, u64, Arc<[u8]>);
 
-/// A store whose bytes are those that a root hash stands for: whatever else lies there is mended by the parity, if there is any,
-/// or else an error of kind `InvalidData`. Each read is verified anew, from the data to a hash block that was verified before.
+/// Store whose contents are verified against a root hash. A block that does not match is corrected from the parity,
+/// if there is one; otherwise the read fails with `InvalidData`. Each read verifies the data up to a hash block in
+/// the cache.
 pub struct Verified {
     pub(crate) data: Arc<dyn ReadAt>,
     pub(crate) tree: Arc<dyn ReadAt>,
     pub(crate) header: Header,
-    pub(crate) shape: Shape,
+    pub(crate) shape: TreeLayout,
     pub(crate) hasher: Hasher,
     root: Root,
-    /// How the parity behind the tree lies, if there is any.
-    pub(crate) parity: Option<Spread>,
-    kept: Box<[Mutex<Option<Kept>>]>,
-    mended: AtomicU64,
-    on_mend: Option<OnMend>,
+    /// Layout of the parity, if there is one.
+    pub(crate) parity: Option<ParityLayout>,
+    cache: Box<[Mutex<Option<CachedBlock>>]>,
+    corrected: AtomicU64,
+    on_repair: Option<OnRepair>,
 }
 
-/// Told of a block that was mended: whether it is one of the tree, and where it lies. Unit: bytes.
-type OnMend = Box<dyn Fn(bool, u64) + Send + Sync>;
+/// Callback for a corrected block: true for a block of the tree, and its position. Unit: bytes.
+type OnRepair = Box<dyn Fn(bool, u64) + Send + Sync>;
 
 impl Verified {
-    /// Takes `data`, whose header lies in `tree` at `hash_offset`. There is parity if the store of the tree ends where parity of some number of
-    /// roots would.
+    /// Opens `data`, whose tree has its header at `hash_offset` of `tree`. Parity is found by the length of the
+    /// store that holds the tree.
     ///
     /// # Errors
-    /// `InvalidData` with a [`Broken`] inside if there is no header or one that cannot be used, or the data ends before its last block; what
-    /// reading it gives.
+    /// `InvalidData` with a [`HeaderError`] if there is no usable header or the data ends before its last block;
+    /// errors of reading the header.
     pub fn open(
         data: Arc<dyn ReadAt>,
         tree: Arc<dyn ReadAt>,
@@ -49,64 +50,64 @@ impl Verified {
         root: Root,
     ) -> io::Result<Self> {
         let header = read_header(&*tree, hash_offset)?;
-        let short = "the data is shorter than its hash tree says";
+        let short = "the data is shorter than its hash tree requires";
         if data.size() <= header.data_len() - u64::from(header.data_block) {
-            return Err(broken(Broken::Corrupt(short)));
+            return Err(broken(HeaderError::Corrupt(short)));
         }
-        let shape = header.shape(hash_offset);
+        let shape = TreeLayout::new(&header, hash_offset);
         Ok(Self {
-            parity: Spread::found(&header, &shape, tree.size()),
+            parity: ParityLayout::found(&header, &shape, tree.size()),
             shape,
             hasher: Hasher::new(&header.salt),
             data,
             tree,
             header,
             root,
-            kept: (0..KEPT).map(|_| Mutex::default()).collect(),
-            mended: AtomicU64::new(0),
-            on_mend: None,
+            cache: (0..CACHED_BLOCKS).map(|_| Mutex::default()).collect(),
+            corrected: AtomicU64::new(0),
+            on_repair: None,
         })
     }
 
-    /// Says of how many roots the parity is, where the length of the store does not: on a block device.
+    /// Sets the number of roots, where the length of the store does not tell it: on a block device.
     ///
     /// # Errors
-    /// As [`open`](Self::open), for a number of roots that there cannot be.
+    /// As [`open`](Self::open), and if dm-verity does not support this number of roots.
     pub fn with_parity(self, roots: u32) -> io::Result<Self> {
-        let parity = Spread::new(&self.header, &self.shape, roots).map_err(broken)?;
+        let parity = ParityLayout::new(&self.header, &self.shape, roots).map_err(broken)?;
         Ok(Self {
             parity: Some(parity),
             ..self
         })
     }
 
-    /// Calls `told` each time that a block is read damaged and given out mended: whether it is one of the tree, and its first byte
-    /// in its store.
+    /// Calls `told` for each block that is read damaged and corrected: true for a block of the tree, and its
+    /// position in its store.
     #[must_use]
-    pub fn with_mends_told(self, told: impl Fn(bool, u64) + Send + Sync + 'static) -> Self {
+    pub fn with_repair_callback(self, told: impl Fn(bool, u64) + Send + Sync + 'static) -> Self {
         Self {
-            on_mend: Some(Box::new(told)),
+            on_repair: Some(Box::new(told)),
             ..self
         }
     }
 
-    /// Roots of the parity, if there is any.
+    /// Number of roots of the parity, if there is one.
     pub fn roots(&self) -> Option<u32> {
         // Fits: at most 24.
         self.parity.as_ref().map(|spread| spread.roots as u32)
     }
 
-    /// Blocks that were read damaged and given out mended so far.
-    pub fn mended(&self) -> u64 {
-        self.mended.load(Ordering::Relaxed)
+    /// Number of blocks that were read damaged and corrected.
+    pub fn corrected_blocks(&self) -> u64 {
+        self.corrected.load(Ordering::Relaxed)
     }
 
-    /// Whether the top of the tree is what the root hash stands for, or can be mended: otherwise nothing can be said about
-    /// anything.
+    /// Returns true if the top of the tree matches the root hash, or can be corrected. Otherwise nothing can be
+    /// verified.
     ///
     /// # Errors
-    /// What reading it gives.
-    pub fn is_rooted(&self) -> io::Result<bool> {
+    /// Errors of reading the top of the tree.
+    pub fn is_top_sound(&self) -> io::Result<bool> {
         let Some(last) = self.shape.levels.len().checked_sub(1) else {
             return Ok(true);
         };
@@ -117,16 +118,16 @@ impl Verified {
         }
     }
 
-    /// What the tree says about itself.
+    /// Parameters of the tree.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// A hash block, verified; `mend` says whether a damaged one is mended.
-    fn hash_block(&self, level: usize, number: u64, mend: bool) -> io::Result<Arc<[u8]>> {
-        // Neighbours in neighbouring places, levels apart.
-        let place = (number as usize).wrapping_add(level * 257) % KEPT;
-        if let Some((l, n, bytes)) = &*lock(&self.kept[place])
+    /// Returns a verified hash block. `correct`: corrects a damaged one.
+    fn hash_block(&self, level: usize, number: u64, correct: bool) -> io::Result<Arc<[u8]>> {
+        // Neighbours share no slot, and levels are apart.
+        let place = (number as usize).wrapping_add(level * 257) % CACHED_BLOCKS;
+        if let Some((l, n, bytes)) = &*lock(&self.cache[place])
             && (*l, *n) == (level, number)
         {
             return Ok(Arc::clone(bytes));
@@ -136,13 +137,13 @@ impl Verified {
         let mut bytes = vec![0; size as usize];
         let read = self.tree.read_exact_at(&mut bytes, at);
         let sound = match read {
-            Ok(()) => self.is_expected(level + 1, number, &self.hasher.digest(&bytes), mend)?,
+            Ok(()) => self.is_expected(level + 1, number, &self.hasher.digest(&bytes), correct)?,
             Err(_) => false,
         };
         if !sound {
-            let spread = self.parity.as_ref().filter(|_| mend);
-            match spread.and_then(|spread| self.mended_block(spread.of_tree(at))) {
-                Some(mended) => bytes = mended,
+            let spread = self.parity.as_ref().filter(|_| correct);
+            match spread.and_then(|spread| self.corrected_block(spread.of_tree(at))) {
+                Some(block) => bytes = block,
                 None => {
                     read?;
                     return Err(mismatch(format_args!("the hash block at byte {at}")));
@@ -150,32 +151,33 @@ impl Verified {
             }
         }
         let bytes: Arc<[u8]> = bytes.into();
-        *lock(&self.kept[place]) = Some((level, number, Arc::clone(&bytes)));
+        *lock(&self.cache[place]) = Some((level, number, Arc::clone(&bytes)));
         Ok(bytes)
     }
 
-    /// Whether block `number` has this digest by what level `level` says; behind the last level that is the root hash.
+    /// Returns true if level `level` holds this digest for block `number`. Above the top level that is the root
+    /// hash.
     pub(crate) fn is_expected(
         &self,
         level: usize,
         number: u64,
         digest: &Root,
-        mend: bool,
+        correct: bool,
     ) -> io::Result<bool> {
         if level == self.shape.levels.len() {
             return Ok(*digest == self.root);
         }
-        let above = self.hash_block(level, number / self.shape.per, mend)?;
-        // Fits: within a hash block.
+        let above = self.hash_block(level, number / self.shape.per, correct)?;
+        // Fits: an offset in a hash block.
         let at = (number % self.shape.per) as usize * DIGEST_LEN;
         Ok(above[at..at + DIGEST_LEN] == *digest)
     }
 
-    /// Reads whole blocks from block `first` on, and verifies them.
+    /// Reads and verifies whole blocks from block `first` on.
     fn read_blocks(&self, buf: &mut [u8], first: u64) -> io::Result<()> {
         let size = self.header.data_block as usize;
         let at = first * size as u64;
-        // Behind the end of the data there may be nothing; that counts as zeros.
+        // Bytes past the end of the data count as zeros.
         let there = self.data.size().saturating_sub(at).min(buf.len() as u64) as usize;
         let mut read = self.data.read_exact_at(&mut buf[..there], at);
         if read.is_err() && self.parity.is_none() {
@@ -186,8 +188,8 @@ impl Verified {
             if self.is_expected(0, number, &self.hasher.digest(block), true)? {
                 continue;
             }
-            match self.mended_block(number) {
-                Some(mended) => block.copy_from_slice(&mended),
+            match self.corrected_block(number) {
+                Some(bytes) => block.copy_from_slice(&bytes),
                 None => {
                     std::mem::replace(&mut read, Ok(()))?;
                     let at = number * size as u64;
@@ -198,22 +200,22 @@ impl Verified {
         Ok(())
     }
 
-    /// A covered block as the parity has it, if that is what the root hash stands for.
-    fn mended_block(&self, number: u64) -> Option<Vec<u8>> {
+    /// Returns a covered block corrected from the parity, if the result matches the root hash.
+    fn corrected_block(&self, number: u64) -> Option<Vec<u8>> {
         let spread = self.parity.as_ref()?;
-        let mended = self.mend(number % spread.rounds);
-        let (_, bytes) = mended.into_iter().find(|(n, _)| *n == number)?;
-        self.mended.fetch_add(1, Ordering::Relaxed);
-        if let Some(told) = &self.on_mend {
+        let corrected = self.correct_round(number % spread.rounds);
+        let (_, bytes) = corrected.into_iter().find(|(n, _)| *n == number)?;
+        self.corrected.fetch_add(1, Ordering::Relaxed);
+        if let Some(told) = &self.on_repair {
             match spread.place(number) {
-                Place::Data(at) => told(false, at),
-                Place::Tree(at) => told(true, at),
+                CoveredPlace::Data(at) => told(false, at),
+                CoveredPlace::Tree(at) => told(true, at),
             }
         }
         Some(bytes)
     }
 
-    pub(crate) fn covered<'a>(&'a self, spread: &'a Spread) -> Covered<'a> {
+    pub(crate) fn covered<'a>(&'a self, spread: &'a ParityLayout) -> Covered<'a> {
         Covered {
             data: &*self.data,
             tree: &*self.tree,
@@ -221,29 +223,29 @@ impl Verified {
         }
     }
 
-    /// The rows of a round as they should be, damaged ones mended, if that is known.
-    pub(crate) fn sound_rows(&self, spread: &Spread, round: u64) -> Option<Vec<Vec<u8>>> {
+    /// Returns the sound rows of a round, damaged ones corrected. `None` if that is not possible.
+    pub(crate) fn sound_rows(&self, spread: &ParityLayout, round: u64) -> Option<Vec<Vec<u8>>> {
         let (mut rows, mut damaged, unknown) = self.rows(spread, round);
         for row in unknown {
-            // With what mends its part of the tree.
+            // Verifies again with a corrected tree.
             let number = spread.block_of(round, row)?;
             if !self.is_sound_by(number, &rows[row], true)? {
                 damaged.push(row);
             }
         }
         if !damaged.is_empty() {
-            let mended = self.mend(round);
+            let corrected = self.correct_round(round);
             for row in damaged {
                 let number = spread.block_of(round, row)?;
-                let (_, bytes) = mended.iter().find(|(n, _)| *n == number)?;
+                let (_, bytes) = corrected.iter().find(|(n, _)| *n == number)?;
                 rows[row].copy_from_slice(bytes);
             }
         }
         Some(rows)
     }
 
-    /// The blocks of a round by their rows, and which rows are damaged, and which may be.
-    fn rows(&self, spread: &Spread, round: u64) -> (Vec<Vec<u8>>, Vec<usize>, Vec<usize>) {
+    /// Reads the rows of a round. Also returns which of them are damaged, and which cannot be verified.
+    fn rows(&self, spread: &ParityLayout, round: u64) -> (Vec<Vec<u8>>, Vec<usize>, Vec<usize>) {
         let covered = self.covered(spread);
         // Fits: a block.
         let mut rows = vec![vec![0; spread.block as usize]; spread.rows()];
@@ -262,9 +264,9 @@ impl Verified {
         (rows, damaged, unknown)
     }
 
-    /// The damaged blocks of a round, mended: numbers of covered blocks, and their bytes. Only those that are then what the root
-    /// hash stands for.
-    pub(crate) fn mend(&self, round: u64) -> Vec<(u64, Vec<u8>)> {
+    /// Corrects the damaged blocks of a round. Returns the numbers and bytes of those that then match the root
+    /// hash.
+    pub(crate) fn correct_round(&self, round: u64) -> Vec<(u64, Vec<u8>)> {
         let Some(spread) = &self.parity else {
             return Vec::new();
         };
@@ -278,8 +280,8 @@ impl Verified {
         if self.tree.read_exact_at(&mut parity, at).is_err() {
             return Vec::new();
         }
-        let read = Round::new(&rows, &parity, spread.roots);
-        let mended = |damaged: &[usize]| -> Vec<(u64, Vec<u8>)> {
+        let read = Syndromes::of(&rows, &parity, spread.roots);
+        let correct = |damaged: &[usize]| -> Vec<(u64, Vec<u8>)> {
             let blocks = damaged.iter().zip(read.corrections(damaged));
             let blocks = blocks.filter_map(|(row, mut block)| {
                 for (byte, was) in block.iter_mut().zip(&rows[*row]) {
@@ -290,14 +292,16 @@ impl Verified {
             });
             blocks.collect()
         };
-        let found = mended(&damaged);
+        let found = correct(&damaged);
         if !found.is_empty() || damaged.len() == spread.roots {
             return found;
         }
-        // One of those that cannot be verified, for their part of the tree is what is to be mended, may be damaged, too.
+        // One more block may be damaged, among those that cannot be verified because their part of the tree is
+        // itself damaged.
+        // damaged, too.
         let also = unknown.into_iter().map(|row| {
             damaged.push(row);
-            let found = mended(&damaged);
+            let found = correct(&damaged);
             damaged.pop();
             found
         });
@@ -306,21 +310,21 @@ impl Verified {
             .unwrap_or_default()
     }
 
-    /// Whether a covered block is what the root hash stands for; `None` if its digest is damaged.
+    /// Returns true if a covered block matches the root hash. `None` if its digest is damaged.
     pub(crate) fn is_sound(&self, number: u64, bytes: &[u8]) -> Option<bool> {
         self.is_sound_by(number, bytes, false)
     }
 
-    fn is_sound_by(&self, number: u64, bytes: &[u8], mend: bool) -> Option<bool> {
+    fn is_sound_by(&self, number: u64, bytes: &[u8], correct: bool) -> Option<bool> {
         let digest = self.hasher.digest(bytes);
         let (level, number) = match self.parity.as_ref().map(|spread| spread.place(number)) {
-            Some(Place::Tree(at)) => {
+            Some(CoveredPlace::Tree(at)) => {
                 let (level, number) = self.shape.find(at, self.header.hash_block.into());
                 (level + 1, number)
             }
             _ => (0, number),
         };
-        self.is_expected(level, number, &digest, mend).ok()
+        self.is_expected(level, number, &digest, correct).ok()
     }
 }
 
@@ -338,7 +342,7 @@ impl ReadAt for Verified {
             self.read_blocks(buf, first)?;
             return Ok(n);
         }
-        // Fits: a block more than `n` on either side.
+        // Fits: `n` and two blocks.
         let mut whole = vec![0; ((end - first) * size) as usize];
         self.read_blocks(&mut whole, first)?;
         let skip = (offset - first * size) as usize;
@@ -359,13 +363,13 @@ impl ReadAt for Verified {
     }
 }
 
-/// The root hash that a tree itself stands for: that of `data` if neither is damaged.
+/// Computes the root hash from the top of a tree. It is that of `data` only if neither is damaged.
 ///
 /// # Errors
 /// As [`Verified::open`].
 pub fn stated_root(data: &dyn ReadAt, tree: &dyn ReadAt, hash_offset: u64) -> io::Result<Root> {
     let header = read_header(tree, hash_offset)?;
-    let (store, at, size) = match header.shape(hash_offset).levels.last() {
+    let (store, at, size) = match TreeLayout::new(&header, hash_offset).levels.last() {
         Some(top) => (tree, top.at, header.hash_block),
         None => (data, 0, header.data_block),
     };
@@ -374,30 +378,30 @@ pub fn stated_root(data: &dyn ReadAt, tree: &dyn ReadAt, hash_offset: u64) -> io
     Ok(Hasher::new(&header.salt).digest(&block))
 }
 
-/// The roots of the parity behind the tree at `hash_offset`, if the store ends where it would.
+/// Returns the number of roots of the parity after the tree at `hash_offset`, if parity ends where the store does.
 pub fn find_roots(header: &Header, hash_offset: u64, store_len: u64) -> Option<u32> {
-    let spread = Spread::found(header, &header.shape(hash_offset), store_len)?;
+    let spread = ParityLayout::found(header, &TreeLayout::new(header, hash_offset), store_len)?;
     Some(spread.roots as u32) // fits: at most 24
 }
 
-/// The header at `hash_offset` of `tree`.
+/// Reads the header at `hash_offset` of `tree`.
 ///
 /// # Errors
-/// `InvalidData` with a [`Broken`] inside, or what reading gives.
+/// `InvalidData` with a [`HeaderError`] inside, or errors of reading.
 pub fn read_header(tree: &dyn ReadAt, hash_offset: u64) -> io::Result<Header> {
     let mut bytes = [0; HEADER_LEN];
     match tree.read_exact_at(&mut bytes, hash_offset) {
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Err(broken(Broken::Missing)),
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Err(broken(HeaderError::Missing)),
         Err(e) => Err(e),
         Ok(()) => Header::decode(&bytes).map_err(broken),
     }
 }
 
-fn broken(e: Broken) -> io::Error {
+fn broken(e: HeaderError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, e)
 }
 
 fn mismatch(what: std::fmt::Arguments<'_>) -> io::Error {
-    let what = format!("{what} is not what the root hash stands for");
+    let what = format!("{what} does not match the root hash");
     io::Error::new(io::ErrorKind::InvalidData, what)
 }

@@ -1,4 +1,4 @@
-//! Parity beside veritysetup's, and what it mends.
+//! Parity: equal to that of veritysetup, and able to repair damage.
 
 mod common;
 
@@ -8,17 +8,17 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::{Arc, RwLock};
 use tuff_store::{MemStore, Output, ReadAt, Target};
-use tuff_verity::{Header, Mended, Root, Verified, make, tree_end};
+use tuff_verity::{Header, RepairedBlock, Root, Verified, make, tree_end};
 
-/// Data with tree and parity behind it, where the tree begins, where the parity, and the root hash.
-struct Made {
+/// Image with tree and parity: bytes, positions of tree and parity, root hash.
+struct ImageWithParity {
     bytes: Vec<u8>,
     at: u64,
     parity: usize,
     root: Root,
 }
 
-fn made(len: usize, block: u32, roots: u32, threads: usize) -> Made {
+fn image_with_parity(len: usize, block: u32, roots: u32, threads: usize) -> ImageWithParity {
     let data = content(len);
     let header = Header::new(len as u64, block, Vec::new(), [1; 16]).unwrap();
     let at = (len as u64).div_ceil(4096) * 4096;
@@ -33,7 +33,7 @@ fn made(len: usize, block: u32, roots: u32, threads: usize) -> Made {
     .unwrap();
     assert_eq!(made.end, tree_end(&header, Some(roots), at).unwrap());
     output.finish(made.end, false).unwrap();
-    Made {
+    ImageWithParity {
         bytes: std::fs::read(path).unwrap(),
         at,
         parity: tree_end(&header, None, at).unwrap() as usize,
@@ -42,7 +42,7 @@ fn made(len: usize, block: u32, roots: u32, threads: usize) -> Made {
 }
 
 #[test]
-fn parity_is_that_of_veritysetup() {
+fn parity_equals_that_of_veritysetup() {
     // veritysetup 2.6.1: format --fec-device=F --fec-roots=N --salt=- --data-block-size=N --hash-block-size=N
     for (blocks, block, roots, wanted) in [
         (
@@ -76,7 +76,7 @@ fn parity_is_that_of_veritysetup() {
             "8fb788aec7f524dfbcea22cf07efd76138a4274fff88c2b17a0c4a771e75f89e",
         ),
     ] {
-        let made = made(blocks * block as usize, block, roots, 1 + blocks % 3);
+        let made = image_with_parity(blocks * block as usize, block, roots, 1 + blocks % 3);
         let digest = Sha256::digest(&made.bytes[made.parity..]);
         let digest: String = digest.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(digest, wanted, "{blocks} blocks of {block}, {roots} roots");
@@ -87,7 +87,7 @@ fn parity_is_that_of_veritysetup() {
     }
 }
 
-/// Bytes that can be mended where they are.
+/// Store that can be repaired in place.
 #[derive(Clone)]
 struct Shared(Arc<RwLock<Vec<u8>>>);
 
@@ -102,17 +102,17 @@ impl ReadAt for Shared {
 }
 
 #[test]
-#[allow(clippy::single_range_in_vec_init)] // lists of ranges, some of one
-fn what_is_damaged_is_read_and_repaired() {
+#[allow(clippy::single_range_in_vec_init)] // ranges of data blocks, some lists with one
+fn damaged_blocks_are_corrected_by_reads_and_repair() {
     const BLOCK: usize = 512;
-    let made = made(600 * BLOCK - 100, BLOCK as u32, 3, 2);
+    let made = image_with_parity(600 * BLOCK - 100, BLOCK as u32, 3, 2);
     let good = &made.bytes;
     let tree = made.at as usize + BLOCK;
     let levels = 1 + 3 + 38; // ceil(600 / 16) = 38
     let rounds = (600usize + levels).div_ceil(252);
     let top_round = 600 % rounds;
     for (n, damage) in [
-        // A byte; a burst as long as can be; one block of the tree, the top, and one of each kind.
+        // A byte; the longest correctable burst; one block of the tree, the top, and one of each kind.
         vec![5 * BLOCK..5 * BLOCK + 1],
         vec![100 * BLOCK..(100 + 3 * rounds) * BLOCK],
         vec![made.parity - 1..made.parity],
@@ -123,7 +123,7 @@ fn what_is_damaged_is_read_and_repaired() {
             made.parity - 700..made.parity - 650,
         ],
         vec![599 * BLOCK..600 * BLOCK - 100],
-        // The top, and a block of its round whose digest it vouches for.
+        // The top, and a block of the same round that only the top verifies.
         vec![tree + 7..tree + 8, top_round * BLOCK..top_round * BLOCK + 9],
     ]
     .into_iter()
@@ -143,14 +143,15 @@ fn what_is_damaged_is_read_and_repaired() {
             read[..600 * BLOCK - 100] == good[..600 * BLOCK - 100],
             "{n}"
         );
-        assert!(verified.mended() > 0, "{n}");
+        assert!(verified.corrected_blocks() > 0, "{n}");
 
         let shared = Shared(Arc::new(RwLock::new(bytes)));
         let store: Arc<dyn ReadAt> = Arc::new(shared.clone());
         let verified = Verified::open(Arc::clone(&store), store, made.at, made.root).unwrap();
         let left = verified.repair(2, &|_| Ok(()), &mut |mended| {
-            let (Mended::Data(at, bytes) | Mended::Tree(at, bytes) | Mended::Parity(at, bytes)) =
-                mended;
+            let (RepairedBlock::Data(at, bytes)
+            | RepairedBlock::Tree(at, bytes)
+            | RepairedBlock::Parity(at, bytes)) = mended;
             let at = at as usize;
             shared.0.write().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
             Ok(())
@@ -161,20 +162,20 @@ fn what_is_damaged_is_read_and_repaired() {
 }
 
 #[test]
-fn what_is_too_much_stays_an_error_and_other_blocks_are_mended() {
+fn uncorrectable_damage_stays_an_error_and_other_rounds_are_repaired() {
     const BLOCK: usize = 512;
-    let made = made(600 * BLOCK, BLOCK as u32, 2, 1);
+    let made = image_with_parity(600 * BLOCK, BLOCK as u32, 2, 1);
     let mut bytes = made.bytes.clone();
     let rounds = (600usize + 42).div_ceil(253);
-    // Three blocks of one round, one of another.
+    // Three blocks of one round and one of another.
     for block in [10, 10 + rounds, 10 + 7 * rounds, 11] {
         bytes[block * BLOCK] ^= 1;
     }
     let written = RefCell::new(Vec::new());
     let verified = open(&bytes, made.at, made.root).unwrap();
-    // What is written goes nowhere: the work ends all the same.
+    // Writes are discarded. The repair must still end.
     let left = verified.repair(1, &|_| Ok(()), &mut |mended| {
-        let Mended::Data(at, bytes) = mended else {
+        let RepairedBlock::Data(at, bytes) = mended else {
             panic!("the tree is sound");
         };
         written.borrow_mut().push((at as usize, bytes.to_vec()));
@@ -193,9 +194,9 @@ fn what_is_too_much_stays_an_error_and_other_blocks_are_mended() {
 }
 
 #[test]
-fn damaged_parity_mends_nothing_wrong() {
+fn damaged_parity_never_yields_wrong_data() {
     const BLOCK: usize = 4096;
-    let made = made(300 * BLOCK, BLOCK as u32, 2, 1);
+    let made = image_with_parity(300 * BLOCK, BLOCK as u32, 2, 1);
     let mut bytes = made.bytes.clone();
     bytes[50 * BLOCK + 9] ^= 1;
     for (n, byte) in bytes[made.parity..].iter_mut().enumerate() {
@@ -205,8 +206,8 @@ fn damaged_parity_mends_nothing_wrong() {
     let mut buf = vec![0; BLOCK];
     assert!(verified.read_exact_at(&mut buf, 50 * BLOCK as u64).is_err());
     let left = verified.repair(1, &|_| Ok(()), &mut |mended| {
-        // Only that of blocks which are sound is known.
-        assert!(matches!(mended, Mended::Parity(..)));
+        // Only the parity of sound blocks can be computed.
+        assert!(matches!(mended, RepairedBlock::Parity(..)));
         Ok(())
     });
     assert_eq!(
@@ -216,15 +217,16 @@ fn damaged_parity_mends_nothing_wrong() {
 }
 
 #[test]
-fn damaged_parity_is_found_and_made_again() {
+fn damaged_parity_is_found_and_repaired() {
     const BLOCK: usize = 512;
-    let made = made(600 * BLOCK - 100, BLOCK as u32, 3, 2);
+    let made = image_with_parity(600 * BLOCK - 100, BLOCK as u32, 3, 2);
     let good = &made.bytes;
     let rounds = (600usize + 42).div_ceil(252);
     assert_eq!(rounds, 3);
     let parity = |block: usize| made.parity + block * BLOCK..made.parity + (block + 1) * BLOCK;
     for (n, damage) in [
-        // Bytes of parity blocks, three for each round; then also data, a tree block and the top of another round.
+        // Bytes of parity blocks, three for each round; then also of data, a tree block and the top of another
+        // round.
         vec![parity(0).start + 5],
         vec![parity(2).start, parity(3).start, parity(8).end - 1],
         vec![parity(4).start, 3 * BLOCK],
@@ -252,7 +254,7 @@ fn damaged_parity_is_found_and_made_again() {
                 .collect::<Vec<u64>>();
             assert_eq!(starts, wanted, "{n}");
             assert_eq!(
-                found.is_covered_sound(),
+                found.is_content_sound(),
                 wanted.len() == damage.len(),
                 "{n}"
             );
@@ -261,8 +263,9 @@ fn damaged_parity_is_found_and_made_again() {
         let store: Arc<dyn ReadAt> = Arc::new(shared.clone());
         let verified = Verified::open(Arc::clone(&store), store, made.at, made.root).unwrap();
         let left = verified.repair(2, &|_| Ok(()), &mut |mended| {
-            let (Mended::Data(at, bytes) | Mended::Tree(at, bytes) | Mended::Parity(at, bytes)) =
-                mended;
+            let (RepairedBlock::Data(at, bytes)
+            | RepairedBlock::Tree(at, bytes)
+            | RepairedBlock::Parity(at, bytes)) = mended;
             let at = at as usize;
             shared.0.write().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
             Ok(())
@@ -273,13 +276,13 @@ fn damaged_parity_is_found_and_made_again() {
 }
 
 #[test]
-fn roots_that_cannot_be_are_refused() {
+fn unsupported_numbers_of_roots_are_rejected() {
     let header = Header::new(4096, 4096, Vec::new(), [0; 16]).unwrap();
     for roots in [0, 1, 25, 255, u32::MAX] {
         assert!(tree_end(&header, Some(roots), 4096).is_err(), "{roots}");
     }
-    let made = made(8192, 4096, 2, 1);
-    // Without the parity's last byte there is none, unless somebody says so.
+    let made = image_with_parity(8192, 4096, 2, 1);
+    // Without the last byte, parity is found only if the number of roots is given.
     let cut = &made.bytes[..made.bytes.len() - 1];
     assert_eq!(open(cut, made.at, made.root).unwrap().roots(), None);
     let told = open(cut, made.at, made.root).unwrap().with_parity(2);

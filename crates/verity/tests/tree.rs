@@ -1,4 +1,4 @@
-//! Trees beside veritysetup's, and what is read through them.
+//! Trees: equal to those of veritysetup, and reads verified by them.
 
 mod common;
 
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use tuff_store::{MemStore, Output, ReadAt, Target};
 use tuff_verity::{Header, Root, Verified, make, stated_root, tree_end};
 
-/// Data with its tree behind it, and the root hash.
-fn grown(data: &[u8], block: u32, salt: &[u8], threads: usize) -> (Vec<u8>, u64, Root) {
+/// Returns data with its tree, the position of the header, and the root hash.
+fn data_with_tree(data: &[u8], block: u32, salt: &[u8], threads: usize) -> (Vec<u8>, u64, Root) {
     let header = Header::new(data.len() as u64, block, salt.to_vec(), [1; 16]).unwrap();
     let at = (data.len() as u64).div_ceil(4096) * 4096;
     let dir = tempfile::tempdir().unwrap();
@@ -28,7 +28,7 @@ fn hex(root: &Root) -> String {
 }
 
 #[test]
-fn roots_are_those_of_veritysetup() {
+fn root_hashes_equal_those_of_veritysetup() {
     // veritysetup 2.6.1: format --data-block-size=N --hash-block-size=N --salt=...
     for (blocks, block, salt, wanted) in [
         (
@@ -75,18 +75,18 @@ fn roots_are_those_of_veritysetup() {
         ),
     ] {
         let data = content(blocks * block as usize);
-        let (bytes, at, root) = grown(&data, block, salt, 1);
+        let (bytes, at, root) = data_with_tree(&data, block, salt, 1);
         assert_eq!(hex(&root), wanted, "{blocks} blocks of {block}");
         let store = MemStore::new(bytes.clone());
         assert_eq!(stated_root(&store, &store, at).unwrap(), root);
-        assert_eq!(grown(&data, block, salt, 3), (bytes, at, root));
+        assert_eq!(data_with_tree(&data, block, salt, 3), (bytes, at, root));
     }
 }
 
 #[test]
-fn what_is_read_is_what_was_there() {
+fn verified_reads_return_the_data() {
     let data = content(150 * 4096 + 7);
-    let (bytes, at, root) = grown(&data, 4096, b"salt", 2);
+    let (bytes, at, root) = data_with_tree(&data, 4096, b"salt", 2);
     let verified = open(&bytes, at, root).unwrap();
     assert_eq!(verified.size(), 151 * 4096);
     let mut padded = data.clone();
@@ -112,9 +112,9 @@ fn what_is_read_is_what_was_there() {
 }
 
 #[test]
-fn data_that_ends_within_its_last_block_is_filled_with_zeros() {
+fn a_short_last_block_is_padded_with_zeros() {
     let data = content(3 * 4096 + 100);
-    let (bytes, at, root) = grown(&data, 4096, &[], 1);
+    let (bytes, at, root) = data_with_tree(&data, 4096, &[], 1);
     let data: Arc<dyn ReadAt> = Arc::new(MemStore::new(data));
     let tree = Arc::new(MemStore::new(bytes));
     let verified = Verified::open(data, tree, at, root).unwrap();
@@ -125,9 +125,9 @@ fn data_that_ends_within_its_last_block_is_filled_with_zeros() {
 }
 
 #[test]
-fn every_damaged_byte_is_found_and_nothing_else() {
+fn exactly_the_damaged_blocks_are_found() {
     let data = content(300 * 512);
-    let (bytes, at, root) = grown(&data, 512, &[], 1);
+    let (bytes, at, root) = data_with_tree(&data, 512, &[], 1);
     let read = |verified: &Verified, block: u64| {
         let mut buf = [0; 512];
         verified.read_exact_at(&mut buf, block * 512)
@@ -164,8 +164,8 @@ fn every_damaged_byte_is_found_and_nothing_else() {
     let mut wrong = root;
     wrong[31] ^= 1;
     let verified = open(&bytes, at, wrong).unwrap();
-    assert!(!verified.is_rooted().unwrap());
-    assert!(open(&bytes, at, root).unwrap().is_rooted().unwrap());
+    assert!(!verified.is_top_sound().unwrap());
+    assert!(open(&bytes, at, root).unwrap().is_top_sound().unwrap());
     assert!(read(&verified, 0).is_err());
     assert_eq!(
         verified.scan(1, &|_| Ok(())).unwrap().unknown,
@@ -174,10 +174,10 @@ fn every_damaged_byte_is_found_and_nothing_else() {
 }
 
 #[test]
-fn a_block_that_holds_another_one_is_found() {
-    // Each is good at its own place.
+fn swapped_blocks_are_found() {
+    // Each block is valid in its own place.
     let data = content(20 * 4096);
-    let (mut bytes, at, root) = grown(&data, 4096, &[], 1);
+    let (mut bytes, at, root) = data_with_tree(&data, 4096, &[], 1);
     let (a, b) = bytes.split_at_mut(4096);
     a.swap_with_slice(&mut b[..4096]);
     let verified = open(&bytes, at, root).unwrap();
@@ -186,8 +186,8 @@ fn a_block_that_holds_another_one_is_found() {
 }
 
 #[test]
-fn a_tree_that_is_none_or_cannot_be_is_an_error() {
-    let (bytes, at, root) = grown(&content(8192), 4096, &[], 1);
+fn missing_and_impossible_trees_are_rejected() {
+    let (bytes, at, root) = data_with_tree(&content(8192), 4096, &[], 1);
     let told = |bytes: &[u8], at| match open(bytes, at, root) {
         Ok(verified) => verified.scan(1, &|_| Ok(())).map(|d| format!("{d:?}")),
         Err(e) => Ok(format!("{:?}: {e}", e.kind())),
@@ -195,7 +195,7 @@ fn a_tree_that_is_none_or_cannot_be_is_an_error() {
     assert!(told(&bytes, 0).unwrap().contains("no hash tree"));
     assert!(told(&bytes, 1 << 40).unwrap().contains("no hash tree"));
     assert!(told(&bytes[..8200], at).unwrap().contains("no hash tree"));
-    // A header of 2^50 blocks over little data, and one over what is there with a tree that is cut off.
+    // A header of 2^50 blocks over little data, and a truncated tree over all data.
     let mut long = bytes.clone();
     long[at as usize + 78] = 4;
     assert!(told(&long, at).unwrap().contains("shorter"));
@@ -207,10 +207,10 @@ fn a_tree_that_is_none_or_cannot_be_is_an_error() {
 }
 
 #[test]
-fn work_that_is_stopped_stops() {
+fn an_error_of_step_stops_the_scan() {
     let data = content(1 << 20);
     let stop = |_| Err(io::Error::from(io::ErrorKind::Interrupted));
-    let (bytes, at, root) = grown(&data, 4096, &[], 1);
+    let (bytes, at, root) = data_with_tree(&data, 4096, &[], 1);
     let verified = open(&bytes, at, root).unwrap();
     let kind = |e: io::Error| e.kind();
     assert_eq!(

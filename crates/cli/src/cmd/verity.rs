@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tuff_erofs::verity::{self, Damage, HashTree, Hit, Mended, Root, Verified};
+use tuff_erofs::verity::{self, Damage, HashTree, Hit, RepairedBlock, Root, Verified};
 use tuff_erofs::{Error, Result, THREADS_MAX};
 use tuff_mkfs::{Progress, Verity, available_threads, hash_tree};
 
@@ -124,7 +124,7 @@ impl Proof {
             verified = told.map_err(|e| e.within(self.image.display()))?;
         }
         let failed = |e| Error::io(self.image.display(), "cannot read the hash tree", e);
-        if !verified.is_rooted().map_err(failed)? {
+        if !verified.is_top_sound().map_err(failed)? {
             return Err(Error::corrupt(
                 self.image.display(),
                 "the root hash does not stand for the top of the hash tree: one of them is of something else, or damaged",
@@ -287,8 +287,10 @@ fn repair(place: &Proof, work: &Work) -> Result<ExitCode> {
     let left = verified.repair(work.threads(), &|bytes| watch.step(bytes), &mut |block| {
         mended += 1;
         match block {
-            Mended::Data(at, bytes) => files.0.write_all_at(bytes, at),
-            Mended::Tree(at, bytes) | Mended::Parity(at, bytes) => files.1.write_all_at(bytes, at),
+            RepairedBlock::Data(at, bytes) => files.0.write_all_at(bytes, at),
+            RepairedBlock::Tree(at, bytes) | RepairedBlock::Parity(at, bytes) => {
+                files.1.write_all_at(bytes, at)
+            }
         }
     });
     drop(watch);
@@ -470,13 +472,13 @@ impl<'a> Report<'a> {
                 self.out
                     .line(format_args!("blocks mended: {}", self.mended))?;
             }
-            if damage.is_covered_sound() {
+            if damage.is_content_sound() {
                 let all = size(total);
                 self.out
                     .line(format_args!("all {all} are what the root hash stands for"))?;
             }
             let mendable = self.verified.roots().is_some() && self.mended == 0;
-            if mendable && damage.is_covered_sound() && !sound {
+            if mendable && damage.is_content_sound() && !sound {
                 self.out
                     .line("the parity is not that of them: tuff verity repair makes it again")?;
             } else if mendable && !sound {

@@ -1,11 +1,11 @@
-//! Data, and trees that are opened.
+//! Test data and opened trees.
 
 use std::io;
 use std::sync::Arc;
 use tuff_store::{MemStore, ReadAt};
 use tuff_verity::{Root, Verified};
 
-/// Bytes that look like none other, the same everywhere.
+/// Pseudo-random bytes, the same on every run.
 pub(crate) fn content(len: usize) -> Vec<u8> {
     let mut x = 1u64;
     let words = std::iter::repeat_with(|| {
@@ -17,13 +17,13 @@ pub(crate) fn content(len: usize) -> Vec<u8> {
     words.flatten().take(len).collect()
 }
 
-/// What is verified by the tree behind it.
+/// Opens data that is followed by its tree.
 pub(crate) fn open(bytes: &[u8], at: u64, root: Root) -> io::Result<Verified> {
     let store: Arc<dyn ReadAt> = Arc::new(MemStore::new(bytes.to_vec()));
     Verified::open(Arc::clone(&store), store, at, root)
 }
 
-/// A list of one range.
+/// Returns a list of one range.
 pub(crate) fn one(range: std::ops::Range<u64>) -> Vec<std::ops::Range<u64>> {
     std::iter::once(range).collect()
 }

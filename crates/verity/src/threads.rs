@@ -1,18 +1,18 @@
-//! Work on all threads.
+//! Parallel loops over numbered work items.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a thread works with.
+/// Scratch buffers of one thread.
 #[derive(Default)]
 pub(crate) struct Buffers {
     pub(crate) input: Vec<u8>,
     pub(crate) output: Vec<u8>,
 }
 
-/// Calls `work` for each number below `count`, on this thread and on up to `threads - 1` others; on fewer where the system
-/// allows no more. The first error ends it.
+/// Calls `work` for each number below `count`, on this thread and up to `threads - 1` others, or fewer if the
+/// system cannot start them. The first error stops the loop.
 pub(crate) fn each(
     count: u64,
     threads: usize,

@@ -1,30 +1,31 @@
-//! Where the blocks of a tree lie.
+//! Positions of the levels of a hash tree.
 
 use crate::DIGEST_LEN;
 use crate::header::{HEADER_LEN, Header};
 
-/// A level of the tree: consecutive hash blocks.
+/// Level of the tree: consecutive hash blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Level {
-    /// Its first byte, in the store that holds the tree. Unit: bytes.
+    /// Position in the store that holds the tree. Unit: bytes.
     pub(crate) at: u64,
-    /// Unit: hash blocks.
+    /// Number of hash blocks.
     pub(crate) blocks: u64,
 }
 
-/// The levels of a tree.
+/// Positions of all levels of a tree.
 #[derive(Clone, Debug)]
-pub(crate) struct Shape {
-    /// Digests in a hash block.
+pub(crate) struct TreeLayout {
+    /// Number of digests in a hash block.
     pub(crate) per: u64,
-    /// From the one over the data to the one with a single block. None for a single data block.
+    /// Levels from the one over the data up to the single top block. Empty for a single data block.
     pub(crate) levels: Vec<Level>,
-    /// Behind the last level. Unit: bytes.
+    /// End of the last level on disk. Unit: bytes.
     pub(crate) end: u64,
 }
 
-impl Shape {
-    /// The tree whose header lies at `hash_offset`: it starts in the next hash block, the top first.
+impl TreeLayout {
+    /// Layout of the tree whose header is at `hash_offset`. The tree starts in the next hash block, top level
+    /// first.
     pub(crate) fn new(header: &Header, hash_offset: u64) -> Self {
         let size = u64::from(header.hash_block);
         let per = size / DIGEST_LEN as u64;
@@ -44,14 +45,14 @@ impl Shape {
         Self { per, levels, end }
     }
 
-    /// Where its first block lies: behind the header. Unit: bytes.
+    /// Position of the first hash block, after the header. Unit: bytes.
     pub(crate) fn body(&self) -> u64 {
         self.levels.last().map_or(self.end, |top| top.at)
     }
 
     /// Level and number of the hash block at byte `at`.
     pub(crate) fn find(&self, at: u64, size: u64) -> (usize, u64) {
-        // The levels lie from the last to the first.
+        // Positions descend from level 0 up.
         let level = self.levels.iter().position(|level| level.at <= at);
         let level = level.unwrap_or(0);
         (level, (at - self.levels[level].at) / size)
@@ -63,10 +64,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_top_lies_first() {
+    fn the_top_level_comes_first() {
         let shape = |blocks: u64| {
             let header = Header::new(blocks * 4096, 4096, Vec::new(), [0; 16]).unwrap();
-            let shape = Shape::new(&header, 40960);
+            let shape = TreeLayout::new(&header, 40960);
             let levels: Vec<_> = shape.levels.iter().map(|l| (l.at, l.blocks)).collect();
             (levels, shape.end)
         };
