@@ -1,27 +1,27 @@
-//! Chunk-based files: a table of block addresses, holes, and devices.
+//! Chunk-based files: a table of block addresses, devices and holes.
 //!
 //! Source: `docs/reference/format/chunk.md`.
 
 use crate::wire::{bytes, u16_at, u32_at};
 use crate::{BlockAddr, BlockBits, ByteLen, DeviceId, Error, Result};
 
-/// `i_u` of a chunk-based inode.
+/// Chunk format, the `i_u` field of a chunk-based inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
-    /// log2 of the chunk size over the block size, 0 to 31.
+    /// log2 of the number of blocks in a chunk, 0 to 31.
     pub bits: u8,
-    /// 8-byte entries with a device, instead of 4-byte addresses.
+    /// True for 8-byte entries with a device. False for 4-byte block addresses.
     pub indexes: bool,
-    /// The high address half of 8-byte entries is valid.
+    /// True if the high half of addresses in 8-byte entries is valid.
     pub bit48: bool,
 }
 
-/// Where a chunk is.
+/// Location of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chunk {
-    /// It reads as zeros.
+    /// The chunk is a hole and reads as zeros.
     Hole,
-    /// Consecutive blocks.
+    /// The chunk is stored in consecutive blocks.
     Data {
         /// Device that holds the blocks.
         device: DeviceId,
@@ -44,7 +44,7 @@ impl Format {
         })
     }
 
-    /// The value of `i_u`.
+    /// Encodes the chunk format as `i_u`.
     pub fn encode(self) -> u32 {
         u32::from(self.bits) | u32::from(self.indexes) << 5 | u32::from(self.bit48) << 6
     }
@@ -97,7 +97,7 @@ impl Format {
         })
     }
 
-    /// Appends an entry.
+    /// Appends the table entry of `chunk` to `out`.
     pub fn encode_entry(self, chunk: Chunk, out: &mut alloc::vec::Vec<u8>) {
         let (device, block) = match chunk {
             Chunk::Hole => (

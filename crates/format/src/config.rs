@@ -1,4 +1,4 @@
-//! Compression records: one per algorithm, behind the superblock, with `COMPR_CFGS`.
+//! Compression configurations: a record per algorithm after the superblock, with `COMPR_CFGS`.
 //!
 //! ```text
 //! [align 4] u16 length | payload      ascending by algorithm: LZ4, LZMA, DEFLATE, Zstandard
@@ -10,12 +10,12 @@ use crate::wire::{bytes, u16_at, u32_at};
 use crate::{Error, Result};
 use alloc::vec::Vec;
 
-/// What the image promises about its compressed data, per algorithm.
+/// Compression configurations of an image, by algorithm.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Configs {
-    /// LZ4.
+    /// Limits of LZ4 data.
     pub lz4: Option<Lz4>,
-    /// Largest LZMA dictionary. Unit: bytes, 4096 to 8 MiB.
+    /// Size of the largest LZMA dictionary. Unit: bytes, 4096 to 8 MiB.
     pub lzma_dict_size: Option<u32>,
     /// log2 of the DEFLATE window, at most 15.
     pub deflate_window_bits: Option<u8>,
@@ -23,17 +23,17 @@ pub struct Configs {
     pub zstd_window_log: Option<u8>,
 }
 
-/// The LZ4 record.
+/// Compression configuration of LZ4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lz4 {
-    /// Largest match distance, 0 for 65535.
+    /// Largest match distance. 0 means 65535.
     pub max_distance: u16,
-    /// Largest cluster. Unit: blocks; 0 counts as 1.
+    /// Size of the largest pcluster. Unit: blocks; 0 means 1.
     pub max_pcluster_blocks: u16,
 }
 
 impl Configs {
-    /// Bit set of the algorithms present.
+    /// Bit set of the algorithms that have a record.
     pub fn algorithms(&self) -> u16 {
         u16::from(self.lz4.is_some())
             | u16::from(self.lzma_dict_size.is_some()) << 1
@@ -41,8 +41,8 @@ impl Configs {
             | u16::from(self.zstd_window_log.is_some()) << 3
     }
 
-    /// Decodes the records for `algorithms` from `src`, whose first byte is the first behind the superblock. `base` is
-    /// that byte's position in the image, for alignment. Returns the bytes used, too.
+    /// Decodes the records for `algorithms` from `src`, which starts right after the superblock. `base` is the
+    /// position of `src` in the image, for alignment. Also returns the number of bytes used.
     pub fn decode(src: &[u8], base: u64, algorithms: u16) -> Result<(Self, usize)> {
         if algorithms & !0xF != 0 {
             return Err(Error::unsupported(
@@ -107,7 +107,7 @@ impl Configs {
         Ok((out, at))
     }
 
-    /// The records, for a superblock whose end is 4-byte aligned.
+    /// Encodes the records, for a superblock whose end is 4-byte aligned.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let mut record = |payload: &[u8], len: u16| {

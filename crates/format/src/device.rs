@@ -1,4 +1,4 @@
-//! One slot of the device table: 128 bytes.
+//! Device table: slots of 128 bytes.
 //!
 //! Source: `docs/reference/format/device.md`.
 
@@ -22,19 +22,19 @@ struct Raw {
 
 const _: () = assert!(size_of::<Raw>() == SLOT_LEN);
 
-/// A slot, decoded.
+/// Slot of the device table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Free text: a digest or a path, padded with NUL.
+    /// Identifier of the device: a digest or a path, padded with NUL.
     pub tag: [u8; 64],
     /// Size of the device. Unit: blocks.
     pub blocks: u64,
-    /// First block in the unified address space, 0 if not mapped there.
+    /// First block of the device in the unified address space. 0 if it is not mapped there.
     pub uniaddr: BlockAddr,
 }
 
 impl Slot {
-    /// Decodes a slot. The high halves count only in a 48-bit image.
+    /// Decodes a slot. `bit48`: the high halves of addresses are valid.
     pub fn decode(bytes: &[u8], bit48: bool) -> Result<Self> {
         let (raw, _) = Raw::read_from_prefix(bytes).map_err(|_| Error::corrupt("device slot"))?;
         let hi = |v: U16| if bit48 { u64::from(v.get()) << 32 } else { 0 };
@@ -45,7 +45,7 @@ impl Slot {
         })
     }
 
-    /// The slot's bytes.
+    /// Encodes the slot as its 128 bytes.
     pub fn encode(&self) -> [u8; SLOT_LEN] {
         let [b0, b1, b2, b3, b4, b5, ..] = self.blocks.to_le_bytes();
         let [u0, u1, u2, u3, u4, u5, ..] = self.uniaddr.0.to_le_bytes();

@@ -1,4 +1,4 @@
-//! Directory blocks: all headers, then all names.
+//! Directory blocks: headers of all entries, then all names.
 //!
 //! ```text
 //! +----------------------+----------------------+-----+--------+--------+-----+------+
@@ -6,14 +6,14 @@
 //! +----------------------+----------------------+-----+--------+--------+-----+------+
 //!   12 bytes                                            nameoff is relative to the block
 //! ```
-//! Names ascend bytewise over the whole directory, "." and ".." among them.
+//! Names ascend bytewise over the whole directory, including "." and "..".
 //! Source: `docs/reference/format/dirent.md`.
 
 use crate::wire::u16_at;
 use crate::{Error, Nid, Result};
 use alloc::vec::Vec;
 
-/// Length of a header. Unit: bytes.
+/// Length of an entry's header. Unit: bytes.
 pub const LEN: usize = 12;
 /// Longest name. Unit: bytes.
 pub const NAME_MAX: usize = 255;
@@ -21,15 +21,15 @@ pub const NAME_MAX: usize = 255;
 /// One entry of a directory block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dirent<'a> {
-    /// The inode.
+    /// Nid of the entry's inode.
     pub nid: Nid,
-    /// The type as the entry claims it, 0 to 7.
+    /// File type as stored in the entry, 0 to 7.
     pub file_type: u8,
-    /// 1 to 255 bytes.
+    /// Name of 1 to 255 bytes.
     pub name: &'a [u8],
 }
 
-/// A directory block whose entry count has been checked.
+/// Directory block whose number of entries has been checked.
 #[derive(Clone, Copy)]
 pub struct Block<'a> {
     bytes: &'a [u8],
@@ -37,7 +37,7 @@ pub struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// `bytes` are the block's valid bytes: a whole block, or what the directory's size leaves for the last one.
+    /// Wraps the valid bytes of a block: all of it, or up to the end of the directory for the last block.
     pub fn new(bytes: &'a [u8]) -> Result<Self> {
         let first = usize::from(u16_at(bytes, 8, "directory block: first entry")?);
         if first < LEN || first % LEN != 0 || first >= bytes.len() {
@@ -59,7 +59,7 @@ impl<'a> Block<'a> {
         self.count
     }
 
-    /// Entry `i`, below [`count`](Self::count).
+    /// Decodes entry `i`, which is below [`count`](Self::count).
     pub fn entry(&self, i: usize) -> Result<Dirent<'a>> {
         let at = i * LEN;
         let header = crate::wire::bytes(self.bytes, at, LEN, "directory entry")?;
@@ -101,12 +101,12 @@ impl<'a> Block<'a> {
         })
     }
 
-    /// All entries in order.
+    /// Iterates over all entries in order.
     pub fn entries(self) -> impl Iterator<Item = Result<Dirent<'a>>> {
         (0..self.count).map(move |i| self.entry(i))
     }
 
-    /// Position behind the last name. What follows in the block must be zero.
+    /// End of the last name. The rest of the block must be zero.
     pub fn used(&self) -> Result<usize> {
         let last = self.entry(self.count - 1)?;
         let start = usize::from(u16_at(
@@ -123,12 +123,12 @@ pub fn in_order(prev: &[u8], name: &[u8]) -> bool {
     prev < name
 }
 
-/// True if `name` may name an entry: not empty, at most 255 bytes, no slash and no NUL.
+/// True if `name` is a valid name: 1 to 255 bytes without a slash or NUL.
 pub fn is_name(name: &[u8]) -> bool {
     (1..=NAME_MAX).contains(&name.len()) && !name.iter().any(|b| matches!(b, b'/' | 0))
 }
 
-/// Sizes of the blocks that hold names of these lengths, in order: entries and used bytes of each block.
+/// Distributes entries over directory blocks, by the lengths of their names.
 #[derive(Clone, Debug, Default)]
 pub struct Fill {
     block_size: usize,
@@ -137,7 +137,7 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// Starts an empty directory.
+    /// Starts an empty directory with blocks of `block_size` bytes.
     pub fn new(block_size: usize) -> Self {
         Self {
             block_size,
@@ -146,7 +146,7 @@ impl Fill {
         }
     }
 
-    /// Adds a name. True if it starts a new block.
+    /// Adds an entry. Returns true if it starts a new block.
     pub fn add(&mut self, name_len: usize) -> bool {
         let need = LEN + name_len;
         if self.used == 0 || self.used + need > self.block_size {
@@ -159,15 +159,15 @@ impl Fill {
         }
     }
 
-    /// Size of the directory: whole blocks and the used part of the last. Unit: bytes.
+    /// Size of the directory: full blocks and the used part of the last. Unit: bytes.
     pub fn size(&self) -> u64 {
         self.blocks.saturating_sub(1) * self.block_size as u64 + self.used as u64
     }
 }
 
-/// Appends one block that holds `entries`, without the zeros behind the last name.
+/// Appends one block with `entries`, without the padding after the last name.
 ///
-/// The entries must fit a block (see [`Fill`]) and ascend: both are the caller's promise.
+/// The caller guarantees that the entries ascend and fit into a block: see [`Fill`].
 pub fn encode<'a>(entries: &[Dirent<'a>], out: &mut Vec<u8>) {
     debug_assert!(
         entries

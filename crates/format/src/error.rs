@@ -1,34 +1,34 @@
-//! What can be wrong with bytes that claim to be EROFS.
+//! Error type of all decoders.
 
 use core::fmt;
 
-/// The two ways in which bytes cannot be used.
+/// Category of a decoding error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// They break a rule of the format.
+    /// The bytes violate a rule of the format.
     Corrupt,
-    /// They follow a rule that this version does not know.
+    /// The bytes use a part of the format that this version does not support.
     Unsupported,
 }
 
-/// One broken rule: what, what was found, what was expected. The caller adds the place.
+/// Violated rule: the field, the value found and the value expected. The caller adds the place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// Damaged, or merely unknown.
+    /// Category: corrupt or unsupported.
     pub kind: Kind,
-    /// A noun phrase: which field or rule.
+    /// Noun phrase that names the field or rule.
     pub what: &'static str,
-    /// The value found, if one number says it.
+    /// Value found, for errors about a number.
     pub found: Option<u64>,
-    /// What would have been right. May be empty.
+    /// Description of valid values. May be empty.
     pub expected: &'static str,
 }
 
-/// Result of every decoder of this crate.
+/// Result of the decoders in this crate.
 pub type Result<T> = core::result::Result<T, Error>;
 
 impl Error {
-    /// A broken rule without a telling number.
+    /// Creates an error for a violated rule, without a value.
     pub const fn corrupt(what: &'static str) -> Self {
         Self {
             kind: Kind::Corrupt,
@@ -38,7 +38,7 @@ impl Error {
         }
     }
 
-    /// A broken rule with the number that breaks it.
+    /// Creates an error for an invalid value.
     pub const fn bad(what: &'static str, found: u64, expected: &'static str) -> Self {
         Self {
             kind: Kind::Corrupt,
@@ -48,7 +48,7 @@ impl Error {
         }
     }
 
-    /// A value that this version does not know.
+    /// Creates an error for a value that this version does not support.
     pub const fn unsupported(what: &'static str, found: u64) -> Self {
         Self {
             kind: Kind::Unsupported,

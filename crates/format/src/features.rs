@@ -79,7 +79,7 @@ pub mod incompat {
     /// Compression configurations follow the superblock (`COMPR_CFGS`), or pclusters may have several blocks
     /// (`BIG_PCLUSTER`).
     pub const COMPR_CFGS: u32 = 0x002;
-    /// Chunk-based files.
+    /// Chunk-based files, which may have holes.
     pub const CHUNKED_FILE: u32 = 0x004;
     /// A device table (`DEVICE_TABLE`), or a second algorithm in one file (`COMPR_HEAD2`).
     pub const DEVICE_TABLE: u32 = 0x008;
@@ -97,7 +97,7 @@ pub mod incompat {
     pub const KNOWN: u32 = 0x1FF;
 }
 
-/// Where an image records that it uses a feature.
+/// Part of an image that records the use of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marker {
     /// A bit of `feature_compat`. The image mounts on older kernels, too.
@@ -113,7 +113,7 @@ pub enum Marker {
 /// A feature and the first kernel that supports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// Where an image records the feature.
+    /// Part of the image that records the use of the feature.
     pub marker: Marker,
     /// Name as EROFS tools print it. Features that share a bit have a joint name.
     pub name: &'static str,
@@ -153,9 +153,9 @@ impl Feature {
     /// Fingerprint xattrs, by which files of several images share page cache.
     pub const ISHARE_XATTRS: Self = compat_flag(compat::ISHARE_XATTRS, "ishare_xattrs", 7, 0);
 
-    /// Right-aligned compressed data.
+    /// Compressed data that is right-aligned in its pcluster.
     pub const LZ4_0PADDING: Self = incompat_flag(incompat::LZ4_0PADDING, "0padding", 5, 3);
-    /// Compression configurations.
+    /// Compression configurations after the superblock.
     pub const COMPR_CFGS: Self =
         incompat_flag(incompat::COMPR_CFGS, "compr_cfgs, big_pcluster", 5, 13);
     /// Physical clusters of several blocks. Shares its bit with [`COMPR_CFGS`](Self::COMPR_CFGS).
@@ -180,16 +180,16 @@ impl Feature {
     pub const BIT48: Self = incompat_flag(incompat::BIT48, "48bit", 6, 15);
     /// Byte-aligned pclusters in encoded extents. Shares its bit with [`BIT48`](Self::BIT48).
     pub const ENCODED_EXTENTS: Self = Self::BIT48;
-    /// Compressed metadata.
+    /// Compressed metadata in the metabox inode.
     pub const METABOX: Self = incompat_flag(incompat::METABOX, "metabox", 6, 17);
 
     /// LZ4, the first algorithm.
     pub const LZ4: Self = algorithm(0, "lz4", 5, 4);
-    /// MicroLZMA.
+    /// MicroLZMA, as of XZ Utils.
     pub const LZMA: Self = algorithm(1, "lzma", 5, 16);
-    /// Raw DEFLATE.
+    /// DEFLATE without a zlib header.
     pub const DEFLATE: Self = algorithm(2, "deflate", 6, 6);
-    /// Zstandard.
+    /// Zstandard, one frame per pcluster.
     pub const ZSTD: Self = algorithm(3, "zstd", 6, 10);
 
     /// Blocks smaller than a page.
@@ -220,7 +220,7 @@ impl Feature {
         Self::METABOX,
     ];
 
-    /// Algorithms by id.
+    /// All algorithms, indexed by their id.
     pub const ALGORITHMS: [Self; 4] = [Self::LZ4, Self::LZMA, Self::DEFLATE, Self::ZSTD];
 
     const fn new(marker: Marker, name: &'static str, major: u8, minor: u8) -> Self {

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const COMPACT_LEN: usize = 32;
 /// Length of an extended inode. Unit: bytes.
 pub const EXTENDED_LEN: usize = 64;
-/// Inodes start at multiples of this. Unit: bytes.
+/// Alignment of inodes. Unit: bytes.
 pub const ALIGN: u64 = 32;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -53,42 +53,42 @@ struct Extended {
 
 const _: () = assert!(size_of::<Compact>() == COMPACT_LEN && size_of::<Extended>() == EXTENDED_LEN);
 
-/// How an inode's data is found.
+/// Data layout of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Consecutive blocks.
+    /// Consecutive blocks without compression.
     FlatPlain = 0,
-    /// Compressed, or a fragment; 8-byte index entries or encoded extents.
+    /// Compressed with an index of 8-byte entries or encoded extents; or a fragment.
     CompressedFull = 1,
-    /// Consecutive blocks, the last partial block behind the inode.
+    /// Consecutive uncompressed blocks, with the last partial block inline after the inode.
     FlatInline = 2,
-    /// Compressed, packed index.
+    /// Compressed with a compacted index.
     CompressedCompact = 3,
-    /// A table of chunks.
+    /// Table of chunk locations.
     ChunkBased = 4,
 }
 
-/// The type bits of a mode.
+/// Type of a file, from its mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileType {
-    /// Regular file.
+    /// Regular file, `S_IFREG` in a mode.
     File,
-    /// Directory.
+    /// Directory, `S_IFDIR` in a mode.
     Dir,
-    /// Symbolic link.
+    /// Symbolic link, `S_IFLNK` in a mode.
     Symlink,
-    /// Character device.
+    /// Character device, `S_IFCHR` in a mode.
     Char,
-    /// Block device.
+    /// Block device, `S_IFBLK` in a mode.
     Block,
-    /// Named pipe.
+    /// Named pipe, `S_IFIFO` in a mode.
     Fifo,
-    /// Socket.
+    /// Unix domain socket, `S_IFSOCK` in a mode.
     Socket,
 }
 
 impl FileType {
-    /// From `st_mode`. `None` for type bits that mean nothing.
+    /// Extracts the type from `st_mode`. `None` for undefined type bits.
     pub fn from_mode(mode: u16) -> Option<Self> {
         Some(match mode & 0xF000 {
             0x8000 => Self::File,
@@ -102,7 +102,7 @@ impl FileType {
         })
     }
 
-    /// The type bits of `st_mode`.
+    /// Type bits for `st_mode`.
     pub fn mode_bits(self) -> u16 {
         match self {
             Self::File => 0x8000,
@@ -115,7 +115,7 @@ impl FileType {
         }
     }
 
-    /// The number that directory entries use.
+    /// Type number for directory entries.
     pub fn dirent_code(self) -> u8 {
         match self {
             Self::File => 1,
@@ -128,7 +128,7 @@ impl FileType {
         }
     }
 
-    /// The word people use.
+    /// Name of the type in English.
     pub fn name(self) -> &'static str {
         match self {
             Self::File => "file",
@@ -142,41 +142,43 @@ impl FileType {
     }
 }
 
-/// An inode, decoded.
+/// Decoded inode of either form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inode {
-    /// True for the 64-byte form.
+    /// True for the extended form.
     pub extended: bool,
-    /// How the data is found.
+    /// Layout of the data.
     pub layout: Layout,
-    /// Directory: "." is left out. Compact non-directory: link count 1, and the high address half is valid.
+    /// For a directory: "." is omitted. For other compact inodes: the link count is 1 and the high half of the
+    /// address is valid.
     pub flag4: bool,
-    /// Count that gives the length of the attribute body: see [`xattr_len`](Self::xattr_len).
+    /// Encoded length of the xattr body: see [`xattr_len`](Self::xattr_len).
     pub xattr_icount: u16,
-    /// `st_mode`.
+    /// Mode with type and permission bits, as in `st_mode`.
     pub mode: u16,
-    /// Link count.
+    /// Number of hard links.
     pub nlink: u32,
-    /// Unit: bytes.
+    /// File size. Unit: bytes.
     pub size: u64,
-    /// Modification time. For a compact inode: seconds after the superblock's epoch.
+    /// Modification time. Unit: seconds, since the superblock's epoch for a compact inode.
     pub mtime: i64,
-    /// Nanoseconds; meaningless for a compact inode.
+    /// Nanoseconds of the modification time. Not stored in a compact inode.
     pub mtime_nsec: u32,
-    /// Start block, block count, chunk format or device number: by type and layout. 48 bits where a high half exists.
+    /// Start block, block count, chunk format or device number, depending on type and layout. 48 bits with a high
+    /// half.
     pub u: u64,
-    /// Serial number, for show.
+    /// Serial number, for information only.
     pub ino: u32,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id of the owner.
     pub gid: u32,
-    /// True if all bits of the start block that this form has are set: no data.
+    /// True if all bits of the start block are set: the file has no data blocks.
     pub no_start: bool,
 }
 
 impl Inode {
-    /// Length that the first two bytes announce. Unit: bytes.
+    /// Length of the inode, from its first two bytes. Unit: bytes.
     pub fn len_of(format: u16) -> usize {
         if format & 1 != 0 {
             EXTENDED_LEN
@@ -185,7 +187,7 @@ impl Inode {
         }
     }
 
-    /// Decodes an inode from bytes that start with it.
+    /// Decodes the inode at the start of `bytes`.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let format = crate::wire::u16_at(bytes, 0, "inode")?;
         if format & !0x1F != 0 {
@@ -271,7 +273,7 @@ impl Inode {
         Ok(inode)
     }
 
-    /// The inode's bytes: 32 or 64.
+    /// Encodes the inode as 32 or 64 bytes.
     pub fn encode(&self, out: &mut alloc::vec::Vec<u8>) {
         let format =
             u16::from(self.extended) | (self.layout as u16) << 1 | u16::from(self.flag4) << 4;
@@ -319,7 +321,7 @@ impl Inode {
         }
     }
 
-    /// Length of the inode itself. Unit: bytes.
+    /// Length of the inode without xattrs and data. Unit: bytes.
     #[expect(clippy::len_without_is_empty, reason = "an inode is never empty")]
     pub fn len(&self) -> usize {
         if self.extended {
@@ -329,7 +331,7 @@ impl Inode {
         }
     }
 
-    /// Length of the attribute body behind the inode. Unit: bytes.
+    /// Length of the xattr body after the inode. Unit: bytes.
     pub fn xattr_len(&self) -> usize {
         match self.xattr_icount {
             0 => 0,
@@ -337,7 +339,7 @@ impl Inode {
         }
     }
 
-    /// The type. Every decoded inode has one.
+    /// File type. Decoding has checked that the mode has one.
     pub fn file_type(&self) -> FileType {
         FileType::from_mode(self.mode).unwrap_or(FileType::File)
     }
@@ -348,13 +350,13 @@ impl Inode {
     }
 }
 
-/// A device number as `i_u` holds it: a major below 2^12, a minor below 2^20.
+/// Encodes a device number for `i_u`: the major number has 12 bits, the minor number 20.
 pub fn encode_device(major: u32, minor: u32) -> u32 {
     debug_assert!(major >> 12 == 0 && minor >> 20 == 0);
     minor & 0xFF | (major & 0xFFF) << 8 | (minor & 0xF_FF00) << 12
 }
 
-/// Major and minor number from `i_u`.
+/// Decodes major and minor number from `i_u`.
 pub fn decode_device(u: u32) -> (u32, u32) {
     (u >> 8 & 0xFFF, u & 0xFF | u >> 12 & 0xF_FF00)
 }

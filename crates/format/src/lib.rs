@@ -1,8 +1,8 @@
-//! EROFS on disk, pure over bytes: no file, no clock, no thread.
+//! On-disk structures of EROFS, as pure functions over bytes: no files, no clock, no threads.
 //!
-//! One room per structure: the raw struct, the decoded view, encode, verify and their tests live in one file. Every
-//! decoder takes foreign bytes and returns an [`Error`]; nothing here panics on what an image contains. Facts come
-//! from the public description of the format (`docs/reference/format/README.md), which names the kernel release of each feature.
+//! One file per structure: the raw struct, its decoded form, encoding, checks and tests. Decoders return an
+//! [`Error`] for invalid bytes and never panic. Source: `docs/reference/format/README.md`, the project's
+//! description of the format.
 
 #![no_std]
 #![forbid(unsafe_code)]

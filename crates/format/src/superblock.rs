@@ -1,4 +1,4 @@
-//! The superblock: byte 1024 of the image, 128 bytes and optional slots of 16.
+//! Superblock: 128 bytes at byte 1024 of the image, and optional slots of 16 bytes.
 //!
 //! ```text
 //! 0x00 magic    checksum  compat    bits slots root/blocks_hi
@@ -19,11 +19,11 @@ use alloc::vec::Vec;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Byte position of the superblock.
+/// Position of the superblock in the image. Unit: bytes.
 pub const OFFSET: u64 = 1024;
-/// The first four bytes, as a little-endian number.
+/// Magic number, the first four bytes in little-endian order.
 pub const MAGIC: u32 = 0xE0F5_E1E2;
-/// Length without slots. Unit: bytes.
+/// Length without extension slots. Unit: bytes.
 pub const BASE_LEN: usize = 128;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -61,61 +61,61 @@ struct Raw {
 
 const _: () = assert!(size_of::<Raw>() == BASE_LEN);
 
-/// The superblock, decoded.
+/// Superblock in decoded form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// `feature_compat`, bits of [`compat`].
+    /// Bits of `feature_compat`, see [`compat`].
     pub compat: u32,
-    /// `feature_incompat`, bits of [`incompat`].
+    /// Bits of `feature_incompat`, see [`incompat`].
     pub incompat: u32,
-    /// CRC-32C as stored. Set by [`seal`].
+    /// CRC-32C as stored. [`seal`] computes it.
     pub checksum: u32,
-    /// Block size.
+    /// Block size of the image.
     pub block_bits: BlockBits,
-    /// Slots of 16 bytes behind the first 128.
+    /// Number of 16-byte slots after the first 128 bytes.
     pub ext_slots: u8,
-    /// The root directory.
+    /// Nid of the root directory.
     pub root: Nid,
-    /// Number of inodes, for statfs.
+    /// Number of inodes, for `statfs`.
     pub inodes: u64,
     /// Base time of compact inodes. Unit: seconds since 1970.
     pub epoch: i64,
-    /// Nanoseconds of the time of every compact inode.
+    /// Nanoseconds of the modification time of compact inodes.
     pub fixed_nsec: u32,
     /// Size of the primary device. Unit: blocks.
     pub blocks: u64,
-    /// Block at which nid 0 lies.
+    /// Block of the inode with nid 0.
     pub meta_blkaddr: BlockAddr,
-    /// Block from which shared attribute ids count.
+    /// Block from which the ids of shared xattrs count.
     pub xattr_blkaddr: BlockAddr,
-    /// Raw bytes of the UUID.
+    /// UUID in its on-disk byte order.
     pub uuid: [u8; 16],
-    /// Label, padded with NUL.
+    /// Volume label, padded with NUL.
     pub label: [u8; 16],
-    /// With `COMPR_CFGS` a bit set of algorithms, without it the largest LZ4 distance.
+    /// With `COMPR_CFGS`: bit set of algorithms. Otherwise: largest LZ4 distance.
     pub algs_or_distance: u16,
-    /// Slots of the device table.
+    /// Number of slots in the device table.
     pub extra_devices: u16,
     /// Position of the device table. Unit: 128 bytes.
     pub devt_slotoff: u16,
-    /// Number of long attribute name prefixes.
+    /// Number of long xattr name prefixes.
     pub xattr_prefix_count: u8,
-    /// Position of the prefix table in its container. Unit: 4 bytes.
+    /// Position of the table of long prefixes in its container. Unit: 4 bytes.
     pub xattr_prefix_start: u32,
-    /// The packed inode, which holds fragments.
+    /// Nid of the packed inode, which holds fragments.
     pub packed: Option<Nid>,
-    /// Non-zero switches name filters off.
+    /// Reserved byte of the xattr filter. Filters are invalid if it is not zero.
     pub xattr_filter_reserved: u8,
-    /// Prefix of fingerprint attributes, with `ISHARE_XATTRS`.
+    /// Id of the long prefix of fingerprint xattrs, with `ISHARE_XATTRS`.
     pub ishare_prefix: u8,
-    /// When the image was made. Unit: seconds after `epoch`.
+    /// Time of the build. Unit: seconds since `epoch`.
     pub build_time: u32,
-    /// The metabox inode, with `METABOX`.
+    /// Nid of the metabox inode, with `METABOX`.
     pub metabox: Option<Nid>,
 }
 
 impl Superblock {
-    /// One that says nothing yet: every field is 0 or absent, but for the block size.
+    /// Superblock without content: all fields but the block size are 0 or absent.
     pub const fn empty(block_bits: BlockBits) -> Self {
         Self {
             compat: 0,
@@ -145,9 +145,9 @@ impl Superblock {
         }
     }
 
-    /// Decodes the bytes from [`OFFSET`] on. `bytes` should hold at least 144, or what the image has.
+    /// Decodes the superblock from the bytes at [`OFFSET`]: at least 144, or as many as the image has.
     ///
-    /// Checks what a kernel checks at mount, except the checksum: see [`checksum`].
+    /// Performs the kernel's mount-time checks, except the checksum: see [`checksum`].
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let (raw, rest) = Raw::read_from_prefix(bytes).map_err(|_| {
             Error::bad(
@@ -178,7 +178,7 @@ impl Superblock {
                 "0",
             ));
         }
-        // The kernel wants it inside the first page.
+        // The kernel requires it in the first page.
         if BASE_LEN + 16 * usize::from(raw.sb_extslots) > 4096 - 1024 {
             return Err(Error::bad(
                 "superblock extension slots",
@@ -251,7 +251,7 @@ impl Superblock {
         })
     }
 
-    /// The bytes from [`OFFSET`] on, checksum as in `self`. Length: [`len`](Self::len).
+    /// Encodes the superblock with the checksum of `self`. Length: [`len`](Self::len).
     pub fn encode(&self) -> Vec<u8> {
         let wide = self.incompat & incompat::BIT48 != 0;
         let [b0, b1, b2, b3, b4, b5, ..] = self.blocks.to_le_bytes();
@@ -298,7 +298,7 @@ impl Superblock {
         out
     }
 
-    /// Length with slots. Unit: bytes.
+    /// Length with extension slots. Unit: bytes.
     #[expect(clippy::len_without_is_empty, reason = "a superblock is never empty")]
     pub fn len(&self) -> usize {
         BASE_LEN + 16 * usize::from(self.ext_slots)
@@ -314,7 +314,7 @@ impl Superblock {
         self.compat & compat == compat
     }
 
-    /// True if attribute name filters may be trusted.
+    /// True if the xattr filters of inodes are valid.
     pub fn trusts_filters(&self) -> bool {
         self.has_compat(compat::XATTR_FILTER) && self.xattr_filter_reserved == 0
     }
@@ -328,7 +328,7 @@ impl Superblock {
         }
     }
 
-    /// Returns the features that the superblock states: flags first, then algorithms and layout.
+    /// Returns the features that the superblock records: flags first, then algorithms and layout.
     pub fn features(&self) -> impl Iterator<Item = Feature> {
         let used = match self.has(incompat::COMPR_CFGS) {
             true => self.algs_or_distance,
@@ -348,19 +348,19 @@ impl Superblock {
         min_kernel(self.features())
     }
 
-    /// The label up to its first NUL.
+    /// Volume label up to its first NUL.
     pub fn label(&self) -> &[u8] {
         self.label.split(|b| *b == 0).next().unwrap_or(&[])
     }
 }
 
-/// The field of an address without a high half. The builder keeps such addresses in 32 bits.
+/// Narrows an address whose field has no high half. The builder limits such addresses to 32 bits.
 fn low_half(addr: BlockAddr) -> U32 {
     debug_assert!(addr.0 <= u32::MAX.into());
     U32::new(addr.0 as u32)
 }
 
-/// Length of the bytes from [`OFFSET`] on that the checksum covers.
+/// Number of bytes from [`OFFSET`] on that the checksum covers.
 pub fn checksum_len(bits: BlockBits) -> usize {
     if bits.size_usize() > 1024 {
         bits.size_usize() - 1024
@@ -369,8 +369,8 @@ pub fn checksum_len(bits: BlockBits) -> usize {
     }
 }
 
-/// CRC-32C without the final inversion over `covered`, which starts at [`OFFSET`] and is [`checksum_len`] long. The
-/// stored checksum counts as zero.
+/// Computes the CRC-32C of `covered`, without the final inversion and with zeros in place of the stored checksum.
+/// `covered` starts at [`OFFSET`] and has [`checksum_len`] bytes.
 pub fn checksum(covered: &[u8]) -> u32 {
     static CRC32C: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
     let mut digest = CRC32C.digest();
@@ -380,7 +380,7 @@ pub fn checksum(covered: &[u8]) -> u32 {
     !digest.finalize()
 }
 
-/// Computes the checksum of `covered` and stores it in place. Call it last.
+/// Computes the checksum of `covered` and stores it there. Must be the last change.
 pub fn seal(covered: &mut [u8]) {
     let sum = checksum(covered).to_le_bytes();
     if let Some(field) = covered.get_mut(4..8) {
@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn the_worked_example_encodes_byte_for_byte() {
-        // docs/reference/format/superblock.md, worked example.
+        // Worked example of docs/reference/format/superblock.md.
         let expected = [
             "e2e1f5e0 ffe7ba95 07000000 0c002400",
             "04000000 00000000 00f15365 00000000",

@@ -1,8 +1,8 @@
-//! Little-endian integers at a position, for variable-length structures.
+//! Bounds-checked reads of little-endian integers, for structures of variable length.
 
 use crate::{Error, Result};
 
-/// The `n` bytes at `at`.
+/// Returns `n` bytes from position `at`.
 pub(crate) fn bytes<'a>(
     src: &'a [u8],
     at: usize,

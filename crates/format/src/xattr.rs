@@ -1,4 +1,4 @@
-//! Extended attributes: the body behind an inode, shared entries, long name prefixes, the name filter.
+//! Extended attributes: bodies after inodes, shared entries, long name prefixes and name filters.
 //!
 //! ```text
 //! body    u32 filter | u8 shared count | 7 reserved | u32 shared id ... | entry ...
@@ -11,14 +11,14 @@ use crate::wire::{bytes, u16_at, u32_at};
 use crate::{Error, Result};
 use alloc::vec::Vec;
 
-/// Length of the header of a body. Unit: bytes.
+/// Length of the header of an xattr body. Unit: bytes.
 pub const HEADER_LEN: usize = 12;
 /// Longest stored name. Unit: bytes.
 pub const NAME_MAX: usize = 255;
-/// Bit of a name index that says "long prefix".
+/// Bit of a name index that selects a long prefix.
 pub const LONG_PREFIX: u8 = 0x80;
 
-/// Name space prefixes that users see, by index.
+/// Name prefixes by name index.
 const PREFIXES: [(u8, &[u8]); 6] = [
     (2, b"system.posix_acl_access"),
     (3, b"system.posix_acl_default"),
@@ -28,34 +28,34 @@ const PREFIXES: [(u8, &[u8]); 6] = [
     (6, b"security."),
 ];
 
-/// The prefix that `index` stands for. `None`: attributes with it are not visible.
+/// Returns the name prefix of `index`. `None` if xattrs with it are not visible.
 pub fn prefix(index: u8) -> Option<&'static [u8]> {
     PREFIXES.iter().find(|(i, _)| *i == index).map(|(_, p)| *p)
 }
 
-/// Splits a full name into name index and the rest that is stored. `None` for a name space that EROFS does not have.
+/// Splits a full name into name index and stored name. `None` for a namespace that EROFS does not support.
 pub fn split(name: &[u8]) -> Option<(u8, &[u8])> {
     let (index, rest) = PREFIXES
         .iter()
         .find_map(|(i, p)| Some((*i, name.strip_prefix(*p)?)))?;
-    // The ACL names are whole names, the others need something behind the dot.
+    // The prefixes of ACLs are full names. All others need a suffix.
     let whole = matches!(index, 2 | 3);
     (whole == rest.is_empty()).then_some((index, rest))
 }
 
-/// One attribute as it is stored.
+/// Entry of an xattr, as stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Name space, or [`LONG_PREFIX`] and the number of a long prefix.
+    /// Name index: a namespace, or [`LONG_PREFIX`] and the number of a long prefix.
     pub index: u8,
-    /// The name behind the prefix.
+    /// Name without its prefix.
     pub name: &'a [u8],
-    /// The value.
+    /// Value of the xattr.
     pub value: &'a [u8],
 }
 
 impl<'a> Entry<'a> {
-    /// Decodes the entry at the start of `src`. Returns its length with padding, too.
+    /// Decodes the entry at the start of `src`. Also returns its padded length.
     pub fn decode(src: &'a [u8]) -> Result<(Self, usize)> {
         let &[name_len, index, v0, v1] = bytes(src, 0, 4, "attribute entry")? else {
             return Err(Error::corrupt("attribute entry"));
@@ -70,7 +70,7 @@ impl<'a> Entry<'a> {
         ))
     }
 
-    /// Appends the entry with padding.
+    /// Appends the padded entry to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         debug_assert!(
             self.name.len() <= NAME_MAX
@@ -84,28 +84,28 @@ impl<'a> Entry<'a> {
         out.resize(out.len().next_multiple_of(4), 0);
     }
 
-    /// Length with padding. Unit: bytes.
+    /// Padded length of the entry. Unit: bytes.
     pub fn encoded_len(&self) -> usize {
         (4 + self.name.len() + self.value.len()).next_multiple_of(4)
     }
 
-    /// True for the all-zero entry that only takes room.
+    /// True for the all-zero entry, which serves as padding.
     pub fn is_padding(&self) -> bool {
         self.index == 0 && self.name.is_empty() && self.value.is_empty()
     }
 }
 
-/// An attribute body, its header checked.
+/// Xattr body of an inode, with a checked header.
 #[derive(Clone, Copy)]
 pub struct Body<'a> {
-    /// Name filter: a bit that is set says "certainly absent".
+    /// Bloom filter of names: a set bit proves that a name is absent.
     pub filter: u32,
     shared: &'a [u8],
     entries: &'a [u8],
 }
 
 impl<'a> Body<'a> {
-    /// Splits a body.
+    /// Checks the header and splits the body.
     pub fn new(src: &'a [u8]) -> Result<Self> {
         if src.len() <= HEADER_LEN {
             return Err(Error::bad(
@@ -130,14 +130,14 @@ impl<'a> Body<'a> {
         })
     }
 
-    /// Ids of shared entries, in units of 4 bytes from their base.
+    /// Ids of shared entries: their positions, in units of 4 bytes.
     pub fn shared_ids(&self) -> impl Iterator<Item = u32> + 'a {
         self.shared
             .chunks_exact(4)
             .map(|c| u32_at(c, 0, "").unwrap_or(0))
     }
 
-    /// The entries in the body, padding left out. Ends after the first error.
+    /// Iterates over the entries in the body, except padding. Ends after the first error.
     pub fn entries(&self) -> impl Iterator<Item = Result<Entry<'a>>> + 'a {
         let mut rest = self.entries;
         core::iter::from_fn(move || {
@@ -170,7 +170,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Encodes a body. Empty if there is nothing to store.
+/// Appends an xattr body to `out`. Writes nothing if there are no xattrs.
 pub fn encode_body(filter: u32, shared: &[u32], entries: &[Entry<'_>], out: &mut Vec<u8>) {
     if shared.is_empty() && entries.is_empty() {
         return;
@@ -186,7 +186,7 @@ pub fn encode_body(filter: u32, shared: &[u32], entries: &[Entry<'_>], out: &mut
     }
 }
 
-/// `i_xattr_icount` for a body of `len` bytes. `None` if it is too long for an inode.
+/// Computes `i_xattr_icount` for a body of `len` bytes. `None` if the body is too long for an inode.
 pub fn icount(len: usize) -> Option<u16> {
     match len {
         0 => Some(0),
@@ -194,23 +194,23 @@ pub fn icount(len: usize) -> Option<u16> {
     }
 }
 
-/// The bit of a name filter for an attribute. `name` is everything behind the base prefix, infix included.
+/// Computes the filter bit of a name. `name` follows the base prefix and includes the infix.
 pub fn filter_bit(base_index: u8, name: &[u8]) -> u32 {
     const SEED: u32 = 0x25BB_E08F;
     1 << (xxhash_rust::xxh32::xxh32(name, SEED + u32::from(base_index)) & 31)
 }
 
-/// A long name prefix: `trusted.overlay.` is base 4 and infix `overlay.`.
+/// Long name prefix. `trusted.overlay.` has the base index 4 and the infix `overlay.`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LongPrefix {
-    /// Name space.
+    /// Name index of the namespace.
     pub base: u8,
-    /// What follows the name space.
+    /// Rest of the prefix, after the namespace.
     pub infix: Vec<u8>,
 }
 
 impl LongPrefix {
-    /// Decodes a record at the start of `src`. Returns its length without padding, too.
+    /// Decodes the record at the start of `src`. Also returns its length without padding.
     pub fn decode(src: &[u8]) -> Result<(Self, usize)> {
         let size = usize::from(u16_at(src, 0, "attribute prefix record")?);
         if !(1..=256).contains(&size) {
@@ -232,7 +232,7 @@ impl LongPrefix {
         }
     }
 
-    /// Appends the record with padding.
+    /// Appends the padded record to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         debug_assert!(self.infix.len() <= 255);
         out.extend_from_slice(&(self.infix.len() as u16 + 1).to_le_bytes());

@@ -1,4 +1,4 @@
-//! The COMPACT index: lclusters in packs that share one block address.
+//! Compacted index: packs of lclusters that share one block address.
 //!
 //! ```text
 //! 4B pack  (8 bytes)   2 entries of 16 bits | u32 base
@@ -16,35 +16,35 @@ use super::{CBLKCNT, DISTANCE_MAX, HeadKind, Lcluster, check_head};
 use crate::{Error, Result};
 use alloc::vec::Vec;
 
-/// Where entries are: derived from the index's position and the number of lclusters.
+/// Layout of an index, derived from its position and the number of lclusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Number of lclusters.
+    /// Number of lclusters in the file.
     pub total: u64,
-    /// Entries in the first part.
+    /// Number of entries in the first 4B part.
     first: u64,
-    /// Entries in the 2B part.
+    /// Number of entries in the 2B part.
     second: u64,
     /// Width of `lo`. Unit: bits.
     lo_bits: u8,
-    /// Clusters may span blocks.
+    /// True if pclusters may have several blocks.
     big: bool,
 }
 
-/// One entry's place.
+/// Position of an entry.
 struct Slot {
-    /// Start of the pack in the index.
+    /// Position of the pack in the index. Unit: bytes.
     pack: usize,
-    /// Number in the pack.
+    /// Number of the entry in its pack.
     i: usize,
-    /// Entries of the pack: 2 or 16.
+    /// Number of entries in the pack: 2 or 16.
     slots: usize,
     /// Width of an entry. Unit: bits.
     width: usize,
 }
 
 impl Geometry {
-    /// `start` is the byte position of the index in the inode's space: 8 behind the map header.
+    /// `start` is the position of the index in the inode's space, 8 bytes after the map header. Unit: bytes.
     pub fn new(
         start: u64,
         total: u64,
@@ -65,7 +65,7 @@ impl Geometry {
         } else {
             0
         };
-        // Without a 2B part everything is one run of 4B packs, and where it is cut does not matter.
+        // Without a 2B part, all packs are 4B packs, and the split between first and last part is irrelevant.
         Ok(Self {
             total,
             first,
@@ -81,7 +81,7 @@ impl Geometry {
         4 * self.first.next_multiple_of(2) + 2 * self.second + 4 * rest.next_multiple_of(2)
     }
 
-    /// True for no lclusters at all.
+    /// True if the file has no lclusters.
     pub fn is_empty(&self) -> bool {
         self.total == 0
     }
@@ -100,7 +100,7 @@ impl Geometry {
                 false,
             )
         };
-        // The 2B part starts behind an even number of 4-byte entries, its packs behind it in steps of 32.
+        // The 2B part follows an even number of 4-byte entries. Its packs have 32 bytes.
         let (pack_len, entry_len) = if wide { (32, 2) } else { (8, 4) };
         let origin = if wide { 4 * self.first } else { 0 };
         let pack = origin + (pos - origin) / pack_len * pack_len;
@@ -113,7 +113,7 @@ impl Geometry {
         })
     }
 
-    /// Decodes entry `n` of an index.
+    /// Decodes the index entry of lcluster `n`.
     pub fn entry(&self, index: &[u8], n: u64) -> Result<Lcluster> {
         let slot = self.slot(n)?;
         let pack = Pack::new(index, &slot, self.lo_bits)?;
@@ -161,7 +161,7 @@ impl Geometry {
         })
     }
 
-    /// The walk that finds a head's block: how many blocks lie between `base` and the head in slot `i`.
+    /// Counts the blocks from `base` to the head in slot `i`.
     fn blocks_before(&self, pack: &Pack<'_>, i: usize) -> Result<u32> {
         let mut i = i as i32;
         if !self.big {
@@ -194,14 +194,14 @@ impl Geometry {
                         "at least 2",
                     ));
                 }
-                // Lands just behind the slot with the block count.
+                // Lands on the slot after the one with the block count.
                 (None, lo) => i -= i32::from(lo) - 2,
             }
         }
         Ok(blocks)
     }
 
-    /// Encodes an index. `None` if the clusters do not lie back to back as packs need it, or an entry cannot be said.
+    /// Encodes an index. `None` if a pack has pclusters that are not contiguous, or an entry does not fit.
     pub fn encode(&self, entries: &[Lcluster]) -> Option<Vec<u8>> {
         debug_assert_eq!(self.total, entries.len() as u64);
         let mut out = alloc::vec![0u8; usize::try_from(self.len()).ok()?];
@@ -243,7 +243,7 @@ impl Geometry {
         }
     }
 
-    /// Chooses the base from the first head with a real block, then checks that the walk finds all others.
+    /// Chooses the base from the first head with a real block, then checks that it yields the blocks of all others.
     fn set_base(&self, pack: &mut [u8], slot: &Slot, entries: &[Lcluster]) -> Option<()> {
         let mut base = None;
         for (i, entry) in entries.iter().enumerate() {
@@ -266,7 +266,7 @@ impl Geometry {
                         .copy_from_slice(&block.wrapping_sub(before).to_le_bytes());
                 }
                 Some(base) if block == u32::wrapping_add(base, before) => {}
-                // The terminator and a tail that is not in a block of its own have no address to get right.
+                // The terminator and a tail without a block of its own have no address.
                 Some(_) if block == NO_BLOCK => {}
                 Some(_) => return None,
             }
@@ -275,7 +275,7 @@ impl Geometry {
     }
 }
 
-/// Block of a head whose address nobody looks at: the terminator, an inline or fragment tail.
+/// Block of a head without an address: the terminator, or an inline or fragment tail.
 pub const NO_BLOCK: u32 = 0;
 
 struct Pack<'a> {
@@ -295,7 +295,7 @@ impl<'a> Pack<'a> {
         })
     }
 
-    /// Kind (`None`: NONHEAD) and `lo` of slot `i`.
+    /// Returns the type (`None`: NONHEAD) and `lo` of slot `i`.
     fn field(&self, i: usize) -> (Option<HeadKind>, u16) {
         let bit = i * self.width;
         // In bounds: the last entry starts 6 or more bytes before the end of its pack.

@@ -1,4 +1,4 @@
-//! Encoded extents (48-bit images): one record per extent.
+//! Encoded extents (48-bit layout): one record per extent.
 //!
 //! ```text
 //!  4  u32 plen                                   (first a u64 with the position of extent 0)
@@ -14,29 +14,29 @@ use crate::wire::u32_at;
 use crate::{BlockBits, Error, Result};
 use alloc::vec::Vec;
 
-/// Most 4-byte records that a table may have: each look-up adds up those before.
+/// Largest number of 4-byte records in a table. A lookup adds up all preceding records.
 pub const ACCUMULATED_MAX: u64 = 1 << 17;
 
 const PLEN: u32 = (1 << 21) - 1;
 const PARTIAL_REF: u32 = 1 << 27;
 
-/// The table of records.
+/// Table of extent records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
     /// Length of a record: 4, 8, 16 or 32. Unit: bytes.
     pub record: u8,
-    /// Number of extents.
+    /// Number of extents in the file.
     pub count: u64,
-    /// log2 of the decoded length of all extents but the last, for records of 4 and 8 bytes.
+    /// log2 of the decoded length of all extents but the last. Only for records of 4 and 8 bytes.
     pub extent_bits: u8,
-    /// The last record describes a fragment.
+    /// True if the last record describes a fragment.
     pub fragment: bool,
-    /// Stored, block-aligned clusters are rotated.
+    /// True if block-aligned uncompressed pclusters are interlaced.
     pub interlaced: bool,
 }
 
 impl Table {
-    /// Length of the table. Unit: bytes. `None` if absurd.
+    /// Length of the table. Unit: bytes. `None` if it does not fit in 64 bits.
     pub fn len(&self) -> Option<u64> {
         let head = if self.record == 4 { 8 } else { 0 };
         self.count
@@ -44,7 +44,7 @@ impl Table {
             .checked_add(head)
     }
 
-    /// True for no extents at all.
+    /// True if the table has no extents.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -72,7 +72,7 @@ impl Table {
         Ok(lo | u64::from(hi) << 32)
     }
 
-    /// The extent that holds byte `offset`, which is below `size`.
+    /// Finds the extent that contains byte `offset`, which is below `size`.
     pub fn extent_at(
         &self,
         table: &[u8],
@@ -146,7 +146,7 @@ impl Table {
         })
     }
 
-    /// The last record that starts at or before `offset`.
+    /// Finds the last record that starts at or before `offset`.
     fn search(&self, table: &[u8], offset: u64) -> Result<u64> {
         let (mut lo, mut hi) = (0, self.count);
         while hi - lo > 1 {
@@ -179,7 +179,7 @@ impl Table {
     }
 }
 
-/// Length of what [`encode`] makes of so many extents, for a header at `header_pos`. Unit: bytes.
+/// Length of the result of [`encode`] for `count` extents and a header at `header_pos`. Unit: bytes.
 pub fn encoded_len(
     size: u64,
     count: usize,
@@ -192,15 +192,15 @@ pub fn encoded_len(
     table_pos(header_pos, record) - header_pos + head + record * count as u64
 }
 
-/// Encodes header and records, from a header at `header_pos` on. The extents ascend without gaps from 0; a fragment is the
-/// last of several. What is stored is not rotated.
+/// Encodes the map header at `header_pos` and the records. The extents must ascend from 0 without gaps. A fragment
+/// must be the last of several. Uncompressed pclusters are not interlaced.
 pub fn encode(extents: &[Extent], header_pos: u64, bits: BlockBits) -> Vec<u8> {
     let size = extents.last().map_or(0, Extent::end);
     let fragment =
         matches!(extents.last(), Some(last) if matches!(last.data, Data::Fragment { .. }));
     let record = record_len(size, extents.len(), fragment, bits);
     let header = MapHeader::Index {
-        // The upper half of the number would be in the last two bytes: a file has fewer.
+        // A file has fewer extents than the upper half of the count could express.
         word: if record == 4 { 0 } else { extents.len() as u32 },
         advise: EXTENTS | (record.ilog2() as u16 - 2) << 1 | if fragment { FRAGMENT } else { 0 },
         algorithms: 0,
@@ -232,7 +232,7 @@ pub fn encode(extents: &[Extent], header_pos: u64, bits: BlockBits) -> Vec<u8> {
     out
 }
 
-/// Where an extent is, and the word that says how.
+/// Start of an extent's pcluster and the `plen` word of its record.
 fn words(extent: &Extent) -> (u64, u32) {
     match extent.data {
         Data::Cluster {
@@ -253,7 +253,7 @@ fn words(extent: &Extent) -> (u64, u32) {
     }
 }
 
-/// The shortest records that can say it. One extent needs no position in the file. Unit: bytes.
+/// Length of the shortest records that can describe the extents. A single extent needs no file offset. Unit: bytes.
 fn record_len(size: u64, count: usize, fragment: bool, bits: BlockBits) -> u64 {
     if count == 1 && !fragment && size <= bits.size() << SPAN_BITS_MAX {
         4
@@ -264,15 +264,15 @@ fn record_len(size: u64, count: usize, fragment: bool, bits: BlockBits) -> u64 {
     }
 }
 
-/// An extent of a table with records of 4 bytes has at most so many blocks. Unit: log2.
+/// log2 of the number of blocks in the longest extent of a table with 4-byte records.
 const SPAN_BITS_MAX: u8 = 15;
 
-/// log2 of the blocks that one extent covers.
+/// log2 of the number of blocks that each extent covers.
 fn span_bits(size: u64, bits: BlockBits) -> u8 {
     bits.count(size).next_power_of_two().ilog2() as u8
 }
 
-/// Where the records begin.
+/// Position of the records, after the header. Unit: bytes.
 fn table_pos(header_pos: u64, record: u64) -> u64 {
     round_up(header_pos + MapHeader::LEN as u64, record)
 }
@@ -285,7 +285,7 @@ mod tests {
     use crate::inode::Layout;
     use crate::superblock::{MAGIC, Superblock};
 
-    /// A superblock with blocks of 4 KiB and encoded extents.
+    /// Superblock with blocks of 4 KiB and encoded extents.
     fn superblock() -> Superblock {
         let mut bytes = [0; 128];
         bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -358,9 +358,8 @@ mod tests {
         }
     }
 
-    /// Seen: fuzzing found a table whose extents came twice. Cost: readers saw the same bytes of a file again. Cause: with
-    /// records out of order the search for the next extent lands on one that covers the last. Cure: each extent begins
-    /// where the one before ended, or is an error.
+    /// Records out of order can lead the search for the next extent back to an earlier one, so that readers see its
+    /// bytes twice. Each extent must begin where the one before ended. Found by fuzzing.
     #[test]
     fn records_out_of_order_are_an_error() {
         let sb = superblock();

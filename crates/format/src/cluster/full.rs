@@ -1,4 +1,4 @@
-//! The FULL index: 8 bytes per lcluster.
+//! Full index: 8 bytes per lcluster.
 //!
 //! ```text
 //! u16 advise | u16 clusterofs | u32 block          HEAD, PLAIN
@@ -10,7 +10,7 @@ use crate::wire::{u16_at, u32_at};
 use crate::{Error, Result};
 use alloc::vec::Vec;
 
-/// Bytes between the map header's start and the first entry.
+/// Distance from the start of the map header to the first entry. Unit: bytes.
 pub const START: u64 = 16;
 /// Length of an entry. Unit: bytes.
 pub const ENTRY_LEN: u64 = 8;
@@ -18,7 +18,7 @@ pub const ENTRY_LEN: u64 = 8;
 const PARTIAL_REF: u16 = 1 << 15;
 const NONHEAD: u16 = 2;
 
-/// Decodes entry `n` of an index.
+/// Decodes the index entry of lcluster `n`.
 pub fn entry(index: &[u8], n: u64, lcluster_bits: u8) -> Result<Lcluster> {
     let at = usize::try_from(n * ENTRY_LEN).map_err(|_| Error::corrupt("index entry number"))?;
     let what = "compression index";
@@ -61,9 +61,9 @@ pub fn entry(index: &[u8], n: u64, lcluster_bits: u8) -> Result<Lcluster> {
     }
 }
 
-/// Encodes an index.
+/// Appends the entries of an index to the output.
 pub fn encode(entries: &[Lcluster], out: &mut Vec<u8>) {
-    // A reader ignores the cluster offset of a NONHEAD entry.
+    // Readers ignore the cluster offset of a NONHEAD entry.
     for entry in entries {
         match *entry {
             Lcluster::Head {

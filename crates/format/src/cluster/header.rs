@@ -1,48 +1,48 @@
-//! The map header: 8 bytes in front of every index.
+//! Map header: 8 bytes before an index.
 
 use crate::{Error, Result};
 
-/// 2-byte packs are used (COMPACT).
+/// Flag: the compacted index has 2B packs.
 pub const COMPACTED_2B: u16 = 0x01;
-/// Encoded extents are used (FULL layout).
+/// Flag: the index consists of encoded extents (FULL layout).
 pub const EXTENTS: u16 = 0x01;
-/// HEAD1 clusters may span blocks.
+/// Flag: HEAD1 pclusters may have several blocks.
 pub const BIG_1: u16 = 0x02;
-/// HEAD2 and PLAIN clusters may span blocks.
+/// Flag: HEAD2 and PLAIN pclusters may have several blocks.
 pub const BIG_2: u16 = 0x04;
-/// The last cluster lies behind the index.
+/// Flag: the last pcluster is inline, after the index.
 pub const INLINE: u16 = 0x08;
-/// Stored clusters are rotated.
+/// Flag: uncompressed pclusters are interlaced.
 pub const INTERLACED: u16 = 0x10;
-/// The last extent lies in the packed inode.
+/// Flag: the last extent is a fragment.
 pub const FRAGMENT: u16 = 0x20;
 
-/// The map header, decoded.
+/// Map header in decoded form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapHeader {
-    /// All of the file is a fragment at this position of the packed inode's data.
+    /// The whole file is a fragment.
     WholeFragment {
-        /// Unit: bytes, below 2^63.
+        /// Position in the packed inode's data, below 2^63. Unit: bytes.
         offset: u64,
     },
-    /// An index follows.
+    /// An index follows the header.
     Index {
-        /// First word: fragment offset, inline size in its upper half, or number of extents.
+        /// First word: fragment offset, length of the inline pcluster (upper half), or number of extents.
         word: u32,
-        /// Bits such as [`BIG_1`].
+        /// Flags such as [`BIG_1`].
         advise: u16,
-        /// Algorithms of HEAD1 (low nibble) and HEAD2; part of the extent count with encoded extents.
+        /// Algorithm ids of HEAD1 (low nibble) and HEAD2. With encoded extents: part of their number.
         algorithms: u8,
-        /// log2 of the lcluster size over the block size (low nibble); part of the extent count, too.
+        /// log2 of the blocks in an lcluster (low nibble). With encoded extents: part of their number.
         cluster_bits: u8,
     },
 }
 
 impl MapHeader {
-    /// Length. Unit: bytes.
+    /// Length of the map header. Unit: bytes.
     pub const LEN: usize = 8;
 
-    /// Decodes the header.
+    /// Decodes the header from its 8 bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let &[b0, b1, b2, b3, b4, b5, b6, b7, ..] = bytes else {
             return Err(Error::corrupt("compression map header"));
@@ -59,7 +59,7 @@ impl MapHeader {
         })
     }
 
-    /// The header's bytes.
+    /// Encodes the header as its 8 bytes.
     pub fn encode(&self) -> [u8; Self::LEN] {
         match *self {
             Self::WholeFragment { offset } => (offset | 1 << 63).to_le_bytes(),

@@ -1,4 +1,4 @@
-//! From an offset to its extent, whatever the index form.
+//! Lookup of extents by file offset, for all index forms.
 
 use super::header::{BIG_1, BIG_2, COMPACTED_2B, EXTENTS, FRAGMENT, INLINE, INTERLACED, MapHeader};
 use super::{
@@ -10,16 +10,16 @@ use crate::superblock::Superblock;
 use crate::units::round_up;
 use crate::{BlockBits, Error, Result};
 
-/// How a compressed inode maps its bytes: everything but the index bytes.
+/// Map of a compressed inode: the decoded map header, without the bytes of the index.
 #[derive(Clone, Copy, Debug)]
 pub struct Map {
     /// File size. Unit: bytes.
     pub size: u64,
-    /// The index form.
+    /// Form of the index.
     pub form: Form,
     bits: BlockBits,
     lcluster_bits: u8,
-    /// Position of the index in the inode's space.
+    /// Position of the index in the inode's space. Unit: bytes.
     index_pos: u64,
     index_len: u64,
     advise: u16,
@@ -28,24 +28,25 @@ pub struct Map {
     allowed: u16,
 }
 
-/// The index forms.
+/// Form of an index.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
-    /// No index: a fragment.
+    /// No index: the whole file is a fragment.
     WholeFragment {
-        /// Position in the packed inode's data.
+        /// Position in the packed inode's data. Unit: bytes.
         offset: u64,
     },
-    /// 8 bytes per lcluster.
+    /// Full index: 8 bytes per lcluster.
     Full,
-    /// Packs.
+    /// Compacted index: packs of lclusters.
     Compact(compact::Geometry),
-    /// Records.
+    /// Records of encoded extents.
     Extents(extent::Table),
 }
 
 impl Map {
-    /// `header` are the 8 bytes at `header_pos` of the inode's space; `layout` is one of the two compressed ones.
+    /// Creates the map of an inode with a compressed `layout`. `header` is the map header, at `header_pos` of the
+    /// inode's space.
     pub fn new(
         sb: &Superblock,
         layout: Layout,
@@ -97,7 +98,7 @@ impl Map {
             } else {
                 u64::from(word) | u64::from(u16::from_le_bytes([algorithms, cluster_bits])) << 32
             };
-            // Positions accumulate over 4-byte records: a look-up adds up all before, so their number is bounded.
+            // A lookup adds up all preceding 4-byte records, so their number is limited.
             if record == 4 && count > extent::ACCUMULATED_MAX {
                 return Err(Error::unsupported("number of 4-byte extent records", count));
             }
@@ -166,17 +167,17 @@ impl Map {
         self.index_pos
     }
 
-    /// Length of the index. Unit: bytes; as large as the file size says, so bound it before loading.
+    /// Length of the index. Unit: bytes. It grows with the stored file size: check it before loading the index.
     pub fn index_len(&self) -> u64 {
         self.index_len
     }
 
-    /// Position of an inline cluster in the inode's space: behind the index.
+    /// Position of the inline pcluster in the inode's space, after the index. Unit: bytes.
     pub fn inline_pos(&self) -> u64 {
         self.index_pos.saturating_add(self.index_len)
     }
 
-    /// Length of the inline cluster, 0 if there is none. Unit: bytes.
+    /// Length of the inline pcluster, 0 if there is none. Unit: bytes.
     pub fn inline_len(&self) -> u32 {
         let has = self.advise & (INLINE | FRAGMENT) == INLINE
             && matches!(self.form, Form::Full | Form::Compact(_));
@@ -188,8 +189,8 @@ impl Map {
         self.advise
     }
 
-    /// The extent that holds byte `offset`, which is below the size. `index` are the bytes at
-    /// [`index_pos`](Self::index_pos).
+    /// Finds the extent that contains byte `offset`, which is below the file size. `index` is the bytes from
+    /// [`index_pos`](Self::index_pos) on.
     pub fn extent_at(&self, index: &[u8], offset: u64) -> Result<Extent> {
         if offset >= self.size {
             return Err(Error::bad("file offset", offset, "inside the file"));
@@ -209,7 +210,7 @@ impl Map {
         Ok(extent)
     }
 
-    /// Extents from the one that holds `offset` on, in order. Ends after the first error.
+    /// Iterates over the extents from the one that contains `offset` on. Ends after the first error.
     pub fn extents_from<'a>(&self, index: &'a [u8], offset: u64) -> Extents<'a> {
         Extents {
             map: *self,
@@ -220,7 +221,7 @@ impl Map {
         }
     }
 
-    /// Number of lclusters, 0 for forms without.
+    /// Number of lclusters. 0 for forms without lclusters.
     pub fn lclusters(&self) -> u64 {
         match self.form {
             Form::Full | Form::Compact(_) => self.size.div_ceil(1 << self.lcluster_bits),
@@ -228,7 +229,7 @@ impl Map {
         }
     }
 
-    /// Index entry `n` of a FULL or COMPACT index.
+    /// Decodes index entry `n` of a full or compacted index.
     pub fn lcluster(&self, index: &[u8], n: u64) -> Result<Lcluster> {
         match self.form {
             Form::Full => full::entry(index, n, self.lcluster_bits),
@@ -237,10 +238,10 @@ impl Map {
         }
     }
 
-    /// Checks what single look-ups never look at: that every distance in the index agrees with the heads.
+    /// Checks rules that single lookups do not: every distance in the index must agree with the heads.
     pub fn verify_index(&self, index: &[u8]) -> Result<()> {
         let total = self.lclusters();
-        // Where the last head is, and how far the hints behind it say that there is no other.
+        // Last head found, and the lcluster up to which the distances exclude another one.
         let (mut head, mut clear_to) = (0, 0);
         let past_a_head = |clear_to: u64, head: u64| {
             Err(Error::bad(
@@ -325,7 +326,7 @@ impl Map {
         }
     }
 
-    /// File offset at which the extent after head `n` starts.
+    /// Returns the file offset at which the extent after head `n` starts.
     fn next_start(&self, index: &[u8], n: u64) -> Result<u64> {
         let total = self.lclusters();
         let mut m = n + 1;
@@ -386,7 +387,7 @@ impl Map {
             });
         }
         if tail && self.inline_len() != 0 {
-            // A raw inline tail is straight; it is never written together with the rotated form.
+            // An uncompressed inline tail is not interlaced, and never combined with the INTERLACED flag.
             let coding = if coding == Coding::Interlaced {
                 Coding::Stored
             } else {
@@ -457,7 +458,7 @@ impl Map {
         }
     }
 
-    /// What holds for every extent, whatever its form.
+    /// Checks the rules for extents of all forms.
     fn check(&self, extent: &Extent) -> Result<()> {
         let (coding, plen) = match extent.data {
             Data::Cluster {
@@ -506,13 +507,13 @@ impl Map {
         }
     }
 
-    /// Algorithm numbers of HEAD1 and HEAD2.
+    /// Algorithm ids of HEAD1 and HEAD2.
     pub fn algorithms(&self) -> (u8, u8) {
         (self.algorithms & 15, self.algorithms >> 4)
     }
 }
 
-/// Iterator of [`Map::extents_from`].
+/// Iterator over extents, created by [`Map::extents_from`].
 pub struct Extents<'a> {
     map: Map,
     index: &'a [u8],
@@ -529,7 +530,7 @@ impl Iterator for Extents<'_> {
             return None;
         }
         let extent = match self.map.extent_at(self.index, self.next) {
-            // Records out of order lead a search to an extent that came already.
+            // With records out of order, the search finds an extent that was returned before.
             Ok(extent) if self.started && extent.la != self.next => Err(Error::bad(
                 "extent: file offset",
                 extent.la,
@@ -539,7 +540,7 @@ impl Iterator for Extents<'_> {
         };
         self.started = true;
         match &extent {
-            // Moves on: the extent holds `next`, so its end lies behind.
+            // Terminates: the extent contains `next`, so it ends after it.
             Ok(extent) => self.next = extent.end(),
             Err(_) => self.failed = true,
         }

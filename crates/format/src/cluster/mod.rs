@@ -1,7 +1,7 @@
-//! Compressed files: from file offsets to extents, in three index forms.
+//! Compressed files: mapping from file offsets to physical clusters (pclusters), in three index forms.
 //!
 //! ```text
-//! inode | attributes | [align 8] map header (8) | index ...            | inline cluster
+//! inode | xattrs     | [align 8] map header (8) | index ...            | inline pcluster
 //!                                 FULL:    8 unused, then 8 bytes per lcluster
 //!                                 COMPACT: packs of 2 or 16 lclusters
 //!                                 EXTENTS: records of 4, 8, 16 or 32 bytes per extent
@@ -9,8 +9,8 @@
 //!
 //! Invariants:
 //!
-//! * Extents ascend, have no gaps and cover `[0, size)`; an lcluster holds the start of at most one.
-//! * [`Map`] needs only the map header; everything else is asked of the index bytes, which the caller loads once.
+//! * Extents ascend without gaps and cover `[0, size)`. At most one extent starts in a logical cluster (lcluster).
+//! * [`Map`] needs only the map header. All other methods take the bytes of the index, which the caller loads once.
 //!
 //! Source: `docs/reference/format/cluster.md`.
 
@@ -26,104 +26,104 @@ pub use lookup::{Extents, Form, Map};
 
 use crate::{Error, Result};
 
-/// Longest cluster on disk. Unit: bytes.
+/// Length of the largest pcluster. Unit: bytes.
 pub const PCLUSTER_MAX: u64 = 1 << 20;
-/// Longest decoded extent. Unit: bytes.
+/// Length of the largest decoded extent. Unit: bytes.
 pub const DECODED_MAX: u64 = 12 << 20;
 
-/// A run of a file's bytes and where they come from.
+/// Extent: consecutive bytes of a file with one source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Position in the file. Unit: bytes.
     pub la: u64,
     /// Length in the file. Unit: bytes.
     pub len: u64,
-    /// Where the bytes are.
+    /// Source of the bytes.
     pub data: Data,
 }
 
 impl Extent {
-    /// Position behind the extent.
+    /// End of the extent in the file. Unit: bytes.
     pub fn end(&self) -> u64 {
         self.la.saturating_add(self.len)
     }
 }
 
-/// Where an extent's bytes come from.
+/// Source of an extent's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// From a cluster in the image.
+    /// Pcluster in the image.
     Cluster {
-        /// Byte position in the unified address space of the primary device.
+        /// Position in the unified address space of the primary device. Unit: bytes.
         pa: u64,
-        /// Unit: bytes, at most [`PCLUSTER_MAX`].
+        /// Length of the pcluster, at most [`PCLUSTER_MAX`]. Unit: bytes.
         plen: u32,
-        /// How it is encoded.
+        /// Encoding of the pcluster.
         coding: Coding,
-        /// The extent is a prefix of what the cluster decodes to.
+        /// True if the extent is a prefix of the decoded pcluster.
         partial: bool,
     },
-    /// From the bytes behind the index, at [`Map::inline_pos`].
+    /// Inline pcluster after the index, at [`Map::inline_pos`].
     Inline {
-        /// Unit: bytes.
+        /// Length of the pcluster. Unit: bytes.
         len: u32,
-        /// How they are encoded.
+        /// Encoding of the pcluster.
         coding: Coding,
     },
-    /// From the packed inode's data.
+    /// Fragment in the packed inode.
     Fragment {
-        /// Position there. Unit: bytes.
+        /// Position in the packed inode's data. Unit: bytes.
         offset: u64,
     },
-    /// Zeros.
+    /// Hole, which reads as zeros.
     Hole,
 }
 
-/// How the bytes of a cluster stand for the bytes of a file.
+/// Encoding of a pcluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
-    /// As they are, from the cluster's first byte on.
+    /// Uncompressed, from the first byte of the pcluster on.
     Stored,
-    /// As they are, but the byte for file offset `x` lies at `x % block size` of its block: the head of the extent is in
-    /// the last block.
+    /// Uncompressed and rotated: the byte of file offset `x` is at `x % block size` of its block, so that the head
+    /// of the extent is in the last block.
     Interlaced,
-    /// Compressed with this algorithm, 0 to 3.
+    /// Compressed with the algorithm of this id, 0 to 3.
     Compressed(u8),
 }
 
-/// What an index entry says of its lcluster.
+/// Decoded index entry of an lcluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lcluster {
-    /// An extent starts here.
+    /// An extent starts in the lcluster.
     Head {
-        /// Stored or which of the two algorithms.
+        /// Encoding of the extent's pcluster.
         kind: HeadKind,
-        /// Position in the lcluster. Unit: bytes.
+        /// Start of the extent in the lcluster. Unit: bytes.
         ofs: u16,
-        /// First block of its cluster.
+        /// First block of the pcluster.
         block: u32,
-        /// The extent is a prefix of what the cluster decodes to.
+        /// True if the extent is a prefix of the decoded pcluster.
         partial: bool,
     },
-    /// No extent starts here.
+    /// No extent starts in the lcluster.
     Nonhead {
-        /// Steps back towards the head, at least 1.
+        /// Distance back towards the head, at least 1. Unit: lclusters.
         back: u16,
-        /// Steps forward towards the next head. 0: not known.
+        /// Distance ahead to the next head. Unit: lclusters; 0 if unknown.
         ahead: u16,
-        /// Blocks of the cluster, on the entry right behind its head.
+        /// Number of blocks of the pcluster, only in the entry that follows the head.
         blocks: Option<u16>,
     },
 }
 
-/// The kind of an extent's first entry.
+/// Type of a head entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadKind {
-    /// Stored.
+    /// Pcluster without compression (`PLAIN`).
     Plain = 0,
-    /// First algorithm.
+    /// Pcluster compressed with the first algorithm.
     Head1 = 1,
-    /// Second algorithm.
+    /// Pcluster compressed with the second algorithm.
     Head2 = 3,
 }
 
@@ -138,9 +138,9 @@ impl HeadKind {
     }
 }
 
-/// Flag in a distance: the rest is a block count.
+/// Flag in a distance field: the low bits are a number of blocks.
 const CBLKCNT: u16 = 0x800;
-/// Largest distance that can be written.
+/// Largest distance that fits its field.
 const DISTANCE_MAX: u64 = 0x7FF;
 
 fn check_head(ofs: u16, lcluster_bits: u8) -> Result<()> {

@@ -1,4 +1,4 @@
-//! From a list of placed pieces to index bytes.
+//! Encoding of an index from a list of placed extents.
 
 use super::compact::{Geometry, NO_BLOCK};
 use super::header::{BIG_1, BIG_2, COMPACTED_2B, FRAGMENT, INLINE, MapHeader};
@@ -7,42 +7,42 @@ use crate::BlockBits;
 use crate::units::round_up;
 use alloc::vec::Vec;
 
-/// An extent with its place.
+/// Extent with the location of its pcluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Length in the file. Unit: bytes. Pieces follow each other without gaps from offset 0.
+    /// Length in the file. Unit: bytes. Extents follow each other without gaps from offset 0.
     pub len: u64,
-    /// Stored or compressed.
+    /// Encoding of the pcluster.
     pub kind: HeadKind,
-    /// First block of the cluster; 0 for an inline or fragment tail.
+    /// First block of the pcluster. 0 for an inline or fragment tail.
     pub block: u32,
-    /// Blocks of the cluster, at least 1; 0 for an inline or fragment tail.
+    /// Number of blocks of the pcluster, at least 1. 0 for an inline or fragment tail.
     pub blocks: u16,
-    /// The extent is a prefix of what the cluster decodes to.
+    /// True if the extent is a prefix of the decoded pcluster.
     pub partial: bool,
 }
 
-/// Where the last piece is.
+/// Location of the last extent's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
-    /// In a cluster of its own, like all others.
+    /// In a pcluster of its own, like all other extents.
     Cluster,
-    /// Behind the index, so many bytes.
+    /// In an inline pcluster of this length. Unit: bytes.
     Inline(u16),
-    /// In the packed inode, at this position.
+    /// In the packed inode, at this position. Unit: bytes.
     Fragment(u64),
 }
 
-/// What the payload of a compressed inode begins with: map header and index, without inline bytes.
+/// Encoded map header and index of an inode, without the inline pcluster.
 pub struct Index {
-    /// True for the COMPACT layout.
+    /// True for the compacted layout.
     pub compact: bool,
-    /// Map header, then the index, for a header at an 8-byte aligned position.
+    /// Bytes of the map header and index, for an 8-byte aligned position.
     pub bytes: Vec<u8>,
 }
 
-/// Encodes header and index. `header_pos % 32` decides the packs of a COMPACT index; FULL is taken when COMPACT cannot
-/// say it or is not wanted.
+/// Encodes map header and index. `header_pos % 32` determines the packs of a compacted index. The result is a full
+/// index if a compacted one cannot express the extents or `want_compact` is false.
 pub fn index(
     pieces: &[Piece],
     tail: Tail,
@@ -60,7 +60,7 @@ pub fn index(
         Tail::Inline(len) => (u32::from(len) << 16, INLINE),
         Tail::Fragment(offset) => (offset as u32, FRAGMENT),
     };
-    // Only FULL has room for the high half of a fragment's position.
+    // Only the full index can hold the high half of a fragment position.
     let far = matches!(tail, Tail::Fragment(offset) if offset >> 32 != 0);
     let header = |advise| {
         MapHeader::Index {
@@ -98,7 +98,7 @@ pub fn index(
     }
 }
 
-/// Length of what [`index`] makes when it makes the given form. Unit: bytes.
+/// Length of the result of [`index`] for the given form. Unit: bytes.
 pub fn index_len(size: u64, header_pos: u64, bits: BlockBits, compact: bool, big: bool) -> u64 {
     let total = bits.count(size);
     if compact {
@@ -109,14 +109,14 @@ pub fn index_len(size: u64, header_pos: u64, bits: BlockBits, compact: bool, big
     }
 }
 
-/// Position of the map header behind an inode and its attributes.
+/// Position of the map header after an inode and its xattrs. Unit: bytes.
 pub fn header_pos(inode_end: u64) -> u64 {
     round_up(inode_end, 8)
 }
 
-/// One entry per lcluster.
+/// Creates one index entry per lcluster.
 ///
-/// Each piece but the last must reach into a later lcluster than the one it starts in: the packer's promise.
+/// The packer guarantees that each extent but the last ends in a later lcluster than the one it starts in.
 fn lclusters(pieces: &[Piece], tail: Tail, size: u64, bits: BlockBits, big: bool) -> Vec<Lcluster> {
     let lcluster = bits.size();
     let mut entries = Vec::with_capacity(bits.count(size) as usize);
@@ -132,7 +132,7 @@ fn lclusters(pieces: &[Piece], tail: Tail, size: u64, bits: BlockBits, big: bool
         );
         assert_eq!(entries.len() as u64, head);
         let block = match tail {
-            // High half of the position; 0 in the COMPACT form, where nobody looks.
+            // High half of the position. Readers of a compacted index ignore the address.
             Tail::Fragment(offset) if last => (offset >> 32) as u32,
             Tail::Inline(_) if last => NO_BLOCK,
             _ => piece.block,
@@ -246,7 +246,7 @@ mod tests {
             .iter()
             .map(|b| alloc::format!("{b:02x}"))
             .collect();
-        // The terminator's pack may carry any base: only the address of the real heads counts.
+        // The terminator's pack may have any base: only heads with an address count.
         assert_eq!(got[..got.len() - 8], hex[..hex.len() - 8]);
         let found = extents(&index, 98500, 0x520);
         assert_eq!(found.len(), 13);
@@ -280,7 +280,7 @@ mod tests {
             .iter()
             .map(|b| alloc::format!("{b:02x}"))
             .collect();
-        // Packs without a head may carry any base.
+        // Packs without a head may have any base.
         let same = |range: core::ops::Range<usize>| assert_eq!(got[range.clone()], hex[range]);
         same(0..40);
         same(48..56);
@@ -320,7 +320,7 @@ mod tests {
         );
     }
 
-    /// Random piece lists, all forms and tails: what goes in comes out.
+    /// Random extents, in all forms and with all tails, survive a round trip.
     #[test]
     fn indexes_give_back_the_pieces() {
         let mut seed = 7u64;
@@ -360,7 +360,7 @@ mod tests {
                 };
                 block += u32::from(p.blocks);
                 if round % 7 == 6 {
-                    block += rnd(3) as u32; // Gaps: COMPACT often cannot say it.
+                    block += rnd(3) as u32; // Compacted packs cannot express gaps.
                 }
                 pieces.push(p);
             }
@@ -386,7 +386,7 @@ mod tests {
             let len = index_len(size, header_pos, BlockBits::B4K, index.compact, big);
             assert_eq!(len, index.bytes.len() as u64);
             if matches!(tail, Tail::Inline(_)) && (header_pos + len) % 4096 > 4096 - 17 {
-                continue; // The inline bytes would cross a block: not written, and rejected by the reader.
+                continue; // An inline pcluster must not cross a block: it is not written, and readers reject it.
             }
             let found = extents(&index, size, header_pos);
             assert_eq!(found.len(), pieces.len(), "round {round}");
