@@ -1,10 +1,10 @@
-//! Errors put in on purpose, for tests.
+//! Stores that inject errors, for tests.
 
 use crate::ReadAt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A store whose reads of some byte range fail, and which may end early.
+/// Store that fails reads of a byte range, or ends early.
 pub struct Faulty<S> {
     inner: S,
     bad: std::ops::Range<u64>,
@@ -13,7 +13,7 @@ pub struct Faulty<S> {
 }
 
 impl<S: ReadAt> Faulty<S> {
-    /// Reads that touch `bad` fail with EIO.
+    /// Reads that overlap `bad` fail.
     pub fn bad_range(inner: S, bad: std::ops::Range<u64>) -> Self {
         let size = inner.size();
         Self {
@@ -24,7 +24,7 @@ impl<S: ReadAt> Faulty<S> {
         }
     }
 
-    /// Everything past `size` is gone, though the store still claims its old size.
+    /// Reads past `size` find the end of the store, though [`ReadAt::size`] still returns its old size.
     pub fn truncated(inner: S, size: u64) -> Self {
         Self {
             inner,
@@ -34,7 +34,7 @@ impl<S: ReadAt> Faulty<S> {
         }
     }
 
-    /// Number of reads so far.
+    /// Number of calls of [`ReadAt::read_at`].
     pub fn reads(&self) -> u64 {
         self.reads.load(Ordering::Relaxed)
     }
@@ -67,7 +67,7 @@ mod tests {
     use crate::MemStore;
 
     #[test]
-    fn faults_hit_their_range_only() {
+    fn only_reads_of_the_bad_range_fail() {
         let store = Faulty::bad_range(MemStore::new(vec![1; 100]), 10..20);
         let mut buf = [0; 10];
         assert!(store.read_exact_at(&mut buf, 0).is_ok());

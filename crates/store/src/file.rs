@@ -1,4 +1,4 @@
-//! A file or block device as a store.
+//! Store over a file or block device.
 
 use crate::ReadAt;
 use crate::host::{open_if, retry};
@@ -11,28 +11,29 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// An open file or block device, read with `pread`.
+/// Open file or block device, read with `pread`.
 ///
-/// Not a memory map: a map turns a bad sector or a truncated file into SIGBUS, a read turns it into an error.
+/// Not a memory map: a bad sector or a truncated file raises SIGBUS in a map, but returns an error from a read.
 pub struct FileStore {
     file: File,
     size: u64,
-    /// Where bytes go that are only touched, opened when it is first needed. `None`: there is no such place.
+    /// `/dev/null`, the target of [`ReadAt::touch`], opened on first use. `None` if it cannot be opened.
     sink: OnceLock<Option<File>>,
 }
 
-/// Bytes that are touched with one call. A signal waits for the end of one. Unit: bytes.
+/// Number of bytes per `sendfile` call of [`ReadAt::touch`]. A signal waits for the end of a call. Unit: bytes.
 const TOUCHED: u64 = 16 << 20;
 
 impl FileStore {
-    /// Opens `path` for reading. A pipe or character device is refused before it is opened, which might wait.
+    /// Opens `path` for reading. Pipes and character devices are refused without opening them, because that may
+    /// block.
     pub fn open(path: &Path) -> io::Result<Self> {
         Self::new(open_if(path, &|meta| {
             meta.is_file() || meta.file_type().is_block_device()
         })?)
     }
 
-    /// Takes an open file or block device.
+    /// Wraps an open file or block device.
     pub fn new(mut file: File) -> io::Result<Self> {
         let meta = retry(|| file.metadata())?;
         let size = if meta.file_type().is_block_device() {
@@ -40,7 +41,7 @@ impl FileStore {
         } else if meta.is_file() {
             meta.len()
         } else {
-            return Err(no_place());
+            return Err(unsupported_type());
         };
         Ok(Self {
             file,
@@ -49,13 +50,13 @@ impl FileStore {
         })
     }
 
-    /// The file itself.
+    /// Underlying file of the store.
     pub fn file(&self) -> &File {
         &self.file
     }
 }
 
-fn no_place() -> io::Error {
+fn unsupported_type() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidInput,
         "neither a regular file nor a block device",
@@ -71,22 +72,22 @@ impl ReadAt for FileStore {
         self.size
     }
 
-    /// The kernel hands the pages from one file to another; the other one drops them. So they are read, and errors are
-    /// found, but nothing is copied: a fifth of the time of `pread`.
+    /// Sends the pages to `/dev/null`, which discards them. They are read and errors are detected, but nothing is
+    /// copied.
     fn touch(&self, offset: u64, len: u64) -> io::Result<()> {
         let sink = || File::options().write(true).open("/dev/null").ok();
         let Some(sink) = self.sink.get_or_init(sink) else {
-            return Copying(self).touch(offset, len);
+            return CopyingStore(self).touch(offset, len);
         };
         let (mut at, end) = (offset, offset.saturating_add(len));
         while at < end {
-            // Fits: at most TOUCHED. `at` moves on with what was read.
+            // Fits: at most TOUCHED. `sendfile` advances `at`.
             let n = (end - at).min(TOUCHED) as usize;
             match sendfile(sink, &self.file, Some(&mut at), n) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) | Err(Errno::INTR) => {}
-                // Not every file hands out pages.
-                Err(Errno::INVAL | Errno::NOSYS) => return Copying(self).touch(at, end - at),
+                // Some filesystems do not support `sendfile`.
+                Err(Errno::INVAL | Errno::NOSYS) => return CopyingStore(self).touch(at, end - at),
                 Err(e) => return Err(e.into()),
             }
         }
@@ -94,24 +95,24 @@ impl ReadAt for FileStore {
     }
 
     fn will_need(&self, offset: u64, len: u64) {
-        // A hint: a file system that does not take it is as good as before.
+        // Only a hint: errors have no effect on later reads.
         if let Some(len) = NonZeroU64::new(len) {
             let _ = fadvise(&self.file, offset, Some(len), Advice::WillNeed);
         }
     }
 
     fn done_with(&self, offset: u64, len: u64) {
-        // A hint, too.
+        // Only a hint, too.
         if let Some(len) = NonZeroU64::new(len) {
             let _ = fadvise(&self.file, offset, Some(len), Advice::DontNeed);
         }
     }
 }
 
-/// A file whose bytes are touched as any store's are: by copying them.
-struct Copying<'a>(&'a FileStore);
+/// Store that implements `touch` by copying, for files without `sendfile`.
+struct CopyingStore<'a>(&'a FileStore);
 
-impl ReadAt for Copying<'_> {
+impl ReadAt for CopyingStore<'_> {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.0.read_at(buf, offset)
     }
@@ -128,7 +129,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn touching_fails_where_reading_fails() {
+    fn touch_fails_where_reads_fail() {
         let mut file = crate::anonymous(&std::env::temp_dir()).unwrap();
         file.write_all(&vec![7; 300_000]).unwrap();
         let store = FileStore::new(file).unwrap();
@@ -146,7 +147,7 @@ mod tests {
             for result in [
                 window.touch(offset, len),
                 store.touch(100_000 + offset, len),
-                Copying(&store).touch(100_000 + offset, len),
+                CopyingStore(&store).touch(100_000 + offset, len),
             ] {
                 let kind = result.err().map(|e| e.kind());
                 let wanted = (!there).then_some(io::ErrorKind::UnexpectedEof);

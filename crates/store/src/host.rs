@@ -1,4 +1,4 @@
-//! System calls of the host: what a signal interrupted is repeated, and nothing that could block is opened.
+//! System calls that are retried after a signal, and opening of files without blocking.
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -8,9 +8,9 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// An error that may say that a signal came.
+/// Error of a system call that a signal may interrupt.
 pub trait Interruptible {
-    /// True for EINTR.
+    /// True if the error is EINTR.
     fn is_interrupted(&self) -> bool;
 }
 
@@ -26,7 +26,7 @@ impl Interruptible for Errno {
     }
 }
 
-/// Repeats a system call for as long as it ends with EINTR. Loops around it look whether to stop.
+/// Repeats a system call until it does not end with EINTR. Cancellation is the task of loops around it.
 pub fn retry<T, E: Interruptible>(mut call: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     loop {
         match call() {
@@ -36,13 +36,13 @@ pub fn retry<T, E: Interruptible>(mut call: impl FnMut() -> Result<T, E>) -> Res
     }
 }
 
-/// Opens a regular file. Anything else is refused, and nothing waits: a pipe or a device is not opened at all.
+/// Opens a regular file. All other types are refused without opening them, so that the call cannot block.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     open_if(path, &|meta| meta.is_file())
 }
 
-/// Opens a file of which bytes are read in order: a regular one, a block device, the end of a pipe that another program holds (`<(command)` of a
-/// shell), or `/dev/null`. A pipe with a name is refused: it may have no writer.
+/// Opens a file for sequential reading: a regular file, a block device, an anonymous pipe (`<(command)` of a
+/// shell), or `/dev/null`. Named pipes are refused, because they may have no writer.
 pub fn open_text(path: &Path) -> io::Result<File> {
     let null = || std::fs::metadata("/dev/null").map(|m| m.rdev());
     let file = open_if(path, &|meta| {
@@ -52,14 +52,13 @@ pub fn open_text(path: &Path) -> io::Result<File> {
             || kind.is_fifo() && !has_name(path, meta)
             || kind.is_char_device() && null().is_ok_and(|null| null == meta.rdev())
     })?;
-    // A pipe is waited for.
+    // Reads of a pipe must wait for its writer.
     let flags = rustix::fs::fcntl_getfl(&file)?;
     rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
     Ok(file)
 }
 
-/// Opens what may be read as an image or a stream without waiting: a regular file, a block device, or a pipe, which stays
-/// non-blocking.
+/// Opens an image or stream without blocking: a regular file, a block device, or a pipe, which stays non-blocking.
 pub fn open_stream(path: &Path) -> io::Result<File> {
     open_if(path, &|meta| {
         let kind = meta.file_type();
@@ -72,7 +71,7 @@ pub(crate) fn open_if(path: &Path, fits: &dyn Fn(&Metadata) -> bool) -> io::Resu
         true => Ok(()),
         false => Err(refused(meta.file_type())),
     };
-    // Opening a device may do something to it.
+    // Opening a device may have side effects.
     check(retry(|| std::fs::metadata(path))?)?;
     let file = retry(|| {
         let mut options = OpenOptions::new();
@@ -81,7 +80,7 @@ pub(crate) fn open_if(path: &Path, fits: &dyn Fn(&Metadata) -> bool) -> io::Resu
             .read(true)
             .custom_flags(OFlags::NONBLOCK.bits() as i32);
         match options.open(path) {
-            // Another program has a lease on the file and is asked to give it back.
+            // A lease holder must release the file first: wait for it.
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => File::open(path),
             opened => opened,
         }
@@ -90,14 +89,14 @@ pub(crate) fn open_if(path: &Path, fits: &dyn Fn(&Metadata) -> bool) -> io::Resu
     Ok(file)
 }
 
-/// True for a pipe in a directory. The others are in a filesystem of the kernel.
+/// True for a named pipe. Anonymous pipes are in the kernel's pipefs.
 fn has_name(path: &Path, meta: &Metadata) -> bool {
     const PIPE_FS: u64 = 0x5049_5045;
     let own = |file: &Path| rustix::fs::statfs(file).is_ok_and(|fs| fs.f_type as u64 == PIPE_FS);
     meta.file_type().is_fifo() && !own(path)
 }
 
-/// Error for a kind of file that cannot be read at any position.
+/// Error for a file type that does not support positional reads.
 fn refused(kind: FileType) -> io::Error {
     let what = if kind.is_dir() {
         return Errno::ISDIR.into();
@@ -113,7 +112,7 @@ fn refused(kind: FileType) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what)
 }
 
-/// True if reading ends at once where there is nothing, as of a pipe of [`open_stream`].
+/// True if reads return at once when no data is available, as those of a pipe from [`open_stream`].
 pub fn is_nonblocking(file: impl AsFd) -> bool {
     rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
 }
@@ -123,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_repeated_until_no_signal_interrupts_it() {
+    fn interrupted_calls_are_repeated() {
         let mut left = 3;
         let result = retry(|| {
             left -= 1;
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_block_is_not_opened() {
+    fn files_that_could_block_are_not_opened() {
         let dir = std::env::temp_dir().join(format!("tuff-host-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir).unwrap();

@@ -1,10 +1,12 @@
-//! The only door to files, devices and memory that hold images and volumes.
+//! Access to the files, devices and memory that hold images and volumes.
 //!
-//! * [`ReadAt`]: positional reads through a shared reference. Many threads read one image without a lock, and tests use byte strings.
-//! * [`FileStore`], [`MemStore`], [`Window`]: a file or block device, bytes in memory, a part of another store.
-//! * [`open_regular`], [`open_text`], [`open_stream`]: files by kind, without waiting. [`retry`]: system calls past a signal.
-//! * [`Output`]: a file that appears under its final name only when it is complete.
-//! * [`fault`]: the same doors with errors put in on purpose.
+//! * [`ReadAt`]: positional reads through a shared reference, without locks.
+//! * [`FileStore`], [`MemStore`], [`Window`]: stores over a file or block device, over memory, and over a part of
+//!   another store.
+//! * [`open_regular`], [`open_text`], [`open_stream`]: opening of files by type, without blocking. [`retry`]:
+//!   system calls after a signal.
+//! * [`Output`]: a file that gets its final name only when it is complete.
+//! * [`fault`]: stores that inject errors, for tests.
 
 mod file;
 mod host;

@@ -1,18 +1,18 @@
-//! Bytes in memory as a store.
+//! Store over bytes in memory.
 
 use crate::ReadAt;
 use std::io;
 
-/// An image held in memory, for tests and for small embedded images.
+/// Image in memory, for tests and small embedded images.
 pub struct MemStore(Vec<u8>);
 
 impl MemStore {
-    /// A store over `bytes`.
+    /// Creates a store over `bytes`.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
         Self(bytes.into())
     }
 
-    /// The bytes again.
+    /// Returns the bytes of the store.
     pub fn into_inner(self) -> Vec<u8> {
         self.0
     }

@@ -1,9 +1,9 @@
-//! Where a finished image goes.
+//! Atomic outputs of finished images.
 //!
-//! What holds: under its final name there is either what was there before or the complete image, never a part of it. A
-//! block device has no second name, so that promise cannot be made there. Until it is complete an image has no name at
-//! all where the filesystem knows such files, so that nothing stays however the process ends; elsewhere it has a
-//! temporary one, which stays only if the process is killed.
+//! Invariant: the final name refers either to the previous file or to the complete image, never to a part of it.
+//! Block devices are the exception, because they are written in place. Where the filesystem supports `O_TMPFILE`,
+//! an unfinished image has no name and disappears with the process. Elsewhere it has a temporary name, which
+//! remains only if the process is killed.
 
 use crate::host::retry;
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
@@ -14,11 +14,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What to write to.
+/// Destination of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A file, made or replaced when the image is complete; an existing block device, written in place; or an existing
-    /// pipe or character device, written when the image is complete.
+    /// Path of a file, created or replaced when the image is complete; of an existing block device, written in
+    /// place; or of an existing pipe or character device, written when the image is complete.
     Path(PathBuf),
     /// Standard output, written when the image is complete.
     Stdout,
@@ -27,45 +27,46 @@ pub enum Target {
 /// Device and inode number of a file.
 pub type FileId = (u64, u64);
 
-/// An image while it is written.
+/// Image or other output under construction.
 pub struct Output {
     file: File,
     kind: Kind,
 }
 
 enum Kind {
-    /// A file without a name, in the directory of its final one.
+    /// Unnamed file in the directory of its final name.
     Unnamed {
         path: PathBuf,
     },
-    /// A file with a temporary name, beside its final one.
+    /// File with a temporary name in the directory of its final name.
     Named {
         temporary: PathBuf,
         path: PathBuf,
     },
     Device,
-    /// A file or device of which what it has stays.
+    /// File or device that keeps its content and grows.
     Grown {
-        /// Its first bytes, as they were.
+        /// Original bytes at the start of the file.
         head: Vec<u8>,
-        /// Its length, if it is a file. Unit: bytes.
+        /// Original length of a file. Unit: bytes.
         len: Option<u64>,
     },
-    /// A file without a name, copied out at the end.
+    /// Unnamed file that is copied to its destination at the end.
     Spool {
         to: Box<dyn Write + Send + Sync>,
-        /// The file that it is copied into, if that is one.
+        /// Identity of the destination, if it is a regular file.
         inode: Option<FileId>,
     },
     Done,
 }
 
 impl Output {
-    /// Opens a place for the bytes: where the final name will be, so that the last step is to give it.
+    /// Creates an output. Temporary data is placed in the directory of the final name, so that the last step is a
+    /// rename.
     pub fn create(target: &Target) -> io::Result<Self> {
         match target {
             Target::Stdout => {
-                // Redirected, it is a file that has a name.
+                // A redirected standard output is a regular file.
                 let stdout = retry(|| rustix::fs::fstat(io::stdout()))?;
                 let is_file = rustix::fs::FileType::from_raw_mode(stdout.st_mode).is_file();
                 let inode = is_file.then_some((stdout.st_dev, stdout.st_ino));
@@ -73,7 +74,7 @@ impl Output {
             }
             Target::Path(path) => match retry(|| std::fs::metadata(path)).map(|m| m.file_type()) {
                 Ok(t) if t.is_block_device() => {
-                    // Nobody else's: Linux refuses one that is mounted.
+                    // Exclusive: Linux refuses a mounted device.
                     let exclusive = OFlags::EXCL.bits() as i32;
                     let mut options = OpenOptions::new();
                     options.read(true).write(true).custom_flags(exclusive);
@@ -88,7 +89,7 @@ impl Output {
                 Ok(t) if is_stream(t) => {
                     Self::spool(OpenOptions::new().write(true).open(path)?, None)
                 }
-                // A symbolic link is followed, so that the link stays and what it names is replaced.
+                // Follow a symbolic link, so that its target is replaced and the link stays.
                 Ok(_) => Self::replacing(retry(|| std::fs::canonicalize(path))?),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => Self::replacing(path.clone()),
                 Err(e) => Err(e),
@@ -96,9 +97,9 @@ impl Output {
         }
     }
 
-    /// Opens a file or block device to write behind what it has. What is written into its first `head` bytes, last and after
-    /// [`settle`](Self::settle), makes the rest count; if the value is dropped before it is finished, all is as it was.
-    /// Fails with `WouldBlock` if another process grows the file.
+    /// Opens a file or block device to append to it. Writes to its first `head` bytes come last, after
+    /// [`settle`](Self::settle), and make the appended data valid. A value that is dropped before it is finished
+    /// restores the original state. Fails with `WouldBlock` if another process is appending to the file.
     pub fn grow(path: &Path, head: usize) -> io::Result<Self> {
         let is_device = retry(|| std::fs::metadata(path))?
             .file_type()
@@ -123,7 +124,7 @@ impl Output {
         } else {
             Some(retry(|| file.metadata())?.len())
         };
-        // Fits: it is at most `head`.
+        // Fits: at most `head`.
         let head = len.map_or(head, |len| len.min(head as u64) as usize);
         let mut bytes = vec![0; head];
         file.read_exact_at(&mut bytes, 0)?;
@@ -131,7 +132,7 @@ impl Output {
         Ok(Self { file, kind })
     }
 
-    /// Waits until what was written is on the disk, if it is to be there before what comes next.
+    /// Waits until all writes are on the disk, if they must precede the next ones.
     pub fn settle(&self) -> io::Result<()> {
         match self.kind {
             Kind::Grown { .. } => self.file.sync_data(),
@@ -165,8 +166,7 @@ impl Output {
         Ok(Self { file, kind })
     }
 
-    /// Where temporary data may lie that is as much as what is written: `TMPDIR`, if that is set, or the directory of the
-    /// file.
+    /// Directory for temporary data as large as the output: `TMPDIR` if it is set, or the directory of the file.
     pub fn scratch(&self) -> PathBuf {
         let said = std::env::var_os("TMPDIR").is_some();
         match &self.kind {
@@ -182,12 +182,13 @@ impl Output {
         self.file.write_all_at(bytes, offset)
     }
 
-    /// Reads back what was written.
+    /// File to read back what was written.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// The regular files that this output writes or replaces: the one under construction, and the one that has its name.
+    /// Regular files that this output writes or replaces: the one under construction, and the one with its final
+    /// name.
     pub fn file_ids(&self) -> Vec<FileId> {
         let replaced = match &self.kind {
             Kind::Unnamed { path } | Kind::Named { path, .. } => file_id(path),
@@ -199,12 +200,13 @@ impl Output {
         own.into_iter().chain(replaced).collect()
     }
 
-    /// The image is complete and `len` bytes long: gives it its name. `sync` waits until it is on the disk.
+    /// Completes the image at a length of `len` bytes and gives it its final name. `sync` waits until it is on the
+    /// disk.
     pub fn finish(mut self, len: u64, sync: bool) -> io::Result<()> {
         if !matches!(self.kind, Kind::Device | Kind::Grown { len: None, .. }) {
             self.file.set_len(len)?;
         }
-        // Opened before the name is given: if that fails, nothing has changed.
+        // Opened before the rename, so that an error changes nothing.
         let mut dir = None;
         if sync && let Kind::Unnamed { path } | Kind::Named { path, .. } = &self.kind {
             self.file.sync_all()?;
@@ -231,7 +233,7 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        // Nothing to report to: the build has failed already and says why.
+        // Nothing to report errors to: the build has failed and reports its own error.
         match &self.kind {
             Kind::Named { temporary, .. } => {
                 let _ = retry(|| std::fs::remove_file(temporary));
@@ -252,20 +254,20 @@ impl Drop for Output {
     }
 }
 
-/// Device and inode number of the regular file that `path` names, through symbolic links.
+/// Device and inode number of the regular file at `path`. Follows symbolic links.
 pub fn file_id(path: &Path) -> Option<FileId> {
     let meta = retry(|| std::fs::metadata(path)).ok()?;
     meta.is_file().then(|| (meta.dev(), meta.ino()))
 }
 
-/// True if two paths name the same file or block device, or would.
+/// True if two paths refer to the same file or block device, or would after creation.
 pub fn is_same(a: &Path, b: &Path) -> bool {
     let there = |path: &Path| {
         let meta = retry(|| path.metadata()).ok()?;
         let disk = meta.file_type().is_block_device().then(|| meta.rdev());
         Some((disk, disk.map_or((meta.dev(), meta.ino()), |_| (0, 0))))
     };
-    // What is not there yet: by its directory and name.
+    // A file that does not exist is identified by its directory and name.
     let named = |path: &Path| {
         let parent = retry(|| directory(path).canonicalize()).ok()?;
         Some(parent.join(path.file_name()?))
@@ -277,7 +279,7 @@ pub fn is_same(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// True for a path that takes bytes as they come and keeps no place for them: a pipe or a character device.
+/// True for a path that supports only sequential writes: a pipe or character device.
 pub fn takes_stream(path: &Path) -> bool {
     retry(|| std::fs::metadata(path)).is_ok_and(|m| is_stream(m.file_type()))
 }
@@ -286,7 +288,7 @@ fn is_stream(kind: FileType) -> bool {
     !(kind.is_file() || kind.is_dir() || kind.is_block_device())
 }
 
-/// Writes the first `len` bytes of `file`.
+/// Copies the first `len` bytes of `file` to `to`.
 fn copy(file: &File, len: u64, to: &mut dyn Write) -> io::Result<()> {
     let mut buf = vec![0; 1 << 20];
     let mut at = 0;
@@ -301,7 +303,7 @@ fn copy(file: &File, len: u64, to: &mut dyn Write) -> io::Result<()> {
     to.flush()
 }
 
-/// A file without a name in `dir`: gone when it is closed, however that happens.
+/// Creates an unnamed file in `dir`, which disappears when it is closed.
 pub fn anonymous(dir: &Path) -> io::Result<File> {
     if let Some(file) = unnamed(dir)? {
         return Ok(file);
@@ -311,8 +313,7 @@ pub fn anonymous(dir: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// A file without a name in `dir` that can be given one; nothing if the filesystem knows no such files or they could
-/// not be named here.
+/// Creates an unnamed file in `dir` that can be given a name. `None` if the filesystem does not support that.
 fn unnamed(dir: &Path) -> io::Result<Option<File>> {
     // The name is given through /proc, which a bare chroot may lack.
     if !Path::new("/proc/self/fd").exists() {
@@ -321,13 +322,13 @@ fn unnamed(dir: &Path) -> io::Result<Option<File>> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     match retry(|| rustix::fs::open(dir, flags, Mode::from_raw_mode(0o666))) {
         Ok(fd) => Ok(Some(fd.into())),
-        // What filesystems without such files say, and kernels before 3.11.
+        // Errors of filesystems without `O_TMPFILE`.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOSYS) => Ok(None),
         Err(e) => Err(e.into()),
     }
 }
 
-/// Gives a file without a name the name `path`, in the place of what has it.
+/// Gives an unnamed file the name `path`, replacing an existing file.
 fn name(file: &File, path: &Path) -> io::Result<()> {
     let link = |to: &Path| {
         let from = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -338,15 +339,15 @@ fn name(file: &File, path: &Path) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
         done => return done,
     }
-    // A link replaces nothing, a rename does.
+    // A link cannot replace a file, but a rename can.
     let ((), temporary) = beside(path, link)?;
     retry(|| std::fs::rename(&temporary, path)).inspect_err(|_| {
-        // Nothing to report to: what failed before it is told.
+        // Nothing to report errors to: the first error is returned.
         let _ = retry(|| std::fs::remove_file(&temporary));
     })
 }
 
-/// A directory, to wait until the names in it are on the disk. Who may write to it and not read it cannot.
+/// Opens a directory to sync its entries. `None` without read permission.
 fn readable(dir: &Path) -> io::Result<Option<File>> {
     match File::open(dir) {
         Ok(dir) => Ok(Some(dir)),
@@ -355,7 +356,7 @@ fn readable(dir: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// The directory that `path` is in.
+/// Directory that contains `path`.
 fn directory(path: &Path) -> &Path {
     path.parent()
         .filter(|p| !p.as_os_str().is_empty())
@@ -371,14 +372,14 @@ fn create_new(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// What `make` makes in the directory of `path`, under a name that nothing has.
+/// Calls `make` with unused names in the directory of `path` until one succeeds.
 fn beside<T>(path: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(T, PathBuf)> {
     let name = path
         .file_name()
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "has no file name"))?;
     for n in 0..1000u32 {
         let mut temporary = std::ffi::OsString::from(".");
-        // A name may be 255 bytes long; the temporary one must fit, too.
+        // A name has at most 255 bytes, and the temporary one is longer.
         let keep = name.as_encoded_bytes().len().min(200);
         temporary.push(String::from_utf8_lossy(&name.as_encoded_bytes()[..keep]).as_ref());
         temporary.push(format!(".tuff-{}-{n}", std::process::id()));
@@ -403,7 +404,7 @@ mod tests {
         dir
     }
 
-    /// An output that replaces a file, as each kind of filesystem has it.
+    /// Outputs that replace a file, with and without `O_TMPFILE`.
     fn both(path: &Path) -> [Output; 2] {
         let first = Output::create(&Target::Path(path.to_owned())).unwrap();
         [first, Output::named(path.to_owned()).unwrap()]
@@ -423,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_the_same_by_any_name() {
+    fn paths_of_one_file_are_the_same() {
         let dir = dir("same");
         let at = |name: &str| dir.join(name);
         std::fs::write(at("a"), "").unwrap();
@@ -446,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_file_nor_disk_is_written_to_and_stays() {
+    fn pipes_are_written_and_not_replaced() {
         let dir = dir("pipe");
         let path = dir.join("pipe");
         rustix::fs::mknodat(
@@ -468,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_output_replaces_what_a_link_names() {
+    fn a_finished_output_replaces_the_target_of_a_link() {
         let dir = dir("link");
         std::fs::create_dir(dir.join("there")).unwrap();
         std::fs::write(dir.join("there/image"), "before, and longer").unwrap();

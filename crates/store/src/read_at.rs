@@ -1,29 +1,28 @@
-//! Positional reads.
+//! Positional reads from shared stores.
 
 use std::io;
 use std::sync::Arc;
 
-/// Bytes that are touched at once where they must be copied: they stay in the processor's cache. Unit: bytes.
+/// Buffer size of [`ReadAt::touch`], small enough for the processor cache. Unit: bytes.
 const TOUCHED: u64 = 64 << 10;
 
-/// Something that can be read at any position by many threads at once.
+/// Store that many threads can read at any position at once.
 pub trait ReadAt: Send + Sync {
-    /// Reads some bytes at `offset`. Returns how many; 0 only at or past the end (or for an empty `buf`).
+    /// Reads some bytes at `offset`. Returns their number; 0 only at or past the end, or for an empty `buf`.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// The size in bytes, as it was when the store was opened.
+    /// Size of the store when it was opened. Unit: bytes.
     fn size(&self) -> u64;
 
-    /// Says that these bytes will be read soon. Returns at once; does nothing where nothing can be done about it.
+    /// Hints that these bytes will be read soon. Returns at once.
     fn will_need(&self, _offset: u64, _len: u64) {}
 
-    /// Says that these bytes were read and will not be read again soon: the host need not keep them. They may be read all the
-    /// same.
+    /// Hints that these bytes will not be read again soon, so that the host can drop them from its cache.
     fn done_with(&self, _offset: u64, _len: u64) {}
 
-    /// Reads `len` bytes at `offset` and forgets them. Fails where reading them into memory would fail.
+    /// Reads `len` bytes at `offset` and discards them. Fails where reading them into memory would fail.
     ///
-    /// For those who want to know whether bytes can be read, not what they are: a store may spare itself the copy.
+    /// Tests whether bytes are readable. A store may avoid the copy.
     fn touch(&self, offset: u64, len: u64) -> io::Result<()> {
         let mut buf = vec![0; len.min(TOUCHED) as usize]; // fits: at most TOUCHED
         let mut done = 0;
@@ -96,7 +95,7 @@ impl<T: ReadAt + ?Sized> ReadAt for &T {
     }
 }
 
-/// A part of another store, seen as a store of its own: an image at an offset, a file inside a tar.
+/// Part of another store, as a store of its own: an image at an offset, a file in a tar.
 pub struct Window<S> {
     inner: S,
     start: u64,
@@ -104,13 +103,13 @@ pub struct Window<S> {
 }
 
 impl<S: ReadAt> Window<S> {
-    /// The part of `inner` from byte `start` to its end. Empty if `start` lies past the end.
+    /// Part of `inner` from byte `start` to its end. Empty if `start` is past the end.
     pub fn from(inner: S, start: u64) -> Self {
         let len = inner.size().saturating_sub(start);
         Self { inner, start, len }
     }
 
-    /// At most `len` bytes of `inner` from byte `start` on.
+    /// Part of `inner` of at most `len` bytes from byte `start` on.
     pub fn part(inner: S, start: u64, len: u64) -> Self {
         let window = Self::from(inner, start);
         let len = window.len.min(len);
