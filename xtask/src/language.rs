@@ -222,7 +222,7 @@ mod tests {
     const UNFINISHED: &[&str] = &[
         "crates/cli",
         "crates/codec",
-        "crates/flash",
+        "crates/flash-sim",
         "crates/format",
         "crates/erofs",
         "crates/iplfs",

@@ -51,3 +51,14 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+impl From<tuff_flash_sim::experiment::error::Error> for Error {
+    fn from(error: tuff_flash_sim::experiment::error::Error) -> Self {
+        use tuff_flash_sim::experiment::error::Error as Experiment;
+        match error {
+            Experiment::Usage(text) => Error::Usage(text),
+            Experiment::Io(what, error) => Error::Io(what, error),
+            Experiment::Failed(text) => Error::Command(text),
+        }
+    }
+}

@@ -8,7 +8,7 @@
 //!                          └── verify    is the result right? only then does its time count
 //! ```
 //!
-//! That is the first room: commands that make and read images. The second, [`serve`], measures reads through mounts; the third, [`experiment`],
+//! That is the first room: commands that make and read images. The second, [`serve`], measures reads through mounts; the third, [`campaigns::experiments`],
 //! runs in virtual time; the fourth, [`campaign`], looks for mistakes in volumes; the fifth, [`volumes`], measures them beside ext4;
 //! the sixth, [`start`], how long programs take to start from images; the seventh, [`cuts`], what is left when the power
 //! goes; the eighth, [`fio`], volumes and images under fio.
@@ -22,12 +22,12 @@
 //! * No result depends on a clock or on chance that the record does not name.
 
 pub mod campaign;
+pub mod campaigns;
 pub mod corpus;
 pub mod cuts;
 pub mod define;
 pub mod engine;
 pub mod error;
-pub mod experiment;
 pub mod fio;
 pub mod machine;
 pub mod measure;

@@ -8,6 +8,7 @@
 
 mod bars;
 mod gather;
+pub mod plot;
 mod splice;
 
 pub use gather::{Case, Gathered, Subject, gather};

@@ -2,12 +2,11 @@
 //! scales; what is judged here holds at any.
 
 use tempfile::TempDir;
-use tuff_lab::experiment::define::{Definition, PUBLISHED};
-use tuff_lab::experiment::report::Outcome;
-use tuff_lab::experiment::run;
+use tuff_flash_sim::experiment::outcome::Outcome;
+use tuff_lab::campaigns::experiments::{PUBLISHED, parse, run};
 
 fn tiny(id: &str) -> (TempDir, Outcome) {
-    let definition = Definition::parse("published", PUBLISHED).unwrap();
+    let definition = parse("published", PUBLISHED).unwrap();
     let dir = TempDir::new().unwrap();
     let out = dir.path().join("out");
     let ids = [id.to_owned()];
@@ -149,7 +148,7 @@ fn e10_stays_within_its_bound_on_the_host() {
 
 #[test]
 fn what_nobody_knows_is_refused() {
-    let definition = Definition::parse("published", PUBLISHED).unwrap();
+    let definition = parse("published", PUBLISHED).unwrap();
     let dir = TempDir::new().unwrap();
     let go = |id: &str, scale| {
         run(

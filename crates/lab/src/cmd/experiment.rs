@@ -1,7 +1,8 @@
 //! `tuff-lab experiment`: the published experiments.
 
 use std::path::PathBuf;
-use tuff_lab::{Error, Result, experiment};
+use tuff_lab::campaigns::experiments;
+use tuff_lab::{Error, Result};
 
 /// Run the published experiments on the flash model, in virtual time
 ///
@@ -37,15 +38,15 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         }
         None => (
             "the definition".to_owned(),
-            experiment::define::PUBLISHED.to_owned(),
+            experiments::PUBLISHED.to_owned(),
         ),
     };
-    let mut definition = experiment::define::Definition::parse(&name, &text)?;
+    let mut definition = experiments::parse(&name, &text)?;
     definition.seed = args.seed.unwrap_or(definition.seed);
     let ids: Vec<String> = args.ids.iter().map(|id| id.to_uppercase()).collect();
     let work = args.work.clone().unwrap_or_else(|| args.out.join("work"));
-    let outcomes = experiment::run(&definition, &ids, &args.scale, &args.out, &work, &mut |o| {
-        print!("{}", o.markdown());
+    let outcomes = experiments::run(&definition, &ids, &args.scale, &args.out, &work, &mut |o| {
+        print!("{}", experiments::markdown(o));
     })?;
     Ok(outcomes.iter().all(|o| o.passed()))
 }

@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let [record] = records.as_slice() else {
         return Ok(fine);
     };
-    for (extension, text) in [("md", table), ("svg", serve::report::plot(&gathered))] {
+    for (extension, text) in [("md", table), ("svg", serve::report::plot(&gathered)?)] {
         let path = record.with_extension(extension);
         std::fs::write(&path, text).map_err(|e| Error::io("write", &path, e))?;
     }

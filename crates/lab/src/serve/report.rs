@@ -3,6 +3,8 @@
 use super::define::{Bar, Figure, Pass};
 use super::record::{FailedLine, ImageLine, Line, SampleLine, WorkloadLine};
 use super::server::Used;
+use crate::Result;
+use crate::report::plot::{self, BarGroup};
 use crate::stats::{Spread, median};
 use std::fmt::Write;
 
@@ -362,67 +364,21 @@ fn found(all: &Gathered<'_>, case: &WorkloadLine, bar: &Bar) -> Option<f64> {
 }
 
 /// Draws the cold medians as horizontal bars, a group for each workload and image, as an SVG document.
-pub fn plot(all: &Gathered<'_>) -> String {
-    const COLOURS: [&str; 6] = [
-        "#d1495b", "#30638e", "#8d96a3", "#edae49", "#66a182", "#2e4057",
-    ];
-    const ROW: usize = 14;
-    const LEFT: usize = 280;
-    const WIDTH: f64 = 480.0;
-    let mut body = String::new();
-    let mut y = 30;
-    for (i, server) in all.servers.iter().enumerate() {
-        let x = 10 + i * 130;
-        let _ = writeln!(
-            body,
-            "<rect x='{x}' y='8' width='10' height='10' fill='{}'/><text x='{}' y='17'>{}</text>",
-            COLOURS[i % COLOURS.len()],
-            x + 14,
-            escape(server)
-        );
-    }
-    for case in &all.cases {
-        let bars: Vec<(usize, f64)> = all
-            .servers
-            .iter()
-            .enumerate()
-            .filter_map(|(i, s)| Some((i, all.median(case, s, Pass::Cold)?)))
-            .collect();
-        let longest = bars
-            .iter()
-            .map(|(_, t)| *t)
-            .fold(f64::MIN_POSITIVE, f64::max);
-        let label = format!("{}, {}", case.workload, case.image);
-        let _ = writeln!(
-            body,
-            "<text x='10' y='{}'>{}</text>",
-            y + 11,
-            escape(&label)
-        );
-        for (i, time) in bars {
-            let width = time / longest * WIDTH;
-            let _ = writeln!(
-                body,
-                "<rect x='{LEFT}' y='{y}' width='{width:.1}' height='{}' fill='{}'/><text x='{:.1}' y='{}'>{time:.1} ms</text>",
-                ROW - 2,
-                COLOURS[i % COLOURS.len()],
-                LEFT as f64 + width + 4.0,
-                y + 10
-            );
-            y += ROW;
+pub fn plot(all: &Gathered<'_>) -> Result<String> {
+    let group = |case: &&WorkloadLine| {
+        let servers = all.servers.iter().enumerate();
+        BarGroup {
+            label: format!("{}, {}", case.workload, case.image),
+            bars: servers
+                .filter_map(|(i, s)| Some((i, all.median(case, s, Pass::Cold)?)))
+                .collect(),
         }
-        y += 8;
-    }
-    format!(
-        "<svg xmlns='http://www.w3.org/2000/svg' width='860' height='{y}' font-family='sans-serif' font-size='11'>\n\
-         <rect width='100%' height='100%' fill='white'/>\n{body}</svg>\n"
+    };
+    plot::bars(
+        &all.servers,
+        &all.cases.iter().map(group).collect::<Vec<_>>(),
+        "ms",
     )
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
 }
 
 #[cfg(test)]
@@ -519,8 +475,8 @@ mod tests {
     #[test]
     fn a_plot_has_a_bar_for_each_server_and_no_raw_markup() {
         let lines = lines();
-        let svg = plot(&gather(&lines));
-        assert_eq!(svg.matches("ms</text>").count(), 2);
+        let svg = plot(&gather(&lines)).unwrap();
+        assert_eq!(svg.matches(" ms\n").count(), 2, "{svg}");
         assert!(svg.contains("walk, a &amp; b"));
     }
 }

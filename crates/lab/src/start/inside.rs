@@ -2,7 +2,6 @@
 //! and only then looks at the clock and starts the program.
 
 use super::group::{self, Hits};
-use crate::experiment::rng::Rng;
 use crate::serve::run::nanos;
 use crate::{Error, Result};
 use rustix::fs::{Advice, fadvise};
@@ -15,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
+use tuff_flash_sim::experiment::random::Rng;
 
 /// How many threads read in the background.
 const READERS: u32 = 4;

@@ -10,7 +10,6 @@ use super::rooted::Rooted;
 use super::tree::{self, Root};
 use crate::define::Action;
 use crate::engine::{self, Places};
-use crate::experiment::rng::Rng;
 use crate::machine::Machine;
 use crate::measure::{self, Job};
 use crate::serve::define::Cache;
@@ -30,6 +29,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use tuff_flash_sim::experiment::random::Rng;
 
 /// What a definition leaves open.
 #[derive(Clone, Debug)]

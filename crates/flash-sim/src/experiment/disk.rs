@@ -3,14 +3,13 @@
 //! Writes are submitted and waited for only when the queue is full or something flushes; reads are waited for at once.
 //! The host's own work is charged with [`Disk::spend`].
 
-use crate::experiment::failed;
-use crate::{Error, Result};
+use crate::experiment::error::{Error, Result, failed};
+use crate::{Config, Flash, Lba, Nanos, Payload, SLOT_BYTES};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tuff_flash::{Config, Flash, Lba, Nanos, Payload, SLOT_BYTES};
 use tuff_iplfs::{BlockAddr, BlockDevice};
 
 /// Blocks of the largest command.
@@ -338,7 +337,7 @@ impl BlockDevice for Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tuff_flash::Preset;
+    use crate::Preset;
 
     fn disk(policy: Discards) -> Disk {
         Disk::new(Preset::Nvme.config(1024), policy)

@@ -1,15 +1,14 @@
 //! E1 and E2: random writes until cleaning begins, and on until nothing changes any more.
 
-use crate::Result;
-use crate::experiment::define::{Experiment, Scale};
+use crate::experiment::definition::{Experiment, Scale};
 use crate::experiment::disk::{Discards, Disk, Shared};
+use crate::experiment::error::Result;
 use crate::experiment::f2fs::{Cleaner, F2fs, Mode, Options};
-use crate::experiment::fs::{AREA_BITS, Fs, Iplfs, Shape};
-use crate::experiment::load::{Meter, RandomWrite, Sample, drift, mean_rate, variation};
-use crate::experiment::plot::Chart;
-use crate::experiment::report::Outcome;
-use tuff_flash::map::Interval;
-use tuff_flash::{Nanos, Preset, Striping};
+use crate::experiment::filesystem::{AREA_BITS, Fs, Iplfs, Shape};
+use crate::experiment::outcome::{Chart, Outcome};
+use crate::experiment::workload::{Meter, RandomWrite, Sample, drift, mean_rate, variation};
+use crate::map::Interval;
+use crate::{Nanos, Preset, Striping};
 
 /// Blocks of a GiB.
 pub const GIB: u64 = 1 << 18;

@@ -13,13 +13,13 @@
 mod checkpoint;
 mod cleaning;
 
-use crate::Result;
 use crate::experiment::disk::Shared;
-use crate::experiment::failed;
-use crate::experiment::fs::{Cleaned, FileId, Fs, Shape};
+use crate::experiment::error::Result;
+use crate::experiment::error::failed;
+use crate::experiment::filesystem::{Cleaned, FileId, Fs, Shape};
+use crate::{Nanos, Payload};
 use std::collections::BTreeSet;
 use std::ops::Range;
-use tuff_flash::{Nanos, Payload};
 
 /// Addresses in an inode and in a direct node, as F2FS has them.
 const INODE_ADDRS: u64 = 923;
@@ -483,7 +483,7 @@ impl F2fs {
     /// The directory changes where the file's name lies.
     fn touch_directory(&mut self, file: FileId) -> Result<()> {
         let blocks = (self.files.len() as u64).div_ceil(DENTRIES.into()).max(1);
-        let index = crate::experiment::rng::Rng::new(file.into()).below(blocks);
+        let index = crate::experiment::random::Rng::new(file.into()).below(blocks);
         self.mark(ROOT, index)?;
         let inode = self.node_of(ROOT, 0)?;
         self.dirty_nodes.insert(inode);
@@ -678,15 +678,15 @@ impl Fs for F2fs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Preset;
     use crate::experiment::disk::{Discards, Disk};
-    use crate::experiment::rng::Rng;
-    use tuff_flash::Preset;
+    use crate::experiment::random::Rng;
 
     fn fs(mode: Mode, cleaner: Cleaner, zoned: bool) -> F2fs {
         let mut config = Preset::Nvme.config(1024);
         config.streams = if zoned { 6 } else { 1 };
         if zoned {
-            config.striping = tuff_flash::Striping::InTurn;
+            config.striping = crate::Striping::InTurn;
         }
         let disk = Shared::new(Disk::new(config, Discards::Eager), 48);
         let shape = Shape {

@@ -1,44 +1,40 @@
-//! What the experiments are, how large, and what counts as the published shape: data.
+//! Definition of the experiments: sizes and the limits that make up the published shape.
 
-use crate::{Error, Result};
+use super::error::{Error, Result};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// The definition that ships.
-pub const PUBLISHED: &str =
-    include_str!("../../../../benchmarks/definitions/experiment/published.toml");
-
-/// All experiments.
+/// All experiments and the scales to run them at.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Definition {
-    /// What all chance comes from.
+    /// Seed of every random number.
     pub seed: u64,
-    /// Sizes to run at, by name.
+    /// Scales by name.
     pub scale: BTreeMap<String, Scale>,
-    /// The experiments, in the order of a report.
+    /// Experiments in the order of a report.
     pub experiment: Vec<Experiment>,
 }
 
-/// How large to run.
+/// Sizes of one scale.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scale {
-    /// Published sizes are divided by this.
+    /// Divisor of the published sizes.
     pub divisor: u32,
-    /// Dirty blocks that start write-back.
+    /// Number of dirty blocks that starts write-back.
     pub dirty_max: u64,
-    /// Queries of a database that are measured, after twice as many to warm up.
+    /// Measured database queries; twice as many warm up the pool first.
     pub queries: u64,
-    /// As `divisor`, for the fileserver, which runs many times.
+    /// Divisor for the fileserver, which runs once per utilisation.
     pub fileserver_divisor: u32,
-    /// How full the fileserver makes the filesystem. Unit: percent.
+    /// Utilisations of the file system under the fileserver, in percent.
     pub utilisations: Vec<u64>,
-    /// As `divisor`, for the memory of the map.
+    /// Divisor for the memory of the map.
     pub map_divisor: u32,
-    /// Blocks of the file of E9.
+    /// Length of the file of E9 in blocks.
     pub granule_blocks: u64,
-    /// Rounds of what is measured in real time.
+    /// Number of rounds of the real-time measurements.
     pub micro_rounds: u32,
 }
 
@@ -46,28 +42,23 @@ pub struct Scale {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
-    /// E1 to E10.
+    /// Identifier, E1 to E10.
     pub id: String,
-    /// What it is about.
+    /// Title of the section in a report.
     pub title: String,
-    /// What was published, in a sentence.
+    /// Published result in one sentence.
     pub published: String,
-    /// Limits, by name.
+    /// Limits by name.
     pub bars: BTreeMap<String, f64>,
 }
 
 impl Definition {
-    /// Reads a definition.
-    pub fn parse(name: &str, text: &str) -> Result<Self> {
-        toml::from_str(text).map_err(|e| Error::Usage(format!("{name}: {e}")))
-    }
-
-    /// The scale of this name.
+    /// Returns the scale called `name`.
     pub fn scale(&self, name: &str) -> Result<Scale> {
         self.scale.get(name).cloned().ok_or_else(|| {
             let names: Vec<&str> = self.scale.keys().map(String::as_str).collect();
             Error::Usage(format!(
-                "there is no scale '{name}'; there are {}",
+                "scale '{name}' does not exist; available: {}",
                 names.join(", ")
             ))
         })
@@ -75,7 +66,7 @@ impl Definition {
 }
 
 impl Experiment {
-    /// A limit.
+    /// Returns the limit called `name`.
     pub fn bar(&self, name: &str) -> Result<f64> {
         let bar = self.bars.get(name).copied();
         bar.ok_or_else(|| Error::Usage(format!("{}: no bar '{name}'", self.id)))

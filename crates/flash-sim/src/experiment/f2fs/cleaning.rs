@@ -1,9 +1,8 @@
 //! Cleaning: sections are emptied when free ones run short.
 
 use super::{BATCH, Cleaner, F2fs, Log, NODE, NONE, ROOT, SEGMENT, State, get};
-use crate::Result;
-use crate::experiment::failed;
-use crate::experiment::fs::FileId;
+use crate::experiment::error::{Result, failed};
+use crate::experiment::filesystem::FileId;
 use std::ops::Range;
 
 impl F2fs {

@@ -1,19 +1,18 @@
 //! E3, E7 and E8: databases, and how long their queries take.
 
-use crate::Result;
 use crate::experiment::cleaning::{GIB, System, shape};
-use crate::experiment::define::{Experiment, Scale};
+use crate::experiment::definition::{Experiment, Scale};
 use crate::experiment::disk::{Discards, Disk, Shared};
+use crate::experiment::error::Result;
 use crate::experiment::f2fs::{Cleaner, Mode};
-use crate::experiment::fs::{AREA_BITS, Fs, Iplfs};
-use crate::experiment::load::{
+use crate::experiment::filesystem::{AREA_BITS, Fs, Iplfs};
+use crate::experiment::outcome::{Chart, Outcome};
+use crate::experiment::workload::{
     Database, FileServer, Meter, Queries, RandomWrite, Sample, drift, mean_rate,
 };
-use crate::experiment::plot::Chart;
-use crate::experiment::report::Outcome;
+use crate::map::{Compaction, Interval};
+use crate::{Histogram, Nanos, Preset};
 use std::collections::VecDeque;
-use tuff_flash::map::{Compaction, Interval};
-use tuff_flash::{Histogram, Nanos, Preset};
 
 const QUANTILES: [f64; 4] = [0.5, 0.95, 0.99, 0.999];
 

@@ -17,19 +17,20 @@
 //! * No result depends on a real clock: the same commands at the same virtual times give the same answers.
 //!
 //! ```
-//! use tuff_flash::{Flash, Lba, Nanos, Payload, Preset};
+//! use tuff_flash_sim::{Flash, Lba, Nanos, Payload, Preset};
 //!
 //! let mut flash = Flash::new(Preset::Nvme.config(1024));
 //! let done = flash.write(Nanos(0), Lba(7), vec![Payload::Fill(42)], 0)?;
 //! let (_, data) = flash.read(done, Lba(7), 1)?;
 //! assert_eq!(data, [Some(Payload::Fill(42))]);
-//! # Ok::<(), tuff_flash::Error>(())
+//! # Ok::<(), tuff_flash_sim::Error>(())
 //! ```
 #![forbid(unsafe_code)]
 
 mod clock;
 mod device;
 mod error;
+pub mod experiment;
 mod geometry;
 mod hist;
 pub mod map;

@@ -1,10 +1,10 @@
 //! Workloads, and the meter that watches them.
 
-use crate::Result;
-use crate::experiment::fs::{FileId, Fs};
-use crate::experiment::rng::{Rng, Zipf};
+use crate::experiment::error::Result;
+use crate::experiment::filesystem::{FileId, Fs};
+use crate::experiment::random::{Rng, Zipf};
+use crate::{Counters, Histogram, Nanos};
 use std::collections::{BTreeMap, BTreeSet};
-use tuff_flash::{Counters, Histogram, Nanos};
 
 /// What happened in some number of operations.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]

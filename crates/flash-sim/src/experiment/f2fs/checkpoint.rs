@@ -4,10 +4,10 @@ use super::{
     F2fs, Log, NAT_ENTRIES, NAT_JOURNAL, NONE, PACK_BLOCKS, SEGMENT, SIT_ENTRIES, SIT_JOURNAL,
     State, get, put,
 };
-use crate::Result;
+use crate::Payload;
+use crate::experiment::error::Result;
 use std::collections::BTreeSet;
 use std::ops::Range;
-use tuff_flash::Payload;
 
 impl F2fs {
     pub(super) fn meta(&mut self, blocks: u64) -> Result<()> {

@@ -1,10 +1,10 @@
 //! What a workload asks of a filesystem, and our volume as one.
 
-use crate::Result;
+use crate::Nanos;
 use crate::experiment::disk::Shared;
-use crate::experiment::failed;
+use crate::experiment::error::Result;
+use crate::experiment::error::failed;
 use std::sync::Arc;
-use tuff_flash::Nanos;
 use tuff_iplfs::{BLOCK_SIZE, Caller, FormatOptions, Geometry, MountOptions, Nid, Volume, mode};
 
 /// A file, by the order in which files were made.

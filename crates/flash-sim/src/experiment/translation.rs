@@ -1,15 +1,14 @@
 //! E6: what a translation costs, in nanoseconds of this machine and in the model.
 
-use crate::Result;
-use crate::experiment::define::{Experiment, Scale};
-use crate::experiment::failed;
-use crate::experiment::report::Outcome;
-use crate::experiment::rng::Rng;
-use crate::stats::Spread;
+use crate::experiment::definition::{Experiment, Scale};
+use crate::experiment::error::Result;
+use crate::experiment::error::failed;
+use crate::experiment::outcome::Outcome;
+use crate::experiment::random::Rng;
+use crate::map::{Interval, IntervalMap, Map, PageMap};
+use crate::{Flash, Histogram, Lba, Nanos, Payload, Preset, Slot};
 use std::hint::black_box;
 use std::time::Instant;
-use tuff_flash::map::{Interval, IntervalMap, Map, PageMap};
-use tuff_flash::{Flash, Histogram, Lba, Nanos, Payload, Preset, Slot};
 
 /// Blocks of 10 GiB, the published file.
 const BLOCKS: u64 = 10 << 18;
@@ -29,6 +28,17 @@ fn cycle(n: u64, rng: &mut Rng) -> Vec<u32> {
         next.swap(i as usize, rng.below(i) as usize);
     }
     next
+}
+
+/// Returns the median, NaN without samples. Of an even number of samples it is the mean of the middle two.
+fn median(samples: &[f64]) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (lower, upper) = (sorted.len().saturating_sub(1) / 2, sorted.len() / 2);
+    match (sorted.get(lower), sorted.get(upper)) {
+        (Some(lower), Some(upper)) => lower + (upper - lower) / 2.0,
+        _ => f64::NAN,
+    }
 }
 
 /// Real time of look-ups and insertions, and the same commands on two devices in virtual time.
@@ -75,8 +85,11 @@ pub fn e6(e: &Experiment, scale: &Scale, seed: u64) -> Result<Outcome> {
         many.0.push(time(blocks, || get(&page, 0)));
         many.1.push(time(blocks, || get(&interval, base)));
     }
-    let middle =
-        |samples: &[f64]| Spread::of(samples).map_or((f64::NAN, f64::NAN), |s| (s.median, s.mad));
+    let middle = |samples: &[f64]| {
+        let centre = median(samples);
+        let distances: Vec<f64> = samples.iter().map(|s| (s - centre).abs()).collect();
+        (centre, median(&distances))
+    };
     let ((get_page, a), (get_interval, b)) = (middle(&gets.0), middle(&gets.1));
     let ((set_page, c), (set_interval, d)) = (middle(&sets.0), middle(&sets.1));
     out.say("look-up, page map, ns of this machine", get_page, "");

@@ -1,8 +1,8 @@
 //! The device against a table of what was written: whatever the host does, it reads back what it wrote last.
 
 use std::collections::HashMap;
-use tuff_flash::map::{Compaction, Interval, Region};
-use tuff_flash::{Config, Error, Faults, Flash, Geometry, Lba, Nanos, Payload, Preset};
+use tuff_flash_sim::map::{Compaction, Interval, Region};
+use tuff_flash_sim::{Config, Error, Faults, Flash, Geometry, Lba, Nanos, Payload, Preset};
 
 /// SplitMix64: small, and the same everywhere.
 struct Rng(u64);

@@ -1,24 +1,22 @@
 //! E4, E5, E9 and E10: discards, the memory of the map, and the space that is taken.
 
 use crate::experiment::cleaning::{GIB, System, shape};
-use crate::experiment::define::{Experiment, Scale};
+use crate::experiment::definition::{Experiment, Scale};
 use crate::experiment::disk::Discards;
+use crate::experiment::error::{Error, Result, failed};
 use crate::experiment::f2fs::{Cleaner, Mode};
-use crate::experiment::failed;
-use crate::experiment::fs::{AREA_BITS, Fs};
-use crate::experiment::load::{FileServer, Meter, drift, mean_rate};
-use crate::experiment::plot::Chart;
-use crate::experiment::report::Outcome;
-use crate::experiment::rng::Rng;
-use crate::{Error, Result};
+use crate::experiment::filesystem::{AREA_BITS, Fs};
+use crate::experiment::outcome::{Chart, Outcome};
+use crate::experiment::random::Rng;
+use crate::experiment::workload::{FileServer, Meter, drift, mean_rate};
+use crate::map::{Compaction, Interval, IntervalMap, Map, Region};
+use crate::{Lba, Nanos, Payload, Preset, Slot};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use tuff_flash::map::{Compaction, Interval, IntervalMap, Map, Region};
-use tuff_flash::{Lba, Nanos, Payload, Preset, Slot};
 use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::backend::{FileDevice, ZoneDir};
 use tuff_iplfs::{
@@ -33,7 +31,7 @@ struct Served {
     rate: f64,
     drift: f64,
     idle_discards: u64,
-    samples: Vec<crate::experiment::load::Sample>,
+    samples: Vec<crate::experiment::workload::Sample>,
 }
 
 /// A fileserver of two partition fills, the second of which counts.

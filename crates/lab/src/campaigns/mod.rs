@@ -1,0 +1,3 @@
+//! Measurement campaigns: each runs a set of workloads and writes a record or a report.
+
+pub mod experiments;
