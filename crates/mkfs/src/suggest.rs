@@ -422,8 +422,8 @@ mod tests {
             temporary: dir.path().to_owned(),
         };
         let (_, estimates) = suggest(&request, &Progress::default(), |_| ()).unwrap();
-        let names: Vec<&str> = estimates.iter().map(|e| e.preset.args).collect();
-        assert_eq!(names.len(), 4, "those that Linux 5.15 mounts: {names:?}");
+        let presets: Vec<_> = estimates.iter().map(|e| e.preset).collect();
+        assert_eq!(presets.len(), 4, "presets for Linux 5.15: {presets:?}");
         let image = dir.path().join("image");
         let mut options = Options::for_kernel(KernelVersion(5, 15));
         assert!(estimates[0].preset.apply(&mut options));
