@@ -223,15 +223,12 @@ mod tests {
         "crates/cli",
         "crates/codec",
         "crates/flash-sim",
-        "crates/format",
         "crates/erofs",
         "crates/iplfs",
         "crates/iplfs-crash",
         "crates/lab",
         "crates/mkfs",
         "crates/mount",
-        "crates/store",
-        "crates/verity",
         "fuzz",
     ];
 
