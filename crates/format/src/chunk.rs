@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn block_maps_and_wide_entries_survive_a_round_trip() {
+    fn entries_of_all_formats_survive_a_round_trip() {
         for (format, chunk) in [
             (
                 Format {

@@ -130,13 +130,13 @@ pub fn is_name(name: &[u8]) -> bool {
 
 /// Distributes entries over directory blocks, by the lengths of their names.
 #[derive(Clone, Debug, Default)]
-pub struct Fill {
+pub struct DirectorySize {
     block_size: usize,
     blocks: u64,
     used: usize,
 }
 
-impl Fill {
+impl DirectorySize {
     /// Starts an empty directory with blocks of `block_size` bytes.
     pub fn new(block_size: usize) -> Self {
         Self {
@@ -167,7 +167,7 @@ impl Fill {
 
 /// Appends one block with `entries`, without the padding after the last name.
 ///
-/// The caller guarantees that the entries ascend and fit into a block: see [`Fill`].
+/// The caller guarantees that the entries ascend and fit into a block: see [`DirectorySize`].
 pub fn encode<'a>(entries: &[Dirent<'a>], out: &mut Vec<u8>) {
     debug_assert!(
         entries
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_lists_what_was_put_in() {
+    fn entries_survive_a_round_trip() {
         let mut bytes = sample();
         for padded in [false, true] {
             if padded {
@@ -224,13 +224,13 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_known_before_the_bytes() {
-        let mut fill = Fill::new(512);
+    fn directory_sizes_are_predicted() {
+        let mut fill = DirectorySize::new(512);
         for _ in 0..40 {
             fill.add(10);
         }
         assert_eq!(fill.size(), 512 + 17 * 22);
-        let mut fill = Fill::new(4096);
+        let mut fill = DirectorySize::new(4096);
         fill.add(1);
         fill.add(2);
         assert_eq!(fill.size(), 27);

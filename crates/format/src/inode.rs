@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn no_start_is_as_wide_as_the_form() {
+    fn an_absent_start_block_sets_all_bits_of_its_form() {
         let mut bytes = Vec::new();
         let mut inode = Inode {
             u: u32::MAX.into(),

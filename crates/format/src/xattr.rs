@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filter_bits_are_the_documented_ones() {
+    fn filter_bits_equal_the_documented_ones() {
         for (base, name, bit) in [
             (1, &b"foo"[..], 12),
             (1, b"a", 21),
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_gives_back_ids_and_entries() {
+    fn bodies_survive_a_round_trip() {
         let entries = [
             Entry {
                 index: 1,

@@ -32,7 +32,7 @@ pub struct Geometry {
 }
 
 /// Position of an entry.
-struct Slot {
+struct EntryPosition {
     /// Position of the pack in the index. Unit: bytes.
     pack: usize,
     /// Number of the entry in its pack.
@@ -86,7 +86,7 @@ impl Geometry {
         self.total == 0
     }
 
-    fn slot(&self, n: u64) -> Result<Slot> {
+    fn position(&self, n: u64) -> Result<EntryPosition> {
         if n >= self.total {
             return Err(Error::bad("lcluster number", n, "inside the file"));
         }
@@ -105,7 +105,7 @@ impl Geometry {
         let origin = if wide { 4 * self.first } else { 0 };
         let pack = origin + (pos - origin) / pack_len * pack_len;
         let i = (pos - pack) / entry_len;
-        Ok(Slot {
+        Ok(EntryPosition {
             pack: usize::try_from(pack).map_err(|_| Error::corrupt("compact index"))?,
             i: i as usize,
             slots: if wide { 16 } else { 2 },
@@ -115,7 +115,7 @@ impl Geometry {
 
     /// Decodes the index entry of lcluster `n`.
     pub fn entry(&self, index: &[u8], n: u64) -> Result<Lcluster> {
-        let slot = self.slot(n)?;
+        let slot = self.position(n)?;
         let pack = Pack::new(index, &slot, self.lo_bits)?;
         let (kind, lo) = pack.field(slot.i);
         if let Some(kind) = kind {
@@ -207,7 +207,7 @@ impl Geometry {
         let mut out = alloc::vec![0u8; usize::try_from(self.len()).ok()?];
         let mut n = 0usize;
         while let Some(rest) = entries.get(n..).filter(|r| !r.is_empty()) {
-            let slot = self.slot(n as u64).ok()?;
+            let slot = self.position(n as u64).ok()?;
             let in_pack = rest.get(..rest.len().min(slot.slots))?;
             let pack_len = slot.slots * slot.width / 8 + 4;
             let pack = out.get_mut(slot.pack..slot.pack + pack_len)?;
@@ -244,7 +244,7 @@ impl Geometry {
     }
 
     /// Chooses the base from the first head with a real block, then checks that it yields the blocks of all others.
-    fn set_base(&self, pack: &mut [u8], slot: &Slot, entries: &[Lcluster]) -> Option<()> {
+    fn set_base(&self, pack: &mut [u8], slot: &EntryPosition, entries: &[Lcluster]) -> Option<()> {
         let mut base = None;
         for (i, entry) in entries.iter().enumerate() {
             let Lcluster::Head { block, .. } = *entry else {
@@ -285,7 +285,7 @@ struct Pack<'a> {
 }
 
 impl<'a> Pack<'a> {
-    fn new(index: &'a [u8], slot: &Slot, lo_bits: u8) -> Result<Self> {
+    fn new(index: &'a [u8], slot: &EntryPosition, lo_bits: u8) -> Result<Self> {
         let len = slot.slots * slot.width / 8 + 4;
         let bytes = crate::wire::bytes(index, slot.pack, len, "compact index")?;
         Ok(Self {

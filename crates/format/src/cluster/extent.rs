@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn extents_survive_a_round_trip() {
         let zstd = Coding::Compressed(3);
         let one = cluster(4128, 9000, zstd, false);
         let far = cluster(1 << 40, 1 << 20, Coding::Compressed(0), true);
@@ -361,7 +361,7 @@ mod tests {
     /// Records out of order can lead the search for the next extent back to an earlier one, so that readers see its
     /// bytes twice. Each extent must begin where the one before ended. Found by fuzzing.
     #[test]
-    fn records_out_of_order_are_an_error() {
+    fn records_out_of_order_are_rejected() {
         let sb = superblock();
         let header = header::MapHeader::Index {
             word: 3,

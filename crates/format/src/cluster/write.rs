@@ -322,7 +322,7 @@ mod tests {
 
     /// Random extents, in all forms and with all tails, survive a round trip.
     #[test]
-    fn indexes_give_back_the_pieces() {
+    fn extents_survive_a_round_trip() {
         let mut seed = 7u64;
         let mut rnd = |n: u64| {
             seed = seed

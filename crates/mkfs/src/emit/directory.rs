@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::layout::{Parts, Plan, dir_names};
 use crate::tree::InodeId;
-use tuff_format::dirent::{self, Dirent, Fill};
+use tuff_format::dirent::{self, DirectorySize, Dirent};
 
 /// Calls `each` with the bytes of each directory block; the flag says that another block follows.
 pub(super) fn dir_blocks(
@@ -14,7 +14,7 @@ pub(super) fn dir_blocks(
 ) -> Result<()> {
     let bits = parts.options.block;
     let mut names: Vec<(&[u8], InodeId)> = Vec::new();
-    let mut fill = Fill::new(bits.size_usize());
+    let mut fill = DirectorySize::new(bits.size_usize());
     let mut result = Ok(());
     let mut out = Vec::with_capacity(bits.size_usize());
     let mut write = |names: &mut Vec<(&[u8], InodeId)>, more: bool| -> Result<()> {

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 use tuff_format::BlockBits;
 use tuff_format::cluster::extent;
 use tuff_format::cluster::write::{header_pos, index_len};
-use tuff_format::dirent::Fill;
+use tuff_format::dirent::DirectorySize;
 use tuff_format::inode::{ALIGN, COMPACT_LEN, EXTENDED_LEN, Layout};
 use tuff_format::units::round_up;
 
@@ -297,7 +297,7 @@ impl Parts<'_> {
     }
 
     fn dir_size(&self, dir: InodeId) -> u64 {
-        let mut fill = Fill::new(self.bits().size_usize());
+        let mut fill = DirectorySize::new(self.bits().size_usize());
         dir_names(self.tree, dir, &mut |name, _| _ = fill.add(name.len()));
         fill.size()
     }
