@@ -6,7 +6,7 @@ use crate::disk::inode::Time;
 /// Identity and time of an operation. Time is an argument, so that the same calls produce the same bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Caller {
-    /// Current time.
+    /// Current time, which becomes the timestamps.
     pub now: Time,
     /// User that performs the operation.
     pub uid: u32,

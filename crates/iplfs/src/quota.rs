@@ -1,7 +1,7 @@
-//! Limits: how much space and how many inodes a user, a group or a project may have.
+//! Quotas: limits on the space and the inodes of a user, a group or a project.
 //!
-//! A limit is an extended attribute of the root directory, so that it is where the volume is, in snapshots and streams too, and whoever may change
-//! attributes in `trusted.` may change it, also on a mounted volume:
+//! A limit is an extended attribute of the root directory. It is therefore part of snapshots and streams, and can be
+//! changed on a mounted volume with the permission to change `trusted.` attributes:
 //!
 //! ```text
 //!  trusted.tuff.quota.user.1000 = "1073741824 20000"      bytes, inodes; "-" for no limit
@@ -9,9 +9,11 @@
 //!  trusted.tuff.quota.project.7
 //! ```
 //!
-//! An inode counts for its user, its group and its project, with the space that `stat` says it takes; a directory also with what it grows by for the
-//! entries of others. What all of them have is counted when there is a limit, from the inodes, and kept in memory from then on: a volume without
-//! limits pays nothing, one with limits reads its inodes when it is mounted.
+//! An inode is charged to its user, its group and its project, with the space that `stat` reports.
+//! Blocks that a directory gains are charged to its own owners, whoever creates the entries.
+//!
+//! Usage is counted from the inodes when there is a limit, and then kept in memory. A volume without limits has no
+//! cost; one with limits reads its inodes when it is mounted.
 
 use crate::disk::address::BLOCK_SIZE;
 use crate::disk::inode::Inode;
@@ -21,22 +23,22 @@ use crate::options::Caller;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
-/// Before the subject, in names of attributes of the root directory.
+/// Prefix of the attributes of the root directory that hold limits.
 const PREFIX: &[u8] = b"trusted.tuff.quota.";
 
-/// Whom a limit is for.
+/// Subject of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
-    /// Who owns an inode.
+    /// Owner of an inode.
     User(u32),
-    /// The group of an inode.
+    /// Group of an inode.
     Group(u32),
-    /// The project of an inode, which it has from the directory it was made in.
+    /// Project of an inode, inherited from the directory it was created in.
     Project(u32),
 }
 
 impl Subject {
-    /// The word for its kind.
+    /// Name of the kind of subject.
     pub fn kind(self) -> &'static str {
         match self {
             Self::User(_) => "user",
@@ -45,7 +47,7 @@ impl Subject {
         }
     }
 
-    /// Its number.
+    /// Numeric ID of the subject.
     pub fn number(self) -> u32 {
         match self {
             Self::User(n) | Self::Group(n) | Self::Project(n) => n,
@@ -57,7 +59,7 @@ impl Subject {
         [PREFIX, name.as_bytes()].concat()
     }
 
-    /// The subject of an attribute of the root directory. `None` if it has none.
+    /// Parses the subject from the name of an attribute. `None` if the attribute is not a limit.
     fn of_attribute(name: &[u8]) -> Option<Self> {
         let name = std::str::from_utf8(name.strip_prefix(PREFIX)?).ok()?;
         let (kind, number) = name.split_once('.')?;
@@ -77,7 +79,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// Whom an inode counts for: one of each kind.
+/// Subjects that an inode is charged to, one of each kind.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owners([Subject; 3]);
 
@@ -94,39 +96,39 @@ impl Owners {
         Self::new(inode.uid, inode.gid, inode.project)
     }
 
-    /// Whom something new in a directory counts for.
+    /// Subjects that a new inode in a directory is charged to.
     pub(crate) fn in_dir(dir: &Inode, caller: &Caller) -> Self {
         Self::new(caller.uid, dir.inherited_gid(caller.gid), dir.project)
     }
 
-    /// Those that are not among `others`.
+    /// Subjects that are not in `others`.
     fn beyond(self, others: Self) -> impl Iterator<Item = Subject> {
         let pairs = self.0.into_iter().zip(others.0);
         pairs.filter_map(|(subject, other)| (subject != other).then_some(subject))
     }
 
-    /// Those that are among `others`.
+    /// Subjects that are in `others`.
     fn shared(self, others: Self) -> impl Iterator<Item = Subject> {
         let pairs = self.0.into_iter().zip(others.0);
         pairs.filter_map(|(subject, other)| (subject == other).then_some(subject))
     }
 }
 
-/// What a subject may have. `None` is no limit.
+/// Limit of a subject. `None` is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limit {
-    /// Space. Unit: blocks of 4 KiB.
+    /// Maximum space. Unit: blocks of 4 KiB.
     pub blocks: Option<u64>,
-    /// Inodes.
+    /// Maximum number of inodes.
     pub inodes: Option<u64>,
 }
 
-/// What a subject has.
+/// Usage of a subject.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Space. Unit: blocks of 4 KiB.
+    /// Space used. Unit: blocks of 4 KiB.
     pub blocks: u64,
-    /// Inodes.
+    /// Number of inodes in use.
     pub inodes: u64,
 }
 
@@ -281,7 +283,7 @@ impl Limit {
     }
 }
 
-/// Refuses what would be a limit among the attributes of the root directory, and is not understood.
+/// Rejects an attribute of the root directory that has the prefix of limits and cannot be parsed.
 pub(crate) fn verify(name: &[u8], value: &[u8]) -> Result<()> {
     let ours = name.starts_with(PREFIX);
     if ours && (Subject::of_attribute(name).is_none() || Limit::decode(value).is_none()) {
@@ -290,7 +292,7 @@ pub(crate) fn verify(name: &[u8], value: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Encoded attributes of the root directory without those that [`verify`] refuses. `None` if there are no such.
+/// Removes the attributes that [`verify`] rejects from encoded attributes. `None` if there are none.
 pub(crate) fn understood(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut attributes = xattr::decode(bytes).ok()?;
     let all = attributes.len();

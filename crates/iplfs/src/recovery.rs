@@ -1,4 +1,4 @@
-//! After a crash: adopt what fsync left behind the checkpoint, give back the rest, start anew beyond it.
+//! Crash recovery: adopt the groups of fsyncs after the checkpoint, discard the rest, continue at a later address.
 //!
 //! ```text
 //!   scan            head of the crashed mount            far                     far'
@@ -6,9 +6,10 @@
 //!    └───────────── tail: adopted or discarded ───────────┘
 //! ```
 //!
-//! The first thing a recovery writes is a checkpoint that says so: same content, same scan marks, but heads moved to `far`. If
-//! the recovery is cut short, the next one finds that checkpoint, rolls forward from the same marks, starts beyond the new `far`, and
-//! counts everything between as tail. So no address is used twice, however often it is cut short.
+//! A recovery first writes a checkpoint with the same content and the same scan marks, but with heads moved to `far`.
+//! If the recovery is interrupted, the next one finds that checkpoint. It rolls forward from the same marks, starts
+//! past the new `far`, and treats everything in between as tail. No address is written twice, however often a
+//! recovery is interrupted.
 
 use crate::disk::address::{BLOCK_SIZE, BlockAddr, Log, Nid};
 use crate::disk::checkpoint::Phase;
@@ -24,7 +25,7 @@ use crate::vfs::dir::kind_of;
 use crate::volume::state::{Volume, verify_data};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// A node found behind the checkpoint.
+/// Node found after the checkpoint.
 struct RollForwardNode {
     addr: BlockAddr,
     footer: Footer,
@@ -38,7 +39,7 @@ impl Volume {
         self.checkpoint()
     }
 
-    /// A recovery up to where orphans are freed. Without `adopt`, what fsync left behind the checkpoint is given up.
+    /// Recovers up to the point where orphans are freed. Without `adopt`, the groups of fsyncs are discarded.
     pub(crate) fn recover_groups(&mut self, adopt: bool) -> Result<()> {
         if self.options.rules.hold(4) {
             let zone = self.sb.geometry.zone_blocks();
@@ -59,7 +60,7 @@ impl Volume {
         self.mutate(|v| v.free_tail(&adopted, restart))
     }
 
-    /// Adopts groups in the order in which they were written, up to the first that is not whole. Returns the blocks adopted.
+    /// Adopts groups in the order of their writing, up to the first incomplete one. Returns the adopted blocks.
     pub(crate) fn roll_forward(&mut self) -> Result<HashSet<u64>> {
         let mut adopted = HashSet::new();
         let mut open: Vec<RollForwardNode> = Vec::new();
@@ -97,7 +98,7 @@ impl Volume {
                 }
                 let members = open.split_off(open.len() - group);
                 open.clear();
-                // What the group names behind its own nodes is data, and no node is to be looked for there.
+                // Blocks that the group names past its own nodes are data and must not be taken for nodes.
                 for slot in members.iter().flat_map(|m| slots(&m.body)) {
                     if let Some((log, offset)) = self.sb.geometry.place(slot.addr)
                         && at.get(&log).is_some_and(|next| *next <= offset)
@@ -116,7 +117,7 @@ impl Volume {
         Ok(adopted)
     }
 
-    /// The node at an offset of a log, if it was written after the checkpoint we start from.
+    /// Returns the node at an offset of a log, if it was written after the checkpoint.
     fn roll_candidate(&mut self, log: Log, offset: u64) -> Result<Option<RollForwardNode>> {
         if offset >= self.logs.marks[log.index()].far {
             return Ok(None);
@@ -131,7 +132,7 @@ impl Volume {
         }
     }
 
-    /// Makes a group part of the volume if every block it newly names is whole. False if not.
+    /// Adopts a group if every block that it newly names is intact. Returns whether it did.
     fn adopt(&mut self, members: Vec<RollForwardNode>, adopted: &mut HashSet<u64>) -> Result<bool> {
         let ino = members[members.len() - 1].footer.nid;
         let NodeBody::Inode(last) = &members[members.len() - 1].body else {
@@ -142,7 +143,7 @@ impl Volume {
         }
         let is_new = self.nat.get(&*self.dev, ino)?.addr == BlockAddr::HOLE;
         let (parent, name) = (last.parent, last.name.clone());
-        // First look at everything, then change anything.
+        // Verify everything before changing anything.
         for member in &members {
             let old = self.old_version(member.footer.nid)?;
             let old_slots = old.as_ref().map(slots).unwrap_or_default();
@@ -230,8 +231,8 @@ impl Volume {
         Ok(true)
     }
 
-    /// Puts a new file under the name it was created with. An fsync leaves a new file to roll-forward only if its directory is known to the
-    /// checkpoint and what had the name before is gone.
+    /// Inserts a new file under the name it was created with. An fsync leaves a new file to roll-forward only if the
+    /// checkpoint contains its directory, and no file that had the name before.
     fn adopt_name(&mut self, ino: Nid, parent: Nid, name: &[u8]) -> Result<()> {
         let inode = self.inode(ino)?;
         let (mode_bits, now) = (inode.mode, inode.btime);
@@ -263,12 +264,13 @@ impl Volume {
         Ok(Some(self.node(nid)?.body.clone()))
     }
 
-    /// Frees a node that a newer version of its parent no longer names, with everything under it. Ends at level 0, at most four deep.
+    /// Frees a node that a newer version of its parent does not name, and its subtree. Bounded recursion: level 0
+    /// ends it, at most four deep.
     fn forget_subtree(&mut self, nid: Nid, level: u8, adopted: &mut HashSet<u64>) -> Result<()> {
         let Some(body) = self.old_version(nid)? else {
             return Ok(());
         };
-        // Without this a node that names itself would never end.
+        // Without this check, a node that names itself would recurse forever.
         let found = if let NodeBody::Indirect(found, _) = &body {
             *found
         } else {
@@ -294,10 +296,10 @@ impl Volume {
         self.free_node(nid)
     }
 
-    /// Puts what was written behind the checkpoint and not adopted into the dead map: nothing else remembers it.
+    /// Marks blocks after the checkpoint that were not adopted as dead. No other record of them exists.
     fn free_tail(&mut self, adopted: &HashSet<u64>, restart: [u64; 7]) -> Result<()> {
         for log in Log::ALL {
-            // This recovery's own blocks start at `restart`.
+            // Blocks of this recovery start at `restart`.
             let range = self
                 .sb
                 .geometry
@@ -328,7 +330,7 @@ fn slots(body: &NodeBody) -> &[Slot] {
     }
 }
 
-/// Node numbers in a node, with the level of what they name.
+/// Node numbers in a node, with the level of each target.
 fn nids(body: &NodeBody) -> Vec<(Nid, u8)> {
     match body {
         NodeBody::Inode(inode) => inode_nids(inode),

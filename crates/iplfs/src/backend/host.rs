@@ -1,4 +1,4 @@
-//! Calls to the host that both devices on it share.
+//! System calls shared by the devices on a host.
 
 use crate::disk::address::BLOCK_SIZE;
 use rustix::fs::{Advice, fadvise, ioctl_getflags, ioctl_setflags};
@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 
 pub(super) const BS: u64 = BLOCK_SIZE as u64;
 
-/// Repeats a call of the standard library for as long as a signal interrupts it.
+/// Repeats a call of the standard library while a signal interrupts it.
 pub(super) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -22,7 +22,7 @@ pub(super) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T>
     }
 }
 
-/// Takes the lock that says the volume is open; `ResourceBusy` if somebody else holds it.
+/// Takes the lock of an open volume. `ResourceBusy` if another process holds it.
 pub(super) fn lock(file: &File, read_only: bool) -> io::Result<()> {
     let how = if read_only {
         FlockOperation::NonBlockingLockShared
@@ -37,7 +37,7 @@ pub(super) fn lock(file: &File, read_only: bool) -> io::Result<()> {
     })
 }
 
-/// Reads blocks of a sparse file; what lies past its end is zeros.
+/// Reads blocks of a sparse file. Blocks past its end read as zeros.
 pub(super) fn read_sparse(file: &File, block: u64, buf: &mut [u8]) -> io::Result<()> {
     let mut done = 0;
     while done < buf.len() {
@@ -54,7 +54,7 @@ pub(super) fn read_sparse(file: &File, block: u64, buf: &mut [u8]) -> io::Result
     Ok(())
 }
 
-/// Writes zeros, so that the host has nothing to note when the blocks are written again but their bytes.
+/// Writes zeros, so that a later write to the same blocks changes no metadata of the host.
 pub(super) fn write_zeros(file: &File, blocks: Range<u64>) -> io::Result<()> {
     let zeros = vec![0; ((blocks.end - blocks.start) * BS) as usize];
     file.write_all_at(&zeros, blocks.start * BS)
@@ -64,19 +64,19 @@ pub(super) fn write_zeros(file: &File, blocks: Range<u64>) -> io::Result<()> {
 pub(super) fn reserve(file: &File, blocks: Range<u64>) -> io::Result<()> {
     let (start, len) = (blocks.start * BS, (blocks.end - blocks.start) * BS);
     match retry_on_intr(|| fallocate(file, FallocateFlags::KEEP_SIZE, start, len)) {
-        // A host that cannot reserve is no reason to refuse; the reserve of the volume covers the packs.
+        // A host that cannot reserve space is still usable: the reserve of the volume covers the packs.
         Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
         Err(e) => Err(e.into()),
     }
 }
 
-/// Gives back what was reserved in `blocks` and never written.
+/// Releases the space that was reserved in `blocks` and never written.
 pub(super) fn release_preallocated(file: &File, blocks: Range<u64>) -> io::Result<()> {
-    // Behind its end ext4 and Btrfs punch nothing.
+    // Past the end of a file, ext4 and Btrfs punch nothing.
     if retry(|| file.metadata())?.len() < blocks.end * BS {
         file.set_len(blocks.end * BS)?;
     }
-    // What was read there and is still in memory passes for data.
+    // Blocks that were read there and are still in the page cache would count as data.
     let len = NonZeroU64::new((blocks.end - blocks.start) * BS);
     let _ = fadvise(file, blocks.start * BS, len, Advice::DontNeed);
     let mut at = blocks.start;
@@ -92,23 +92,23 @@ pub(super) fn release_preallocated(file: &File, blocks: Range<u64>) -> io::Resul
     Ok(())
 }
 
-/// Has Btrfs write in place what is written again, which takes no new space; other filesystems do so by themselves. For a file that is empty, or a
-/// directory, whose new files then do as it does.
+/// Makes Btrfs overwrite in place, which takes no new space; other filesystems do so anyway. Applies to an empty
+/// file, or to files created later in a directory.
 pub(super) fn write_in_place(file: &File) {
     if let Ok(flags) = ioctl_getflags(file) {
         let _ = ioctl_setflags(file, flags | IFlags::NOCOW);
     }
 }
 
-/// Gives the space of blocks back without changing the length of the file.
+/// Releases the space of blocks without changing the length of the file.
 pub(super) fn punch(file: &File, blocks: Range<u64>) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let (start, len) = (blocks.start * BS, (blocks.end - blocks.start) * BS);
-    // Hosts that work long on a hole end it early for a signal.
+    // Hosts may end a long hole punch early when a signal arrives.
     Ok(retry_on_intr(|| fallocate(file, flags, start, len))?)
 }
 
-/// Runs of blocks of a file that hold data, inside `blocks`.
+/// Returns the runs of blocks inside `blocks` that hold data.
 pub(super) fn data_runs(file: &File, blocks: Range<u64>) -> io::Result<Vec<Range<u64>>> {
     let mut runs = Vec::new();
     let mut at = blocks.start * BS;

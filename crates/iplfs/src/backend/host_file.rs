@@ -1,7 +1,8 @@
 //! One sparse file, or one thin block device, as the whole address space.
 //!
-//! A file must be able to reach 7 · 2^area_bits blocks: with 29 bits that is 14 TiB, which even ext4 can. A block device must be as large as
-//! that in addresses, so it is a thin one; its discards are hole punches, which Linux passes on as such.
+//! A file must be able to reach 7 · 2^area_bits blocks: with 29 bits that is 14 TiB, which even ext4 can. A block
+//! device must have as many addresses, so it is thinly provisioned. Its discards are hole punches, which Linux passes
+//! on as discards.
 
 use super::host::{
     self, BS, data_runs, lock, punch, read_sparse, reserve, retry, write_in_place, write_zeros,
@@ -17,17 +18,17 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// A file or block device that holds a volume.
+/// File or block device that stores a volume.
 pub struct FileDevice {
     file: File,
-    /// Blocks of a block device; a file grows.
+    /// Number of blocks of a block device. `None` for a file, which grows.
     size: Option<u64>,
-    /// A flush failed. Hosts report what they lost once, and forget that they ever had it.
+    /// Set after a failed flush. Hosts report a loss only once.
     failed: AtomicBool,
 }
 
 impl FileDevice {
-    /// Makes an empty file that does not exist yet.
+    /// Creates an empty file, which must not exist.
     pub fn create(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new()
             .read(true)
@@ -47,7 +48,7 @@ impl FileDevice {
     pub fn open(path: &Path, read_only: bool) -> io::Result<Self> {
         let kind = retry(|| std::fs::metadata(path))?.file_type();
         let is_device = kind.is_block_device();
-        // A pipe would wait for who writes to it.
+        // Opening a pipe would block until it has a writer.
         if !is_device && !kind.is_file() {
             let what = "neither a regular file nor a block device";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
@@ -55,7 +56,7 @@ impl FileDevice {
         let mut options = OpenOptions::new();
         options.read(true).write(!read_only);
         if is_device && !read_only {
-            // On a block device this asks for it exclusively, which fails while it is mounted.
+            // On a block device this requests exclusive access, which fails while the device is mounted.
             options.custom_flags(OFlags::EXCL.bits() as i32);
         }
         let mut file = options.open(path)?;
@@ -72,14 +73,15 @@ impl FileDevice {
         })
     }
 
-    /// Most bits that an area may have here, at most 48. Below 29 no volume fits: a block device must be a thin one.
+    /// Maximum number of area bits that fit here, at most 48. A volume needs at least 29: a block device must be
+    /// thinly provisioned.
     pub fn area_bits_max(&self) -> io::Result<u8> {
         if let Some(size) = self.size {
             return Ok((0..=48).rev().find(|bits| 7 << bits < size).unwrap_or(0));
         }
         let len = retry(|| self.file.metadata())?.len();
         let mut bits = 48;
-        // Asking is the only way to learn how long a file may be.
+        // The maximum file size can only be found by trying.
         while bits > 0 && self.file.set_len(((7 << bits) + 1) * BS).is_err() {
             bits -= 1;
         }

@@ -1,4 +1,4 @@
-//! A device in memory, for tests and models.
+//! Device in memory, for tests and models.
 
 use crate::device::{BlockDevice, blocks_in};
 use crate::disk::address::{BLOCK_SIZE, Block, BlockAddr};
@@ -7,10 +7,10 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The blocks a device holds.
+/// Blocks of a device, by address.
 pub type Blocks = BTreeMap<u64, Arc<Block>>;
 
-/// A sparse device in memory with a chosen granule and zone size. Everything is durable at once.
+/// Sparse device in memory with a given granule and zone size. Writes are durable at once.
 pub struct MemDevice {
     state: Mutex<Storage>,
     granule: u64,
@@ -24,12 +24,12 @@ struct Storage {
 }
 
 impl MemDevice {
-    /// An empty device that reclaims single blocks and has no zones.
+    /// Creates an empty device that reclaims single blocks and has no zones.
     pub fn new() -> Self {
         Self::with(1, None)
     }
 
-    /// An empty device that reclaims `granule` blocks at a time and, if asked, has zones.
+    /// Creates an empty device that reclaims `granule` blocks at a time and may have zones.
     pub fn with(granule: u64, zone_blocks: Option<u64>) -> Self {
         let state = Storage {
             blocks: Blocks::new(),
@@ -43,7 +43,7 @@ impl MemDevice {
         }
     }
 
-    /// Returns the device holding `blocks`, and the zones they lie in, in addition to its own.
+    /// Adds `blocks`, and the zones they lie in, to the device.
     #[must_use]
     pub fn holding(self, blocks: Blocks) -> Self {
         let mut state = self.lock();
@@ -61,18 +61,18 @@ impl MemDevice {
         Self::new().holding(blocks)
     }
 
-    /// A copy of everything the device holds. Cheap: the blocks themselves are shared.
+    /// Returns the blocks of the device. The copy is cheap, because the blocks are shared.
     pub fn blocks(&self) -> Blocks {
         self.lock().blocks.clone()
     }
 
-    /// From now on writes that would need more than `blocks` blocks fail with `StorageFull`.
+    /// Limits the device to `blocks` blocks. Writes that need more fail with `StorageFull`.
     pub fn set_capacity(&self, blocks: Option<u64>) {
         self.lock().capacity = blocks;
     }
 
     fn lock(&self) -> MutexGuard<'_, Storage> {
-        // A panic of another thread in a test leaves the maps whole: every change below is one call.
+        // Every change below is one call, so a panic of another thread leaves the maps intact.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

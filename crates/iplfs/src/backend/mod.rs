@@ -1,6 +1,6 @@
-//! Devices that hold a volume: a directory of sparse zone files, one sparse file or thin block device, or memory.
+//! Devices that store a volume: a directory of sparse zone files, one sparse file or thin block device, or memory.
 //!
-//! Those on a host keep an exclusive lock for as long as they are open, so that a volume is never mounted twice.
+//! The devices on a host hold an exclusive lock while they are open, so that a volume is never mounted twice.
 
 mod host;
 mod host_file;

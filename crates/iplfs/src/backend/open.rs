@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Opens what holds a volume: a directory of zone files, or a file or block device. `ResourceBusy` if it is open.
+/// Opens a directory of zone files, a file or a block device. `ResourceBusy` if it is already open.
 pub fn open(path: &Path, read_only: bool) -> io::Result<Arc<dyn BlockDevice>> {
     Ok(if retry(|| std::fs::metadata(path))?.is_dir() {
         Arc::new(ZoneDir::open(path, read_only)?)

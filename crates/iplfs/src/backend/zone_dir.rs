@@ -1,4 +1,4 @@
-//! A directory with one sparse file per zone.
+//! Directory with one sparse file per zone.
 //!
 //! ```text
 //!  DIR/volume            header: what this is and the size of a zone
@@ -6,9 +6,9 @@
 //!  DIR/zones/0000000000  … one file per zone that holds anything, named by its number in hexadecimal
 //! ```
 //!
-//! Zone files because no common host filesystem has files of 8 EiB (ext4 ends at 16 TiB), and because a dead zone is one `unlink` where a
-//! large file would need a hole punched for every block. The directory plays the part of the root of an interval map, the
-//! extent tree of each file that of its map node.
+//! No common host filesystem has files of 8 EiB (ext4 ends at 16 TiB). Zone files also make releasing a dead zone one
+//! `unlink`, where a large file would need a hole punched for every block. The directory acts as the root of an
+//! interval map, and the extent tree of each file as its leaf.
 
 use super::host::{
     self, BS, data_runs, lock, punch, read_sparse, retry, write_in_place, write_zeros,
@@ -28,20 +28,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const MAGIC: &str = "tuff volume in zone files, version 1";
-/// The header and its copy.
+/// Names of the header and its copy.
 const HEADERS: [&str; 2] = ["volume", "volume.copy"];
-/// Longer than any header. Unit: bytes.
+/// Upper bound of the length of a header. Unit: bytes.
 const HEADER_LEN_MAX: u64 = 128;
-/// Zone files kept open.
+/// Maximum number of open zone files.
 const OPEN_MAX: usize = 128;
 
-/// A volume's device in a directory.
+/// Device in a directory of zone files.
 pub struct ZoneDir {
     path: PathBuf,
     zones_path: PathBuf,
-    /// Held open for the lock that earlier versions look for.
+    /// Open for its lock, which earlier versions look for.
     _header: Option<File>,
-    /// Holds the lock.
+    /// Directory of zone files; holds the lock.
     zones_dir: File,
     /// Headers that are damaged or missing.
     damaged: Mutex<Vec<&'static str>>,
@@ -49,7 +49,8 @@ pub struct ZoneDir {
     read_only: bool,
     can_punch: bool,
     state: Mutex<ZoneFiles>,
-    /// Held by the flush under way: another one must not find its files clean and go ahead. True after one failed.
+    /// Held by the flush in progress: a second flush must not find the files clean and return early. True after a
+    /// failed flush.
     flushing: Mutex<bool>,
 }
 
@@ -60,12 +61,12 @@ struct ZoneFiles {
     open: BTreeMap<u64, Arc<File>>,
     /// Files changed since the last flush.
     dirty: BTreeMap<u64, Arc<File>>,
-    /// The directory of zones changed since the last flush.
+    /// Set if files were created or removed since the last flush.
     names_dirty: bool,
 }
 
 impl ZoneDir {
-    /// Makes an empty device in a directory that does not exist or is empty. `zone_blocks` is a power of two.
+    /// Creates an empty device in a directory that is empty or does not exist. `zone_blocks` is a power of two.
     pub fn create(path: &Path, zone_blocks: u64) -> io::Result<Self> {
         if !zone_blocks.is_power_of_two() || !(16..=1 << 24).contains(&zone_blocks) {
             return Err(io::Error::new(
@@ -80,7 +81,7 @@ impl ZoneDir {
                 "the directory is not empty",
             ));
         }
-        // Of several who make a volume here, this is for one.
+        // This succeeds for only one of several concurrent callers.
         retry(|| fs::create_dir(path.join("zones")))?;
         Self::fill(path, zone_blocks).inspect_err(|_| Self::unmake(path))
     }
@@ -91,8 +92,8 @@ impl ZoneDir {
         Self::open(path, false)
     }
 
-    /// Takes away what [`create`](Self::create) made in the directory `path`, which stays. Nobody is told of what does not go:
-    /// what failed before is what matters.
+    /// Removes what [`create`](Self::create) made in the directory `path`, which stays. Errors are ignored: the
+    /// caller already has one to report.
     pub fn unmake(path: &Path) {
         for name in HEADERS {
             let _ = retry(|| fs::remove_file(path.join(name)));
@@ -100,9 +101,9 @@ impl ZoneDir {
         let _ = retry(|| fs::remove_dir_all(path.join("zones")));
     }
 
-    /// Opens a device that `create` made. `ResourceBusy` if it is open.
+    /// Opens a device made by [`create`](Self::create). `ResourceBusy` if it is already open.
     pub fn open(path: &Path, read_only: bool) -> io::Result<Self> {
-        // A process that goes into the background leaves its working directory.
+        // A process that becomes a daemon changes its working directory.
         let path = &std::path::absolute(path)?;
         let headers = HEADERS.map(|name| read_header(&path.join(name)));
         let none = |header: &io::Result<_>| matches!(header, Err(e) if e.kind() == io::ErrorKind::NotFound);
@@ -137,7 +138,7 @@ impl ZoneDir {
             }
             [size, ..] => size,
             [] => {
-                // A copy that cannot be read may be sound.
+                // An unreadable copy may be sound.
                 if let Some(e) = headers
                     .into_iter()
                     .filter_map(Result::err)
@@ -151,14 +152,14 @@ impl ZoneDir {
             }
         };
         let mut zones = BTreeSet::new();
-        // Again from the start: after an error the iterator ends.
+        // Restarted from the beginning: after an error the iterator ends.
         let list = || {
             let entries = fs::read_dir(&zones_path)?;
             entries.map(|e| e.map(|e| e.file_name())).collect()
         };
         let names: Vec<_> = retry(list)?;
         for name in names {
-            // Another way to write the number is another file than the one that is opened for it.
+            // Another spelling of the number would be a different file than the one opened for the zone.
             let zone = name
                 .to_str()
                 .and_then(|name| u64::from_str_radix(name, 16).ok())
@@ -168,7 +169,7 @@ impl ZoneDir {
         let sound = HEADERS.into_iter().find(|name| !damaged.contains(name));
         let can_punch = read_only || can_punch(&path.join(sound.unwrap_or(HEADERS[0])))?;
         if !read_only {
-            // Earlier versions kept space there for a host that is full.
+            // Earlier versions reserved space in this file.
             let _ = retry(|| fs::remove_file(path.join("ballast")));
         }
         Ok(Self {
@@ -189,7 +190,7 @@ impl ZoneDir {
     }
 
     fn lock_state(&self) -> MutexGuard<'_, ZoneFiles> {
-        // Every change below is a single insertion or removal: a panic elsewhere leaves nothing half-done.
+        // Every change below is a single insertion or removal, so a panic elsewhere leaves the state intact.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -197,7 +198,7 @@ impl ZoneDir {
         self.zones_path.join(zone_name(zone))
     }
 
-    /// The file of a zone; `None` if there is none and none is to be made.
+    /// Returns the file of a zone. Without `make`, `None` if there is no such file.
     fn file(&self, zone: u64, make: bool) -> io::Result<Option<Arc<File>>> {
         let mut state = self.lock_state();
         let file = match state.open.get(&zone) {
@@ -209,7 +210,7 @@ impl ZoneDir {
                 }
                 let mut options = OpenOptions::new();
                 options.read(true).write(!self.read_only);
-                // `create` is not `create_new`: a file may be left by a crash before its name was in our list.
+                // Not `create_new`: a crash may have left a file that is not in the list.
                 options.create(make && !exists).truncate(false);
                 let file = Arc::new(open_regular(&self.file_path(zone), &mut options)?);
                 if !exists {
@@ -229,8 +230,9 @@ impl ZoneDir {
         Ok(Some(file))
     }
 
-    /// What is written to a file that somebody else removed is durable for nobody. Nothing is asked but that: whoever asks for a file's times has Linux
-    /// (6.13 and later) give the next change a time of its own, which is one more block to write at each flush.
+    /// Fails if another process removed the file of a zone: data written to it would be lost. Only the link count is
+    /// queried. Querying timestamps makes Linux 6.13 and later give the next change a new timestamp, which is one
+    /// more block to write at each flush.
     fn has_name(&self, zone: u64, file: &File) -> io::Result<()> {
         let ask = || statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::NLINK);
         let names = retry_on_intr(ask)?.stx_nlink;
@@ -242,7 +244,7 @@ impl ZoneDir {
         Ok(())
     }
 
-    /// Cuts a range of addresses at zone boundaries: zone and blocks inside it.
+    /// Splits a range of addresses at zone boundaries: zone, and blocks inside it.
     fn pieces(&self, blocks: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> + use<> {
         let size = self.zone_blocks;
         let mut at = blocks.start;
@@ -271,13 +273,13 @@ impl ZoneDir {
     }
 }
 
-/// Opens a regular file and never waits, as a pipe would have it. `InvalidInput` if it is anything else. Its times are not asked for: see
+/// Opens a regular file without blocking. `InvalidInput` if it is not a regular file. Timestamps are not queried, see
 /// [`has_name`](ZoneDir::has_name).
 fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     // Fits: a flag of `open`, which takes an int.
     options.custom_flags(OFlags::NONBLOCK.bits() as i32);
     let file = match options.open(path) {
-        // Another program has a lease on the file and is asked to give it back.
+        // Another process holds a lease on the file: wait until it is released.
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => options.custom_flags(0).open(path)?,
         file => file?,
     };
@@ -290,7 +292,7 @@ fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     Ok(file)
 }
 
-/// The size of a zone that a header states. `None` if a byte of it is not as it was written.
+/// Reads the zone size from a header. `None` if the header is damaged.
 fn read_header(path: &Path) -> io::Result<Option<u64>> {
     let file = match open_regular(path, OpenOptions::new().read(true)) {
         Err(e) if e.kind() == io::ErrorKind::InvalidInput => return Ok(None),
@@ -306,7 +308,7 @@ fn header(zone_blocks: u64) -> String {
     format!("{MAGIC}\nzone_blocks {zone_blocks}\n")
 }
 
-/// Writes headers, one after the other so that one is always whole.
+/// Writes headers one after the other, so that one is always intact.
 fn write_headers(path: &Path, names: &[&str], zone_blocks: u64) -> io::Result<()> {
     for name in names {
         let path = path.join(name);
@@ -321,12 +323,13 @@ fn write_headers(path: &Path, names: &[&str], zone_blocks: u64) -> io::Result<()
     File::open(path)?.sync_all()
 }
 
-/// The name of a zone's file.
+/// File name of a zone.
 fn zone_name(zone: u64) -> String {
     format!("{zone:010x}")
 }
 
-/// Asks for a hole where nothing is, to learn whether the host can punch any. It takes no space, which a full host would not have.
+/// Tests whether the host can punch holes, by punching one where no data is. This takes no space, which a full host
+/// would lack.
 fn can_punch(volume: &Path) -> io::Result<bool> {
     let file = open_regular(volume, OpenOptions::new().write(true))?;
     match punch(&file, 1..2) {
@@ -356,7 +359,7 @@ impl BlockDevice for ZoneDir {
             let (now, later) = rest.split_at((piece.end - piece.start) as usize * BLOCK_SIZE);
             if let Some(file) = self.file(zone, true)? {
                 let written = file.write_all_at(now, piece.start * BS);
-                // Again: a flush may have begun and taken the file between its being opened and its being written.
+                // A flush may have taken the file between its opening and its writing: mark it again.
                 self.lock_state().dirty.insert(zone, file);
                 written?;
             }
@@ -368,7 +371,7 @@ impl BlockDevice for ZoneDir {
     fn flush(&self) -> io::Result<()> {
         let mut failed = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         if *failed {
-            // Hosts report what they lost once, and forget that they ever had it.
+            // Hosts report a loss only once.
             return Err(io::Error::other("an earlier flush failed"));
         }
         let (dirty, names) = {
@@ -378,7 +381,7 @@ impl BlockDevice for ZoneDir {
                 std::mem::take(&mut state.names_dirty),
             )
         };
-        // The names first: data in a file that a crash forgets is lost.
+        // File names first: data in a file that a crash forgets is lost.
         let result = if names {
             self.zones_dir.sync_all()
         } else {
@@ -441,7 +444,7 @@ impl BlockDevice for ZoneDir {
     }
 
     fn granule(&self) -> u64 {
-        // Without holes only a whole file comes back.
+        // Without hole punching only a whole file can be released.
         if self.can_punch { 1 } else { self.zone_blocks }
     }
 
@@ -515,8 +518,9 @@ mod tests {
 
     #[test]
     fn a_flush_waits_for_the_one_under_way() {
-        // Seen: a checkpoint's flush found the files clean that an fsync's flush had only begun to write, and sealed what was not there yet. Cause: the list
-        // of files was taken, and its lock given up, before the files were synced. Cure: one flush at a time.
+        // Bug: the flush of a checkpoint found the files clean that the flush of an fsync was still writing, and
+        // sealed data that was not durable. Cause: the list of files was taken, and its lock released, before the
+        // files were synced. Fix: one flush at a time.
         let dir = std::env::temp_dir().join(format!("tuff-flush-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         let device = ZoneDir::create(&dir, 16).unwrap();
@@ -531,7 +535,7 @@ mod tests {
             second.join().unwrap().unwrap();
         });
         assert!(device.lock_state().dirty.is_empty());
-        // After one that failed there is no other.
+        // After a failed flush every later one fails.
         *device.flushing.lock().unwrap() = true;
         assert!(device.flush().is_err());
         drop(device);

@@ -1,4 +1,4 @@
-//! A full check: every node, every entry, every address, every count, and every block the device holds.
+//! Full check: every node, entry, address and count, and every block that the device holds.
 
 use crate::checkpoint::pack::{damaged_copies, find_checkpoint, read_superblock};
 use crate::device::BlockDevice;
@@ -20,35 +20,35 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How thorough a check is.
+/// Options of a check.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CheckOptions {
-    /// Read every data block and compare its checksum.
+    /// Read every data block and verify its checksum.
     pub data: bool,
     /// Check the older checkpoint if the newest is damaged.
     pub fallback: bool,
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Everything wrong, in the order of the passes.
+    /// Inconsistencies, in the order of the passes.
     pub findings: Vec<Finding>,
-    /// Checkpoint that was checked.
+    /// Version of the checkpoint that was checked.
     pub version: u64,
-    /// False if the volume was not unmounted: the next mount will adopt or discard what lies behind the checkpoint.
+    /// False if the volume was not unmounted. The next mount adopts or discards the blocks after the checkpoint.
     pub clean: bool,
-    /// Inodes.
+    /// Number of inodes in use.
     pub inodes: u64,
     /// Blocks that the checkpoint refers to, without the fixed part, ascending.
     pub reachable: Vec<u64>,
-    /// Blocks in the discard log.
+    /// Number of blocks in the discard log.
     pub pending_blocks: u64,
-    /// Blocks of files that an earlier repair could not save: reading them is an error.
+    /// Number of file blocks that an earlier repair could not save. Reading them is an error.
     pub lost_blocks: u64,
-    /// Blocks that snapshots refer to and that an earlier repair found damaged.
+    /// Number of blocks of snapshots that an earlier repair found damaged.
     pub lost_in_snapshots: u64,
-    /// Blocks that the device holds and nothing knows. Space, not damage: `trim` gives them back.
+    /// Allocated blocks that nothing refers to. They cost space and are no damage; a trim releases them.
     pub leaked: Vec<Range<u64>>,
 }
 
@@ -59,7 +59,8 @@ impl Report {
     }
 }
 
-/// Checks the newest checkpoint of a volume, reading only. The volume must not be mounted for writing, or must be in sync.
+/// Checks the newest checkpoint of a volume without writing. The volume must not be mounted for writing, or must be
+/// in sync.
 pub fn check(dev: &Arc<dyn BlockDevice>, options: CheckOptions) -> Result<Report> {
     let sb = read_superblock(&**dev)?;
     let found = find_checkpoint(&**dev, &sb, options.fallback)?;
@@ -88,7 +89,7 @@ pub fn check(dev: &Arc<dyn BlockDevice>, options: CheckOptions) -> Result<Report
     Ok(checker.report)
 }
 
-/// Adds to findings the paths of the inodes that they are about, by position.
+/// Adds paths to findings. `about` gives positions of findings and the inodes they concern.
 pub(crate) fn name_paths(
     findings: &mut [Finding],
     about: &[(usize, Nid)],
@@ -111,10 +112,10 @@ pub(super) struct Checker {
     pub(super) visited: HashSet<Nid>,
     pub(super) live: u64,
     pub(super) inodes: BTreeMap<Nid, Inode>,
-    /// Entries that lead to an inode: directory, type.
+    /// Entries of each inode: directory and type.
     pub(super) names: HashMap<Nid, Vec<(Nid, u8)>>,
     pub(super) subdirs: HashMap<Nid, u32>,
-    /// Positions of findings, and the inodes that they are about.
+    /// Positions of findings, and the inodes they concern.
     pub(super) about: Vec<(usize, Nid)>,
 }
 
@@ -126,7 +127,7 @@ impl Checker {
         });
     }
 
-    /// The same, with the path of an inode.
+    /// Adds a finding that gets the path of an inode.
     pub(super) fn find_in(&mut self, ino: Nid, place: impl fmt::Display, what: impl fmt::Display) {
         self.about.push((self.report.findings.len(), ino));
         self.find(place, what);
@@ -205,7 +206,7 @@ impl Checker {
         }
     }
 
-    /// Reads a node that `owner` names; notes it as used.
+    /// Reads a node that `owner` names, and marks it as used.
     pub(super) fn visit(&mut self, nid: Nid, owner: Nid) -> Option<NodeBody> {
         let place = format!("node {nid} of inode {owner}");
         match self.nodes.get(&nid) {
@@ -246,7 +247,7 @@ impl Checker {
             }
         }
         let mut todo = roots(&inode);
-        // Every step visits a node for the first time or stops there, so this ends.
+        // Terminates: every step visits a node for the first time, or visits nothing.
         while let Some((nid, level, base)) = todo.pop() {
             let Some(body) = self.visit(nid, ino) else {
                 continue;

@@ -1,4 +1,4 @@
-//! A full check, and the trim that follows from it.
+//! Full check of a volume, and the trim based on it.
 
 mod checker;
 mod names;

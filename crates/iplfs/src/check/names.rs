@@ -1,4 +1,4 @@
-//! Directories and their entries, and what names lead to.
+//! Checks of directories, entries and links.
 
 use super::checker::Checker;
 use crate::disk::address::Nid;
@@ -82,7 +82,8 @@ impl Checker {
                 let start = bucket_start(level, entry.hash);
                 (start..start + BUCKET_BLOCKS).contains(&block)
             });
-            // What came from the inode keeps its slot in the first block, which is in the only bucket of level 0.
+            // Entries of a converted inline directory keep their slots in the first block, the only bucket of level
+            // 0.
             if !fits {
                 self.find(
                     &place,
@@ -167,7 +168,7 @@ impl Checker {
         self.report.inodes = inodes.len() as u64;
     }
 
-    /// A directory must lead up to the root.
+    /// Checks that a directory leads up to the root.
     fn connected(
         &mut self,
         ino: Nid,

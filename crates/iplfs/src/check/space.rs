@@ -1,4 +1,4 @@
-//! What snapshots hold, what is to be given back, and what the device has that nothing knows.
+//! Checks of snapshots, of the discard log, and of blocks that the device holds.
 
 use super::checker::Checker;
 use crate::device::read_block;
@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 impl Checker {
-    /// Checks that the blocks of snapshots decode, lie below the heads of their logs, and add up to the checkpoint's counts. DamagedBlock recorded by a repair is
-    /// no finding.
+    /// Checks that the blocks of snapshots decode, are below the heads of their logs, and agree with the counts of
+    /// the checkpoint. Damage that a repair recorded is no finding.
     fn snapshots(&mut self) -> Result<()> {
         let (mut held, mut known) = (HashSet::new(), HashMap::new());
         for at in 0..self.volume.snapshots.records.len() {
@@ -105,7 +105,7 @@ impl Checker {
         for log in Log::ALL {
             let m = self.volume.logs.marks[log.index()];
             let start = if log == Log::Meta { g.fixed_end() } else { 0 };
-            // What lies behind the marks is the business of the next mount, unless there is nothing to recover.
+            // Blocks past the marks are handled by the next mount, unless there is nothing to recover.
             let end = if self.phase == Phase::Clean {
                 g.area_blocks()
             } else {
@@ -128,7 +128,7 @@ impl Checker {
         Ok(())
     }
 
-    /// True for zeros past the head. Space that is reserved there passes for data while a host has it in memory.
+    /// Returns whether a block past the head is zero. Preallocated blocks look like data while the host caches them.
     fn is_room(&self, log: Log, addr: u64) -> Result<bool> {
         let head = self.volume.logs.marks[log.index()].head;
         let place = self.volume.sb.geometry.place(BlockAddr(addr));

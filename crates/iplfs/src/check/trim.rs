@@ -1,4 +1,4 @@
-//! Trim: give back blocks that the device holds and nothing refers to.
+//! Trim: releasing blocks that the device holds and nothing refers to.
 
 use super::checker::{CheckOptions, check};
 use crate::device::read_block;
@@ -7,7 +7,8 @@ use crate::error::{Error, Result};
 use crate::volume::state::Volume;
 
 impl Volume {
-    /// Gives back what the device holds past the heads, which nothing refers to once all is in sync. Returns how many blocks were not of zeros: those are room.
+    /// Releases the blocks past the heads. The volume must be in sync, so that nothing refers to them. Returns how
+    /// many were not zero: zeros are preallocated.
     pub(crate) fn clear_past_heads(&mut self) -> Result<u64> {
         if !self.dev.knows_allocated() {
             return Ok(0);
@@ -32,10 +33,10 @@ impl Volume {
         Ok(blocks)
     }
 
-    /// Finds blocks that the device holds and nothing refers to, and gives them back. Returns how many there were.
+    /// Releases the blocks that the device holds and nothing refers to. Returns their number.
     pub fn trim(&mut self) -> Result<u64> {
         self.drain()?;
-        // Rule 9. Everything is in sync now, so what the device holds is what the check sees.
+        // Rule 9. The volume is in sync, so the check sees exactly what the device holds.
         if !self.options.rules.hold(9) {
             return Ok(0);
         }

@@ -1,4 +1,4 @@
-//! Checkpoints: packs on the device, and the state of one under way.
+//! Checkpoints: packs on the device, and the state of a checkpoint in progress.
 
 pub(crate) mod pack;
 pub(crate) mod state;

@@ -1,4 +1,4 @@
-//! Checkpoint packs and superblocks on the device: choosing the newest sound copy, and writing damaged copies again.
+//! Checkpoint packs and superblocks on the device: choosing the newest sound copy, and rewriting damaged copies.
 
 use crate::device::{BlockDevice, read_block};
 use crate::disk::address::{AREA_BITS, BLOCK_SIZE, BlockAddr, Geometry, Log};
@@ -8,7 +8,7 @@ use crate::disk::superblock::Superblock;
 use crate::error::{Error, Result};
 use crate::finding::Finding;
 
-/// A checkpoint as found on the device.
+/// Checkpoint read from the device.
 pub(crate) struct FoundCheckpoint {
     pub(crate) seal: Seal,
     pub(crate) body: CheckpointBody,
@@ -16,7 +16,7 @@ pub(crate) struct FoundCheckpoint {
     pub(crate) damage: DamagedParts,
 }
 
-/// Parts of a checkpoint that are damaged and of which there is another copy.
+/// Parts of a checkpoint that are damaged and have another copy.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct DamagedParts {
     pub(crate) seal: bool,
@@ -25,7 +25,7 @@ pub(crate) struct DamagedParts {
 }
 
 impl FoundCheckpoint {
-    /// Damaged parts of the checkpoint. A crash may damage one of two seals; a crash after an unmount does not.
+    /// Returns the damaged parts. A crash may damage one of two seals, but not those of an unmounted volume.
     pub(crate) fn damaged_parts(&self) -> Vec<Finding> {
         let parts = [
             (
@@ -44,14 +44,15 @@ impl FoundCheckpoint {
     }
 }
 
-/// The superblock: of the two copies at the start the sound one with the higher generation. If neither is sound, the third one.
+/// Reads the superblock. Of the two copies at the start, the sound one with the higher generation is valid. If
+/// neither is sound, the third copy is.
 pub fn read_superblock(dev: &dyn BlockDevice) -> Result<Superblock> {
     let copies = [BlockAddr(0), BlockAddr(1)]
         .map(|addr| read_block(dev, addr).and_then(|block| Superblock::decode(&block)));
     match copies {
         [Ok(a), Ok(b)] => Ok(if b.generation > a.generation { b } else { a }),
         [Ok(sb), Err(_)] | [Err(_), Ok(sb)] => Ok(sb),
-        // A larger address space has its copy where a smaller one has nothing.
+        // The largest address space wins: a smaller one never writes at the address of its copy.
         [Err(e), Err(_)] => spare_superblocks(dev)
             .next_back()
             .map(|(_, sb)| sb)
@@ -70,7 +71,7 @@ fn spare_superblocks(
     })
 }
 
-/// Copies of the superblock that are not as they should be.
+/// Addresses of the copies of the superblock that differ from `sb`.
 pub(crate) fn damaged_superblocks(
     dev: &dyn BlockDevice,
     sb: &Superblock,
@@ -93,7 +94,7 @@ pub(crate) fn damaged_superblocks(
     Ok(damaged)
 }
 
-/// Writes copies of the superblock, one after the other, so that one is always whole.
+/// Writes copies of the superblock one after the other, so that one is always intact.
 pub(crate) fn write_superblocks(
     dev: &dyn BlockDevice,
     sb: &Superblock,
@@ -107,7 +108,7 @@ pub(crate) fn write_superblocks(
     Ok(())
 }
 
-/// Everything of which a sound copy is left and another one is damaged or missing.
+/// Finds structures that are damaged or missing and have a sound copy.
 pub(crate) fn damaged_copies(
     dev: &dyn BlockDevice,
     sb: &Superblock,
@@ -122,14 +123,15 @@ pub(crate) fn damaged_copies(
     Ok(findings)
 }
 
-/// Writes again what is damaged or missing and has a sound copy.
+/// Rewrites structures that are damaged or missing and have a sound copy.
 pub(crate) fn rewrite_damaged_copies(dev: &dyn BlockDevice, sb: &Superblock) -> Result<()> {
     let io = |e| Error::io(e, "writing a damaged file again");
     dev.rewrite_damaged_files().map_err(io)?;
     write_superblocks(dev, sb, &damaged_superblocks(dev, sb)?)
 }
 
-/// Makes a device ready for a volume: whatever was there before cannot be taken for one if making it is interrupted.
+/// Prepares a device for a volume. If formatting is interrupted, what was there before cannot be mistaken for a
+/// volume.
 pub(crate) fn clear_fixed(dev: &dyn BlockDevice, g: &Geometry) -> Result<()> {
     let io = |e| Error::io(e, "preparing the device");
     dev.preallocate(0..g.fixed_end()).map_err(io)?;
@@ -143,8 +145,8 @@ pub(crate) fn clear_fixed(dev: &dyn BlockDevice, g: &Geometry) -> Result<()> {
     dev.flush().map_err(io)
 }
 
-/// The newest committed checkpoint. If its body is damaged that is an error, because a committed checkpoint is not lost by a crash; with `fallback` the one
-/// before it is used instead.
+/// Finds the newest committed checkpoint. A damaged body is an error, because no crash loses a committed checkpoint.
+/// With `fallback` the previous checkpoint is used instead.
 pub(crate) fn find_checkpoint(
     dev: &dyn BlockDevice,
     sb: &Superblock,
@@ -172,7 +174,7 @@ pub(crate) fn find_checkpoint(
                 let whole = copies.len() == 2 && copies[0] == copies[1];
                 seals.push((pack, seal, !whole));
             }
-            // No crash does that: what cannot be read may be the newest checkpoint.
+            // No crash makes a seal unreadable: the block may be the newest checkpoint.
             (None, Some(e)) if !fallback => return Err(e),
             _ => {}
         }
@@ -184,7 +186,7 @@ pub(crate) fn find_checkpoint(
             Ok((body, mut damage)) => {
                 damage.seal = seal_damaged;
                 let mut seal = seal;
-                // A newer checkpoint was committed, so something may have been written behind this one.
+                // A newer checkpoint was committed, so blocks may have been written after this one.
                 if first_error.is_some() && seal.phase == Phase::Clean {
                     seal.phase = Phase::Mounted;
                 }
@@ -203,20 +205,20 @@ pub(crate) fn find_checkpoint(
         .unwrap_or_else(|| Error::corrupt("checkpoint packs", "no sound seal in either")))
 }
 
-/// True if the volume was unmounted in order: everything done to it is in its newest checkpoint.
+/// Returns whether the volume was unmounted cleanly: its newest checkpoint contains every change.
 pub fn is_unmounted(dev: &dyn BlockDevice) -> Result<bool> {
     let sb = read_superblock(dev)?;
     Ok(find_checkpoint(dev, &sb, false)?.seal.phase == Phase::Clean)
 }
 
-/// The version before the first one. Version numbers start at a place that depends on the identity, so that node blocks of an older volume on the same
-/// device never carry a tag that roll-forward looks for.
+/// Version that precedes the first checkpoint. It depends on the identity of the volume, so that node blocks of an
+/// older volume on the same device never carry a tag that roll-forward accepts.
 pub(crate) fn first_version(uuid: &[u8; 16]) -> u64 {
     let seed = crate::disk::hash::siphash(uuid, b"first checkpoint");
     (seed & 0x7fff_ffff) << 24
 }
 
-/// The highest version of any seal that can be read, 0 if there is none.
+/// Highest version of all readable seals, 0 if there is none.
 pub(crate) fn newest_seal_version(dev: &dyn BlockDevice, sb: &Superblock) -> u64 {
     let seals = (0..2).flat_map(|pack| (0..SEALS).map(move |copy| (pack, copy)));
     seals
@@ -229,7 +231,7 @@ pub(crate) fn newest_seal_version(dev: &dyn BlockDevice, sb: &Superblock) -> u64
         .unwrap_or(0)
 }
 
-/// The body of a checkpoint, or its copy where the body is damaged. Says what is damaged of the two.
+/// Reads the body of a checkpoint, or its copy if the body is damaged.
 fn read_body(
     dev: &dyn BlockDevice,
     sb: &Superblock,

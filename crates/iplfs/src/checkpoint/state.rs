@@ -1,4 +1,4 @@
-//! A checkpoint under way, and what changed since the last one.
+//! State of the checkpoint in progress, and the changes since the last one.
 
 use crate::disk::address::Nid;
 use crate::disk::checkpoint::{Phase, Seal};
@@ -6,19 +6,19 @@ use crate::log::dead_blocks::DeadBlocks;
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// A checkpoint that is under way beside the volume's work, by its version.
+/// Checkpoint in progress, identified by its version. Other operations may run meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Checkpoint(pub(crate) u64);
 
-/// A checkpoint whose body is written.
+/// Checkpoint whose body is written and which is not durable yet.
 pub(crate) struct CheckpointInProgress {
     pub(crate) phase: Phase,
     pub(crate) seal: Seal,
-    /// What the body took beyond its pack.
+    /// Blocks of the body that lie outside its pack.
     pub(crate) overflow: Range<u64>,
-    /// All that died since the last checkpoint.
+    /// Blocks that died since the last checkpoint.
     pub(crate) died: DeadBlocks,
-    /// What happened since then.
+    /// Changes since the last checkpoint.
     pub(crate) changes: UncommittedChanges,
     pub(crate) sealed: bool,
 }
@@ -34,11 +34,12 @@ pub(crate) struct CheckpointState {
     pub(crate) body_crc: u32,
     /// Blocks of its body that lie outside its pack.
     pub(crate) overflow: Range<u64>,
-    /// Checkpoint whose body is written and which is not durable yet.
+    /// Checkpoint in progress, if there is one.
     pub(crate) in_progress: Option<CheckpointInProgress>,
-    /// Set after a failure that left unknown bytes on the device: only a complete checkpoint makes the state durable.
+    /// Set after a failure that left unknown bytes on the device. Only a complete checkpoint makes the state durable
+    /// then.
     pub(crate) is_required: bool,
-    /// Something changed since the last checkpoint, or since the one in progress began.
+    /// Set by every change since the last checkpoint, or since the one in progress began.
     pub(crate) has_changes: bool,
 }
 
@@ -64,24 +65,25 @@ impl Default for RollForwardState {
     }
 }
 
-/// What happened since the last checkpoint that decides whether an fsync can leave its work to roll-forward.
+/// Changes since the last checkpoint that roll-forward could not replay. They decide whether an fsync needs a
+/// checkpoint.
 #[derive(Default)]
 pub(crate) struct UncommittedChanges {
-    /// Inodes created.
+    /// Inodes that were created.
     pub(crate) created: HashSet<Nid>,
-    /// Inodes whose names changed other than by their creation.
+    /// Inodes whose names changed after their creation.
     pub(crate) renamed: HashSet<Nid>,
-    /// Names given up by an inode that lives on. Roll-forward must not put another file there: it would drop the only name
-    /// under which the older checkpoint knows that inode.
+    /// Names that an inode lost while keeping another. Roll-forward must not give such a name to another file: it
+    /// would drop the only name under which the older checkpoint knows the first inode.
     pub(crate) vacated: HashSet<(Nid, Vec<u8>)>,
-    /// A directory changed its place.
+    /// Set if a directory was moved.
     pub(crate) directory_moved: bool,
-    /// Fsyncs left to roll-forward.
+    /// Number of fsyncs left to roll-forward.
     pub(crate) groups: u64,
 }
 
 impl UncommittedChanges {
-    /// Takes in what happened before it: there was no checkpoint between.
+    /// Adds changes that happened earlier, without a checkpoint in between.
     pub(crate) fn absorb(&mut self, earlier: Self) {
         self.created.extend(earlier.created);
         self.renamed.extend(earlier.renamed);

@@ -82,9 +82,9 @@ impl fmt::Display for Nid {
 pub enum Log {
     /// Blocks of the node address table, and parts of checkpoints that do not fit their pack.
     Meta = 0,
-    /// Blocks of directories.
+    /// Data blocks of directories.
     HotData = 1,
-    /// Ordinary file data.
+    /// File data of ordinary temperature.
     WarmData = 2,
     /// File data marked as cold.
     ColdData = 3,

@@ -241,7 +241,7 @@ impl Seal {
 /// Entry of the discard log: dead blocks that the device may still hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiscardEntry {
-    /// First dead block.
+    /// First dead block of the run.
     pub start: BlockAddr,
     /// Length of the run. Unit: blocks.
     pub blocks: u32,
@@ -250,7 +250,7 @@ pub struct DiscardEntry {
 /// Body of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CheckpointBody {
-    /// Snapshots, oldest first.
+    /// Records of snapshots, oldest first.
     pub snapshots: Vec<Snapshot>,
     /// Open inodes without a name.
     pub orphans: Vec<Nid>,

@@ -31,7 +31,7 @@ pub const INLINE_XATTR: usize = 208;
 pub struct Time {
     /// Seconds since 1970, negative before.
     pub sec: i64,
-    /// Nanoseconds, below 10^9.
+    /// Nanoseconds of the second, below 10^9.
     pub nsec: u32,
 }
 
@@ -60,7 +60,7 @@ pub mod mode {
 pub enum Content {
     /// Inline data. Shorter than the file if the file ends with a hole.
     Inline(Vec<u8>),
-    /// Inline directory.
+    /// Inline directory: slots of entries.
     InlineDir(Box<[u8; INLINE_MAX]>),
     /// Map of data or directory blocks.
     Map(Box<BlockMap>),
@@ -88,7 +88,7 @@ impl BlockMap {
 /// Inode of a file, directory or special file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inode {
-    /// Type and permissions.
+    /// Type and permission bits, as POSIX defines them.
     pub mode: u32,
     /// Number of links. A directory counts "." and its subdirectories too.
     pub nlink: u32,
@@ -106,7 +106,7 @@ pub struct Inode {
     pub mtime: Time,
     /// Time of the last change of content or attributes.
     pub ctime: Time,
-    /// Time of creation.
+    /// Time at which the inode was created.
     pub btime: Time,
     /// Distinguishes two inodes that had the same number.
     pub generation: u32,

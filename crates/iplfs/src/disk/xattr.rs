@@ -20,7 +20,7 @@ pub fn encode(xattrs: &Xattrs) -> Vec<u8> {
     bytes
 }
 
-/// Decodes extended attributes.
+/// Decodes the extended attributes of an inode.
 pub fn decode(mut bytes: &[u8]) -> Result<Xattrs> {
     let mut xattrs = Xattrs::new();
     while let [name_len, a, b, rest @ ..] = bytes {

@@ -1,13 +1,14 @@
-//! Which blocks died since the last checkpoint: one container per section, in a hash table.
+//! Blocks that died since the last checkpoint: one container per section, in a hash table.
 
 use crate::disk::address::BlockAddr;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-/// Offsets kept one by one before a section gets a bitmap: about where the tree grows larger than the bitmap of 32 KiB.
+/// Number of offsets that a section keeps in a tree before it gets a bitmap. The tree is then about as large as the
+/// bitmap of 32 KiB.
 const SPARSE_MAX: usize = 1024;
 
-/// Dead blocks, by section.
+/// Set of dead blocks, by section.
 #[derive(Default)]
 pub(crate) struct DeadBlocks {
     sections: HashMap<u64, Section>,
@@ -28,7 +29,7 @@ impl DeadBlocks {
         }
     }
 
-    /// Marks a block dead. False if it already was.
+    /// Marks a block as dead. Returns false if it already was.
     pub(crate) fn insert(&mut self, addr: BlockAddr) -> bool {
         let section = self
             .sections
@@ -59,14 +60,14 @@ impl DeadBlocks {
         new
     }
 
-    /// Marks a run of blocks dead.
+    /// Marks a run of blocks as dead.
     pub(crate) fn insert_range(&mut self, run: Range<u64>) {
         for addr in run {
             self.insert(BlockAddr(addr));
         }
     }
 
-    /// Marks what another map has.
+    /// Marks all blocks of another set as dead.
     pub(crate) fn absorb(&mut self, other: &Self) {
         other
             .runs()
@@ -79,7 +80,7 @@ impl DeadBlocks {
         self.blocks
     }
 
-    /// Dead blocks as runs, ascending and merged.
+    /// Returns the dead blocks as merged runs, ascending.
     pub(crate) fn runs(&self) -> Vec<Range<u64>> {
         let mut sections: Vec<_> = self.sections.iter().collect();
         sections.sort_unstable_by_key(|(number, _)| **number);
@@ -108,7 +109,7 @@ impl DeadBlocks {
         runs
     }
 
-    /// True if the block is marked.
+    /// Returns whether a block is dead.
     #[cfg(test)]
     pub(crate) fn contains(&self, addr: u64) -> bool {
         self.runs().iter().any(|run| run.contains(&addr))

@@ -1,13 +1,14 @@
-//! Dead blocks on their way back to the device.
+//! Discard log: dead blocks until the device has released them.
 //!
 //! ```text
 //!  dead ──checkpoint v──► logged(v) ──checkpoint v+1, no older reader──► issued ──flush──► forgotten
 //! ```
 //!
-//! The rules, by number, are in docs/design/discard.md. What must hold here:
+//! The numbered rules are in docs/design/discard.md. The invariants of this file:
 //!
-//! * A run is in the log of every committed checkpoint from the one that logged it until a flush after its discard.
-//! * A run logged by checkpoint v is issued only when v+1 is committed: then neither pack on the device refers to it.
+//! * A run is in the log of every committed checkpoint, from the one that logged it until a flush after its discard.
+//! * A run logged by checkpoint v is issued only after v+1 is committed: then neither pack on the device refers to
+//!   it.
 //! * A run logged by v is not issued while a reader that started before v is active.
 
 use crate::disk::address::BlockAddr;
@@ -24,7 +25,7 @@ enum RunState {
 #[derive(Clone, Copy, Debug)]
 struct LoggedRun {
     blocks: u64,
-    /// Checkpoint that first had the run in its log.
+    /// Version of the first checkpoint that has the run in its log.
     logged: u64,
     state: RunState,
 }
@@ -37,7 +38,7 @@ pub(crate) struct DiscardLog {
 }
 
 impl DiscardLog {
-    /// Adds runs that checkpoint `version` has in its log.
+    /// Adds runs that the checkpoint `version` logs.
     pub(crate) fn add(&mut self, runs: impl IntoIterator<Item = Range<u64>>, version: u64) {
         for run in runs {
             let blocks = run.end - run.start;
@@ -59,7 +60,7 @@ impl DiscardLog {
         }
     }
 
-    /// Takes blocks out of the log that are alive after all.
+    /// Removes blocks that turned out to be live.
     pub(crate) fn remove_live(&mut self, alive: impl Fn(u64) -> bool) {
         for (start, run) in std::mem::take(&mut self.runs) {
             for at in (start..start + run.blocks).filter(|at| !alive(*at)) {
@@ -74,19 +75,20 @@ impl DiscardLog {
         self.blocks = self.runs.values().map(|run| run.blocks).sum();
     }
 
-    /// Blocks in the log.
+    /// Number of blocks in the log.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Every run, ascending.
+    /// Returns all runs, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.runs
             .iter()
             .map(|(start, run)| *start..start + run.blocks)
     }
 
-    /// Runs that may be issued now: logged before `before` and, if `merge`, joined with their neighbours.
+    /// Returns the runs that may be issued: those logged before the version `before`. With `merge`, neighbours are
+    /// joined.
     pub(crate) fn eligible(&self, before: u64, merge: bool) -> Vec<Range<u64>> {
         let mut out: Vec<Range<u64>> = Vec::new();
         for (&start, run) in &self.runs {
@@ -101,7 +103,7 @@ impl DiscardLog {
         out
     }
 
-    /// Notes that the device was told about `range`, cutting runs where it begins and ends.
+    /// Marks a range as issued to the device. Runs are split where the range begins and ends.
     pub(crate) fn mark_issued(&mut self, range: Range<u64>) {
         self.split_at(range.start);
         self.split_at(range.end);
@@ -133,26 +135,27 @@ impl DiscardLog {
         }
     }
 
-    /// A checkpoint is durable: what was issued leaves the log. The next checkpoint, the first that does not have it in its log, is flushed before it
-    /// is sealed, and the discard with it.
+    /// Removes issued runs, after a checkpoint became durable. The next checkpoint is the first without them in its
+    /// log. It is flushed before it is sealed, and the discards with it.
     pub(crate) fn forget_issued(&mut self) {
         self.runs.retain(|_, run| run.state == RunState::Logged);
         self.blocks = self.runs.values().map(|run| run.blocks).sum();
     }
 
-    /// Checkpoint `version` came to nothing, and what was new in its log.
+    /// Removes the runs that checkpoint `version` logged, because it failed.
     pub(crate) fn abort(&mut self, version: u64) {
         self.runs.retain(|_, run| run.logged != version);
         self.blocks = self.runs.values().map(|run| run.blocks).sum();
     }
 
-    /// Whether the next checkpoint lets runs go, or forgets some that went. `whole` is true of runs that the device can give back.
+    /// Returns whether the next checkpoint would allow discards or remove issued runs. `whole` selects the runs that
+    /// the device can release.
     pub(crate) fn has_work(&self, version: u64, whole: impl Fn(&Range<u64>) -> bool) -> bool {
         self.runs.values().any(|run| run.state == RunState::Issued)
             || self.eligible(version + 1, true).iter().any(whole)
     }
 
-    /// Forgets all but the longest `keep` runs.
+    /// Removes all but the `keep` longest runs.
     pub(crate) fn keep_longest(&mut self, keep: usize) {
         let mut by_length: Vec<(u64, u64)> = self
             .runs
@@ -168,7 +171,7 @@ impl DiscardLog {
     }
 }
 
-/// Cuts a run into entries of the log: their length has 32 bits.
+/// Splits a run into log entries, whose length has 32 bits.
 pub(crate) fn to_entries(run: Range<u64>) -> impl Iterator<Item = DiscardEntry> {
     const MAX: u64 = 1 << 31;
     let (start, end) = (run.start, run.end);

@@ -1,4 +1,4 @@
-//! The append-only logs: what blocks in them became invalid, and when the device may be told.
+//! Append-only logs: their heads, the blocks that died in them, and the discard log.
 
 pub(crate) mod dead_blocks;
 pub(crate) mod discard_log;

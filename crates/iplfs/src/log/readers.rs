@@ -1,9 +1,9 @@
-//! Readers that resolved addresses and have not finished with them.
+//! Readers that hold resolved addresses.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Readers that resolved addresses and have not finished with them.
+/// Active readers, by the checkpoint at which they resolved their addresses.
 #[derive(Default, Clone)]
 pub(crate) struct Readers(Arc<Mutex<BTreeMap<u64, u64>>>);
 
@@ -22,7 +22,7 @@ impl Readers {
         }
     }
 
-    /// The checkpoint version of the oldest active reader.
+    /// Checkpoint version of the oldest active reader.
     pub(crate) fn oldest(&self) -> Option<u64> {
         self.0
             .lock()
@@ -33,7 +33,7 @@ impl Readers {
     }
 }
 
-/// Keeps the blocks a reader resolved from being discarded until it is dropped.
+/// Registration of a reader. The blocks that it resolved are not discarded until it is dropped.
 pub(crate) struct ReaderGuard {
     readers: Readers,
     version: u64,

@@ -21,7 +21,7 @@ impl Logs {
         self.marks.map(|marks| marks.head)
     }
 
-    /// Blocks that the fullest log may still take before the next checkpoint.
+    /// Number of blocks that the fullest log may still take before the next checkpoint.
     pub(crate) fn remaining(&self) -> u64 {
         let remaining = self.marks.iter().map(|marks| marks.limit - marks.head);
         remaining.min().unwrap_or(0)

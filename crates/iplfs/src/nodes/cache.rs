@@ -1,11 +1,11 @@
-//! Nodes in memory.
+//! Cache of nodes in memory.
 
 use crate::disk::address::Nid;
 use crate::disk::node::NodeBody;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Index;
 
-/// A node in memory.
+/// Node with its owner and position.
 pub(crate) struct Node {
     pub(crate) ino: Nid,
     pub(crate) ordinal: u32,

@@ -1,4 +1,4 @@
-//! Nodes in memory: the node address table, the shape of the node tree of a file, and cached pages.
+//! Nodes in memory: the node address table, cached nodes and pages, the shape of node trees.
 
 pub(crate) mod cache;
 pub(crate) mod nat;

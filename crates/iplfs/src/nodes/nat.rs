@@ -1,4 +1,4 @@
-//! The node address table in memory: the tree on the device, and what has changed since it was last written.
+//! Node address table in memory: the tree on the device, and the changes since it was last written.
 
 use crate::device::BlockDevice;
 use crate::disk::address::{BLOCK_SIZE, BlockAddr, Geometry, Log, Nid};
@@ -8,57 +8,57 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 const FANOUT: u32 = NAT_FANOUT as u32;
 
-/// Changes of one level of the tree: block, then position and pair.
+/// Changes of one level of the tree: per block, positions and new pairs.
 type Changes = BTreeMap<u32, Vec<(usize, (u64, u32))>>;
 
-/// What can be read of a damaged table.
+/// Readable part of a damaged table.
 #[derive(Default)]
 pub(crate) struct Salvaged {
     pub(crate) entries: BTreeMap<Nid, NatEntry>,
-    /// Numbers whose entries cannot be read.
+    /// Ranges of numbers whose entries cannot be read.
     pub(crate) lost: Vec<std::ops::Range<u64>>,
-    /// Numbers that are known to be free, whatever the tree said of them.
+    /// Numbers that the journal marks as free, whatever the tree contains.
     pub(crate) free: BTreeSet<Nid>,
-    /// Blocks of the tree, those that cannot be read too.
+    /// Blocks of the tree, unreadable ones included.
     pub(crate) tree: Vec<BlockAddr>,
-    /// Why each of the ranges is lost.
+    /// Errors that made the ranges unreadable.
     pub(crate) damage: Vec<Error>,
 }
 
-/// The table.
+/// Node address table of a volume.
 #[derive(Default)]
 pub(crate) struct Nat {
     pub(crate) height: u32,
     pub(crate) root: NatPointer,
-    /// Blocks of the tree.
+    /// Number of blocks of the tree.
     pub(crate) blocks: u64,
     pub(crate) next_nid: u32,
-    /// What differs from the tree. A `RESERVED` address is a node that was never written.
+    /// Entries that differ from the tree. The address `RESERVED` marks a node that was never written.
     dirty: BTreeMap<Nid, NatEntry>,
     cache: HashMap<(u32, u32), NatBlock>,
-    /// Numbers that may be given out.
+    /// Numbers that can be allocated.
     free: BTreeSet<Nid>,
-    /// Numbers freed since the last checkpoint. Giving one out again before that would let roll-forward
-    /// put a new file under an old name.
+    /// Numbers freed since the last checkpoint. Reusing one before the next checkpoint would let roll-forward put a
+    /// new file under an old name.
     freed: BTreeSet<Nid>,
-    /// Those that the checkpoint under way says are free.
+    /// Numbers that the checkpoint in progress frees.
     freed_in_commit: BTreeSet<Nid>,
-    /// First leaf not yet searched for free numbers.
+    /// First leaf that was not yet searched for free numbers.
     search_leaf: u32,
 }
 
-/// What distinguishes two trees.
+/// Differences between two trees.
 #[derive(Default)]
 pub(crate) struct NatChanges {
-    /// Blocks of the newer tree that the older one does not have.
+    /// Blocks of the newer tree that the older one does not contain.
     pub(crate) new: Vec<BlockAddr>,
-    /// Blocks of the older tree in whose places they are.
+    /// Blocks of the older tree that they replace.
     pub(crate) old: Vec<BlockAddr>,
-    /// Entries that differ: number, what it was, what it is.
+    /// Entries that differ: number, old entry, new entry.
     pub(crate) entries: Vec<(Nid, NatEntry, NatEntry)>,
 }
 
-/// A tree written to new places, not yet in force.
+/// Tree at new addresses that is not valid yet.
 pub(crate) struct NatUpdate {
     pub(crate) bytes: Vec<u8>,
     blocks: Vec<(NatPointer, NatBlock)>,
@@ -69,7 +69,7 @@ pub(crate) struct NatUpdate {
 }
 
 impl Nat {
-    /// Entry of a number, `HOLE` if it is free.
+    /// Returns the entry of a number. Its address is `HOLE` if the number is free.
     pub(crate) fn get(&mut self, dev: &dyn BlockDevice, nid: Nid) -> Result<NatEntry> {
         if let Some(entry) = self.dirty.get(&nid) {
             return Ok(*entry);
@@ -89,13 +89,13 @@ impl Nat {
         self.dirty.insert(nid, entry);
     }
 
-    /// Notes during recovery that a number is in use.
+    /// Marks a number as used, during recovery.
     pub(crate) fn mark_used(&mut self, nid: Nid) {
         self.next_nid = self.next_nid.max(nid.0.saturating_add(1));
         self.free.remove(&nid);
     }
 
-    /// Gives out a number; it is in use from now on.
+    /// Allocates a node number.
     pub(crate) fn allocate(&mut self, dev: &dyn BlockDevice, ino: Option<Nid>) -> Result<Nid> {
         let leaves = if self.height == 0 {
             0
@@ -138,23 +138,23 @@ impl Nat {
         Ok(())
     }
 
-    /// Frees a number. It is given out again only after the next checkpoint.
+    /// Frees a number. It can be allocated again after the next checkpoint.
     pub(crate) fn release(&mut self, nid: Nid) {
         self.dirty.insert(nid, NatEntry::default());
         self.freed.insert(nid);
     }
 
-    /// A checkpoint begins: it says that what was freed is free.
+    /// Begins a checkpoint, which commits the numbers freed since the last one.
     pub(crate) fn begin_commit(&mut self) {
         self.freed_in_commit.append(&mut self.freed);
     }
 
-    /// It was committed.
+    /// Ends a checkpoint that was committed.
     pub(crate) fn end_commit(&mut self) {
         self.free.append(&mut self.freed_in_commit);
     }
 
-    /// It was not.
+    /// Ends a checkpoint that failed.
     pub(crate) fn abort_commit(&mut self) {
         self.freed.append(&mut self.freed_in_commit);
     }
@@ -164,18 +164,18 @@ impl Nat {
         &self.dirty
     }
 
-    /// Takes over the journal of a pack.
+    /// Applies the journal of a pack.
     pub(crate) fn replay(&mut self, journal: Vec<(Nid, NatEntry)>) {
         self.dirty.extend(journal);
     }
 
-    /// Blocks that writing the tree would take at most.
+    /// Maximum number of blocks that writing the tree would take.
     pub(crate) fn update_blocks_max(&self) -> u64 {
         (self.dirty.len() as u64).min(self.blocks + 1 + self.dirty.len() as u64 / 8)
             + u64::from(NAT_HEIGHT_MAX)
     }
 
-    /// Reads a block of the tree. `None` if nothing under it was ever used.
+    /// Reads a block of the tree. `None` if nothing below it was ever used.
     fn load(&mut self, dev: &dyn BlockDevice, level: u32, index: u32) -> Result<Option<&NatBlock>> {
         if !self.cache.contains_key(&(level, index)) {
             let pointer = self.pointer(dev, level, index)?;
@@ -196,7 +196,7 @@ impl Nat {
     }
 
     fn pointer(&mut self, dev: &dyn BlockDevice, level: u32, index: u32) -> Result<NatPointer> {
-        // Depth of this recursion is the height of the tree, at most NAT_HEIGHT_MAX: `load` calls back with level + 1.
+        // Bounded recursion: `load` calls back with level + 1, and the height is at most NAT_HEIGHT_MAX.
         if level >= self.height {
             return Ok(NatPointer::default());
         }
@@ -217,7 +217,7 @@ impl Nat {
         })
     }
 
-    /// Builds the tree that holds every change, its blocks laid out from `head` of the metadata log on.
+    /// Builds a tree with all changes. Its blocks are laid out from `head` of the metadata log on.
     pub(crate) fn plan_update(
         &mut self,
         dev: &dyn BlockDevice,
@@ -289,7 +289,7 @@ impl Nat {
         Ok(update)
     }
 
-    /// Puts a tree in force whose blocks were written.
+    /// Makes a tree valid after its blocks were written.
     pub(crate) fn apply(&mut self, update: NatUpdate) {
         self.height = update.height;
         self.root = update.root;
@@ -300,7 +300,7 @@ impl Nat {
         self.dirty.clear();
     }
 
-    /// Gives a certain number out again, whatever it was.
+    /// Allocates a given number, used or not.
     pub(crate) fn reallocate(&mut self, nid: Nid) {
         self.freed.remove(&nid);
         self.free.remove(&nid);
@@ -312,7 +312,7 @@ impl Nat {
         self.dirty.insert(nid, entry);
     }
 
-    /// A table with these entries and no tree: the next one is written anew.
+    /// Creates a table of these entries without a tree. The next update writes a new tree.
     pub(crate) fn from_entries(entries: &BTreeMap<Nid, NatEntry>, next_nid: u32) -> Self {
         Self {
             dirty: entries.clone(),
@@ -321,7 +321,7 @@ impl Nat {
         }
     }
 
-    /// Everything that can be read. What the checkpoint counts of the table is made to agree with it.
+    /// Reads everything that is readable. Corrects the counts of the checkpoint that concern the table.
     pub(crate) fn salvage(&mut self, dev: &dyn BlockDevice) -> Result<Salvaged> {
         let mut found = Salvaged::default();
         let mut blocks = 0;
@@ -371,7 +371,7 @@ impl Nat {
                 found.entries.insert(*nid, *entry);
             }
         }
-        // No number is beyond it: what is there was given out.
+        // Numbers at or above `next_nid` cannot be used: correct the bound by what is there.
         found.entries.remove(&Nid(u32::MAX));
         if let Some((last, _)) = found.entries.last_key_value() {
             self.next_nid = self.next_nid.max(last.0 + 1);
@@ -380,8 +380,8 @@ impl Nat {
         Ok(found)
     }
 
-    /// The tree on the device as it was when `is_new` said no of every address, compared with now: only blocks that are new are read, and the blocks of
-    /// `base` in their places. Neither table may have a journal.
+    /// Compares the tree with an older one, in which no address satisfied `is_new`. Only new blocks are read, and the
+    /// blocks of `base` that they replace. Neither table may have a journal.
     pub(crate) fn changes_since(
         &mut self,
         dev: &dyn BlockDevice,
@@ -431,7 +431,7 @@ impl Nat {
         Ok(changes)
     }
 
-    /// Calls `visit` with every number in use and every block of the tree.
+    /// Calls `node` for every used number and `tree_block` for every block of the tree.
     pub(crate) fn walk(
         &mut self,
         dev: &dyn BlockDevice,

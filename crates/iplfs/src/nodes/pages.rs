@@ -1,4 +1,4 @@
-//! Blocks of files and directories in memory: dirty ones until they are written, clean ones of directories as a cache.
+//! Page cache: dirty blocks of files and directories, and clean blocks of directories.
 
 use crate::disk::address::{Block, Nid};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -9,7 +9,7 @@ struct FilePages {
     dirty: BTreeSet<u64>,
 }
 
-/// Pages of all inodes.
+/// Cached pages of all inodes.
 #[derive(Default)]
 pub(crate) struct PageCache {
     files: HashMap<Nid, FilePages>,
@@ -23,7 +23,7 @@ impl PageCache {
         self.files.get(&ino)?.pages.get(&index).map(|page| &**page)
     }
 
-    /// A page that is about to change.
+    /// Returns a page to change, and marks it as dirty.
     pub(crate) fn get_mut(&mut self, ino: Nid, index: u64) -> Option<&mut Block> {
         let file = self.files.get_mut(&ino)?;
         let page = file.pages.get_mut(&index)?;
@@ -34,7 +34,7 @@ impl PageCache {
         Some(page)
     }
 
-    /// Adds or replaces a page.
+    /// Inserts or replaces a page.
     pub(crate) fn insert(&mut self, ino: Nid, index: u64, page: Box<Block>, dirty: bool) {
         let file = self.files.entry(ino).or_default();
         if file.pages.insert(index, page).is_none() {
@@ -46,7 +46,7 @@ impl PageCache {
         }
     }
 
-    /// Forgets a page, dirty or not.
+    /// Removes a page, dirty or clean.
     pub(crate) fn remove(&mut self, ino: Nid, index: u64) {
         if let Some(file) = self.files.get_mut(&ino) {
             self.total -= u64::from(file.pages.remove(&index).is_some());
@@ -60,7 +60,7 @@ impl PageCache {
         }
     }
 
-    /// Forgets the pages from `first` on.
+    /// Removes the pages from `first` on.
     pub(crate) fn truncate(&mut self, ino: Nid, first: u64) {
         let gone: Vec<u64> = match self.files.get(&ino) {
             Some(file) => file.pages.range(first..).map(|(index, _)| *index).collect(),
@@ -71,7 +71,7 @@ impl PageCache {
         }
     }
 
-    /// A dirty page was written. `keep` leaves it as a clean one.
+    /// Marks a dirty page as written. With `keep` it stays as a clean page.
     pub(crate) fn written(&mut self, ino: Nid, index: u64, keep: bool) {
         if !keep {
             return self.remove(ino, index);
@@ -99,12 +99,12 @@ impl PageCache {
         self.dirty_files.contains(&ino)
     }
 
-    /// Dirty pages of all inodes.
+    /// Number of dirty pages of all inodes.
     pub(crate) fn dirty(&self) -> u64 {
         self.dirty
     }
 
-    /// Clean pages of all inodes.
+    /// Number of clean pages of all inodes.
     pub(crate) fn clean(&self) -> u64 {
         self.total - self.dirty
     }

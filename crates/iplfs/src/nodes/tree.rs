@@ -1,4 +1,6 @@
-//! From a block of a file to its slot: the inode, or a direct node under up to three levels of indirect nodes.
+//! Shape of the node tree of a file: from the index of a block to its slot.
+//!
+//! The slot is in the inode, or in a direct node under up to three levels of indirect nodes.
 //!
 //! ```text
 //!  inode: 286 slots │ direct │ direct │ indirect │ indirect │ double │ triple
@@ -10,10 +12,10 @@ use crate::disk::node::{DIRECT_SLOTS, INDIRECT_SLOTS};
 
 const D: u64 = DIRECT_SLOTS as u64;
 const I: u64 = INDIRECT_SLOTS as u64;
-/// Level of the node behind each of the inode's six numbers.
+/// Level of each root in the inode.
 pub(crate) const ROOT_LEVELS: [u8; INODE_NIDS] = [0, 0, 1, 1, 2, 3];
 
-/// Blocks under a node of a level.
+/// Number of blocks under a node of a level.
 pub(crate) const fn span(level: u8) -> u64 {
     match level {
         0 => D,
@@ -23,15 +25,15 @@ pub(crate) const fn span(level: u8) -> u64 {
     }
 }
 
-/// First block past the largest file.
+/// First block index past the largest file.
 pub(crate) const BLOCKS_MAX: u64 =
     INODE_SLOTS as u64 + 2 * span(0) + 2 * span(1) + span(2) + span(3);
 
-/// Where a block belongs: under which of the inode's numbers, and how far into that tree.
+/// Position of a block in the node tree of its file.
 pub(crate) struct TreePosition {
     pub(crate) root: usize,
     pub(crate) level: u8,
-    /// First block under the root.
+    /// Index of the first block under the root.
     pub(crate) base: u64,
 }
 
@@ -46,13 +48,13 @@ pub(crate) fn place(index: u64) -> Option<TreePosition> {
     None
 }
 
-/// Direct nodes before the one that holds block `index`.
+/// Number of direct nodes before the one that holds block `index`.
 pub(crate) fn ordinal(index: u64) -> u32 {
     // Fits: BLOCKS_MAX / 338 is below 2^31.
     ((index - INODE_SLOTS as u64) / D) as u32
 }
 
-/// Calls `visit` with every node number in an inode and its level.
+/// Returns the roots in an inode: number, level and first block.
 pub(crate) fn roots(inode: &Inode) -> Vec<(Nid, u8, u64)> {
     let Content::Map(map) = &inode.content else {
         return Vec::new();
@@ -68,18 +70,18 @@ pub(crate) fn roots(inode: &Inode) -> Vec<(Nid, u8, u64)> {
     out
 }
 
-/// First block under the inode's number `root`.
+/// Index of the first block under the root `root`.
 pub(crate) fn root_base(root: usize) -> u64 {
     let before = ROOT_LEVELS[..root].iter().map(|level| span(*level));
     INODE_SLOTS as u64 + before.sum::<u64>()
 }
 
-/// First block of child `at` of a node of `level` whose first block is `base`.
+/// Index of the first block under child `at` of a node.
 pub(crate) fn child_base(base: u64, level: u8, at: usize) -> u64 {
     base + at as u64 * span(level - 1)
 }
 
-/// The ordinal that a map node with this first block carries.
+/// Ordinal of a node whose first block is `base`.
 pub(crate) fn ordinal_at(base: u64) -> u32 {
     ordinal(base)
 }

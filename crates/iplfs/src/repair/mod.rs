@@ -1,4 +1,4 @@
-//! Making a damaged volume whole again.
+//! Repair of damaged volumes.
 
 mod names;
 mod nodes;

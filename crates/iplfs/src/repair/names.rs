@@ -1,4 +1,4 @@
-//! Names: entries that lead to what is there, a name for what has none, counts of links.
+//! Repair of directories, entries, names and link counts.
 
 use super::salvage::{FoundDirEntry, LOST_FOUND, Salvage};
 use crate::disk::address::Nid;
@@ -13,7 +13,7 @@ use crate::vfs::dir::{EntryPosition, check_name, kind_of};
 use std::collections::{HashMap, HashSet};
 
 impl Salvage {
-    /// An empty directory under a number whose inode is lost.
+    /// Creates an empty directory with a number whose inode is lost.
     pub(super) fn new_dir(&mut self, ino: Nid, parent: Nid) -> Result<()> {
         let mut inode = Inode::new(mode::DIR | 0o755, 0, 0, self.now);
         inode.parent = parent;
@@ -53,7 +53,7 @@ impl Salvage {
         self.new_dir(Nid::ROOT, Nid::ROOT)
     }
 
-    /// Every entry that can be read. What cannot be is taken away.
+    /// Reads all entries. Unreadable blocks are removed.
     pub(super) fn read_entries(&mut self) -> Result<Vec<FoundDirEntry>> {
         let mut all = Vec::new();
         for dir in self.inos.clone() {
@@ -127,8 +127,9 @@ impl Salvage {
         Ok(())
     }
 
-    /// Of what was found again in the logs and may be there for a snapshot alone, what no entry leads to was deleted: the snapshot keeps it.
-    /// Where entries are lost, or an inode is that may have been a directory, nothing is known, and everything gets a name.
+    /// Drops deleted inodes among those found again in the logs. Such an inode may exist only for a snapshot, and no
+    /// entry leads to it then. If entries are lost, or an inode that may have been a directory, nothing is known, and
+    /// every inode gets a name.
     pub(super) fn drop_deleted(&mut self, entries: &mut Vec<FoundDirEntry>) -> Result<()> {
         if self.doubtful.is_empty() || self.entries_lost || !self.damaged.is_empty() {
             return Ok(());
@@ -137,7 +138,7 @@ impl Salvage {
         for (dir, _, entry) in &*entries {
             under.entry(*dir).or_default().push(entry.ino);
         }
-        // What was not doubtful is there, whether it has a name or not.
+        // Inodes that are not doubtful exist, with or without a name.
         let mut todo: Vec<Nid> = self.inos.difference(&self.doubtful).copied().collect();
         todo.push(Nid::ROOT);
         let mut alive: HashSet<Nid> = HashSet::new();
@@ -156,7 +157,7 @@ impl Salvage {
         Ok(())
     }
 
-    /// Keeps the entries that make sense.
+    /// Keeps consistent entries and removes the others.
     pub(super) fn filter_entries(&mut self, entries: Vec<FoundDirEntry>) -> Result<()> {
         let mut taken: HashSet<(Nid, Vec<u8>)> = HashSet::new();
         for (dir, position, entry) in entries {
@@ -183,7 +184,7 @@ impl Salvage {
             if keep {
                 let inode = self.v.inode(ino)?;
                 let (kind, is_dir) = (kind_of(inode.mode), inode.is_dir());
-                // A directory has one name.
+                // A directory has only one name.
                 keep = !is_dir || !self.names.contains_key(&ino);
                 if keep && kind != entry.kind {
                     self.v.retarget_entry(dir, position, ino, kind)?;
@@ -204,7 +205,7 @@ impl Salvage {
         Ok(())
     }
 
-    /// Cuts circles of directories, and makes every directory's parent the one that names it.
+    /// Breaks cycles of directories, and sets the parent of each directory to the one that names it.
     pub(super) fn break_cycles(&mut self) -> Result<()> {
         for ino in self.inos.clone() {
             if ino == Nid::ROOT || !self.v.inode(ino)?.is_dir() {
@@ -218,7 +219,7 @@ impl Salvage {
                     None => break,
                 }
             }
-            // Still going after that many steps: a circle.
+            // More steps than directories: a cycle.
             if at != Nid::ROOT && self.names.contains_key(&at) {
                 if let Some(names) = self.names.remove(&ino) {
                     for (dir, name) in names {
@@ -233,7 +234,7 @@ impl Salvage {
         Ok(())
     }
 
-    /// Gives what has no name one again: where it was, or in lost+found.
+    /// Gives every inode without a name its old one, or one in lost+found.
     pub(super) fn reattach(&mut self) -> Result<()> {
         for orphan in self.v.orphans.clone() {
             if !self.inos.contains(&orphan) || self.names.contains_key(&orphan) {
@@ -248,7 +249,7 @@ impl Salvage {
             let empty_dir = inode.is_dir() && inode.entries == 0;
             let (parent, name, kind) = (inode.parent, inode.name.clone(), kind_of(inode.mode));
             if self.stale && (self.incomplete.contains(&ino) || inode.nlink == 0 || empty_dir) {
-                // Its blocks were on their way back: it was deleted.
+                // Some of its blocks were already released: it was deleted.
                 self.v.inode_mut(ino)?.nlink = 0;
                 self.v.orphans.insert(ino);
                 continue;
@@ -317,7 +318,7 @@ impl Salvage {
         Ok(ino)
     }
 
-    /// Link counts and parents, from the names.
+    /// Sets link counts and parents from the names.
     pub(super) fn repair_link_counts(&mut self) -> Result<()> {
         let mut subdirs: HashMap<Nid, u32> = HashMap::new();
         for ino in self.inos.clone() {

@@ -1,4 +1,4 @@
-//! Nodes and blocks: what can be kept, what is grown again from what lies under it, what is cut out.
+//! Repair of nodes and blocks: keep what is sound, rebuild indirect nodes from their children, cut out the rest.
 
 use super::salvage::Salvage;
 use crate::disk::address::{BLOCK_SIZE, BlockAddr, Log, Nid};
@@ -43,7 +43,7 @@ impl Salvage {
         Ok(true)
     }
 
-    /// Undoes `take`.
+    /// Undoes the effect of [`keep_node`](Self::keep_node).
     pub(super) fn drop_node(&mut self, nid: Nid) {
         if self.kept.remove(&nid) {
             self.live -= 1;
@@ -106,7 +106,7 @@ impl Salvage {
         Ok(())
     }
 
-    /// Goes through the map of an inode that was kept.
+    /// Repairs the block map of an inode that was kept.
     pub(super) fn repair_map(&mut self, ino: Nid) -> Result<()> {
         let was = self.v.inode(ino)?.clone();
         let mut inode = was.clone();
@@ -131,7 +131,7 @@ impl Salvage {
                 blocks += 1;
                 inode.xattr = Vec::new();
             } else {
-                // What was not taken here is another's.
+                // A node that was not kept here belongs to another inode.
                 if taken {
                     self.drop_node(inode.xattr_nid);
                 }
@@ -164,7 +164,7 @@ impl Salvage {
         Ok(())
     }
 
-    /// Drops attributes of the root directory that name limits and are not understood.
+    /// Drops attributes of the root directory that look like limits and cannot be parsed.
     fn drop_invalid_limits(&mut self, root: &mut Inode) -> Result<()> {
         let nid = root.xattr_nid;
         let left = if nid == Nid::NONE {
@@ -187,7 +187,7 @@ impl Salvage {
         Ok(())
     }
 
-    /// What becomes of a slot.
+    /// Returns the slot to use instead of a slot: the same, or a lost one.
     pub(super) fn repair_slot(&mut self, ino: Nid, index: u64, slot: Slot) -> Result<Slot> {
         if !slot.counts() {
             return Ok(slot);
@@ -222,7 +222,7 @@ impl Salvage {
         Ok(Slot::LOST)
     }
 
-    /// The number to put where `nid` was, and the blocks under it, itself included.
+    /// Repairs the subtree of a node. Returns its number, which may be new, and its number of blocks.
     pub(super) fn repair_subtree(
         &mut self,
         ino: Nid,
@@ -255,7 +255,8 @@ impl Salvage {
         self.rebuild_subtree(ino, level, base, size)
     }
 
-    /// A node as it should be, and the blocks under it. `None` if it is of another kind.
+    /// Repairs the content of a node. Returns it with the number of blocks under it, `None` if the node has another
+    /// level.
     pub(super) fn repair_body(
         &mut self,
         ino: Nid,
@@ -293,8 +294,8 @@ impl Salvage {
         }
     }
 
-    /// Puts together what is left under a node that is lost, from what the nodes below it say of their place. Under a lost direct node every block
-    /// of the file is lost. Ends at level 0, at most four deep.
+    /// Rebuilds a lost node from its children, which state their positions. Under a lost direct node every block of
+    /// the file is lost. Bounded recursion: level 0 ends it, at most four deep.
     pub(super) fn rebuild_subtree(
         &mut self,
         ino: Nid,
@@ -348,7 +349,7 @@ impl Salvage {
         Ok(nid)
     }
 
-    /// What the checkpoint counts, from what was kept.
+    /// Recomputes the counts of the checkpoint from what was kept.
     pub(super) fn recount(&mut self) -> Result<()> {
         self.v.live = self.live;
         self.v.inodes = self.inos.len() as u64;
@@ -369,7 +370,7 @@ impl Salvage {
         {
             self.v.dead.insert(BlockAddr(addr));
         }
-        // Blocks of a table that was given up, and of nodes that were, are found by the trim at the end.
+        // Blocks of dropped nodes and of a dropped node address table are found by the trim at the end.
         held.retain(|addr| !self.claimed.contains(addr));
         let mut tree = Vec::new();
         let dev = self.v.dev.clone();

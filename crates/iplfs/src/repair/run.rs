@@ -1,14 +1,14 @@
-//! Making a damaged volume whole again: what can be saved is saved, what cannot is said.
+//! Repair: save what can be saved, and report what cannot.
 //!
-//! What must hold afterwards: a check finds nothing, no byte is shown that was not written, and a block of a file that could not be saved
-//! reads as an error (a *lost* slot) until it is overwritten.
+//! Guarantees afterwards: a check finds nothing, no byte is returned that was not written, and a file block that
+//! could not be saved reads as an error (a *lost* slot) until it is overwritten.
 //!
 //! ```text
 //!  checkpoint, or a scan of the node logs ► table of nodes ► every inode and its map ► directories ► names ► counts ► checkpoint ► trim
 //! ```
 //!
-//! Redundancy that this lives from: two superblocks, two seals, two packs; every node says whose it is and where it belongs; every inode
-//! knows a name and a directory. Nothing here runs on a sound volume.
+//! The repair relies on redundancy: copies of superblocks and seals, two packs, nodes that state their owner and
+//! position, inodes that state a name and a directory. It changes nothing on a sound volume.
 
 use super::salvage::{Repaired, Salvage};
 use super::scan::{LogScan, log_end};
@@ -33,7 +33,8 @@ use std::sync::Arc;
 
 /// Repairs a volume that is not mounted. With `data`, data blocks that do not match their checksum become lost.
 ///
-/// Fails as `Corrupt` if there is no sound superblock, or no sound checkpoint: then [`rebuild`] is what is left.
+/// # Errors
+/// `Corrupt` if there is no sound superblock, or no sound checkpoint. In the latter case [`rebuild`] may help.
 pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repaired> {
     let sb = read_superblock(&**dev)?;
     let mut done = Vec::new();
@@ -150,8 +151,9 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
     salvage.run()
 }
 
-/// Makes a volume of what the logs hold, after the loss of both checkpoint packs. It gets a new identity, because what others know of the
-/// old one may be newer. Snapshots are lost. Deleted files whose blocks were not given back yet may come back, in lost+found.
+/// Rebuilds a volume from its logs, after the loss of both checkpoint packs. It gets a new identity, because other
+/// devices may have newer states of the old one. Snapshots are lost. Deleted files whose blocks were not released yet
+/// may reappear in lost+found.
 pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<Repaired> {
     let mut sb = read_superblock(&**dev)?;
     if let Ok(found) = find_checkpoint(&**dev, &sb, true) {
@@ -175,7 +177,7 @@ pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<
     for log in Log::ALL {
         let start = if log == Log::Meta { g.fixed_end() } else { 0 };
         ends[log.index()] = log_end(&**dev, &volume, log, start)?;
-        // Nothing was written twice before, and nothing is now: whatever was written lies below here.
+        // No address is written twice: every block of the log lies below the new head.
         let head = (ends[log.index()] + 1).next_multiple_of(g.zone_blocks());
         let m = &mut volume.logs.marks[log.index()];
         (m.scan, m.head, m.limit, m.far) = (head, head, head + window, head + 2 * window);
@@ -208,8 +210,8 @@ pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<
     salvage.run()
 }
 
-/// The checkpoint after the one that was found, if it was or may have been committed: its pack holds what is no seal. Packs take turns, and only that of a
-/// volume's first checkpoint has no other before it.
+/// Version of the checkpoint after the one that was found, if it was or may have been committed. Its pack does not
+/// hold a seal then. Packs alternate, and only the first checkpoint of a volume has no pack before it.
 fn lost_checkpoint_after(
     dev: &dyn BlockDevice,
     sb: &Superblock,

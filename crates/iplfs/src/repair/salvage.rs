@@ -1,4 +1,4 @@
-//! A volume under repair.
+//! State of a volume under repair, and the order of the passes.
 
 use crate::check::{CheckOptions, Report, check, name_paths};
 use crate::disk::address::Nid;
@@ -13,51 +13,51 @@ use crate::volume::state::Volume;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 
-/// What a repair did.
+/// Result of a repair.
 #[derive(Clone, Debug)]
 pub struct Repaired {
-    /// Everything that was changed, in order: where, and what was done.
+    /// Changes that were made, in order.
     pub done: Vec<Finding>,
-    /// Set if the newest checkpoint that was committed may be lost, and an older one was used.
+    /// Set if the newest committed checkpoint may be lost, and an older one was used.
     pub fallback: Option<CheckpointFallback>,
     /// Report of the check after the repair.
     pub left: Report,
 }
 
-/// A repair that went back to the checkpoint before the newest.
+/// Use of the checkpoint before the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointFallback {
-    /// The checkpoint that cannot be read. If only its seals cannot, it may have been cut short by a crash.
+    /// Version of the unreadable checkpoint. If only its seals are unreadable, a crash may have interrupted it.
     pub lost: u64,
-    /// The checkpoint that was used.
+    /// Version of the checkpoint that was used.
     pub used: u64,
-    /// Last change of any inode in it.
+    /// Time of the last change in it.
     pub changed: Time,
 }
 
-/// Where objects go whose name is lost.
+/// Directory of inodes whose names are lost.
 pub(super) const LOST_FOUND: &[u8] = b"lost+found";
 
-/// A volume under repair.
+/// Volume under repair, with the knowledge of all passes.
 pub(super) struct Salvage {
     pub(super) v: Volume,
     pub(super) table: BTreeMap<Nid, NatEntry>,
-    /// Nodes by what they say of themselves: inode, level, ordinal. For maps whose upper nodes are lost.
+    /// Nodes by the position that they state: inode, level and ordinal. Used where the upper nodes are lost.
     pub(super) places: HashMap<Nid, BTreeMap<(u8, u32), Nid>>,
     pub(super) done: Vec<Finding>,
-    /// Positions in `done`, and the inodes that they are about.
+    /// Positions in `done`, and the inodes they concern.
     pub(super) about: Vec<(usize, Nid)>,
-    /// Compare data with its checksums.
+    /// Verify the checksums of data.
     pub(super) data: bool,
-    /// The table was scanned from the logs: it may hold what was deleted.
+    /// Set if the table was rebuilt from the logs and may contain deleted inodes.
     pub(super) stale: bool,
-    /// Inodes that were found again in the logs, and that may be there for a snapshot alone.
+    /// Inodes found again in the logs that may exist only for a snapshot.
     pub(super) doubtful: BTreeSet<Nid>,
-    /// What of it may be an older version: the checkpoint that it is from.
+    /// Doubtful inodes that may be an older version, with the version of their checkpoint.
     pub(super) old: BTreeMap<Nid, u64>,
     /// Lost checkpoint, and the one that is used.
     pub(super) fallback: Option<(u64, u64)>,
-    /// A directory has lost entries.
+    /// Set if a directory lost entries.
     pub(super) entries_lost: bool,
     pub(super) now: Time,
     pub(super) claimed: HashSet<u64>,
@@ -65,14 +65,14 @@ pub(super) struct Salvage {
     pub(super) inos: BTreeSet<Nid>,
     /// Inodes whose node cannot be read.
     pub(super) damaged: BTreeSet<Nid>,
-    /// Inodes of which data is missing.
+    /// Inodes that lack data.
     pub(super) incomplete: HashSet<Nid>,
     pub(super) live: u64,
     /// Names of every inode: directory and name.
     pub(super) names: BTreeMap<Nid, Vec<(Nid, Vec<u8>)>>,
 }
 
-/// An entry as found: directory, place, entry.
+/// Entry with its directory and position.
 pub(super) type FoundDirEntry = (Nid, EntryPosition, Dentry);
 
 impl Salvage {
@@ -126,7 +126,7 @@ impl Salvage {
         self.finish(fallback)
     }
 
-    /// Looks how old the state is that was gone back to.
+    /// Finds the time of the last change in the checkpoint that was used.
     pub(super) fn newest_change(&mut self) -> Result<Option<CheckpointFallback>> {
         let Some((lost, used)) = self.fallback else {
             return Ok(None);
@@ -146,7 +146,7 @@ impl Salvage {
         }))
     }
 
-    /// Directories that were found in a version that a snapshot has: nobody can know whether there was a newer one.
+    /// Reports directories found in a version that a snapshot holds: a newer version may have existed.
     pub(super) fn report_old_versions(&mut self) -> Result<()> {
         for (ino, tag) in std::mem::take(&mut self.old) {
             if self.inos.contains(&ino) && self.v.inode(ino).is_ok_and(|inode| inode.is_dir()) {
@@ -167,13 +167,13 @@ impl Salvage {
         });
     }
 
-    /// The same, with the path that an inode has in the end.
+    /// Records a change, with the path that the inode has at the end.
     pub(super) fn note_in(&mut self, ino: Nid, place: impl fmt::Display, what: impl fmt::Display) {
         self.about.push((self.done.len(), ino));
         self.note(place, what);
     }
 
-    /// Everything is consistent on the device. What it still holds and nobody needs goes back.
+    /// Releases blocks that are not needed, after the device is consistent, and checks the result.
     pub(super) fn finish(self, fallback: Option<CheckpointFallback>) -> Result<Repaired> {
         let Self {
             mut v, mut done, ..

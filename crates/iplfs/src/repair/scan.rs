@@ -1,4 +1,4 @@
-//! Finding nodes in the logs, where the node address table is lost.
+//! Search for nodes in the logs, where the node address table is lost.
 
 use crate::device::BlockDevice;
 use crate::disk::address::{BLOCK_SIZE, Block, BlockAddr, Log, Nid};
@@ -8,13 +8,13 @@ use crate::error::{Error, Result};
 use crate::volume::state::Volume;
 use std::collections::{BTreeMap, HashMap};
 
-/// Blocks read at once from a log.
+/// Number of blocks read at once from a log.
 const SCAN_BLOCKS: u64 = 256;
-/// The newest version of every node in the logs.
+/// Newest version of every node in the logs.
 #[derive(Default)]
 pub(super) struct LogScan {
     pub(super) table: BTreeMap<Nid, NatEntry>,
-    /// Highest seen.
+    /// Highest tag of all nodes.
     pub(super) tag: u64,
     pub(super) seq: u64,
     pub(super) generation: u32,
@@ -62,7 +62,8 @@ impl LogScan {
         if let NodeBody::Inode(inode) = &body {
             self.generation = self.generation.max(inode.generation);
         }
-        // A tail that was never adopted may have higher sequence numbers, but its tag is older than what was written since.
+        // A tail that was not adopted may have higher sequence numbers, but its tag is older than that of later
+        // nodes.
         let age = (footer.tag, footer.seq);
         if newest.get(&footer.nid).is_none_or(|old| *old < age) {
             newest.insert(footer.nid, age);
@@ -72,7 +73,7 @@ impl LogScan {
     }
 }
 
-/// First offset of a log behind everything that the device holds or has a zone for.
+/// First offset of a log past everything that the device holds or has a zone for.
 pub(super) fn log_end(dev: &dyn BlockDevice, volume: &Volume, log: Log, start: u64) -> Result<u64> {
     let g = volume.sb.geometry;
     let io = |e| Error::io(e, format_args!("asking for the end of the {log:?} log"));

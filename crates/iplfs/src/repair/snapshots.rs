@@ -1,4 +1,4 @@
-//! Snapshots: tables that cannot be read are found again in the logs, and what is lost is noted in the records.
+//! Repair of snapshots: node address tables are rebuilt from the logs, and losses are recorded.
 
 use super::salvage::Salvage;
 use super::scan::LogScan;
@@ -8,7 +8,8 @@ use crate::nodes::nat::{Nat, Salvaged};
 use std::collections::{HashMap, HashSet};
 
 impl Salvage {
-    /// Mends the tables of snapshots, and counts what is lost in each, so that a check knows of it. Their nodes and data stay as they are.
+    /// Repairs the node address tables of snapshots, and records the losses of each for the check. Their nodes and
+    /// data are not changed.
     pub(super) fn repair_snapshots(&mut self) -> Result<()> {
         let mut known = HashMap::new();
         for at in 0..self.v.snapshots.records.len() {
@@ -48,7 +49,8 @@ impl Salvage {
         Ok(())
     }
 
-    /// Writes the table of a snapshot again if blocks of it cannot be read: what was in them is the newest version of a node below its heads.
+    /// Rewrites the node address table of a snapshot if blocks of it cannot be read. The lost entries are the newest
+    /// versions of nodes below its heads.
     fn repair_snapshot_table(&mut self, at: usize) -> Result<()> {
         let dev = self.v.dev.clone();
         let mut state = self.v.at_snapshot(at);

@@ -1,10 +1,11 @@
-//! Snapshots on their way to another device.
+//! Difference between two snapshots of a volume.
 //!
-//! Addresses are written once, so what is new in a snapshot lies past the heads of the one before it: the tails of the logs. What a tail holds is found
-//! from the root of the node address table, by reading nothing that is older; what died is what those nodes named before. No file is compared.
+//! Addresses are written once. New blocks of a snapshot therefore lie past the heads of its base. They are found from
+//! the root of the node address table, without reading older blocks. Dead blocks are those that the older versions of
+//! the same nodes named. No file is compared.
 //!
-//! Who receives keeps every block at its address. It is a copy of the volume as it was, and takes the next stream for as long as nothing was
-//! appended to it by anybody else.
+//! The receiver keeps every block at its address. It is a copy of the volume, and accepts the next stream as long as
+//! nothing else was appended to it.
 
 use crate::disk::address::{BlockAddr, Nid};
 use crate::disk::inode::Content;
@@ -15,14 +16,14 @@ use crate::volume::state::Volume;
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// What a snapshot has and its base has not, and the other way round.
+/// Blocks that a snapshot has and its base has not, and the reverse.
 #[derive(Default)]
 pub(crate) struct SnapshotDelta {
-    /// New blocks, ascending; data with its checksum.
+    /// New blocks, ascending; data blocks with their checksums.
     pub(crate) new: Vec<(u64, Option<u32>)>,
-    /// Blocks that only the base refers to, ascending and joined.
+    /// Blocks that only the base refers to, as merged runs, ascending.
     pub(crate) dead: Vec<Range<u64>>,
-    /// New versions of inodes: whether they have a name.
+    /// New versions of inodes, and whether they have a name.
     pub(crate) inodes: Vec<(Nid, bool)>,
 }
 

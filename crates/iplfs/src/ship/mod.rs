@@ -1,4 +1,4 @@
-//! Snapshots on their way to another device: sending and receiving streams.
+//! Sending and receiving snapshots as streams.
 
 mod delta;
 mod receive;

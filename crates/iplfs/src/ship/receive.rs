@@ -1,11 +1,12 @@
-//! Receiving: everything is written where it belongs, looked at, and then made to count by one checkpoint.
+//! Receiving: blocks are written to their addresses, verified, and made valid by one checkpoint.
 //!
 //! ```text
 //!  base, clean ──► receiving ×2 ──► blocks past the heads ──► flush, compare ──► the snapshot, clean ──► discards of what died
 //! ```
 //!
-//! Until that checkpoint the device shows the base; from then on the snapshot. The two checkpoints before the first block move the bounds of both packs past
-//! everything that will be written, so that whatever is mounted after a crash gives the blocks back and appends beyond them.
+//! Until that checkpoint the device shows the base, after it the snapshot. The two checkpoints before the first block
+//! move the bounds of both packs past everything that will be written. A mount after a crash therefore releases the
+//! blocks and appends past them.
 
 use super::delta::SnapshotDelta;
 use crate::checkpoint::pack::{
@@ -24,21 +25,21 @@ use std::io::{ErrorKind, Read};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Checkpoints after the one that counts, at most: each moves what died one state on.
+/// Maximum number of checkpoints after the valid one. Each moves dead blocks to their next state.
 const DISCARD_ROUNDS: usize = 3;
 
-/// What a receive did.
+/// Result of receiving a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// The snapshot that the device shows now.
+    /// Name of the snapshot that the device shows.
     pub snapshot: String,
-    /// Blocks written.
+    /// Number of blocks written.
     pub blocks: u64,
-    /// Blocks that were given back, or that an older snapshot holds.
+    /// Number of blocks released, or held by an older snapshot.
     pub dead_blocks: u64,
 }
 
-/// A stream whose header has been read.
+/// Stream whose header was read.
 pub struct Stream<'r> {
     header: Header,
     sum: u32,
@@ -46,7 +47,7 @@ pub struct Stream<'r> {
     from: &'r mut dyn Read,
 }
 
-/// What the frames received.
+/// Content of the frames of a stream.
 #[derive(Default)]
 struct ReceivedFrames {
     /// Blocks written, ascending, with their checksums.
@@ -55,10 +56,10 @@ struct ReceivedFrames {
 }
 
 impl<'r> Stream<'r> {
-    /// Reads the header of the next stream. `None` if there is nothing more to read: several streams may follow each other.
+    /// Reads the header of the next stream. `None` at the end of the input: several streams may follow each other.
     pub fn open(from: &'r mut dyn Read) -> Result<Option<Self>> {
         let mut blocks = [zero_block(), zero_block()];
-        // One byte first, to tell the end from a cut.
+        // The first byte distinguishes the end of the input from a truncated stream.
         let n = loop {
             match from.read(&mut blocks[0][..1]) {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
@@ -79,24 +80,26 @@ impl<'r> Stream<'r> {
         }))
     }
 
-    /// The volume that the stream comes from.
+    /// Superblock of the volume that was sent.
     pub fn superblock(&self) -> &Superblock {
         &self.header.superblock
     }
 
-    /// The snapshot that it carries.
+    /// Snapshot that the stream carries.
     pub fn snapshot(&self) -> &Snapshot {
         &self.header.snapshot
     }
 
-    /// The snapshot that the receiver must hold; `None` if the stream is whole and makes a volume.
+    /// Snapshot that the receiver must have; `None` for a full stream, which creates a volume.
     pub fn base(&self) -> Option<&Snapshot> {
         self.header.base.as_ref()
     }
 
-    /// Puts the snapshot on a device: on one without a volume if the stream is whole, else on one that shows the base. With `keep` the base stays as a
-    /// snapshot there. If anything is wrong the device shows what it showed before; a stream that does not fit is refused before anything is written. The
-    /// memory this takes is 16 bytes for each block received.
+    /// Applies the stream to a device. A full stream requires a device without a volume, an incremental one a device
+    /// that shows the base. With `keep` the base stays as a snapshot.
+    ///
+    /// After an error the device shows its previous state. A stream that does not match is rejected before anything
+    /// is written. Memory use is 16 bytes per received block.
     pub fn receive(mut self, dev: Arc<dyn BlockDevice>, keep: bool) -> Result<Received> {
         let mut target = match &self.header.base {
             Some(base) => at_base(&dev, &self.header, base)?,
@@ -112,14 +115,14 @@ impl<'r> Stream<'r> {
         let (received, tail) = match looked_at {
             Ok(done) => done,
             Err(e) => {
-                // Whether or not this succeeds, the base is what counts.
+                // The base remains valid, whether or not this succeeds.
                 if !whole && !target.is_broken() {
                     let _ = target.close_receive();
                 }
                 return Err(e);
             }
         };
-        // If this fails nobody knows which of the two states counts; both are whole.
+        // If this fails, either of the two states may be valid. Both are complete.
         target.take(&self.header, &tail, keep)?;
         if whole {
             let sb = &self.header.superblock;
@@ -133,7 +136,7 @@ impl<'r> Stream<'r> {
         })
     }
 
-    /// A device without a volume, made ready for one.
+    /// Prepares a device without a volume.
     fn fresh(&self, dev: &Arc<dyn BlockDevice>) -> Result<Volume> {
         for addr in [BlockAddr(0), BlockAddr(1)] {
             if read_block(&**dev, addr)?.starts_with(&MAGIC) {
@@ -155,7 +158,7 @@ impl<'r> Stream<'r> {
         Ok(volume)
     }
 
-    /// Reads frames to the end and writes their blocks.
+    /// Reads all frames and writes their blocks.
     fn frames(&mut self, dev: &dyn BlockDevice, target: &Volume) -> Result<ReceivedFrames> {
         let mut received = ReceivedFrames::default();
         let geometry = target.sb.geometry;
@@ -201,7 +204,7 @@ impl<'r> Stream<'r> {
                 FrameKind::Dead => {
                     for run in payload.chunks_exact(RUN_LEN) {
                         let (start, blocks) = run.split_at(8);
-                        // Fits: twelve bytes are eight and four.
+                        // Fits: runs have twelve bytes, eight and four.
                         let start = u64::from_le_bytes(start.try_into().unwrap_or_default());
                         let blocks = u32::from_le_bytes(blocks.try_into().unwrap_or_default());
                         let run = start..start.saturating_add(blocks.into());
@@ -230,7 +233,7 @@ impl<'r> Stream<'r> {
         }
     }
 
-    /// Holds what came against what the snapshot's nodes ask for.
+    /// Verifies that the received blocks are those that the nodes of the snapshot refer to.
     fn compare(
         &self,
         dev: &Arc<dyn BlockDevice>,
@@ -274,7 +277,7 @@ impl<'r> Stream<'r> {
     }
 }
 
-/// Runs that touch become one.
+/// Merges adjacent runs of blocks.
 fn joined(runs: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut out: Vec<Range<u64>> = Vec::new();
     for run in runs {
@@ -301,7 +304,7 @@ fn options() -> MountOptions {
     }
 }
 
-/// The state of a device that shows the base of a stream and nothing else.
+/// Opens a device that shows exactly the base of a stream.
 fn at_base(dev: &Arc<dyn BlockDevice>, header: &Header, base: &Snapshot) -> Result<Volume> {
     let refuse = |what: String| Err(Error::Usage(what));
     let sb = read_superblock(&**dev)?;
@@ -338,7 +341,7 @@ fn at_base(dev: &Arc<dyn BlockDevice>, header: &Header, base: &Snapshot) -> Resu
     {
         return refuse(format!("has a snapshot '{}' already", header.snapshot.name));
     }
-    // A stream that was cut may have left blocks; they go before others are written there.
+    // A truncated stream may have left blocks, which must be released before others are written there.
     volume.state = WriteState::Writable;
     if phase == Phase::Receiving {
         volume.drop_received()?;
@@ -347,8 +350,8 @@ fn at_base(dev: &Arc<dyn BlockDevice>, header: &Header, base: &Snapshot) -> Resu
 }
 
 impl Volume {
-    /// Makes both packs say that blocks of a stream may come, up to the heads of `snapshot`. From here on versions are above every tag in the stream, so no
-    /// recovery takes its nodes for the work of an fsync.
+    /// Marks both packs as receiving, up to the heads of `snapshot`. Later versions are above every tag in the
+    /// stream, so that no recovery takes its nodes for those of an fsync.
     fn open_receive(&mut self, snapshot: &Snapshot, whole: bool) -> Result<()> {
         self.checkpoint.version = self.checkpoint.version.max(snapshot.version);
         let window = self.options.window_blocks;
@@ -358,14 +361,14 @@ impl Volume {
             m.far = m.far.max(head + window).min(area);
         }
         if whole {
-            // Without a superblock nothing is ever mounted.
+            // Without a superblock nothing can be mounted.
             return self.drop_received();
         }
         self.commit_unchanged(Phase::Receiving)?;
         self.commit_unchanged(Phase::Receiving)
     }
 
-    /// Gives back everything past the heads.
+    /// Releases the blocks past the heads.
     fn drop_received(&mut self) -> Result<()> {
         let io = |e| Error::io(e, "giving back the blocks of a stream that was cut");
         for log in Log::ALL {
@@ -381,13 +384,13 @@ impl Volume {
         self.flush()
     }
 
-    /// Back to what was there before.
+    /// Restores the state before the stream.
     fn close_receive(&mut self) -> Result<()> {
         self.drop_received()?;
         self.commit_unchanged(Phase::Clean)
     }
 
-    /// Makes a received snapshot the present.
+    /// Makes the received snapshot the current state.
     fn take(&mut self, header: &Header, tail: &SnapshotDelta, keep: bool) -> Result<()> {
         let s = &header.snapshot;
         let (dev, options) = (self.dev.clone(), self.options.clone());
@@ -446,7 +449,7 @@ impl Volume {
         self.commit(Phase::Clean)
     }
 
-    /// Gives back what died, without appending anything.
+    /// Releases dead blocks without appending.
     fn settle(&mut self) -> Result<()> {
         for _ in 0..DISCARD_ROUNDS {
             if self.discard_log.blocks() == 0 {

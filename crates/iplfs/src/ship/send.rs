@@ -1,4 +1,4 @@
-//! Sending: the tails of the logs, then what died.
+//! Sending: new blocks of the logs, then dead runs.
 
 use super::delta::SnapshotDelta;
 use crate::disk::address::{BLOCK_SIZE, BlockAddr};
@@ -7,12 +7,12 @@ use crate::error::{Errno, Error, Result};
 use crate::volume::state::Volume;
 use std::io::Write;
 
-/// What was sent.
+/// Result of sending a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Blocks.
+    /// Number of blocks sent.
     pub blocks: u64,
-    /// Blocks declared dead.
+    /// Number of blocks declared dead.
     pub dead_blocks: u64,
     /// Length of the stream. Unit: bytes.
     pub bytes: u64,
@@ -46,8 +46,8 @@ impl Writer<'_> {
 }
 
 impl Volume {
-    /// Writes a snapshot as a stream: whole, or what it has beyond `base`, an older snapshot. Every block is compared with its checksum on the way. The
-    /// memory this takes is 16 bytes for each block sent.
+    /// Writes a snapshot as a stream: all of it, or its changes against `base`, an older snapshot. The checksum of
+    /// every block is verified. Memory use is 16 bytes per sent block.
     pub fn send(&mut self, snapshot: &str, base: Option<&str>, to: &mut dyn Write) -> Result<Sent> {
         let find = |name: &str| {
             let at = self.snapshots.position(name);

@@ -4,20 +4,21 @@
 //!  version 4 (2) │ entry … : tag 2 │ permissions 2 │ id 4        ascending by tag, then id
 //! ```
 //!
-//! The kernel decides who may do what; here a list and the permission bits of its inode are kept in agreement, and what is made in a directory with a
-//! default list inherits it. Rules from POSIX 1003.1e draft 17, as in acl(5).
+//! The kernel enforces the lists. This module keeps a list and the permission bits of its inode consistent, and lets
+//! new inodes inherit the default list of their directory. The rules are those of POSIX 1003.1e draft 17, as in
+//! acl(5).
 
 use crate::disk::xattr::Xattrs;
 use crate::error::{Errno, Result};
 
-/// The list that decides about an object.
+/// Attribute of the access list.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The list that what is made in a directory inherits.
+/// Attribute of the default list, which new inodes in a directory inherit.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
 const ENTRY_LEN: usize = 8;
-/// The id of entries that name nobody.
+/// ID of entries without a user or group.
 const NO_ID: u32 = u32::MAX;
 
 mod tag {
@@ -36,12 +37,12 @@ struct Entry {
     id: u32,
 }
 
-/// A list that makes sense.
+/// Valid access control list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Acl(Vec<Entry>);
 
 impl Acl {
-    /// Decodes and verifies a list. `Invalid` if it makes no sense.
+    /// Decodes and verifies a list. `Invalid` if it is not valid.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
         let (version, rest) = bytes.split_first_chunk().ok_or(Errno::Invalid)?;
         if u32::from_le_bytes(*version) != VERSION {
@@ -99,12 +100,12 @@ impl Acl {
         self.0.iter_mut().find(|e| e.tag == tag)
     }
 
-    /// True if permission bits alone say as much.
+    /// Returns whether permission bits express the whole list.
     fn is_mode(&self) -> bool {
         self.0.len() == 3
     }
 
-    /// The three entries that permission bits stand for: owner, mask or group, others.
+    /// Calls `change` for the entries that correspond to permission bits: owner, mask or group, others.
     fn three(&mut self, mut change: impl FnMut(&mut u16, u32)) {
         let group = if self.0.iter().any(|e| e.tag == tag::MASK) {
             tag::MASK
@@ -118,20 +119,20 @@ impl Acl {
         }
     }
 
-    /// The permission bits that agree with the list.
+    /// Permission bits that correspond to the list.
     fn bits(&mut self) -> u32 {
         let mut bits = 0;
         self.three(|permissions, shift| bits |= u32::from(*permissions) << shift);
         bits
     }
 
-    /// Makes the list agree with permission bits.
+    /// Changes the list to match permission bits.
     fn set_bits(&mut self, mode: u32) {
         self.three(|permissions, shift| *permissions = (mode >> shift & 7) as u16);
     }
 }
 
-/// Puts a list among attributes. Returns the permission bits that agree with it, if it is an access list that changes them.
+/// Stores a list in attributes. Returns the corresponding permission bits if it is an access list.
 pub(crate) fn set(
     xattrs: &mut Xattrs,
     name: &[u8],
@@ -154,7 +155,7 @@ pub(crate) fn set(
     Ok(Some(acl.bits()))
 }
 
-/// Makes the access list among attributes agree with new permission bits. False if there is none.
+/// Changes the access list in attributes to match new permission bits. Returns false if there is none.
 pub(crate) fn chmod(xattrs: &mut Xattrs, mode: u32) -> Result<bool> {
     let Some(value) = xattrs.get_mut(ACCESS) else {
         return Ok(false);
@@ -165,7 +166,8 @@ pub(crate) fn chmod(xattrs: &mut Xattrs, mode: u32) -> Result<bool> {
     Ok(true)
 }
 
-/// What an object made in a directory with these attributes begins with, and its permission bits. `None` if nothing is inherited.
+/// Attributes and permission bits of a new inode in a directory with these attributes. `None` if nothing is
+/// inherited.
 pub(crate) fn inherit(
     directory: &Xattrs,
     mode: u32,
@@ -232,7 +234,7 @@ mod tests {
         assert!(chmod(&mut xattrs, 0o640).unwrap());
         let want = list(&[(1, 6, 0), (2, 6, 1000), (4, 5, 0), (16, 4, 0), (32, 0, 0)]);
         assert_eq!(xattrs[ACCESS], want);
-        // A list that says no more than bits do is not kept.
+        // A list that permission bits express completely is not stored.
         let plain = list(&[(1, 6, 0), (4, 4, 0), (32, 0, 0)]);
         assert_eq!(
             set(&mut xattrs, ACCESS, &plain, false).unwrap(),

@@ -1,4 +1,4 @@
-//! Attributes and extended attributes.
+//! Attributes and extended attributes of inodes.
 
 use crate::disk::address::Nid;
 use crate::disk::inode::{INLINE_XATTR, Inode, Time, mode};
@@ -11,38 +11,38 @@ use crate::vfs::acl;
 use crate::vfs::file::SIZE_MAX;
 use crate::volume::state::Volume;
 
-/// What `stat` shows.
+/// Attributes that `stat` reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attr {
-    /// Inode number.
+    /// Number of the inode.
     pub ino: Nid,
-    /// Type and permissions.
+    /// Type and permission bits, as POSIX defines them.
     pub mode: u32,
-    /// Names.
+    /// Number of links to the inode.
     pub nlink: u32,
-    /// Owner.
+    /// User that owns the inode.
     pub uid: u32,
-    /// Group.
+    /// Group that owns the inode.
     pub gid: u32,
-    /// Length. Unit: bytes.
+    /// Length of the content. Unit: bytes.
     pub size: u64,
-    /// Space taken, the inode included. Unit: blocks of 4 KiB.
+    /// Space used, including the inode. Unit: blocks of 4 KiB.
     pub blocks: u64,
-    /// Last read.
+    /// Time of the last read.
     pub atime: Time,
-    /// Last change of content.
+    /// Time of the last change of content.
     pub mtime: Time,
-    /// Last change of anything.
+    /// Time of the last change of content or attributes.
     pub ctime: Time,
-    /// Creation.
+    /// Time at which the inode was created.
     pub btime: Time,
-    /// Device number.
+    /// Device number of a device node.
     pub rdev: u32,
-    /// Differs between two inodes that had the same number.
+    /// Distinguishes two inodes that had the same number.
     pub generation: u32,
-    /// Flags kept for the owner of the volume.
+    /// Flags that applications set; the filesystem only stores them.
     pub flags: u32,
-    /// Project.
+    /// Project that the inode is charged to.
     pub project: u32,
 }
 
@@ -68,33 +68,34 @@ impl Attr {
     }
 }
 
-/// What `setattr` changes; `None` leaves a field alone.
+/// Changes of attributes; `None` leaves a field unchanged.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetAttr {
-    /// Permissions; type bits are ignored.
+    /// New permissions; type bits are ignored.
     pub mode: Option<u32>,
-    /// Owner.
+    /// New owner of the inode.
     pub uid: Option<u32>,
-    /// Group.
+    /// New group of the inode.
     pub gid: Option<u32>,
-    /// Length. Unit: bytes.
+    /// New length. Unit: bytes.
     pub size: Option<u64>,
-    /// Last read.
+    /// New time of the last read.
     pub atime: Option<Time>,
-    /// Last change of content.
+    /// New time of the last change of content.
     pub mtime: Option<Time>,
-    /// Flags.
+    /// New flags of applications.
     pub flags: Option<u32>,
-    /// Project.
+    /// New project of the inode.
     pub project: Option<u32>,
-    /// True if data written from now on is seldom overwritten or read.
+    /// Marks data written later as rarely overwritten or read.
     pub cold: Option<bool>,
 }
 
-/// The attribute that the kernel keeps capabilities of a file in.
+/// Attribute in which the kernel stores the capabilities of a file.
 const CAPABILITIES: &[u8] = b"security.capability";
 
-/// All bits but set-user-id, and but set-group-id where the group may execute: without that it would be a mark for locks.
+/// Mask that clears set-user-id, and set-group-id if the group may execute. Without group execution that bit marks
+/// mandatory locking.
 fn without_ids(mode: u32) -> u32 {
     match mode & 0o010 {
         0 => !0o4000,
@@ -102,26 +103,27 @@ fn without_ids(mode: u32) -> u32 {
     }
 }
 
-/// Whether an extended attribute must be new or must exist.
+/// Condition for setting an extended attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SetXattr {
-    /// Either.
+    /// The attribute may or may not exist.
     #[default]
     Any,
-    /// Fails with EEXIST if it exists.
+    /// The attribute must not exist (EEXIST).
     Create,
-    /// Fails with ENODATA if it does not.
+    /// The attribute must exist (ENODATA).
     Replace,
 }
 
 impl Volume {
-    /// Attributes of an inode.
+    /// Returns the attributes of an inode.
     pub fn attr(&mut self, ino: Nid) -> Result<Attr> {
         Ok(Attr::of(ino, self.inode(ino)?))
     }
 
-    /// Changes attributes. A change of owner clears set-user-id and set-group-id of files, as POSIX asks. Whether one of length does depends on who
-    /// asks, which the caller knows: it gives the mode with it, or lets [`drop_privileges`](Self::drop_privileges) follow.
+    /// Changes attributes. A change of owner clears set-user-id and set-group-id of files, as POSIX requires. A
+    /// change of length may have to clear them, depending on the caller: the mode is then part of the change, or
+    /// [`drop_privileges`](Self::drop_privileges) follows.
     pub fn set_attr(&mut self, ino: Nid, set: &SetAttr, now: Time) -> Result<Attr> {
         self.writable()?;
         let inode = self.inode(ino)?;
@@ -148,7 +150,7 @@ impl Volume {
         let acl = self.acl_after(ino, set)?;
         self.admit(16, shrinks)?;
         if let Some(size) = set.size.filter(|_| shrinks) {
-            // The block that is cut in two is read before anything changes.
+            // The block that is partially cut is read before anything changes.
             self.plan_read(ino, size, 1)?.run()?;
         }
         self.mutate(|v| {
@@ -183,11 +185,12 @@ impl Volume {
         })
     }
 
-    /// What privileges a change of content or owner takes from a file: its capabilities, and if `by` says who may not keep
-    /// them, set-user-id and set-group-id, the latter from his own group's file only where the group may execute it.
+    /// Drops the privileges of a file after a change of content or owner: its capabilities, and set-user-id and
+    /// set-group-id if the user `by` may not keep them. A member of the file's group loses set-group-id only if the
+    /// group may execute the file.
     ///
     /// # Errors
-    /// Those of a change of attributes. Where there is nothing to take, nothing is changed.
+    /// Those of a change of attributes. Nothing is changed if there are no privileges.
     pub fn drop_privileges(&mut self, ino: Nid, by: Option<&Caller>, now: Time) -> Result<()> {
         let inode = self.inode(ino)?;
         if inode.is_dir() {
@@ -211,7 +214,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The extended attributes after a change of permissions, encoded, if an access list has to follow it.
+    /// Encodes the extended attributes after a change of permissions, if an access list changes with it.
     fn acl_after(&mut self, ino: Nid, set: &SetAttr) -> Result<Option<Vec<u8>>> {
         let Some(mode) = set.mode else {
             return Ok(None);
@@ -220,12 +223,12 @@ impl Volume {
         Ok(acl::chmod(&mut xattrs, mode)?.then(|| xattr::encode(&xattrs)))
     }
 
-    /// True if what is made in a directory inherits permissions from a list, so that no umask applies.
+    /// Returns whether new inodes in a directory inherit an access list, so that no umask applies.
     pub fn has_default_acl(&mut self, dir: Nid) -> Result<bool> {
         Ok(self.xattrs(dir)?.contains_key(acl::DEFAULT))
     }
 
-    /// All extended attributes of an inode.
+    /// Returns all extended attributes of an inode.
     pub fn xattrs(&mut self, ino: Nid) -> Result<Xattrs> {
         let inode = self.inode(ino)?;
         let nid = inode.xattr_nid;
@@ -242,14 +245,15 @@ impl Volume {
         }
     }
 
-    /// Value of an extended attribute.
+    /// Returns the value of an extended attribute.
     pub fn get_xattr(&mut self, ino: Nid, name: &[u8]) -> Result<Vec<u8>> {
         self.xattrs(ino)?
             .remove(name)
             .ok_or_else(|| Errno::NoAttribute.into())
     }
 
-    /// Sets an extended attribute. The name carries its namespace, such as `user.`. An access list changes the permission bits with it.
+    /// Sets an extended attribute. The name includes its namespace, such as `user.`. An access list also changes the
+    /// permission bits.
     pub fn set_xattr(
         &mut self,
         ino: Nid,
@@ -294,7 +298,7 @@ impl Volume {
         self.store_xattrs(ino, &xattrs, None, now)
     }
 
-    /// `bits`: permission bits that change with them.
+    /// Stores attributes. `bits` are permission bits that change with them.
     fn store_xattrs(
         &mut self,
         ino: Nid,
@@ -325,7 +329,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Puts encoded attributes into an inode, or into a node of their own.
+    /// Stores encoded attributes inline or in a node.
     pub(crate) fn put_xattrs(&mut self, ino: Nid, bytes: Vec<u8>) -> Result<()> {
         let old = self.inode(ino)?.xattr_nid;
         if bytes.len() <= INLINE_XATTR {

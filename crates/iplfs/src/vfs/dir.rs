@@ -1,4 +1,4 @@
-//! Entries of a directory: find, insert, remove, list.
+//! Directory operations: find, insert, remove and list entries.
 
 use crate::disk::address::{BLOCK_SIZE, Block, Nid, zero_block};
 use crate::disk::dentry::{self, Dentry, NAME_MAX, blocks_for, bucket_start};
@@ -9,38 +9,38 @@ use crate::error::{Errno, Error, Result};
 use crate::volume::state::Volume;
 use std::ops::Range;
 
-/// Where an entry is: a block (`None` for the inode) and its first slot.
+/// Position of an entry: its block (`None` if inline) and its first slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EntryPosition {
     pub(crate) block: Option<u64>,
     pub(crate) slot: usize,
 }
 
-/// An entry found by name.
+/// Entry found by its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FoundEntry {
     pub(crate) position: EntryPosition,
     pub(crate) ino: Nid,
 }
 
-/// One entry of a listing.
+/// Entry of a listing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirEntry {
-    /// Inode.
+    /// Inode of the entry.
     pub ino: Nid,
     /// Type bits of the mode, shifted down by 12, as in `d_type`.
     pub kind: u8,
-    /// Name.
+    /// Name of the entry.
     pub name: Vec<u8>,
-    /// Pass this to continue after the entry. Stays valid for as long as the directory lives.
+    /// Cookie to continue the listing after this entry. It stays valid while the directory exists.
     pub cookie: u64,
 }
 
-/// Cookie of the first real entry; 1 and 2 stand after "." and "..".
+/// Cookie of the first real entry; 1 and 2 follow "." and "..".
 const FIRST_COOKIE: u64 = 2;
 const SLOTS: u64 = dentry::BLOCK_SLOTS as u64;
 
-/// Checks a name that is to become an entry.
+/// Validates the name of a new entry.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_MAX {
         return Err(Errno::NameTooLong.into());
@@ -61,7 +61,7 @@ impl Volume {
         siphash(&self.sb.hash_key, name) as u32
     }
 
-    /// Fails unless `dir` is a directory that still has a name.
+    /// Fails unless `dir` is a directory.
     pub(crate) fn require_dir(&mut self, dir: Nid) -> Result<()> {
         let inode = self.inode(dir)?;
         if !inode.is_dir() {
@@ -70,7 +70,7 @@ impl Volume {
         Ok(())
     }
 
-    /// A directory block, `None` for a hole.
+    /// Returns a directory block, `None` for a hole.
     pub(crate) fn dir_block(&mut self, dir: Nid, index: u64) -> Result<Option<&Block>> {
         if self.pages.get(dir, index).is_none() {
             let slot = self.slot(dir, index)?;
@@ -85,7 +85,7 @@ impl Volume {
         Ok(self.pages.get(dir, index))
     }
 
-    /// Looks a name up.
+    /// Finds the entry of a name.
     pub(crate) fn find(&mut self, dir: Nid, name: &[u8]) -> Result<Option<FoundEntry>> {
         let hash = self.name_hash(name);
         let inode = self.inode(dir)?;
@@ -116,7 +116,7 @@ impl Volume {
         Ok(None)
     }
 
-    /// Inserts an entry that does not exist yet. Counts it in the directory.
+    /// Inserts an entry, whose name must be absent, and counts it.
     pub(crate) fn insert_entry(&mut self, dir: Nid, name: &[u8], ino: Nid, kind: u8) -> Result<()> {
         let hash = self.name_hash(name);
         let mut entry = Dentry {
@@ -155,7 +155,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Where an entry goes in a directory in blocks: level, block, slot.
+    /// Finds free slots for an entry in a directory of blocks: level, block, slot.
     fn find_free_slots(&mut self, dir: Nid, hash: u32, len: usize) -> Result<(u8, u64, usize)> {
         for level in 0..dentry::DEPTH_MAX {
             let start = bucket_start(level, hash);
@@ -175,11 +175,11 @@ impl Volume {
         )))
     }
 
-    /// Blocks of a directory, of which those that are holes may be claimed for another entry. `None` if the inode has room for it.
+    /// Blocks that another entry may allocate if they are holes. `None` if the entry fits inline.
     pub(crate) fn blocks_for_entry(&mut self, dir: Nid, name: &[u8]) -> Result<Option<Range<u64>>> {
         if let Content::InlineDir(bytes) = &self.inode(dir)?.content {
             let fits = dentry::find_free_slots(&bytes[..], name.len()).is_some();
-            // What was in the inode and the entry fit the only bucket of level 0.
+            // The inline entries and the new one fit the only bucket of level 0.
             return Ok((!fits).then_some(0..dentry::BUCKET_BLOCKS));
         }
         let hash = self.name_hash(name);
@@ -187,7 +187,7 @@ impl Volume {
         Ok(Some(index..index + 1))
     }
 
-    /// Moves the entries of a directory from its inode to its first block, each in the slot where it was.
+    /// Moves inline entries to the first block, each to the slot with the same number.
     fn convert_inline_dir(&mut self, dir: Nid) -> Result<()> {
         let inode = self.inode_mut(dir)?;
         let Content::InlineDir(bytes) = &inode.content else {
@@ -207,7 +207,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Changes the bytes that hold an entry.
+    /// Edits the bytes that hold an entry.
     fn edit_entries<T>(
         &mut self,
         dir: Nid,
@@ -226,7 +226,7 @@ impl Volume {
         Ok(edit(&mut page[..]))
     }
 
-    /// Removes an entry. A block that becomes empty is given back.
+    /// Removes an entry, and its block if it becomes empty.
     pub(crate) fn remove_entry(
         &mut self,
         dir: Nid,
@@ -246,7 +246,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Points an entry at another inode.
+    /// Changes the inode of an entry.
     pub(crate) fn retarget_entry(
         &mut self,
         dir: Nid,
@@ -259,8 +259,8 @@ impl Volume {
         })
     }
 
-    /// Entries after `cookie` (0 for all), at most `max` of them, "." and ".." included. The order is stable: entries that stay are seen once,
-    /// whatever comes and goes between two calls.
+    /// Lists at most `max` entries after `cookie` (0 for all), "." and ".." included. The order is stable: entries
+    /// that are not changed between two calls are listed once.
     pub fn read_dir(&mut self, dir: Nid, cookie: u64, max: usize) -> Result<Vec<DirEntry>> {
         self.require_dir(dir)?;
         let mut out = Vec::new();
@@ -300,7 +300,7 @@ impl Volume {
             match dentry::next(bytes, (at - block * SLOTS) as usize)? {
                 Some(entry) => {
                     at = block * SLOTS + (entry.slot + dentry::slots_for(entry.name.len())) as u64;
-                    // The cookie names the last slot of the entry, so that it is the position to go on from.
+                    // The cookie names the last slot of the entry: the position to continue from.
                     let cookie = at + FIRST_COOKIE;
                     out.push(DirEntry {
                         ino: entry.ino,

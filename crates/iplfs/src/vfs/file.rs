@@ -1,4 +1,4 @@
-//! Bytes of files: read, write, truncate, allocate, punch, find data and holes.
+//! File content: read, write, truncate, allocate, punch, find data and holes.
 
 use crate::device::BlockDevice;
 use crate::disk::address::{BLOCK_SIZE, Block, Log, Nid, zero_block};
@@ -11,41 +11,41 @@ use crate::volume::state::{Volume, verify_data};
 use std::sync::Arc;
 
 const BS: u64 = BLOCK_SIZE as u64;
-/// Largest size of a file. Unit: bytes. The tree reaches further, an off_t does not.
+/// Maximum size of a file, limited by off_t and not by the tree. Unit: bytes.
 pub const SIZE_MAX: u64 = {
     let tree = BLOCKS_MAX * BS;
     let signed = i64::MAX as u64;
     if tree < signed { tree } else { signed }
 };
-/// Longest target of a symbolic link: with a NUL behind it, the longest path. Unit: bytes.
+/// Longest target of a symbolic link: with its NUL, the longest path. Unit: bytes.
 pub(crate) const TARGET_MAX: usize = BLOCK_SIZE - 1;
-/// Bytes of one write that are admitted together.
+/// Part of a write that is admitted at once. Unit: bytes.
 const WRITE_STEP: usize = 1 << 20;
 
-/// Bytes of one reservation or hole that are dealt with together.
+/// Part of a reservation or hole that is processed at once. Unit: bytes.
 const ALLOCATE_STEP: u64 = 1 << 28;
 
-/// What `fallocate` is asked to do.
+/// Operation of `fallocate` on a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Allocate {
-    /// Reserve space; the file grows if the range lies past its end.
+    /// Reserve space. The file grows if the range ends past it.
     Reserve,
     /// Reserve space, also past the end, without growing the file.
     KeepSize,
-    /// Give the range back; it reads as zeros.
+    /// Release the range, which then reads as zeros.
     PunchHole,
-    /// Make the range read as zeros and keep it reserved. `keep_size` as in `KeepSize`.
+    /// Make the range read as zeros and keep it reserved.
     ZeroRange {
         /// Do not grow the file.
         keep_size: bool,
     },
 }
 
-/// A resolved read that can be carried out without the volume: the blocks it names stay on the device until it is dropped.
+/// Resolved read, which does not need the volume. The blocks that it names stay on the device until it is dropped.
 pub struct ReadPlan {
     dev: Arc<dyn BlockDevice>,
     ino: Nid,
-    /// One per block, from the block that holds the first byte.
+    /// Source of each block, from the block that holds the first byte.
     pieces: Vec<BlockSource>,
     first: u64,
     skip: usize,
@@ -61,17 +61,17 @@ enum BlockSource {
 }
 
 impl ReadPlan {
-    /// Bytes that the read gives: fewer than asked for at the end of the file.
+    /// Number of bytes that the read returns, which is less than requested at the end of the file.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True at or past the end of the file.
+    /// Returns whether the read is at or past the end of the file.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Reads the bytes.
+    /// Performs the read, and returns its bytes.
     pub fn run(&self) -> Result<Vec<u8>> {
         let mut out = vec![0; self.pieces.len() * BLOCK_SIZE];
         self.fill(&mut out)?;
@@ -80,7 +80,8 @@ impl ReadPlan {
         Ok(out)
     }
 
-    /// Reads the bytes to the start of `out`, which is at least [`len`](Self::len) long. What lies behind them in it is lost.
+    /// Reads to the start of `out`, which has at least [`len`](Self::len) bytes. The rest of `out` may be
+    /// overwritten.
     pub fn run_into(&self, out: &mut [u8]) -> Result<usize> {
         let whole = self.pieces.len() * BLOCK_SIZE;
         if self.skip == 0 && whole <= out.len() {
@@ -91,7 +92,7 @@ impl ReadPlan {
         Ok(self.len)
     }
 
-    /// Reads all blocks.
+    /// Reads all blocks, completely.
     fn fill(&self, out: &mut [u8]) -> Result<()> {
         let mut at = 0;
         while at < self.pieces.len() {
@@ -132,12 +133,12 @@ impl ReadPlan {
 }
 
 impl Volume {
-    /// Reads up to `len` bytes at `offset`; fewer at the end of the file. Does not touch times.
+    /// Reads up to `len` bytes at `offset`, fewer at the end of the file. Timestamps do not change.
     pub fn read(&mut self, ino: Nid, offset: u64, len: usize) -> Result<Vec<u8>> {
         self.plan_read(ino, offset, len)?.run()
     }
 
-    /// Resolves a read without touching data blocks. Other operations may run between this and [`ReadPlan::run`].
+    /// Resolves a read without reading data blocks. Other operations may run between this and [`ReadPlan::run`].
     pub fn plan_read(&mut self, ino: Nid, offset: u64, len: usize) -> Result<ReadPlan> {
         let inode = self.inode(ino)?;
         if inode.is_dir() {
@@ -187,8 +188,8 @@ impl Volume {
         Ok(plan)
     }
 
-    /// Writes bytes at `offset`. All of them, or an error; a large write is admitted in steps of 1 MiB, and space running out after the first
-    /// step is reported as a short count.
+    /// Writes bytes at `offset`. A large write is admitted in steps of 1 MiB. If space runs out after the first step,
+    /// the count is short.
     pub fn write(&mut self, ino: Nid, offset: u64, data: &[u8], now: Time) -> Result<usize> {
         self.writable()?;
         let inode = self.inode(ino)?;
@@ -219,7 +220,8 @@ impl Volume {
         Ok(done)
     }
 
-    /// Appends dirty pages, if there are many. What fails stays dirty, and whoever makes it durable hears of it.
+    /// Appends dirty pages if there are many. Pages that could not be written stay dirty, and a later fsync reports
+    /// the error.
     fn write_behind(&mut self) {
         if self.pages.dirty() < self.options.write_behind_pages {
             return;
@@ -238,7 +240,7 @@ impl Volume {
             self.check_quota_to_fill(ino, offset / BS, end.div_ceil(BS))?;
         }
         self.admit(2 * pages + pages / 300 + 8, false)?;
-        // Load what the write covers in part, so that the change itself cannot fail on a read.
+        // Load partially covered blocks, so that the change itself cannot fail on a read.
         let inline = matches!(self.inode(ino)?.content, Content::Inline(_));
         if !inline {
             for (index, from, to) in parts(offset, end) {
@@ -284,7 +286,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Moves the content of a file from its inode to a page.
+    /// Moves inline content to a page.
     fn convert_inline_data(&mut self, ino: Nid) -> Result<()> {
         let inode = self.inode_mut(ino)?;
         let Content::Inline(bytes) = &mut inode.content else {
@@ -301,7 +303,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Puts a page of a file with a map into memory.
+    /// Loads a page of a file with a block map.
     fn load_page(&mut self, ino: Nid, index: u64) -> Result<()> {
         if self.pages.get(ino, index).is_some() {
             return Ok(());
@@ -318,7 +320,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes the dirty pages of an inode to the log of its temperature.
+    /// Writes the dirty pages of an inode to the log of their temperature.
     pub(crate) fn write_pages(&mut self, ino: Nid) -> Result<()> {
         let inode = self.inode(ino)?;
         let is_dir = inode.is_dir();
@@ -349,7 +351,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Sets the length of a file. What lies past the end is gone; what is new reads as zeros.
+    /// Sets the length of a file. Content past the end is lost, and a new part reads as zeros.
     pub(crate) fn set_size(&mut self, ino: Nid, size: u64) -> Result<()> {
         let old = self.inode(ino)?.size;
         if let Content::Inline(bytes) = &mut self.inode_mut(ino)?.content {
@@ -408,8 +410,8 @@ impl Volume {
         if !punch {
             self.check_quota_to_fill(ino, offset / BS, end.div_ceil(BS))?;
         }
-        // The whole is admitted first, so that a reservation that cannot succeed leaves nothing; then it is done in steps, so that no single change
-        // dirties more nodes than a checkpoint can write.
+        // Admission of the whole range comes first, so that a reservation that cannot succeed has no effect. Steps
+        // keep a single change from dirtying more nodes than a checkpoint can write.
         self.admit(
             if punch {
                 16
@@ -447,7 +449,7 @@ impl Volume {
         self.admit((end - offset) / BS / 300 + 16, how == Allocate::PunchHole)?;
         let inline = matches!(self.inode(ino)?.content, Content::Inline(_));
         if !inline {
-            // Read the two ends before anything changes.
+            // Read both ends before anything changes.
             for index in [offset / BS, (end - 1) / BS] {
                 if self.slot(ino, index)?.addr.is_mapped() {
                     self.load_page(ino, index)?;
@@ -492,7 +494,7 @@ impl Volume {
         let first_whole = offset.div_ceil(BS);
         let end_whole = end / BS;
         for (index, from, to) in parts(offset, end) {
-            // Only the two ends can be partial: skip what lies between without walking it.
+            // Only the two ends can be partial. Do not walk the blocks in between.
             if index >= first_whole && index < end_whole {
                 break;
             }
@@ -513,7 +515,7 @@ impl Volume {
         Ok(())
     }
 
-    /// First byte of data at or after `offset`.
+    /// Returns the first offset of data at or after `offset`.
     pub fn seek_data(&mut self, ino: Nid, offset: u64) -> Result<u64> {
         let size = self.inode(ino)?.size;
         if offset >= size {
@@ -539,7 +541,7 @@ impl Volume {
         Err(Errno::NoSuchOffset.into())
     }
 
-    /// First byte of a hole at or after `offset`; the end of the file is one.
+    /// Returns the first offset of a hole at or after `offset`. The end of the file is a hole.
     pub fn seek_hole(&mut self, ino: Nid, offset: u64) -> Result<u64> {
         let size = self.inode(ino)?.size;
         if offset >= size {
@@ -560,7 +562,7 @@ impl Volume {
         Ok(self.pages.get(ino, index).is_some() || slot.addr.is_mapped() || slot == Slot::LOST)
     }
 
-    /// Target of a symbolic link.
+    /// Returns the target of a symbolic link.
     pub fn read_link(&mut self, ino: Nid) -> Result<Vec<u8>> {
         let inode = self.inode(ino)?;
         if inode.mode & mode::TYPE != mode::LINK {
@@ -570,7 +572,7 @@ impl Volume {
         self.read(ino, 0, size)
     }
 
-    /// Puts the target of a link that its inode has no room for into a block.
+    /// Stores a link target that does not fit inline in a block.
     pub(crate) fn store_link_target(&mut self, ino: Nid, target: &[u8]) -> Result<()> {
         self.inode_mut(ino)?.content = Content::Map(BlockMap::empty());
         let mut page = zero_block();
@@ -588,7 +590,7 @@ fn lost(ino: Nid, index: u64) -> Error {
     )
 }
 
-/// The blocks of a byte range: index, and where in the block it starts and ends.
+/// Splits a byte range at block boundaries: block index, start and end inside the block.
 fn parts(offset: u64, end: u64) -> impl Iterator<Item = (u64, usize, usize)> {
     (offset / BS..end.div_ceil(BS)).map(move |index| {
         let from = offset.saturating_sub(index * BS).min(BS);

@@ -1,8 +1,4 @@
-//! From a block of a file to its slot: the inode, or a direct node under up to three levels of indirect nodes.
-//!
-//! ```text
-//!  inode: 286 slots │ direct │ direct │ indirect │ indirect │ double │ triple
-//! ```
+//! Block maps of inodes: finding, setting and freeing slots.
 
 use crate::disk::address::Nid;
 use crate::disk::inode::{BlockMap, Content, INODE_SLOTS};
@@ -12,7 +8,7 @@ use crate::error::{Errno, Error, Result};
 use crate::nodes::tree::{BLOCKS_MAX, ROOT_LEVELS, TreePosition, ordinal, place, span};
 use crate::volume::state::Volume;
 
-/// The node that holds a slot, or the first block past what is missing.
+/// Node and index of a slot, or the first block past the missing subtree.
 enum SlotLookup {
     Found(Nid, usize),
     Missing(u64),
@@ -85,7 +81,7 @@ impl Volume {
         }
     }
 
-    /// Slot of a block of an inode with a map.
+    /// Returns the slot of a block of an inode with a map.
     pub(crate) fn slot(&mut self, ino: Nid, index: u64) -> Result<Slot> {
         match self.probe(ino, index)? {
             SlotLookup::Missing(_) => Ok(Slot::HOLE),
@@ -104,7 +100,7 @@ impl Volume {
         }
     }
 
-    /// The direct node (or the inode) that holds a slot, if it is there.
+    /// Finds the direct node, or the inode, that holds a slot.
     pub(crate) fn find_dnode(&mut self, ino: Nid, index: u64) -> Result<Option<(Nid, usize)>> {
         Ok(match self.probe(ino, index)? {
             SlotLookup::Found(nid, at) => Some((nid, at)),
@@ -112,7 +108,7 @@ impl Volume {
         })
     }
 
-    /// The direct node (or the inode) that holds a slot, made if it is missing, and marked dirty.
+    /// Returns the direct node, or the inode, that holds a slot. It is created if it is missing, and marked as dirty.
     fn dnode_for_write(&mut self, ino: Nid, index: u64) -> Result<(Nid, usize)> {
         if index < INODE_SLOTS as u64 {
             self.map_mut(ino)?;
@@ -165,7 +161,7 @@ impl Volume {
         Ok(nid)
     }
 
-    /// Replaces a slot. What the old one held is freed, what the new one holds is counted.
+    /// Replaces a slot, frees what the old one held, and counts the new one.
     pub(crate) fn set_slot(&mut self, ino: Nid, index: u64, new: Slot) -> Result<()> {
         let (nid, at) = self.dnode_for_write(ino, index)?;
         let old = match &mut self.node_mut(nid)?.body {
@@ -184,7 +180,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Claims space for a block that is about to get a dirty page, and marks its node dirty.
+    /// Reserves a block that is about to get a dirty page, and marks its node as dirty.
     pub(crate) fn reserve_block(&mut self, ino: Nid, index: u64) -> Result<()> {
         self.dnode_for_write(ino, index)?;
         if self.slot(ino, index)? == Slot::HOLE {
@@ -219,7 +215,7 @@ impl Volume {
         Ok(None)
     }
 
-    /// Frees every block from `first` on, and the nodes that become empty by that.
+    /// Frees all blocks from `first` on, and the nodes that become empty.
     pub(crate) fn truncate_blocks(&mut self, ino: Nid, first: u64) -> Result<()> {
         if first < INODE_SLOTS as u64 {
             let tail: Vec<Slot> = {
@@ -253,8 +249,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Frees what lies at or after block `from` of the subtree of a node. True if the node itself went. Recursion ends at level 0, at most
-    /// four deep.
+    /// Frees the blocks of a subtree from block `from` on. Returns whether the node itself was freed. Bounded
+    /// recursion: level 0 ends it, at most four deep.
     fn truncate_node(&mut self, ino: Nid, nid: Nid, level: u8, from: u64) -> Result<bool> {
         if level == 0 {
             let node = self.node(nid)?;

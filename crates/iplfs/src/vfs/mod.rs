@@ -1,4 +1,4 @@
-//! Operations on files and directories, as a virtual filesystem switch calls them.
+//! Operations on files and directories: the interface of a virtual filesystem switch.
 
 pub mod acl;
 pub(crate) mod attr;

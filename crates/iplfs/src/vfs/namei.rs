@@ -1,7 +1,7 @@
-//! Names: make, link, unlink, rename.
+//! Namespace operations: create, link, unlink, rename.
 //!
-//! Every operation first reads all it needs and decides, then changes memory in one `mutate`. So an ordinary error changes nothing, and a device
-//! error while reading changes nothing either.
+//! Every operation first reads and verifies all it needs, then changes memory in one `mutate`. An ordinary error or a
+//! failed read therefore changes nothing.
 
 use crate::disk::address::Nid;
 use crate::disk::dentry::NAME_MAX;
@@ -17,27 +17,28 @@ use crate::vfs::dir::{FoundEntry, check_name, kind_of};
 use crate::vfs::file::TARGET_MAX;
 use crate::volume::state::Volume;
 
-/// Most names of one inode.
+/// Maximum number of links of an inode.
 const NLINK_MAX: u32 = 1 << 30;
-/// Directories between a directory and the root that a rename looks at before it gives up.
+/// Maximum depth of a directory that a rename examines.
 const ANCESTORS_MAX: usize = 1 << 16;
 
-/// How `rename` treats what it finds.
+/// Behaviour of `rename` towards the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Rename {
-    /// Replace the target.
+    /// Replace the target, if it exists.
     #[default]
     Replace,
     /// Fail with EEXIST if the target exists.
     NoReplace,
-    /// Swap the two names.
+    /// Exchange the two names.
     Exchange,
-    /// Replace, and leave a character device 0:0 under the old name: how overlay filesystems mark a deletion.
+    /// Replace the target, and leave a character device 0:0 under the old name, as overlay filesystems mark a
+    /// deletion.
     Whiteout,
 }
 
 impl Volume {
-    /// The inode a name leads to. Understands "." and "..".
+    /// Returns the inode of a name. "." and ".." are resolved.
     pub fn lookup(&mut self, dir: Nid, name: &[u8]) -> Result<Nid> {
         self.require_dir(dir)?;
         match name {
@@ -100,7 +101,7 @@ impl Volume {
         Ok(ino)
     }
 
-    /// Attributes that a new object inherits, encoded, and its permissions.
+    /// Returns the encoded attributes and the permissions that a new inode inherits.
     fn inherited(&mut self, dir: Nid, mode_bits: u32) -> Result<(Option<Vec<u8>>, u32)> {
         let kind = mode_bits & mode::TYPE;
         if kind == mode::LINK {
@@ -115,7 +116,8 @@ impl Volume {
         )
     }
 
-    /// Makes a file, directory, device node, pipe or socket, by the type bits of `mode_bits`. A default list of the directory is inherited.
+    /// Creates a file, directory, device node, pipe or socket, by the type bits of `mode_bits`. It inherits the
+    /// default access list of the directory.
     pub fn create(
         &mut self,
         dir: Nid,
@@ -127,7 +129,7 @@ impl Volume {
         self.make(dir, name, mode_bits, rdev, &[], caller)
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub fn symlink(
         &mut self,
         dir: Nid,
@@ -203,7 +205,8 @@ impl Volume {
         })
     }
 
-    /// Makes a file without a name, held once: it goes when the hold is released, unless `link` gave it a name.
+    /// Creates a file without a name, held once. It is freed with the release of that hold, unless `link` gave it a
+    /// name.
     pub fn tmpfile(&mut self, dir: Nid, mode_bits: u32, caller: &Caller) -> Result<Attr> {
         self.writable()?;
         self.require_dir(dir)?;
@@ -223,7 +226,7 @@ impl Volume {
         })
     }
 
-    /// Gives an inode another name.
+    /// Adds a name to an inode.
     pub fn link(&mut self, ino: Nid, dir: Nid, name: &[u8], caller: &Caller) -> Result<Attr> {
         self.writable()?;
         self.require_absent(dir, name)?;
@@ -257,7 +260,7 @@ impl Volume {
         })
     }
 
-    /// Removes a name of anything but a directory. The inode goes with its last name and hold.
+    /// Removes a name of an inode other than a directory. The inode is freed with its last name and hold.
     pub fn unlink(&mut self, dir: Nid, name: &[u8], caller: &Caller) -> Result<()> {
         self.writable()?;
         let found = self.find_existing(dir, name)?;
@@ -295,7 +298,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The entry `name` of `dir` no longer leads to `ino`. An inode without names becomes an orphan.
+    /// Drops the link from the entry `name` of `dir` to `ino`. An inode without names becomes an orphan.
     pub(crate) fn drop_link(
         &mut self,
         dir: Nid,
@@ -308,7 +311,7 @@ impl Volume {
         if inode.is_dir() {
             inode.nlink = 0;
             self.orphans.insert(ino);
-            // The older checkpoint may know entries in it. Roll-forward must not drop them with it.
+            // The older checkpoint may have entries in it, which roll-forward must not drop with it.
             self.roll_forward
                 .changes
                 .vacated
@@ -331,14 +334,14 @@ impl Volume {
         Ok(())
     }
 
-    /// Keeps an inode in being although it may lose its last name: what an open file does.
+    /// Holds an inode, as an open file does: it stays after it has lost its last name.
     pub fn hold(&mut self, ino: Nid) -> Result<()> {
         self.inode(ino)?;
         *self.holds.entry(ino).or_default() += 1;
         Ok(())
     }
 
-    /// Undoes one `hold`.
+    /// Releases one hold of an inode.
     pub fn release(&mut self, ino: Nid) {
         if let Some(holds) = self.holds.get_mut(&ino) {
             *holds -= 1;
@@ -349,7 +352,8 @@ impl Volume {
         }
     }
 
-    /// Frees an orphan that nobody holds. If its nodes cannot be read it stays an orphan, for a check to look at; the name is gone in any case.
+    /// Frees an orphan without holds. If its nodes cannot be read it stays an orphan for the next check; its name is
+    /// gone in any case.
     pub(crate) fn evict_if_unused(&mut self, ino: Nid) {
         if !self.orphans.contains(&ino) || self.holds.contains_key(&ino) || self.writable().is_err()
         {
@@ -392,7 +396,7 @@ impl Volume {
         Ok(())
     }
 
-    /// True if `dir` is `top` or lies under it.
+    /// Returns whether `dir` is `top` or inside it.
     fn is_under(&mut self, mut dir: Nid, top: Nid) -> Result<bool> {
         for _ in 0..ANCESTORS_MAX {
             if dir == top {
@@ -409,7 +413,7 @@ impl Volume {
         ))
     }
 
-    /// Moves, swaps or replaces names, all at once: after a crash either none or all of it is seen.
+    /// Moves, exchanges or replaces names atomically: a crash leaves all of the change or nothing.
     pub fn rename(
         &mut self,
         from: Nid,
@@ -474,12 +478,12 @@ impl Volume {
                 let inode = v.inode_mut(ino)?;
                 inode.nlink = 1;
                 inode.name = name.to_vec();
-                // Roll-forward may not put it back alone: the name belonged to an inode that lives on.
+                // Roll-forward may not restore it alone: the name belonged to an inode that lives on.
                 v.roll_forward.changes.renamed.insert(ino);
                 let source = v.find(from, name)?.ok_or(Errno::Stale)?;
                 v.retarget_entry(from, source.position, ino, kind_of(mode::CHAR))?;
             } else {
-                // The insertion may have moved the entries of the directory out of its inode.
+                // The insertion may have converted the inline directory.
                 let source = v.find(from, name)?.ok_or(Errno::Stale)?;
                 v.remove_entry(from, source.position, name.len())?;
             }
@@ -494,7 +498,7 @@ impl Volume {
         Ok(())
     }
 
-    /// An inode got a new place.
+    /// Records the new parent and name of an inode.
     fn update_parent(
         &mut self,
         ino: Nid,

@@ -57,7 +57,7 @@ impl Volume {
             Ok(()) | Err(Error::Corrupt(_)) => {}
             Err(e) => return Err(e),
         }
-        // What was made since the last checkpoint may be in memory only.
+        // Inodes created since the last checkpoint may exist in memory only.
         inos.extend(
             self.roll_forward
                 .changes
@@ -74,7 +74,8 @@ impl Volume {
                     NodeBody::Inode(inode) => Some((Owners::of(inode), inode.blocks)),
                     _ => None,
                 },
-                // Not through the cache, which all inodes would not fit. One that cannot be read counts for nobody; who uses it hears of it.
+                // Read past the cache, which cannot hold all inodes. An unreadable inode is charged to no subject;
+                // its users get the error.
                 None if addr.is_mapped() => match self.read_node_at(addr) {
                     Ok((NodeBody::Inode(inode), _)) => Some((Owners::of(&inode), inode.blocks)),
                     _ => None,
@@ -126,14 +127,15 @@ impl Volume {
             .check_new((owners, blocks), (dir_owners, dir_blocks))
     }
 
-    /// Blocks that these of an inode would take at most, if its owners have limits of space; EDQUOT where they are far beyond those.
+    /// Maximum number of new blocks for a range of an inode, 0 if its owners have no limits of space. EDQUOT if they
+    /// are far beyond those.
     fn blocks_to_fill(&mut self, ino: Nid, first: u64, end: u64) -> Result<u64> {
         let inode = self.inode(ino)?;
         let (owners, has) = (Owners::of(inode), inode.blocks);
         if !self.quotas.limits_blocks_of(owners) {
             return Ok(0);
         }
-        // At least so many are new; beyond the limit there is no need to look at each.
+        // At least so many blocks are new. Beyond the limit there is no need to look at each.
         self.quotas
             .check(owners, (end - first).saturating_sub(has), 0)?;
         let mut new = end - first;
@@ -143,12 +145,12 @@ impl Volume {
                 new += u64::from(self.slot(ino, index)? == Slot::HOLE);
             }
         }
-        // Direct nodes, and those above them.
+        // Direct nodes; indirect ones are few.
         let nodes = if new > 0 { new.div_ceil(span(0)) } else { 0 };
         Ok(new + nodes)
     }
 
-    /// Blocks that a directory would take at most for another entry, if its owners have limits of space.
+    /// Maximum number of new blocks for another entry of a directory, 0 if its owners have no limits of space.
     fn blocks_to_enter(&mut self, dir: Nid, name: &[u8]) -> Result<u64> {
         let owners = Owners::of(self.inode(dir)?);
         if !self.quotas.limits_blocks_of(owners) {
@@ -172,7 +174,7 @@ mod tests {
     #[test]
     fn a_limit_that_is_not_understood_is_found_and_repaired() {
         let bad = (Subject::User(2).attribute(), b"much".to_vec());
-        // In the inode, and in a node.
+        // Inline and in a node.
         for other in [10, 1000] {
             let kept = Xattrs::from([(b"user.other".to_vec(), vec![7; other])]);
             let dev = Arc::new(MemDevice::new());

@@ -1,45 +1,47 @@
-//! Who may use how much: the quota, the reserve, and what stands in the way of both.
+//! Admission: whether an operation may take space, by the quota, the reserve and the free space of the host.
 //!
 //! ```text
 //!  live + dead + buffered + new  ≤  quota − reserve        ordinary changes
 //!  live + dead + buffered + new  ≤  quota                  deletes
 //! ```
 //!
-//! `dead` is what died and is not yet known to be off the device; `buffered` is what dirty pages, dirty nodes and the node address table will take
-//! when they are written to new places, before their old places are given back.
+//! `dead` counts dead blocks that the device may still hold. `buffered` counts the blocks that dirty pages, dirty
+//! nodes and the node address table take when they are written to new addresses, before their old blocks are
+//! released.
 
 use crate::disk::nat::NAT_HEIGHT_MAX;
 use crate::error::{Errno, Error, Result};
 use crate::volume::state::{Volume, WriteState};
 
-/// Room that ordinary changes leave to the host, so that a checkpoint and some deletes always fit. Unit: blocks.
+/// Free space that ordinary changes leave on the host, so that a checkpoint and some deletes always fit. Unit:
+/// blocks.
 const HOST_RESERVE: u64 = 256;
 
-/// How full a volume is. Unit: blocks.
+/// Space usage of a volume. Unit: blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// What the volume may take.
+    /// Maximum that the volume may take.
     pub quota: u64,
-    /// Part of it that only deletes may use.
+    /// Part of the quota that only deletes may use.
     pub reserve: u64,
-    /// Data, nodes, the node address table, and what is reserved for files.
+    /// Data, nodes, the node address table, and reservations of files.
     pub live: u64,
-    /// Dead, but part of a snapshot.
+    /// Dead blocks that a snapshot refers to.
     pub held: u64,
-    /// Dead, not yet in a discard log.
+    /// Dead blocks that are not in a discard log yet.
     pub dead: u64,
-    /// In the discard log, not yet confirmed.
+    /// Blocks in the discard log whose discard is not confirmed.
     pub pending: u64,
-    /// What dirty memory will take when it is written.
+    /// Blocks that dirty memory takes when it is written.
     pub buffered: u64,
-    /// Inodes in use.
+    /// Number of inodes in use.
     pub inodes: u64,
-    /// True if blocks may have leaked; `trim` finds them.
+    /// Set if blocks may have leaked. A trim finds them.
     pub needs_trim: bool,
 }
 
 impl Space {
-    /// Blocks that ordinary changes can still take.
+    /// Number of blocks that ordinary changes can still take.
     pub fn available(&self) -> u64 {
         let used = self.live + self.held + self.dead + self.pending + self.buffered;
         self.quota.saturating_sub(self.reserve).saturating_sub(used)
@@ -47,7 +49,7 @@ impl Space {
 }
 
 impl Volume {
-    /// How full the volume is.
+    /// Returns the space usage of the volume.
     pub fn space(&self) -> Space {
         Space {
             quota: self.sb.quota_blocks,
@@ -67,8 +69,11 @@ impl Volume {
         }
     }
 
-    /// Opens an operation that will dirty at most `blocks` blocks: makes room in memory, in the logs and on the device.
-    /// `privileged` operations give space back and may use the reserve.
+    /// Admits an operation that will dirty at most `blocks` blocks. It frees memory and makes a checkpoint if the
+    /// caches, the logs or the host require one. `privileged` operations release space and may use the reserve.
+    ///
+    /// # Errors
+    /// ENOSPC if the space is not available even after a drain.
     pub(crate) fn admit(&mut self, blocks: u64, privileged: bool) -> Result<()> {
         self.writable()?;
         self.shrink_caches();
@@ -83,7 +88,7 @@ impl Volume {
         if self.try_admit(blocks, privileged)?.is_ok() {
             return Ok(());
         }
-        // Perhaps only the dead are in the way.
+        // Dead blocks may take the space: release them and try again.
         let waiting = self.dead.blocks() + self.discard_log.blocks() + self.prepared_blocks();
         if waiting + self.pages.dirty() + self.nodes.dirty_count() > 0 {
             self.drain()?;
@@ -91,13 +96,14 @@ impl Volume {
         Ok(self.try_admit(blocks, privileged)??)
     }
 
-    /// Whether so much waits in memory, or was appended, that an operation may soon have to make a checkpoint by itself.
+    /// Returns whether dirty memory or the logs are so full that an operation may soon have to make a
+    /// checkpoint itself.
     pub fn wants_checkpoint(&self) -> bool {
         self.nodes.dirty_count() > self.options.dirty_nodes_max / 2
             || self.logs.remaining() < self.options.window_blocks / 2
     }
 
-    /// The inner result says what has no room for so many blocks: the quota or the host.
+    /// Checks whether `blocks` more blocks fit. The inner error distinguishes the quota from the host.
     fn try_admit(
         &mut self,
         blocks: u64,
@@ -113,8 +119,8 @@ impl Volume {
         if used + blocks > limit {
             return Ok(Err(Errno::NoSpace));
         }
-        // The quota is a promise of the host's owner; its room is a fact. Deletes are let through in any case: what
-        // they need is small, and was reserved before.
+        // The quota is a promise, the free space of the host a fact. Deletes are admitted in any case: they need
+        // little, and that was reserved before.
         let kept = self.maintain_preallocation();
         if privileged {
             return Ok(Ok(()));
@@ -122,7 +128,7 @@ impl Volume {
         if !kept {
             return Ok(Err(Errno::HostFull));
         }
-        // Others use the host too.
+        // Other programs take space on the host too.
         let room = self
             .host_free()
             .map_err(|e| Error::io(e, "asking the host for its free space"))?;
@@ -141,7 +147,7 @@ impl Volume {
             + 16
     }
 
-    /// True if an earlier failure made the volume refuse changes.
+    /// Returns whether an earlier failure made the volume refuse changes.
     pub fn is_broken(&self) -> bool {
         matches!(self.state, WriteState::Broken(_))
     }

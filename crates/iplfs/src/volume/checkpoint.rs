@@ -1,14 +1,15 @@
 //! Checkpoints.
 //!
-//! Order of a checkpoint, which is what makes it atomic and leak-free:
+//! The order of the steps makes a checkpoint atomic and free of leaks:
 //!
 //! ```text
 //!  data ► nodes ► node address table ► body with the discard log ► flush ► both seals ► flush ► discards of the last one
 //!  └─────────────────── begin ─────────────────────────────────┘         └── seal ──┘         └ end
 //! ```
 //!
-//! What is not a flush takes little time. So the flushes can be made without the volume, while it goes on changing: what changes after the beginning
-//! belongs to the next checkpoint, and no node is written before the end, because an older checkpoint would take it for its own.
+//! Only the flushes take long. They need no access to the volume, which may change meanwhile. Changes after the
+//! beginning belong to the next checkpoint. No node is written before the end, because an older checkpoint would take
+//! it for its own.
 
 use crate::checkpoint::state::{Checkpoint, CheckpointInProgress, UncommittedChanges};
 use crate::device::blocks_in;
@@ -20,7 +21,8 @@ use crate::log::discard_log::to_entries;
 use crate::volume::state::{Volume, WriteState};
 use std::ops::Range;
 
-/// Rounds of a drain before it is called a mistake: each round moves every dead block one state on.
+/// Maximum number of rounds of a drain. Each round moves every dead block to its next state; more rounds indicate a
+/// bug.
 const DRAIN_ROUNDS: usize = 12;
 
 /// Lengths and checksums of a body and of its copy.
@@ -31,14 +33,14 @@ struct BodyChecksums {
     overflow_blocks: u32,
 }
 
-/// A body and the copy of its first blocks.
+/// Appends a copy of the first blocks of a body.
 fn with_copy(mut body: Vec<u8>, blocks: u64) -> Vec<u8> {
     body.extend_from_within(..blocks as usize * BLOCK_SIZE);
     body
 }
 
 impl Volume {
-    /// Makes everything done so far durable.
+    /// Makes all changes durable.
     pub fn sync(&mut self) -> Result<()> {
         self.writable()?;
         if self.checkpoint.has_changes || self.checkpoint.is_required {
@@ -55,7 +57,8 @@ impl Volume {
         self.commit(Phase::Mounted)
     }
 
-    /// Ends the use of the volume. What is held open without a name goes at the next mount. An error if something done was lost.
+    /// Unmounts the volume. Open inodes without a name are freed by the next mount. Fails if changes could not be
+    /// made durable.
     pub fn unmount(mut self) -> Result<()> {
         if self.state == WriteState::ReadOnly {
             return Ok(());
@@ -69,8 +72,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Begins a checkpoint of everything done so far, which goes on beside the volume's work: flush the device, [seal](Self::seal_checkpoint) it, flush
-    /// again, [end](Self::end_checkpoint) it. `None` if there is nothing to do. One that is under way is ended first, here.
+    /// Begins a checkpoint of all changes; `None` if there is nothing to do. The caller flushes the device,
+    /// [seals](Self::seal_checkpoint) the checkpoint, flushes again and [ends](Self::end_checkpoint) it. Other
+    /// operations may run in between. A checkpoint in progress is completed first.
     pub fn begin_checkpoint(&mut self) -> Result<Option<Checkpoint>> {
         self.complete_checkpoint()?;
         self.writable()?;
@@ -85,10 +89,11 @@ impl Volume {
         Ok(Some(Checkpoint(self.checkpoint.version + 1)))
     }
 
-    /// Seals a checkpoint; the device was flushed since it began. False if it is durable already: somebody could not wait for it.
+    /// Seals a checkpoint, after a flush that started after its beginning. Returns false if an operation completed
+    /// the checkpoint meanwhile.
     ///
     /// # Errors
-    /// Also if somebody tried and failed: then nothing of it is durable.
+    /// Also if an operation tried to complete it and failed: then nothing of it is durable.
     pub fn seal_checkpoint(&mut self, checkpoint: Checkpoint) -> Result<bool> {
         let under_way = self.is_in_progress(checkpoint)?;
         if under_way {
@@ -97,10 +102,10 @@ impl Volume {
         Ok(under_way)
     }
 
-    /// Ends a checkpoint; the device was flushed since it was sealed.
+    /// Ends a checkpoint, after a flush that started after its sealing.
     ///
     /// # Errors
-    /// As for [`seal_checkpoint`](Self::seal_checkpoint).
+    /// Those of [`seal_checkpoint`](Self::seal_checkpoint).
     pub fn end_checkpoint(&mut self, checkpoint: Checkpoint) -> Result<()> {
         if self.is_in_progress(checkpoint)? {
             self.finish_in_progress();
@@ -108,7 +113,7 @@ impl Volume {
         Ok(())
     }
 
-    /// False if it is durable. An error if it never will be.
+    /// Returns false if the checkpoint is durable, and an error if it failed.
     fn is_in_progress(&self, checkpoint: Checkpoint) -> Result<bool> {
         self.writable()?;
         if checkpoint.0 <= self.checkpoint.version {
@@ -120,7 +125,7 @@ impl Volume {
         }
     }
 
-    /// Makes a checkpoint durable that is under way, here and now.
+    /// Completes the checkpoint in progress, if there is one.
     pub(crate) fn complete_checkpoint(&mut self) -> Result<()> {
         match &self.checkpoint.in_progress {
             None => return Ok(()),
@@ -137,22 +142,22 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes what is dirty in memory, except the node address table.
+    /// Writes dirty pages and nodes. The node address table stays dirty.
     fn write_dirty(&mut self) -> Result<()> {
         for ino in self.pages.dirty_inos() {
             self.write_pages(ino)?;
         }
-        // Inodes after the nodes that their own map names, so that a file's nodes lie together.
+        // Ordered by inode, so that the nodes of a file lie together, with the inode after its own map nodes.
         let nids: Vec<Nid> = self.nodes.dirty();
         self.write_nodes(&nids, false)
     }
 
-    /// Bytes of a body that fit the pack.
+    /// Maximum length of a body that fits the pack. Unit: bytes.
     pub(crate) fn body_capacity(&self) -> usize {
         (self.sb.geometry.pack_blocks as usize - SEALS as usize) * BLOCK_SIZE
     }
 
-    /// A checkpoint whose journal is empty: the tree on the device is the whole node address table.
+    /// Makes a checkpoint with an empty journal: the tree on the device is the complete node address table.
     pub(crate) fn checkpoint_whole_table(&mut self) -> Result<()> {
         self.complete_checkpoint()?;
         self.write_dirty()?;
@@ -173,13 +178,15 @@ impl Volume {
         Ok(())
     }
 
-    /// Commits the state of memory as the next checkpoint. Everything dirty but the node address table has been written.
+    /// Commits the state of memory as the next checkpoint. Everything dirty but the node address table must have been
+    /// written.
     pub(crate) fn commit(&mut self, phase: Phase) -> Result<()> {
         self.commit_body(phase, false)
     }
 
-    /// Commits the state that was just read from the device, in another phase. Nothing is appended and the part of the body outside the pack
-    /// stays where it is: a crash before this commit would make the next mount append at the same place again.
+    /// Commits the state that was just read from the device, in another phase. Nothing is appended, and the part of
+    /// the body outside the pack stays where it is: after a crash before this commit, the next mount would append at
+    /// the same addresses again.
     pub(crate) fn commit_unchanged(&mut self, phase: Phase) -> Result<()> {
         self.commit_body(phase, true)
     }
@@ -199,7 +206,7 @@ impl Volume {
         if !again && self.nat.journal().len() > self.options.journal_max {
             self.write_nat()?;
         }
-        // What the last body took beyond its pack dies with this commit, and only this log can still say so.
+        // The overflow of the last body dies with this commit, and only its discard log can record that.
         if !again {
             self.dead.insert_range(self.checkpoint.overflow.clone());
         }
@@ -228,7 +235,7 @@ impl Volume {
                 Ok(())
             }
             Err(e) => {
-                // What died stays dead; some blocks may have joined it while the body was written.
+                // The blocks stay dead. Others may have died while the body was written.
                 self.dead.absorb(&died);
                 self.checkpoint.is_required = true;
                 Err(e)
@@ -236,7 +243,8 @@ impl Volume {
         }
     }
 
-    /// Writes both seals of the checkpoint under way. If that fails there is no such checkpoint: what was in it waits for the next one.
+    /// Writes both seals of the checkpoint in progress. If that fails the checkpoint is aborted, and its changes go
+    /// into the next one.
     fn seal_in_progress(&mut self) -> Result<()> {
         let Some(begun) = &mut self.checkpoint.in_progress else {
             return Ok(());
@@ -262,7 +270,7 @@ impl Volume {
         self.checkpoint.is_required = true;
     }
 
-    /// The checkpoint under way is durable.
+    /// Makes the checkpoint in progress the newest committed one.
     fn finish_in_progress(&mut self) {
         let Some(begun) = self.checkpoint.in_progress.take() else {
             return;
@@ -276,7 +284,7 @@ impl Volume {
         self.checkpoint.body_crc = seal.body_crc;
         self.roll_forward.tag = seal.roll_tag;
         for (mark, sealed) in self.logs.marks.iter_mut().zip(seal.logs) {
-            // The heads may have gone on.
+            // Blocks may have been appended since the checkpoint began.
             *mark = LogMarks {
                 head: mark.head,
                 ..sealed
@@ -288,7 +296,7 @@ impl Volume {
         self.stats.checkpoints += 1;
     }
 
-    /// Writes the body. Returns the seal for it, where it overflowed to, and the runs that are new in the discard log.
+    /// Writes the body. Returns its seal, the location of its overflow, and the runs that are new in the discard log.
     fn write_body(
         &mut self,
         phase: Phase,
@@ -314,8 +322,9 @@ impl Volume {
         let (body_blocks, mut copy) = (blocks(body.byte_len()), blocks(body.copied_len()));
         let mut overflow = 0..0;
         let old = self.checkpoint.overflow.end - self.checkpoint.overflow.start;
-        // A small pack has none: the body and its copy would always overflow, and each overflow be in the next discard log. Of a checkpoint of an earlier version
-        // there is none either, and nothing may be appended.
+        // A small pack has no copy: body and copy would always overflow, and each overflow would be in the next
+        // discard log. If nothing may be appended, a checkpoint of an earlier version keeps its overflow and gets no
+        // copy either.
         if 2 * copy + 1 > room || again && extra(body_blocks + copy) != old {
             copy = 0;
         }
@@ -339,7 +348,8 @@ impl Volume {
             match placed {
                 Some(addr) => overflow = addr.0..addr.0 + want,
                 None => {
-                    // Rule 8: better a leak that is known than a checkpoint that cannot be made, and one without a copy than a leak.
+                    // Rule 8: a known leak is better than a failed checkpoint, and a body without a copy is better
+                    // than a leak.
                     copy = 0;
                     let must = body.copied_len() as u64;
                     let keep = (room * block).checked_sub(must).ok_or_else(|| {
@@ -450,13 +460,14 @@ impl Volume {
         entries
     }
 
-    /// Gives up discards until at most `keep` entries are left. They stay mapped on the device until `trim` finds them.
+    /// Drops discards until at most `keep` entries are left. Their blocks stay allocated on the device until a trim
+    /// finds them.
     fn leak_beyond(&mut self, keep: usize, fresh: &mut Vec<Range<u64>>) {
         self.needs_trim |= self.options.rules.hold(8);
         let old = self.discard_log.iter().flat_map(to_entries).count();
         let room = keep.saturating_sub(old);
         if fresh.len() > room {
-            // The longest runs are worth most.
+            // Keep the longest runs.
             fresh.sort_by_key(|run| std::cmp::Reverse(run.end - run.start));
             fresh.truncate(room);
             fresh.sort_by_key(|run| run.start);
@@ -473,8 +484,8 @@ impl Volume {
             .map_err(|e| Error::io(e, format_args!("writing a checkpoint pack at {addr}")))
     }
 
-    /// Makes what was written durable. If the device cannot, nobody knows which blocks it still has, and hosts forget that they ever
-    /// had them: the only sound state is the one a new mount finds.
+    /// Flushes the device. After a failed flush it is unknown which blocks the device has, and hosts report the loss
+    /// only once. The only sound state is the one that a new mount finds.
     pub(crate) fn flush(&mut self) -> Result<()> {
         self.dev.flush().map_err(|e| {
             self.state = WriteState::Broken(format!("a flush failed: {e}"));
@@ -482,7 +493,7 @@ impl Volume {
         })
     }
 
-    /// Brings every dead block back to the device: checkpoints, discards, flushes, until nothing waits that can go.
+    /// Releases all dead blocks: makes checkpoints, discards and flushes until nothing is left that can be released.
     pub fn drain(&mut self) -> Result<()> {
         let mut left = u64::MAX;
         self.discard_prepared();
@@ -497,11 +508,11 @@ impl Volume {
             }
             left = now;
         }
-        // The packs still list what is gone; one more makes them agree with the device.
+        // The packs still list released blocks. One more checkpoint makes them agree with the device.
         self.checkpoint()
     }
 
-    /// True if every reference to the volume's memory could be dropped without losing anything.
+    /// Returns whether the volume can be dropped without losing changes.
     pub fn is_synced(&self) -> bool {
         !self.checkpoint.has_changes
             && self.checkpoint.in_progress.is_none()

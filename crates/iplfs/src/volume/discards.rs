@@ -1,7 +1,7 @@
-//! Discards on their way out.
+//! Issuing discards to the device.
 //!
-//! The rules say what the device may be told; that is settled with the volume at hand. Telling it takes the time it takes, and can be done beside the volume's
-//! work: no address is ever used again, so nothing that happens meanwhile makes a dead block alive.
+//! The rules decide which discards are allowed, from the state of the volume. Issuing them takes long and can run in
+//! parallel with other operations: no address is ever reused, so no change makes a dead block live again.
 
 use crate::device::BlockDevice;
 use crate::disk::address::{BlockAddr, Geometry, Log};
@@ -12,22 +12,22 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What the device may be told now.
+/// Discards that are allowed, ready to be issued.
 pub struct Discards {
     device: Arc<dyn BlockDevice>,
     geometry: Geometry,
     runs: std::vec::IntoIter<Range<u64>>,
-    /// Zones that may be empty when the runs have gone.
+    /// Zones that may be empty after the discards.
     zones: BTreeSet<u64>,
-    /// Zones that logs have left since the last time, as far as they exist.
+    /// Zones that log heads left since the last time.
     left: Vec<Range<u64>>,
-    /// Per log, the offset below which its zones may go.
+    /// Offset in each log below which zones may be released.
     scan: [u64; 7],
-    /// Rule 6.
+    /// Rule 6: release only zones that are empty and below the head.
     only_whole: bool,
 }
 
-/// What the device was told.
+/// Discards that were issued.
 #[derive(Debug, Default)]
 pub struct Discarded {
     runs: Vec<Range<u64>>,
@@ -35,13 +35,13 @@ pub struct Discarded {
 }
 
 impl Discards {
-    /// Tells the device of the next runs, at most `max`. `None` after the last. Unit: discards.
+    /// Issues at most `max` discards. Returns `None` after the last.
     pub fn issue(&mut self, max: usize) -> Option<Discarded> {
         let next: Vec<_> = self.runs.by_ref().take(max).collect();
         if next.is_empty() {
             return None;
         }
-        // A run that is refused stays in the log and is tried again: a discard that fails is a delay, not damage.
+        // A refused run stays in the log and is retried: a failed discard is a delay, not damage.
         let told = |run: &Range<u64>| self.device.discard(run.clone()).is_ok();
         Some(Discarded {
             runs: next.into_iter().filter(told).collect(),
@@ -49,8 +49,8 @@ impl Discards {
         })
     }
 
-    /// Rule 6: a zone that lies wholly below its log's durable head and holds nothing is given back as a whole. To be called when all
-    /// was told, because that is what empties them.
+    /// Releases zones (rule 6): those that lie wholly below the durable head of their log and are empty. Must be
+    /// called after the last discard, because discards empty the zones.
     pub fn release_zones(mut self) -> Result<Discarded> {
         let Some(zone_blocks) = self.device.zone_blocks() else {
             return Ok(Discarded::default());
@@ -67,7 +67,7 @@ impl Discards {
             };
             let below = first + zone_blocks <= self.scan[log.index()];
             let empty = self.device.allocated(blocks).map_err(asking)?.is_empty();
-            // A zone that could not be released stays, empty, and is offered again by `trim`.
+            // A zone that could not be released stays empty, and the next trim tries again.
             if (below && empty || !self.only_whole) && self.device.release_zone(zone).is_ok() {
                 released += 1;
             }
@@ -80,7 +80,7 @@ impl Discards {
 }
 
 impl Volume {
-    /// What the rules let go now.
+    /// Returns the discards that the rules allow.
     pub fn discards(&mut self) -> Discards {
         let max = match self.options.discard {
             DiscardMode::Eager => usize::MAX,
@@ -129,7 +129,7 @@ impl Volume {
         }
     }
 
-    /// The device was told.
+    /// Records that discards were issued.
     pub fn discarded(&mut self, done: Discarded) {
         self.stats.discard_commands += done.runs.len() as u64;
         self.stats.released_zones += done.zones;
@@ -139,7 +139,7 @@ impl Volume {
         }
     }
 
-    /// Tells the device what the rules let go now.
+    /// Issues all discards that the rules allow.
     pub(crate) fn issue_discards(&mut self) -> Result<()> {
         if self.options.discard == DiscardMode::Never {
             return Ok(());
@@ -153,7 +153,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Looks at every zone again, also at those that a crash left empty.
+    /// Examines every zone again, including those that a crash left empty.
     pub(crate) fn release_all_zones(&mut self) -> Result<()> {
         self.logs.zones_scanned = [0; 7];
         let released = self.discards().release_zones()?;
@@ -170,7 +170,7 @@ impl Volume {
             })
     }
 
-    /// Rule 7: part of a granule would be forgotten by the device; it waits in the log for its neighbours.
+    /// Rule 7: the device would ignore part of a granule. Such a part waits in the log for its neighbours.
     fn whole_granules(&self, run: &Range<u64>) -> Range<u64> {
         if !self.options.rules.hold(7) {
             return run.clone();

@@ -1,16 +1,16 @@
-//! fsync: a file made durable without a checkpoint.
+//! fsync: making a file durable without a checkpoint.
 //!
 //! ```text
 //!  warm node log:  … │ nodes, the inode last │ data they newly name │ nodes … │ data … │ ready for more │
 //!                    └──────── one group, one write ──────────────┘
 //! ```
 //!
-//! A small change goes out as one write into one log, so that the host has one file to make durable. Roll-forward finds the next group behind the data that
-//! the last one names; so a block of data there is never looked at as a node. `rebuild` looks at every block, so data that could be taken for a node goes
-//! to its own log.
+//! A small change is one write to one log, so that the host has one file to make durable. Roll-forward finds the next
+//! group after the data that the last group names, and never takes a block of that data for a node. A rebuild reads
+//! every block, so data that looks like a node goes to its own log.
 //!
-//! What a host does slowly is not writing but taking note of new blocks and a longer file. So the device is asked to make blocks ready ahead of the
-//! head; they are beyond the head, as what a crash leaves behind is, and a recovery gives them back like that.
+//! Hosts take longest for recording new blocks and a new file length, not for the data. Therefore the device prepares
+//! blocks past the head. They look like the leftovers of a crash, and a recovery releases them likewise.
 
 use crate::disk::address::{BLOCK_SIZE, Log, Nid};
 use crate::disk::inode::{Content, mode};
@@ -22,29 +22,29 @@ use crate::error::Result;
 use crate::volume::state::{Volume, WriteState};
 use std::collections::HashMap;
 
-/// Data of a group that goes behind its nodes; more goes to its own log. Unit: blocks.
+/// Maximum amount of data that is written after the nodes of its group; more goes to its own log. Unit: blocks.
 const DATA_MAX: usize = 64;
-/// Nodes of a group that go out in one write.
+/// Maximum number of nodes of a group that is one write.
 const NODES_MAX: usize = 64;
-/// Fsyncs since the last checkpoint from which on blocks are made ready: somebody who saves a file now and then needs none.
+/// Number of fsyncs since the last checkpoint from which on blocks are prepared. A rare fsync does not need them.
 const PREPARE_FROM: u64 = 1;
-/// Room that must be left on volume and host, in units of what is made ready.
+/// Free space required on the volume and the host, as a multiple of the prepared blocks.
 const PREPARE_ROOM: u64 = 16;
 
-/// What a file still needs to be durable.
+/// Step that makes a file durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fsync {
-    /// Nothing.
+    /// The file is durable already.
     Durable,
-    /// A flush of the device that begins from now on. Several files can share one.
+    /// A device flush that starts from here on. Several files can share it.
     Flush,
-    /// The end of a checkpoint that begins from now on; if one is under way, its end, after which to ask again.
+    /// The end of a checkpoint that starts from here on. If one is in progress: its end, then another call.
     Checkpoint,
 }
 
 impl Volume {
-    /// Makes a file durable, with its name if it is new. A directory, or a file whose names changed, takes a whole checkpoint; other files leave a
-    /// group of nodes that the next mount adopts.
+    /// Makes a file durable, and its name if it is new. A directory, or a file whose names changed, requires a
+    /// checkpoint. Other files leave a group of nodes that the next mount adopts.
     pub fn fsync(&mut self, ino: Nid) -> Result<()> {
         self.complete_checkpoint()?;
         match self.begin_fsync(ino)? {
@@ -54,12 +54,13 @@ impl Volume {
         }
     }
 
-    /// All of `fsync` that takes no waiting for the device. If a flush that is made outside the volume fails, tell [`flush_failed`](Self::flush_failed).
+    /// Performs the part of `fsync` that does not wait for the device. If a flush outside the volume fails, the
+    /// caller reports it to [`flush_failed`](Self::flush_failed).
     pub fn begin_fsync(&mut self, ino: Nid) -> Result<Fsync> {
         self.writable()?;
         let inode = self.inode(ino)?;
         if inode.nlink == 0 {
-            // Without a name nothing of it can survive.
+            // Without a name it cannot survive a crash.
             return Ok(Fsync::Durable);
         }
         let plain = matches!(inode.mode & mode::TYPE, mode::FILE | mode::LINK);
@@ -81,7 +82,7 @@ impl Volume {
             && !self.roll_forward.changes.renamed.contains(&ino)
             && !self.checkpoint.is_required
         {
-            // Another's group may be written and not yet flushed, and this file be part of it.
+            // The file may be part of a group that is written and not flushed yet.
             return Ok(Fsync::Flush);
         }
         if self.needs_checkpoint(ino, parent, &name) {
@@ -97,22 +98,23 @@ impl Volume {
         Ok(Fsync::Flush)
     }
 
-    /// A flush that somebody made for [`begin_fsync`](Self::begin_fsync) failed: nobody knows what the device still has.
+    /// Reports that a flush for [`begin_fsync`](Self::begin_fsync) failed. The volume refuses further changes,
+    /// because it is unknown which blocks the device has.
     pub fn flush_failed(&mut self, why: &std::io::Error) {
         self.state = WriteState::Broken(format!("a flush failed: {why}"));
     }
 
-    /// The device, for a flush outside the volume.
+    /// Device, for a flush outside the volume.
     pub fn device(&self) -> std::sync::Arc<dyn crate::device::BlockDevice> {
         self.dev.clone()
     }
 
-    /// Makes the data of a file durable. At present as much work as `fsync`.
+    /// Makes the data of a file durable. The work is that of `fsync`.
     pub fn fdatasync(&mut self, ino: Nid) -> Result<()> {
         self.fsync(ino)
     }
 
-    /// True if roll-forward could not bring the file back as it is.
+    /// Returns whether roll-forward could not restore the file.
     fn needs_checkpoint(&self, ino: Nid, parent: Nid, name: &[u8]) -> bool {
         let s = &self.roll_forward.changes;
         if self.checkpoint.is_required || s.renamed.contains(&ino) {
@@ -127,7 +129,7 @@ impl Volume {
             || s.vacated.contains(&(parent, name.to_vec())))
     }
 
-    /// Dirty nodes of an inode and the inode itself, which comes last.
+    /// Dirty nodes of an inode, then the inode itself.
     fn group_of(&mut self, ino: Nid) -> Result<Vec<Nid>> {
         self.inode_mut(ino)?;
         let dirty = self.nodes.dirty_of(ino);
@@ -136,7 +138,8 @@ impl Volume {
         Ok(nids)
     }
 
-    /// Writes an inode's dirty pages and nodes as one. False, and nothing done, if they are too many or must not lie together.
+    /// Writes the dirty pages and nodes of an inode as one group. Returns false, without effect, if they are too many
+    /// or must not lie together.
     fn write_group(&mut self, ino: Nid) -> Result<bool> {
         if self.sb.incompat & GROUPS_WITH_DATA == 0 {
             return Ok(false);
@@ -160,7 +163,8 @@ impl Volume {
             };
             data.extend_from_slice(page);
             slots.push(slot);
-            // The nodes in memory change when the device has taken the write: until then the slots lead to what is there.
+            // Nodes in memory change only after the device has accepted the write: until then their slots lead to the
+            // old data.
             let Some((nid, at)) = self.find_dnode(ino, index)? else {
                 return Ok(false);
             };
@@ -186,7 +190,7 @@ impl Volume {
             bytes.extend_from_slice(&body.encode(&footer));
         }
         bytes.extend_from_slice(&data);
-        // A failure leaves a gap in the sequence, which would hide every later group from roll-forward.
+        // A failure leaves a gap in the sequence, which hides every later group from roll-forward.
         let start = self
             .append(Log::WarmNode, &bytes)
             .inspect_err(|_| self.checkpoint.is_required = true)?;
@@ -199,7 +203,7 @@ impl Volume {
         Ok(true)
     }
 
-    /// Has the device make blocks ready for the groups that will follow. If it cannot, a flush takes longer, nothing else.
+    /// Prepares blocks for the next groups. If the device cannot, flushes take longer and nothing else changes.
     fn prepare_blocks(&mut self) {
         let blocks = self.options.prepare_blocks;
         let marks = self.logs.marks[Log::WarmNode.index()];
@@ -221,22 +225,22 @@ impl Volume {
         }
     }
 
-    /// Gives back what was made ready and not used.
+    /// Discards prepared blocks that were not used.
     pub(crate) fn discard_prepared(&mut self) {
         let head = self.logs.marks[Log::WarmNode.index()].head;
         let end = std::mem::take(&mut self.logs.prepared);
         if head < end {
             let range = self.sb.geometry.range(Log::WarmNode, head..end);
-            // What stays is used when the head comes there.
+            // If the discard fails, the blocks are used when the head reaches them.
             let _ = self.dev.discard(range);
-            // That was room, too.
+            // Prepared blocks were preallocated, too.
             let room = &mut self.logs.preallocated[Log::WarmNode.index()];
             *room = (*room).min(head);
             self.maintain_preallocation();
         }
     }
 
-    /// Blocks made ready and not used.
+    /// Number of prepared blocks that were not used.
     pub(crate) fn prepared_blocks(&self) -> u64 {
         self.logs
             .prepared

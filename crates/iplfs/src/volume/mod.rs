@@ -1,4 +1,4 @@
-//! A mounted volume: its state, and the operations that make it durable.
+//! Mounted volume: its state, and the operations that make it durable.
 
 mod admission;
 mod checkpoint;

@@ -1,4 +1,4 @@
-//! Making a volume, opening one, and choosing the checkpoint to open it at.
+//! Formatting and mounting volumes.
 
 use crate::checkpoint::pack::{
     FoundCheckpoint, clear_fixed, damaged_superblocks, find_checkpoint, first_version,
@@ -17,7 +17,7 @@ use crate::volume::state::{Volume, WriteState};
 use std::sync::Arc;
 
 impl Volume {
-    /// Makes an empty volume on a device, forgetting what was there.
+    /// Formats a device with an empty volume. Anything on the device is lost.
     pub fn format(dev: Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<()> {
         let mut label = [0; 64];
         let Some(room) = label.get_mut(..options.label.len()) else {
@@ -70,7 +70,8 @@ impl Volume {
         write_superblocks(&*dev, &sb, &copies)
     }
 
-    /// Opens a volume. After a crash this recovers it first; see [`MountOptions::read_only`] for looking without touching.
+    /// Mounts a volume, after a recovery if it was not unmounted. See [`MountOptions::read_only`] for a mount without
+    /// writes.
     pub fn mount(dev: Arc<dyn BlockDevice>, options: MountOptions) -> Result<Self> {
         let sb = read_superblock(&*dev)?;
         let found = find_checkpoint(&*dev, &sb, options.fallback)?;
@@ -78,7 +79,7 @@ impl Volume {
         let read_only = options.read_only;
         if !read_only {
             match rewrite_damaged_copies(&*dev, &sb) {
-                // Such a host still takes deletes, and the next mount tries again.
+                // A full host still takes deletes, and the next mount tries again.
                 Err(Error::Io(e, _)) if is_full(&e) => {}
                 other => other?,
             }
@@ -98,7 +99,7 @@ impl Volume {
         }
         if phase == Phase::Clean {
             volume.maintain_preallocation();
-            // From here on the device no longer says "clean".
+            // From here on the newest checkpoint is not clean.
             volume.commit_unchanged(Phase::Mounted)?;
             volume.evict_orphans();
         } else {
@@ -108,7 +109,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// The state that a checkpoint describes, in memory.
+    /// Creates the state in memory that a checkpoint describes.
     pub(crate) fn at(
         dev: Arc<dyn BlockDevice>,
         sb: Superblock,
@@ -141,7 +142,7 @@ impl Volume {
         volume.snapshots.held_blocks = seal.held_blocks;
         volume.live = seal.live_blocks;
         volume.inodes = seal.inodes;
-        // A trim finds the blocks that the lost discard log named and those of the rest of the body.
+        // A trim finds the blocks of the lost discard log, and the other blocks of the body.
         volume.needs_trim = seal.needs_trim || damage.body;
         if !damage.body {
             let room = u64::from(volume.sb.geometry.pack_blocks) - SEALS;

@@ -1,7 +1,8 @@
-//! Room on the host ahead of the heads: a checkpoint, and so a delete, needs none of a host that is full.
+//! Preallocation past the heads, so that a checkpoint, and thus a delete, succeeds on a full host.
 //!
-//! Space kept elsewhere, to be given up when it is needed, may be gone before it is taken again: others write to the host too. What is reserved
-//! where the next blocks go stays ours. The device holds none of it until it is written; what a head leaves behind unwritten is given up.
+//! Space reserved elsewhere, as a ballast file, could be taken by other programs between its release and its use.
+//! Space reserved at the next addresses cannot. The device does not count it as allocated until it is written. Space
+//! that a head leaves unwritten is released.
 
 use crate::device::is_full;
 use crate::disk::address::Log;
@@ -9,13 +10,15 @@ use crate::error::{Error, Result};
 use crate::volume::state::Volume;
 use std::io;
 
-/// Blocks reserved ahead of each head: what dirty memory takes while little is dirty, and a checkpoint with some deletes. In the order of the logs.
+/// Blocks preallocated past each head, in the order of the logs: enough for little dirty memory and a checkpoint with
+/// some deletes.
 const PREALLOCATED: [u64; 7] = [128, 256, 768, 0, 64, 192, 64];
-/// What of it stays while the volume is not mounted, for the first deletes of a mount: 1 MiB.
+/// Part of it that stays while the volume is not mounted, for the first deletes of a mount: 1 MiB.
 const PREALLOCATED_UNMOUNTED: [u64; 7] = [64, 64, 0, 0, 32, 64, 32];
-/// A host with less is asked for room before an address is used up, and little is left dirty: 16 MiB. Unit: blocks.
+/// Free space of the host below which space is reserved before an address is used, and little memory stays dirty: 16
+/// MiB. Unit: blocks.
 const LOW_SPACE: u64 = 4096;
-/// Dirty pages and nodes that such a host is to take at once.
+/// Maximum number of dirty pages and nodes on such a host.
 const LOW_SPACE_DIRTY_MAX: u64 = 64;
 
 impl Volume {
@@ -24,7 +27,8 @@ impl Volume {
         self.free_space.of(&*self.dev)
     }
 
-    /// Reserves room where a head has used a quarter of it. True if all of it is there, or the device has no such thing.
+    /// Preallocates for logs that have used a quarter of their preallocation. Returns whether all of it is there, or
+    /// the device cannot preallocate.
     pub(crate) fn maintain_preallocation(&mut self) -> bool {
         Log::ALL.into_iter().all(|log| {
             let (head, want) = (self.logs.marks[log.index()].head, PREALLOCATED[log.index()]);
@@ -42,7 +46,7 @@ impl Volume {
                 .dev
                 .preallocate(self.sb.geometry.range(log, start..end))
             {
-                // A write will say what else is wrong.
+                // Other errors are reported by the write.
                 Err(e) if is_full(&e) => return Err(e),
                 _ => self.logs.preallocated[log.index()] = end,
             }
@@ -50,8 +54,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Asks a host that is nearly full for the room of the next `blocks` of a log, so that no address is used up for nothing: who tries again and again would
-    /// come to the limit of the log.
+    /// Preallocates the next `blocks` of a log if the host is nearly full, so that a failed write does not use up
+    /// addresses. Repeated attempts would otherwise exhaust the log.
     pub(crate) fn preallocate_if_low(&mut self, log: Log, blocks: u64) -> Result<()> {
         let asking = |e| {
             Error::io(
@@ -71,7 +75,7 @@ impl Volume {
         }
     }
 
-    /// True if the host has so little room that a checkpoint should not wait.
+    /// Returns whether the host has so little free space that a checkpoint should not be deferred.
     pub(crate) fn is_host_nearly_full(&self) -> bool {
         self.pages.dirty() + self.nodes.dirty_count() > LOW_SPACE_DIRTY_MAX
             && self.host_free().is_ok_and(|free| {
@@ -79,13 +83,13 @@ impl Volume {
             })
     }
 
-    /// Gives up what only a volume in use needs.
+    /// Releases the preallocation that only a mounted volume needs.
     pub(crate) fn shrink_preallocation(&mut self) {
         for log in Log::ALL {
             let end = self.logs.marks[log.index()].head + PREALLOCATED_UNMOUNTED[log.index()];
             let room = self.logs.preallocated[log.index()];
             if end < room {
-                // What stays is used by the next mount.
+                // If this fails the next mount uses it.
                 let _ = self
                     .dev
                     .release_preallocated(self.sb.geometry.range(log, end..room));
@@ -93,12 +97,13 @@ impl Volume {
         }
     }
 
-    /// Gives up what was reserved between the marks of the last checkpoint and the heads, and takes it again ahead of them.
+    /// Releases what was preallocated between the marks of the last checkpoint and the heads, and preallocates past
+    /// the heads.
     pub(crate) fn move_preallocation(&mut self) {
         for log in Log::ALL {
             let m = self.logs.marks[log.index()];
             if m.scan < m.head {
-                // What stays goes with its zone.
+                // If this fails it is released with its zone.
                 let _ = self
                     .dev
                     .release_preallocated(self.sb.geometry.range(log, m.scan..m.head));

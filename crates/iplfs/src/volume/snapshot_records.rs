@@ -7,9 +7,9 @@ use std::sync::{Arc, Weak};
 /// Snapshots of a volume, and which of them are open.
 #[derive(Default)]
 pub(crate) struct Snapshots {
-    /// Records, oldest first.
+    /// Records of snapshots, oldest first.
     pub(crate) records: Vec<Snapshot>,
-    /// Number of invalid blocks that are kept because a snapshot refers to them.
+    /// Number of dead blocks that are kept because a snapshot refers to them.
     pub(crate) held_blocks: u64,
     /// Tokens of open snapshots, by name.
     pub(crate) open: HashMap<String, Weak<()>>,

@@ -1,7 +1,8 @@
-//! Snapshots: pin a checkpoint, look at it, let it go.
+//! Snapshots: creating, opening and deleting them.
 //!
-//! Making one costs a checkpoint and a record, whatever the size of the volume. While it exists, a block that dies and is older than the newest
-//! snapshot is kept instead of discarded. Deleting one walks the nodes of it and of its newer neighbour: what only it refers to is dead.
+//! Creating one costs a checkpoint and a record, whatever the size of the volume. While it exists, a block that dies
+//! and is older than the newest snapshot is kept. Deleting one walks its nodes and those of its newer neighbour.
+//! Blocks that only it refers to are dead.
 
 use crate::device::{BlockDevice, read_block};
 use crate::disk::address::{BlockAddr, Nid};
@@ -17,18 +18,18 @@ use crate::volume::state::{Volume, WriteState};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-/// Every block that a state refers to.
+/// Blocks that a state of the volume refers to.
 #[derive(Default)]
 pub(crate) struct References {
-    /// Addresses; a block of data with its inode and checksum.
+    /// Addresses; for data blocks with inode and checksum.
     pub(crate) blocks: Vec<(u64, Option<(Nid, u32)>)>,
-    /// Blocks of the table and nodes that cannot be read.
+    /// Nodes and blocks of the node address table that cannot be read.
     pub(crate) damage: Vec<DamagedBlock>,
 }
 
-/// A block that cannot be read.
+/// Block that cannot be read.
 pub(crate) struct DamagedBlock {
-    /// The inode that it belongs to, if it is a node.
+    /// Inode that owns the block, if it is a node or data.
     pub(crate) ino: Option<Nid>,
     pub(crate) error: Error,
 }
@@ -39,16 +40,16 @@ impl References {
     }
 }
 
-/// Most snapshots of a volume, if its pack has room for so many.
+/// Maximum number of snapshots of a volume, if its pack can hold that many.
 const SNAPSHOTS_MAX: usize = 1024;
 
 impl Volume {
-    /// The snapshots, oldest first.
+    /// Returns the snapshots, oldest first.
     pub fn snapshots(&self) -> &[Snapshot] {
         &self.snapshots.records
     }
 
-    /// Keeps the present state under a name. Everything done before is durable when this returns.
+    /// Takes a snapshot of the current state. All earlier changes are durable when this returns.
     pub fn snapshot(&mut self, name: &str, now: Time) -> Result<()> {
         self.writable()?;
         if name.is_empty() || name.len() > NAME_MAX || name.contains('\0') || name.contains('/') {
@@ -91,9 +92,10 @@ impl Volume {
             return Err(Errno::Busy.into());
         }
         self.checkpoint()?;
-        // What only a damaged node of a snapshot refers to leaks, and a trim finds it: better than a snapshot that cannot be deleted.
+        // Blocks that only a damaged node of a snapshot refers to leak, and a trim finds them. Otherwise a damaged
+        // snapshot could not be deleted.
         let mine = self.at_snapshot(at).readable_references()?;
-        // A block that the older neighbour and this one could both see is older than the former's heads.
+        // A block that this snapshot and the older neighbour share is older than the heads of the latter.
         let older = at.checked_sub(1).map(|at| self.snapshots.records[at].heads);
         let newer: HashSet<u64> = match self.snapshots.records.get(at + 1) {
             Some(_) => {
@@ -121,7 +123,7 @@ impl Volume {
         self.checkpoint()
     }
 
-    /// Opens a snapshot for reading, beside the volume itself.
+    /// Opens a snapshot as a read-only volume, in addition to the volume itself.
     pub fn open_snapshot(&mut self, name: &str) -> Result<Volume> {
         let at = self.snapshots.position(name).ok_or(Errno::NotFound)?;
         let mut volume = self.at_snapshot(at);
@@ -129,7 +131,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// The state that a record of a snapshot describes.
+    /// Creates the state that the record of a snapshot describes.
     pub(crate) fn of_snapshot(dev: Arc<dyn BlockDevice>, sb: Superblock, s: &Snapshot) -> Self {
         let mut volume = Volume::empty(dev, sb, MountOptions::default());
         volume.state = WriteState::ReadOnly;
@@ -146,7 +148,7 @@ impl Volume {
         volume
     }
 
-    /// The state that a snapshot pins.
+    /// Returns the state of the snapshot at an index.
     pub(crate) fn at_snapshot(&self, at: usize) -> Volume {
         Self::of_snapshot(
             self.dev.clone(),
@@ -155,13 +157,13 @@ impl Volume {
         )
     }
 
-    /// True if a repair wrote the table of a snapshot again, past its heads.
+    /// Returns whether a repair rewrote the node address table of a snapshot, past its heads.
     pub(crate) fn has_repaired_table(&self, snapshot: &Snapshot) -> bool {
         !self.lies_below(snapshot.nat_root.addr, &snapshot.heads)
     }
 
-    /// Blocks of data in `references` that do not match their checksums, without those that `skip` names. `known` holds the answer for blocks that were
-    /// read before.
+    /// Finds data blocks in `references` that do not match their checksums. Blocks that `skip` selects are left out.
+    /// `known` caches the results of blocks already read.
     pub(crate) fn damaged_data(
         &self,
         references: &References,
@@ -189,7 +191,7 @@ impl Volume {
         Ok(damage)
     }
 
-    /// A path of each of the inodes, as far as directories can be read.
+    /// Returns a path of each of the inodes, as far as directories can be read.
     pub(crate) fn paths_of(&mut self, wanted: &BTreeSet<Nid>) -> BTreeMap<Nid, String> {
         let mut found = BTreeMap::new();
         let (mut seen, mut todo) = (HashSet::new(), Vec::new());
@@ -215,13 +217,13 @@ impl Volume {
         found
     }
 
-    /// True if a snapshot may need a block, whatever the present does.
+    /// Returns whether a snapshot may refer to a block.
     pub(crate) fn is_held(&self, addr: BlockAddr) -> bool {
         let newest = self.snapshots.records.last();
         newest.is_some_and(|newest| self.lies_below(addr, &newest.heads))
     }
 
-    /// True if a block lies below the given heads.
+    /// Returns whether a block is below the given heads.
     pub(crate) fn lies_below(&self, addr: BlockAddr, heads: &[u64; 7]) -> bool {
         self.sb
             .geometry
@@ -229,7 +231,8 @@ impl Volume {
             .is_some_and(|(log, offset)| offset < heads[log.index()])
     }
 
-    /// Every block that the state on the device refers to: table, nodes, data. Memory must be in sync with it.
+    /// Returns every block that the state on the device refers to: table, nodes, data. Memory must be in sync with
+    /// the device.
     pub(crate) fn references(&mut self) -> Result<References> {
         let mut all = self.readable_references()?;
         match all.damage.is_empty() {
@@ -238,7 +241,8 @@ impl Volume {
         }
     }
 
-    /// The same, without blocks that only damaged blocks refer to: these are unreachable.
+    /// Same as [`references`](Self::references), without blocks that only damaged blocks refer to. Damage is reported
+    /// in the result.
     pub(crate) fn readable_references(&mut self) -> Result<References> {
         let mut all = References::default();
         let dev = self.dev.clone();

@@ -1,13 +1,13 @@
-//! The volume: its state in memory, its nodes, and how blocks are appended and die.
+//! State of a mounted volume, and the basic operations on its blocks and nodes.
 //!
 //! Invariants:
 //!
-//! * No address outside the fixed part of area 0 is written twice, in the whole life of the volume.
-//! * A node in memory that is not dirty equals its block on the device.
-//! * A dirty page has a slot that is not a hole: space is claimed when data arrives, not when it is written.
-//! * Blocks reach the dead map in the same step in which the last reference in memory goes.
+//! * No address outside the fixed part of area 0 is written twice in the life of the volume.
+//! * A clean node in memory equals its block on the device.
+//! * A dirty page has a slot that is not a hole: space is reserved when data arrives, not when it is written.
+//! * A block is marked dead in the same step in which its last reference in memory goes.
 //! * A checkpoint is the state of the whole volume between two operations.
-//! * While one is under way, no node is written.
+//! * While a checkpoint is in progress, no node is written.
 
 use crate::checkpoint::state::{CheckpointState, RollForwardState};
 use crate::device::{BlockDevice, blocks_in};
@@ -33,16 +33,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
-/// Whether changes are accepted.
+/// State of a volume with regard to changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum WriteState {
     Writable,
     ReadOnly,
-    /// A change failed half-way; nothing of it may reach the device.
+    /// A change failed half-way. Nothing of it may reach the device.
     Broken(String),
 }
 
-/// A mounted volume.
+/// Volume that is mounted, or an open snapshot of one.
 pub struct Volume {
     pub(crate) dev: Arc<dyn BlockDevice>,
     pub(crate) sb: Superblock,
@@ -57,7 +57,7 @@ pub struct Volume {
     pub(crate) dead: DeadBlocks,
     pub(crate) discard_log: DiscardLog,
     pub(crate) readers: Readers,
-    /// Live blocks of data and nodes, reserved ones included.
+    /// Number of live blocks of data and nodes, reserved ones included.
     pub(crate) live: u64,
     pub(crate) inodes: u64,
     pub(crate) next_generation: u32,
@@ -75,23 +75,23 @@ pub struct Volume {
 /// Counters since the mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Checkpoints committed.
+    /// Number of committed checkpoints.
     pub checkpoints: u64,
-    /// Fsyncs left to roll-forward.
+    /// Number of fsyncs left to roll-forward.
     pub fsync_groups: u64,
-    /// Blocks appended to each log.
+    /// Number of blocks appended to each log.
     pub appended_blocks: [u64; 7],
-    /// Blocks written in place to checkpoint packs.
+    /// Number of blocks overwritten in checkpoint packs.
     pub pack_blocks: u64,
-    /// Blocks discarded.
+    /// Number of discarded blocks.
     pub discarded_blocks: u64,
-    /// Discard commands issued.
+    /// Number of discards issued.
     pub discard_commands: u64,
-    /// Zones given back as a whole.
+    /// Number of zones released as a whole.
     pub released_zones: u64,
-    /// Groups that roll-forward adopted at mount.
+    /// Number of groups that roll-forward adopted at mount.
     pub adopted_groups: u64,
-    /// Blocks of the un-adopted tail that the mount put in the discard log.
+    /// Number of blocks after the last adopted group that the mount put in the discard log.
     pub tail_blocks: u64,
 }
 
@@ -125,12 +125,12 @@ impl Volume {
         }
     }
 
-    /// Counters since the mount.
+    /// Returns the counters since the mount.
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// What was fixed when the volume was made.
+    /// Superblock of the volume.
     pub fn superblock(&self) -> &Superblock {
         &self.sb
     }
@@ -145,7 +145,7 @@ impl Volume {
         self.checkpoint.pack
     }
 
-    /// True if it was mounted for looking only.
+    /// Returns whether the volume is mounted read-only.
     pub fn is_read_only(&self) -> bool {
         self.state == WriteState::ReadOnly
     }
@@ -161,8 +161,8 @@ impl Volume {
         }
     }
 
-    /// Runs the part of an operation that changes memory. If it fails half-way, the volume accepts no further change: the device still
-    /// holds the last sound state, and that is what the next mount sees.
+    /// Runs the part of an operation that changes memory. If it fails half-way, the volume refuses further changes:
+    /// the device still holds the last sound state, which the next mount finds.
     pub(crate) fn mutate<T>(&mut self, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         self.checkpoint.has_changes = true;
         let result = change(self);
@@ -178,9 +178,7 @@ impl Volume {
         self.readers.enter(self.checkpoint.version)
     }
 
-    // ---- blocks ----
-
-    /// Appends blocks to a log. The address is used up even if the device refuses, but for want of room.
+    /// Appends blocks to a log. The addresses are used up even if the write fails, unless the log itself is full.
     pub(crate) fn append(&mut self, log: Log, data: &[u8]) -> Result<BlockAddr> {
         let n = blocks_in(data);
         let marks = self.logs.marks[log.index()];
@@ -203,7 +201,7 @@ impl Volume {
         Ok(addr)
     }
 
-    /// The last reference to a block of a file or node is gone.
+    /// Frees a block of a file or node after its last reference is gone.
     pub(crate) fn free_block(&mut self, addr: BlockAddr) {
         if addr.is_mapped() {
             if self.is_held(addr) {
@@ -211,7 +209,7 @@ impl Volume {
                 return;
             }
             if !self.dead.insert(addr) {
-                // Two references to one block: the volume is damaged, and writing on would spread it.
+                // Two references to one block: the volume is damaged, and further writes would spread the damage.
                 self.state = WriteState::Broken(format!("block {addr} died twice"));
             }
             if !self.options.rules.hold(1) {
@@ -220,7 +218,7 @@ impl Volume {
         }
     }
 
-    /// Frees what a slot holds.
+    /// Frees the block or reservation of a slot.
     pub(crate) fn free_slot(&mut self, slot: Slot) {
         if slot.counts() {
             self.live -= 1;
@@ -228,9 +226,7 @@ impl Volume {
         }
     }
 
-    // ---- nodes ----
-
-    /// A node, read from the device if need be.
+    /// Returns a node, read from the device if it is not cached.
     pub(crate) fn node(&mut self, nid: Nid) -> Result<&Node> {
         if !self.nodes.contains(nid) {
             let node = self.read_node(nid)?;
@@ -239,7 +235,7 @@ impl Volume {
         Ok(&self.nodes[nid])
     }
 
-    /// A node that is about to change.
+    /// Returns a node to change, and marks it as dirty.
     pub(crate) fn node_mut(&mut self, nid: Nid) -> Result<&mut Node> {
         let ino = self.node(nid)?.ino;
         self.mark_dirty(ino, nid);
@@ -279,7 +275,7 @@ impl Volume {
         NodeBody::decode(&block, addr)
     }
 
-    /// An inode. `Stale` if the number names none.
+    /// Returns an inode. `Stale` if the number is not that of an inode.
     pub(crate) fn inode(&mut self, ino: Nid) -> Result<&Inode> {
         match &self.node(ino)?.body {
             NodeBody::Inode(inode) => Ok(inode),
@@ -287,7 +283,7 @@ impl Volume {
         }
     }
 
-    /// An inode that is about to change.
+    /// Returns an inode to change, and marks it as dirty.
     pub(crate) fn inode_mut(&mut self, ino: Nid) -> Result<&mut Inode> {
         self.inode(ino)?;
         match &mut self.node_mut(ino)?.body {
@@ -296,7 +292,7 @@ impl Volume {
         }
     }
 
-    /// Makes a node. The caller puts its number where it belongs.
+    /// Creates a node. The caller stores its number in the parent.
     pub(crate) fn new_node(
         &mut self,
         ino: Option<Nid>,
@@ -311,7 +307,7 @@ impl Volume {
         Ok(nid)
     }
 
-    /// Frees a node, not what it names.
+    /// Frees a node, but not the blocks it names.
     pub(crate) fn free_node(&mut self, nid: Nid) -> Result<()> {
         let entry = self.nat.get(&*self.dev, nid)?;
         self.free_block(entry.addr);
@@ -335,7 +331,7 @@ impl Volume {
         })
     }
 
-    /// Writes dirty nodes in the given order. With `group`, the last one is marked as the end of an fsync.
+    /// Writes dirty nodes in the given order. With `group`, the last one ends the group of an fsync.
     pub(crate) fn write_nodes(&mut self, nids: &[Nid], group: bool) -> Result<()> {
         for (chunk_index, chunk) in nids.chunks(256).enumerate() {
             let mut logs: BTreeMap<Log, (Vec<u8>, Vec<Nid>)> = BTreeMap::new();
@@ -348,7 +344,7 @@ impl Volume {
                 members.push(nid);
             }
             for (log, (bytes, members)) in logs {
-                // A failure leaves a gap in the sequence, which would hide every later group from roll-forward.
+                // A failure leaves a gap in the sequence, which hides every later group from roll-forward.
                 let start = self
                     .append(log, &bytes)
                     .inspect_err(|_| self.checkpoint.is_required = true)?;
@@ -358,7 +354,8 @@ impl Volume {
         Ok(())
     }
 
-    /// The footer of a node in memory that is written next. `group`: nodes of the fsync that it ends, 0 if it ends none.
+    /// Footer of the next write of a cached node. `group` is the number of nodes of the fsync that it ends, 0 if it
+    /// ends none.
     pub(crate) fn next_footer(&mut self, nid: Nid, group: usize) -> Footer {
         let node = &self.nodes[nid];
         let footer = Footer {
@@ -373,7 +370,7 @@ impl Volume {
         footer
     }
 
-    /// Nodes lie on the device at `start` and after it: their old blocks are dead.
+    /// Records that nodes were written at consecutive addresses from `start` on. Their old blocks are dead.
     pub(crate) fn nodes_written(&mut self, start: BlockAddr, members: &[Nid]) -> Result<()> {
         for (addr, &nid) in (start.0..).map(BlockAddr).zip(members) {
             let NatEntry { addr: old, ino } = self.nat.get(&*self.dev, nid)?;
@@ -384,7 +381,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Drops clean nodes and pages if too many are in memory. Called between operations only.
+    /// Drops clean nodes and pages if too many are cached. Must be called between operations only.
     pub(crate) fn shrink_caches(&mut self) {
         self.nodes.shrink(self.options.node_cache_max);
         if self.pages.clean() > self.options.page_cache_max {
@@ -392,7 +389,7 @@ impl Volume {
         }
     }
 
-    /// Reads whole blocks and compares each with the checksum of its slot.
+    /// Reads whole blocks and verifies the checksum of each.
     pub(crate) fn read_data(
         &self,
         ino: Nid,
