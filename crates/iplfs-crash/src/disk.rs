@@ -1,4 +1,4 @@
-//! A device that remembers what it was told, in order.
+//! Device that records its events in order.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -7,24 +7,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tuff_iplfs::backend::{Blocks, MemDevice};
 use tuff_iplfs::{BLOCK_SIZE, Block, BlockAddr, BlockDevice};
 
-/// One thing a volume asked of its device.
+/// Event of a device.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// Blocks written from an address on.
     Write(u64, Vec<Arc<Block>>),
-    /// Blocks declared dead.
+    /// Range of blocks declared dead.
     Discard(Range<u64>),
-    /// Everything before is durable.
+    /// Barrier: every earlier event is durable.
     Flush,
 }
 
-/// Addresses that were ever written, whether or not the write lasted.
+/// Addresses that were ever written, whether or not the write survived.
 #[derive(Clone, Debug, Default)]
-pub struct Written(HashMap<u64, Content>);
+pub struct Written(HashMap<u64, WrittenContent>);
 
-/// What was written to an address.
+/// Content that was written to an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Content {
+enum WrittenContent {
     Zeros,
     Bytes,
 }
@@ -34,19 +34,20 @@ impl Written {
         self.0.contains_key(&addr)
     }
 
-    /// Whether all that was ever written there is zeros. Such a block reads the same whether it arrived or not.
+    /// Returns whether only zeros were ever written to an address. Such a block reads the same whether or not a write
+    /// survived.
     pub fn only_zeros(&self, addr: u64) -> bool {
-        self.0.get(&addr) == Some(&Content::Zeros)
+        self.0.get(&addr) == Some(&WrittenContent::Zeros)
     }
 
-    /// These, and what `events` wrote.
+    /// Returns these addresses and those that `events` wrote.
     #[must_use]
     pub fn with(&self, events: &[Event]) -> Self {
         let mut all = self.clone();
         for event in events {
             if let Event::Write(addr, blocks) = event {
                 for (at, block) in (*addr..).zip(blocks) {
-                    let content = Content::of(block);
+                    let content = WrittenContent::of(block);
                     all.0
                         .entry(at)
                         .and_modify(|was| *was = was.and(content))
@@ -58,7 +59,7 @@ impl Written {
     }
 }
 
-impl Content {
+impl WrittenContent {
     fn of(block: &Block) -> Self {
         if block.iter().all(|b| *b == 0) {
             Self::Zeros
@@ -72,7 +73,7 @@ impl Content {
     }
 }
 
-/// Device in memory that records its events and checks that no address is written twice.
+/// Device in memory that records its events and verifies that no address is written twice.
 pub struct CrashDisk {
     content: MemDevice,
     record: Mutex<Record>,
@@ -91,7 +92,8 @@ struct Record {
 const ZONE_BLOCKS: u64 = 16;
 
 impl CrashDisk {
-    /// Creates a device that holds `blocks`. `written` is every address ever written, also by writes that a crash undid.
+    /// Creates a device that holds `blocks`. `written` is every address ever written, also by writes that a crash
+    /// undid.
     pub fn new(blocks: Blocks, written: Arc<Written>, fixed_end: u64) -> Self {
         let record = Record {
             events: Vec::new(),
@@ -110,12 +112,12 @@ impl CrashDisk {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the events recorded so far.
+    /// Returns the recorded events.
     pub fn events(&self) -> Vec<Event> {
         self.lock().events.clone()
     }
 
-    /// Number of events recorded so far.
+    /// Number of recorded events.
     pub fn position(&self) -> usize {
         self.lock().events.len()
     }
@@ -131,7 +133,7 @@ impl CrashDisk {
         record.before.with(&record.events)
     }
 
-    /// Returns the violations of the device contract that the volume committed.
+    /// Returns the violations of the device contract by the volume.
     pub fn violations(&self) -> Vec<String> {
         self.lock().violations.clone()
     }

@@ -1,10 +1,21 @@
-//! Crash testing: what a volume must survive, enumerated.
+//! Crash tests of IPLFS volumes. Development only.
 //!
-//! A [`CrashDisk`] records every write, discard and flush of a run. From the record every state is built that a power failure could have left: any subset of
-//! what was not flushed, torn sectors, discards that happened, happened in part, or not. Each state is mounted, compared with what
-//! a [`model::Model`] says may be seen, checked, drained, and compared with what the device holds.
+//! A [`CrashDisk`] records every write, discard and flush of a run. From the record, every state is built that a
+//! power loss could have left: any subset of the events that were not flushed, torn sectors, discards applied
+//! completely, partially or not at all. Each state is mounted, compared with a [`model::Model`], checked, drained,
+//! and compared with the blocks on the device.
 //!
-//! Nothing here knows how the filesystem works inside: the promise it is held to is in [`oracle`].
+//! The harness knows nothing about the internals of the filesystem. The guarantee that it verifies is stated in
+//! [`oracle`].
+//!
+//! | module | content |
+//! |---|---|
+//! | `disk` | device that records its events |
+//! | `states` | states that a power loss could leave |
+//! | `model` | simplest possible filesystem, and the visible tree of a volume |
+//! | `workload` | operations on a volume and the model |
+//! | `oracle` | states that are allowed after a crash, and campaigns over workloads |
+//! | `scenario` | properties that depend on one discard rule each |
 
 #![forbid(unsafe_code)]
 

@@ -1,24 +1,24 @@
-//! A filesystem as simple as it can be, to say what a real one should show.
+//! Simplest possible filesystem, as the expectation for a volume.
 
 use std::collections::BTreeMap;
 use tuff_iplfs::{BLOCK_SIZE, Errno, Error, Nid, Result, Volume, mode};
 
-/// Number of an object in the model; it never changes and is never reused.
+/// Number of an object in the model. It never changes and is never reused.
 pub type Id = u32;
 
-/// Bytes of a file, with holes: only blocks that are not all zeros are kept.
+/// Content of a file with holes. Only blocks that are not zero are stored.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Sparse {
-    /// Length. Unit: bytes.
+    /// Length of the file. Unit: bytes.
     pub size: u64,
-    /// Blocks by index.
+    /// Blocks by their index.
     pub blocks: BTreeMap<u64, Vec<u8>>,
 }
 
 const BS: u64 = BLOCK_SIZE as u64;
 
 impl Sparse {
-    /// Replaces bytes, growing if need be.
+    /// Writes bytes at an offset, and grows the file if necessary.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         let mut rest = data;
         let mut at = offset;
@@ -50,7 +50,7 @@ impl Sparse {
         self.tidy();
     }
 
-    /// Sets the length.
+    /// Sets the length of the file.
     pub fn resize(&mut self, size: u64) {
         if size < self.size {
             self.zero(size, self.size);
@@ -78,20 +78,20 @@ impl From<Vec<u8>> for Sparse {
     }
 }
 
-/// An object.
+/// File, directory or other object.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Object {
-    /// Type and permissions.
+    /// Type and permission bits.
     pub mode: u32,
-    /// Content of a file, target of a link.
+    /// Content of a file, or target of a link.
     pub bytes: Sparse,
-    /// Entries of a directory.
+    /// Entries of a directory, by name.
     pub entries: BTreeMap<Vec<u8>, Id>,
-    /// Extended attributes.
+    /// Extended attributes, by name.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Last change of content, in operations.
+    /// Time of the last change of content, counted in operations.
     pub mtime: i64,
-    /// Creation, in operations.
+    /// Time of creation, counted in operations.
     pub btime: i64,
 }
 
@@ -101,34 +101,34 @@ impl Object {
     }
 }
 
-/// The whole filesystem.
+/// State of the whole filesystem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Model {
-    /// Objects by number; 1 is the root.
+    /// Objects by number. The root is 1.
     pub objects: BTreeMap<Id, Object>,
-    /// Next free number.
+    /// Number of the next object.
     pub next: Id,
-    /// Snapshots by name.
+    /// Trees of snapshots, by name.
     pub snapshots: BTreeMap<String, Tree>,
 }
 
-/// What can be seen of a filesystem from outside: one entry per path.
-pub type Tree = BTreeMap<String, Seen>;
+/// Visible state of a filesystem: one inode per path.
+pub type Tree = BTreeMap<String, VisibleInode>;
 
-/// What can be seen of one path.
+/// Visible state of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Seen {
-    /// First path, in order, that leads to the same object: how hard links are told from copies.
+pub struct VisibleInode {
+    /// First path, in order, that leads to the same object. Distinguishes hard links from copies.
     pub same_as: String,
-    /// Type and permissions.
+    /// Type and permission bits.
     pub mode: u32,
-    /// Number of names.
+    /// Number of links to the object.
     pub nlink: u32,
-    /// Content or target.
+    /// Content of a file, or target of a link.
     pub bytes: Sparse,
-    /// Extended attributes.
+    /// Extended attributes, by name.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Last change of content.
+    /// Time of the last change of content.
     pub mtime: i64,
 }
 
@@ -147,7 +147,7 @@ impl Default for Model {
 }
 
 impl Model {
-    /// The object at a path such as `/d/c`.
+    /// Returns the object at a path such as `/d/c`.
     pub fn at(&self, path: &str) -> Option<Id> {
         let mut id = 1;
         for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -156,7 +156,7 @@ impl Model {
         Some(id)
     }
 
-    /// The directory and the last name of a path.
+    /// Splits a path into its directory and its last name.
     pub fn parent(&self, path: &str) -> Option<(Id, Vec<u8>)> {
         let (dir, name) = path.rsplit_once('/')?;
         let id = self.at(dir)?;
@@ -175,12 +175,12 @@ impl Model {
         id
     }
 
-    /// An object that exists.
+    /// Returns an object that exists.
     pub fn object(&mut self, id: Id) -> &mut Object {
         self.objects.entry(id).or_default()
     }
 
-    /// Every name of an object.
+    /// Returns every name of an object.
     pub fn names(&self, id: Id) -> Vec<(Id, Vec<u8>)> {
         let mut names = Vec::new();
         for (dir, object) in &self.objects {
@@ -195,7 +195,7 @@ impl Model {
         names
     }
 
-    /// Forgets objects without a name.
+    /// Removes objects without a name.
     pub fn sweep(&mut self) {
         loop {
             let named: Vec<Id> = self
@@ -211,7 +211,7 @@ impl Model {
         }
     }
 
-    /// What can be seen: the files, and those of each snapshot under its name.
+    /// Visible state of the files, and of every snapshot under its name.
     pub fn tree(&self) -> Tree {
         let mut tree = self.present();
         for (name, snapshot) in &self.snapshots {
@@ -224,7 +224,7 @@ impl Model {
         tree
     }
 
-    /// What can be seen without the snapshots.
+    /// Visible state without the snapshots.
     pub fn present(&self) -> Tree {
         let mut tree = Tree::new();
         let mut first: BTreeMap<Id, String> = BTreeMap::new();
@@ -244,7 +244,7 @@ impl Model {
         } else {
             self.names(id).len() as u32
         };
-        let seen = Seen {
+        let seen = VisibleInode {
             same_as,
             mode: object.mode,
             nlink,
@@ -268,11 +268,11 @@ fn join(dir: &str, name: &[u8]) -> String {
     )
 }
 
-/// What can be seen of a mounted volume.
+/// Visible state of a mounted volume.
 pub fn tree_of(volume: &mut Volume) -> Result<Tree> {
     let mut tree = Tree::new();
     let mut first: BTreeMap<Nid, String> = BTreeMap::new();
-    look(volume, Nid::ROOT, "/", &mut tree, &mut first)?;
+    visit_volume(volume, Nid::ROOT, "/", &mut tree, &mut first)?;
     let names: Vec<String> = volume
         .snapshots()
         .iter()
@@ -289,7 +289,7 @@ pub fn tree_of(volume: &mut Volume) -> Result<Tree> {
     Ok(tree)
 }
 
-fn look(
+fn visit_volume(
     volume: &mut Volume,
     ino: Nid,
     path: &str,
@@ -305,7 +305,7 @@ fn look(
         content(volume, ino, attr.size)?
     };
     let xattrs = volume.xattrs(ino)?;
-    let seen = Seen {
+    let seen = VisibleInode {
         same_as,
         mode: attr.mode,
         nlink: attr.nlink,
@@ -318,13 +318,13 @@ fn look(
         let mut entries = volume.read_dir(ino, 2, usize::MAX)?;
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         for entry in entries {
-            look(volume, entry.ino, &join(path, &entry.name), tree, first)?;
+            visit_volume(volume, entry.ino, &join(path, &entry.name), tree, first)?;
         }
     }
     Ok(())
 }
 
-/// Reads a file by its data, skipping holes.
+/// Reads the data of a file, without its holes.
 fn content(volume: &mut Volume, ino: Nid, size: u64) -> Result<Sparse> {
     let mut sparse = Sparse {
         size,
@@ -345,13 +345,13 @@ fn content(volume: &mut Volume, ino: Nid, size: u64) -> Result<Sparse> {
     Ok(sparse)
 }
 
-/// The first difference between two trees, in words.
+/// Describes the first difference between two trees.
 pub fn difference(want: &Tree, got: &Tree) -> Option<String> {
     for (path, seen) in got {
         match want.get(path) {
             None => return Some(format!("{path} exists")),
             Some(other) if other != seen => {
-                let bytes = |s: &Seen| {
+                let bytes = |s: &VisibleInode| {
                     format!(
                         "{} bytes {:#x}, mode {:o}, {} links",
                         s.bytes.size,

@@ -1,16 +1,16 @@
-//! What may be seen after a crash, and the loop that looks.
+//! Oracle: states that are allowed after a crash, and campaigns that verify them.
 //!
-//! The promise: after a crash the volume is as it was between two operations, no earlier than the last completed sync (or fsync of a directory, or
-//! of a file whose names changed), with the files that were fsynced since as they were then. Nothing else: no operation half-done, no other file's bytes, no
-//! leak.
+//! The guarantee: after a crash the volume is in a state between two operations. That state is no older than the last
+//! completed sync, or fsync of a directory or of a renamed file. Files that were fsynced later are as they were at
+//! their fsync. Nothing else is visible: no partial operation, no bytes of other files, no leak.
 //!
-//! So with `S(k)` the model after `k` operations, what is seen must equal `S(k)` overlaid with every completed fsync after `k`, for
-//! some `k` not before the last completed sync; an fsync that was under way may or may not be part of it.
+//! Let `S(k)` be the model after `k` operations. The visible state must equal `S(k)` overlaid with every completed
+//! fsync after `k`, for some `k` not before the last completed sync. An fsync in progress may or may not be included.
 
 use crate::disk::{CrashDisk, Event, Written};
 use crate::model::{Id, Model, Tree, difference, tree_of};
 use crate::states::states;
-use crate::workload::{Op, PERSISTS, Persist, Step, alphabet, at, base, tricky};
+use crate::workload::{Op, PERSISTS, Persist, Step, alphabet, at, base, dependent};
 use std::sync::Arc;
 use tuff_iplfs::backend::Blocks;
 use tuff_iplfs::{
@@ -19,66 +19,71 @@ use tuff_iplfs::{
 };
 use tuff_testkit::Rng;
 
-/// How much was looked at.
+/// Extent of a campaign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Sequences of operations.
+    /// Number of sequences of operations.
     pub workloads: u64,
-    /// States after a crash.
+    /// Number of states after a crash.
     pub states: u64,
-    /// States after a crash in the recovery of another one.
+    /// Number of states after a crash during the recovery of another one.
     pub nested: u64,
-    /// Groups that roll-forward adopted.
+    /// Number of groups that roll-forward adopted.
     pub adopted: u64,
 }
 
-/// Everything needed to run workloads: the base volume and how hard to look.
+/// Base volume of workloads, and the effort spent on each.
 pub struct Campaign {
     blocks: Blocks,
     written: Arc<Written>,
     model: Model,
     geometry: Geometry,
     options: MountOptions,
-    /// Sampled states per flush epoch.
+    /// Number of sampled states per flush epoch.
     pub samples: usize,
-    /// One in this many states also gets crashes in its recovery; 0 for none.
+    /// One in this many states also gets crashes during its recovery; 0 for none.
     pub nested_every: u64,
-    /// What was looked at so far.
+    /// Extent of the campaign until this point.
     pub tally: Tally,
     rng: Rng,
 }
 
-/// A failure, with all that is needed to see it again.
+/// Description of a failure, sufficient to reproduce it.
 pub type Failure = String;
 
-/// What one workload did, seen from the record.
-struct Run {
+/// Recorded execution of a workload.
+struct RecordedRun {
     events: Vec<Event>,
-    /// The model after each number of operations.
+    /// Model after each number of operations.
     models: Vec<Model>,
-    /// Per step: position in the record when its operation began, and when its persistence was complete.
+    /// Positions in the record at which each step began and its persistence completed.
     marks: Vec<(usize, usize)>,
-    /// Per step: the file that its persistence promises.
+    /// File that the persistence of each step guarantees.
     files: Vec<Option<Id>>,
-    /// Positions in the record from which on so many steps are promised.
+    /// Positions in the record from which on a number of steps is guaranteed.
     kept: Vec<(usize, usize)>,
 }
 
-/// What goes on beside the operations.
+/// Checkpoint that runs concurrently with operations.
 #[derive(Default)]
-struct Beside {
-    /// A checkpoint, and the steps in it.
+struct ConcurrentCheckpoint {
+    /// Checkpoint in progress, and the number of steps that it contains.
     checkpoint: Option<(Checkpoint, usize)>,
     sealed: bool,
-    /// What the one before it let go.
+    /// Discards that the previous checkpoint allowed.
     discards: Option<Discards>,
-    /// How many have ended.
+    /// Number of completed checkpoints.
     ended: usize,
 }
 
-impl Beside {
-    /// Does the next part. Returns how many steps are durable by it.
-    fn go_on(&mut self, volume: &mut Volume, disk: &CrashDisk, step: usize) -> VolumeResult<usize> {
+impl ConcurrentCheckpoint {
+    /// Performs the next part. Returns the number of steps that it made durable.
+    fn advance(
+        &mut self,
+        volume: &mut Volume,
+        disk: &CrashDisk,
+        step: usize,
+    ) -> VolumeResult<usize> {
         let flush = || {
             disk.flush()
                 .map_err(|e| Error::Io(e, "flushing".to_owned()))
@@ -89,7 +94,7 @@ impl Beside {
             return Ok(0);
         };
         flush()?;
-        self.tell(volume)?;
+        self.issue_discard(volume)?;
         if !self.sealed {
             self.sealed = volume.seal_checkpoint(checkpoint)?;
             if !self.sealed {
@@ -104,8 +109,8 @@ impl Beside {
         Ok(steps)
     }
 
-    /// Tells the device of a discard. False after the last.
-    fn tell(&mut self, volume: &mut Volume) -> VolumeResult<bool> {
+    /// Issues one discard. Returns false after the last.
+    fn issue_discard(&mut self, volume: &mut Volume) -> VolumeResult<bool> {
         let Some(mut discards) = self.discards.take() else {
             return Ok(false);
         };
@@ -124,23 +129,23 @@ impl Beside {
 }
 
 impl Campaign {
-    /// A campaign on a small volume, with the given rules in force.
+    /// Creates a campaign on a small volume, with the given rules in force.
     pub fn new(rules: Rules, seed: u64) -> Result<Self, Failure> {
-        Self::with(rules, seed, 6, 0, false)
+        Self::on_volume(rules, seed, 6, 0, false)
     }
 
-    /// A campaign on a volume whose discard log does not fit its pack.
+    /// Creates a campaign on a volume whose discard log does not fit its pack.
     pub fn with_long_log(rules: Rules, seed: u64) -> Result<Self, Failure> {
-        Self::with(rules, seed, 5, 820, false)
+        Self::on_volume(rules, seed, 5, 820, false)
     }
 
-    /// A campaign on a volume with a snapshot that differs from its present.
+    /// Creates a campaign on a volume with a snapshot that differs from its current state.
     pub fn with_snapshot(rules: Rules, seed: u64) -> Result<Self, Failure> {
-        Self::with(rules, seed, 6, 0, true)
+        Self::on_volume(rules, seed, 6, 0, true)
     }
 
-    /// `holes`: dead blocks, none beside another, in the discard log from the start.
-    fn with(
+    /// Creates a campaign. `holes` is the number of separate dead blocks in the discard log at the start.
+    fn on_volume(
         rules: Rules,
         seed: u64,
         pack_blocks: u32,
@@ -212,7 +217,7 @@ impl Campaign {
         })
     }
 
-    /// Runs one workload and looks at every state. Sequences in which an operation cannot be done are left out.
+    /// Runs a workload and verifies every state. A sequence with an impossible operation is skipped.
     pub fn workload(&mut self, steps: &[Step]) -> Result<(), Failure> {
         let told = |e: String| format!("{steps:?}: {e}");
         let Some(run) = self.record(steps).map_err(told)? else {
@@ -231,20 +236,20 @@ impl Campaign {
             if epoch.as_ref().is_none_or(|(at, ..)| *at != from) {
                 epoch = Some((
                     from,
-                    allowed(&run, from),
+                    allowed_trees(&run, from),
                     written_by(&base_written, &run.events, from),
                 ));
             }
             let Some((_, allowed, written)) = &epoch else {
                 return Ok(());
             };
-            self.look(allowed, blocks, written, nested)
+            self.examine(allowed, blocks, written, nested)
                 .map_err(|e| format!("crash after event {from} of {}{e}", run.events.len()))
         })
         .map_err(told)
     }
 
-    fn record(&mut self, steps: &[Step]) -> Result<Option<Run>, Failure> {
+    fn record(&mut self, steps: &[Step]) -> Result<Option<RecordedRun>, Failure> {
         let mut models = vec![self.model.clone()];
         for (i, (op, _)) in steps.iter().enumerate() {
             let mut next = models[i].clone();
@@ -260,15 +265,15 @@ impl Campaign {
         ));
         let failed = |e: Error| format!("running it: {e}");
         let mut options = self.options.clone();
-        if steps.iter().any(|(_, p)| *p == Persist::Beside)
+        if steps.iter().any(|(_, p)| *p == Persist::Background)
             && self.tally.workloads.is_multiple_of(2)
         {
-            // Else nothing is appended beside a checkpoint.
+            // Without this, nothing is appended during a checkpoint.
             options.write_behind_pages = 0;
         }
         let mut volume = Volume::mount(disk.clone(), options).map_err(failed)?;
         let (mut marks, mut files, mut kept) = (Vec::new(), Vec::new(), Vec::new());
-        let mut beside = Beside::default();
+        let mut concurrent = ConcurrentCheckpoint::default();
         for (i, (op, persist)) in steps.iter().enumerate() {
             let begin = disk.position();
             op.volume(&mut volume, 100 + i as i64).map_err(failed)?;
@@ -297,11 +302,13 @@ impl Campaign {
                         durable = i + 1;
                     }
                 }
-                Persist::Beside => {
-                    durable = beside.go_on(&mut volume, &disk, i + 1).map_err(failed)?;
+                Persist::Background => {
+                    durable = concurrent
+                        .advance(&mut volume, &disk, i + 1)
+                        .map_err(failed)?;
                 }
             }
-            // Making and deleting a snapshot is a checkpoint of its own.
+            // Creating or deleting a snapshot includes a checkpoint.
             if matches!(op, Op::Snapshot(_) | Op::DeleteSnapshot(_)) {
                 durable = i + 1;
             }
@@ -309,18 +316,18 @@ impl Campaign {
             files.push(file);
             kept.push((disk.position(), durable));
         }
-        // The discards of the first one, while a second one is under way.
-        let begun = beside.checkpoint.is_some() || beside.ended > 0;
-        while begun && (beside.checkpoint.is_some() || beside.ended < 2) {
-            let durable = beside
-                .go_on(&mut volume, &disk, steps.len())
+        // Issues the discards of the first checkpoint while a second one is in progress.
+        let begun = concurrent.checkpoint.is_some() || concurrent.ended > 0;
+        while begun && (concurrent.checkpoint.is_some() || concurrent.ended < 2) {
+            let durable = concurrent
+                .advance(&mut volume, &disk, steps.len())
                 .map_err(failed)?;
             kept.push((disk.position(), durable));
-            if beside.checkpoint.is_none() && !volume.checkpoint_frees_blocks() {
+            if concurrent.checkpoint.is_none() && !volume.checkpoint_frees_blocks() {
                 break;
             }
         }
-        while beside.tell(&mut volume).map_err(failed)? {}
+        while concurrent.issue_discard(&mut volume).map_err(failed)? {}
         let seen = tree_of(&mut volume).map_err(failed)?;
         if let Some(what) = difference(&models[steps.len()].tree(), &seen) {
             return Err(format!("without a crash: {what}"));
@@ -328,7 +335,7 @@ impl Campaign {
         if let Some(what) = disk.violations().first() {
             return Err(format!("without a crash: {what}"));
         }
-        Ok(Some(Run {
+        Ok(Some(RecordedRun {
             events: disk.events(),
             models,
             marks,
@@ -337,8 +344,8 @@ impl Campaign {
         }))
     }
 
-    /// Looks at one state after a crash.
-    fn look(
+    /// Verifies one state after a crash.
+    fn examine(
         &mut self,
         allowed: &[Tree],
         blocks: Blocks,
@@ -346,7 +353,7 @@ impl Campaign {
         nested: bool,
     ) -> Result<(), Failure> {
         let events = self
-            .survive(allowed, blocks.clone(), written)
+            .verify_recovery(allowed, blocks.clone(), written)
             .map_err(|e| format!(": {e}"))?;
         if !nested {
             return Ok(());
@@ -355,7 +362,7 @@ impl Campaign {
         states(&blocks, &events, 2, &mut rng, |blocks, again| {
             self.tally.nested += 1;
             let written = written_by(written, &events, again);
-            self.survive(allowed, blocks, &written)
+            self.verify_recovery(allowed, blocks, &written)
                 .map(drop)
                 .map_err(|e| {
                     format!(
@@ -366,8 +373,8 @@ impl Campaign {
         })
     }
 
-    /// Mounts a state and holds it to everything. Returns the events of the mount.
-    fn survive(
+    /// Mounts a state and verifies it completely. Returns the events of the mount.
+    fn verify_recovery(
         &mut self,
         allowed: &[Tree],
         blocks: Blocks,
@@ -392,9 +399,9 @@ impl Campaign {
                 .join(" | ");
             return Err(format!("shows what it may not: {nearest}"));
         }
-        self.sound(&dev, written, "after the mount", false)?;
+        self.verify_consistency(&dev, written, "after the mount", false)?;
         volume.drain().map_err(|e| format!("does not drain: {e}"))?;
-        self.sound(&dev, written, "after the drain", true)?;
+        self.verify_consistency(&dev, written, "after the drain", true)?;
         drop(volume);
         if let Some(what) = disk.violations().first() {
             return Err(what.clone());
@@ -402,9 +409,9 @@ impl Campaign {
         Ok(events)
     }
 
-    /// Checks the volume; after a drain the device must hold exactly what is reachable. What it may lack is a block of zeros whose write was lost: a
-    /// recovery cannot tell it from one that arrived, nor can anybody who reads it.
-    fn sound(
+    /// Checks the volume. After a drain the device must hold exactly the reachable blocks. Only a block of zeros may
+    /// be missing, whose write was lost: neither a recovery nor a reader can tell it from one that survived.
+    fn verify_consistency(
         &self,
         dev: &Arc<dyn BlockDevice>,
         written: &Written,
@@ -446,8 +453,8 @@ impl Campaign {
         Ok(())
     }
 
-    /// Every sequence of one operation with every persistence.
-    pub fn all_of_one(&mut self) -> Result<(), Failure> {
+    /// Runs every sequence of one operation with every persistence.
+    pub fn single_operations(&mut self) -> Result<(), Failure> {
         for op in alphabet() {
             for persist in PERSISTS {
                 self.workload(&[(op.clone(), persist)])?;
@@ -456,8 +463,9 @@ impl Campaign {
         Ok(())
     }
 
-    /// Sequences of two operations with every pair of persistences; `stride` n takes every n-th, starting with `first`.
-    pub fn all_of_two(&mut self, stride: usize, first: usize) -> Result<(), Failure> {
+    /// Runs sequences of two operations with every pair of persistences. `stride` n selects every n-th, starting with
+    /// `first`.
+    pub fn pairs_of_operations(&mut self, stride: usize, first: usize) -> Result<(), Failure> {
         let ops = alphabet();
         let mut count = 0usize;
         for a in &ops {
@@ -475,16 +483,17 @@ impl Campaign {
         Ok(())
     }
 
-    /// Sequences of two operations, the second while a checkpoint of the first is under way, with every persistence; `stride` n takes every n-th, starting with `first`.
-    pub fn all_of_two_beside(&mut self, stride: usize, first: usize) -> Result<(), Failure> {
+    /// Runs sequences of two operations, the second during a checkpoint of the first, with every persistence.
+    /// `stride` n selects every n-th, starting with `first`.
+    pub fn pairs_during_checkpoint(&mut self, stride: usize, first: usize) -> Result<(), Failure> {
         let ops = alphabet();
         let mut count = 0usize;
         for a in &ops {
             for b in &ops {
-                for persist in PERSISTS.into_iter().chain([Persist::Beside]) {
+                for persist in PERSISTS.into_iter().chain([Persist::Background]) {
                     count += 1;
                     if count % stride == first % stride {
-                        self.workload(&[(a.clone(), Persist::Beside), (b.clone(), persist)])?;
+                        self.workload(&[(a.clone(), Persist::Background), (b.clone(), persist)])?;
                     }
                 }
             }
@@ -492,11 +501,12 @@ impl Campaign {
         Ok(())
     }
 
-    /// Every tricky sequence, with each persistence at its end and each before it.
-    pub fn all_tricky(&mut self) -> Result<(), Failure> {
-        for ops in tricky() {
-            for last in PERSISTS.into_iter().chain([Persist::Beside]) {
-                for between in PERSISTS.into_iter().chain([Persist::Beside]) {
+    /// Runs every [dependent](crate::workload::dependent) sequence, with each persistence at its end and each before
+    /// it.
+    pub fn dependent_sequences(&mut self) -> Result<(), Failure> {
+        for ops in dependent() {
+            for last in PERSISTS.into_iter().chain([Persist::Background]) {
+                for between in PERSISTS.into_iter().chain([Persist::Background]) {
                     let n = ops.len();
                     let persist = |i| if i + 1 == n { last } else { between };
                     let steps: Vec<Step> = ops
@@ -513,7 +523,7 @@ impl Campaign {
         Ok(())
     }
 
-    /// Random sequences of `len` operations that can all be done.
+    /// Runs random sequences of `len` possible operations.
     pub fn sampled(&mut self, len: usize, count: usize) -> Result<(), Failure> {
         let ops = alphabet();
         for _ in 0..count {
@@ -523,14 +533,14 @@ impl Campaign {
                 let op: Op = ops[self.rng.below(ops.len())].clone();
                 if op.model(&mut model, 0) {
                     let whole = PERSISTS;
-                    // Half of what makes long sequences last goes on beside them.
+                    // Half of the persistence in long sequences runs in the background.
                     let of = if len > 3 {
                         2 * whole.len()
                     } else {
                         whole.len()
                     };
                     let persist = whole.get(self.rng.below(of)).copied();
-                    steps.push((op, persist.unwrap_or(Persist::Beside)));
+                    steps.push((op, persist.unwrap_or(Persist::Background)));
                 }
             }
             self.workload(&steps)?;
@@ -539,12 +549,12 @@ impl Campaign {
     }
 }
 
-/// Every address written before a crash that came at or after event `from` and before the next flush returned, whether or not it lasted.
+/// Every address written before a crash between event `from` and the next flush, whether or not the write survived.
 fn written_by(before: &Written, events: &[Event], from: usize) -> Arc<Written> {
     Arc::new(before.with(&events[..epoch_end(events, from)]))
 }
 
-/// What `all` has and `but` has not; both ascend.
+/// Elements of `all` that are not in `but`. Both ascend.
 fn difference_of(all: &[u64], but: &[u64]) -> Vec<u64> {
     all.iter()
         .filter(|addr| but.binary_search(addr).is_err())
@@ -552,7 +562,7 @@ fn difference_of(all: &[u64], but: &[u64]) -> Vec<u64> {
         .collect()
 }
 
-/// The flush that ends the epoch which begins at `from`, or the end of the record.
+/// Position of the flush that ends the epoch beginning at `from`, or the end of the record.
 fn epoch_end(events: &[Event], from: usize) -> usize {
     let from = from.min(events.len());
     events[from..]
@@ -561,8 +571,8 @@ fn epoch_end(events: &[Event], from: usize) -> usize {
         .map_or(events.len(), |n| from + n)
 }
 
-/// Everything that may be seen if the crash came at or after event `from` and before the next flush returned.
-fn allowed(run: &Run, from: usize) -> Vec<Tree> {
+/// States that are allowed after a crash between event `from` and the next flush.
+fn allowed_trees(run: &RecordedRun, from: usize) -> Vec<Tree> {
     let end = epoch_end(&run.events, from);
     let begun = run
         .marks
@@ -591,7 +601,8 @@ fn allowed(run: &Run, from: usize) -> Vec<Tree> {
     trees
 }
 
-/// Puts a file as it was at its fsync into an older state. False if that state cannot take it: then a sound volume made a checkpoint instead.
+/// Overlays an older state with a file as it was at its fsync. Returns false if that is impossible: then a correct
+/// volume made a checkpoint instead.
 fn overlay(old: &mut Model, then: &Model, id: Id) -> bool {
     let Some(object) = then.objects.get(&id) else {
         return false;

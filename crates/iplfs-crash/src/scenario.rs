@@ -1,5 +1,5 @@
-//! Scenarios in which one rule matters that no crash of a small workload would show. Each is a property that holds for a sound volume and fails without its
-//! rule.
+//! Scenarios that need a discard rule which no crash of a small workload exercises. Each is a property that a correct
+//! volume has, and a volume without the rule violates. The rules are in docs/design/discard.md.
 
 use crate::oracle::Failure;
 use crate::workload::{Op, at, base};
@@ -89,8 +89,8 @@ fn holds(device: &Arc<MemDevice>, granule: u64) -> Result<(), Failure> {
     }
 }
 
-/// Rule 2: if the newest checkpoint is damaged, the one before it is whole, whatever was discarded since.
-pub fn the_older_checkpoint_stays_whole(rules: Rules) -> Result<(), Failure> {
+/// Rule 2: if the newest checkpoint is damaged, the one before it is intact, whatever was discarded later.
+pub fn the_older_checkpoint_stays_intact(rules: Rules) -> Result<(), Failure> {
     let device = Arc::new(MemDevice::new());
     let run = || -> Result<Vec<u8>, Error> {
         format(&device)?;
@@ -139,8 +139,9 @@ pub fn the_older_checkpoint_stays_whole(rules: Rules) -> Result<(), Failure> {
     holds(&device, 1)
 }
 
-/// Rule 5: a reader that has resolved its addresses reads the bytes it resolved, whatever is overwritten and drained meanwhile.
-pub fn a_slow_reader_sees_the_bytes_it_asked_for(rules: Rules) -> Result<(), Failure> {
+/// Rule 5: a reader that has resolved its addresses reads the bytes that it resolved, whatever is overwritten and
+/// drained meanwhile.
+pub fn readers_see_the_bytes_they_resolved(rules: Rules) -> Result<(), Failure> {
     let device = Arc::new(MemDevice::new());
     format(&device).map_err(failed)?;
     let mut volume = mount(&device, rules).map_err(failed)?;
@@ -160,8 +161,8 @@ pub fn a_slow_reader_sees_the_bytes_it_asked_for(rules: Rules) -> Result<(), Fai
     holds(&device, 1)
 }
 
-/// Rule 6: zones go as a whole when they are dead and the log has passed them, and only then.
-pub fn dead_zones_go_and_others_stay(rules: Rules) -> Result<(), Failure> {
+/// Rule 6: a zone is released as a whole once it is dead and the log has passed it.
+pub fn only_dead_zones_are_released(rules: Rules) -> Result<(), Failure> {
     let device = Arc::new(MemDevice::with(1, Some(16)));
     format(&device).map_err(failed)?;
     let mut volume = mount(&device, rules).map_err(failed)?;
@@ -177,7 +178,7 @@ pub fn dead_zones_go_and_others_stay(rules: Rules) -> Result<(), Failure> {
     {
         return Err("a live block went with its zone".to_string());
     }
-    // The log of this area starts at its first block, so the first two zones held nothing but the file that went.
+    // The log of this area starts at its first block, so the first two zones held only the deleted file.
     let first = (2 << geometry().area_bits) / 16;
     let zones = device.zones(first..first + 3).map_err(|e| e.to_string())?;
     if zones != [first + 2] {
@@ -186,7 +187,7 @@ pub fn dead_zones_go_and_others_stay(rules: Rules) -> Result<(), Failure> {
             first + 2
         ));
     }
-    // A zone that is dead before its log has passed it goes when the head leaves it.
+    // A zone that is dead before its log has passed it is released when the head leaves it.
     let before = device
         .zones(first..first + 100)
         .map_err(|e| e.to_string())?
@@ -210,8 +211,9 @@ pub fn dead_zones_go_and_others_stay(rules: Rules) -> Result<(), Failure> {
     holds(&device, 1)
 }
 
-/// Rule 7: on a device that reclaims four blocks at a time, blocks that die one by one come back once their neighbours are dead too.
-pub fn neighbours_that_die_apart_come_back_together(rules: Rules) -> Result<(), Failure> {
+/// Rule 7: on a device that reclaims four blocks at a time, blocks that die one by one are released after their
+/// neighbours died too.
+pub fn granules_are_released_after_their_last_block_died(rules: Rules) -> Result<(), Failure> {
     let device = Arc::new(MemDevice::with(4, None));
     format(&device).map_err(failed)?;
     let mut volume = mount(&device, rules).map_err(failed)?;
@@ -224,7 +226,7 @@ pub fn neighbours_that_die_apart_come_back_together(rules: Rules) -> Result<(), 
         volume.drain().map_err(failed)?;
     }
     drop(volume);
-    // Blocks of the file, which began its area: the first eight are dead by now.
+    // Blocks of the file, the first of its area. The first eight are dead.
     let start = 2 << geometry().area_bits;
     let held = device
         .allocated(start..start + 8)
@@ -246,14 +248,14 @@ fn overflow(device: &Arc<MemDevice>, options: &MountOptions) -> Result<(), Error
         volume.write(ino, index * 4096, &[3; 4096], CALLER.now)?;
     }
     volume.sync()?;
-    // Crash here, before the log of that checkpoint was worked off: a mount knows only what the pack says.
+    // Crash before the discards of that checkpoint are issued: the next mount knows only the pack.
     drop(volume);
     let mut volume = Volume::mount(device.clone(), options.clone())?;
     volume.drain()?;
     volume.unmount()
 }
 
-/// Rule 8, first half: a discard log that does not fit its pack continues elsewhere and nothing is lost.
+/// Rule 8, first half: a discard log that does not fit its pack continues elsewhere without a loss.
 pub fn a_long_discard_log_overflows_without_a_leak(rules: Rules) -> Result<(), Failure> {
     let device = Arc::new(MemDevice::new());
     let options = MountOptions {
@@ -265,8 +267,9 @@ pub fn a_long_discard_log_overflows_without_a_leak(rules: Rules) -> Result<(), F
     holds(&device, 1)
 }
 
-/// Rules 8, second half, and 9: if there is no room for the rest of the log, the leak is known, and `trim` finds it.
-pub fn a_leak_that_could_not_be_avoided_is_found_by_trim(rules: Rules) -> Result<(), Failure> {
+/// Rule 8, second half, and rule 9: if the rest of the log does not fit anywhere, the leak is recorded, and a trim
+/// finds it.
+pub fn unavoidable_leaks_are_found_by_trim(rules: Rules) -> Result<(), Failure> {
     let device = Arc::new(MemDevice::new());
     let options = MountOptions {
         window_blocks: 4096,
@@ -300,7 +303,7 @@ pub fn a_leak_that_could_not_be_avoided_is_found_by_trim(rules: Rules) -> Result
     holds(&device, 1)
 }
 
-/// Section 4.6: with every admitted block in use, deletes still work and bring everything back.
+/// Admission: with every admitted block in use, deletes still work and release everything.
 pub fn a_full_volume_can_be_emptied() -> Result<(), Failure> {
     let device = Arc::new(MemDevice::new());
     format(&device).map_err(failed)?;
@@ -317,7 +320,7 @@ pub fn a_full_volume_can_be_emptied() -> Result<(), Failure> {
         return Err(format!("a full volume says {full}"));
     }
     let ino = volume.lookup(Nid::ROOT, b"f0").map_err(failed)?;
-    // Shrinking and deleting must not need what is not there, not even with a checkpoint after every one.
+    // Shrinking and deleting must not need free space, not even with a checkpoint after each.
     volume
         .set_attr(
             ino,

@@ -1,4 +1,4 @@
-//! From a record of events to the states a power failure could leave.
+//! Builds the states that a power loss could leave from a record of events.
 
 use crate::disk::Event;
 use std::ops::Range;
@@ -7,26 +7,26 @@ use tuff_iplfs::backend::Blocks;
 use tuff_iplfs::{BLOCK_SIZE, Block};
 use tuff_testkit::Rng;
 
-/// What may or may not have reached the medium on its own.
-enum Unit {
+/// Part of a record that reaches the medium independently of others.
+enum PendingUnit {
     Write(u64, Arc<Block>),
     Discard(Range<u64>),
 }
 
-/// How much of a unit reached the medium.
+/// Effect of a power loss on a unit.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum Outcome {
     Lost,
     Done,
-    /// For a write, the sectors that are new; for a discard, every other block.
+    /// Partially applied: the sectors of a write that are new, or every other block of a discard.
     Torn(u8),
 }
 
-/// Units that are enumerated completely; more are sampled.
+/// Maximum number of units that are enumerated exhaustively; more are sampled.
 const EXHAUSTIVE: usize = 6;
 
-/// Calls `visit` with each state and the number of events before which the crash must have happened at the earliest: everything up to there is
-/// durable. `samples` bounds the states per flush epoch beyond the exhaustive ones. Stops at the first error.
+/// Calls `visit` with each state, and with the number of events that are durable in it. `samples` bounds the sampled
+/// states per flush epoch. Stops at the first error.
 pub fn states<E>(
     base: &Blocks,
     events: &[Event],
@@ -43,18 +43,18 @@ pub fn states<E>(
             .map_or(events.len(), |n| from + n);
         let units = units_of(&events[from..end]);
         let last = end == events.len();
-        for fates in choices(&units, samples, last, rng) {
+        for outcomes in choices(&units, samples, last, rng) {
             let mut blocks = durable.clone();
-            apply(&mut blocks, &units, &fates);
+            apply(&mut blocks, &units, &outcomes);
             visit(blocks, from)?;
         }
-        apply(&mut durable, &units, &vec![Fate::Done; units.len()]);
+        apply(&mut durable, &units, &vec![Outcome::Done; units.len()]);
         from = end + 1;
     }
     Ok(())
 }
 
-fn units_of(events: &[Event]) -> Vec<Unit> {
+fn units_of(events: &[Event]) -> Vec<PendingUnit> {
     let mut units = Vec::new();
     for event in events {
         match event {
@@ -63,31 +63,31 @@ fn units_of(events: &[Event]) -> Vec<Unit> {
                     blocks
                         .iter()
                         .enumerate()
-                        .map(|(i, b)| Unit::Write(addr + i as u64, b.clone())),
+                        .map(|(i, b)| PendingUnit::Write(addr + i as u64, b.clone())),
                 );
             }
-            Event::Discard(range) => units.push(Unit::Discard(range.clone())),
+            Event::Discard(range) => units.push(PendingUnit::Discard(range.clone())),
             Event::Flush => {}
         }
     }
     units
 }
 
-fn choices(units: &[Unit], samples: usize, last: bool, rng: &mut Rng) -> Vec<Vec<Fate>> {
+fn choices(units: &[PendingUnit], samples: usize, last: bool, rng: &mut Rng) -> Vec<Vec<Outcome>> {
     let n = units.len();
     let pick = |bits: u64| {
         (0..n)
             .map(|i| {
                 if bits >> (i % 64) & 1 == 1 {
-                    Fate::Done
+                    Outcome::Done
                 } else {
-                    Fate::Lost
+                    Outcome::Lost
                 }
             })
             .collect()
     };
-    let mut out: Vec<Vec<Fate>> = Vec::new();
-    // The whole epoch is the empty choice of the next one, unless there is none.
+    let mut out: Vec<Vec<Outcome>> = Vec::new();
+    // The complete epoch equals the empty choice of the next one, unless it is the last.
     if n <= EXHAUSTIVE {
         out.extend(
             (0..1u64 << n)
@@ -95,73 +95,73 @@ fn choices(units: &[Unit], samples: usize, last: bool, rng: &mut Rng) -> Vec<Vec
                 .map(pick),
         );
     } else {
-        out.push(vec![Fate::Lost; n]);
+        out.push(vec![Outcome::Lost; n]);
         for _ in 0..samples {
-            let mut fates: Vec<Fate> = vec![
+            let mut outcomes: Vec<Outcome> = vec![
                 if rng.below(2) == 0 {
-                    Fate::Done
+                    Outcome::Done
                 } else {
-                    Fate::Lost
+                    Outcome::Lost
                 };
                 n
             ];
             match rng.below(3) {
                 0 => {
                     let at = rng.below(n);
-                    fates[at] = if fates[at] == Fate::Done {
-                        Fate::Lost
+                    outcomes[at] = if outcomes[at] == Outcome::Done {
+                        Outcome::Lost
                     } else {
-                        Fate::Done
+                        Outcome::Done
                     };
                 }
-                1 => fates[rng.below(n)..].fill(Fate::Lost),
-                _ => fates.iter_mut().for_each(|f| {
+                1 => outcomes[rng.below(n)..].fill(Outcome::Lost),
+                _ => outcomes.iter_mut().for_each(|f| {
                     *f = if rng.below(2) == 0 {
-                        Fate::Done
+                        Outcome::Done
                     } else {
-                        Fate::Lost
+                        Outcome::Lost
                     }
                 }),
             }
-            out.push(fates);
+            out.push(outcomes);
         }
         if last {
-            out.push(vec![Fate::Done; n]);
+            out.push(vec![Outcome::Done; n]);
         }
     }
-    // Torn: each unit once, or a few of many, with the others there or not.
+    // Torn units: each one, or a sample of many, with the others present or lost.
     for at in 0..n.min(samples) {
         let torn = if n <= samples { at } else { rng.below(n) };
         let others = if rng.below(2) == 0 {
-            Fate::Done
+            Outcome::Done
         } else {
-            Fate::Lost
+            Outcome::Lost
         };
-        let mut fates = vec![others; n];
-        fates[torn] = Fate::Torn((rng.draw() % 254 + 1) as u8);
-        out.push(fates);
+        let mut outcomes = vec![others; n];
+        outcomes[torn] = Outcome::Torn((rng.draw() % 254 + 1) as u8);
+        out.push(outcomes);
     }
     out
 }
 
-fn apply(blocks: &mut Blocks, units: &[Unit], fates: &[Fate]) {
-    for (unit, fate) in units.iter().zip(fates) {
-        match (unit, fate) {
-            (_, Fate::Lost) => {}
-            (Unit::Write(addr, block), Fate::Done) => {
+fn apply(blocks: &mut Blocks, units: &[PendingUnit], outcomes: &[Outcome]) {
+    for (unit, outcome) in units.iter().zip(outcomes) {
+        match (unit, outcome) {
+            (_, Outcome::Lost) => {}
+            (PendingUnit::Write(addr, block), Outcome::Done) => {
                 blocks.insert(*addr, block.clone());
             }
-            (Unit::Write(addr, block), Fate::Torn(sectors)) => {
+            (PendingUnit::Write(addr, block), Outcome::Torn(sectors)) => {
                 let mut mixed = blocks.get(addr).map_or([0; BLOCK_SIZE], |old| **old);
                 for sector in (0..8).filter(|s| sectors >> s & 1 == 1) {
                     mixed[sector * 512..][..512].copy_from_slice(&block[sector * 512..][..512]);
                 }
                 blocks.insert(*addr, Arc::new(mixed));
             }
-            (Unit::Discard(range), fate) => {
+            (PendingUnit::Discard(range), outcome) => {
                 for addr in range
                     .clone()
-                    .filter(|addr| *fate == Fate::Done || addr % 2 == 0)
+                    .filter(|addr| *outcome == Outcome::Done || addr % 2 == 0)
                 {
                     blocks.remove(&addr);
                 }

@@ -1,63 +1,63 @@
-//! Operations of the crash workloads, done to a volume and to the model alike.
+//! Operations of the crash workloads, on a volume and on the model.
 
 use crate::model::{Id, Model, Object};
 use tuff_iplfs::{
     Allocate, Caller, Error, Nid, Rename, Result, SetAttr, SetXattr, Time, Volume, mode,
 };
 
-/// One operation on paths.
+/// Operation on one or two paths.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// Make an empty file.
+    /// Create an empty file.
     Create(&'static str),
-    /// Make a directory.
+    /// Create an empty directory.
     Mkdir(&'static str),
-    /// Make a symbolic link.
+    /// Create a symbolic link.
     Symlink(&'static str),
-    /// Make a file without a name, write a little, give it a name.
+    /// Create a file without a name, write to it, and link it.
     Tmpfile(&'static str),
-    /// Give a file another name.
+    /// Add a name to a file.
     Link(&'static str, &'static str),
-    /// Remove a name.
+    /// Remove a name of a file.
     Unlink(&'static str),
-    /// Remove a directory.
+    /// Remove an empty directory.
     Rmdir(&'static str),
-    /// Rename.
+    /// Rename a file or directory.
     Rename(&'static str, &'static str, Rename),
     /// Write `len` bytes at an offset.
     Write(&'static str, u64, usize),
-    /// Set the length.
+    /// Set the length of a file.
     Truncate(&'static str, u64),
-    /// Reserve, punch or zero.
+    /// Reserve, punch or zero a range.
     Allocate(&'static str, Allocate, u64, u64),
-    /// Set an extended attribute of this many bytes.
+    /// Set an extended attribute of this length.
     SetXattr(&'static str, usize),
-    /// Remove it.
+    /// Remove the extended attribute.
     RemoveXattr(&'static str),
-    /// Change permissions.
+    /// Change the permissions of an inode.
     Chmod(&'static str, u32),
-    /// Keep the present state under a name.
+    /// Take a snapshot of this name.
     Snapshot(&'static str),
-    /// Let it go.
+    /// Delete the snapshot of this name.
     DeleteSnapshot(&'static str),
 }
 
-/// What follows an operation to make it last.
+/// Persistence that follows an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Persist {
-    /// Nothing.
+    /// No persistence at all.
     None,
-    /// fsync of what the operation touched.
+    /// An fsync of the target of the operation.
     Fsync,
-    /// fdatasync of the same.
+    /// An fdatasync of the target of the operation.
     Fdatasync,
-    /// sync of the volume.
+    /// A sync of the whole volume.
     Sync,
-    /// The next part of a checkpoint that goes on beside the operations: it begins, is sealed, ends, what it lets go is discarded.
-    Beside,
+    /// The next part of a checkpoint that runs concurrently with the operations: begin, seal, end, discards.
+    Background,
 }
 
-/// Every kind of persistence that is complete in itself.
+/// Kinds of persistence that complete before the next operation.
 pub const PERSISTS: [Persist; 4] = [
     Persist::None,
     Persist::Fsync,
@@ -65,13 +65,14 @@ pub const PERSISTS: [Persist; 4] = [
     Persist::Sync,
 ];
 
-/// An operation and what follows it.
+/// Operation and its persistence.
 pub type Step = (Op, Persist);
 
 const XATTR: &[u8] = b"user.x";
 
 impl Op {
-    /// Path that an fsync after the operation names: the object if it still has a name, else the directory that lost it.
+    /// Path for an fsync after the operation: the object if it still has a name, else the directory that lost the
+    /// name.
     pub fn target(&self) -> &'static str {
         match self {
             Op::Create(p) | Op::Mkdir(p) | Op::Symlink(p) | Op::Tmpfile(p) | Op::Link(_, p) => p,
@@ -82,7 +83,7 @@ impl Op {
         }
     }
 
-    /// Does the operation to the model. False if it could not be done; the model is then unchanged.
+    /// Applies the operation to the model. Returns false, and leaves the model unchanged, if it is not possible.
     pub fn model(&self, m: &mut Model, now: i64) -> bool {
         self.try_model(m, now).is_some()
     }
@@ -186,7 +187,7 @@ impl Op {
         }
     }
 
-    /// Does the operation to a volume.
+    /// Applies the operation to a volume.
     pub fn volume(&self, v: &mut Volume, now: i64) -> Result<()> {
         let time = Time { sec: now, nsec: 0 };
         let caller = Caller {
@@ -281,7 +282,7 @@ impl Op {
     }
 }
 
-/// The inode at a path.
+/// Returns the inode at a path.
 pub fn at(v: &mut Volume, path: &str) -> Result<Nid> {
     let mut ino = Nid::ROOT;
     for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -297,7 +298,7 @@ fn parent<'p>(v: &mut Volume, path: &'p str) -> Result<(Nid, &'p [u8])> {
     Ok((at(v, dir)?, name.as_bytes()))
 }
 
-/// Bytes that name the operation that wrote them, so that a stranger's bytes are recognised.
+/// Bytes that depend on the operation that wrote them, so that bytes of other files are recognised.
 fn pattern(now: i64, offset: u64, len: usize) -> Vec<u8> {
     (offset..offset + len as u64)
         .map(|at| (now as u64 * 37 + at * 11 + at / 251 + 1) as u8 | 1)
@@ -386,7 +387,7 @@ fn rename(m: &mut Model, a: &str, b: &str, how: Rename, now: i64) -> Option<()> 
     Some(())
 }
 
-/// What every workload starts from.
+/// Operations that create the base volume of every workload.
 pub fn base() -> Vec<Op> {
     let mut ops = vec![
         Op::Create("/a"),
@@ -416,7 +417,7 @@ pub fn base() -> Vec<Op> {
     ops
 }
 
-/// A name of 255 bytes, which takes 32 slots.
+/// Name of 255 bytes, which takes 32 slots.
 macro_rules! long_name {
     ($first:literal) => {
         concat!(
@@ -430,7 +431,7 @@ macro_rules! long_name {
     };
 }
 
-/// Names that leave an inline directory with room for twelve slots more.
+/// Names that leave twelve free slots in an inline directory.
 const FULL: [&str; 5] = [
     long_name!("a"),
     long_name!("b"),
@@ -438,16 +439,16 @@ const FULL: [&str; 5] = [
     long_name!("d"),
     long_name!("e"),
 ];
-/// One more name than the directory has room for in its inode.
+/// Name of thirteen slots, one more than the inline directory has free.
 const FULL_NEW: &str = "/full/this name needs thirteen slots, which is one more than there are left in the inode of its directory, yes";
 
-/// Longer sequences in which something depends on something that is not yet durable. Each is run with every persistence after its
-/// last operation, and with fsyncs between or not.
-pub fn tricky() -> Vec<Vec<Op>> {
+/// Sequences in which an operation depends on another that is not durable yet. Each runs with every persistence after
+/// its last operation, and between its operations.
+pub fn dependent() -> Vec<Vec<Op>> {
     use Rename::{Exchange, Replace, Whiteout};
     let rename = Op::Rename;
     vec![
-        // A directory that the checkpoint knows full gives its name to a file.
+        // A directory that is not empty in the checkpoint gives its name to a file.
         vec![Op::Unlink("/g/x"), Op::Rmdir("/g"), Op::Create("/g")],
         vec![
             rename("/g/x", "/n", Replace),
@@ -461,14 +462,14 @@ pub fn tricky() -> Vec<Vec<Op>> {
             Op::Rmdir("/g"),
             Op::Create("/g"),
         ],
-        // A number that is freed beside a checkpoint is not free at the end of that.
+        // A number that is freed during a checkpoint is not free at its end.
         vec![
             Op::Chmod("/b", 0o600),
             Op::Unlink("/a"),
             Op::Chmod("/x", 0o600),
             Op::Create("/n"),
         ],
-        // A name changes hands while its first owner lives on.
+        // A name moves to another inode, and its first owner survives.
         vec![Op::Link("/a", "/l"), Op::Unlink("/a"), Op::Create("/a")],
         vec![
             rename("/a", "/n", Replace),
@@ -491,7 +492,7 @@ pub fn tricky() -> Vec<Vec<Op>> {
             Op::Unlink("/b"),
             Op::Create("/b"),
         ],
-        // A name changes hands and its first owner goes.
+        // A name moves to another inode, and its first owner is freed.
         vec![
             Op::Create("/n"),
             Op::Write("/n", 0, 10),
@@ -510,7 +511,7 @@ pub fn tricky() -> Vec<Vec<Op>> {
             Op::Unlink("/d/x"),
             Op::Create("/d/x"),
         ],
-        // A file under a directory that is new or has moved.
+        // A file in a directory that is new or was moved.
         vec![
             Op::Mkdir("/m"),
             Op::Create("/m/n"),
@@ -526,7 +527,7 @@ pub fn tricky() -> Vec<Vec<Op>> {
             rename("/g", "/m", Replace),
             Op::Write("/m/n", 0, 100),
         ],
-        // Nodes that come and go between fsyncs.
+        // Nodes that are created and freed between fsyncs.
         vec![
             Op::Truncate("/big", 4096),
             Op::Write("/big", 290 * 4096, 10),
@@ -566,7 +567,8 @@ pub fn tricky() -> Vec<Vec<Op>> {
     ]
 }
 
-/// The operations that workloads are made of. Some make sense only after others: a sequence in which one cannot be done is left out.
+/// Operations that workloads consist of. Some are possible only after others: sequences with an impossible one are
+/// skipped.
 pub fn alphabet() -> Vec<Op> {
     use Allocate::{KeepSize, PunchHole, Reserve, ZeroRange};
     vec![

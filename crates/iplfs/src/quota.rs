@@ -10,7 +10,7 @@
 //! ```
 //!
 //! An inode is charged to its user, its group and its project, with the space that `stat` reports.
-//! Blocks that a directory gains are charged to its own owners, whoever creates the entries.
+//! Blocks that a directory gains are charged to its own owners, independent of the user who creates the entries.
 //!
 //! Usage is counted from the inodes when there is a limit, and then kept in memory. A volume without limits has no
 //! cost; one with limits reads its inodes when it is mounted.

@@ -1,4 +1,4 @@
-//! Volumes on the host: in zone files and in one file. What the host gives up must follow what is live.
+//! Volumes on a host, in zone files and in one file: the space on the host must follow the live data.
 
 mod sound;
 
@@ -44,7 +44,7 @@ fn format(dev: Arc<dyn BlockDevice>) {
     .unwrap();
 }
 
-/// Bytes that the host says a tree of files takes.
+/// Space that a directory tree takes on the host. Unit: bytes.
 fn host_bytes(path: &Path) -> u64 {
     let meta = std::fs::symlink_metadata(path).unwrap();
     let below = if meta.is_dir() {
@@ -58,7 +58,7 @@ fn host_bytes(path: &Path) -> u64 {
     below + meta.blocks() * 512
 }
 
-/// Writes, overwrites and deletes files with remounts between; returns what must be there.
+/// Writes, overwrites and deletes files, with remounts in between. Returns the expected content.
 fn churn(open: impl Fn() -> Arc<dyn BlockDevice>) -> BTreeMap<String, Vec<u8>> {
     let mut want: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     let mut rng = Rng::new(9);
@@ -125,13 +125,13 @@ fn zone_files_take_what_is_live_and_little_more() {
     churn(|| Arc::new(ZoneDir::open(&path, false).unwrap()));
     let dev: Arc<dyn BlockDevice> = Arc::new(ZoneDir::open(&path, false).unwrap());
     let live = live_and_sound(&dev);
-    // Packs and the room ahead of the heads are the fixed part.
+    // The packs and the preallocation past the heads are a constant part.
     let taken = host_bytes(&path);
     assert!(
         taken <= live + live / 50 + (4 << 20),
         "{taken} bytes taken, {live} live"
     );
-    // Heads have passed many zones; files are left only for those that still hold something.
+    // The heads have passed many zones. Only zones that hold something have a file.
     let zones = std::fs::read_dir(path.join("zones")).unwrap().count() as u64;
     assert!(zones <= 8 + live / (4 << 20) * 2 + 8, "{zones} zone files");
 }
@@ -213,7 +213,8 @@ fn blocks_cross_zone_files_and_whole_zones_are_unlinked() {
 
 #[test]
 fn a_file_that_is_no_zone_is_named() {
-    // Seen: with a file `7` among the zones every verb ended with "no such file", since `0000000007` was opened for it; other names were not told.
+    // Bug: a file `7` among the zones made every command fail with "no such file", because `0000000007` was opened
+    // for it. Other names were not reported.
     let path = scratch("names");
     drop(ZoneDir::create(&path, 16).unwrap());
     for name in ["7", "000000000A", "00000000007", "+000000007", "junk"] {
@@ -228,7 +229,7 @@ fn a_file_that_is_no_zone_is_named() {
     std::fs::remove_dir_all(&path).unwrap();
 }
 
-/// Seen: a pipe in the place of `zones` or of a zone's file kept every verb waiting for its writer.
+/// Bug: with a pipe in place of `zones` or of a zone file, every command waited for a writer.
 #[test]
 fn a_pipe_in_the_place_of_a_file_is_refused_at_once() {
     let path = scratch("pipes");
@@ -270,7 +271,8 @@ fn a_pipe_in_the_place_of_a_file_is_refused_at_once() {
     std::fs::remove_dir_all(&path).unwrap();
 }
 
-/// Seen: what was written to a zone file after somebody removed it was called durable, and was gone at the next mount.
+/// Bug: data written to a zone file that another process had removed was reported as durable, and lost at the next
+/// mount.
 #[test]
 fn a_zone_file_that_was_removed_is_noticed_by_the_next_flush() {
     let path = scratch("removed");
@@ -280,7 +282,7 @@ fn a_zone_file_that_was_removed_is_noticed_by_the_next_flush() {
             .unwrap();
     }
     dev.flush().unwrap();
-    // Ours to remove.
+    // This removal is the volume's own.
     dev.write(tuff_iplfs::BlockAddr(1), &[2; 4096]).unwrap();
     dev.release_zone(0).unwrap();
     dev.flush().unwrap();
@@ -295,7 +297,7 @@ fn a_zone_file_that_was_removed_is_noticed_by_the_next_flush() {
     );
 }
 
-/// Fills the host itself, so it wants a small filesystem of its own: `TUFF_SMALL_DIR=/some/16M/tmpfs`.
+/// Fills the host, and therefore needs a small filesystem of its own: `TUFF_SMALL_DIR=/some/16M/tmpfs`.
 #[test]
 #[ignore = "needs a directory on a filesystem of about 16 MiB"]
 fn a_full_host_still_takes_deletes() {
@@ -315,7 +317,7 @@ fn a_full_host_still_takes_deletes() {
         .ino;
     v.write(ino, 0, &[1; 3 << 20], CALLER.now).unwrap();
     v.sync().unwrap();
-    // Somebody else takes every last byte.
+    // Another program takes all remaining space.
     let mut other = std::fs::File::create(small.join("other")).unwrap();
     while io::Write::write_all(&mut other, &[7; 4096]).is_ok() {}
     let more = v

@@ -1,6 +1,6 @@
-//! Crash campaigns, bounded so that they fit an ordinary test run.
+//! Crash campaigns, bounded to fit an ordinary test run.
 //!
-//! The full ones are ignored tests: `cargo test --release -p tuff-iplfs --test crash -- --ignored --nocapture`.
+//! The complete ones are ignored tests: `cargo test --release -p tuff-iplfs --test crash -- --ignored --nocapture`.
 
 use tuff_iplfs::Rules;
 use tuff_iplfs_crash::Campaign;
@@ -19,7 +19,7 @@ fn run(mut campaign: Campaign, look: impl FnOnce(&mut Campaign) -> Result<(), St
 fn every_single_operation_survives_every_crash() {
     let mut campaign = Campaign::new(Rules::default(), 1).unwrap();
     campaign.nested_every = 64;
-    run(campaign, Campaign::all_of_one);
+    run(campaign, Campaign::single_operations);
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn tricky_sequences_survive_every_crash() {
     let mut campaign = Campaign::new(Rules::default(), 9).unwrap();
     campaign.samples = 2;
     campaign.nested_every = 64;
-    run(campaign, Campaign::all_tricky);
+    run(campaign, Campaign::dependent_sequences);
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn some_pairs_of_operations_survive_every_crash() {
     let mut campaign = Campaign::new(Rules::default(), 3).unwrap();
     campaign.samples = 3;
     campaign.nested_every = 64;
-    run(campaign, |c| c.all_of_two(181, 7));
+    run(campaign, |c| c.pairs_of_operations(181, 7));
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn operations_beside_a_checkpoint_survive_every_crash() {
     let mut campaign = Campaign::new(Rules::default(), 10).unwrap();
     campaign.samples = 3;
     campaign.nested_every = 64;
-    run(campaign, |c| c.all_of_two_beside(31, 7));
+    run(campaign, |c| c.pairs_during_checkpoint(31, 7));
 }
 
 #[test]
@@ -78,7 +78,8 @@ fn snapshots_survive_every_crash() {
 #[ignore = "every pair: about seven million states, twenty minutes of one core in a release build"]
 fn every_pair_of_operations_survives_every_crash() {
     run(Campaign::new(Rules::default(), 2).unwrap(), |c| {
-        c.all_of_two(1, 0).and_then(|()| c.all_of_two_beside(1, 0))
+        c.pairs_of_operations(1, 0)
+            .and_then(|()| c.pairs_during_checkpoint(1, 0))
     });
 }
 

@@ -1,5 +1,5 @@
-//! No byte and no file of a volume is a single point of failure: whatever is damaged, a repair or a rebuild makes a volume of it that a check likes, the
-//! second repair finds nothing, and no byte is read that was not written.
+//! No byte and no file of a volume is a single point of failure. After any damage, a repair or a rebuild makes a
+//! volume without findings, a second repair changes nothing, and no byte is read that was not written.
 
 mod sound;
 
@@ -28,10 +28,10 @@ const GEOMETRY: Geometry = Geometry {
     zone_bits: 8,
     pack_blocks: 16,
 };
-/// Where the logs begin.
+/// First block of the logs.
 const LOGS: u64 = 16 + 2 * 16;
 
-/// Files of the sample: path and content.
+/// Files of the sample volume: path and content.
 fn content() -> Vec<(&'static str, Vec<u8>)> {
     let bytes = |seed: u8, len: usize| (0..len).map(|at| seed ^ (at % 251) as u8).collect();
     vec![
@@ -41,8 +41,9 @@ fn content() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// A small volume, unmounted. Its newest checkpoint is the only one that knows the file "last", and what was in the directory "gone" is in its discard log.
-/// With `snapshots`, "before" and "again" hold states in which each file had other bytes at its start.
+/// Fills a small volume and unmounts it. Only its newest checkpoint contains the file "last", and the blocks of the
+/// directory "gone" are in its discard log. With `snapshots`, "before" and "again" hold states in which each file
+/// started with other bytes.
 fn fill(dev: Arc<dyn BlockDevice>, snapshots: bool) {
     let options = FormatOptions {
         geometry: GEOMETRY,
@@ -93,7 +94,7 @@ fn mount(dev: &Arc<dyn BlockDevice>) -> Volume {
     Volume::mount(dev.clone(), MountOptions::default()).unwrap()
 }
 
-/// Every file, by path: its blocks, `None` where reading one is an error.
+/// Content of every file, by path. A block is `None` if reading it is an error.
 type Seen = BTreeMap<String, Vec<Option<Vec<u8>>>>;
 
 fn seen(v: &mut Volume) -> Seen {
@@ -129,7 +130,8 @@ fn seen(v: &mut Volume) -> Seen {
     out
 }
 
-/// Content seen by a read-only mount, of the present and of each snapshot. `None` if damage prevents the mount.
+/// Content that a read-only mount shows, of the current state and of each snapshot. `None` if damage prevents the
+/// mount.
 fn look(dev: &Arc<dyn BlockDevice>) -> Option<Vec<Seen>> {
     let options = MountOptions {
         read_only: true,
@@ -148,7 +150,7 @@ fn look(dev: &Arc<dyn BlockDevice>) -> Option<Vec<Seen>> {
     Some(all)
 }
 
-/// No block of a file differs from what was written. A path that was not there may be in lost+found only.
+/// Verifies that no block of a file differs from the written one. Additional paths may exist in lost+found only.
 fn no_wrong_byte(was: &[Seen], is: &[Seen], place: &str) {
     for (was, is) in was.iter().zip(is) {
         for (path, blocks) in is {
@@ -167,7 +169,8 @@ fn no_wrong_byte(was: &[Seen], is: &[Seen], place: &str) {
     }
 }
 
-/// A repair, or a rebuild if no checkpoint is left; after it, a check finds nothing and a second repair has nothing to do.
+/// Repairs a volume, or rebuilds it if no checkpoint is left. Afterwards a check finds nothing, and a second repair
+/// changes nothing.
 fn mend(dev: &Arc<dyn BlockDevice>, place: &str) -> Repaired {
     let repaired = match repair(dev, true, NOW) {
         Err(Error::Corrupt(_)) => rebuild(dev, [9; 16], NOW),
@@ -199,7 +202,7 @@ fn sample(snapshots: bool) -> (Blocks, Vec<Seen>) {
     (blocks, look(&dev).unwrap())
 }
 
-/// Blocks of superblocks and packs that hold anything.
+/// Blocks of superblocks and packs that are not zero.
 fn fixed(blocks: &Blocks) -> Vec<u64> {
     let spare = GEOMETRY.spare_superblock().0;
     let used = |addr: &u64| blocks[addr].iter().any(|byte| *byte != 0);
@@ -207,14 +210,14 @@ fn fixed(blocks: &Blocks) -> Vec<u64> {
     all.map(|(addr, _)| *addr).filter(used).collect()
 }
 
-/// Seen: a flipped byte in the body of the newest checkpoint lost all that was done since the one before it. A check did not see damaged copies of the
-/// superblock and of seals.
+/// Bug: a flipped byte in the body of the newest checkpoint lost all changes since the one before it. A check did not
+/// report damaged copies of the superblock and of seals.
 #[test]
 fn every_byte_of_superblocks_and_packs_may_be_flipped() {
     for snapshots in [false, true] {
         let (blocks, was) = sample(snapshots);
         let fixed = fixed(&blocks);
-        // Three superblocks; two packs of two seals, a body, and its copy.
+        // Three superblocks; two packs of two seals, a body and its copy.
         assert!(fixed.len() >= 3 + 2 * 4, "{fixed:x?}");
         let dev: Arc<dyn BlockDevice> = Arc::new(MemDevice::from_blocks(blocks.clone()));
         let newest = check(&dev, CheckOptions::default()).unwrap().version;
@@ -226,13 +229,13 @@ fn every_byte_of_superblocks_and_packs_may_be_flipped() {
                 let report = check(&dev, CheckOptions::default()).unwrap();
                 assert_eq!(report.version, newest, "{place}");
                 found += usize::from(!report.findings.is_empty());
-                // The repair is the same for each byte of a part.
+                // The repair is the same for every byte of a part.
                 if byte % 256 == addr as usize % 256 {
                     assert!(look(&dev).unwrap() == was, "{place}");
                     let done = mend(&dev, &place).done;
                     assert!(!done.is_empty() || report.findings.is_empty(), "{place}");
                     assert!(look(&dev).unwrap() == was, "{place}");
-                    // A mount for writing mends it, too.
+                    // A writable mount repairs it, too.
                     let dev = damaged(&blocks, addr, byte, 1 << (byte % 8));
                     let mut v = mount(&dev);
                     v.trim().unwrap();
@@ -242,7 +245,7 @@ fn every_byte_of_superblocks_and_packs_may_be_flipped() {
                 }
             }
         }
-        // All but the older checkpoint, whose damage may be a crash's, and what is unused at the end of the body.
+        // All but the older checkpoint, whose damage a crash may have caused, and the unused end of the body.
         assert!(found >= 7 * 4096, "{found}");
     }
 }
@@ -256,14 +259,14 @@ fn a_volume_is_found_by_its_third_superblock() {
         device.discard(lost.clone()).unwrap();
         let dev: Arc<dyn BlockDevice> = device.clone();
         mend(&dev, "no superblock");
-        // Without packs there are no snapshots, and files that were deleted may come back.
+        // Without packs there are no snapshots, and deleted files may reappear.
         let mut is = look(&dev).unwrap();
         no_wrong_byte(&was, &is, "no superblock");
         is[0].retain(|path, _| !path.starts_with("/lost+found"));
         let states = if lost.end == 2 { 3 } else { 1 };
         assert!(is == was[..states]);
     }
-    // A volume of an earlier version has none, until it is mounted.
+    // A volume of an earlier version has no copy until it is mounted.
     let device = Arc::new(MemDevice::from_blocks(blocks));
     device.discard(spare..spare + 1).unwrap();
     let dev: Arc<dyn BlockDevice> = device.clone();
@@ -271,7 +274,7 @@ fn a_volume_is_found_by_its_third_superblock() {
     assert_eq!(report.findings.len(), 1);
     mount(&dev).unmount().unwrap();
     sound(&dev, "after a mount");
-    // A volume that is made in its place does not leave the old copy.
+    // Formatting a new volume removes the old copy.
     let options = FormatOptions {
         geometry: Geometry {
             area_bits: 30,
@@ -285,7 +288,8 @@ fn a_volume_is_found_by_its_third_superblock() {
     assert_eq!(sb.uuid, [1; 16]);
 }
 
-/// Seen: what only a snapshot uses was reported by every repair, until the snapshot was deleted; and one damaged block of its table lost all behind it.
+/// Bug: damage of blocks that only a snapshot uses was reported by every repair until the snapshot was deleted. One
+/// damaged block of a snapshot's table lost all blocks below it.
 #[test]
 fn any_byte_may_be_flipped_with_snapshots_and_a_second_repair_finds_nothing() {
     let (blocks, was) = sample(true);
@@ -296,7 +300,7 @@ fn any_byte_may_be_flipped_with_snapshots_and_a_second_repair_finds_nothing() {
         .collect();
     let mut rng = Rng::new(11);
     let (mut lost, mut lost_then) = (0, 0);
-    // Every block that is no data, and others.
+    // All blocks other than data, and a sample of data.
     let rare = used.iter().filter(|addr| !matches!(**addr >> 29, 2 | 3));
     let any = (0..200).map(|_| used[rng.below(used.len())]);
     let all: Vec<u64> = rare.copied().chain(any).collect();
@@ -319,12 +323,12 @@ fn any_byte_may_be_flipped_with_snapshots_and_a_second_repair_finds_nothing() {
         let differ = |at: usize| was[at] != is[at];
         if differ(0) || differ(1) || differ(2) {
             assert!(!found.is_empty() && !repaired.done.is_empty(), "{place}");
-            // Only inodes, direct nodes and data of files are nowhere else; in a snapshot also directories.
+            // Only inodes, direct nodes and file data have no redundancy; in a snapshot, directories neither.
             assert!(matches!(addr >> 29, 1..=6), "{place}: {:?}", repaired.done);
         }
         lost += usize::from(differ(0));
         lost_then += usize::from(differ(1) || differ(2));
-        // A block of data is named with its path.
+        // A data block is reported with its path.
         if differ(0) && addr >> 29 == 2 {
             let named = |what: &str| what.contains("(/dir/");
             assert!(found.iter().any(|f| named(&f.place)), "{place}: {found:?}");
@@ -345,7 +349,7 @@ fn scratch(name: &str) -> PathBuf {
     path
 }
 
-/// A volume on the host, and the bytes of each of its files.
+/// Creates a volume on the host. Returns its path and the content of its files.
 fn on_host(name: &str) -> (PathBuf, Vec<Seen>) {
     let path = scratch(name);
     fill(Arc::new(ZoneDir::create(&path, 256).unwrap()), false);
@@ -361,7 +365,7 @@ fn open_to_read(path: &Path) -> Arc<dyn BlockDevice> {
     Arc::new(ZoneDir::open(path, true).unwrap())
 }
 
-/// Seen: one flipped byte in the header of a directory of zone files, and nothing could be done with the volume.
+/// Bug: one flipped byte in the header of a directory of zone files made the volume unusable.
 #[test]
 fn either_header_of_zone_files_may_be_damaged_in_any_way() {
     let (path, was) = on_host("headers");
@@ -396,7 +400,7 @@ fn either_header_of_zone_files_may_be_damaged_in_any_way() {
             assert_eq!(dev.damaged_files(), []);
             drop(dev);
             assert!(fs::read(&file).unwrap() == sound_header, "{place}");
-            // The way to it from outside is the same for all.
+            // The remaining steps are the same for every byte.
             if at % 40 == 0 {
                 harm();
                 assert_eq!(repair(&open(&path), false, NOW).unwrap().done.len(), 1);
@@ -408,7 +412,7 @@ fn either_header_of_zone_files_may_be_damaged_in_any_way() {
         }
     }
     assert!(look(&open(&path)).unwrap() == was);
-    // Both gone is the end, and said.
+    // Without both headers the volume is lost, and the error says so.
     for name in names {
         fs::write(path.join(name), "x").unwrap();
     }
@@ -417,7 +421,7 @@ fn either_header_of_zone_files_may_be_damaged_in_any_way() {
     fs::remove_dir_all(&path).unwrap();
 }
 
-/// Two who open a volume exclude each other, whatever becomes of its header.
+/// Two processes that open a volume exclude each other, whatever happens to its header.
 #[test]
 fn the_lock_does_not_go_with_the_header() {
     let path = scratch("lock without header");
@@ -472,7 +476,7 @@ fn any_zone_file_may_be_deleted_or_cut() {
             is[0].retain(|path, _| !path.starts_with("/lost+found"));
             let number = u64::from_str_radix(name, 16).unwrap();
             let area = (number * 256) >> GEOMETRY.area_bits;
-            // Of the first zone and of the last copy of the superblock nothing is lost.
+            // The first zone and the one of the last superblock copy are fully redundant.
             assert!(is == was || !matches!(area, 0 | 7), "{place}");
         }
     }

@@ -1,4 +1,4 @@
-//! A device that fails: one call of every kind at every point of a run.
+//! Failing devices: one call of every kind fails, at every point of a run.
 
 mod sound;
 
@@ -21,7 +21,7 @@ enum Call {
     Discard,
 }
 
-/// Fails the n-th call of one kind, once.
+/// Device on which the n-th call of one kind fails, once.
 struct Flaky {
     inner: Arc<MemDevice>,
     call: Call,
@@ -47,7 +47,7 @@ impl BlockDevice for Flaky {
         self.inner.read(addr, buf)
     }
     fn write(&self, addr: BlockAddr, data: &[u8]) -> io::Result<()> {
-        // A failed write leaves half of its blocks behind.
+        // A failed write leaves half of its blocks.
         if let Err(e) = self.pass(Call::Write) {
             self.inner.write(addr, &data[..data.len() / 8192 * 4096])?;
             return Err(e);
@@ -69,7 +69,8 @@ impl BlockDevice for Flaky {
     }
 }
 
-/// Runs random operations; those that fail must have done nothing. Returns false once the fault lies past the end of the run.
+/// Runs random operations, of which failed ones must have no effect. Returns false once the fault lies past the end
+/// of the run.
 fn run(call: Call, n: i64, seed: u64) -> bool {
     let inner = Arc::new(MemDevice::new());
     let geometry = Geometry {
@@ -104,9 +105,9 @@ fn run(call: Call, n: i64, seed: u64) -> bool {
         countdown: AtomicI64::new(n),
     });
     let place = format!("{call:?} {n}, seed {seed}");
-    // The newest state known to be durable, and the present one.
+    // The newest state known to be durable, and the current one.
     let mut durable = model.clone();
-    // What a snapshot whose last flush failed would have made: nobody can know whether it did.
+    // State with a snapshot whose last flush failed: it may or may not exist.
     let mut perhaps = model.clone();
     let mut rng = Rng::new(seed);
     let ops = alphabet();
@@ -141,7 +142,7 @@ fn run(call: Call, n: i64, seed: u64) -> bool {
             }
         }
         if !v.is_broken() {
-            // The fault may hit this very look; it comes once.
+            // The fault may hit this read. It occurs only once.
             let seen = tree_of(&mut v)
                 .or_else(|_| tree_of(&mut v))
                 .unwrap_or_else(|e| panic!("{place}: {e}"));
@@ -151,7 +152,7 @@ fn run(call: Call, n: i64, seed: u64) -> bool {
             }
         }
     }
-    // Whatever happened, the next mount finds a sound volume.
+    // In any case the next mount finds a sound volume.
     let mut v = Volume::mount(inner.clone(), options).unwrap_or_else(|e| panic!("{place}: {e}"));
     let seen = tree_of(&mut v).unwrap_or_else(|e| panic!("{place}: {e}"));
     if durable == model && seen != perhaps.tree() {
@@ -202,7 +203,7 @@ fn a_failed_discard_is_tried_again() {
     every(Call::Discard);
 }
 
-/// Who waits for a checkpoint that another one ended learns how it ended.
+/// A caller that waits for a checkpoint learns the result, even if another operation completed it.
 #[test]
 fn a_checkpoint_whose_seal_failed_is_no_success_for_who_waits_for_it() {
     let inner = Arc::new(MemDevice::new());
@@ -226,7 +227,7 @@ fn a_checkpoint_whose_seal_failed_is_no_success_for_who_waits_for_it() {
     assert!(v.seal_checkpoint(lost).is_err());
     assert!(v.end_checkpoint(lost).is_err());
 
-    // What was in it is in the next one, whoever makes it.
+    // Its changes become part of the next checkpoint.
     let next = v.begin_checkpoint().unwrap().unwrap();
     v.sync().unwrap();
     assert!(!v.seal_checkpoint(next).unwrap());

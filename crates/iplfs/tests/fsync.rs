@@ -1,4 +1,4 @@
-//! What an fsync writes, and what a mount finds after it.
+//! Writes of an fsync, and what a mount recovers after it.
 
 mod sound;
 
@@ -19,7 +19,7 @@ const CALLER: Caller = Caller {
     gid: 0,
 };
 
-/// Notes what is written, and makes blocks ready as a host does.
+/// Device that records writes, and prepares blocks as a host does.
 struct Noting {
     inner: MemDevice,
     writes: Mutex<Vec<Range<u64>>>,
@@ -111,7 +111,7 @@ fn a_small_change_is_one_write_to_one_log() {
     assert_eq!(one.end - one.start, 4);
     let place = volume.superblock().geometry.place(BlockAddr(one.start));
     assert_eq!(place.map(|(log, _)| log), Some(Log::WarmNode));
-    // The mount is lost; the next one has it.
+    // The mount is lost to a crash. The next one has the data.
     drop(volume);
     let mut volume = mount(&device, 0);
     assert_eq!(volume.stats().adopted_groups, 1);
@@ -160,7 +160,8 @@ fn groups_behind_data_are_found_in_order() {
 
 #[test]
 fn data_that_could_be_taken_for_a_node_stays_out_of_the_node_logs() {
-    // A block that was a node once: whoever reads the device, such as the owner of an image of it, could make one that gives its inode to root.
+    // Data that is a copy of a node block. A process that can read the device, such as the owner of an image of it,
+    // could craft one that gives its inode to root.
     let device = Noting::new();
     let mut volume = mount(&device, 0);
     let ino = file(&mut volume, b"f", b"mine");
@@ -179,7 +180,7 @@ fn data_that_could_be_taken_for_a_node_stays_out_of_the_node_logs() {
     assert_eq!(logs, [Log::WarmData, Log::WarmNode]);
     volume.write(ino, 0, b"still", NOW).unwrap();
     volume.unmount().unwrap();
-    // All packs are lost: the nodes in the logs say what there is.
+    // Both packs are lost: the state is rebuilt from the nodes in the logs.
     for pack in [0, 1] {
         device.write(g.pack_start(pack), &[0; 8192]).unwrap();
     }
@@ -201,7 +202,7 @@ fn blocks_made_ready_are_used_and_the_rest_is_given_back() {
         volume.fsync(ino).unwrap();
     }
     let prepared = device.prepared.lock().unwrap().clone();
-    // The first fsync after a checkpoint asks for nothing; the second does, for enough to last.
+    // The first fsync after a checkpoint prepares nothing. The second prepares enough to last.
     assert_eq!(prepared.len(), 1);
     let used = device
         .take_writes()
@@ -216,7 +217,7 @@ fn blocks_made_ready_are_used_and_the_rest_is_given_back() {
     assert_eq!(held(&device), 32);
     volume.unmount().unwrap();
     assert_eq!(held(&device), 12);
-    // A mount that is lost leaves them to the recovery.
+    // After a crash they are released by the recovery.
     let mut volume = mount(&device, 32);
     for round in 0..8_u8 {
         volume.write(ino, 0, &[round; 4096], NOW).unwrap();

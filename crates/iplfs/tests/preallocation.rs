@@ -1,4 +1,4 @@
-//! A host that others fill to its last block: what is reserved ahead of the heads is enough for deletes.
+//! A host that other programs fill completely: the preallocation past the heads suffices for deletes.
 
 mod sound;
 
@@ -19,7 +19,7 @@ const CALLER: Caller = Caller {
     gid: 0,
 };
 
-/// A host that others fill: then it has room for what is reserved, and for as much as is given back.
+/// Host that other programs fill. Only preallocated space, and space that is released, remains.
 #[derive(Default)]
 struct Host {
     inner: MemDevice,
@@ -28,7 +28,7 @@ struct Host {
 }
 
 impl Host {
-    /// Blocks taken, if `more` are, too.
+    /// Number of allocated blocks, with `more` in addition.
     fn taken(&self, more: Range<u64>) -> u64 {
         let mut taken = self.reserved.lock().unwrap().clone();
         taken.extend(self.inner.blocks().keys());
@@ -124,8 +124,8 @@ fn there(v: &mut Volume, name: &str) -> bool {
     v.lookup(Nid::ROOT, name.as_bytes()).is_ok()
 }
 
-/// Seen: what was deleted on a full host came back, because the checkpoint that says so found no room. What a volume had for this moment was a file that it gave
-/// up, whose room the others took.
+/// Bug: files deleted on a full host reappeared, because the checkpoint of the deletion found no space. The ballast
+/// file that was released for it went to other programs.
 #[test]
 fn deletes_are_durable_on_a_host_that_others_fill() {
     let host = new();
@@ -134,7 +134,7 @@ fn deletes_are_durable_on_a_host_that_others_fill() {
         put(&mut v, &format!("f{n}"), 40).unwrap();
     }
     v.sync().unwrap();
-    // Something is dirty when the room goes.
+    // Some memory is dirty when the space is taken.
     put(&mut v, "dirty", 200).unwrap();
     host.fill();
     assert_eq!(put(&mut v, "more", 1).unwrap_err().errno(), 28);
@@ -142,7 +142,7 @@ fn deletes_are_durable_on_a_host_that_others_fill() {
         v.unlink(Nid::ROOT, format!("f{n}").as_bytes(), &CALLER)
             .unwrap();
         v.sync().unwrap();
-        // What came back others take.
+        // Other programs take the released space.
         host.fill();
     }
     // A crash, and a mount on the full host.
@@ -151,7 +151,7 @@ fn deletes_are_durable_on_a_host_that_others_fill() {
     assert!(there(&mut v, "dirty") && !there(&mut v, "f9") && there(&mut v, "f10"));
     v.unlink(Nid::ROOT, b"f10", &CALLER).unwrap();
     v.unmount().unwrap();
-    // An orderly end leaves room for this as well.
+    // An orderly unmount keeps space for this as well.
     let mut v = mount(&host);
     assert!(!there(&mut v, "f10"));
     v.unlink(Nid::ROOT, b"f11", &CALLER).unwrap();
@@ -166,13 +166,13 @@ fn deletes_are_durable_on_a_host_that_others_fill() {
     assert!(sound(&device, "after").leaked.is_empty());
 }
 
-/// Seen: each attempt used up the addresses of what it could not write. After some thousand the log had come to its limit, and a host with room again
-/// was no help.
+/// Bug: each attempt used up the addresses of the blocks that it could not write. After thousands of attempts the log
+/// was exhausted, and free space on the host did not help.
 #[test]
 fn a_full_host_that_is_asked_again_and_again_uses_up_no_address() {
     let host = new();
     let mut v = mount(&host);
-    // More than is reserved.
+    // More than the preallocation.
     put(&mut v, "large", 1500).unwrap();
     host.fill();
     for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! Limits of users, groups and projects.
+//! Quotas of users, groups and projects.
 
 use std::sync::Arc;
 use tuff_iplfs::backend::MemDevice;
@@ -44,7 +44,7 @@ fn refused<T>(result: Result<T, Error>) -> bool {
     matches!(result, Err(Error::Posix(Errno::Quota)))
 }
 
-/// What stat says of every inode in the root directory that counts for somebody.
+/// Usage of a subject according to `stat` of every inode in the root directory.
 fn counted(v: &mut Volume, subject: Subject) -> Usage {
     let mut usage = Usage::default();
     for entry in v.read_dir(Nid::ROOT, 0, usize::MAX).unwrap() {
@@ -70,7 +70,7 @@ fn usage(v: &Volume, subject: Subject) -> Usage {
     quotas.iter().find(|(s, ..)| *s == subject).unwrap().2
 }
 
-/// Gives an inode to somebody.
+/// Changes the owner of an inode to a subject.
 fn give(v: &mut Volume, ino: Nid, to: Subject) -> Result<(), Error> {
     let mut set = SetAttr::default();
     match to {
@@ -93,7 +93,7 @@ fn a_subject_gets_so_much_and_no_more_and_others_are_not_bothered() {
 fn gets_so_much(seven: Subject) {
     let device = device();
     let mut v = mount(&device);
-    // A directory of the project 7 for the user 7 of the group 7, and one for others.
+    // A directory of the project 7 for the user 7 of the group 7, and one for other owners.
     let [dir, elsewhere] = [7, 8].map(|n| {
         let name = format!("dir {n}");
         let attr = v.create(Nid::ROOT, name.as_bytes(), mode::DIR | 0o777, 0, &by(9));
@@ -106,7 +106,7 @@ fn gets_so_much(seven: Subject) {
         v.create(dir, name.as_bytes(), mode::FILE | 0o644, 0, &by(uid))
             .map(|attr| attr.ino)
     };
-    // Of the directory only the project has something.
+    // The directory itself is charged to the project only.
     let own = Usage {
         blocks: u64::from(matches!(seven, Subject::Project(_))),
         inodes: u64::from(matches!(seven, Subject::Project(_))),
@@ -125,29 +125,29 @@ fn gets_so_much(seven: Subject) {
     assert!(refused(v.write(f, 0, &[2; 13 * 4096], NOW)));
     assert_eq!(v.attr(f).unwrap().size, 0);
     v.write(f, 0, &[2; 12 * 4096], NOW).unwrap();
-    // What is there may be overwritten, and nothing be added, in no way.
+    // Existing blocks may be overwritten, but no operation may add one.
     v.write(f, 0, &[3; 12 * 4096], NOW).unwrap();
     assert!(refused(v.write(f, 1 << 30, &[3; 2 * 4096], NOW)));
     assert!(refused(v.fallocate(f, Allocate::Reserve, 0, 1 << 40, NOW)));
     let large = SetXattr::Any;
     assert!(v.set_xattr(f, b"user.small", &[1; 10], large, NOW).is_ok());
-    // Inodes.
+    // Limit of inodes.
     file(&mut v, 7, "third").unwrap();
     assert!(refused(file(&mut v, 7, "fourth")));
     assert!(refused(v.tmpfile(dir, 0o644, &by(7))));
     let hide = v.rename(dir, b"third", elsewhere, b"x", Rename::Whiteout, &by(7));
     assert!(refused(hide));
-    // Gifts are not accepted.
+    // An inode may not be transferred to a subject at its limit.
     let other = file(&mut v, 8, "other").unwrap();
     v.write(other, 0, &[4; 100 * 4096], NOW).unwrap();
     assert!(refused(give(&mut v, other, seven)));
-    // What goes makes room.
+    // A deletion makes space available.
     v.unlink(dir, b"before", &by(7)).unwrap();
     file(&mut v, 7, "fourth").unwrap();
     let has = usage(&v, seven);
     assert_eq!((has.blocks, has.inodes), (15 + own.blocks, 3 + own.inodes));
     v.unmount().unwrap();
-    // The limit and the count are there after a mount.
+    // The limit and the usage persist across a mount.
     let mut v = mount(&device);
     assert_eq!(v.quotas(), [(seven, want, has)]);
     assert!(refused(file(&mut v, 7, "fifth")));
@@ -167,7 +167,7 @@ fn a_directory_grows_for_others_entries_as_far_as_its_owner_may_go() {
             .ino;
         give(&mut v, dir, subject).unwrap();
         v.set_quota(subject, limit(12, 100), NOW).unwrap();
-        // The files are not of the project, and nobody's who has a limit.
+        // The files are outside the project, and no limit applies to their owners.
         let target = file(&mut v, 8, "target").unwrap();
         let enter = |v: &mut Volume, n: usize| {
             let name = format!("{n:0200}");
@@ -178,7 +178,7 @@ fn a_directory_grows_for_others_entries_as_far_as_its_owner_may_go() {
         assert_eq!(has.blocks, v.attr(dir).unwrap().blocks, "{subject}");
         assert!((9..=12).contains(&has.blocks), "{subject}: {}", has.blocks);
         assert!(full > 40, "{full} entries of 26 slots");
-        // A refusal changed nothing, in no way to enter.
+        // A rejected operation changed nothing, whichever way an entry is created.
         let name = format!("{full:0200}");
         let moved = v.rename(
             Nid::ROOT,
@@ -192,7 +192,7 @@ fn a_directory_grows_for_others_entries_as_far_as_its_owner_may_go() {
         assert!(refused(v.symlink(dir, name.as_bytes(), b"x", &by(8))));
         assert_eq!(usage(&v, subject), has);
         assert_eq!(v.attr(target).unwrap().nlink as usize, 1 + full);
-        // Names may be replaced, and go; then there is room for others.
+        // Names may be replaced and removed, which makes space for others.
         let spare = file(&mut v, 8, "spare").unwrap();
         let first = format!("{:0200}", 0);
         v.rename(
@@ -211,7 +211,7 @@ fn a_directory_grows_for_others_entries_as_far_as_its_owner_may_go() {
         }
         enter(&mut v, full).unwrap();
         v.sync().unwrap();
-        // What was not durable comes back by itself, also when there is no room for it.
+        // Usage of changes that were not durable is recounted, even beyond the limit.
         v.set_quota(subject, limit(1, 100), NOW).unwrap();
         drop(v);
         let v = mount(&device);
@@ -258,7 +258,7 @@ fn what_is_made_in_a_directory_counts_for_its_project_and_with_its_group_bit_for
     let inodes = ONE_OF_EACH.map(|subject| usage(&v, subject).inodes);
     assert_eq!(inodes, [1, 3, 3]);
     assert!(refused(v.create(dir, b"c", mode::FILE | 0o644, 0, &by(8))));
-    // The group has room again, the project has not.
+    // The group has space again, the project has not.
     let b = v.lookup(dir, b"b").unwrap();
     give(&mut v, b, Subject::Group(8)).unwrap();
     let inodes = ONE_OF_EACH.map(|subject| usage(&v, subject).inodes);
@@ -337,7 +337,7 @@ fn the_count_follows_every_operation() {
         }
     }
     v.sync().unwrap();
-    // A mount that is lost; the next one counts anew.
+    // The mount is lost to a crash. The next one counts again.
     drop(v);
     let mut v = mount(&device);
     for subject in subjects {

@@ -1,4 +1,4 @@
-//! Repair: what is damaged is mended or said to be lost, and no byte is ever shown that was not written.
+//! Repair: damage is repaired or reported as a loss, and no byte is returned that was not written.
 
 mod exact;
 mod sound;
@@ -28,12 +28,12 @@ const GEOMETRY: Geometry = Geometry {
     zone_bits: 8,
     pack_blocks: 16,
 };
-/// Where the fixed blocks end.
+/// First block of the logs.
 const PACKS: u64 = 16 + 2 * 16;
-/// First block of a map behind a first, a second direct and into the first indirect node.
+/// Block indices past the inode's slots, in a second direct node, and in the first indirect node.
 const FAR: [u64; 3] = [290, 630, 970];
 
-/// A volume with one of everything, unmounted.
+/// Creates a volume with every type of inode, and unmounts it.
 fn sample() -> Arc<MemDevice> {
     let device = Arc::new(MemDevice::new());
     let options = FormatOptions {
@@ -80,7 +80,7 @@ fn mount(device: &Arc<MemDevice>) -> Volume {
     Volume::mount(device.clone(), MountOptions::default()).unwrap()
 }
 
-/// Every file, by path: its blocks, `None` where reading one is an error.
+/// Content of every file, by path. A block is `None` if reading it is an error.
 type Seen = BTreeMap<String, Vec<Option<Vec<u8>>>>;
 
 fn seen(v: &mut Volume) -> Seen {
@@ -120,13 +120,14 @@ fn damaged(blocks: &Blocks, addr: u64, bit: usize) -> Arc<MemDevice> {
     device
 }
 
-/// A device that holds exactly what is reachable, in a volume that a full check likes.
+/// Verifies that a check finds nothing, and that the device holds exactly the reachable blocks.
 fn sound(device: &Arc<MemDevice>) {
     let dev: Arc<dyn BlockDevice> = device.clone();
     exact(&dev, PACKS);
 }
 
-/// What is seen must have been there, under its name or in lost+found. Returns how many paths are missing or partly lost.
+/// Verifies that all content was written before, under its name or in lost+found. Returns the number of paths that
+/// are missing or partly lost.
 fn no_wrong_byte(was: &Seen, is: &Seen, place: &str) -> usize {
     for (path, blocks) in is {
         let Some(before) = was.get(path) else {
@@ -153,7 +154,7 @@ fn any_flipped_bit_is_mended_or_named_and_never_shows_wrong_bytes() {
     let was = seen(&mut mount(&device));
     let mut rng = Rng::new(5);
     let (mut whole, mut partly) = (0, 0);
-    // The volume must be as it was unmounted: looking at it above has committed something.
+    // Restore the unmounted volume: reading it above has committed something.
     for addr in blocks
         .keys()
         .copied()
@@ -172,7 +173,7 @@ fn any_flipped_bit_is_mended_or_named_and_never_shows_wrong_bytes() {
             missing == 0 || !repaired.done.is_empty(),
             "{place}: nothing was said"
         );
-        // One block is one inode, or part of one; only the number of a file with two names counts twice.
+        // One block is one inode, or part of one. Only the inode of a file with two names counts twice.
         assert!(
             missing <= 2,
             "{place}: {missing} paths: {:?}",
@@ -183,10 +184,10 @@ fn any_flipped_bit_is_mended_or_named_and_never_shows_wrong_bytes() {
         } else {
             partly += 1;
         }
-        // Not one directory with what is in it, not the table, not the packs: only inodes and data of files.
+        // No directory with its content, no table, no pack: only inodes and data of files are lost.
         let area = addr >> 48;
         assert!(missing == 0 || (2..=6).contains(&area), "{place}");
-        // A lost directory is made again, and what was in it returns; only a second name of a file is nowhere else.
+        // A lost directory is created again with its entries. Only the second name of a file has no redundancy.
         assert!(
             missing <= usize::from(area == 4) || area != 4,
             "{place}: {missing} paths"
@@ -224,7 +225,7 @@ fn a_volume_without_packs_is_rebuilt_from_its_logs() {
     let mut v = mount(&device);
     assert!(tree_of(&mut v).unwrap() == was, "{:?}", rebuilt.done);
     assert_eq!(v.superblock().uuid, [9; 16]);
-    // It works on, and is sound after a crash.
+    // The volume is usable, and sound after a crash.
     v.create(Nid::ROOT, b"new", mode::FILE, 0, &CALLER).unwrap();
     v.sync().unwrap();
     drop(v);
@@ -266,7 +267,7 @@ fn a_rebuild_in_the_middle_of_use_brings_back_what_was_written() {
         assert_eq!(rebuilt.left.findings, [], "{:?}", rebuilt.done);
         sound(&device);
         let is = seen(&mut mount(&device));
-        // Deleted files may come back, in lost+found; nothing else may differ.
+        // Deleted files may reappear in lost+found. Nothing else may differ.
         assert_eq!(no_wrong_byte(&was, &is, &format!("seed {seed}")), 0);
     }
 }
@@ -283,7 +284,7 @@ fn snapshots_survive_a_repair_of_the_present() {
     v.unmount().unwrap();
     let blocks = device.blocks();
     let was = seen(&mut mount(&device).open_snapshot("before").unwrap());
-    // Blocks that only the present has: behind the heads of the snapshot.
+    // Blocks past the heads of the snapshot, which only the current state has.
     let heads = mount(&device).snapshots()[0].heads;
     let new: Vec<u64> = (1..7u64)
         .flat_map(|area| {
@@ -311,9 +312,10 @@ fn snapshots_survive_a_repair_of_the_present() {
 
 #[test]
 fn what_a_snapshot_alone_has_stays_deleted_when_the_table_is_lost() {
-    // Seen: with one damaged block of the table, files that were deleted after a snapshot came back under their old names. Cause: the newest version of
-    // a node in the logs was taken for the present's, also where the journal says that its number is free, or no entry leads there. Cure: the journal
-    // counts, and what no entry leads to and a snapshot may hold is dropped.
+    // Bug: with one damaged block of the table, files deleted after a snapshot reappeared under their old names.
+    // Cause: the newest version of a node in the logs was taken for the current one, even if the journal marks its
+    // number as free, or no entry leads to it. Fix: the journal is decisive, and nodes without an entry that a
+    // snapshot may hold are dropped.
     for journal_max in [MountOptions::default().journal_max, 8] {
         let device = sample();
         let options = || MountOptions {
@@ -351,8 +353,9 @@ fn what_a_snapshot_alone_has_stays_deleted_when_the_table_is_lost() {
 
 #[test]
 fn nodes_and_seals_that_lie_are_mended() {
-    // Seen: a repair ended with ESTALE, and counts of the table stayed wrong. Causes: a node that is no inode was kept as one, an inode whose attributes
-    // lay in another's node undid the keeping of that one, and what the seal counts of the table was believed.
+    // Bug: a repair failed with ESTALE, and counts of the table stayed wrong. Causes: a node of another kind was kept
+    // as an inode; dropping the attributes of an inode dropped a node of another inode; and the counts of the table
+    // in the seal were trusted.
     let blocks = sample().blocks();
     let sealed = |block: &[u8; 4096]| {
         crc32c::crc32c(&block[..4092]).to_le_bytes() == block[4092..] && block[..4092] != [0; 4092]
@@ -388,7 +391,7 @@ fn nodes_and_seals_that_lie_are_mended() {
         }
         let dev: Arc<dyn BlockDevice> = device.clone();
         let repaired = match repair(&dev, true, NOW) {
-            // Without a sound checkpoint a repair has nothing to begin with.
+            // Without a sound checkpoint a repair has no starting point.
             Err(Error::Corrupt(_)) => rebuild(&dev, [9; 16], NOW),
             other => other,
         };
@@ -399,7 +402,7 @@ fn nodes_and_seals_that_lie_are_mended() {
     }
 }
 
-/// Seen: with both copies of the newest seal lost, a repair took the checkpoint before it, and said that nothing was wrong.
+/// Bug: with both copies of the newest seal lost, a repair used the previous checkpoint and reported nothing.
 #[test]
 fn a_repair_that_goes_back_one_checkpoint_says_so() {
     let device = sample();
@@ -438,7 +441,7 @@ fn a_repair_that_goes_back_one_checkpoint_says_so() {
             assert!(repaired.done.iter().any(|done| done.place == place));
             if used + 1 == newest {
                 went += 1;
-                // The mount's first checkpoint is the state before it.
+                // The first checkpoint of the mount is the state before its changes.
                 assert_eq!(back.changed, NOW);
                 let gone = mount(&device).lookup(Nid::ROOT, b"later");
                 assert!(gone.is_err());
@@ -447,7 +450,7 @@ fn a_repair_that_goes_back_one_checkpoint_says_so() {
         }
     }
     assert_eq!(went, 2);
-    // A volume just made has one checkpoint, and nothing to go back to.
+    // A newly formatted volume has one checkpoint, and no earlier one.
     let device = Arc::new(MemDevice::new());
     let options = FormatOptions {
         geometry: GEOMETRY,
@@ -459,7 +462,7 @@ fn a_repair_that_goes_back_one_checkpoint_says_so() {
     assert_eq!((repaired.fallback, repaired.done), (None, Vec::new()));
 }
 
-/// A device of which some blocks cannot be read.
+/// Device with blocks that cannot be read.
 struct Unreadable(Arc<MemDevice>, [u64; 2]);
 
 impl BlockDevice for Unreadable {
@@ -486,7 +489,8 @@ impl BlockDevice for Unreadable {
     }
 }
 
-/// Seen: where neither seal of the newest checkpoint could be read, as by a cable that came loose, a mount took the older one and wrote over the newest.
+/// Bug: if neither seal of the newest checkpoint could be read, as with a loose cable, a mount used the older one and
+/// overwrote the newest.
 #[test]
 fn seals_that_cannot_be_read_are_an_error_and_no_way_back() {
     let blocks = sample().blocks();
@@ -496,7 +500,7 @@ fn seals_that_cannot_be_read_are_an_error_and_no_way_back() {
         let mounted = Volume::mount(dev.clone(), MountOptions::default());
         assert!(matches!(mounted, Err(Error::Io(..))));
         assert!(device.blocks() == blocks);
-        // One copy is enough.
+        // One copy is sufficient.
         let one: Arc<dyn BlockDevice> = Arc::new(Unreadable(device, [pack; 2]));
         let options = MountOptions {
             read_only: true,
@@ -504,12 +508,12 @@ fn seals_that_cannot_be_read_are_an_error_and_no_way_back() {
         };
         Volume::mount(one, options).unwrap();
         let repaired = repair(&dev, false, NOW);
-        // What it did is to be seen when the blocks can be read again; what it says is said.
+        // The result is verified once the blocks can be read again; the fallback must be reported.
         assert!(repaired.is_err() || repaired.is_ok_and(|repaired| repaired.fallback.is_some()));
     }
 }
 
-/// Seen: a check counted blocks that lay past a head as leaked, and neither repair nor trim gave them back.
+/// Bug: a check reported blocks past a head as leaked, and neither repair nor trim released them.
 #[test]
 fn what_lies_past_a_head_is_given_back() {
     let foreign = [
@@ -538,7 +542,8 @@ fn what_lies_past_a_head_is_given_back() {
     }
 }
 
-/// Seen: with a block of the table and the newest version of a directory lost, its old names came back from a snapshot's version, without a word.
+/// Bug: with a block of the table and the newest version of a directory lost, the old names in the snapshot's version
+/// reappeared without a report.
 #[test]
 fn a_directory_found_as_a_snapshot_has_it_is_named() {
     let device = sample();

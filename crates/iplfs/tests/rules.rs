@@ -1,13 +1,16 @@
-//! Each of the nine discard rules, switched off, must be noticed: otherwise the suite that passes with all of them says nothing.
+//! Disabling any of the nine discard rules must be detected. Otherwise a suite that passes with all rules proves
+//! nothing.
 
 use tuff_iplfs::Rules;
 use tuff_iplfs_crash::{Campaign, scenario};
 
-/// What the bounded campaign says about a volume with these rules.
+/// Runs a bounded campaign on a volume with these rules.
 fn campaign(rules: Rules) -> Result<(), String> {
     let mut campaign = Campaign::new(rules, 11)?;
     campaign.samples = 3;
-    let result = campaign.all_of_one().and_then(|()| campaign.sampled(3, 60));
+    let result = campaign
+        .single_operations()
+        .and_then(|()| campaign.sampled(3, 60));
     println!("{:?}", campaign.tally);
     result
 }
@@ -42,39 +45,36 @@ fn shown(rule: u8, scenario: fn(Rules) -> Result<(), String>) {
 
 #[test]
 fn discarding_what_the_older_checkpoint_needs_is_noticed() {
-    shown(2, scenario::the_older_checkpoint_stays_whole);
+    shown(2, scenario::the_older_checkpoint_stays_intact);
 }
 
 #[test]
 fn discarding_under_a_reader_is_noticed() {
-    shown(5, scenario::a_slow_reader_sees_the_bytes_it_asked_for);
+    shown(5, scenario::readers_see_the_bytes_they_resolved);
 }
 
 #[test]
 fn giving_back_a_zone_that_is_in_use_is_noticed() {
-    shown(6, scenario::dead_zones_go_and_others_stay);
+    shown(6, scenario::only_dead_zones_are_released);
 }
 
 #[test]
 fn discarding_parts_of_granules_is_noticed() {
-    shown(7, scenario::neighbours_that_die_apart_come_back_together);
+    shown(
+        7,
+        scenario::granules_are_released_after_their_last_block_died,
+    );
 }
 
 #[test]
 fn losing_the_end_of_a_long_discard_log_is_noticed() {
     shown(8, scenario::a_long_discard_log_overflows_without_a_leak);
-    shown(
-        8,
-        scenario::a_leak_that_could_not_be_avoided_is_found_by_trim,
-    );
+    shown(8, scenario::unavoidable_leaks_are_found_by_trim);
 }
 
 #[test]
 fn a_trim_that_finds_nothing_is_noticed() {
-    shown(
-        9,
-        scenario::a_leak_that_could_not_be_avoided_is_found_by_trim,
-    );
+    shown(9, scenario::unavoidable_leaks_are_found_by_trim);
 }
 
 #[test]

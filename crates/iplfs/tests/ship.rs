@@ -1,4 +1,4 @@
-//! Snapshots sent to another device: what arrives is what was sent, and whatever goes wrong on the way changes nothing.
+//! Snapshots sent to another device: the received state equals the sent one, and a failed transfer changes nothing.
 
 mod common;
 mod exact;
@@ -19,7 +19,7 @@ use tuff_testkit::Rng;
 
 const HEADER: usize = 2 * BLOCK_SIZE;
 
-/// Does `count` random operations.
+/// Performs `count` random operations.
 fn work(v: &mut Volume, rng: &mut Rng, count: usize) {
     let ops: Vec<Op> = alphabet()
         .into_iter()
@@ -50,7 +50,7 @@ fn receive(device: &Arc<dyn BlockDevice>, stream: &[u8], keep: bool) -> Result<R
     Ok(received)
 }
 
-/// What is there now, the snapshots aside.
+/// Current state, without the snapshots.
 fn present(v: &mut Volume) -> Tree {
     let mut tree = tree_of(v).unwrap();
     tree.retain(|path, _| path.starts_with('/'));
@@ -65,12 +65,12 @@ fn shown(device: &Arc<dyn BlockDevice>) -> Tree {
     present(&mut Volume::mount(device.clone(), look).unwrap())
 }
 
-/// The device holds exactly what is reachable, and that is sound.
+/// Verifies that a check finds nothing, and that the device holds exactly the reachable blocks.
 fn exact(device: &Arc<dyn BlockDevice>) -> Vec<u64> {
     exact::exact(device, GEOMETRY.fixed_end()).reachable
 }
 
-/// A source with four snapshots, a tree for each, and its streams: whole, and three that continue it.
+/// Source with four snapshots, their trees, and its streams: a full one and three incremental ones.
 struct Chain {
     trees: Vec<Tree>,
     streams: Vec<Vec<u8>>,
@@ -80,7 +80,7 @@ fn chain(seed: u64) -> Chain {
     chain_with(seed, true)
 }
 
-/// `nameless`: with open files that have no name in the snapshots.
+/// Creates a source. With `nameless`, its snapshots contain open files without a name.
 fn chain_with(seed: u64, nameless: bool) -> Chain {
     let device = source();
     let mut v = mount(&device);
@@ -97,7 +97,7 @@ fn chain_with(seed: u64, nameless: bool) -> Chain {
                 .unwrap();
         }
         if round % 2 == 1 {
-            // The source crashes or is unmounted: its heads jump, or do not.
+            // The source crashes or is unmounted: its heads are moved or not.
             if seed.is_multiple_of(2) {
                 v.unmount().unwrap();
             } else {
@@ -108,7 +108,7 @@ fn chain_with(seed: u64, nameless: bool) -> Chain {
             open = None;
         }
         if nameless && open.is_none() {
-            // An open file without a name is in the snapshot too.
+            // Snapshots contain open files without a name.
             let caller = Caller::default();
             let ino = v.tmpfile(Nid::ROOT, 0o600, &caller).unwrap().ino;
             v.write(ino, 0, &[7; 9000], NOW).unwrap();
@@ -116,7 +116,7 @@ fn chain_with(seed: u64, nameless: bool) -> Chain {
         }
         trees.push(present(&mut v));
         v.snapshot(&format!("s{round}"), NOW).unwrap();
-        // What comes after a snapshot is not sent with it.
+        // Changes after a snapshot are not sent with it.
         work(&mut v, &mut rng, 20);
         v.sync().unwrap();
         let base = round.checked_sub(1).map(|last| format!("s{last}"));
@@ -153,7 +153,7 @@ fn a_whole_stream_and_three_more_make_the_source_again() {
                 let tree = tree_of(&mut v.open_snapshot(name).unwrap()).unwrap();
                 assert!(tree == trees[round], "seed {seed}: {name}");
             }
-            // What was received is a volume like any other.
+            // The received volume is a volume like any other.
             for name in kept {
                 v.delete_snapshot(name).unwrap();
             }
@@ -203,7 +203,7 @@ fn streams_may_follow_each_other() {
     assert!(shown(&device) == trees[3]);
 }
 
-/// A device that holds what another holds.
+/// Copies the content of a device.
 fn copy(device: &Arc<dyn BlockDevice>) -> Arc<CrashDisk> {
     Arc::new(CrashDisk::new(
         blocks(device),
@@ -224,7 +224,7 @@ fn blocks(device: &Arc<dyn BlockDevice>) -> Blocks {
     blocks
 }
 
-/// Where the frames of a stream begin, and where the last one ends.
+/// Offsets of the frames of a stream, and the end of the last one.
 fn frames(stream: &[u8]) -> Vec<usize> {
     let mut at = HEADER;
     let mut out = vec![at];
@@ -239,7 +239,7 @@ fn frames(stream: &[u8]) -> Vec<usize> {
     out
 }
 
-/// A stream that must be refused, and the device be as it was.
+/// Verifies that a stream is rejected, and that the device stays as it was.
 fn refused(device: &Arc<dyn BlockDevice>, stream: &[u8], tree: &Tree, what: &str) -> String {
     let held = exact(device);
     let target = copy(device);
@@ -259,14 +259,14 @@ fn damaged_streams_are_refused_and_change_nothing() {
     let (stream, tree) = (&streams[1], &trees[0]);
     let bounds = frames(stream);
     assert!(bounds.len() > 6, "{} frames", bounds.len());
-    // Cut: everywhere near a boundary, and in the middle of frames.
+    // Truncated: near every boundary, and in the middle of frames.
     for at in bounds.iter().flat_map(|at| [at - 1, *at, at + 1, at + 30]) {
         if at < stream.len() {
             let said = refused(&device, &stream[..at], tree, &format!("cut at {at}"));
             assert!(said.contains("ends in the middle"), "{said}");
         }
     }
-    // One flipped bit, anywhere.
+    // One flipped bit anywhere.
     let mut rng = Rng::new(1);
     for _ in 0..300 {
         let mut bad = stream.clone();
@@ -274,7 +274,7 @@ fn damaged_streams_are_refused_and_change_nothing() {
         bad[bit / 8] ^= 1 << (bit % 8);
         refused(&device, &bad, tree, &format!("bit {bit}"));
     }
-    // Frames out of order, twice, or left out.
+    // Frames out of order, repeated or missing.
     let part = |i: usize| &stream[bounds[i]..bounds[i + 1]];
     let n = bounds.len() - 1;
     for i in 0..n - 1 {
@@ -291,12 +291,12 @@ fn damaged_streams_are_refused_and_change_nothing() {
         let without = [head, &stream[bounds[i + 1]..]].concat();
         refused(&device, &without, tree, &format!("without frame {i}"));
     }
-    // And the good one still fits.
+    // The original stream is still accepted.
     receive(&device, stream, false).unwrap();
     assert!(shown(&device) == trees[1]);
 }
 
-/// A frame and its payload.
+/// Frame with its payload.
 type Made = (Frame, Vec<u8>);
 
 #[test]
@@ -313,7 +313,7 @@ fn frames_with_good_checksums_that_do_not_belong_are_refused() {
             (frame, bytes[FRAME_LEN..].to_vec())
         })
         .collect();
-    // Frames made anew, so that every checksum is right.
+    // Re-encodes frames, so that every checksum is correct.
     let made = |frames: &[Made]| {
         let mut out = streams[1][..HEADER].to_vec();
         let mut sum = crc32c::crc32c(&out[..BLOCK_SIZE]);
@@ -377,7 +377,7 @@ fn streams_for_another_state_are_refused() {
         let said = refused(&device, &streams[n], &trees[0], says);
         assert!(said.contains(says), "{said}");
     }
-    // A volume of somebody else.
+    // Stream of another volume.
     let other = {
         let device = Arc::new(MemDevice::new());
         let format = FormatOptions {
@@ -390,7 +390,7 @@ fn streams_for_another_state_are_refused() {
     };
     let said = receive(&other, &streams[1], false).unwrap_err().to_string();
     assert!(said.contains("another volume"), "{said}");
-    // Looked at, mounted and unmounted, it takes the next one; with a file more it does not.
+    // A volume that was only read, mounted and unmounted accepts the next stream. One with another file does not.
     mount_dyn(&device).unmount().unwrap();
     let taken: Arc<dyn BlockDevice> = copy(&device);
     receive(&taken, &streams[1], false).unwrap();
@@ -425,7 +425,7 @@ fn a_crash_in_a_receive_leaves_the_base_or_the_snapshot() {
             200,
             &mut rng.clone(),
             |state, _| {
-                // Somebody mounts it.
+                // The volume is mounted.
                 let fixed = GEOMETRY.fixed_end();
                 let mounted = Arc::new(CrashDisk::new(state.clone(), Arc::default(), fixed));
                 let mut v = mount(&mounted);
@@ -435,7 +435,7 @@ fn a_crash_in_a_receive_leaves_the_base_or_the_snapshot() {
                 v.unmount().unwrap();
                 let mounted: Arc<dyn BlockDevice> = mounted;
                 exact(&mounted);
-                // Or the stream is sent again, and that is interrupted too, and sent once more.
+                // The stream is sent again, interrupted again, and sent once more.
                 let again = Arc::new(CrashDisk::new(state.clone(), Arc::default(), fixed));
                 let dev: Arc<dyn BlockDevice> = again.clone();
                 let arrived = shown(&dev) == trees[1];
@@ -491,7 +491,7 @@ fn a_crash_in_a_whole_receive_leaves_no_volume_or_the_snapshot() {
             let dev: Arc<dyn BlockDevice> = Arc::new(disk);
             if tuff_iplfs::read_superblock(&*dev).is_err() {
                 none += 1;
-                // A torn superblock may hold the magic: then it is for a human to say that nothing is lost.
+                // A torn superblock may hold the magic. Then only the user can decide that nothing is lost.
                 if receive(&dev, &streams[0], false).is_err() {
                     return Ok(());
                 }

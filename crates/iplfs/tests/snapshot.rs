@@ -1,4 +1,4 @@
-//! Snapshots: what they show, and that their space comes back in whatever order they go.
+//! Snapshots: their content, and the release of their space in any order of deletion.
 
 mod common;
 mod exact;
@@ -46,7 +46,7 @@ fn snapshots_stay_as_they_were_and_their_space_comes_back_in_any_order() {
                     }
                 }
                 2 if step % 3 == 0 => {
-                    // A crash or an unmount between.
+                    // A crash or an unmount in between.
                     if step % 2 == 0 {
                         v.unmount().unwrap();
                     } else {
@@ -78,7 +78,7 @@ fn snapshots_stay_as_they_were_and_their_space_comes_back_in_any_order() {
     }
 }
 
-/// The present, without the snapshots.
+/// Current state, without the snapshots.
 fn tree_of_present(v: &mut Volume) -> tuff_iplfs_crash::model::Tree {
     let mut tree = tree_of(v).unwrap();
     tree.retain(|path, _| path.starts_with('/'));
@@ -160,6 +160,7 @@ fn a_snapshot_costs_what_changed_whatever_the_size() {
         let appended = |s: &tuff_iplfs::Stats| s.appended_blocks.iter().sum::<u64>();
         spent.push(appended(&after) - appended(&before) + after.pack_blocks - before.pack_blocks);
     }
-    // The block, its inode, a path in the table of one or two blocks, a body, two seals; the larger volume has one more level.
+    // The block, its inode, a path in the table of one or two blocks, a body, two seals; the larger volume has one
+    // more level.
     assert!(spent[0] >= 5 && spent[1] <= spent[0] + 1, "{spent:?}");
 }

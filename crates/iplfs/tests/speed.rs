@@ -1,4 +1,4 @@
-//! How long ordinary work takes, to notice when something became quadratic. Not a benchmark: the lab has those.
+//! Duration of ordinary work, to detect quadratic behaviour. Not a benchmark: the lab has those.
 //!
 //! `cargo test --release -p tuff-iplfs --test speed -- --ignored --nocapture`
 

@@ -46,7 +46,7 @@ fn create(v: &mut Volume, name: &str) -> Nid {
         .ino
 }
 
-/// Unmounts after a drain and checks that the device holds exactly what is reachable.
+/// Unmounts after a drain, and verifies that the device holds exactly the reachable blocks.
 fn exact(mut v: Volume, device: &Arc<MemDevice>) {
     v.drain().unwrap();
     v.unmount().unwrap();
@@ -57,7 +57,7 @@ fn exact(mut v: Volume, device: &Arc<MemDevice>) {
 
 #[test]
 fn a_link_is_as_long_as_a_path_may_be() {
-    // Seen: pjdfstest made a target of 4095 bytes and was told that it is too long. Cause: targets had to fit the inode.
+    // Bug: pjdfstest created a link target of 4095 bytes and got ENAMETOOLONG. Cause: targets had to fit the inode.
     let device = device();
     let mut v = mount(&device);
     let targets: Vec<Vec<u8>> = [3464, 3465, 4095].map(|len| vec![b'x'; len]).into();
@@ -72,7 +72,7 @@ fn a_link_is_as_long_as_a_path_may_be() {
     }
     let e = v.symlink(Nid::ROOT, b"n", &[b'x'; 4096], &CALLER);
     assert!(matches!(e, Err(Error::Posix(Errno::NameTooLong))));
-    // As a crash would leave it.
+    // The state after a crash.
     drop(v);
     let mut v = mount(&device);
     for (n, target) in targets.iter().enumerate() {
@@ -130,7 +130,7 @@ fn a_file_reaches_every_level_of_its_map() {
             [n as u8 + 1; 4096]
         );
     }
-    // Cut it in the middle, then to nothing: everything comes back.
+    // Truncate it in the middle, then to nothing: all blocks are released.
     v.set_attr(
         ino,
         &SetAttr {
@@ -176,7 +176,7 @@ fn a_large_directory_lists_every_entry_once_while_others_come_and_go() {
         for entry in entries {
             *seen.entry(entry.name).or_insert(0) += 1;
         }
-        // Every third one goes, others appear: the rest must be seen once all the same.
+        // Every third entry is removed and others are created. The remaining ones must be listed exactly once.
         for n in (round * 60..round * 60 + 60).filter(|n| *n < 6000 && n % 3 == 0) {
             v.unlink(dir, &name(n), &CALLER).unwrap();
             v.create(dir, format!("new {n}").as_bytes(), mode::FILE, 0, &CALLER)
@@ -218,7 +218,7 @@ fn numbers_of_nodes_are_used_again_only_after_a_checkpoint() {
     exact(v, &device);
 }
 
-/// fsx: random reads, writes, truncates, punches and reservations against plain bytes, with remounts.
+/// Random reads, writes, truncations, punches and reservations against plain bytes, with remounts, as fsx does.
 #[test]
 fn a_file_equals_plain_bytes_after_any_sequence() {
     for seed in 0..4 {
@@ -381,7 +381,7 @@ fn an_open_file_without_a_name_lives_until_it_is_released() {
     assert_eq!(v.attr(ino).unwrap().nlink, 0);
     v.release(ino);
     assert!(matches!(v.attr(ino), Err(Error::Posix(Errno::Stale))));
-    // And if the machine stops while it is held, the next mount frees it.
+    // After a crash while it is held, the next mount frees it.
     let ino = create(&mut v, "g");
     v.hold(ino).unwrap();
     v.unlink(Nid::ROOT, b"g", &CALLER).unwrap();
@@ -497,7 +497,7 @@ fn every_flipped_bit_of_metadata_is_an_error_or_harmless() {
             Err(other) => panic!("bit {bit} of block {addr:#x}: {other}"),
         }
     }
-    // What is harmless: one of two superblocks or seals, and the older pack.
+    // Harmless damage: one of two superblocks or seals, and the older pack.
     assert!(
         errors > 300 && harmless < 20,
         "{errors} errors, {harmless} harmless"

@@ -1,11 +1,11 @@
-//! A small volume with something in it, for tests of snapshots and streams.
+//! A small volume with content, for tests of snapshots and streams.
 
 use std::sync::Arc;
 use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{BlockDevice, FormatOptions, Geometry, MountOptions, Time, Volume};
 use tuff_iplfs_crash::workload::base;
 
-/// Small zones and packs, so that little work passes their ends.
+/// Small zones and packs, which little work fills.
 pub(crate) const GEOMETRY: Geometry = Geometry {
     area_bits: 29,
     section_bits: 8,
@@ -13,10 +13,10 @@ pub(crate) const GEOMETRY: Geometry = Geometry {
     pack_blocks: 8,
 };
 
-/// A time for what needs one.
+/// Time of all operations.
 pub(crate) const NOW: Time = Time { sec: 1, nsec: 0 };
 
-/// Small windows and journals, for the same reason.
+/// Small windows and journals, which little work fills.
 pub(crate) fn options() -> MountOptions {
     MountOptions {
         window_blocks: 512,
@@ -25,12 +25,12 @@ pub(crate) fn options() -> MountOptions {
     }
 }
 
-/// Mounts for writing.
+/// Mounts a volume for writing.
 pub(crate) fn mount<D: BlockDevice + 'static>(device: &Arc<D>) -> Volume {
     Volume::mount(device.clone(), options()).unwrap()
 }
 
-/// A volume that holds the base of the crash tests, unmounted.
+/// Creates a volume with the base of the crash tests, and unmounts it.
 pub(crate) fn device() -> Arc<MemDevice> {
     let device = Arc::new(MemDevice::new());
     let format = FormatOptions {

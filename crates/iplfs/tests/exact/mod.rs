@@ -1,13 +1,14 @@
-//! What a device holds after a drain.
+//! Blocks on a device after a drain.
 
 use crate::sound::sound;
 use std::sync::Arc;
 use tuff_iplfs::{BlockDevice, Report};
 
-/// A device holds exactly what is reachable in a volume that a full check likes. `fixed_end`: where its fixed blocks end.
+/// Verifies that a check finds nothing, and that the device holds exactly the reachable blocks. `fixed_end` is the
+/// end of its fixed blocks.
 pub(crate) fn exact(device: &Arc<dyn BlockDevice>, fixed_end: u64) -> Report {
     let report = sound(device, "check");
-    // Past the logs lies a copy of the superblock.
+    // A copy of the superblock lies past the logs.
     let spare = tuff_iplfs::read_superblock(&**device)
         .unwrap()
         .geometry

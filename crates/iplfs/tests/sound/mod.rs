@@ -1,9 +1,9 @@
-//! What a full check says.
+//! Full check of a device.
 
 use std::sync::Arc;
 use tuff_iplfs::{BlockDevice, CheckOptions, Report, check};
 
-/// A full check, of data too, finds nothing on a device. `place` is said if it does.
+/// Verifies that a full check, including data, finds nothing on a device. `place` is part of the failure message.
 pub(crate) fn sound(device: &Arc<dyn BlockDevice>, place: &str) -> Report {
     let all = CheckOptions {
         data: true,

@@ -125,10 +125,10 @@ impl What {
             Err(e) => return (Tally::default(), Err(e)),
         };
         let found = match self {
-            What::Ones => c.all_of_one(),
-            What::Tricky => c.all_tricky(),
-            What::Pairs(n) => c.all_of_two(PAIR_PARTS, n),
-            What::Beside(n) => c.all_of_two_beside(PAIR_PARTS, n),
+            What::Ones => c.single_operations(),
+            What::Tricky => c.dependent_sequences(),
+            What::Pairs(n) => c.pairs_of_operations(PAIR_PARTS, n),
+            What::Beside(n) => c.pairs_during_checkpoint(PAIR_PARTS, n),
             What::Threes(_) => c.sampled(3, 50),
             What::Twelves(_) => c.sampled(12, 15),
             What::Snapshots(_) => c.sampled(3, 25).and_then(|()| c.sampled(12, 10)),
@@ -148,18 +148,18 @@ fn without_rule(rule: u8, seed: u64) -> (Tally, Result<(), String>) {
     let noticed = if BY_WORKLOADS.contains(&rule) {
         Campaign::new(Rules::without(rule), seed).and_then(|mut c| {
             c.samples = 3;
-            let found = c.all_of_one().and_then(|()| c.sampled(3, 200));
+            let found = c.single_operations().and_then(|()| c.sampled(3, 200));
             tally = c.tally;
             found
         })
     } else {
         let shows = match rule {
-            2 => scenario::the_older_checkpoint_stays_whole,
-            5 => scenario::a_slow_reader_sees_the_bytes_it_asked_for,
-            6 => scenario::dead_zones_go_and_others_stay,
-            7 => scenario::neighbours_that_die_apart_come_back_together,
+            2 => scenario::the_older_checkpoint_stays_intact,
+            5 => scenario::readers_see_the_bytes_they_resolved,
+            6 => scenario::only_dead_zones_are_released,
+            7 => scenario::granules_are_released_after_their_last_block_died,
             8 => scenario::a_long_discard_log_overflows_without_a_leak,
-            _ => scenario::a_leak_that_could_not_be_avoided_is_found_by_trim,
+            _ => scenario::unavoidable_leaks_are_found_by_trim,
         };
         if let Err(e) = shows(Rules::default()) {
             return (tally, Err(format!("with every rule: {e}")));
