@@ -15,15 +15,18 @@
 //! | `model` | simplest possible filesystem, and the visible tree of a volume |
 //! | `workload` | operations on a volume and the model |
 //! | `oracle` | states that are allowed after a crash, and campaigns over workloads |
+//! | `fixture`, `verify` | volumes and verifications that tests share |
 //! | `scenario` | properties that depend on one discard rule each |
 
 #![forbid(unsafe_code)]
 
 mod disk;
+pub mod fixture;
 pub mod model;
 pub mod oracle;
 pub mod scenario;
 mod states;
+pub mod verify;
 pub mod workload;
 
 pub use disk::{CrashDisk, Event, Written};

@@ -397,7 +397,7 @@ impl Campaign {
                 .filter_map(|want| difference(want, &seen))
                 .collect::<Vec<_>>()
                 .join(" | ");
-            return Err(format!("shows what it may not: {nearest}"));
+            return Err(format!("shows a state that is not allowed: {nearest}"));
         }
         self.verify_consistency(&dev, written, "after the mount", false)?;
         volume.drain().map_err(|e| format!("does not drain: {e}"))?;

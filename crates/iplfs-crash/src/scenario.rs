@@ -121,7 +121,7 @@ pub fn the_older_checkpoint_stays_intact(rules: Rules) -> Result<(), Failure> {
     match mount(&device, rules) {
         Err(Error::Corrupt(_)) => {}
         Err(e) => return Err(format!("a damaged checkpoint gives {e}")),
-        Ok(_) => return Err("a damaged checkpoint is passed over without a word".to_string()),
+        Ok(_) => return Err("a damaged checkpoint is not reported".to_string()),
     }
     let options = MountOptions {
         fallback: true,
@@ -131,7 +131,7 @@ pub fn the_older_checkpoint_stays_intact(rules: Rules) -> Result<(), Failure> {
     let mut volume = Volume::mount(device.clone(), options).map_err(failed)?;
     let ino = at(&mut volume, "/b").map_err(failed)?;
     if volume.read(ino, 0, 9000).map_err(failed)? != old {
-        return Err("/b is not what the older checkpoint says".to_string());
+        return Err("/b differs from the older checkpoint".to_string());
     }
     at(&mut volume, "/big").map_err(failed)?;
     volume.drain().map_err(failed)?;
@@ -279,11 +279,11 @@ pub fn unavoidable_leaks_are_found_by_trim(rules: Rules) -> Result<(), Failure> 
     };
     overflow(&device, &options).map_err(failed)?;
     if holds(&device, 1).is_ok() {
-        return Err("the scenario leaks nothing, so it shows nothing".to_string());
+        return Err("the scenario leaks nothing".to_string());
     }
     let mut volume = mount(&device, rules).map_err(failed)?;
     if !volume.space().needs_trim {
-        return Err("the leak is not known".to_string());
+        return Err("the leak is not recorded".to_string());
     }
     volume.trim().map_err(failed)?;
     let ino = volume.lookup(Nid::ROOT, b"f").map_err(failed)?;
@@ -297,7 +297,7 @@ pub fn unavoidable_leaks_are_found_by_trim(rules: Rules) -> Result<(), Failure> 
         return Err("the trim took live blocks".to_string());
     }
     if volume.space().needs_trim {
-        return Err("the volume still asks for a trim".to_string());
+        return Err("the volume still requires a trim".to_string());
     }
     volume.unmount().map_err(failed)?;
     holds(&device, 1)
@@ -317,7 +317,7 @@ pub fn a_full_volume_can_be_emptied() -> Result<(), Failure> {
         }
     };
     if !matches!(full, Error::Posix(Errno::NoSpace)) {
-        return Err(format!("a full volume says {full}"));
+        return Err(format!("a full volume fails with {full}"));
     }
     let ino = volume.lookup(Nid::ROOT, b"f0").map_err(failed)?;
     // Shrinking and deleting must not need free space, not even with a checkpoint after each.

@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_text_and_what_is_no_limit_is_refused() {
+    fn limits_round_trip_as_text_and_malformed_ones_are_rejected() {
         for limit in [
             Limit::default(),
             Limit {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_limit_goes_and_the_rest_stays() {
+    fn only_malformed_limits_are_removed() {
         let limit = (Subject::User(1).attribute(), b"1 1".to_vec());
         let other = (b"user.other".to_vec(), b"x".to_vec());
         let bad = (Subject::User(2).attribute(), b"much".to_vec());

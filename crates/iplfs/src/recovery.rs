@@ -239,7 +239,7 @@ impl Volume {
         self.require_dir(parent).map_err(|_| {
             Error::corrupt(
                 format_args!("inode {ino}"),
-                format_args!("was created in {parent}, which is no directory"),
+                format_args!("was created in {parent}, which is not a directory"),
             )
         })?;
         let caller = Caller {
@@ -304,9 +304,10 @@ impl Volume {
                 .sb
                 .geometry
                 .range(log, self.logs.marks[log.index()].scan..restart[log.index()]);
-            let runs = self.dev.allocated(range).map_err(|e| {
-                Error::io(e, format_args!("asking for the tail of the {log:?} log"))
-            })?;
+            let runs = self
+                .dev
+                .allocated(range)
+                .map_err(|e| Error::io(e, format_args!("listing the tail of the {log:?} log")))?;
             for addr in runs.into_iter().flatten() {
                 let known = adopted.contains(&addr) || self.checkpoint.overflow.contains(&addr);
                 if !known && self.dead.insert(BlockAddr(addr)) {

@@ -1,8 +1,5 @@
 //! Volumes on a host, in zone files and in one file: the space on the host must follow the live data.
 
-mod sound;
-
-use sound::sound;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -12,6 +9,7 @@ use tuff_iplfs::backend::{FileDevice, ZoneDir};
 use tuff_iplfs::{
     BlockDevice, Caller, FormatOptions, Geometry, MountOptions, Nid, Time, Volume, mode,
 };
+use tuff_iplfs_crash::verify::no_findings;
 use tuff_testkit::Rng;
 
 const CALLER: Caller = Caller {
@@ -113,13 +111,13 @@ fn live_and_sound(dev: &Arc<dyn BlockDevice>) -> u64 {
     v.drain().unwrap();
     let live = v.space().live;
     v.unmount().unwrap();
-    let report = sound(dev, "check");
+    let report = no_findings(dev, "check");
     assert!(report.leaked.is_empty(), "{:x?}", report.leaked);
     live * 4096
 }
 
 #[test]
-fn zone_files_take_what_is_live_and_little_more() {
+fn zone_files_take_little_more_than_the_live_data() {
     let path = scratch("zone-files");
     format(Arc::new(ZoneDir::create(&path, 1024).unwrap()));
     churn(|| Arc::new(ZoneDir::open(&path, false).unwrap()));
@@ -137,7 +135,7 @@ fn zone_files_take_what_is_live_and_little_more() {
 }
 
 #[test]
-fn one_sparse_file_takes_what_is_live_and_little_more() {
+fn one_sparse_file_takes_little_more_than_the_live_data() {
     let path = scratch("one-file");
     format(Arc::new(FileDevice::create(&path).unwrap()));
     churn(|| Arc::new(FileDevice::open(&path, false).unwrap()));
@@ -151,7 +149,7 @@ fn one_sparse_file_takes_what_is_live_and_little_more() {
 }
 
 #[test]
-fn a_volume_that_is_open_is_refused() {
+fn an_open_volume_cannot_be_opened_again() {
     let path = scratch("locked-zones");
     let first = ZoneDir::create(&path, 1024).unwrap();
     assert_eq!(
@@ -212,7 +210,7 @@ fn blocks_cross_zone_files_and_whole_zones_are_unlinked() {
 }
 
 #[test]
-fn a_file_that_is_no_zone_is_named() {
+fn a_file_that_is_not_a_zone_is_reported_by_name() {
     // Bug: a file `7` among the zones made every command fail with "no such file", because `0000000007` was opened
     // for it. Other names were not reported.
     let path = scratch("names");
@@ -231,7 +229,7 @@ fn a_file_that_is_no_zone_is_named() {
 
 /// Bug: with a pipe in place of `zones` or of a zone file, every command waited for a writer.
 #[test]
-fn a_pipe_in_the_place_of_a_file_is_refused_at_once() {
+fn a_pipe_in_place_of_a_file_is_rejected_without_blocking() {
     let path = scratch("pipes");
     let place = |name: &str| {
         let _ = std::fs::remove_dir_all(&path);
@@ -274,7 +272,7 @@ fn a_pipe_in_the_place_of_a_file_is_refused_at_once() {
 /// Bug: data written to a zone file that another process had removed was reported as durable, and lost at the next
 /// mount.
 #[test]
-fn a_zone_file_that_was_removed_is_noticed_by_the_next_flush() {
+fn a_removed_zone_file_fails_the_next_flush() {
     let path = scratch("removed");
     let dev = ZoneDir::create(&path, 16).unwrap();
     for zone in 0..3 {

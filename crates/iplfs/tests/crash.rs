@@ -23,7 +23,7 @@ fn every_single_operation_survives_every_crash() {
 }
 
 #[test]
-fn tricky_sequences_survive_every_crash() {
+fn dependent_sequences_survive_every_crash() {
     let mut campaign = Campaign::new(Rules::default(), 9).unwrap();
     campaign.samples = 2;
     campaign.nested_every = 64;
@@ -39,7 +39,7 @@ fn some_pairs_of_operations_survive_every_crash() {
 }
 
 #[test]
-fn operations_beside_a_checkpoint_survive_every_crash() {
+fn operations_during_a_checkpoint_survive_every_crash() {
     let mut campaign = Campaign::new(Rules::default(), 10).unwrap();
     campaign.samples = 3;
     campaign.nested_every = 64;

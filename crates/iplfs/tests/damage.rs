@@ -1,10 +1,6 @@
 //! No byte and no file of a volume is a single point of failure. After any damage, a repair or a rebuild makes a
 //! volume without findings, a second repair changes nothing, and no byte is read that was not written.
 
-mod sound;
-
-use sound::sound;
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +10,7 @@ use tuff_iplfs::{
     BlockAddr, BlockDevice, Caller, CheckOptions, Error, FormatOptions, Geometry, MountOptions,
     Nid, Repaired, Time, Volume, check, mode, rebuild, repair,
 };
+use tuff_iplfs_crash::verify::{FileBlocks, Unreadable, file_blocks, no_findings, no_wrong_bytes};
 use tuff_testkit::Rng;
 
 const NOW: Time = Time { sec: 1, nsec: 2 };
@@ -94,45 +91,9 @@ fn mount(dev: &Arc<dyn BlockDevice>) -> Volume {
     Volume::mount(dev.clone(), MountOptions::default()).unwrap()
 }
 
-/// Content of every file, by path. A block is `None` if reading it is an error.
-type Seen = BTreeMap<String, Vec<Option<Vec<u8>>>>;
-
-fn seen(v: &mut Volume) -> Seen {
-    let mut out = Seen::new();
-    let mut todo = vec![(Nid::ROOT, String::new())];
-    while let Some((dir, path)) = todo.pop() {
-        let entries = match v.read_dir(dir, 2, usize::MAX) {
-            Ok(entries) => entries,
-            Err(Error::Corrupt(_)) => continue,
-            Err(e) => panic!("{path}: {e}"),
-        };
-        for entry in entries {
-            let path = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
-            let attr = match v.attr(entry.ino) {
-                Ok(attr) => attr,
-                Err(Error::Corrupt(_)) => continue,
-                Err(e) => panic!("{path}: {e}"),
-            };
-            if attr.mode & mode::TYPE == mode::DIR {
-                todo.push((entry.ino, path));
-                continue;
-            }
-            let blocks =
-                (0..attr.size.div_ceil(4096)).map(|n| match v.read(entry.ino, n * 4096, 4096) {
-                    Ok(bytes) => Some(bytes),
-                    Err(Error::Corrupt(_)) => None,
-                    Err(e) => panic!("{path}: {e}"),
-                });
-            let blocks = blocks.collect();
-            out.insert(path, blocks);
-        }
-    }
-    out
-}
-
 /// Content that a read-only mount shows, of the current state and of each snapshot. `None` if damage prevents the
 /// mount.
-fn look(dev: &Arc<dyn BlockDevice>) -> Option<Vec<Seen>> {
+fn look(dev: &Arc<dyn BlockDevice>) -> Option<Vec<FileBlocks>> {
     let options = MountOptions {
         read_only: true,
         ..MountOptions::default()
@@ -142,30 +103,21 @@ fn look(dev: &Arc<dyn BlockDevice>) -> Option<Vec<Seen>> {
         Err(Error::Corrupt(_)) => return None,
         Err(e) => panic!("{e}"),
     };
-    let mut all = vec![seen(&mut v)];
+    let mut all = vec![file_blocks(&mut v, Unreadable::Skip)];
     let names: Vec<String> = v.snapshots().iter().map(|s| s.name.clone()).collect();
     for name in names {
-        all.push(seen(&mut v.open_snapshot(&name).unwrap()));
+        all.push(file_blocks(
+            &mut v.open_snapshot(&name).unwrap(),
+            Unreadable::Skip,
+        ));
     }
     Some(all)
 }
 
-/// Verifies that no block of a file differs from the written one. Additional paths may exist in lost+found only.
-fn no_wrong_byte(was: &[Seen], is: &[Seen], place: &str) {
+/// Verifies that no block of a file differs from the written one, in each state.
+fn no_wrong_bytes_in(was: &[FileBlocks], is: &[FileBlocks], place: &str) {
     for (was, is) in was.iter().zip(is) {
-        for (path, blocks) in is {
-            let Some(before) = was.get(path) else {
-                assert!(path.starts_with("/lost+found"), "{place}: {path} appeared");
-                continue;
-            };
-            assert_eq!(before.len(), blocks.len(), "{place}: {path}");
-            for (n, (old, new)) in before.iter().zip(blocks).enumerate() {
-                assert!(
-                    new.is_none() || old == new,
-                    "{place}: block {n} of {path} changed"
-                );
-            }
-        }
+        no_wrong_bytes(was, is, place);
     }
 }
 
@@ -178,7 +130,7 @@ fn mend(dev: &Arc<dyn BlockDevice>, place: &str) -> Repaired {
     };
     let repaired = repaired.unwrap_or_else(|e| panic!("{place}: {e}"));
     assert_eq!(repaired.left.findings, [], "{place}: {:?}", repaired.done);
-    sound(dev, place);
+    no_findings(dev, place);
     let again = repair(dev, true, NOW).unwrap_or_else(|e| panic!("{place}, again: {e}"));
     assert_eq!(again.done, [], "{place}: after {:?}", repaired.done);
     assert_eq!(again.left.findings, [], "{place}");
@@ -193,12 +145,12 @@ fn damaged(blocks: &Blocks, addr: u64, byte: usize, flip: u8) -> Arc<dyn BlockDe
     Arc::new(device)
 }
 
-fn sample(snapshots: bool) -> (Blocks, Vec<Seen>) {
+fn sample(snapshots: bool) -> (Blocks, Vec<FileBlocks>) {
     let device = Arc::new(MemDevice::new());
     fill(device.clone(), snapshots);
     let blocks = device.blocks();
     let dev: Arc<dyn BlockDevice> = device;
-    sound(&dev, "sample");
+    no_findings(&dev, "sample");
     (blocks, look(&dev).unwrap())
 }
 
@@ -240,7 +192,7 @@ fn every_byte_of_superblocks_and_packs_may_be_flipped() {
                     let mut v = mount(&dev);
                     v.trim().unwrap();
                     v.unmount().unwrap();
-                    sound(&dev, &place);
+                    no_findings(&dev, &place);
                     assert!(look(&dev).unwrap() == was, "{place}");
                 }
             }
@@ -261,7 +213,7 @@ fn a_volume_is_found_by_its_third_superblock() {
         mend(&dev, "no superblock");
         // Without packs there are no snapshots, and deleted files may reappear.
         let mut is = look(&dev).unwrap();
-        no_wrong_byte(&was, &is, "no superblock");
+        no_wrong_bytes_in(&was, &is, "no superblock");
         is[0].retain(|path, _| !path.starts_with("/lost+found"));
         let states = if lost.end == 2 { 3 } else { 1 };
         assert!(is == was[..states]);
@@ -273,7 +225,7 @@ fn a_volume_is_found_by_its_third_superblock() {
     let report = check(&dev, CheckOptions::default()).unwrap();
     assert_eq!(report.findings.len(), 1);
     mount(&dev).unmount().unwrap();
-    sound(&dev, "after a mount");
+    no_findings(&dev, "after a mount");
     // Formatting a new volume removes the old copy.
     let options = FormatOptions {
         geometry: Geometry {
@@ -291,7 +243,7 @@ fn a_volume_is_found_by_its_third_superblock() {
 /// Bug: damage of blocks that only a snapshot uses was reported by every repair until the snapshot was deleted. One
 /// damaged block of a snapshot's table lost all blocks below it.
 #[test]
-fn any_byte_may_be_flipped_with_snapshots_and_a_second_repair_finds_nothing() {
+fn a_second_repair_finds_nothing_after_any_flipped_byte() {
     let (blocks, was) = sample(true);
     let used: Vec<u64> = blocks
         .keys()
@@ -309,7 +261,7 @@ fn any_byte_may_be_flipped_with_snapshots_and_a_second_repair_finds_nothing() {
         let place = format!("byte {byte} of block {addr:#x}");
         let dev = damaged(&blocks, addr, byte, flip);
         if let Some(is) = look(&dev) {
-            no_wrong_byte(&was, &is, &place);
+            no_wrong_bytes_in(&was, &is, &place);
         }
         let data = CheckOptions {
             data: true,
@@ -319,7 +271,7 @@ fn any_byte_may_be_flipped_with_snapshots_and_a_second_repair_finds_nothing() {
         let repaired = mend(&dev, &place);
         let is = look(&dev).unwrap();
         assert_eq!(is.len(), was.len(), "{place}");
-        no_wrong_byte(&was, &is, &place);
+        no_wrong_bytes_in(&was, &is, &place);
         let differ = |at: usize| was[at] != is[at];
         if differ(0) || differ(1) || differ(2) {
             assert!(!found.is_empty() && !repaired.done.is_empty(), "{place}");
@@ -350,7 +302,7 @@ fn scratch(name: &str) -> PathBuf {
 }
 
 /// Creates a volume on the host. Returns its path and the content of its files.
-fn on_host(name: &str) -> (PathBuf, Vec<Seen>) {
+fn on_host(name: &str) -> (PathBuf, Vec<FileBlocks>) {
     let path = scratch(name);
     fill(Arc::new(ZoneDir::create(&path, 256).unwrap()), false);
     let was = look(&open(&path)).unwrap();
@@ -404,10 +356,10 @@ fn either_header_of_zone_files_may_be_damaged_in_any_way() {
             if at % 40 == 0 {
                 harm();
                 assert_eq!(repair(&open(&path), false, NOW).unwrap().done.len(), 1);
-                sound(&open_to_read(&path), &place);
+                no_findings(&open_to_read(&path), &place);
                 harm();
                 mount(&open(&path)).unmount().unwrap();
-                sound(&open_to_read(&path), &place);
+                no_findings(&open_to_read(&path), &place);
             }
         }
     }
@@ -423,7 +375,7 @@ fn either_header_of_zone_files_may_be_damaged_in_any_way() {
 
 /// Two processes that open a volume exclude each other, whatever happens to its header.
 #[test]
-fn the_lock_does_not_go_with_the_header() {
+fn the_lock_survives_the_loss_of_the_header() {
     let path = scratch("lock without header");
     let first = ZoneDir::create(&path, 256).unwrap();
     fs::remove_file(path.join("volume")).unwrap();
@@ -435,7 +387,7 @@ fn the_lock_does_not_go_with_the_header() {
 }
 
 #[test]
-fn any_zone_file_may_be_deleted_or_cut() {
+fn any_zone_file_may_be_deleted_or_truncated() {
     let (path, was) = on_host("zone files");
     let zones = path.join("zones");
     let names: Vec<String> = fs::read_dir(&zones)
@@ -468,11 +420,11 @@ fn any_zone_file_may_be_deleted_or_cut() {
             let place = format!("zone {name}, {cut:?}");
             let dev = open(&copy);
             if let Some(is) = look(&dev) {
-                no_wrong_byte(&was, &is, &place);
+                no_wrong_bytes_in(&was, &is, &place);
             }
             mend(&dev, &place);
             let mut is = look(&dev).unwrap();
-            no_wrong_byte(&was, &is, &place);
+            no_wrong_bytes_in(&was, &is, &place);
             is[0].retain(|path, _| !path.starts_with("/lost+found"));
             let number = u64::from_str_radix(name, 16).unwrap();
             let area = (number * 256) >> GEOMETRY.area_bits;
@@ -486,7 +438,7 @@ fn any_zone_file_may_be_deleted_or_cut() {
 }
 
 #[test]
-fn a_volume_in_one_file_loses_nothing_with_a_byte_of_its_fixed_blocks() {
+fn a_flipped_byte_in_fixed_blocks_of_one_file_loses_nothing() {
     let path = scratch("one file with damage");
     fill(Arc::new(FileDevice::create(&path).unwrap()), false);
     let open = || -> Arc<dyn BlockDevice> { Arc::new(FileDevice::open(&path, false).unwrap()) };

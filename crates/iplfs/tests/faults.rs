@@ -1,8 +1,5 @@
 //! Failing devices: one call of every kind fails, at every point of a run.
 
-mod sound;
-
-use sound::sound;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,6 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{BlockAddr, BlockDevice, Error, FormatOptions, Geometry, MountOptions, Volume};
 use tuff_iplfs_crash::model::{Model, difference, tree_of};
+use tuff_iplfs_crash::verify::no_findings;
 use tuff_iplfs_crash::workload::{Op, Persist, alphabet, at, base};
 use tuff_testkit::Rng;
 
@@ -166,7 +164,7 @@ fn run(call: Call, n: i64, seed: u64) -> bool {
     let leaked = v.trim().unwrap();
     v.unmount().unwrap();
     let dev: Arc<dyn BlockDevice> = inner.clone();
-    let report = sound(&dev, &place);
+    let report = no_findings(&dev, &place);
     assert!(report.leaked.is_empty(), "{place}");
     assert_eq!(leaked, 0, "{place}: blocks leaked");
     flaky.has_failed()
@@ -194,18 +192,18 @@ fn a_failed_write_loses_nothing_that_was_durable() {
 }
 
 #[test]
-fn after_a_failed_flush_only_a_new_mount_is_believed() {
+fn after_a_failed_flush_only_a_new_mount_is_trusted() {
     every(Call::Flush);
 }
 
 #[test]
-fn a_failed_discard_is_tried_again() {
+fn a_failed_discard_is_retried() {
     every(Call::Discard);
 }
 
 /// A caller that waits for a checkpoint learns the result, even if another operation completed it.
 #[test]
-fn a_checkpoint_whose_seal_failed_is_no_success_for_who_waits_for_it() {
+fn waiters_learn_that_the_seal_of_a_checkpoint_failed() {
     let inner = Arc::new(MemDevice::new());
     Volume::format(
         inner.clone(),

@@ -1,8 +1,5 @@
 //! Writes of an fsync, and what a mount recovers after it.
 
-mod sound;
-
-use sound::sound;
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -11,6 +8,7 @@ use tuff_iplfs::{
     BlockAddr, BlockDevice, Caller, FormatOptions, Fsync, Log, MountOptions, Nid, Time, Volume,
     mode, rebuild,
 };
+use tuff_iplfs_crash::verify::no_findings;
 
 const NOW: Time = Time { sec: 1, nsec: 0 };
 const CALLER: Caller = Caller {
@@ -89,7 +87,7 @@ fn file(volume: &mut Volume, name: &[u8], bytes: &[u8]) -> Nid {
 
 fn is_sound(device: &Arc<Noting>) {
     let device: Arc<dyn BlockDevice> = device.clone();
-    let report = sound(&device, "check");
+    let report = no_findings(&device, "check");
     assert!(report.leaked.is_empty() && report.clean);
 }
 
@@ -123,7 +121,7 @@ fn a_small_change_is_one_write_to_one_log() {
 }
 
 #[test]
-fn groups_behind_data_are_found_in_order() {
+fn groups_after_data_are_found_in_order() {
     let device = Noting::new();
     let mut volume = mount(&device, 64);
     let (a, b) = (
@@ -159,7 +157,7 @@ fn groups_behind_data_are_found_in_order() {
 }
 
 #[test]
-fn data_that_could_be_taken_for_a_node_stays_out_of_the_node_logs() {
+fn data_that_looks_like_a_node_stays_out_of_the_node_logs() {
     // Data that is a copy of a node block. A process that can read the device, such as the owner of an image of it,
     // could craft one that gives its inode to root.
     let device = Noting::new();
@@ -192,7 +190,7 @@ fn data_that_could_be_taken_for_a_node_stays_out_of_the_node_logs() {
 }
 
 #[test]
-fn blocks_made_ready_are_used_and_the_rest_is_given_back() {
+fn prepared_blocks_are_used_and_the_rest_is_released() {
     let device = Noting::new();
     let mut volume = mount(&device, 32);
     let ino = file(&mut volume, b"f", &[0; 4096]);

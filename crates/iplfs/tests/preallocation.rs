@@ -1,8 +1,5 @@
 //! A host that other programs fill completely: the preallocation past the heads suffices for deletes.
 
-mod sound;
-
-use sound::sound;
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
@@ -12,6 +9,7 @@ use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{
     BlockAddr, BlockDevice, Caller, FormatOptions, Geometry, MountOptions, Nid, Time, Volume, mode,
 };
+use tuff_iplfs_crash::verify::no_findings;
 
 const CALLER: Caller = Caller {
     now: Time { sec: 1, nsec: 0 },
@@ -127,7 +125,7 @@ fn there(v: &mut Volume, name: &str) -> bool {
 /// Bug: files deleted on a full host reappeared, because the checkpoint of the deletion found no space. The ballast
 /// file that was released for it went to other programs.
 #[test]
-fn deletes_are_durable_on_a_host_that_others_fill() {
+fn deletes_are_durable_on_a_full_host() {
     let host = new();
     let mut v = mount(&host);
     for n in 0..40 {
@@ -163,13 +161,13 @@ fn deletes_are_durable_on_a_host_that_others_fill() {
     v.drain().unwrap();
     v.unmount().unwrap();
     let device: Arc<dyn BlockDevice> = host;
-    assert!(sound(&device, "after").leaked.is_empty());
+    assert!(no_findings(&device, "after").leaked.is_empty());
 }
 
 /// Bug: each attempt used up the addresses of the blocks that it could not write. After thousands of attempts the log
 /// was exhausted, and free space on the host did not help.
 #[test]
-fn a_full_host_that_is_asked_again_and_again_uses_up_no_address() {
+fn repeated_failures_on_a_full_host_use_up_no_addresses() {
     let host = new();
     let mut v = mount(&host);
     // More than the preallocation.
@@ -183,5 +181,5 @@ fn a_full_host_that_is_asked_again_and_again_uses_up_no_address() {
     put(&mut v, "more", 100).unwrap();
     v.unmount().unwrap();
     let device: Arc<dyn BlockDevice> = host;
-    assert!(sound(&device, "after").leaked.is_empty());
+    assert!(no_findings(&device, "after").leaked.is_empty());
 }

@@ -84,7 +84,7 @@ fn give(v: &mut Volume, ino: Nid, to: Subject) -> Result<(), Error> {
 const ONE_OF_EACH: [Subject; 3] = [Subject::User(7), Subject::Group(7), Subject::Project(7)];
 
 #[test]
-fn a_subject_gets_so_much_and_no_more_and_others_are_not_bothered() {
+fn a_limit_binds_its_subject_and_no_other() {
     for subject in ONE_OF_EACH {
         gets_so_much(subject);
     }
@@ -157,7 +157,7 @@ fn gets_so_much(seven: Subject) {
 }
 
 #[test]
-fn a_directory_grows_for_others_entries_as_far_as_its_owner_may_go() {
+fn entries_of_other_users_count_against_the_owner_of_the_directory() {
     for subject in ONE_OF_EACH {
         let device = device();
         let mut v = mount(&device);
@@ -222,7 +222,7 @@ fn a_directory_grows_for_others_entries_as_far_as_its_owner_may_go() {
 }
 
 #[test]
-fn an_inode_and_the_room_for_its_name_do_not_pass_the_limit_together() {
+fn an_inode_and_its_entry_count_together_against_a_limit() {
     for subject in ONE_OF_EACH {
         let device = device();
         let mut v = mount(&device);
@@ -242,7 +242,7 @@ fn an_inode_and_the_room_for_its_name_do_not_pass_the_limit_together() {
 }
 
 #[test]
-fn what_is_made_in_a_directory_counts_for_its_project_and_with_its_group_bit_for_its_group() {
+fn new_inodes_are_charged_to_the_project_and_set_group_of_their_directory() {
     let device = device();
     let mut v = mount(&device);
     let dir = v
@@ -277,7 +277,7 @@ fn is_sound(device: &Arc<MemDevice>) {
 }
 
 #[test]
-fn the_count_follows_every_operation() {
+fn usage_follows_every_operation() {
     let device = device();
     let mut v = mount(&device);
     let subjects = [7, 8].map(|n| [Subject::User(n), Subject::Group(n), Subject::Project(n)]);
@@ -347,7 +347,7 @@ fn the_count_follows_every_operation() {
 }
 
 #[test]
-fn a_limit_that_is_none_is_refused() {
+fn malformed_limits_are_rejected() {
     let device = device();
     let mut v = mount(&device);
     let name = b"trusted.tuff.quota.user.5";

@@ -1,10 +1,5 @@
 //! Repair: damage is repaired or reported as a loss, and no byte is returned that was not written.
 
-mod exact;
-mod sound;
-
-use exact::exact;
-use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,6 +9,9 @@ use tuff_iplfs::{
     Nid, SetXattr, Time, Volume, check, mode, rebuild, repair,
 };
 use tuff_iplfs_crash::model::tree_of;
+use tuff_iplfs_crash::verify::{
+    FileBlocks, Unreadable, file_blocks, no_wrong_bytes, only_reachable_blocks,
+};
 use tuff_testkit::Rng;
 
 const NOW: Time = Time { sec: 1, nsec: 2 };
@@ -80,36 +78,8 @@ fn mount(device: &Arc<MemDevice>) -> Volume {
     Volume::mount(device.clone(), MountOptions::default()).unwrap()
 }
 
-/// Content of every file, by path. A block is `None` if reading it is an error.
-type Seen = BTreeMap<String, Vec<Option<Vec<u8>>>>;
-
-fn seen(v: &mut Volume) -> Seen {
-    let mut out = Seen::new();
-    let mut todo = vec![(Nid::ROOT, String::new())];
-    while let Some((dir, path)) = todo.pop() {
-        for entry in v.read_dir(dir, 2, usize::MAX).unwrap() {
-            let path = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
-            let attr = v.attr(entry.ino).unwrap();
-            match attr.mode & mode::TYPE {
-                mode::DIR => {
-                    out.insert(path.clone(), Vec::new());
-                    todo.push((entry.ino, path));
-                }
-                _ => {
-                    let blocks = (0..attr.size.div_ceil(4096)).map(|n| {
-                        match v.read(entry.ino, n * 4096, 4096) {
-                            Ok(bytes) => Some(bytes),
-                            Err(Error::Corrupt(_)) => None,
-                            Err(e) => panic!("{path}: {e}"),
-                        }
-                    });
-                    let blocks = blocks.collect();
-                    out.insert(path, blocks);
-                }
-            }
-        }
-    }
-    out
+fn files(v: &mut Volume) -> FileBlocks {
+    file_blocks(v, Unreadable::Panic)
 }
 
 fn damaged(blocks: &Blocks, addr: u64, bit: usize) -> Arc<MemDevice> {
@@ -123,35 +93,14 @@ fn damaged(blocks: &Blocks, addr: u64, bit: usize) -> Arc<MemDevice> {
 /// Verifies that a check finds nothing, and that the device holds exactly the reachable blocks.
 fn sound(device: &Arc<MemDevice>) {
     let dev: Arc<dyn BlockDevice> = device.clone();
-    exact(&dev, PACKS);
-}
-
-/// Verifies that all content was written before, under its name or in lost+found. Returns the number of paths that
-/// are missing or partly lost.
-fn no_wrong_byte(was: &Seen, is: &Seen, place: &str) -> usize {
-    for (path, blocks) in is {
-        let Some(before) = was.get(path) else {
-            assert!(path.starts_with("/lost+found"), "{place}: {path} appeared");
-            continue;
-        };
-        assert_eq!(before.len(), blocks.len(), "{place}: {path}");
-        for (n, (old, new)) in before.iter().zip(blocks).enumerate() {
-            assert!(
-                new.is_none() || old == new,
-                "{place}: block {n} of {path} changed"
-            );
-        }
-    }
-    was.iter()
-        .filter(|(path, blocks)| is.get(*path) != Some(blocks))
-        .count()
+    only_reachable_blocks(&dev, PACKS);
 }
 
 #[test]
-fn any_flipped_bit_is_mended_or_named_and_never_shows_wrong_bytes() {
+fn any_flipped_bit_is_repaired_or_reported_and_never_returns_wrong_bytes() {
     let device = sample();
     let blocks = device.blocks();
-    let was = seen(&mut mount(&device));
+    let was = files(&mut mount(&device));
     let mut rng = Rng::new(5);
     let (mut whole, mut partly) = (0, 0);
     // Restore the unmounted volume: reading it above has committed something.
@@ -167,8 +116,8 @@ fn any_flipped_bit_is_mended_or_named_and_never_shows_wrong_bytes() {
         let repaired = repair(&dev, true, NOW).unwrap_or_else(|e| panic!("{place}: {e}"));
         assert_eq!(repaired.left.findings, [], "{place}: {:?}", repaired.done);
         sound(&device);
-        let is = seen(&mut mount(&device));
-        let missing = no_wrong_byte(&was, &is, &place);
+        let is = files(&mut mount(&device));
+        let missing = no_wrong_bytes(&was, &is, &place);
         assert!(
             missing == 0 || !repaired.done.is_empty(),
             "{place}: nothing was said"
@@ -200,7 +149,7 @@ fn any_flipped_bit_is_mended_or_named_and_never_shows_wrong_bytes() {
 }
 
 #[test]
-fn a_sound_volume_is_left_alone() {
+fn a_sound_volume_is_not_changed() {
     let device = sample();
     let dev: Arc<dyn BlockDevice> = device.clone();
     let was = tree_of(&mut mount(&device)).unwrap();
@@ -236,7 +185,7 @@ fn a_volume_without_packs_is_rebuilt_from_its_logs() {
 }
 
 #[test]
-fn a_rebuild_in_the_middle_of_use_brings_back_what_was_written() {
+fn a_rebuild_of_a_volume_in_use_restores_what_was_written() {
     for seed in 0..20 {
         let device = sample();
         let mut v = mount(&device);
@@ -257,7 +206,7 @@ fn a_rebuild_in_the_middle_of_use_brings_back_what_was_written() {
             }
         }
         v.sync().unwrap();
-        let was = seen(&mut v);
+        let was = files(&mut v);
         drop(v);
         for addr in 16..PACKS {
             device.write(BlockAddr(addr), &[0; 4096]).unwrap();
@@ -266,14 +215,14 @@ fn a_rebuild_in_the_middle_of_use_brings_back_what_was_written() {
         let rebuilt = rebuild(&dev, [9; 16], NOW).unwrap();
         assert_eq!(rebuilt.left.findings, [], "{:?}", rebuilt.done);
         sound(&device);
-        let is = seen(&mut mount(&device));
+        let is = files(&mut mount(&device));
         // Deleted files may reappear in lost+found. Nothing else may differ.
-        assert_eq!(no_wrong_byte(&was, &is, &format!("seed {seed}")), 0);
+        assert_eq!(no_wrong_bytes(&was, &is, &format!("seed {seed}")), 0);
     }
 }
 
 #[test]
-fn snapshots_survive_a_repair_of_the_present() {
+fn snapshots_survive_a_repair_of_the_current_state() {
     let device = sample();
     let mut v = mount(&device);
     v.snapshot("before", NOW).unwrap();
@@ -283,7 +232,7 @@ fn snapshots_survive_a_repair_of_the_present() {
     v.drain().unwrap();
     v.unmount().unwrap();
     let blocks = device.blocks();
-    let was = seen(&mut mount(&device).open_snapshot("before").unwrap());
+    let was = files(&mut mount(&device).open_snapshot("before").unwrap());
     // Blocks past the heads of the snapshot, which only the current state has.
     let heads = mount(&device).snapshots()[0].heads;
     let new: Vec<u64> = (1..7u64)
@@ -300,7 +249,7 @@ fn snapshots_survive_a_repair_of_the_present() {
         let mut v = mount(&device);
         assert_eq!(repaired.left.findings, [], "block {addr:#x}");
         assert!(
-            was == seen(&mut v.open_snapshot("before").unwrap()),
+            was == files(&mut v.open_snapshot("before").unwrap()),
             "block {addr:#x}"
         );
         v.delete_snapshot("before").unwrap();
@@ -311,7 +260,7 @@ fn snapshots_survive_a_repair_of_the_present() {
 }
 
 #[test]
-fn what_a_snapshot_alone_has_stays_deleted_when_the_table_is_lost() {
+fn files_that_only_a_snapshot_has_stay_deleted_when_the_table_is_lost() {
     // Bug: with one damaged block of the table, files deleted after a snapshot reappeared under their old names.
     // Cause: the newest version of a node in the logs was taken for the current one, even if the journal marks its
     // number as free, or no entry leads to it. Fix: the journal is decisive, and nodes without an entry that a
@@ -336,7 +285,7 @@ fn what_a_snapshot_alone_has_stays_deleted_when_the_table_is_lost() {
         v.drain().unwrap();
         v.unmount().unwrap();
         let blocks = device.blocks();
-        let was = seen(&mut mount(&device));
+        let was = files(&mut mount(&device));
         let log: Vec<u64> = blocks.range(PACKS..1 << 48).map(|(a, _)| *a).collect();
         assert!(!log.is_empty());
         for addr in log {
@@ -346,13 +295,13 @@ fn what_a_snapshot_alone_has_stays_deleted_when_the_table_is_lost() {
             let mut left = repaired.left.findings;
             left.retain(|f| !f.place.contains("snapshot"));
             assert_eq!(left, [], "block {addr:#x}");
-            assert!(seen(&mut mount(&device)) == was, "block {addr:#x}");
+            assert!(files(&mut mount(&device)) == was, "block {addr:#x}");
         }
     }
 }
 
 #[test]
-fn nodes_and_seals_that_lie_are_mended() {
+fn inconsistent_nodes_and_seals_are_repaired() {
     // Bug: a repair failed with ESTALE, and counts of the table stayed wrong. Causes: a node of another kind was kept
     // as an inode; dropping the attributes of an inode dropped a node of another inode; and the counts of the table
     // in the seal were trusted.
@@ -404,7 +353,7 @@ fn nodes_and_seals_that_lie_are_mended() {
 
 /// Bug: with both copies of the newest seal lost, a repair used the previous checkpoint and reported nothing.
 #[test]
-fn a_repair_that_goes_back_one_checkpoint_says_so() {
+fn a_repair_reports_that_it_used_an_older_checkpoint() {
     let device = sample();
     let mut v = mount(&device);
     let later = Time { sec: 9, nsec: 5 };
@@ -463,9 +412,9 @@ fn a_repair_that_goes_back_one_checkpoint_says_so() {
 }
 
 /// Device with blocks that cannot be read.
-struct Unreadable(Arc<MemDevice>, [u64; 2]);
+struct UnreadableBlocks(Arc<MemDevice>, [u64; 2]);
 
-impl BlockDevice for Unreadable {
+impl BlockDevice for UnreadableBlocks {
     fn read(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
         match self.1.contains(&addr.0) {
             true => Err(io::Error::other("put in on purpose")),
@@ -492,16 +441,17 @@ impl BlockDevice for Unreadable {
 /// Bug: if neither seal of the newest checkpoint could be read, as with a loose cable, a mount used the older one and
 /// overwrote the newest.
 #[test]
-fn seals_that_cannot_be_read_are_an_error_and_no_way_back() {
+fn unreadable_seals_fail_the_mount_instead_of_using_the_older_checkpoint() {
     let blocks = sample().blocks();
     for pack in [16, 32] {
         let device = Arc::new(MemDevice::from_blocks(blocks.clone()));
-        let dev: Arc<dyn BlockDevice> = Arc::new(Unreadable(device.clone(), [pack, pack + 1]));
+        let dev: Arc<dyn BlockDevice> =
+            Arc::new(UnreadableBlocks(device.clone(), [pack, pack + 1]));
         let mounted = Volume::mount(dev.clone(), MountOptions::default());
         assert!(matches!(mounted, Err(Error::Io(..))));
         assert!(device.blocks() == blocks);
         // One copy is sufficient.
-        let one: Arc<dyn BlockDevice> = Arc::new(Unreadable(device, [pack; 2]));
+        let one: Arc<dyn BlockDevice> = Arc::new(UnreadableBlocks(device, [pack; 2]));
         let options = MountOptions {
             read_only: true,
             ..MountOptions::default()
@@ -515,7 +465,7 @@ fn seals_that_cannot_be_read_are_an_error_and_no_way_back() {
 
 /// Bug: a check reported blocks past a head as leaked, and neither repair nor trim released them.
 #[test]
-fn what_lies_past_a_head_is_given_back() {
+fn blocks_past_a_head_are_released() {
     let foreign = [
         BlockAddr(5 << 20),
         BlockAddr((2 << 48) + (7 << 20)),
@@ -536,7 +486,11 @@ fn what_lies_past_a_head_is_given_back() {
         } else {
             let repaired = repair(&dev, false, NOW).unwrap();
             assert_eq!(repaired.done.len(), 1);
-            assert!(repaired.done[0].what.starts_with("6 blocks past the heads"));
+            assert!(
+                repaired.done[0]
+                    .what
+                    .starts_with("6 unowned blocks past the heads")
+            );
         }
         sound(&device);
     }
@@ -545,7 +499,7 @@ fn what_lies_past_a_head_is_given_back() {
 /// Bug: with a block of the table and the newest version of a directory lost, the old names in the snapshot's version
 /// reappeared without a report.
 #[test]
-fn a_directory_found_as_a_snapshot_has_it_is_named() {
+fn a_directory_found_in_an_older_version_is_reported() {
     let device = sample();
     let before = device.blocks();
     let options = MountOptions {
@@ -562,7 +516,7 @@ fn a_directory_found_as_a_snapshot_has_it_is_named() {
     v.drain().unwrap();
     v.unmount().unwrap();
     let blocks = device.blocks();
-    let was = seen(&mut mount(&device));
+    let was = files(&mut mount(&device));
     let new = |area: u64| {
         let range = blocks.range(PACKS.max(area << 48)..(area + 1) << 48);
         let new = range.filter(|(addr, block)| before.get(addr) != Some(block));
@@ -574,7 +528,7 @@ fn a_directory_found_as_a_snapshot_has_it_is_named() {
             let device = damaged(&damaged(&blocks, table, 77).blocks(), node, 77);
             let dev: Arc<dyn BlockDevice> = device.clone();
             let repaired = repair(&dev, false, NOW).unwrap();
-            let is = seen(&mut mount(&device));
+            let is = files(&mut mount(&device));
             if is
                 .keys()
                 .any(|path| !was.contains_key(path) && path.starts_with("/large/"))
@@ -585,7 +539,7 @@ fn a_directory_found_as_a_snapshot_has_it_is_named() {
                     .done
                     .iter()
                     .filter(|done| done.place.starts_with(&place));
-                assert!(said.any(|done| done.what.contains("as a snapshot has it")));
+                assert!(said.any(|done| done.what.contains("version of a snapshot")));
             }
         }
     }

@@ -22,17 +22,17 @@ fn noticed(rule: u8) {
 }
 
 #[test]
-fn discarding_before_any_checkpoint_is_noticed() {
+fn discarding_before_any_checkpoint_is_detected() {
     noticed(1);
 }
 
 #[test]
-fn dropping_a_run_from_the_log_before_it_is_confirmed_is_noticed() {
+fn dropping_an_unconfirmed_run_from_the_log_is_detected() {
     noticed(3);
 }
 
 #[test]
-fn using_addresses_again_after_a_crash_is_noticed() {
+fn reusing_addresses_after_a_crash_is_detected() {
     noticed(4);
 }
 
@@ -44,22 +44,22 @@ fn shown(rule: u8, scenario: fn(Rules) -> Result<(), String>) {
 }
 
 #[test]
-fn discarding_what_the_older_checkpoint_needs_is_noticed() {
+fn discarding_blocks_of_the_older_checkpoint_is_detected() {
     shown(2, scenario::the_older_checkpoint_stays_intact);
 }
 
 #[test]
-fn discarding_under_a_reader_is_noticed() {
+fn discarding_blocks_of_a_reader_is_detected() {
     shown(5, scenario::readers_see_the_bytes_they_resolved);
 }
 
 #[test]
-fn giving_back_a_zone_that_is_in_use_is_noticed() {
+fn releasing_a_zone_in_use_is_detected() {
     shown(6, scenario::only_dead_zones_are_released);
 }
 
 #[test]
-fn discarding_parts_of_granules_is_noticed() {
+fn discarding_parts_of_granules_is_detected() {
     shown(
         7,
         scenario::granules_are_released_after_their_last_block_died,
@@ -67,13 +67,13 @@ fn discarding_parts_of_granules_is_noticed() {
 }
 
 #[test]
-fn losing_the_end_of_a_long_discard_log_is_noticed() {
+fn losing_the_end_of_a_long_discard_log_is_detected() {
     shown(8, scenario::a_long_discard_log_overflows_without_a_leak);
     shown(8, scenario::unavoidable_leaks_are_found_by_trim);
 }
 
 #[test]
-fn a_trim_that_finds_nothing_is_noticed() {
+fn a_trim_that_finds_nothing_is_detected() {
     shown(9, scenario::unavoidable_leaks_are_found_by_trim);
 }
 

@@ -1,10 +1,5 @@
 //! Snapshots sent to another device: the received state equals the sent one, and a failed transfer changes nothing.
 
-mod common;
-mod exact;
-mod sound;
-
-use common::{GEOMETRY, NOW, device as source, mount, options};
 use std::sync::Arc;
 use tuff_iplfs::backend::{Blocks, MemDevice};
 use tuff_iplfs::disk::stream::{FRAME_LEN, Frame};
@@ -12,7 +7,9 @@ use tuff_iplfs::{
     BLOCK_SIZE, BlockDevice, Caller, Error, FormatOptions, MountOptions, Nid, Received, Stream,
     Volume,
 };
+use tuff_iplfs_crash::fixture::{GEOMETRY, NOW, device as source, mount, options};
 use tuff_iplfs_crash::model::{Tree, tree_of};
+use tuff_iplfs_crash::verify::only_reachable_blocks;
 use tuff_iplfs_crash::workload::{Op, alphabet};
 use tuff_iplfs_crash::{CrashDisk, states};
 use tuff_testkit::Rng;
@@ -66,8 +63,8 @@ fn shown(device: &Arc<dyn BlockDevice>) -> Tree {
 }
 
 /// Verifies that a check finds nothing, and that the device holds exactly the reachable blocks.
-fn exact(device: &Arc<dyn BlockDevice>) -> Vec<u64> {
-    exact::exact(device, GEOMETRY.fixed_end()).reachable
+fn reachable(device: &Arc<dyn BlockDevice>) -> Vec<u64> {
+    only_reachable_blocks(device, GEOMETRY.fixed_end()).reachable
 }
 
 /// Source with four snapshots, their trees, and its streams: a full one and three incremental ones.
@@ -130,7 +127,7 @@ fn empty() -> Arc<dyn BlockDevice> {
 }
 
 #[test]
-fn a_whole_stream_and_three_more_make_the_source_again() {
+fn a_full_stream_and_three_increments_reproduce_the_source() {
     for seed in 0..12 {
         let Chain { trees, streams } = chain(seed);
         for keep in [false, true] {
@@ -138,7 +135,7 @@ fn a_whole_stream_and_three_more_make_the_source_again() {
             for (round, stream) in streams.iter().enumerate() {
                 receive(&device, stream, keep).unwrap();
                 assert!(shown(&device) == trees[round], "seed {seed}, round {round}");
-                exact(&device);
+                reachable(&device);
             }
             let mut v = mount_dyn(&device);
             let names: Vec<String> = v.snapshots().iter().map(|s| s.name.clone()).collect();
@@ -162,7 +159,7 @@ fn a_whole_stream_and_three_more_make_the_source_again() {
             let tree = present(&mut v);
             assert_eq!(v.space().held, 0);
             v.unmount().unwrap();
-            exact(&device);
+            reachable(&device);
             assert!(shown(&device) == tree);
         }
     }
@@ -173,7 +170,7 @@ fn mount_dyn(device: &Arc<dyn BlockDevice>) -> Volume {
 }
 
 #[test]
-fn a_stream_may_skip_snapshots_that_lie_between() {
+fn a_stream_may_skip_snapshots_in_between() {
     let device = source();
     let mut v = mount(&device);
     let mut rng = Rng::new(5);
@@ -189,7 +186,7 @@ fn a_stream_may_skip_snapshots_that_lie_between() {
     assert!(send(&mut v, "c", Some("a")) == stream);
     receive(&copy, &stream, false).unwrap();
     assert!(shown(&copy) == tree);
-    exact(&copy);
+    reachable(&copy);
 }
 
 #[test]
@@ -241,18 +238,18 @@ fn frames(stream: &[u8]) -> Vec<usize> {
 
 /// Verifies that a stream is rejected, and that the device stays as it was.
 fn refused(device: &Arc<dyn BlockDevice>, stream: &[u8], tree: &Tree, what: &str) -> String {
-    let held = exact(device);
+    let held = reachable(device);
     let target = copy(device);
     let dev: Arc<dyn BlockDevice> = target.clone();
     let e = receive(&dev, stream, false).expect_err(what);
     assert!(!e.to_string().contains('\n'), "{what}: {e}");
     assert!(shown(&dev) == *tree, "{what}: {e}");
-    assert_eq!(exact(&dev), held, "{what}: {e}");
+    assert_eq!(reachable(&dev), held, "{what}: {e}");
     e.to_string()
 }
 
 #[test]
-fn damaged_streams_are_refused_and_change_nothing() {
+fn damaged_streams_are_rejected_and_change_nothing() {
     let Chain { trees, streams } = chain(2);
     let device = empty();
     receive(&device, &streams[0], false).unwrap();
@@ -263,7 +260,7 @@ fn damaged_streams_are_refused_and_change_nothing() {
     for at in bounds.iter().flat_map(|at| [at - 1, *at, at + 1, at + 30]) {
         if at < stream.len() {
             let said = refused(&device, &stream[..at], tree, &format!("cut at {at}"));
-            assert!(said.contains("ends in the middle"), "{said}");
+            assert!(said.contains("is truncated"), "{said}");
         }
     }
     // One flipped bit anywhere.
@@ -300,7 +297,7 @@ fn damaged_streams_are_refused_and_change_nothing() {
 type Made = (Frame, Vec<u8>);
 
 #[test]
-fn frames_with_good_checksums_that_do_not_belong_are_refused() {
+fn misplaced_frames_with_correct_checksums_are_rejected() {
     let Chain { trees, streams } = chain(4);
     let device = empty();
     receive(&device, &streams[0], false).unwrap();
@@ -368,7 +365,7 @@ fn frames_with_good_checksums_that_do_not_belong_are_refused() {
 }
 
 #[test]
-fn streams_for_another_state_are_refused() {
+fn streams_for_another_state_are_rejected() {
     let Chain { trees, streams } = chain_with(6, false);
     let device = empty();
     assert!(receive(&device, &streams[1], false).is_err());
@@ -434,7 +431,7 @@ fn a_crash_in_a_receive_leaves_the_base_or_the_snapshot() {
                 v.drain().unwrap();
                 v.unmount().unwrap();
                 let mounted: Arc<dyn BlockDevice> = mounted;
-                exact(&mounted);
+                reachable(&mounted);
                 // The stream is sent again, interrupted again, and sent once more.
                 let again = Arc::new(CrashDisk::new(state.clone(), Arc::default(), fixed));
                 let dev: Arc<dyn BlockDevice> = again.clone();
@@ -445,7 +442,7 @@ fn a_crash_in_a_receive_leaves_the_base_or_the_snapshot() {
                 }
                 assert!(shown(&dev) == trees[1]);
                 if !arrived {
-                    exact(&dev);
+                    reachable(&dev);
                     old += 1;
                     if old % 20 == 0 {
                         states(&state, &again.events(), 3, &mut rng, |nested, _| {
@@ -453,7 +450,7 @@ fn a_crash_in_a_receive_leaves_the_base_or_the_snapshot() {
                                 Arc::new(CrashDisk::new(nested, Arc::default(), fixed));
                             if shown(&dev) == trees[0] {
                                 receive(&dev, &streams[1], keep).unwrap();
-                                exact(&dev);
+                                reachable(&dev);
                             }
                             assert!(shown(&dev) == trees[1]);
                             Ok::<(), ()>(())
@@ -471,7 +468,7 @@ fn a_crash_in_a_receive_leaves_the_base_or_the_snapshot() {
 }
 
 #[test]
-fn a_crash_in_a_whole_receive_leaves_no_volume_or_the_snapshot() {
+fn a_crash_in_a_full_receive_leaves_no_volume_or_the_snapshot() {
     let Chain { trees, streams } = chain(8);
     let disk = Arc::new(CrashDisk::new(
         Blocks::new(),
@@ -502,7 +499,7 @@ fn a_crash_in_a_whole_receive_leaves_no_volume_or_the_snapshot() {
             let mut v = mount_dyn(&dev);
             v.drain().unwrap();
             v.unmount().unwrap();
-            exact(&dev);
+            reachable(&dev);
             Ok::<(), ()>(())
         },
     )
@@ -511,7 +508,7 @@ fn a_crash_in_a_whole_receive_leaves_no_volume_or_the_snapshot() {
 }
 
 #[test]
-fn an_increment_is_as_long_as_what_is_new() {
+fn an_increment_is_as_long_as_its_new_blocks() {
     let device = source();
     let mut v = mount(&device);
     v.snapshot("a", NOW).unwrap();

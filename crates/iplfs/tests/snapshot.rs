@@ -1,26 +1,23 @@
 //! Snapshots: their content, and the release of their space in any order of deletion.
 
-mod common;
-mod exact;
-mod sound;
-
-use common::{GEOMETRY, NOW, device, mount};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{BlockDevice, Errno, Error, Volume};
+use tuff_iplfs_crash::fixture::{GEOMETRY, NOW, device, mount};
 use tuff_iplfs_crash::model::tree_of;
+use tuff_iplfs_crash::verify::only_reachable_blocks;
 use tuff_iplfs_crash::workload::{Op, alphabet};
 use tuff_testkit::Rng;
 
-fn exact(v: &mut Volume, device: &Arc<MemDevice>) {
+fn drain_exact(v: &mut Volume, device: &Arc<MemDevice>) {
     v.drain().unwrap();
     let dev: Arc<dyn BlockDevice> = device.clone();
-    exact::exact(&dev, GEOMETRY.fixed_end());
+    only_reachable_blocks(&dev, GEOMETRY.fixed_end());
 }
 
 #[test]
-fn snapshots_stay_as_they_were_and_their_space_comes_back_in_any_order() {
+fn snapshots_do_not_change_and_can_be_deleted_in_any_order() {
     for seed in 0..6 {
         let device = device();
         let mut v = mount(&device);
@@ -60,7 +57,7 @@ fn snapshots_stay_as_they_were_and_their_space_comes_back_in_any_order() {
                 },
             }
             if step % 50 == 0 {
-                exact(&mut v, &device);
+                drain_exact(&mut v, &device);
                 for (name, tree) in &want {
                     assert!(
                         tree_of(&mut v.open_snapshot(name).unwrap()).unwrap() == *tree,
@@ -73,7 +70,7 @@ fn snapshots_stay_as_they_were_and_their_space_comes_back_in_any_order() {
         for name in names {
             v.delete_snapshot(&name).unwrap();
         }
-        exact(&mut v, &device);
+        drain_exact(&mut v, &device);
         assert_eq!(v.space().held, 0);
     }
 }
@@ -116,11 +113,11 @@ fn an_open_snapshot_cannot_be_deleted_and_names_are_unique() {
     assert!(tree_of(&mut open).unwrap().contains_key("/a"));
     drop(open);
     v.delete_snapshot("one").unwrap();
-    exact(&mut v, &device);
+    drain_exact(&mut v, &device);
 }
 
 #[test]
-fn what_a_snapshot_keeps_counts_against_the_quota() {
+fn blocks_held_by_a_snapshot_count_against_the_quota() {
     let device = device();
     let mut v = mount(&device);
     Op::Create("/n").volume(&mut v, 0).unwrap();
@@ -138,7 +135,7 @@ fn what_a_snapshot_keeps_counts_against_the_quota() {
 }
 
 #[test]
-fn a_snapshot_costs_what_changed_whatever_the_size() {
+fn the_cost_of_a_snapshot_depends_on_changes_and_not_on_size() {
     let mut spent = Vec::new();
     for files in [10, 3000] {
         let device = device();

@@ -96,7 +96,7 @@ fn work(name: &str, dev: Arc<dyn BlockDevice>) {
 
 #[test]
 #[ignore = "takes seconds and half a gigabyte"]
-fn ordinary_work_takes_ordinary_time() {
+fn ordinary_work_is_not_quadratic() {
     work("memory", Arc::new(MemDevice::new()));
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("speed");
     let _ = std::fs::remove_dir_all(&path);

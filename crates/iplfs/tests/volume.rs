@@ -1,8 +1,5 @@
 //! Properties of a volume without crashes: large files and directories, full and failing devices, damaged blocks.
 
-mod exact;
-mod sound;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tuff_iplfs::backend::MemDevice;
@@ -10,6 +7,7 @@ use tuff_iplfs::{
     Allocate, BlockAddr, BlockDevice, Caller, Errno, Error, FormatOptions, Geometry, MountOptions,
     Nid, SIZE_MAX, SetAttr, SetXattr, Time, Volume, mode,
 };
+use tuff_iplfs_crash::verify::only_reachable_blocks;
 use tuff_testkit::Rng;
 
 const NOW: Time = Time { sec: 1, nsec: 2 };
@@ -47,16 +45,16 @@ fn create(v: &mut Volume, name: &str) -> Nid {
 }
 
 /// Unmounts after a drain, and verifies that the device holds exactly the reachable blocks.
-fn exact(mut v: Volume, device: &Arc<MemDevice>) {
+fn unmount_exact(mut v: Volume, device: &Arc<MemDevice>) {
     v.drain().unwrap();
     v.unmount().unwrap();
     let dev: Arc<dyn BlockDevice> = device.clone();
-    let report = exact::exact(&dev, PACKS);
+    let report = only_reachable_blocks(&dev, PACKS);
     assert!(report.leaked.is_empty() && report.clean);
 }
 
 #[test]
-fn a_link_is_as_long_as_a_path_may_be() {
+fn a_link_target_may_be_as_long_as_a_path() {
     // Bug: pjdfstest created a link target of 4095 bytes and got ENAMETOOLONG. Cause: targets had to fit the inode.
     let device = device();
     let mut v = mount(&device);
@@ -81,7 +79,7 @@ fn a_link_is_as_long_as_a_path_may_be() {
         v.unlink(Nid::ROOT, format!("l{n}").as_bytes(), &CALLER)
             .unwrap();
     }
-    exact(v, &device);
+    unmount_exact(v, &device);
 }
 
 #[test]
@@ -150,11 +148,11 @@ fn a_file_reaches_every_level_of_its_map() {
     )
     .unwrap();
     assert_eq!(v.attr(ino).unwrap().blocks, 1);
-    exact(v, &device);
+    unmount_exact(v, &device);
 }
 
 #[test]
-fn a_large_directory_lists_every_entry_once_while_others_come_and_go() {
+fn a_large_directory_lists_remaining_entries_once_during_changes() {
     let device = device();
     let mut v = mount(&device);
     let dir = v
@@ -199,11 +197,11 @@ fn a_large_directory_lists_every_entry_once_while_others_come_and_go() {
     }
     v.rmdir(Nid::ROOT, b"dir", &CALLER).unwrap();
     assert_eq!(v.space().inodes, 1);
-    exact(v, &device);
+    unmount_exact(v, &device);
 }
 
 #[test]
-fn numbers_of_nodes_are_used_again_only_after_a_checkpoint() {
+fn node_numbers_are_reused_only_after_a_checkpoint() {
     let device = device();
     let mut v = mount(&device);
     let first = create(&mut v, "a");
@@ -215,7 +213,7 @@ fn numbers_of_nodes_are_used_again_only_after_a_checkpoint() {
     assert_eq!(first, third);
     let generations = [second, third].map(|ino| v.attr(ino).unwrap().generation);
     assert_ne!(generations[0], generations[1]);
-    exact(v, &device);
+    unmount_exact(v, &device);
 }
 
 /// Random reads, writes, truncations, punches and reservations against plain bytes, with remounts, as fsx does.
@@ -300,12 +298,12 @@ fn a_file_equals_plain_bytes_after_any_sequence() {
             );
         }
         assert_eq!(v.read(ino, 0, plain.len()).unwrap(), plain);
-        exact(v, &device);
+        unmount_exact(v, &device);
     }
 }
 
 #[test]
-fn huge_reservations_and_holes_are_done_in_steps() {
+fn huge_reservations_and_holes_are_processed_in_steps() {
     let device = device();
     let mut v = mount(&device);
     let ino = create(&mut v, "f");
@@ -331,11 +329,11 @@ fn huge_reservations_and_holes_are_done_in_steps() {
         .unwrap();
     assert_eq!(v.read(ino, large / 2, 10_000).unwrap(), [0; 10_000]);
     v.unlink(Nid::ROOT, b"f", &CALLER).unwrap();
-    exact(v, &device);
+    unmount_exact(v, &device);
 }
 
 #[test]
-fn attributes_live_in_the_inode_or_in_a_node_of_their_own() {
+fn attributes_are_inline_or_in_a_node() {
     let device = device();
     let mut v = mount(&device);
     let ino = create(&mut v, "f");
@@ -365,11 +363,11 @@ fn attributes_live_in_the_inode_or_in_a_node_of_their_own() {
         v.xattrs(ino).unwrap(),
         [(b"user.small".to_vec(), b"1".to_vec())].into()
     );
-    exact(v, &device);
+    unmount_exact(v, &device);
 }
 
 #[test]
-fn an_open_file_without_a_name_lives_until_it_is_released() {
+fn an_open_file_without_a_name_exists_until_its_release() {
     let device = device();
     let mut v = mount(&device);
     let ino = create(&mut v, "f");
@@ -388,11 +386,11 @@ fn an_open_file_without_a_name_lives_until_it_is_released() {
     v.unmount().unwrap();
     let v = mount(&device);
     assert_eq!(v.space().inodes, 1);
-    exact(v, &device);
+    unmount_exact(v, &device);
 }
 
 #[test]
-fn a_device_without_room_fails_writes_and_nothing_else() {
+fn a_full_device_fails_only_writes() {
     let device = device();
     let mut v = mount(&device);
     let kept = create(&mut v, "kept");
@@ -420,7 +418,7 @@ fn a_device_without_room_fails_writes_and_nothing_else() {
     v.write(again, 0, &[5; 40_960], NOW).unwrap();
     v.fsync(again).unwrap();
     device.set_capacity(None);
-    exact(v, &device);
+    unmount_exact(v, &device);
 }
 
 #[test]

@@ -77,8 +77,8 @@ fn errors_are_one_sentence_with_the_documented_code() {
         ),
         (&["stat", "nothing"], 5, "nothing"),
         (&["stat", "/dev/null"], 5, "neither"),
-        (&["check", "src"], 5, "src: is no volume"),
-        (&["mount", "src", "src"], 5, "src: is no volume"),
+        (&["check", "src"], 5, "src: is not a volume"),
+        (&["mount", "src", "src"], 5, "src: is not a volume"),
         (&["import", "v", "src/hello"], 2, "no directory"),
         (&["export", "v", "--snapshot", "x"], 2, "no snapshot"),
     ] {

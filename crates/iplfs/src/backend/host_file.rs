@@ -93,7 +93,7 @@ impl FileDevice {
 impl BlockDevice for FileDevice {
     fn read(&self, addr: BlockAddr, buf: &mut [u8]) -> io::Result<()> {
         if addr.0 >= i64::MAX as u64 / BS {
-            let what = "no file is that long";
+            let what = "exceeds the maximum file size";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         read_sparse(&self.file, addr.0, buf)

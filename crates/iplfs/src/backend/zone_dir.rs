@@ -108,7 +108,7 @@ impl ZoneDir {
         let headers = HEADERS.map(|name| read_header(&path.join(name)));
         let none = |header: &io::Result<_>| matches!(header, Err(e) if e.kind() == io::ErrorKind::NotFound);
         if headers.iter().all(none) {
-            let what = "is no volume: the directory has no file `volume`";
+            let what = "is not a volume: the directory has no file `volume`";
             return Err(io::Error::new(io::ErrorKind::NotFound, what));
         }
         let zones_path = path.join("zones");
@@ -133,7 +133,7 @@ impl ZoneDir {
         let zone_blocks = match sizes[..] {
             [a, b] if a != b => {
                 return Err(bad(&format!(
-                    "`volume` says that zones have {a} blocks and `volume.copy` {b}: remove the wrong one"
+                    "`volume` states zones of {a} blocks and `volume.copy` of {b}: remove the wrong one"
                 )));
             }
             [size, ..] => size,
@@ -164,7 +164,9 @@ impl ZoneDir {
                 .to_str()
                 .and_then(|name| u64::from_str_radix(name, 16).ok())
                 .filter(|zone| name == *zone_name(*zone));
-            zones.insert(zone.ok_or_else(|| bad(&format!("zones/{} is no zone", name.display())))?);
+            zones.insert(
+                zone.ok_or_else(|| bad(&format!("zones/{} is not a zone file", name.display())))?,
+            );
         }
         let sound = HEADERS.into_iter().find(|name| !damaged.contains(name));
         let can_punch = read_only || can_punch(&path.join(sound.unwrap_or(HEADERS[0])))?;
@@ -238,7 +240,7 @@ impl ZoneDir {
         let names = retry_on_intr(ask)?.stx_nlink;
         let ours_to_remove = self.lock_state();
         if names == 0 && ours_to_remove.zones.contains(&zone) {
-            let what = format!("zones/{} was removed by somebody else", zone_name(zone));
+            let what = format!("zones/{} was removed by another process", zone_name(zone));
             return Err(io::Error::new(io::ErrorKind::NotFound, what));
         }
         Ok(())
@@ -286,7 +288,7 @@ fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let ask = || statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::TYPE);
     let mode = u32::from(retry_on_intr(ask)?.stx_mode);
     if !FileType::from_raw_mode(mode).is_file() {
-        let what = format!("{} is no regular file", path.display());
+        let what = format!("{} is not a regular file", path.display());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     Ok(file)
@@ -313,7 +315,7 @@ fn write_headers(path: &Path, names: &[&str], zone_blocks: u64) -> io::Result<()
     for name in names {
         let path = path.join(name);
         if retry(|| fs::metadata(&path)).is_ok_and(|meta| !meta.is_file()) {
-            let what = format!("{} is no regular file: remove it", path.display());
+            let what = format!("{} is not a regular file: remove it", path.display());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let mut file = File::create(path)?;
@@ -517,7 +519,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flush_waits_for_the_one_under_way() {
+    fn a_flush_waits_for_the_one_in_progress() {
         // Bug: the flush of a checkpoint found the files clean that the flush of an fsync was still writing, and
         // sealed data that was not durable. Cause: the list of files was taken, and its lock released, before the
         // files were synced. Fix: one flush at a time.

@@ -238,7 +238,7 @@ impl Checker {
             return;
         };
         let NodeBody::Inode(inode) = body else {
-            return self.find_in(ino, format_args!("inode {ino}"), "is no inode");
+            return self.find_in(ino, format_args!("inode {ino}"), "is not an inode");
         };
         let mut blocks = 0;
         if let Content::Map(map) = &inode.content {
@@ -281,7 +281,7 @@ impl Checker {
                         todo.push((*nid, level - 1, child_base(base, level, at)));
                     }
                 }
-                _ => self.find_in(ino, place, format_args!("is no node of level {level}")),
+                _ => self.find_in(ino, place, format_args!("is not a node of level {level}")),
             }
         }
         let mut attributes = inode.xattr.clone();
@@ -308,10 +308,7 @@ impl Checker {
             self.find_in(ino, format_args!("inode {ino}"), e);
         }
         if ino == Nid::ROOT && quota::understood(&attributes).is_some() {
-            self.find(
-                "root directory",
-                "an attribute names a limit and is not understood",
-            );
+            self.find("root directory", "an attribute holds a malformed limit");
         }
         if blocks != inode.blocks {
             self.find_in(

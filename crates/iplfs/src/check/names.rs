@@ -69,7 +69,7 @@ impl Checker {
             String::from_utf8_lossy(&entry.name)
         );
         if check_name(&entry.name).is_err() {
-            self.find(&place, "is no name");
+            self.find(&place, "is not a valid name");
         }
         if !seen.insert(entry.name.clone()) {
             self.find(&place, "exists twice");

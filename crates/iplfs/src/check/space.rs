@@ -112,7 +112,7 @@ impl Checker {
                 m.scan
             };
             let runs = self.volume.dev.allocated(g.range(log, start..end));
-            let runs = runs.map_err(|e| Error::io(e, "asking for allocated blocks"))?;
+            let runs = runs.map_err(|e| Error::io(e, "listing allocated blocks"))?;
             for addr in runs.into_iter().flatten() {
                 let logged = pending.partition_point(|run| run.end <= addr);
                 let known = self.claimed.contains(&addr)

@@ -18,13 +18,13 @@ impl Volume {
             let head = self.logs.marks[log.index()].head;
             let g = self.sb.geometry;
             let runs = self.dev.allocated(g.range(log, head..g.area_blocks()));
-            let runs = runs.map_err(|e| Error::io(e, "asking for allocated blocks"))?;
+            let runs = runs.map_err(|e| Error::io(e, "listing allocated blocks"))?;
             for run in runs {
                 for addr in run.clone() {
                     let block = read_block(&*self.dev, BlockAddr(addr))?;
                     blocks += u64::from(block.iter().any(|byte| *byte != 0));
                 }
-                let io = |e| Error::io(e, "giving back what lies past the heads");
+                let io = |e| Error::io(e, "releasing blocks past the heads");
                 self.dev.discard(run).map_err(io)?;
                 self.logs.preallocated[log.index()] = head;
             }

@@ -85,7 +85,7 @@ pub(crate) fn damaged_superblocks(
             || dev.knows_allocated()
             || !dev
                 .allocated(addr.0..addr.0 + 1)
-                .map_err(|e| Error::io(e, "asking for the size of the device"))?
+                .map_err(|e| Error::io(e, "querying the size of the device"))?
                 .is_empty();
         if exists && found.as_ref().ok() != Some(sb) {
             damaged.push(addr);
@@ -125,7 +125,7 @@ pub(crate) fn damaged_copies(
 
 /// Rewrites structures that are damaged or missing and have a sound copy.
 pub(crate) fn rewrite_damaged_copies(dev: &dyn BlockDevice, sb: &Superblock) -> Result<()> {
-    let io = |e| Error::io(e, "writing a damaged file again");
+    let io = |e| Error::io(e, "rewriting a damaged file");
     dev.rewrite_damaged_files().map_err(io)?;
     write_superblocks(dev, sb, &damaged_superblocks(dev, sb)?)
 }
@@ -310,7 +310,7 @@ fn read_body(
     {
         return Err(Error::corrupt(
             place(),
-            "discard log names a block twice, or one that is in no log",
+            "discard log names a block twice, or one outside all logs",
         ));
     }
     Ok((body, damage))

@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_with_a_flipped_bit_is_refused() {
+    fn a_body_with_a_flipped_bit_is_rejected() {
         let (seal, body) = sample();
         let mut bytes = body.encode();
         for at in 0..bytes.len() {

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_come_back_and_slots_are_reused_only_where_they_fit() {
+    fn entries_round_trip_and_slots_are_reused_only_where_they_fit() {
         let mut block = [0; BLOCK_SIZE];
         format_block(&mut block, Nid(1), 0);
         let long = vec![b'x'; 255];
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_found_where_its_slots_are_taken_and_nowhere_else() {
+    fn a_name_is_found_only_in_used_slots() {
         let mut block = [0; BLOCK_SIZE];
         format_block(&mut block, Nid(1), 0);
         // Slots without a record have a hash of zero, too.
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn wild_slots_are_an_error_and_no_panic() {
+    fn random_slots_do_not_panic() {
         for fill in [0xff, 0x01, 0x80] {
             let block = [fill; BLOCK_SIZE];
             let _ = all(&block);

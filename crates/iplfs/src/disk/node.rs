@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_byte_is_noticed() {
+    fn every_flipped_byte_is_detected() {
         let good = NodeBody::Xattr(vec![0; 4000]).encode(&FOOTER);
         for at in 0..BLOCK_SIZE {
             let mut bad = good;
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn wild_content_under_a_good_checksum_is_an_error_and_no_panic() {
+    fn random_content_with_a_correct_checksum_does_not_panic() {
         let mut x = 1u64;
         for round in 0..2000u32 {
             let mut block = [0; BLOCK_SIZE];

@@ -82,7 +82,7 @@ impl Snapshot {
         let len = name.iter().position(|byte| *byte == 0).unwrap_or(NAME_MAX);
         let name = std::str::from_utf8(&name[..len]);
         let Some(name) = name.ok().filter(|name| !name.is_empty()) else {
-            return Err(Error::corrupt("snapshot", "name is empty or no text"));
+            return Err(Error::corrupt("snapshot", "name is empty or not UTF-8"));
         };
         let time = Time {
             sec: get.i64(),

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_come_back_and_every_flipped_byte_is_noticed() {
+    fn headers_round_trip_and_every_flipped_byte_is_detected() {
         let (good, _) = header().encode();
         assert_eq!(decode(&good).unwrap(), header());
         for at in 0..good.len() {
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_base_that_is_not_older_is_refused_even_with_a_good_checksum() {
+    fn a_base_that_is_not_older_is_rejected_despite_a_correct_checksum() {
         for base in [
             snapshot("old", 9, 100),
             snapshot("new", 8, 100),
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_only_fits_where_it_was_made_for() {
+    fn a_frame_is_accepted_only_at_its_position() {
         let payload = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
         let (bytes, sum) = Frame::encode(FrameKind::Dead, 3, 0, 1, 77, &payload);
         let frame = Frame::decode(&bytes, 3).unwrap();

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_byte_is_noticed() {
+    fn every_flipped_byte_is_detected() {
         let good = sample().encode();
         for at in 0..BLOCK_SIZE {
             let mut bad = good;
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_feature_of_a_later_version_is_refused() {
+    fn unknown_features_are_rejected() {
         let mut sb = sample();
         sb.incompat = 1 << 7;
         assert!(matches!(
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_geometry_is_refused_even_with_a_good_checksum() {
+    fn impossible_geometry_is_rejected_despite_a_correct_checksum() {
         let mut sb = sample();
         sb.geometry.area_bits = 60;
         assert!(Superblock::decode(&sb.encode()).is_err());

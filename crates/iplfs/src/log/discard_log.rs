@@ -44,7 +44,7 @@ impl DiscardLog {
             let blocks = run.end - run.start;
             debug_assert!(
                 self.runs.range(run.clone()).next().is_none(),
-                "blocks {run:?} died twice"
+                "blocks {run:?} was freed twice"
             );
             if let Some(old) = self.runs.insert(
                 run.start,
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_that_came_to_nothing_has_logged_nothing() {
+    fn an_aborted_checkpoint_has_logged_nothing() {
         let mut pending = DiscardLog::default();
         pending.add(std::iter::once(10..12), 5);
         pending.add(std::iter::once(20..24), 6);

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_reader_counts() {
+    fn the_oldest_active_reader_is_returned() {
         let readers = Readers::default();
         let a = readers.enter(3);
         let b = readers.enter(3);

@@ -35,7 +35,7 @@ impl Salvage {
         self.inos.insert(ino);
         self.damaged.remove(&ino);
         self.entries_lost = true;
-        self.note_in(ino, format_args!("directory {ino}"), "made again, empty");
+        self.note_in(ino, format_args!("directory {ino}"), "created again, empty");
         Ok(())
     }
 
@@ -197,7 +197,7 @@ impl Salvage {
                 self.note_in(
                     dir,
                     format_args!("entry {name:?} of directory {dir}"),
-                    format_args!("leads to {ino}, which cannot be; removed"),
+                    format_args!("leads to {ino}, which is missing or inconsistent; removed"),
                 );
                 self.v.remove_entry(dir, position, entry.name.len())?;
             }
@@ -228,7 +228,11 @@ impl Salvage {
                         }
                     }
                 }
-                self.note_in(ino, format_args!("directory {ino}"), "was inside itself");
+                self.note_in(
+                    ino,
+                    format_args!("directory {ino}"),
+                    "contained itself; disconnected",
+                );
             }
         }
         Ok(())
@@ -276,7 +280,7 @@ impl Salvage {
             self.note_in(
                 ino,
                 format_args!("inode {ino}"),
-                format_args!("had no name; is {shown:?} in directory {dir}"),
+                format_args!("had no name; linked as {shown:?} in directory {dir}"),
             );
             self.names.entry(ino).or_default().push((dir, name));
         }

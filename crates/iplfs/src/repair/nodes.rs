@@ -96,7 +96,7 @@ impl Salvage {
             if !self.stale && nid != ino {
                 self.note(
                     format_args!("node {nid}"),
-                    format_args!("inode {ino} does not need it; freed"),
+                    format_args!("not used by inode {ino}; freed"),
                 );
             }
             self.v.nat.release(nid);
@@ -183,7 +183,7 @@ impl Salvage {
         } else {
             self.v.node_mut(nid)?.body = NodeBody::Xattr(left);
         }
-        self.note("root directory", "a limit that is not understood is lost");
+        self.note("root directory", "a malformed limit is removed");
         Ok(())
     }
 
@@ -216,7 +216,7 @@ impl Salvage {
             return Ok(slot);
         }
         if self.incomplete.insert(ino) && !self.stale {
-            let what = format_args!("block {index}, and perhaps others, are lost");
+            let what = format_args!("block {index} is lost, and possibly others");
             self.note_in(ino, format_args!("inode {ino}"), what);
         }
         Ok(Slot::LOST)

@@ -63,7 +63,7 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
             let lost = lost_checkpoint_after(&**dev, &sb, &found);
             if let Some(lost) = lost {
                 let place = format_args!("checkpoint {lost}");
-                let what = "both of its seals cannot be read, or a crash cut it short";
+                let what = "neither of its seals can be read, or a crash interrupted it";
                 let used = found.seal.version;
                 note(
                     &place,
@@ -74,10 +74,7 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
         }
     };
     for finding in damaged_copies(&**dev, &sb, &found)? {
-        note(
-            &finding.place,
-            &format_args!("{}; written again", finding.what),
-        );
+        note(&finding.place, &format_args!("{}; rewritten", finding.what));
     }
     rewrite_damaged_copies(&**dev, &sb)?;
     let fallback = lost.map(|lost| (lost, found.seal.version));
@@ -92,7 +89,7 @@ pub fn repair(dev: &Arc<dyn BlockDevice>, data: bool, now: Time) -> Result<Repai
     } else {
         match volume.recover_groups(true) {
             Err(Error::Corrupt(what)) => {
-                note(&what, &"what fsync left behind the checkpoint is given up");
+                note(&what, &"fsyncs after the checkpoint are discarded");
                 let found = find_checkpoint(&**dev, &sb, false)?;
                 volume = Volume::at(dev.clone(), sb, options(), found);
                 volume.recover_groups(false)?;
@@ -183,7 +180,7 @@ pub fn rebuild(dev: &Arc<dyn BlockDevice>, uuid: [u8; 16], now: Time) -> Result<
         (m.scan, m.head, m.limit, m.far) = (head, head, head + window, head + 2 * window);
         if m.far > g.area_blocks() {
             return Err(Error::Limit(format!(
-                "the {log:?} log has no room behind block {head:#x}"
+                "the {log:?} log has no space after block {head:#x}"
             )));
         }
     }

@@ -152,7 +152,7 @@ impl Salvage {
             if self.inos.contains(&ino) && self.v.inode(ino).is_ok_and(|inode| inode.is_dir()) {
                 let place = format_args!("directory {ino}").to_string();
                 let what = format!(
-                    "was found as a snapshot has it, written after checkpoint {tag}; names that changed later are as they were then"
+                    "was found in the version of a snapshot, written after checkpoint {tag}; later changes of names are lost"
                 );
                 self.note_in(ino, place, what);
             }
@@ -191,9 +191,7 @@ impl Salvage {
         if foreign > 0 {
             done.push(Finding {
                 place: "device".to_string(),
-                what: format!(
-                    "{foreign} blocks past the heads of the logs are nobody's; given back"
-                ),
+                what: format!("{foreign} unowned blocks past the heads of the logs; released"),
             });
         }
         v.release_all_zones()?;

@@ -76,11 +76,11 @@ impl LogScan {
 /// First offset of a log past everything that the device holds or has a zone for.
 pub(super) fn log_end(dev: &dyn BlockDevice, volume: &Volume, log: Log, start: u64) -> Result<u64> {
     let g = volume.sb.geometry;
-    let io = |e| Error::io(e, format_args!("asking for the end of the {log:?} log"));
+    let io = |e| Error::io(e, format_args!("finding the end of the {log:?} log"));
     let range = g.range(log, start..g.area_blocks());
     if !dev.knows_allocated() {
         return Err(Error::Unsupported(
-            "the device does not say what it holds".to_string(),
+            "the device cannot list its allocated blocks".to_string(),
         ));
     }
     let runs = dev.allocated(range.clone()).map_err(io)?;

@@ -42,7 +42,7 @@ impl Salvage {
             for damage in damage {
                 let path = damage.ino.and_then(|ino| paths.get(&ino));
                 let path = path.map_or(String::new(), |path| format!(" ({path})"));
-                let what = format_args!("{}; it is lost there", damage.error);
+                let what = format_args!("{}; lost in the snapshot", damage.error);
                 self.note(format_args!("{place}{path}"), what);
             }
         }

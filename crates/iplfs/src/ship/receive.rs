@@ -141,7 +141,7 @@ impl<'r> Stream<'r> {
         for addr in [BlockAddr(0), BlockAddr(1)] {
             if read_block(&**dev, addr)?.starts_with(&MAGIC) {
                 return Err(Error::Usage(
-                    "there is a volume already, and a stream without a base makes a new one"
+                    "there is a volume already, and a stream without a base creates a new one"
                         .to_owned(),
                 ));
             }
@@ -221,7 +221,7 @@ impl<'r> Stream<'r> {
                 FrameKind::End => {
                     if frame.start != received.blocks.len() as u64 || frame.count != dead_runs {
                         return Err(wrong(format!(
-                            "{} blocks and {dead_runs} dead runs came, {} and {} were sent",
+                            "{} blocks and {dead_runs} dead runs were received, {} and {} were sent",
                             received.blocks.len(),
                             frame.start,
                             frame.count
@@ -260,7 +260,7 @@ impl<'r> Stream<'r> {
             return Err(Error::corrupt(
                 "stream",
                 format_args!(
-                    "{} blocks came, and the snapshot refers to {} others",
+                    "{} blocks were received, and the snapshot refers to {} new blocks",
                     received.blocks.len(),
                     tail.new.len()
                 ),
@@ -270,7 +270,7 @@ impl<'r> Stream<'r> {
         if runs != tail.dead {
             return Err(Error::corrupt(
                 "stream",
-                "calls blocks dead that the snapshot refers to, or forgets some",
+                "lists other dead blocks than those of the base",
             ));
         }
         Ok(tail)
@@ -291,7 +291,7 @@ fn joined(runs: &[Range<u64>]) -> Vec<Range<u64>> {
 
 fn fill(from: &mut dyn Read, buf: &mut [u8]) -> Result<()> {
     from.read_exact(buf).map_err(|e| match e.kind() {
-        ErrorKind::UnexpectedEof => Error::corrupt("stream", "ends in the middle"),
+        ErrorKind::UnexpectedEof => Error::corrupt("stream", "is truncated"),
         _ => Error::io(e, "reading the stream"),
     })
 }
@@ -310,7 +310,7 @@ fn at_base(dev: &Arc<dyn BlockDevice>, header: &Header, base: &Snapshot) -> Resu
     let sb = read_superblock(&**dev)?;
     let theirs = &header.superblock;
     if (sb.uuid, sb.hash_key, sb.geometry) != (theirs.uuid, theirs.hash_key, theirs.geometry) {
-        return refuse("holds another volume than the stream".to_owned());
+        return refuse("holds another volume than that of the stream".to_owned());
     }
     let found = find_checkpoint(&**dev, &sb, false)?;
     let phase = found.seal.phase;
@@ -370,7 +370,7 @@ impl Volume {
 
     /// Releases the blocks past the heads.
     fn drop_received(&mut self) -> Result<()> {
-        let io = |e| Error::io(e, "giving back the blocks of a stream that was cut");
+        let io = |e| Error::io(e, "releasing the blocks of a truncated stream");
         for log in Log::ALL {
             let m = self.logs.marks[log.index()];
             let range = self.sb.geometry.range(log, m.head..m.far);

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_that_make_no_sense_are_refused() {
+    fn invalid_lists_are_rejected() {
         assert!(Acl::decode(&named()).is_ok());
         for cut in 0..named().len() {
             assert!(Acl::decode(&named()[..cut]).is_err(), "cut to {cut}");
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_and_the_bits_say_the_same() {
+    fn a_list_and_the_permission_bits_stay_consistent() {
         let mut xattrs = Xattrs::new();
         assert_eq!(
             set(&mut xattrs, ACCESS, &named(), false).unwrap(),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_inherits_the_default_list() {
+    fn new_inodes_inherit_the_default_list() {
         let mut directory = Xattrs::new();
         assert_eq!(inherit(&directory, 0o666, false).unwrap(), None);
         set(&mut directory, DEFAULT, &named(), true).unwrap();

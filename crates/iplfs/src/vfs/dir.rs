@@ -170,7 +170,7 @@ impl Volume {
             }
         }
         Err(Error::Limit(format!(
-            "directory {dir}: no room at {} levels",
+            "directory {dir}: no free slots at {} levels",
             dentry::DEPTH_MAX
         )))
     }

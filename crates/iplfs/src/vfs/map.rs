@@ -39,7 +39,7 @@ impl Volume {
             NodeBody::Indirect(found, nids) if *found == level && node.ino == ino => Ok(nids[at]),
             _ => Err(Error::corrupt(
                 format_args!("node {nid}"),
-                format_args!("is no level-{level} node of inode {ino}"),
+                format_args!("is not a level-{level} node of inode {ino}"),
             )),
         }
     }
@@ -70,7 +70,7 @@ impl Volume {
                     }
                     _ => Err(Error::corrupt(
                         format_args!("node {nid}"),
-                        format_args!("is no direct node of inode {ino}"),
+                        format_args!("is not a direct node of inode {ino}"),
                     )),
                 };
             }
@@ -257,7 +257,7 @@ impl Volume {
             let NodeBody::Direct(slots) = &node.body else {
                 return Err(Error::corrupt(
                     format_args!("node {nid}"),
-                    "is no direct node",
+                    "is not a direct node",
                 ));
             };
             let gone: Vec<Slot> = slots[from as usize..]

@@ -172,7 +172,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn a_limit_that_is_not_understood_is_found_and_repaired() {
+    fn a_malformed_limit_is_found_and_repaired() {
         let bad = (Subject::User(2).attribute(), b"much".to_vec());
         // Inline and in a node.
         for other in [10, 1000] {

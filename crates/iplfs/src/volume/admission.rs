@@ -131,7 +131,7 @@ impl Volume {
         // Other programs take space on the host too.
         let room = self
             .host_free()
-            .map_err(|e| Error::io(e, "asking the host for its free space"))?;
+            .map_err(|e| Error::io(e, "querying the free space of the host"))?;
         let is_enough = |room| room >= blocks + self.buffered_blocks_max() + HOST_RESERVE;
         Ok(match room.is_none_or(is_enough) {
             true => Ok(()),

@@ -121,7 +121,7 @@ impl Volume {
         }
         match self.checkpoint.in_progress {
             Some(_) => Ok(true),
-            None => Err(Error::Limit("a checkpoint came to nothing".to_owned())),
+            None => Err(Error::Limit("the checkpoint failed".to_owned())),
         }
     }
 
@@ -353,9 +353,7 @@ impl Volume {
                     copy = 0;
                     let must = body.copied_len() as u64;
                     let keep = (room * block).checked_sub(must).ok_or_else(|| {
-                        Error::Limit(
-                            "what a checkpoint must hold does not fit its pack".to_string(),
-                        )
+                        Error::Limit("the checkpoint does not fit its pack".to_string())
                     })? / 16;
                     if body.discards.len() as u64 > keep {
                         self.leak_beyond(keep as usize, &mut fresh);

@@ -55,7 +55,7 @@ impl Discards {
         let Some(zone_blocks) = self.device.zone_blocks() else {
             return Ok(Discarded::default());
         };
-        let asking = |e| Error::io(e, "asking for zones");
+        let asking = |e| Error::io(e, "listing zones");
         for zones in self.left {
             self.zones.extend(self.device.zones(zones).map_err(asking)?);
         }

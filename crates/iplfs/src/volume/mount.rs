@@ -38,7 +38,7 @@ impl Volume {
             label,
         };
         sb.verify()
-            .map_err(|e| Error::Usage(format!("these options make no volume: {e}")))?;
+            .map_err(|e| Error::Usage(format!("invalid options: {e}")))?;
         let g = sb.geometry;
         let io = |e| Error::io(e, "preparing the device");
         clear_fixed(&*dev, &g)?;

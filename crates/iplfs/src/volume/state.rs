@@ -210,7 +210,7 @@ impl Volume {
             }
             if !self.dead.insert(addr) {
                 // Two references to one block: the volume is damaged, and further writes would spread the damage.
-                self.state = WriteState::Broken(format!("block {addr} died twice"));
+                self.state = WriteState::Broken(format!("block {addr} was freed twice"));
             }
             if !self.options.rules.hold(1) {
                 let _ = self.dev.discard(addr.0..addr.0 + 1);

@@ -1,23 +1,23 @@
-//! A small volume with content, for tests of snapshots and streams.
+//! A small volume with content, which tests of snapshots and streams share.
 
+use crate::workload::base;
 use std::sync::Arc;
 use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{BlockDevice, FormatOptions, Geometry, MountOptions, Time, Volume};
-use tuff_iplfs_crash::workload::base;
 
 /// Small zones and packs, which little work fills.
-pub(crate) const GEOMETRY: Geometry = Geometry {
+pub const GEOMETRY: Geometry = Geometry {
     area_bits: 29,
     section_bits: 8,
     zone_bits: 4,
     pack_blocks: 8,
 };
 
-/// Time of all operations.
-pub(crate) const NOW: Time = Time { sec: 1, nsec: 0 };
+/// Time of operations in tests.
+pub const NOW: Time = Time { sec: 1, nsec: 0 };
 
 /// Small windows and journals, which little work fills.
-pub(crate) fn options() -> MountOptions {
+pub fn options() -> MountOptions {
     MountOptions {
         window_blocks: 512,
         journal_max: 8,
@@ -25,13 +25,19 @@ pub(crate) fn options() -> MountOptions {
     }
 }
 
-/// Mounts a volume for writing.
-pub(crate) fn mount<D: BlockDevice + 'static>(device: &Arc<D>) -> Volume {
+/// Mounts a volume for writing, with small windows.
+///
+/// # Panics
+/// If an operation fails.
+pub fn mount<D: BlockDevice + 'static>(device: &Arc<D>) -> Volume {
     Volume::mount(device.clone(), options()).unwrap()
 }
 
 /// Creates a volume with the base of the crash tests, and unmounts it.
-pub(crate) fn device() -> Arc<MemDevice> {
+///
+/// # Panics
+/// If an operation fails.
+pub fn device() -> Arc<MemDevice> {
     let device = Arc::new(MemDevice::new());
     let format = FormatOptions {
         geometry: GEOMETRY,
