@@ -560,13 +560,19 @@ fn a_damaged_cluster_is_found_where_reading_it_fails() {
     std::fs::write(dir.path().join("tree/file"), lines(40_000)).unwrap();
     for cluster in [4096, 16_384] {
         let options = tuff_mkfs::Options {
-            compression: Some(tuff_mkfs::Compression {
-                method: tuff_codec::Method::Lz4,
-                level: 1,
-                dict: None,
-            }),
-            cluster,
-            fragments: Fragments::Off,
+            compression: tuff_mkfs::CompressionOptions {
+                default: Some(tuff_mkfs::Compression {
+                    method: tuff_codec::Method::Lz4,
+                    level: 1,
+                    dict: None,
+                }),
+                cluster,
+                ..tuff_mkfs::CompressionOptions::default()
+            },
+            layout: tuff_mkfs::LayoutOptions {
+                fragments: Fragments::Off,
+                ..tuff_mkfs::LayoutOptions::default()
+            },
             ..tuff_mkfs::Options::default()
         };
         let path = dir.path().join("image");

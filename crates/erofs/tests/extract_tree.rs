@@ -82,11 +82,9 @@ fn holes_are_holes_again() {
     file.set_len(1_000_000).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, b"end", 600_000).unwrap();
     let image = scratch.path().join("image");
-    let options = tuff_mkfs::Options {
-        compression: None,
-        sparse: tuff_mkfs::SparsePolicy::Keep,
-        ..Default::default()
-    };
+    let mut options = tuff_mkfs::Options::default();
+    options.compression.default = None;
+    options.layout.sparse = tuff_mkfs::SparsePolicy::Keep;
     let sources = [tuff_mkfs::Source::Dir(source)];
     let to = tuff_store::Target::Path(image.clone());
     tuff_mkfs::build(&sources, &options, &to, &Default::default()).unwrap();

@@ -40,13 +40,13 @@ fn built(source: &Path, change: impl FnOnce(&mut Options)) -> Vec<u8> {
 
 fn compress(method: Method, level: i32, cluster: usize) -> impl Fn(&mut Options) {
     move |o| {
-        o.compression = Some(Compression {
+        o.compression.default = Some(Compression {
             method,
             level,
             dict: None,
         });
-        (o.cluster, o.fragment_cluster) = (cluster, cluster.min(32768));
-        o.fragments = Fragments::Off;
+        (o.compression.cluster, o.layout.fragment_cluster) = (cluster, cluster.min(32768));
+        o.layout.fragments = Fragments::Off;
     }
 }
 
@@ -205,7 +205,7 @@ fn every_codec_and_cluster_size_reads_the_same() {
         let bytes = built(&source, compress(method, level, cluster));
         try_all(&format!("{method:?} {cluster}"), &bytes, 24);
     }
-    let bytes = built(&source, |o| o.fragments = Fragments::Tails);
+    let bytes = built(&source, |o| o.layout.fragments = Fragments::Tails);
     try_all("fragments", &bytes, 24);
 }
 
@@ -599,7 +599,7 @@ fn what_was_read_is_recorded_and_pinned_by_another_server() {
     std::fs::write(source.join("small"), text(3000, 3)).unwrap();
     let bytes = built(&source, |o| {
         compress(Method::Zstd, 3, 16384)(o);
-        o.fragments = Fragments::Tails;
+        o.layout.fragments = Fragments::Tails;
     });
     let image = || sample::open(&bytes);
     let options = ServeOptions {

@@ -47,8 +47,8 @@ impl Auto {
                 dict: None,
             })
         };
-        options.auto = Some(self);
-        options.compression = match self {
+        options.compression.auto = Some(self);
+        options.compression.default = match self {
             Self::Speed => method(Method::Lz4, Method::Lz4.default_level()),
             Self::Size if kernel.supports(Feature::LZMA) => method(Method::Lzma, 6),
             Self::Size => method(Method::Lz4hc, 12),
@@ -56,15 +56,15 @@ impl Auto {
             Self::Balanced => method(Method::Lz4hc, Method::Lz4hc.default_level()),
         };
         if self == Self::Size && kernel.supports(Feature::BIG_PCLUSTER) {
-            options.cluster = 1 << 20;
+            options.compression.cluster = 1 << 20;
             if kernel.supports(Feature::FRAGMENTS) {
-                options.fragments = super::Fragments::All;
-                options.fragment_cluster = options.cluster;
+                options.layout.fragments = super::Fragments::All;
+                options.layout.fragment_cluster = options.compression.cluster;
             }
-            options.unaligned = kernel.supports(Feature::ENCODED_EXTENTS);
+            options.layout.unaligned = kernel.supports(Feature::ENCODED_EXTENTS);
             if kernel.supports(Feature::METABOX) {
-                options.metadata = Metadata::Compressed;
-                options.metadata_cluster = 256 << 10;
+                options.metadata.form = Metadata::Compressed;
+                options.metadata.cluster = 256 << 10;
             }
         }
         options.fit_clusters();
@@ -72,7 +72,7 @@ impl Auto {
 
     /// The compression that decodes faster than the options' own, where a mode has two.
     pub(crate) fn fast(self, options: &Options) -> Option<Compression> {
-        let own = options.compression?;
+        let own = options.compression.default?;
         let fast = Compression {
             method: Method::Lz4hc,
             level: Method::Lz4hc.default_level(),

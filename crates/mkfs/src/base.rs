@@ -58,10 +58,10 @@ impl Bases {
             members: Vec::new(),
             in_image: false,
         };
-        for BaseImage { path, devices } in &options.bases {
+        for BaseImage { path, devices } in &options.dedupe.bases {
             bases.add(path, devices, options)?;
         }
-        for source in sources.iter().filter(|_| options.image_index) {
+        for source in sources.iter().filter(|_| options.dedupe.image_index) {
             if let Source::Image { path, devices } = source {
                 bases.add(path, devices, options)?;
             }
@@ -102,10 +102,10 @@ impl Bases {
     /// Number of the base that the source of this number is, if its data stays where it is.
     pub(crate) fn of_source(source: usize, options: &Options, sources: &[Source]) -> Option<u16> {
         let is_image = |s: &Source| matches!(s, Source::Image { .. });
-        let here = options.image_index && is_image(sources.get(source)?);
+        let here = options.dedupe.image_index && is_image(sources.get(source)?);
         let before = sources[..source].iter().filter(|s| is_image(s)).count();
         // Fits: they were counted when they were opened.
-        here.then_some((options.bases.len() + before) as u16)
+        here.then_some((options.dedupe.bases.len() + before) as u16)
     }
 
     fn member(&self, inode: BaseInode) -> &Member {

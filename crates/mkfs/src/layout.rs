@@ -86,7 +86,7 @@ impl Plan {
         let tree = parts.tree;
         let order = parts.order;
         let epoch = common_time(parts);
-        let boxed = parts.options.metadata == Metadata::Compressed;
+        let boxed = parts.options.metadata.form == Metadata::Compressed;
         let front = !boxed && fits_in_front(parts, epoch, parts.order);
         let mut zone = match boxed {
             true => Zone::behind(parts.xattr_area, bits.size()),
@@ -294,7 +294,7 @@ fn fits_in_front(parts: &Parts<'_>, epoch: Epoch, inodes: &[InodeId]) -> bool {
 
 /// The length of an image that needs so many blocks.
 pub(crate) fn aligned(parts: &Parts<'_>, blocks: u64) -> Result<u32> {
-    let align = u64::from(parts.options.align_blocks.max(1)).next_power_of_two();
+    let align = u64::from(parts.options.layout.align_blocks.max(1)).next_power_of_two();
     block32(blocks.next_multiple_of(align))
 }
 

@@ -46,8 +46,9 @@ pub use file_contexts::Contexts;
 pub use fs_config::FsConfig;
 pub use options::available_threads;
 pub use options::{
-    Auto, BaseImage, Compression, Dedupe, Fragments, InodeForm, Metadata, Options, Rule,
-    SparsePolicy, Verity,
+    Auto, BaseImage, Compression, CompressionOptions, Dedupe, DedupeOptions, Fragments, InodeForm,
+    LayoutOptions, Metadata, MetadataOptions, Options, OutputOptions, ResourceOptions, Rule,
+    SourceOptions, SparsePolicy, Verity,
 };
 pub use patch::{like, patch};
 pub use paths::Paths;

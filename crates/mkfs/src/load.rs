@@ -144,12 +144,12 @@ impl<'a> Loader<'a> {
         // The only source comes in the order of the image, unless another was asked for: its contents can be packed at once, if they
         // need not be looked at before.
         let at_once = only
-            && self.options.order.is_empty()
-            && self.options.auto.is_none()
-            && self.options.fingerprints.is_none()
+            && self.options.sources.order.is_empty()
+            && self.options.compression.auto.is_none()
+            && self.options.metadata.fingerprints.is_none()
             && self.base.is_none();
         match source {
-            _ if self.options.tar_index => self.load_index(source, tree, packer, progress),
+            _ if self.options.dedupe.tar_index => self.load_index(source, tree, packer, progress),
             Source::Dir(path) => self.load_dir(path, at_once, tree, packer, progress),
             Source::Manifest(path) => self.load_manifest(path, tree, progress),
             Source::Image { path, devices } => self.load_image(path, devices, tree, progress),
@@ -186,13 +186,13 @@ impl<'a> Loader<'a> {
     ) -> Result<()> {
         let dir = Arc::new(DirSource::open(path)?);
         self.providers.push(Provider::Dir(Arc::clone(&dir)));
-        self.packed = at_once && self.options.dedupe == Dedupe::Off;
+        self.packed = at_once && self.options.dedupe.mode == Dedupe::Off;
         let mut late = Vec::new();
         let this = &*self;
         let exclude = |path: &[u8]| this.excluded(path);
         let options = WalkOptions {
             exclude: &exclude,
-            one_file_system: this.options.one_file_system,
+            one_file_system: this.options.sources.one_file_system,
             xattrs: tree.wants_xattrs(),
             // One thread walks by itself: it would only wait for another.
             threads: if this.threads > 1 { this.threads } else { 0 },
@@ -233,7 +233,7 @@ impl<'a> Loader<'a> {
 
     /// True if a path, or a directory above it, is excluded.
     fn is_left_out(&self, path: &[u8]) -> bool {
-        if self.options.exclude.is_empty() && self.options.exclude_also.is_empty() {
+        if self.options.sources.exclude.is_empty() && self.options.sources.exclude_also.is_empty() {
             return false;
         }
         let Some(end) = path.iter().rposition(|b| *b == b'/') else {
@@ -256,8 +256,9 @@ impl<'a> Loader<'a> {
 
     fn excluded(&self, path: &[u8]) -> bool {
         let as_path: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(path);
-        let also = &self.options.exclude_also;
-        self.options.exclude.is_match(as_path) || also.iter().any(|paths| paths.is_match(path))
+        let also = &self.options.sources.exclude_also;
+        self.options.sources.exclude.is_match(as_path)
+            || also.iter().any(|paths| paths.is_match(path))
     }
 
     /// The content of a file and the number of its policy. `None`: there is none, or it was packed from a stream.
@@ -327,7 +328,7 @@ impl<'a> Loader<'a> {
             },
             (Content::Bytes(bytes), _) => Input::Bytes(bytes),
             (Content::Stream | Content::SparseStream(_) | Content::None, _) => return Ok(None),
-            _ if self.options.tar_index => {
+            _ if self.options.dedupe.tar_index => {
                 return Err(Error::usage(format_args!(
                     "{}: the tar of this index cannot be read a second time; give it as a file",
                     lossy(&tree.path(inode))
@@ -355,7 +356,7 @@ impl<'a> Loader<'a> {
         let budget = Budget::new(self.options, tree, self.threads);
         self.warnings.extend(budget.warning(self.options));
         packer.set_in_flight(budget.in_flight);
-        if self.options.tar_index {
+        if self.options.dedupe.tar_index {
             progress.stage("refer");
             return self.refer(tree, packer);
         }
@@ -381,24 +382,27 @@ impl<'a> Loader<'a> {
         let sizes = order.iter().map(|i| tree.size(*i));
         let total = sizes.fold(0, u64::saturating_add);
         progress.set_total(total);
-        self.tiny = self.options.inline_data
-            && self.options.rules.is_empty()
+        self.tiny = self.options.layout.inline_data
+            && self.options.compression.rules.is_empty()
             && total <= self.options.block.size() / 2;
         progress.stage("compare");
         let settings = dedupe::Settings {
-            dedupe: self.options.dedupe,
+            dedupe: self.options.dedupe.mode,
             end_len: self.end_len(),
             memory: memory_budget::memory(self.options) / 16,
             base_memory: memory_budget::eighth(self.options),
             block: self.options.block.size(),
             threads: self.threads,
-            sums: self.options.verify,
+            sums: self.options.output.verify,
             progress,
-            counts: (self.options.compression)
+            counts: (self.options.compression.default)
                 .is_some_and(|c| !matches!(c.method, Method::Lz4 | Method::Lz4hc)),
-            two: self.options.auto.and_then(|a| {
-                let (dense, fast) = (self.options.compression?, a.fast(self.options)?);
-                Some([dense, fast].map(|c| self.options.encoder(c, self.options.cluster)))
+            two: self.options.compression.auto.and_then(|a| {
+                let (dense, fast) = (self.options.compression.default?, a.fast(self.options)?);
+                Some(
+                    [dense, fast]
+                        .map(|c| self.options.encoder(c, self.options.compression.cluster)),
+                )
             }),
         };
         let in_place = self.leave_in_place(tree, &order, &settings, packer)?;
@@ -412,7 +416,7 @@ impl<'a> Loader<'a> {
         // What an image that stays in place has is found by its inode alone.
         let known = self
             .base
-            .filter(|_| of_others || !self.options.bases.is_empty());
+            .filter(|_| of_others || !self.options.dedupe.bases.is_empty());
         let mut survey = dedupe::survey(contents, &settings, known, &|inode| {
             progress.check()?;
             dedupe::readable(self.input(tree, inode)?.map(|(input, _)| input))
@@ -510,7 +514,7 @@ impl<'a> Loader<'a> {
     /// The chunks of a file that stays sparse.
     fn sparse(&self, size: u64, runs: &[DataRun]) -> Sparse {
         let bits = self.options.block;
-        match self.options.chunk {
+        match self.options.layout.chunk {
             Some(chunk) => Sparse::of_size(size, runs, bits, (chunk >> bits.get()).ilog2()),
             None => Sparse::plan(size, runs, bits),
         }
@@ -519,7 +523,11 @@ impl<'a> Loader<'a> {
     /// Length of ends that may go into the packed inode because they are alike others: within the reach of LZ4, so that each
     /// is in sight of the one before it, and at least one and a half of them in a cluster. Unit: bytes.
     fn end_len(&self) -> u64 {
-        let most = self.options.cluster.min(2 * self.options.similar_cluster());
+        let most = self
+            .options
+            .compression
+            .cluster
+            .min(2 * self.options.similar_cluster());
         most.min(64 << 10) as u64 / 8 * 7
     }
 
@@ -536,7 +544,7 @@ impl<'a> Loader<'a> {
             policy: number,
             packed,
             end: cut
-                && self.options.dedupe == Dedupe::Content
+                && self.options.dedupe.mode == Dedupe::Content
                 && matches!(policy.tail, TailPolicy::Fragment(_))
                 && self.policies.packed.spec.is_some()
                 && end_len >= END_MIN
@@ -550,7 +558,7 @@ impl<'a> Loader<'a> {
                 None
             },
             algorithm: policy.spec.map(|s| s.method.algorithm()),
-            auto: self.options.auto.is_some()
+            auto: self.options.compression.auto.is_some()
                 && number == PolicyId::DEFAULT
                 && policy.spec.is_some(),
         }

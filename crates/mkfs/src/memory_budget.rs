@@ -63,7 +63,7 @@ impl Budget {
 
 /// What is shared out. Unit: bytes.
 pub(crate) fn memory(options: &Options) -> u64 {
-    options.memory.unwrap_or(USUAL)
+    options.resources.memory.unwrap_or(USUAL)
 }
 
 /// One of the fixed shares. Unit: bytes.
@@ -73,7 +73,7 @@ pub(crate) fn eighth(options: &Options) -> u64 {
 
 /// `share`, or what every worker and one result that waits need, unless the memory is given. Unit: bytes.
 fn at_least(options: &Options, threads: usize, share: u64) -> u64 {
-    match options.memory {
+    match options.resources.memory {
         Some(_) => share,
         None => share.max((threads as u64 + 1) * pack::job_cost(largest_segment(options))),
     }
@@ -81,21 +81,32 @@ fn at_least(options: &Options, threads: usize, share: u64) -> u64 {
 
 /// What the largest clusters of an image are encoded in. Unit: bytes.
 fn largest_segment(options: &Options) -> u64 {
-    let packed = [options.fragment_cluster, options.similar_cluster()];
-    let rules = options.rules.iter().filter_map(|rule| rule.cluster);
-    let clusters = packed.into_iter().chain(rules).chain([options.cluster]);
+    let packed = [options.layout.fragment_cluster, options.similar_cluster()];
+    let rules = options
+        .compression
+        .rules
+        .iter()
+        .filter_map(|rule| rule.cluster);
+    let clusters = packed
+        .into_iter()
+        .chain(rules)
+        .chain([options.compression.cluster]);
     clusters.map(pack::segment_for).max().unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::{CompressionOptions, ResourceOptions};
     use crate::source::{Content, Entry, Kind, Meta};
     use crate::tree::Whiteouts;
 
     fn with_memory(memory: u64) -> Options {
         Options {
-            memory: Some(memory),
+            resources: ResourceOptions {
+                memory: Some(memory),
+                ..ResourceOptions::default()
+            },
             ..Options::default()
         }
     }
@@ -159,7 +170,10 @@ mod tests {
     #[test]
     fn every_worker_has_a_large_job_unless_the_memory_is_given() {
         let mut options = Options {
-            cluster: 1 << 20,
+            compression: CompressionOptions {
+                cluster: 1 << 20,
+                ..CompressionOptions::default()
+            },
             ..Options::default()
         };
         let in_flight =
@@ -167,7 +181,7 @@ mod tests {
         assert!(in_flight(&options, 2) >= 192 << 20);
         assert!(in_flight(&options, 16) >= 1088 << 20);
         assert_eq!(Budget::new(&options, &tree(10), 16).warning(&options), None);
-        options.memory = Some(256 << 20);
+        options.resources.memory = Some(256 << 20);
         assert_eq!(in_flight(&options, 16), in_flight(&options, 2));
         assert!(in_flight(&options, 16) < 128 << 20);
     }

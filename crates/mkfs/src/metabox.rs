@@ -195,7 +195,7 @@ impl Means<'_> {
             chunk: None,
             known_max: 0,
             sums: false,
-            size_max: options.size_budget,
+            size_max: options.output.size_budget,
             continued: false,
         };
         Packer::new(pack, self.output, self.progress)

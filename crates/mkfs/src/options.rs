@@ -128,15 +128,34 @@ pub enum Metadata {
     Compressed,
 }
 
-/// Everything a build can be told.
+/// Options of a build. [`Options::check`] validates all combinations.
 #[derive(Clone)]
 pub struct Options {
     /// Oldest kernel that must mount the image.
     pub kernel: KernelVersion,
     /// Block size.
     pub block: BlockBits,
+    /// Compression of file data.
+    pub compression: CompressionOptions,
+    /// Layout of file data.
+    pub layout: LayoutOptions,
+    /// Data that is stored once or not at all.
+    pub dedupe: DedupeOptions,
+    /// Inodes, extended attributes and the superblock.
+    pub metadata: MetadataOptions,
+    /// Reading of the sources.
+    pub sources: SourceOptions,
+    /// Threads, memory and temporary data.
+    pub resources: ResourceOptions,
+    /// The finished image.
+    pub output: OutputOptions,
+}
+
+/// Compression of file data.
+#[derive(Clone)]
+pub struct CompressionOptions {
     /// How to compress; `None` stores everything.
-    pub compression: Option<Compression>,
+    pub default: Option<Compression>,
     /// Largest cluster. Unit: bytes.
     pub cluster: usize,
     /// Most input of a cluster. Unit: bytes.
@@ -147,6 +166,11 @@ pub struct Options {
     pub rules: Vec<Rule>,
     /// Save less than so much and be stored. Unit: thousandths.
     pub min_saving: u32,
+}
+
+/// Layout of file data.
+#[derive(Clone)]
+pub struct LayoutOptions {
     /// Ends of stored files go behind their inodes.
     pub inline_data: bool,
     /// Ends of compressed files go behind their inodes.
@@ -160,19 +184,11 @@ pub struct Options {
     pub fragment_cluster: usize,
     /// Cluster size of those parts of it whose files are much alike; see [`alike_cluster`](Self::alike_cluster). Unit: bytes.
     pub similar_cluster_max: usize,
-    /// What is stored once.
-    pub dedupe: Dedupe,
-    /// Images whose data is referred to and not held again: readers need them all, in this order.
-    pub bases: Vec<BaseImage>,
-    /// The data of sources that are images stays where it is, as if they were bases behind the others.
-    pub image_index: bool,
     /// Files that are stored as they are consist of chunks of this size; equal ones are stored once, those of zeros not at all.
     /// Unit: bytes.
     pub chunk: Option<usize>,
     /// These chunks go into a file of their own: readers of the image need both.
     pub blob: Option<PathBuf>,
-    /// The data stays in the only source, a tar: the image refers to it there, and its readers need both.
-    pub tar_index: bool,
     /// The image's length is a multiple of so many blocks, rounded up to a power of two.
     pub align_blocks: u32,
     /// Clusters begin anywhere and take as many bytes as they need, not whole blocks: part of the 48-bit layout, from Linux
@@ -180,14 +196,32 @@ pub struct Options {
     pub unaligned: bool,
     /// COMPACT indexes where they can be used.
     pub compact_index: bool,
+    /// Files with holes.
+    pub sparse: SparsePolicy,
+}
+
+/// Data that is stored once or not at all.
+#[derive(Clone)]
+pub struct DedupeOptions {
+    /// What is stored once.
+    pub mode: Dedupe,
+    /// Images whose data is referred to and not held again: readers need them all, in this order.
+    pub bases: Vec<BaseImage>,
+    /// The data of sources that are images stays where it is, as if they were bases behind the others.
+    pub image_index: bool,
+    /// The data stays in the only source, a tar: the image refers to it there, and its readers need both.
+    pub tar_index: bool,
+}
+
+/// Inodes, extended attributes and the superblock.
+#[derive(Clone)]
+pub struct MetadataOptions {
     /// Inode form.
     pub inodes: InodeForm,
     /// How inodes and attributes are stored.
-    pub metadata: Metadata,
+    pub form: Metadata,
     /// Cluster size of compressed metadata. Unit: bytes.
-    pub metadata_cluster: usize,
-    /// Files with holes.
-    pub sparse: SparsePolicy,
+    pub cluster: usize,
     /// Attributes.
     pub xattrs: bool,
     /// An attribute of more inodes than this is shared.
@@ -221,6 +255,13 @@ pub struct Options {
     pub fs_config: Option<FsConfig>,
     /// Where the image will be mounted: both have it in front of their paths. Absolute, or empty.
     pub mount_point: Vec<u8>,
+    /// Checksum of the superblock.
+    pub checksum: bool,
+}
+
+/// Reading of the sources.
+#[derive(Clone)]
+pub struct SourceOptions {
     /// Paths that are left out, with all below them.
     pub exclude: globset::GlobSet,
     /// So are these.
@@ -236,14 +277,22 @@ pub struct Options {
     pub one_file_system: bool,
     /// Meaning of whiteouts; `None`: for several sources `Both` in tars and else `Overlay`, `Keep` for one.
     pub whiteouts: Option<Whiteouts>,
+}
+
+/// Threads, memory and temporary data.
+#[derive(Clone)]
+pub struct ResourceOptions {
     /// Workers; `None`: as many as the process may use.
     pub threads: Option<usize>,
     /// Memory for buffers. `None`: 256 MiB, and what as many large jobs as there are workers need beyond that. Unit: bytes.
     pub memory: Option<u64>,
     /// Where temporary data goes. `None`: where [`Output::scratch`](tuff_store::Output::scratch) says.
     pub temporary: Option<PathBuf>,
-    /// Checksum of the superblock.
-    pub checksum: bool,
+}
+
+/// The finished image.
+#[derive(Clone)]
+pub struct OutputOptions {
     /// The first of [`LADDER`](super::ladder::LADDER) whose image is not larger: compression, clusters and fragments
     /// are then the ladder's. Unit: bytes.
     pub size_budget: Option<u64>,
@@ -282,7 +331,21 @@ impl Default for Options {
         Self {
             kernel: KernelVersion(6, 1),
             block: BlockBits::B4K,
-            compression: Some(Compression {
+            compression: CompressionOptions::default(),
+            layout: LayoutOptions::default(),
+            dedupe: DedupeOptions::default(),
+            metadata: MetadataOptions::default(),
+            sources: SourceOptions::default(),
+            resources: ResourceOptions::default(),
+            output: OutputOptions::default(),
+        }
+    }
+}
+
+impl Default for CompressionOptions {
+    fn default() -> Self {
+        Self {
+            default: Some(Compression {
                 method: Method::Lz4hc,
                 level: Method::Lz4hc.default_level(),
                 dict: None,
@@ -292,25 +355,46 @@ impl Default for Options {
             auto: None,
             rules: Vec::new(),
             min_saving: 10,
+        }
+    }
+}
+
+impl Default for LayoutOptions {
+    fn default() -> Self {
+        Self {
             inline_data: true,
             tail_packing: false,
             fragments: Fragments::Tails,
             fragment_end_max: None,
             fragment_cluster: FRAGMENT_CLUSTER,
             similar_cluster_max: SIMILAR_CLUSTER,
-            dedupe: Dedupe::Content,
-            bases: Vec::new(),
-            image_index: false,
             chunk: None,
             blob: None,
-            tar_index: false,
             align_blocks: 1,
             unaligned: false,
             compact_index: true,
-            inodes: InodeForm::Auto,
-            metadata: Metadata::Plain,
-            metadata_cluster: METADATA_CLUSTER,
             sparse: SparsePolicy::Auto,
+        }
+    }
+}
+
+impl Default for DedupeOptions {
+    fn default() -> Self {
+        Self {
+            mode: Dedupe::Content,
+            bases: Vec::new(),
+            image_index: false,
+            tar_index: false,
+        }
+    }
+}
+
+impl Default for MetadataOptions {
+    fn default() -> Self {
+        Self {
+            inodes: InodeForm::Auto,
+            form: Metadata::Plain,
+            cluster: METADATA_CLUSTER,
             xattrs: true,
             xattr_share: 2,
             xattr_prefixes: Vec::new(),
@@ -327,6 +411,14 @@ impl Default for Options {
             contexts: None,
             fs_config: None,
             mount_point: Vec::new(),
+            checksum: true,
+        }
+    }
+}
+
+impl Default for SourceOptions {
+    fn default() -> Self {
+        Self {
             exclude: globset::GlobSet::empty(),
             exclude_also: Vec::new(),
             outputs: Vec::new(),
@@ -334,10 +426,23 @@ impl Default for Options {
             order: Vec::new(),
             one_file_system: false,
             whiteouts: None,
+        }
+    }
+}
+
+impl Default for ResourceOptions {
+    fn default() -> Self {
+        Self {
             threads: None,
             memory: None,
             temporary: None,
-            checksum: true,
+        }
+    }
+}
+
+impl Default for OutputOptions {
+    fn default() -> Self {
+        Self {
             size_budget: None,
             verify: false,
             verity: None,
@@ -349,23 +454,23 @@ impl Default for Options {
 impl Options {
     /// Returns how metadata is compressed, if it is.
     pub(crate) fn metadata_encoder(&self) -> Option<EncoderSpec> {
-        let compression = self.compression?;
-        Some(self.encoder(compression, self.metadata_cluster))
+        let compression = self.compression.default?;
+        Some(self.encoder(compression, self.metadata.cluster))
     }
 
     /// The defaults for a kernel: those of [`Options::default`] as far as it can mount them.
     pub fn for_kernel(kernel: KernelVersion) -> Self {
-        let mut options = Self {
+        let mut options = Options {
             kernel,
             ..Self::default()
         };
         if !kernel.supports(Feature::FRAGMENTS) {
-            options.fragments = Fragments::Off;
-            options.dedupe = Dedupe::Files;
-            options.tail_packing = kernel.supports(Feature::ZTAILPACKING);
+            options.layout.fragments = Fragments::Off;
+            options.dedupe.mode = Dedupe::Files;
+            options.layout.tail_packing = kernel.supports(Feature::ZTAILPACKING);
         }
         if !kernel.supports(Feature::BIG_PCLUSTER) {
-            options.cluster = options.block.size_usize();
+            options.compression.cluster = options.block.size_usize();
         }
         options
     }
@@ -373,13 +478,16 @@ impl Options {
     /// Cluster size where the files of the packed inode are much alike: neither smaller than elsewhere, nor larger than
     /// that of files, unless it is larger elsewhere. Unit: bytes.
     pub fn similar_cluster(&self) -> usize {
-        let max = self.similar_cluster_max.min(self.cluster);
-        self.fragment_cluster.max(max)
+        let max = self
+            .layout
+            .similar_cluster_max
+            .min(self.compression.cluster);
+        self.layout.fragment_cluster.max(max)
     }
 
     /// What clusters are counted in.
     pub(crate) fn grain(&self) -> Grain {
-        Grain::new(self.block, self.unaligned)
+        Grain::new(self.block, self.layout.unaligned)
     }
 
     /// The largest cluster that kernels take with this method and the options' block size. Unit: bytes.
@@ -396,14 +504,14 @@ impl Options {
     /// size ask for it.
     pub fn fit_clusters(&mut self) {
         let block = self.block.size_usize();
-        let max = match self.compression {
+        let max = match self.compression.default {
             Some(compression) => 1 << self.cluster_max(compression.method).ilog2(),
             None => usize::MAX,
         };
         for cluster in [
-            &mut self.cluster,
-            &mut self.fragment_cluster,
-            &mut self.metadata_cluster,
+            &mut self.compression.cluster,
+            &mut self.layout.fragment_cluster,
+            &mut self.metadata.cluster,
         ] {
             *cluster = (*cluster).min(max).max(block);
         }
@@ -412,9 +520,9 @@ impl Options {
     /// Sets the cluster size of files, and that of fragments and metadata as far as it goes with it. Unit: bytes.
     pub fn set_cluster(&mut self, cluster: usize) {
         let block = self.block.size_usize();
-        self.cluster = cluster;
-        self.fragment_cluster = cluster.min(FRAGMENT_CLUSTER).max(block);
-        self.metadata_cluster = cluster.min(METADATA_CLUSTER).max(block);
+        self.compression.cluster = cluster;
+        self.layout.fragment_cluster = cluster.min(FRAGMENT_CLUSTER).max(block);
+        self.metadata.cluster = cluster.min(METADATA_CLUSTER).max(block);
     }
 
     fn check_cluster(&self, what: &str, cluster: usize, method: Method) -> Result<()> {
@@ -430,20 +538,22 @@ impl Options {
     /// The encoder for a compression and cluster size, as the options shape it.
     pub fn encoder(&self, compression: Compression, cluster: usize) -> EncoderSpec {
         let mut spec = EncoderSpec::new(compression.method, cluster).with_level(compression.level);
-        spec.window = self.window;
+        spec.window = self.compression.window;
         spec.dict = compression.dict;
         spec
     }
 
     /// Every compression that may be used, and its largest cluster. Unit: bytes.
     fn compressions(&self) -> impl Iterator<Item = (Compression, usize)> {
-        let rules = self
-            .rules
-            .iter()
-            .filter_map(|r| Some((r.compression?, r.cluster.unwrap_or(self.cluster))));
-        let fast = self.auto.and_then(|a| a.fast(self));
-        let usual = self.compression.into_iter().chain(fast);
-        rules.chain(usual.map(|c| (c, self.cluster)))
+        let rules = self.compression.rules.iter().filter_map(|r| {
+            Some((
+                r.compression?,
+                r.cluster.unwrap_or(self.compression.cluster),
+            ))
+        });
+        let fast = self.compression.auto.and_then(|a| a.fast(self));
+        let usual = self.compression.default.into_iter().chain(fast);
+        rules.chain(usual.map(|c| (c, self.compression.cluster)))
     }
 
     /// What is asked for that not every kernel can, and the oldest that can.
@@ -481,36 +591,37 @@ impl Options {
             };
             need(name, algorithm, true);
         }
-        let tails = self.tail_packing && compresses;
+        let tails = self.layout.tail_packing && compresses;
         need("tail packing", Feature::ZTAILPACKING, tails);
-        let anywhere = self.unaligned && compresses;
+        let anywhere = self.layout.unaligned && compresses;
         need(
             "letting clusters begin anywhere",
             Feature::ENCODED_EXTENTS,
             anywhere,
         );
-        let fragments = self.fragments != Fragments::Off;
+        let fragments = self.layout.fragments != Fragments::Off;
         need("fragments", Feature::FRAGMENTS, fragments);
-        let parts = self.dedupe == Dedupe::Content && compresses;
+        let parts = self.dedupe.mode == Dedupe::Content && compresses;
         need("sharing parts of files", Feature::DEDUPE, parts);
         need("a base", Feature::DEVICE_TABLE, self.has_base());
         need(
             "storing files in chunks",
             Feature::CHUNKED_FILE,
-            self.chunk.is_some(),
+            self.layout.chunk.is_some(),
         );
         need(
             "a file of chunks",
             Feature::DEVICE_TABLE,
-            self.blob.is_some(),
+            self.layout.blob.is_some(),
         );
-        let short = self.metadata == Metadata::Short;
+        let short = self.metadata.form == Metadata::Short;
         need("the short form of metadata", Feature::BIT48, short);
-        let packed = self.metadata == Metadata::Compressed;
+        let packed = self.metadata.form == Metadata::Compressed;
         need("compressed metadata", Feature::METABOX, packed);
-        let holes = self.sparse == SparsePolicy::Keep;
+        let holes = self.layout.sparse == SparsePolicy::Keep;
         need("keeping every hole", Feature::CHUNKED_FILE, holes);
-        let prefixes = !self.xattr_prefixes.is_empty() || self.fingerprints.is_some();
+        let prefixes =
+            !self.metadata.xattr_prefixes.is_empty() || self.metadata.fingerprints.is_some();
         need(
             "an attribute name prefix",
             Feature::XATTR_PREFIXES,
@@ -546,54 +657,58 @@ impl Options {
             )));
         }
         let compresses = self.compressions().next().is_some();
-        if self.unaligned && compresses && self.tail_packing {
+        if self.layout.unaligned && compresses && self.layout.tail_packing {
             return Err(Error::usage(
                 "ends of files lie behind their inodes only where clusters begin at blocks",
             ));
         }
-        if self.window < block || self.window > tuff_codec::WINDOW_MAX {
+        if self.compression.window < block || self.compression.window > tuff_codec::WINDOW_MAX {
             return Err(Error::usage(format_args!(
                 "window of {} bytes: from one block to 12 MiB",
-                self.window
+                self.compression.window
             )));
         }
-        if self.fragments != Fragments::Off {
-            let method = self.compression.map_or(Method::Zstd, |c| c.method);
-            self.check_cluster("fragment cluster size", self.fragment_cluster, method)?;
+        if self.layout.fragments != Fragments::Off {
+            let method = self.compression.default.map_or(Method::Zstd, |c| c.method);
+            self.check_cluster(
+                "fragment cluster size",
+                self.layout.fragment_cluster,
+                method,
+            )?;
         }
-        if self.tar_index {
+        if self.dedupe.tar_index {
             self.check_tar_index()?;
         }
-        if let Some(chunk) = self.chunk
+        if let Some(chunk) = self.layout.chunk
             && (!chunk.is_power_of_two() || chunk < block || chunk > CHUNK_MAX)
         {
             return Err(Error::usage(format_args!(
                 "chunk size {chunk}: it must be a power of two from the block size {block} up to {CHUNK_MAX}"
             )));
         }
-        if self.blob.is_some() {
-            if self.chunk.is_none() {
+        if self.layout.blob.is_some() {
+            if self.layout.chunk.is_none() {
                 return Err(Error::usage("a file of chunks needs a chunk size"));
             }
-            if self.has_base() || self.size_budget.is_some() {
+            if self.has_base() || self.output.size_budget.is_some() {
                 return Err(Error::usage(
                     "an image with a file of chunks has neither a base nor a size budget",
                 ));
             }
         }
-        if self.metadata == Metadata::Compressed {
-            let Some(compression) = self.compression else {
+        if self.metadata.form == Metadata::Compressed {
+            let Some(compression) = self.compression.default else {
                 return Err(Error::usage(
                     "compressed metadata needs an algorithm, and the image has none",
                 ));
             };
-            let cluster = self.metadata_cluster;
+            let cluster = self.metadata.cluster;
             self.check_cluster("metadata cluster size", cluster, compression.method)?;
         }
-        if self.label.len() > 15 || self.label.contains(&0) {
+        if self.metadata.label.len() > 15 || self.metadata.label.contains(&0) {
             return Err(Error::usage(format_args!(
                 "label of {} bytes: at most 15, none of them zero",
-                self.label.len()
+                self.metadata.label.len()
             )));
         }
         Ok(())
@@ -601,12 +716,12 @@ impl Options {
 
     /// Leaves all data in the tar that is the source: nothing is compressed, packed or shared.
     pub fn index_a_tar(&mut self) {
-        self.tar_index = true;
-        self.compression = None;
-        self.tail_packing = false;
-        self.fragments = Fragments::Off;
-        self.dedupe = Dedupe::Off;
-        self.chunk = None;
+        self.dedupe.tar_index = true;
+        self.compression.default = None;
+        self.layout.tail_packing = false;
+        self.layout.fragments = Fragments::Off;
+        self.dedupe.mode = Dedupe::Off;
+        self.layout.chunk = None;
     }
 
     /// Says what does not fit together with an image whose data stays in a tar.
@@ -617,26 +732,29 @@ impl Options {
                 "blocks of another size than 512 bytes, a tar's",
             ),
             (
-                self.compression.is_some(),
+                self.compression.default.is_some(),
                 "compression: the data stays as it is",
             ),
             (
-                self.fragments != Fragments::Off,
+                self.layout.fragments != Fragments::Off,
                 "fragments: the data stays where it is",
             ),
             (
-                self.dedupe != Dedupe::Off,
+                self.dedupe.mode != Dedupe::Off,
                 "dedupe: the data stays where it is",
             ),
             (self.has_base(), "a base"),
             (
-                self.chunk.is_some() || self.blob.is_some(),
+                self.layout.chunk.is_some() || self.layout.blob.is_some(),
                 "chunks: the data stays where it is",
             ),
-            (self.size_budget.is_some(), "a size budget"),
-            (self.metadata == Metadata::Compressed, "compressed metadata"),
+            (self.output.size_budget.is_some(), "a size budget"),
             (
-                self.verify,
+                self.metadata.form == Metadata::Compressed,
+                "compressed metadata",
+            ),
+            (
+                self.output.verify,
                 "verifying: the image has no content of its own; check it together with the tar",
             ),
         ];
@@ -650,7 +768,7 @@ impl Options {
 
     /// True if it refers to other images.
     fn has_base(&self) -> bool {
-        self.image_index || !self.bases.is_empty()
+        self.dedupe.image_index || !self.dedupe.bases.is_empty()
     }
 
     /// True if a file of `size` bytes with data only in `runs` stays sparse.
@@ -658,7 +776,7 @@ impl Options {
         let data: u64 = runs.iter().map(|r| r.len).sum();
         let holes = size - data.min(size);
         self.kernel.supports(Feature::CHUNKED_FILE)
-            && match self.sparse {
+            && match self.layout.sparse {
                 SparsePolicy::Auto => holes >= self.block.size() && holes >= size / 2,
                 SparsePolicy::Keep => holes >= self.block.size(),
                 SparsePolicy::Fill => false,

@@ -51,7 +51,7 @@ pub(crate) fn data_order(tree: &Tree, options: &Options, absent: &mut Tally) -> 
             order.push(inode);
         }
     };
-    for path in &options.order {
+    for path in &options.sources.order {
         match resolve(tree, path) {
             Some(inode) => push(inode),
             None => absent.add(|| path.clone()),

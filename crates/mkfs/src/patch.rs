@@ -42,11 +42,11 @@ pub fn patch(
     progress: &Progress,
 ) -> Result<Summary> {
     options.check()?;
-    let elsewhere = !options.bases.is_empty()
-        || options.image_index
-        || options.tar_index
-        || options.blob.is_some();
-    if elsewhere || options.size_budget.is_some() {
+    let elsewhere = !options.dedupe.bases.is_empty()
+        || options.dedupe.image_index
+        || options.dedupe.tar_index
+        || options.layout.blob.is_some();
+    if elsewhere || options.output.size_budget.is_some() {
         return Err(Error::usage(
             "a patched image has no base, no other device and no size budget",
         ));
@@ -101,36 +101,36 @@ pub fn like(image: &Image, kernel: KernelVersion) -> Result<Options> {
     let used = flags_of(0, sb.incompat).chain(algorithms).chain(block_size);
     let mut options = Options::for_kernel(kernel.max(min_kernel(used)));
     options.block = sb.block_bits;
-    options.checksum = sb.has_compat(compat::SB_CHKSUM);
-    options.fingerprints = image.fingerprint_name();
+    options.metadata.checksum = sb.has_compat(compat::SB_CHKSUM);
+    options.metadata.fingerprints = image.fingerprint_name();
     let end = sb.label.iter().position(|b| *b == 0);
-    options.label = sb.label[..end.unwrap_or(sb.label.len())].to_vec();
-    options.compression = seen.algorithm().map(|method| Compression {
+    options.metadata.label = sb.label[..end.unwrap_or(sb.label.len())].to_vec();
+    options.compression.default = seen.algorithm().map(|method| Compression {
         method,
         level: method.default_level(),
         dict: None,
     });
-    options.unaligned = seen.unaligned || in_packed.unaligned;
-    options.metadata = match (sb.has(incompat::METABOX), sb.has(incompat::BIT48)) {
-        (true, _) if options.compression.is_some() => Metadata::Compressed,
+    options.layout.unaligned = seen.unaligned || in_packed.unaligned;
+    options.metadata.form = match (sb.has(incompat::METABOX), sb.has(incompat::BIT48)) {
+        (true, _) if options.compression.default.is_some() => Metadata::Compressed,
         (_, true) => Metadata::Short,
         _ => Metadata::Plain,
     };
     match (seen.cluster, in_packed.cluster) {
-        (0, 0) => options.fragments = Fragments::Off,
+        (0, 0) => options.layout.fragments = Fragments::Off,
         (0, packed) => {
-            options.fragments = Fragments::All;
-            (options.cluster, options.fragment_cluster) = (packed, packed);
+            options.layout.fragments = Fragments::All;
+            (options.compression.cluster, options.layout.fragment_cluster) = (packed, packed);
         }
         (own, packed) => {
-            options.cluster = own;
-            options.fragment_cluster = own.min(FRAGMENT_CLUSTER);
+            options.compression.cluster = own;
+            options.layout.fragment_cluster = own.min(FRAGMENT_CLUSTER);
             if packed == 0 {
-                options.fragments = Fragments::Off;
+                options.layout.fragments = Fragments::Off;
             }
         }
     }
-    options.verity = verity::appended_tree(image)?.map(|behind| Verity {
+    options.output.verity = verity::appended_tree(image)?.map(|behind| Verity {
         block: behind.header.data_block,
         salt: behind.header.salt,
         parity: behind.parity,

@@ -65,7 +65,7 @@ pub fn build(
 ) -> Result<Summary> {
     options.check()?;
     targets::check(sources, options, target)?;
-    let Some(budget) = options.size_budget else {
+    let Some(budget) = options.output.size_budget else {
         return build_once(sources, options, target, progress);
     };
     if sources.contains(&Source::TarStdin) {
@@ -109,7 +109,12 @@ fn build_once(
     };
     let output = Output::create(target).map_err(|e| Error::io(&name, "cannot create", e))?;
     let base = Bases::open(options, sources)?;
-    let blob = options.blob.as_deref().map(Blob::create).transpose()?;
+    let blob = options
+        .layout
+        .blob
+        .as_deref()
+        .map(Blob::create)
+        .transpose()?;
     let blob_name = blob.as_ref().map_or("blob", |blob| &blob.name);
     let renamed = |e: Error| {
         e.rename_place("image", &name)
@@ -125,10 +130,10 @@ fn build_once(
     progress.check().map_err(renamed)?;
     // The blob first: an image that has its name has its data.
     if let Some(blob) = blob {
-        blob.finish(written.stats.blob_bytes, options.sync)?;
+        blob.finish(written.stats.blob_bytes, options.output.sync)?;
     }
     output
-        .finish(written.bytes, options.sync)
+        .finish(written.bytes, options.output.sync)
         .map_err(|e| Error::io(&name, "cannot finish", e))?;
     Ok(written.summary(options, 0))
 }
@@ -159,11 +164,11 @@ impl Written {
 
 /// Gives every path what tables of labels and owners say of it. What is to be told of that.
 fn described(tree: &mut Tree, options: &Options) -> Result<Option<String>> {
-    let (contexts, config) = (&options.contexts, &options.fs_config);
+    let (contexts, config) = (&options.metadata.contexts, &options.metadata.fs_config);
     if contexts.is_none() && config.is_none() {
         return Ok(None);
     }
-    let mount_point = options.mount_point.trim_ascii_end();
+    let mount_point = options.metadata.mount_point.trim_ascii_end();
     let mount_point = mount_point.strip_suffix(b"/").unwrap_or(mount_point);
     let (mut unlabelled, mut unknown) = (Tally::default(), Tally::default());
     tree.describe_all(|_, path, file_type, meta, xattrs| {
@@ -213,7 +218,7 @@ pub(crate) fn write(
     let output = places.image;
     let bits = options.block;
     // A tar of a layer mostly has those of AUFS, as OCI wants it.
-    let whiteouts = |source: &Source| match (options.whiteouts, source) {
+    let whiteouts = |source: &Source| match (options.sources.whiteouts, source) {
         (Some(whiteouts), _) => whiteouts,
         (None, _) if sources.len() == 1 => Whiteouts::Keep,
         (None, Source::Tar(_) | Source::TarWithin { .. } | Source::TarStdin) => Whiteouts::Both,
@@ -225,8 +230,8 @@ pub(crate) fn write(
     let slots = base.as_ref().map_or(0, |base| base.slot_count());
     let head_blocks = emit::first_data_block(bits, slots);
     let first_block = grown.map_or(head_blocks, |base| base.behind());
-    let threads = options.threads.unwrap_or_else(available_threads);
-    let temporary = options.temporary.clone();
+    let threads = options.resources.threads.unwrap_or_else(available_threads);
+    let temporary = options.resources.temporary.clone();
     let temporary = temporary.unwrap_or_else(|| output.scratch());
     let mut packer = Packer::new(
         PackOptions {
@@ -240,12 +245,12 @@ pub(crate) fn write(
             first_block,
             packed: policies.packed(),
             similar: policies.similar(),
-            chunk: options.chunk,
+            chunk: options.layout.chunk,
             // About 40 bytes each.
             known_max: usize::try_from(memory_budget::eighth(options) / 40).unwrap_or(usize::MAX),
-            sums: options.verify,
-            size_max: options.size_budget,
-            continued: options.metadata == Metadata::Compressed,
+            sums: options.output.verify,
+            size_max: options.output.size_budget,
+            continued: options.metadata.form == Metadata::Compressed,
         },
         output,
         progress,
@@ -256,15 +261,16 @@ pub(crate) fn write(
     let prefixes = xattrs::prefixes(options)?;
     let table = xattrs::prefix_table(&prefixes);
     // The kernel looks for the prefix table in the metabox, else in the packed inode, if there are any.
-    let boxed = options.metadata == Metadata::Compressed;
-    let table_in_packed = !prefixes.is_empty() && options.fragments != Fragments::Off && !boxed;
+    let boxed = options.metadata.form == Metadata::Compressed;
+    let table_in_packed =
+        !prefixes.is_empty() && options.layout.fragments != Fragments::Off && !boxed;
     if table_in_packed {
         packer.start_packed(&table)?;
     }
 
     progress.stage("walk");
     let mut tree = Tree::new(Whiteouts::Keep);
-    if !options.xattrs {
+    if !options.metadata.xattrs {
         tree.leave_xattrs_out();
     }
     let mut loader = Loader::new(
@@ -295,7 +301,7 @@ pub(crate) fn write(
     }
     tree.mark_opaque()?;
     tree.finish();
-    let apart = match options.hard_links {
+    let apart = match options.sources.hard_links {
         true => hashbrown::HashMap::new(),
         false => tree.part_links()?,
     };
@@ -310,7 +316,7 @@ pub(crate) fn write(
         return Err(Error::limit(Quoted(&path), what));
     }
 
-    if let Some(name) = &options.fingerprints {
+    if let Some(name) = &options.metadata.fingerprints {
         fingerprint::give(&mut tree, name, &loader, threads, progress)?;
     }
     loader.pack(&tree, &apart, &mut packer, progress)?;
@@ -363,16 +369,16 @@ pub(crate) fn write(
         fingerprints: xattrs::fingerprint_prefix(options, &prefixes),
     });
     let mut bytes = u64::from(plan.len_blocks) * bits.size();
-    let all = match &options.verity {
+    let all = match &options.output.verity {
         Some(verity) => verity::end(verity, bytes)?,
         None => bytes,
     };
-    if options.size_budget.is_some_and(|max| all > max) {
+    if options.output.size_budget.is_some_and(|max| all > max) {
         return Err(Error::over_budget());
     }
     let head = emit::emit(&parts, &plan, &area, prefixes, threads, output)?;
     let mut tree_behind = None;
-    if let Some(verity) = &options.verity {
+    if let Some(verity) = &options.output.verity {
         progress.stage("hash tree");
         let made = verity::append(verity, &head, bytes, threads, output, progress)?;
         bytes = made.end;
@@ -380,7 +386,7 @@ pub(crate) fn write(
     }
     head.write(output)?;
     written();
-    if options.verify {
+    if options.output.verify {
         progress.stage("verify");
         verify::verify(&parts, &plan, threads, output, places.blob, progress)?;
     }
@@ -404,11 +410,14 @@ pub(crate) fn write(
 /// What holds data that the image refers to, in the order of its device table.
 fn devices(sources: &[Source], options: &Options, base: Option<&Bases>) -> Vec<PathBuf> {
     let tar = sources.iter().filter_map(|source| match source {
-        Source::Tar(tar) if options.tar_index => Some(tar),
+        Source::Tar(tar) if options.dedupe.tar_index => Some(tar),
         _ => None,
     });
     let bases = base.into_iter().flat_map(Bases::paths);
-    tar.chain(&options.blob).cloned().chain(bases).collect()
+    tar.chain(&options.layout.blob)
+        .cloned()
+        .chain(bases)
+        .collect()
 }
 
 fn count(tree: &Tree, order: &[InodeId], stats: &mut Stats) {

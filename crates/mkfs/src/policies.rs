@@ -28,19 +28,19 @@ impl Policies {
         // Head and tail of a plain extended inode still share a block.
         let room = block - 96;
         let policy = |compression: Option<Compression>, cluster: usize| {
-            let tail = match options.fragments {
+            let tail = match options.layout.fragments {
                 Fragments::Tails | Fragments::All => {
-                    TailPolicy::Fragment(options.fragment_end_max.unwrap_or(cluster))
+                    TailPolicy::Fragment(options.layout.fragment_end_max.unwrap_or(cluster))
                 }
-                _ if options.tail_packing => TailPolicy::Inline(room),
+                _ if options.layout.tail_packing => TailPolicy::Inline(room),
                 _ => TailPolicy::Cluster,
             };
-            let whole_max = match options.fragments {
+            let whole_max = match options.layout.fragments {
                 Fragments::Off => 0,
                 Fragments::Tails | Fragments::Small | Fragments::All => cluster as u64,
             };
             // Where an end goes into blocks like the rest, and the next cluster begins with one, only blocks count.
-            let unit = if tail == TailPolicy::Cluster && !options.unaligned {
+            let unit = if tail == TailPolicy::Cluster && !options.layout.unaligned {
                 block
             } else {
                 1
@@ -52,43 +52,54 @@ impl Policies {
                 }),
                 tail,
                 whole_max,
-                inline_max: if options.inline_data { room } else { 0 },
-                min_saving: options.min_saving,
-                chunk: options.chunk,
+                inline_max: if options.layout.inline_data { room } else { 0 },
+                min_saving: options.compression.min_saving,
+                chunk: options.layout.chunk,
             })
         };
-        let mut packed = (*policy(options.compression, options.fragment_cluster)).clone();
+        let mut packed =
+            (*policy(options.compression.default, options.layout.fragment_cluster)).clone();
         // Its clusters are full, but for the last.
-        packed.spec = (options.compression).map(|c| options.encoder(c, options.fragment_cluster));
+        packed.spec = (options.compression.default)
+            .map(|c| options.encoder(c, options.layout.fragment_cluster));
         packed.tail = TailPolicy::Cluster;
         packed.whole_max = 0;
         packed.min_saving = 0;
         packed.chunk = None;
-        let mut default = (*policy(options.compression, options.cluster)).clone();
-        if options.fragments == Fragments::All {
+        let mut default =
+            (*policy(options.compression.default, options.compression.cluster)).clone();
+        if options.layout.fragments == Fragments::All {
             default.whole_max = u64::MAX;
         }
         let similar = options.similar_cluster();
-        let larger = similar > options.fragment_cluster;
+        let larger = similar > options.layout.fragment_cluster;
         Self {
             similar: options
                 .compression
+                .default
                 .filter(|_| larger)
                 .map(|c| options.encoder(c, similar)),
             default: Arc::new(default),
             rules: options
+                .compression
                 .rules
                 .iter()
                 .map(|r| {
                     (
                         r.paths.clone(),
-                        policy(r.compression, r.cluster.unwrap_or(options.cluster)),
+                        policy(
+                            r.compression,
+                            r.cluster.unwrap_or(options.compression.cluster),
+                        ),
                     )
                 })
                 .collect(),
             packed: Arc::new(packed),
-            fast: policy(options.auto.and_then(|a| a.fast(options)), options.cluster),
-            stored: policy(None, options.cluster),
+            fast: policy(
+                options.compression.auto.and_then(|a| a.fast(options)),
+                options.compression.cluster,
+            ),
+            stored: policy(None, options.compression.cluster),
         }
     }
 

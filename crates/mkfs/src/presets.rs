@@ -70,25 +70,25 @@ impl Preset {
             return false;
         }
         let mut plain = |method, level, cluster| {
-            options.compression = Some(Compression {
+            options.compression.default = Some(Compression {
                 method,
                 level,
                 dict: None,
             });
-            options.cluster = cluster;
-            options.fragment_cluster = cluster.min(super::options::FRAGMENT_CLUSTER);
+            options.compression.cluster = cluster;
+            options.layout.fragment_cluster = cluster.min(super::options::FRAGMENT_CLUSTER);
         };
         match self.settings {
             Settings::Plain(method, level, cluster) => plain(method, level, cluster),
             Settings::Packed(method, level, cluster) => {
                 plain(method, level, cluster);
-                options.fragments = Fragments::All;
-                options.fragment_cluster = cluster;
+                options.layout.fragments = Fragments::All;
+                options.layout.fragment_cluster = cluster;
             }
             Settings::Unaligned(method, level, cluster) => {
                 plain(method, level, cluster);
-                options.unaligned = true;
-                options.metadata = Metadata::Short;
+                options.layout.unaligned = true;
+                options.metadata.form = Metadata::Short;
             }
             Settings::Auto(auto) => auto.apply(options),
         }

@@ -20,7 +20,13 @@ impl Targets<'_> {
     pub(crate) fn file_ids(&self, options: &Options) -> Vec<FileId> {
         let mut ids = self.image.file_ids();
         ids.extend(self.blob.iter().flat_map(|blob| blob.file_ids()));
-        ids.extend(options.outputs.iter().filter_map(|path| file_id(path)));
+        ids.extend(
+            options
+                .sources
+                .outputs
+                .iter()
+                .filter_map(|path| file_id(path)),
+        );
         ids
     }
 }
@@ -49,15 +55,15 @@ impl Blob {
 /// Fails where the target would take the place of what the image needs, or of what is still read; and where sources and options
 /// leave no place for something.
 pub(crate) fn check(sources: &[Source], options: &Options, target: &Target) -> Result<()> {
-    if options.tar_index && sources.len() != 1 {
+    if options.dedupe.tar_index && sources.len() != 1 {
         return Err(Error::usage("an index is one of a single tar"));
     }
-    if options.tar_index && options.verity.is_some() {
+    if options.dedupe.tar_index && options.output.verity.is_some() {
         return Err(Error::usage(
             "behind an index comes its tar, not a hash tree: put the tar there first, then the tree (tuff verity add)",
         ));
     }
-    if options.image_index && !sources.iter().any(|s| matches!(s, Source::Image { .. })) {
+    if options.dedupe.image_index && !sources.iter().any(|s| matches!(s, Source::Image { .. })) {
         return Err(Error::usage(
             "an index of images needs an image among its sources",
         ));
@@ -69,10 +75,11 @@ pub(crate) fn check(sources: &[Source], options: &Options, target: &Target) -> R
     let of_base = |base: &BaseImage| {
         is_same(&base.path, path) || base.devices.iter().any(|device| is_same(device, path))
     };
-    if options.bases.iter().any(of_base) {
+    if options.dedupe.bases.iter().any(of_base) {
         return fails("an image cannot take the place of its base");
     }
     if options
+        .layout
         .blob
         .as_ref()
         .is_some_and(|blob| is_same(blob, path))
@@ -81,13 +88,13 @@ pub(crate) fn check(sources: &[Source], options: &Options, target: &Target) -> R
     }
     for source in sources {
         match source {
-            Source::Tar(tar) if options.tar_index && is_same(tar, path) => {
+            Source::Tar(tar) if options.dedupe.tar_index && is_same(tar, path) => {
                 return fails("an index cannot take the place of the tar that holds its data");
             }
             Source::Image {
                 path: image,
                 devices,
-            } if options.image_index
+            } if options.dedupe.image_index
                 && (is_same(image, path) || devices.iter().any(|d| is_same(d, path))) =>
             {
                 return fails("an index cannot take the place of an image that holds its data");

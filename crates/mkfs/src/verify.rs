@@ -335,6 +335,7 @@ impl Verify<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::{DedupeOptions, LayoutOptions, OutputOptions};
     use crate::pipeline::write;
     use crate::targets::Targets;
     use crate::{Dedupe, Fragments, KernelVersion, Options, Source};
@@ -378,9 +379,18 @@ mod tests {
 
     fn options() -> Vec<Options> {
         let with = |fragments, dedupe| Options {
-            fragments,
-            dedupe,
-            verify: true,
+            layout: LayoutOptions {
+                fragments,
+                ..Options::for_kernel(KernelVersion(6, 18)).layout
+            },
+            dedupe: DedupeOptions {
+                mode: dedupe,
+                ..Options::for_kernel(KernelVersion(6, 18)).dedupe
+            },
+            output: OutputOptions {
+                verify: true,
+                ..Options::for_kernel(KernelVersion(6, 18)).output
+            },
             ..Options::for_kernel(KernelVersion(6, 18))
         };
         vec![

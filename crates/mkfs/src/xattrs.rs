@@ -25,7 +25,7 @@ pub(crate) struct Xattrs {
 /// the others.
 pub(crate) fn prefixes(options: &Options) -> Result<Vec<LongPrefix>> {
     let mut out = Vec::new();
-    for full in &options.xattr_prefixes {
+    for full in &options.metadata.xattr_prefixes {
         out.push(long_prefix(full).filter(|p| p.base != 0).ok_or_else(|| {
             let full = lossy(full);
             Error::usage(format_args!(
@@ -33,7 +33,7 @@ pub(crate) fn prefixes(options: &Options) -> Result<Vec<LongPrefix>> {
             ))
         })?);
     }
-    if let Some(name) = &options.fingerprints {
+    if let Some(name) = &options.metadata.fingerprints {
         let prefix = long_prefix(name).ok_or_else(|| {
             let name = lossy(name);
             Error::usage(format_args!(
@@ -55,7 +55,7 @@ pub(crate) fn prefixes(options: &Options) -> Result<Vec<LongPrefix>> {
 
 /// The number of the prefix that fingerprints have, among those of [`prefixes`].
 pub(crate) fn fingerprint_prefix(options: &Options, prefixes: &[LongPrefix]) -> Option<u8> {
-    let prefix = long_prefix(options.fingerprints.as_ref()?)?;
+    let prefix = long_prefix(options.metadata.fingerprints.as_ref()?)?;
     let at = prefixes.iter().position(|p| *p == prefix)?;
     // Fits: at most 128.
     Some(at as u8)
@@ -194,7 +194,8 @@ impl Xattrs {
             };
             entries.push((attribute, entry));
         }
-        let often = |(name, value): &'a Xattr| uses[&(&**name, &**value)] > options.xattr_share;
+        let often =
+            |(name, value): &'a Xattr| uses[&(&**name, &**value)] > options.metadata.xattr_share;
         let often: Vec<bool> = entries.iter().map(|(a, _)| often(a)).collect();
         let lens: Vec<usize> = entries.iter().map(|(_, e)| e.encoded_len()).collect();
         let is_shared = choose_shared(often, &lens);
@@ -211,7 +212,11 @@ impl Xattrs {
                 inline.push(entry);
             }
         }
-        let filter = if options.xattr_filter { !filter } else { 0 };
+        let filter = if options.metadata.xattr_filter {
+            !filter
+        } else {
+            0
+        };
         let mut body = Vec::new();
         xattr::encode_body(filter, &shared, &inline, &mut body);
         if xattr::icount(body.len()).is_none() {

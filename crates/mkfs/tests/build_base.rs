@@ -14,6 +14,7 @@ use tuff_erofs::read::{Image, OpenOptions};
 use tuff_mkfs::{
     Dedupe, Fragments, KernelVersion, Method, Options, Progress, Rule, Source, Summary, build,
 };
+use tuff_mkfs::{DedupeOptions, LayoutOptions};
 use tuff_store::{FileStore, ReadAt, Target};
 
 /// What both trees have: every form of data.
@@ -95,19 +96,22 @@ fn ignore() -> Ignore {
 
 fn unaligned(options: Options) -> Options {
     Options {
-        unaligned: true,
-        tail_packing: false,
+        layout: LayoutOptions {
+            unaligned: true,
+            tail_packing: false,
+            ..options.layout
+        },
         ..options
     }
 }
 
 fn newest(method: Option<Method>, cluster: usize, fragments: Fragments) -> Options {
     let mut o = Options::for_kernel(KernelVersion(6, 18));
-    o.compression = method.and_then(|method| compression(method, 1));
-    (o.cluster, o.fragment_cluster) = (cluster, cluster.min(16 << 10));
-    o.fragments = fragments;
-    o.tail_packing = matches!(fragments, Fragments::Off | Fragments::Small);
-    o.verify = true;
+    o.compression.default = method.and_then(|method| compression(method, 1));
+    (o.compression.cluster, o.layout.fragment_cluster) = (cluster, cluster.min(16 << 10));
+    o.layout.fragments = fragments;
+    o.layout.tail_packing = matches!(fragments, Fragments::Off | Fragments::Small);
+    o.output.verify = true;
     o
 }
 
@@ -233,7 +237,7 @@ fn what_the_base_has_is_referred_to_and_comes_back() {
     for (name, (old, mut new), files) in settings {
         make(&place.old, &base, &old).unwrap();
         let alone = make(&place.new, &image, &new).unwrap();
-        new.bases = vec![base.clone().into()];
+        new.dedupe.bases = vec![base.clone().into()];
         let summary = make(&place.new, &image, &new).unwrap();
         println!(
             "{name}: {} of 48 files, parts {}, {} of {}",
@@ -265,7 +269,7 @@ fn one_store_holds_both_behind_each_other() {
     let (base, image) = (place.path("base"), place.path("image"));
     let mut options = newest(Some(Method::Lz4), 64 << 10, Fragments::Tails);
     make(&place.old, &base, &options).unwrap();
-    options.bases = vec![base.clone().into()];
+    options.dedupe.bases = vec![base.clone().into()];
     make(&place.new, &image, &options).unwrap();
     let both = [fs::read(&image).unwrap(), fs::read(&base).unwrap()].concat();
     let flat = Image::open(tuff_store::MemStore::new(both), OpenOptions::default()).unwrap();
@@ -354,7 +358,7 @@ fn parts_that_the_base_has_are_referred_to() {
     for (name, (before, mut now), share) in settings {
         make(&old, &base, &before).unwrap();
         let alone = make(&new, &image, &now).unwrap();
-        now.bases = vec![base.clone().into()];
+        now.dedupe.bases = vec![base.clone().into()];
         let summary = make(&new, &image, &now).unwrap();
         let stats = &summary.stats;
         let found = stats.base_part_bytes * 100 / stats.content_bytes;
@@ -376,7 +380,7 @@ fn parts_that_the_base_has_are_referred_to() {
         });
         let bytes = fs::read(&image).unwrap();
         for threads in [1, 7, 16] {
-            now.threads = Some(threads);
+            now.resources.threads = Some(threads);
             make(&new, &image, &now).unwrap();
             assert!(fs::read(&image).unwrap() == bytes, "{name}: {threads}");
         }
@@ -384,8 +388,8 @@ fn parts_that_the_base_has_are_referred_to() {
     // Whole files only, if no more is asked for.
     let mut whole = newest(lz4, 16 << 10, Fragments::Off);
     make(&old, &base, &whole).unwrap();
-    whole.bases = vec![base.clone().into()];
-    whole.dedupe = Dedupe::Files;
+    whole.dedupe.bases = vec![base.clone().into()];
+    whole.dedupe.mode = Dedupe::Files;
     let stats = make(&new, &image, &whole).unwrap().stats;
     assert_eq!(stats.base_part_bytes, 0);
 }
@@ -405,9 +409,9 @@ fn images_of_others_are_bases_too() {
             new.block = tuff_format::BlockBits::new(10).unwrap();
         }
         if options.iter().any(|o| o.contains("lzma")) {
-            new.compression = compression(Method::Lzma, 0);
+            new.compression.default = compression(Method::Lzma, 0);
         }
-        new.bases = vec![base.clone().into()];
+        new.dedupe.bases = vec![base.clone().into()];
         let summary = make(&place.new, &image, &new).unwrap();
         let name = format!("{options:?}: {} of 48 files", summary.stats.base_files);
         println!("{name}");
@@ -437,10 +441,10 @@ fn bytes_over_a_base_do_not_depend_on_threads() {
             fs::write(tree.join("sub/large"), mixed((9 << 20) + 5, 7)).unwrap();
         }
         make(&place.old, &base, &options).unwrap();
-        options.bases = vec![base.clone().into()];
+        options.dedupe.bases = vec![base.clone().into()];
         let images = [1, 2, 7, 16].map(|threads| {
             let image = place.path(&threads.to_string());
-            options.threads = Some(threads);
+            options.resources.threads = Some(threads);
             make(&place.new, &image, &options).unwrap();
             fs::read(image).unwrap()
         });
@@ -455,8 +459,8 @@ fn what_is_to_be_stored_is_not_taken_compressed() {
     let (base, image) = (place.path("base"), place.path("image"));
     let mut options = newest(Some(Method::Lz4), 16 << 10, Fragments::Off);
     make(&place.old, &base, &options).unwrap();
-    options.bases = vec![base.clone().into()];
-    options.rules = vec![Rule {
+    options.dedupe.bases = vec![base.clone().into()];
+    options.compression.rules = vec![Rule {
         paths: globset::Glob::new("{text,noise-in-blocks}")
             .unwrap()
             .compile_matcher()
@@ -479,7 +483,10 @@ fn a_base_that_cannot_be_one_is_refused() {
     let plain = newest(Some(Method::Lz4), 16 << 10, Fragments::Off);
     make(&place.old, &base, &plain).unwrap();
     let over = |base: &Path| Options {
-        bases: vec![base.to_owned().into()],
+        dedupe: DedupeOptions {
+            bases: vec![base.to_owned().into()],
+            ..plain.dedupe.clone()
+        },
         ..plain.clone()
     };
     let refused = |options: &Options| match make(&place.new, &image, options) {
@@ -495,7 +502,10 @@ fn a_base_that_cannot_be_one_is_refused() {
     fs::copy(&image, &chained).unwrap();
     assert!(refused(&over(&chained)).contains("not given"));
     let old = Options {
-        bases: vec![base.clone().into()],
+        dedupe: DedupeOptions {
+            bases: vec![base.clone().into()],
+            ..Options::for_kernel(KernelVersion(5, 15)).dedupe
+        },
         ..Options::for_kernel(KernelVersion(5, 15))
     };
     assert!(refused(&old).contains("Linux 5.16"));
@@ -519,8 +529,8 @@ fn a_damaged_base_is_named() {
     let mut bytes = fs::read(&base).unwrap();
     bytes[4096..40960].fill(0x5A);
     fs::write(&base, bytes).unwrap();
-    options.bases = vec![base.clone().into()];
-    options.dedupe = Dedupe::Off;
+    options.dedupe.bases = vec![base.clone().into()];
+    options.dedupe.mode = Dedupe::Off;
     match make(&place.new, &image, &options) {
         Err(e @ Error::Corrupt(_)) => assert!(e.to_string().contains("base"), "{e}"),
         other => panic!("{other:?}"),

@@ -15,8 +15,8 @@ use tuff_mkfs::{Dedupe, Fragments, KernelVersion, Metadata, Method, Options, Spa
 fn options(block_log2: u8, method: Option<Method>) -> Options {
     let mut o = Options::for_kernel(KernelVersion(6, 18));
     o.block = BlockBits::new(block_log2).unwrap();
-    o.compression = method.and_then(|m| compression(m, m.default_level()));
-    o.verify = true;
+    o.compression.default = method.and_then(|m| compression(m, m.default_level()));
+    o.output.verify = true;
     o.fit_clusters();
     o
 }
@@ -26,20 +26,20 @@ fn variants(block_log2: u8) -> Vec<(String, Options)> {
     let plain = |method| options(block_log2, Some(method));
     let mut large = plain(Method::Lz4);
     large.set_cluster(1 << 20);
-    large.dedupe = Dedupe::Content;
+    large.dedupe.mode = Dedupe::Content;
     let mut packed = plain(Method::Zstd);
     packed.set_cluster(256 << 10);
-    packed.fragments = Fragments::All;
-    packed.metadata = Metadata::Compressed;
+    packed.layout.fragments = Fragments::All;
+    packed.metadata.form = Metadata::Compressed;
     let mut inline = plain(Method::Deflate);
-    inline.fragments = Fragments::Off;
-    inline.tail_packing = true;
+    inline.layout.fragments = Fragments::Off;
+    inline.layout.tail_packing = true;
     let mut anywhere = plain(Method::Lzma);
-    anywhere.unaligned = true;
-    anywhere.tail_packing = false;
+    anywhere.layout.unaligned = true;
+    anywhere.layout.tail_packing = false;
     let mut chunks = options(block_log2, None);
-    chunks.chunk = Some(128 << 10);
-    chunks.sparse = SparsePolicy::Keep;
+    chunks.layout.chunk = Some(128 << 10);
+    chunks.layout.sparse = SparsePolicy::Keep;
     let variants = [
         ("stored", options(block_log2, None)),
         ("LZ4", plain(Method::Lz4)),
@@ -104,10 +104,14 @@ fn a_kernel_with_pages_so_large_agrees() {
 fn clusters_are_whole_blocks() {
     let mut o = options(16, Some(Method::Lz4));
     assert_eq!(
-        (o.cluster, o.fragment_cluster, o.metadata_cluster),
+        (
+            o.compression.cluster,
+            o.layout.fragment_cluster,
+            o.metadata.cluster
+        ),
         (65536, 65536, 65536)
     );
-    o.cluster = 32 << 10;
+    o.compression.cluster = 32 << 10;
     let why = o.check().unwrap_err().to_string();
     assert_eq!(
         why,

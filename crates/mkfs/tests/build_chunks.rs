@@ -12,6 +12,10 @@ use std::path::{Path, PathBuf};
 use tuff_erofs::Error;
 use tuff_erofs::read::Location;
 use tuff_mkfs::{
+    CompressionOptions, DedupeOptions, LayoutOptions, MetadataOptions, OutputOptions,
+    ResourceOptions,
+};
+use tuff_mkfs::{
     Dedupe, Fragments, KernelVersion, Metadata, Method, Options, Progress, Source, SparsePolicy,
     Summary, build,
 };
@@ -20,12 +24,24 @@ use tuff_store::Target;
 /// Everything is stored, in chunks.
 fn options(chunk: usize, blob: Option<PathBuf>) -> Options {
     Options {
-        compression: None,
-        fragments: Fragments::Off,
-        dedupe: Dedupe::Off,
-        chunk: Some(chunk),
-        blob,
-        verify: true,
+        compression: CompressionOptions {
+            default: None,
+            ..Options::for_kernel(KernelVersion(6, 4)).compression
+        },
+        layout: LayoutOptions {
+            fragments: Fragments::Off,
+            chunk: Some(chunk),
+            blob,
+            ..Options::for_kernel(KernelVersion(6, 4)).layout
+        },
+        dedupe: DedupeOptions {
+            mode: Dedupe::Off,
+            ..Options::for_kernel(KernelVersion(6, 4)).dedupe
+        },
+        output: OutputOptions {
+            verify: true,
+            ..Options::for_kernel(KernelVersion(6, 4)).output
+        },
         ..Options::for_kernel(KernelVersion(6, 4))
     }
 }
@@ -47,9 +63,18 @@ fn a_tree_in_chunks_comes_back() {
     let expected = host_tree(&at("tree"));
     let ignore = from_source(&expected);
     let lz4 = |options: Options| Options {
-        compression: compression(Method::Lz4, 1),
-        fragments: Fragments::Tails,
-        dedupe: Dedupe::Content,
+        compression: CompressionOptions {
+            default: compression(Method::Lz4, 1),
+            ..options.compression
+        },
+        layout: LayoutOptions {
+            fragments: Fragments::Tails,
+            ..options.layout
+        },
+        dedupe: DedupeOptions {
+            mode: Dedupe::Content,
+            ..options.dedupe
+        },
         ..options
     };
     let small = |options: Options| Options {
@@ -57,12 +82,18 @@ fn a_tree_in_chunks_comes_back() {
         ..options
     };
     let boxed = |options: Options| Options {
-        metadata: Metadata::Compressed,
         kernel: KernelVersion(6, 17),
+        metadata: MetadataOptions {
+            form: Metadata::Compressed,
+            ..lz4(options.clone()).metadata
+        },
         ..lz4(options)
     };
     let keep = |options: Options| Options {
-        sparse: SparsePolicy::Keep,
+        layout: LayoutOptions {
+            sparse: SparsePolicy::Keep,
+            ..options.layout
+        },
         ..options
     };
     let with: [(&str, &dyn Fn(Options) -> Options); 5] = [
@@ -167,7 +198,10 @@ fn bytes_do_not_depend_on_threads() {
     let mut made = Vec::new();
     for threads in [1, 2, 7, 16] {
         let options = Options {
-            threads: Some(threads),
+            resources: ResourceOptions {
+                threads: Some(threads),
+                ..options(4096, Some(at("blob"))).resources
+            },
             ..options(4096, Some(at("blob")))
         };
         make(&at("tree"), &at("image"), &options).unwrap();
@@ -218,14 +252,20 @@ fn what_does_not_fit_together_is_refused() {
         ),
         (
             Options {
-                chunk: None,
+                layout: LayoutOptions {
+                    chunk: None,
+                    ..options(4096, blob()).layout
+                },
                 ..options(4096, blob())
             },
             "needs a chunk size",
         ),
         (
             Options {
-                bases: vec![at("base").into()],
+                dedupe: DedupeOptions {
+                    bases: vec![at("base").into()],
+                    ..options(4096, blob()).dedupe
+                },
                 ..options(4096, blob())
             },
             "neither a base nor",

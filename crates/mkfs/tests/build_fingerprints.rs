@@ -13,6 +13,7 @@ use std::path::Path;
 use tuff_erofs::check::{self, Rule, check};
 use tuff_erofs::read::{FileType, Image, Location};
 use tuff_erofs::walk::Walk;
+use tuff_mkfs::{CompressionOptions, DedupeOptions, LayoutOptions, MetadataOptions, OutputOptions};
 use tuff_mkfs::{
     Dedupe, Fragments, KernelVersion, Metadata, Method, Options, Progress, Source, build, like,
     patch,
@@ -21,8 +22,14 @@ use tuff_store::Target;
 
 fn options(kernel: KernelVersion) -> Options {
     Options {
-        fingerprints: Some(tuff_erofs::fingerprint::NAME.into()),
-        verify: true,
+        metadata: MetadataOptions {
+            fingerprints: Some(tuff_erofs::fingerprint::NAME.into()),
+            ..Options::for_kernel(kernel).metadata
+        },
+        output: OutputOptions {
+            verify: true,
+            ..Options::for_kernel(kernel).output
+        },
         ..Options::for_kernel(kernel)
     }
 }
@@ -59,7 +66,10 @@ fn every_file_has_its_digest_and_nobody_sees_it() {
     nasty_tree(&at("tree"));
     let expected = host_tree(&at("tree"));
     let packed = |kernel| Options {
-        compression: compression(Method::Lz4, 1),
+        compression: CompressionOptions {
+            default: compression(Method::Lz4, 1),
+            ..options(kernel).compression
+        },
         ..options(kernel)
     };
     let with = [
@@ -67,31 +77,52 @@ fn every_file_has_its_digest_and_nobody_sees_it() {
         (
             "stored",
             Options {
-                compression: None,
-                fragments: Fragments::Off,
-                dedupe: Dedupe::Off,
+                compression: CompressionOptions {
+                    default: None,
+                    ..options(KernelVersion(6, 4)).compression
+                },
+                layout: LayoutOptions {
+                    fragments: Fragments::Off,
+                    ..options(KernelVersion(6, 4)).layout
+                },
+                dedupe: DedupeOptions {
+                    mode: Dedupe::Off,
+                    ..options(KernelVersion(6, 4)).dedupe
+                },
                 ..options(KernelVersion(6, 4))
             },
         ),
         (
             "fragments",
             Options {
-                fragments: Fragments::All,
-                xattr_prefixes: vec![b"user.x".to_vec()],
+                layout: LayoutOptions {
+                    fragments: Fragments::All,
+                    ..packed(KernelVersion(6, 6)).layout
+                },
+                metadata: MetadataOptions {
+                    xattr_prefixes: vec![b"user.x".to_vec()],
+                    ..packed(KernelVersion(6, 6)).metadata
+                },
                 ..packed(KernelVersion(6, 6))
             },
         ),
         (
             "seen",
             Options {
-                fingerprints: Some(b"trusted.erofs.fp".to_vec()),
+                metadata: MetadataOptions {
+                    fingerprints: Some(b"trusted.erofs.fp".to_vec()),
+                    ..packed(KernelVersion(6, 6)).metadata
+                },
                 ..packed(KernelVersion(6, 6))
             },
         ),
         (
             "boxed",
             Options {
-                metadata: Metadata::Compressed,
+                metadata: MetadataOptions {
+                    form: Metadata::Compressed,
+                    ..packed(KernelVersion(6, 17)).metadata
+                },
                 ..packed(KernelVersion(6, 17))
             },
         ),
@@ -100,7 +131,11 @@ fn every_file_has_its_digest_and_nobody_sees_it() {
     for (name, options) in with {
         make(Source::Dir(at("tree")), &at(name), &options);
         let image = open(&at(name));
-        assert_eq!(image.fingerprint_name(), options.fingerprints, "{name}");
+        assert_eq!(
+            image.fingerprint_name(),
+            options.metadata.fingerprints,
+            "{name}"
+        );
         assert!(digests(&image, &at("tree")) > 5, "{name}");
         let asked = check::Options {
             fingerprints: true,
@@ -144,8 +179,14 @@ fn a_digest_that_is_not_the_contents_is_found() {
         fs::write(at("tree").join(name), name.repeat(3000)).unwrap();
     }
     let stored = Options {
-        compression: None,
-        fragments: Fragments::Off,
+        compression: CompressionOptions {
+            default: None,
+            ..options(KernelVersion(6, 4)).compression
+        },
+        layout: LayoutOptions {
+            fragments: Fragments::Off,
+            ..options(KernelVersion(6, 4)).layout
+        },
         ..options(KernelVersion(6, 4))
     };
     make(Source::Dir(at("tree")), &at("image"), &stored);

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use tuff_format::features::incompat;
 use tuff_mkfs::{KernelVersion, Metadata, Options, Progress, Source, Whiteouts, build};
+use tuff_mkfs::{LayoutOptions, MetadataOptions, ResourceOptions, SourceOptions};
 use tuff_store::Target;
 
 /// What an index is made with.
@@ -78,8 +79,11 @@ fn an_index_and_its_tar_are_the_tree() {
         make(&file, &image, &options()).unwrap();
         all_agree(name, &image, &[&file], &expected, HOLES);
         let short = Options {
-            metadata: Metadata::Short,
             kernel: KernelVersion(6, 15),
+            metadata: MetadataOptions {
+                form: Metadata::Short,
+                ..options().metadata
+            },
             ..options()
         };
         make(&file, &image, &short).unwrap();
@@ -98,7 +102,10 @@ fn the_tar_is_the_device_behind_the_image() {
     fs::write(&file, &bytes).unwrap();
     for (align, blocks) in [(1, 4), (6, 8)] {
         let options = Options {
-            align_blocks: align,
+            layout: LayoutOptions {
+                align_blocks: align,
+                ..options().layout
+            },
             ..options()
         };
         make(&file, &image, &options).unwrap();
@@ -296,7 +303,10 @@ fn bytes_depend_neither_on_threads_nor_on_how_the_tar_comes() {
     let mut images = Vec::new();
     for threads in [1, 2, 7] {
         let options = Options {
-            threads: Some(threads),
+            resources: ResourceOptions {
+                threads: Some(threads),
+                ..options().resources
+            },
             ..options()
         };
         make(&file, &at("i"), &options).unwrap();
@@ -319,7 +329,10 @@ fn whiteouts_become_those_of_overlayfs() {
     ];
     fs::write(&file, archive(&members)).unwrap();
     let options = Options {
-        whiteouts: Some(Whiteouts::Convert),
+        sources: SourceOptions {
+            whiteouts: Some(Whiteouts::Convert),
+            ..options().sources
+        },
         ..options()
     };
     make(&file, &image, &options).unwrap();
@@ -388,9 +401,9 @@ fn what_cannot_be_referred_to_is_refused() {
     };
     for change in [
         (|o| o.block = tuff_format::BlockBits::B4K) as fn(&mut Options),
-        |o| o.compression = Options::default().compression,
-        |o| o.verify = true,
-        |o| o.bases = vec![Path::new("ends.tar").to_owned().into()],
+        |o| o.compression.default = Options::default().compression.default,
+        |o| o.output.verify = true,
+        |o| o.dedupe.bases = vec![Path::new("ends.tar").to_owned().into()],
         |o| o.kernel = KernelVersion(6, 1),
     ] {
         assert!(matches!(with(change), Err(tuff_erofs::Error::Usage(_))));

@@ -12,6 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tuff_format::features::{Feature, flags_of, min_kernel};
 use tuff_mkfs::{
+    CompressionOptions, DedupeOptions, LayoutOptions, MetadataOptions, OutputOptions,
+    ResourceOptions,
+};
+use tuff_mkfs::{
     Dedupe, Fragments, KernelVersion, Metadata, Method, Options, Progress, Source, SparsePolicy,
     build,
 };
@@ -215,7 +219,10 @@ fn holes_survive() {
     }
     let options = Options {
         kernel: KernelVersion(6, 18),
-        sparse: SparsePolicy::Keep,
+        layout: LayoutOptions {
+            sparse: SparsePolicy::Keep,
+            ..LayoutOptions::default()
+        },
         ..Options::default()
     };
     let image = scratch.path().join("image");
@@ -245,9 +252,9 @@ fn what_is_stored_is_no_cluster_that_is_too_large() {
     for bits in 9..=12 {
         let mut options = Options::for_kernel(KernelVersion(6, 18));
         options.block = tuff_format::BlockBits::new(bits).unwrap();
-        options.compression = compression(Method::Lz4, 2);
-        (options.cluster, options.fragments) = (12 << 10, Fragments::Off);
-        (options.unaligned, options.tail_packing) = (true, false);
+        options.compression.default = compression(Method::Lz4, 2);
+        (options.compression.cluster, options.layout.fragments) = (12 << 10, Fragments::Off);
+        (options.layout.unaligned, options.layout.tail_packing) = (true, false);
         options.fit_clusters();
         build_dir(&source, &image, &options);
         let name = format!("blocks of {}", 1 << bits);
@@ -278,19 +285,19 @@ fn the_largest_clusters_come_back() {
         ] {
             let mut options = Options::for_kernel(KernelVersion(6, 18));
             options.block = tuff_format::BlockBits::new(bits).unwrap();
-            options.compression = compression(method, 2);
-            options.fragments = fragments;
-            options.compact_index = method != Method::Deflate;
+            options.compression.default = compression(method, 2);
+            options.layout.fragments = fragments;
+            options.layout.compact_index = method != Method::Deflate;
             let max = options.cluster_max(method);
-            (options.cluster, options.fragment_cluster) = (2 << 20, 2 << 20);
+            (options.compression.cluster, options.layout.fragment_cluster) = (2 << 20, 2 << 20);
             options.fit_clusters();
-            assert!(options.cluster <= max && options.cluster * 2 > max);
+            assert!(options.compression.cluster <= max && options.compression.cluster * 2 > max);
             build_dir(&source, &image, &options);
             let name = format!("{method:?}, blocks of {}", 1 << bits);
             let report = tuff_erofs::check::check(&open(&image), &Default::default(), |_| ());
             assert!(report.is_clean(), "{name}: {:?}", report.findings);
             kernel_agrees(&name, &image, &expected, from_source(&expected));
-            options.cluster = max + (1 << bits);
+            options.compression.cluster = max + (1 << bits);
             let refused = options.check().unwrap_err().to_string();
             assert!(refused.contains(&max.to_string()), "{name}: {refused}");
         }
@@ -317,9 +324,18 @@ fn what_is_little_lies_in_the_first_block() {
             (Fragments::All, Metadata::Compressed),
         ] {
             let options = Options {
-                verify: true,
-                fragments,
-                metadata,
+                output: OutputOptions {
+                    verify: true,
+                    ..Options::for_kernel(KernelVersion(6, 18)).output
+                },
+                layout: LayoutOptions {
+                    fragments,
+                    ..Options::for_kernel(KernelVersion(6, 18)).layout
+                },
+                metadata: MetadataOptions {
+                    form: metadata,
+                    ..Options::for_kernel(KernelVersion(6, 18)).metadata
+                },
                 ..Options::for_kernel(KernelVersion(6, 18))
             };
             build_dir(&source, &image, &options);
@@ -356,15 +372,24 @@ fn bytes_do_not_depend_on_threads_or_output() {
             .map(|threads| {
                 let image = scratch.path().join(format!("{threads}"));
                 let mut options = Options {
-                    threads: Some(threads),
-                    fragments,
-                    metadata,
+                    resources: ResourceOptions {
+                        threads: Some(threads),
+                        ..Options::for_kernel(KernelVersion(6, 18)).resources
+                    },
+                    layout: LayoutOptions {
+                        fragments,
+                        ..Options::for_kernel(KernelVersion(6, 18)).layout
+                    },
+                    metadata: MetadataOptions {
+                        form: metadata,
+                        ..Options::for_kernel(KernelVersion(6, 18)).metadata
+                    },
                     ..Options::for_kernel(KernelVersion(6, 18))
                 };
-                options.compression = compression(Method::Lz4, 1);
-                options.cluster = 16 << 10;
+                options.compression.default = compression(Method::Lz4, 1);
+                options.compression.cluster = 16 << 10;
                 // A budget that makes the submitter wait, for one of them.
-                options.memory = (threads == 7).then_some(1 << 20);
+                options.resources.memory = (threads == 7).then_some(1 << 20);
                 build_dir(&source, &image, &options);
                 std::fs::read(image).unwrap()
             })
@@ -392,7 +417,10 @@ fn a_real_tree_comes_back() {
             source,
             &image,
             &Options {
-                fragments,
+                layout: LayoutOptions {
+                    fragments,
+                    ..LayoutOptions::default()
+                },
                 ..Options::default()
             },
         );
@@ -465,14 +493,16 @@ fn versions_share_their_parts_and_come_back() {
     for ((method, level, cluster, fragments), unaligned) in all {
         let name = format!("{method} {level} {cluster} {fragments:?} {unaligned}");
         let mut options = Options::for_kernel(KernelVersion(6, 18));
-        options.compression = compression(method, level);
-        (options.cluster, options.fragment_cluster) = (cluster, cluster.min(16 << 10));
-        options.fragments = fragments;
-        options.unaligned = unaligned;
-        options.tail_packing = matches!(fragments, Fragments::Off | Fragments::Small) && !unaligned;
-        options.dedupe = Dedupe::Files;
+        options.compression.default = compression(method, level);
+        (options.compression.cluster, options.layout.fragment_cluster) =
+            (cluster, cluster.min(16 << 10));
+        options.layout.fragments = fragments;
+        options.layout.unaligned = unaligned;
+        options.layout.tail_packing =
+            matches!(fragments, Fragments::Off | Fragments::Small) && !unaligned;
+        options.dedupe.mode = Dedupe::Files;
         let files = build_with(&options).image_bytes;
-        options.dedupe = Dedupe::Content;
+        options.dedupe.mode = Dedupe::Content;
         let summary = build_with(&options);
         if fragments != Fragments::All {
             assert!(summary.stats.shared_bytes > 1 << 20, "{name}");
@@ -506,11 +536,23 @@ fn shared_parts_do_not_depend_on_threads() {
             .map(|threads| {
                 let image = scratch.path().join(format!("{threads}"));
                 let options = Options {
-                    threads: Some(threads),
-                    fragments,
-                    unaligned,
-                    dedupe: Dedupe::Content,
-                    compression: compression(Method::Lz4, 1),
+                    resources: ResourceOptions {
+                        threads: Some(threads),
+                        ..Options::for_kernel(KernelVersion(6, 18)).resources
+                    },
+                    layout: LayoutOptions {
+                        fragments,
+                        unaligned,
+                        ..Options::for_kernel(KernelVersion(6, 18)).layout
+                    },
+                    dedupe: DedupeOptions {
+                        mode: Dedupe::Content,
+                        ..Options::for_kernel(KernelVersion(6, 18)).dedupe
+                    },
+                    compression: CompressionOptions {
+                        default: compression(Method::Lz4, 1),
+                        ..Options::for_kernel(KernelVersion(6, 18)).compression
+                    },
                     ..Options::for_kernel(KernelVersion(6, 18))
                 };
                 build_dir(&source, &image, &options);

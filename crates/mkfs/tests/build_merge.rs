@@ -14,6 +14,10 @@ use tuff_mkfs::{
     BaseImage, Dedupe, Fragments, KernelVersion, Metadata, Method, Options, Progress, Source,
     Summary, Verity, build,
 };
+use tuff_mkfs::{
+    CompressionOptions, DedupeOptions, LayoutOptions, MetadataOptions, OutputOptions,
+    ResourceOptions,
+};
 use tuff_store::Target;
 
 /// Holes may come back filled.
@@ -41,18 +45,27 @@ fn image(path: &Path) -> Source {
 
 fn method(method: Method, cluster: usize, fragments: Fragments) -> Options {
     let mut o = Options::for_kernel(KernelVersion(6, 18));
-    o.compression = compression(method, 1);
-    (o.cluster, o.fragment_cluster) = (cluster, cluster.min(16 << 10));
-    o.fragments = fragments;
-    o.tail_packing = fragments == Fragments::Off;
+    o.compression.default = compression(method, 1);
+    (o.compression.cluster, o.layout.fragment_cluster) = (cluster, cluster.min(16 << 10));
+    o.layout.fragments = fragments;
+    o.layout.tail_packing = fragments == Fragments::Off;
     o
 }
 
 fn stored() -> Options {
     Options {
-        compression: None,
-        fragments: Fragments::Off,
-        dedupe: Dedupe::Off,
+        compression: CompressionOptions {
+            default: None,
+            ..Options::for_kernel(KernelVersion(6, 18)).compression
+        },
+        layout: LayoutOptions {
+            fragments: Fragments::Off,
+            ..Options::for_kernel(KernelVersion(6, 18)).layout
+        },
+        dedupe: DedupeOptions {
+            mode: Dedupe::Off,
+            ..Options::for_kernel(KernelVersion(6, 18)).dedupe
+        },
         ..Options::for_kernel(KernelVersion(6, 18))
     }
 }
@@ -60,8 +73,14 @@ fn stored() -> Options {
 /// An image that refers to the sources that are images.
 fn index(options: Options) -> Options {
     Options {
-        image_index: true,
-        verify: true,
+        dedupe: DedupeOptions {
+            image_index: true,
+            ..options.dedupe
+        },
+        output: OutputOptions {
+            verify: true,
+            ..options.output
+        },
         ..options
     }
 }
@@ -129,7 +148,10 @@ fn copied(scratch: &Scratch, sources: &[Source]) -> Vec<common::Record> {
 fn images_in_place_are_one_tree() {
     let scratch = Scratch::new("merge");
     let chunks = Options {
-        chunk: Some(8192),
+        layout: LayoutOptions {
+            chunk: Some(8192),
+            ..stored().layout
+        },
         ..stored()
     };
     let lz4 = method(Method::Lz4, 64 << 10, Fragments::Tails);
@@ -144,22 +166,34 @@ fn images_in_place_are_one_tree() {
         (
             "short",
             index(Options {
-                metadata: Metadata::Short,
+                metadata: MetadataOptions {
+                    form: Metadata::Short,
+                    ..stored().metadata
+                },
                 ..stored()
             }),
         ),
         (
             "compressed",
             index(Options {
-                metadata: Metadata::Compressed,
-                align_blocks: 8,
+                metadata: MetadataOptions {
+                    form: Metadata::Compressed,
+                    ..lz4.metadata.clone()
+                },
+                layout: LayoutOptions {
+                    align_blocks: 8,
+                    ..lz4.layout.clone()
+                },
                 ..lz4.clone()
             }),
         ),
         (
             "verity",
             index(Options {
-                verity: Some(Verity::default()),
+                output: OutputOptions {
+                    verity: Some(Verity::default()),
+                    ..stored().output
+                },
                 ..stored()
             }),
         ),
@@ -167,7 +201,7 @@ fn images_in_place_are_one_tree() {
         let summary = make(&sources, &merged, &options).unwrap();
         let s = &summary.stats;
         println!("{what}: {} of {} files in place", s.base_files, s.files);
-        match options.verity {
+        match options.output.verity {
             // Behind it lies its tree.
             Some(_) => {
                 let shown = image_tree(&open_with(&merged, &refs(&paths)).unwrap());
@@ -206,7 +240,10 @@ fn many_layers_are_one_tree() {
         let bytes = [1, 2, 7].map(|threads| {
             let threads = Some(threads);
             let options = Options {
-                threads,
+                resources: ResourceOptions {
+                    threads,
+                    ..options.resources.clone()
+                },
                 ..options.clone()
             };
             make(&sources, &merged, &options).unwrap();
@@ -228,13 +265,19 @@ fn devices_of_layers_are_devices_of_the_image() {
     make(&[Source::Dir(trees[0].clone())], &at("bottom"), &plain).unwrap();
     fs::write(trees[1].join("text"), text(300_001, 0)).unwrap();
     let over = Options {
-        bases: vec![at("bottom").into()],
+        dedupe: DedupeOptions {
+            bases: vec![at("bottom").into()],
+            ..plain.dedupe.clone()
+        },
         ..plain.clone()
     };
     make(&[Source::Dir(trees[1].clone())], &at("over"), &over).unwrap();
     let apart = Options {
-        chunk: Some(4096),
-        blob: Some(at("blob")),
+        layout: LayoutOptions {
+            chunk: Some(4096),
+            blob: Some(at("blob")),
+            ..plain.layout.clone()
+        },
         ..plain.clone()
     };
     make(&[Source::Dir(trees[2].clone())], &at("apart"), &apart).unwrap();
@@ -254,8 +297,14 @@ fn devices_of_layers_are_devices_of_the_image() {
         devices: vec![at(device)],
     });
     let options = Options {
-        bases: bases.to_vec(),
-        verify: true,
+        dedupe: DedupeOptions {
+            bases: bases.to_vec(),
+            ..plain.dedupe.clone()
+        },
+        output: OutputOptions {
+            verify: true,
+            ..plain.output.clone()
+        },
         ..plain.clone()
     };
     let again = [Source::Dir(trees[1].clone()), Source::Dir(trees[2].clone())];

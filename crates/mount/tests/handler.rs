@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_erofs::serve::{ServeOptions, Server};
+use tuff_mkfs::{CompressionOptions, LayoutOptions};
 use tuff_mkfs::{KernelVersion, Options, SparsePolicy};
 use tuff_mount::fs::{Entry, Filesystem, Found, Node, Parts, Reader, Result, Seek};
 use tuff_mount::handler::{REPLY_MAX, Reply, Request, STATS_XATTR};
@@ -341,8 +342,14 @@ fn sparse_image(scratch: &Path) -> Option<Image> {
     }
     let image = scratch.join("image");
     let options = Options {
-        sparse: SparsePolicy::Keep,
-        compression: None,
+        layout: LayoutOptions {
+            sparse: SparsePolicy::Keep,
+            ..Options::for_kernel(KernelVersion(6, 18)).layout
+        },
+        compression: CompressionOptions {
+            default: None,
+            ..Options::for_kernel(KernelVersion(6, 18)).compression
+        },
         ..Options::for_kernel(KernelVersion(6, 18))
     };
     build_dir(&tree, &image, &options);

@@ -78,14 +78,14 @@ pub fn open(bytes: &[u8]) -> Image {
 fn variants() -> Vec<(&'static str, Options)> {
     let with = |method: Option<(Method, i32)>, cluster: usize| {
         let mut o = Options::for_kernel(KernelVersion(6, 18));
-        o.compression = method.map(|(method, level)| Compression {
+        o.compression.default = method.map(|(method, level)| Compression {
             method,
             level,
             dict: None,
         });
-        (o.cluster, o.fragment_cluster) = (cluster, cluster);
-        o.fragments = Fragments::Off;
-        o.tail_packing = false;
+        (o.compression.cluster, o.layout.fragment_cluster) = (cluster, cluster);
+        o.layout.fragments = Fragments::Off;
+        o.layout.tail_packing = false;
         o
     };
     let lz4 = || with(Some((Method::Lz4, 1)), 4096);
@@ -93,11 +93,11 @@ fn variants() -> Vec<(&'static str, Options)> {
     let mut plain = with(None, 4096);
     plain.block = BlockBits::new(9).unwrap();
     let mut chunk = with(None, 4096);
-    chunk.sparse = SparsePolicy::Keep;
+    chunk.layout.sparse = SparsePolicy::Keep;
     let mut full = with(Some((Method::Lz4, 1)), 16384);
-    (full.compact_index, full.tail_packing) = (false, true);
+    (full.layout.compact_index, full.layout.tail_packing) = (false, true);
     let mut lzma = with(Some((Method::Lzma, 1)), 16384);
-    lzma.fragments = Fragments::Tails;
+    lzma.layout.fragments = Fragments::Tails;
     let mut deflate = with(Some((Method::Deflate, 5)), 8192);
     deflate.block = BlockBits::new(10).unwrap();
     let mut four = zstd();
@@ -110,22 +110,25 @@ fn variants() -> Vec<(&'static str, Options)> {
         }),
         cluster: None,
     };
-    four.rules = vec![
+    four.compression.rules = vec![
         rule("numbers", Method::Lz4, 1),
         rule("letters", Method::Lzma, 1),
         rule("sparse", Method::Deflate, 5),
     ];
     let mut fragments = zstd();
-    (fragments.fragments, fragments.fragment_cluster) = (Fragments::Tails, 65536);
-    fragments.cluster = 65536;
+    (
+        fragments.layout.fragments,
+        fragments.layout.fragment_cluster,
+    ) = (Fragments::Tails, 65536);
+    fragments.compression.cluster = 65536;
     let mut unaligned = zstd();
-    (unaligned.unaligned, unaligned.fragments) = (true, Fragments::Tails);
+    (unaligned.layout.unaligned, unaligned.layout.fragments) = (true, Fragments::Tails);
     let prefixed = |mut o: Options| {
-        o.xattr_prefixes = vec![b"user.common.".to_vec()];
+        o.metadata.xattr_prefixes = vec![b"user.common.".to_vec()];
         o
     };
     let mut packed = lz4();
-    packed.fragments = Fragments::Tails;
+    packed.layout.fragments = Fragments::Tails;
     vec![
         ("plain", plain),
         ("chunk", chunk),

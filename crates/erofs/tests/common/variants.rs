@@ -2,6 +2,7 @@
 //! `mkfs.erofs` on PATH.
 
 use std::path::Path;
+use tuff_mkfs::MetadataOptions;
 use tuff_mkfs::{
     Compression, Dedupe, Fragments, InodeForm, KernelVersion, Metadata, Method, Options, Progress,
     Rule, Source, SparsePolicy, build,
@@ -76,11 +77,11 @@ pub fn variants() -> Vec<(String, Options)> {
     ] {
         for layout in ["plain", "tails", "fragments", "full", "small", "all"] {
             let mut o = newest();
-            o.compression = compression(method, level);
-            (o.cluster, o.fragment_cluster) = (cluster, cluster);
-            o.tail_packing = matches!(layout, "tails" | "small");
-            o.compact_index = layout != "full";
-            o.fragments = match layout {
+            o.compression.default = compression(method, level);
+            (o.compression.cluster, o.layout.fragment_cluster) = (cluster, cluster);
+            o.layout.tail_packing = matches!(layout, "tails" | "small");
+            o.layout.compact_index = layout != "full";
+            o.layout.fragments = match layout {
                 "fragments" => Fragments::Tails,
                 "small" => Fragments::Small,
                 "all" => Fragments::All,
@@ -90,11 +91,11 @@ pub fn variants() -> Vec<(String, Options)> {
         }
     }
     let mut stored = newest();
-    stored.compression = None;
+    stored.compression.default = None;
     all.push(("stored".to_owned(), stored.clone()));
-    stored.inline_data = false;
-    stored.sparse = SparsePolicy::Keep;
-    stored.dedupe = Dedupe::Off;
+    stored.layout.inline_data = false;
+    stored.layout.sparse = SparsePolicy::Keep;
+    stored.dedupe.mode = Dedupe::Off;
     all.push((
         "stored, no inline data, sparse, no dedupe".to_owned(),
         stored,
@@ -102,30 +103,30 @@ pub fn variants() -> Vec<(String, Options)> {
     for block in [9, 10, 11] {
         let mut o = newest();
         o.block = tuff_format::BlockBits::new(block).unwrap();
-        o.compression = None;
+        o.compression.default = None;
         all.push((format!("stored, blocks of {}", 1 << block), o.clone()));
-        o.compression = compression(Method::Lz4, 1);
-        o.cluster = 16 << 10;
+        o.compression.default = compression(Method::Lz4, 1);
+        o.compression.cluster = 16 << 10;
         all.push((format!("lz4, blocks of {}", 1 << block), o));
     }
     let mut o = newest();
-    o.inodes = InodeForm::Extended;
-    o.xattr_share = 0;
-    o.xattr_filter = false;
-    o.checksum = false;
-    o.window = 64 << 10;
-    o.fragments = Fragments::Off;
-    o.min_saving = 0;
+    o.metadata.inodes = InodeForm::Extended;
+    o.metadata.xattr_share = 0;
+    o.metadata.xattr_filter = false;
+    o.metadata.checksum = false;
+    o.compression.window = 64 << 10;
+    o.layout.fragments = Fragments::Off;
+    o.compression.min_saving = 0;
     all.push((
         "extended, everything shared, no filter, no checksum, small window".to_owned(),
         o,
     ));
     for fragments in [Fragments::Off, Fragments::Tails] {
         let mut o = newest();
-        o.xattr_prefixes = vec![b"user.overlay.".to_vec(), b"trusted.overlay.".to_vec()];
-        o.xattr_share = 1000;
-        o.fragments = fragments;
-        o.tail_packing = false;
+        o.metadata.xattr_prefixes = vec![b"user.overlay.".to_vec(), b"trusted.overlay.".to_vec()];
+        o.metadata.xattr_share = 1000;
+        o.layout.fragments = fragments;
+        o.layout.tail_packing = false;
         all.push((format!("attribute prefixes, fragments {fragments:?}"), o));
     }
     let mut o = newest();
@@ -134,7 +135,7 @@ pub fn variants() -> Vec<(String, Options)> {
         compression,
         cluster,
     };
-    o.rules = vec![
+    o.compression.rules = vec![
         rule("text*", compression(Method::Lzma, 1), Some(32 << 10)),
         rule("mixed*", compression(Method::Zstd, 5), None),
         rule("zeros", None, None),
@@ -144,7 +145,7 @@ pub fn variants() -> Vec<(String, Options)> {
     all.extend(metadata_variants());
     all.extend(unaligned_variants());
     for (_, options) in &mut all {
-        options.verify = true;
+        options.output.verify = true;
     }
     all
 }
@@ -164,13 +165,13 @@ fn unaligned_variants() -> Vec<(String, Options)> {
     ] {
         for block in [12, 9] {
             let mut o = Options::for_kernel(KernelVersion(6, 18));
-            o.unaligned = true;
+            o.layout.unaligned = true;
             o.block = tuff_format::BlockBits::new(block).unwrap();
-            o.compression = compression(method, level);
-            (o.cluster, o.fragment_cluster) = (cluster, cluster);
-            o.fragments = fragments;
+            o.compression.default = compression(method, level);
+            (o.compression.cluster, o.layout.fragment_cluster) = (cluster, cluster);
+            o.layout.fragments = fragments;
             if fragments == Fragments::All {
-                o.metadata = Metadata::Compressed;
+                o.metadata.form = Metadata::Compressed;
             }
             o.fit_clusters();
             let name = format!(
@@ -186,7 +187,10 @@ fn unaligned_variants() -> Vec<(String, Options)> {
 /// Inodes that need newer kernels.
 fn metadata_variants() -> Vec<(String, Options)> {
     let with = |metadata| Options {
-        metadata,
+        metadata: MetadataOptions {
+            form: metadata,
+            ..Options::for_kernel(KernelVersion(6, 18)).metadata
+        },
         ..Options::for_kernel(KernelVersion(6, 18))
     };
     let mut all = vec![("short inodes".to_owned(), with(Metadata::Short))];
@@ -198,8 +202,8 @@ fn metadata_variants() -> Vec<(String, Options)> {
         (Method::Zstd, 1 << 20, Fragments::Tails),
     ] {
         let mut o = with(Metadata::Compressed);
-        o.compression = compression(method, method.default_level());
-        (o.metadata_cluster, o.fragments) = (cluster, fragments);
+        o.compression.default = compression(method, method.default_level());
+        (o.metadata.cluster, o.layout.fragments) = (cluster, fragments);
         all.push((format!("metadata by {method} {cluster}"), o));
     }
     for block in [9, 10] {
@@ -208,8 +212,8 @@ fn metadata_variants() -> Vec<(String, Options)> {
         all.push((format!("compressed metadata, blocks of {}", 1 << block), o));
     }
     let mut o = with(Metadata::Compressed);
-    o.xattr_prefixes = vec![b"user.overlay.".to_vec(), b"trusted.overlay.".to_vec()];
-    (o.xattr_share, o.inodes) = (0, InodeForm::Extended);
+    o.metadata.xattr_prefixes = vec![b"user.overlay.".to_vec(), b"trusted.overlay.".to_vec()];
+    (o.metadata.xattr_share, o.metadata.inodes) = (0, InodeForm::Extended);
     all.push((
         "compressed metadata, attribute prefixes, everything shared".to_owned(),
         o,

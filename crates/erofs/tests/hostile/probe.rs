@@ -76,9 +76,9 @@ fn rebuild(bytes: &[u8], devices: &[Arc<dyn ReadAt>], around: &Path) {
         files.push(file);
     }
     let mut options = tuff_mkfs::Options::for_kernel(KernelVersion(6, 18));
-    options.threads = Some(1);
+    options.resources.threads = Some(1);
     // Only the bytes are compared, not their encoding.
-    options.compression = None;
+    options.compression.default = None;
     let source = tuff_mkfs::Source::Image {
         path: path("image"),
         devices: files.clone(),

@@ -97,8 +97,10 @@ impl Member {
         // With the packed inode come its compression and its place in the format.
         let packed_len = image.packed().map_or(0, Inode::size);
         let packed_end = packed_origin.saturating_add(packed_len);
-        let packed = (options.compression)
-            .filter(|_| options.fragments != Fragments::Off && packed_end < FragmentAddr::LIMIT)
+        let packed = (options.compression.default)
+            .filter(|_| {
+                options.layout.fragments != Fragments::Off && packed_end < FragmentAddr::LIMIT
+            })
             .map(|c| c.method.algorithm() as u8);
         Ok(Self {
             stores,

@@ -74,7 +74,7 @@ fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
                     };
                     *largest = (*largest).max(blocks(p.grains).min(most));
                 }
-                if parts.options.unaligned {
+                if parts.options.layout.unaligned {
                     used.incompat |= incompat::BIT48;
                 }
             }
@@ -101,13 +101,15 @@ fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
 fn configs(parts: &Parts<'_>, used: &Used) -> Configs {
     let o = parts.options;
     let rules = o
+        .compression
         .rules
         .iter()
-        .filter_map(|r| Some((r.compression?, r.cluster.unwrap_or(o.cluster))));
+        .filter_map(|r| Some((r.compression?, r.cluster.unwrap_or(o.compression.cluster))));
     let default = o
         .compression
+        .default
         .into_iter()
-        .flat_map(|c| [(c, o.cluster), (c, o.similar_cluster())]);
+        .flat_map(|c| [(c, o.compression.cluster), (c, o.similar_cluster())]);
     let specs: Vec<EncoderSpec> = rules
         .chain(default)
         .map(|(c, cluster)| o.encoder(c, cluster))
@@ -175,11 +177,15 @@ pub(super) fn make_head(
     let used = used(parts, plan);
     let configs = configs(parts, &used);
     let mut label = [0; 16];
-    label[..o.label.len()].copy_from_slice(&o.label);
+    label[..o.metadata.label.len()].copy_from_slice(&o.metadata.label);
     let mut sb = Superblock {
         compat: compat::MTIME
-            | if o.checksum { compat::SB_CHKSUM } else { 0 }
-            | if o.xattr_filter {
+            | if o.metadata.checksum {
+                compat::SB_CHKSUM
+            } else {
+                0
+            }
+            | if o.metadata.xattr_filter {
                 compat::XATTR_FILTER
             } else {
                 0
@@ -257,6 +263,7 @@ pub(super) fn make_head(
             .for_each(|slot| records.extend_from_slice(&slot.encode()));
     }
     sb.uuid = o
+        .metadata
         .uuid
         .unwrap_or_else(|| derived_uuid(&sb, &records, parts.packed.digest, meta_digest));
     let summed = superblock::checksum_len(bits);
@@ -289,7 +296,7 @@ pub(super) fn make_head(
             .write_at(&[0; superblock::OFFSET as usize], 0)
             .map_err(fail)?;
     }
-    if o.checksum {
+    if o.metadata.checksum {
         superblock::seal(&mut covered[..summed]);
     }
     Ok(Head {

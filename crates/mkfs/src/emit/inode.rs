@@ -179,7 +179,7 @@ fn emit_file(
             let data = data.compressed().expect("all others were matched");
             pad(out, 8);
             let header = header_pos((out.len() - start) as u64);
-            let index = if parts.options.unaligned {
+            let index = if parts.options.layout.unaligned {
                 extent::encode(&extents(parts, plan, &data), header, bits)
             } else {
                 index_of_blocks(parts, plan, &data, header)

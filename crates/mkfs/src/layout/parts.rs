@@ -153,7 +153,7 @@ impl Parts<'_> {
     /// Time of an inode, as the options want it.
     pub(crate) fn time(&self, inode: InodeId) -> (i64, u32) {
         let meta = self.tree.meta(inode);
-        match (self.options.timestamp, self.options.clamp) {
+        match (self.options.metadata.timestamp, self.options.metadata.clamp) {
             (Some(t), _) => (t, 0),
             (None, Some(t)) if meta.mtime >= t => (t, 0),
             _ => (meta.mtime, meta.mtime_nsec),
@@ -165,7 +165,7 @@ impl Parts<'_> {
         let o = self.options;
         let [uid, gid] = owner(self.tree, o, inode);
         // Fit: `check_owners` was here.
-        (uid + o.uid_offset, gid + o.gid_offset)
+        (uid + o.metadata.uid_offset, gid + o.metadata.gid_offset)
     }
 
     /// How an inode is written.
@@ -227,7 +227,7 @@ impl Parts<'_> {
                     let data = data.compressed().expect("all others were matched");
                     let header = header_pos(head);
                     let compact = self.has_compact_index(&data);
-                    let index = if self.options.unaligned {
+                    let index = if self.options.layout.unaligned {
                         let fragment = matches!(data.tail, FileTail::Fragment(_));
                         let count = data.pieces().count();
                         extent::encoded_len(size, count, fragment, header, self.bits())
@@ -260,7 +260,10 @@ impl Parts<'_> {
     pub(crate) fn has_compact_index(&self, data: &Encoded<'_>) -> bool {
         let o = self.options;
         // Above 4 KiB its entries are larger, and at 16 KiB it ends (docs/reference/format/cluster.md): FULL is for all.
-        o.compact_index && self.bits().get() <= 12 && !o.unaligned && data.is_contiguous()
+        o.layout.compact_index
+            && self.bits().get() <= 12
+            && !o.layout.unaligned
+            && data.is_contiguous()
     }
 
     /// True if directories that do not fit behind their inodes go into the packed inode.
@@ -268,7 +271,7 @@ impl Parts<'_> {
         let o = self.options;
         // Behind a piece of the base that ends inside a block no other may begin.
         let at_block = self.bits().within(self.packed.packed_size) == 0;
-        o.metadata == Metadata::Compressed && o.fragments != Fragments::Off && at_block
+        o.metadata.form == Metadata::Compressed && o.layout.fragments != Fragments::Off && at_block
     }
 
     /// Bytes of a directory's or link's data that go behind the inode.
@@ -304,11 +307,11 @@ impl Parts<'_> {
 
     fn extended(&self, inode: InodeId, size: u64, epoch: Epoch) -> bool {
         if is_hidden(inode) {
-            return size > u32::MAX.into() || self.options.inodes == InodeForm::Extended;
+            return size > u32::MAX.into() || self.options.metadata.inodes == InodeForm::Extended;
         }
         let (uid, gid) = self.owner(inode);
         let nlink = self.tree.nlink(inode);
-        self.options.inodes == InodeForm::Extended
+        self.options.metadata.inodes == InodeForm::Extended
             || size > u32::MAX.into()
             || uid > 0xFFFF
             || gid > 0xFFFF
@@ -321,14 +324,14 @@ impl Parts<'_> {
 fn owner(tree: &Tree, options: &Options, inode: InodeId) -> [u32; 2] {
     let meta = tree.meta(inode);
     [
-        options.uid.unwrap_or(meta.uid),
-        options.gid.unwrap_or(meta.gid),
+        options.metadata.uid.unwrap_or(meta.uid),
+        options.metadata.gid.unwrap_or(meta.gid),
     ]
 }
 
 /// Offsets must not lead beyond the highest owner: what follows there is root.
 pub(crate) fn check_owners(tree: &Tree, options: &Options) -> Result<()> {
-    let offsets = [options.uid_offset, options.gid_offset];
+    let offsets = [options.metadata.uid_offset, options.metadata.gid_offset];
     if offsets == [0, 0] {
         return Ok(());
     }

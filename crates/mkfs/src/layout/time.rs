@@ -7,7 +7,7 @@ use crate::options::Metadata;
 /// The time that most inodes have: theirs can be compact. Where compact inodes count from it, the earliest of those with the
 /// same nanoseconds.
 pub(super) fn common_time(parts: &Parts<'_>) -> Epoch {
-    let counts = parts.options.metadata != Metadata::Plain;
+    let counts = parts.options.metadata.form != Metadata::Plain;
     let mut uses: hashbrown::HashMap<(i64, u32), u32> = hashbrown::HashMap::new();
     for inode in parts.order {
         let (seconds, nanos) = parts.time(*inode);

@@ -85,7 +85,7 @@ impl Loader<'_> {
         };
         let there = |inode: &InodeId| Some((*inode, self.inode_in_place(tree, *inode)?));
         let files: Vec<(InodeId, BaseInode)> = order.iter().filter_map(there).collect();
-        let contents: Vec<(InodeId, u64)> = match self.options.verify {
+        let contents: Vec<(InodeId, u64)> = match self.options.output.verify {
             true => files.iter().map(|(i, _)| (*i, tree.size(*i))).collect(),
             false => Vec::new(),
         };

@@ -168,7 +168,7 @@ impl Loader<'_> {
         if let Some(digest) = unpacked {
             reader = Box::new(Digested::new(reader, *digest, self.threads));
         }
-        if !pack || self.options.dedupe == Dedupe::Content {
+        if !pack || self.options.dedupe.mode == Dedupe::Content {
             progress.stage("copy");
             let file = self.copy(name, reader, progress)?;
             progress.stage("walk");
@@ -210,7 +210,7 @@ impl Loader<'_> {
                         .read_exact(&mut bytes)
                         .map_err(|e| Error::from(SourceError::from(e)))?;
                     let with = FileSharing {
-                        duplicate_key: (self.options.dedupe != Dedupe::Off).then_some(number),
+                        duplicate_key: (self.options.dedupe.mode != Dedupe::Off).then_some(number),
                         ..FileSharing::default()
                     };
                     let input = Input::Bytes(bytes.into());

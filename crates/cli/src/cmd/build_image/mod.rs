@@ -75,7 +75,7 @@ pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
     if args.kernel.is_none() {
         options.kernel = options.kernel.max(others.kernel());
     }
-    options.bases = bases;
+    options.dedupe.bases = bases;
     // A summary must not land in an image that goes to standard output.
     let to_stdout = target == Target::Stdout;
     let archives = places::archives(args.source_type, &sources);

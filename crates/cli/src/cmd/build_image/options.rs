@@ -60,10 +60,10 @@ fn as_asked(args: &Args) -> Result<Options> {
         auto.apply(&mut o);
     }
     if let Some(MaybeCompression(compression)) = args.compress {
-        o.compression = compression;
+        o.compression.default = compression;
     }
     let dict = args.dict.map(|d| narrow(d, "--dict")).transpose()?;
-    if let Some(compression) = &mut o.compression {
+    if let Some(compression) = &mut o.compression.default {
         compression.dict =
             dict.filter(|_| matches!(compression.method, Method::Lzma | Method::Zstd));
     }
@@ -72,16 +72,17 @@ fn as_asked(args: &Args) -> Result<Options> {
         o.set_cluster(narrow(cluster, "--cluster")?);
     }
     if let Some(window) = args.window {
-        o.window = narrow(window, "--window")?;
+        o.compression.window = narrow(window, "--window")?;
     }
-    o.rules = args
+    o.compression.rules = args
         .rule
         .iter()
         .map(|r| parse_rule(r, dict))
         .collect::<Result<_>>()?;
-    let rules = o.rules.iter().filter_map(|r| r.compression);
+    let rules = o.compression.rules.iter().filter_map(|r| r.compression);
     let has_dict = o
         .compression
+        .default
         .into_iter()
         .chain(rules)
         .any(|c| c.dict.is_some());
@@ -96,103 +97,103 @@ fn as_asked(args: &Args) -> Result<Options> {
             args.min_saving
         )));
     }
-    o.min_saving = (args.min_saving * 10.0) as u32;
+    o.compression.min_saving = (args.min_saving * 10.0) as u32;
     if let Some(fragments) = args.fragments {
-        o.fragments = fragments;
+        o.layout.fragments = fragments;
     }
-    if o.fragments == Fragments::All {
-        o.fragment_cluster = o.cluster;
+    if o.layout.fragments == Fragments::All {
+        o.layout.fragment_cluster = o.compression.cluster;
     }
     if let Some(cluster) = args.fragment_cluster {
-        o.fragment_cluster = narrow(cluster, "--fragment-cluster")?;
-        o.similar_cluster_max = o.fragment_cluster;
+        o.layout.fragment_cluster = narrow(cluster, "--fragment-cluster")?;
+        o.layout.similar_cluster_max = o.layout.fragment_cluster;
     }
     // Either of the two takes the ends of files; asking for one alone is asking the other to go.
     match (args.fragments, args.tail_packing) {
-        (None, Some(true)) => (o.fragments, o.tail_packing) = (Fragments::Off, true),
-        (_, Some(tail_packing)) => o.tail_packing = tail_packing,
+        (None, Some(true)) => (o.layout.fragments, o.layout.tail_packing) = (Fragments::Off, true),
+        (_, Some(tail_packing)) => o.layout.tail_packing = tail_packing,
         (Some(Fragments::Off | Fragments::Small), None) => {
-            o.tail_packing = kernel.supports(Feature::ZTAILPACKING) && !args.unaligned;
+            o.layout.tail_packing = kernel.supports(Feature::ZTAILPACKING) && !args.unaligned;
         }
-        (Some(Fragments::Tails | Fragments::All), None) => o.tail_packing = false,
+        (Some(Fragments::Tails | Fragments::All), None) => o.layout.tail_packing = false,
         (None, None) => {}
     }
-    o.inline_data = args.inline_data;
+    o.layout.inline_data = args.inline_data;
     if let Some(dedupe) = args.dedupe {
-        o.dedupe = dedupe;
+        o.dedupe.mode = dedupe;
     }
-    o.image_index = args.image_index;
-    o.chunk = args.chunk.map(|c| narrow(c, "--chunk")).transpose()?;
-    o.blob = args.blob.clone();
+    o.dedupe.image_index = args.image_index;
+    o.layout.chunk = args.chunk.map(|c| narrow(c, "--chunk")).transpose()?;
+    o.layout.blob = args.blob.clone();
     if args.tar_index {
         o.index_a_tar();
     }
     // `--auto=size` may want it; ends behind inodes are asked for by name.
-    o.unaligned = args.unaligned || o.unaligned && !o.tail_packing;
-    o.compact_index = args.index;
-    o.inodes = args.inodes;
+    o.layout.unaligned = args.unaligned || o.layout.unaligned && !o.layout.tail_packing;
+    o.layout.compact_index = args.index;
+    o.metadata.inodes = args.inodes;
     if args.unaligned {
         // Their kernels read it, too.
-        o.metadata = Metadata::Short;
+        o.metadata.form = Metadata::Short;
     }
     if let Some(metadata) = args.metadata {
-        o.metadata = metadata;
+        o.metadata.form = metadata;
     }
     if let Some(cluster) = args.metadata_cluster {
-        o.metadata_cluster = narrow(cluster, "--metadata-cluster")?;
+        o.metadata.cluster = narrow(cluster, "--metadata-cluster")?;
     }
-    o.sparse = args.sparse;
+    o.layout.sparse = args.sparse;
     if let Some(file) = &args.order {
-        o.order = order(file)?;
+        o.sources.order = order(file)?;
     }
-    o.timestamp = args.timestamp;
+    o.metadata.timestamp = args.timestamp;
     if args.timestamp.is_none() {
-        o.clamp = source_date_epoch()?;
+        o.metadata.clamp = source_date_epoch()?;
     }
-    o.uuid = args.uuid.0;
-    o.label = args.label.clone().into_bytes();
-    (o.uid, o.gid) = if args.all_root {
+    o.metadata.uuid = args.uuid.0;
+    o.metadata.label = args.label.clone().into_bytes();
+    (o.metadata.uid, o.metadata.gid) = if args.all_root {
         (Some(0), Some(0))
     } else {
         (args.uid, args.gid)
     };
-    (o.uid_offset, o.gid_offset) = (args.uid_offset, args.gid_offset);
+    (o.metadata.uid_offset, o.metadata.gid_offset) = (args.uid_offset, args.gid_offset);
     if let Some(file) = &args.file_contexts {
-        o.contexts = Some(contexts(file)?);
+        o.metadata.contexts = Some(contexts(file)?);
     }
     if let Some(file) = &args.fs_config {
-        o.fs_config = Some(fs_config(file)?);
+        o.metadata.fs_config = Some(fs_config(file)?);
     }
-    o.mount_point = mount_point(args.mount_point.as_os_str().as_bytes());
-    o.hard_links = !args.no_hard_links;
-    o.xattrs = !args.no_xattrs;
-    o.xattr_share = args.xattr_share;
-    o.xattr_prefixes = args
+    o.metadata.mount_point = mount_point(args.mount_point.as_os_str().as_bytes());
+    o.sources.hard_links = !args.no_hard_links;
+    o.metadata.xattrs = !args.no_xattrs;
+    o.metadata.xattr_share = args.xattr_share;
+    o.metadata.xattr_prefixes = args
         .xattr_prefix
         .iter()
         .map(|p| p.clone().into_bytes())
         .collect();
-    o.fingerprints = args.fingerprints.clone().map(String::into_bytes);
-    o.xattr_filter = !args.no_xattr_filter;
-    o.checksum = !args.no_checksum;
+    o.metadata.fingerprints = args.fingerprints.clone().map(String::into_bytes);
+    o.metadata.xattr_filter = !args.no_xattr_filter;
+    o.metadata.checksum = !args.no_checksum;
     let mut patterns = args.exclude.clone();
     for file in &args.exclude_from {
         patterns.extend(lines(file)?);
     }
-    o.exclude = glob_set(&patterns)?;
-    o.one_file_system = args.one_file_system;
-    o.whiteouts = args.whiteouts;
-    if o.whiteouts == Some(Whiteouts::Convert) && !o.xattrs {
+    o.sources.exclude = glob_set(&patterns)?;
+    o.sources.one_file_system = args.one_file_system;
+    o.sources.whiteouts = args.whiteouts;
+    if o.sources.whiteouts == Some(Whiteouts::Convert) && !o.metadata.xattrs {
         return Err(Error::usage(
             "--no-xattrs: what --whiteouts convert writes are attributes",
         ));
     }
-    o.threads = args.threads.map(usize::from);
-    o.memory = args.memory;
-    o.size_budget = args.size_budget;
-    o.verify = args.verify;
-    o.verity = verity(args)?;
-    o.sync = args.sync;
+    o.resources.threads = args.threads.map(usize::from);
+    o.resources.memory = args.memory;
+    o.output.size_budget = args.size_budget;
+    o.output.verify = args.verify;
+    o.output.verity = verity(args)?;
+    o.output.sync = args.sync;
     Ok(o)
 }
 

@@ -55,14 +55,14 @@ impl Others {
         args.block_size.get_or_insert(like.block.size());
         let chosen = args.auto.is_some() || args.size_budget.is_some();
         // A base that is stored says nothing of what is new.
-        if !chosen && (args.image_index || like.compression.is_some()) {
+        if !chosen && (args.image_index || like.compression.default.is_some()) {
             args.compress
-                .get_or_insert(MaybeCompression(like.compression));
+                .get_or_insert(MaybeCompression(like.compression.default));
         }
         let can = args
             .kernel
             .is_none_or(|kernel| kernel.supports(Feature::ENCODED_EXTENTS));
-        args.unaligned |= like.unaligned && can && !chosen && args.tail_packing.is_none();
+        args.unaligned |= like.layout.unaligned && can && !chosen && args.tail_packing.is_none();
         Ok(())
     }
 }

@@ -48,7 +48,7 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
     kept.map_err(|what| Error::usage(format_args!("{}: {what}", path.display())))?;
     let asked = args.kernel.is_some();
     let mut options = of_image(&mut args, &like)?;
-    options.bases = bases;
+    options.dedupe.bases = bases;
     if !asked {
         options.raise_kernel();
     }
@@ -80,35 +80,38 @@ fn stays(args: &Args, like: &Options) -> std::result::Result<(), String> {
 fn of_image(args: &mut Args, like: &Options) -> Result<Options> {
     args.kernel = Some(like.kernel);
     args.block_size = Some(like.block.size());
-    args.unaligned |= like.unaligned && args.tail_packing.is_none();
+    args.unaligned |= like.layout.unaligned && args.tail_packing.is_none();
     let mut options = options::options(args)?;
     if args.label.is_empty() {
-        options.label.clone_from(&like.label);
+        options.metadata.label.clone_from(&like.metadata.label);
     }
     // A tree that says nothing of what is new is none; another salt may be asked for.
     if !args.verity {
-        options.verity.clone_from(&like.verity);
+        options.output.verity.clone_from(&like.output.verity);
     }
     if args.fingerprints.is_none() {
-        options.fingerprints.clone_from(&like.fingerprints);
+        options
+            .metadata
+            .fingerprints
+            .clone_from(&like.metadata.fingerprints);
     }
     if args.auto.is_some() {
         return Ok(options);
     }
     if args.metadata.is_none() {
-        options.metadata = like.metadata;
+        options.metadata.form = like.metadata.form;
     }
     if args.compress.is_none() {
-        options.compression = like.compression;
+        options.compression.default = like.compression.default;
     }
     if args.cluster.is_none() {
-        options.cluster = like.cluster;
+        options.compression.cluster = like.compression.cluster;
     }
     if args.fragments.is_none() && args.tail_packing.is_none() {
-        options.fragments = like.fragments;
+        options.layout.fragments = like.layout.fragments;
     }
     if args.fragment_cluster.is_none() {
-        options.fragment_cluster = like.fragment_cluster;
+        options.layout.fragment_cluster = like.layout.fragment_cluster;
     }
     Ok(options)
 }

@@ -12,6 +12,7 @@ use std::str::FromStr;
 use tuff_erofs::fingerprint;
 use tuff_erofs::{Error, Result, THREADS_MAX};
 use tuff_mkfs::{Compression, Dedupe, Fragments, Metadata, Method, Options, Paths};
+use tuff_mkfs::{CompressionOptions, DedupeOptions, LayoutOptions};
 
 /// What was asked for.
 pub(super) struct Asked {
@@ -65,10 +66,19 @@ impl Asked {
             force: false,
             // What callers get who ask for nothing.
             options: Options {
-                compression: None,
-                tail_packing: false,
-                fragments: Fragments::Off,
-                dedupe: Dedupe::Off,
+                compression: CompressionOptions {
+                    default: None,
+                    ..CompressionOptions::default()
+                },
+                layout: LayoutOptions {
+                    tail_packing: false,
+                    fragments: Fragments::Off,
+                    ..LayoutOptions::default()
+                },
+                dedupe: DedupeOptions {
+                    mode: Dedupe::Off,
+                    ..DedupeOptions::default()
+                },
                 ..Options::default()
             },
             block: None,
@@ -117,11 +127,13 @@ impl Asked {
         let o = &mut self.options;
         match name {
             "--compress-hints" => self.hints = Some(path.to_owned()),
-            "--file-contexts" => o.contexts = Some(options::contexts(path)?),
-            "--fs-config-file" => o.fs_config = Some(options::fs_config(path)?),
-            "--mount-point" => o.mount_point = options::mount_point(path.as_os_str().as_bytes()),
+            "--file-contexts" => o.metadata.contexts = Some(options::contexts(path)?),
+            "--fs-config-file" => o.metadata.fs_config = Some(options::fs_config(path)?),
+            "--mount-point" => {
+                o.metadata.mount_point = options::mount_point(path.as_os_str().as_bytes())
+            }
             "--product-out" => self.product_out = true,
-            "--blobdev" => o.blob = Some(path.to_owned()),
+            "--blobdev" => o.layout.blob = Some(path.to_owned()),
             "--vmdk-desc" => self.vmdk = Some(path.to_owned()),
             "--block-list-file" => self.block_list = Some(path.to_owned()),
             _ => {
@@ -130,7 +142,7 @@ impl Asked {
                 let inside = inside.trim_ascii_start();
                 let inside: &[u8] = inside.strip_prefix(b"/").unwrap_or(inside);
                 let inside = inside.strip_suffix(b"/").unwrap_or(inside);
-                o.exclude_also.push(Paths::Exactly(inside.to_vec()));
+                o.sources.exclude_also.push(Paths::Exactly(inside.to_vec()));
             }
         }
         Ok(())
@@ -148,12 +160,13 @@ impl Asked {
             "-d" => at_most(name, number(name, text)?, 9)?,
             "--async-queue-limit" => _ = number::<u64>(name, text)?,
             "--workers" => {
-                o.threads = Some(number::<usize>(name, text)?.clamp(1, THREADS_MAX.into()))
+                o.resources.threads =
+                    Some(number::<usize>(name, text)?.clamp(1, THREADS_MAX.into()))
             }
             "-b" => self.block = Some(size(name, text)?),
-            "-L" => o.label = text.into(),
-            "-U" if text == "random" => o.uuid = Some(random()?),
-            "-U" => o.uuid = parse_uuid(text).map_err(|e| said(name, &e))?.0,
+            "-L" => o.metadata.label = text.into(),
+            "-U" if text == "random" => o.metadata.uuid = Some(random()?),
+            "-U" => o.metadata.uuid = parse_uuid(text).map_err(|e| said(name, &e))?.0,
             "-T" => self.time = Some(number(name, text)?),
             "--all-time" => self.mkfs_time = false,
             "--mkfs-time" => self.mkfs_time = true,
@@ -170,25 +183,25 @@ impl Asked {
             "--zfeature-bits" => extended::bits(self, number(name, text)?)?,
             "-m" => self.metadata(text)?,
             "--zD" => match text {
-                "" | "1" => o.metadata = Metadata::Compressed,
+                "" | "1" => o.metadata.form = Metadata::Compressed,
                 "0" => {}
                 _ => return Err(said(name, "0 or 1")),
             },
             "--max-extent-bytes" => self.window(text)?,
-            "--chunksize" => o.chunk = Some(to_usize(name, size(name, text)?)?),
-            "--all-root" => (o.uid, o.gid) = (Some(0), Some(0)),
-            "--force-uid" => o.uid = Some(number(name, text)?),
-            "--force-gid" => o.gid = Some(number(name, text)?),
-            "--uid-offset" => o.uid_offset = number(name, text)?,
-            "--gid-offset" => o.gid_offset = number(name, text)?,
+            "--chunksize" => o.layout.chunk = Some(to_usize(name, size(name, text)?)?),
+            "--all-root" => (o.metadata.uid, o.metadata.gid) = (Some(0), Some(0)),
+            "--force-uid" => o.metadata.uid = Some(number(name, text)?),
+            "--force-gid" => o.metadata.gid = Some(number(name, text)?),
+            "--uid-offset" => o.metadata.uid_offset = number(name, text)?,
+            "--gid-offset" => o.metadata.gid_offset = number(name, text)?,
             "-x" => {
                 let share: i64 = number(name, text)?;
-                o.xattrs = share >= 0;
-                o.xattr_share = u32::try_from(share.max(0)).unwrap_or(u32::MAX);
+                o.metadata.xattrs = share >= 0;
+                o.metadata.xattr_share = u32::try_from(share.max(0)).unwrap_or(u32::MAX);
             }
-            "--xattr-prefix" => o.xattr_prefixes.push(text.into()),
-            "--hard-dereference" => o.hard_links = false,
-            "--exclude-regex" => o.exclude_also.push(ere::paths(name, text)?),
+            "--xattr-prefix" => o.metadata.xattr_prefixes.push(text.into()),
+            "--hard-dereference" => o.sources.hard_links = false,
+            "--exclude-regex" => o.sources.exclude_also.push(ere::paths(name, text)?),
             "--tar" => match text {
                 "" | "f" => (self.tar, self.index) = (true, false),
                 "i" => (self.tar, self.index) = (true, true),
@@ -244,7 +257,7 @@ impl Asked {
                 ));
             }
             "--xattr-inode-digest" => {
-                o.fingerprints = Some(match text {
+                o.metadata.fingerprints = Some(match text {
                     "" => fingerprint::NAME.into(),
                     name => name.into(),
                 });
@@ -275,8 +288,8 @@ impl Asked {
                 "use -m#: metadata has the first of -z",
             ));
         }
-        self.options.metadata = Metadata::Compressed;
-        self.options.metadata_cluster = to_usize("-m", size("-m", cluster)?)?;
+        self.options.metadata.form = Metadata::Compressed;
+        self.options.metadata.cluster = to_usize("-m", size("-m", cluster)?)?;
         Ok(())
     }
 
@@ -289,7 +302,7 @@ impl Asked {
         }
         let bytes = to_usize("--max-extent-bytes", size("--max-extent-bytes", text)?)?;
         if bytes > 0 {
-            self.options.window = self.options.window.min(bytes);
+            self.options.compression.window = self.options.compression.window.min(bytes);
         }
         Ok(())
     }

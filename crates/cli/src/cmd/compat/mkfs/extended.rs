@@ -57,16 +57,16 @@ fn feature(asked: &mut Asked, name: &str, on: bool, value: Option<&str>) -> Resu
     let o = &mut asked.options;
     match name {
         "48bit" | "dot-omitted" if on => {
-            if o.metadata == Metadata::Plain {
-                o.metadata = Metadata::Short;
+            if o.metadata.form == Metadata::Plain {
+                o.metadata.form = Metadata::Short;
             }
         }
         "48bit" | "dot-omitted" => {}
         "fragments" | "all-fragments" => {
-            o.fragments = match (on, name) {
+            o.layout.fragments = match (on, name) {
                 (false, _) => Fragments::Off,
                 (true, "all-fragments") => Fragments::All,
-                (true, _) if o.fragments == Fragments::All => Fragments::All,
+                (true, _) if o.layout.fragments == Fragments::All => Fragments::All,
                 (true, _) => Fragments::Tails,
             };
             if let Some(value) = value {
@@ -87,20 +87,20 @@ fn feature(asked: &mut Asked, name: &str, on: bool, value: Option<&str>) -> Resu
             }
         }
         "dedupe" => asked.dedupe = Some(if on { Dedupe::Content } else { Dedupe::Off }),
-        "ztailpacking" => o.tail_packing = on,
-        "legacy-compress" => o.compact_index = !on,
+        "ztailpacking" => o.layout.tail_packing = on,
+        "legacy-compress" => o.layout.compact_index = !on,
         "force-inode-compact" => asked.ignore_mtime |= on,
         "force-inode-extended" => {
-            o.inodes = if on {
+            o.metadata.inodes = if on {
                 InodeForm::Extended
             } else {
                 InodeForm::Auto
             }
         }
-        "inline_data" => o.inline_data = on,
-        "noinline_data" => o.inline_data = !on,
-        "nosbcrc" => o.checksum = !on,
-        "xattr-name-filter" => o.xattr_filter = on,
+        "inline_data" => o.layout.inline_data = on,
+        "noinline_data" => o.layout.inline_data = !on,
+        "nosbcrc" => o.metadata.checksum = !on,
+        "xattr-name-filter" => o.metadata.xattr_filter = on,
         "plain-xattr-prefixes" => asked.plain_prefixes = on,
         "force-inode-blockmap" | "force-chunk-indexes" => {
             return Err(Error::usage(format_args!(

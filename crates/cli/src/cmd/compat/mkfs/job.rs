@@ -34,8 +34,8 @@ pub(super) struct Job {
 pub(super) fn job(mut asked: Asked) -> Result<Job> {
     let (image, sources) = places(&asked)?;
     let mut o = asked.options.clone();
-    o.image_index = matches!(sources[..], [Source::Image { .. }, ..]) && !asked.data;
-    let layers = Others::open(&[], &sources, o.image_index);
+    o.dedupe.image_index = matches!(sources[..], [Source::Image { .. }, ..]) && !asked.data;
+    let layers = Others::open(&[], &sources, o.dedupe.image_index);
     let like = layers.like(KernelVersion::FIRST)?;
     let usual = like.as_ref().map_or(4096, |like| like.block.size());
     let block = asked.block.unwrap_or(if asked.index { 512 } else { usual });
@@ -52,19 +52,19 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
     if let Some(like) = &like {
         like_layers(&asked, like, &mut o);
     }
-    if let Some(blob) = &o.blob {
+    if let Some(blob) = &o.layout.blob {
         if *blob == image {
             return Err(Error::usage(format_args!(
                 "--blobdev {}: it is FILE, too",
                 blob.display()
             )));
         }
-        if o.chunk.is_none() {
+        if o.layout.chunk.is_none() {
             return Err(Error::usage("--blobdev: it needs --chunksize"));
         }
     }
     if let Some(list) = &asked.block_list
-        && [Some(&image), o.blob.as_ref(), asked.vmdk.as_ref()].contains(&Some(list))
+        && [Some(&image), o.layout.blob.as_ref(), asked.vmdk.as_ref()].contains(&Some(list))
     {
         return Err(Error::usage(format_args!(
             "--block-list-file {}: it is another output, too",
@@ -72,38 +72,38 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
         )));
     }
     // What follows in the unified address space begins behind what aligns.
-    if asked.index || o.blob.is_some() || o.image_index {
+    if asked.index || o.layout.blob.is_some() || o.dedupe.image_index {
         let align = u32::try_from(std::mem::replace(&mut asked.align_blocks, 1));
-        o.align_blocks = align.map_err(Error::usage)?;
+        o.layout.align_blocks = align.map_err(Error::usage)?;
     }
     times(&mut asked, &mut o)?;
-    o.whiteouts = Some(match (asked.aufs, asked.strip_overlay) {
+    o.sources.whiteouts = Some(match (asked.aufs, asked.strip_overlay) {
         (false, false) => Whiteouts::Keep,
         (true, false) => Whiteouts::Convert,
         // Below the only source there is nothing that they could delete: they go.
         (false, true) => Whiteouts::Overlay,
         (true, true) => Whiteouts::Both,
     });
-    if o.whiteouts == Some(Whiteouts::Convert) && !o.xattrs {
+    if o.sources.whiteouts == Some(Whiteouts::Convert) && !o.metadata.xattrs {
         return Err(refused(
             "--aufs with -x below 0",
             "what it writes are attributes; leave one of them out",
         ));
     }
-    let boxed = o.fragments != Fragments::Off || o.metadata == Metadata::Compressed;
+    let boxed = o.layout.fragments != Fragments::Off || o.metadata.form == Metadata::Compressed;
     if asked.vmdk.is_some() && asked.offset > 0 {
         return Err(refused(
             "--vmdk-desc with --offset",
             "leave one of them out",
         ));
     }
-    if asked.plain_prefixes && boxed && !o.xattr_prefixes.is_empty() {
+    if asked.plain_prefixes && boxed && !o.metadata.xattr_prefixes.is_empty() {
         return Err(refused(
             "-E plain-xattr-prefixes with fragments or -m",
             "leave it out: Linux looks for them there",
         ));
     }
-    if asked.product_out && o.fs_config.is_none() {
+    if asked.product_out && o.metadata.fs_config.is_none() {
         let note =
             "--product-out without --fs-config-file: owners and modes are those of the source";
         asked.notes.push(note.to_owned());
@@ -111,7 +111,7 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
     o.kernel = o.oldest_kernel().max(layers.kernel());
     o.check()?;
     // With an offset the build writes another file first.
-    o.outputs = [&asked.vmdk, &asked.block_list]
+    o.sources.outputs = [&asked.vmdk, &asked.block_list]
         .into_iter()
         .flatten()
         .cloned()
@@ -136,15 +136,16 @@ fn like_layers(asked: &Asked, like: &Options, o: &mut Options) {
     if !asked.algorithms.is_empty() {
         return;
     }
-    o.unaligned = like.unaligned;
-    if o.unaligned {
-        o.metadata = Metadata::Short;
+    o.layout.unaligned = like.layout.unaligned;
+    if o.layout.unaligned {
+        o.metadata.form = Metadata::Short;
     }
-    if like.fragments != Fragments::Off {
-        o.compression = like.compression;
-        o.fragments = Fragments::Tails;
-        (o.cluster, o.fragment_cluster) = (like.cluster, like.fragment_cluster);
-        o.similar_cluster_max = like.fragment_cluster;
+    if like.layout.fragments != Fragments::Off {
+        o.compression.default = like.compression.default;
+        o.layout.fragments = Fragments::Tails;
+        (o.compression.cluster, o.layout.fragment_cluster) =
+            (like.compression.cluster, like.layout.fragment_cluster);
+        o.layout.similar_cluster_max = like.layout.fragment_cluster;
     }
 }
 
@@ -201,10 +202,10 @@ fn places(asked: &Asked) -> Result<(PathBuf, Vec<Source>)> {
 
 /// Blocks are a tar's, whatever `-b` says, and nothing is there to compress, as with the original.
 fn index(asked: &mut Asked, o: &mut Options) -> Result<()> {
-    if o.blob.is_some() {
+    if o.layout.blob.is_some() {
         return Err(refused("--blobdev with --tar=i", "leave one of them out"));
     }
-    if o.metadata == Metadata::Compressed {
+    if o.metadata.form == Metadata::Compressed {
         return Err(refused(
             "-m, and --zD, with --tar=i",
             "leave one of them out",
@@ -214,44 +215,46 @@ fn index(asked: &mut Asked, o: &mut Options) -> Result<()> {
         let note = "-b: the blocks of an index are of 512 bytes, as those of its tar";
         asked.notes.push(note.to_owned());
     }
-    if o.compression.is_some() {
+    if o.compression.default.is_some() {
         let note = "-z: nothing is compressed, since all data stays in the tar";
         asked.notes.push(note.to_owned());
     }
     o.block = tuff_format::BlockBits::new(9).map_err(Error::usage)?;
-    o.rules.clear();
+    o.compression.rules.clear();
     o.index_a_tar();
     Ok(())
 }
 
 fn compression(asked: &mut Asked, o: &mut Options) -> Result<()> {
-    o.compression = asked.algorithms.first().copied();
-    o.cluster = to_usize("-C", asked.cluster.unwrap_or(o.block.size()))?;
+    o.compression.default = asked.algorithms.first().copied();
+    o.compression.cluster = to_usize("-C", asked.cluster.unwrap_or(o.block.size()))?;
     let fragment_cluster = asked
         .fragment_cluster
         .map(|size| to_usize("-E fragments", size));
-    o.fragment_cluster = fragment_cluster.transpose()?.unwrap_or(o.cluster);
-    o.similar_cluster_max = o.fragment_cluster;
+    o.layout.fragment_cluster = fragment_cluster
+        .transpose()?
+        .unwrap_or(o.compression.cluster);
+    o.layout.similar_cluster_max = o.layout.fragment_cluster;
     // As there: whatever does not fill a cluster.
-    o.fragment_end_max = Some(usize::MAX);
-    if o.metadata == Metadata::Compressed {
-        if o.compression.is_none() {
+    o.layout.fragment_end_max = Some(usize::MAX);
+    if o.metadata.form == Metadata::Compressed {
+        if o.compression.default.is_none() {
             return Err(refused(
                 "-m, and --zD, without -z",
                 "add -z: metadata is compressed with its first algorithm",
             ));
         }
-        o.metadata_cluster = o.metadata_cluster.max(o.block.size_usize());
+        o.metadata.cluster = o.metadata.cluster.max(o.block.size_usize());
     }
     // Without compression there is nothing for the kernel to decode from a packed inode.
-    if o.compression.is_none() {
+    if o.compression.default.is_none() {
         // Holes need not be read to be holes.
-        if o.chunk.is_some() {
-            o.sparse = SparsePolicy::Keep;
+        if o.layout.chunk.is_some() {
+            o.layout.sparse = SparsePolicy::Keep;
         }
-        (o.fragments, o.tail_packing) = (Fragments::Off, false);
+        (o.layout.fragments, o.layout.tail_packing) = (Fragments::Off, false);
     }
-    o.dedupe = asked.dedupe.unwrap_or(match o.fragments {
+    o.dedupe.mode = asked.dedupe.unwrap_or(match o.layout.fragments {
         Fragments::Off => Dedupe::Off,
         _ if asked.fragment_dedupe => Dedupe::Content,
         _ => Dedupe::Off,
@@ -263,8 +266,8 @@ fn compression(asked: &mut Asked, o: &mut Options) -> Result<()> {
             o.block.size_usize(),
             &mut asked.notes,
         )?;
-        if o.compression.is_some() {
-            o.rules = rules;
+        if o.compression.default.is_some() {
+            o.compression.rules = rules;
         }
     }
     Ok(())
@@ -280,18 +283,18 @@ fn times(asked: &mut Asked, o: &mut Options) -> Result<()> {
             // Before 1970 a clock is wrong.
             since.map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX))
         };
-        o.timestamp = Some(fixed.unwrap_or_else(now));
+        o.metadata.timestamp = Some(fixed.unwrap_or_else(now));
         return Ok(());
     }
     match (asked.time, epoch) {
-        (Some(time), None) if !asked.mkfs_time => o.timestamp = Some(time),
+        (Some(time), None) if !asked.mkfs_time => o.metadata.timestamp = Some(time),
         (Some(time), Some(epoch)) if !asked.mkfs_time && time != epoch => {
             asked.notes.push(format!(
                 "-T {time}: SOURCE_DATE_EPOCH is set, so times stay that are not later than {epoch}"
             ));
-            o.clamp = Some(epoch);
+            o.metadata.clamp = Some(epoch);
         }
-        _ => o.clamp = epoch,
+        _ => o.metadata.clamp = epoch,
     }
     Ok(())
 }
@@ -338,11 +341,18 @@ mod tests {
     #[test]
     fn nothing_is_compressed_packed_or_shared_unasked() {
         let o = options("o .").unwrap();
-        assert_eq!(o.compression, None);
-        assert_eq!((o.fragments, o.dedupe), (Fragments::Off, Dedupe::Off));
+        assert_eq!(o.compression.default, None);
+        assert_eq!(
+            (o.layout.fragments, o.dedupe.mode),
+            (Fragments::Off, Dedupe::Off)
+        );
         let o = options("o . -zlz4hc").unwrap();
         assert_eq!(
-            (o.cluster, o.fragments, o.tail_packing),
+            (
+                o.compression.cluster,
+                o.layout.fragments,
+                o.layout.tail_packing
+            ),
             (4096, Fragments::Off, false)
         );
     }

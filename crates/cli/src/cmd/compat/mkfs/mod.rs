@@ -55,7 +55,7 @@ pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
     }
     if !job.force {
         overwrite::check_device(&job.image, job.offset)?;
-        if let Some(blob) = &job.options.blob {
+        if let Some(blob) = &job.options.layout.blob {
             overwrite::check_device(blob, 0)?;
         }
     }
@@ -70,7 +70,12 @@ pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
         vmdk::describe(path, &job.image, &summary.devices)?;
     }
     if let Some(path) = &job.block_list {
-        let left_out = blocks::list(path, &job.image, job.offset, &job.options.mount_point)?;
+        let left_out = blocks::list(
+            path,
+            &job.image,
+            job.offset,
+            &job.options.metadata.mount_point,
+        )?;
         if left_out > 0 && !job.quiet {
             eprintln!(
                 "mkfs.erofs: warning: --block-list-file: files with white space in their paths: {left_out} left out"
