@@ -107,7 +107,7 @@ pub fn suggest(
     let mut out = Vec::new();
     for preset in PRESETS {
         let mut options = Options::for_kernel(request.kernel);
-        options.temporary = Some(request.temporary.clone());
+        options.resources.temporary = Some(request.temporary.clone());
         if !preset.apply(&mut options) {
             continue;
         }
