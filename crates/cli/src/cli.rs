@@ -45,7 +45,7 @@ pub(crate) enum Verb {
         disable_help_flag = true,
         override_usage = "tuff mkfs.erofs [OPTIONS] FILE [SOURCE]"
     )]
-    MkfsErofs(cmd::compat::Words),
+    MkfsErofs(cmd::compat::RawArgs),
     /// Check or extract an image with the options of fsck.erofs
     ///
     /// docs/reference/mkfs.md lists what each option does here.
@@ -54,7 +54,7 @@ pub(crate) enum Verb {
         disable_help_flag = true,
         override_usage = "tuff fsck.erofs [OPTIONS] IMAGE"
     )]
-    FsckErofs(cmd::compat::Words),
+    FsckErofs(cmd::compat::RawArgs),
     /// Show an image with the options of dump.erofs
     ///
     /// docs/reference/mkfs.md lists what each option does here.
@@ -63,7 +63,7 @@ pub(crate) enum Verb {
         disable_help_flag = true,
         override_usage = "tuff dump.erofs [OPTIONS] IMAGE"
     )]
-    DumpErofs(cmd::compat::Words),
+    DumpErofs(cmd::compat::RawArgs),
     Man(cmd::man::Args),
     Completions(cmd::completions::Args),
 }

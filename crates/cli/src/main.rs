@@ -47,7 +47,7 @@ mod units;
 
 use clap::{CommandFactory, FromArgMatches};
 use cli::{Cli, Verb};
-use cmd::compat::Tool;
+use cmd::compat::{self, Tool};
 use help::Detail;
 use signal_hook::consts::SIGXFSZ;
 use std::ffi::OsString;
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let args: Vec<OsString> = std::env::args_os().collect();
     if let Some(tool) = args.first().and_then(|program| Tool::of(program)) {
-        return tool.run(&args[1..]);
+        return compat::run(tool, &args[1..]);
     }
     let command = help::command(Cli::command(), Detail::of(&args));
     let cli = Cli::from_arg_matches(&command.get_matches_from(args)).unwrap_or_else(|e| e.exit());
@@ -85,9 +85,9 @@ fn main() -> ExitCode {
         Verb::Suggest(args) => cmd::suggest::run(&args),
         Verb::Verity(args) => cmd::verity::run(&args),
         Verb::Volume(args) => cmd::volume::run(&args),
-        Verb::MkfsErofs(args) => Ok(Tool::Mkfs.run(&args.words)),
-        Verb::FsckErofs(args) => Ok(Tool::Fsck.run(&args.words)),
-        Verb::DumpErofs(args) => Ok(Tool::Dump.run(&args.words)),
+        Verb::MkfsErofs(args) => Ok(compat::run(Tool::Mkfs, &args.args)),
+        Verb::FsckErofs(args) => Ok(compat::run(Tool::Fsck, &args.args)),
+        Verb::DumpErofs(args) => Ok(compat::run(Tool::Dump, &args.args)),
         Verb::Man(args) => cmd::man::run(&args, help::command(Cli::command(), Detail::All)),
         Verb::Completions(args) => {
             cmd::completions::run(&args, help::command(Cli::command(), Detail::All))

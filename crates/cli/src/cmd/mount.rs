@@ -1,90 +1,29 @@
 //! `tuff mount`: an image under a directory, until it is unmounted.
 
+mod args;
 pub(super) mod background;
 mod kernel;
 mod options;
 mod profile;
 
-use crate::image::{ImageArgs, OnMend};
+use crate::image::OnMend;
 use crate::sink::keep;
-use crate::units::parse_size;
 use background::Role;
 use options::Mounting;
-use profile::{Pin, Recording};
+use profile::Recording;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::io::Read;
-use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tuff_erofs::serve::{Pressure, ServeOptions, Server, Strategy, memory_limit};
-use tuff_erofs::{Error, Result, THREADS_MAX};
+use tuff_erofs::serve::{Pressure, ServeOptions, Server, memory_limit};
+use tuff_erofs::{Error, Result};
 use tuff_mount::mountpoint::{self, Detach, MountOptions};
 use tuff_mount::relief::relieve;
-use tuff_mount::transport::Transport;
-use tuff_mount::{Handler, ImageFs, KeepAwake, Log, Mount, Serving, Show};
+use tuff_mount::{Handler, ImageFs, Log, Mount, Serving, Show};
 
-/// Mount an image through FUSE, or in the kernel with --kernel
-///
-/// A background process serves the image. The command returns when the mount is ready; the process ends when the mount is
-/// unmounted (tuff umount, umount, fusermount3 -u) or on SIGTERM or SIGINT. Root is not required. Mounts made by root are
-/// accessible to all users, like kernel mounts. SIGUSR1 writes the counters of tuff stats to the log.
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    #[command(flatten)]
-    image: ImageArgs,
-    /// Directory to mount on
-    #[arg(value_name = "DIR")]
-    dir: PathBuf,
-    /// Stay in the foreground
-    #[arg(short, long)]
-    foreground: bool,
-    /// Mount with the kernel's EROFS if possible; needs root
-    #[arg(long)]
-    kernel: bool,
-    /// Mount options, as in fstab: ro, allow_other, uid=, gid=, offset=, device=, nosuid, suid, nodev, dev, noexec, fsname=,
-    /// verity.roothash=, verity.hashdevice=
-    #[arg(short, value_name = "OPTION,...")]
-    options: Vec<String>,
-    /// Serving threads [default: one per CPU]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX.into()))]
-    threads: Option<u16>,
-    /// Memory for decoded clusters and indexes [default: 48M, at most a quarter of the control group's limit]
-    #[arg(long, value_parser = parse_cache, value_name = "BYTES")]
-    cache: Option<usize>,
-    /// Force one decoding strategy, for measurements [default: the best one for each request]
-    #[arg(long, value_name = "STRATEGY")]
-    decode: Option<Strategy>,
-    /// Transport of FUSE requests: dev (/dev/fuse), uring (io_uring), or auto (io_uring if the kernel supports it)
-    #[arg(long, default_value = "auto", value_name = "HOW")]
-    transport: Transport,
-    /// Keep processors from halting while requests come one after another, which costs their time but shortens the way to
-    /// the mount and back where waking them is slow: on, off, or auto: in virtual machines of up to 16 processors
-    #[arg(long, default_value = "auto", value_name = "WHEN")]
-    keep_awake: KeepAwake,
-    /// Record which parts of files are read, and write this profile at unmount and on SIGUSR1 (see tuff profile)
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
-    /// Decode the hottest parts of this profile at startup and pin them, up to BYTES and half of the cache
-    #[arg(long, value_name = "FILE[,BYTES]")]
-    pin: Option<Pin>,
-    /// Never store the rest of a decoded cluster in the kernel's page cache [default: store it when random reads return to a
-    /// cluster]
-    #[arg(long)]
-    no_push: bool,
-    /// Serve the counters at http://ADDR/metrics in the Prometheus text format; ADDR is a loopback address such as
-    /// 127.0.0.1:9000
-    #[arg(long, value_name = "ADDR")]
-    metrics: Option<SocketAddr>,
-    /// Append log messages to this file [default: standard error, or the system log in the background]
-    #[arg(long, value_name = "FILE")]
-    log: Option<PathBuf>,
-    /// Print how the image is mounted
-    #[arg(short, long)]
-    verbose: bool,
-}
+pub(crate) use args::Args;
 
 /// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -253,11 +192,6 @@ fn default_cache(usual: usize, limit: Option<u64>) -> usize {
         usize::try_from(limit / 4).unwrap_or(usize::MAX)
     });
     usual.min(quarter)
-}
-
-fn parse_cache(text: &str) -> std::result::Result<usize, String> {
-    let bytes = parse_size(text)?;
-    usize::try_from(bytes).map_err(|_| format!("'{text}' is too large"))
 }
 
 /// A stream with a byte for every signal that comes.

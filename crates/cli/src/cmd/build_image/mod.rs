@@ -6,10 +6,10 @@
 mod args;
 mod choices;
 pub(crate) mod options;
-pub(crate) mod others;
 pub(crate) mod patch;
-pub(crate) mod places;
+pub(crate) mod paths;
 pub(crate) mod preset;
+pub(crate) mod referenced_images;
 pub(crate) mod summary;
 
 use args::Args;
@@ -21,8 +21,8 @@ pub(crate) use args::{
 use crate::advice::not_an_archive;
 use crate::out::Out;
 use crate::progress::{Show, Watch};
-use others::Others;
-use places::Places;
+use paths::BuildPaths;
+use referenced_images::ReferencedImages;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tuff_erofs::Result;
@@ -62,14 +62,14 @@ pub(crate) struct BuildArgs {
 pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
     let BuildArgs { mut args, force } = args;
     if !force {
-        places::check_outputs(&args)?;
+        paths::check_outputs(&args)?;
     }
-    let Places {
+    let BuildPaths {
         sources,
         target,
         bases,
-    } = places::places(&args)?;
-    let others = Others::open(&bases, &sources, args.image_index);
+    } = paths::resolve(&args)?;
+    let others = ReferencedImages::open(&bases, &sources, args.image_index);
     others.settings(&mut args)?;
     let mut options = options::options(&args)?;
     if args.kernel.is_none() {
@@ -78,7 +78,7 @@ pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
     options.dedupe.bases = bases;
     // A summary must not land in an image that goes to standard output.
     let to_stdout = target == Target::Stdout;
-    let archives = places::archives(args.source_type, &sources);
+    let archives = paths::archives(args.source_type, &sources);
     report(&args, to_stdout, |progress| {
         let built = tuff_mkfs::build(&sources, &options, &target, progress);
         built.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)))
@@ -121,7 +121,7 @@ fn report(
     for warning in &summary.stats.warnings {
         eprintln!("tuff: warning: {warning}");
     }
-    let image = places::paths(args).ok().map(|(image, _)| image.as_path());
+    let image = paths::split(args).ok().map(|(image, _)| image.as_path());
     let image = image.filter(|_| !aside);
     let said = match show {
         Show::Json => format!("{}\n", summary::json(&summary, seconds, &stages)),

@@ -1,7 +1,7 @@
 //! `tuff patch`: an image is made to hold another tree.
 
 use super::args::Args;
-use super::{options, places, report};
+use super::{options, paths, report};
 use crate::advice::not_an_archive;
 use std::process::ExitCode;
 use tuff_erofs::read::{Image, OpenOptions};
@@ -29,11 +29,11 @@ pub(crate) struct PatchArgs {
 /// Runs the verb.
 pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
     let mut args = args.build;
-    let places::Places {
+    let paths::BuildPaths {
         sources,
         target,
         bases,
-    } = places::places(&args)?;
+    } = paths::resolve(&args)?;
     let Target::Path(path) = target else {
         return Err(Error::usage("standard output is no image to patch"));
     };
@@ -52,7 +52,7 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
     if !asked {
         options.raise_kernel();
     }
-    let archives = places::archives(args.source_type, &sources);
+    let archives = paths::archives(args.source_type, &sources);
     report(&args, false, |progress| {
         let patched = tuff_mkfs::patch(&sources, &options, &path, progress);
         patched.map_err(|e| archives.iter().fold(e, |e, path| not_an_archive(e, path)))

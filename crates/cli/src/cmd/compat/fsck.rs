@@ -1,8 +1,8 @@
 //! `fsck.erofs`: a check, or an extraction, with its command line.
 
-use super::Tool;
 use super::dump::number;
-use super::words::{self, Grammar, Word};
+use super::getopt::{self, OptionTable, Token};
+use super::tool::Tool;
 use crate::image::{ImageArgs, OpenArgs};
 use crate::out::Out;
 use crate::progress::on_signal;
@@ -17,7 +17,7 @@ use tuff_erofs::read::{Image, Nid};
 use tuff_erofs::walk::Walk;
 use tuff_erofs::{Error, Result, extract};
 
-static GRAMMAR: Grammar = Grammar {
+static OPTIONS: OptionTable = OptionTable {
     letters: "VhpaAy",
     valued_letters: "d",
     flags: b"\0force\0help\0no-preserve\0no-preserve-owner\0no-preserve-perms\0no-sbcrc\0no-xattrs\0overwrite\0preserve\0\
@@ -27,7 +27,7 @@ static GRAMMAR: Grammar = Grammar {
 };
 
 /// What was asked for.
-struct Asked {
+struct FsckArgs {
     help: bool,
     version: bool,
     level: u8,
@@ -47,42 +47,42 @@ struct Asked {
 }
 
 /// Does what the words ask for.
-pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
-    let mut asked = asked(words::read(words, &GRAMMAR)?)?;
-    if asked.version {
+pub(super) fn run(raw: &[OsString]) -> Result<ExitCode> {
+    let mut args = read_args(getopt::parse(raw, &OPTIONS)?)?;
+    if args.version {
         return Tool::Fsck.version(Some(
             "available decompressors: lz4, lz4hc, lzma, deflate, libdeflate, zstd",
         ));
     }
     let mut out = Out::new();
-    if asked.help {
+    if args.help {
         out.bytes(include_bytes!("fsck-help.txt"))?;
         out.finish()?;
         return Ok(ExitCode::SUCCESS);
     }
-    if asked.image.image.as_os_str().is_empty() {
+    if args.image.image.as_os_str().is_empty() {
         return Err(Error::usage("IMAGE is missing"));
     }
     // A wrong checksum is found by the check.
-    let checks = asked.to.is_none();
+    let checks = args.to.is_none();
     let image = match checks {
-        true => asked.image.open_unverified()?,
-        false => asked.image.open()?,
+        true => args.image.open_unverified()?,
+        false => args.image.open()?,
     };
-    asked.image.with_devices(&image)?;
-    if let (None, Some(nid)) = (&asked.path, asked.nid) {
-        asked.path = Some(path_of(&image, nid)?);
+    args.image.with_devices(&image)?;
+    if let (None, Some(nid)) = (&args.path, args.nid) {
+        args.path = Some(path_of(&image, nid)?);
     }
-    let good = match &asked.to {
-        None => checked(&image, &asked, &mut out)?,
-        Some(dir) => extracted(&image, dir, &asked)?,
+    let good = match &args.to {
+        None => checked(&image, &args, &mut out)?,
+        Some(dir) => extracted(&image, dir, &args)?,
     };
     out.finish()?;
     Ok(ExitCode::from(u8::from(!good)))
 }
 
-fn asked(words: Vec<Word>) -> Result<Asked> {
-    let mut asked = Asked {
+fn read_args(tokens: Vec<Token>) -> Result<FsckArgs> {
+    let mut args = FsckArgs {
         help: false,
         version: false,
         level: 2,
@@ -101,26 +101,26 @@ fn asked(words: Vec<Word>) -> Result<Asked> {
             open: OpenArgs::default(),
         },
     };
-    for word in words {
-        let (name, value) = match word {
-            Word::Option(name, value) => (name, value),
-            Word::Place(path) if asked.image.image.as_os_str().is_empty() => {
-                asked.image.image = path.into();
+    for token in tokens {
+        let (name, value) = match token {
+            Token::Option(name, value) => (name, value),
+            Token::Operand(path) if args.image.image.as_os_str().is_empty() => {
+                args.image.image = path.into();
                 continue;
             }
-            Word::Place(path) => {
+            Token::Operand(path) => {
                 return Err(Error::usage(format_args!(
                     "{}: one image at a time",
                     path.display()
                 )));
             }
         };
-        asked.take(&name, value)?;
+        args.take(&name, value)?;
     }
-    Ok(asked)
+    Ok(args)
 }
 
-impl Asked {
+impl FsckArgs {
     fn take(&mut self, name: &str, value: Option<OsString>) -> Result<()> {
         let text = || {
             value
@@ -174,17 +174,17 @@ fn path_of(image: &Image, nid: Nid) -> Result<PathBuf> {
 }
 
 /// Checks an image and lists its errors; true if there are none.
-fn checked(image: &Image, asked: &Asked, out: &mut Out) -> Result<bool> {
-    if let Some(path) = &asked.path {
+fn checked(image: &Image, args: &FsckArgs, out: &mut Out) -> Result<bool> {
+    if let Some(path) = &args.path {
         image.resolve(path.as_os_str().as_bytes().trim_ascii())?;
     }
     let options = check::Options {
-        data: asked.data,
-        fingerprints: asked.fingerprints,
+        data: args.data,
+        fingerprints: args.fingerprints,
         ..check::Options::default()
     };
     let report = check::check(image, &options, |_| ());
-    let ignored = |rule: Rule| asked.image.open.no_checksum && rule == Rule::Checksum;
+    let ignored = |rule: Rule| args.image.open.no_checksum && rule == Rule::Checksum;
     let errors = report
         .findings
         .iter()
@@ -192,27 +192,24 @@ fn checked(image: &Image, asked: &Asked, out: &mut Out) -> Result<bool> {
     let mut count = report.dropped;
     for finding in errors {
         count += 1;
-        if asked.level > 0 {
+        if args.level > 0 {
             eprintln!("fsck.erofs: {}", escaped_line(&finding.to_string()));
         }
     }
     if count > 0 {
-        eprintln!(
-            "fsck.erofs: {}: {count} errors",
-            asked.image.image.display()
-        );
+        eprintln!("fsck.erofs: {}: {count} errors", args.image.image.display());
         return Ok(false);
     }
     let t = &report.totals;
-    if asked.level > 2 {
+    if args.level > 2 {
         out.line(format_args!(
             "No errors found: {} inodes, {} directories",
             t.inodes, t.directories
         ))?;
     }
-    if asked.ratio {
-        let whole = std::fs::metadata(&asked.image.image).map_or(0, |m| m.len());
-        let share = whole.saturating_sub(asked.image.open.offset) as f64 * 100.0;
+    if args.ratio {
+        let whole = std::fs::metadata(&args.image.image).map_or(0, |m| m.len());
+        let share = whole.saturating_sub(args.image.open.offset) as f64 * 100.0;
         let share = if t.file_bytes == 0 {
             100.0
         } else {
@@ -224,18 +221,18 @@ fn checked(image: &Image, asked: &Asked, out: &mut Out) -> Result<bool> {
 }
 
 /// Extracts an image; true if all is as in it.
-fn extracted(image: &Image, dir: &Path, asked: &Asked) -> Result<bool> {
-    if !asked.force && std::fs::canonicalize(dir).is_ok_and(|d| d == Path::new("/")) {
+fn extracted(image: &Image, dir: &Path, args: &FsckArgs) -> Result<bool> {
+    if !args.force && std::fs::canonicalize(dir).is_ok_and(|d| d == Path::new("/")) {
         return Err(Error::usage("--extract=/ needs --force"));
     }
     let mut options = extract::Options {
-        overwrite: asked.overwrite,
-        owners: asked.owners,
-        xattrs: asked.xattrs,
+        overwrite: args.overwrite,
+        owners: args.owners,
+        xattrs: args.xattrs,
         stop: on_signal(),
         ..extract::Options::default()
     };
-    if let Some(path) = &asked.path {
+    if let Some(path) = &args.path {
         let names = path.as_os_str().as_bytes().split(|b| *b == b'/');
         let names: Vec<&[u8]> = names.filter(|name| !name.is_empty()).collect();
         if !names.is_empty() {

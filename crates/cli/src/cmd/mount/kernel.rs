@@ -1,6 +1,6 @@
 //! `--kernel`: the kernel's own EROFS, straight from the file where it can (Linux 6.12), else through a loop device.
 
-use super::Args;
+use super::args::Args;
 use super::options::Mounting;
 use crate::image::OpenArgs;
 use rustix::mount::MountFlags;

@@ -1,6 +1,7 @@
 //! `tuff volume check`: every node, entry, address and count of a volume.
 
-use super::{At, Result, bytes, device};
+use super::failure::{At, Result};
+use super::open::{bytes, device};
 use crate::out::Out;
 use crate::text::{escaped_line, full_time, time};
 use crate::units::size;
@@ -68,10 +69,10 @@ fn mend(args: &Args) -> Result<ExitCode> {
     let place = args.path.display();
     let device = device(&args.path, false)?;
     let repaired = if args.rebuild {
-        let uuid = super::uuid().at("/dev/urandom")?;
-        tuff_iplfs::rebuild(&device, uuid, super::now())
+        let uuid = super::open::uuid().at("/dev/urandom")?;
+        tuff_iplfs::rebuild(&device, uuid, super::open::now())
     } else {
-        tuff_iplfs::repair(&device, args.data, super::now())
+        tuff_iplfs::repair(&device, args.data, super::open::now())
     };
     let repaired = repaired
         .map_err(|e| match e {

@@ -1,6 +1,7 @@
 //! `tuff volume create`: an empty volume.
 
-use super::{At, Failure, Result, now, random, uuid};
+use super::failure::{At, Failure, Result};
+use super::open::{now, random, uuid};
 use crate::out::Out;
 use crate::text::hex;
 use crate::units::{parse_size, size};

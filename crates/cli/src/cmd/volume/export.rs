@@ -1,7 +1,9 @@
 //! `tuff volume export`: a volume, or a snapshot of it, as a tar.
 
+use super::failure::{Failure, Result};
+use super::open::mount;
+use super::snapshot;
 use super::tar::{Failed, TarWriter};
-use super::{Failure, Result, mount, snapshot};
 use crate::overwrite::Format;
 use crate::sink::Sink;
 use crate::text::escaped;

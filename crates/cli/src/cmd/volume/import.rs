@@ -1,6 +1,7 @@
 //! `tuff volume import`: a directory of the host into a volume.
 
-use super::{At, Failure, Result, mount};
+use super::failure::{At, Failure, Result};
+use super::open::mount;
 use crate::out::Out;
 use crate::units::size;
 use rustix::fs::{FileType, OFlags, SeekFrom, Stat, lgetxattr, llistxattr, lstat, seek};
@@ -125,7 +126,7 @@ impl Copy {
             .map_err(io::Error::from)
             .at(path.display())?;
         let caller = Caller {
-            now: super::now(),
+            now: super::open::now(),
             uid: stat.st_uid,
             gid: stat.st_gid,
         };
@@ -210,7 +211,7 @@ impl Copy {
             ..SetAttr::default()
         };
         self.volume
-            .set_attr(ino, &set, super::now())
+            .set_attr(ino, &set, super::open::now())
             .at(path.display())?;
         Ok(())
     }
@@ -242,7 +243,7 @@ impl Copy {
                 let offset = at + (i * BLOCK) as u64;
                 let written = self
                     .volume
-                    .write(ino, offset, block, super::now())
+                    .write(ino, offset, block, super::open::now())
                     .at(path.display())?;
                 if written < block.len() {
                     return Err(Error::Posix(Errno::NoSpace)).at(path.display());
@@ -259,7 +260,7 @@ impl Copy {
     fn attributes(&mut self, path: &Path, ino: Nid, stat: &Stat) -> Result<()> {
         // Inherited, or of a directory that was there. Before the mode, which would become part of the list.
         for list in [acl::ACCESS, acl::DEFAULT] {
-            match self.volume.remove_xattr(ino, list, super::now()) {
+            match self.volume.remove_xattr(ino, list, super::open::now()) {
                 Ok(()) | Err(Error::Posix(Errno::NoAttribute)) => {}
                 Err(e) => return Err(e).at(path.display()),
             }
@@ -271,11 +272,11 @@ impl Copy {
             ..SetAttr::default()
         };
         self.volume
-            .set_attr(ino, &set, super::now())
+            .set_attr(ino, &set, super::open::now())
             .at(path.display())?;
         for (name, value) in &host_attributes(path)? {
             self.volume
-                .set_xattr(ino, name, value, SetXattr::Any, super::now())
+                .set_xattr(ino, name, value, SetXattr::Any, super::open::now())
                 .at(path.display())?;
         }
         Ok(())
@@ -292,7 +293,7 @@ impl Copy {
             ..SetAttr::default()
         };
         self.volume
-            .set_attr(ino, &set, super::now())
+            .set_attr(ino, &set, super::open::now())
             .at(&self.place)?;
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! `tuff volume mount`: a volume under a directory, until it is unmounted.
 
-use super::{At, Failure, Result, device};
+use super::failure::{At, Failure, Result};
+use super::open::device;
 use crate::cmd::mount::background::{self, Role};
 use crate::text::escaped_line;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

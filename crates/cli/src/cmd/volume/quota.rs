@@ -1,6 +1,7 @@
 //! `tuff volume quota`: limits of users, groups and projects.
 
-use super::{At, Failure, Result, bytes, mount, now};
+use super::failure::{At, Failure, Result};
+use super::open::{bytes, mount, now};
 use crate::out::Out;
 use crate::units::{parse_size, size};
 use serde_json::{Value, json};

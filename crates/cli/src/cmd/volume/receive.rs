@@ -1,7 +1,8 @@
 //! `tuff volume receive`: a stream becomes a volume, or takes one from a snapshot to the next.
 
 use super::create::{is_block, unmake, zone_blocks};
-use super::{At, Failure, Result, bytes, device};
+use super::failure::{At, Failure, Result};
+use super::open::{bytes, device};
 use crate::units::{parse_size, size};
 use std::fs::File;
 use std::io::{self, BufReader, IsTerminal, Read};

@@ -1,6 +1,7 @@
 //! `tuff volume send`: a snapshot as a stream.
 
-use super::{Failure, Result, bytes, mount};
+use super::failure::{Failure, Result};
+use super::open::{bytes, mount};
 use crate::overwrite::Format;
 use crate::sink::Sink;
 use crate::units::size;

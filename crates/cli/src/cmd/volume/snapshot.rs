@@ -1,6 +1,7 @@
 //! `tuff volume snapshot`: make, list and delete snapshots.
 
-use super::{At, Failure, Result, bytes, mount, now};
+use super::failure::{At, Failure, Result};
+use super::open::{bytes, mount, now};
 use crate::out::Out;
 use crate::text::{escaped, full_time};
 use crate::units::size;

@@ -1,6 +1,7 @@
 //! `tuff volume stat`: what a volume is and how full.
 
-use super::{At, Result, bytes, device};
+use super::failure::{At, Result};
+use super::open::{bytes, device};
 use crate::out::Out;
 use crate::text::hex;
 use crate::units::size;

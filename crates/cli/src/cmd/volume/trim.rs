@@ -1,6 +1,7 @@
 //! `tuff volume trim`: what the host holds and nothing needs.
 
-use super::{At, Result, bytes, mount};
+use super::failure::{At, Result};
+use super::open::{bytes, mount};
 use crate::out::Out;
 use crate::units::size;
 use serde_json::json;

@@ -6,8 +6,8 @@ mod inode;
 mod statistics;
 mod superblock;
 
-use super::Tool;
-use super::words::{self, Grammar, Word};
+use super::getopt::{self, OptionTable, Token};
+use super::tool::Tool;
 use crate::image::{ImageArgs, OpenArgs};
 use crate::out::Out;
 use crate::select::entry;
@@ -19,7 +19,7 @@ use tuff_erofs::read::{Image, Inode, Nid};
 use tuff_erofs::walk::{Entry, shown};
 use tuff_erofs::{Error, Result};
 
-static GRAMMAR: Grammar = Grammar {
+static OPTIONS: OptionTable = OptionTable {
     letters: "VheSs",
     valued_letters: "",
     flags: b"\0blkid-udev\0cat\0help\0ls\0version\0",
@@ -29,7 +29,7 @@ static GRAMMAR: Grammar = Grammar {
 
 /// What was asked for.
 #[derive(Default)]
-struct Asked {
+struct DumpArgs {
     help: bool,
     version: bool,
     superblock: bool,
@@ -52,28 +52,28 @@ struct Dump<'a> {
 }
 
 /// Does what the words ask for.
-pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
-    let asked = Asked::read(words::read(words, &GRAMMAR)?)?;
-    if asked.version {
+pub(super) fn run(raw: &[OsString]) -> Result<ExitCode> {
+    let args = DumpArgs::read(getopt::parse(raw, &OPTIONS)?)?;
+    if args.version {
         return Tool::Dump.version(None);
     }
-    if asked.help {
+    if args.help {
         let mut out = Out::new();
         out.bytes(include_bytes!("help.txt"))?;
         out.finish()?;
         return Ok(ExitCode::SUCCESS);
     }
-    let args = asked.image()?;
-    let image = args.open_unverified()?;
-    if asked.cat {
-        args.with_devices(&image)?;
+    let path = args.image()?;
+    let image = path.open_unverified()?;
+    if args.cat {
+        path.with_devices(&image)?;
     }
     let mut dump = Dump {
         image: &image,
         out: Out::new(),
         broken: None,
     };
-    if let Err(e) = dump.all(&asked) {
+    if let Err(e) = dump.all(&args) {
         dump.wrong(e);
     }
     dump.out.finish()?;
@@ -81,14 +81,14 @@ pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
     dump.broken.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-impl Asked {
-    fn read(words: Vec<Word>) -> Result<Self> {
-        let mut asked = Self::default();
-        for word in words {
-            match word {
-                Word::Option(name, value) => asked.take(&name, value)?,
-                Word::Place(path) if asked.image.is_none() => asked.image = Some(path.into()),
-                Word::Place(path) => {
+impl DumpArgs {
+    fn read(tokens: Vec<Token>) -> Result<Self> {
+        let mut args = Self::default();
+        for token in tokens {
+            match token {
+                Token::Option(name, value) => args.take(&name, value)?,
+                Token::Operand(path) if args.image.is_none() => args.image = Some(path.into()),
+                Token::Operand(path) => {
                     return Err(Error::usage(format_args!(
                         "{}: one image at a time",
                         path.display()
@@ -96,7 +96,7 @@ impl Asked {
                 }
             }
         }
-        Ok(asked)
+        Ok(args)
     }
 
     fn take(&mut self, name: &str, value: Option<OsString>) -> Result<()> {
@@ -163,37 +163,37 @@ pub(super) fn number(text: &str) -> Result<u64, String> {
 
 impl Dump<'_> {
     /// All that was asked for.
-    fn all(&mut self, asked: &Asked) -> Result<()> {
+    fn all(&mut self, args: &DumpArgs) -> Result<()> {
         if self.image.checksum_ok() == Some(false) {
             let what = "the checksum does not match the bytes it covers";
             self.wrong(Error::corrupt("superblock (byte 1024)", what));
         }
-        if asked.udev {
+        if args.udev {
             return self.udev();
         }
-        if asked.superblock || !asked.statistics && !asked.one() {
+        if args.superblock || !args.statistics && !args.one() {
             self.superblock()?;
         }
-        if asked.statistics {
+        if args.statistics {
             self.statistics()?;
         }
-        match (&asked.path, asked.nid) {
+        match (&args.path, args.nid) {
             (Some(path), _) => {
                 let found = entry(self.image, path, false)?;
-                self.one(asked, Some(&found), &found.inode)
+                self.one(args, Some(&found), &found.inode)
             }
             (None, Some(nid)) => {
                 let inode = self.image.inode(nid)?;
-                let found = if asked.cat { None } else { self.name(&inode)? };
-                self.one(asked, found.as_ref(), &inode)
+                let found = if args.cat { None } else { self.name(&inode)? };
+                self.one(args, found.as_ref(), &inode)
             }
             (None, None) => Ok(()),
         }
     }
 
     /// All that was asked of an inode, whose name is known or not.
-    fn one(&mut self, asked: &Asked, found: Option<&Entry>, inode: &Inode) -> Result<()> {
-        if asked.cat {
+    fn one(&mut self, args: &DumpArgs, found: Option<&Entry>, inode: &Inode) -> Result<()> {
+        if args.cat {
             return self.cat(inode);
         }
         let path = match found {
@@ -201,10 +201,10 @@ impl Dump<'_> {
             None => "(not found)".to_owned(),
         };
         self.inode(&path, inode)?;
-        if asked.list {
+        if args.list {
             self.list(inode)?;
         }
-        if asked.extents {
+        if args.extents {
             self.extents(&path, inode)?;
         }
         Ok(())

@@ -29,7 +29,7 @@ pub(super) fn list(path: &Path, file: &Path, offset: u64, mount_point: &[u8]) ->
         ..OpenArgs::default()
     };
     let (text, left_out) = text(&open.open(file)?, mount_point)?;
-    super::write(path, &text)?;
+    super::companion_file::write(path, &text)?;
     Ok(left_out)
 }
 

@@ -1,6 +1,6 @@
 //! What `-E` and `--zfeature-bits` ask for.
 
-use super::asked::Asked;
+use super::args::MkfsArgs;
 use crate::units::parse_size;
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::{Dedupe, Fragments, InodeForm, Metadata};
@@ -18,22 +18,22 @@ const BITS: [&str; 8] = [
 ];
 
 /// Takes a list of `-E`.
-pub(super) fn list(asked: &mut Asked, list: &str) -> Result<()> {
+pub(super) fn list(args: &mut MkfsArgs, list: &str) -> Result<()> {
     for word in list.split(',').filter(|word| !word.is_empty()) {
         let (name, value) = match word.split_once('=') {
             Some((name, value)) => (name, Some(value)),
             None => (word, None),
         };
         match name.strip_prefix('^') {
-            Some(name) => feature(asked, name, false, value)?,
-            None => feature(asked, name, true, value)?,
+            Some(name) => feature(args, name, false, value)?,
+            None => feature(args, name, true, value)?,
         }
     }
     Ok(())
 }
 
 /// Takes the features of a mask.
-pub(super) fn bits(asked: &mut Asked, mask: u64) -> Result<()> {
+pub(super) fn bits(args: &mut MkfsArgs, mask: u64) -> Result<()> {
     if mask >> BITS.len() != 0 {
         return Err(Error::usage(format_args!(
             "--zfeature-bits {mask}: only bits 0 to 7 are known here"
@@ -41,20 +41,20 @@ pub(super) fn bits(asked: &mut Asked, mask: u64) -> Result<()> {
     }
     for (i, name) in BITS.into_iter().enumerate() {
         if mask >> i & 1 == 1 {
-            feature(asked, name, true, None)?;
+            feature(args, name, true, None)?;
         }
     }
     Ok(())
 }
 
-fn feature(asked: &mut Asked, name: &str, on: bool, value: Option<&str>) -> Result<()> {
+fn feature(args: &mut MkfsArgs, name: &str, on: bool, value: Option<&str>) -> Result<()> {
     let takes_value = matches!(name, "fragments" | "all-fragments" | "fragdedupe");
     if let Some(value) = value.filter(|_| !takes_value || !on) {
         return Err(Error::usage(format_args!(
             "-E {name}: it has no value, but got '{value}'"
         )));
     }
-    let o = &mut asked.options;
+    let o = &mut args.options;
     match name {
         "48bit" | "dot-omitted" if on => {
             if o.metadata.form == Metadata::Plain {
@@ -72,11 +72,11 @@ fn feature(asked: &mut Asked, name: &str, on: bool, value: Option<&str>) -> Resu
             if let Some(value) = value {
                 let size = parse_size(value);
                 let size = size.map_err(|e| Error::usage(format_args!("-E {name}: {e}")))?;
-                asked.fragment_cluster = Some(size);
+                args.fragment_cluster = Some(size);
             }
         }
         "fragdedupe" => {
-            asked.fragment_dedupe = match (on, value) {
+            args.fragment_dedupe = match (on, value) {
                 (false, _) => false,
                 (true, None | Some("full" | "inode")) => true,
                 (true, Some(other)) => {
@@ -86,10 +86,10 @@ fn feature(asked: &mut Asked, name: &str, on: bool, value: Option<&str>) -> Resu
                 }
             }
         }
-        "dedupe" => asked.dedupe = Some(if on { Dedupe::Content } else { Dedupe::Off }),
+        "dedupe" => args.dedupe = Some(if on { Dedupe::Content } else { Dedupe::Off }),
         "ztailpacking" => o.layout.tail_packing = on,
         "legacy-compress" => o.layout.compact_index = !on,
-        "force-inode-compact" => asked.ignore_mtime |= on,
+        "force-inode-compact" => args.ignore_mtime |= on,
         "force-inode-extended" => {
             o.metadata.inodes = if on {
                 InodeForm::Extended
@@ -101,7 +101,7 @@ fn feature(asked: &mut Asked, name: &str, on: bool, value: Option<&str>) -> Resu
         "noinline_data" => o.layout.inline_data = !on,
         "nosbcrc" => o.metadata.checksum = !on,
         "xattr-name-filter" => o.metadata.xattr_filter = on,
-        "plain-xattr-prefixes" => asked.plain_prefixes = on,
+        "plain-xattr-prefixes" => args.plain_prefixes = on,
         "force-inode-blockmap" | "force-chunk-indexes" => {
             return Err(Error::usage(format_args!(
                 "-E {name} is not done here: leave it out, and each file gets the map that suits it"

@@ -1,10 +1,11 @@
 //! What was asked for, as the library takes it.
 
-use super::asked::{Asked, refused, to_usize};
+use super::args::MkfsArgs;
 use super::hints;
+use super::parse::{refused, to_usize};
 use crate::cmd::build_image::options::source_date_epoch;
-use crate::cmd::build_image::others::Others;
-use crate::cmd::build_image::places::is_image;
+use crate::cmd::build_image::paths::is_image;
+use crate::cmd::build_image::referenced_images::ReferencedImages;
 use std::path::PathBuf;
 use std::time::SystemTime;
 use tuff_erofs::{Error, Result};
@@ -31,26 +32,26 @@ pub(super) struct Job {
 }
 
 /// The job that was asked for.
-pub(super) fn job(mut asked: Asked) -> Result<Job> {
-    let (image, sources) = places(&asked)?;
-    let mut o = asked.options.clone();
-    o.dedupe.image_index = matches!(sources[..], [Source::Image { .. }, ..]) && !asked.data;
-    let layers = Others::open(&[], &sources, o.dedupe.image_index);
+pub(super) fn job(mut args: MkfsArgs) -> Result<Job> {
+    let (image, sources) = places(&args)?;
+    let mut o = args.options.clone();
+    o.dedupe.image_index = matches!(sources[..], [Source::Image { .. }, ..]) && !args.data;
+    let layers = ReferencedImages::open(&[], &sources, o.dedupe.image_index);
     let like = layers.like(KernelVersion::FIRST)?;
     let usual = like.as_ref().map_or(4096, |like| like.block.size());
-    let block = asked.block.unwrap_or(if asked.index { 512 } else { usual });
+    let block = args.block.unwrap_or(if args.index { 512 } else { usual });
     if !block.is_power_of_two() || !(512..=65536).contains(&block) {
         return Err(Error::usage(format_args!(
             "-b {block}: a power of two from 512 to 65536 is needed"
         )));
     }
     o.block = tuff_format::BlockBits::new(block.trailing_zeros() as u8).map_err(Error::usage)?;
-    compression(&mut asked, &mut o)?;
-    if asked.index {
-        index(&mut asked, &mut o)?;
+    compression(&mut args, &mut o)?;
+    if args.index {
+        index(&mut args, &mut o)?;
     }
     if let Some(like) = &like {
-        like_layers(&asked, like, &mut o);
+        like_layers(&args, like, &mut o);
     }
     if let Some(blob) = &o.layout.blob {
         if *blob == image {
@@ -63,8 +64,8 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
             return Err(Error::usage("--blobdev: it needs --chunksize"));
         }
     }
-    if let Some(list) = &asked.block_list
-        && [Some(&image), o.layout.blob.as_ref(), asked.vmdk.as_ref()].contains(&Some(list))
+    if let Some(list) = &args.block_list
+        && [Some(&image), o.layout.blob.as_ref(), args.vmdk.as_ref()].contains(&Some(list))
     {
         return Err(Error::usage(format_args!(
             "--block-list-file {}: it is another output, too",
@@ -72,12 +73,12 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
         )));
     }
     // What follows in the unified address space begins behind what aligns.
-    if asked.index || o.layout.blob.is_some() || o.dedupe.image_index {
-        let align = u32::try_from(std::mem::replace(&mut asked.align_blocks, 1));
+    if args.index || o.layout.blob.is_some() || o.dedupe.image_index {
+        let align = u32::try_from(std::mem::replace(&mut args.align_blocks, 1));
         o.layout.align_blocks = align.map_err(Error::usage)?;
     }
-    times(&mut asked, &mut o)?;
-    o.sources.whiteouts = Some(match (asked.aufs, asked.strip_overlay) {
+    times(&mut args, &mut o)?;
+    o.sources.whiteouts = Some(match (args.aufs, args.strip_overlay) {
         (false, false) => Whiteouts::Keep,
         (true, false) => Whiteouts::Convert,
         // Below the only source there is nothing that they could delete: they go.
@@ -91,27 +92,27 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
         ));
     }
     let boxed = o.layout.fragments != Fragments::Off || o.metadata.form == Metadata::Compressed;
-    if asked.vmdk.is_some() && asked.offset > 0 {
+    if args.vmdk.is_some() && args.offset > 0 {
         return Err(refused(
             "--vmdk-desc with --offset",
             "leave one of them out",
         ));
     }
-    if asked.plain_prefixes && boxed && !o.metadata.xattr_prefixes.is_empty() {
+    if args.plain_prefixes && boxed && !o.metadata.xattr_prefixes.is_empty() {
         return Err(refused(
             "-E plain-xattr-prefixes with fragments or -m",
             "leave it out: Linux looks for them there",
         ));
     }
-    if asked.product_out && o.metadata.fs_config.is_none() {
+    if args.product_out && o.metadata.fs_config.is_none() {
         let note =
             "--product-out without --fs-config-file: owners and modes are those of the source";
-        asked.notes.push(note.to_owned());
+        args.notes.push(note.to_owned());
     }
     o.kernel = o.oldest_kernel().max(layers.kernel());
     o.check()?;
     // With an offset the build writes another file first.
-    o.sources.outputs = [&asked.vmdk, &asked.block_list]
+    o.sources.outputs = [&args.vmdk, &args.block_list]
         .into_iter()
         .flatten()
         .cloned()
@@ -121,19 +122,19 @@ pub(super) fn job(mut asked: Asked) -> Result<Job> {
         sources,
         image,
         options: o,
-        offset: asked.offset,
-        align_blocks: asked.align_blocks,
-        vmdk: asked.vmdk,
-        block_list: asked.block_list,
-        quiet: asked.quiet,
-        force: asked.force,
-        notes: asked.notes,
+        offset: args.offset,
+        align_blocks: args.align_blocks,
+        vmdk: args.vmdk,
+        block_list: args.block_list,
+        quiet: args.quiet,
+        force: args.force,
+        notes: args.notes,
     })
 }
 
 /// What layers have in forms of their own can be referred to in these forms alone.
-fn like_layers(asked: &Asked, like: &Options, o: &mut Options) {
-    if !asked.algorithms.is_empty() {
+fn like_layers(args: &MkfsArgs, like: &Options, o: &mut Options) {
+    if !args.algorithms.is_empty() {
         return;
     }
     o.layout.unaligned = like.layout.unaligned;
@@ -150,10 +151,10 @@ fn like_layers(asked: &Asked, like: &Options, o: &mut Options) {
 }
 
 /// Where the image goes, and what it is made of.
-fn places(asked: &Asked) -> Result<(PathBuf, Vec<Source>)> {
+fn places(args: &MkfsArgs) -> Result<(PathBuf, Vec<Source>)> {
     let source = |path: &PathBuf| {
         let is_stdin = |name| path.as_os_str() == name;
-        if asked.tar {
+        if args.tar {
             let stdin = ["/dev/stdin", "/proc/self/fd/0", "/dev/fd/0"];
             return Ok(match stdin.into_iter().any(is_stdin) {
                 true => Source::TarStdin,
@@ -178,10 +179,10 @@ fn places(asked: &Asked) -> Result<(PathBuf, Vec<Source>)> {
             "for a tar say --tar=f",
         ))
     };
-    let places: Vec<PathBuf> = asked.places.iter().map(PathBuf::from).collect();
+    let places: Vec<PathBuf> = args.operands.iter().map(PathBuf::from).collect();
     match &places[..] {
         [] => Err(Error::usage("FILE, the image to make, is missing")),
-        [image] if asked.tar => Ok((image.clone(), vec![Source::TarStdin])),
+        [image] if args.tar => Ok((image.clone(), vec![Source::TarStdin])),
         [_] => Err(Error::usage("SOURCE, the directory to take, is missing")),
         [image, paths @ ..] => {
             let sources: Vec<Source> = paths.iter().map(source).collect::<Result<_>>()?;
@@ -201,7 +202,7 @@ fn places(asked: &Asked) -> Result<(PathBuf, Vec<Source>)> {
 }
 
 /// Blocks are a tar's, whatever `-b` says, and nothing is there to compress, as with the original.
-fn index(asked: &mut Asked, o: &mut Options) -> Result<()> {
+fn index(args: &mut MkfsArgs, o: &mut Options) -> Result<()> {
     if o.layout.blob.is_some() {
         return Err(refused("--blobdev with --tar=i", "leave one of them out"));
     }
@@ -211,13 +212,13 @@ fn index(asked: &mut Asked, o: &mut Options) -> Result<()> {
             "leave one of them out",
         ));
     }
-    if asked.block.is_some_and(|block| block != 512) {
+    if args.block.is_some_and(|block| block != 512) {
         let note = "-b: the blocks of an index are of 512 bytes, as those of its tar";
-        asked.notes.push(note.to_owned());
+        args.notes.push(note.to_owned());
     }
     if o.compression.default.is_some() {
         let note = "-z: nothing is compressed, since all data stays in the tar";
-        asked.notes.push(note.to_owned());
+        args.notes.push(note.to_owned());
     }
     o.block = tuff_format::BlockBits::new(9).map_err(Error::usage)?;
     o.compression.rules.clear();
@@ -225,10 +226,10 @@ fn index(asked: &mut Asked, o: &mut Options) -> Result<()> {
     Ok(())
 }
 
-fn compression(asked: &mut Asked, o: &mut Options) -> Result<()> {
-    o.compression.default = asked.algorithms.first().copied();
-    o.compression.cluster = to_usize("-C", asked.cluster.unwrap_or(o.block.size()))?;
-    let fragment_cluster = asked
+fn compression(args: &mut MkfsArgs, o: &mut Options) -> Result<()> {
+    o.compression.default = args.algorithms.first().copied();
+    o.compression.cluster = to_usize("-C", args.cluster.unwrap_or(o.block.size()))?;
+    let fragment_cluster = args
         .fragment_cluster
         .map(|size| to_usize("-E fragments", size));
     o.layout.fragment_cluster = fragment_cluster
@@ -254,17 +255,17 @@ fn compression(asked: &mut Asked, o: &mut Options) -> Result<()> {
         }
         (o.layout.fragments, o.layout.tail_packing) = (Fragments::Off, false);
     }
-    o.dedupe.mode = asked.dedupe.unwrap_or(match o.layout.fragments {
+    o.dedupe.mode = args.dedupe.unwrap_or(match o.layout.fragments {
         Fragments::Off => Dedupe::Off,
-        _ if asked.fragment_dedupe => Dedupe::Content,
+        _ if args.fragment_dedupe => Dedupe::Content,
         _ => Dedupe::Off,
     });
-    if let Some(file) = &asked.hints {
+    if let Some(file) = &args.hints {
         let rules = hints::rules(
             file,
-            &asked.algorithms,
+            &args.algorithms,
             o.block.size_usize(),
-            &mut asked.notes,
+            &mut args.notes,
         )?;
         if o.compression.default.is_some() {
             o.compression.rules = rules;
@@ -274,10 +275,10 @@ fn compression(asked: &mut Asked, o: &mut Options) -> Result<()> {
 }
 
 /// Times of inodes. With SOURCE_DATE_EPOCH they stay as far as they are not later, whatever `-T` says.
-fn times(asked: &mut Asked, o: &mut Options) -> Result<()> {
+fn times(args: &mut MkfsArgs, o: &mut Options) -> Result<()> {
     let epoch = source_date_epoch()?;
-    let fixed = epoch.or(asked.time);
-    if asked.ignore_mtime {
+    let fixed = epoch.or(args.time);
+    if args.ignore_mtime {
         let now = || {
             let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
             // Before 1970 a clock is wrong.
@@ -286,10 +287,10 @@ fn times(asked: &mut Asked, o: &mut Options) -> Result<()> {
         o.metadata.timestamp = Some(fixed.unwrap_or_else(now));
         return Ok(());
     }
-    match (asked.time, epoch) {
-        (Some(time), None) if !asked.mkfs_time => o.metadata.timestamp = Some(time),
-        (Some(time), Some(epoch)) if !asked.mkfs_time && time != epoch => {
-            asked.notes.push(format!(
+    match (args.time, epoch) {
+        (Some(time), None) if !args.mkfs_time => o.metadata.timestamp = Some(time),
+        (Some(time), Some(epoch)) if !args.mkfs_time && time != epoch => {
+            args.notes.push(format!(
                 "-T {time}: SOURCE_DATE_EPOCH is set, so times stay that are not later than {epoch}"
             ));
             o.metadata.clamp = Some(epoch);
@@ -301,14 +302,14 @@ fn times(asked: &mut Asked, o: &mut Options) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::words;
-    use super::super::GRAMMAR;
+    use super::super::super::getopt;
+    use super::super::OPTIONS;
     use super::*;
 
     fn options(line: &str) -> Result<Options> {
         let words: Vec<_> = line.split_whitespace().map(Into::into).collect();
-        let asked = Asked::read(&words::read(&words, &GRAMMAR)?)?;
-        Ok(job(asked)?.options)
+        let args = MkfsArgs::read(&getopt::parse(&words, &OPTIONS)?)?;
+        Ok(job(args)?.options)
     }
 
     #[test]

@@ -1,29 +1,29 @@
 //! `mkfs.erofs`: `asked` reads its options, `extended` those of `-E`, `job` makes of them what the library takes, `place` puts an
 //! image where it was asked for, `vmdk` says what disk it is.
 
-mod asked;
+mod args;
 mod blocks;
+mod companion_file;
 mod extended;
 mod hints;
 mod job;
-mod place;
+mod parse;
+mod placement;
 mod vmdk;
 
-use super::Tool;
-use super::words::{self, Grammar};
+use super::getopt::{self, OptionTable};
+use super::tool::Tool;
 use crate::cmd::build_image::{summary, watched};
 use crate::overwrite;
 use crate::progress::Show;
-use asked::Asked;
+use args::MkfsArgs;
 use std::ffi::OsString;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tuff_erofs::{Error, Result};
+use tuff_erofs::Result;
 use tuff_mkfs::Progress;
-use tuff_store::{Output, Target};
 
-static GRAMMAR: Grammar = Grammar {
+static OPTIONS: OptionTable = OptionTable {
     letters: "Vh",
     valued_letters: "CELTUbdmxz",
     flags: b"\0all-root\0all-time\0aufs\0force\0hard-dereference\0help\0ignore-mtime\0mkfs-time\0preserve-mtime\0quiet\0version\0",
@@ -34,20 +34,20 @@ static GRAMMAR: Grammar = Grammar {
 };
 
 /// Does what the words ask for.
-pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
-    let asked = Asked::read(&words::read(words, &GRAMMAR)?)?;
-    if asked.version {
+pub(super) fn run(raw: &[OsString]) -> Result<ExitCode> {
+    let args = MkfsArgs::read(&getopt::parse(raw, &OPTIONS)?)?;
+    if args.version {
         return Tool::Mkfs.version(Some(
             "available compressors: lz4, lz4hc, lzma, deflate, libdeflate, zstd",
         ));
     }
-    if asked.help {
+    if args.help {
         let mut out = crate::out::Out::new();
         out.bytes(include_bytes!("help.txt"))?;
         out.finish()?;
         return Ok(ExitCode::SUCCESS);
     }
-    let job = job::job(asked)?;
+    let job = job::job(args)?;
     if !job.quiet {
         for note in &job.notes {
             eprintln!("mkfs.erofs: note: {note}");
@@ -62,7 +62,7 @@ pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
     let show = if job.quiet { Show::Quiet } else { Show::Auto };
     let progress = Arc::new(Progress::default());
     let (summary, seconds) = watched(&progress, show, |progress| {
-        place::place(&job, |target| {
+        placement::write_image(&job, |target| {
             tuff_mkfs::build(&job.sources, &job.options, target, progress)
         })
     })?;
@@ -92,12 +92,4 @@ pub(super) fn run(words: &[OsString]) -> Result<ExitCode> {
         out.finish()?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Writes a text that goes with an image to `path`, which has its name when it is complete.
-fn write(path: &Path, text: &[u8]) -> Result<()> {
-    let failed = |e| Error::io(path.display(), "cannot write", e);
-    let output = Output::create(&Target::Path(path.to_owned())).map_err(failed)?;
-    output.write_at(text, 0).map_err(failed)?;
-    output.finish(text.len() as u64, false).map_err(failed)
 }

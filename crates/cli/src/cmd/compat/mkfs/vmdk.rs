@@ -25,7 +25,7 @@ const CYLINDERS: u64 = 16_383;
 pub(super) fn describe(path: &Path, image: &Path, devices: &[PathBuf]) -> Result<()> {
     let opened = OpenArgs::default().open(image)?;
     let text = text(path, image, devices, &opened)?;
-    super::write(path, text.as_bytes())
+    super::companion_file::write(path, text.as_bytes())
 }
 
 fn text(path: &Path, image: &Path, devices: &[PathBuf], opened: &Image) -> Result<String> {

@@ -12,7 +12,10 @@ use tuff_store::{Output, Target};
 const PIECE: usize = 1 << 20;
 
 /// Builds the image, and puts it into its place.
-pub(super) fn place(job: &Job, build: impl FnOnce(&Target) -> Result<Summary>) -> Result<Summary> {
+pub(super) fn write_image(
+    job: &Job,
+    build: impl FnOnce(&Target) -> Result<Summary>,
+) -> Result<Summary> {
     let failed = |what: &'static str| {
         let name = job.image.display().to_string();
         move |e| Error::io(name, what, e)

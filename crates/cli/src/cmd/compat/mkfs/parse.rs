@@ -1,126 +1,38 @@
 //! The options of `mkfs.erofs`, one by one.
 
 use super::super::ere;
-use super::super::words::Word;
+use super::super::getopt::Token;
+use super::args::MkfsArgs;
 use super::extended;
 use crate::cmd::build_image::{MaybeCompression, options, parse_compression, parse_uuid};
 use crate::units::parse_size;
-use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 use tuff_erofs::fingerprint;
 use tuff_erofs::{Error, Result, THREADS_MAX};
-use tuff_mkfs::{Compression, Dedupe, Fragments, Metadata, Method, Options, Paths};
-use tuff_mkfs::{CompressionOptions, DedupeOptions, LayoutOptions};
+use tuff_mkfs::{Compression, Metadata, Method, Paths};
 
-/// What was asked for.
-pub(super) struct Asked {
-    pub(super) help: bool,
-    pub(super) version: bool,
-    pub(super) quiet: bool,
-    /// A device is overwritten whatever it holds.
-    pub(super) force: bool,
-    /// As far as one option says it all.
-    pub(super) options: Options,
-    pub(super) block: Option<u64>,
-    /// Of `-z`, in its order.
-    pub(super) algorithms: Vec<Compression>,
-    pub(super) cluster: Option<u64>,
-    pub(super) fragment_cluster: Option<u64>,
-    pub(super) fragment_dedupe: bool,
-    pub(super) dedupe: Option<Dedupe>,
-    pub(super) plain_prefixes: bool,
-    pub(super) hints: Option<PathBuf>,
-    pub(super) time: Option<i64>,
-    pub(super) mkfs_time: bool,
-    pub(super) ignore_mtime: bool,
-    pub(super) tar: bool,
-    /// Of a tar, only the metadata.
-    pub(super) index: bool,
-    /// Of images, all data, too.
-    pub(super) data: bool,
-    pub(super) aufs: bool,
-    pub(super) strip_overlay: bool,
-    /// Where a descriptor of the disk goes.
-    pub(super) vmdk: Option<PathBuf>,
-    /// Where a list of blocks by file goes.
-    pub(super) block_list: Option<PathBuf>,
-    pub(super) offset: u64,
-    pub(super) align_blocks: u64,
-    /// What people should know.
-    pub(super) notes: Vec<String>,
-    /// `--product-out`, which needs a table of owners to mean something.
-    pub(super) product_out: bool,
-    /// `FILE` and what follows it.
-    pub(super) places: Vec<OsString>,
-}
-
-impl Asked {
+impl MkfsArgs {
     /// Reads all words.
-    pub(super) fn read(words: &[Word]) -> Result<Self> {
-        let mut asked = Self {
-            help: false,
-            version: false,
-            quiet: false,
-            force: false,
-            // What callers get who ask for nothing.
-            options: Options {
-                compression: CompressionOptions {
-                    default: None,
-                    ..CompressionOptions::default()
-                },
-                layout: LayoutOptions {
-                    tail_packing: false,
-                    fragments: Fragments::Off,
-                    ..LayoutOptions::default()
-                },
-                dedupe: DedupeOptions {
-                    mode: Dedupe::Off,
-                    ..DedupeOptions::default()
-                },
-                ..Options::default()
-            },
-            block: None,
-            algorithms: Vec::new(),
-            cluster: None,
-            fragment_cluster: None,
-            fragment_dedupe: true,
-            dedupe: None,
-            plain_prefixes: false,
-            hints: None,
-            time: None,
-            mkfs_time: false,
-            ignore_mtime: false,
-            tar: false,
-            index: false,
-            data: false,
-            aufs: false,
-            strip_overlay: false,
-            vmdk: None,
-            block_list: None,
-            offset: 0,
-            align_blocks: 1,
-            notes: Vec::new(),
-            product_out: false,
-            places: Vec::new(),
-        };
-        for word in words {
-            match word {
-                Word::Place(place) => asked.places.push(place.clone()),
-                Word::Option(name, None) => asked.take(name, None)?,
-                Word::Option(name, Some(value)) if is_path(name) => {
-                    asked.take_path(name, Path::new(value))?;
+    pub(super) fn read(tokens: &[Token]) -> Result<Self> {
+        let mut args = Self::new();
+        for token in tokens {
+            match token {
+                Token::Operand(operand) => args.operands.push(operand.clone()),
+                Token::Option(name, None) => args.take(name, None)?,
+                Token::Option(name, Some(value)) if is_path(name) => {
+                    args.take_path(name, Path::new(value))?;
                 }
-                Word::Option(name, Some(value)) => {
+                Token::Option(name, Some(value)) => {
                     let text = value.to_str().ok_or_else(|| {
                         Error::usage(format_args!("{name}: '{}' is not UTF-8", value.display()))
                     })?;
-                    asked.take(name, Some(text))?;
+                    args.take(name, Some(text))?;
                 }
             }
         }
-        Ok(asked)
+        Ok(args)
     }
 
     fn take_path(&mut self, name: &str, path: &Path) -> Result<()> {

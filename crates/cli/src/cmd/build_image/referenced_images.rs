@@ -10,9 +10,9 @@ use tuff_mkfs::{BaseImage, KernelVersion, Options, Source};
 use tuff_store::{FileStore, ReadAt};
 
 /// The images that the new one refers to, as far as they can be opened: what is wrong with one is an error of the build.
-pub(crate) struct Others(Vec<(PathBuf, Image)>);
+pub(crate) struct ReferencedImages(Vec<(PathBuf, Image)>);
 
-impl Others {
+impl ReferencedImages {
     /// The bases, then the sources whose data stays where it is, if it does.
     pub(crate) fn open(bases: &[BaseImage], sources: &[Source], in_place: bool) -> Self {
         let bases = bases.iter().map(|base| (&base.path, &base.devices));

@@ -13,14 +13,14 @@ use tuff_mkfs::{BaseImage, Container, Source, container_layers};
 use tuff_store::Target;
 
 /// Where the tree comes from, where the image goes, and what it refers to.
-pub(super) struct Places {
+pub(super) struct BuildPaths {
     pub(super) sources: Vec<Source>,
     pub(super) target: Target,
     pub(super) bases: Vec<BaseImage>,
 }
 
 /// The path of the image, and those of the sources.
-pub(super) fn paths(args: &Args) -> Result<(&PathBuf, &[PathBuf])> {
+pub(super) fn split(args: &Args) -> Result<(&PathBuf, &[PathBuf])> {
     if let Some(image) = &args.output {
         return Ok((image, &args.paths));
     }
@@ -32,7 +32,7 @@ pub(super) fn paths(args: &Args) -> Result<(&PathBuf, &[PathBuf])> {
 
 /// Fails if the build would replace something other than an image it may replace.
 pub(super) fn check_outputs(args: &Args) -> Result<()> {
-    let (image, _) = paths(args)?;
+    let (image, _) = split(args)?;
     overwrite::check(image, Format::Image)?;
     match &args.blob {
         Some(blob) if !is_blob_of(blob, image) => overwrite::check(blob, Format::Blob),
@@ -51,8 +51,8 @@ fn is_blob_of(blob: &Path, image: &Path) -> bool {
 }
 
 /// The places that the arguments name.
-pub(super) fn places(args: &Args) -> Result<Places> {
-    let (image, sources) = paths(args)?;
+pub(super) fn resolve(args: &Args) -> Result<BuildPaths> {
+    let (image, sources) = split(args)?;
     let dash = Path::new("-");
     let target = if image == dash {
         Target::Stdout
@@ -93,7 +93,7 @@ pub(super) fn places(args: &Args) -> Result<Places> {
             "standard input can be only one of the sources",
         ));
     }
-    Ok(Places {
+    Ok(BuildPaths {
         sources: all,
         target,
         bases,

@@ -6,7 +6,7 @@ use tuff_erofs::{Error, Result};
 
 /// The options of a tool. Lists of long names have a zero byte before, between and behind them: some callers look for names of
 /// options in the program's bytes, as C has them.
-pub(super) struct Grammar {
+pub(super) struct OptionTable {
     /// Letters without a value.
     pub(super) letters: &'static str,
     /// Letters with one.
@@ -21,36 +21,36 @@ pub(super) struct Grammar {
 
 /// What an argument is.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum Token {
     /// An option by its whole name, with dashes, and its value.
     Option(String, Option<OsString>),
     /// Anything else.
-    Place(OsString),
+    Operand(OsString),
 }
 
 /// Reads all arguments.
-pub(super) fn read(arguments: &[OsString], grammar: &Grammar) -> Result<Vec<Word>> {
-    let mut words = Vec::new();
+pub(super) fn parse(arguments: &[OsString], grammar: &OptionTable) -> Result<Vec<Token>> {
+    let mut tokens = Vec::new();
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         let bytes = argument.as_bytes();
         let mut next = || rest.next().cloned();
         match bytes {
             b"--" => {
-                words.extend(rest.by_ref().cloned().map(Word::Place));
+                tokens.extend(rest.by_ref().cloned().map(Token::Operand));
             }
-            [b'-', b'-', long @ ..] => words.push(grammar.long(long, &mut next)?),
+            [b'-', b'-', long @ ..] => tokens.push(grammar.long(long, &mut next)?),
             [b'-', short @ ..] if !short.is_empty() => {
-                grammar.short(short, &mut next, &mut words)?;
+                grammar.short(short, &mut next, &mut tokens)?;
             }
-            _ => words.push(Word::Place(argument.clone())),
+            _ => tokens.push(Token::Operand(argument.clone())),
         }
     }
-    Ok(words)
+    Ok(tokens)
 }
 
-impl Grammar {
-    fn long(&self, word: &[u8], next: &mut dyn FnMut() -> Option<OsString>) -> Result<Word> {
+impl OptionTable {
+    fn long(&self, word: &[u8], next: &mut dyn FnMut() -> Option<OsString>) -> Result<Token> {
         let (name, value) = match word.iter().position(|b| *b == b'=') {
             Some(at) => (
                 &word[..at],
@@ -71,7 +71,7 @@ impl Grammar {
             }
             value => value,
         };
-        Ok(Word::Option(option, value))
+        Ok(Token::Option(option, value))
     }
 
     /// The name that `name` is or begins, if it is one alone.
@@ -98,7 +98,7 @@ impl Grammar {
         &self,
         letters: &[u8],
         next: &mut dyn FnMut() -> Option<OsString>,
-        words: &mut Vec<Word>,
+        tokens: &mut Vec<Token>,
     ) -> Result<()> {
         for (i, letter) in letters.iter().enumerate() {
             let option = format!("-{}", char::from(*letter));
@@ -109,7 +109,7 @@ impl Grammar {
                     glued => Some(OsStr::from_bytes(glued).to_owned()),
                 };
                 let none = || Error::usage(format_args!("{option}: its value is missing"));
-                words.push(Word::Option(option.clone(), Some(value.ok_or_else(none)?)));
+                tokens.push(Token::Option(option.clone(), Some(value.ok_or_else(none)?)));
                 return Ok(());
             }
             if !is(self.letters) {
@@ -117,7 +117,7 @@ impl Grammar {
                     "{option} is no option that is known here; --help lists them"
                 )));
             }
-            words.push(Word::Option(option, None));
+            tokens.push(Token::Option(option, None));
         }
         Ok(())
     }
@@ -132,7 +132,7 @@ fn names(list: &'static [u8]) -> impl Iterator<Item = &'static [u8]> {
 mod tests {
     use super::*;
 
-    const GRAMMAR: Grammar = Grammar {
+    const OPTIONS: OptionTable = OptionTable {
         letters: "ay",
         valued_letters: "zC",
         flags: b"\0quiet\0mkfs-time\0",
@@ -142,11 +142,11 @@ mod tests {
 
     fn read_all(line: &str) -> Result<String> {
         let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        let words = read(&arguments, &GRAMMAR)?;
-        let text = words.iter().map(|word| match word {
-            Word::Option(name, None) => format!("[{name}]"),
-            Word::Option(name, Some(value)) => format!("[{name} {}]", value.display()),
-            Word::Place(place) => place.display().to_string(),
+        let tokens = parse(&arguments, &OPTIONS)?;
+        let text = tokens.iter().map(|word| match word {
+            Token::Option(name, None) => format!("[{name}]"),
+            Token::Option(name, Some(value)) => format!("[{name} {}]", value.display()),
+            Token::Operand(place) => place.display().to_string(),
         });
         Ok(text.collect::<Vec<_>>().join(" "))
     }

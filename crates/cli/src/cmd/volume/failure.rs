@@ -1,0 +1,53 @@
+//! Errors of the verbs over a volume.
+
+use std::fmt::Display;
+use std::io;
+use tuff_iplfs::{Errno, Error};
+
+/// Why a verb stopped.
+pub(super) enum Failure {
+    /// Wrong arguments, or a request that makes no sense.
+    Usage(String),
+    /// The host failed, at a place.
+    Host(String, io::Error),
+    /// The volume at a place said so.
+    Volume(String, Error),
+    /// Standard output, or a file of ours.
+    Other(tuff_erofs::Error),
+}
+
+pub(super) type Result<T> = std::result::Result<T, Failure>;
+
+impl From<tuff_erofs::Error> for Failure {
+    fn from(e: tuff_erofs::Error) -> Self {
+        Self::Other(e)
+    }
+}
+
+/// The exit code of an error of a volume, as the table in `main.rs` has it.
+pub(super) fn code(e: &Error) -> u8 {
+    match e {
+        Error::Usage(_) => 2,
+        Error::Corrupt(_) => 3,
+        Error::Io(..) | Error::Posix(Errno::HostFull) => 5,
+        Error::Posix(Errno::NotFound | Errno::Exists | Errno::Invalid | Errno::NameTooLong) => 2,
+        Error::Unsupported(_) | Error::Limit(_) | Error::Posix(_) => 4,
+    }
+}
+
+/// Says at which volume an error happened.
+pub(super) trait At<T> {
+    fn at(self, place: impl Display) -> Result<T>;
+}
+
+impl<T> At<T> for tuff_iplfs::Result<T> {
+    fn at(self, place: impl Display) -> Result<T> {
+        self.map_err(|e| Failure::Volume(place.to_string(), e))
+    }
+}
+
+impl<T> At<T> for io::Result<T> {
+    fn at(self, place: impl Display) -> Result<T> {
+        self.map_err(|e| Failure::Host(place.to_string(), e))
+    }
+}

@@ -1,0 +1,62 @@
+//! Opening of volumes, and values that new ones need.
+
+use super::failure::{At, Result};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tuff_iplfs::{BlockDevice, Error, MountOptions, Time, Volume, backend};
+
+/// Opens what holds a volume.
+pub(super) fn device(path: &Path, read_only: bool) -> Result<Arc<dyn BlockDevice>> {
+    let place = path.display();
+    match backend::open(path, read_only) {
+        Err(e) if e.kind() == io::ErrorKind::InvalidData => {
+            Err(Error::Corrupt(e.to_string())).at(place)
+        }
+        other => other.at(place),
+    }
+}
+
+/// Opens a volume. Read-only, nothing is written, not even what a recovery would.
+pub(super) fn mount(path: &Path, read_only: bool) -> Result<Volume> {
+    let options = MountOptions {
+        read_only,
+        ..MountOptions::default()
+    };
+    Volume::mount(device(path, read_only)?, options).at(path.display())
+}
+
+/// The present.
+pub(super) fn now() -> Time {
+    // A clock before 1970 is as good as none.
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Time {
+        sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nsec: since.subsec_nanos(),
+    }
+}
+
+/// Random bytes.
+pub(super) fn random() -> io::Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A random identity.
+pub(super) fn uuid() -> io::Result<[u8; 16]> {
+    let mut uuid = random()?;
+    // The bits that say "random" in a UUID.
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    Ok(uuid)
+}
+
+/// Bytes of so many blocks.
+pub(super) fn bytes(blocks: u64) -> u64 {
+    blocks.saturating_mul(tuff_iplfs::BLOCK_SIZE as u64)
+}
