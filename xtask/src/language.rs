@@ -223,6 +223,7 @@ mod tests {
         "crates/cli",
         "crates/codec",
         "crates/flash-sim",
+        "crates/fuse",
         "crates/erofs",
         "crates/iplfs",
         "crates/iplfs-crash",

@@ -1,9 +1,6 @@
 //! An image as a filesystem: every attribute as a kernel's mount of the same image shows it.
 
 use crate::errno::errno;
-use crate::fs::{Entry, Filesystem, Found, Node, Parts, Reader, Rest, Result, Seek};
-use crate::log::Log;
-use crate::proto::{Attr, ROOT, StatfsOut};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +8,9 @@ use tuff_erofs::read::{FileType, Inode, Layout, Nid};
 use tuff_erofs::serve::{Listed, Server, Session};
 use tuff_format::features::incompat;
 use tuff_format::inode::encode_device;
+use tuff_fuse::filesystem::{Entry, Filesystem, Found, Node, Parts, Reader, Rest, Result, Seek};
+use tuff_fuse::log::Log;
+use tuff_fuse::protocol::{Attr, ROOT, StatfsOut};
 
 /// What the mount shows instead of what the image says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

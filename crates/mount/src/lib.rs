@@ -1,35 +1,15 @@
-//! Serving filesystems to the kernel through FUSE.
+//! Filesystems that FUSE serves: an EROFS image and an IPLFS volume.
 //!
-//! ```text
-//!  kernel ──► transport     rings of io_uring, or /dev/fuse           transport/
-//!               └► handler       bytes → question → bytes             handler.rs, proto.rs
-//!                    └► filesystem    what is asked and answered      fs.rs
-//!                         └► image         an EROFS image             image.rs, errno.rs
-//! ```
+//! | module | filesystem |
+//! |---|---|
+//! | [`image`] | an EROFS image, read-only; [`errno`] maps its errors, [`memory_pressure`] shrinks its caches |
+//! | [`volume`] | an IPLFS volume, writable |
 //!
-//! A transport knows no operation, a handler no descriptor and a filesystem no protocol: each is tested alone.
-//! [`Mount`] is all of it at work: [`mountpoint`] puts a connection under a directory and takes it away; [`counters`] are what `tuff stats` and [`metrics`]
-//! show; [`awake`] keeps processors from halting while much is asked.
+//! Protocol, sessions and transports are in `tuff-fuse`.
 
-pub mod awake;
-pub mod counters;
 pub mod errno;
-pub mod fs;
-pub mod handler;
 pub mod image;
-pub mod live;
-pub mod log;
-pub mod metrics;
-pub mod mountpoint;
-pub mod proto;
-pub mod relief;
-mod seat;
-pub mod transport;
+pub mod memory_pressure;
 pub mod volume;
 
-pub use awake::KeepAwake;
-pub use fs::Filesystem;
-pub use handler::Handler;
 pub use image::{ImageFs, Show};
-pub use live::{Mount, Serving};
-pub use log::Log;

@@ -10,13 +10,14 @@ use std::path::Path;
 use std::sync::Arc;
 use tuff_erofs::read::{Image, OpenOptions};
 use tuff_erofs::serve::{ServeOptions, Server};
+use tuff_fuse::filesystem::{Entry, Filesystem, Found, Node, Parts, Reader, Result, Seek};
+use tuff_fuse::handler::{REPLY_MAX, Reply, Request, STATS_XATTR};
+use tuff_fuse::protocol::{self, ROOT, StatfsOut, init, op};
+use tuff_fuse::{Handler, Log};
 use tuff_mkfs::{CompressionOptions, LayoutOptions};
 use tuff_mkfs::{KernelVersion, Options, SparsePolicy};
-use tuff_mount::fs::{Entry, Filesystem, Found, Node, Parts, Reader, Result, Seek};
-use tuff_mount::handler::{REPLY_MAX, Reply, Request, STATS_XATTR};
-use tuff_mount::proto::{self, ROOT, StatfsOut, init, op};
-use tuff_mount::relief::relieve;
-use tuff_mount::{Handler, ImageFs, Log, Show};
+use tuff_mount::memory_pressure::relieve;
+use tuff_mount::{ImageFs, Show};
 use tuff_store::MemStore;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -29,8 +30,8 @@ fn handler_of(name: &str) -> Handler {
     Handler::new(Arc::new(fs), 1, Log::none())
 }
 
-fn header(opcode: u32, node: u64) -> proto::InHeader {
-    proto::InHeader {
+fn header(opcode: u32, node: u64) -> protocol::InHeader {
+    protocol::InHeader {
         opcode,
         node,
         unique: 7,
@@ -55,13 +56,13 @@ fn whole<T: FromBytes>(bytes: &[u8]) -> T {
     T::read_from_bytes(bytes).expect("the reply is one structure")
 }
 
-fn lookup(handler: &Handler, dir: u64, name: &str) -> proto::EntryOut {
+fn lookup(handler: &Handler, dir: u64, name: &str) -> protocol::EntryOut {
     let body = [name.as_bytes(), &[0]].concat();
     whole(&ask(handler, op::LOOKUP, dir, &body).unwrap())
 }
 
 fn read_in(offset: u64, size: u32) -> Vec<u8> {
-    let read = proto::ReadIn {
+    let read = protocol::ReadIn {
         offset,
         size,
         ..Default::default()
@@ -70,12 +71,12 @@ fn read_in(offset: u64, size: u32) -> Vec<u8> {
 }
 
 fn xattr_in(size: u32, name: &str) -> Vec<u8> {
-    let head = proto::GetxattrIn { size, padding: 0 };
+    let head = protocol::GetxattrIn { size, padding: 0 };
     [head.as_bytes(), name.as_bytes(), &[0]].concat()
 }
 
 fn init_in(major: u32, minor: u32, flags: u64) -> Vec<u8> {
-    let head = proto::InitIn {
+    let head = protocol::InitIn {
         major,
         minor,
         max_readahead: 1 << 17,
@@ -90,23 +91,26 @@ fn init_in(major: u32, minor: u32, flags: u64) -> Vec<u8> {
 #[test]
 fn init_takes_the_older_protocol_and_only_what_the_kernel_offers() {
     let handler = handler_of("lz4");
-    let all: proto::InitOut = whole(&ask(&handler, op::INIT, 0, &init_in(7, 99, !0)).unwrap());
-    assert_eq!((all.major, all.minor), (7, proto::MINOR));
+    let all: protocol::InitOut = whole(&ask(&handler, op::INIT, 0, &init_in(7, 99, !0)).unwrap());
+    assert_eq!((all.major, all.minor), (7, protocol::MINOR));
     assert_ne!(u64::from(all.flags) & init::NO_OPEN_SUPPORT, 0);
     assert_eq!(
         (all.max_pages, all.time_gran, all.max_background),
         (256, 1, 64)
     );
     let few = init::ASYNC_READ | init::INIT_EXT;
-    let some: proto::InitOut = whole(&ask(&handler, op::INIT, 0, &init_in(7, 31, few)).unwrap());
+    let some: protocol::InitOut = whole(&ask(&handler, op::INIT, 0, &init_in(7, 31, few)).unwrap());
     assert_eq!(
         (some.minor, u64::from(some.flags), some.flags2),
         (31, few, 0)
     );
     assert_eq!(handler.minor(), 31);
     // A kernel with a later major version is told ours, and asks again.
-    let next: proto::InitOut = whole(&ask(&handler, op::INIT, 0, &init_in(8, 0, 0)).unwrap());
-    assert_eq!((next.major, next.minor, next.flags), (7, proto::MINOR, 0));
+    let next: protocol::InitOut = whole(&ask(&handler, op::INIT, 0, &init_in(8, 0, 0)).unwrap());
+    assert_eq!(
+        (next.major, next.minor, next.flags),
+        (7, protocol::MINOR, 0)
+    );
 }
 
 #[test]
@@ -153,7 +157,7 @@ fn attributes_are_those_of_the_image_or_as_asked() {
         let handler = Handler::new(Arc::new(fs), 1, Log::none());
         let letters = lookup(&handler, ROOT, "letters");
         assert_eq!((letters.attr.uid, letters.attr.gid), (uid, gid));
-        let attr: proto::AttrOut =
+        let attr: protocol::AttrOut =
             whole(&ask(&handler, op::GETATTR, letters.node, &[0; 16]).unwrap());
         assert_eq!(attr.attr, letters.attr);
         assert_eq!(attr.attr.mtime, 1_700_000_000);
@@ -203,10 +207,10 @@ fn listed(bytes: &[u8], plus: bool) -> Vec<(Vec<u8>, u64, u64)> {
         let mut len = 0;
         let mut dirent = rest;
         if plus {
-            let (entry, after) = proto::EntryOut::read_from_prefix(rest).unwrap();
+            let (entry, after) = protocol::EntryOut::read_from_prefix(rest).unwrap();
             (node, dirent, len) = (entry.node, after, 128);
         }
-        let (head, name) = proto::Dirent::read_from_prefix(dirent).unwrap();
+        let (head, name) = protocol::Dirent::read_from_prefix(dirent).unwrap();
         let name = &name[..head.name_len as usize];
         out.push((name.to_vec(), head.off, node));
         len += (24 + name.len()).next_multiple_of(8);
@@ -273,7 +277,7 @@ fn attributes_say_their_length_first() {
     assert_eq!(get(100, "user.common.colour"), Ok(b"blue".to_vec()));
     assert_eq!(get(4, "user.common.colour"), Ok(b"blue".to_vec()));
     assert_eq!(get(3, "user.common.colour"), Err(Errno::RANGE));
-    let len: proto::GetxattrIn = whole(&get(0, "user.common.colour").unwrap());
+    let len: protocol::GetxattrIn = whole(&get(0, "user.common.colour").unwrap());
     assert_eq!(len.size, 4);
     assert_eq!(get(100, "user.nothing"), Ok(Vec::new()));
     assert_eq!(get(100, "user.other"), Err(Errno::NODATA));
@@ -366,22 +370,22 @@ fn holes_and_data_are_found() {
     let handler = Handler::new(Arc::new(fs), 1, Log::none());
     let sparse = lookup(&handler, ROOT, "sparse").node;
     let seek = |offset, whence| {
-        let body = proto::LseekIn {
+        let body = protocol::LseekIn {
             offset,
             whence,
             ..Default::default()
         };
         let out = ask(&handler, op::LSEEK, sparse, body.as_bytes())?;
-        Ok(whole::<proto::LseekOut>(&out).offset)
+        Ok(whole::<protocol::LseekOut>(&out).offset)
     };
     for (offset, whence, wanted) in [
-        (0, proto::SEEK_HOLE, Ok(0)),
-        (0, proto::SEEK_DATA, Ok(28_672)),
-        (30_000, proto::SEEK_DATA, Ok(30_000)),
-        (30_000, proto::SEEK_HOLE, Ok(32_768)),
-        (33_000, proto::SEEK_DATA, Err(Errno::NXIO)),
-        (39_999, proto::SEEK_HOLE, Ok(39_999)),
-        (40_000, proto::SEEK_HOLE, Err(Errno::NXIO)),
+        (0, protocol::SEEK_HOLE, Ok(0)),
+        (0, protocol::SEEK_DATA, Ok(28_672)),
+        (30_000, protocol::SEEK_DATA, Ok(30_000)),
+        (30_000, protocol::SEEK_HOLE, Ok(32_768)),
+        (33_000, protocol::SEEK_DATA, Err(Errno::NXIO)),
+        (39_999, protocol::SEEK_HOLE, Ok(39_999)),
+        (40_000, protocol::SEEK_HOLE, Err(Errno::NXIO)),
         (0, 9, Err(Errno::INVAL)),
     ] {
         assert_eq!(seek(offset, whence), wanted, "{whence} from {offset}");
@@ -493,8 +497,8 @@ impl Filesystem for Broken {
     fn lookup(&self, _: u64, _: &[u8]) -> Result<Option<Found>> {
         panic!("on purpose")
     }
-    fn attr(&self, _: u64) -> Result<proto::Attr> {
-        Ok(proto::Attr::default())
+    fn attr(&self, _: u64) -> Result<protocol::Attr> {
+        Ok(protocol::Attr::default())
     }
     fn readlink(&self, _: u64) -> Result<Vec<u8>> {
         Err(Errno::INVAL)

@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use tuff_erofs::serve::{ServeOptions, Server, Strategy};
-use tuff_mount::mountpoint::{self, Detach, MountOptions};
-use tuff_mount::transport::Transport;
-use tuff_mount::{Handler, ImageFs, Log, Mount, Serving, Show};
+use tuff_fuse::mountpoint::{self, Detach, MountOptions};
+use tuff_fuse::transport::Transport;
+use tuff_fuse::{Handler, Log, Mount, Serving};
+use tuff_mount::{ImageFs, Show};
 use walk::{differences, parallel_readers};
 
 /// Our mount, served by this process, until the value goes.

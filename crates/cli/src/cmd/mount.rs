@@ -19,9 +19,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tuff_erofs::serve::{Pressure, ServeOptions, Server, memory_limit};
 use tuff_erofs::{Error, Result};
-use tuff_mount::mountpoint::{self, Detach, MountOptions};
-use tuff_mount::relief::relieve;
-use tuff_mount::{Handler, ImageFs, Log, Mount, Serving, Show};
+use tuff_fuse::mountpoint::{self, Detach, MountOptions};
+use tuff_fuse::{Handler, Log, Mount, Serving};
+use tuff_mount::memory_pressure::relieve;
+use tuff_mount::{ImageFs, Show};
 
 pub(crate) use args::Args;
 
@@ -85,15 +86,15 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
         .with_mended(mended);
     let threads = args
         .threads
-        .map_or_else(tuff_mount::live::default_threads, usize::from);
+        .map_or_else(tuff_fuse::session::default_threads, usize::from);
     let handler = Arc::new(Handler::new(Arc::new(fs.clone()), threads, log.clone()));
     let metrics = match args.metrics {
-        Some(address) => Some(
-            tuff_mount::metrics::serve(address, handler.clone()).map_err(|e| match e.kind() {
+        Some(address) => Some(tuff_fuse::metrics::serve(address, handler.clone()).map_err(
+            |e| match e.kind() {
                 std::io::ErrorKind::InvalidInput => Error::usage(format_args!("--metrics: {e}")),
                 _ => Error::io(address, "cannot serve counters", e),
-            })?,
-        ),
+            },
+        )?),
         None => None,
     };
     let stop = signals(&[SIGTERM, SIGINT, SIGHUP])?;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tuff_erofs::{Error, Result};
-use tuff_mount::handler::STATS_XATTR;
+use tuff_fuse::handler::STATS_XATTR;
 
 /// Show the counters of a FUSE mount
 ///

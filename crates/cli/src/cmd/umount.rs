@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tuff_erofs::{Error, Result};
-use tuff_mount::mountpoint::{self, Detach, FSTYPE};
+use tuff_fuse::mountpoint::{self, Detach, FSTYPE};
 
 /// Unmount images and volumes
 ///

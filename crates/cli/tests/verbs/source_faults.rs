@@ -16,11 +16,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
-use tuff_mount::fs::{Entry, Filesystem, Found, Node, Parts, Reader, Result, Seek};
-use tuff_mount::mountpoint::{self, Detach, MountOptions};
-use tuff_mount::proto::{Attr, ROOT, StatfsOut};
-use tuff_mount::transport::Transport;
-use tuff_mount::{Handler, Log, Mount, Serving};
+use tuff_fuse::filesystem::{Entry, Filesystem, Found, Node, Parts, Reader, Result, Seek};
+use tuff_fuse::mountpoint::{self, Detach, MountOptions};
+use tuff_fuse::protocol::{Attr, ROOT, StatfsOut};
+use tuff_fuse::transport::Transport;
+use tuff_fuse::{Handler, Log, Mount, Serving};
 
 /// Length of the files that the filesystem below has: the kernel reads a megabyte at most at a time. Unit: bytes.
 const LEN: u64 = 3_000_000;

@@ -3,11 +3,11 @@
 use super::request::{Fields, attr_out, failed, nid, now, set_attr, sized, write_op};
 use super::serve::LONGEST_WRITE;
 use super::{BEGIN_BLOCKS, Core, FOR_EVER, VolumeServer, project, seek};
-use crate::fs::Result;
-use crate::proto::{self, EntryOut, InHeader, init, op};
-use crate::transport::uring;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::Relaxed;
+use tuff_fuse::filesystem::Result;
+use tuff_fuse::protocol::{self, EntryOut, InHeader, init, op};
+use tuff_fuse::transport::uring;
 use tuff_iplfs::{
     Allocate, BLOCK_SIZE, Caller, Error, Nid, Rename, SetAttr, SetXattr, Volume, acl, mode,
 };
@@ -118,7 +118,7 @@ impl VolumeServer {
 
     fn init(&self, f: &mut Fields<'_>) -> Result<Vec<u8>> {
         let (major, minor, max_readahead, low) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
-        if major != proto::MAJOR || minor < proto::MINOR_MIN {
+        if major != protocol::MAJOR || minor < protocol::MINOR_MIN {
             self.log
                 .line(format_args!("the kernel speaks FUSE {major}.{minor}"));
             return Err(Errno::PROTO);
@@ -158,9 +158,9 @@ impl VolumeServer {
         // All threads have something to do, and who waits for an answer waits for few others.
         let background = self.threads.load(Relaxed).saturating_mul(IN_FLIGHT);
         let background = u16::try_from(background).unwrap_or(u16::MAX);
-        let reply = proto::InitOut {
-            major: proto::MAJOR,
-            minor: minor.min(proto::MINOR),
+        let reply = protocol::InitOut {
+            major: protocol::MAJOR,
+            minor: minor.min(protocol::MINOR),
             max_readahead,
             flags: both as u32, // the low half
             flags2: (both >> 32) as u32,
@@ -231,7 +231,7 @@ impl VolumeServer {
             op::STATFS => {
                 let space = core.volume()?.space();
                 let available = space.available();
-                let reply = proto::StatfsOut {
+                let reply = protocol::StatfsOut {
                     blocks: space.quota - space.reserve,
                     bfree: available,
                     bavail: available,
@@ -455,7 +455,7 @@ fn masked(volume: &mut Volume, dir: Nid, bits: u32, umask: u32) -> Result<u32> {
 /// Entries of a directory from `cookie` on, as many as `room` bytes hold.
 fn list(core: &mut Core, dir: Nid, cookie: u64, room: usize, plus: bool) -> Result<Vec<u8>> {
     let head = if plus { size_of::<EntryOut>() } else { 0 };
-    let fixed = head + size_of::<proto::Dirent>();
+    let fixed = head + size_of::<protocol::Dirent>();
     // More than fit are never asked for: names have a byte at least.
     let entries = core
         .volume()?
@@ -482,7 +482,7 @@ fn list(core: &mut Core, dir: Nid, cookie: u64, room: usize, plus: bool) -> Resu
             };
             out.extend_from_slice(told.as_bytes());
         }
-        let dirent = proto::Dirent {
+        let dirent = protocol::Dirent {
             ino: u64::from(entry.ino.0),
             off: entry.cookie,
             name_len: entry.name.len() as u32, // fits: at most 255

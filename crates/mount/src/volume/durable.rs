@@ -10,11 +10,11 @@
 
 use super::VolumeServer;
 use super::request::failed;
-use crate::fs;
-use crate::proto::InHeader;
 use std::io;
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
+use tuff_fuse::filesystem;
+use tuff_fuse::protocol::InHeader;
 use tuff_iplfs::{Error, Fsync, Nid, Result, Volume};
 
 /// Discards between two looks at the volume, and at the clock.
@@ -72,7 +72,7 @@ impl VolumeServer {
     }
 
     /// Makes a file durable of which a flush was not enough, or not yet. `Ok(true)` if a flush has to follow.
-    pub(super) fn fsync_in_turn(&self, node: Nid) -> fs::Result<bool> {
+    pub(super) fn fsync_in_turn(&self, node: Nid) -> filesystem::Result<bool> {
         let turn = self.turn();
         let needs = self.with(|volume| volume.begin_fsync(node));
         match needs.map_err(failed)? {
@@ -83,7 +83,7 @@ impl VolumeServer {
     }
 
     /// Makes everything durable.
-    pub(super) fn sync(&self, header: &InHeader) -> fs::Result<()> {
+    pub(super) fn sync(&self, header: &InHeader) -> filesystem::Result<()> {
         self.guarded(header.opcode, || {
             self.checkpoint(&self.turn()).map_err(failed)
         })

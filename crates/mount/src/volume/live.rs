@@ -2,18 +2,18 @@
 
 use super::VolumeServer;
 use super::serve::{Buffers, Ringing};
-use crate::awake::Awake;
-use crate::live::Serving;
-use crate::mountpoint::{self, Mountpoint};
-use crate::proto::init;
-use crate::seat::Seat;
-use crate::transport::Transport;
-use crate::transport::uring::{DEPTH, Rings};
 use rustix::fd::AsFd;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use tuff_fuse::mountpoint::{self, Mountpoint};
+use tuff_fuse::protocol::init;
+use tuff_fuse::schedule::affinity::Seat;
+use tuff_fuse::schedule::cpu_latency::Awake;
+use tuff_fuse::session::Serving;
+use tuff_fuse::transport::Transport;
+use tuff_fuse::transport::uring::{DEPTH, Rings};
 use tuff_iplfs::{Error, Nid};
 
 /// Slots of all queues, where there are not many queues.

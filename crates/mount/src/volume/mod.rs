@@ -23,9 +23,6 @@ mod serve;
 
 pub use live::VolumeMount;
 
-use crate::fs::Result;
-use crate::log::Log;
-use crate::proto::EntryOut;
 use durable::Keep;
 use flushes::Flushes;
 use request::{entry_of, failed, nid};
@@ -38,6 +35,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tuff_fuse::filesystem::Result;
+use tuff_fuse::log::Log;
+use tuff_fuse::protocol::EntryOut;
 use tuff_iplfs::{BlockDevice, Nid, Volume};
 
 /// Names never change behind the kernel's back. Unit: seconds.

@@ -10,8 +10,8 @@
 //! The kernel asks who may: the owner, and nobody from another user namespace.
 
 use super::request::{Fields, failed, now};
-use crate::fs::Result;
 use rustix::io::Errno;
+use tuff_fuse::filesystem::Result;
 use tuff_iplfs::{Attr, Nid, SetAttr, Volume, mode};
 use zerocopy::IntoBytes;
 

@@ -1,14 +1,14 @@
 //! The kernel's requests, field by field, and what is said in return.
 
 use super::{ATTR_VALID, FOR_EVER};
-use crate::fs::Result;
-use crate::proto::{Attr, AttrOut, EntryOut};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
+use tuff_fuse::filesystem::Result;
+use tuff_fuse::protocol::{Attr, AttrOut, EntryOut};
 use tuff_iplfs::{BLOCK_SIZE, Error, Nid, SetAttr, Time};
 use zerocopy::IntoBytes;
 
-/// Operations beside those in [`op`](crate::proto::op).
+/// Operations beside those in [`op`](tuff_fuse::protocol::op).
 pub(super) mod write_op {
     pub(in crate::volume) const SETATTR: u32 = 4;
     pub(in crate::volume) const SYMLINK: u32 = 6;

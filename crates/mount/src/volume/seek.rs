@@ -14,9 +14,6 @@
 use super::VolumeServer;
 use super::request::{Fields, failed, nid};
 use super::serve::{Asker, Teller};
-use crate::fs::Result;
-use crate::proto::{self, InHeader, LseekOut, NotifyInvalInode, OutHeader};
-use crate::transport::uring::Rings;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::io::IoSlice;
@@ -24,6 +21,9 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, MutexGuard, PoisonError};
+use tuff_fuse::filesystem::Result;
+use tuff_fuse::protocol::{self, InHeader, LseekOut, NotifyInvalInode, OutHeader};
+use tuff_fuse::transport::uring::Rings;
 use tuff_iplfs::{Nid, Volume};
 use zerocopy::IntoBytes;
 
@@ -54,8 +54,8 @@ impl Seek {
     fn new(header: &InHeader, mut f: Fields<'_>) -> Result<Self> {
         let (_, offset, whence) = (f.u64()?, f.u64()?, f.u32()?);
         let hole = match whence {
-            proto::SEEK_DATA => false,
-            proto::SEEK_HOLE => true,
+            protocol::SEEK_DATA => false,
+            protocol::SEEK_HOLE => true,
             _ => return Err(Errno::INVAL),
         };
         Ok(Self {
@@ -138,7 +138,7 @@ impl VolumeServer {
         }) = pending.recv()
         {
             let found = write_back(&fuse, seek.node, unsure).and_then(|()| {
-                self.guarded(proto::op::LSEEK, || {
+                self.guarded(protocol::op::LSEEK, || {
                     if !self.reports_holes.load(Relaxed) {
                         return Err(Errno::NOSYS);
                     }
@@ -164,7 +164,7 @@ fn write_back(fuse: &impl AsFd, node: Nid, range: Range<u64>) -> Result<()> {
     };
     let header = OutHeader {
         len: (size_of::<OutHeader>() + size_of::<NotifyInvalInode>()) as u32, // fits: both are short
-        error: proto::NOTIFY_INVAL_INODE,
+        error: protocol::NOTIFY_INVAL_INODE,
         unique: 0,
     };
     let parts = [header.as_bytes(), notice.as_bytes()].map(IoSlice::new);

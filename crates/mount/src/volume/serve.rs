@@ -1,6 +1,6 @@
 //! Where requests come from, and where replies go.
 //!
-//! Through rings of io_uring a request is answered on the processor that asks ([`uring`](crate::transport::uring)). A thread with a ring keeps its
+//! Through rings of io_uring a request is answered on the processor that asks ([`uring`](tuff_fuse::transport::uring)). A thread with a ring keeps its
 //! queue waiting while it is busy, so what waits for the device goes to a thread beside it, on the same processor, where waking costs least:
 //!
 //! ```text
@@ -15,13 +15,6 @@
 use super::VolumeServer;
 use super::answer::Said;
 use super::request::{Fields, failed, nid, write_op};
-use crate::awake::Awake;
-use crate::fs::Result;
-use crate::handler::Request;
-use crate::log::Log;
-use crate::proto::{InHeader, OutHeader, op};
-use crate::seat::Seat;
-use crate::transport::uring::{Call, Later, Rings, Service, stay_on};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
@@ -32,6 +25,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
+use tuff_fuse::filesystem::Result;
+use tuff_fuse::handler::Request;
+use tuff_fuse::log::Log;
+use tuff_fuse::protocol::{InHeader, OutHeader, op};
+use tuff_fuse::schedule::affinity::Seat;
+use tuff_fuse::schedule::cpu_latency::Awake;
+use tuff_fuse::transport::uring::{Call, Later, Rings, Service, stay_on};
 use tuff_iplfs::Fsync;
 use zerocopy::IntoBytes;
 

@@ -11,15 +11,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
+use tuff_fuse::mountpoint::{self, Detach};
+use tuff_fuse::transport::Transport;
+use tuff_fuse::{Log, Serving};
 use tuff_iplfs::backend::MemDevice;
 use tuff_iplfs::{
     BlockAddr, BlockDevice, CheckOptions, FormatOptions, Limit, MountOptions, Subject, Volume,
     check,
 };
-use tuff_mount::mountpoint::{self, Detach};
-use tuff_mount::transport::Transport;
 use tuff_mount::volume::{SYNC_EVERY, VolumeMount, VolumeServer};
-use tuff_mount::{Log, Serving};
 
 /// A host that fails where it is told to.
 #[derive(Default)]

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tuff_mount::transport::Transport;
+use tuff_fuse::transport::Transport;
 
 const BOTH: [Transport; 2] = [Transport::Dev, Transport::Auto];
 

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use tuff_erofs::THREADS_MAX;
 use tuff_erofs::serve::Strategy;
-use tuff_mount::KeepAwake;
-use tuff_mount::transport::Transport;
+use tuff_fuse::KeepAwake;
+use tuff_fuse::transport::Transport;
 
 /// Mount an image through FUSE, or in the kernel with --kernel
 ///

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
 use tuff_erofs::{Error, Result};
-use tuff_mount::Log;
+use tuff_fuse::Log;
 
 /// In the environment of the serving process.
 const MARK: &str = "TUFF_MOUNT_IN_BACKGROUND";

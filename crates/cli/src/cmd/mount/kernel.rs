@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use tuff_mount::mountpoint::FLAG_NAMES;
+use tuff_fuse::mountpoint::FLAG_NAMES;
 
 /// Mounts, and says how; or says why not.
 pub(super) fn mount(args: &Args, mounting: &Mounting) -> Result<&'static str, String> {

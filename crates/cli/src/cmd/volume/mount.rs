@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tuff_erofs::THREADS_MAX;
+use tuff_fuse::mountpoint::{self, Detach, MountOptions};
+use tuff_fuse::transport::Transport;
+use tuff_fuse::{KeepAwake, Log, Serving};
 use tuff_iplfs::{Error, Volume};
-use tuff_mount::mountpoint::{self, Detach, MountOptions};
-use tuff_mount::transport::Transport;
 use tuff_mount::volume::{SYNC_EVERY, VolumeMount, VolumeServer};
-use tuff_mount::{KeepAwake, Log, Serving};
 
 /// Dirty pages that wait for more to lie beside them: 1 MiB. Who writes the last one waits for all.
 const WRITE_BEHIND_PAGES: u64 = 256;
@@ -91,7 +91,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let stop = signals().at("signals")?;
     let threads = args
         .threads
-        .map_or_else(tuff_mount::live::default_threads, usize::from);
+        .map_or_else(tuff_fuse::session::default_threads, usize::from);
     let attach = match volume.is_read_only() {
         true => mountpoint::attach,
         false => mountpoint::attach_writable,

@@ -13,9 +13,9 @@
 //!  stored              2       4       6      at the same time, so that the reader finds it
 //! ```
 
-use crate::fs::{Node, Rest};
+use crate::filesystem::{Node, Rest};
 use crate::handler::Handler;
-use crate::proto::{NOTIFY_STORE, NotifyStore, OutHeader};
+use crate::protocol::{NOTIFY_STORE, NotifyStore, OutHeader};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::io::IoSlice;

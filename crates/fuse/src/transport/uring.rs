@@ -20,11 +20,11 @@
 //! What the requests are about is a [`Service`]'s business. It may leave one for a [`Later`], which sends the reply from
 //! another thread: so that what waits for a disk keeps no queue waiting.
 
-use super::lookout::{Go, Lookout};
 use super::ring::{Buffers, Event, Ring, Slot};
-use crate::awake::Awake;
 use crate::log::Log;
-use crate::proto::{InHeader, OutHeader, ReadIn, RingHeader, op};
+use crate::protocol::{InHeader, OutHeader, ReadIn, RingHeader, op};
+use crate::schedule::busy_poll::{Go, Lookout};
+use crate::schedule::cpu_latency::Awake;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::thread::CpuSet;
@@ -246,12 +246,7 @@ impl Rings {
     }
 
     /// So many queues of `depth` slots each, for so many threads at most.
-    pub(crate) fn new(
-        queues: usize,
-        threads: usize,
-        depth: usize,
-        awake: Option<Arc<Awake>>,
-    ) -> Self {
+    pub fn new(queues: usize, threads: usize, depth: usize, awake: Option<Arc<Awake>>) -> Self {
         let queue = |i: usize| (i / depth) as u16; // fits: few queues
         Self {
             slots: (0..queues * depth)
@@ -574,7 +569,7 @@ fn is_long(header: &RingHeader, writes: bool) -> bool {
 }
 
 /// Keeps this thread on one processor. If that is not allowed it serves from wherever it is.
-pub(crate) fn stay_on(processor: usize) {
+pub fn stay_on(processor: usize) {
     let mut set = CpuSet::new();
     if processor < CpuSet::MAX_CPU {
         set.set(processor);

@@ -1,12 +1,12 @@
 //! What a mount shows: the trait between the protocol and a filesystem.
 
-use crate::proto::{Attr, StatfsOut};
+use crate::protocol::{Attr, StatfsOut};
 use rustix::io::Errno;
 
 /// Result of everything a filesystem is asked: an error is what the asking program sees.
 pub type Result<T, E = Errno> = std::result::Result<T, E>;
 
-/// A node as the kernel names it: [`ROOT`](crate::proto::ROOT), or what a filesystem says in [`Found`]. Never 0.
+/// A node as the kernel names it: [`ROOT`](crate::protocol::ROOT), or what a filesystem says in [`Found`]. Never 0.
 pub type Node = u64;
 
 /// A read-only filesystem that can be mounted. All threads of a transport share one.

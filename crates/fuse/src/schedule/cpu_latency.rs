@@ -80,7 +80,7 @@ fn is_guest() -> bool {
 }
 
 /// Told of each request, keeps processors awake.
-pub(crate) struct Awake {
+pub struct Awake {
     row: Arc<Row>,
     thread: Option<JoinHandle<()>>,
 }
@@ -159,7 +159,7 @@ fn wish(at: &Path) -> io::Result<File> {
 
 impl Awake {
     /// `None` if nothing is to be kept awake, or nothing can be.
-    pub(crate) fn start(how: KeepAwake) -> Option<Arc<Self>> {
+    pub fn start(how: KeepAwake) -> Option<Arc<Self>> {
         Self::by(how, WISHES.into())
     }
 
@@ -180,7 +180,7 @@ impl Awake {
 
     /// A request came.
     #[inline]
-    pub(crate) fn asked(&self) {
+    pub fn asked(&self) {
         if self.row.note(self.row.now())
             && let Some(thread) = &self.thread
         {
@@ -190,7 +190,7 @@ impl Awake {
 
     /// True while requests come in a row.
     #[inline]
-    pub(crate) fn is_wished(&self) -> bool {
+    pub fn is_wished(&self) -> bool {
         self.row.wishes.load(Ordering::Relaxed)
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Every serving thread counts in its own slot, so that counting costs no cache line of another thread.
 
-use crate::handler::Reply;
-use crate::proto::op;
+use crate::protocol::op;
+use rustix::io::Errno;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -52,14 +52,16 @@ struct Op {
 
 impl Slot {
     /// Counts a request that was answered.
-    pub fn count(&self, opcode: u32, reply: &Reply<'_>, took: Duration) {
+    ///
+    /// `outcome` is the length of the reply in bytes without its header. None means that no reply was expected.
+    pub fn count(&self, opcode: u32, outcome: Option<Result<usize, Errno>>, took: Duration) {
         let place = OPS.iter().position(|o| *o == opcode);
         let op = &self.ops[place.unwrap_or(OPS.len() - 1)];
         op.requests.fetch_add(1, Relaxed);
-        match reply {
-            Reply::Body(parts) => op.returned_bytes.fetch_add(parts.len() as u64, Relaxed),
-            Reply::Error(_) => op.errors.fetch_add(1, Relaxed),
-            Reply::Nothing => 0,
+        match outcome {
+            Some(Ok(len)) => op.returned_bytes.fetch_add(len as u64, Relaxed),
+            Some(Err(_)) => op.errors.fetch_add(1, Relaxed),
+            None => 0,
         };
         let us = took.as_micros();
         let class = LATENCY_US.iter().position(|end| us < u128::from(*end));

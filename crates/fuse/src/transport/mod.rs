@@ -1,14 +1,13 @@
 //! How requests come and replies go.
 
-pub mod dev;
-mod lookout;
+pub mod device;
+pub mod page_cache;
 mod ring;
-pub mod store;
 pub mod uring;
 
-use crate::fs::Parts;
+use crate::filesystem::Parts;
 use crate::handler::{Handler, Reply, Request};
-use crate::proto;
+use crate::protocol;
 use rustix::io::Errno;
 use std::str::FromStr;
 
@@ -43,14 +42,14 @@ impl FromStr for Transport {
 pub(crate) fn head<'a>(
     request: &Request<'_>,
     reply: Reply<'a>,
-) -> Option<(proto::OutHeader, Parts<'a>)> {
+) -> Option<(protocol::OutHeader, Parts<'a>)> {
     let (error, body) = match reply {
         Reply::Nothing => return None,
         Reply::Body(parts) => (0, parts),
         Reply::Error(e) => (-e.raw_os_error(), Parts::One(&[])),
     };
-    let header = proto::OutHeader {
-        len: (size_of::<proto::OutHeader>() + body.len()) as u32, // fits: at most a megabyte
+    let header = protocol::OutHeader {
+        len: (size_of::<protocol::OutHeader>() + body.len()) as u32, // fits: at most a megabyte
         error,
         unique: request.header.unique,
     };

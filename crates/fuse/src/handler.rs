@@ -5,9 +5,9 @@
 //! * Nodes have no state here, so there is nothing to forget.
 
 use crate::counters::{Counters, Slot};
-use crate::fs::{Entry, Filesystem, Found, Parts, Reader, Rest, Result, Seek};
+use crate::filesystem::{Entry, Filesystem, Found, Parts, Reader, Rest, Result, Seek};
 use crate::log::Log;
-use crate::proto::{self, init, op};
+use crate::protocol::{self, init, op};
 use crate::transport::uring;
 use rustix::io::Errno;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,7 +31,7 @@ pub const STATS_XATTR: &[u8] = b"user.tuff.stats";
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// The first part.
-    pub header: proto::InHeader,
+    pub header: protocol::InHeader,
     /// All the rest: the operation's structure, if it has one, then names.
     pub body: &'a [u8],
 }
@@ -39,7 +39,7 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     /// Cuts the bytes of a request. `None` if they are not a whole one.
     pub fn new(bytes: &'a [u8]) -> Option<Self> {
-        let (header, body) = proto::InHeader::read_from_prefix(bytes).ok()?;
+        let (header, body) = protocol::InHeader::read_from_prefix(bytes).ok()?;
         (header.len as usize == bytes.len()).then_some(Self { header, body })
     }
 
@@ -182,7 +182,12 @@ impl Handler {
         });
         let reply = reply.unwrap_or_else(Reply::Error);
         let slot: &Slot = self.counters.slot(number);
-        slot.count(opcode, &reply, start.elapsed());
+        let outcome = match &reply {
+            Reply::Nothing => None,
+            Reply::Body(parts) => Some(Ok(parts.len())),
+            Reply::Error(e) => Some(Err(*e)),
+        };
+        slot.count(opcode, outcome, start.elapsed());
         reply
     }
 
@@ -218,7 +223,7 @@ impl Handler {
         let node = request.header.node;
         match request.header.opcode {
             op::READ => {
-                let (read, _) = request.take::<proto::ReadIn>()?;
+                let (read, _) = request.take::<protocol::ReadIn>()?;
                 let room = out.len().min(read.size as usize);
                 let out = &mut out[..room];
                 let parts = seat.reader.read(node, read.offset, out, seat.lend)?;
@@ -229,7 +234,7 @@ impl Handler {
                 put(out, &entry_out(found))
             }
             op::GETATTR => {
-                let reply = proto::AttrOut {
+                let reply = protocol::AttrOut {
                     valid: FOR_EVER,
                     attr: self.fs.attr(node)?,
                     ..Default::default()
@@ -241,21 +246,21 @@ impl Handler {
             op::READLINK => put_bytes(out, &self.fs.readlink(node)?),
             op::GETXATTR => self.getxattr(request, out),
             op::LISTXATTR => {
-                let (want, _) = request.take::<proto::GetxattrIn>()?;
+                let (want, _) = request.take::<protocol::GetxattrIn>()?;
                 // The kernel shows "trusted." to those with CAP_SYS_ADMIN; only the user is known here.
                 let privileged = request.header.uid == 0;
                 put_xattr(out, want.size, &self.fs.listxattr(node, privileged)?)
             }
             op::STATFS => put(out, &self.fs.statfs()?),
             op::LSEEK => {
-                let (seek, _) = request.take::<proto::LseekIn>()?;
+                let (seek, _) = request.take::<protocol::LseekIn>()?;
                 let what = match seek.whence {
-                    proto::SEEK_DATA => Seek::Data,
-                    proto::SEEK_HOLE => Seek::Hole,
+                    protocol::SEEK_DATA => Seek::Data,
+                    protocol::SEEK_HOLE => Seek::Hole,
                     _ => return Err(Errno::INVAL),
                 };
                 let offset = self.fs.seek(node, seek.offset, what)?;
-                put(out, &proto::LseekOut { offset })
+                put(out, &protocol::LseekOut { offset })
             }
             op::INIT => self.init(request, out),
             op::FORGET | op::BATCH_FORGET => Ok(Reply::Nothing),
@@ -267,27 +272,27 @@ impl Handler {
     }
 
     fn init<'a>(&self, request: &Request<'_>, out: &'a mut [u8]) -> Result<Reply<'a>> {
-        let (kernel, rest) = request.take::<proto::InitIn>()?;
-        if kernel.major < proto::MAJOR
-            || kernel.major == proto::MAJOR && kernel.minor < proto::MINOR_MIN
+        let (kernel, rest) = request.take::<protocol::InitIn>()?;
+        if kernel.major < protocol::MAJOR
+            || kernel.major == protocol::MAJOR && kernel.minor < protocol::MINOR_MIN
         {
             self.log.line(format_args!(
                 "the kernel speaks FUSE {}.{}, too old: expected at least {}.{}",
                 kernel.major,
                 kernel.minor,
-                proto::MAJOR,
-                proto::MINOR_MIN
+                protocol::MAJOR,
+                protocol::MINOR_MIN
             ));
             return Err(Errno::PROTO);
         }
-        let mut reply = proto::InitOut {
-            major: proto::MAJOR,
-            minor: kernel.minor.min(proto::MINOR),
+        let mut reply = protocol::InitOut {
+            major: protocol::MAJOR,
+            minor: kernel.minor.min(protocol::MINOR),
             ..Default::default()
         };
-        if kernel.major > proto::MAJOR {
+        if kernel.major > protocol::MAJOR {
             // It will ask again with ours.
-            reply.minor = proto::MINOR;
+            reply.minor = protocol::MINOR;
             return put(out, &reply);
         }
         let mut has = u64::from(kernel.flags);
@@ -322,13 +327,13 @@ impl Handler {
         out: &'a mut [u8],
         plus: bool,
     ) -> Result<Reply<'a>> {
-        let (read, _) = request.take::<proto::ReadIn>()?;
+        let (read, _) = request.take::<protocol::ReadIn>()?;
         let room = out.len().min(read.size as usize);
         let out = &mut out[..room];
         let (mut at, mut full) = (0, false);
         let mut put = |entry: &Entry<'_>, head: &[u8]| {
             let len =
-                (head.len() + size_of::<proto::Dirent>() + entry.name.len()).next_multiple_of(8);
+                (head.len() + size_of::<protocol::Dirent>() + entry.name.len()).next_multiple_of(8);
             let Some(room) = out[at..].get_mut(..len) else {
                 full = true;
                 return false;
@@ -356,11 +361,11 @@ impl Handler {
     }
 
     fn getxattr<'a>(&self, request: &Request<'_>, out: &'a mut [u8]) -> Result<Reply<'a>> {
-        let (want, rest) = request.take::<proto::GetxattrIn>()?;
+        let (want, rest) = request.take::<protocol::GetxattrIn>()?;
         let name = Request::name(rest)?;
         let node = request.header.node;
         match self.fs.getxattr(node, name) {
-            Err(Errno::NODATA) if node == proto::ROOT && name == STATS_XATTR => {
+            Err(Errno::NODATA) if node == protocol::ROOT && name == STATS_XATTR => {
                 put_xattr(out, want.size, self.stats_text().as_bytes())
             }
             value => put_xattr(out, want.size, &value?),
@@ -378,21 +383,21 @@ impl Handler {
 }
 
 /// Says nothing of an inode that cannot be read: the name is listed all the same, and a look-up says why.
-fn plus_head(entry: &Entry<'_>, attr: Option<proto::Attr>) -> proto::EntryOut {
-    attr.map_or(proto::EntryOut::default(), |attr| {
+fn plus_head(entry: &Entry<'_>, attr: Option<protocol::Attr>) -> protocol::EntryOut {
+    attr.map_or(protocol::EntryOut::default(), |attr| {
         let node = entry.node;
         entry_out(Some(Found { node, attr }))
     })
 }
 
-fn entry_out(found: Option<Found>) -> proto::EntryOut {
-    let base = proto::EntryOut {
+fn entry_out(found: Option<Found>) -> protocol::EntryOut {
+    let base = protocol::EntryOut {
         entry_valid: FOR_EVER,
         attr_valid: FOR_EVER,
         ..Default::default()
     };
     match found {
-        Some(Found { node, attr }) => proto::EntryOut { node, attr, ..base },
+        Some(Found { node, attr }) => protocol::EntryOut { node, attr, ..base },
         // Node 0: the kernel remembers that there is no such name.
         None => base,
     }
@@ -400,13 +405,13 @@ fn entry_out(found: Option<Found>) -> proto::EntryOut {
 
 /// `out` is as long as the entry with its padding.
 fn put_dirent(entry: &Entry<'_>, out: &mut [u8]) {
-    let head = proto::Dirent {
+    let head = protocol::Dirent {
         ino: entry.ino,
         off: entry.next,
         name_len: entry.name.len() as u32, // fits: at most 255
         kind: entry.kind,
     };
-    let (first, rest) = out.split_at_mut(size_of::<proto::Dirent>());
+    let (first, rest) = out.split_at_mut(size_of::<protocol::Dirent>());
     first.copy_from_slice(head.as_bytes());
     let (name, padding) = rest.split_at_mut(entry.name.len());
     name.copy_from_slice(entry.name);
@@ -426,7 +431,7 @@ fn put_bytes<'a>(out: &'a mut [u8], bytes: &[u8]) -> Result<Reply<'a>> {
 /// `size` 0 asks for the length only.
 fn put_xattr<'a>(out: &'a mut [u8], size: u32, value: &[u8]) -> Result<Reply<'a>> {
     if size == 0 {
-        let len = proto::GetxattrIn {
+        let len = protocol::GetxattrIn {
             size: u32::try_from(value.len()).map_err(|_| Errno::TOOBIG)?,
             padding: 0,
         };

@@ -4,12 +4,12 @@
 //! Each thread answers what it read: handing a request to another thread would cost more than most requests do. For the
 //! same reason it goes to the processor of who asks, where only one does.
 
-use super::store::Stores;
+use super::page_cache::Stores;
 use super::{After, after, head};
-use crate::awake::Awake;
-use crate::fs::Parts;
+use crate::filesystem::Parts;
 use crate::handler::{Handler, REPLY_MAX, Request, Seat};
-use crate::seat::Seat as Place;
+use crate::schedule::affinity::Seat as Place;
+use crate::schedule::cpu_latency::Awake;
 use rustix::fd::AsFd;
 use std::io::{self, IoSlice};
 use zerocopy::IntoBytes;

@@ -1,7 +1,7 @@
 //! Looking out for the next request before going to sleep.
 //!
 //! Who asks sleeps until he is answered, and who answers sleeps until he is asked: two changes of who runs on a processor for each
-//! request, which take longer than most answers. While short requests come one after another ([`Awake`](crate::awake::Awake) says
+//! request, which take longer than most answers. While short requests come one after another ([`Awake`](crate::schedule::cpu_latency::Awake) says
 //! so), a thread that has answered looks for the next one a while before it sleeps. It does so on another processor than the
 //! asker's, who would have to wait for it on his own:
 //!
@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 /// How long a thread looks: most that ask one thing after another ask within this time.
-pub(super) const LOOK: Duration = Duration::from_micros(50);
+pub(crate) const LOOK: Duration = Duration::from_micros(50);
 /// Short requests in a row before a thread goes away. Moving takes as long as some of them.
 const ROW: u32 = 32;
 /// How often a thread that is away finds out whether it had to wait for the processor.
@@ -29,13 +29,13 @@ const REST: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(10)
 
 /// Where a thread is to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Go {
+pub(crate) enum Go {
     Home,
     Away,
 }
 
 /// Where a thread with a ring is, and whether it looks out there.
-pub(super) struct Lookout {
+pub(crate) struct Lookout {
     /// How long the thread has waited so far for a processor that others had; `None` if nobody can say.
     waits: Box<dyn FnMut() -> Option<Duration>>,
     /// Short requests that it answered in a row, as far as that matters.
@@ -50,7 +50,7 @@ pub(super) struct Lookout {
 
 impl Lookout {
     /// For the calling thread. `None` if the kernel does not say how long it waits.
-    pub(super) fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let file = File::open("/proc/thread-self/schedstat").ok()?;
         let waits = move || waited(&file);
         waits()?;
@@ -68,12 +68,12 @@ impl Lookout {
     }
 
     /// True if the thread looks before it sleeps.
-    pub(super) fn looks(&self) -> bool {
+    pub(crate) fn looks(&self) -> bool {
         self.away.is_some()
     }
 
     /// A request was answered, a long one or a short one; `in_row` says if requests come in a row.
-    pub(super) fn answered(&mut self, long: bool, in_row: bool, now: Instant) -> Option<Go> {
+    pub(crate) fn answered(&mut self, long: bool, in_row: bool, now: Instant) -> Option<Go> {
         if long || !in_row {
             self.short = 0;
             return self.away.take().map(|_| Go::Home);

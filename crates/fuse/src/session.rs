@@ -1,14 +1,14 @@
 //! A handler, its connection and its threads.
 
-use crate::awake::{Awake, KeepAwake};
-use crate::fs::Parts;
+use crate::filesystem::Parts;
 use crate::handler::{Handler, Request, Seat};
 use crate::log::Log;
 use crate::mountpoint::{self, Mountpoint};
-use crate::proto::{OutHeader, init};
-use crate::transport::store::{self, Stores};
+use crate::protocol::{OutHeader, init};
+use crate::schedule::cpu_latency::{Awake, KeepAwake};
+use crate::transport::page_cache::{self, Stores};
 use crate::transport::uring::{Call, DEPTH, Rings, Service};
-use crate::transport::{Transport, dev, head};
+use crate::transport::{Transport, device, head};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -75,7 +75,7 @@ impl Mount {
         if rings.is_some() {
             self.handler.offer_rings();
         }
-        dev::start(&*self.mountpoint, &self.handler)?;
+        device::start(&*self.mountpoint, &self.handler)?;
         let agreed = self.handler.features() & init::OVER_IO_URING != 0;
         let rings = rings.filter(|_| agreed);
         let awake = Awake::start(how.keep_awake);
@@ -88,7 +88,7 @@ impl Mount {
         for seat in seats.by_ref().take(readers) {
             let (stores, awake) = (stores.clone(), awake.clone());
             let serve = move |fuse: &_, handler: &_| {
-                dev::serve(fuse, handler, seat, (&stores, awake.as_deref()));
+                device::serve(fuse, handler, seat, (&stores, awake.as_deref()));
             };
             self.spawn(format!("fuse-{seat}"), serve)?;
         }
@@ -102,14 +102,14 @@ impl Mount {
                     };
                     let _ = rings.serve(fuse, &service, (seat, number));
                     // At the end this ends, too; without rings it is what serves.
-                    dev::serve(fuse, handler, seat, (&stores, awake.as_deref()));
+                    device::serve(fuse, handler, seat, (&stores, awake.as_deref()));
                 })?;
             }
         }
         let serving = self.threads.len();
         drop(stores);
         self.spawn("store".to_owned(), move |fuse, handler| {
-            store::run(fuse, handler, serving, &rests);
+            page_cache::run(fuse, handler, serving, &rests);
         })?;
         let ringing = rings.map_or(Ok(false), |rings| rings.wait_begun())?;
         if transport == Transport::Uring && !ringing {

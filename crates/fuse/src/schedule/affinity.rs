@@ -5,7 +5,7 @@
 //! When somebody else asks too, or much is read or written and work can overlap, it may run everywhere again.
 
 use crate::handler::Request;
-use crate::proto::op;
+use crate::protocol::op;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Requests of one process in a row before a thread follows it.
@@ -16,7 +16,7 @@ const LOOK_AGAIN: u32 = 256;
 const LARGE: usize = 32 << 10;
 
 /// The place of one serving thread.
-pub(crate) struct Seat {
+pub struct Seat {
     /// Where it may run at all; `None` if it is not to move.
     anywhere: Option<CpuSet>,
     /// Who asked last, and how often in a row.
@@ -28,7 +28,7 @@ pub(crate) struct Seat {
 
 impl Seat {
     /// A thread that may run everywhere.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let anywhere = sched_getaffinity(None).ok().filter(|set| set.count() > 1);
         Self {
             anywhere,
@@ -39,7 +39,7 @@ impl Seat {
     }
 
     /// Moves the calling thread, if the request says that it is worth it.
-    pub(crate) fn choose(&mut self, request: &Request<'_>) {
+    pub fn choose(&mut self, request: &Request<'_>) {
         let Some(anywhere) = &self.anywhere else {
             return;
         };
@@ -93,7 +93,7 @@ fn processor_of(thread: u32) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::InHeader;
+    use crate::protocol::InHeader;
 
     fn ask(seat: &mut Seat, pid: u32, len: usize) {
         let body = vec![0; len];

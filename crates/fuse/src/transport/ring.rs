@@ -8,8 +8,8 @@
     reason = "the kernel reads and writes memory that it was told of"
 )]
 
-use super::lookout::LOOK;
-use crate::proto::RingHeader;
+use crate::protocol::RingHeader;
+use crate::schedule::busy_poll::LOOK;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::io;
