@@ -1,26 +1,23 @@
-//! `--base`, and images among the sources whose data stays where it is: what the new image refers to instead of holding it again.
+//! Bases: images that hold data of the new image.
 //!
 //! ```text
-//!  unified addresses   0 ........ end of the new image │ end ........ first base │ second base, its devices │ ...
+//! unified addresses   0 ........ end of the new image │ end ........ first base │ second base, its devices │ ...
 //!                      the new image's own blocks      │ by slots in the device table, in this order
 //! ```
 //!
-//! A file with the content of one in a base takes over what that one's inode says: blocks and clusters at their places
-//! in the base, an end behind the inode as a copy. What it has in the base's packed inode becomes part of the new image's
-//! packed inode: pieces that lie in clusters of the base, behind its own. A file that has only stretches in common with one
-//! in a base takes over the clusters that begin in them. A file of a source that is a base takes over what its own inode
-//! says, and nothing of it is read.
+//! * A file with the same content as a file of a base takes over its index: blocks and clusters stay in the base, an
+//!   inline tail is copied.
+//! * A fragment in a base's packed inode becomes part of the new packed inode, as clusters that stay in the base.
+//! * A file that shares only parts with a file of a base takes over the clusters that start in these parts.
+//! * A file of a source that is itself a base takes over its own index and is not read.
 //!
-//! | room | what it is |
-//! |---|---|
-//! | `member` | one base: its devices and addresses |
-//! | `data` | what its inodes say of where data is |
+//! `member` is one base with its devices and addresses, `data` converts its indexes, `types` holds the results.
 //!
 //! Invariants:
 //!
-//! * What is compared is what a reader of the base gets, not what the base says about itself.
-//! * Whatever is referred to lies inside one device, in whole blocks.
-//! * What is shared depends on contents and the options alone.
+//! * Contents are compared as a reader of the base gets them, not by metadata of the base.
+//! * Every reference lies inside one device, in whole blocks.
+//! * The shared data depends on contents and options alone.
 
 mod data;
 mod member;
@@ -41,18 +38,18 @@ use tuff_format::config::Configs;
 use tuff_format::device::Slot;
 use tuff_store::ReadAt;
 
-/// The bases, open.
+/// Open bases of a build.
 pub(crate) struct Bases {
     members: Vec<Member>,
-    /// The new image begins with the only one.
+    /// The new image starts with the only base (a patch).
     in_image: bool,
 }
 
 impl Bases {
-    /// Opens what an image with these options refers to, if it is anything: its bases, then the sources whose data stays where it is.
+    /// Opens the bases of an image: those of the options, then sources whose data stays in place.
     ///
     /// # Errors
-    /// `Usage` if no image with these options can refer to it; what opening an image gives.
+    /// `Usage` if an image with these options cannot refer to a base; errors of opening an image.
     pub(crate) fn open(options: &Options, sources: &[Source]) -> Result<Option<Self>> {
         let mut bases = Self {
             members: Vec::new(),
@@ -73,10 +70,10 @@ impl Bases {
         Ok((!bases.members.is_empty()).then_some(bases))
     }
 
-    /// The image that is going to be the first part of the new one.
+    /// Opens the image that becomes the first part of a patched image.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and what looking for a hash tree behind it gives.
+    /// As [`open`](Self::open), and errors of reading its hash tree.
     pub(crate) fn of_patch(image: &Path, options: &Options) -> Result<Self> {
         let mut bases = Self {
             members: Vec::new(),
@@ -99,12 +96,12 @@ impl Bases {
         Ok(())
     }
 
-    /// Number of the base that the source of this number is, if its data stays where it is.
+    /// Returns the number of the base that a source is, if its data stays in place.
     pub(crate) fn of_source(source: usize, options: &Options, sources: &[Source]) -> Option<u16> {
         let is_image = |s: &Source| matches!(s, Source::Image { .. });
         let here = options.dedupe.image_index && is_image(sources.get(source)?);
         let before = sources[..source].iter().filter(|s| is_image(s)).count();
-        // Fits: they were counted when they were opened.
+        // Fits: the bases were counted when they were opened.
         here.then_some((options.dedupe.bases.len() + before) as u16)
     }
 
@@ -119,12 +116,12 @@ impl Bases {
         &self.members[before - 1]
     }
 
-    /// True if the new image begins with it.
+    /// Returns true if the new image starts with the base.
     pub(crate) fn in_image(&self) -> bool {
         self.in_image
     }
 
-    /// The stores that they are in, in the order of [`slots`](Self::slots).
+    /// Returns the stores of all bases, in the order of [`slots`](Self::slots).
     pub(crate) fn stores(&self) -> Vec<Arc<dyn ReadAt>> {
         if self.in_image {
             return Vec::new();
@@ -132,7 +129,7 @@ impl Bases {
         self.members.iter().flat_map(Member::stores).collect()
     }
 
-    /// Where these are.
+    /// Returns the paths of the stores.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         if self.in_image {
             return Vec::new();
@@ -141,22 +138,23 @@ impl Bases {
         paths.collect()
     }
 
-    /// Their length. Unit: blocks.
+    /// Returns the length of all bases in blocks.
     pub(crate) fn blocks(&self) -> u32 {
         self.members.last().map_or(0, |m| m.end().0)
     }
 
-    /// Where a patch may begin: the tree that verifies what is there stays good until the patch counts. Unit: blocks.
+    /// Returns the first block that a patch may write. The hash tree of the old image stays intact until the patch
+    /// takes effect.
     pub(crate) fn behind(&self) -> u32 {
         self.members.last().map_or(0, Member::behind)
     }
 
-    /// What their clusters need readers to know.
+    /// Returns the compression records of the bases.
     pub(crate) fn configs(&self) -> impl Iterator<Item = &Configs> {
         self.members.iter().map(Member::configs)
     }
 
-    /// Slots in the device table of an image whose addresses for bases begin at block `at`, if they are devices of their own.
+    /// Returns the slots of the bases in the device table of an image whose addresses for bases start at block `at`.
     pub(crate) fn slots(&self, at: u64) -> Vec<Slot> {
         if self.in_image {
             return Vec::new();
@@ -164,13 +162,13 @@ impl Bases {
         self.members.iter().flat_map(|m| m.slots(at)).collect()
     }
 
-    /// Number of slots in the device table.
+    /// Returns the number of slots in the device table.
     pub(crate) fn slot_count(&self) -> usize {
         self.slots(0).len()
     }
 
-    /// Files that are wanted and have data, those of one base after those of another and in the order of their data, those with
-    /// several names once; at most so many.
+    /// Lists at most `most` files of the bases that have data and match `wanted`, base by base, in the order of their
+    /// data. A file with several names is listed once.
     pub(crate) fn files(
         &self,
         most: usize,
@@ -188,18 +186,18 @@ impl Bases {
         self.member(inode).read_exact(inode.nid, buf, offset)
     }
 
-    /// Where the data of a file is. `None` if the new image cannot say it, or is not to have a file compressed that
-    /// the base has compressed. `stored`: it is to be stored as it is.
+    /// Returns the places of a file's data. `None` if the new image cannot express them, or if the file is to be
+    /// `stored` and the base has it compressed.
     pub(crate) fn data(&self, inode: BaseInode, stored: bool) -> Result<Option<BaseData>> {
         self.member(inode).data(inode.nid, stored)
     }
 
-    /// Number of the first algorithm that clusters of a compressed file have. `None`: all are stored.
+    /// Returns the algorithm of the first compressed cluster of a file. `None` if all clusters are stored.
     pub(crate) fn algorithm(&self, inode: BaseInode) -> Result<Option<u8>> {
         self.member(inode).algorithm(inode.nid)
     }
 
-    /// The clusters of a compressed file, for others to use: under this number.
+    /// Returns the clusters of a compressed file for use by other files, under the key `number`.
     pub(crate) fn clusters(&self, inode: BaseInode, number: u32) -> Result<BaseClusters> {
         self.member(inode).clusters(inode.nid, number)
     }
@@ -217,7 +215,7 @@ impl Bases {
             .map(|m| m.slots(0).count())
             .sum();
         let (device, at) = member.on_device(grain);
-        // Fits: a device table has room for fewer.
+        // Fits: a device table has room for fewer slots.
         (device + before as u16, at)
     }
 }

@@ -1,4 +1,4 @@
-//! The plan becomes bytes.
+//! Writing of the planned metadata.
 
 mod directory;
 mod head;
@@ -18,34 +18,34 @@ use tuff_erofs::threads;
 use tuff_store::Output;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-/// What one thread makes at a time: at least so much, then up to the end of an inode or directory. Part of the format of
-/// the UUID that is derived from the content. Unit: bytes.
+/// Least number of bytes that a thread writes at a time; it continues to the end of an inode or directory. The UUID
+/// derived from the content depends on it.
 const PIECE: u64 = 1 << 20;
 
-/// One thing behind the data.
+/// Unit of metadata.
 #[derive(Clone, Copy)]
 enum Unit {
     /// Whole blocks of a directory or long link.
-    BlockBuffer(InodeId),
+    Blocks(InodeId),
     /// Shared attributes and prefixes.
     Area,
-    /// An inode with all that follows it.
+    /// Inode with everything that follows it.
     Inode(InodeId),
 }
 
-/// Metadata that lies back to back, in order: what a number stands for, and where it lies.
+/// Metadata in the order of positions.
 struct Zone<'a> {
     parts: &'a Parts<'a>,
     plan: &'a Plan,
     /// Directories and long links with whole blocks.
     with_blocks: Vec<InodeId>,
-    /// Shared attributes and prefixes, and where they lie. Unit: bytes.
+    /// Shared attributes and prefixes, with their position in bytes.
     area: Option<(&'a [u8], u64)>,
     /// Inodes by position.
     inodes: Vec<InodeId>,
-    /// Where the first position of an inode is. Unit: bytes.
+    /// Position of the first inode in bytes.
     inodes_at: u64,
-    /// Where all ends. Unit: bytes.
+    /// End of all metadata in bytes.
     end: u64,
 }
 
@@ -56,19 +56,19 @@ impl Zone<'_> {
 
     fn unit(&self, i: usize) -> Unit {
         match i.checked_sub(self.with_blocks.len()) {
-            None => Unit::BlockBuffer(self.with_blocks[i]),
+            None => Unit::Blocks(self.with_blocks[i]),
             Some(0) if self.area.is_some() => Unit::Area,
             Some(n) => Unit::Inode(self.inodes[n - usize::from(self.area.is_some())]),
         }
     }
 
-    /// Where a unit starts; for the number behind the last one, where all ends. Unit: bytes.
+    /// Returns the position of a unit in bytes; for the number after the last one, the end.
     fn start(&self, i: usize) -> u64 {
         if i == self.len() {
             return self.end;
         }
         match (self.unit(i), self.area) {
-            (Unit::BlockBuffer(inode), _) => {
+            (Unit::Blocks(inode), _) => {
                 let size = self.parts.options.block.size();
                 u64::from(self.plan.block_of[&inode]) * size
             }
@@ -77,7 +77,7 @@ impl Zone<'_> {
         }
     }
 
-    /// Cuts everything into pieces: the numbers at which they start, and the one behind the last.
+    /// Splits the units into pieces: the first unit of each piece, and the number after the last.
     fn pieces(&self) -> Vec<usize> {
         if self.len() == 0 {
             return Vec::new();
@@ -95,7 +95,7 @@ impl Zone<'_> {
         starts
     }
 
-    /// Makes the bytes of some units. `out` is empty and starts where they start.
+    /// Appends the bytes of some units to `out`, which is empty and starts where they start.
     fn make(&self, units: std::ops::Range<usize>, out: &mut Vec<u8>) -> Result<()> {
         let start = self.start(units.start);
         let pad_to = |out: &mut Vec<u8>, offset: u64| {
@@ -107,7 +107,7 @@ impl Zone<'_> {
         for i in units.clone() {
             pad_to(out, self.start(i));
             match self.unit(i) {
-                Unit::BlockBuffer(inode) => emit_blocks(self.parts, self.plan, inode, out)?,
+                Unit::Blocks(inode) => emit_blocks(self.parts, self.plan, inode, out)?,
                 Unit::Area => out.extend_from_slice(self.area.map_or(&[], |(bytes, _)| bytes)),
                 Unit::Inode(inode) => emit_inode(self.parts, self.plan, inode, out)?,
             }
@@ -117,10 +117,10 @@ impl Zone<'_> {
     }
 }
 
-/// Writes something at a position. Unit: bytes.
+/// Writes bytes at a position.
 type Write<'a> = &'a (dyn Fn(&[u8], u64) -> Result<()> + Sync);
 
-/// Writes the attribute area and the tree's inodes on so many threads, positions counted from the first of them.
+/// Writes the attribute area and the inodes of the tree. Positions count from the start of the area.
 pub(crate) fn write_inodes(
     parts: &Parts<'_>,
     plan: &Plan,
@@ -140,7 +140,7 @@ pub(crate) fn write_inodes(
     emit_zone(&zone, &[], threads, write).map(drop)
 }
 
-/// Writes all metadata that is not in the metabox on so many threads, but for block 0, which is returned.
+/// Writes all metadata outside the metabox, except block 0, which is returned.
 pub(crate) fn emit(
     parts: &Parts<'_>,
     plan: &Plan,
@@ -154,7 +154,7 @@ pub(crate) fn emit(
         let written = output.write_at(bytes, at);
         written.map_err(|e| Error::io("image", "cannot write", e))
     };
-    // Who reads the image before it is finished reads to its end.
+    // Readers of an unfinished image read to its end.
     if plan.len_blocks > plan.end_block {
         write(&[0], u64::from(plan.len_blocks) * block - 1)?;
     }
@@ -176,7 +176,7 @@ pub(crate) fn emit(
             zone.area = Some((area, u64::from(plan.xattr_block) * block));
             zone.inodes.extend_from_slice(parts.order);
         }
-        // It lies between the directories and the inodes.
+        // The metabox is between the directories and the inodes.
         Some(_) => {
             let with_blocks = std::mem::take(&mut zone.with_blocks);
             directories = emit_directories(parts, plan, with_blocks, threads, &write)?;
@@ -195,7 +195,7 @@ pub(crate) fn emit(
     make_head(parts, plan, prefixes, digest, &front, output)
 }
 
-/// Writes the whole blocks of directories and long links alone. Returns a digest over them.
+/// Writes the whole blocks of directories and long links. Returns a digest of them.
 fn emit_directories(
     parts: &Parts<'_>,
     plan: &Plan,
@@ -225,11 +225,11 @@ fn by_position(plan: &Plan, mut inodes: Vec<InodeId>) -> Vec<InodeId> {
     inodes
 }
 
-/// Makes the inodes that lie behind the superblock: the bytes of block 0 from [`SUPERBLOCK_END`] on.
+/// Returns the inodes in block 0: its bytes from [`SUPERBLOCK_END`] on.
 fn front_inodes(parts: &Parts<'_>, plan: &Plan, inodes: &[InodeId]) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     for inode in inodes {
-        // Fits: it lies in a block.
+        // Fits: the offset is within a block.
         let at = (plan.position(*inode) - SUPERBLOCK_END) as usize;
         assert!(at >= out.len(), "inodes do not overlap");
         out.resize(at, 0);
@@ -238,11 +238,11 @@ fn front_inodes(parts: &Parts<'_>, plan: &Plan, inodes: &[InodeId]) -> Result<Ve
     Ok(out)
 }
 
-/// Makes and writes all pieces. Returns a digest over theirs and the inodes in front.
+/// Writes all pieces. Returns a digest of them and of the inodes in block 0.
 fn emit_zone(zone: &Zone<'_>, front: &[u8], threads: usize, write: Write<'_>) -> Result<u128> {
     let starts = zone.pieces();
     let next = AtomicUsize::new(0);
-    // By piece. The first error by position is the one to report, however many there are.
+    // Results by piece. The first error by position is reported.
     let done: Mutex<Vec<(usize, Result<u128>)>> = Mutex::new(Vec::with_capacity(starts.len()));
     let work = || {
         let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! Where every inode and every block of metadata goes.
+//! Positions of all inodes and blocks of metadata.
 //!
 //! ```text
 //! block 0          superblock, compression records
@@ -8,12 +8,13 @@
 //! then             inodes: each with attributes, index and inline tail; the root first
 //! ```
 //!
-//! Data comes first because the length of the metadata is known only when all data is packed; the inodes come last and
-//! together, so that a walk reads one run of blocks. `meta_blkaddr` is the block before the inodes: that keeps number 0
-//! free and the root's number small. Inodes that fit behind the superblock in block 0 lie there instead.
+//! * Data comes first, because the length of the metadata is known only when all data is packed.
+//! * The inodes come last and together, so that a walk reads one range of blocks.
+//! * `meta_blkaddr` is the block before the inodes. That keeps nid 0 free and the nid of the root small.
+//! * Inodes that fit into block 0 after the superblock are placed there instead.
 //!
-//! With compressed metadata ([`Metadata::Compressed`]) the tree's attributes and inodes lie in what the metabox inode
-//! decodes to, back to back, and directories that do not fit behind their inodes go into the packed inode, if there is one:
+//! With compressed metadata ([`Metadata::Compressed`]) the attributes and inodes of the tree are data of the metabox
+//! inode, back to back. Directories that do not fit as inline data go into the packed inode, if there is one:
 //!
 //! ```text
 //! image    superblock │ file data, directories │ long links │ metabox's clusters │ packed inode, metabox inode
@@ -24,7 +25,7 @@
 //!
 //! * No two inodes overlap; each starts at a multiple of 32 bytes.
 //! * An inline tail does not cross a block.
-//! * An encoded one does not begin a block: where that is the second block of a page, kernels (6.18) fail to read it.
+//! * An encoded inline tail does not start a block: kernels (6.18) fail to read one in the second block of a page.
 
 mod epoch;
 mod parts;
@@ -46,30 +47,30 @@ use tuff_format::inode::{ALIGN, Layout};
 use tuff_format::{BlockBits, Nid};
 use zone::Zone;
 
-/// Everything placed.
+/// Positions of all inodes and blocks.
 #[derive(Clone)]
 pub(crate) struct Plan {
-    /// Position of each inode in the inode zone or in the metabox, by inode. Unit: [`ALIGN`].
+    /// Position of each inode in the inode zone or the metabox, by inode, in units of [`ALIGN`].
     positions: Vec<u32>,
-    /// Positions of the packed inode and the metabox, where they are, in the inode zone. Unit: bytes.
+    /// Positions of the packed inode and the metabox inode in the inode zone, in bytes.
     hidden: [Option<u64>; 2],
-    /// What the metabox holds, if the tree's inodes lie there. Unit: bytes.
+    /// Size of the metabox data in bytes, if the inodes of the tree are there.
     pub(crate) metabox_size: Option<u64>,
-    /// First whole block of each directory or long link that has some; before they are placed, how many.
+    /// First whole block of each directory or long link that has any. Before placement: the number of blocks.
     pub(crate) block_of: hashbrown::HashMap<InodeId, u32>,
-    /// Directories in the packed inode, and where they are. Unit: bytes.
+    /// Directories in the packed inode, with their positions in bytes.
     pub(crate) packed_dirs: Vec<(InodeId, u64)>,
     /// First block of shared attributes and prefixes, of the image or of the metabox.
     pub(crate) xattr_block: u32,
-    /// First block of inodes; 0 if they lie behind the superblock.
+    /// First block of the inode zone. 0 if it follows the superblock.
     pub(crate) zone_block: u32,
-    /// End of what is written. Unit: blocks.
+    /// End of the written blocks.
     pub(crate) end_block: u32,
-    /// Length of the image. Unit: blocks.
+    /// Length of the image in blocks.
     pub(crate) len_blocks: u32,
     /// Number of inodes.
     pub(crate) inodes: u64,
-    /// First block of the bases, if there are any; 0 until it is known.
+    /// First block of the bases, if there are any. 0 until it is known.
     pub(crate) base_block: u32,
     /// Base time of compact inodes.
     pub(crate) epoch: Epoch,
@@ -79,8 +80,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Places everything behind the data; where there is to be a metabox, all but it: see
-    /// [`place_metabox`](Self::place_metabox).
+    /// Places everything after the data. A metabox is placed later by [`place_metabox`](Self::place_metabox).
     pub(crate) fn new(parts: &Parts<'_>) -> Result<Self> {
         let bits = parts.bits();
         let tree = parts.tree;
@@ -137,7 +137,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Places the whole blocks of directories and long links behind the data.
+    /// Places the whole blocks of directories and long links after the data.
     pub(crate) fn place_blocks(&mut self, parts: &Parts<'_>) -> Result<()> {
         self.end_block = parts.packed.end_block;
         for inode in parts.order {
@@ -149,7 +149,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Places the metabox, which was made and lies behind all that was placed before, and what lies behind it.
+    /// Places the metabox, which follows everything placed so far, and what comes after it.
     pub(crate) fn place_metabox(&mut self, parts: &Parts<'_>, metabox: &Metabox) -> Result<()> {
         let front = fits_in_front(parts, self.epoch, &[]);
         self.end_block = metabox.end_block;
@@ -157,7 +157,7 @@ impl Plan {
         self.end_zone(parts, zone, front)
     }
 
-    /// Places the hidden inodes, and the inode zone behind all else. `front`: it lies behind the superblock.
+    /// Places the hidden inodes and the inode zone at the end. `front` puts the zone after the superblock.
     fn end_zone(&mut self, parts: &Parts<'_>, mut zone: Zone, front: bool) -> Result<()> {
         for inode in hidden(parts) {
             let form = parts.form(inode, self.epoch);
@@ -170,9 +170,9 @@ impl Plan {
             let blocks = parts.bits().count(zone.end);
             self.end_block = block32(u64::from(self.end_block) + blocks)?;
         }
-        // Inodes in a metabox may have said before where bases begin.
+        // Inodes in the metabox may contain the first block of the bases.
         self.len_blocks = aligned(parts, self.end_block.max(self.base_block).into())?;
-        // The first one lies right behind, unless the image begins with it.
+        // The first base follows the image, unless the image starts with it.
         self.base_block = match parts.base {
             Some(base) if base.in_image() => 0,
             _ => self.len_blocks,
@@ -183,7 +183,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Number of an inode of the tree.
+    /// Returns the nid of an inode of the tree.
     pub(crate) fn nid(&self, inode: InodeId, bits: BlockBits) -> Nid {
         let position = self.position(inode);
         match self.metabox_size {
@@ -192,17 +192,17 @@ impl Plan {
         }
     }
 
-    /// Number of the packed inode, if there is one.
+    /// Returns the nid of the packed inode, if there is one.
     pub(crate) fn packed_nid(&self, bits: BlockBits) -> Option<Nid> {
         self.hidden[0].map(|at| self.nid_at(at, bits))
     }
 
-    /// Number of the metabox inode, if there is one.
+    /// Returns the nid of the metabox inode, if there is one.
     pub(crate) fn metabox_nid(&self, bits: BlockBits) -> Option<Nid> {
         self.hidden[1].map(|at| self.nid_at(at, bits))
     }
 
-    /// Number of what lies at a position in the inode zone.
+    /// Returns the nid of a position in the inode zone.
     fn nid_at(&self, position: u64, bits: BlockBits) -> Nid {
         let before = match self.zone_block {
             0 => 0,
@@ -211,7 +211,7 @@ impl Plan {
         Nid((before + position) / ALIGN)
     }
 
-    /// Position of an inode in the inode zone, or in the metabox for one of the tree if there is one. Unit: bytes.
+    /// Returns the position in bytes of an inode in the inode zone, or in the metabox for inodes of the tree.
     pub(crate) fn position(&self, inode: InodeId) -> u64 {
         match inode {
             PACKED => self.hidden[0].unwrap_or_default(),
@@ -220,17 +220,17 @@ impl Plan {
         }
     }
 
-    /// Serial number of an inode, 1 for the root.
+    /// Returns the serial number of an inode, 1 for the root.
     pub(crate) fn serial(&self, inode: InodeId) -> u32 {
         match inode {
-            // The last ones.
+            // The hidden inodes have the last numbers.
             PACKED => self.inodes as u32 - u32::from(self.hidden[1].is_some()),
             METABOX => self.inodes as u32,
             _ => self.serials[inode as usize],
         }
     }
 
-    /// Block of number 0: one before the inodes, or that of the superblock.
+    /// Returns the block of nid 0: the one before the inodes, or that of the superblock.
     pub(crate) fn meta_blkaddr(&self) -> u32 {
         self.zone_block.saturating_sub(1)
     }
@@ -267,17 +267,17 @@ impl Plan {
     }
 }
 
-/// The inodes that no directory names.
+/// Lists the inodes that no directory names.
 pub(crate) fn hidden(parts: &Parts<'_>) -> impl Iterator<Item = InodeId> {
     let packed = (parts.packed.packed_size > 0).then_some(PACKED);
     let metabox = parts.metabox.map(|_| METABOX);
     packed.into_iter().chain(metabox)
 }
 
-/// True if these inodes and the hidden ones find room behind the superblock, in its block.
+/// Returns true if these inodes and the hidden ones fit into the block of the superblock.
 fn fits_in_front(parts: &Parts<'_>, epoch: Epoch, inodes: &[InodeId]) -> bool {
     let block = parts.bits().size();
-    // What lies in the first block of an image that grows stays until the superblock is written.
+    // The first block of a patched image stays as it is until the superblock is written.
     if (parts.base).is_some_and(|base| base.in_image() || base.slot_count() > 1)
         || block < 2 * SUPERBLOCK_END
         || inodes.len() as u64 > block / ALIGN
@@ -292,7 +292,7 @@ fn fits_in_front(parts: &Parts<'_>, epoch: Epoch, inodes: &[InodeId]) -> bool {
     })
 }
 
-/// The length of an image that needs so many blocks.
+/// Returns the length in blocks of an image that needs `blocks`.
 pub(crate) fn aligned(parts: &Parts<'_>, blocks: u64) -> Result<u32> {
     let align = u64::from(parts.options.layout.align_blocks.max(1)).next_power_of_two();
     block32(blocks.next_multiple_of(align))

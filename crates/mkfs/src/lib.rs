@@ -1,12 +1,12 @@
-//! Building images: one straight flow.
+//! Builder of EROFS images.
 //!
 //! ```text
-//!  sources ──► tree ──► survey ──► pack ──► layout ──► emit
+//! sources ──► tree ──► dedupe ──► pack ──► layout ──► emit
 //!    I/O       pure    workers   workers    pure      output
 //! ```
 //!
-//! No stage calls back into an earlier one. `verify`, where asked for, reads what `emit` wrote. A tar stream is the one source whose contents cannot be read later: they are
-//! packed as they come by, in the order of the stream, without a survey.
+//! No stage calls back into an earlier one. If requested, `verify` reads the output of `emit`. A tar stream cannot be
+//! read twice: its files are packed in the order of the stream, without deduplication of parts.
 
 mod auto;
 mod base;

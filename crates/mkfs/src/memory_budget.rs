@@ -1,36 +1,39 @@
-//! How `--memory` is shared out.
+//! Division of the memory budget (`--memory`).
 //!
-//! An eighth is for ends of files that wait for the metadata, an eighth for blocks of the packed inode that wait for all
-//! others, an eighth for what tells equal contents. The tree takes what it needs, and tables of
-//! compressed files as they come. Half of the rest is for jobs in flight: the buffers that workers keep between jobs are
-//! about as much again.
+//! | share | use |
+//! |---|---|
+//! | 1/8 | tails of files that wait for the metadata |
+//! | 1/8 | blocks of the packed inode that wait for all others |
+//! | 1/8 | keys of equal contents |
+//! | as needed | the tree, tables of compressed files |
+//! | half of the rest | jobs in flight; the buffers that workers keep between jobs take about as much |
 //!
-//! Who says nothing of memory gets 256 MiB shared out so, but each worker has a job of the largest size: the shares decide
-//! what is found, and so what the image is, but not how many jobs are in flight.
+//! The default is 256 MiB, except that each worker has a job of the largest size. The fixed shares influence which
+//! duplicates are found, and so the image; the number of jobs in flight does not.
 
 use super::options::Options;
 use super::pack;
 use super::pack::pool::IN_FLIGHT_MIN;
 use super::tree::Tree;
 
-/// Per inode: its number in the order of the image and by position, its position, its serial number, where its data is.
+/// Per inode: number in the order of the image and by position, position, serial number, place of the data.
 const TABLES: u64 = 4 + 4 + 4 + 4 + 16;
 
-/// What is shared out unless something else is said. Unit: bytes.
+/// Default memory in bytes.
 const USUAL: u64 = 256 << 20;
 
-/// Shares of the memory. Unit: bytes.
+/// Shares of the memory in bytes.
 pub(crate) struct Budget {
-    /// For jobs in flight.
+    /// Jobs in flight.
     pub(crate) in_flight: u64,
-    /// What the tree and the tables over it take.
+    /// The tree and its tables.
     pub(crate) tree: u64,
-    /// What it comes to if the tree leaves too little.
+    /// Least memory that is enough for this tree.
     pub(crate) needed: u64,
 }
 
 impl Budget {
-    /// The shares beside a tree, for so many workers.
+    /// Divides the memory beside a tree, for `threads` workers.
     pub(crate) fn new(options: &Options, tree: &Tree, threads: usize) -> Self {
         let tree = tree.footprint() + TABLES * tree.len() as u64;
         let fixed = tree + eighth(options) * 3;
@@ -42,12 +45,12 @@ impl Budget {
         }
     }
 
-    /// For jobs in flight until a tree is known. Unit: bytes.
+    /// Returns the share in bytes of jobs in flight before the tree is known.
     pub(crate) fn first(options: &Options, threads: usize) -> u64 {
         at_least(options, threads, memory(options) / 4)
     }
 
-    /// A sentence if the memory is not enough.
+    /// Returns a warning if the memory is not enough.
     pub(crate) fn warning(&self, options: &Options) -> Option<String> {
         const MIB: u64 = 1 << 20;
         (self.needed > memory(options)).then(|| {
@@ -61,17 +64,17 @@ impl Budget {
     }
 }
 
-/// What is shared out. Unit: bytes.
+/// Returns the memory in bytes that is divided.
 pub(crate) fn memory(options: &Options) -> u64 {
     options.resources.memory.unwrap_or(USUAL)
 }
 
-/// One of the fixed shares. Unit: bytes.
+/// Returns a fixed share in bytes.
 pub(crate) fn eighth(options: &Options) -> u64 {
     memory(options) / 8
 }
 
-/// `share`, or what every worker and one result that waits need, unless the memory is given. Unit: bytes.
+/// Returns `share`, or the bytes that every worker and one waiting result need, unless the memory is given.
 fn at_least(options: &Options, threads: usize, share: u64) -> u64 {
     match options.resources.memory {
         Some(_) => share,
@@ -79,7 +82,7 @@ fn at_least(options: &Options, threads: usize, share: u64) -> u64 {
     }
 }
 
-/// What the largest clusters of an image are encoded in. Unit: bytes.
+/// Returns the bytes of input that the largest clusters of an image are encoded from.
 fn largest_segment(options: &Options) -> u64 {
     let packed = [options.layout.fragment_cluster, options.similar_cluster()];
     let rules = options
@@ -111,7 +114,7 @@ mod tests {
         }
     }
 
-    /// A tree of so many files.
+    /// Returns a tree of `files` files.
     fn tree(files: usize) -> Tree {
         let mut tree = Tree::new(Whiteouts::Keep);
         for i in 0..files {
@@ -140,7 +143,7 @@ mod tests {
         assert_eq!(budget.warning(&with_memory(256 << 20)), None);
     }
 
-    /// To the byte: what is needed is enough, and one less is not.
+    /// Exact to the byte: the needed memory is enough, one byte less is not.
     #[test]
     fn the_warning_begins_where_the_memory_ends() {
         let budget = Budget {
@@ -157,7 +160,7 @@ mod tests {
         );
     }
 
-    /// With too little memory jobs still get the least they can work with, and that counts as needed.
+    /// With too little memory jobs still get their minimum, which counts as needed.
     #[test]
     fn jobs_in_flight_have_a_least_share() {
         let options = with_memory(8 << 20);

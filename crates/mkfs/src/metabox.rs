@@ -1,7 +1,7 @@
-//! Metadata, compressed: directories in the packed inode, inodes and attributes as the data of the metabox inode.
+//! Compressed metadata: directories in the packed inode, inodes and attributes as data of the metabox inode.
 //!
 //! ```text
-//!  plan ──► bytes, in a file without a name ──► packer ──► clusters behind all that was placed so far
+//! plan ──► bytes in an unnamed file ──► packer ──► clusters after everything placed so far
 //! ```
 
 use super::dedupe::PackedFile;
@@ -23,17 +23,17 @@ use std::path::Path;
 use std::sync::Arc;
 use tuff_store::Output;
 
-/// What a metabox is made with.
+/// Environment of the metabox: threads, files and progress.
 pub(crate) struct Means<'a> {
     pub(crate) threads: usize,
-    /// Where temporary data goes.
+    /// Directory of temporary files.
     pub(crate) temporary: &'a Path,
-    /// The image.
+    /// The image that is written.
     pub(crate) output: &'a Output,
     pub(crate) progress: &'a Progress,
 }
 
-/// Packs the directories that are to lie in the packed inode behind what it has. `None`: there are none.
+/// Packs the directories that belong into the packed inode, after its other data. `None` if there are none.
 pub(crate) fn pack_directories(
     parts: &Parts<'_>,
     plan: &Plan,
@@ -51,7 +51,7 @@ pub(crate) fn pack_directories(
         means.write(&file, &names, len)?;
         len += names.len() as u64;
     }
-    // Under the packed inode's number: where each directory lies was planned.
+    // The packed inode stands for all directories: the position of each was planned.
     let all = PackedFile {
         file: PACKED,
         from: 0,
@@ -61,10 +61,11 @@ pub(crate) fn pack_directories(
     packer.finish(None).map(Some)
 }
 
-/// Places whole blocks, a metabox of `size` bytes and what lies behind it, and writes the metabox.
+/// Places whole blocks, a metabox of `size` bytes and what follows it, and writes the metabox.
 ///
-/// Its inodes say where bases begin. That is right behind the image, whose length depends on what they are compressed to: they are
-/// made with a guess, and again with a better one, until the image ends before it. What is left is padding.
+/// Inodes in the metabox contain the first block of the bases. The bases follow the image, and the length of the image
+/// depends on the compressed size of these inodes. So the metabox is written with an estimate of the first block, and
+/// again with a larger one, until the image ends before it. The rest is padding.
 pub(crate) fn place(
     wanted: &Wanted<'_>,
     packed: &Packed,
@@ -81,14 +82,14 @@ pub(crate) fn place(
     if external {
         guess = aligned(&parts, u64::from(begin) + parts.bits().count(size))?;
     }
-    // What is added to what it takes, as negative powers of two: other addresses change little.
+    // Margin over the compressed size, as negative powers of two. Other addresses change the size little.
     for slack in [6, 5, 4, 3, 2, 1] {
         let mut placed = plan.clone();
         placed.base_block = guess;
         let made = make(&parts, &placed, size, area, means)?;
         placed.place_metabox(&wanted.with(packed, Some(&made)), &made)?;
         written = written.max(made.end_block);
-        // The first guess is far too large.
+        // The first estimate is far too large.
         if !external || slack < 6 && placed.base_block == guess {
             let blocks = made.end_block..written;
             means.clear(&parts, blocks)?;
@@ -104,7 +105,7 @@ pub(crate) fn place(
     ))
 }
 
-/// Makes and writes a metabox of `size` bytes, behind the blocks that `plan` has placed.
+/// Compresses and writes a metabox of `size` bytes after the blocks that `plan` has placed.
 fn make(
     parts: &Parts<'_>,
     plan: &Plan,
@@ -118,7 +119,7 @@ fn make(
     })?;
     let mut packer = means.packer(parts.options, plan.end_block)?;
     let input = means.input(&Arc::new(file), 0);
-    // Under the packed inode's number: it is no file of the tree.
+    // The packed inode stands for it: the metabox is no file of the tree.
     packer.add_file(
         PACKED,
         size,
@@ -135,7 +136,7 @@ fn make(
     })
 }
 
-/// How metadata is packed.
+/// Returns the policy that metadata is packed with.
 fn policy(options: &Options) -> Arc<Policy> {
     Arc::new(Policy {
         spec: options.metadata_encoder(),
@@ -160,7 +161,7 @@ impl Means<'_> {
         file.write_all_at(bytes, at).map_err(|e| self.failed(e))
     }
 
-    /// Makes blocks of the image zeros again.
+    /// Overwrites blocks of the image with zeros.
     fn clear(&self, parts: &Parts<'_>, blocks: Range<u32>) -> Result<()> {
         let zeros = vec![0; parts.bits().size_usize()];
         for block in blocks {
@@ -171,7 +172,7 @@ impl Means<'_> {
         Ok(())
     }
 
-    /// What a temporary file has from a position on.
+    /// Returns the content of a temporary file from `offset` on.
     fn input(&self, file: &Arc<File>, offset: u64) -> Input {
         Input::Range {
             file: Arc::clone(file),
@@ -180,7 +181,7 @@ impl Means<'_> {
         }
     }
 
-    /// A packer of metadata, for blocks from `first_block` on.
+    /// Returns a packer of metadata whose blocks start at `first_block`.
     fn packer(&self, options: &Options, first_block: u32) -> Result<Packer<'_>> {
         let pack = PackOptions {
             bits: options.block,

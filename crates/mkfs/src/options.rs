@@ -1,4 +1,4 @@
-//! What a build can be told.
+//! Options of a build.
 
 use super::file_contexts::Contexts;
 use super::fs_config::FsConfig;
@@ -12,46 +12,47 @@ use tuff_codec::{EncoderSpec, Method};
 use tuff_format::BlockBits;
 use tuff_format::features::{Feature, KernelVersion, min_kernel};
 
-/// Cluster size of the packed inode, where larger ones are not asked for: what a read of a small file decodes. Unit: bytes.
+/// Default cluster size of the packed inode in bytes: the amount that a read of a small file decodes.
 pub const FRAGMENT_CLUSTER: usize = 16 << 10;
 
-/// The usual largest cluster of the packed inode where files are much alike. Unit: bytes.
+/// Default cluster size in bytes of the parts of the packed inode that hold similar files.
 pub const SIMILAR_CLUSTER: usize = 64 << 10;
 
-/// Usual cluster size of compressed metadata: what looking an inode up decodes. Unit: bytes.
+/// Default cluster size of compressed metadata in bytes: the amount that an inode look-up decodes.
 pub const METADATA_CLUSTER: usize = 16 << 10;
 
-/// Largest size of chunks. Unit: bytes.
+/// Largest chunk size in bytes.
 pub const CHUNK_MAX: usize = 8 << 20;
 
-/// How to compress, without cluster and window size.
+/// Compression algorithm and level, without cluster size and window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compression {
-    /// Method.
+    /// Encoder of the clusters.
     pub method: Method,
-    /// Level.
+    /// Level in the range of the method.
     pub level: i32,
-    /// Dictionary or window, if given. Unit: bytes.
+    /// Dictionary or window size in bytes. `None` uses the default of the method.
     pub dict: Option<usize>,
 }
 
-/// What an image is to be good at.
+/// Goal of the `--auto` settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auto {
-    /// As small as can be.
+    /// Smallest image.
     Size,
-    /// Small, and read fast.
+    /// Small image that is still read fast.
     Balanced,
-    /// Built and read fast.
+    /// Fast build and fast reads.
     Speed,
 }
 
-/// An image that another one refers to.
+/// Image that the new image refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BaseImage {
-    /// In a file or on a block device.
+    /// File or block device that holds it.
     pub path: PathBuf,
-    /// Its extra devices, in the order of its device table. None: it has none, or they lie behind it.
+    /// Its extra devices, in the order of its device table. Empty if it has none, or if they follow it in the same
+    /// file.
     pub devices: Vec<PathBuf>,
 }
 
@@ -62,69 +63,69 @@ impl From<PathBuf> for BaseImage {
     }
 }
 
-/// Different settings for some paths.
+/// Settings for the paths that match.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Which paths.
+    /// Paths that the rule applies to.
     pub paths: Paths,
-    /// How to compress; `None` stores.
+    /// Compression of these files. `None` stores them.
     pub compression: Option<Compression>,
-    /// Cluster size, if it differs. Unit: bytes.
+    /// Cluster size in bytes. `None` uses the size of other files.
     pub cluster: Option<usize>,
 }
 
-/// What goes into the packed inode.
+/// Files that go into the packed inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragments {
-    /// Nothing: there is none.
+    /// None: the image has no packed inode.
     Off,
-    /// Files that are not larger than a cluster, and ends of larger ones.
+    /// Files of at most a cluster, and the tails of larger ones.
     Tails,
-    /// Files that are not larger than a cluster.
+    /// Files of at most a cluster.
     Small,
-    /// All files, but those that a rule speaks of and that are larger than their cluster.
+    /// All files, except files that match a rule and are larger than the rule's cluster.
     All,
 }
 
-/// What is stored once.
+/// Data that is stored once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dedupe {
-    /// Nothing is looked for.
+    /// No deduplication.
     Off,
-    /// Identical files.
+    /// Identical files share data.
     Files,
-    /// Identical files, and parts of large files that another has.
+    /// Identical files share data, and so do equal parts of large files.
     Content,
 }
 
-/// Which files with holes stay sparse.
+/// Files with holes that stay sparse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SparsePolicy {
-    /// Those with holes in at least half of their size.
+    /// Files whose holes are at least half of their size.
     Auto,
-    /// All.
+    /// All files with holes.
     Keep,
-    /// None: holes are zeros.
+    /// No files: holes are written as zeros.
     Fill,
 }
 
-/// Which inode forms to write.
+/// Inode forms that are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InodeForm {
-    /// Compact where it can say everything.
+    /// Compact inodes where all fields fit.
     Auto,
-    /// Extended always.
+    /// Extended inodes only.
     Extended,
 }
 
-/// How inodes and attributes are stored.
+/// Storage of inodes and extended attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metadata {
-    /// For every kernel: an inode has 64 bytes unless its time is the one that most have.
+    /// Readable by every kernel. An inode takes 64 bytes unless it has the most common time.
     Plain,
-    /// 32 bytes whatever the time, as far as nanoseconds are equal: part of the 48-bit layout, from Linux 6.15 on.
+    /// 32 bytes for every time with the common nanoseconds: part of the 48-bit layout, Linux 6.15.
     Short,
-    /// The same, compressed, but for directories of more than a block: the metabox, from Linux 6.17 on.
+    /// As [`Short`](Self::Short), compressed in the metabox; directories of more than a block stay outside. Linux 6.17.
     Compressed,
 }
 
@@ -147,172 +148,172 @@ pub struct Options {
     pub sources: SourceOptions,
     /// Threads, memory and temporary data.
     pub resources: ResourceOptions,
-    /// The finished image.
+    /// Verification and size of the finished image.
     pub output: OutputOptions,
 }
 
 /// Compression of file data.
 #[derive(Clone)]
 pub struct CompressionOptions {
-    /// How to compress; `None` stores everything.
+    /// Compression of files that no rule matches. `None` stores them.
     pub default: Option<Compression>,
-    /// Largest cluster. Unit: bytes.
+    /// Largest cluster in bytes.
     pub cluster: usize,
-    /// Most input of a cluster. Unit: bytes.
+    /// Largest input of a cluster in bytes.
     pub window: usize,
-    /// Each file that no rule speaks of is stored as a sample of it suggests; set by [`Auto::apply`].
+    /// Choose the compression of each file from a sample. Files that a rule matches are left out. Set by
+    /// [`Auto::apply`].
     pub auto: Option<Auto>,
-    /// The first that matches wins.
+    /// Settings by path. The first rule that matches applies.
     pub rules: Vec<Rule>,
-    /// Save less than so much and be stored. Unit: thousandths.
+    /// Files that save less than this are stored. In thousandths of their size.
     pub min_saving: u32,
 }
 
 /// Layout of file data.
 #[derive(Clone)]
 pub struct LayoutOptions {
-    /// Ends of stored files go behind their inodes.
+    /// Tails of stored files follow their inodes.
     pub inline_data: bool,
-    /// Ends of compressed files go behind their inodes.
+    /// Tails of compressed files follow their inodes (ztailpacking).
     pub tail_packing: bool,
-    /// The packed inode.
+    /// Files that go into the packed inode.
     pub fragments: Fragments,
-    /// What is left of a file behind its full clusters goes into the packed inode up to this length; `None`: up to a cluster's.
-    /// Unit: bytes.
+    /// Longest tail, in bytes, that goes into the packed inode. `None` allows a cluster.
     pub fragment_end_max: Option<usize>,
-    /// Cluster size of the packed inode. Unit: bytes.
+    /// Cluster size of the packed inode in bytes.
     pub fragment_cluster: usize,
-    /// Cluster size of those parts of it whose files are much alike; see [`alike_cluster`](Self::alike_cluster). Unit: bytes.
+    /// Cluster size in bytes of the parts of the packed inode that hold similar files; see
+    /// [`Options::similar_cluster`].
     pub similar_cluster_max: usize,
-    /// Files that are stored as they are consist of chunks of this size; equal ones are stored once, those of zeros not at all.
-    /// Unit: bytes.
+    /// Chunk size of stored files in bytes. Equal chunks are stored once, chunks of zeros not at all.
     pub chunk: Option<usize>,
-    /// These chunks go into a file of their own: readers of the image need both.
+    /// File that receives the chunks. Readers need it and the image.
     pub blob: Option<PathBuf>,
-    /// The image's length is a multiple of so many blocks, rounded up to a power of two.
+    /// The length of the image is a multiple of this number of blocks, rounded up to a power of two.
     pub align_blocks: u32,
-    /// Clusters begin anywhere and take as many bytes as they need, not whole blocks: part of the 48-bit layout, from Linux
-    /// 6.15 on.
+    /// Clusters start at any 32 bytes and take as many as they need instead of whole blocks: part of the 48-bit layout,
+    /// Linux 6.15.
     pub unaligned: bool,
-    /// COMPACT indexes where they can be used.
+    /// Use COMPACT indexes where the format allows.
     pub compact_index: bool,
-    /// Files with holes.
+    /// Treatment of files with holes.
     pub sparse: SparsePolicy,
 }
 
 /// Data that is stored once or not at all.
 #[derive(Clone)]
 pub struct DedupeOptions {
-    /// What is stored once.
+    /// Data that is stored once.
     pub mode: Dedupe,
-    /// Images whose data is referred to and not held again: readers need them all, in this order.
+    /// Images that hold data of the new image. Readers need all of them, in this order.
     pub bases: Vec<BaseImage>,
-    /// The data of sources that are images stays where it is, as if they were bases behind the others.
+    /// Data of sources that are images stays there, as if they were the last bases.
     pub image_index: bool,
-    /// The data stays in the only source, a tar: the image refers to it there, and its readers need both.
+    /// Data stays in the only source, a tar. Readers need the tar and the image.
     pub tar_index: bool,
 }
 
 /// Inodes, extended attributes and the superblock.
 #[derive(Clone)]
 pub struct MetadataOptions {
-    /// Inode form.
+    /// Inode forms that are written.
     pub inodes: InodeForm,
-    /// How inodes and attributes are stored.
+    /// Storage of inodes and extended attributes.
     pub form: Metadata,
-    /// Cluster size of compressed metadata. Unit: bytes.
+    /// Cluster size of compressed metadata in bytes.
     pub cluster: usize,
-    /// Attributes.
+    /// Store extended attributes.
     pub xattrs: bool,
-    /// An attribute of more inodes than this is shared.
+    /// An attribute is shared if more than this number of inodes have it.
     pub xattr_share: u32,
-    /// Long name prefixes, full: `trusted.overlay.`.
+    /// Long prefixes of attribute names, for example `trusted.overlay.`.
     pub xattr_prefixes: Vec<Vec<u8>>,
-    /// Name of an attribute with a digest of each file, by which kernels from 7.0 on share pages between mounts:
-    /// [`fingerprint::NAME`](super::fingerprint::NAME).
+    /// Name of an attribute that holds a digest of each file, by which Linux 7.0 and later share pages between mounts.
+    /// Usually [`tuff_erofs::fingerprint::NAME`].
     pub fingerprints: Option<Vec<u8>>,
-    /// The per-inode name filter.
+    /// Write the name filter of each inode.
     pub xattr_filter: bool,
-    /// Every inode gets this time.
+    /// Modification time of all inodes.
     pub timestamp: Option<i64>,
-    /// No inode gets a later time.
+    /// Latest modification time: later ones are set to it.
     pub clamp: Option<i64>,
-    /// UUID; `None` derives it from the content.
+    /// UUID of the image. `None` derives it from the content.
     pub uuid: Option<[u8; 16]>,
-    /// At most 15 bytes.
+    /// Volume label of at most 15 bytes.
     pub label: Vec<u8>,
-    /// Owner of everything.
+    /// Owner of all inodes.
     pub uid: Option<u32>,
-    /// Group of everything.
+    /// Group of all inodes.
     pub gid: Option<u32>,
-    /// Added to every owner.
+    /// Number that is added to every owner.
     pub uid_offset: u32,
-    /// Added to every group.
+    /// Number that is added to every group.
     pub gid_offset: u32,
-    /// Labels by path: they replace those of the sources.
+    /// SELinux labels by path. They replace labels of the sources.
     pub contexts: Option<Contexts>,
-    /// Owners, modes and capabilities by path: they replace those of the sources.
+    /// Owners, modes and capabilities by path. They replace those of the sources.
     pub fs_config: Option<FsConfig>,
-    /// Where the image will be mounted: both have it in front of their paths. Absolute, or empty.
+    /// Mount point of the image: the prefix of all paths in `contexts` and `fs_config`. Absolute or empty.
     pub mount_point: Vec<u8>,
-    /// Checksum of the superblock.
+    /// Write the checksum of the superblock.
     pub checksum: bool,
 }
 
 /// Reading of the sources.
 #[derive(Clone)]
 pub struct SourceOptions {
-    /// Paths that are left out, with all below them.
+    /// Excluded paths, each with everything below it.
     pub exclude: globset::GlobSet,
-    /// So are these.
+    /// Further excluded paths.
     pub exclude_also: Vec<Paths>,
-    /// Files that the caller writes beside the image. Directories among the sources are read without them, as they are
-    /// without the image itself.
+    /// Files that the caller writes as well. They are left out of source directories, as is the image itself.
     pub outputs: Vec<PathBuf>,
-    /// Names of one file stay names of one file; else each is a file of its own, with the same data.
+    /// Keep hard links. Otherwise every name becomes a file of its own that shares the data.
     pub hard_links: bool,
-    /// Paths in the order their data should lie; all others follow.
+    /// Paths in the order of their data. Other files follow.
     pub order: Vec<Vec<u8>>,
-    /// Stay on the source's filesystem.
+    /// Do not cross mount points of the source.
     pub one_file_system: bool,
-    /// Meaning of whiteouts; `None`: for several sources `Both` in tars and else `Overlay`, `Keep` for one.
+    /// Meaning of whiteouts. `None`: `Keep` for a single source; for several sources `Both` in tars and `Overlay`
+    /// elsewhere.
     pub whiteouts: Option<Whiteouts>,
 }
 
 /// Threads, memory and temporary data.
 #[derive(Clone)]
 pub struct ResourceOptions {
-    /// Workers; `None`: as many as the process may use.
+    /// Worker threads. `None` uses the available CPUs.
     pub threads: Option<usize>,
-    /// Memory for buffers. `None`: 256 MiB, and what as many large jobs as there are workers need beyond that. Unit: bytes.
+    /// Memory for buffers in bytes. `None` uses 256 MiB, or more if the jobs of all workers need it.
     pub memory: Option<u64>,
-    /// Where temporary data goes. `None`: where [`Output::scratch`](tuff_store::Output::scratch) says.
+    /// Directory of temporary files. `None` uses [`Output::scratch`](tuff_store::Output::scratch).
     pub temporary: Option<PathBuf>,
 }
 
 /// The finished image.
 #[derive(Clone)]
 pub struct OutputOptions {
-    /// The first of [`LADDER`](super::ladder::LADDER) whose image is not larger: compression, clusters and fragments
-    /// are then the ladder's. Unit: bytes.
+    /// Largest size of the image in bytes. The first of [`PRESETS`](super::presets::PRESETS) that fits sets
+    /// compression, clusters and fragments.
     pub size_budget: Option<u64>,
-    /// Read the finished image again and compare it with what went in.
+    /// Read the finished image and compare it with the sources.
     pub verify: bool,
-    /// A hash tree of dm-verity behind the image.
+    /// Append a dm-verity hash tree.
     pub verity: Option<Verity>,
-    /// Wait until the image is on the disk.
+    /// Wait until the image is on stable storage.
     pub sync: bool,
 }
 
-/// How to make a hash tree.
+/// Parameters of a dm-verity hash tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verity {
-    /// What a digest covers, and what digests are gathered in: a power of two from 512 to 4096, for kernels take no block that is
-    /// larger than their pages. Unit: bytes.
+    /// Block size of data and tree in bytes: a power of two from 512 to 4096, because kernels accept no block larger
+    /// than a page.
     pub block: u32,
-    /// Goes into every digest: at most 256 bytes.
+    /// Salt of every digest, at most 256 bytes.
     pub salt: Vec<u8>,
-    /// Parity behind the tree: so many bytes, 2 to 24, for each 255 less as many.
+    /// Parity bytes, 2 to 24, in each Reed-Solomon codeword of 255 bytes. `None` writes no parity.
     pub parity: Option<u32>,
 }
 
@@ -452,13 +453,13 @@ impl Default for OutputOptions {
 }
 
 impl Options {
-    /// Returns how metadata is compressed, if it is.
+    /// Returns the encoder of metadata. `None` if metadata is not compressed.
     pub(crate) fn metadata_encoder(&self) -> Option<EncoderSpec> {
         let compression = self.compression.default?;
         Some(self.encoder(compression, self.metadata.cluster))
     }
 
-    /// The defaults for a kernel: those of [`Options::default`] as far as it can mount them.
+    /// Returns the defaults for a kernel: [`Options::default`] without features that it cannot mount.
     pub fn for_kernel(kernel: KernelVersion) -> Self {
         let mut options = Options {
             kernel,
@@ -475,8 +476,8 @@ impl Options {
         options
     }
 
-    /// Cluster size where the files of the packed inode are much alike: neither smaller than elsewhere, nor larger than
-    /// that of files, unless it is larger elsewhere. Unit: bytes.
+    /// Returns the cluster size in bytes of the parts of the packed inode that hold similar files. It is at least that
+    /// of the packed inode and at most that of files, unless the former is larger.
     pub fn similar_cluster(&self) -> usize {
         let max = self
             .layout
@@ -485,14 +486,14 @@ impl Options {
         self.layout.fragment_cluster.max(max)
     }
 
-    /// What clusters are counted in.
+    /// Returns the unit of cluster addresses.
     pub(crate) fn grain(&self) -> Grain {
         Grain::new(self.block, self.layout.unaligned)
     }
 
-    /// The largest cluster that kernels take with this method and the options' block size. Unit: bytes.
+    /// Returns the largest cluster in bytes that kernels accept for this method and block size.
     pub fn cluster_max(&self, method: Method) -> usize {
-        // Linux compares LZ4's with its pages, however large blocks are (seen in 6.18); an index counts to 2047.
+        // Linux limits LZ4 clusters by its page size, for any block size (6.18). An index counts to 2047 blocks.
         let blocks = match method {
             Method::Lz4 | Method::Lz4hc => 256,
             Method::Lzma | Method::Deflate | Method::Zstd => 2047,
@@ -500,8 +501,7 @@ impl Options {
         (blocks * self.block.size_usize()).min(1 << 20)
     }
 
-    /// Makes clusters of all files smaller, to a power of two, or larger, to a block, where the compression and the block
-    /// size ask for it.
+    /// Reduces all cluster sizes to a power of two that the compression allows, and raises them to a block.
     pub fn fit_clusters(&mut self) {
         let block = self.block.size_usize();
         let max = match self.compression.default {
@@ -517,7 +517,7 @@ impl Options {
         }
     }
 
-    /// Sets the cluster size of files, and that of fragments and metadata as far as it goes with it. Unit: bytes.
+    /// Sets the cluster size of files in bytes, and limits that of fragments and metadata by it.
     pub fn set_cluster(&mut self, cluster: usize) {
         let block = self.block.size_usize();
         self.compression.cluster = cluster;
@@ -535,7 +535,7 @@ impl Options {
         )))
     }
 
-    /// The encoder for a compression and cluster size, as the options shape it.
+    /// Returns the encoder of a compression with this cluster size.
     pub fn encoder(&self, compression: Compression, cluster: usize) -> EncoderSpec {
         let mut spec = EncoderSpec::new(compression.method, cluster).with_level(compression.level);
         spec.window = self.compression.window;
@@ -543,7 +543,7 @@ impl Options {
         spec
     }
 
-    /// Every compression that may be used, and its largest cluster. Unit: bytes.
+    /// Lists every compression that may be used, with its largest cluster in bytes.
     fn compressions(&self) -> impl Iterator<Item = (Compression, usize)> {
         let rules = self.compression.rules.iter().filter_map(|r| {
             Some((
@@ -556,7 +556,7 @@ impl Options {
         rules.chain(usual.map(|c| (c, self.compression.cluster)))
     }
 
-    /// What is asked for that not every kernel can, and the oldest that can.
+    /// Lists the features that need a newer kernel than the oldest one, with names for messages.
     fn needs(&self) -> Vec<(&'static str, Feature)> {
         let block = self.block.size_usize();
         let compresses = self.compressions().next().is_some();
@@ -630,17 +630,20 @@ impl Options {
         needs
     }
 
-    /// The oldest kernel that can have what is asked for, whatever [`Options::kernel`] says.
+    /// Returns the oldest kernel that supports all options, whatever [`Options::kernel`] is.
     pub fn oldest_kernel(&self) -> KernelVersion {
         min_kernel(self.needs().into_iter().map(|(_, feature)| feature))
     }
 
-    /// Makes the image one for newer kernels, if what is asked for needs that.
+    /// Raises [`Options::kernel`] to the oldest kernel that supports all options.
     pub fn raise_kernel(&mut self) {
         self.kernel = self.kernel.max(self.oldest_kernel());
     }
 
-    /// Says what does not fit together, or needs a newer kernel than was asked for. Called by the build itself.
+    /// Validates the options. The build calls it.
+    ///
+    /// # Errors
+    /// `Usage` for options that contradict each other or need a newer kernel.
     pub fn check(&self) -> Result<()> {
         let block = self.block.size_usize();
         for (compression, cluster) in self.compressions() {
@@ -714,7 +717,7 @@ impl Options {
         Ok(())
     }
 
-    /// Leaves all data in the tar that is the source: nothing is compressed, packed or shared.
+    /// Leaves all data in the tar that is the source: disables compression, the packed inode and deduplication.
     pub fn index_a_tar(&mut self) {
         self.dedupe.tar_index = true;
         self.compression.default = None;
@@ -724,7 +727,7 @@ impl Options {
         self.layout.chunk = None;
     }
 
-    /// Says what does not fit together with an image whose data stays in a tar.
+    /// Validates the options of an image whose data stays in a tar.
     fn check_tar_index(&self) -> Result<()> {
         let wrong = [
             (
@@ -766,12 +769,12 @@ impl Options {
         }
     }
 
-    /// True if it refers to other images.
+    /// Returns true if the image refers to other images.
     fn has_base(&self) -> bool {
         self.dedupe.image_index || !self.dedupe.bases.is_empty()
     }
 
-    /// True if a file of `size` bytes with data only in `runs` stays sparse.
+    /// Returns true if a file of `size` bytes with data only in `runs` stays sparse.
     pub(crate) fn keeps_sparse(&self, size: u64, runs: &[DataRun]) -> bool {
         let data: u64 = runs.iter().map(|r| r.len).sum();
         let holes = size - data.min(size);

@@ -1,14 +1,14 @@
-//! Patching: an image is made to hold another tree, and what it has stays where it is.
+//! Patching: an existing image receives another tree; its data stays in place.
 //!
 //! ```text
-//!  block 0       1 ..                       old end ..
-//!  superblock │  data and metadata so far │ data that was not there, then all metadata
+//! block 0       1 ..                       old end ..
+//! superblock │  data and metadata so far │ new data, then all metadata
 //!      └───────────────────────────────────────────────────────► root
 //! ```
 //!
-//! The old image is the base of the new one, in the same file. What the new tree has in common with it is not read from the
-//! tree's files again but to compare it, not encoded and not written. The superblock comes last, after a sync: until then
-//! the file is the old image with something behind its end, whatever happens.
+//! The old image is the base of the new one, in the same file. Data that both trees share is read for comparison only;
+//! it is neither encoded nor written. The superblock is written last, after a sync. Until then the file is the old
+//! image followed by unused data.
 
 use super::base::Bases;
 use super::options::{Compression, FRAGMENT_CLUSTER, Fragments, Metadata, Options, Verity};
@@ -25,16 +25,15 @@ use tuff_erofs::walk::Walk;
 use tuff_format::features::{Feature, KernelVersion, compat, flags_of, incompat, min_kernel};
 use tuff_store::Output;
 
-/// Bytes of an image's start that hold its superblock, with all that belongs to it. Unit: bytes.
+/// Length in bytes of the start of an image, which holds the superblock, compression records and device slots.
 const HEAD: usize = 4096;
 
-/// Makes the image in the file or block device `image` hold what the sources have, merged in order. Options as for
-/// [`build`](super::build()), but that the block size must be the image's; see [`like`].
+/// Replaces the tree of the image in the file or block device `image` by the sources, merged in order. Options are as
+/// for [`build`](super::build()), but the block size must be that of the image; see [`like`].
 ///
 /// # Errors
-///
-/// As `build`; `Usage` for an image with extra devices, `Io` for one that another process patches. The image is then what it
-/// was.
+/// As `build`; `Usage` for an image with extra devices, `Io` if another process patches the image. The image is then
+/// unchanged.
 pub fn patch(
     sources: &[Source],
     options: &Options,
@@ -54,7 +53,7 @@ pub fn patch(
     let name = image.display().to_string();
     let failed = |e| Error::io(&name, "cannot write behind the image", e);
     let output = Output::grow(image, HEAD).map_err(failed)?;
-    // Behind the lock: another patch may just have ended.
+    // Under the lock: another patch may just have ended.
     let base = Bases::of_patch(image, options)?;
     let old_bytes = options.block.size() * u64::from(base.behind());
     let places = Targets {
@@ -63,7 +62,7 @@ pub fn patch(
     };
     let written = write(sources, options, Some(base), places, progress, &|| ())
         .map_err(|e| e.rename_place("image", &name))?;
-    // The last chance: behind it the image is another.
+    // After this point the image is changed.
     progress
         .check()
         .map_err(|e| e.rename_place("image", &name))?;
@@ -73,11 +72,11 @@ pub fn patch(
     Ok(written.summary(options, old_bytes))
 }
 
-/// Options that make what an image seems to be made of: its block size and label, the algorithm and the cluster size that
-/// most of its content has, a hash tree if there is one behind it, for `kernel` or what the image needs.
+/// Returns options like those of an image: its block size and label, the algorithm and cluster size of most of its
+/// content, and a hash tree if it has one. They are for `kernel`, or for a newer kernel that the image needs.
 ///
 /// # Errors
-/// What reading the image gives.
+/// Errors of reading the image.
 pub fn like(image: &Image, kernel: KernelVersion) -> Result<Options> {
     let sb = image.superblock();
     let (mut seen, mut in_packed) = (Seen::default(), Seen::default());
@@ -139,14 +138,14 @@ pub fn like(image: &Image, kernel: KernelVersion) -> Result<Options> {
     Ok(options)
 }
 
-/// What files are compressed with.
+/// Compression that an image uses.
 #[derive(Default)]
 struct Seen {
-    /// Content of files by algorithm. Unit: bytes.
+    /// Content bytes by algorithm.
     bytes: [u64; 4],
-    /// The largest cluster. Unit: bytes.
+    /// Largest cluster in bytes.
     cluster: usize,
-    /// Clusters are told by extents, so that they may begin anywhere.
+    /// Files have an index of extents, so clusters start anywhere.
     unaligned: bool,
 }
 
@@ -168,9 +167,9 @@ impl Seen {
         Ok(())
     }
 
-    /// The one that most content has.
+    /// Returns the algorithm of most content.
     fn algorithm(&self) -> Option<Method> {
-        // What LZ4HC makes cannot be told from what LZ4 does.
+        // The clusters of LZ4HC and LZ4 look alike.
         const METHODS: [Method; 4] = [Method::Lz4hc, Method::Lzma, Method::Deflate, Method::Zstd];
         let (i, bytes) = (self.bytes.iter().enumerate()).max_by_key(|(_, bytes)| **bytes)?;
         (*bytes > 0).then(|| METHODS[i])

@@ -27,24 +27,24 @@ use tuff_erofs::verity::HashTree;
 use tuff_format::features::KernelVersion;
 use tuff_store::{Output, Target};
 
-/// What a build came to.
+/// Result of a build.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// Counters.
+    /// Counters of the stages.
     pub stats: Stats,
-    /// Length of the image. Unit: bytes.
+    /// Length of the image in bytes.
     pub image_bytes: u64,
-    /// What of it was there before: nothing, unless an image was patched. Unit: bytes.
+    /// Length in bytes of the image that was patched. 0 for a new image.
     pub old_bytes: u64,
-    /// The oldest Linux that it is for.
+    /// Oldest kernel that mounts the image.
     pub kernel: KernelVersion,
-    /// Its block size: pages of kernels that mount it are as large, or larger. Unit: bytes.
+    /// Block size in bytes. Kernels mount the image if their pages are at least as large.
     pub block_bytes: u64,
-    /// What holds data that it refers to, in the order of its device table, as far as it has a name.
+    /// Files that hold data of the image, in the order of its device table, as far as they have names.
     pub devices: Vec<PathBuf>,
-    /// The settings that made it small enough, if there was a size budget.
+    /// Preset that met the size budget, if there was one.
     pub preset: Option<presets::Preset>,
-    /// The hash tree behind it, if one was asked for.
+    /// Appended hash tree, if one was requested.
     pub verity: Option<HashTree>,
 }
 
@@ -126,9 +126,9 @@ fn build_once(
     };
     let written = write(sources, options, base, places, progress, &|| ()).map_err(renamed)?;
     progress.stage("finish");
-    // The last chance: behind it the image has its name.
+    // After this point the image gets its name.
     progress.check().map_err(renamed)?;
-    // The blob first: an image that has its name has its data.
+    // The blob comes first: an image that has its name has its data.
     if let Some(blob) = blob {
         blob.finish(written.stats.blob_bytes, options.output.sync)?;
     }
@@ -138,7 +138,7 @@ fn build_once(
     Ok(written.summary(options, 0))
 }
 
-/// An image that was written and has no name yet.
+/// Image that is written but has no name yet.
 pub(crate) struct Written {
     pub(crate) stats: Stats,
     /// Length of the image with its hash tree. Unit: bytes.
@@ -162,7 +162,7 @@ impl Written {
     }
 }
 
-/// Gives every path what tables of labels and owners say of it. What is to be told of that.
+/// Applies SELinux labels and fs_config to every path. Returns a warning.
 fn described(tree: &mut Tree, options: &Options) -> Result<Option<String>> {
     let (contexts, config) = (&options.metadata.contexts, &options.metadata.fs_config);
     if contexts.is_none() && config.is_none() {
@@ -200,13 +200,13 @@ fn described(tree: &mut Tree, options: &Options) -> Result<Option<String>> {
     }
 }
 
-/// Sets an attribute, or takes it away.
+/// Replaces or removes an extended attribute.
 fn set(xattrs: &mut tree::Pairs, name: &[u8], value: Option<Vec<u8>>) {
     xattrs.retain(|(n, _)| n != name);
     xattrs.extend(value.map(|value| (name.to_vec(), value)));
 }
 
-/// Writes the image to its place and calls `written` before it is verified: what a test does to the image, it finds.
+/// Writes the image and calls `written` before verification; tests damage the image there.
 pub(crate) fn write(
     sources: &[Source],
     options: &Options,
@@ -217,7 +217,7 @@ pub(crate) fn write(
 ) -> Result<Written> {
     let output = places.image;
     let bits = options.block;
-    // A tar of a layer mostly has those of AUFS, as OCI wants it.
+    // Layers in tars mostly have AUFS whiteouts, as OCI specifies.
     let whiteouts = |source: &Source| match (options.sources.whiteouts, source) {
         (Some(whiteouts), _) => whiteouts,
         (None, _) if sources.len() == 1 => Whiteouts::Keep,
@@ -238,7 +238,7 @@ pub(crate) fn write(
             bits,
             grain: options.grain(),
             threads,
-            // Until the tree has its share.
+            // The tree has not taken its share yet.
             in_flight: memory_budget::Budget::first(options, threads),
             spill: usize::try_from(memory_budget::eighth(options)).unwrap_or(usize::MAX),
             temporary: temporary.clone(),
@@ -246,7 +246,7 @@ pub(crate) fn write(
             packed: policies.packed(),
             similar: policies.similar(),
             chunk: options.layout.chunk,
-            // About 40 bytes each.
+            // About 40 bytes per entry.
             known_max: usize::try_from(memory_budget::eighth(options) / 40).unwrap_or(usize::MAX),
             sums: options.output.verify,
             size_max: options.output.size_budget,
@@ -260,7 +260,7 @@ pub(crate) fn write(
     }
     let prefixes = xattrs::prefixes(options)?;
     let table = xattrs::prefix_table(&prefixes);
-    // The kernel looks for the prefix table in the metabox, else in the packed inode, if there are any.
+    // Kernels read the prefix table from the metabox if there is one, else from the packed inode.
     let boxed = options.metadata.form == Metadata::Compressed;
     let table_in_packed =
         !prefixes.is_empty() && options.layout.fragments != Fragments::Off && !boxed;
@@ -308,7 +308,7 @@ pub(crate) fn write(
     loader.warnings.extend(source::container::hint(&tree));
     loader.warnings.extend(described(&mut tree, options)?);
     layout::check_owners(&tree, options)?;
-    // What readers refuse is not written.
+    // Readers refuse deeper trees.
     let depth = Limits::default().depth;
     if let Some(dir) = tree.deeper_than(depth - 1) {
         let path = tree.path(dir);
@@ -407,7 +407,7 @@ pub(crate) fn write(
     })
 }
 
-/// What holds data that the image refers to, in the order of its device table.
+/// Lists the files that hold data of the image, in the order of its device table.
 fn devices(sources: &[Source], options: &Options, base: Option<&Bases>) -> Vec<PathBuf> {
     let tar = sources.iter().filter_map(|source| match source {
         Source::Tar(tar) if options.dedupe.tar_index => Some(tar),

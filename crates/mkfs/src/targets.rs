@@ -1,4 +1,4 @@
-//! What a build writes to, and that it does not write over what it reads.
+//! Outputs of a build, and protection of its inputs from being overwritten.
 
 use super::options::{BaseImage, Options};
 use super::source::spec::Source;
@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use tuff_store::{FileId, Output, Target, file_id, is_same};
 
-/// What is written to.
+/// Outputs of a build.
 #[derive(Clone, Copy)]
 pub(crate) struct Targets<'a> {
     pub(crate) image: &'a Output,
@@ -16,7 +16,7 @@ pub(crate) struct Targets<'a> {
 }
 
 impl Targets<'_> {
-    /// The regular files that are written or replaced.
+    /// Returns the ids of the regular files that are written or replaced.
     pub(crate) fn file_ids(&self, options: &Options) -> Vec<FileId> {
         let mut ids = self.image.file_ids();
         ids.extend(self.blob.iter().flat_map(|blob| blob.file_ids()));
@@ -31,7 +31,7 @@ impl Targets<'_> {
     }
 }
 
-/// Where chunks go that are not in the image.
+/// Output of chunks outside the image.
 pub(crate) struct Blob {
     pub(crate) output: Output,
     pub(crate) name: String,
@@ -45,15 +45,14 @@ impl Blob {
         Ok(Self { output, name })
     }
 
-    /// Gives it its name.
+    /// Moves the blob to its name.
     pub(crate) fn finish(self, bytes: u64, sync: bool) -> Result<()> {
         let done = self.output.finish(bytes, sync);
         done.map_err(|e| Error::io(&self.name, "cannot finish", e))
     }
 }
 
-/// Fails where the target would take the place of what the image needs, or of what is still read; and where sources and options
-/// leave no place for something.
+/// Fails if the output would overwrite an input, a base or a source, or if sources and options contradict each other.
 pub(crate) fn check(sources: &[Source], options: &Options, target: &Target) -> Result<()> {
     if options.dedupe.tar_index && sources.len() != 1 {
         return Err(Error::usage("an index is one of a single tar"));
@@ -99,7 +98,7 @@ pub(crate) fn check(sources: &[Source], options: &Options, target: &Target) -> R
             {
                 return fails("an index cannot take the place of an image that holds its data");
             }
-            // A file is replaced when all is written, a device is written as it comes.
+            // A file is replaced when everything is written; a device is overwritten at once.
             Source::Image {
                 path: image,
                 devices,
@@ -112,7 +111,7 @@ pub(crate) fn check(sources: &[Source], options: &Options, target: &Target) -> R
     Ok(())
 }
 
-/// True if two paths name the same block device.
+/// Returns true if two paths name the same block device.
 fn is_same_disk(a: &Path, b: &Path) -> bool {
     let disk = |m: &Metadata| m.file_type().is_block_device().then(|| m.rdev());
     let device = |path: &Path| path.metadata().ok().and_then(|m| disk(&m));

@@ -1,4 +1,4 @@
-//! What the inodes of a base say of where data is, as the new image says it.
+//! Conversion of indexes of a base to those of the new image.
 
 use super::member::{Member, is_compressed};
 use super::types::{BaseChunks, BaseClusters, BaseData, BaseFragment, BasePiece, BaseTail};
@@ -13,8 +13,8 @@ use tuff_format::cluster::{Coding, HeadKind};
 use tuff_format::features::{Feature, incompat};
 
 impl Member {
-    /// Where the data of a file is. `None` if the new image cannot say it, or is not to have a file compressed that
-    /// the base has compressed. `stored`: it is to be stored as it is.
+    /// Returns the places of a file's data. `None` if the new image cannot express them, or if the file is to be
+    /// `stored` and the base has it compressed.
     pub(super) fn data(&self, nid: Nid, stored: bool) -> Result<Option<BaseData>> {
         let data = || {
             let inode = self.image.inode(nid)?;
@@ -27,7 +27,7 @@ impl Member {
         data().map_err(|e: Error| e.within(&self.name))
     }
 
-    /// Number of the first algorithm that clusters of a compressed file have. `None`: all are stored.
+    /// Returns the algorithm of the first compressed cluster of a file. `None` if all clusters are stored.
     pub(super) fn algorithm(&self, nid: Nid) -> Result<Option<u8>> {
         let look = || {
             let inode = self.image.inode(nid)?;
@@ -43,7 +43,7 @@ impl Member {
         look().map_err(|e: Error| e.within(&self.name))
     }
 
-    /// The clusters of a compressed file, for others to use: under this number.
+    /// Returns the clusters of a compressed file for use by other files, under the key `number`.
     pub(super) fn clusters(&self, nid: Nid, number: u32) -> Result<BaseClusters> {
         let look = || {
             let inode = self.image.inode(nid)?;
@@ -84,12 +84,12 @@ impl Member {
         look().map_err(|e: Error| e.within(&self.name))
     }
 
-    /// Most bytes behind an inode: head and tail of a plain extended inode still share a block.
+    /// Returns the longest inline tail in bytes that still shares a block with an extended inode.
     fn inline_max(&self) -> usize {
         self.bits.size_usize() - 96
     }
 
-    /// A file that is stored as it is: its blocks, one behind the other or in chunks, and what lies behind its inode.
+    /// Converts a stored file: consecutive blocks or chunks, and the inline tail.
     fn flat(&self, inode: &Inode) -> Result<Option<BaseData>> {
         let mut runs: Vec<(u64, u32, u32)> = Vec::new();
         let mut tail = Vec::new();
@@ -106,7 +106,7 @@ impl Member {
                         return Ok(None);
                     };
                     match runs.last_mut() {
-                        // It lies behind the one before it.
+                        // The extent continues the one before it.
                         Some((offset, first, count))
                             if *offset + u64::from(*count) * self.bits.size() == extent.offset
                                 && *first + *count == at =>
@@ -204,14 +204,14 @@ impl Member {
             }
         }
         Ok(Some(BaseData::Encoded {
-            // All pieces are stored: any algorithm will do.
+            // All pieces are stored, so any algorithm is correct.
             algorithm: algorithm.or(self.packed).unwrap_or(0),
             pieces,
             tail,
         }))
     }
 
-    /// The pieces of the packed inode that hold `len` bytes at `offset`.
+    /// Returns the pieces of the packed inode that hold `len` bytes at `offset`.
     fn fragment(&self, offset: u64, len: u64) -> Result<Option<BaseFragment>> {
         let (Some(own), Some(packed)) = (self.packed, self.image.packed()) else {
             return Ok(None);
@@ -226,8 +226,8 @@ impl Member {
             let Location::Cluster(cluster) = extent.location else {
                 return Ok(None);
             };
-            // In the new packed inode it lies elsewhere: only a piece of a block ends in a later one for certain. The
-            // last one stays the last.
+            // The fragment moves in the new packed inode. Only a piece of at least a block certainly ends in a later
+            // block there. The last piece stays the last.
             let short = self.of_blocks() && extent.len < self.bits.size();
             if short && !(self.last && extent.end() == packed.size()) {
                 return Ok(None);
@@ -260,7 +260,7 @@ impl Member {
         sb.has(incompat::LZ4_0PADDING) && self.kernel.supports(needs)
     }
 
-    /// An extent in a cluster as a piece. `algorithm` is that of the pieces before.
+    /// Converts an extent in a cluster. `algorithm` is that of the earlier pieces.
     fn piece(
         &self,
         extent: &Extent,
@@ -274,7 +274,7 @@ impl Member {
         if self.of_blocks() && !last && end >> bits == extent.offset >> bits {
             return None;
         }
-        // An index of blocks stores them one by one; an unaligned base has longer ones.
+        // An index of whole blocks stores raw blocks one by one; an unaligned base has longer stored pieces.
         if self.of_blocks() && kind == HeadKind::Plain && grains > 1 {
             return None;
         }
@@ -283,13 +283,13 @@ impl Member {
             grains: u16::try_from(grains).ok()?,
             kind,
             partial: cluster.partial,
-            // Others may have it, too.
+            // Other files may use the cluster as well.
             shared: self.image.superblock().has(incompat::FRAGMENTS),
         };
         Some((GrainAddr::base(place), piece))
     }
 
-    /// True if clusters of the new image begin at blocks, so that no block may hold the beginnings of two.
+    /// Returns true if clusters of the new image start at blocks, so that a block holds the start of at most one.
     fn of_blocks(&self) -> bool {
         self.grain.size() == self.bits.size_usize()
     }

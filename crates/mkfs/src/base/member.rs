@@ -1,4 +1,4 @@
-//! One base: its devices and addresses.
+//! One base, with its devices and addresses.
 
 use super::types::{BaseFile, BaseInode, DataPosition};
 use crate::options::{Fragments, Options};
@@ -17,43 +17,43 @@ use tuff_format::inode::Layout;
 use tuff_format::{BlockAddr, BlockBits, Nid};
 use tuff_store::{FileStore, ReadAt};
 
-/// A base, open.
+/// Open base.
 pub(super) struct Member {
     pub(super) image: Image,
-    /// Itself, then its own devices, if they are others.
+    /// The base itself, then its own devices if they are separate files.
     stores: Vec<Arc<dyn ReadAt>>,
-    /// Where these are.
+    /// Paths of the stores.
     paths: Vec<PathBuf>,
     pub(super) name: String,
     number: u16,
     pub(super) bits: BlockBits,
-    /// What clusters of the new image are counted in.
+    /// Unit of cluster addresses of the new image.
     pub(super) grain: Grain,
-    /// Where its blocks begin among those of all bases. Unit: blocks.
+    /// First block of the base, counted over all bases.
     origin: u32,
-    /// Where its packed inode begins among those of all bases. Unit: bytes.
+    /// Start of its packed inode in bytes, counted over all bases.
     pub(super) packed_origin: u64,
-    /// Where it ends. Unit: bytes.
+    /// End of its packed inode in bytes, counted over all bases.
     packed_end: u64,
-    /// Without its own devices. Unit: blocks.
+    /// Length in blocks, without its own devices.
     own: u32,
-    /// With them. Unit: blocks.
+    /// Length in blocks, with its own devices.
     blocks: u32,
-    /// Where it ends, with a hash tree behind it. Unit: blocks.
+    /// End in blocks, with the hash tree that follows it.
     behind: u32,
     pub(super) kernel: KernelVersion,
-    /// Algorithm of the packed inode, if there is one.
+    /// Algorithm of the new packed inode, if there is one.
     pub(super) packed: Option<u8>,
-    /// No other follows.
+    /// True for the last base.
     pub(super) last: bool,
 }
 
 impl Member {
-    /// Opens the base of this number, whose own devices are `devices`. Those before it end at block `origin` and byte
-    /// `packed_origin` of their packed inodes.
+    /// Opens base `number` with its own `devices`. Earlier bases end at block `origin` and at byte `packed_origin` of
+    /// their packed inodes.
     ///
     /// # Errors
-    /// `Usage` if no image with these options can refer to it; what opening an image gives.
+    /// `Usage` if an image with these options cannot refer to it; errors of opening an image.
     pub(super) fn open(
         number: u16,
         path: &Path,
@@ -94,7 +94,7 @@ impl Member {
                 "{name}: bases of 2^31 blocks or more"
             )));
         }
-        // With the packed inode come its compression and its place in the format.
+        // Its packed inode needs the compression of the new one and a place in the format.
         let packed_len = image.packed().map_or(0, Inode::size);
         let packed_end = packed_origin.saturating_add(packed_len);
         let packed = (options.compression.default)
@@ -112,7 +112,7 @@ impl Member {
             origin,
             packed_origin,
             packed_end,
-            // Fits: no more than `blocks`, which was looked at.
+            // Fits: no more than `blocks`, which was compared with the limit.
             own: own as u32,
             blocks: blocks as u32,
             behind: blocks as u32,
@@ -130,12 +130,12 @@ impl Member {
         self.image.has_devices().map_err(missing)
     }
 
-    /// No other base follows.
+    /// Marks the last base.
     pub(super) fn set_last(&mut self) {
         self.last = true;
     }
 
-    /// Looks for a hash tree behind it, which stays there until a patch counts.
+    /// Finds the hash tree that follows the base; it stays until the patch takes effect.
     pub(super) fn look_behind(&mut self) -> Result<()> {
         if !self.image.slots().is_empty() {
             return Err(Error::usage(format_args!(
@@ -155,38 +155,38 @@ impl Member {
         Ok(())
     }
 
-    /// Where its blocks begin among those of all bases. Unit: blocks.
+    /// Returns the first block of the base, counted over all bases.
     pub(super) fn origin(&self) -> u32 {
         self.origin
     }
 
-    /// Where the next base begins. Unit: blocks, and bytes of packed inodes.
+    /// Returns the start of the next base: in blocks, and in bytes of packed inodes.
     pub(super) fn end(&self) -> (u32, u64) {
-        // Fits: it was looked at.
+        // Fits: compared with the limit in `open`.
         (self.origin + self.blocks, self.packed_end)
     }
 
-    /// Where it ends, with a hash tree behind it. Unit: blocks.
+    /// Returns the end in blocks, with the hash tree that follows it.
     pub(super) fn behind(&self) -> u32 {
         self.behind
     }
 
-    /// What its clusters need readers to know.
+    /// Returns the compression records of the base.
     pub(super) fn configs(&self) -> &Configs {
         self.image.configs()
     }
 
-    /// The files that it consists of, a slot each.
+    /// Returns the stores of the base, one per slot.
     pub(super) fn stores(&self) -> impl Iterator<Item = Arc<dyn ReadAt>> {
         self.stores.iter().cloned()
     }
 
-    /// Where these are.
+    /// Returns the paths of the stores.
     pub(super) fn paths(&self) -> &[PathBuf] {
         &self.paths
     }
 
-    /// Slots for it and its own devices, in an image whose addresses for bases begin at block `at`.
+    /// Returns the slots of the base and its devices, in an image whose addresses for bases start at block `at`.
     pub(super) fn slots(&self, at: u64) -> impl Iterator<Item = Slot> {
         let at = at + u64::from(self.origin);
         let inner = match self.stores.len() {
@@ -205,7 +205,8 @@ impl Member {
         std::iter::once(own).chain(inner)
     }
 
-    /// Its files that are wanted and have data, in the order of that, those with several names once; at most so many.
+    /// Lists at most `most` files with data that match `wanted`, in the order of their data. A file with several names
+    /// is listed once.
     pub(super) fn files(
         &self,
         most: usize,
@@ -264,7 +265,7 @@ impl Member {
         })
     }
 
-    /// Where byte `pos` of a device is in the base's unified address space, if there.
+    /// Converts byte `pos` of a device to a position in the unified address space of the base.
     pub(super) fn unified(&self, device: u16, pos: u64) -> Option<u64> {
         let Some(slot) = usize::from(device).checked_sub(1) else {
             return Some(pos);
@@ -287,7 +288,7 @@ impl Member {
     pub(super) fn on_device(&self, grain: u32) -> (u16, u32) {
         let pos = self.position(grain);
         match self.image.locate(0, pos) {
-            // Fits: it comes from 32 bits.
+            // Fits: it was converted from 32 bits.
             Ok((spot, _)) => (spot.store + 1, (spot.pos / self.grain.size() as u64) as u32),
             Err(_) => unreachable!("it was found before"),
         }
@@ -317,13 +318,13 @@ impl Member {
     }
 }
 
-/// How many blocks of the unified address space a base takes, without its own devices and with them.
+/// Returns the length of a base in blocks of the unified address space, without its own devices and with them.
 fn span(image: &Image, stores: &[Arc<dyn ReadAt>]) -> Result<(u64, u64)> {
     let sb = image.superblock();
     let there = stores[0].size() >> sb.block_bits.get();
     let mut end = sb.blocks.min(there);
     if stores.len() == 1 {
-        // What its slots say lies behind it in the same file.
+        // By its slots, the devices follow the image in the same file.
         let ends = image
             .slots()
             .iter()

@@ -6,7 +6,7 @@ use crate::pack::shared_clusters::Posted;
 use crate::pack::sparse::ChunkRun;
 use tuff_format::Nid;
 
-/// A file of a base: of which one, and its number there.
+/// File of a base: the base's number and the inode there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BaseInode {
     pub(crate) base: u16,
@@ -22,37 +22,37 @@ pub(super) enum DataPosition {
     Packed(u64),
 }
 
-/// A file of a base that has data.
+/// File of a base that has data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BaseFile {
-    /// Where its data begins, among that of others of its base.
+    /// Position of its data, which orders the files of a base.
     pub(super) position: DataPosition,
     pub(crate) inode: BaseInode,
-    /// Unit: bytes.
+    /// Size in bytes.
     pub(crate) size: u64,
-    /// It is compressed, and not as a whole in the packed inode.
+    /// True for a compressed file that is not a fragment as a whole.
     pub(crate) clusters: bool,
 }
 
-/// The clusters of a file of a base.
+/// Clusters of a file of a base.
 pub(crate) struct BaseClusters {
-    /// Number of their algorithm, if they are not all stored.
+    /// Algorithm, unless all clusters are stored.
     pub(crate) algorithm: Option<u8>,
-    /// Back to back from the file's start on. Those that cannot be used have no grains.
+    /// Clusters from the start of the file, back to back. Unusable ones have no grains.
     pub(crate) posted: Vec<Posted>,
     /// First grain of each.
     pub(crate) places: Vec<GrainAddr>,
 }
 
 impl BaseClusters {
-    /// Position of the first cluster that may be used and begins at `at` or later. Unit: bytes.
+    /// Returns the position in bytes of the first usable cluster at `at` or later.
     pub(crate) fn begin(&self, at: u64) -> Option<u64> {
         let from = self.posted.partition_point(|p| p.at < at);
         let mut rest = self.posted[from..].iter();
         rest.find(|p| p.piece.grains > 0).map(|p| p.at)
     }
 
-    /// Length of the data in clusters. Unit: bytes.
+    /// Returns the number of bytes in clusters.
     pub(crate) fn len(&self) -> u64 {
         self.posted
             .last()
@@ -60,44 +60,44 @@ impl BaseClusters {
     }
 }
 
-/// A piece in a cluster of a base: its first grain and its form.
+/// Piece in a cluster of a base: its first grain and its form.
 pub(crate) type BasePiece = (GrainAddr, ShortPiece);
 
-/// Where a file's data is.
+/// Places of a file's data.
 pub(crate) enum BaseData {
-    /// In consecutive blocks from this one on, if there are any, and behind the inode.
+    /// Consecutive blocks, if any, and an inline tail.
     Flat(Option<DataBlock>, Vec<u8>),
-    /// In chunks, with holes between them.
+    /// Chunks, with holes between them.
     Chunks(BaseChunks),
-    /// In clusters.
+    /// Compressed clusters and a tail.
     Encoded {
         algorithm: u8,
         pieces: Vec<BasePiece>,
         tail: BaseTail,
     },
-    /// In the packed inode as a whole.
+    /// The whole file is in the packed inode.
     Fragment(BaseFragment),
 }
 
-/// Runs of chunks of a block that hold data.
+/// Chunks of one block that hold data.
 pub(crate) struct BaseChunks {
-    /// Chunks of the file.
+    /// Number of chunks in the file.
     pub(crate) count: u64,
-    /// Ascending, each with its first block.
+    /// Runs of chunks in ascending order, each with its first block.
     pub(crate) runs: Vec<(ChunkRun, DataBlock)>,
 }
 
-/// Where the last piece of a compressed file is.
+/// Place of the last piece of a compressed file.
 pub(crate) enum BaseTail {
     Cluster,
     Inline(Vec<u8>),
     Fragment(BaseFragment),
 }
 
-/// A part of a packed inode.
+/// Part of a packed inode.
 pub(crate) struct BaseFragment {
     /// Position in bytes, counted over the packed inodes of all bases.
     pub(crate) offset: u64,
-    /// The pieces that hold it, each with its position. Unit: bytes.
+    /// Pieces that hold the fragment, each with its position in bytes.
     pub(crate) pieces: Vec<(u64, BasePiece)>,
 }

@@ -5,7 +5,7 @@ use crate::layout::{Parts, Plan, dir_names};
 use crate::tree::InodeId;
 use tuff_format::dirent::{self, DirectorySize, Dirent};
 
-/// Calls `each` with the bytes of each directory block; the flag says that another block follows.
+/// Calls `each` with the bytes of each directory block, and true if another block follows.
 pub(super) fn dir_blocks(
     parts: &Parts<'_>,
     plan: &Plan,

@@ -1,4 +1,4 @@
-//! The superblock and what belongs to it: compression records, a device slot, and the inodes that find room in its block.
+//! Superblock, compression records, device slots, and the inodes that fit into block 0.
 
 use crate::base::Bases;
 use crate::layout::{Parts, Plan, SUPERBLOCK_END};
@@ -16,22 +16,22 @@ use tuff_format::{BlockAddr, BlockBits};
 use tuff_store::Output;
 use xxhash_rust::xxh3::Xxh3;
 
-/// The table of long prefixes.
+/// Table of long attribute prefixes.
 #[derive(Clone, Copy)]
 pub(crate) struct Prefixes {
-    /// Where it lies, in the image, the packed inode or the metabox. Unit: bytes.
+    /// Position in bytes in the image, the packed inode or the metabox.
     pub(crate) at: u64,
-    /// How many there are.
+    /// Number of prefixes.
     pub(crate) count: u8,
-    /// Which of them is the name of fingerprints.
+    /// Prefix that is the name of fingerprints.
     pub(crate) fingerprints: Option<u8>,
 }
 
-/// What the image's data needs its readers to know: feature bits and compression records.
+/// Requirements of the data on readers: feature bits and compression records.
 struct Used {
     incompat: u32,
     algorithms: u16,
-    /// Largest cluster of each algorithm. Unit: blocks.
+    /// Largest cluster of each algorithm in blocks.
     largest: [u16; 4],
 }
 
@@ -57,7 +57,7 @@ fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
                 if let FileTail::Inline(_) = data.tail {
                     used.incompat |= incompat::ZTAILPACKING;
                 }
-                // The bit of fragments is the bit of clusters in several files, too.
+                // The bits of fragments and of shared clusters are the same.
                 if data.shares() {
                     used.incompat |= incompat::FRAGMENTS;
                 }
@@ -65,7 +65,8 @@ fn used(parts: &Parts<'_>, plan: &Plan) -> Used {
                 let largest = &mut used.largest[usize::from(data.algorithm & 3)];
                 let blocks = |grains: u16| bits.count(grain.bytes(grains.into())) as u16;
                 for (_, p) in data.pieces() {
-                    // Fits: a cluster has at most 1 MiB. What is stored may be longer than what kernels decode.
+                    // Fits: a cluster has at most 1 MiB. Stored clusters may be longer than the limit of compressed
+                    // ones.
                     let most = match p.kind {
                         HeadKind::Plain => {
                             (parts.options.cluster_max(Method::Lz4) >> bits.get()) as u16
@@ -140,20 +141,20 @@ fn configs(parts: &Parts<'_>, used: &Used) -> Configs {
     }
 }
 
-/// Block 0, which is written after all else: with it the image is one.
+/// Block 0. It is written last and makes the image valid.
 pub(crate) struct Head {
-    /// From byte [`superblock::OFFSET`] on; in front of it are zeros, or what was there.
+    /// Bytes from [`superblock::OFFSET`] on.
     bytes: Vec<u8>,
     pub(crate) uuid: [u8; 16],
 }
 
 impl Head {
-    /// Where its bytes lie, and what they are.
+    /// Returns the position of the bytes, and the bytes.
     pub(crate) fn bytes(&self) -> (u64, &[u8]) {
         (superblock::OFFSET, &self.bytes)
     }
 
-    /// Writes it, once what was written before is sure to be there.
+    /// Writes block 0 after everything before it is on stable storage.
     pub(crate) fn write(&self, output: &Output) -> Result<()> {
         let fail = |e| Error::io("image", "cannot write", e);
         output.settle().map_err(fail)?;
@@ -163,7 +164,7 @@ impl Head {
     }
 }
 
-/// Makes block 0.
+/// Builds block 0.
 pub(super) fn make_head(
     parts: &Parts<'_>,
     plan: &Plan,
@@ -208,7 +209,7 @@ pub(super) fn make_head(
         fixed_nsec: plan.epoch.nanos,
         blocks: plan.len_blocks.into(),
         meta_blkaddr: plan.meta_blkaddr().into(),
-        // Behind it may be nothing at all.
+        // The area may be empty.
         xattr_blkaddr: match parts.xattr_area {
             0 if plan.zone_block == 0 => BlockAddr(0),
             _ => plan.xattr_block.into(),
@@ -274,7 +275,7 @@ pub(super) fn make_head(
         superblock::OFFSET + covered.len() as u64 <= before,
         "superblock, records and slots lie in front of the data"
     );
-    // Many slots go on behind what the checksum covers.
+    // Many slots extend past the range of the checksum.
     let len = summed.max(covered.len());
     if !front.is_empty() {
         // Fits: the start of a block.
@@ -287,7 +288,7 @@ pub(super) fn make_head(
     let known = covered.len();
     covered.resize(len, 0);
     if parts.base.is_some_and(Bases::in_image) {
-        // What follows stays, so that all that changes is in one sector.
+        // The rest stays as it is, so that all changes are in one sector.
         let at = superblock::OFFSET + known as u64;
         let rest = output.file().read_exact_at(&mut covered[known..], at);
         rest.map_err(|e| Error::io("image", "cannot read", e))?;
@@ -305,7 +306,7 @@ pub(super) fn make_head(
     })
 }
 
-/// A UUID that names the content: the same image has the same, another image another.
+/// Derives a UUID from the content: equal images have equal UUIDs.
 fn derived_uuid(sb: &Superblock, records: &[u8], data: u128, meta: u128) -> [u8; 16] {
     let mut h = Xxh3::new();
     h.update(&sb.encode());
@@ -313,13 +314,14 @@ fn derived_uuid(sb: &Superblock, records: &[u8], data: u128, meta: u128) -> [u8;
     h.update(&data.to_le_bytes());
     h.update(&meta.to_le_bytes());
     let mut uuid = h.digest128().to_be_bytes();
-    // Version 8, the one for private schemes.
+    // Version 8 is for private schemes.
     uuid[6] = uuid[6] & 0x0F | 0x80;
     uuid[8] = uuid[8] & 0x3F | 0x80;
     uuid
 }
 
-/// Blocks before the data: the superblock and so many slots of the device table, for small blocks or many slots more than one.
+/// Returns the number of blocks before the data: superblock and device table. With small blocks or many slots it is
+/// more than one.
 pub(crate) fn first_data_block(bits: BlockBits, slots: usize) -> u32 {
     let more = slots.saturating_sub(1) * SLOT_LEN;
     // Fits: at most 65,536 slots.

@@ -1,4 +1,4 @@
-//! An inode becomes bytes, with all that lies behind it.
+//! Writing of an inode and everything that follows it.
 
 use super::directory::dir_blocks;
 use crate::Result;
@@ -120,7 +120,7 @@ pub(super) fn emit_inode(
     Ok(())
 }
 
-/// Appends the header of data that lies in the packed inode. The inode starts at `start` of `out`.
+/// Appends the map header of a file that is a fragment as a whole. The inode starts at `start` of `out`.
 fn emit_whole_fragment(offset: u64, start: usize, out: &mut Vec<u8>) {
     let len = (out.len() - start).next_multiple_of(8);
     out.resize(start + len, 0);
@@ -128,7 +128,7 @@ fn emit_whole_fragment(offset: u64, start: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&[0; 8]);
 }
 
-/// Appends a file's payload: index or table, and inline tail. The inode starts at `start` of `out`.
+/// Appends index or chunk table and the inline tail of a file. The inode starts at `start` of `out`.
 fn emit_file(
     parts: &Parts<'_>,
     plan: &Plan,
@@ -193,12 +193,12 @@ fn emit_file(
     Ok(())
 }
 
-/// The index of a compressed file whose clusters are whole blocks, for a header at this position behind the inode.
+/// Returns the index of a compressed file whose clusters are whole blocks. `header` is the position of the map header.
 fn index_of_blocks(parts: &Parts<'_>, plan: &Plan, data: &Encoded<'_>, header: u64) -> Vec<u8> {
     let place = |(cluster, p): (GrainAddr, ShortPiece)| Piece {
         len: p.len.into(),
         kind: p.kind,
-        // An end elsewhere has no block.
+        // A tail elsewhere has no block.
         block: if p.grains > 0 {
             plan.cluster_block(cluster)
         } else {
@@ -224,7 +224,7 @@ fn index_of_blocks(parts: &Parts<'_>, plan: &Plan, data: &Encoded<'_>, header: u
     index.bytes
 }
 
-/// The extents of a compressed file whose clusters begin anywhere.
+/// Returns the extents of a compressed file whose clusters start anywhere.
 fn extents(parts: &Parts<'_>, plan: &Plan, data: &Encoded<'_>) -> Vec<Extent> {
     let (bits, grain) = (parts.options.block, parts.options.grain());
     assert!(

@@ -1,4 +1,4 @@
-//! What is to be written, and how: sizes only.
+//! Inputs of layout and emission, and the sizes of inodes.
 
 use super::epoch::Epoch;
 use crate::base::Bases;
@@ -15,35 +15,35 @@ use tuff_format::dirent::DirectorySize;
 use tuff_format::inode::{ALIGN, COMPACT_LEN, EXTENDED_LEN, Layout};
 use tuff_format::units::round_up;
 
-/// What the metabox inode has, placed.
+/// Metabox inode, placed.
 pub(crate) struct Metabox {
-    /// Its clusters.
+    /// Clusters of the metabox.
     pub(crate) data: FileData,
-    /// What they decode to. Unit: bytes.
+    /// Size of the decoded data in bytes.
     pub(crate) size: u64,
-    /// The first block behind them.
+    /// First block after the clusters.
     pub(crate) end_block: u32,
-    /// Digest over them.
+    /// Digest over the clusters.
     pub(crate) digest: u128,
 }
 
-/// How one inode is written: sizes only.
+/// Form of one inode: sizes only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
-    /// 64 bytes.
+    /// True for an inode of 64 bytes.
     pub(crate) extended: bool,
     /// Data layout.
     pub(crate) layout: Layout,
-    /// Data size.
+    /// Size of the data in bytes.
     pub(crate) size: u64,
-    /// Bytes from the inode's start to its inline tail.
+    /// Bytes from the start of the inode to its inline tail.
     pub(crate) before_tail: u64,
-    /// Inline bytes.
+    /// Length of the inline tail in bytes.
     pub(crate) tail: u64,
 }
 
 impl Form {
-    /// True if there is an inline tail that a decoder reads.
+    /// Returns true if the inode has a compressed inline tail.
     pub(crate) fn has_encoded_tail(&self) -> bool {
         let encoded = matches!(
             self.layout,
@@ -53,25 +53,25 @@ impl Form {
     }
 }
 
-/// What is to be written, but for the data.
+/// Inputs of the layout, without the data.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted<'a> {
-    /// The tree.
+    /// All inodes and names.
     pub(crate) tree: &'a Tree,
-    /// Inodes in the order of the zone.
+    /// Inodes in the order of the inode zone.
     pub(crate) order: &'a [InodeId],
-    /// The attributes.
+    /// Planned extended attributes.
     pub(crate) xattrs: &'a Xattrs,
-    /// The options.
+    /// Options of the build.
     pub(crate) options: &'a Options,
-    /// The image that some of the data is in.
+    /// Images that hold some of the data.
     pub(crate) base: Option<&'a Bases>,
-    /// Shared attributes and the prefix table: bytes of the attribute area.
+    /// Length in bytes of the shared attributes and the prefix table.
     pub(crate) xattr_area: u64,
 }
 
 impl<'a> Wanted<'a> {
-    /// All parts, with the data and, once it is made, the metabox.
+    /// Adds the data and, once it is made, the metabox.
     pub(crate) fn with<'b>(self, packed: &'b Packed, metabox: Option<&'b Metabox>) -> Parts<'b>
     where
         'a: 'b,
@@ -97,13 +97,13 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// All that layout and emit look at.
+/// Inputs of layout and emission.
 pub(crate) struct Parts<'a> {
     /// As in [`Wanted`].
     pub(crate) tree: &'a Tree,
     /// As in [`Wanted`].
     pub(crate) order: &'a [InodeId],
-    /// The data.
+    /// Packed data of all files.
     pub(crate) packed: &'a Packed,
     /// As in [`Wanted`].
     pub(crate) xattrs: &'a Xattrs,
@@ -113,7 +113,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) base: Option<&'a Bases>,
     /// As in [`Wanted`].
     pub(crate) xattr_area: u64,
-    /// The metabox, once it is made.
+    /// Metabox, once it is made.
     pub(crate) metabox: Option<&'a Metabox>,
 }
 
@@ -122,7 +122,7 @@ impl Parts<'_> {
         self.options.block
     }
 
-    /// The data of a file, identical files resolved.
+    /// Returns the data of a file, or of the file that it is identical to.
     pub(crate) fn data(&self, inode: InodeId) -> &FileData {
         match (inode, self.metabox) {
             (PACKED, _) => return &self.packed.packed,
@@ -133,7 +133,7 @@ impl Parts<'_> {
         file.unwrap_or(&FileData::None)
     }
 
-    /// The file whose data a file has: itself, unless it is identical to another.
+    /// Returns the file that holds the data of `inode`: itself, unless it is identical to another.
     pub(crate) fn first(&self, inode: InodeId) -> InodeId {
         match self.packed.files.get(inode as usize) {
             Some(FileData::Same(first)) => self.first(*first),
@@ -141,7 +141,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Attributes behind an inode.
+    /// Returns the attributes that follow an inode.
     pub(crate) fn body(&self, inode: InodeId) -> &[u8] {
         if is_hidden(inode) {
             &[]
@@ -150,7 +150,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Time of an inode, as the options want it.
+    /// Returns the time of an inode, after the options are applied.
     pub(crate) fn time(&self, inode: InodeId) -> (i64, u32) {
         let meta = self.tree.meta(inode);
         match (self.options.metadata.timestamp, self.options.metadata.clamp) {
@@ -160,15 +160,15 @@ impl Parts<'_> {
         }
     }
 
-    /// Owner and group of an inode, as the options want them.
+    /// Returns owner and group of an inode, after the options are applied.
     pub(crate) fn owner(&self, inode: InodeId) -> (u32, u32) {
         let o = self.options;
         let [uid, gid] = owner(self.tree, o, inode);
-        // Fit: `check_owners` was here.
+        // Fit: checked by `check_owners`.
         (uid + o.metadata.uid_offset, gid + o.metadata.gid_offset)
     }
 
-    /// How an inode is written.
+    /// Returns the form of an inode.
     pub(crate) fn form(&self, inode: InodeId, epoch: Epoch) -> Form {
         let size = self.size(inode);
         let extended = self.extended(inode, size, epoch);
@@ -256,28 +256,29 @@ impl Parts<'_> {
         }
     }
 
-    /// True if a compressed file has a COMPACT index.
+    /// Returns true if a compressed file has a COMPACT index.
     pub(crate) fn has_compact_index(&self, data: &Encoded<'_>) -> bool {
         let o = self.options;
-        // Above 4 KiB its entries are larger, and at 16 KiB it ends (docs/reference/format/cluster.md): FULL is for all.
+        // With blocks over 4 KiB COMPACT entries are larger, and over 16 KiB there are none
+        // (docs/reference/format/cluster.md). FULL works for all.
         o.layout.compact_index
             && self.bits().get() <= 12
             && !o.layout.unaligned
             && data.is_contiguous()
     }
 
-    /// True if directories that do not fit behind their inodes go into the packed inode.
+    /// Returns true if directories that do not fit as inline data go into the packed inode.
     fn packs_directories(&self) -> bool {
         let o = self.options;
-        // Behind a piece of the base that ends inside a block no other may begin.
+        // After a piece of a base that ends inside a block no other piece may start there.
         let at_block = self.bits().within(self.packed.packed_size) == 0;
         o.metadata.form == Metadata::Compressed && o.layout.fragments != Fragments::Off && at_block
     }
 
-    /// Bytes of a directory's or link's data that go behind the inode.
+    /// Returns the bytes of a directory or link that become inline data.
     fn inline_part(&self, size: u64, head: u64) -> u64 {
         let tail = self.bits().within(size);
-        // A place exists where head and tail leave the tail in one block.
+        // Some position keeps head and tail such that the tail stays in one block.
         if tail > 0 && head % ALIGN + tail <= self.bits().size() {
             tail
         } else {
@@ -320,7 +321,7 @@ impl Parts<'_> {
     }
 }
 
-/// Owner and group of an inode, before offsets are added.
+/// Returns owner and group of an inode before offsets are added.
 fn owner(tree: &Tree, options: &Options, inode: InodeId) -> [u32; 2] {
     let meta = tree.meta(inode);
     [
@@ -329,7 +330,7 @@ fn owner(tree: &Tree, options: &Options, inode: InodeId) -> [u32; 2] {
     ]
 }
 
-/// Offsets must not lead beyond the highest owner: what follows there is root.
+/// Fails if an offset leads beyond the highest owner: the next number is root.
 pub(crate) fn check_owners(tree: &Tree, options: &Options) -> Result<()> {
     let offsets = [options.metadata.uid_offset, options.metadata.gid_offset];
     if offsets == [0, 0] {
@@ -352,12 +353,12 @@ pub(crate) fn check_owners(tree: &Tree, options: &Options) -> Result<()> {
 }
 
 impl Encoded<'_> {
-    /// True if it uses clusters of other files.
+    /// Returns true if the file uses clusters of other files.
     pub(crate) fn shares(&self) -> bool {
         self.pieces().any(|(_, p)| p.shared)
     }
 
-    /// True if all clusters lie back to back, so that a COMPACT index can say it.
+    /// Returns true if all clusters are back to back, as a COMPACT index requires.
     pub(crate) fn is_contiguous(&self) -> bool {
         let mut next = None;
         for (place, piece) in self.pieces() {
@@ -370,7 +371,7 @@ impl Encoded<'_> {
     }
 }
 
-/// Calls `each` with every name of a directory in order, "." and ".." among them, and what it names.
+/// Calls `each` for every name of a directory in order, "." and ".." included, with its inode.
 pub(crate) fn dir_names<'t>(tree: &'t Tree, dir: InodeId, each: &mut dyn FnMut(&'t [u8], InodeId)) {
     let parent = tree.parent(dir);
     let dots: [(&'t [u8], InodeId); 2] = [(b".", dir), (b"..", parent)];

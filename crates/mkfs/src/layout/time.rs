@@ -1,11 +1,11 @@
-//! Times of compact inodes.
+//! Choice of the base time.
 
 use super::epoch::Epoch;
 use super::parts::Parts;
 use crate::options::Metadata;
 
-/// The time that most inodes have: theirs can be compact. Where compact inodes count from it, the earliest of those with the
-/// same nanoseconds.
+/// Returns the most common time of all inodes. If compact inodes store seconds after it: the earliest time with the
+/// most common nanoseconds.
 pub(super) fn common_time(parts: &Parts<'_>) -> Epoch {
     let counts = parts.options.metadata.form != Metadata::Plain;
     let mut uses: hashbrown::HashMap<(i64, u32), u32> = hashbrown::HashMap::new();
@@ -14,7 +14,7 @@ pub(super) fn common_time(parts: &Parts<'_>) -> Epoch {
         let key = (if counts { 0 } else { seconds }, nanos);
         *uses.entry(key).or_default() += 1;
     }
-    // The smallest of equally common ones, so that the order of the map does not matter.
+    // Of equally common times the smallest is used, so that the order of the map does not matter.
     let most = uses.into_iter();
     let most = most.max_by_key(|(time, n)| (*n, std::cmp::Reverse(*time)));
     let ((mut seconds, nanos), _) = most.unwrap_or_default();
@@ -30,7 +30,8 @@ pub(super) fn common_time(parts: &Parts<'_>) -> Epoch {
     }
 }
 
-/// Of some times the first of the 136 years that hold most of them: a stray one does not make all others long.
+/// Returns the first second of the 136 years that hold most of `times`, so that a single outlier does not make all
+/// inodes extended.
 fn earliest(times: &mut [i64]) -> i64 {
     times.sort_unstable();
     let within = |first: i64| {

@@ -1,4 +1,4 @@
-//! Room for inodes.
+//! Allocation of positions for inodes.
 
 use super::parts::Form;
 use tuff_format::device::SLOT_LEN;
@@ -6,20 +6,20 @@ use tuff_format::inode::ALIGN;
 use tuff_format::superblock;
 use tuff_format::units::round_up;
 
-/// The most that comes before the inodes of block 0: 1024 bytes, superblock and records of 256 bytes at most, a device slot.
-/// Unit: bytes.
+/// Upper bound in bytes of what precedes the inodes of block 0: 1024 bytes, superblock, compression records of at most
+/// 256 bytes, and a device slot.
 pub(crate) const SUPERBLOCK_END: u64 = superblock::OFFSET + 256 + SLOT_LEN as u64;
 
-/// The inode zone while it fills.
+/// Inode zone while it is filled.
 pub(super) struct Zone {
     block: u64,
-    /// Everything before is given away or listed in `gaps`. A block border.
+    /// End of the allocated blocks. Everything before it is used or listed in `gaps`.
     pub(super) end: u64,
-    /// Free runs inside blocks: position and length.
+    /// Free ranges inside blocks: position and length.
     gaps: Vec<(u64, u64)>,
 }
 
-/// Gaps that are remembered: enough to fill well, few enough to keep neighbours together.
+/// Largest number of gaps: enough to fill blocks well, few enough to keep neighbouring inodes together.
 const GAPS_MAX: usize = 48;
 
 impl Zone {
@@ -31,7 +31,7 @@ impl Zone {
         }
     }
 
-    /// A zone behind so many bytes, the first of which start a block.
+    /// Returns a zone after `len` bytes, the first of which start a block.
     pub(super) fn behind(len: u64, block: u64) -> Self {
         let mut zone = Self::new(block);
         zone.end = round_up(len, block);
@@ -40,7 +40,7 @@ impl Zone {
         zone
     }
 
-    /// The zone of an image, perhaps in block 0.
+    /// Returns the inode zone of an image, in block 0 if `front` is set.
     pub(super) fn of_image(front: bool, block: u64) -> Self {
         match front {
             true => Self::behind_superblock(block),
@@ -48,7 +48,7 @@ impl Zone {
         }
     }
 
-    /// The zone in block 0.
+    /// Returns a zone in block 0.
     pub(super) fn behind_superblock(block: u64) -> Self {
         Self {
             block,
@@ -57,7 +57,7 @@ impl Zone {
         }
     }
 
-    /// Finds room for an inode with an inline tail, which must not cross a block, nor begin one if it is encoded.
+    /// Allocates an inode. Its inline tail does not cross a block, and does not start one if it is encoded.
     pub(super) fn place(&mut self, form: &Form) -> u64 {
         let (before, tail) = (form.before_tail, form.tail);
         let len = before + tail;
@@ -99,7 +99,7 @@ impl Zone {
             return;
         }
         if self.gaps.len() >= GAPS_MAX {
-            // The smallest is of the least use.
+            // The smallest gap is the least useful.
             if let Some((i, _)) = self
                 .gaps
                 .iter()
