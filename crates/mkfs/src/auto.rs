@@ -1,11 +1,12 @@
-//! `--auto`: how each file is stored, decided from a sample of it.
+//! Automatic choice of the compression of each file, from a sample of it.
 //!
 //! ```text
-//!  three pieces ──► LZ4 ──► hardly shrinks, and no byte is frequent?   stored, as it is
-//!                     └───► both compressions ──► what the dense one saves is worth its slower decoding?
+//! three samples ──► LZ4 ──► incompressible, even byte frequencies?   store uncompressed
+//!                   └───► both compressions ──► is the saving of the dense one worth its slower decoding?
 //! ```
 //!
-//! A decision depends on the content alone, so that twins are stored alike and threads do not matter.
+//! A choice depends on the content alone. Duplicates therefore get the same choice, at any number
+//! of threads.
 
 use super::options::{Auto, Compression, Metadata, Options};
 use super::pack::input::Input;
@@ -13,31 +14,32 @@ use crate::{Error, Result};
 use tuff_codec::{EncodeFit, EncoderSpec, Method};
 use tuff_format::features::Feature;
 
-/// How one file is stored.
+/// Compression of one file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// As the options say.
+    /// Default compression of the options.
     #[default]
     Default,
-    /// With the compression that decodes faster.
+    /// Compression that decodes faster.
     Fast,
-    /// As it is.
+    /// The file is stored uncompressed.
     Stored,
 }
 
-/// Files from this length on are looked at; whether shorter ones are stored or packed makes no difference to speak of. Unit: bytes.
-const LOOK_MIN: u64 = 16 << 10;
-/// Length of a piece of a sample, three of which are taken. Unit: bytes.
-const PIECE: usize = 32 << 10;
-/// What shrinks by less than one part in so many under LZ4 counts as compressed already.
-const STORE_BELOW: usize = 32;
-/// The dense compression must save so much of what the fast one leaves. Unit: thousandths.
-const DENSE_SAVES: usize = 100;
-/// The same for programs, which are read page by page at random.
-const DENSE_SAVES_PROGRAM: usize = 220;
+/// Minimum size of a file to sample. For shorter files, storing and packing differ little. Unit:
+/// bytes.
+const SAMPLED_SIZE_MIN: u64 = 16 << 10;
+/// Length of each of the three samples. Unit: bytes.
+const SAMPLE_LEN: usize = 32 << 10;
+/// Data counts as incompressible if LZ4 saves less than one part in this many.
+const INCOMPRESSIBLE_SHARE: usize = 32;
+/// Minimum saving of the dense compression over the fast one. Unit: thousandths.
+const DENSE_SAVING_MIN: usize = 100;
+/// Minimum saving for programs, which are read at random, page by page.
+const DENSE_SAVING_MIN_PROGRAM: usize = 220;
 
 impl Auto {
-    /// Sets what this mode decides for the whole image, as far as the image's kernel goes.
+    /// Sets the options of this mode for the whole image, as far as its kernel supports them.
     pub fn apply(self, options: &mut Options) {
         let kernel = options.kernel;
         let method = |method: Method, level| {
@@ -70,7 +72,7 @@ impl Auto {
         options.fit_clusters();
     }
 
-    /// The compression that decodes faster than the options' own, where a mode has two.
+    /// Compression that decodes faster than the default, if this mode uses two.
     pub(crate) fn fast(self, options: &Options) -> Option<Compression> {
         let own = options.compression.default?;
         let fast = Compression {
@@ -82,40 +84,45 @@ impl Auto {
     }
 }
 
-/// Decides, with the encoders of one thread.
+/// Chooses compressions, with the encoders of one thread.
 pub(crate) struct Chooser {
     lz4: Box<dyn EncodeFit>,
-    /// Dense and fast.
-    two: Option<[Box<dyn EncodeFit>; 2]>,
-    /// The usual compression has fewer bits for frequent bytes.
-    counts: bool,
+    /// Dense and fast encoder.
+    dense_and_fast: Option<[Box<dyn EncodeFit>; 2]>,
+    /// The default compression uses entropy coding.
+    entropy_coding: bool,
     sample: Vec<u8>,
     out: Vec<u8>,
 }
 
 impl Chooser {
-    /// A chooser between these compressions, the dense one first. `counts`: the usual one has fewer bits for frequent bytes.
-    pub(crate) fn new(two: Option<[EncoderSpec; 2]>, counts: bool) -> Result<Self> {
+    /// Creates a chooser between two compressions, the dense one first. `counts` states that the
+    /// default compression uses entropy coding.
+    pub(crate) fn new(
+        dense_and_fast: Option<[EncoderSpec; 2]>,
+        entropy_coding: bool,
+    ) -> Result<Self> {
         let build = |spec: EncoderSpec| spec.build().map_err(Error::usage);
         Ok(Self {
-            lz4: build(EncoderSpec::new(Method::Lz4, PIECE))?,
-            two: match two {
+            lz4: build(EncoderSpec::new(Method::Lz4, SAMPLE_LEN))?,
+            dense_and_fast: match dense_and_fast {
                 Some([dense, fast]) => Some([build(dense)?, build(fast)?]),
                 None => None,
             },
-            counts,
+            entropy_coding,
             sample: Vec::new(),
             out: Vec::new(),
         })
     }
 
-    /// How a file of `size` bytes is stored. `packed`: it goes into the packed inode, which has one compression.
+    /// Chooses the compression of a file of `size` bytes. `packed` states that it goes into the
+    /// packed inode, which has a single compression.
     pub(crate) fn choose(&mut self, input: &Input, size: u64, packed: bool) -> Result<Choice> {
-        if size < LOOK_MIN {
+        if size < SAMPLED_SIZE_MIN {
             return Ok(Choice::Default);
         }
         let reader = input.open()?;
-        let piece = PIECE.min(usize::try_from(size).unwrap_or(PIECE));
+        let piece = SAMPLE_LEN.min(usize::try_from(size).unwrap_or(SAMPLE_LEN));
         let count = size.div_ceil(piece as u64).min(3);
         self.sample.resize(piece * count as usize, 0);
         for (i, piece_of) in self.sample.chunks_exact_mut(piece).enumerate() {
@@ -126,23 +133,24 @@ impl Chooser {
             self.out.resize(piece, 0);
             self.lz4.reset();
             let fit = self.lz4.fit(bytes, 0, &mut self.out);
-            let shrunk = fit.consumed == piece && fit.written < piece - piece / STORE_BELOW;
-            shrunk || self.counts && uneven(bytes)
+            let shrunk =
+                fit.consumed == piece && fit.written < piece - piece / INCOMPRESSIBLE_SHARE;
+            shrunk || self.entropy_coding && is_uneven(bytes)
         });
         if !shrinks {
             return Ok(Choice::Stored);
         }
-        let Some([dense, fast]) = self.two.as_mut().filter(|_| !packed) else {
+        let Some([dense, fast]) = self.dense_and_fast.as_mut().filter(|_| !packed) else {
             return Ok(Choice::Default);
         };
         let program = self.sample.starts_with(b"\x7fELF");
         let saves = if program {
-            DENSE_SAVES_PROGRAM
+            DENSE_SAVING_MIN_PROGRAM
         } else {
-            DENSE_SAVES
+            DENSE_SAVING_MIN
         };
-        let dense = clusters(dense.as_mut(), &self.sample, &mut self.out);
-        let fast = clusters(fast.as_mut(), &self.sample, &mut self.out);
+        let dense = compressed_len(dense.as_mut(), &self.sample, &mut self.out);
+        let fast = compressed_len(fast.as_mut(), &self.sample, &mut self.out);
         if dense * 1000 < fast * (1000 - saves) {
             Ok(Choice::Default)
         } else {
@@ -151,20 +159,20 @@ impl Chooser {
     }
 }
 
-/// Whether two bytes of a piece are the same twice as often as two of noise: then some are frequent enough to save a part in
-/// fifty, mostly far more, without any that repeat.
-fn uneven(bytes: &[u8]) -> bool {
-    let mut counts = [0u64; 256];
+/// True if two bytes of the data are equal twice as often as in random data. Entropy coding then
+/// saves at least one part in fifty, usually far more, even without matches.
+fn is_uneven(bytes: &[u8]) -> bool {
+    let mut entropy_coding = [0u64; 256];
     for byte in bytes {
-        counts[usize::from(*byte)] += 1;
+        entropy_coding[usize::from(*byte)] += 1;
     }
-    let pairs: u64 = counts.iter().map(|n| n * n).sum();
+    let pairs: u64 = entropy_coding.iter().map(|n| n * n).sum();
     let all = bytes.len() as u64;
     pairs * 128 > all * all
 }
 
-/// What a sample takes. Unit: bytes, not blocks: a sample is too short for those.
-fn clusters(encoder: &mut dyn EncodeFit, sample: &[u8], out: &mut Vec<u8>) -> usize {
+/// Compressed size of a sample. Unit: bytes, because a sample is too short to count blocks.
+fn compressed_len(encoder: &mut dyn EncodeFit, sample: &[u8], out: &mut Vec<u8>) -> usize {
     encoder.reset();
     out.resize(sample.len().next_power_of_two(), 0);
     let (mut at, mut written) = (0, 0);
@@ -187,8 +195,8 @@ mod tests {
     }
 
     fn choose(bytes: &[u8]) -> Choice {
-        let two = [spec(Method::Zstd, 9), spec(Method::Lz4hc, 9)];
-        choose_with(Chooser::new(Some(two), true).unwrap(), bytes)
+        let dense_and_fast = [spec(Method::Zstd, 9), spec(Method::Lz4hc, 9)];
+        choose_with(Chooser::new(Some(dense_and_fast), true).unwrap(), bytes)
     }
 
     fn choose_with(mut chooser: Chooser, bytes: &[u8]) -> Choice {
@@ -197,36 +205,37 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_shrink_is_stored() {
+    fn incompressible_data_is_stored() {
         assert_eq!(choose(&noise(1 << 20, 7)), Choice::Stored);
-        assert_eq!(choose(&noise(LOOK_MIN as usize, 7)), Choice::Stored);
-        // One piece that does is enough.
+        assert_eq!(choose(&noise(SAMPLED_SIZE_MIN as usize, 7)), Choice::Stored);
+        // One compressible sample is enough.
         let mut mixed = noise(1 << 20, 7);
-        mixed[(1 << 20) - PIECE..].fill(7);
+        mixed[(1 << 20) - SAMPLE_LEN..].fill(7);
         assert_ne!(choose(&mixed), Choice::Stored);
     }
 
     #[test]
-    fn digits_without_repetition_are_worth_an_entropy_coder_and_no_other() {
+    fn digits_without_matches_need_entropy_coding() {
         let nibbles = noise(1 << 20, 7);
         let digits: Vec<u8> = nibbles
             .iter()
             .map(|b| b"0123456789ABCDEF"[usize::from(b & 15)])
             .collect();
-        let choose = |counts| choose_with(Chooser::new(None, counts).unwrap(), &digits);
+        let choose =
+            |entropy_coding| choose_with(Chooser::new(None, entropy_coding).unwrap(), &digits);
         assert_eq!(choose(true), Choice::Default);
         assert_eq!(choose(false), Choice::Stored);
     }
 
     #[test]
-    fn the_dense_compression_must_be_worth_it() {
-        // Letters that no match helps with: only an entropy coder does.
+    fn the_dense_compression_must_save_enough() {
+        // Letters without matches: only entropy coding helps.
         let letters: Vec<u8> = noise(200_000, 7)
             .iter()
             .map(|b| b"acgt"[usize::from(b & 3)])
             .collect();
         assert_eq!(choose(&letters), Choice::Default);
-        // Noise that comes again: both find it, and nothing else.
+        // Repeated noise: both find the matches, and nothing else helps.
         assert_eq!(choose(&noise(20_000, 7).repeat(15)), Choice::Fast);
     }
 

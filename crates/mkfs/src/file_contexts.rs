@@ -1,8 +1,8 @@
 //! SELinux labels by path, from a `file_contexts` file.
 //!
-//! A line is an expression for a whole path, perhaps a type (`--` file, `-d`, `-l`, `-c`, `-b`, `-p`, `-s`), and a context or
-//! `<<none>>`. The last line that matches wins, but a line without special characters wins over all that have some, as in
-//! libselinux.
+//! A line has an expression for a whole path, an optional type (`--` file, `-d`, `-l`, `-c`, `-b`,
+//! `-p`, `-s`), and a context or `<<none>>`. The last matching line wins, but a line without
+//! special characters takes precedence over all others, as in libselinux.
 
 use super::paths::regex;
 use super::source::error::{Quoted, SourceError};
@@ -10,32 +10,33 @@ use crate::{Error, Result};
 use regex_automata::meta::Regex;
 use tuff_format::inode::FileType;
 
-/// The name of a label's attribute.
+/// Name of the extended attribute with the label.
 pub(crate) const LABEL: &[u8] = b"security.selinux";
 
-/// Labels by path.
+/// SELinux labels by path.
 #[derive(Clone, Debug)]
 pub struct Contexts {
-    /// Those that win come first.
+    /// Rules by descending precedence.
     rules: Vec<Rule>,
 }
 
 #[derive(Clone, Debug)]
 struct Rule {
-    /// What every path begins with that matches.
+    /// Common prefix of all matching paths.
     prefix: Vec<u8>,
     expression: Regex,
     file_type: Option<FileType>,
-    /// With the zero byte behind it that the kernel and libselinux write; `None`: no label.
+    /// Label with the terminating zero byte that the kernel and libselinux write. `None` for no
+    /// label.
     context: Option<Vec<u8>>,
 }
 
 impl Contexts {
-    /// Reads a `file_contexts` file; `name` names it in messages.
+    /// Parses a `file_contexts` file. `name` appears in messages.
     ///
     /// # Errors
     ///
-    /// A line is wrong, which is named.
+    /// Fails with the number of the first invalid line.
     pub fn parse(name: &str, text: &[u8]) -> Result<Self> {
         let (mut exact, mut rules) = (Vec::new(), Vec::new());
         for (i, line) in text.split(|b| *b == b'\n').enumerate() {
@@ -94,7 +95,8 @@ impl Contexts {
         Ok(Self { rules })
     }
 
-    /// The label of a path, which begins with a slash. `None`: no line matches, or one that says `<<none>>`.
+    /// Label of a path, which begins with a slash. `None` if no line matches or the line has
+    /// `<<none>>`.
     pub(crate) fn label(&self, path: &[u8], file_type: FileType) -> Option<&[u8]> {
         let matches = |rule: &&Rule| {
             rule.file_type.is_none_or(|t| t == file_type)
@@ -105,7 +107,7 @@ impl Contexts {
     }
 }
 
-/// What every match of an expression begins with, and whether that is all of it.
+/// Literal prefix of an expression, and whether it is the whole expression.
 fn literal(pattern: &str) -> (Vec<u8>, bool) {
     let bytes = pattern.as_bytes();
     let (mut prefix, mut at) = (Vec::new(), 0);
@@ -117,10 +119,10 @@ fn literal(pattern: &str) -> (Vec<u8>, bool) {
                     at += 2;
                     continue;
                 }
-                // A class, or an end that is no expression.
+                // A character class, or an incomplete escape.
                 _ => break,
             },
-            // What is repeated need not be there.
+            // The repeated character is optional.
             b'?' | b'*' | b'{' => {
                 prefix.pop();
                 break;
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_wins_but_for_exact_ones() {
+    fn the_last_line_wins_except_over_literal_ones() {
         for (path, expected) in [
             ("/", "rootfs"),
             ("/system", "system_file"),
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lines_are_named() {
+    fn invalid_lines_are_reported_by_number() {
         for (text, says) in [
             (
                 "/a x\n/b",

@@ -1,8 +1,9 @@
-//! Fingerprints: an attribute of each file that says what is in it, by which kernels from 7.0 on let files of different
-//! mounts share their pages (`-o inode_share,domain_id=`).
+//! Fingerprints: an extended attribute with the content digest of each file. From version 7.0 on,
+//! kernels share the page cache of files with equal fingerprints across mounts (`-o
+//! inode_share,domain_id=`).
 //!
-//! The value is `sha256:` and the digest's 32 bytes. What counts is that all images that share have the same form; this is
-//! the one of mkfs.erofs.
+//! The value is `sha256:` and the 32 bytes of the digest, as written by mkfs.erofs. All images that
+//! share must use the same form.
 
 use super::dedupe::readable;
 use super::load::Loader;
@@ -16,8 +17,8 @@ use tuff_erofs::fingerprint::{PREFIX, digest_of};
 use tuff_erofs::read::FileType;
 use tuff_erofs::threads;
 
-/// Gives every file that is not empty the attribute `name`, read with `threads`.
-pub(crate) fn give(
+/// Sets the attribute `name` of every file that is not empty, with `threads` readers.
+pub(crate) fn set_fingerprints(
     tree: &mut Tree,
     name: &[u8],
     loader: &Loader<'_>,
@@ -41,7 +42,7 @@ pub(crate) fn give(
             match read {
                 Ok(digest) => _ = found.0.insert(*inode, digest),
                 Err(e) => {
-                    // Of several errors the one of the first file in the order counts, whoever finds it.
+                    // Report the error of the first file in the order, independent of timing.
                     let at = |(at, _): &(InodeId, Error)| *at;
                     let earlier = found.1.as_ref().err().map(at);
                     if earlier.is_none_or(|earlier| *inode < earlier) {

@@ -1,22 +1,23 @@
 //! Owners, modes and capabilities by path, from a canned `fs_config` file of Android.
 //!
-//! A line is a path with the mount point in front and without a leading slash, a user, a group, a mode in octal, and perhaps
-//! `capabilities=0x...`. The root's path is the mount point, `/`, or nothing (the line begins with a blank).
+//! A line has a path, a user, a group, an octal mode, and optionally `capabilities=0x...`. The path
+//! includes the mount point and has no leading slash. The path of the root is the mount point, `/`,
+//! or empty (the line begins with a blank).
 
 use super::source::error::SourceError;
 use crate::{Error, Result};
 use hashbrown::HashMap;
 
-/// The name of the attribute with capabilities.
+/// Name of the extended attribute with capabilities.
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
-/// Owners by path.
+/// Owners, modes and capabilities by path.
 #[derive(Clone, Debug)]
 pub struct FsConfig {
     entries: HashMap<Vec<u8>, Owner>,
 }
 
-/// What a line says of its path.
+/// Settings of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) uid: u32,
@@ -26,10 +27,11 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// The attribute: `vfs_cap_data` of revision 2, permitted and effective. Nothing if there are none.
+    /// Value of the extended attribute: `vfs_cap_data` of revision 2, permitted and effective.
+    /// `None` without capabilities.
     pub(crate) fn capability(&self) -> Option<Vec<u8>> {
         const REVISION_2_EFFECTIVE: u32 = 0x0200_0001;
-        // Both halves: the lower and the upper 32.
+        // Lower and upper 32 capabilities.
         let [low, high] = [self.capabilities as u32, (self.capabilities >> 32) as u32];
         let words = [REVISION_2_EFFECTIVE, low, 0, high, 0];
         (self.capabilities != 0).then(|| words.iter().flat_map(|w| w.to_le_bytes()).collect())
@@ -37,11 +39,11 @@ impl Owner {
 }
 
 impl FsConfig {
-    /// Reads a canned `fs_config` file; `name` names it in messages.
+    /// Parses a canned `fs_config` file. `name` appears in messages.
     ///
     /// # Errors
     ///
-    /// A line is wrong, which is named.
+    /// Fails with the number of the first invalid line.
     pub fn parse(name: &str, text: &[u8]) -> Result<Self> {
         let mut entries = HashMap::new();
         for (i, line) in text.split(|b| *b == b'\n').enumerate() {
@@ -63,7 +65,7 @@ impl FsConfig {
         Ok(Self { entries })
     }
 
-    /// What is said of a path below the mount point; both may begin with a slash.
+    /// Settings of a path relative to the mount point. Both may begin with a slash.
     pub(crate) fn owner(&self, mount_point: &[u8], path: &[u8]) -> Option<Owner> {
         let mount_point = trimmed(mount_point);
         let found = if path.is_empty() {
@@ -114,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_has_the_owner_of_its_line() {
+    fn paths_get_the_owner_of_their_line() {
         let text = b" 0 0 0755\nsystem/bin 0 2000 0751\r\nsystem/bin/run 0 2000 0750 capabilities=0xc0\n# no\n";
         let config = FsConfig::parse("f", text).unwrap();
         let owner = |path: &str| config.owner(b"/system", path.as_bytes());
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lines_are_named() {
+    fn invalid_lines_are_reported_by_number() {
         for line in [
             "a 0 0",
             "a 0 0 9",

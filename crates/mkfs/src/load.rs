@@ -1,4 +1,4 @@
-//! From sources to the tree, and from the tree to the packer.
+//! Loading: reads sources into the tree, and hands file contents to the packer.
 
 mod cpio;
 mod image;
@@ -24,7 +24,7 @@ use super::source::error::Quoted;
 use super::source::image::ImageSource;
 use super::source::spec::Source;
 use super::source::{Content, DataRun, Entry};
-use super::tally::Tally;
+use super::tally::AffectedPaths;
 use super::tree::{InodeId, Tree, lossy};
 use crate::paths::common_dir;
 use crate::{Error, Result};
@@ -42,16 +42,16 @@ use tuff_format::Nid;
 use tuff_format::inode::FileType;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Shorter ends than this do not go into the packed inode because they are alike others. Unit: bytes.
+/// Minimum length of a tail that goes into the packed inode because of its similarity. Unit: bytes.
 const END_MIN: u64 = 16 << 10;
-/// While a source is packed on the way, its share of the memory is looked at after so many inodes.
+/// Inodes between two updates of the memory budget while a source is packed during loading.
 const BUDGET_STEP: usize = 4096;
 
-/// Where the contents of a source's files are.
-enum Provider {
+/// Reader of the file contents of one source.
+enum ContentProvider {
     Dir(Arc<DirSource>),
     Tar(Arc<File>, Arc<str>),
-    /// What stays in a file, and what was copied.
+    /// `file` holds plain members, `copy` those that were decompressed or read from a stream.
     Cpio {
         file: Option<Arc<File>>,
         copy: Option<Arc<File>>,
@@ -61,12 +61,11 @@ enum Provider {
     Elsewhere,
 }
 
-/// What a survey found out about a file.
+/// Decisions of the deduplication analysis about one file.
 #[derive(Clone, Copy, Default)]
-struct Found<'a> {
-    /// What it has together with others.
-    with: FileSharing<'a>,
-    /// How it is stored.
+struct FileDecision<'a> {
+    /// Data shared with other files.
+    sharing: FileSharing<'a>,
     choice: Choice,
 }
 
@@ -75,29 +74,29 @@ pub(crate) struct Loader<'a> {
     options: &'a Options,
     policies: &'a Policies,
     threads: usize,
-    /// Where temporary data goes.
+    /// Directory for temporary files.
     temporary: &'a Path,
     base: Option<&'a Arc<Bases>>,
     outputs: Outputs,
-    providers: Vec<Provider>,
-    /// Which bases the sources are whose data stays where it is.
+    providers: Vec<ContentProvider>,
+    /// For each source, the number of the base whose data it refers to in place.
     in_place: Vec<Option<u16>>,
-    /// What was left out or changed.
+    /// Warnings about entries that were left out or changed.
     pub(crate) warnings: Vec<String>,
     /// Everything was handed to the packer while the only source was loaded.
     packed: bool,
-    /// Files and bytes for which the fast compression was chosen, and none.
+    /// Files and bytes for which the fast compression was chosen, and for which none was.
     pub(crate) chosen: [(u64, u64); 2],
-    /// But for these, which go into the packed inode as a whole, behind all others.
-    late: Vec<InodeId>,
-    /// All content together is less than what would be saved by packing it.
+    /// Files to pack last, because they go into the packed inode as a whole.
+    deferred: Vec<InodeId>,
+    /// The total content is smaller than the space that compression would save.
     tiny: bool,
-    /// The directory that was found not to be excluded last.
+    /// Last directory that was found not to be excluded.
     kept_dir: Mutex<Vec<u8>>,
 }
 
 impl<'a> Loader<'a> {
-    /// A loader for these options.
+    /// Creates a loader for these options.
     pub(crate) fn new(
         options: &'a Options,
         policies: &'a Policies,
@@ -118,13 +117,13 @@ impl<'a> Loader<'a> {
             warnings: Vec::new(),
             packed: false,
             chosen: Default::default(),
-            late: Vec::new(),
+            deferred: Vec::new(),
             tiny: false,
             kept_dir: Mutex::default(),
         }
     }
 
-    /// The policy of a file, and its number.
+    /// Compression policy of a file, with its number.
     fn policy(&self, tree: &Tree, inode: InodeId) -> (PolicyId, &Arc<Policy>) {
         match self.tiny {
             true => (PolicyId::DEFAULT, &self.policies.stored),
@@ -132,7 +131,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Adds a source to the tree. A tar stream that is the only source is packed on the way.
+    /// Adds a source to the tree. A tar stream that is the only source is packed while it is read.
     pub(crate) fn load(
         &mut self,
         source: &Source,
@@ -141,8 +140,8 @@ impl<'a> Loader<'a> {
         packer: &mut Packer<'_>,
         progress: &Progress,
     ) -> Result<()> {
-        // The only source comes in the order of the image, unless another was asked for: its contents can be packed at once, if they
-        // need not be looked at before.
+        // The only source is in the order of the image unless the options set another. Its contents
+        // can be packed at once if they need no analysis first.
         let at_once = only
             && self.options.sources.order.is_empty()
             && self.options.compression.auto.is_none()
@@ -174,8 +173,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Walks a directory. What is found goes to the packer at once if all of it may: equal files are looked for among
-    /// those of the same size only, so all sizes must be known first.
+    /// Walks a directory. Files go to the packer at once only without deduplication, which needs
+    /// all sizes first.
     fn load_dir(
         &mut self,
         path: &Path,
@@ -185,16 +184,16 @@ impl<'a> Loader<'a> {
         progress: &Progress,
     ) -> Result<()> {
         let dir = Arc::new(DirSource::open(path)?);
-        self.providers.push(Provider::Dir(Arc::clone(&dir)));
+        self.providers.push(ContentProvider::Dir(Arc::clone(&dir)));
         self.packed = at_once && self.options.dedupe.mode == Dedupe::Off;
-        let mut late = Vec::new();
+        let mut deferred = Vec::new();
         let this = &*self;
         let exclude = |path: &[u8]| this.excluded(path);
         let options = WalkOptions {
             exclude: &exclude,
             one_file_system: this.options.sources.one_file_system,
             xattrs: tree.wants_xattrs(),
-            // One thread walks by itself: it would only wait for another.
+            // A second thread would only wait for the first, so one thread walks by itself.
             threads: if this.threads > 1 { this.threads } else { 0 },
             outputs: &this.outputs,
         };
@@ -205,13 +204,13 @@ impl<'a> Loader<'a> {
             if tree.len().is_multiple_of(BUDGET_STEP) {
                 packer.set_in_flight(Budget::new(this.options, tree, this.threads).in_flight);
             }
-            if !this.pack_file(tree, file, Found::default(), packer)? {
-                late.push(file);
+            if !this.pack_file(tree, file, FileDecision::default(), packer)? {
+                deferred.push(file);
             }
             Ok(())
         })
         .map_err(|e| in_source(e, path.display()))?;
-        self.late = late;
+        self.deferred = deferred;
         for inside in self.outputs.take() {
             self.warnings.push(format!(
                 "{}: is written by this command, so it is left out of the image",
@@ -221,7 +220,7 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Adds an entry of a tar, manifest or image, unless it is left out.
+    /// Adds an entry of a tar, manifest or image, unless it is excluded.
     fn add(&self, entry: Entry, tree: &mut Tree, progress: &Progress) -> Result<Option<InodeId>> {
         progress.check()?;
         progress.add_entry();
@@ -241,7 +240,7 @@ impl<'a> Loader<'a> {
         };
         let dir = &path[..end];
         let mut kept = self.kept_dir.lock().unwrap_or_else(PoisonError::into_inner);
-        // Directories above one that was kept were kept, too.
+        // The ancestors of a kept directory were kept, too.
         let known = common_dir(&kept, dir);
         let mut ends = (known..dir.len()).filter(|at| dir[*at] == b'/');
         if known < dir.len() {
@@ -261,7 +260,8 @@ impl<'a> Loader<'a> {
             || also.iter().any(|paths| paths.is_match(path))
     }
 
-    /// The content of a file and the number of its policy. `None`: there is none, or it was packed from a stream.
+    /// Content of a file and the number of its policy. `None` if it has none or was packed from a
+    /// stream.
     pub(crate) fn input(&self, tree: &Tree, inode: InodeId) -> Result<Option<(Input, PolicyId)>> {
         if tree.file_type(inode) != FileType::File {
             return Ok(None);
@@ -270,9 +270,9 @@ impl<'a> Loader<'a> {
         let provider = self
             .providers
             .get(usize::from(tree.layer(inode)))
-            .unwrap_or(&Provider::Elsewhere);
+            .unwrap_or(&ContentProvider::Elsewhere);
         let input = match (tree.content(inode), provider) {
-            (Content::InSource | Content::Sparse(_), Provider::Dir(source)) => Input::Host {
+            (Content::InSource | Content::Sparse(_), ContentProvider::Dir(source)) => Input::Host {
                 source: Arc::clone(source),
                 path: tree.path(inode).into(),
                 seen: {
@@ -280,14 +280,14 @@ impl<'a> Loader<'a> {
                     (tree.size(inode), meta.mtime, meta.mtime_nsec)
                 },
             },
-            (Content::Range { offset }, Provider::Tar(file, name)) => Input::Range {
+            (Content::Range { offset }, ContentProvider::Tar(file, name)) => Input::Range {
                 file: Arc::clone(file),
                 name: Arc::clone(name),
                 offset,
             },
             (
                 Content::Range { offset },
-                Provider::Cpio {
+                ContentProvider::Cpio {
                     file: Some(file),
                     name,
                     ..
@@ -295,7 +295,7 @@ impl<'a> Loader<'a> {
             )
             | (
                 Content::Copied { offset },
-                Provider::Cpio {
+                ContentProvider::Cpio {
                     copy: Some(file),
                     name,
                     ..
@@ -305,14 +305,14 @@ impl<'a> Loader<'a> {
                 name: Arc::clone(name),
                 offset,
             },
-            (Content::Sparse(runs), Provider::Tar(file, name)) => Input::Runs {
+            (Content::Sparse(runs), ContentProvider::Tar(file, name)) => Input::Runs {
                 file: Arc::clone(file),
                 name: Arc::clone(name),
                 runs,
             },
             (
                 Content::Range { offset: nid } | Content::SparseInode { nid, .. },
-                Provider::Image(source),
+                ContentProvider::Image(source),
             ) => Input::Image {
                 source: Arc::clone(source),
                 nid: Nid(nid),
@@ -344,12 +344,12 @@ impl<'a> Loader<'a> {
         Ok(Some((input, number)))
     }
 
-    /// Hands every file's content to the packer, in the order of the data, unless that was done on the way. Files of `apart`
-    /// have the data of another one.
+    /// Hands every file's content to the packer, in the order of the data, unless that was done
+    /// while loading. Files of `apart` use the data of another file.
     pub(crate) fn pack(
         &mut self,
         tree: &Tree,
-        apart: &HashMap<InodeId, InodeId>,
+        duplicates_by_fingerprint: &HashMap<InodeId, InodeId>,
         packer: &mut Packer<'_>,
         progress: &Progress,
     ) -> Result<()> {
@@ -360,25 +360,25 @@ impl<'a> Loader<'a> {
             progress.stage("refer");
             return self.refer(tree, packer);
         }
-        for (file, first) in apart {
+        for (file, first) in duplicates_by_fingerprint {
             if tree.size(*file) > 0 && tree.file_type(*file) == FileType::File {
                 packer.add_same(*file, *first, tree.size(*file));
             }
         }
         if self.packed {
             progress.stage("pack");
-            let late = self.late.iter().map(|file| PackedFile {
+            let deferred = self.deferred.iter().map(|file| PackedFile {
                 file: *file,
                 from: 0,
                 similar: false,
             });
-            return self.pack_late(tree, late, packer);
+            return self.pack_deferred(tree, deferred, packer);
         }
-        let mut absent = Tally::default();
+        let mut absent = AffectedPaths::default();
         let mut order = data_order(tree, self.options, &mut absent);
         let absent = absent.warning("in the order that was asked for, but not in the tree");
         self.warnings.extend(absent);
-        order.retain(|inode| !apart.contains_key(inode));
+        order.retain(|inode| !duplicates_by_fingerprint.contains_key(inode));
         let sizes = order.iter().map(|i| tree.size(*i));
         let total = sizes.fold(0, u64::saturating_add);
         progress.set_total(total);
@@ -395,9 +395,9 @@ impl<'a> Loader<'a> {
             threads: self.threads,
             sums: self.options.output.verify,
             progress,
-            counts: (self.options.compression.default)
+            entropy_coding: (self.options.compression.default)
                 .is_some_and(|c| !matches!(c.method, Method::Lz4 | Method::Lz4hc)),
-            two: self.options.compression.auto.and_then(|a| {
+            dense_and_fast: self.options.compression.auto.and_then(|a| {
                 let (dense, fast) = (self.options.compression.default?, a.fast(self.options)?);
                 Some(
                     [dense, fast]
@@ -413,61 +413,61 @@ impl<'a> Loader<'a> {
             .map(|i| self.content(tree, *i))
             .collect();
         let of_others = self.in_place.iter().any(Option::is_none);
-        // What an image that stays in place has is found by its inode alone.
+        // An image that stays in place is identified by inode, so its contents need no index.
         let known = self
             .base
             .filter(|_| of_others || !self.options.dedupe.bases.is_empty());
-        let mut survey = dedupe::survey(contents, &settings, known, &|inode| {
+        let mut plan = dedupe::find_duplicates(contents, &settings, known, &|inode| {
             progress.check()?;
             dedupe::readable(self.input(tree, inode)?.map(|(input, _)| input))
         })?;
-        for (number, clusters) in survey.clusters.drain() {
+        for (number, clusters) in plan.clusters.drain() {
             packer.add_clusters(number, clusters);
         }
-        for (inode, choice) in &survey.choices {
+        for (inode, choice) in &plan.choices {
             let (files, bytes) = &mut self.chosen[usize::from(*choice == Choice::Stored)];
             (*files, *bytes) = (*files + 1, *bytes + tree.size(*inode));
         }
         progress.stage("pack");
         for inode in order {
-            if let Some(first) = survey.twins.get(&inode) {
+            if let Some(first) = plan.duplicates.get(&inode) {
                 let size = tree.size(inode);
                 progress.add_bytes(size);
                 packer.add_same(inode, *first, size);
                 continue;
             }
-            if let (Some(base), Some((there, sum))) = (self.base, survey.based.get(&inode)) {
-                let (size, stored) = (tree.size(inode), self.is_stored(tree, inode, &survey));
+            if let (Some(base), Some((there, sum))) = (self.base, plan.in_base.get(&inode)) {
+                let (size, stored) = (tree.size(inode), self.is_stored(tree, inode, &plan));
                 let data = base.data(*there, stored)?;
-                let data = data.expect("the survey asked for it and got it");
+                let data = data.expect("the plan contains only data that the base has");
                 progress.add_bytes(size);
                 packer.add_base_file(inode, size, data, *sum)?;
                 continue;
             }
-            // Those that are not packed now are in the survey's order.
-            let found = Found {
-                with: FileSharing {
+            // Files of the packed inode follow at the end, in the order of the plan.
+            let decision = FileDecision {
+                sharing: FileSharing {
                     duplicate_key: None,
-                    plan: survey.plans.get(&inode),
-                    end: survey.ends.get(&inode).copied(),
+                    plan: plan.plans.get(&inode),
+                    end: plan.ends.get(&inode).copied(),
                 },
-                choice: survey.choices.get(&inode).copied().unwrap_or_default(),
+                choice: plan.choices.get(&inode).copied().unwrap_or_default(),
             };
-            self.pack_file(tree, inode, found, packer)?;
+            self.pack_file(tree, inode, decision, packer)?;
         }
-        self.pack_late(tree, survey.packed.into_iter(), packer)
+        self.pack_deferred(tree, plan.packed.into_iter(), packer)
     }
 
-    /// True for a file that is to be stored as it is.
-    fn is_stored(&self, tree: &Tree, inode: InodeId, survey: &dedupe::DedupePlan) -> bool {
-        let choice = survey.choices.get(&inode).copied().unwrap_or_default();
+    /// True if a file is stored uncompressed.
+    fn is_stored(&self, tree: &Tree, inode: InodeId, plan: &dedupe::DedupePlan) -> bool {
+        let choice = plan.choices.get(&inode).copied().unwrap_or_default();
         let policy = self.policies.chosen(choice);
         let policy = policy.unwrap_or_else(|| self.policy(tree, inode).1);
         policy.spec.is_none()
     }
 
-    /// Hands files and ends of files to the packer that go into the packed inode.
-    fn pack_late(
+    /// Hands files and tails for the packed inode to the packer.
+    fn pack_deferred(
         &self,
         tree: &Tree,
         files: impl Iterator<Item = PackedFile>,
@@ -481,15 +481,16 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Hands a file's content to the packer, unless it goes into the packed inode as a whole: then false.
+    /// Hands a file's content to the packer. Returns false without doing so if the whole file goes
+    /// into the packed inode.
     fn pack_file(
         &self,
         tree: &Tree,
         inode: InodeId,
-        found: Found<'_>,
+        decision: FileDecision<'_>,
         packer: &mut Packer<'_>,
     ) -> Result<bool> {
-        let policy = match self.policies.chosen(found.choice) {
+        let policy = match self.policies.chosen(decision.choice) {
             Some(policy) => policy,
             None => self.policy(tree, inode).1,
         };
@@ -506,12 +507,12 @@ impl<'a> Loader<'a> {
                 let sparse = self.sparse(size, &runs);
                 packer.add_sparse(inode, size, input, sparse, policy)?;
             }
-            None => packer.add_file(inode, size, input, policy, &found.with)?,
+            None => packer.add_file(inode, size, input, policy, &decision.sharing)?,
         }
         Ok(true)
     }
 
-    /// The chunks of a file that stays sparse.
+    /// Chunks of a file that stays sparse.
     fn sparse(&self, size: u64, runs: &[DataRun]) -> Sparse {
         let bits = self.options.block;
         match self.options.layout.chunk {
@@ -520,8 +521,10 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Length of ends that may go into the packed inode because they are alike others: within the reach of LZ4, so that each
-    /// is in sight of the one before it, and at least one and a half of them in a cluster. Unit: bytes.
+    /// Length of tails that may go into the packed inode because of their similarity. Unit: bytes.
+    ///
+    /// Each must lie in the LZ4 window of the tail before it, and at least one and a half must fit
+    /// into a cluster.
     fn end_len(&self) -> u64 {
         let most = self
             .options
@@ -531,7 +534,7 @@ impl<'a> Loader<'a> {
         most.min(64 << 10) as u64 / 8 * 7
     }
 
-    /// What the survey needs to know of a file.
+    /// Properties of a file that the deduplication analysis uses.
     fn content(&self, tree: &Tree, inode: InodeId) -> dedupe::Content {
         let (number, policy) = self.policy(tree, inode);
         let size = tree.size(inode);
@@ -549,7 +552,7 @@ impl<'a> Loader<'a> {
                 && self.policies.packed.spec.is_some()
                 && end_len >= END_MIN
                 && (end_len + self.options.block.size()..=segment_size(policy)).contains(&size),
-            // Bits of a hash.
+            // The low bits of the hash are enough.
             name: xxh3_64(tree.last_name(inode)) as u16,
             segment_bits: if cut {
                 // Fits: a segment is a power of two, a few MiB.
@@ -564,7 +567,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// True for a file that stays sparse.
+    /// True if a file stays sparse.
     pub(crate) fn is_sparse(&self, tree: &Tree, inode: InodeId) -> bool {
         self.sparse_runs(tree, inode).is_some()
     }
@@ -580,7 +583,7 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// What is wrong with an entry, with the place in its source.
+/// Adds the place in the source to an error about an entry.
 fn in_source(e: Error, place: impl Display) -> Error {
     match e {
         Error::Source(_) => e.within(place),

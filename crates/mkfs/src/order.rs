@@ -1,24 +1,24 @@
-//! In which order file data lies, and what stands for a content.
+//! Order of file data, and keys of contents.
 
 use super::options::Options;
-use super::tally::Tally;
+use super::tally::AffectedPaths;
 use super::tree::{InodeId, Tree};
 
-/// Number of the way in which a file is stored: only files with the same number can share data.
+/// Number of a compression policy. Only files with the same policy can share data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyId(u32);
 
 impl PolicyId {
-    /// As the options state.
+    /// Default policy of the options.
     pub(crate) const DEFAULT: Self = Self(0);
-    /// With the compression that decodes faster, chosen by a sample.
+    /// Faster decoding, chosen from a sample.
     pub(crate) const FAST: Self = Self(u32::MAX - 1);
-    /// Uncompressed, chosen by a sample.
+    /// No compression, chosen from a sample.
     pub(crate) const STORED: Self = Self(u32::MAX - 2);
-    /// In any way: the key of a content in a base.
+    /// Any policy, for the key of a content in a base.
     pub(crate) const ANY: Self = Self(u32::MAX);
 
-    /// As the rule of this index states.
+    /// Policy of the rule with this index.
     pub(crate) fn rule(index: usize) -> Self {
         Self(index as u32 + 1)
     }
@@ -28,10 +28,10 @@ impl PolicyId {
     }
 }
 
-/// What stands for a file's content: a digest over its length, the number of its policy, and its bytes.
+/// Key of a file's content: a digest over its length, policy and bytes.
 pub(crate) type ContentKey = [u8; 24];
 
-/// Files with this key have the same content and are stored the same way.
+/// Computes the key. Files with equal keys have the same content and are stored the same way.
 pub(crate) fn content_key(size: u64, policy: PolicyId, hasher: &mut blake3::Hasher) -> ContentKey {
     hasher
         .update(&size.to_le_bytes())
@@ -41,9 +41,13 @@ pub(crate) fn content_key(size: u64, policy: PolicyId, hasher: &mut blake3::Hash
     key
 }
 
-/// Regular files in the order of their data: first the paths of `--order`, then the order of the tree. `absent` gets those
-/// of `--order` that the tree does not have.
-pub(crate) fn data_order(tree: &Tree, options: &Options, absent: &mut Tally) -> Vec<InodeId> {
+/// Regular files in the order of their data: first the paths of `options.order`, then the order of
+/// the tree. Paths that are not in the tree are added to `absent`.
+pub(crate) fn data_order(
+    tree: &Tree,
+    options: &Options,
+    absent: &mut AffectedPaths,
+) -> Vec<InodeId> {
     let mut order = Vec::new();
     let mut seen = vec![false; tree.len()];
     let mut push = |inode: InodeId| {

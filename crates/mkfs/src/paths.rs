@@ -1,4 +1,4 @@
-//! Which paths of a tree: by a glob, or by an expression.
+//! Selection of paths by a glob, a regular expression or an exact match.
 
 use crate::{Error, Result};
 use regex_automata::meta::Regex;
@@ -6,29 +6,30 @@ use regex_automata::util::syntax;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-/// Paths, relative to the root and without a slash in front.
+/// Matcher of paths relative to the root, without a leading slash.
 #[derive(Clone, Debug)]
 pub enum Paths {
-    /// Those that a glob matches as a whole.
+    /// Paths that a glob matches as a whole.
     Glob(globset::GlobMatcher),
-    /// Those in which an expression matches somewhere.
+    /// Paths in which a regular expression matches anywhere.
     Expression(Regex),
-    /// This one.
+    /// The path with exactly this name.
     Exactly(Vec<u8>),
 }
 
 impl Paths {
-    /// Those in which `expression` matches somewhere: of bytes, where a dot is any, in the syntax of the crate `regex`.
+    /// Compiles a regular expression that may match anywhere in a path. It has the syntax of the
+    /// crate `regex` and works on bytes; a dot matches any byte.
     ///
     /// # Errors
     ///
-    /// `Usage`: it is no expression.
+    /// `Usage`: the syntax is invalid.
     pub fn expression(expression: &str) -> Result<Self> {
         let built = regex(expression);
         built.map(Self::Expression).map_err(Error::usage)
     }
 
-    /// True if `path` is one of them.
+    /// True if `path` matches.
     pub(crate) fn is_match(&self, path: &[u8]) -> bool {
         match self {
             Self::Glob(glob) => glob.is_match(OsStr::from_bytes(path)),
@@ -38,7 +39,8 @@ impl Paths {
     }
 }
 
-/// An expression of bytes, where a dot is any; or what is wrong with it, in a few words.
+/// Compiles a regular expression on bytes, where a dot matches any byte. Returns a short error
+/// message otherwise.
 pub(super) fn regex(expression: &str) -> std::result::Result<Regex, String> {
     let syntax = syntax::Config::new()
         .utf8(false)
@@ -49,7 +51,7 @@ pub(super) fn regex(expression: &str) -> std::result::Result<Regex, String> {
         let why = e
             .syntax_error()
             .map_or_else(|| e.to_string(), ToString::to_string);
-        // The parser draws where; the last line says what.
+        // The last line of the parser's message holds the cause.
         let why = why.lines().last().unwrap_or_default();
         why.trim_start_matches("error: ").to_owned()
     })

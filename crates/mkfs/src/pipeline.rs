@@ -11,7 +11,7 @@ use crate::source::dir::Outputs;
 use crate::source::error::{Quoted, SourceError};
 use crate::source::spec::Source;
 use crate::stats::Stats;
-use crate::tally::Tally;
+use crate::tally::AffectedPaths;
 use crate::targets::{Blob, Targets};
 use crate::tree::Whiteouts;
 use crate::tree::{InodeId, NodeKind, Tree};
@@ -170,7 +170,7 @@ fn described(tree: &mut Tree, options: &Options) -> Result<Option<String>> {
     }
     let mount_point = options.metadata.mount_point.trim_ascii_end();
     let mount_point = mount_point.strip_suffix(b"/").unwrap_or(mount_point);
-    let (mut unlabelled, mut unknown) = (Tally::default(), Tally::default());
+    let (mut unlabelled, mut unknown) = (AffectedPaths::default(), AffectedPaths::default());
     tree.describe_all(|_, path, file_type, meta, xattrs| {
         if let Some(config) = config {
             match config.owner(mount_point, path) {
@@ -303,7 +303,7 @@ pub(crate) fn write(
     tree.finish();
     let apart = match options.sources.hard_links {
         true => hashbrown::HashMap::new(),
-        false => tree.part_links()?,
+        false => tree.split_hard_links()?,
     };
     loader.warnings.extend(source::container::hint(&tree));
     loader.warnings.extend(described(&mut tree, options)?);
@@ -317,7 +317,7 @@ pub(crate) fn write(
     }
 
     if let Some(name) = &options.metadata.fingerprints {
-        fingerprint::give(&mut tree, name, &loader, threads, progress)?;
+        fingerprint::set_fingerprints(&mut tree, name, &loader, threads, progress)?;
     }
     loader.pack(&tree, &apart, &mut packer, progress)?;
     let mut packed = packer.finish(base.as_deref())?;

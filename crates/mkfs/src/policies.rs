@@ -1,4 +1,4 @@
-//! Settings of a build by path.
+//! Compression policies by path.
 
 use super::auto::Choice;
 use super::options::{Compression, Fragments, Options};
@@ -9,37 +9,37 @@ use super::paths::Paths;
 use std::sync::Arc;
 use tuff_codec::EncoderSpec;
 
-/// Settings per rule, made once.
+/// Policies of a build, created once from its options.
 pub(crate) struct Policies {
     pub(super) default: Arc<Policy>,
     rules: Vec<(Paths, Arc<Policy>)>,
     pub(super) packed: Arc<Policy>,
-    /// For stretches of it whose files are much alike, if that is another one.
+    /// Compression of similar files in the packed inode, if it differs.
     similar: Option<EncoderSpec>,
-    /// For files that decode faster than the default, and for those that are stored as they are.
+    /// Policies chosen from samples: a compression that decodes faster, and no compression.
     fast: Arc<Policy>,
     pub(super) stored: Arc<Policy>,
 }
 
 impl Policies {
-    /// The policies of these options.
+    /// Creates the policies of these options.
     pub(crate) fn new(options: &Options) -> Self {
         let block = options.block.size_usize();
-        // Head and tail of a plain extended inode still share a block.
-        let room = block - 96;
+        // The inode and the inline data of a plain extended inode must share a block.
+        let inline_max = block - 96;
         let policy = |compression: Option<Compression>, cluster: usize| {
             let tail = match options.layout.fragments {
                 Fragments::Tails | Fragments::All => {
                     TailPolicy::Fragment(options.layout.fragment_end_max.unwrap_or(cluster))
                 }
-                _ if options.layout.tail_packing => TailPolicy::Inline(room),
+                _ if options.layout.tail_packing => TailPolicy::Inline(inline_max),
                 _ => TailPolicy::Cluster,
             };
             let whole_max = match options.layout.fragments {
                 Fragments::Off => 0,
                 Fragments::Tails | Fragments::Small | Fragments::All => cluster as u64,
             };
-            // Where an end goes into blocks like the rest, and the next cluster begins with one, only blocks count.
+            // If a tail goes into blocks and the next cluster is block-aligned, only whole blocks save space.
             let unit = if tail == TailPolicy::Cluster && !options.layout.unaligned {
                 block
             } else {
@@ -52,14 +52,18 @@ impl Policies {
                 }),
                 tail,
                 whole_max,
-                inline_max: if options.layout.inline_data { room } else { 0 },
+                inline_max: if options.layout.inline_data {
+                    inline_max
+                } else {
+                    0
+                },
                 min_saving: options.compression.min_saving,
                 chunk: options.layout.chunk,
             })
         };
         let mut packed =
             (*policy(options.compression.default, options.layout.fragment_cluster)).clone();
-        // Its clusters are full, but for the last.
+        // All clusters of the packed inode are full, except for the last.
         packed.spec = (options.compression.default)
             .map(|c| options.encoder(c, options.layout.fragment_cluster));
         packed.tail = TailPolicy::Cluster;
@@ -103,7 +107,7 @@ impl Policies {
         }
     }
 
-    /// The policy of a content for which another than the path's was chosen.
+    /// Policy of a choice other than the default.
     pub(super) fn chosen(&self, choice: Choice) -> Option<&Arc<Policy>> {
         match choice {
             Choice::Default => None,
@@ -112,7 +116,7 @@ impl Policies {
         }
     }
 
-    /// The policy of a path, and its number.
+    /// Policy of a path, with its number.
     pub(super) fn of(&self, path: impl FnOnce() -> Vec<u8>) -> (PolicyId, &Arc<Policy>) {
         if self.rules.is_empty() {
             return (PolicyId::DEFAULT, &self.default);
@@ -128,12 +132,12 @@ impl Policies {
         })
     }
 
-    /// How the packed inode is stored.
+    /// Policy of the packed inode.
     pub(crate) fn packed(&self) -> Arc<Policy> {
         Arc::clone(&self.packed)
     }
 
-    /// How those stretches of it are compressed whose files are much alike, if otherwise.
+    /// Compression of similar files in the packed inode, if it differs.
     pub(crate) fn similar(&self) -> Option<EncoderSpec> {
         self.similar
     }

@@ -1,46 +1,46 @@
-//! How far a build is, and whether it should stop.
+//! Progress of a build, and the request to stop it.
 
 use crate::{Error, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Counters that another thread may look at while the build runs.
+/// Counters that another thread may read while the build runs.
 #[derive(Default)]
 pub struct Progress {
     stop: Arc<AtomicBool>,
     entries: AtomicU64,
     bytes: AtomicU64,
     total_bytes: AtomicU64,
-    /// Each stage and when it began.
+    /// Stages with their start times.
     stages: Mutex<Vec<(&'static str, Instant)>>,
 }
 
-/// A look at the counters.
+/// Values of the counters at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Snapshot {
-    /// What the build is at.
+    /// Current stage of the build.
     pub stage: &'static str,
-    /// Entries found so far.
+    /// Number of entries found.
     pub entries: u64,
-    /// Bytes of file content done.
+    /// Bytes of file content processed.
     pub bytes: u64,
-    /// Bytes of file content in all; 0 while it is not known.
+    /// Total bytes of file content; 0 while unknown.
     pub total_bytes: u64,
 }
 
 impl Progress {
-    /// Asks the build to stop; it fails with an error of kind `Interrupted`.
+    /// Requests the build to stop; it fails with an error of kind `Interrupted`.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Set, it asks the same: for those who may do nothing else, such as the handler of a signal.
+    /// Flag that requests the build to stop when it is set. A signal handler may set it.
     pub fn stop_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stop)
     }
 
-    /// The counters now.
+    /// Returns the values of the counters.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             stage: self
@@ -66,7 +66,7 @@ impl Progress {
         Ok(())
     }
 
-    /// The stages so far and how long each took, the last one until now.
+    /// Stages with their durations; that of the last one ends at the time of the call.
     pub fn stages(&self) -> Vec<(&'static str, Duration)> {
         let Ok(stages) = self.stages.lock() else {
             return Vec::new();
@@ -97,7 +97,7 @@ impl Progress {
         self.bytes.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Starts to count `n` bytes, none of which are done.
+    /// Resets the byte counter and sets its total.
     pub(crate) fn set_total(&self, n: u64) {
         self.bytes.store(0, Ordering::Relaxed);
         self.total_bytes.store(n, Ordering::Relaxed);

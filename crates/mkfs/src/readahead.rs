@@ -1,11 +1,12 @@
-//! Content that is on a disk is asked for before it is read.
+//! Adaptive readahead: issues `POSIX_FADV_WILLNEED` for the next files of a source directory.
 //!
-//! A worker reads one file after another, so that a disk is asked for one thing at a time by each worker, and the worker
-//! waits for it. Where reads take long, or a file that was looked at is not in memory, the files that come next are asked for
-//! first: the kernel reads them while the worker is busy with what is there. That costs a look at each file, so it ends where
-//! they turn out to be in memory.
+//! A worker reads one file after another, so each worker keeps only one disk request in flight and
+//! waits for it. When reads are slow, or a sampled file is not in the page cache, workers advise
+//! the kernel of the next files first. The kernel reads these while the worker processes data that
+//! has arrived. The advice costs an `open` per file, so it stops when the files turn out to be
+//! cached.
 //!
-//! What is written does not depend on any of it.
+//! The image does not depend on any of this.
 
 use super::pack::input::Input;
 use super::source::dir::DirSource;
@@ -16,122 +17,123 @@ use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// A read that takes longer than this, and than a slow memory would, waited for a disk.
-const SLOW: Duration = Duration::from_micros(100);
-/// Unit: bytes per microsecond.
-const SLOW_RATE: u64 = 500;
+/// A read that takes longer than this, plus the time for its length, waited for a disk.
+const SLOW_READ: Duration = Duration::from_micros(100);
+/// Minimum throughput of a cached read. Unit: bytes per microsecond.
+const CACHED_RATE_MIN: u64 = 500;
 
-/// So many reads in memory are forgotten for one that was slow.
-const READS: u32 = 16;
-/// From so many on, what comes is asked for.
-const COLD: u32 = 2 * READS;
-/// What is known after a file that was not in memory.
-const KNOWN: u32 = 4 * READS;
+/// Number of cached reads that outweigh one slow read.
+const SLOW_WEIGHT: u32 = 16;
+/// Score from which readahead is issued.
+const COLD_SCORE: u32 = 2 * SLOW_WEIGHT;
+/// Score after a file that was not cached, and the maximum.
+const SCORE_MAX: u32 = 4 * SLOW_WEIGHT;
 
-/// Whether content is on a disk, as far as one worker knows.
+/// Estimate of one worker of whether its files are in the page cache.
 #[derive(Default)]
 pub(crate) struct Readahead {
-    slow: u32,
-    /// Contents since one was looked at.
-    unseen: usize,
+    score: u32,
+    /// Contents since the last sample.
+    since_sample: usize,
 }
 
 impl Readahead {
-    /// A read of `len` bytes took so long.
-    pub(crate) fn took(&mut self, len: usize, time: Duration) {
-        if time > SLOW + Duration::from_micros(len as u64 / SLOW_RATE) {
-            self.slow = (self.slow + READS).min(KNOWN);
+    /// Records that a read of `len` bytes took `time`.
+    pub(crate) fn record_read(&mut self, len: usize, time: Duration) {
+        if time > SLOW_READ + Duration::from_micros(len as u64 / CACHED_RATE_MIN) {
+            self.score = (self.score + SLOW_WEIGHT).min(SCORE_MAX);
         } else {
-            self.slow = self.slow.saturating_sub(1);
+            self.score = self.score.saturating_sub(1);
         }
     }
 
-    /// True if content should be asked for.
+    /// True if readahead should be issued.
     pub(crate) fn is_cold(&self) -> bool {
-        self.slow >= COLD
+        self.score >= COLD_SCORE
     }
 
-    /// Asks for stretches, until they turn out to be in memory.
-    pub(crate) fn ask<'a>(&mut self, wanted: impl IntoIterator<Item = &'a Stretch>) {
+    /// Issues readahead for ranges, until they turn out to be cached.
+    pub(crate) fn issue<'a>(&mut self, wanted: impl IntoIterator<Item = &'a PrefetchRange>) {
         for wanted in wanted {
             if !self.is_cold() {
                 return;
             }
-            self.look(wanted);
+            self.advise_and_record(wanted);
         }
     }
 
-    /// Asks for some content, and learns whether that was needed.
-    fn look(&mut self, wanted: &Stretch) {
+    /// Issues readahead for a range and updates the score by whether it was cached.
+    fn advise_and_record(&mut self, wanted: &PrefetchRange) {
         wanted.each(&mut |source, path, offset, len| {
-            // What cannot be opened is said where it is read.
-            match ask(source, path, offset, len) {
-                Some(true) => self.slow = KNOWN,
-                Some(false) => self.slow = self.slow.saturating_sub(1),
+            // The later read reports a file that cannot be opened.
+            match advise(source, path, offset, len) {
+                Some(true) => self.score = SCORE_MAX,
+                Some(false) => self.score = self.score.saturating_sub(1),
                 None => {}
             }
         });
     }
 }
 
-/// Many contents that several workers read in order.
+/// Readahead position in a list of contents that several workers read in order.
 #[derive(Default)]
 pub(crate) struct Window {
-    /// Those before it were asked for, or not needed.
-    asked: AtomicUsize,
+    /// Contents before this index need no further readahead.
+    advised: AtomicUsize,
 }
 
-/// So many contents are asked for ahead.
+/// Number of contents to read ahead.
 const READAHEAD_JOBS: usize = 256;
-/// Of so many contents one is looked at.
+/// Interval of samples: one of this many contents.
 const SAMPLED: usize = 32;
 
 impl Window {
-    /// Content `i` of `count` is read next: asks for it and those behind it, if need be.
-    pub(crate) fn ask(
+    /// Called before content `i` of `count` is read. Issues readahead for it and the next ones if
+    /// they are not cached.
+    pub(crate) fn advise(
         &self,
         i: usize,
         count: usize,
-        ahead: &mut Readahead,
-        wanted: &dyn Fn(usize) -> Option<Stretch>,
+        readahead: &mut Readahead,
+        wanted: &dyn Fn(usize) -> Option<PrefetchRange>,
     ) {
-        ahead.unseen += 1;
-        if !ahead.is_cold() && ahead.unseen >= SAMPLED {
-            ahead.unseen = 0;
-            ahead.slow = 0;
+        readahead.since_sample += 1;
+        if !readahead.is_cold() && readahead.since_sample >= SAMPLED {
+            readahead.since_sample = 0;
+            readahead.score = 0;
             if let Some(wanted) = wanted(i) {
-                ahead.look(&wanted);
+                readahead.advise_and_record(&wanted);
             }
         }
-        if !ahead.is_cold() {
+        if !readahead.is_cold() {
             return;
         }
         let until = (i + READAHEAD_JOBS).min(count);
-        let from = self.asked.fetch_max(until, Ordering::Relaxed).max(i);
+        let from = self.advised.fetch_max(until, Ordering::Relaxed).max(i);
         for wanted in (from..until).filter_map(wanted) {
-            ahead.ask([&wanted]);
+            readahead.issue([&wanted]);
         }
     }
 }
 
-/// A stretch of content.
-pub(crate) struct Stretch {
+/// Range of a content to read ahead.
+pub(crate) struct PrefetchRange {
     input: Input,
     offset: u64,
     len: usize,
 }
 
-/// No more of a stretch is asked for at once: what comes must find room beside it. Unit: bytes.
-const ASKED_MAX: usize = 8 << 20;
+/// Maximum length of one range, so that data read ahead fits in memory. Unit: bytes.
+const RANGE_MAX: usize = 8 << 20;
 
-impl Stretch {
-    /// The first of `len` bytes from `offset` on of what `input` gives.
+impl PrefetchRange {
+    /// Range of `len` bytes of `input`, from `offset` on.
     pub(crate) fn new(input: Input, offset: u64, len: usize) -> Self {
-        let len = len.min(ASKED_MAX);
+        let len = len.min(RANGE_MAX);
         Self { input, offset, len }
     }
 
-    /// Calls `each` for all of it that is in files of source directories.
+    /// Calls `each` for the parts of the range that are in source directories.
     fn each(&self, each: &mut impl FnMut(&DirSource, &[u8], u64, usize)) {
         match &self.input {
             Input::Host { source, path, .. } => each(source, path, self.offset, self.len),
@@ -147,15 +149,16 @@ impl Stretch {
     }
 }
 
-/// Has the kernel read a stretch of a file. Whether that was needed, if that can be told.
-fn ask(source: &DirSource, path: &[u8], offset: u64, len: usize) -> Option<bool> {
+/// Issues readahead for a range of a file. Returns whether it was needed, or `None` if that is
+/// unknown.
+fn advise(source: &DirSource, path: &[u8], offset: u64, len: usize) -> Option<bool> {
     let file = source.open_file(path).ok()?;
     let mut byte = [0];
     let buffers = &mut [IoSliceMut::new(&mut byte)];
     let needed = match preadv2(&file, buffers, offset, ReadWriteFlags::NOWAIT) {
         Ok(_) => return Some(false),
         Err(Errno::AGAIN) => Some(true),
-        // Not every filesystem knows.
+        // Not every filesystem supports `RWF_NOWAIT`.
         Err(_) => None,
     };
     let len = NonZeroU64::new(len as u64);
@@ -168,29 +171,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn some_slow_reads_in_a_row_are_a_disk_and_one_is_not() {
-        let mut ahead = Readahead::default();
+    fn several_slow_reads_turn_readahead_on_and_one_does_not() {
+        let mut readahead = Readahead::default();
         let (slow, fast) = (Duration::from_millis(1), Duration::from_micros(3));
-        ahead.took(4096, slow);
+        readahead.record_read(4096, slow);
         for _ in 0..20 {
-            ahead.took(4096, fast);
-            assert!(!ahead.is_cold());
+            readahead.record_read(4096, fast);
+            assert!(!readahead.is_cold());
         }
-        ahead.took(4096, slow);
-        ahead.took(4096, slow);
-        assert!(ahead.is_cold());
-        ahead.took(4096, fast);
-        assert!(!ahead.is_cold());
-        // A millisecond is not long for a megabyte.
-        let mut ahead = Readahead::default();
+        readahead.record_read(4096, slow);
+        readahead.record_read(4096, slow);
+        assert!(readahead.is_cold());
+        readahead.record_read(4096, fast);
+        assert!(!readahead.is_cold());
+        // One millisecond is normal for a megabyte.
+        let mut readahead = Readahead::default();
         for _ in 0..100 {
-            ahead.took(1 << 20, slow);
+            readahead.record_read(1 << 20, slow);
         }
-        assert!(!ahead.is_cold());
+        assert!(!readahead.is_cold());
     }
 
     #[test]
-    fn what_is_asked_for_is_read_by_the_kernel() {
+    fn readahead_brings_a_file_into_the_page_cache() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("file"), vec![7; 1 << 20]).unwrap();
         let source = DirSource::open(dir.path()).unwrap();
@@ -209,13 +212,13 @@ mod tests {
             ));
             return;
         }
-        assert_eq!(ask(&source, b"file", 0, 1 << 20), Some(true));
+        assert_eq!(advise(&source, b"file", 0, 1 << 20), Some(true));
         let read = || in_memory().is_ok();
         assert!((0..500).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
             read()
         }));
-        assert_eq!(ask(&source, b"file", 1 << 19, 1 << 19), Some(false));
-        assert_eq!(ask(&source, b"none", 0, 1), None);
+        assert_eq!(advise(&source, b"file", 1 << 19, 1 << 19), Some(false));
+        assert_eq!(advise(&source, b"none", 0, 1), None);
     }
 }

@@ -1,4 +1,5 @@
-//! Small pieces of data that must wait for the metadata: in memory up to a budget, then in a file without a name.
+//! Temporary storage for small pieces of data that are written with the metadata: in memory up to a
+//! budget, then in an anonymous file.
 
 use crate::{Error, Result};
 use std::fs::File;
@@ -6,17 +7,17 @@ use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// Append-only bytes.
+/// Append-only buffer that spills to a file.
 pub(crate) struct Spill {
     memory: Vec<u8>,
     budget: usize,
     file: Option<File>,
-    /// Bytes in the file.
+    /// Number of bytes in the file.
     flushed: u64,
     dir: PathBuf,
 }
 
-/// A piece that was put away: position and length in one word, since there may be millions.
+/// Position and length of a stored piece, in one word because there may be millions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SpillRef(NonZeroU64);
 
@@ -33,14 +34,14 @@ impl SpillRef {
         self.0.get() >> 16
     }
 
-    /// Unit: bytes.
+    /// Length of the piece. Unit: bytes.
     pub(crate) fn len(self) -> usize {
         (self.0.get() & 0xFFFF) as usize
     }
 }
 
 impl Spill {
-    /// Keeps `budget` bytes in memory; the file, if it comes to that, lies in `dir`.
+    /// Keeps up to `budget` bytes in memory. The file, if needed, is created in `dir`.
     pub(crate) fn new(budget: usize, dir: PathBuf) -> Self {
         Self {
             memory: Vec::new(),
@@ -51,7 +52,7 @@ impl Spill {
         }
     }
 
-    /// Puts bytes away.
+    /// Stores bytes and returns their position.
     pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<SpillRef> {
         let fail = |dir: &PathBuf, e| Error::io(dir.display(), "cannot write temporary data", e);
         if self.memory.len() + bytes.len() > self.budget {
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_come_back_from_memory_and_from_the_file() {
+    fn pieces_are_read_back_from_memory_and_from_the_file() {
         let mut spill = Spill::new(100, std::env::temp_dir());
         let pieces: Vec<_> = (0..50u8)
             .map(|i| spill.put(&vec![i; usize::from(i) + 1]).unwrap())

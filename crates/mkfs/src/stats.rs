@@ -1,4 +1,4 @@
-//! What a build did, in numbers.
+//! Statistics of a build.
 
 use super::pack::grain::Grain;
 use super::pack::piece::ShortPiece;
@@ -7,95 +7,96 @@ use super::pack::shared_clusters::PartKey;
 use tuff_format::BlockBits;
 use tuff_format::cluster::HeadKind;
 
-/// Counters of a build. Bytes are bytes of file content unless the name says otherwise.
+/// Counters of a build. Bytes are bytes of file content unless stated otherwise.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    /// Regular files.
+    /// Number of regular files.
     pub files: u64,
-    /// Directories.
+    /// Number of directories in the image.
     pub dirs: u64,
-    /// Symbolic links.
+    /// Number of symbolic links.
     pub symlinks: u64,
-    /// Devices, pipes and sockets.
+    /// Number of devices, pipes and sockets.
     pub specials: u64,
-    /// Further names of files.
+    /// Number of names of files beyond the first.
     pub hard_links: u64,
-    /// Content of all regular files, each name's inode once.
+    /// Content of all regular files, hard links counted once.
     pub content_bytes: u64,
-    /// Per algorithm (LZ4, LZMA, DEFLATE, Zstandard).
+    /// Statistics per algorithm (LZ4, LZMA, DEFLATE, Zstandard).
     pub algorithms: [AlgorithmStats; 4],
-    /// Content that is stored in files without compression.
+    /// Content of files that are stored uncompressed.
     pub stored_bytes: u64,
-    /// Blocks of such files.
+    /// Blocks of uncompressed files.
     pub stored_blocks: u64,
-    /// Clusters of compressed files that are stored.
+    /// Uncompressed clusters of compressed files.
     pub plain_clusters: u64,
-    /// Files whose data another file has.
+    /// Files that use the data of another file.
     pub dedupe_files: u64,
-    /// Their content.
+    /// Content of files that use the data of another file.
     pub dedupe_bytes: u64,
-    /// Files whose data the base has.
+    /// Files that use the data of a file in the base.
     pub base_files: u64,
-    /// Their content.
+    /// Content of files that use the data of a file in the base.
     pub base_bytes: u64,
-    /// Content of extents that use clusters of the base, in files that it has not.
+    /// Content of extents that use clusters of the base, in files that the base does not have.
     pub base_part_bytes: u64,
-    /// Files whose data is on the extra device: in the tar that the image is an index of, or in the file of chunks.
+    /// Files whose data is on the extra device: the tar of an index, or the chunk file.
     pub external_files: u64,
-    /// Their content there, without holes, and equal chunks once.
+    /// Content on the extra device, without holes; equal chunks count once.
     pub external_bytes: u64,
-    /// Length of the file of chunks. Unit: bytes.
+    /// Length of the chunk file. Unit: bytes.
     pub blob_bytes: u64,
-    /// Content of extents that use another file's clusters.
+    /// Content of extents that use clusters of another file.
     pub shared_bytes: u64,
-    /// Ends of files and small files in the packed inode.
+    /// Number of fragments: tails and small files in the packed inode.
     pub fragments: u64,
-    /// Those of them that are ends of files which are much alike others.
+    /// Fragments that are tails packed because of their similarity.
     pub similar_tails: u64,
-    /// Their content.
+    /// Content stored as fragments.
     pub fragment_bytes: u64,
-    /// Content of fragments that were there before.
+    /// Content of fragments that equals earlier fragments.
     pub fragment_dedupe_bytes: u64,
-    /// Ends of files behind their inodes.
+    /// Tails stored inline with their inode.
     pub inline_tails: u64,
-    /// What they take there. Unit: bytes of image.
+    /// Size of inline tails. Unit: bytes of image.
     pub inline_bytes: u64,
-    /// Files and their content that [`Auto`](super::Auto) stores with the faster of two compressions.
+    /// Files, and their content, for which [`Auto`](super::Auto) chose the faster compression.
     pub auto_fast: (u64, u64),
-    /// Files and their content that it stores as they are.
+    /// Files, and their content, for which it chose no compression.
     pub auto_stored: (u64, u64),
-    /// Sparse files.
+    /// Number of sparse files.
     pub sparse_files: u64,
-    /// Content in holes.
+    /// Total length of holes.
     pub hole_bytes: u64,
-    /// LZ4 clusters that were tried for decoding in place.
+    /// LZ4 clusters tested for in-place decoding.
     pub in_place_tried: u64,
-    /// Those that can be.
+    /// LZ4 clusters that support in-place decoding.
     pub in_place: u64,
-    /// Clusters by length: up to 4 KiB, 8 KiB, ... 1 MiB. Unit of the index: doublings of the block size.
+    /// Clusters by length: up to 4 KiB, 8 KiB, ... 1 MiB. The index is log2 of the length in
+    /// blocks.
     pub cluster_histogram: [u64; 12],
-    /// Blocks of metadata: inodes, directories, attributes, indexes.
+    /// Blocks of metadata: inodes, directories, extended attributes, indexes.
     pub meta_blocks: u64,
-    /// Blocks of the image.
+    /// Number of blocks in the image.
     pub image_blocks: u64,
     /// Block size. Unit: bytes.
     pub block_size: u64,
-    /// What was left out or changed, in sentences.
+    /// Warnings about entries that were left out or changed.
     pub warnings: Vec<String>,
 }
 
-/// What one algorithm did.
+/// Statistics of one algorithm.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AlgorithmStats {
-    /// Content.
+    /// Bytes of content compressed.
     pub input_bytes: u64,
-    /// Clusters.
+    /// Number of compressed clusters.
     pub clusters: u64,
-    /// What they take. Unit: bytes of image.
+    /// Size of the clusters. Unit: bytes of image.
     pub image_bytes: u64,
 }
 
-/// Names of the algorithms by number.
+/// Names of the algorithms, by number.
 pub const ALGORITHM_NAMES: [&str; 4] = ["lz4", "lzma", "deflate", "zstd"];
 
 impl Stats {

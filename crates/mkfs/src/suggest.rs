@@ -1,11 +1,12 @@
-//! Which settings suit a tree: a sample of it is built with each rung of the [ladder](crate::ladder), and read.
+//! Comparison of presets on a sample of a tree: builds the sample with each
+//! [preset](crate::presets) and reads the image.
 //!
 //! ```text
-//!  directory ──► sample: every n-th file, every n-th MiB of large files ──► images ──► what each takes and costs
+//! directory ──► sample: every n-th file, every n-th MiB of large files ──► images ──► size and cost of each
 //! ```
 //!
-//! Sizes follow from the content and are the same every time; times are measured on this machine, now. Files that are
-//! equal and lie apart are not seen by a sample: an image with dedupe may be smaller.
+//! Sizes depend only on the content; times are measured on this machine. A sample misses equal
+//! files that are far apart, so an image with deduplication may be smaller.
 
 use crate::presets::{PRESETS, Preset};
 use crate::source::DataRun;
@@ -24,76 +25,79 @@ use tuff_erofs::walk::Walk;
 use tuff_store::{FileStore, Target};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Large files are sampled in pieces of this length. Unit: bytes.
+/// Length of a sampled part of a large file. Unit: bytes.
 const PIECE: u64 = 1 << 20;
-/// What a small file counts for: there is work with each. Unit: bytes.
-const FILE: u64 = 4096;
-/// Random reads that are counted.
-const READS: u64 = 2000;
-/// No more random reads begin when so much was decoded: one of a long stretch of zeros decodes megabytes. Unit: bytes.
+/// Minimum cost of a file in the sample, since each file takes some work. Unit: bytes.
+const FILE_COST_MIN: u64 = 4096;
+/// Number of random reads.
+const RANDOM_READS: u64 = 2000;
+/// Limit of decoded bytes for the random reads. A read in a long range of zeros decodes megabytes.
+/// Unit: bytes.
 const DECODED_MAX: u64 = 256 << 20;
-/// What a random read asks for. Unit: bytes.
-const READ: usize = 4096;
+/// Length of a random read. Unit: bytes.
+const RANDOM_READ_LEN: usize = 4096;
 
-/// What to try.
+/// Tree to sample, and limits of the sample.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The tree.
+    /// Directory with the tree.
     pub dir: PathBuf,
-    /// Settings that need a newer kernel are left out.
+    /// Oldest kernel that must mount the image. Presets that need a newer one are skipped.
     pub kernel: KernelVersion,
-    /// About how much is sampled. Unit: bytes.
+    /// Approximate size of the sample. Unit: bytes.
     pub sample: u64,
-    /// Where the sample and its images lie meanwhile.
+    /// Directory for the sample and its images, which are deleted afterwards.
     pub temporary: PathBuf,
 }
 
-/// What a tree holds, and how it was sampled.
+/// Size of a tree and of its sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sampled {
-    /// Regular files of the tree.
+    /// Number of regular files in the tree.
     pub files: u64,
-    /// Their content, without holes. Unit: bytes.
+    /// Their content without holes. Unit: bytes.
     pub bytes: u64,
-    /// What the sample holds of it. Unit: bytes.
+    /// Content in the sample. Unit: bytes.
     pub sample_bytes: u64,
 }
 
-/// What one rung came to.
+/// Estimates for one preset.
 #[derive(Clone, Copy, Debug)]
 pub struct Estimate {
-    /// The settings.
+    /// Preset that was measured.
     pub preset: Preset,
-    /// The image of the whole tree. Unit: bytes.
+    /// Size of the image of the whole tree. Unit: bytes.
     pub image_bytes: u64,
-    /// Building it. Unit: seconds.
+    /// Time to build it. Unit: seconds.
     pub build_seconds: f64,
-    /// Fetched for a random read of 4 KiB when nothing is cached, on average. Unit: bytes.
+    /// Average number of bytes fetched for a random read of 4 KiB without a cache. Unit: bytes.
     pub fetched: u64,
-    /// Decoded for it. Unit: bytes.
+    /// Average number of bytes decoded for the same read. Unit: bytes.
     pub decoded: u64,
-    /// Content read in order by one thread. Unit: bytes per second.
+    /// Throughput of one thread that reads content in order. Unit: bytes per second.
     pub sequential: f64,
 }
 
-/// Samples a tree and builds it with every preset. `each` is called before each step: without a preset before the sampling.
+/// Samples a tree and builds the sample with every preset. `each` is called before each step; it
+/// gets `None` before the sampling.
 ///
 /// # Errors
 ///
-/// `Io` for a tree that cannot be read or a full disk, and of kind `Interrupted` after `progress` was asked to stop; `Usage`
-/// for a tree without content.
+/// * `Io`: the tree cannot be read, the disk is full, or `progress` requested a stop (kind
+///   `Interrupted`).
+/// * `Usage`: the tree has no content.
 pub fn suggest(
     request: &Request,
     progress: &Progress,
     mut each: impl FnMut(Option<&Preset>),
 ) -> Result<(Sampled, Vec<Estimate>)> {
-    let work = Work::new(&request.temporary)?;
+    let work = WorkDir::new(&request.temporary)?;
     each(None);
     let tree = work.0.join("tree");
     let mut want = request.sample.max(1);
     let mut sampled = sample(&request.dir, &tree, want, progress)?;
-    // A small sample of a few files may miss all of them.
-    while sampled.sample_bytes == 0 && want < sampled.bytes + sampled.files * FILE {
+    // A small sample of a few files may select none of them.
+    while sampled.sample_bytes == 0 && want < sampled.bytes + sampled.files * FILE_COST_MIN {
         want *= 2;
         sampled = sample(&request.dir, &tree, want, progress)?;
     }
@@ -117,7 +121,7 @@ pub fn suggest(
         let (source, target) = (Source::Dir(tree.clone()), Target::Path(image.clone()));
         let summary = build(&[source], &options, &target, progress)?;
         let build_seconds = start.elapsed().as_secs_f64() * scale;
-        let (fetched, decoded) = random(&image, progress)?;
+        let (fetched, decoded) = measure_random_reads(&image, progress)?;
         out.push(Estimate {
             preset,
             image_bytes: (summary.image_bytes as f64 * scale) as u64,
@@ -130,10 +134,10 @@ pub fn suggest(
     Ok((sampled, out))
 }
 
-/// A directory that is gone afterwards.
-struct Work(PathBuf);
+/// Temporary directory, deleted on drop.
+struct WorkDir(PathBuf);
 
-impl Work {
+impl WorkDir {
     fn new(temporary: &Path) -> Result<Self> {
         let dir = temporary.join(format!("tuff-suggest-{}", std::process::id()));
         fs::create_dir(&dir).map_err(|e| Error::io(dir.display(), "cannot create", e))?;
@@ -141,24 +145,27 @@ impl Work {
     }
 }
 
-impl Drop for Work {
+impl Drop for WorkDir {
     fn drop(&mut self) {
-        // Nobody is left to be told.
+        // A destructor cannot report an error.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Copies a sample of `dir` to `to`: about `want` bytes, of large and small files alike.
+/// Copies a sample of `dir` to `to`: about `want` bytes, of large and small files in proportion.
 fn sample(dir: &Path, to: &Path, want: u64, progress: &Progress) -> Result<Sampled> {
     let mut files = Vec::new();
     list(dir, &mut files)?;
-    let bytes = files.iter().map(Found::data).sum();
+    let bytes = files.iter().map(SourceFile::data).sum();
     let mut sampled = Sampled {
         files: files.len() as u64,
         bytes,
         sample_bytes: 0,
     };
-    let cost: u64 = files.iter().map(|found| found.data().max(FILE)).sum();
+    let cost: u64 = files
+        .iter()
+        .map(|found| found.data().max(FILE_COST_MIN))
+        .sum();
     let one_in = cost.div_ceil(want.max(1)).max(1);
     let make = |dir: &Path| {
         fs::create_dir_all(dir).map_err(|e| Error::io(dir.display(), "cannot create", e))
@@ -182,7 +189,7 @@ fn sample(dir: &Path, to: &Path, want: u64, progress: &Progress) -> Result<Sampl
         let fail = |e| Error::io(target.display(), "cannot write", e);
         let mut file = File::create(&target).map_err(fail)?;
         for piece in pieces {
-            // Fits: at most a piece.
+            // Fits: at most `PIECE`.
             let len = (data - piece * PIECE).min(PIECE) as usize;
             found
                 .read(&source, piece * PIECE, &mut buf[..len])
@@ -194,13 +201,13 @@ fn sample(dir: &Path, to: &Path, want: u64, progress: &Progress) -> Result<Sampl
     Ok(sampled)
 }
 
-/// A regular file. Its holes count for nothing: an image has none of them.
-struct Found {
+/// Regular file. Holes are not counted, since images do not store them.
+struct SourceFile {
     path: PathBuf,
     runs: Vec<DataRun>,
 }
 
-impl Found {
+impl SourceFile {
     fn new(path: PathBuf, meta: &fs::Metadata) -> Result<Self> {
         let size = meta.len();
         let fail = |what, e| Error::io(path.display(), what, e);
@@ -217,12 +224,12 @@ impl Found {
         Ok(Self { path, runs })
     }
 
-    /// What it has beside holes. Unit: bytes.
+    /// Length of its data without holes. Unit: bytes.
     fn data(&self) -> u64 {
         self.runs.iter().map(|run| run.len).sum()
     }
 
-    /// Reads from byte `at` of its data on.
+    /// Reads data from position `at`, holes left out.
     fn read(&self, file: &File, mut at: u64, mut buf: &mut [u8]) -> io::Result<()> {
         for run in &self.runs {
             if at >= run.len {
@@ -241,8 +248,8 @@ impl Found {
     }
 }
 
-/// Regular files below `dir`, in order. Directories that are not there any more are left out.
-fn list(dir: &Path, out: &mut Vec<Found>) -> Result<()> {
+/// Lists the regular files below `dir`, sorted by path.
+fn list(dir: &Path, out: &mut Vec<SourceFile>) -> Result<()> {
     let mut pending = vec![dir.to_owned()];
     while let Some(dir) = pending.pop() {
         let fail = |e: io::Error| Error::io(dir.display(), "cannot list", e);
@@ -253,7 +260,7 @@ fn list(dir: &Path, out: &mut Vec<Found>) -> Result<()> {
             if meta.is_dir() {
                 pending.push(entry.path());
             } else if meta.is_file() && meta.len() > 0 {
-                out.push(Found::new(entry.path(), &meta)?);
+                out.push(SourceFile::new(entry.path(), &meta)?);
             }
         }
     }
@@ -266,7 +273,7 @@ fn open(image: &Path) -> Result<Image> {
     Image::open(store, OpenOptions::default())
 }
 
-/// All files of an image with their sizes.
+/// Regular files of an image, with their sizes.
 fn files(image: &Image) -> Result<Vec<(tuff_erofs::read::Inode, u64)>> {
     let mut out = Vec::new();
     for entry in Walk::new(image, Vec::new(), image.root()?) {
@@ -279,8 +286,8 @@ fn files(image: &Image) -> Result<Vec<(tuff_erofs::read::Inode, u64)>> {
     Ok(out)
 }
 
-/// Bytes fetched and decoded for a random read, on average: by far more is asked for than the least budget holds.
-fn random(image: &Path, progress: &Progress) -> Result<(u64, u64)> {
+/// Average number of bytes fetched and decoded for a random read. Nothing is cached between reads.
+fn measure_random_reads(image: &Path, progress: &Progress) -> Result<(u64, u64)> {
     let options = ServeOptions {
         budget: 0,
         read_ahead: false,
@@ -289,10 +296,10 @@ fn random(image: &Path, progress: &Progress) -> Result<(u64, u64)> {
     let server = Server::new(open(image)?, options);
     let files = files(server.image())?;
     let total: u64 = files.iter().map(|(_, size)| size).sum();
-    let (mut session, mut buf) = (server.session(), vec![0; READ]);
+    let (mut session, mut buf) = (server.session(), vec![0; RANDOM_READ_LEN]);
     let before = server.counters();
     let mut reads = 0;
-    for n in 0..READS {
+    for n in 0..RANDOM_READS {
         if server.counters().decoded_bytes - before.decoded_bytes > DECODED_MAX {
             break;
         }
@@ -308,7 +315,7 @@ fn random(image: &Path, progress: &Progress) -> Result<(u64, u64)> {
         server.read(
             &mut session,
             inode,
-            at / READ as u64 * READ as u64,
+            at / RANDOM_READ_LEN as u64 * RANDOM_READ_LEN as u64,
             &mut buf,
         )?;
     }
@@ -319,7 +326,7 @@ fn random(image: &Path, progress: &Progress) -> Result<(u64, u64)> {
     ))
 }
 
-/// How fast one thread reads everything in order. Unit: bytes per second.
+/// Measures the throughput of reading everything in order with one thread. Unit: bytes per second.
 fn sequential(image: &Path, progress: &Progress) -> Result<f64> {
     let server = Server::new(open(image)?, ServeOptions::default());
     let files = files(server.image())?;
@@ -345,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_is_a_share_of_large_and_small_files_and_always_the_same() {
+    fn a_sample_is_a_stable_share_of_large_and_small_files() {
         let dir = tempfile::tempdir().unwrap();
         let tree = dir.path().join("tree");
         fs::create_dir_all(tree.join("sub")).unwrap();
@@ -364,9 +371,10 @@ mod tests {
         assert_eq!(whole.sample_bytes, whole.bytes);
     }
 
-    /// Seen: more than three minutes for 100,000 files of 11 bytes. Cause: all of them were the sample, being small.
+    /// Regression: small files were never skipped, so a sample of 100,000 files of 11 bytes held
+    /// all of them.
     #[test]
-    fn a_sample_of_tiny_files_is_some_of_them() {
+    fn a_sample_of_tiny_files_skips_most_of_them() {
         let dir = tempfile::tempdir().unwrap();
         let tree = dir.path().join("tree");
         fs::create_dir_all(&tree).unwrap();
@@ -379,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_ends_it_and_leaves_nothing() {
+    fn a_stop_request_removes_temporary_files() {
         let dir = tempfile::tempdir().unwrap();
         let (tree, temporary) = (dir.path().join("tree"), dir.path().join("temporary"));
         for made in [&tree, &temporary] {
@@ -409,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_whole_tree_takes_is_what_is_said() {
+    fn a_sample_of_the_whole_tree_predicts_the_exact_size() {
         let dir = tempfile::tempdir().unwrap();
         let tree = dir.path().join("tree");
         fs::create_dir_all(&tree).unwrap();

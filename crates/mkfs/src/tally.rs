@@ -1,20 +1,20 @@
-//! Paths that a warning is about: the first few by name, the others by number.
+//! Paths affected by a warning: the first few by name, the rest as a number.
 
 use super::source::error::Quoted;
 use std::fmt;
 
-/// So many are named.
+/// Maximum number of paths to name.
 const NAMED_MAX: usize = 5;
 
-/// Paths in the order in which they were added; the root is `.`.
+/// Paths in the order in which they were added. The root is shown as `.`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct AffectedPaths {
     named: Vec<Vec<u8>>,
     count: u64,
 }
 
-impl Tally {
-    /// One more. `path` is not asked for where there are names enough.
+impl AffectedPaths {
+    /// Counts a path. `path` is called only if it is to be named.
     pub(crate) fn add(&mut self, path: impl FnOnce() -> Vec<u8>) {
         self.count += 1;
         if self.named.len() < NAMED_MAX {
@@ -24,13 +24,13 @@ impl Tally {
         }
     }
 
-    /// The paths and `what` is to be said of them; nothing if there are none.
+    /// Warning `what` about the paths; `None` if there are none.
     pub(crate) fn warning(&self, what: impl fmt::Display) -> Option<String> {
         (self.count > 0).then(|| format!("{self}: {what}"))
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for AffectedPaths {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, path) in self.named.iter().enumerate() {
             let comma = if i > 0 { ", " } else { "" };
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn the_first_paths_are_named_and_the_others_counted() {
-        let mut tally = Tally::default();
+        let mut tally = AffectedPaths::default();
         assert_eq!(tally.warning("x"), None);
         tally.add(|| b"a\n".to_vec());
         assert_eq!(tally.warning("odd").unwrap(), "\"a\\n\": odd");

@@ -1,13 +1,16 @@
-//! The tree of an image to be: one arena of inodes, one of names.
+//! In-memory file tree of the image: an arena of inodes and one of names.
 //!
 //! Invariants:
 //!
-//! * Inode 0 is the root directory. Every other inode has at least one live name once [`Tree::finish`] has run.
-//! * A directory has exactly one name. Other inodes may have many: hard links are folded when they are added.
-//! * After `finish`, the children of a directory are one run of [`Dentry`] values in ascending bytewise order.
+//! * Inode 0 is the root directory. After [`Tree::finish`], every other inode has at least one live
+//!   name.
+//! * A directory has exactly one name. Other inodes may have many: hard links are merged when they
+//!   are added.
+//! * After `finish`, the children of a directory are consecutive [`Dentry`] values in ascending
+//!   bytewise order.
 //!
-//! There may be millions of entries, so they are small: 40 bytes per inode, 20 per name and the name itself. What few
-//! entries have, and what many share, lies in tables of its own.
+//! There may be millions of entries, so they are small: 40 bytes per inode, and 20 bytes plus the
+//! name per dentry. Rare and shared properties are stored in separate tables.
 
 mod finish;
 mod insert;
@@ -16,21 +19,21 @@ mod overlay;
 mod view;
 
 use super::source::{Content, Device, Kind, Meta};
-use super::tally::Tally;
+use super::tally::AffectedPaths;
 use hashbrown::{DefaultHashBuilder, HashMap, HashSet, HashTable};
 use std::hash::Hash;
 use tuff_format::inode::FileType;
 
-/// Index of an inode.
+/// Index of an inode in the tree.
 pub(crate) type InodeId = u32;
 type DentryId = u32;
-/// No inode, no name.
+/// Marks a missing inode or name.
 const NONE: u32 = u32::MAX;
-/// The root directory.
+/// Root directory of the tree.
 pub(crate) const ROOT: InodeId = 0;
-/// The packed inode, which no directory names.
+/// Packed inode, which no directory contains.
 pub(crate) const PACKED: InodeId = InodeId::MAX - 1;
-/// The metabox inode, which no directory names.
+/// Metabox inode, which no directory contains.
 pub(crate) const METABOX: InodeId = PACKED - 1;
 
 /// Returns true for the packed inode and the metabox inode.
@@ -38,39 +41,39 @@ pub(crate) fn is_hidden(inode: InodeId) -> bool {
     inode >= METABOX
 }
 
-/// One inode, as it is kept. [`Tree`] has a method for each thing that one may ask of it.
+/// Stored form of one inode. [`Tree`] has an accessor for each property.
 #[derive(Clone, Debug)]
 struct Node {
-    /// By type. File: its size. Directory: its first child, or where they start and how many there are. Link: where its
-    /// target lies among the names, and its length. Device: its number.
+    /// Depends on the type. File: size. Directory: first child, or start and number of children.
+    /// Symbolic link: position and length of the target in `names`. Device: device number.
     body: u64,
     mtime: i64,
     mtime_nsec: u32,
-    /// Live names. For a directory: 2 and one per subdirectory.
+    /// Number of live names. For a directory: 2 plus one per subdirectory.
     nlink: u32,
     /// First name in tree order.
     name: DentryId,
-    /// Index into `attrs`.
+    /// Attributes: an index into `attrs`.
     attrs: u32,
     /// Index into `offsets` or `contents`.
     content: u32,
     file_type: FileType,
-    place: Place,
+    content_kind: ContentKind,
 }
 
-/// Where the content of a file is kept; see [`Content`].
+/// Table that holds the content of a file; see [`Content`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum ContentKind {
     None,
     InSource,
     Stream,
-    /// In `offsets`.
+    /// A position in `offsets`.
     Range,
-    /// In `contents`.
+    /// Anything else, in `contents`.
     Other,
 }
 
-/// What many inodes have in common.
+/// Attributes that many inodes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Attrs {
     mode: u16,
@@ -80,34 +83,27 @@ struct Attrs {
     xattrs: u32,
 }
 
-/// What an inode is, with what only that type has.
+/// Type of an inode, with the data of that type.
 #[derive(Debug)]
 pub(crate) enum NodeKind<'a> {
-    /// A regular file.
     File {
-        /// Unit: bytes.
         size: u64,
     },
-    /// A directory.
     Dir,
-    /// A symbolic link.
+    /// Target of the symbolic link.
     Symlink(&'a [u8]),
-    /// A character device.
     Char(Device),
-    /// A block device.
     Block(Device),
-    /// A named pipe.
     Fifo,
-    /// A socket.
     Socket,
 }
 
-/// One name in a directory.
+/// Directory entry: one name in a directory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dentry {
-    /// The directory.
+    /// Directory that contains the entry.
     pub(crate) parent: InodeId,
-    /// What it names.
+    /// Inode that the entry names.
     pub(crate) inode: InodeId,
     name_at: u32,
     name_len: u8,
@@ -116,19 +112,20 @@ pub(crate) struct Dentry {
     next: DentryId,
 }
 
-/// What whiteouts in later sources mean.
+/// Interpretation of whiteouts in later sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whiteouts {
-    /// Overlayfs: a character device 0:0 deletes, and so does an empty file with `trusted.overlay.whiteout`;
-    /// `trusted.overlay.opaque` hides what lies below a directory.
+    /// Overlayfs whiteouts. A character device 0:0 or an empty file with `trusted.overlay.whiteout`
+    /// deletes; `trusted.overlay.opaque` hides the lower contents of a directory.
     Overlay,
-    /// AUFS, as in OCI layers: `.wh.NAME` deletes, `.wh..wh..opq` hides.
+    /// AUFS whiteouts, as in OCI layers: `.wh.NAME` deletes, `.wh..wh..opq` hides.
     Aufs,
-    /// Those of overlayfs and those of AUFS.
+    /// Whiteouts of overlayfs and of AUFS.
     Both,
-    /// As `Both`, and they are in the image, too, as those of overlayfs: it is a layer itself.
+    /// Like `Both`, but the image is a layer itself: it keeps the whiteouts, converted to those of
+    /// overlayfs.
     Convert,
-    /// They are ordinary entries.
+    /// No whiteouts: such entries are ordinary.
     Keep,
 }
 
@@ -138,63 +135,64 @@ impl Whiteouts {
     }
 }
 
-/// Names and values of attributes.
+/// Names and values of extended attributes.
 pub(crate) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Full name and value of an extended attribute.
 pub(crate) type Xattr = (Box<[u8]>, Box<[u8]>);
 
-/// A set of extended attributes, sorted.
+/// Sorted set of extended attributes.
 pub(crate) type XattrSet = Box<[Xattr]>;
 
-/// An entry without its path: what [`Tree::add_child`] takes.
-pub(crate) enum New {
-    /// A directory.
+/// Entry without its path, for [`Tree::add_child`].
+pub(crate) enum NewEntry {
+    /// Directory with its attributes.
     Dir(Meta, Pairs),
-    /// Another name of an inode that is there.
+    /// Further name of an existing inode.
     Link(InodeId),
-    /// Anything else; `Kind` is neither of the two above.
+    /// Any other inode; `Kind` is neither `Dir` nor `Hardlink`.
     Other(Kind, Meta, Pairs, Content),
 }
 
-/// The tree while it is collected, and after [`finish`](Tree::finish).
+/// Tree of the image, during collection and after [`finish`](Tree::finish).
 pub(crate) struct Tree {
-    /// All inodes. After `finish` only those reached from the root have a name.
+    /// All inodes. After `finish`, only those reachable from the root have a name.
     nodes: Vec<Node>,
-    /// All names; after `finish` grouped by directory and sorted.
+    /// All names; after `finish`, grouped by directory and sorted.
     dentries: Vec<Dentry>,
-    /// Distinct attribute sets. 0 is the empty one.
+    /// Distinct extended attribute sets. Set 0 is empty.
     xattr_sets: Vec<XattrSet>,
     attrs: Vec<Attrs>,
     /// Positions of contents in a tar.
     offsets: Vec<u64>,
     contents: Vec<Content>,
-    /// Names and targets of links.
+    /// Names of entries and targets of symbolic links.
     names: Vec<u8>,
-    /// All live dentries by parent and name, made when the first one is looked up.
+    /// Live dentries by parent and name, built on the first lookup.
     table: Option<HashTable<DentryId>>,
     hasher: DefaultHashBuilder,
-    set_ids: HashMap<XattrSet, u32>,
+    xattr_set_ids: HashMap<XattrSet, u32>,
     attr_ids: HashMap<Attrs, u32>,
     layer: u16,
     whiteouts: Whiteouts,
-    /// Attributes are for the image, not only for what overlayfs says with them.
+    /// Store extended attributes in the image, instead of only interpreting those of overlayfs.
     keeps_xattrs: bool,
-    /// Paths of what was no directory, and had to become one because something lies in it.
-    pub(crate) replaced: Tally,
-    /// Directories that hide what layers below the image have there.
+    /// Paths that were no directories and were replaced by one because a later entry lies below.
+    pub(crate) replaced: AffectedPaths,
+    /// Directories that hide their contents in layers below the image.
     opaque: HashSet<InodeId>,
-    /// Sources whose root hides all below the image, which overlayfs does not ask a layer's root for.
+    /// Sources whose root hides all layers below the image. Overlayfs ignores an opaque root, so it
+    /// needs special treatment.
     pub(crate) opaque_roots: Vec<u16>,
-    /// Paths of this source's whiteouts.
+    /// Paths of the whiteouts in the current source.
     deleted: HashSet<Vec<u8>>,
     last_dir: (Vec<u8>, InodeId),
-    /// So far every directory came whole and in order: nothing is left to sort.
+    /// Every directory was added completely and in order, so there is nothing to sort.
     in_order: bool,
 }
 
 impl Tree {
-    /// An empty tree with a root directory that nobody has described yet.
+    /// Creates an empty tree whose root directory has default attributes.
     pub(crate) fn new(whiteouts: Whiteouts) -> Self {
         let mut tree = Self {
             nodes: Vec::new(),
@@ -206,40 +204,40 @@ impl Tree {
             names: Vec::new(),
             table: None,
             hasher: DefaultHashBuilder::default(),
-            set_ids: HashMap::new(),
+            xattr_set_ids: HashMap::new(),
             attr_ids: HashMap::new(),
             layer: 0,
             whiteouts,
             opaque: HashSet::new(),
             opaque_roots: Vec::new(),
             keeps_xattrs: true,
-            replaced: Tally::default(),
+            replaced: AffectedPaths::default(),
             deleted: HashSet::new(),
             last_dir: (Vec::new(), ROOT),
             in_order: true,
         };
-        tree.set_ids.insert(Box::default(), 0);
+        tree.xattr_set_ids.insert(Box::default(), 0);
         let root = tree.unnamed_dir();
         tree.nodes.push(root);
         tree
     }
 
-    /// Has no attributes from here on, but acts on those of layers.
+    /// Drops extended attributes, after those of overlayfs were interpreted.
     pub(crate) fn leave_xattrs_out(&mut self) {
         self.keeps_xattrs = false;
     }
 
-    /// True if attributes have to be read.
+    /// True if sources must provide extended attributes.
     pub(crate) fn wants_xattrs(&self) -> bool {
         self.keeps_xattrs || self.whiteouts.reads_overlay()
     }
 
-    /// Number of inodes, those without a name among them.
+    /// Number of inodes, including those without a name.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// What the tree takes, for each entry and name that there is. Unit: bytes. The same on every machine.
+    /// Estimated memory of the tree. Unit: bytes. The same on every machine.
     pub(crate) fn footprint(&self) -> u64 {
         let of = |n: usize, size: usize| n as u64 * size as u64;
         let table = self.table.as_ref().map_or(0, |t| of(t.len(), 8));
@@ -262,7 +260,7 @@ fn name_of<'a>(names: &'a [u8], d: &Dentry) -> &'a [u8] {
     &names[at..at + usize::from(d.name_len)]
 }
 
-/// Bytes of a path for a message.
+/// Converts a path for a message.
 pub(crate) fn lossy(path: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(path)
 }

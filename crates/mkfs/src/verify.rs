@@ -1,11 +1,12 @@
-//! `--verify`: the finished image is read again and compared with what went in.
+//! Verification of the finished image: reads it and compares it with the sources.
 //!
 //! ```text
-//!  structures ──► inodes, names, attributes ──► contents
-//!  the check      against the tree              against sums that the packing threads took of what they read
+//! structures ──► inodes, names, attributes ──► contents
+//! image check    against the tree              against checksums from packing
 //! ```
 //!
-//! Contents are read as a mount reads them, in the order of their data, so that each cluster is decoded about once.
+//! Contents are read as a mount reads them, in the order of their data, so that each cluster is
+//! decoded about once.
 
 use super::base::Bases;
 use super::layout::{Parts, Plan, dir_names};
@@ -24,18 +25,18 @@ use tuff_erofs::threads;
 use tuff_format::BlockBits;
 use tuff_store::{FileStore, Output, ReadAt};
 
-/// What one read asks for. Unit: bytes.
+/// Length of one read. Unit: bytes.
 const READ: usize = 1 << 20;
-/// Inodes that a thread takes at a time.
+/// Inodes that a thread takes at once.
 const INODES: usize = 256;
-/// Files that a thread takes at a time: neighbours share clusters of the packed inode.
+/// Files that a thread takes at once. Neighbours share clusters of the packed inode.
 const FILES: usize = 16;
 
-/// Reads the image in `output` and compares it with what it was made of.
+/// Reads the image in `output` and compares it with its sources.
 ///
 /// # Errors
 ///
-/// `Corrupt` with the path of what differs, or the first finding of the check.
+/// `Corrupt` with the path of the first difference, or the first finding of the check.
 pub(crate) fn verify(
     parts: &Parts<'_>,
     plan: &Plan,
@@ -70,7 +71,7 @@ pub(crate) fn verify(
     if let Some(finding) = report.findings.first().filter(|_| !report.is_clean()) {
         return Err(Error::corrupt(&finding.place, &finding.what));
     }
-    // Within what packing has given back.
+    // Within the memory that packing has released.
     let budget =
         usize::try_from(super::memory_budget::memory(parts.options) / 4).unwrap_or(usize::MAX);
     let options = ServeOptions {
@@ -100,33 +101,34 @@ struct Verify<'a> {
     progress: &'a Progress,
 }
 
-/// What a thread reads with.
-struct Tools {
+/// Reader state of one thread.
+struct ReaderContext {
     session: Session,
     buf: Vec<u8>,
 }
 
-/// A stretch of a file's content with one sum.
-struct Stretch {
+/// Range of a file's content with its checksum.
+struct ChecksumRange {
     file: InodeId,
-    /// In the content without holes. Unit: bytes.
+    /// Position in the content without holes. Unit: bytes.
     from: u64,
     len: u64,
     sum: u64,
 }
 
 impl Verify<'_> {
-    /// Calls `work` for each number below `count` on all threads. Of several errors that of the lowest number counts.
+    /// Calls `work` for each number below `count` on all threads. Of several errors, returns that
+    /// of the lowest number.
     fn parallel(
         &self,
         threads: usize,
         count: usize,
-        work: &(dyn Fn(usize, &mut Tools) -> Result<()> + Sync),
+        work: &(dyn Fn(usize, &mut ReaderContext) -> Result<()> + Sync),
     ) -> Result<()> {
         let next = AtomicUsize::new(0);
         let failed: Mutex<Option<(usize, Error)>> = Mutex::default();
         let run = || {
-            let mut tools = Tools {
+            let mut context = ReaderContext {
                 session: self.server.session(),
                 buf: vec![0; READ],
             };
@@ -136,7 +138,7 @@ impl Verify<'_> {
                     return;
                 }
                 let done = self.progress.check();
-                if let Err(e) = done.and_then(|()| work(n, &mut tools)) {
+                if let Err(e) = done.and_then(|()| work(n, &mut context)) {
                     next.store(count, Ordering::Relaxed);
                     let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
                     if failed.as_ref().is_none_or(|(first, _)| n < *first) {
@@ -163,7 +165,7 @@ impl Verify<'_> {
         self.server.image().inode(self.plan.nid(id, self.bits))
     }
 
-    /// Everything about an inode but a file's content.
+    /// Compares all properties of an inode except a file's content.
     fn inode(&self, id: InodeId) -> Result<()> {
         let (tree, image) = (self.parts.tree, self.server.image());
         let inode = self.read_inode(id)?;
@@ -220,34 +222,34 @@ impl Verify<'_> {
 
     fn contents(&self, threads: usize) -> Result<()> {
         let mut files: Vec<(u64, InodeId)> = (self.parts.order.iter())
-            .filter_map(|id| Some((self.place(*id)?, *id)))
+            .filter_map(|id| Some((self.data_position(*id)?, *id)))
             .collect();
         files.sort_unstable();
-        let mut stretches: Vec<Stretch> = Vec::new();
-        // What one thread takes: where it starts among the stretches.
-        let mut takes = Vec::new();
+        let mut checksum_ranges: Vec<ChecksumRange> = Vec::new();
+        // Start of each thread's batch in `ranges`.
+        let mut batches = Vec::new();
         let mut after_long = true;
         for (_, file) in &files {
-            let start = stretches.len();
-            self.stretches(*file, &mut stretches);
-            if stretches.len() == start {
+            let start = checksum_ranges.len();
+            self.checksum_ranges(*file, &mut checksum_ranges);
+            if checksum_ranges.len() == start {
                 continue;
             }
-            let long = stretches.len() - start > 1;
-            let full = takes.last().is_none_or(|at| start - at >= FILES);
+            let long = checksum_ranges.len() - start > 1;
+            let full = batches.last().is_none_or(|at| start - at >= FILES);
             let begins = long || after_long || full;
-            takes.extend((start..stretches.len()).filter(|at| *at > start || begins));
+            batches.extend((start..checksum_ranges.len()).filter(|at| *at > start || begins));
             after_long = long;
         }
-        takes.push(stretches.len());
-        self.parallel(threads, takes.len() - 1, &|n, tools| {
-            (stretches[takes[n]..takes[n + 1]].iter())
-                .try_for_each(|stretch| self.content(stretch, tools))
+        batches.push(checksum_ranges.len());
+        self.parallel(threads, batches.len() - 1, &|n, context| {
+            (checksum_ranges[batches[n]..batches[n + 1]].iter())
+                .try_for_each(|range| self.content(range, context))
         })
     }
 
-    /// Where the data of a file lies among that of others. `None`: there is none.
-    fn place(&self, id: InodeId) -> Option<u64> {
+    /// Sort key of a file's data position. `None` if it has no data.
+    fn data_position(&self, id: InodeId) -> Option<u64> {
         match self.parts.data(id) {
             FileData::Flat { block, .. } => Some(block.order().into()),
             data @ (FileData::Chunked(_) | FileData::OneChunk { .. } | FileData::Table(_)) => {
@@ -268,15 +270,19 @@ impl Verify<'_> {
         }
     }
 
-    /// The stretches of a file whose sums were taken.
-    fn stretches(&self, id: InodeId, out: &mut Vec<Stretch>) {
-        let size = self.ranges(id).iter().map(|(from, to)| to - from).sum();
+    /// Ranges of a file that have a checksum.
+    fn checksum_ranges(&self, id: InodeId, out: &mut Vec<ChecksumRange>) {
+        let size = self
+            .data_ranges(id)
+            .iter()
+            .map(|(from, to)| to - from)
+            .sum();
         if size == 0 {
             return;
         }
         let mut from = 0;
         for (len, sum) in self.parts.packed.sums.of(self.parts.first(id), size) {
-            out.push(Stretch {
+            out.push(ChecksumRange {
                 file: id,
                 from,
                 len,
@@ -286,8 +292,8 @@ impl Verify<'_> {
         }
     }
 
-    /// Where a file has data: its holes have none. Unit: bytes.
-    fn ranges(&self, id: InodeId) -> Vec<(u64, u64)> {
+    /// Data ranges of a file between its holes. Unit: bytes.
+    fn data_ranges(&self, id: InodeId) -> Vec<(u64, u64)> {
         let size = self.parts.tree.size(id);
         let read = match self.parts.data(id) {
             FileData::Chunked(c) => Some((&*c.runs, c.bits)),
@@ -302,12 +308,12 @@ impl Verify<'_> {
         runs.iter().map(|r| range(r.first, r.count)).collect()
     }
 
-    fn content(&self, stretch: &Stretch, tools: &mut Tools) -> Result<()> {
-        let id = stretch.file;
+    fn content(&self, range: &ChecksumRange, context: &mut ReaderContext) -> Result<()> {
+        let id = range.file;
         let inode = self.server.inode(self.plan.nid(id, self.bits))?;
-        let (mut skip, mut left) = (stretch.from, stretch.len);
+        let (mut skip, mut left) = (range.from, range.len);
         let mut hasher = sum();
-        for (start, end) in self.ranges(id) {
+        for (start, end) in self.data_ranges(id) {
             let (mut at, end) = (start + skip.min(end - start), end);
             skip -= at - start;
             let end = end.min(at + left);
@@ -315,7 +321,7 @@ impl Verify<'_> {
                 let want = READ.min(usize::try_from(end - at).unwrap_or(READ));
                 let answer = self
                     .server
-                    .read_lent(&mut tools.session, &inode, at, &mut tools.buf[..want])
+                    .read_lent(&mut context.session, &inode, at, &mut context.buf[..want])
                     .map_err(|e| e.within(lossy(&self.parts.tree.path(id))))?;
                 let n = answer.len() as u64;
                 if n == 0 {
@@ -325,7 +331,7 @@ impl Verify<'_> {
                 (at, left) = (at + n, left - n);
             }
         }
-        if hasher.digest() == stretch.sum {
+        if hasher.digest() == range.sum {
             return Ok(());
         }
         Err(self.differs(id, "another content"))
@@ -342,7 +348,7 @@ mod tests {
     use std::os::unix::fs::{FileExt, symlink};
     use tuff_store::Target;
 
-    /// Builds a small tree; `damage` gets the image before it is verified.
+    /// Builds a small tree. `damage` modifies the image before it is verified.
     fn build(options: &Options, damage: &dyn Fn(&std::fs::File)) -> Result<()> {
         let dir = tempfile::tempdir().unwrap();
         let tree = dir.path().join("tree");
@@ -401,13 +407,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_what_went_in() {
+    fn an_undamaged_image_verifies() {
         for options in options() {
             build(&options, &|_| ()).unwrap();
         }
     }
 
-    /// Replaces `from` by `to` wherever it stands.
+    /// Replaces all occurrences of `from` by `to`.
     fn replace(file: &std::fs::File, from: &[u8], to: &[u8]) {
         let mut image = vec![0; file.metadata().unwrap().len() as usize];
         file.read_exact_at(&mut image, 0).unwrap();
@@ -421,14 +427,14 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_since_it_was_written_is_named() {
+    fn damage_is_reported_with_its_path() {
         for (options, data) in options().iter().zip([true, true, false]) {
-            // Data of a stored file.
+            // Data of an uncompressed file.
             if data {
                 let error = build(options, &|file| replace(file, b"MARKMARK", b"MARKMERK"));
                 assert!(error.unwrap_err().to_string().contains("marked"));
             }
-            // A name, in order still.
+            // A name, with the order unchanged.
             let error = build(options, &|file| replace(file, b"small", b"smalm"));
             assert!(error.unwrap_err().to_string().contains("names"));
             let error = build(options, &|file| replace(file, b"sub/twin", b"sub/tvin"));
@@ -437,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn every_damaged_block_of_data_is_found() {
+    fn damage_in_each_data_block_is_found() {
         let options = &options()[0];
         for block in 1..8 {
             let flip = |file: &std::fs::File| {

@@ -1,8 +1,8 @@
-//! Which attributes are shared, and the bytes behind each inode.
+//! Extended attributes: selection of shared entries, and the body after each inode.
 
 use super::options::Options;
 use super::source::error::Quoted;
-use super::tally::Tally;
+use super::tally::AffectedPaths;
 use super::tree::{InodeId, Tree, Xattr, XattrSet, lossy};
 use crate::{Error, Result};
 use hashbrown::{HashMap, HashSet};
@@ -10,26 +10,26 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use tuff_format::xattr::{self, Entry, LONG_PREFIX, LongPrefix};
 
-/// So many shared attributes can an inode name.
+/// Maximum number of shared entries per inode.
 const SHARED_MAX: usize = 255;
 
-/// Attributes, encoded.
+/// Encoded extended attributes of the image.
 pub(crate) struct Xattrs {
-    /// Body per attribute set, indexed like [`Tree::xattr_sets`]. Empty: none.
+    /// Body per attribute set, indexed like [`Tree::xattr_sets`]. Empty without attributes.
     pub(crate) bodies: Vec<Vec<u8>>,
-    /// The shared entries, for the block that `xattr_blkaddr` names.
+    /// Shared entries, for the area at `xattr_blkaddr`.
     pub(crate) shared: Vec<u8>,
 }
 
-/// Checks and decodes the prefixes that were asked for. The whole name of fingerprints is the last one, unless it is among
-/// the others.
+/// Validates and parses the configured long prefixes. The full name of the fingerprint attribute is
+/// appended unless it is among them.
 pub(crate) fn prefixes(options: &Options) -> Result<Vec<LongPrefix>> {
     let mut out = Vec::new();
     for full in &options.metadata.xattr_prefixes {
         out.push(long_prefix(full).filter(|p| p.base != 0).ok_or_else(|| {
             let full = lossy(full);
             Error::usage(format_args!(
-                "attribute prefix {full}: it must begin with user., trusted. or security. and go on"
+                "attribute prefix {full}: it must be user., trusted. or security. with more characters after it"
             ))
         })?);
     }
@@ -53,7 +53,7 @@ pub(crate) fn prefixes(options: &Options) -> Result<Vec<LongPrefix>> {
     Ok(out)
 }
 
-/// The number of the prefix that fingerprints have, among those of [`prefixes`].
+/// Index of the prefix for fingerprints within [`prefixes`].
 pub(crate) fn fingerprint_prefix(options: &Options, prefixes: &[LongPrefix]) -> Option<u8> {
     let prefix = long_prefix(options.metadata.fingerprints.as_ref()?)?;
     let at = prefixes.iter().position(|p| *p == prefix)?;
@@ -61,7 +61,7 @@ pub(crate) fn fingerprint_prefix(options: &Options, prefixes: &[LongPrefix]) -> 
     Some(at as u8)
 }
 
-/// A name as a prefix. Outside of the namespaces that users see its base is 0.
+/// Parses a name as a prefix. The base is 0 outside of the user, trusted and security namespaces.
 fn long_prefix(full: &[u8]) -> Option<LongPrefix> {
     let bases = [1u8, 4, 6].into_iter();
     let found = bases
@@ -74,14 +74,14 @@ fn long_prefix(full: &[u8]) -> Option<LongPrefix> {
     })
 }
 
-/// An attribute split as it is stored.
-struct Split<'a> {
+/// Attribute name split into prefix index and rest, as stored.
+struct StoredName<'a> {
     index: u8,
     name: &'a [u8],
     filter: u32,
 }
 
-fn split<'a>(name: &'a [u8], prefixes: &[LongPrefix]) -> Option<Split<'a>> {
+fn split_name<'a>(name: &'a [u8], prefixes: &[LongPrefix]) -> Option<StoredName<'a>> {
     let unseen = || {
         let whole = prefixes.iter().any(|p| p.base == 0 && p.infix == name);
         whole.then_some((0, name))
@@ -94,12 +94,12 @@ fn split<'a>(name: &'a [u8], prefixes: &[LongPrefix]) -> Option<Split<'a>> {
         .filter(|(_, p)| p.base == base && rest.starts_with(&p.infix));
     match long.max_by_key(|(_, p)| p.infix.len()) {
         // Fits: at most 128 prefixes.
-        Some((i, p)) => Some(Split {
+        Some((i, p)) => Some(StoredName {
             index: LONG_PREFIX | i as u8,
             name: &rest[p.infix.len()..],
             filter,
         }),
-        None => Some(Split {
+        None => Some(StoredName {
             index: base,
             name: rest,
             filter,
@@ -108,7 +108,8 @@ fn split<'a>(name: &'a [u8], prefixes: &[LongPrefix]) -> Option<Split<'a>> {
 }
 
 impl Xattrs {
-    /// Counts, shares and encodes. Attributes that the format has no place for are left out with a warning.
+    /// Selects shared entries and encodes all sets. Attributes that the format cannot hold are left
+    /// out with a warning.
     pub(crate) fn plan(
         tree: &Tree,
         inodes: &[InodeId],
@@ -116,10 +117,11 @@ impl Xattrs {
         prefixes: &[LongPrefix],
         warnings: &mut Vec<String>,
     ) -> Result<Self> {
-        // Sets in the order of the image's inodes, so that the shared area does not depend on the order of sources.
+        // Sets in the order of the image's inodes, so that the shared area does not depend on the
+        // order of sources.
         let sets = tree.xattr_sets();
         let mut users = vec![0u32; sets.len()];
-        // With the first inode of each, which stands for it in messages.
+        // The first inode of each set represents it in messages.
         let mut order = Vec::new();
         for inode in inodes {
             let set = tree.xattrs(*inode);
@@ -140,7 +142,7 @@ impl Xattrs {
             shared: Vec::new(),
         };
         let mut ids: HashMap<(&[u8], &[u8]), u32> = HashMap::new();
-        // Sets by the name of what is left out of them.
+        // Sets with skipped attributes, by attribute name.
         let mut skipped: BTreeMap<&[u8], HashSet<u32>> = BTreeMap::new();
         for (set, inode) in &order {
             let mut skip = |name| _ = skipped.entry(name).or_default().insert(*set);
@@ -155,12 +157,12 @@ impl Xattrs {
             this.bodies[*set as usize] = body.map_err(|e| e.within(Quoted(&tree.path(*inode))))?;
         }
         for (name, sets) in skipped {
-            let mut paths = Tally::default();
+            let mut paths = AffectedPaths::default();
             for inode in inodes.iter().filter(|i| sets.contains(&tree.xattrs(**i))) {
                 paths.add(|| tree.path(*inode));
             }
             warnings.extend(paths.warning(format_args!(
-                "attribute {}: left out, EROFS has no place for its name or value",
+                "attribute {}: left out, EROFS cannot hold its name or value",
                 lossy(name)
             )));
         }
@@ -180,7 +182,7 @@ impl Xattrs {
         let mut entries: Vec<(&'a Xattr, Entry<'a>)> = Vec::new();
         for attribute in &**set {
             let (name, value) = attribute;
-            let stored = split(name, prefixes)
+            let stored = split_name(name, prefixes)
                 .filter(|s| s.name.len() <= xattr::NAME_MAX && value.len() <= 0xFFFF);
             let Some(stored) = stored else {
                 skip(name);
@@ -194,11 +196,11 @@ impl Xattrs {
             };
             entries.push((attribute, entry));
         }
-        let often =
+        let is_frequent =
             |(name, value): &'a Xattr| uses[&(&**name, &**value)] > options.metadata.xattr_share;
-        let often: Vec<bool> = entries.iter().map(|(a, _)| often(a)).collect();
+        let is_frequent: Vec<bool> = entries.iter().map(|(a, _)| is_frequent(a)).collect();
         let lens: Vec<usize> = entries.iter().map(|(_, e)| e.encoded_len()).collect();
-        let is_shared = choose_shared(often, &lens);
+        let is_shared = choose_shared(is_frequent, &lens);
         let (mut shared, mut inline) = (Vec::new(), Vec::new());
         for (((name, value), entry), is_shared) in entries.into_iter().zip(is_shared) {
             if is_shared {
@@ -222,22 +224,22 @@ impl Xattrs {
         if xattr::icount(body.len()).is_none() {
             return Err(Error::limit(
                 "attributes",
-                format_args!("{} bytes behind one inode, at most 262148", body.len()),
+                format_args!("{} bytes in one inode, at most 262148", body.len()),
             ));
         }
         Ok(body)
     }
 }
 
-/// Which of an inode's attributes are shared: those that many have, but if the others are too long to lie behind the inode,
-/// the longest.
-fn choose_shared(mut often: Vec<bool>, lens: &[usize]) -> Vec<bool> {
-    let over = often.iter_mut().filter(|s| **s).skip(SHARED_MAX);
+/// Selects the shared attributes of an inode: frequent ones, or the longest if the others do not
+/// fit inline.
+fn choose_shared(mut is_frequent: Vec<bool>, lens: &[usize]) -> Vec<bool> {
+    let over = is_frequent.iter_mut().filter(|s| **s).skip(SHARED_MAX);
     over.for_each(|s| *s = false);
-    let behind = often.iter().zip(lens);
-    let behind: usize = behind.map(|(s, len)| if *s { 4 } else { *len }).sum();
-    if xattr::icount(xattr::HEADER_LEN + behind).is_some() {
-        return often;
+    let inline_len = is_frequent.iter().zip(lens);
+    let inline_len: usize = inline_len.map(|(s, len)| if *s { 4 } else { *len }).sum();
+    if xattr::icount(xattr::HEADER_LEN + inline_len).is_some() {
+        return is_frequent;
     }
     let mut by_len: Vec<usize> = (0..lens.len()).collect();
     by_len.sort_by_key(|i| Reverse(lens[*i]));
@@ -247,7 +249,7 @@ fn choose_shared(mut often: Vec<bool>, lens: &[usize]) -> Vec<bool> {
     longest
 }
 
-/// The table of long prefixes.
+/// Encodes the table of long prefixes.
 pub(crate) fn prefix_table(prefixes: &[LongPrefix]) -> Vec<u8> {
     let mut out = Vec::new();
     for p in prefixes {

@@ -225,7 +225,7 @@ fn attributes_that_are_too_many_or_have_no_place_name_their_path() {
     assert_eq!(
         summary["warnings"],
         serde_json::json!([
-            "\"d\", \"d/f\": attribute com.apple.x: left out, EROFS has no place for its name or value"
+            "\"d\", \"d/f\": attribute com.apple.x: left out, EROFS cannot hold its name or value"
         ])
     );
 }

@@ -1,7 +1,8 @@
-//! What the base has: which contents, and the chunks of files whose clusters others may use.
+//! Index of the base images' contents: whole files by digest, and files whose chunks new files may
+//! share.
 
-use super::chunking::Cutter;
-use super::scan::{Content, Settings, Tools, parallel, read_through, sample};
+use super::chunking::Chunker;
+use super::scan::{Content, Settings, WorkerContext, parallel, read_through, sample};
 use super::shared_runs::{self, Chunks};
 use crate::Result;
 use crate::base::{BaseFile, BaseInode, Bases};
@@ -12,31 +13,31 @@ use hashbrown::{HashMap, HashSet};
 use std::sync::Arc;
 use tuff_erofs::read::Inode;
 
-/// Files of the base that a thread takes at a time: neighbours share clusters of the packed inode.
+/// Files of the base that a worker takes at once. Neighbours share clusters of the packed inode.
 const FILES: usize = 16;
-/// What it takes to know a file of the base: its place, its number and its key. Unit: bytes.
+/// Memory for each indexed file of the base: location, inode and key. Unit: bytes.
 const KNOWN_COST: u64 = 96;
-/// Clusters of files up to so many blocks are not worth an extent of their own.
+/// Files of at most this many blocks are too small to share parts of.
 const BLOCKS_MIN: u64 = 4;
 
-/// The base, as far as its contents matter.
+/// Contents of the base that new files may refer to.
 pub(super) struct BaseIndex<'a> {
     pub(super) base: &'a Arc<Bases>,
-    /// Lengths of contents whose keys are known. Unit: bytes.
+    /// File sizes of which keys were computed. Unit: bytes.
     sizes: HashSet<u64>,
     keys: HashMap<ContentKey, BaseInode>,
-    /// Files whose clusters others may use, in the order of their data.
+    /// Files whose clusters new files may share, in the order of their data.
     pub(super) parts: Vec<BaseFile>,
 }
 
-/// The key of a content, whatever its policy is.
+/// Content key that ignores the compression policy.
 fn base_key(size: u64, hasher: &blake3::Hasher) -> ContentKey {
     content_key(size, PolicyId::ANY, &mut hasher.clone())
 }
 
 impl<'a> BaseIndex<'a> {
-    /// Reads all files of the base that are as long as one of `contents`.
-    pub(super) fn learn(
+    /// Reads all files of the base that have the size of one of `contents`.
+    pub(super) fn build(
         base: &'a Arc<Bases>,
         contents: &[Content],
         settings: &Settings<'_>,
@@ -56,14 +57,15 @@ impl<'a> BaseIndex<'a> {
             .filter(|f| wanted.contains(&f.size))
             .collect();
         let groups: Vec<&[BaseFile]> = same.chunks(FILES).collect();
-        let look = |i: usize, tools: &mut Tools, out: &mut Vec<(ContentKey, BaseInode)>| {
-            for file in groups[i] {
-                out.push((key(base, file, &mut tools.buf)?, file.inode));
-            }
-            Ok(())
-        };
-        let mut keys = parallel(groups.len(), settings, &look)?.concat();
-        // Of several files with one content the one with the lowest number.
+        let scan =
+            |i: usize, context: &mut WorkerContext, out: &mut Vec<(ContentKey, BaseInode)>| {
+                for file in groups[i] {
+                    out.push((key(base, file, &mut context.buf)?, file.inode));
+                }
+                Ok(())
+            };
+        let mut keys = parallel(groups.len(), settings, &scan)?.concat();
+        // Among several files with equal content, use the one with the lowest inode number.
         keys.sort_unstable();
         keys.dedup_by_key(|(key, _)| *key);
         Ok(Self {
@@ -74,36 +76,37 @@ impl<'a> BaseIndex<'a> {
         })
     }
 
-    /// True if some file of the base is so long. Unit: bytes.
+    /// True if a file of the base has this size. Unit: bytes.
     pub(super) fn has_size(&self, size: u64) -> bool {
         self.sizes.contains(&size)
     }
 
-    /// The file with this content.
+    /// Base inode with this content.
     pub(super) fn get(&self, size: u64, hasher: &blake3::Hasher) -> Option<BaseInode> {
         self.keys.get(&base_key(size, hasher)).copied()
     }
 
-    /// The chunks of the parts, in their order.
-    pub(super) fn chunks(&self, cutter: Cutter, settings: &Settings<'_>) -> Result<Vec<Chunks>> {
-        let look = |i: usize, tools: &mut Tools, out: &mut Vec<(usize, Chunks)>| {
-            let Tools { buf, sampler, .. } = tools;
+    /// Splits the files in `parts` into chunks and returns them in the same order.
+    pub(super) fn chunks(&self, chunker: Chunker, settings: &Settings<'_>) -> Result<Vec<Chunks>> {
+        let scan = |i: usize, context: &mut WorkerContext, out: &mut Vec<(usize, Chunks)>| {
+            let WorkerContext { buf, sampler, .. } = context;
             let mut seen = |_: &[u8]| settings.progress.check();
             let mut ratio = |bytes: &[u8]| sample(sampler, bytes);
             let input = self.input(i);
             let size = self.parts[i].size;
-            let mut chunks = shared_runs::chunks(&input, size, cutter, buf, &mut seen, &mut ratio)?;
-            chunks.tell_apart(self.base.algorithm(self.parts[i].inode)?);
+            let mut chunks =
+                shared_runs::chunks(&input, size, chunker, buf, &mut seen, &mut ratio)?;
+            chunks.salt_with_algorithm(self.base.algorithm(self.parts[i].inode)?);
             out.push((i, chunks));
             Ok(())
         };
-        let found = parallel(self.parts.len(), settings, &look)?;
+        let found = parallel(self.parts.len(), settings, &scan)?;
         let mut found: Vec<(usize, Chunks)> = found.into_iter().flatten().collect();
         found.sort_unstable_by_key(|(i, _)| *i);
         Ok(found.into_iter().map(|(_, chunks)| chunks).collect())
     }
 
-    /// The content of a part.
+    /// Returns the content of `parts[part]`.
     pub(super) fn input(&self, part: usize) -> Input {
         Input::Base(Arc::clone(self.base), self.parts[part].inode)
     }

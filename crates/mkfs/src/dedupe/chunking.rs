@@ -1,9 +1,10 @@
-//! Content-defined chunks: cut points that depend on the bytes around them alone, so that equal data is cut alike wherever
-//! it lies.
+//! Content-defined chunking: cut points depend only on the bytes around them, so equal data is cut
+//! equally at any position.
 //!
-//! A rolling sum over a table of random words (Gear): each byte shifts it by one bit, so that the upper bits depend on the
-//! last 64 bytes. A chunk ends where enough of them are zero: more bits below the average length, fewer above it, which
-//! keeps lengths close to the average.
+//! The cut points come from a Gear hash, a rolling sum over a table of random words. Each byte
+//! shifts the sum by one bit, so the upper bits depend on the last 64 bytes. A chunk ends where
+//! enough of these bits are zero: more bits below the average length, fewer above it. This keeps
+//! lengths close to the average.
 
 /// Random words, one per byte value: the outputs of splitmix64 from seed 1.
 static GEAR: [u64; 256] = {
@@ -20,36 +21,36 @@ static GEAR: [u64; 256] = {
     table
 };
 
-/// Bytes that the upper bits of the rolling sum depend on.
-const REACH: usize = 64;
+/// Number of bytes that the upper bits of the rolling sum depend on.
+const HASH_WINDOW: usize = 64;
 
-/// How long chunks are.
+/// Chunker with a given average chunk length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cutter {
-    /// log2 of the average length in bytes: 10 to 24.
+pub(crate) struct Chunker {
+    /// log2 of the average length in bytes, from 10 to 24.
     bits: u32,
 }
 
-impl Cutter {
-    /// Chunks of about `1 << bits` bytes.
+impl Chunker {
+    /// Creates a chunker for chunks of about `1 << bits` bytes.
     pub(crate) fn new(bits: u32) -> Self {
         Self {
             bits: bits.clamp(10, 24),
         }
     }
 
-    /// No chunk but a last one is shorter. Unit: bytes.
+    /// Minimum length of all chunks but the last. Unit: bytes.
     pub(crate) fn min(self) -> usize {
         1 << (self.bits - 2)
     }
 
-    /// No chunk is longer. Unit: bytes.
+    /// Maximum length of a chunk. Unit: bytes.
     pub(crate) fn max(self) -> usize {
         1 << (self.bits + 2)
     }
 
-    /// Length of the first chunk of `data`, all of it if no cut point is found: then more than [`max`](Self::max) bytes must
-    /// be given unless the content ends with them.
+    /// Returns the length of the first chunk of `data`, or its whole length if there is no cut
+    /// point. Pass at least [`max`](Self::max) bytes, except at the end of the content.
     pub(crate) fn cut(self, data: &[u8]) -> usize {
         let (min, max) = (self.min(), self.max().min(data.len()));
         if data.len() <= min {
@@ -59,7 +60,7 @@ impl Cutter {
         let lax = !0u64 << (64 - self.bits + 1);
         let average = (1usize << self.bits).min(max);
         let mut sum = 0u64;
-        for byte in &data[min - REACH.min(min)..min] {
+        for byte in &data[min - HASH_WINDOW.min(min)..min] {
             sum = (sum << 1).wrapping_add(GEAR[usize::from(*byte)]);
         }
         for (i, byte) in data[min..average].iter().enumerate() {
@@ -78,13 +79,15 @@ impl Cutter {
     }
 }
 
-/// What stands for a small file when files are compared for likeness: the largest of four mixes over sampled places.
+/// Similarity sketch of a small file: for each of four hash functions, the maximum over the sampled
+/// positions.
 pub(crate) type Sketch = [u32; 4];
 
-/// One place in so many is sampled, a power of two.
+/// Sampling rate: one position in this many, a power of two.
 const SAMPLED: u32 = 32;
 
-/// The sketch of some content. Contents that share most of their text share most of the four numbers.
+/// Computes the sketch of a content. Contents that share most of their text share most of the four
+/// values.
 pub(crate) fn sketch(data: &[u8]) -> Sketch {
     const MIX: [u64; 4] = [
         0x9E37_79B9_7F4A_7C15,
@@ -97,7 +100,8 @@ pub(crate) fn sketch(data: &[u8]) -> Sketch {
     for byte in data {
         sum = (sum << 1).wrapping_add(GEAR[usize::from(*byte)]);
         if sum & mask == 0 {
-            // Of the sum only bits that 24 bytes decide: shorter than most lines.
+            // Use only the bits of the sum that depend on the last 24 bytes, fewer than most lines
+            // have.
             let seen = sum & 0xFF_FFFF;
             for (slot, mix) in found.iter_mut().zip(MIX) {
                 *slot = (*slot).max((seen.wrapping_add(1).wrapping_mul(mix) >> 32) as u32);
@@ -112,7 +116,7 @@ mod tests {
     use super::*;
     use crate::samples::noise;
 
-    fn cuts(cutter: Cutter, data: &[u8]) -> Vec<usize> {
+    fn cuts(cutter: Chunker, data: &[u8]) -> Vec<usize> {
         let (mut at, mut all) = (0, Vec::new());
         while at < data.len() {
             at += cutter.cut(&data[at..]);
@@ -124,7 +128,7 @@ mod tests {
     #[test]
     fn lengths_stay_in_their_bounds_and_near_the_average() {
         for bits in [10, 12, 16] {
-            let cutter = Cutter::new(bits);
+            let cutter = Chunker::new(bits);
             let data = noise(4 << 20, 3);
             let all = cuts(cutter, &data);
             let mut last = 0;
@@ -139,8 +143,8 @@ mod tests {
     }
 
     #[test]
-    fn equal_data_is_cut_alike_wherever_it_lies() {
-        let cutter = Cutter::new(12);
+    fn equal_data_is_cut_equally_at_any_position() {
+        let cutter = Chunker::new(12);
         let shared = noise(200_000, 1);
         let ends = |before: usize| {
             let mut data = noise(before, 2);
@@ -156,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn like_contents_have_like_sketches() {
+    fn similar_contents_have_similar_sketches() {
         let old = noise(20_000, 9);
         let mut new = old.clone();
         new.splice(7_000..7_040, *b"one line was changed in the new version");

@@ -1,4 +1,4 @@
-//! Reading of contents by several threads.
+//! Parallel reading of file contents.
 
 use crate::auto::Chooser;
 use crate::options::Dedupe;
@@ -15,63 +15,65 @@ use std::sync::{Mutex, PoisonError};
 use tuff_codec::{Algorithm, EncoderSpec};
 use tuff_erofs::threads;
 
-/// A content to look at.
+/// File content to analyse.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Content {
-    /// Whose.
+    /// Inode that owns the content.
     pub(crate) file: InodeId,
-    /// Unit: bytes, not 0.
+    /// Length. Unit: bytes, not 0.
     pub(crate) size: u64,
-    /// Number of its policy: only contents with equal numbers are stored alike.
+    /// Compression policy. Only contents with the same policy share data.
     pub(crate) policy: PolicyId,
-    /// It goes into the packed inode as a whole.
+    /// The whole file goes into the packed inode.
     pub(crate) packed: bool,
-    /// Its end may go there, if it is alike another.
+    /// The tail may go into the packed inode if it is similar to another.
     pub(crate) end: bool,
-    /// Parts of it may be shared: it is compressed, in segments of two to so many bytes.
+    /// log2 of the segment size, for compressed contents whose parts may be shared.
     pub(crate) segment_bits: Option<NonZeroU8>,
-    /// Stands for its name: versions of a file mostly have the same.
+    /// Hash of the file name. Versions of a file mostly have the same name.
     pub(crate) name: u16,
-    /// How it is stored is decided from a sample.
+    /// A sample decides how the content is stored.
     pub(crate) auto: bool,
-    /// How it is compressed; `None`: it is to be stored as it is.
+    /// Compression algorithm. `None` stores the content uncompressed.
     pub(crate) algorithm: Option<Algorithm>,
 }
 
-/// How to look.
+/// Settings of the analysis.
 pub(crate) struct Settings<'a> {
-    /// What is stored once.
+    /// Granularity: whole files, parts, or off.
     pub(crate) dedupe: Dedupe,
-    /// Least length of an end that goes into the packed inode because it is alike another. Unit: bytes.
+    /// Minimum length of a tail that goes into the packed inode because it is similar to another.
+    /// Unit: bytes.
     pub(crate) end_len: u64,
-    /// Memory for chunks. Unit: bytes.
+    /// Memory limit for chunks. Unit: bytes.
     pub(crate) memory: u64,
-    /// Memory for what tells files of the base. Unit: bytes.
+    /// Memory limit for the index of the base. Unit: bytes.
     pub(crate) base_memory: u64,
     /// Block size. Unit: bytes.
     pub(crate) block: u64,
-    /// Workers.
+    /// Number of worker threads.
     pub(crate) threads: usize,
-    /// Dense and fast compression for those whose storing is decided here.
-    pub(crate) two: Option<[EncoderSpec; 2]>,
-    /// The usual compression has fewer bits for frequent bytes.
-    pub(crate) counts: bool,
-    /// Sums are taken of contents that nobody reads again to pack them.
+    /// Dense and fast compression to choose from where a sample decides.
+    pub(crate) dense_and_fast: Option<[EncoderSpec; 2]>,
+    /// The default compression uses entropy coding.
+    pub(crate) entropy_coding: bool,
+    /// Compute checksums of contents that are not read again for packing.
     pub(crate) sums: bool,
-    /// Says whether to stop.
+    /// Progress, checked for stop requests.
     pub(crate) progress: &'a Progress,
 }
 
-/// What a worker needs again and again.
-pub(crate) struct Tools {
+/// Buffers and encoders that a worker reuses.
+pub(crate) struct WorkerContext {
     pub(crate) buf: Vec<u8>,
     pub(super) windows: [Vec<u8>; 2],
     pub(super) sampler: Option<Box<dyn tuff_codec::EncodeFit>>,
     pub(super) chooser: Option<Chooser>,
-    pub(super) ahead: Readahead,
+    pub(super) readahead: Readahead,
 }
 
-/// How much of `bytes` LZ4 puts into a block: sixteenths of a byte per byte. What does not shrink counts as 16.
+/// Compression ratio that LZ4 reaches on one block of `bytes`, in sixteenths. Incompressible data
+/// gives 16.
 pub(super) fn sample(sampler: &mut Option<Box<dyn tuff_codec::EncodeFit>>, bytes: &[u8]) -> u32 {
     const BLOCK: usize = 4096;
     let spec = tuff_codec::EncoderSpec::new(tuff_codec::Method::Lz4, BLOCK);
@@ -82,26 +84,27 @@ pub(super) fn sample(sampler: &mut Option<Box<dyn tuff_codec::EncodeFit>>, bytes
     let mut out = [0; BLOCK];
     encoder.reset();
     let fit = encoder.fit(&bytes[..bytes.len().min(16 * BLOCK)], 0, &mut out);
-    // Fits: at most 16 blocks in one.
+    // Fits: at most 16 blocks are compressed into one.
     (fit.consumed * 16 / fit.written.max(1)).clamp(16, 256) as u32
 }
 
-/// Runs `work` for every index below `count` on as many threads as the settings say. What each thread found, in no order.
+/// Runs `work` for every index below `count` on the configured number of threads. Returns the
+/// result of each thread, in no particular order.
 pub(crate) fn parallel<T: Send + Default>(
     count: usize,
     settings: &Settings<'_>,
-    work: &(dyn Fn(usize, &mut Tools, &mut T) -> Result<()> + Sync),
+    work: &(dyn Fn(usize, &mut WorkerContext, &mut T) -> Result<()> + Sync),
 ) -> Result<Vec<T>> {
     let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
     let done: Mutex<Vec<T>> = Mutex::default();
     let errors: Mutex<Vec<(usize, Error)>> = Mutex::default();
     let run = || {
-        let mut tools = Tools {
+        let mut context = WorkerContext {
             buf: Vec::new(),
             windows: [Vec::new(), Vec::new()],
             sampler: None,
             chooser: None,
-            ahead: Readahead::default(),
+            readahead: Readahead::default(),
         };
         let mut mine = T::default();
         loop {
@@ -110,7 +113,7 @@ pub(crate) fn parallel<T: Send + Default>(
                 break;
             }
             let stopped = settings.progress.check();
-            if let Err(e) = stopped.and_then(|()| work(i, &mut tools, &mut mine)) {
+            if let Err(e) = stopped.and_then(|()| work(i, &mut context, &mut mine)) {
                 failed.store(true, Ordering::Relaxed);
                 let mut errors = errors.lock().unwrap_or_else(PoisonError::into_inner);
                 errors.push((i, e));
@@ -120,7 +123,7 @@ pub(crate) fn parallel<T: Send + Default>(
         done.push(mine);
     };
     std::thread::scope(|scope| {
-        threads::start(scope, "survey", settings.threads.saturating_sub(1), run);
+        threads::start(scope, "dedupe", settings.threads.saturating_sub(1), run);
         run();
     });
     let errors = errors.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -130,16 +133,16 @@ pub(crate) fn parallel<T: Send + Default>(
     }
 }
 
-/// Sums of contents, each with its size, in their order.
+/// Computes the checksums of contents, given with their sizes, in the same order.
 pub(crate) fn sums(
     contents: &[(InodeId, u64)],
     settings: &Settings<'_>,
     input: &(dyn Fn(InodeId) -> Result<Input> + Sync),
 ) -> Result<Vec<u64>> {
-    let work = |i: usize, tools: &mut Tools, out: &mut Vec<(usize, u64)>| {
+    let work = |i: usize, context: &mut WorkerContext, out: &mut Vec<(usize, u64)>| {
         let (inode, size) = contents[i];
         let mut sum = sum();
-        read_through(&input(inode)?, size, &mut tools.buf, &mut |bytes| {
+        read_through(&input(inode)?, size, &mut context.buf, &mut |bytes| {
             sum.update(bytes);
             settings.progress.check()
         })?;
@@ -151,7 +154,7 @@ pub(crate) fn sums(
     Ok(all.into_iter().map(|(_, sum)| sum).collect())
 }
 
-/// Hands all of a content to `take`, piece by piece.
+/// Reads a whole content and passes it to `take` in parts of at most 1 MiB.
 pub(super) fn read_through(
     input: &Input,
     size: u64,
@@ -162,7 +165,7 @@ pub(super) fn read_through(
     let reader = input.open()?;
     let mut at = 0;
     while at < size {
-        // Fits: it is at most a MiB.
+        // Fits: at most 1 MiB.
         let n = (size - at).min(PIECE) as usize;
         if buf.len() < n {
             buf.resize(n, 0);
@@ -174,21 +177,21 @@ pub(super) fn read_through(
     Ok(())
 }
 
-/// An input that must be there: contents of streams are not surveyed.
+/// Returns an input that is required to exist. Contents of streams cannot be read before packing.
 pub(crate) fn readable(input: Option<Input>) -> Result<Input> {
     input.ok_or_else(|| Error::usage("content that cannot be read twice"))
 }
 
-/// A file of the packed inode, or the end of one.
+/// File, or tail of a file, in the packed inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PackedFile {
-    /// Which.
+    /// Inode that owns the content.
     pub(crate) file: InodeId,
-    /// Where the packed part starts: 0 for a whole file. Unit: bytes.
+    /// Start of the packed part: 0 for a whole file. Unit: bytes.
     pub(crate) from: u32,
-    /// It lies next to one that it is alike.
+    /// A neighbour in the packed inode is similar.
     pub(crate) similar: bool,
 }
 
-// There may be millions of them.
+// Builds of millions of files keep one of these per file.
 const _: () = assert!(size_of::<Content>() == 24);

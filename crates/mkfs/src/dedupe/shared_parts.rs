@@ -1,9 +1,9 @@
 //! Parts that files share with each other and with files of the base: from chunks to plans.
 
 use super::base_index::BaseIndex;
-use super::chunking::Cutter;
-use super::scan::{Content, Settings, Tools, parallel};
-use super::shared_runs::{self, Chunks, Run, SegmentShape};
+use super::chunking::Chunker;
+use super::scan::{Content, Settings, WorkerContext, parallel};
+use super::shared_runs::{self, ChunkRun, Chunks, SegmentShape};
 use crate::Result;
 use crate::base::BaseClusters;
 use crate::order::PolicyId;
@@ -12,34 +12,34 @@ use crate::pack::shared_clusters::{FilePlan, Owner};
 use crate::tree::InodeId;
 use hashbrown::HashMap;
 
-/// Opens a content.
-type Open<'a> = &'a (dyn Fn(InodeId) -> Result<Input> + Sync);
+/// Function that opens a content.
+type OpenContent<'a> = &'a (dyn Fn(InodeId) -> Result<Input> + Sync);
 
-/// What may have parts in common.
-pub(super) struct Parts<'a> {
-    /// All contents.
+/// Input of the search for shared parts.
+pub(super) struct PartMatcher<'a> {
+    /// Contents of the image.
     pub(super) contents: &'a [Content],
-    /// The chunks of those that are looked at, by index.
+    /// Chunks of the contents that may share parts, by index.
     pub(super) chunks: Vec<(u32, Chunks)>,
-    /// Where those end that have an end in the packed inode. Unit: bytes.
+    /// Start of each tail that is stored in the packed inode. Unit: bytes.
     pub(super) ends: &'a HashMap<InodeId, u32>,
-    /// The base.
+    /// Index of the base.
     pub(super) known: Option<&'a BaseIndex<'a>>,
 }
 
-/// Files that take part, and the clusters of the base's files among them, by number.
-type Plans = (HashMap<InodeId, FilePlan>, HashMap<u32, BaseClusters>);
+/// Plans of the files that share parts, and the clusters of the base files they use, by index.
+type PlansAndClusters = (HashMap<InodeId, FilePlan>, HashMap<u32, BaseClusters>);
 
-impl Parts<'_> {
-    /// What is shared.
-    pub(super) fn shared(
+impl PartMatcher<'_> {
+    /// Finds shared parts and returns the plans of the files that take part.
+    pub(super) fn find_shared(
         self,
         settings: &Settings<'_>,
-        cutter: Cutter,
-        input: Open<'_>,
-    ) -> Result<Plans> {
+        chunker: Chunker,
+        input: OpenContent<'_>,
+    ) -> Result<PlansAndClusters> {
         if self.chunks.is_empty() {
-            return Ok(Plans::default());
+            return Ok(PlansAndClusters::default());
         }
         let Self {
             contents,
@@ -47,16 +47,17 @@ impl Parts<'_> {
             ends,
             known,
         } = self;
-        // From here on files are counted that have chunks: those of the base, then those of the image.
+        // File indexes from here on count files with chunks: those of the base, then those of the
+        // image.
         let old = known.map_or(&[][..], |known| &known.parts);
         let (new, chunks): (Vec<u32>, Vec<Chunks>) = chunks.into_iter().unzip();
         let new: Vec<&Content> = new.into_iter().map(|i| &contents[i as usize]).collect();
         let mut all = match known {
-            Some(known) => known.chunks(cutter, settings)?,
+            Some(known) => known.chunks(chunker, settings)?,
             None => Vec::new(),
         };
         for (content, mut chunks) in new.iter().zip(chunks) {
-            chunks.tell_apart(content.algorithm.map(|a| a as u8));
+            chunks.salt_with_algorithm(content.algorithm.map(|a| a as u8));
             all.push(chunks);
         }
         let found = shared_runs::find(&all, old.len());
@@ -67,7 +68,7 @@ impl Parts<'_> {
             (None, Some(known)) => Ok((known.input(i as usize), old[i as usize].size)),
             (None, None) => unreachable!("only a base has old files"),
         };
-        let confirmed = confirm(&found, settings, cutter, &of)?;
+        let confirmed = confirm(&found, settings, chunker, &of)?;
 
         let mut clusters: HashMap<u32, BaseClusters> = HashMap::new();
         for run in &confirmed {
@@ -107,41 +108,42 @@ impl Parts<'_> {
                 })
             });
         let shapes: Vec<Option<SegmentShape>> = old_shapes.chain(new_shapes).collect();
-        let plans = shared_runs::settle(&confirmed, &shapes, &clusters, settings.block);
+        let plans = shared_runs::select_runs(&confirmed, &shapes, &clusters, settings.block);
         Ok((plans, clusters))
     }
 }
 
-/// Compares runs with what they repeat, each file's on one worker. Those that are none are left out. `of` gives a file's
-/// content and its length.
+/// Compares each run with the data it repeats and drops those that differ. Each file is compared by
+/// one worker. `of` returns a file's content and its length.
 fn confirm(
-    runs: &[Run],
+    runs: &[ChunkRun],
     settings: &Settings<'_>,
-    cutter: Cutter,
+    chunker: Chunker,
     of: &(dyn Fn(u32) -> Result<(Input, u64)> + Sync),
-) -> Result<Vec<Run>> {
-    let by_file: Vec<&[Run]> = runs.chunk_by(|a, b| a.file == b.file).collect();
-    let look = |i: usize, tools: &mut Tools, out: &mut Vec<(usize, Run)>| -> Result<()> {
-        let runs = by_file[i];
-        let (file, size) = of(runs[0].file)?;
-        let file_reader = file.open()?;
-        for same in runs.chunk_by(|a, b| a.owner == b.owner) {
-            let (owner, owner_size) = of(same[0].owner)?;
-            let owner_reader = owner.open()?;
-            for run in same {
-                settings.progress.check()?;
-                let sizes = (size, owner_size);
-                let readers = (&file_reader, &owner_reader);
-                let widen = cutter.max() as u64;
-                let windows = &mut tools.windows;
-                let run = shared_runs::confirm(*run, sizes, readers, widen, windows)?;
-                out.extend(run.map(|run| (i, run)));
+) -> Result<Vec<ChunkRun>> {
+    let by_file: Vec<&[ChunkRun]> = runs.chunk_by(|a, b| a.file == b.file).collect();
+    let compare =
+        |i: usize, context: &mut WorkerContext, out: &mut Vec<(usize, ChunkRun)>| -> Result<()> {
+            let runs = by_file[i];
+            let (file, size) = of(runs[0].file)?;
+            let file_reader = file.open()?;
+            for same in runs.chunk_by(|a, b| a.owner == b.owner) {
+                let (owner, owner_size) = of(same[0].owner)?;
+                let owner_reader = owner.open()?;
+                for run in same {
+                    settings.progress.check()?;
+                    let sizes = (size, owner_size);
+                    let readers = (&file_reader, &owner_reader);
+                    let widen = chunker.max() as u64;
+                    let windows = &mut context.windows;
+                    let run = shared_runs::confirm(*run, sizes, readers, widen, windows)?;
+                    out.extend(run.map(|run| (i, run)));
+                }
             }
-        }
-        Ok(())
-    };
-    let mut confirmed = parallel(by_file.len(), settings, &look)?.concat();
-    // Stable: those of a file are in order.
+            Ok(())
+        };
+    let mut confirmed = parallel(by_file.len(), settings, &compare)?.concat();
+    // The sort is stable, so runs of a file stay in order.
     confirmed.sort_by_key(|(i, _)| *i);
     Ok(confirmed.into_iter().map(|(_, run)| run).collect())
 }

@@ -1,17 +1,20 @@
-//! Runs: stretches of a file that an earlier file has, too, and where clusters must begin so that they can be shared.
+//! Runs: ranges of a file that repeat an earlier file, and the positions where clusters must begin
+//! to be shared.
 //!
 //! ```text
-//!  chunks, in the order of the files ──► raw runs ──► compared and widened ──► settled: plans
-//!             serial                                  parallel, byte by byte       serial
+//! chunks, in the order of the files ──► raw runs ──► compared and extended ──► selected: plans
+//!                                       serial       parallel, byte by byte    serial
 //! ```
 //!
-//! A reference names a cluster and takes what it decodes to from its first byte on, so a cluster of the earlier file must
-//! begin where the run does: a *stop*. A stop costs about half a block there, where the cluster before it ends early, and
-//! the same in the later file. Runs that save less are left alone.
+//! An extent refers to a whole cluster and uses its decoded data from the first byte. A cluster of
+//! the earlier file must therefore begin where the run does, at a *stop*. A stop costs about half a
+//! block, because the cluster before it ends early, and the same again in the later file. Runs that
+//! save less are not used.
 //!
-//! Files of the base come before all others. Their clusters are there already: a run begins where one of them does.
+//! Files of the base come first. Their clusters exist already, so a run can begin only at one of
+//! their boundaries.
 
-use super::chunking::Cutter;
+use super::chunking::Chunker;
 use crate::Result;
 use crate::base::BaseClusters;
 use crate::order::PolicyId;
@@ -23,58 +26,58 @@ use hashbrown::{HashMap, HashTable};
 /// Chunks of one file, in order.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
-    /// What they hash to.
+    /// Hash of each chunk.
     pub(super) hashes: Vec<u64>,
-    /// Where they end. Unit: bytes.
+    /// End position of each chunk. Unit: bytes.
     pub(super) ends: Vec<u64>,
-    /// How many bytes of the file one byte of a cluster may hold, as a sample says. Unit: sixteenths.
+    /// Estimated compression ratio, from a sample, in sixteenths.
     pub(super) ratio: u32,
 }
 
 impl Chunks {
-    /// Lets them have no hash in common with chunks of files with another algorithm, as far as that matters.
-    pub(super) fn tell_apart(&mut self, algorithm: Option<u8>) {
+    /// Salts the hashes, so that chunks match only in files with the same algorithm.
+    pub(super) fn salt_with_algorithm(&mut self, algorithm: Option<u8>) {
         let salt = algorithm.map_or(0, |a| u64::from(a) + 1) << 61;
         for hash in &mut self.hashes {
             *hash ^= salt;
         }
     }
 
-    /// Where chunk `i` starts. Unit: bytes.
+    /// Start position of chunk `i`. Unit: bytes.
     fn start(&self, i: usize) -> u64 {
         if i == 0 { 0 } else { self.ends[i - 1] }
     }
 }
 
-/// Memory for each chunk, with its place in the table. Unit: bytes.
+/// Memory per chunk, including its entry in the hash table. Unit: bytes.
 pub(super) const CHUNK_COST: u64 = 32;
 
-/// A stretch that `file` may share with an earlier place.
+/// Range of `file` that may repeat an earlier range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct ChunkRun {
     /// Index of the file. Fits: inodes are counted in 32 bits.
     pub(super) file: u32,
-    /// Position in it.
+    /// Start of the range in the file. Unit: bytes.
     pub(super) at: u64,
-    /// Index of the file that has it.
+    /// Index of the file that owns the data.
     pub(super) owner: u32,
-    /// Position there; in the same file an earlier one.
+    /// Start in the owner; within one file an earlier position. Unit: bytes.
     pub(super) owner_at: u64,
-    /// Unit: bytes.
+    /// Length of the range. Unit: bytes.
     pub(super) len: u64,
 }
 
-/// Finds runs of equal hashes in `files`, which are in the order of their data. The first `base` of them are the base's and
-/// share nothing themselves.
-pub(super) fn find(files: &[Chunks], base: usize) -> Vec<Run> {
+/// Finds runs of equal hashes in `files`, which are in the order of their data. The first `base`
+/// files are those of the base, which share nothing themselves.
+pub(super) fn find(files: &[Chunks], base: usize) -> Vec<ChunkRun> {
     let total: usize = files.iter().map(|c| c.hashes.len()).sum();
-    // File and chunk of each first hash.
+    // File and chunk of the first occurrence of each hash.
     let mut table: HashTable<(u32, u32)> = HashTable::with_capacity(total);
     let hash_of = |(file, chunk): &(u32, u32)| files[*file as usize].hashes[*chunk as usize];
-    let mut runs: Vec<Run> = Vec::new();
+    let mut runs: Vec<ChunkRun> = Vec::new();
     for (i, chunks) in files.iter().enumerate() {
         let file = i as u32;
-        // The owner's chunk that would continue the last run.
+        // Chunk of the owner that would continue the last run.
         let mut next: Option<(u32, u32)> = None;
         for (j, hash) in chunks.hashes.iter().enumerate() {
             let (at, len) = (chunks.start(j), chunks.ends[j] - chunks.start(j));
@@ -89,7 +92,7 @@ pub(super) fn find(files: &[Chunks], base: usize) -> Vec<Run> {
                     match runs.last_mut() {
                         Some(run) if continues.is_some() => run.len += len,
                         _ => {
-                            runs.push(Run {
+                            runs.push(ChunkRun {
                                 file,
                                 at,
                                 owner,
@@ -110,18 +113,18 @@ pub(super) fn find(files: &[Chunks], base: usize) -> Vec<Run> {
     runs
 }
 
-/// What is compared at a time. Unit: bytes.
+/// Bytes compared at a time.
 const WINDOW: usize = 128 << 10;
 
-/// Makes sure that a run is one, byte by byte, and widens it by up to `widen` bytes at both ends. `None`: hashes were equal
-/// and the bytes are not.
+/// Compares a run byte by byte and extends it by up to `widen` bytes at both ends. Returns `None`
+/// if the hashes collided.
 pub(super) fn confirm(
-    run: Run,
+    run: ChunkRun,
     sizes: (u64, u64),
     (file, owner): (&Reader<'_>, &Reader<'_>),
     widen: u64,
     buffers: &mut [Vec<u8>; 2],
-) -> Result<Option<Run>> {
+) -> Result<Option<ChunkRun>> {
     let load = |buffers: &mut [Vec<u8>; 2], at: u64, owner_at: u64, len: usize| -> Result<()> {
         let [ours, theirs] = buffers;
         ours.resize(len, 0);
@@ -129,15 +132,15 @@ pub(super) fn confirm(
         file.read_exact(ours, at)?;
         owner.read_exact(theirs, owner_at)
     };
-    // Behind the run, too; a stretch of the same file ends before it is repeated.
-    let room = (sizes.0 - run.at).min(sizes.1 - run.owner_at);
-    let wanted = room.min(run.len + widen);
+    // Extend past the end of the run, too. Within one file, the source ends before its repetition.
+    let remaining = (sizes.0 - run.at).min(sizes.1 - run.owner_at);
+    let wanted = remaining.min(run.len + widen);
     let mut len = 0;
     while len < wanted {
-        // Fits: the window does.
+        // Fits: bounded by the window.
         let n = (wanted - len).min(WINDOW as u64) as usize;
         load(buffers, run.at + len, run.owner_at + len, n)?;
-        let same = common(&buffers[0], &buffers[1]);
+        let same = common_prefix(&buffers[0], &buffers[1]);
         len += same as u64;
         if same < n {
             break;
@@ -159,7 +162,7 @@ pub(super) fn confirm(
         .zip(buffers[1].iter().rev())
         .take_while(|(a, b)| a == b)
         .count() as u64;
-    Ok(Some(Run {
+    Ok(Some(ChunkRun {
         at: run.at - back,
         owner_at: run.owner_at - back,
         len: len + back,
@@ -167,8 +170,8 @@ pub(super) fn confirm(
     }))
 }
 
-/// Bytes that two slices begin with.
-fn common(a: &[u8], b: &[u8]) -> usize {
+/// Length of the common prefix of two slices.
+fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     const STEP: usize = 64;
     let equal = a
         .chunks(STEP)
@@ -180,35 +183,37 @@ fn common(a: &[u8], b: &[u8]) -> usize {
     equal + rest.take_while(|(a, b)| a == b).count()
 }
 
-/// A file as plans see it.
+/// Size, segments and compression of a file, for planning.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentShape {
-    /// Which.
+    /// File or base file that owns the data.
     pub(super) owner: Owner,
-    /// Unit: bytes.
+    /// File size. Unit: bytes.
     pub(super) size: u64,
-    /// Length of what has clusters of its own; the end that follows lies in the packed inode. Unit: bytes.
+    /// Length of the part with clusters of its own; the tail after it is in the packed inode. Unit:
+    /// bytes.
     pub(super) own: u64,
-    /// It is encoded in segments of so many bytes.
+    /// Segment size: the unit of encoding. Unit: bytes.
     pub(super) segment: u64,
-    /// Only files with equal numbers share clusters, but for those of the base.
+    /// Compression policy. Only files with the same policy share clusters, except with the base.
     pub(super) policy: PolicyId,
-    /// Number of the algorithm, if not all is stored. Only files with the same share clusters.
+    /// Algorithm number; `None` stores the file uncompressed. Only files with the same algorithm
+    /// share clusters.
     pub(super) algorithm: Option<u8>,
-    /// Bytes of the file per sixteen bytes of a cluster.
+    /// Estimated compression ratio in sixteenths.
     pub(super) ratio: u32,
 }
 
-/// A shared run costs so much in the file that shares: a cluster that ends early, and one that begins anew. Unit: bytes of
-/// image.
+/// Cost of a shared run in the sharing file: one cluster ends early and one starts anew. Unit:
+/// bytes of image.
 const RUN_COST: u64 = 6 << 10;
-/// A new stop costs so much in the earlier file. Unit: bytes of image.
+/// Cost of a new stop in the earlier file. Unit: bytes of image.
 const STOP_COST: u64 = 3 << 10;
-/// An index that is not compact costs so much more for each block of the file. Unit: bytes.
+/// Additional cost per block of the file if its index is not compact. Unit: bytes.
 const INDEX_COST: u64 = 6;
 
 impl SegmentShape {
-    /// True if a file like this may use the clusters of `owner`.
+    /// True if a file of this shape may use clusters of `owner`.
     fn takes(&self, owner: &Self) -> bool {
         match owner.owner {
             Owner::File(_) => self.policy == owner.policy,
@@ -217,16 +222,17 @@ impl SegmentShape {
     }
 }
 
-/// Decides which runs are used. `runs` in the order of [`find`], confirmed; `base` has the clusters of the base's files that
-/// runs name. Returns the plans of the files that take part.
-pub(super) fn settle(
-    runs: &[Run],
+/// Selects the runs that save space. `runs` are confirmed and in the order of [`find`]; `base`
+/// holds the clusters of the base files that they name. Returns the plans of the files that take
+/// part.
+pub(super) fn select_runs(
+    runs: &[ChunkRun],
     shapes: &[Option<SegmentShape>],
     base: &HashMap<u32, BaseClusters>,
     block: u64,
 ) -> HashMap<InodeId, FilePlan> {
-    // By file: its settled runs, ascending. By owner: where clusters must begin.
-    let mut settled: HashMap<u32, Vec<Run>> = HashMap::new();
+    // `selected` holds ascending runs by file; `stops` holds required cluster starts by owner.
+    let mut selected: HashMap<u32, Vec<ChunkRun>> = HashMap::new();
     let mut stops: HashMap<u32, Vec<u64>> = HashMap::new();
     for runs in runs.chunk_by(|a, b| a.file == b.file) {
         let file = runs[0].file;
@@ -235,10 +241,10 @@ pub(super) fn settle(
         };
         let mut covered = 0;
         let mut saved = 0;
-        let mut mine: Vec<Run> = Vec::new();
+        let mut file_runs: Vec<ChunkRun> = Vec::new();
         let mut pieces = Vec::new();
         for run in runs {
-            let Some(mut run) = of_own(*run, shapes) else {
+            let Some(mut run) = clip_to_own_clusters(*run, shapes) else {
                 continue;
             };
             let skip = covered.max(run.at) - run.at;
@@ -247,12 +253,12 @@ pub(super) fn settle(
             }
             (run.at, run.owner_at, run.len) = (run.at + skip, run.owner_at + skip, run.len - skip);
             pieces.clear();
-            canonical(run, &settled, &mine, &mut pieces);
-            let cut: Vec<Run> = pieces
+            resolve_owner(run, &selected, &file_runs, &mut pieces);
+            let cut: Vec<ChunkRun> = pieces
                 .drain(..)
-                .filter_map(|r| from_cluster(r, base))
-                .flat_map(|r| by_segments(r, &shape, shapes))
-                .filter_map(|r| from_cluster(r, base))
+                .filter_map(|r| align_to_base_cluster(r, base))
+                .flat_map(|r| split_at_segments(r, &shape, shapes))
+                .filter_map(|r| align_to_base_cluster(r, base))
                 .collect();
             for run in cut {
                 let Some(owner) = shapes[run.owner as usize] else {
@@ -273,57 +279,63 @@ pub(super) fn settle(
                 }
                 saved += saving - cost;
                 covered = run.at + run.len;
-                mine.push(run);
+                file_runs.push(run);
             }
         }
-        if mine.is_empty() || saved < INDEX_COST * shape.size.div_ceil(block) {
+        if file_runs.is_empty() || saved < INDEX_COST * shape.size.div_ceil(block) {
             continue;
         }
-        let of_image = |r: &&Run| !base.contains_key(&r.owner);
-        for run in mine.iter().filter(of_image) {
+        let of_image = |r: &&ChunkRun| !base.contains_key(&r.owner);
+        for run in file_runs.iter().filter(of_image) {
             let stops = stops.entry(run.owner).or_default();
             if let Err(i) = stops.binary_search(&run.owner_at) {
                 stops.insert(i, run.owner_at);
             }
         }
-        settled.insert(file, mine);
+        selected.insert(file, file_runs);
     }
-    plans(&settled, &stops, shapes)
+    plans(&selected, &stops, shapes)
 }
 
-/// The run without what has no clusters of its own in one of the two files.
-fn of_own(run: Run, shapes: &[Option<SegmentShape>]) -> Option<Run> {
+/// Clips a run to the parts of both files that have clusters of their own.
+fn clip_to_own_clusters(run: ChunkRun, shapes: &[Option<SegmentShape>]) -> Option<ChunkRun> {
     let own = |i: u32| shapes[i as usize].map(|s| s.own);
     let len = run
         .len
         .min(own(run.file)?.saturating_sub(run.at))
         .min(own(run.owner)?.saturating_sub(run.owner_at));
-    (len > 0).then_some(Run { len, ..run })
+    (len > 0).then_some(ChunkRun { len, ..run })
 }
 
-/// The run in terms of the first place that has each of its bytes, as far as its start matters: what an owner shares itself
-/// has no clusters there.
-fn canonical(run: Run, settled: &HashMap<u32, Vec<Run>>, mine: &[Run], out: &mut Vec<Run>) {
+/// Rewrites the start of a run to refer to the file that stores the data: a range that an owner
+/// shares itself has no clusters there.
+fn resolve_owner(
+    run: ChunkRun,
+    selected: &HashMap<u32, Vec<ChunkRun>>,
+    file_runs: &[ChunkRun],
+    out: &mut Vec<ChunkRun>,
+) {
     let mut rest = run;
-    // Each round takes at least a byte, and as many rounds as the owner has runs at most.
+    // Each round consumes at least a byte, and there are at most as many rounds as the owner has
+    // runs.
     while rest.len > 0 {
         let of_owner = if rest.owner == rest.file {
-            mine
+            file_runs
         } else {
-            settled.get(&rest.owner).map_or(&[][..], |r| &r[..])
+            selected.get(&rest.owner).map_or(&[][..], |r| &r[..])
         };
         let i = of_owner.partition_point(|r| r.at + r.len <= rest.owner_at);
         match of_owner.get(i) {
             Some(r) if r.at <= rest.owner_at => {
                 let skip = rest.owner_at - r.at;
                 let len = (r.len - skip).min(rest.len);
-                out.push(Run {
+                out.push(ChunkRun {
                     owner: r.owner,
                     owner_at: r.owner_at + skip,
                     len,
                     ..rest
                 });
-                rest = Run {
+                rest = ChunkRun {
                     at: rest.at + len,
                     owner_at: rest.owner_at + len,
                     len: rest.len - len,
@@ -338,13 +350,13 @@ fn canonical(run: Run, settled: &HashMap<u32, Vec<Run>>, mine: &[Run], out: &mut
     }
 }
 
-/// What is left of a run where a cluster of the base begins, if it is in the base.
-fn from_cluster(run: Run, base: &HashMap<u32, BaseClusters>) -> Option<Run> {
+/// Advances a run in the base to the next cluster boundary.
+fn align_to_base_cluster(run: ChunkRun, base: &HashMap<u32, BaseClusters>) -> Option<ChunkRun> {
     let Some(clusters) = base.get(&run.owner) else {
         return Some(run);
     };
     let skip = clusters.begin(run.owner_at)? - run.owner_at;
-    (skip < run.len).then(|| Run {
+    (skip < run.len).then(|| ChunkRun {
         at: run.at + skip,
         owner_at: run.owner_at + skip,
         len: run.len - skip,
@@ -352,20 +364,24 @@ fn from_cluster(run: Run, base: &HashMap<u32, BaseClusters>) -> Option<Run> {
     })
 }
 
-/// Cuts a run where a segment of either file ends.
-fn by_segments(run: Run, shape: &SegmentShape, shapes: &[Option<SegmentShape>]) -> Vec<Run> {
+/// Splits a run at the segment boundaries of both files.
+fn split_at_segments(
+    run: ChunkRun,
+    shape: &SegmentShape,
+    shapes: &[Option<SegmentShape>],
+) -> Vec<ChunkRun> {
     let Some(owner) = shapes[run.owner as usize] else {
         return Vec::new();
     };
     let (mut rest, mut out) = (run, Vec::new());
     while rest.len > 0 {
-        let room = |at: u64, segment: u64| segment - at % segment;
+        let remaining = |at: u64, segment: u64| segment - at % segment;
         let len = rest
             .len
-            .min(room(rest.at, shape.segment))
-            .min(room(rest.owner_at, owner.segment));
-        out.push(Run { len, ..rest });
-        rest = Run {
+            .min(remaining(rest.at, shape.segment))
+            .min(remaining(rest.owner_at, owner.segment));
+        out.push(ChunkRun { len, ..rest });
+        rest = ChunkRun {
             at: rest.at + len,
             owner_at: rest.owner_at + len,
             len: rest.len - len,
@@ -376,14 +392,14 @@ fn by_segments(run: Run, shape: &SegmentShape, shapes: &[Option<SegmentShape>]) 
 }
 
 fn plans(
-    settled: &HashMap<u32, Vec<Run>>,
+    selected: &HashMap<u32, Vec<ChunkRun>>,
     stops: &HashMap<u32, Vec<u64>>,
     shapes: &[Option<SegmentShape>],
 ) -> HashMap<InodeId, FilePlan> {
     let mut plans: HashMap<InodeId, FilePlan> = HashMap::new();
     let owner_of = |i: u32| {
         let shape = shapes[i as usize].as_ref();
-        shape.expect("only files with chunks are settled").owner
+        shape.expect("only files with chunks are selected").owner
     };
     let file_of = |i: u32| match owner_of(i) {
         Owner::File(file) => file,
@@ -395,7 +411,7 @@ fn plans(
         plan.stops
             .extend(positions.iter().map(|at| Stop { at: *at, run: None }));
     }
-    for (file, runs) in settled {
+    for (file, runs) in selected {
         let plan = plans.entry(file_of(*file)).or_default();
         plan.stops.extend(runs.iter().map(|run| Stop {
             at: run.at,
@@ -407,18 +423,18 @@ fn plans(
         }));
     }
     for plan in plans.values_mut() {
-        // A stop at a run of its own is not needed.
+        // A stop is redundant where a run starts.
         plan.stops.sort_by_key(|s| (s.at, s.run.is_none()));
         plan.stops.dedup_by_key(|s| s.at);
     }
     plans
 }
 
-/// The chunks of some content. `ratio` is asked once, for bytes from the middle.
+/// Splits a content into chunks. `ratio` is called once, with bytes from the middle.
 pub(super) fn chunks(
     input: &Input,
     size: u64,
-    cutter: Cutter,
+    chunker: Chunker,
     buf: &mut Vec<u8>,
     seen: &mut dyn FnMut(&[u8]) -> Result<()>,
     ratio: &mut dyn FnMut(&[u8]) -> u32,
@@ -429,8 +445,8 @@ pub(super) fn chunks(
         ratio: 16,
         ..Chunks::default()
     };
-    buf.resize(READ.max(2 * cutter.max()), 0);
-    // Valid bytes of the buffer, and where they start in the content.
+    buf.resize(READ.max(2 * chunker.max()), 0);
+    // Number of valid bytes in the buffer, and their position in the content.
     let (mut filled, mut start, mut sampled) = (0usize, 0u64, false);
     loop {
         let n = (buf.len() - filled)
@@ -448,8 +464,8 @@ pub(super) fn chunks(
             found.ratio = ratio(&buf[middle..filled]);
         }
         let mut at = 0;
-        while at < filled && (end || filled - at > cutter.max()) {
-            let len = cutter.cut(&buf[at..filled]);
+        while at < filled && (end || filled - at > chunker.max()) {
+            let len = chunker.cut(&buf[at..filled]);
             found
                 .hashes
                 .push(xxhash_rust::xxh3::xxh3_64(&buf[at..at + len]));
@@ -486,8 +502,8 @@ mod tests {
         }
     }
 
-    fn run(file: u32, at: u64, owner: u32, owner_at: u64, len: u64) -> Run {
-        Run {
+    fn run(file: u32, at: u64, owner: u32, owner_at: u64, len: u64) -> ChunkRun {
+        ChunkRun {
             file,
             at,
             owner,
@@ -523,7 +539,7 @@ mod tests {
             run(3, 41, 2, 55, 1),
         ];
         assert_eq!(find(&files, 0), expected);
-        // The last one is found in the one before it, which is the base's.
+        // The last run is found in the file before it, which belongs to the base.
         assert_eq!(find(&files, 3), expected[2..]);
     }
 
@@ -554,15 +570,15 @@ mod tests {
     }
 
     #[test]
-    fn a_run_in_a_shared_stretch_names_the_first_file() {
+    fn a_run_in_a_shared_range_names_the_first_file() {
         let shapes = [shape(10, 500_000), shape(11, 500_000), shape(12, 500_000)];
         let runs = [
             run(1, 100_000, 0, 200_000, 100_000),
             run(2, 0, 1, 150_000, 150_000),
-            // Saves too little.
+            // Saves less than it costs.
             run(2, 300_000, 0, 0, 5_000),
         ];
-        let plans = settle(&runs, &shapes, &HashMap::new(), 4096);
+        let plans = select_runs(&runs, &shapes, &HashMap::new(), 4096);
         let first = PlannedRun {
             owner: Owner::File(10),
             at: 250_000,
@@ -591,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_in_the_base_begins_where_a_cluster_does() {
+    fn a_run_in_the_base_begins_at_a_cluster() {
         let cluster = |i: u32, blocks: u16| Posted {
             at: u64::from(i) * 50_000,
             piece: ShortPiece::own(50_000, blocks.into(), HeadKind::Head1),
@@ -600,7 +616,7 @@ mod tests {
         };
         let clusters = BaseClusters {
             algorithm: Some(0),
-            // The third one cannot be used.
+            // The third cluster has no blocks and cannot be used.
             posted: vec![cluster(0, 4), cluster(1, 4), cluster(2, 0), cluster(3, 4)],
             places: [7, 11, 0, 15].map(GrainAddr::image).to_vec(),
         };
@@ -611,8 +627,8 @@ mod tests {
         });
         let base = HashMap::from([(0, clusters)]);
         let shapes = [old, shape(11, 500_000)];
-        let stops = |runs: &[Run]| {
-            let plans = settle(runs, &shapes, &base, 4096);
+        let stops = |runs: &[ChunkRun]| {
+            let plans = select_runs(runs, &shapes, &base, 4096);
             let stops = plans.get(&11).map_or(&[][..], |plan| &plan.stops);
             let of = |s: &Stop| s.run.map(|r| (s.at, r.owner, r.at, r.len));
             stops.iter().filter_map(of).collect::<Vec<_>>()
@@ -629,18 +645,18 @@ mod tests {
             stops(&[run(1, 9, 0, 90_000, 110_000)]),
             [(60_009, owner, 150_000, 50_000)]
         );
-        // None begins in it; those of another algorithm are of no use.
+        // No cluster begins in this run, and clusters of another algorithm do not match.
         assert_eq!(stops(&[run(1, 9, 0, 51_000, 60_000)]), []);
         let mut other = shapes;
         other[1].as_mut().unwrap().algorithm = Some(3);
-        assert!(settle(&[run(1, 0, 0, 0, 100_000)], &other, &base, 4096).is_empty());
+        assert!(select_runs(&[run(1, 0, 0, 0, 100_000)], &other, &base, 4096).is_empty());
     }
 
     #[test]
-    fn runs_end_where_segments_do() {
+    fn runs_end_at_segment_boundaries() {
         let shapes = [shape(10, 3 << 20), shape(11, 3 << 20)];
         let runs = [run(1, 0, 0, 1 << 19, 2 << 20)];
-        let plans = settle(&runs, &shapes, &HashMap::new(), 4096);
+        let plans = select_runs(&runs, &shapes, &HashMap::new(), 4096);
         let stops: Vec<_> = plans[&11]
             .stops
             .iter()

@@ -1,63 +1,67 @@
-//! Which small files, and ends of larger ones, lie next to which: those that are much alike together, so that one cluster
-//! holds what they share; all others where the tree has them, so that a directory is read from one place.
+//! Order of small files and tails in the packed inode. Similar files are neighbours, so that one
+//! cluster holds their common data. All others keep the order of the tree, so that a directory is
+//! read from one place.
 
 use super::chunking::Sketch;
 use hashbrown::HashMap;
 
-/// Of its four numbers a file must share so many with another to lie next to it; one of them less if it has the other's name
-/// and about its size.
+/// Sketch values that two files must share to become neighbours. One less is enough with the same
+/// name and a similar size.
 const SIMILAR: usize = 2;
-/// Most that two files can have in common: four numbers, and name and size.
+/// Highest similarity: four sketch values, and one point for name and size.
 const SIMILAR_MAX: usize = 5;
 
-/// A place in the order.
+/// File in the new order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Placed {
+pub(super) struct OrderedFile {
     /// Position in the old order.
     pub(super) i: u32,
-    /// It lies next to one that it is alike.
+    /// A neighbour is similar.
     pub(super) similar: bool,
 }
 
-/// The order of files whose sketches these are, and of which `look` says what stands for the name, and the size: each position of the old order once. A file goes behind the earlier file
-/// that it is most alike, the latest of several, and all of a tree of such files lie where its first one was: versions of
-/// a file follow each other, and do not mix with those of another that is a little like it.
+/// Returns the new order of the files with these sketches. `look` returns the hash of a file's name
+/// and its size.
+///
+/// A file follows the most similar earlier file, or the latest of several. Each tree of such files
+/// is placed where its root was. Versions of a file therefore follow each other and do not mix with
+/// those of a less similar file.
 pub(super) fn order(
     sketches: &[Option<Sketch>],
     look: &dyn Fn(usize) -> (u16, u64),
-) -> Vec<Placed> {
-    let models = models(sketches, look);
+) -> Vec<OrderedFile> {
+    let nearest_earlier = nearest_earlier(sketches, look);
     // Fits: inodes are counted in 32 bits.
     let count = sketches.len() as u32;
-    // Files behind the same one, as lists: the first of them, and the next beside each.
-    let mut first = vec![NONE; sketches.len()];
-    let mut next = vec![NONE; sketches.len()];
-    // The most alike is the first.
+    // Children of each file as linked lists: first child and next sibling.
+    let mut first_child = vec![NONE; sketches.len()];
+    let mut next_sibling = vec![NONE; sketches.len()];
+    // The most similar child comes first.
     for shared in SIMILAR..=SIMILAR_MAX {
         for i in (0..count).rev() {
-            if let Some((model, n)) = models[i as usize]
+            if let Some((nearest, n)) = nearest_earlier[i as usize]
                 && usize::from(n) == shared
             {
-                next[i as usize] = std::mem::replace(&mut first[model as usize], i);
+                next_sibling[i as usize] = std::mem::replace(&mut first_child[nearest as usize], i);
             }
         }
     }
     let mut order = Vec::with_capacity(sketches.len());
     let mut later = Vec::new();
-    for root in (0..count).filter(|i| models[*i as usize].is_none()) {
+    for root in (0..count).filter(|i| nearest_earlier[*i as usize].is_none()) {
         let mut at = root;
         loop {
-            let (behind, beside) = (first[at as usize], next[at as usize]);
-            order.push(Placed {
+            let (child, sibling) = (first_child[at as usize], next_sibling[at as usize]);
+            order.push(OrderedFile {
                 i: at,
-                similar: at != root || behind != NONE,
+                similar: at != root || child != NONE,
             });
-            // A root has nothing beside it.
-            later.extend((beside != NONE).then_some(beside));
-            at = if behind != NONE {
-                behind
-            } else if let Some(beside) = later.pop() {
-                beside
+            // A root has no sibling.
+            later.extend((sibling != NONE).then_some(sibling));
+            at = if child != NONE {
+                child
+            } else if let Some(sibling) = later.pop() {
+                sibling
             } else {
                 break;
             };
@@ -66,20 +70,20 @@ pub(super) fn order(
     order
 }
 
-/// No file.
+/// Marks the end of a list.
 const NONE: u32 = u32::MAX;
 
-/// The earlier file that each is most alike, if it is alike any, and how much they have in common.
-fn models(
+/// Finds the most similar earlier file of each file, if any, and their similarity.
+fn nearest_earlier(
     sketches: &[Option<Sketch>],
     look: &dyn Fn(usize) -> (u16, u64),
 ) -> Vec<Option<(u32, u8)>> {
     let again: [Vec<u32>; 4] = std::array::from_fn(|k| repeated(sketches, k));
-    // The file that last had a number, for each of the four. Numbers that come once only need no place.
+    // Last file with each value, for each of the four. Values that occur only once are not entered.
     let mut seen: [HashMap<u32, u32>; 4] = Default::default();
-    // The file that last had a name.
+    // Last file with each name.
     let mut named: HashMap<u16, u32> = HashMap::new();
-    let mut models = vec![None; sketches.len()];
+    let mut nearest_earlier = vec![None; sketches.len()];
     for (i, sketch) in sketches.iter().enumerate() {
         let Some(sketch) = sketch else { continue };
         let (name, size) = look(i);
@@ -90,13 +94,13 @@ fn models(
             let close = size.abs_diff(other_size) <= size / 4;
             equal + usize::from(equal > 0 && name == other_name && close)
         };
-        // The latest of those that share most.
+        // Among the most similar candidates, take the latest.
         let candidates = seen.iter().zip(sketch).filter_map(|(s, n)| s.get(n));
         let candidates = candidates.chain(named.get(&name));
         let best = candidates.map(|c| (shared(*c), *c)).max();
-        if let Some((shared, model)) = best.filter(|(n, _)| *n >= SIMILAR) {
-            // Fits: five at most.
-            models[i] = Some((model, shared as u8));
+        if let Some((shared, nearest)) = best.filter(|(n, _)| *n >= SIMILAR) {
+            // Fits: at most five.
+            nearest_earlier[i] = Some((nearest, shared as u8));
         }
         named.insert(name, i as u32);
         for ((seen, again), number) in seen.iter_mut().zip(&again).zip(sketch) {
@@ -105,10 +109,10 @@ fn models(
             }
         }
     }
-    models
+    nearest_earlier
 }
 
-/// The `k`-th numbers that several files have, ascending.
+/// Values of the `k`-th sketch function that several files have, ascending.
 fn repeated(sketches: &[Option<Sketch>], k: usize) -> Vec<u32> {
     let mut numbers: Vec<u32> = sketches.iter().flatten().map(|s| s[k]).collect();
     numbers.sort_unstable();
@@ -122,17 +126,20 @@ fn repeated(sketches: &[Option<Sketch>], k: usize) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    /// No two have the same name.
-    fn unlike(i: usize) -> (u16, u64) {
+    /// All files have different names.
+    fn distinct_names(i: usize) -> (u16, u64) {
         (i as u16, 100)
     }
 
     fn positions(sketches: &[Option<Sketch>]) -> Vec<u32> {
-        order(sketches, &unlike).iter().map(|p| p.i).collect()
+        order(sketches, &distinct_names)
+            .iter()
+            .map(|p| p.i)
+            .collect()
     }
 
     #[test]
-    fn alike_files_follow_the_first_of_them_and_others_stay() {
+    fn similar_files_follow_the_first_and_others_keep_their_order() {
         let a = |n| Some([1, 2, 3, n]);
         let sketches = [
             Some([9, 9, 9, 9]),
@@ -143,7 +150,7 @@ mod tests {
             Some([1, 2, 6, 5]),
         ];
         assert_eq!(positions(&sketches), [0, 1, 3, 5, 2, 4]);
-        let similar: Vec<u32> = order(&sketches, &unlike)
+        let similar: Vec<u32> = order(&sketches, &distinct_names)
             .iter()
             .filter(|p| p.similar)
             .map(|p| p.i)
@@ -151,16 +158,17 @@ mod tests {
         assert_eq!(similar, [1, 3, 5]);
     }
 
-    /// Two files in three versions each that share half of their numbers: each version follows its own file's.
+    /// Two files in three versions each share half of their sketch values. Each version must follow
+    /// its own file.
     #[test]
-    fn versions_of_a_file_do_not_mix_with_those_of_another_like_it() {
+    fn versions_of_a_file_do_not_mix_with_those_of_a_similar_file() {
         let one = |n| Some([1, 2, 3, n]);
         let other = |n| Some([1, 2, 40, n]);
         let sketches = [one(5), other(6), one(5), other(6), one(5), other(6)];
         assert_eq!(positions(&sketches), [0, 2, 4, 1, 3, 5]);
     }
 
-    /// One number is enough for a file with the same name, if it is not much larger or smaller.
+    /// One common value is enough for files with the same name and a similar size.
     #[test]
     fn versions_have_the_same_name_and_about_the_same_size() {
         let a = |n| Some([1, n, n, n]);

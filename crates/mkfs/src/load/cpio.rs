@@ -1,6 +1,7 @@
-//! Archives of cpio: plain ones of a file stay where they are, what is compressed or comes by once is copied first.
+//! Cpio archives as sources. Plain archives in a file are read in place; compressed archives and
+//! streams are copied first.
 
-use super::{Loader, Provider, in_source};
+use super::{ContentProvider, Loader, in_source};
 use crate::progress::Progress;
 use crate::source::Content;
 use crate::source::cpio::CpioReader;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use tuff_store::FileStore;
 
 impl Loader<'_> {
-    /// Archives in a file.
+    /// Loads the archives in a file.
     pub(super) fn load_cpio(
         &mut self,
         name: &str,
@@ -28,7 +29,7 @@ impl Loader<'_> {
         self.read_cpio(name, Some(file), cpio, tree, progress)
     }
 
-    /// Archives that come by once.
+    /// Loads archives from a stream.
     pub(super) fn load_cpio_stream(
         &mut self,
         name: &str,
@@ -54,7 +55,7 @@ impl Loader<'_> {
                 let fail = |e| Error::io(self.temporary.display(), "cannot copy the archive", e);
                 let copy = match &mut copy {
                     Some(copy) => copy,
-                    None => copy.insert(Copy {
+                    None => copy.insert(MemberCopies {
                         file: tuff_store::anonymous(self.temporary).map_err(fail)?,
                         len: 0,
                         buf: vec![0; COPY_BUFFER],
@@ -75,7 +76,7 @@ impl Loader<'_> {
             self.add(entry, tree, progress)
                 .map_err(|e| in_source(e, name))?;
         }
-        self.providers.push(Provider::Cpio {
+        self.providers.push(ContentProvider::Cpio {
             file: file.map(Arc::new),
             copy: copy.map(|copy| Arc::new(copy.file)),
             name: name.into(),
@@ -84,11 +85,11 @@ impl Loader<'_> {
     }
 }
 
-/// Unit: bytes.
+/// Buffer for copying members. Unit: bytes.
 const COPY_BUFFER: usize = 256 << 10;
 
-/// Data of members that cannot be read later, back to back in a file without a name.
-struct Copy {
+/// Anonymous file with the data of members that cannot be read again, back to back.
+struct MemberCopies {
     file: File,
     len: u64,
     buf: Vec<u8>,

@@ -1,6 +1,6 @@
-//! Images as sources: their data is read, or stays where it is.
+//! Images as sources: their data is read, or stays in place.
 
-use super::{Loader, Provider, in_source};
+use super::{ContentProvider, Loader, in_source};
 use crate::Result;
 use crate::base::BaseInode;
 use crate::dedupe;
@@ -17,12 +17,12 @@ use tuff_erofs::walk::shown;
 use tuff_format::Nid;
 
 impl Loader<'_> {
-    /// The next source is this base, if any: its data stays where it is.
+    /// Registers the next source as this base, whose data stays in place. `None` for other sources.
     pub(crate) fn in_place(&mut self, base: Option<u16>) {
         self.in_place.push(base);
     }
 
-    /// An image: its entries now, its contents when they are packed.
+    /// Loads the entries of an image. Contents are read when they are packed.
     pub(super) fn load_image(
         &mut self,
         path: &Path,
@@ -41,11 +41,11 @@ impl Loader<'_> {
             let added = self.add(entry, tree, progress);
             added.map(drop).map_err(|e| in_source(e, path.display()))
         })?;
-        self.providers.push(Provider::Image(source));
+        self.providers.push(ContentProvider::Image(source));
         Ok(())
     }
 
-    /// Bytes of a file that are read.
+    /// Number of bytes of a file that are read. Unit: bytes.
     fn read_len(&self, entry: &Entry) -> u64 {
         match (&entry.kind, &entry.content) {
             (Kind::File { size }, Content::SparseInode { runs, .. }) => {
@@ -59,7 +59,7 @@ impl Loader<'_> {
         }
     }
 
-    /// What a file is in a base that is its source.
+    /// Base inode of a file whose source is a base.
     fn inode_in_place(&self, tree: &Tree, inode: InodeId) -> Option<BaseInode> {
         let base = (*self.in_place.get(usize::from(tree.layer(inode)))?)?;
         match tree.content(inode) {
@@ -71,7 +71,8 @@ impl Loader<'_> {
         }
     }
 
-    /// Has files refer to their data in sources that are bases: those that can.
+    /// Lets files of base sources refer to their data in place, where possible. Returns these
+    /// files.
     pub(super) fn leave_in_place(
         &self,
         tree: &Tree,

@@ -1,16 +1,18 @@
-//! An index of a tar: the image holds what headers say, and all data stays in the tar, which is a device of the image.
+//! Tar index: an image of the metadata only. All data stays in the tar, which becomes a device of
+//! the image.
 //!
 //! ```text
-//!  unified addresses   0 ........ end of the image │ end ........ end + blocks of the tar
-//!                      inodes, directories         │ the tar, byte for byte
+//! unified addresses   0 ........ end of the image │ end ........ end + blocks of the tar
+//!                     inodes, directories         │ the tar, byte for byte
 //! ```
 //!
-//! The tar is read once: a file at its headers, a stream to its end. Blocks are of 512 bytes, as a tar's are, so that every
-//! file begins at one. Only runs of a sparse file may begin elsewhere: such a file is copied into the image.
+//! The tar is read once: only the headers of a file, all of a stream. The block size is 512 bytes
+//! like a tar's, so every file begins at a block. Only runs of a sparse file may begin elsewhere;
+//! such a file is copied into the image.
 
-use super::stream::Waiting;
-use super::tar::{read_start, widen};
-use super::{Loader, Provider, in_source};
+use super::stream::StoppableReader;
+use super::tar::{enlarge_pipe, read_start};
+use super::{ContentProvider, Loader, in_source};
 use crate::pack::{Packer, Sparse};
 use crate::progress::Progress;
 use crate::source::compressed::{self, Compression, MAGIC_LEN};
@@ -53,31 +55,31 @@ impl Loader<'_> {
             | Source::Image { path, .. }
             | Source::TarWithin { file: path, .. } => {
                 return Err(Error::usage(format_args!(
-                    "{}: an index is one of a tar, and this is none",
+                    "{}: an index needs a tar, but this source is not one",
                     path.display()
                 )));
             }
         };
-        // From the middle of a file on, its positions are not the tar's.
+        // In a file that is read from the middle, positions differ from those in the tar.
         let is_file = file.metadata().is_ok_and(|m| m.is_file());
         if !is_file || file.stream_position().is_ok_and(|at| at > 0) {
-            widen(&file);
-            let reader = BufReader::new(Waiting::new(file, progress.stop_flag()));
+            enlarge_pipe(&file);
+            let reader = BufReader::new(StoppableReader::new(file, progress.stop_flag()));
             let indexed = self.index_stream(&name, reader, tree, packer, progress);
-            // What a reader that was stopped says is not what went wrong.
+            // A reader that was stopped returns an error that is not the cause.
             progress.check()?;
             return indexed;
         }
         let mut magic = [0; HEADER_LEN];
         let n = read_start(&file, &mut magic).map_err(|e| Error::io(&name, "cannot read", e))?;
-        is_tar(&name, &magic[..n])?;
+        reject_cpio(&name, &magic[..n])?;
         let compression = Compression::detect(&magic[..n.min(MAGIC_LEN)]);
-        plain(
+        reject_compressed(
             &name,
             compression.map_err(|e| Error::from(e.in_source(&name)))?,
         )?;
         self.load_tar(&name, file, None, tree, progress)?;
-        let Some(Provider::Tar(file, _)) = self.providers.last() else {
+        let Some(ContentProvider::Tar(file, _)) = self.providers.last() else {
             unreachable!("a tar was loaded")
         };
         let size = file.metadata().map(|m| m.len());
@@ -86,7 +88,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// The same for one that comes by once: no content is kept, but that of files which cannot be referred to.
+    /// Indexes a tar stream. Only the contents of files that cannot be referred to are kept.
     fn index_stream(
         &mut self,
         name: &str,
@@ -100,10 +102,10 @@ impl Loader<'_> {
             .take(HEADER_LEN as u64)
             .read_to_end(&mut start);
         read.map_err(|e| Error::from(SourceError::from(e).at_byte(0).in_source(name)))?;
-        is_tar(name, &start)?;
+        reject_cpio(name, &start)?;
         let reader = Cursor::new(start).chain(reader);
         let (compression, reader) = compressed::open(name, reader).map_err(Error::from)?;
-        plain(name, compression)?;
+        reject_compressed(name, compression)?;
         let mut tar = TarReader::new(name, reader);
         while let Some(mut entry) = tar.next_entry().map_err(Error::from)? {
             let size = match entry.kind {
@@ -135,19 +137,19 @@ impl Loader<'_> {
         let at = tar.position();
         let rest = tar.finish().map_err(Error::from)?;
         packer.set_external(self.blocks(name, at + rest)?);
-        self.providers.push(Provider::Elsewhere);
+        self.providers.push(ContentProvider::Elsewhere);
         Ok(())
     }
 
-    /// Whole blocks of a tar of `size` bytes.
+    /// Number of whole blocks in a tar of `size` bytes.
     fn blocks(&self, name: &str, size: u64) -> Result<u32> {
         let blocks = u32::try_from(size / self.options.block.size()).ok();
         blocks
             .filter(|b| *b < 1 << 31)
-            .ok_or_else(|| Error::limit(name, "an index refers to less than 1 TiB"))
+            .ok_or_else(|| Error::limit(name, "a tar with an index must be smaller than 1 TiB"))
     }
 
-    /// Says of every file of the finished tree where in the tar its data is.
+    /// Sets the position in the tar for every file of the finished tree.
     pub(super) fn refer(&mut self, tree: &Tree, packer: &mut Packer<'_>) -> Result<()> {
         let mut copied = Vec::new();
         for inode in tree.inode_order() {
@@ -174,17 +176,18 @@ impl Loader<'_> {
                 _ => {}
             }
         }
-        if let Some(Provider::Tar(..)) = self.providers.last() {
-            // As a stream gives them.
+        if let Some(ContentProvider::Tar(..)) = self.providers.last() {
+            // In the order of the stream.
             copied.sort_unstable();
             for (_, inode) in &copied {
-                self.pack_file(tree, *inode, super::Found::default(), packer)?;
+                self.pack_file(tree, *inode, super::FileDecision::default(), packer)?;
             }
         }
         Ok(())
     }
 
-    /// The block at which data begins, all of whose blocks are there: what lies behind the last whole one no kernel reads.
+    /// First block of a file's data. Fails if a block is missing: the kernel reads nothing after
+    /// the last whole block.
     fn block(
         &self,
         tree: &Tree,
@@ -199,7 +202,7 @@ impl Loader<'_> {
         if end > packer.external() {
             let path = tree.path(inode);
             return Err(Error::from(SourceError::unsupported(format!(
-                "{}: the tar ends inside the last block of its data; with zeros behind it up to a multiple of {} bytes it can be referred to",
+                "{}: the tar ends inside the last block of its data; append zeros up to a multiple of {} bytes to index it",
                 Quoted(&path),
                 bits.size()
             ))));
@@ -208,23 +211,23 @@ impl Loader<'_> {
         Ok(first as u32)
     }
 
-    /// The chunks of a sparse file, if they can be said in blocks of the tar.
+    /// Chunks of a sparse file, if they start at blocks of the tar.
     fn referred(&self, size: u64, runs: &[DataRun]) -> Option<Sparse> {
         Sparse::exact(size, runs, self.options.block)
     }
 }
 
-/// Fails for what begins as a cpio.
-fn is_tar(name: &str, mut start: &[u8]) -> Result<()> {
+/// Fails if the source is a cpio.
+fn reject_cpio(name: &str, mut start: &[u8]) -> Result<()> {
     if cpio::begins(&mut start, &mut Vec::new()).is_ok_and(|begins| begins) {
-        let what = "an index is one of a tar, and this is a cpio";
+        let what = "an index needs a tar, but this is a cpio";
         return Err(Error::usage(format_args!("{name}: {what}")));
     }
     Ok(())
 }
 
-/// Fails for a tar that is compressed.
-fn plain(name: &str, compression: Compression) -> Result<()> {
+/// Fails if the tar is compressed.
+fn reject_compressed(name: &str, compression: Compression) -> Result<()> {
     match compression {
         Compression::Plain => Ok(()),
         other => Err(Error::from(
@@ -237,7 +240,7 @@ fn plain(name: &str, compression: Compression) -> Result<()> {
     }
 }
 
-/// Runs that lie back to back from `at` on, with their positions.
+/// Assigns consecutive positions to runs, from `at` on.
 fn placed(runs: &[DataRun], mut at: u64) -> Arc<[DataRun]> {
     let place = |run: &DataRun| {
         let source_offset = at;

@@ -1,6 +1,6 @@
-//! Manifests: their lines come in any order, so hard links wait until all else is there.
+//! Manifests as sources. Lines come in any order, so hard links wait until all other entries exist.
 
-use super::{Loader, Provider, in_source};
+use super::{ContentProvider, Loader, in_source};
 use crate::progress::Progress;
 use crate::source::dir::runs_of;
 use crate::source::manifest::ManifestReader;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 impl Loader<'_> {
-    /// All paths of a manifest.
+    /// Loads all paths of a manifest.
     pub(super) fn load_manifest(
         &mut self,
         path: &Path,
@@ -21,18 +21,18 @@ impl Loader<'_> {
         progress: &Progress,
     ) -> Result<()> {
         let mut manifest = ManifestReader::open(path).map_err(Error::from)?;
-        let mut links = Links::default();
+        let mut links = DeferredLinks::default();
         while let Some(mut entry) = manifest.next_entry().map_err(Error::from)? {
             if self.is_left_out(&entry.path) {
                 continue;
             }
             let line = manifest.line();
-            links.give_way(&entry.path, tree);
+            links.remove_replaced(&entry.path, tree);
             if let Kind::Hardlink(target) = entry.kind {
                 links.waiting.insert(entry.path, (target, line));
                 continue;
             }
-            look_for_holes(&mut entry)?;
+            find_holes(&mut entry)?;
             let place = format_args!("{}: line {line}", path.display());
             self.add(entry, tree, progress)
                 .map_err(|e| in_source(e, place))?;
@@ -44,20 +44,21 @@ impl Loader<'_> {
             tree.add_link(&link, &target)
                 .map_err(|e| in_source(e, place))?;
         }
-        self.providers.push(Provider::Elsewhere);
+        self.providers.push(ContentProvider::Elsewhere);
         Ok(())
     }
 }
 
-/// Hard links by their paths: target and line.
+/// Hard links by path, with target and line.
 #[derive(Default)]
-struct Links {
+struct DeferredLinks {
     waiting: HashMap<Vec<u8>, (Vec<u8>, u64)>,
 }
 
-impl Links {
-    /// A later line wins: over a link of its path, and over one that it leads through.
-    fn give_way(&mut self, path: &[u8], tree: &mut Tree) {
+impl DeferredLinks {
+    /// Removes deferred links that a later line replaces: one at its path, or at one of its parent
+    /// directories.
+    fn remove_replaced(&mut self, path: &[u8], tree: &mut Tree) {
         if self.waiting.is_empty() {
             return;
         }
@@ -69,7 +70,8 @@ impl Links {
         }
     }
 
-    /// Links, targets and lines: as they came, but targets before links to them.
+    /// Links with targets and lines in the order of the manifest, except that targets come before
+    /// their links.
     fn in_order(mut self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>, u64)> {
         let mut paths: Vec<_> = self.waiting.iter().map(|(p, l)| (l.1, p.clone())).collect();
         paths.sort_unstable();
@@ -78,7 +80,7 @@ impl Links {
         std::iter::from_fn(move || {
             while chain.is_empty() {
                 let (_, mut path) = paths.next()?;
-                // Ends: each link is taken out. The last of a circle has a target that is not there.
+                // Ends: each link is removed. The last link of a circle has a missing target.
                 while let Some((target, line)) = self.waiting.remove(&path) {
                     let next = target.clone();
                     chain.push((std::mem::replace(&mut path, next), target, line));
@@ -89,8 +91,8 @@ impl Links {
     }
 }
 
-/// A file that a manifest names may have holes.
-fn look_for_holes(entry: &mut Entry) -> Result<()> {
+/// Finds the holes of a file that a manifest names.
+fn find_holes(entry: &mut Entry) -> Result<()> {
     let (Content::Path(path), Kind::File { size }) = (&entry.content, &entry.kind) else {
         return Ok(());
     };

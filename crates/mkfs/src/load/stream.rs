@@ -1,4 +1,4 @@
-//! Streams that may have nothing for a long time: whoever waits for them can be stopped.
+//! Streams that may stall: a stop request ends a read that waits for data.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
@@ -7,26 +7,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long nobody looks whether to stop.
-const PATIENCE: Timespec = Timespec {
+/// Interval between two checks for a stop request.
+const STOP_CHECK_INTERVAL: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
 };
 
 /// Time that a pipe may be without a writer.
-const WRITER_PATIENCE: Duration = Duration::from_secs(5);
+const WRITER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A file or pipe whose reader ends with an error when it is to stop.
-pub(super) struct Waiting {
+/// File or pipe whose reads fail after a stop request.
+pub(super) struct StoppableReader {
     file: File,
     stop: Arc<AtomicBool>,
-    /// When a pipe must have a writer. `None`: it had one, or is none that was opened here.
+    /// Time until which a pipe must get a writer. `None` if it had one, or if it was opened
+    /// elsewhere.
     writer_by: Option<Instant>,
 }
 
-impl Waiting {
+impl StoppableReader {
     pub(super) fn new(file: File, stop: Arc<AtomicBool>) -> Self {
-        let writer_by = tuff_store::is_nonblocking(&file).then(|| Instant::now() + WRITER_PATIENCE);
+        let writer_by = tuff_store::is_nonblocking(&file).then(|| Instant::now() + WRITER_TIMEOUT);
         Self {
             file,
             stop,
@@ -35,17 +36,18 @@ impl Waiting {
     }
 }
 
-impl Read for Waiting {
+impl Read for StoppableReader {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         loop {
             if self.stop.load(Ordering::Relaxed) {
-                // Not `Interrupted`: a reader would try again.
+                // Not `Interrupted`: the caller would retry.
                 return Err(io::Error::other("stopped"));
             }
-            // A pipe that nobody has opened for writing is not at its end: it is not ready.
+            // A pipe without a writer is not at its end but not ready.
             let mut ready = [PollFd::new(&self.file, PollFlags::IN)];
-            match poll(&mut ready, Some(&PATIENCE)) {
-                // A pipe without a writer reads as one that is at its end; with a writer that has nothing yet it would block.
+            match poll(&mut ready, Some(&STOP_CHECK_INTERVAL)) {
+                // Reading from a pipe without a writer returns 0, as at its end; with a writer that
+                // has sent nothing yet it would block.
                 Ok(0) if self.writer_by.is_some() => {}
                 Ok(0) | Err(rustix::io::Errno::INTR) => continue,
                 Ok(_) => {}
@@ -104,7 +106,8 @@ mod tests {
         );
     }
 
-    /// Seen: a build that waited for a pipe ignored ^C. Cause: it looked whether to stop between two members only.
+    /// Regression: a build that waited for a pipe ignored ^C, because it checked for a stop request
+    /// only between members.
     #[test]
     fn a_build_that_waits_for_a_pipe_can_be_stopped() {
         for begins in [false, true] {
@@ -127,7 +130,7 @@ mod tests {
             });
             let mut writer = begins.then(|| std::fs::File::create(&pipe).unwrap());
             if let Some(writer) = &mut writer {
-                // More than a pipe holds: all of it is written when the build reads.
+                // More than a pipe holds: it is written completely only if the build reads.
                 let mut head = [0; 512];
                 head[..4].copy_from_slice(b"file");
                 head[100..107].copy_from_slice(b"0000644");

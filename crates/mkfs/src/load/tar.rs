@@ -1,10 +1,11 @@
-//! Tars: files that can be read at any position, and streams. What turns out to be a cpio goes its own way.
+//! Tar archives as sources: files that can be read at any position, and streams. Cpio archives are
+//! recognised and passed on.
 //!
-//! A stream is packed as it comes where nothing has to be known of what follows. Else it is copied to a file first, and the
-//! image is the one that the file would have given.
+//! A stream is packed while it is read, where no decision depends on later members. Otherwise it is
+//! copied to a file first, and the image equals one built from that file.
 
-use super::stream::Waiting;
-use super::{BUDGET_STEP, Loader, Provider, in_source};
+use super::stream::StoppableReader;
+use super::{BUDGET_STEP, ContentProvider, Loader, in_source};
 use crate::memory_budget::Budget;
 use crate::options::Dedupe;
 use crate::pack::input::Input;
@@ -28,7 +29,7 @@ use std::sync::Arc;
 use tuff_store::{FileStore, ReadAt, Window, open_regular, open_stream};
 
 impl Loader<'_> {
-    /// A tar by its name: a file, compressed or not, or a pipe.
+    /// Loads a tar by path: a file, compressed or not, or a pipe.
     pub(super) fn load_tar_path(
         &mut self,
         path: &Path,
@@ -59,8 +60,12 @@ impl Loader<'_> {
         }
     }
 
-    /// A tar that is a part of a file: offset and length. It stays there unless it is compressed.
-    #[expect(clippy::too_many_arguments, reason = "the place is three of them")]
+    /// Loads a tar that is a part of a file, given by offset and length. Its data stays there
+    /// unless it is compressed.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "offset, length and digest locate the tar"
+    )]
     pub(super) fn load_tar_within(
         &mut self,
         path: &Path,
@@ -85,7 +90,7 @@ impl Loader<'_> {
             _ => {
                 let at = file.seek(SeekFrom::Start(offset));
                 at.map_err(|e| Error::io(name, "cannot read", e))?;
-                let reader = Waiting::new(file, progress.stop_flag()).take(len);
+                let reader = StoppableReader::new(file, progress.stop_flag()).take(len);
                 let loaded = self.load_reader(name, reader, unpacked, pack, tree, packer, progress);
                 progress.check()?;
                 loaded
@@ -93,8 +98,8 @@ impl Loader<'_> {
         }
     }
 
-    /// A tar that can be read at any position: its headers now, its contents when they are packed. Of the file it is all, or a
-    /// part: offset and length.
+    /// Loads the headers of a tar that can be read at any position. Contents are read when they are
+    /// packed. `part` is its offset and length within the file.
     pub(super) fn load_tar(
         &mut self,
         name: &str,
@@ -118,11 +123,11 @@ impl Loader<'_> {
         }
         self.warnings.extend(tar.warning());
         self.providers
-            .push(Provider::Tar(Arc::new(file), name.into()));
+            .push(ContentProvider::Tar(Arc::new(file), name.into()));
         Ok(())
     }
 
-    /// A tar that comes by once. Whoever waits for it can be stopped.
+    /// Loads a tar from a stream. A stop request ends a read that waits.
     pub(super) fn load_stream(
         &mut self,
         name: &str,
@@ -132,15 +137,16 @@ impl Loader<'_> {
         packer: &mut Packer<'_>,
         progress: &Progress,
     ) -> Result<()> {
-        widen(&file);
-        let reader = BufReader::new(Waiting::new(file, progress.stop_flag()));
+        enlarge_pipe(&file);
+        let reader = BufReader::new(StoppableReader::new(file, progress.stop_flag()));
         let loaded = self.load_reader(name, reader, None, pack, tree, packer, progress);
-        // What a reader that was stopped says is not what went wrong.
+        // A reader that was stopped returns an error that is not the cause.
         progress.check()?;
         loaded
     }
 
-    /// Packed on the way, or copied first, so that it can be surveyed. `unpacked`: the SHA-256 that it must have as a plain tar.
+    /// Packs a stream while it is read, or copies it first for deduplication. `unpacked` is the
+    /// expected SHA-256 of the uncompressed tar.
     #[expect(
         clippy::too_many_arguments,
         reason = "what a stream is and where it goes"
@@ -221,14 +227,15 @@ impl Loader<'_> {
         }
         self.warnings.extend(tar.warning());
         tar.finish().map_err(Error::from)?;
-        self.providers.push(Provider::Elsewhere);
+        self.providers.push(ContentProvider::Elsewhere);
         Ok(())
     }
 
-    /// All of a tar stream in a file without a name. It is read as a tar on the way: what is none ends here.
+    /// Copies a tar stream to an anonymous file. It is parsed at the same time, so that errors are
+    /// found here.
     fn copy(&self, name: &str, reader: impl Read, progress: &Progress) -> Result<File> {
         let fail = |e| Error::io(self.temporary.display(), "cannot copy the stream", e);
-        let mut copy = Copying {
+        let mut copy = TeeReader {
             reader,
             file: tuff_store::anonymous(self.temporary).map_err(fail)?,
             failed: None,
@@ -250,7 +257,8 @@ impl Loader<'_> {
         }
     }
 
-    /// The stored runs of a sparse member go through a file of their own, since its chunks may cut them anywhere.
+    /// Packs the stored runs of a sparse member through a temporary file, since chunks may cut them
+    /// anywhere.
     pub(super) fn stream_sparse<R: Read>(
         &mut self,
         inode: InodeId,
@@ -285,15 +293,15 @@ impl Loader<'_> {
     }
 }
 
-/// A stream that leaves a copy of what was read.
-struct Copying<R> {
+/// Reader that copies its data to a file.
+struct TeeReader<R> {
     reader: R,
     file: File,
-    /// Why there is no more of it.
+    /// Error of the write that ended the copy.
     failed: Option<std::io::Error>,
 }
 
-impl<R: Read> Read for Copying<R> {
+impl<R: Read> Read for TeeReader<R> {
     fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
         let n = self.reader.read(buf)?;
         if let Err(e) = self.file.write_all(&buf[..n]) {
@@ -304,12 +312,11 @@ impl<R: Read> Read for Copying<R> {
     }
 }
 
-/// Gives a pipe more room, if it is one and may have it: whoever fills it and whoever empties it then wait for each other
-/// a sixteenth as often.
-pub(super) fn widen(pipe: impl AsFd) {
-    const ROOM: usize = 1 << 20;
-    // Nothing depends on it.
-    let _ = rustix::pipe::fcntl_setpipe_size(pipe, ROOM);
+/// Enlarges the buffer of a pipe, so that its two ends wait for each other a sixteenth as often.
+/// Ignores files and refusals.
+pub(super) fn enlarge_pipe(pipe: impl AsFd) {
+    const PIPE_BUFFER: usize = 1 << 20;
+    let _ = rustix::pipe::fcntl_setpipe_size(pipe, PIPE_BUFFER);
 }
 
 pub(super) fn read_start(file: &File, buf: &mut [u8]) -> std::io::Result<usize> {

@@ -8,7 +8,7 @@ use super::piece::{SegmentShape, ShortPiece, TailPolicy};
 use super::segment::{self, Encoders, Tail};
 use super::shared_clusters::{ClusterBoard, PartKey, PartPlan};
 use crate::order::{ContentKey, PolicyId, content_key};
-use crate::readahead::{Readahead, Stretch};
+use crate::readahead::{PrefetchRange, Readahead};
 use crate::tree::InodeId;
 use crate::{Error, Result};
 use hashbrown::HashMap;
@@ -136,13 +136,13 @@ pub(crate) struct Job {
 
 impl Job {
     /// Its content, to be asked for once.
-    pub(super) fn wanted(&mut self) -> impl Iterator<Item = Stretch> {
+    pub(super) fn wanted(&mut self) -> impl Iterator<Item = PrefetchRange> {
         let parts = if std::mem::replace(&mut self.asked, true) {
             &[]
         } else {
             &self.parts[..]
         };
-        let wanted = |part: &Part| Stretch::new(part.input.clone(), part.offset, part.len);
+        let wanted = |part: &Part| PrefetchRange::new(part.input.clone(), part.offset, part.len);
         parts.iter().map(wanted)
     }
 }
@@ -334,8 +334,8 @@ impl Worker {
     }
 
     /// Asks for content that will be read soon.
-    pub(super) fn ask(&mut self, wanted: &[Stretch]) {
-        self.ahead.ask(wanted);
+    pub(super) fn ask(&mut self, wanted: &[PrefetchRange]) {
+        self.ahead.issue(wanted);
     }
 
     /// Does a job. `data` is an empty buffer to fill.
@@ -355,7 +355,7 @@ impl Worker {
             let start = Instant::now();
             let reader = part.input.open()?;
             reader.read_exact(&mut input[..part.len], part.offset)?;
-            self.ahead.took(part.len, start.elapsed());
+            self.ahead.record_read(part.len, start.elapsed());
             let content = &input[..part.len];
             let key = part.duplicate_key.map(|policy| {
                 content_key(

@@ -1,15 +1,15 @@
-//! Sorting a tree once all entries are in.
+//! Sorting of the complete tree.
 
-use super::view::Walk;
+use super::view::TreeWalk;
 use super::{DentryId, InodeId, NONE, Node, Tree, name_of};
 use hashbrown::HashMap;
 use tuff_format::inode::FileType;
 
 impl Tree {
-    /// Sorts the names and forgets what is dead. The tree is then ready for packing and layout.
+    /// Sorts the names and removes dead ones. The tree is then ready for packing and layout.
     pub(crate) fn finish(&mut self) {
         self.table = None;
-        self.set_ids = HashMap::new();
+        self.xattr_set_ids = HashMap::new();
         self.attr_ids = HashMap::new();
         let in_order = self.in_order;
         if !in_order {
@@ -37,7 +37,7 @@ impl Tree {
             at += count;
         }
         if !in_order {
-            let mut walk = Walk::default();
+            let mut walk = TreeWalk::default();
             while let Some((dentry, inode)) = walk.next(self) {
                 let node = &mut self.nodes[inode as usize];
                 if node.name == NONE {
@@ -52,9 +52,10 @@ impl Tree {
         );
     }
 
-    /// Gives every name of a finished tree but the first of its inode an inode of its own. These, with the one that each was.
-    pub(crate) fn part_links(&mut self) -> crate::Result<HashMap<InodeId, InodeId>> {
-        let mut walk = Walk::default();
+    /// Gives every name but the first of each inode an inode of its own. Returns the new inodes,
+    /// each with the original. The tree must be finished.
+    pub(crate) fn split_hard_links(&mut self) -> crate::Result<HashMap<InodeId, InodeId>> {
+        let mut walk = TreeWalk::default();
         let mut more: Vec<(DentryId, InodeId)> = Vec::new();
         while let Some((dentry, inode)) = walk.next(self) {
             let node = &self.nodes[inode as usize];
@@ -62,7 +63,7 @@ impl Tree {
                 more.push((dentry, inode));
             }
         }
-        let mut parted = HashMap::new();
+        let mut split = HashMap::new();
         for (dentry, inode) in more {
             let node = &mut self.nodes[inode as usize];
             node.nlink -= 1;
@@ -73,8 +74,8 @@ impl Tree {
             };
             let own = self.push(own)?;
             self.dentries[dentry as usize].inode = own;
-            parted.insert(own, inode);
+            split.insert(own, inode);
         }
-        Ok(parted)
+        Ok(split)
     }
 }

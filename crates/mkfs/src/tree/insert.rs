@@ -1,8 +1,9 @@
-//! Entries in: directories that appear on the way, hard links, and what is kept once for many.
+//! Insertion of entries: implicit directories, hard links, and interning of attributes.
 
 use super::overlay::{is_opaque, overlay, overlay_name};
 use super::{
-    Attrs, Dentry, DentryId, InodeId, NONE, New, Node, Pairs, Place, ROOT, Tree, Whiteouts, name_of,
+    Attrs, ContentKind, Dentry, DentryId, InodeId, NONE, NewEntry, Node, Pairs, ROOT, Tree,
+    Whiteouts, name_of,
 };
 use crate::paths::common_dir;
 use crate::source::error::{Quoted, SourceError};
@@ -12,18 +13,19 @@ use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::hash::{BuildHasher, Hash, Hasher};
 use tuff_format::inode::FileType;
 
-/// Longest target of a symbolic link. Unit: bytes.
+/// Maximum length of a symbolic link target. Unit: bytes.
 const TARGET_MAX: usize = 4095;
 
 impl Tree {
-    /// Lets `change` change what every inode has, by its number and first path. Once the tree is finished.
+    /// Lets `change` modify the attributes of every inode, given by number and first path. The tree
+    /// must be finished.
     pub(crate) fn describe_all(
         &mut self,
         mut change: impl FnMut(InodeId, &[u8], FileType, &mut Meta, &mut Pairs),
     ) -> Result<()> {
-        // Fits: numbers were given in 32 bits.
+        // Fits: numbers have 32 bits.
         let sets = self.xattr_sets.iter().enumerate();
-        self.set_ids = sets.map(|(id, set)| (set.clone(), id as u32)).collect();
+        self.xattr_set_ids = sets.map(|(id, set)| (set.clone(), id as u32)).collect();
         let attrs = self.attrs.iter().enumerate();
         self.attr_ids = attrs.map(|(id, attrs)| (*attrs, id as u32)).collect();
         for inode in self.inode_order() {
@@ -47,12 +49,12 @@ impl Tree {
             };
             self.nodes[inode as usize].attrs = self.attrs_id(attrs);
         }
-        self.set_ids = HashMap::new();
+        self.xattr_set_ids = HashMap::new();
         self.attr_ids = HashMap::new();
         Ok(())
     }
 
-    /// A directory that is only known because something lies in it.
+    /// Directory with default attributes, created because an entry lies below it.
     pub(super) fn unnamed_dir(&mut self) -> Node {
         let meta = Meta {
             mode: 0o755,
@@ -70,11 +72,11 @@ impl Tree {
             attrs: self.intern_attrs(meta, 0),
             content: 0,
             file_type: FileType::Dir,
-            place: Place::None,
+            content_kind: ContentKind::None,
         }
     }
 
-    /// Adds an entry. Returns its inode, or `None` for a whiteout. A regular file's inode is the place for its data.
+    /// Adds an entry. Returns its inode, or `None` for a whiteout.
     pub(crate) fn add(&mut self, entry: Entry) -> Result<Option<InodeId>> {
         let Entry {
             path,
@@ -93,10 +95,10 @@ impl Tree {
         if let Kind::Hardlink(target) = &kind {
             return self.add_link(&path, target);
         }
-        let (parent, name) = self.place_of(&path)?;
+        let (parent, name) = self.parent_and_name(&path)?;
         let new = match kind {
-            Kind::Dir => New::Dir(meta, xattrs),
-            kind => New::Other(kind, meta, xattrs, content),
+            Kind::Dir => NewEntry::Dir(meta, xattrs),
+            kind => NewEntry::Other(kind, meta, xattrs, content),
         };
         let added = self.add_child(parent, name, new)?;
         if added.is_none() {
@@ -105,16 +107,16 @@ impl Tree {
         Ok(added)
     }
 
-    /// Adds another name of what is at `target`. Returns its inode, or `None` for a whiteout.
+    /// Adds a hard link to the inode at `target`. Returns the inode, or `None` for a whiteout.
     pub(crate) fn add_link(&mut self, path: &[u8], target: &[u8]) -> Result<Option<InodeId>> {
-        let (parent, name) = self.place_of(path)?;
-        // A whiteout may have the name of anything.
+        let (parent, name) = self.parent_and_name(path)?;
+        // A hard link may have the name of an AUFS whiteout.
         if self.is_whiteout(parent, name, false, (0, 0))? {
             return Ok(None);
         }
         let inode = self.resolve(target);
         if inode.is_none() && self.deleted.contains(target) {
-            // Overlayfs links its whiteouts to each other.
+            // Overlayfs creates its whiteouts as hard links of one inode.
             self.is_whiteout(parent, name, true, (0, 0))?;
             self.deleted.insert(path.to_vec());
             return Ok(None);
@@ -125,7 +127,7 @@ impl Tree {
             None => "not there",
         };
         match inode {
-            Some(inode) if what.is_empty() => self.add_child(parent, name, New::Link(inode)),
+            Some(inode) if what.is_empty() => self.add_child(parent, name, NewEntry::Link(inode)),
             _ => {
                 let target = Quoted(target);
                 Err(wrong(
@@ -136,8 +138,8 @@ impl Tree {
         }
     }
 
-    /// The directory that a path lies in, and its name there.
-    fn place_of<'a>(&mut self, path: &'a [u8]) -> Result<(InodeId, &'a [u8])> {
+    /// Parent directory of a path, and the name in it.
+    fn parent_and_name<'a>(&mut self, path: &'a [u8]) -> Result<(InodeId, &'a [u8])> {
         let (dir, name) = match path.iter().rposition(|b| *b == b'/') {
             Some(at) => (&path[..at], &path[at + 1..]),
             None => (&[][..], path),
@@ -149,43 +151,46 @@ impl Tree {
         Ok((self.directory(dir)?, name))
     }
 
-    /// Adds what `name` in `parent` is. A caller that adds each directory's children together, in the order of their names,
-    /// and directories in the order of [`walk`](Self::walk), to a tree that was empty, finds nothing to sort later.
+    /// Adds the entry `name` to `parent`. Returns its inode, or `None` for a whiteout.
+    ///
+    /// No sorting is needed later if the tree was empty and entries arrive in final order: the
+    /// children of a directory together and by name, and directories in the order of
+    /// [`walk`](Self::walk).
     pub(crate) fn add_child(
         &mut self,
         parent: InodeId,
         name: &[u8],
-        new: New,
+        new: NewEntry,
     ) -> Result<Option<InodeId>> {
         let zero = Device { major: 0, minor: 0 };
         let null = match &new {
-            New::Other(Kind::Char(device), ..) => *device == zero,
-            New::Other(Kind::File { size: 0 }, _, xattrs, _) => {
+            NewEntry::Other(Kind::Char(device), ..) => *device == zero,
+            NewEntry::Other(Kind::File { size: 0 }, _, xattrs, _) => {
                 overlay(xattrs, b"whiteout").is_some()
             }
             _ => false,
         };
         let time = match &new {
-            New::Other(_, meta, ..) => (meta.mtime, meta.mtime_nsec),
+            NewEntry::Other(_, meta, ..) => (meta.mtime, meta.mtime_nsec),
             _ => (0, 0),
         };
         if self.is_whiteout(parent, name, null, time)? {
             return Ok(None);
         }
-        self.must_be_whole(parent, name, &new)?;
+        self.reject_split_content(parent, name, &new)?;
         let old = if self.in_order {
             None
         } else {
             self.find(parent, name)
         };
         let inode = match new {
-            New::Link(inode) => {
+            NewEntry::Link(inode) => {
                 if old.is_some_and(|d| self.dentries[d as usize].inode == inode) {
                     return Ok(Some(inode));
                 }
                 inode
             }
-            New::Dir(meta, xattrs) => {
+            NewEntry::Dir(meta, xattrs) => {
                 if let Some(inode) = old.map(|d| self.dentries[d as usize].inode)
                     && self.file_type(inode) == FileType::Dir
                 {
@@ -196,12 +201,12 @@ impl Tree {
                 let inode = self.push(node)?;
                 self.describe(inode, meta, xattrs)?;
                 if self.whiteouts == Whiteouts::Convert && old.is_some() {
-                    // What it replaces hid what layers below the image have there.
+                    // The replaced entry hid the contents of layers below the image.
                     self.opaque.insert(inode);
                 }
                 inode
             }
-            New::Other(kind, meta, xattrs, content) => {
+            NewEntry::Other(kind, meta, xattrs, content) => {
                 if let Kind::Symlink(target) = &kind
                     && (!(1..=TARGET_MAX).contains(&target.len()) || target.contains(&0))
                 {
@@ -213,14 +218,14 @@ impl Tree {
                 }
                 let (file_type, body) = match kind {
                     Kind::File { size } => (FileType::File, size),
-                    Kind::Symlink(target) => (FileType::Symlink, self.keep_target(&target)?),
+                    Kind::Symlink(target) => (FileType::Symlink, self.store_target(&target)?),
                     Kind::Char(device) => (FileType::Char, pack_device(device)),
                     Kind::Block(device) => (FileType::Block, pack_device(device)),
                     Kind::Fifo => (FileType::Fifo, 0),
                     Kind::Socket => (FileType::Socket, 0),
                     Kind::Dir | Kind::Hardlink(_) => unreachable!("the caller says so"),
                 };
-                let (place, content) = self.keep_content(content)?;
+                let (content_kind, content) = self.store_content(content)?;
                 let set = self.intern(xattrs)?;
                 let node = Node {
                     body,
@@ -231,7 +236,7 @@ impl Tree {
                     attrs: self.intern_attrs(meta, set),
                     content,
                     file_type,
-                    place,
+                    content_kind,
                 };
                 self.push(node)?
             }
@@ -243,14 +248,14 @@ impl Tree {
         Ok(Some(inode))
     }
 
-    fn keep_target(&mut self, target: &[u8]) -> Result<u64> {
-        let at = self.keep_name(target)?;
-        // Fits: all names together are counted in 32 bits.
+    fn store_target(&mut self, target: &[u8]) -> Result<u64> {
+        let at = self.store_name(target)?;
+        // Fits: the total length of names is counted in 32 bits.
         Ok(u64::from(at) | (target.len() as u64) << 32)
     }
 
-    /// Puts bytes among the names and says where.
-    fn keep_name(&mut self, name: &[u8]) -> Result<u32> {
+    /// Stores bytes in `names` and returns their position.
+    fn store_name(&mut self, name: &[u8]) -> Result<u32> {
         let too_many = || Error::limit("tree", "more than 4 GiB of names");
         let at = u32::try_from(self.names.len()).map_err(|_| too_many())?;
         u32::try_from(self.names.len() + name.len()).map_err(|_| too_many())?;
@@ -258,25 +263,25 @@ impl Tree {
         Ok(at)
     }
 
-    fn keep_content(&mut self, content: Content) -> Result<(Place, u32)> {
+    fn store_content(&mut self, content: Content) -> Result<(ContentKind, u32)> {
         let index =
             |n: usize| u32::try_from(n).map_err(|_| Error::limit("tree", "contents of files"));
         Ok(match content {
-            Content::None => (Place::None, 0),
-            Content::InSource => (Place::InSource, 0),
-            Content::Stream => (Place::Stream, 0),
+            Content::None => (ContentKind::None, 0),
+            Content::InSource => (ContentKind::InSource, 0),
+            Content::Stream => (ContentKind::Stream, 0),
             Content::Range { offset } => {
                 self.offsets.push(offset);
-                (Place::Range, index(self.offsets.len() - 1)?)
+                (ContentKind::Range, index(self.offsets.len() - 1)?)
             }
             other => {
                 self.contents.push(other);
-                (Place::Other, index(self.contents.len() - 1)?)
+                (ContentKind::Other, index(self.contents.len() - 1)?)
             }
         })
     }
 
-    /// The path of `name` in `parent`.
+    /// Path of `name` in `parent`.
     pub(super) fn path_of(&self, parent: InodeId, name: &[u8]) -> Vec<u8> {
         let mut path = self.path(parent);
         if !path.is_empty() {
@@ -286,8 +291,8 @@ impl Tree {
         path
     }
 
-    /// Sets a directory's attributes; an opaque one hides what earlier sources put into it. Overlayfs does not ask a
-    /// layer's root.
+    /// Sets a directory's attributes. An opaque directory hides what earlier sources put into it,
+    /// except for the root, which overlayfs ignores.
     pub(crate) fn describe(&mut self, inode: InodeId, meta: Meta, mut xattrs: Pairs) -> Result<()> {
         if self.whiteouts.reads_overlay() {
             if inode != ROOT && is_opaque(&xattrs) {
@@ -307,7 +312,7 @@ impl Tree {
         Ok(())
     }
 
-    /// First of the chain of a directory's names, while the tree is collected.
+    /// First of a directory's linked list of names, during collection.
     pub(super) fn first_child(&self, dir: InodeId) -> DentryId {
         self.nodes[dir as usize].body as u32
     }
@@ -326,7 +331,7 @@ impl Tree {
             let mut table = HashTable::with_capacity(self.dentries.len());
             for (id, d) in self.dentries.iter().enumerate().filter(|(_, d)| !d.dead) {
                 let hash = hash(&self.hasher, d.parent, name_of(&self.names, d));
-                // Fits: checked when it was added.
+                // Fits: checked on insertion.
                 insert(
                     &mut table,
                     &self.dentries,
@@ -347,14 +352,14 @@ impl Tree {
     }
 
     pub(super) fn link(&mut self, parent: InodeId, name: &[u8], inode: InodeId) -> Result<()> {
-        let name_at = self.keep_name(name)?;
+        let name_at = self.store_name(name)?;
         let id = u32::try_from(self.dentries.len())
             .ok()
             .filter(|id| *id != NONE)
             .ok_or_else(|| Error::limit("tree", "more than 4294967294 names"))?;
         let next = self.first_child(parent);
         self.nodes[parent as usize].body = id.into();
-        // Fits: names were checked by whoever called.
+        // Fits: the caller checked the name.
         let name_len = name.len() as u8;
         self.dentries.push(Dentry {
             parent,
@@ -381,7 +386,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Takes a name away, and all that lies below it.
+    /// Removes a name and everything below it.
     pub(super) fn remove(&mut self, id: DentryId) {
         self.last_dir = (Vec::new(), ROOT);
         self.in_order = false;
@@ -411,7 +416,7 @@ impl Tree {
         }
     }
 
-    /// The directory at `path`, made on the way where nobody has described it yet.
+    /// Directory at `path`. Missing directories are created with default attributes.
     fn directory(&mut self, path: &[u8]) -> Result<InodeId> {
         if self.last_dir.0 == path {
             return Ok(self.last_dir.1);
@@ -425,7 +430,7 @@ impl Tree {
             let inode = old.map(|d| self.dentries[d as usize].inode);
             dir = match inode {
                 Some(inode) if self.file_type(inode) == FileType::Dir => inode,
-                // Something else stands where a directory is needed: the later wins.
+                // The later entry wins: a directory replaces anything else at its path.
                 _ => {
                     if let Some(old) = old {
                         let path = self.path_of(dir, name);
@@ -446,8 +451,7 @@ impl Tree {
         Ok(dir)
     }
 
-    /// The lowest directory above `path`, or at it, that is also above the last one that was asked for, and how much of
-    /// `path` it takes.
+    /// Deepest common ancestor of `path` and the last directory, and the length of its path.
     fn nearest(&self, path: &[u8]) -> (InodeId, usize) {
         let (last, mut dir) = (&self.last_dir.0, self.last_dir.1);
         let known = common_dir(last, path);
@@ -458,7 +462,7 @@ impl Tree {
         (dir, known)
     }
 
-    /// The inode at `path`, while the tree is collected.
+    /// Inode at `path`, during collection.
     fn resolve(&mut self, path: &[u8]) -> Option<InodeId> {
         let mut at = ROOT;
         for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
@@ -478,12 +482,12 @@ impl Tree {
             .collect();
         set.sort_unstable();
         let set = set.into_boxed_slice();
-        if let Some(id) = self.set_ids.get(&set) {
+        if let Some(id) = self.xattr_set_ids.get(&set) {
             return Ok(*id);
         }
         let id = u32::try_from(self.xattr_sets.len())
             .map_err(|_| Error::limit("tree", "attribute sets"))?;
-        self.set_ids.insert(set.clone(), id);
+        self.xattr_set_ids.insert(set.clone(), id);
         self.xattr_sets.push(set);
         Ok(id)
     }
@@ -501,13 +505,13 @@ impl Tree {
     pub(super) fn attrs_id(&mut self, attrs: Attrs) -> u32 {
         *self.attr_ids.entry(attrs).or_insert_with(|| {
             self.attrs.push(attrs);
-            // Fits: no more of them than inodes.
+            // Fits: there are no more attribute sets than inodes.
             self.attrs.len() as u32 - 1
         })
     }
 }
 
-/// Something that no image can hold, or that makes no sense, in the source that `path` is from.
+/// Error about an entry that no image can hold, or that is inconsistent, with its path.
 fn wrong(path: &[u8], what: String) -> Error {
     Error::from(SourceError::corrupt(what).in_member(path))
 }

@@ -1,9 +1,11 @@
-//! Layers: what whiteouts of either kind delete, what opaque directories hide, and what is kept of both.
+//! Layers: whiteouts and opaque directories, and their conversion for an image that is a layer
+//! itself.
 
 use super::insert::{bad_name, pack_device};
 use super::overlay::{is_opaque, overlay};
 use super::{
-    Attrs, Dentry, DentryId, InodeId, NONE, New, Node, Pairs, Place, ROOT, Tree, Whiteouts,
+    Attrs, ContentKind, Dentry, DentryId, InodeId, NONE, NewEntry, Node, Pairs, ROOT, Tree,
+    Whiteouts,
 };
 use crate::source::error::SourceError;
 use crate::source::{Device, Kind, Meta};
@@ -11,7 +13,8 @@ use crate::{Error, Result};
 use tuff_format::inode::FileType;
 
 impl Tree {
-    /// Starts the next source: its entries win over those of earlier ones, its whiteouts act on them.
+    /// Starts the next source. Its entries replace those of earlier sources, and its whiteouts
+    /// delete them.
     pub(crate) fn next_layer(&mut self) -> Result<()> {
         self.layer = self
             .layer
@@ -22,15 +25,15 @@ impl Tree {
         Ok(())
     }
 
-    /// What whiteouts mean from here on.
+    /// Sets the interpretation of whiteouts for the following sources.
     pub(crate) fn read_whiteouts(&mut self, whiteouts: Whiteouts) {
         self.whiteouts = whiteouts;
     }
 
-    /// Gives directories that are opaque the attribute that says so: when all sources are read.
+    /// Sets the overlayfs attribute of opaque directories. Call it after all sources were read.
     pub(crate) fn mark_opaque(&mut self) -> Result<()> {
         if !self.opaque_roots.is_empty() {
-            // The root cannot say it, but what is in it can.
+            // Overlayfs ignores an opaque root, so its directories become opaque.
             let dirs: Vec<InodeId> = self.live_children(ROOT).map(|d| d.inode).collect();
             let dirs = dirs.into_iter();
             let dirs: Vec<InodeId> = dirs
@@ -57,8 +60,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Acts on a whiteout; `null` says that the entry is one of overlayfs. False: the entry is an ordinary one, as those of
-    /// overlayfs are where they are kept. `time` is the entry's.
+    /// Applies a whiteout and returns true; returns false for an ordinary entry. `null` marks an
+    /// overlayfs whiteout, and `time` is the entry's modification time.
     pub(super) fn is_whiteout(
         &mut self,
         parent: InodeId,
@@ -84,7 +87,7 @@ impl Tree {
                 }
                 return Ok(true);
             }
-            // Other names with the double prefix are AUFS's own bookkeeping.
+            // Other names with the double prefix are internal to AUFS.
             Some(target) if target.starts_with(b".wh.") => return Ok(true),
             Some(target) => target,
             None if null && kind.reads_overlay() => name,
@@ -96,12 +99,12 @@ impl Tree {
             self.in_order = false;
             let here = old.filter(|_| is_here);
             match here.map(|d| self.dentries[d as usize].inode) {
-                // The same source has something there: it hides what lies below.
+                // The same source has an entry of this name, which then hides the lower one.
                 Some(inode) if self.file_type(inode) == FileType::Dir => {
                     self.opaque.insert(inode);
                 }
                 Some(_) => {}
-                None => self.add_null(parent, target, old, time)?,
+                None => self.add_whiteout(parent, target, old, time)?,
             }
             return Ok(true);
         }
@@ -112,8 +115,8 @@ impl Tree {
         Ok(true)
     }
 
-    /// A whiteout of overlayfs in the place of `old`.
-    fn add_null(
+    /// Adds an overlayfs whiteout in place of `old`.
+    fn add_whiteout(
         &mut self,
         parent: InodeId,
         name: &[u8],
@@ -142,14 +145,14 @@ impl Tree {
             attrs: self.intern_attrs(meta, 0),
             content: 0,
             file_type: FileType::Char,
-            place: Place::None,
+            content_kind: ContentKind::None,
         };
         let inode = self.push(node)?;
         self.link(parent, name, inode)
     }
 
-    /// An opaque root where whiteouts are kept: each name that earlier sources have there becomes one, for it may be below the
-    /// image, too.
+    /// Handles an opaque root in a converted layer. Each name in the root from earlier sources
+    /// becomes a whiteout, because it may exist below the image, too.
     fn hide_below_root(&mut self, time: (i64, u32)) -> Result<()> {
         let earlier = self.live_children(ROOT).filter(|d| d.layer < self.layer);
         let mut names: Vec<Vec<u8>> = earlier.map(|d| self.name(d).to_vec()).collect();
@@ -157,7 +160,7 @@ impl Tree {
         self.hide_children(ROOT);
         self.in_order = false;
         for name in names {
-            self.add_null(ROOT, &name, None, time)?;
+            self.add_whiteout(ROOT, &name, None, time)?;
         }
         if self.opaque_roots.last() != Some(&self.layer) {
             self.opaque_roots.push(self.layer);
@@ -165,7 +168,7 @@ impl Tree {
         Ok(())
     }
 
-    /// What is in a directory, while the tree is collected.
+    /// Live entries of a directory, during collection.
     fn live_children(&self, dir: InodeId) -> impl Iterator<Item = &Dentry> {
         let mut at = self.first_child(dir);
         std::iter::from_fn(move || {
@@ -191,18 +194,23 @@ impl Tree {
         }
     }
 
-    /// What overlayfs would take from another path, or another layer, is not looked for there: it is an error.
-    pub(super) fn must_be_whole(&self, parent: InodeId, name: &[u8], new: &New) -> Result<()> {
+    /// Rejects entries whose content or directory overlayfs would look up in another layer or path.
+    pub(super) fn reject_split_content(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        new: &NewEntry,
+    ) -> Result<()> {
         if !self.whiteouts.reads_overlay() {
             return Ok(());
         }
         let (attribute, found, what) = match new {
-            New::Other(Kind::File { .. }, _, xattrs, _) => {
+            NewEntry::Other(Kind::File { .. }, _, xattrs, _) => {
                 let found = overlay(xattrs, b"metacopy");
                 ("metacopy", found, "the file's content is in another layer")
             }
-            // What is opaque has nothing below it, wherever that would be.
-            New::Dir(_, xattrs) if self.layer > 0 && !is_opaque(xattrs) => {
+            // An opaque directory has no lower contents.
+            NewEntry::Dir(_, xattrs) if self.layer > 0 && !is_opaque(xattrs) => {
                 let found = overlay(xattrs, b"redirect");
                 ("redirect", found, "the directory's other half is elsewhere")
             }
@@ -212,7 +220,7 @@ impl Tree {
             return Ok(());
         }
         let error = SourceError::unsupported(format!(
-            "overlay.{attribute}: {what}, which layers that are merged do not find; mount the overlay and build from that"
+            "overlay.{attribute}: {what}, and merging layers does not follow it; mount the overlay and build from that"
         ));
         Err(Error::from(error.in_member(&self.path_of(parent, name))))
     }

@@ -39,7 +39,7 @@ fn paths(mut tree: Tree) -> Vec<String> {
 }
 
 #[test]
-fn names_come_out_in_bytewise_order_with_children_together() {
+fn names_are_in_bytewise_order_with_children_together() {
     let mut tree = Tree::new(Whiteouts::Keep);
     for p in ["b/z", "b/a/x", "a", "b/-", "B", "c/d"] {
         tree.add(file(p)).unwrap();
@@ -99,10 +99,10 @@ fn overlay_whiteouts_and_opaque_directories_are_understood() {
     assert_eq!(paths(tree), ["/d", "/e", "e/y"]);
 }
 
-/// Seen: layers as Docker and OCI have them, given without `--whiteouts`, kept their whiteouts as files. Cost: what an upper
-/// layer had deleted was there. Cause: several sources were taken for layers of overlayfs. Cure: tars may have either kind.
+/// Regression: whiteouts of Docker and OCI layers were kept as files unless `--whiteouts` was
+/// given.
 #[test]
-fn either_kind_of_whiteout_deletes() {
+fn whiteouts_of_overlayfs_and_aufs_delete() {
     let mut tree = Tree::new(Whiteouts::Both);
     for p in ["a", "b", "d/x", "e/x", "keep"] {
         tree.add(file(p)).unwrap();
@@ -117,10 +117,10 @@ fn either_kind_of_whiteout_deletes() {
     assert_eq!(paths(tree), ["/d", "/e", "/keep"]);
 }
 
-/// Seen: a layer's image, made with `--whiteouts aufs`, had no whiteouts. Cost: as a layer of an overlay it showed what it had
-/// deleted. Cause: they could only act on other sources. Cure: they can be kept, as those of overlayfs.
+/// Regression: an image of a single layer had no whiteouts, so that an overlay showed deleted
+/// files.
 #[test]
-fn whiteouts_are_kept_as_those_of_overlayfs() {
+fn converted_whiteouts_are_those_of_overlayfs() {
     let mut tree = Tree::new(Whiteouts::Convert);
     for p in [
         "a",
@@ -158,17 +158,17 @@ fn whiteouts_are_kept_as_those_of_overlayfs() {
             "gone opaque",
             "gone/again file",
             "here file",
-            // The other name of "null".
+            // Hard link of "null".
             "link null",
             "lower opaque"
         ]
     );
 }
 
-/// Seen: a layer with an opaque root, made with `--whiteouts convert`, showed all that is below it. Cost: an overlay of it is not
-/// what the container had. Cause: overlayfs does not ask a layer's root. Cure: what is in the root says it.
+/// Regression: an overlay showed what lies below a layer with an opaque root, because overlayfs
+/// ignores the attribute on a root.
 #[test]
-fn an_opaque_root_is_kept_by_what_is_in_it() {
+fn an_opaque_root_makes_its_entries_opaque() {
     let mut tree = Tree::new(Whiteouts::Convert);
     for p in ["a", "dir/x", "again", ".wh.below", "dirs/x"] {
         tree.add(file(p)).unwrap();
@@ -201,7 +201,7 @@ fn an_opaque_root_is_kept_by_what_is_in_it() {
     );
 }
 
-/// Paths, each with what it is for overlayfs.
+/// Paths with their overlayfs types.
 fn with_kinds(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     for inode in tree.inode_order().into_iter().filter(|i| *i != ROOT) {
@@ -246,7 +246,7 @@ fn overlay_whiteouts_may_be_files_and_a_root_is_never_opaque() {
 }
 
 #[test]
-fn what_a_path_leads_through_becomes_a_directory_and_is_told() {
+fn a_file_with_entries_below_becomes_a_directory_with_a_warning() {
     let mut tree = Tree::new(Whiteouts::Keep);
     for p in ["d", "x/s", "d/f"] {
         tree.add(file(p)).unwrap();
@@ -254,7 +254,7 @@ fn what_a_path_leads_through_becomes_a_directory_and_is_told() {
     tree.add(entry("x/s", Kind::Symlink(b"../d".to_vec())))
         .unwrap();
     tree.add(file("x/s/f/g")).unwrap();
-    // What is described is replaced as asked.
+    // A described entry replaces silently.
     tree.add(file("e")).unwrap();
     tree.add(entry("e", Kind::Dir)).unwrap();
     tree.add(file("e/f")).unwrap();
@@ -267,7 +267,7 @@ fn what_a_path_leads_through_becomes_a_directory_and_is_told() {
 }
 
 #[test]
-fn what_no_image_can_hold_is_wrong_in_its_source() {
+fn entries_that_no_image_can_hold_are_source_errors() {
     let mut tree = Tree::new(Whiteouts::Keep);
     let long = "n".repeat(256);
     let target = |len| Kind::Symlink(vec![b't'; len]);
@@ -300,7 +300,8 @@ fn what_no_image_can_hold_is_wrong_in_its_source() {
     }
 }
 
-/// Overlayfs makes one whiteout and links it to every name that is deleted; GNU tar writes all but the first as hard links.
+/// Overlayfs hard-links one whiteout to every deleted name, and GNU tar writes all but the first as
+/// hard links.
 #[test]
 fn a_hard_link_to_a_whiteout_is_a_whiteout() {
     let mut tree = Tree::new(Whiteouts::Overlay);
@@ -320,10 +321,10 @@ fn a_hard_link_to_a_whiteout_is_a_whiteout() {
     assert_eq!(paths(tree), ["/d"]);
 }
 
-/// A layer of overlayfs with `metacopy=on` has files without content, and one with `redirect_dir=on` directories that
-/// have another name below. They were files of zeros and empty directories.
+/// With `metacopy=on` a layer has files without content, and with `redirect_dir=on` directories
+/// with another lower name. Merging would turn them into files of zeros and empty directories.
 #[test]
-fn what_an_overlay_has_elsewhere_is_an_error_that_names_the_path() {
+fn metacopy_and_redirect_are_rejected_with_the_path() {
     let metacopy = with(file("d/f"), "trusted.overlay.metacopy", "");
     let redirect = with(entry("d/new", Kind::Dir), "user.overlay.redirect", "/old");
     for (entry, says) in [
@@ -363,7 +364,7 @@ fn what_an_overlay_has_elsewhere_is_an_error_that_names_the_path() {
 }
 
 #[test]
-fn hard_links_are_taken_apart() {
+fn hard_links_can_be_split() {
     let mut tree = Tree::new(Whiteouts::Keep);
     let a = tree
         .add(entry("a", Kind::File { size: 5 }))
@@ -374,9 +375,9 @@ fn hard_links_are_taken_apart() {
             .unwrap();
     }
     tree.finish();
-    let parted = tree.part_links().unwrap();
-    assert_eq!(parted.len(), 2);
-    for (own, first) in parted {
+    let split = tree.split_hard_links().unwrap();
+    assert_eq!(split.len(), 2);
+    for (own, first) in split {
         assert_eq!((first, tree.nlink(own), tree.size(own)), (a, 1, 5));
     }
     assert_eq!(tree.nlink(a), 1);

@@ -1,16 +1,16 @@
-//! A finished tree, as all later stages see it.
+//! Accessors of the finished tree, for all later stages.
 
-use super::{Dentry, DentryId, InodeId, NodeKind, Place, ROOT, Tree, XattrSet, name_of};
+use super::{ContentKind, Dentry, DentryId, InodeId, NodeKind, ROOT, Tree, XattrSet, name_of};
 use crate::source::{Content, Device, Meta};
 use tuff_format::inode::FileType;
 
 impl Tree {
-    /// The name of a dentry.
+    /// Name of a dentry.
     pub(crate) fn name(&self, d: &Dentry) -> &[u8] {
         name_of(&self.names, d)
     }
 
-    /// The children of a directory of a finished tree, sorted.
+    /// Sorted children of a directory in a finished tree.
     pub(crate) fn children(&self, dir: InodeId) -> &[Dentry] {
         let node = &self.nodes[dir as usize];
         if node.file_type != FileType::Dir {
@@ -20,16 +20,17 @@ impl Tree {
         &self.dentries[start..start + count]
     }
 
-    /// Visits every live name of a finished tree, a directory's children together and before what lies deeper, directories
-    /// in depth-first order. The order of inodes in the image.
+    /// Visits every live name of a finished tree in the order of the image's inodes. The children
+    /// of a directory come together and before deeper entries; directories come in depth-first
+    /// order.
     pub(crate) fn walk(&self, mut visit: impl FnMut(&Dentry)) {
-        let mut walk = Walk::default();
+        let mut walk = TreeWalk::default();
         while let Some((dentry, _)) = walk.next(self) {
             visit(&self.dentries[dentry as usize]);
         }
     }
 
-    /// Inodes in the order of the image: the root, then every directory's children together.
+    /// Inodes in the order of the image: the root, then the children of each directory together.
     pub(crate) fn inode_order(&self) -> Vec<InodeId> {
         let mut order = Vec::with_capacity(self.nodes.len());
         order.push(ROOT);
@@ -42,14 +43,14 @@ impl Tree {
         order
     }
 
-    /// A directory that lies in more directories than `limit`, the root among them.
+    /// Returns a directory whose depth exceeds `limit`, if there is one.
     pub(crate) fn deeper_than(&self, limit: usize) -> Option<InodeId> {
         let mut dirs = vec![(ROOT, 0)];
         while let Some((dir, depth)) = dirs.pop() {
             if depth > limit {
                 return Some(dir);
             }
-            // Two links: no directory lies in it.
+            // A link count of two means no subdirectory.
             if self.nlink(dir) > 2 {
                 let children = self.children(dir).iter().map(|d| d.inode);
                 let below = children.filter(|i| self.file_type(*i) == FileType::Dir);
@@ -59,7 +60,7 @@ impl Tree {
         None
     }
 
-    /// The path of an inode by its first name, without a leading slash. Empty for the root.
+    /// Path of an inode by its first name, without a leading slash. Empty for the root.
     pub(crate) fn path(&self, inode: InodeId) -> Vec<u8> {
         let mut parts = Vec::new();
         let mut at = inode;
@@ -72,7 +73,7 @@ impl Tree {
         parts.join(&b'/')
     }
 
-    /// The last name of an inode's path; empty for the root.
+    /// Last component of an inode's path; empty for the root.
     pub(crate) fn last_name(&self, inode: InodeId) -> &[u8] {
         if inode == ROOT {
             return &[];
@@ -80,7 +81,7 @@ impl Tree {
         self.name(&self.dentries[self.nodes[inode as usize].name as usize])
     }
 
-    /// What an inode is.
+    /// Type of an inode with its data.
     pub(crate) fn kind(&self, inode: InodeId) -> NodeKind<'_> {
         let node = &self.nodes[inode as usize];
         match node.file_type {
@@ -97,7 +98,7 @@ impl Tree {
         }
     }
 
-    /// The type of an inode.
+    /// File type of an inode.
     pub(crate) fn file_type(&self, inode: InodeId) -> FileType {
         self.nodes[inode as usize].file_type
     }
@@ -112,21 +113,21 @@ impl Tree {
         }
     }
 
-    /// Where the bytes of a file are.
+    /// Location of a file's content.
     pub(crate) fn content(&self, inode: InodeId) -> Content {
         let node = &self.nodes[inode as usize];
-        match node.place {
-            Place::None => Content::None,
-            Place::InSource => Content::InSource,
-            Place::Stream => Content::Stream,
-            Place::Range => Content::Range {
+        match node.content_kind {
+            ContentKind::None => Content::None,
+            ContentKind::InSource => Content::InSource,
+            ContentKind::Stream => Content::Stream,
+            ContentKind::Range => Content::Range {
                 offset: self.offsets[node.content as usize],
             },
-            Place::Other => self.contents[node.content as usize].clone(),
+            ContentKind::Other => self.contents[node.content as usize].clone(),
         }
     }
 
-    /// Owner, times and the rest.
+    /// Mode, owner and modification time.
     pub(crate) fn meta(&self, inode: InodeId) -> Meta {
         let node = &self.nodes[inode as usize];
         let attrs = &self.attrs[node.attrs as usize];
@@ -139,27 +140,27 @@ impl Tree {
         }
     }
 
-    /// Live names. For a directory: 2 and one per subdirectory.
+    /// Number of live names. For a directory: 2 plus one per subdirectory.
     pub(crate) fn nlink(&self, inode: InodeId) -> u32 {
         self.nodes[inode as usize].nlink
     }
 
-    /// Number of an inode's attribute set.
+    /// Number of an inode's extended attribute set.
     pub(crate) fn xattrs(&self, inode: InodeId) -> u32 {
         self.attrs[self.nodes[inode as usize].attrs as usize].xattrs
     }
 
-    /// Distinct attribute sets by number; 0 is the empty one.
+    /// Distinct extended attribute sets by number; set 0 is empty.
     pub(crate) fn xattr_sets(&self) -> &[XattrSet] {
         &self.xattr_sets
     }
 
-    /// Which source an inode came from.
+    /// Number of the source that an inode comes from.
     pub(crate) fn layer(&self, inode: InodeId) -> u16 {
         self.attrs[self.nodes[inode as usize].attrs as usize].layer
     }
 
-    /// The directory that a directory lies in; the root lies in itself.
+    /// Parent of a directory. The root is its own parent.
     pub(crate) fn parent(&self, dir: InodeId) -> InodeId {
         if dir == ROOT {
             return ROOT;
@@ -168,37 +169,37 @@ impl Tree {
     }
 }
 
-/// A walk over a finished tree that does not borrow it.
-pub(super) struct Walk {
+/// Iterator over a finished tree that does not borrow it.
+pub(super) struct TreeWalk {
     dirs: Vec<InodeId>,
-    /// Names of the current directory that are still to come.
-    left: std::ops::Range<u32>,
-    /// Directories found in it are behind this one.
-    before: usize,
+    /// Remaining names of the current directory.
+    remaining: std::ops::Range<u32>,
+    /// Number of pending directories when the current one was entered; its own follow.
+    pending_before: usize,
 }
 
-impl Default for Walk {
+impl Default for TreeWalk {
     fn default() -> Self {
         Self {
             dirs: vec![ROOT],
-            left: 0..0,
-            before: 0,
+            remaining: 0..0,
+            pending_before: 0,
         }
     }
 }
 
-impl Walk {
-    /// The next name and its inode.
+impl TreeWalk {
+    /// Returns the next name and its inode.
     pub(super) fn next(&mut self, tree: &Tree) -> Option<(DentryId, InodeId)> {
         let id = loop {
-            if let Some(id) = self.left.next() {
+            if let Some(id) = self.remaining.next() {
                 break id;
             }
-            self.dirs[self.before..].reverse();
+            self.dirs[self.pending_before..].reverse();
             let node = &tree.nodes[self.dirs.pop()? as usize];
-            self.before = self.dirs.len();
+            self.pending_before = self.dirs.len();
             let start = node.body as u32;
-            self.left = start..start + (node.body >> 32) as u32;
+            self.remaining = start..start + (node.body >> 32) as u32;
         };
         let inode = tree.dentries[id as usize].inode;
         if tree.file_type(inode) == FileType::Dir {

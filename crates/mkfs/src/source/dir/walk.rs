@@ -18,7 +18,7 @@
 use super::DirSource;
 use crate::progress::Progress;
 use crate::source::{Content, DataRun, Device, Kind, Meta};
-use crate::tree::{InodeId, New, Pairs, ROOT, Tree};
+use crate::tree::{InodeId, NewEntry, Pairs, ROOT, Tree};
 use crate::{Error, Result};
 use hashbrown::HashMap;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, Stat};
@@ -421,9 +421,9 @@ impl Merge<'_> {
                 let first = found.links.and_then(|l| self.links.get(&l).copied());
                 let is_file = matches!(found.kind, Kind::File { .. });
                 let new = match (first, found.kind) {
-                    (Some(first), _) => New::Link(first),
-                    (None, Kind::Dir) => New::Dir(found.meta, found.xattrs),
-                    (None, kind) => New::Other(kind, found.meta, found.xattrs, found.content),
+                    (Some(first), _) => NewEntry::Link(first),
+                    (None, Kind::Dir) => NewEntry::Dir(found.meta, found.xattrs),
+                    (None, kind) => NewEntry::Other(kind, found.meta, found.xattrs, found.content),
                 };
                 inode = self.tree.add_child(dir, &chunk.names[found.name], new)?;
                 if let (Some(inode), None) = (inode, first) {

@@ -12,7 +12,7 @@ use super::super::error::SourceError;
 use super::feed::Feed;
 use super::header::{BLOCK, Block, Header, is_header};
 use super::pax::{Field, PAX_BYTES_MAX, Pax, Scope};
-use crate::tally::Tally;
+use crate::tally::AffectedPaths;
 
 /// Longest name or link target in a GNU `L` or `K` record. Unit: bytes.
 pub(super) const LONG_NAME_BYTES_MAX: u64 = 1 << 20;
@@ -33,7 +33,7 @@ pub(super) struct Parser<F> {
     /// There was a header.
     begun: bool,
     /// Members with an ACL for names whose number is not known.
-    nameless: Tally,
+    nameless: AffectedPaths,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl<F: Feed> Parser<F> {
             current: None,
             state: State::Reading,
             begun: false,
-            nameless: Tally::default(),
+            nameless: AffectedPaths::default(),
         }
     }
 
