@@ -225,8 +225,6 @@ mod tests {
         "crates/flash-sim",
         "crates/fuse",
         "crates/erofs",
-        "crates/iplfs",
-        "crates/iplfs-crash",
         "crates/lab",
         "crates/mkfs",
         "crates/mount",
