@@ -22,7 +22,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 /// derived from the content depends on it.
 const PIECE: u64 = 1 << 20;
 
-/// Unit of metadata.
+/// Unit of metadata that is written at once.
 #[derive(Clone, Copy)]
 enum Unit {
     /// Whole blocks of a directory or long link.
@@ -41,7 +41,7 @@ struct Zone<'a> {
     with_blocks: Vec<InodeId>,
     /// Shared attributes and prefixes, with their position in bytes.
     area: Option<(&'a [u8], u64)>,
-    /// Inodes by position.
+    /// Inodes in the order of their positions.
     inodes: Vec<InodeId>,
     /// Position of the first inode in bytes.
     inodes_at: u64,

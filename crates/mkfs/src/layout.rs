@@ -68,7 +68,7 @@ pub(crate) struct Plan {
     pub(crate) end_block: u32,
     /// Length of the image in blocks.
     pub(crate) len_blocks: u32,
-    /// Number of inodes.
+    /// Number of inodes in the image.
     pub(crate) inodes: u64,
     /// First block of the bases, if there are any. 0 until it is known.
     pub(crate) base_block: u32,
@@ -149,7 +149,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Places the metabox, which follows everything placed so far, and what comes after it.
+    /// Places the metabox, which follows everything that is placed, and what comes after it.
     pub(crate) fn place_metabox(&mut self, parts: &Parts<'_>, metabox: &Metabox) -> Result<()> {
         let front = fits_in_front(parts, self.epoch, &[]);
         self.end_block = metabox.end_block;

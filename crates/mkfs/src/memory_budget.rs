@@ -24,7 +24,7 @@ const USUAL: u64 = 256 << 20;
 
 /// Shares of the memory in bytes.
 pub(crate) struct Budget {
-    /// Jobs in flight.
+    /// Share of jobs in flight.
     pub(crate) in_flight: u64,
     /// The tree and its tables.
     pub(crate) tree: u64,

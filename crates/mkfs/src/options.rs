@@ -38,7 +38,7 @@ pub struct Compression {
 /// Goal of the `--auto` settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auto {
-    /// Smallest image.
+    /// Smallest image, however slow the build.
     Size,
     /// Small image that is still read fast.
     Balanced,
@@ -90,7 +90,7 @@ pub enum Fragments {
 /// Data that is stored once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dedupe {
-    /// No deduplication.
+    /// All data is stored as often as it occurs.
     Off,
     /// Identical files share data.
     Files,
@@ -114,7 +114,7 @@ pub enum SparsePolicy {
 pub enum InodeForm {
     /// Compact inodes where all fields fit.
     Auto,
-    /// Extended inodes only.
+    /// Extended inodes for all files.
     Extended,
 }
 
@@ -134,7 +134,7 @@ pub enum Metadata {
 pub struct Options {
     /// Oldest kernel that must mount the image.
     pub kernel: KernelVersion,
-    /// Block size.
+    /// Block size of the image.
     pub block: BlockBits,
     /// Compression of file data.
     pub compression: CompressionOptions,
@@ -223,7 +223,7 @@ pub struct MetadataOptions {
     pub form: Metadata,
     /// Cluster size of compressed metadata in bytes.
     pub cluster: usize,
-    /// Store extended attributes.
+    /// Write extended attributes of the sources.
     pub xattrs: bool,
     /// An attribute is shared if more than this number of inodes have it.
     pub xattr_share: u32,
@@ -265,7 +265,7 @@ pub struct MetadataOptions {
 pub struct SourceOptions {
     /// Excluded paths, each with everything below it.
     pub exclude: globset::GlobSet,
-    /// Further excluded paths.
+    /// Further excluded paths, by pattern.
     pub exclude_also: Vec<Paths>,
     /// Files that the caller writes as well. They are left out of source directories, as is the image itself.
     pub outputs: Vec<PathBuf>,
@@ -291,7 +291,7 @@ pub struct ResourceOptions {
     pub temporary: Option<PathBuf>,
 }
 
-/// The finished image.
+/// Verification and size of the finished image.
 #[derive(Clone)]
 pub struct OutputOptions {
     /// Largest size of the image in bytes. The first of [`PRESETS`](super::presets::PRESETS) that fits sets

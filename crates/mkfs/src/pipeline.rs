@@ -50,13 +50,14 @@ pub struct Summary {
 
 /// Builds an image from sources, merged in order, and writes it to `target`.
 ///
-/// The output appears under its name only when it is complete. Same sources and options give the same bytes, whatever
-/// the number of threads.
+/// The output appears under its name only when it is complete. The same sources and options give the same bytes, at any
+/// number of threads.
 ///
 /// # Errors
 ///
-/// `Usage` for options that do not fit together or a tree that no image can hold, `Io` for a source or target that
-/// fails (a stopped build is `Io` with kind `Interrupted`), `Limit` for what is larger than the format allows.
+/// * `Usage`: the options contradict each other, or no image can hold the tree.
+/// * `Io`: a source or the target failed. A stopped build is `Io` with kind `Interrupted`.
+/// * `Limit`: something exceeds the format.
 pub fn build(
     sources: &[Source],
     options: &Options,

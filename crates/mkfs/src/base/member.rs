@@ -17,7 +17,7 @@ use tuff_format::inode::Layout;
 use tuff_format::{BlockAddr, BlockBits, Nid};
 use tuff_store::{FileStore, ReadAt};
 
-/// Open base.
+/// Base with its open stores.
 pub(super) struct Member {
     pub(super) image: Image,
     /// The base itself, then its own devices if they are separate files.

@@ -28,7 +28,7 @@ pub(crate) struct BaseFile {
     /// Position of its data, which orders the files of a base.
     pub(super) position: DataPosition,
     pub(crate) inode: BaseInode,
-    /// Size in bytes.
+    /// Size of the file in bytes.
     pub(crate) size: u64,
     /// True for a compressed file that is not a fragment as a whole.
     pub(crate) clusters: bool,

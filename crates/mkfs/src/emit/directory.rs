@@ -1,4 +1,4 @@
-//! Blocks of directories.
+//! Encoding of directories into blocks.
 
 use crate::Result;
 use crate::layout::{Parts, Plan, dir_names};

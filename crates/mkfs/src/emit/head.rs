@@ -21,7 +21,7 @@ use xxhash_rust::xxh3::Xxh3;
 pub(crate) struct Prefixes {
     /// Position in bytes in the image, the packed inode or the metabox.
     pub(crate) at: u64,
-    /// Number of prefixes.
+    /// Number of prefixes in the table.
     pub(crate) count: u8,
     /// Prefix that is the name of fingerprints.
     pub(crate) fingerprints: Option<u8>,
@@ -164,7 +164,7 @@ impl Head {
     }
 }
 
-/// Builds block 0.
+/// Builds block 0 from the plan.
 pub(super) fn make_head(
     parts: &Parts<'_>,
     plan: &Plan,

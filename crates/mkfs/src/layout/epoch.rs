@@ -3,7 +3,7 @@
 /// Base time of compact inodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Epoch {
-    /// Seconds since 1970.
+    /// Seconds since the start of 1970.
     pub(crate) seconds: i64,
     /// Nanoseconds of all compact inodes.
     pub(crate) nanos: u32,

@@ -15,7 +15,7 @@ use tuff_format::dirent::DirectorySize;
 use tuff_format::inode::{ALIGN, COMPACT_LEN, EXTENDED_LEN, Layout};
 use tuff_format::units::round_up;
 
-/// Metabox inode, placed.
+/// Metabox inode after it is placed.
 pub(crate) struct Metabox {
     /// Clusters of the metabox.
     pub(crate) data: FileData,
@@ -32,7 +32,7 @@ pub(crate) struct Metabox {
 pub(crate) struct Form {
     /// True for an inode of 64 bytes.
     pub(crate) extended: bool,
-    /// Data layout.
+    /// Layout of the data.
     pub(crate) layout: Layout,
     /// Size of the data in bytes.
     pub(crate) size: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) tree: &'a Tree,
     /// Inodes in the order of the inode zone.
     pub(crate) order: &'a [InodeId],
-    /// Planned extended attributes.
+    /// Extended attributes as they are planned.
     pub(crate) xattrs: &'a Xattrs,
     /// Options of the build.
     pub(crate) options: &'a Options,
@@ -99,19 +99,13 @@ impl<'a> Wanted<'a> {
 
 /// Inputs of layout and emission.
 pub(crate) struct Parts<'a> {
-    /// As in [`Wanted`].
     pub(crate) tree: &'a Tree,
-    /// As in [`Wanted`].
     pub(crate) order: &'a [InodeId],
     /// Packed data of all files.
     pub(crate) packed: &'a Packed,
-    /// As in [`Wanted`].
     pub(crate) xattrs: &'a Xattrs,
-    /// As in [`Wanted`].
     pub(crate) options: &'a Options,
-    /// As in [`Wanted`].
     pub(crate) base: Option<&'a Bases>,
-    /// As in [`Wanted`].
     pub(crate) xattr_area: u64,
     /// Metabox, once it is made.
     pub(crate) metabox: Option<&'a Metabox>,

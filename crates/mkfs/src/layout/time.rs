@@ -14,7 +14,7 @@ pub(super) fn common_time(parts: &Parts<'_>) -> Epoch {
         let key = (if counts { 0 } else { seconds }, nanos);
         *uses.entry(key).or_default() += 1;
     }
-    // Of equally common times the smallest is used, so that the order of the map does not matter.
+    // The smallest of equally common times is used, so that the order of the map does not matter.
     let most = uses.into_iter();
     let most = most.max_by_key(|(time, n)| (*n, std::cmp::Reverse(*time)));
     let ((mut seconds, nanos), _) = most.unwrap_or_default();

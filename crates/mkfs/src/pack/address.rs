@@ -5,7 +5,7 @@
 pub(crate) enum Location {
     /// In the new image.
     Image(u32),
-    /// In a base.
+    /// In one of the bases.
     Base(u32),
 }
 

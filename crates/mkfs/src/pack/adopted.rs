@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub(super) struct AdoptedFragments(BTreeMap<u64, BasePiece>);
 
 impl AdoptedFragments {
-    /// True if there are none.
+    /// Returns true if no file refers to a base's packed inode.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -21,13 +21,13 @@ impl AdoptedFragments {
         FragmentAddr::new(FragmentLocation::Base(fragment.offset))
     }
 
-    /// Appends all pieces to the packed inode, and puts their places there into the files. `algorithm` is the packed
-    /// inode's.
+    /// Appends all pieces to the packed inode and stores their new positions in the files. `algorithm` is that of the
+    /// packed inode.
     pub(super) fn append(self, packed: &mut Packed, algorithm: u8) {
         if self.is_empty() {
             return;
         }
-        // Where they were, ascending, and where they come to lie.
+        // Old positions in ascending order, each with the new one.
         let mut places: Vec<(u64, u64)> = Vec::with_capacity(self.0.len());
         let (mut pieces, mut grains) = (Vec::new(), Vec::new());
         let mut at = packed.packed_size;
@@ -41,7 +41,7 @@ impl AdoptedFragments {
         append_runs(&mut packed.packed, Run::of(pieces, &grains), algorithm);
         let place = |fragment: &mut FragmentAddr| {
             if let FragmentLocation::Base(from) = fragment.location() {
-                // Its pieces were added together with it.
+                // The pieces were added together with the fragment.
                 let (was, is) = places[places.partition_point(|(was, _)| *was <= from) - 1];
                 *fragment = FragmentAddr::new(FragmentLocation::Start(is + (from - was)));
             }

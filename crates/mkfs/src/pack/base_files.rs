@@ -1,4 +1,4 @@
-//! Files whose data a base has: nothing of them is encoded, and nothing is written but ends behind inodes.
+//! Files that share the data of a base: only inline tails are written.
 
 use super::address::{DataBlock, GrainAddr};
 use super::data::{FileData, FileTail, Run, Table};
@@ -9,14 +9,15 @@ use crate::base::{BaseClusters, BaseData, BaseTail};
 use crate::tree::InodeId;
 
 impl Packer<'_> {
-    /// Files may use these clusters of a base, those of the file with this number.
+    /// Lets files use the clusters of file `number` of the bases.
     pub(crate) fn add_clusters(&mut self, number: u32, clusters: BaseClusters) {
         let key = PartKey::Base(number);
         self.pool.board().post(key, &clusters.posted);
         self.shared.insert(key, clusters.places);
     }
 
-    /// `file` has `size` bytes of data, not 0, that a base has. `sum` is the content's, if sums are taken.
+    /// Adds a file whose `size` bytes, not 0, are in a base. `sum` is the checksum of the content, if checksums are
+    /// taken.
     pub(crate) fn add_base_file(
         &mut self,
         file: InodeId,
@@ -51,7 +52,7 @@ impl Packer<'_> {
         };
         self.tables += data.footprint();
         if let Some(sum) = sum {
-            // One part, however long it is.
+            // The whole file counts as one part.
             let sums = &mut self.result.sums;
             sums.add(file, true, usize::try_from(size).unwrap_or(usize::MAX), sum);
         }
@@ -61,7 +62,7 @@ impl Packer<'_> {
         Ok(())
     }
 
-    /// Number of the packed inode's algorithm.
+    /// Returns the algorithm of the packed inode.
     pub(super) fn packed_algorithm(&self) -> u8 {
         let spec = self.options.packed.spec;
         spec.map_or(0, |spec| spec.method.algorithm() as u8)

@@ -1,9 +1,9 @@
-//! A buffer that fills from the front and is used again without being cleared.
+//! Output buffer that is reused without being cleared.
 
-/// A buffer grows by multiples of this. Unit: bytes.
+/// Buffers grow by multiples of this number of bytes.
 const STEP: usize = 256 << 10;
 
-/// Output of a job: whole blocks, `len` bytes of them valid.
+/// Output of a job: whole blocks, of which the first `len` bytes are valid.
 #[derive(Debug, Default)]
 pub(crate) struct BlockBuffer {
     buf: Vec<u8>,
@@ -11,26 +11,26 @@ pub(crate) struct BlockBuffer {
 }
 
 impl BlockBuffer {
-    /// Bytes that are valid.
+    /// Returns the number of valid bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The valid bytes.
+    /// Returns the valid bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buf[..self.len]
     }
 
-    /// Forgets everything behind the first `len` bytes.
+    /// Drops everything after the first `len` bytes.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// `n` bytes behind the valid ones, with whatever was there before. [`commit`](Self::commit) makes them valid.
+    /// Returns `n` bytes after the valid ones, with undefined content. [`commit`](Self::commit) makes them valid.
     pub(crate) fn spare(&mut self, n: usize) -> &mut [u8] {
         let end = self.len + n;
         if self.buf.len() < end {
-            // A little more, so that few calls grow it, and not much more: what is zeroed becomes memory in use.
+            // The step keeps reallocations rare, and is small because zeroed bytes become resident memory.
             self.buf.resize(end.next_multiple_of(STEP), 0);
         }
         &mut self.buf[self.len..end]

@@ -1,25 +1,25 @@
-//! Sums over what was read from the sources, for who reads the image again.
+//! Checksums of the contents that were read, for verification of the finished image.
 
 use crate::tree::InodeId;
 use hashbrown::HashMap;
 use xxhash_rust::xxh3::Xxh3;
 
-/// What makes a sum. It finds errors, not forgeries.
+/// Returns a new checksum. It detects errors, not forgeries.
 pub(crate) fn sum() -> Xxh3 {
     Xxh3::new()
 }
 
-/// Sums of contents, part by part.
+/// Checksums of contents, by part.
 #[derive(Default)]
 pub(crate) struct ContentSums {
-    /// Of the first part of each file, by inode.
+    /// Checksum of the first part of each file, by inode.
     first: Vec<u64>,
-    /// Lengths and sums of further parts.
+    /// Lengths and checksums of further parts.
     more: HashMap<InodeId, Vec<(u64, u64)>>,
 }
 
 impl ContentSums {
-    /// Notes the sum of the next part of a file. Unit of `len`: bytes.
+    /// Adds the checksum of the next part of a file, which has `len` bytes.
     pub(crate) fn add(&mut self, file: InodeId, first: bool, len: usize, sum: u64) {
         let i = file as usize;
         if !first {
@@ -32,7 +32,7 @@ impl ContentSums {
         self.first[i] = sum;
     }
 
-    /// Lengths and sums of the parts of a file whose content has `size` bytes, not 0.
+    /// Returns lengths and checksums of the parts of a file of `size` bytes, not 0.
     pub(crate) fn of(&self, file: InodeId, size: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let more = self.more.get(&file).map_or(&[][..], |m| m);
         let rest: u64 = more.iter().map(|(len, _)| len).sum();

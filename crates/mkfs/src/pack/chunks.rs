@@ -1,4 +1,4 @@
-//! Files in chunks of one size: equal ones are stored once, and zeros not at all.
+//! Files in chunks of one size: equal chunks are stored once, chunks of zeros not at all.
 
 use super::address::DataBlock;
 use super::data::{FileData, Table};
@@ -9,7 +9,7 @@ use crate::{Error, Result};
 use tuff_store::Output;
 
 impl Table {
-    /// One of a file of which nothing was read yet, with chunks of one block.
+    /// Returns the table of a file of which nothing was read yet, with chunks of one block.
     pub(super) fn empty() -> Self {
         Self {
             bits: 0,
@@ -23,13 +23,13 @@ impl Table {
 }
 
 impl<'a> Packer<'a> {
-    /// Chunks go there, a file of their own, from now on.
+    /// Writes all further chunks to `blob`.
     pub(crate) fn set_blob(&mut self, blob: &'a Output) {
         self.blob = Some(blob);
         self.result.external = Some(0);
     }
 
-    /// Writes the chunks of a part that are not there yet, and notes where all are. `bytes` are those that have data.
+    /// Writes the new chunks of a part and records the places of all. `bytes` holds those with data.
     pub(super) fn place_chunks(
         &mut self,
         part: &PartOut,
@@ -49,7 +49,7 @@ impl<'a> Packer<'a> {
         }
         let before = self.slot(part.file).footprint();
         let mut places = Vec::with_capacity(chunks.len());
-        // Of `bytes`: what waits to be written, and where the next chunk starts.
+        // Within `bytes`: the start of what is not yet written, and the start of the next chunk.
         let (mut start, mut at) = (0, 0);
         for (i, chunk_part) in chunks.iter().enumerate() {
             let len = chunk.min(part.len - i * chunk) as u64;
@@ -69,7 +69,7 @@ impl<'a> Packer<'a> {
                 None => {
                     let waiting = ((at - start) / block_size) as u64;
                     let block = DataBlock::image(end_of(self.chunks_end(), waiting)?);
-                    // Beyond the limit later ones are missed, the same every time.
+                    // Beyond the limit later duplicates are missed, deterministically.
                     if self.chunks.len() < self.options.known_max {
                         self.chunks.insert(*key, block);
                     }
@@ -95,7 +95,7 @@ impl<'a> Packer<'a> {
         Ok(())
     }
 
-    /// The block that the next chunk gets.
+    /// Returns the block of the next chunk.
     fn chunks_end(&self) -> u32 {
         match self.blob {
             Some(_) => self.result.external.unwrap_or_default(),

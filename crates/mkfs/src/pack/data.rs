@@ -1,4 +1,4 @@
-//! Where a file's data is, in few bytes: there may be millions of files.
+//! Places of files' data, compact because there may be millions of files.
 
 use super::address::{DataBlock, FragmentAddr, GrainAddr};
 use super::piece::ShortPiece;
@@ -10,70 +10,70 @@ use std::sync::Arc;
 use tuff_format::cluster::HeadKind;
 use tuff_format::{BlockBits, chunk};
 
-/// Where a file's data is.
+/// Place of a file's data.
 #[derive(Debug, Default)]
 pub(crate) enum FileData {
-    /// No data.
+    /// The file has no data.
     #[default]
     None,
-    /// Consecutive blocks, perhaps with the end behind the inode.
+    /// Consecutive blocks, and an inline tail if there is one.
     Flat {
-        /// First block.
+        /// First block of the data.
         block: DataBlock,
-        /// The end.
+        /// Inline tail, if the file has one.
         tail: Option<SpillRef>,
     },
-    /// Compressed.
+    /// Compressed clusters in general.
     Compressed(Box<Compressed>),
-    /// Compressed, one piece in a cluster of its own.
+    /// Compressed file of one piece in a cluster of its own.
     OnePiece {
         /// Number of the algorithm.
         algorithm: u8,
-        /// Stored or compressed.
+        /// Whether the cluster is stored or compressed.
         kind: HeadKind,
-        /// Grains.
+        /// Length of the cluster in grains.
         grains: u16,
-        /// The first of them.
+        /// First grain of the cluster.
         place: GrainAddr,
-        /// Length of the file. Unit: bytes.
+        /// Length of the file in bytes.
         len: u32,
     },
-    /// Compressed, one piece behind the index.
+    /// Compressed file of one inline piece.
     OneInline {
         /// Number of the algorithm.
         algorithm: u8,
-        /// Stored or compressed.
+        /// Whether the cluster is stored or compressed.
         kind: HeadKind,
-        /// Length of the file. Unit: bytes.
+        /// Length of the file in bytes.
         len: u32,
-        /// The piece.
+        /// Bytes of the encoded piece.
         tail: SpillRef,
     },
-    /// In the packed inode.
+    /// The whole file is in the packed inode.
     WholeFragment {
-        /// Position there.
+        /// Position in the packed inode.
         offset: FragmentAddr,
     },
     /// Chunks with holes between them.
     Chunked(Box<Chunked>),
-    /// Consecutive blocks, as one chunk.
+    /// Consecutive blocks in a single chunk.
     OneChunk {
-        /// They are those of the extra device.
+        /// True if the blocks are on the extra device.
         external: bool,
-        /// The first of them.
+        /// First block of the data.
         block: DataBlock,
     },
-    /// Chunks wherever they lie.
+    /// Chunks in any order.
     Table(Box<Table>),
-    /// The same data as another file.
+    /// The data of another file.
     Same(InodeId),
 }
 
-// One of these per inode, and there may be millions of files of one piece.
+// There is one per inode, and millions of files may have one piece.
 const _: () = assert!(size_of::<FileData>() == 16);
 
 impl FileData {
-    /// A compressed file, in as few bytes as will do.
+    /// Returns the smallest form of a compressed file.
     pub(super) fn encoded(runs: Vec<Run>, tail: FileTail, algorithm: u8) -> Self {
         if let [Run { place, pieces }] = &runs[..]
             && let [piece] = &pieces[..]
@@ -110,7 +110,7 @@ impl FileData {
         }))
     }
 
-    /// What a compressed file is made of, however it is kept.
+    /// Returns the pieces of a compressed file, in any of its forms.
     pub(crate) fn compressed(&self) -> Option<Encoded<'_>> {
         match *self {
             Self::Compressed(ref data) => Some(Encoded {
@@ -146,7 +146,7 @@ impl FileData {
         }
     }
 
-    /// The chunks of a file of `size` bytes, if it has a table of them.
+    /// Returns the chunks of a file of `size` bytes, if it has a chunk table.
     pub(crate) fn chunks(&self, size: u64, bits: BlockBits) -> Option<Chunks<'_>> {
         match *self {
             Self::Chunked(ref data) => Some(Chunks {
@@ -178,7 +178,7 @@ impl FileData {
         }
     }
 
-    /// A compressed file to which more is to be added.
+    /// Returns a compressed file in the form that can grow.
     pub(super) fn more(&mut self) -> Option<&mut Compressed> {
         if let Some(Encoded {
             one: Some((place, piece)),
@@ -202,7 +202,7 @@ impl FileData {
         }
     }
 
-    /// Its position in the packed inode, if it has one.
+    /// Returns the position in the packed inode, if the file has one.
     pub(super) fn fragment(&mut self) -> Option<&mut FragmentAddr> {
         match self {
             Self::WholeFragment { offset } => Some(offset),
@@ -214,9 +214,9 @@ impl FileData {
         }
     }
 
-    /// What it takes beside its place among the others. Unit: bytes.
+    /// Returns the heap memory of the entry in bytes.
     pub(super) fn footprint(&self) -> u64 {
-        // What an allocation takes beside what is asked for, and for rounding.
+        // Overhead of an allocation, with rounding.
         const EACH: usize = 24;
         match self {
             Self::Compressed(data) => {
@@ -233,18 +233,18 @@ impl FileData {
     }
 }
 
-/// A compressed file's data, as layout and output see it.
+/// Compressed file, as layout and emission see it.
 pub(crate) struct Encoded<'a> {
     runs: &'a [Run],
     one: Option<(GrainAddr, ShortPiece)>,
-    /// The end of the file.
+    /// Tail of the file.
     pub(crate) tail: FileTail,
     /// Number of the algorithm.
     pub(crate) algorithm: u8,
 }
 
 impl Encoded<'_> {
-    /// Pieces in order, with the first grain of each.
+    /// Iterates over the pieces in order, with the first grain of each.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = (GrainAddr, ShortPiece)> {
         self.runs.iter().flat_map(Run::placed).chain(self.one)
     }
@@ -255,23 +255,23 @@ impl Encoded<'_> {
 pub(crate) struct Compressed {
     /// Runs of pieces whose clusters are consecutive.
     pub(crate) runs: Vec<Run>,
-    /// The end of the file.
+    /// Tail of the file.
     pub(crate) tail: FileTail,
     /// Number of the algorithm.
     pub(crate) algorithm: u8,
 }
 
-/// Pieces whose clusters lie back to back.
+/// Pieces whose clusters are back to back.
 #[derive(Debug)]
 pub(crate) struct Run {
     /// First grain of the first piece.
     pub(crate) place: GrainAddr,
-    /// In order.
+    /// Pieces in order of the file.
     pub(crate) pieces: Vec<ShortPiece>,
 }
 
 impl Run {
-    /// The pieces with the first grain of each.
+    /// Iterates over the pieces, with the first grain of each.
     pub(super) fn placed(&self) -> impl Iterator<Item = (GrainAddr, ShortPiece)> {
         let mut next = self.place;
         self.pieces.iter().map(move |piece| {
@@ -281,7 +281,7 @@ impl Run {
         })
     }
 
-    /// Pieces with these first grains as runs.
+    /// Groups pieces with these first grains into runs.
     pub(super) fn split(pieces: Vec<ShortPiece>, places: &[GrainAddr]) -> Vec<Self> {
         if !pieces.iter().any(|p| p.shared) {
             let place = places.first().copied().unwrap_or(GrainAddr::NONE);
@@ -290,7 +290,7 @@ impl Run {
         Self::of(pieces, places)
     }
 
-    /// Pieces with these first grains, wherever they lie, as runs.
+    /// Groups pieces with these first grains, in any order, into runs.
     pub(super) fn of(pieces: Vec<ShortPiece>, places: &[GrainAddr]) -> Vec<Self> {
         let mut runs: Vec<Self> = Vec::new();
         let mut next = None;
@@ -316,32 +316,32 @@ pub(super) fn append_runs(data: &mut FileData, runs: Vec<Run>, algorithm: u8) {
     }
 }
 
-/// Where the last piece of a compressed file is.
+/// Place of the last piece of a compressed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileTail {
-    /// In a cluster.
+    /// The piece is in a cluster.
     Cluster,
-    /// Behind the index.
+    /// The piece follows the index.
     Inline(SpillRef),
-    /// In the packed inode.
+    /// The piece is in the packed inode.
     Fragment(FragmentAddr),
 }
 
-/// A table of chunks, as layout and output see it.
+/// Chunk table, as layout and emission see it.
 pub(crate) struct Chunks<'a> {
     /// log2 of the chunk size over the block size.
     pub(crate) bits: u8,
-    /// Their blocks are those of the extra device.
+    /// True if the blocks are on the extra device.
     pub(crate) external: bool,
     runs: &'a [ChunkRun],
-    /// First block.
+    /// First block of the data.
     block: DataBlock,
     one: Option<ChunkRun>,
     placed: &'a [(ChunkRun, DataBlock)],
 }
 
 impl Chunks<'_> {
-    /// How the table is written.
+    /// Returns the form of the table's entries.
     pub(crate) fn format(&self) -> chunk::Format {
         chunk::Format {
             bits: self.bits,
@@ -350,7 +350,7 @@ impl Chunks<'_> {
         }
     }
 
-    /// Runs of chunks that hold data, with the first block of each.
+    /// Iterates over runs of chunks with data, with the first block of each.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (ChunkRun, DataBlock)> {
         let mut next = self.block;
         let bits = self.bits;
@@ -364,25 +364,25 @@ impl Chunks<'_> {
     }
 }
 
-/// Chunks of a file wherever they lie, each with other blocks than the one before it.
+/// Chunks in any order; no two consecutive chunks have consecutive blocks.
 #[derive(Debug)]
 pub(crate) struct Table {
     /// log2 of the chunk size over the block size.
     pub(super) bits: u8,
-    /// Its blocks are those of the extra device.
+    /// True if the blocks are on the extra device.
     pub(super) external: bool,
-    /// Chunks that were read, and log2 of their size over the block size, if not all were.
+    /// Chunks that were read, and log2 of their size over the block size. `None` if all were read.
     pub(super) read: Option<(Arc<[ChunkRun]>, u8)>,
-    /// Chunks of the file, once it is known.
+    /// Number of chunks in the file, once it is known.
     pub(super) count: u64,
-    /// Which of those that were read is placed next: its run, and its number there.
+    /// Next chunk to be placed of those that were read: run and number in the run.
     pub(super) next: (usize, u64),
-    /// Runs of chunks with data, each with its first block, ascending.
+    /// Runs of chunks with data, in ascending order, each with its first block.
     pub(super) runs: Vec<(ChunkRun, DataBlock)>,
 }
 
 impl Table {
-    /// Chunks of a base.
+    /// Returns a table of chunks of a base.
     pub(super) fn of_base(chunks: BaseChunks) -> Self {
         let BaseChunks { count, runs } = chunks;
         Self {
@@ -395,7 +395,7 @@ impl Table {
         }
     }
 
-    /// Notes where the next chunk is that was read. `None`: it is a hole.
+    /// Records the block of the next chunk that was read. `None` for a hole.
     pub(super) fn push(&mut self, block: Option<DataBlock>) {
         let (run, within) = self.next;
         self.next.1 += 1;
@@ -430,7 +430,7 @@ impl Table {
         }
     }
 
-    /// The same in as few entries as say it: neighbours that lie behind each other become one chunk.
+    /// Returns the table with the fewest entries: consecutive neighbours become one chunk.
     pub(super) fn shortest(mut self) -> FileData {
         if let [(ChunkRun { first: 0, count }, block)] = self.runs[..]
             && count == self.count
@@ -453,22 +453,22 @@ impl Table {
         FileData::Table(Box::new(self))
     }
 
-    /// Chunks that were read, and log2 of their size over the block size, if not all were.
+    /// Returns the chunks that were read, and log2 of their size over the block size. `None` if all were read.
     pub(crate) fn read(&self) -> Option<(&[ChunkRun], u8)> {
         let (runs, bits) = self.read.as_ref()?;
         Some((runs, *bits))
     }
 }
 
-/// Data of a sparse file.
+/// Chunks of a sparse file.
 #[derive(Debug)]
 pub(crate) struct Chunked {
     /// log2 of the chunk size over the block size.
     pub(crate) bits: u8,
-    /// Its blocks are those of the extra device.
+    /// True if the blocks are on the extra device.
     pub(crate) external: bool,
-    /// Chunks with data, in order; their blocks are consecutive.
+    /// Chunks with data in order. Their blocks are consecutive.
     pub(crate) runs: Arc<[ChunkRun]>,
-    /// First block.
+    /// First block of the data.
     pub(crate) block: DataBlock,
 }

@@ -1,4 +1,4 @@
-//! Files whose data stays where it is: on the extra device.
+//! Files whose data stays on the extra device.
 
 use super::address::DataBlock;
 use super::data::{Chunked, FileData};
@@ -7,17 +7,17 @@ use super::sparse::Sparse;
 use crate::tree::InodeId;
 
 impl Packer<'_> {
-    /// The extra device has so many whole blocks.
+    /// Sets the length of the extra device in blocks.
     pub(crate) fn set_external(&mut self, blocks: u32) {
         self.result.external = Some(blocks);
     }
 
-    /// How many blocks the extra device has.
+    /// Returns the length of the extra device in blocks.
     pub(crate) fn external(&self) -> u64 {
         self.result.external.unwrap_or_default().into()
     }
 
-    /// The `size` bytes of a file, not 0, lie on the extra device, from this block on.
+    /// Adds a file of `size` bytes, not 0, whose data starts at `block` of the extra device.
     pub(crate) fn add_external(&mut self, file: InodeId, size: u64, block: u32) {
         self.count_external(size, 0);
         let external = true;
@@ -25,7 +25,8 @@ impl Packer<'_> {
         self.set(file, FileData::OneChunk { external, block });
     }
 
-    /// The same for a file with holes: its chunks with data lie there back to back. `holes` is what they leave out. Unit: bytes.
+    /// Adds a file with holes. Its chunks with data are back to back on the extra device from `block` on. `holes`
+    /// counts the bytes of the holes.
     pub(crate) fn add_external_sparse(
         &mut self,
         file: InodeId,

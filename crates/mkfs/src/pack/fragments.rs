@@ -1,4 +1,4 @@
-//! Ends of files, and whole files of a stream: the last part of the packed inode.
+//! Tails of files and whole files of a stream: the last part of the packed inode.
 
 use super::address::{FragmentAddr, FragmentLocation};
 use super::input::Input;
@@ -9,14 +9,14 @@ use crate::Result;
 use crate::tree::PACKED;
 use std::sync::Arc;
 
-/// What it takes to know an end of a file again, in a table that doubles when it is full. Unit: bytes.
+/// Memory in bytes per tail in the table of known tails, which doubles when it is full.
 const KNOWN_COST: u64 = 50;
-/// Tickets of segments of ends start here.
+/// First ticket of the segments of tails.
 const ENDS_TICKETS: u64 = 1 << 63;
 
 impl Packer<'_> {
-    /// Position of these bytes among the ends. Ends of files are looked up among those before; whole files were compared
-    /// already.
+    /// Appends a tail or a whole file and returns its address. Tails are compared with earlier ones; whole files were
+    /// compared already.
     pub(super) fn add_fragment(&mut self, bytes: &[u8], whole: bool) -> FragmentAddr {
         let ends = &mut self.ends;
         let offset = FragmentLocation::Tails(ends.submitted + ends.buf.len() as u64);
@@ -36,11 +36,11 @@ impl Packer<'_> {
         offset
     }
 
-    /// Hands full segments of ends to the workers; at the end, what is left.
+    /// Submits full segments of tails to the workers; at the end, the rest.
     pub(super) fn submit_fragments(&mut self, end: bool) {
         let continued = self.options.continued || !self.adopted.is_empty();
         if end && continued {
-            // More pieces come behind them, and none of those may begin where another does.
+            // More pieces follow, and none of them may start in the block of another.
             let len = self.ends.buf.len();
             let block = self.options.bits.size_usize();
             self.ends.buf.resize(len.next_multiple_of(block), 0);
@@ -85,7 +85,7 @@ impl Packer<'_> {
         }
     }
 
-    /// Takes the segments of ends that are encoded; with `wait`, all that were submitted.
+    /// Takes the segments of tails that are encoded; with `wait`, all that were submitted.
     pub(super) fn store_fragments(&mut self, wait: bool) -> Result<()> {
         while let Some(id) = self.ends.pending.front().copied() {
             let out = if wait {

@@ -1,42 +1,41 @@
-//! What clusters, and their places, are counted in.
+//! Unit of cluster addresses.
 
 use crate::{Error, Result};
 use tuff_format::BlockBits;
 
-/// log2 of what clusters are counted in where they need not begin at blocks: little is lost behind each, and an image can still
-/// have 64 GiB. Unit: bytes.
+/// log2 of the grain in bytes where clusters start anywhere: little padding per cluster, and images of up to 64 GiB.
 const UNALIGNED: u8 = 5;
 
-/// A block, or less where clusters may begin anywhere.
+/// Unit of cluster addresses: a block, or less where clusters start anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grain(u8);
 
 impl Grain {
-    /// The grain of images with blocks of this size.
+    /// Returns the grain of images with this block size.
     pub(crate) const fn new(bits: BlockBits, unaligned: bool) -> Self {
         Self(if unaligned { UNALIGNED } else { bits.get() })
     }
 
-    /// Unit: bytes.
+    /// Returns the size of a grain in bytes.
     pub(crate) fn size(self) -> usize {
         1 << self.0
     }
 
-    /// Grains that hold so many bytes.
+    /// Returns the number of grains that hold `bytes`.
     pub(crate) fn count(self, bytes: usize) -> usize {
         bytes.div_ceil(self.size())
     }
 
-    /// So many grains. Unit: bytes.
+    /// Returns the length of `grains` in bytes.
     pub(crate) fn bytes(self, grains: u32) -> u64 {
         u64::from(grains) << self.0
     }
 
-    /// The grain that begins at this byte. Unit of `position`: bytes.
+    /// Returns the grain that starts at byte `position`.
     pub(crate) fn at(self, position: u64) -> Result<u32> {
         debug_assert!(position.is_multiple_of(1 << self.0));
         let grain = u32::try_from(position >> self.0).ok();
-        // The highest bit tells which image it belongs to.
+        // The highest bit distinguishes the image from its bases.
         grain
             .filter(|g| *g < 1 << 31)
             .ok_or_else(|| self.too_large())

@@ -1,4 +1,4 @@
-//! How a worker gets at the bytes of a file.
+//! Contents of files, as workers read them.
 
 use super::sparse::ChunkRun;
 use crate::base::{BaseInode, Bases};
@@ -14,116 +14,116 @@ use std::sync::Arc;
 use std::{fmt, io};
 use tuff_format::Nid;
 
-/// The bytes of one file. Cheap to clone: the segments of a large file share it.
+/// Content of one file. Cheap to clone: the segments of a large file share it.
 #[derive(Clone)]
 pub(crate) enum Input {
-    /// A file below a source directory.
+    /// File below a source directory.
     Host {
-        /// The directory.
+        /// Source directory that contains the file.
         source: Arc<DirSource>,
-        /// Path below it.
+        /// Path below the directory.
         path: Arc<[u8]>,
-        /// Size and modification time when the tree was walked. Unit: bytes, seconds, nanoseconds.
+        /// Size and modification time when the tree was walked: bytes, seconds, nanoseconds.
         seen: (u64, i64, u32),
     },
-    /// A file named by a manifest.
+    /// File named by a manifest.
     Path {
-        /// Its path.
+        /// Path of the file.
         path: Arc<PathBuf>,
-        /// Its size when the manifest was read. Unit: bytes.
+        /// Size in bytes when the manifest was read.
         size: u64,
     },
-    /// Bytes of an open file from a position on.
+    /// Range of an open file.
     Range {
-        /// The file.
+        /// File that holds the range.
         file: Arc<File>,
-        /// Its name, for messages.
+        /// Name of the file in messages.
         name: Arc<str>,
-        /// Where the content starts.
+        /// Start of the content.
         offset: u64,
     },
-    /// In memory.
+    /// Content that is in memory.
     Bytes(Arc<[u8]>),
-    /// The chunks of a sparse file that hold data, back to back.
+    /// Chunks with data of a sparse file, back to back.
     Sparse {
-        /// The whole file.
+        /// Content of the whole file.
         whole: Box<Input>,
-        /// Chunks with data.
+        /// Chunks that hold data.
         chunks: Arc<[ChunkRun]>,
-        /// Unit: bytes.
+        /// Size of a chunk in bytes.
         chunk_size: u64,
-        /// Size of the whole file.
+        /// Size of the whole file in bytes.
         size: u64,
     },
-    /// A sparse member of a tar: only its runs are stored.
+    /// Sparse member of a tar, which stores only the runs of data.
     Runs {
-        /// The file, or `None` when the runs are in `bytes`.
+        /// Archive that holds the runs.
         file: Arc<File>,
-        /// Its name, for messages.
+        /// Name of the file in messages.
         name: Arc<str>,
-        /// Ascending.
+        /// Runs in ascending order.
         runs: Arc<[DataRun]>,
     },
-    /// Files and pieces of files back to back, then zeros: a segment of the packed inode.
+    /// Segment of the packed inode: files and parts of files back to back, then zeros.
     Packed(Arc<[Item]>),
-    /// A file of a base.
+    /// File of a base.
     Base(Arc<Bases>, BaseInode),
-    /// A file of a source that is an image.
+    /// File of a source that is an image.
     Image {
-        /// The image.
+        /// Image that is the source.
         source: Arc<ImageSource>,
-        /// The file there.
+        /// Inode of the file.
         nid: Nid,
-        /// Its path, for messages.
+        /// Path of the file in messages.
         path: Arc<[u8]>,
     },
 }
 
-/// A file or a piece of one that goes into the packed inode.
+/// File, or part of one, that goes into the packed inode.
 #[derive(Clone)]
 pub(crate) struct Item {
-    /// Which file.
+    /// File that the bytes belong to.
     pub(crate) file: InodeId,
-    /// Where its bytes are.
+    /// Content of the file.
     pub(crate) input: Input,
-    /// Position in the file. Unit: bytes.
+    /// Start in the file, in bytes.
     pub(crate) offset: u64,
-    /// Unit: bytes.
+    /// Length of the range in bytes.
     pub(crate) len: usize,
-    /// What of the file lies in the packed inode begins with it.
+    /// True for the first bytes of the file in the packed inode.
     pub(crate) first: bool,
-    /// It lies next to one that it is alike.
+    /// True if a neighbour in the packed inode is similar.
     pub(crate) similar: bool,
 }
 
-/// An input that is ready to be read.
+/// Content that is open for reading.
 pub(crate) enum Reader<'a> {
-    /// An open file.
+    /// Open file with its name.
     File(File, Name<'a>),
-    /// A shared file.
+    /// Open file that others share, with the start of the content.
     Shared(&'a File, &'a str, u64),
-    /// In memory.
+    /// Content that is in memory.
     Bytes(&'a [u8]),
-    /// A sparse file's data chunks.
+    /// Chunks with data of a sparse file.
     Sparse(Box<Reader<'a>>, &'a [ChunkRun], u64, u64),
-    /// A sparse member's runs.
+    /// Runs of a sparse member.
     Runs(&'a File, &'a str, &'a [DataRun]),
-    /// Items, each opened when its turn comes.
+    /// Items, each opened when it is read.
     Packed(&'a [Item]),
-    /// A file of a base.
+    /// File of a base.
     Base(&'a Bases, BaseInode),
-    /// A file of a source that is an image.
+    /// File of a source that is an image.
     Image(&'a ImageSource, Nid, &'a [u8]),
 }
 
-/// The name of an open file, for messages: it is put together where there is one.
+/// Name of an open file, formatted only for messages.
 #[derive(Clone, Copy)]
 pub(crate) enum Name<'a> {
-    /// A path below a source directory.
+    /// Path below a source directory.
     Below(&'a DirSource, &'a [u8]),
-    /// A path.
+    /// Path of the host.
     Path(&'a Path),
-    /// A name.
+    /// Name without a path.
     Plain(&'a str),
 }
 
@@ -147,7 +147,7 @@ impl fmt::Debug for Item {
 }
 
 impl Input {
-    /// Opens the input and makes sure that it is still what was seen.
+    /// Opens the content and verifies that it is unchanged since the tree was walked.
     pub(crate) fn open(&self) -> Result<Reader<'_>> {
         match self {
             Self::Host { source, path, seen } => {
@@ -164,7 +164,7 @@ impl Input {
             }
             Self::Path { path, size } => {
                 let name = Name::Path(path);
-                // The kind of the file is checked once it is open.
+                // The kind of the file is checked after the open.
                 let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
                 let mut options = File::options();
                 let options = options.read(true).custom_flags(flags);
@@ -195,7 +195,7 @@ impl Input {
 }
 
 impl Reader<'_> {
-    /// Fills `buf` from `offset` of the content.
+    /// Fills `buf` from byte `offset` of the content.
     pub(crate) fn read_exact(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         match self {
             Self::File(file, name) => exact(file, buf, offset, *name),
@@ -211,7 +211,7 @@ impl Reader<'_> {
                 Ok(())
             }
             Self::Packed(items) => {
-                // Always read whole, from the start.
+                // A segment is always read as a whole.
                 debug_assert_eq!(offset, 0);
                 let mut rest = buf;
                 for item in *items {
@@ -270,7 +270,7 @@ fn exact(file: &File, buf: &mut [u8], offset: u64, name: Name<'_>) -> Result<()>
     })
 }
 
-/// Makes sure that a file is one, and as long as it was.
+/// Verifies that a file is regular and has the expected size.
 fn unchanged(file: &File, name: Name<'_>, size: u64) -> Result<Metadata> {
     let meta =
         tuff_store::retry(|| file.metadata()).map_err(|e| Error::io(name, "cannot examine", e))?;

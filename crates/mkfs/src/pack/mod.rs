@@ -1,22 +1,23 @@
-//! From file contents to blocks and extents, on all cores, in one order.
+//! Packing: contents of files become blocks and extents, on all CPUs, in one order.
 //!
 //! ```text
-//!  add_file ────► batch ────► [workers] ──► collect, in ticket order ──► output, FileData
-//!  add_packed ──► segment ──►     ▲                 │ ends of files          ▲
-//!                                 └── packed inode ◄┴──► held until all else is placed
+//! add_file ────► batch ────► [workers] ──► collect, in ticket order ──► output, FileData
+//! add_packed ──► segment ──►     ▲                 │ tails of files         ▲
+//!                                 └── packed inode ◄┴──► pending until all else is placed
 //! ```
 //!
-//! `data` says what a file comes to, `place` puts results in order, `ends` keeps what waits for the packed inode.
+//! `packer` submits jobs, `worker` encodes them, `placement` records the results, `fragments` collects tails for the
+//! packed inode.
 //!
-//! The packed inode lies behind all files: first whole files, in the order in which they were added, then ends of files. So
-//! its clusters are consecutive, and its index can be COMPACT.
+//! The packed inode follows all files: first whole files in the order of submission, then tails. Its clusters are
+//! consecutive, so that it can have a COMPACT index.
 //!
 //! Invariants:
 //!
-//! * Tickets are given in the order of `add_file`, and results are taken in that order: the bytes do not depend on the
-//!   number of threads.
-//! * The segments of a file lie back to back; those of the packed inode come last.
-//! * All segments but a file's last have a multiple of the block size.
+//! * Tickets are issued in the order of `add_file`, and results are taken in that order: the image does not depend on
+//!   the number of threads.
+//! * The segments of a file are back to back; those of the packed inode come last.
+//! * All segments but the last of a file have a multiple of the block size.
 
 pub(crate) mod address;
 mod adopted;

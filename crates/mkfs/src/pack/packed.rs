@@ -7,30 +7,30 @@ use crate::spill::Spill;
 use crate::stats::Stats;
 use crate::{Error, Result};
 
-/// All data, placed.
+/// Places of all data.
 pub(crate) struct Packed {
-    /// By inode.
+    /// Data of each file, by inode.
     pub(crate) files: Vec<FileData>,
-    /// Tails.
+    /// Inline tails of all files.
     pub(crate) spill: Spill,
-    /// The packed inode's data.
+    /// Data of the packed inode.
     pub(crate) packed: FileData,
-    /// The packed inode's size. Unit: bytes.
+    /// Size of the packed inode in bytes.
     pub(crate) packed_size: u64,
-    /// First block behind the data.
+    /// First block after the data.
     pub(crate) end_block: u32,
-    /// Digest over all blocks.
+    /// Digest of all blocks.
     pub(crate) digest: u128,
-    /// Sums of all contents, if they were to be taken.
+    /// Checksums of all contents, if they are taken.
     pub(crate) sums: ContentSums,
-    /// What was done.
+    /// Counters of the packer.
     pub(crate) stats: Stats,
-    /// Length of the extra device that holds some of the data, if there is one. Unit: blocks.
+    /// Length in blocks of the extra device that holds some of the data, if there is one.
     pub(crate) external: Option<u32>,
 }
 
 impl Packed {
-    /// Continues the packed inode with another, whose clusters lie behind all that is here.
+    /// Continues the packed inode with another, whose clusters follow all data.
     pub(crate) fn append(&mut self, more: Self) {
         let Some(encoded) = more.packed.compressed() else {
             return;
@@ -45,7 +45,7 @@ impl Packed {
     }
 }
 
-/// The end of so many blocks from this one on. A signed block address: readers treat it so.
+/// Returns the end of `count` blocks from `block` on. Readers treat block addresses as signed.
 pub(super) fn end_of(block: u32, count: u64) -> Result<u32> {
     let end = u32::try_from(u64::from(block) + count).ok();
     end.filter(|b| *b < 1 << 31)

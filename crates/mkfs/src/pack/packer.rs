@@ -1,4 +1,4 @@
-//! The packer: hands jobs to the workers and takes their results in ticket order.
+//! Packer: submits jobs to the workers and takes their results in ticket order.
 
 use super::address::{DataBlock, FragmentAddr, FragmentLocation, GrainAddr};
 use super::adopted::AdoptedFragments;
@@ -32,56 +32,55 @@ use tuff_codec::EncoderSpec;
 use tuff_format::BlockBits;
 use tuff_store::Output;
 
-/// A job collects small files up to this. Unit: bytes.
+/// Largest number of bytes of small files in a job.
 const BATCH_BYTES: u64 = 256 << 10;
-/// And up to so many.
+/// Largest number of small files in a job.
 const BATCH_FILES: usize = 64;
 
-/// How the packer is set up.
+/// Options of a packer.
 pub(crate) struct PackOptions {
-    /// Block size.
+    /// Block size of the image.
     pub(crate) bits: BlockBits,
-    /// What clusters are counted in.
+    /// Unit of cluster addresses.
     pub(crate) grain: Grain,
-    /// Workers.
+    /// Number of worker threads.
     pub(crate) threads: usize,
-    /// Bytes of jobs in flight.
+    /// Budget in bytes of jobs in flight.
     pub(crate) in_flight: u64,
-    /// Bytes of tails kept in memory.
+    /// Budget in bytes of tails in memory.
     pub(crate) spill: usize,
-    /// Where to spill.
+    /// Directory of temporary files.
     pub(crate) temporary: std::path::PathBuf,
     /// First block for data.
     pub(crate) first_block: u32,
-    /// How the packed inode is stored.
+    /// Policy of the packed inode.
     pub(crate) packed: Arc<Policy>,
-    /// How it is stored where its files are much alike: in larger clusters.
+    /// Encoder with larger clusters for similar files in the packed inode.
     pub(crate) similar: Option<EncoderSpec>,
-    /// Size of chunks, where files are stored in such. Unit: bytes.
+    /// Chunk size of stored files in bytes.
     pub(crate) chunk: Option<usize>,
-    /// Contents and chunks that are remembered, each.
+    /// Largest number of contents and of chunks that are remembered.
     pub(crate) known_max: usize,
-    /// Sums of all contents are taken.
+    /// Take checksums of all contents.
     pub(crate) sums: bool,
-    /// The build fails when its blocks outgrow this. Unit: bytes.
+    /// The build fails when its blocks exceed this number of bytes.
     pub(crate) size_max: Option<u64>,
-    /// The packed inode is to be continued with [`Packed::append`].
+    /// The packed inode is continued with [`Packed::append`].
     pub(crate) continued: bool,
 }
 
-/// What a file has together with others.
+/// Data that a file shares with other files.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FileSharing<'a> {
-    /// The number of its policy, if an earlier file may have the same content: then it shares its data, if that has one
-    /// segment.
+    /// Policy of the file, if an earlier file may have the same content. A file of one segment then shares its data.
     pub(crate) duplicate_key: Option<PolicyId>,
-    /// What parts it shares.
+    /// Parts that it shares.
     pub(crate) plan: Option<&'a FilePlan>,
-    /// What begins there is added later with [`Packer::add_packed`]; the file has one segment. Unit: bytes.
+    /// Byte at which the tail starts that is added later with [`Packer::add_packed`]. The file then has one segment.
     pub(crate) end: Option<u32>,
 }
 
-/// The packer.
+/// State of the packer.
 pub(crate) struct Packer<'a> {
     pub(super) options: PackOptions,
     pub(super) output: &'a Output,
@@ -92,35 +91,35 @@ pub(crate) struct Packer<'a> {
     pub(super) batch: Vec<Part>,
     pub(super) batch_bytes: u64,
     pub(super) result: Packed,
-    /// Where what is written next lies. Unit: bytes.
+    /// Position of the next byte that is written.
     pub(super) end: u64,
     pub(super) digest: xxhash_rust::xxh3::Xxh3,
-    /// Whole files of the packed inode that wait for their segment to fill, and their bytes.
+    /// Whole files that wait until a segment of the packed inode is full, and their length in bytes.
     pub(super) stream: (Vec<Item>, usize),
-    /// Submitted whole files of the packed inode, with padding. Unit: bytes.
+    /// Bytes of submitted whole files of the packed inode, with padding.
     pub(super) streamed: u64,
-    /// The same, placed.
+    /// Bytes of them that are placed.
     pub(super) stream_placed: u64,
     pub(super) ends: TailFragments,
-    /// What files have in the base's packed inode.
+    /// Fragments of bases that files refer to.
     pub(super) adopted: AdoptedFragments,
-    /// Files with clusters of the base among their own.
+    /// Files with clusters of a base among their own.
     pub(super) mixed: BTreeSet<InodeId>,
-    /// First file of each content that another may have.
+    /// First file of each content that a later file may have.
     pub(super) known: HashMap<ContentKey, InodeId>,
-    /// First grains of the pieces of parts whose clusters others share.
+    /// First grains of the pieces of parts whose clusters other parts use.
     pub(super) shared: HashMap<PartKey, Vec<GrainAddr>>,
-    /// What the tables of compressed and sparse files take, and what tells ends of files. Unit: bytes.
+    /// Memory in bytes of the tables of compressed and sparse files, and of known tails.
     pub(super) tables: u64,
     pub(super) probe: Probe,
-    /// Where chunks go, if not into the image.
+    /// Output of chunks outside the image.
     pub(super) blob: Option<&'a Output>,
     /// First block of each chunk.
     pub(super) chunks: HashMap<[u8; 32], DataBlock>,
 }
 
 impl<'a> Packer<'a> {
-    /// Starts the workers.
+    /// Starts the workers and an empty image.
     pub(crate) fn new(
         options: PackOptions,
         output: &'a Output,
@@ -172,8 +171,8 @@ impl<'a> Packer<'a> {
         })
     }
 
-    /// From now on so many bytes of jobs may be in flight, less half of what tables take: the rest of it is for the buffers
-    /// of workers. Which jobs that are does not show in the image.
+    /// Sets the budget in bytes of jobs in flight. Half the memory of the tables is subtracted; the other half comes
+    /// from the workers' buffers. The budget does not influence the image.
     pub(crate) fn set_in_flight(&mut self, bytes: u64) {
         self.pool.set_budget(bytes);
     }
@@ -189,8 +188,8 @@ impl<'a> Packer<'a> {
         self.add_packed(table, bytes.len() as u64, Input::Bytes(bytes.into()))
     }
 
-    /// Adds a file of `size` bytes, not empty, or the end of one, to the packed inode, behind those that were added so
-    /// before. What comes before the end was added with [`add_file`](Self::add_file).
+    /// Appends a file of `size` bytes, not empty, or the tail of one, to the packed inode. The bytes before the tail
+    /// were added with [`add_file`](Self::add_file).
     pub(crate) fn add_packed(&mut self, packed: PackedFile, size: u64, input: Input) -> Result<()> {
         let PackedFile {
             file,
@@ -250,7 +249,7 @@ impl<'a> Packer<'a> {
         self.submit(vec![part], len as u64)
     }
 
-    /// Adds a file of `size` bytes, not empty. Its data follows that of the files before it.
+    /// Adds a file of `size` bytes, not empty. Its data follows that of earlier files.
     pub(crate) fn add_file(
         &mut self,
         file: InodeId,
@@ -298,7 +297,7 @@ impl<'a> Packer<'a> {
         self.add_segments(file, size, &input, policy, store, plan)
     }
 
-    /// Adds a file of `size` bytes that are read from `reader` now.
+    /// Adds a file of `size` bytes, which are read from `reader` at once.
     pub(crate) fn add_stream(
         &mut self,
         file: InodeId,
@@ -341,7 +340,7 @@ impl<'a> Packer<'a> {
         Ok(())
     }
 
-    /// Adds a file with holes: `runs` are the chunks that hold data.
+    /// Adds a file with holes. `sparse` lists the chunks that hold data.
     pub(crate) fn add_sparse(
         &mut self,
         file: InodeId,
@@ -386,7 +385,7 @@ impl<'a> Packer<'a> {
                 chunk_size,
                 size,
             };
-            // A chunk has its last, partial block among the others.
+            // The last, partial block is part of a chunk.
             let policy = Arc::new(Policy {
                 spec: None,
                 inline_max: 0,
@@ -397,7 +396,7 @@ impl<'a> Packer<'a> {
         Ok(())
     }
 
-    /// `file` has the same data as `first`, which was added before.
+    /// Lets `file` share the data of `first`, which was added before.
     pub(crate) fn add_same(&mut self, file: InodeId, first: InodeId, size: u64) {
         self.result.stats.dedupe_files += 1;
         self.result.stats.dedupe_bytes += size;
@@ -452,7 +451,7 @@ impl<'a> Packer<'a> {
         self.progress.check()?;
         let cost = job_cost(bytes);
         while self.next_collect < self.next_ticket && !self.pool.has_room(cost, self.tables / 2) {
-            // Who waits for each is woken for each. At least half of them keep the workers busy meanwhile.
+            // Each wait wakes this thread. The other half of the jobs keeps the workers busy meanwhile.
             let some = (self.next_ticket - self.next_collect) / 2;
             let some = some.min(self.pool.buffers() as u64 - 1);
             self.pool.wait(self.next_collect + some);
@@ -473,7 +472,7 @@ impl<'a> Packer<'a> {
         Ok(())
     }
 
-    /// Takes the next result. False if it is not there and `wait` is not set.
+    /// Takes the next result. Returns false if it is not ready and `wait` is not set.
     pub(super) fn collect(&mut self, wait: bool) -> Result<bool> {
         let ticket = self.next_collect;
         let out = if wait {
@@ -491,7 +490,7 @@ impl<'a> Packer<'a> {
         Ok(true)
     }
 
-    /// Waits for everything and gives back where it is.
+    /// Waits for all jobs and returns the places of the data.
     pub(crate) fn finish(mut self, base: Option<&Bases>) -> Result<Packed> {
         self.submit_batch()?;
         self.submit_stream()?;

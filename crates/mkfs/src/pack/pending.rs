@@ -1,4 +1,4 @@
-//! Encoded blocks that must wait until all else is placed: in memory up to a budget, then in a file without a name.
+//! Encoded blocks that wait until all other data is placed: in memory up to a budget, then in an unnamed file.
 
 use super::worker::PartOut;
 use crate::{Error, Result};
@@ -7,14 +7,14 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// What belongs to some blocks: their digest, and the parts that they hold.
+/// Digest and parts of some blocks.
 pub(crate) type Parts = (u128, Vec<PartOut>);
 
-/// A queue of blocks.
+/// Queue of encoded blocks.
 pub(crate) struct PendingBlocks {
-    /// In order: where the bytes are, and what they hold.
+    /// Entries in order: place of the bytes, and their parts.
     queue: VecDeque<(Place, Parts)>,
-    /// Bytes in memory.
+    /// Number of bytes in memory.
     in_memory: usize,
     budget: usize,
     file: Option<File>,
@@ -25,12 +25,12 @@ pub(crate) struct PendingBlocks {
 
 enum Place {
     Memory(Vec<u8>),
-    /// Position and length.
+    /// Position and length in the file.
     File(u64, usize),
 }
 
 impl PendingBlocks {
-    /// Keeps `budget` bytes in memory; the file, if it comes to that, lies in `dir`.
+    /// Returns a queue that keeps `budget` bytes in memory and the rest in a file in `dir`.
     pub(crate) fn new(budget: usize, dir: PathBuf) -> Self {
         Self {
             queue: VecDeque::new(),
@@ -42,7 +42,7 @@ impl PendingBlocks {
         }
     }
 
-    /// Puts blocks behind those that wait.
+    /// Appends blocks to the queue.
     pub(crate) fn put(&mut self, bytes: &[u8], parts: Parts) -> Result<()> {
         let place = if self.in_memory + bytes.len() <= self.budget {
             self.in_memory += bytes.len();
@@ -63,7 +63,7 @@ impl PendingBlocks {
         Ok(())
     }
 
-    /// Takes the first blocks that wait.
+    /// Takes the first blocks of the queue.
     pub(crate) fn next(&mut self) -> Result<Option<(Vec<u8>, Parts)>> {
         let Some((place, parts)) = self.queue.pop_front() else {
             return Ok(None);

@@ -3,23 +3,23 @@
 use super::grain::Grain;
 use tuff_format::cluster::HeadKind;
 
-/// One extent of a file, before it has an address. What consecutive pieces take is consecutive.
+/// Extent of a file before it has an address. Clusters of consecutive pieces are consecutive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShortPiece {
-    /// Length in the file. Unit: bytes.
+    /// Length in the file in bytes.
     pub(crate) len: u32,
-    /// Grains it takes; 0 for an inline or fragment tail.
+    /// Length of the cluster in grains. 0 for an inline tail or a fragment.
     pub(crate) grains: u16,
-    /// Stored or compressed.
+    /// Whether the cluster is stored or compressed.
     pub(crate) kind: HeadKind,
-    /// The cluster decodes to more.
+    /// The cluster decodes to more bytes.
     pub(crate) partial: bool,
-    /// The cluster is another part's.
+    /// The cluster belongs to another part.
     pub(crate) shared: bool,
 }
 
 impl ShortPiece {
-    /// A piece of its own.
+    /// Returns a piece with a cluster of its own.
     pub(crate) fn own(len: usize, grains: usize, kind: HeadKind) -> Self {
         Self {
             // Fits: a part is a few MiB, a cluster at most 1 MiB.
@@ -31,43 +31,43 @@ impl ShortPiece {
         }
     }
 
-    /// Grains that it takes in the part that it belongs to.
+    /// Returns the grains that the piece adds to its part.
     pub(crate) fn own_grains(&self) -> usize {
         if self.shared { 0 } else { self.grains.into() }
     }
 }
 
-/// What becomes of the end of a file.
+/// Treatment of the tail of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TailPolicy {
-    /// It gets blocks like the rest.
+    /// The tail gets blocks like the rest.
     Cluster,
-    /// Up to so many encoded bytes go behind the inode.
+    /// Up to this number of encoded bytes become an inline tail.
     Inline(usize),
-    /// Up to so many raw bytes go into the packed inode.
+    /// Up to this number of raw bytes become a fragment.
     Fragment(usize),
 }
 
-/// How to encode.
+/// Parameters of encoding a segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SegmentShape {
-    /// Unit: bytes.
+    /// Block size in bytes.
     pub(crate) block: usize,
-    /// What clusters are counted in: a block or less.
+    /// Unit of cluster addresses: a block or less.
     pub(crate) grain: Grain,
-    /// Largest cluster. Unit: bytes.
+    /// Largest cluster in bytes.
     pub(crate) cluster: usize,
-    /// For the end of a file.
+    /// Treatment of the tail of a file.
     pub(crate) tail: TailPolicy,
 }
 
 impl SegmentShape {
-    /// True if an end of a file of so many bytes takes a block whatever it is encoded to.
+    /// Returns true if a tail of `len` bytes takes one block in any encoding.
     pub(crate) fn stores(&self, len: usize) -> bool {
         self.tail == TailPolicy::Cluster && len <= self.grain.size()
     }
 
-    /// True if clusters begin anywhere.
+    /// Returns true if clusters start anywhere.
     pub(crate) fn unaligned(&self) -> bool {
         self.grain.size() < self.block
     }

@@ -1,4 +1,4 @@
-//! From results to blocks: what the collecting thread does with them, in ticket order.
+//! Placement of results in ticket order, by the collecting thread.
 
 use super::address::{DataBlock, FragmentAddr, FragmentLocation, GrainAddr};
 use super::data::{FileData, FileTail, Run};
@@ -14,12 +14,11 @@ use crate::tree::{InodeId, PACKED};
 use crate::{Error, Result};
 
 impl Packer<'_> {
-    /// Writes a result's blocks and notes where they are. Files that turn out to have the content of an earlier one leave
-    /// no blocks.
+    /// Writes the blocks of a result and records their places. Duplicates of earlier files leave no blocks.
     pub(super) fn place(&mut self, out: JobOut) -> Result<()> {
         let (bits, grain) = (self.options.bits, self.options.grain);
         self.digest.update(&out.digest.to_le_bytes());
-        // Of the job's data: what waits to be written, and where the next part starts.
+        // Within the job's data: the start of what is not yet written, and the start of the next part.
         let (mut start, mut at) = (0, 0);
         for part in out.parts {
             match &part.items {
@@ -58,7 +57,7 @@ impl Packer<'_> {
         Ok(())
     }
 
-    /// Notes where the files of a segment of the packed inode are, and their sums. The segment has `len` bytes.
+    /// Records places and checksums of the files in a segment of the packed inode, which has `len` bytes.
     fn place_items(&mut self, items: &[Item], len: usize, sums: &[u64]) {
         let mut offset = self.stream_placed;
         self.stream_placed += len as u64;
@@ -79,7 +78,7 @@ impl Packer<'_> {
         }
     }
 
-    /// Notes where a file is in the packed inode, or its end.
+    /// Records the position of a file, or of its tail, in the packed inode.
     fn set_fragment(&mut self, item: &Item, offset: u64) {
         let offset = FragmentAddr::new(FragmentLocation::Start(offset));
         if item.offset == 0 {
@@ -91,19 +90,19 @@ impl Packer<'_> {
         self.result.stats.similar_tails += 1;
     }
 
-    /// The earlier file with this key. Remembers the file if there is none.
+    /// Returns the earlier file with this key, or remembers `file` if there is none.
     fn duplicate_of(&mut self, file: InodeId, key: ContentKey) -> Option<InodeId> {
         if let Some(first) = self.known.get(&key) {
             return Some(*first);
         }
-        // Beyond the limit later twins are missed, the same ones every time.
+        // Beyond the limit later duplicates are missed, deterministically.
         if self.known.len() < self.options.known_max {
             self.known.insert(key, file);
         }
         None
     }
 
-    /// Appends to the image.
+    /// Appends bytes to the image.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -120,7 +119,7 @@ impl Packer<'_> {
         Ok(())
     }
 
-    /// Fills the last block, if it is not full, so that what comes next begins with one.
+    /// Pads the last block, so that the next data starts a block.
     pub(super) fn fill_block(&mut self) -> Result<()> {
         let bits = self.options.bits;
         match bits.within(self.end) {
@@ -129,7 +128,7 @@ impl Packer<'_> {
         }
     }
 
-    /// Notes where a part's data is that begins at this byte.
+    /// Records the places of a part whose data starts at byte `position`.
     pub(super) fn place_part(&mut self, part: PartOut, position: u64) -> Result<()> {
         let grain = self.options.grain;
         let end = position + part.body.len(self.options.bits, grain) as u64;
@@ -175,7 +174,7 @@ impl Packer<'_> {
                 let tail = match tail {
                     Tail::Cluster => FileTail::Cluster,
                     Tail::Inline(bytes) => FileTail::Inline(self.result.spill.put(&bytes)?),
-                    // Its place is known later.
+                    // The position is known later.
                     Tail::Later(_) => {
                         FileTail::Fragment(FragmentAddr::new(FragmentLocation::Start(0)))
                     }
@@ -213,8 +212,8 @@ impl Packer<'_> {
         Ok(())
     }
 
-    /// First grain of each piece of the part `own`: the next of the part's grains, which begin at `start`, or where the
-    /// piece's home is.
+    /// Returns the first grain of each piece of the part `own`: its next grains, which begin at `start`, or the place
+    /// of a shared cluster.
     fn places_of(
         &self,
         pieces: &[ShortPiece],

@@ -1,11 +1,11 @@
-//! Workers that read and encode, and the order in which their results come back.
+//! Worker threads that read and encode, and the order of their results.
 //!
 //! Invariants:
 //!
-//! * A result is a function of its job, and of the jobs before it whose clusters it shares: any worker, at any time, makes
-//!   the same bytes.
-//! * Jobs are taken in the order in which they were submitted, urgent ones before; those share nothing.
-//! * The bytes in flight stay below the budget, except that one job is always let through.
+//! * A result depends on its job and on the earlier jobs whose clusters it shares: every worker produces the same
+//!   bytes.
+//! * Jobs are taken in the order of submission, urgent jobs first. Urgent jobs share nothing.
+//! * The bytes in flight stay below the budget, except that one job is always admitted.
 
 use super::block_buffer::BlockBuffer;
 use super::grain::Grain;
@@ -19,13 +19,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use tuff_format::BlockBits;
 
-/// Jobs in flight get at least so much. Unit: bytes.
+/// Least budget in bytes of jobs in flight.
 pub(crate) const IN_FLIGHT_MIN: u64 = 16 << 20;
 
-/// Of so many jobs that come next contents are asked for where they are on a disk.
+/// Number of queued jobs whose contents are read ahead from a disk.
 const ASKED_AHEAD: usize = 16;
 
-/// A pool of encoding threads.
+/// Pool of encoding threads.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -36,7 +36,7 @@ struct Shared {
     state: Mutex<State>,
     work: Condvar,
     done: Condvar,
-    /// What parts came to that others share.
+    /// Clusters that later parts may use.
     board: Arc<ClusterBoard>,
 }
 
@@ -45,23 +45,24 @@ struct State {
     queue: VecDeque<Job>,
     urgent: VecDeque<Job>,
     done: HashMap<u64, (u64, Result<JobOut>)>,
-    /// The job whose result is waited for.
+    /// Job that the collecting thread waits for.
     awaited: Option<u64>,
     in_flight: u64,
     closed: bool,
-    /// Output buffers to use again.
+    /// Output buffers for reuse.
     buffers: Vec<BlockBuffer>,
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A worker that panicked has left a message in `done`; the state itself is never half changed.
+        // A worker that panicked has left an error in `done`. The state itself is never changed in part.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Pool {
-    /// Starts up to `threads` workers, at least one, with `budget` bytes of jobs in flight. `sums`: of all contents sums are taken.
+    /// Starts up to `threads` workers, at least one, with `budget` bytes of jobs in flight. `sums` enables checksums of
+    /// contents.
     pub(crate) fn start(
         threads: usize,
         budget: u64,
@@ -93,24 +94,24 @@ impl Pool {
         Ok(pool)
     }
 
-    /// What parts came to.
+    /// Returns the clusters that later parts may use.
     pub(crate) fn board(&self) -> &ClusterBoard {
         &self.shared.board
     }
 
-    /// From now on so many bytes of jobs may be in flight.
+    /// Sets the budget in bytes of jobs in flight.
     pub(crate) fn set_budget(&mut self, budget: u64) {
         self.budget = budget;
     }
 
-    /// True if a job of this cost may be submitted now, when so much of the budget went to something else. Unit: bytes.
+    /// Returns true if a job of `cost` bytes may be submitted while `gone` bytes of the budget are used otherwise.
     pub(crate) fn has_room(&self, cost: u64, gone: u64) -> bool {
         let budget = self.budget.saturating_sub(gone).max(IN_FLIGHT_MIN);
         let state = self.shared.lock();
         state.in_flight == 0 || state.in_flight + cost <= budget
     }
 
-    /// Hands a job to the workers. An urgent one goes before all that wait.
+    /// Submits a job. An urgent job goes before all queued ones.
     pub(crate) fn submit(&self, job: Job, urgent: bool) {
         let mut state = self.shared.lock();
         state.in_flight += job.cost;
@@ -123,7 +124,7 @@ impl Pool {
         self.shared.work.notify_one();
     }
 
-    /// The result of job `id`, if it is there.
+    /// Takes the result of job `id`, if it is ready.
     pub(crate) fn try_take(&self, id: u64) -> Option<Result<JobOut>> {
         let mut state = self.shared.lock();
         let (cost, out) = state.done.remove(&id)?;
@@ -134,13 +135,13 @@ impl Pool {
     /// Waits for the result of job `id`, which was submitted.
     pub(crate) fn take(&self, id: u64) -> Result<JobOut> {
         let mut state = self.wait_for(id);
-        // present: it was waited for, and one thread takes results
+        // Present: it was waited for, and only one thread takes results.
         let (cost, out) = state.done.remove(&id).expect("the job is done");
         state.in_flight -= cost;
         out
     }
 
-    /// Waits until job `id`, which was submitted and not taken, is done.
+    /// Waits until job `id` is done. It was submitted and not taken.
     pub(crate) fn wait(&self, id: u64) {
         drop(self.wait_for(id));
     }
@@ -159,12 +160,12 @@ impl Pool {
         state
     }
 
-    /// So many output buffers are kept.
+    /// Returns the number of output buffers that are kept.
     pub(crate) fn buffers(&self) -> usize {
         2 * self.threads.len() + 2
     }
 
-    /// Gives an output buffer back.
+    /// Returns an output buffer to the pool.
     pub(crate) fn recycle(&self, mut buffer: BlockBuffer) {
         buffer.truncate(0);
         let mut state = self.shared.lock();
@@ -183,7 +184,7 @@ impl Drop for Pool {
         drop(state);
         self.shared.work.notify_all();
         for thread in self.threads.drain(..) {
-            // A panic was turned into an error where it happened.
+            // A panic was converted to an error by the worker.
             let _ = thread.join();
         }
     }
@@ -222,7 +223,7 @@ fn run(shared: &Shared, counted: (BlockBits, Grain), sums: bool) {
             ))
         });
         state = shared.lock();
-        // From now on it costs what it holds.
+        // A finished job costs the memory of its result.
         let held = out.as_ref().map_or(0, |o| o.footprint());
         state.in_flight = state.in_flight - cost + held;
         state.done.insert(id, (held, out));

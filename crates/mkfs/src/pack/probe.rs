@@ -1,15 +1,15 @@
-//! Whether a large file shrinks, seen at a few places.
+//! Samples of a large file, to decide whether it shrinks.
 
 use super::input::Input;
 use crate::{Error, Result};
 use tuff_codec::{EncodeFit, EncoderSpec};
 
-/// Places that are looked at.
+/// Number of samples per file.
 const PLACES: u64 = 8;
-/// What is read at each. Unit: bytes.
+/// Length of a sample in bytes.
 const LEN: usize = 64 << 10;
 
-/// What looks: the encoder of the last file, which the next one mostly has, too, and its buffers.
+/// Encoder and buffers, kept for the next file.
 #[derive(Default)]
 pub(super) struct Probe {
     encoder: Option<(EncoderSpec, Box<dyn EncodeFit>)>,
@@ -18,8 +18,8 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// False if a file of `size` bytes, at least [`LEN`], shrinks at none of the places by what would encode it. Another
-    /// encoder would not do: where no bytes repeat, but some are rare, LZ4 finds nothing and the others much.
+    /// Returns false if no sample of a file of `size` bytes, at least [`LEN`], shrinks under the file's encoder. LZ4
+    /// would not do: without repetitions it finds nothing, where entropy coding saves much.
     pub(super) fn is_worth(&mut self, input: &Input, size: u64, spec: EncoderSpec) -> Result<bool> {
         let reader = input.open()?;
         let spec = EncoderSpec {

@@ -1,10 +1,10 @@
-//! From the bytes of one segment to pieces and blocks: the loop around the encoder.
+//! Encoding of a segment into pieces and blocks.
 //!
-//! Invariants, which the index forms rely on:
+//! Invariants that the indexes rely on:
 //!
-//! * A compressed piece decodes to more bytes than it takes, unless it is a part of what its cluster decodes to.
-//! * Every piece but a file's last ends in a later block than it starts in, where clusters begin at blocks.
-//! * A segment but a file's last has a multiple of the block size.
+//! * A compressed piece decodes to more bytes than its cluster takes, unless it is part of what the cluster decodes to.
+//! * Every piece but the last of a file ends in a later block than it starts in, where clusters start at blocks.
+//! * Every segment but the last of a file has a multiple of the block size.
 
 use super::block_buffer::BlockBuffer;
 use super::grain::Grain;
@@ -14,49 +14,49 @@ use std::ops::Range;
 use tuff_codec::{EncodeFit, Fit, FitEnd, Trim};
 use tuff_format::cluster::HeadKind;
 
-/// What became of the end of a segment.
+/// Result for the tail of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Tail {
-    /// Nothing special.
+    /// The tail is in clusters.
     Cluster,
-    /// The last piece's bytes, to be put behind the index.
+    /// Bytes of the last piece, for the inline tail.
     Inline(Vec<u8>),
-    /// The last piece's raw bytes, to be put into the packed inode.
+    /// Raw bytes of the last piece, for the packed inode.
     Fragment(Vec<u8>),
-    /// The last piece has so many bytes and lies among the files of the packed inode, which come later. Unit: bytes.
+    /// Length in bytes of the last piece, which is added to the packed inode later.
     Later(usize),
 }
 
-/// Nothing was encoded.
+/// Result of an empty encoding.
 const NOTHING: Fit = Fit {
     consumed: 0,
     written: 0,
 };
 
-/// Any encoder.
+/// Encoder of any algorithm.
 type Encoder = dyn EncodeFit;
 
-/// Encoders for a segment.
+/// Encoders of a segment.
 pub(crate) struct Encoders<'a> {
-    /// The usual one.
+    /// Encoder of the file's clusters.
     pub(crate) usual: &'a mut Encoder,
-    /// One with larger clusters, their size, and the stretches for which it is used: ascending. Unit: bytes.
+    /// Encoder with larger clusters, their size, and the ascending ranges in bytes that use it.
     pub(crate) large: Option<(&'a mut Encoder, usize, &'a [Range<usize>])>,
 }
 
-/// An encoded segment. Its blocks were appended to the output.
+/// Encoded segment. Its blocks were appended to the output.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    /// Extents in order.
+    /// Extents in order of the file.
     pub(crate) pieces: Vec<ShortPiece>,
-    /// Clusters of the pieces that are shared, in order.
+    /// Clusters of the shared pieces, in order.
     pub(crate) homes: Vec<(PartKey, u32)>,
-    /// The end.
+    /// Tail of the segment.
     pub(crate) tail: Tail,
 }
 
-/// Encodes `input`, appending whole blocks to `out`. `last`: the file ends with it. `plan` says what to share, and `board`
-/// what parts before this one came to.
+/// Encodes `input` and appends whole blocks to `out`. `last` is set for the end of a file. The plan lists shared
+/// ranges, and the board has the clusters of earlier parts.
 pub(crate) fn encode(
     input: &[u8],
     last: bool,
@@ -90,7 +90,7 @@ pub(crate) fn encode(
         run.stop(stop, plan.post, board);
     }
     run.rest();
-    // They are kept until the metadata is written.
+    // The pieces are kept until the metadata is written.
     run.pieces.shrink_to_fit();
     let segment = Segment {
         pieces: run.pieces,
@@ -103,7 +103,7 @@ pub(crate) fn encode(
     segment
 }
 
-/// A part's pieces as others see them.
+/// Returns the clusters of a part for use by later parts.
 fn posted(key: PartKey, pieces: &[ShortPiece], shared: &[Posted]) -> Vec<Posted> {
     let (mut at, mut shared) = (0, shared.iter());
     let pieces = pieces.iter().enumerate().map(|(i, piece)| {
@@ -124,7 +124,7 @@ fn posted(key: PartKey, pieces: &[ShortPiece], shared: &[Posted]) -> Vec<Posted>
     pieces.collect()
 }
 
-/// A segment while it is encoded.
+/// State of encoding a segment.
 struct Encoding<'a> {
     input: &'a [u8],
     last: bool,
@@ -132,16 +132,16 @@ struct Encoding<'a> {
     large: Option<(&'a mut Encoder, usize, &'a [Range<usize>])>,
     shape: &'a SegmentShape,
     out: &'a mut BlockBuffer,
-    /// Everything before is in pieces.
+    /// Everything before this byte is in pieces.
     at: usize,
     pieces: Vec<ShortPiece>,
-    /// The shared ones among them, in order.
+    /// Shared pieces in order.
     shared: Vec<Posted>,
     tail: Tail,
 }
 
 impl Encoding<'_> {
-    /// Lets a cluster begin at a stop, if that can be, and takes over what is found there.
+    /// Starts a cluster at a stop, if possible, and takes over the shared clusters there.
     fn stop(&mut self, stop: &PartStop, own: Option<PartKey>, board: &ClusterBoard) {
         if stop.at < self.at {
             return;
@@ -173,7 +173,7 @@ impl Encoding<'_> {
         }
     }
 
-    /// A gap of less than a block between two shared stretches cannot be an extent: the first gives some of its bytes.
+    /// A gap of less than a block between two shared ranges cannot be an extent, so the first range is shortened.
     fn make_room(&mut self, end: usize) {
         let block = self.shape.block;
         if self.shape.unaligned() {
@@ -198,7 +198,7 @@ impl Encoding<'_> {
         }
     }
 
-    /// Encodes up to `end`. False if no piece can end there; what was encoded stays.
+    /// Encodes up to `end`. Returns false if no piece can end there; the encoded pieces stay.
     fn until(&mut self, end: usize) -> bool {
         let block = self.shape.block;
         let crosses = |from: usize| end / block > from / block || self.shape.unaligned();
@@ -208,7 +208,7 @@ impl Encoding<'_> {
             let mut fit = self.encoder.fit(&self.input[..end], at, spare);
             let rest = left - fit.consumed;
             if fit.consumed > 0 && (1..block).contains(&rest) && !crosses(at + fit.consumed) {
-                // Too little would be left for a piece of its own: leave it a block.
+                // The rest would be too short for a piece, so a block is left for it.
                 if left < 2 * block {
                     return false;
                 }
@@ -271,14 +271,14 @@ impl Encoding<'_> {
         }
     }
 
-    /// Takes what the encoder wrote, if it is worth decoding.
+    /// Appends the output of the encoder, if it is worth decoding.
     fn commit(&mut self, fit: Fit) -> bool {
         let grains = self.shape.grain.count(fit.written);
         let room = grains * self.shape.grain.size();
         if !pays(fit.consumed, room) {
             return false;
         }
-        // Right-aligned: the zeros go in front, and there are fewer than a block of them.
+        // Right-aligned: less than a block of zeros precedes the data.
         let pad = room - fit.written;
         if pad > 0 {
             let spare = self.out.spare(room);
@@ -292,8 +292,8 @@ impl Encoding<'_> {
         true
     }
 
-    /// What one cluster took did not shrink: stores all of it, block by block where clusters begin at blocks. False if it
-    /// would end in the middle of a block at `end`, and may not.
+    /// Stores the input of a cluster that did not shrink, block by block where clusters start at blocks. Returns false
+    /// if it would have to end in the middle of a block at `end`.
     fn store(&mut self, fit: Fit, end: usize) -> bool {
         let block = self.shape.block;
         let left = end - self.at;
@@ -318,38 +318,38 @@ impl Encoding<'_> {
     }
 }
 
-/// Appends bytes as they are, as one cluster.
+/// Appends raw bytes as one cluster.
 pub(crate) fn stored(bytes: &[u8], grain: Grain, out: &mut BlockBuffer) -> ShortPiece {
     out.extend_padded(bytes, grain.size());
     ShortPiece::own(bytes.len(), grain.count(bytes.len()), HeadKind::Plain)
 }
 
-/// True if a position is in one of these stretches.
+/// Returns true if a position is in one of the ranges.
 fn contains(stretches: &[Range<usize>], at: usize) -> bool {
     let i = stretches.partition_point(|s| s.end <= at);
     stretches.get(i).is_some_and(|s| s.start <= at)
 }
 
-/// True if decoding `room` bytes of clusters is worth it for `consumed` bytes of file.
+/// Returns true if decoding `room` bytes of clusters is worth it for `consumed` bytes of the file.
 fn pays(consumed: usize, room: usize) -> bool {
     consumed > room
 }
 
-/// An end of a file of which some goes behind the inode.
+/// Tail of a file with an inline part.
 struct End {
-    /// A cluster in front of that, which fills its blocks.
+    /// Cluster before the inline part, which fills its blocks.
     front: Option<Fit>,
-    /// What goes there.
+    /// Bytes of the inline part.
     bytes: Vec<u8>,
     kind: HeadKind,
 }
 
-/// What an encoded end of a file has in its last block may be moved behind the inode if it is at most this part of a block. More
-/// is saved by more, but the less there is to save, the longer is what has to be encoded once more for it. Unit: eighths.
+/// Largest part of a block, in eighths, that an encoded tail has in its last block to be moved inline. A larger limit
+/// saves more, but each move encodes the tail once more.
 const MOVED_MAX: usize = 3;
 
-/// Encodes a cluster from `at` on. If the file ends with it, and some of that may go behind the inode, that is returned, too: all
-/// of it, or what remains behind the blocks that the rest fills. Otherwise the cluster is as without that.
+/// Encodes a cluster from `at` on. If the file ends with it and part of it may be inline, that part is returned as
+/// well: all of it, or the rest after full blocks. Otherwise the cluster is encoded as usual.
 fn fit_end(
     encoder: &mut Encoder,
     (input, at): (&[u8], usize),
@@ -388,12 +388,12 @@ fn fit_end(
             return (fit, Some(End { front, bytes, kind }));
         }
     }
-    // On its own what is left takes too much.
+    // On its own the rest takes too much.
     encoder.reset();
     (encoder.fit(input, at, spare), None)
 }
 
-/// The encoded end of a file, or the raw one if that is no longer, if it may go behind the inode.
+/// Returns the encoded tail, or the raw one if that is not longer, if it may be inline.
 fn inline(raw: &[u8], encoded: &[u8], max: usize) -> Option<(Vec<u8>, HeadKind)> {
     if !encoded.is_empty() && encoded.len() <= max && encoded.len() < raw.len() {
         Some((encoded.to_vec(), HeadKind::Head1))
@@ -482,8 +482,7 @@ mod tests {
         segment
     }
 
-    /// An end that took a block more than it filled had most of that for zeros: kernel source was 1.05 times as large as by
-    /// mkfs.erofs.
+    /// A tail that filled little of its last block was padded with zeros.
     #[test]
     fn what_an_end_has_in_its_last_block_goes_behind_the_inode_if_it_is_little() {
         for method in Method::ALL {
@@ -518,7 +517,7 @@ mod tests {
                     }
                     ends += usize::from(whole.pieces.len() == 1 && blocks(&whole) > 1);
                 }
-                // Of 8 ends 3 are a little more than their blocks.
+                // Three of eight tails exceed their blocks by little.
                 assert!(
                     cut * 8 > ends,
                     "{method}, blocks of {size}: {cut} of {ends}"

@@ -1,10 +1,11 @@
-//! Clusters of the image and of its bases in one file: none on one device may look like the neighbour of one on another.
+//! Separation of clusters of the image and of its bases in one file: no cluster on one device may look adjacent to a
+//! cluster on another.
 //!
-//! Linux fetches clusters that lie behind each other with one request, and tells that they do by their places on their
-//! devices. Where the devices are files, it does not look which of them it is (seen in 6.18): a cluster that ends where one
-//! begins on the other device is read together with what follows it on its own, and the other cluster comes out as
-//! something else. Which of a file's clusters are asked for together depends on what is in the page cache, so no two of
-//! them may be such a pair. Where two are, the cluster of a base is copied into the image.
+//! Linux (6.18) reads adjacent clusters with one request and compares their positions on their devices. If devices are
+//! files it does not compare the devices. A cluster that ends where a cluster on another device starts is then read
+//! together with its own successor, and the other cluster is decoded from wrong bytes. The requests depend on the page
+//! cache, so no two clusters of a file may be such a pair. If there is one, the cluster of the base is copied into the
+//! image.
 
 use super::address::{GrainAddr, Location};
 use super::data::Run;
@@ -15,7 +16,7 @@ use crate::base::Bases;
 use hashbrown::HashMap;
 
 impl Packer<'_> {
-    /// Looks through the files that have clusters in several images.
+    /// Separates the files that have clusters in several images.
     pub(super) fn separate_devices(&mut self, base: &Bases) -> Result<()> {
         // Fits: at most 128 of 32 bytes.
         let per_block = (self.options.bits.size_usize() / self.options.grain.size()) as u32;
@@ -46,8 +47,8 @@ impl Packer<'_> {
     }
 }
 
-/// Gives clusters of bases other places, those where `copy` puts them, until none begins or ends where one on another device
-/// ends or begins. `places` has the first grain of each piece, `on_device` says where one lies: 0 is the image's own device.
+/// Moves clusters of bases to the places that `copy` returns, until none starts or ends where a cluster on another
+/// device ends or starts. `places` has the first grain of each piece; `on_device` returns its device, 0 for the image.
 fn untangle(
     places: &mut [GrainAddr],
     pieces: &[ShortPiece],
@@ -61,7 +62,7 @@ fn untangle(
         ends.add(device, at + u32::from(piece.grains));
     }
     let mut copies: HashMap<u32, u32> = HashMap::new();
-    // A copy is one more cluster of the image. Each round but the last makes at least one, of a cluster that had none.
+    // A copy is one more cluster of the image. Each round but the last copies at least one cluster for the first time.
     loop {
         let before = copies.len();
         for (place, piece) in places.iter_mut().zip(pieces) {
@@ -93,7 +94,7 @@ fn untangle(
     }
 }
 
-/// Where clusters begin, or end: grains, with the device of each cluster.
+/// Grains at which clusters start or end, with the device of each cluster.
 #[derive(Default)]
 struct Edges(HashMap<u32, Vec<u16>>);
 
@@ -110,7 +111,7 @@ impl Edges {
         }
     }
 
-    /// True if one is on another device.
+    /// Returns true if a cluster on another device has this edge.
     fn has_other(&self, device: u16, at: u32) -> bool {
         (self.0.get(&at)).is_some_and(|devices| devices.iter().any(|d| *d != device))
     }
@@ -121,11 +122,11 @@ mod tests {
     use super::*;
     use tuff_format::cluster::HeadKind;
 
-    /// Untangles clusters of two blocks, copies being made from block 900 on.
+    /// Separates clusters of two blocks; copies start at block 900.
     fn untangled(blocks: &[GrainAddr]) -> Vec<GrainAddr> {
         let pieces = vec![ShortPiece::own(9000, 2, HeadKind::Head1); blocks.len()];
         let (mut blocks, mut end) = (blocks.to_vec(), 900);
-        // The second base begins at block 1000 of all.
+        // The second base starts at block 1000 of all bases.
         let on_device = |block: GrainAddr| match block.location() {
             Location::Image(block) => (0, block),
             Location::Base(block @ 1000..) => (2, block - 1000),
@@ -143,20 +144,20 @@ mod tests {
     #[test]
     fn clusters_that_look_like_neighbours_are_copied_once() {
         let (image, base) = (GrainAddr::image, GrainAddr::base);
-        // Far from each other; at the same place; neighbours within one image.
+        // Distant clusters; equal positions; neighbours within one image.
         let apart = [image(10), image(40), base(20), base(22), base(10), base(15)];
         assert_eq!(untangled(&apart), apart);
-        // Behind one of the image, in front of one, and once more.
+        // After a cluster of the image, before one, and a repeated one.
         assert_eq!(
             untangled(&[image(10), base(30), base(12), base(8), base(12)]),
             [image(10), base(30), image(900), image(902), image(900)]
         );
-        // Of two bases.
+        // Clusters of two bases.
         assert_eq!(
             untangled(&[base(30), base(1040), base(1032), base(20)]),
             [image(900), base(1040), base(1032), base(20)]
         );
-        // A copy that has such a neighbour itself, before or behind it in the file.
+        // A copy that is itself adjacent to a cluster on another device.
         assert_eq!(
             untangled(&[base(902), image(10), base(12), base(904)]),
             [image(902), image(10), image(900), image(904)]

@@ -1,13 +1,13 @@
-//! Clusters that several files use: which a file may take over from an earlier one, and how it learns what they are.
+//! Clusters that several files share.
 //!
-//! A plan says where clusters of a part must begin (*stops*) and which stretches an earlier part has, too (*runs*). What
-//! clusters the earlier part came to is known when it is encoded: it is posted on the *board*, and the worker with the later
-//! part waits for it. Jobs are taken in order, so whoever is waited for was taken before: nobody waits for ever.
+//! A plan lists positions where clusters of a part must start (*stops*), and ranges that an earlier part has as well
+//! (*runs*). The clusters of the earlier part are known once it is encoded. Its worker posts them on the *board*, and
+//! the worker of the later part waits for them. Jobs are taken in order, so that every wait ends.
 //!
 //! Invariants:
 //!
-//! * What a part is encoded to depends on its bytes, its plan, and what the parts before it came to: not on threads.
-//! * Every part whose clusters others want is posted, with nothing if it failed.
+//! * The result of a part depends on its bytes, its plan and the earlier parts, not on threads.
+//! * Every part with clusters that others use is posted, with no clusters if it failed.
 
 use super::grain::Grain;
 use super::piece::{SegmentShape, ShortPiece};
@@ -16,55 +16,55 @@ use hashbrown::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use tuff_format::cluster::HeadKind;
 
-/// Whose clusters they are.
+/// Part that owns clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PartKey {
-    /// Those of a segment of a file: the file, and which.
+    /// Segment of a file: the file and the number of the segment.
     Segment(InodeId, u32),
-    /// Those of a file of the base, by its number among those that were looked at.
+    /// File of a base, by its number in the dedupe plan.
     Base(u32),
 }
 
-/// Where a file's clusters must begin, and what it shares.
+/// Stops and shared ranges of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FilePlan {
-    /// Ascending by position.
+    /// Stops in ascending order.
     pub(crate) stops: Vec<Stop>,
-    /// Others share parts of it.
+    /// True if other files share ranges of this file.
     pub(crate) owner: bool,
 }
 
-/// A position where a cluster must begin.
+/// Position where a cluster must start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stop {
-    /// Unit: bytes of the file.
+    /// Position in the file in bytes.
     pub(crate) at: u64,
-    /// What begins there is in an earlier place, too.
+    /// Earlier place of the range that starts here.
     pub(crate) run: Option<PlannedRun>,
 }
 
-/// Where a stretch is found.
+/// Earlier place of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlannedRun {
-    /// Who has it.
+    /// File that has the range.
     pub(crate) owner: Owner,
-    /// Position there: a stop of the owner, or the start of a segment, or of a cluster of the base.
+    /// Position in that file: one of its stops, or the start of a segment or of a cluster of the base.
     pub(crate) at: u64,
-    /// Unit: bytes.
+    /// Length of the range in bytes.
     pub(crate) len: u64,
 }
 
-/// Who has a stretch.
+/// File that has a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// A file of this image.
+    /// File of this image.
     File(InodeId),
-    /// A file of the base, by its number among those that were looked at.
+    /// File of a base, by its number in the dedupe plan.
     Base(u32),
 }
 
 impl Owner {
-    /// The part with position `at`, and where that is in it, if the owner has segments of `segment` bytes.
+    /// Returns the part that holds position `at`, and the position in it. Segments have `segment` bytes.
     fn part(self, at: u64, segment: u64) -> (PartKey, u64) {
         match self {
             // Fits: files end before 2^63, segments have a MiB at least.
@@ -74,26 +74,26 @@ impl Owner {
     }
 }
 
-/// What a plan says about one part; positions count from the part's start.
+/// Plan of one part. Positions count from its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PartPlan {
-    /// Ascending by position.
+    /// Stops in ascending order.
     pub(crate) stops: Vec<PartStop>,
-    /// The part's clusters are posted under this key.
+    /// Key under which the clusters of the part are posted.
     pub(crate) post: Option<PartKey>,
 }
 
-/// A [`Stop`] of a part.
+/// [`Stop`] within a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartStop {
-    /// Unit: bytes of the part.
+    /// Position in the part in bytes.
     pub(crate) at: usize,
-    /// Where it is found: part, position there, length.
+    /// Earlier place: part, position there, length.
     pub(crate) run: Option<(PartKey, u64, u64)>,
 }
 
 impl FilePlan {
-    /// The plan for the part of `len` bytes from `offset` on, in a file with segments of `segment` bytes.
+    /// Returns the plan of the part of `len` bytes from `offset` on, in a file with segments of `segment` bytes.
     pub(crate) fn part(&self, file: InodeId, offset: u64, len: u64, segment: u64) -> PartPlan {
         let from = self.stops.partition_point(|s| s.at < offset);
         let to = self.stops.partition_point(|s| s.at < offset + len);
@@ -112,20 +112,20 @@ impl FilePlan {
     }
 }
 
-/// A cluster of an earlier part, or what a later one uses of it.
+/// Cluster of an earlier part, or the part of it that is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Posted {
-    /// Position in the part. Unit: bytes.
+    /// Position in the part in bytes.
     pub(crate) at: u64,
-    /// The extent: its length, grains and kind.
+    /// Length, grains and kind of the extent.
     pub(crate) piece: ShortPiece,
-    /// What the whole cluster decodes to. Unit: bytes.
+    /// Decoded length of the whole cluster in bytes.
     pub(crate) full: u32,
-    /// Whose cluster it is: part and number among its pieces.
+    /// Owner of the cluster: part and number of the piece.
     pub(crate) home: (PartKey, u32),
 }
 
-/// What parts came to.
+/// Clusters of parts, posted when they are encoded.
 #[derive(Default)]
 pub(crate) struct ClusterBoard {
     posted: Mutex<HashMap<PartKey, Arc<[Posted]>>>,
@@ -133,7 +133,7 @@ pub(crate) struct ClusterBoard {
 }
 
 impl ClusterBoard {
-    /// Says what a part came to. The first word counts.
+    /// Posts the clusters of a part. Later posts of the same part are ignored.
     pub(crate) fn post(&self, key: PartKey, pieces: &[Posted]) {
         let mut posted = self.posted.lock().unwrap_or_else(PoisonError::into_inner);
         posted.entry(key).or_insert_with(|| pieces.into());
@@ -141,7 +141,7 @@ impl ClusterBoard {
         self.more.notify_all();
     }
 
-    /// What a part came to; waits until it is known.
+    /// Returns the clusters of a part; waits until they are posted.
     pub(crate) fn get(&self, key: PartKey) -> Arc<[Posted]> {
         let mut posted = self.posted.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -156,13 +156,13 @@ impl ClusterBoard {
     }
 }
 
-/// Using clusters of another part must save so much, or it is not worth ending a cluster early. Unit: bytes of image.
+/// Least saving in bytes of the image for which a cluster is ended early to use others.
 const SAVING_MIN: u64 = 4 << 10;
-/// A cluster that is used in part must save so much. Unit: bytes of image.
+/// Least saving in bytes of the image for a cluster that is used in part.
 const PART_SAVING_MIN: u64 = 1 << 10;
 
-/// Which of `posted` stand for up to `len` bytes from `from` on, as extents that begin at `at` of the later part. Empty if
-/// none does, or if that saves too little.
+/// Selects the clusters in `posted` that hold up to `len` bytes from `from` on, as extents that start at `at` of the
+/// later part. Empty if none does, or if the saving is too small.
 pub(crate) fn usable(
     posted: &[Posted],
     from: u64,
@@ -202,8 +202,8 @@ pub(crate) fn usable(
     out
 }
 
-/// True if an index can hold an extent like this at position `at` with others behind it. Where clusters begin at blocks, it
-/// ends in a later lcluster than it starts in, and with one more between them if its number of blocks must be said.
+/// Returns true if an index can hold such an extent at position `at`, followed by others. Where clusters start at
+/// blocks it must end in a later lcluster, with one more between if its number of blocks is stored.
 pub(crate) fn fits(piece: &ShortPiece, at: u64, shape: &SegmentShape) -> bool {
     let block = shape.block as u64;
     let crossed = (at % block + u64::from(piece.len)) / block;
@@ -212,7 +212,7 @@ pub(crate) fn fits(piece: &ShortPiece, at: u64, shape: &SegmentShape) -> bool {
 }
 
 impl Posted {
-    /// What it saves to use it. Unit: bytes of image.
+    /// Returns the saving in bytes of the image.
     fn saves(&self, grain: Grain) -> u64 {
         grain.bytes(self.piece.grains.into()) * u64::from(self.piece.len)
             / u64::from(self.full.max(1))
@@ -269,7 +269,7 @@ mod tests {
             lens(&all, 40_000, 80_000),
             [(50_000, false), (30_000, false)]
         );
-        // No cluster begins there; too little is saved; nothing follows.
+        // No cluster starts there; too little is saved; nothing follows.
         assert_eq!(lens(&all, 10, 60_000), []);
         assert_eq!(lens(&all, 0, 9_000), []);
         assert_eq!(lens(&all, 40_000, 1 << 30).len(), 2);

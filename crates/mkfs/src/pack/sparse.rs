@@ -1,4 +1,4 @@
-//! Chunks of files that stay sparse.
+//! Chunks of sparse files.
 
 use crate::source::DataRun;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use tuff_format::BlockBits;
 /// Consecutive chunks of a sparse file that hold data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkRun {
-    /// First chunk.
+    /// Number of the first chunk.
     pub(crate) first: u64,
-    /// Number of chunks.
+    /// Number of consecutive chunks.
     pub(crate) count: u64,
 }
 
-/// The chunks of a sparse file.
+/// Chunks of a sparse file.
 pub(crate) struct Sparse {
     /// log2 of the chunk size over the block size.
     pub(crate) bits: u8,
@@ -22,15 +22,15 @@ pub(crate) struct Sparse {
 }
 
 impl Sparse {
-    /// Chooses a chunk size for a file of `size` bytes with data only in `runs`. Chunks are as large as the edges of the
-    /// holes allow, and never so small that the table outgrows its limit.
+    /// Chooses the chunk size of a file of `size` bytes with data only in `runs`: as large as the edges of the holes
+    /// allow, and large enough for the limit of the table.
     pub(crate) fn plan(size: u64, runs: &[DataRun], bits: BlockBits) -> Self {
         const ENTRIES_MAX: u64 = 1 << 20;
         let mut edges = 0;
         for run in runs {
             edges |= run.file_offset / bits.size();
             let end = run.file_offset + run.len;
-            // The last chunk may be cut short by the end of the file.
+            // The end of the file may cut the last chunk short.
             if end < size {
                 edges |= bits.count(end);
             }
@@ -43,7 +43,8 @@ impl Sparse {
         Self::of_size(size, runs, bits, chunk)
     }
 
-    /// Chunks of a file of `size` bytes with data only in `runs`. `chunk` is log2 of their size over the block size.
+    /// Returns the chunks of a file of `size` bytes with data only in `runs`. `chunk` is log2 of their size over the
+    /// block size.
     pub(crate) fn of_size(size: u64, runs: &[DataRun], bits: BlockBits, chunk: u32) -> Self {
         debug_assert!(runs.iter().all(|r| r.file_offset + r.len <= size));
         let chunk_size = bits.size() << chunk;
@@ -69,8 +70,8 @@ impl Sparse {
 }
 
 impl Sparse {
-    /// Chunks that hold what `runs` hold and nothing else, with blocks of the source that lie back to back. `None`: some edge
-    /// lies inside a block, or the table would be too long.
+    /// Returns chunks that hold exactly `runs`, whose blocks in the source are back to back. `None` if an edge is
+    /// inside a block, or if the table would be too long.
     pub(crate) fn exact(size: u64, runs: &[DataRun], bits: BlockBits) -> Option<Self> {
         let at_block = |at: u64| at.is_multiple_of(bits.size());
         let mut next = None;
@@ -86,7 +87,7 @@ impl Sparse {
             next = Some(run.source_offset + run.len);
         }
         let sparse = Self::plan(size, runs, bits);
-        // A chunk that reaches into a hole would be longer than what is stored.
+        // A chunk that extends into a hole would be longer than the stored data.
         let chunk_size = bits.size() << sparse.bits;
         let data: u64 = (sparse.runs.iter())
             .map(|r| ((r.first + r.count) * chunk_size).min(size) - r.first * chunk_size)

@@ -5,23 +5,23 @@ use super::pending::PendingBlocks;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 
-/// Ends of files for the packed inode, and whole files of a stream. Positions count from the first of them.
+/// Tails for the packed inode, and whole files of a stream. Positions count from the first of them.
 pub(super) struct TailFragments {
-    /// Not yet submitted.
+    /// Bytes that are not yet submitted.
     pub(super) buf: Vec<u8>,
-    /// Submitted bytes.
+    /// Number of submitted bytes.
     pub(super) submitted: u64,
     pub(super) segments: u64,
-    /// Tickets of submitted segments that are not held yet.
+    /// Tickets of submitted segments whose results are not stored yet.
     pub(super) pending: VecDeque<u64>,
-    /// Encoded.
+    /// Encoded segments of tails.
     pub(super) held: PendingBlocks,
-    /// By digest.
+    /// Addresses of known tails, by digest.
     pub(super) known: HashMap<[u8; 16], FragmentAddr>,
 }
 
 impl TailFragments {
-    /// No ends yet.
+    /// Returns an empty queue.
     pub(super) fn new(held: PendingBlocks) -> Self {
         Self {
             buf: Vec::new(),

@@ -1,4 +1,4 @@
-//! What a worker does: read some parts of files, encode them, lay the blocks back to back.
+//! Work of one thread: reads parts of files, encodes them and concatenates the blocks.
 
 use super::block_buffer::BlockBuffer;
 use super::checksums::sum;
@@ -20,74 +20,73 @@ use tuff_format::BlockBits;
 use tuff_format::cluster::HeadKind;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// A file of at most so many bytes stays behind its inode even when small files go into the packed inode.
+/// A file of at most this number of bytes stays inline even if small files go into the packed inode.
 pub(crate) const TINY: usize = 64;
 
-/// How the data of a file is stored.
+/// Storage of the data of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// How to compress; `None` stores.
+    /// Encoder of the file. `None` stores it.
     pub(crate) spec: Option<EncoderSpec>,
-    /// What becomes of the end of a compressed file.
+    /// Treatment of the tail of a compressed file.
     pub(crate) tail: TailPolicy,
-    /// A file of at most so many bytes goes into the packed inode as a whole.
+    /// A file of at most this number of bytes goes into the packed inode as a whole.
     pub(crate) whole_max: u64,
-    /// The last partial block of a stored file goes behind the inode, if it has at most so many bytes.
+    /// The last partial block of a stored file becomes inline data if it has at most this number of bytes.
     pub(crate) inline_max: usize,
-    /// A file that saves less than this is stored. Unit: thousandths of its size.
+    /// A file that saves less than this, in thousandths of its size, is stored.
     pub(crate) min_saving: u32,
-    /// A stored file is stored in chunks of this size, and equal ones once. Unit: bytes.
+    /// Chunk size of stored files in bytes; equal chunks are stored once.
     pub(crate) chunk: Option<usize>,
 }
 
 impl Policy {
-    /// True if a file of `size` bytes goes into the packed inode as a whole.
+    /// Returns true if a file of `size` bytes goes into the packed inode as a whole.
     pub(crate) fn packs_whole(&self, size: u64) -> bool {
         self.spec.is_some() && size > TINY as u64 && size <= self.whole_max
     }
 }
 
-/// One file, or one segment of a large one.
+/// A file, or a segment of a large one.
 pub(crate) struct Part {
-    /// Which.
+    /// File that the bytes belong to.
     pub(crate) file: InodeId,
-    /// Where its bytes are.
+    /// Content of the file.
     pub(crate) input: Input,
-    /// Position in the content. Unit: bytes.
+    /// Position in the content in bytes.
     pub(crate) offset: u64,
-    /// Unit: bytes, at least 1.
+    /// Length in bytes, at least 1.
     pub(crate) len: usize,
     /// The content begins with this part.
     pub(crate) first: bool,
     /// The content ends with this part.
     pub(crate) last: bool,
-    /// Stored, whatever the policy says: decided for the whole file.
+    /// The file is stored, whatever the policy states.
     pub(crate) store: bool,
-    /// How.
+    /// Storage policy of the file.
     pub(crate) policy: Arc<Policy>,
-    /// Another file may have the same content: number of the policy, for the key that tells.
+    /// Policy for the content key, if another file may have the same content.
     pub(crate) duplicate_key: Option<PolicyId>,
-    /// What it shares with others.
+    /// Ranges that it shares with other files.
     pub(crate) plan: Option<Box<PartPlan>>,
-    /// The content goes on for so many bytes, which are among the files of the packed inode. Unit: bytes.
+    /// Bytes that follow and are added to the packed inode later.
     pub(crate) end_len: usize,
-    /// Where larger clusters are used.
+    /// Ranges with larger clusters.
     pub(crate) large: Option<Box<LargeClusters>>,
 }
 
-/// Larger clusters for stretches of the packed inode whose files are much alike: what they have in common is said once for
-/// each cluster.
+/// Larger clusters for ranges of the packed inode with similar files, which share matches within a cluster.
 pub(crate) struct LargeClusters {
     spec: EncoderSpec,
-    /// Ascending. Unit: bytes of the part.
+    /// Ascending ranges in bytes of the part.
     stretches: Vec<Range<usize>>,
 }
 
-/// A cluster is larger only if the stretch goes on for so much. Unit: bytes.
+/// A larger cluster is used if at least this number of bytes of the range follow.
 const LARGE_MIN: usize = 32 << 10;
 
 impl LargeClusters {
-    /// Those of a part with these items, if there are any.
+    /// Returns the ranges of a part with these items, if there are any.
     pub(crate) fn new(spec: EncoderSpec, items: &[Item]) -> Option<Self> {
         let (mut at, mut stretches) = (0, Vec::new());
         for same in items.chunk_by(|a, b| a.similar == b.similar) {
@@ -102,13 +101,13 @@ impl LargeClusters {
 }
 
 impl Part {
-    /// The name under which later parts look for its clusters.
+    /// Returns the key under which later parts find its clusters.
     fn post(&self) -> Option<PartKey> {
         self.plan.as_ref().and_then(|p| p.post)
     }
 }
 
-/// Posts nothing for parts that posted nothing themselves.
+/// Posts an empty list for parts that failed before they posted.
 struct Posts {
     board: Arc<ClusterBoard>,
     keys: Vec<PartKey>,
@@ -124,18 +123,18 @@ impl Drop for Posts {
 
 /// Work for one worker.
 pub(crate) struct Job {
-    /// Names the result.
+    /// Number of the result.
     pub(crate) id: u64,
-    /// Memory that it takes while it runs. Unit: bytes.
+    /// Memory in bytes that it needs while it runs.
     pub(crate) cost: u64,
-    /// In the order of their blocks.
+    /// Parts in the order of their blocks.
     pub(crate) parts: Vec<Part>,
-    /// Its content was asked for.
+    /// True if readahead was issued for its content.
     pub(crate) asked: bool,
 }
 
 impl Job {
-    /// Its content, to be asked for once.
+    /// Returns the content for readahead, once.
     pub(super) fn wanted(&mut self) -> impl Iterator<Item = PrefetchRange> {
         let parts = if std::mem::replace(&mut self.asked, true) {
             &[]
@@ -147,19 +146,19 @@ impl Job {
     }
 }
 
-/// What came of a job.
+/// Result of a job.
 #[derive(Debug)]
 pub(crate) struct JobOut {
-    /// Whole blocks.
+    /// Encoded data in whole blocks.
     pub(crate) data: BlockBuffer,
-    /// Digest of `data`.
+    /// Digest of the bytes in `data`.
     pub(crate) digest: u128,
-    /// In the order of their blocks.
+    /// Parts in the order of their blocks.
     pub(crate) parts: Vec<PartOut>,
 }
 
 impl JobOut {
-    /// What it holds until it is placed. Unit: bytes.
+    /// Returns the memory in bytes that the result holds until it is placed.
     pub(crate) fn footprint(&self) -> u64 {
         let of = |part: &PartOut| match &part.body {
             Body::Flat { tail, .. } => tail.as_ref().map_or(0, Vec::len),
@@ -177,65 +176,65 @@ impl JobOut {
     }
 }
 
-/// What came of a part.
+/// Result of a part.
 #[derive(Debug)]
 pub(crate) struct PartOut {
-    /// Which file.
+    /// File that the part belongs to.
     pub(crate) file: InodeId,
     /// True for the first part of its file.
     pub(crate) first: bool,
-    /// Bytes of content.
+    /// Number of bytes of content.
     pub(crate) len: usize,
-    /// What it is made of, for a part of the packed inode that holds whole files.
+    /// Items of a segment of the packed inode that holds whole files.
     pub(crate) items: Option<Arc<[Item]>>,
-    /// Its clusters may be used by later parts: under this name.
+    /// Key of its clusters, if later parts may use them.
     pub(crate) post: Option<PartKey>,
-    /// Stands for the content, where another file may have the same.
+    /// Key of the content, if another file may have the same.
     pub(crate) key: Option<ContentKey>,
-    /// Sum of the content, or of each item; nothing if none are taken.
+    /// Checksum of the content or of each item. Empty if none are taken.
     pub(crate) sums: Vec<u64>,
-    /// Its data.
+    /// Encoded data of the part.
     pub(crate) body: Body,
 }
 
-/// A chunk with data.
+/// Chunk that holds data.
 #[derive(Debug)]
 pub(crate) struct ChunkPart {
-    /// Stands for its blocks' bytes.
+    /// Digest of the bytes of its blocks.
     pub(crate) key: [u8; 32],
-    /// Blocks in the job's data.
+    /// Number of blocks in the job's data.
     pub(crate) blocks: u32,
 }
 
-/// The data of a part.
+/// Data of a part.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// As it is.
+    /// Data that is stored as it is.
     Flat {
-        /// Blocks in the job's data.
+        /// Number of blocks in the job's data.
         blocks: u32,
-        /// The last partial block, for behind the inode.
+        /// Last partial block, for inline data.
         tail: Option<Vec<u8>>,
     },
-    /// In chunks, those that are not all zero back to back.
+    /// Chunks, those with data back to back.
     Chunks(Vec<Option<ChunkPart>>),
-    /// Encoded.
+    /// Data in compressed clusters.
     Encoded {
         /// Number of the algorithm.
         algorithm: u8,
-        /// Extents.
+        /// Extents in order of the file.
         pieces: Vec<ShortPiece>,
-        /// Clusters of the extents that are shared, in order.
+        /// Clusters of the shared extents, in order.
         homes: Vec<(PartKey, u32)>,
-        /// The end of the file.
+        /// Tail of the file.
         tail: Tail,
-        /// LZ4 clusters that were tried for decoding in place, and how many can be.
+        /// LZ4 clusters that were tried for in-place decoding, and how many succeeded.
         in_place: (u32, u32),
     },
 }
 
 impl Body {
-    /// A whole file for the packed inode.
+    /// Returns a whole file for the packed inode.
     fn fragment(algorithm: u8, content: &[u8]) -> Self {
         Self::Encoded {
             algorithm,
@@ -246,12 +245,12 @@ impl Body {
         }
     }
 
-    /// True if its data has to begin with a block.
+    /// Returns true if its data has to start a block.
     pub(crate) fn begins_at_block(&self) -> bool {
         matches!(self, Self::Flat { blocks: 1.., .. })
     }
 
-    /// What it has in the job's data. Unit: bytes.
+    /// Returns its length in bytes in the job's data.
     pub(crate) fn len(&self, bits: BlockBits, grain: Grain) -> usize {
         let of_blocks = |blocks: u32| blocks as usize * bits.size_usize();
         match self {
@@ -262,12 +261,12 @@ impl Body {
     }
 }
 
-/// Grains that the pieces take in their part.
+/// Returns the grains that the pieces add to their part.
 fn own_grains(pieces: &[ShortPiece]) -> usize {
     pieces.iter().map(ShortPiece::own_grains).sum()
 }
 
-/// A worker: its buffer and its encoders.
+/// Worker with its buffer and encoders.
 pub(crate) struct Worker {
     block: usize,
     grain: Grain,
@@ -276,11 +275,11 @@ pub(crate) struct Worker {
     input: Vec<u8>,
     encoders: HashMap<EncoderSpec, Box<dyn EncodeFit>>,
     ahead: Readahead,
-    /// LZ4 clusters of this job so far: which of them are sampled must depend on the job alone.
+    /// Number of LZ4 clusters of this job: the sample must depend on the job alone.
     lz4_clusters: usize,
 }
 
-/// Sums of a part's items, or of the part.
+/// Returns the checksums of the items of a part, or of the part.
 fn sums_of(input: &Input, content: &[u8]) -> Vec<u64> {
     let of = |bytes: &[u8]| {
         let mut sum = sum();
@@ -299,18 +298,18 @@ fn sums_of(input: &Input, content: &[u8]) -> Vec<u64> {
     items.iter().map(next).collect()
 }
 
-/// Of so many LZ4 clusters one is tried for decoding in place: a sample, since it costs a pass over the cluster.
+/// One of this number of LZ4 clusters is tried for in-place decoding: a sample, because it decodes the cluster.
 const IN_PLACE_SAMPLE: usize = 16;
-/// Encoders that a worker keeps.
+/// Number of encoders that a worker keeps.
 const ENCODERS_MAX: usize = 8;
-/// Where clusters begin anywhere, a shorter file that does not shrink is one: stored in blocks it would have to begin with one.
-/// Unit: bytes.
+/// Where clusters start anywhere, a shorter file in bytes that does not shrink becomes one stored cluster. Stored in
+/// blocks it would have to start a block.
 const STORED_MAX: usize = 256 << 10;
-/// Rough cost of a map header and a short index. Unit: bytes.
+/// Rough size in bytes of a map header and a short index.
 const INDEX_COST: usize = 24;
 
 impl Worker {
-    /// A worker for images of this block size and grain. `sums`: it takes sums of all contents.
+    /// Returns a worker for this block size and grain. `sums` enables checksums of all contents.
     pub(crate) fn new(
         (bits, grain): (BlockBits, Grain),
         board: Arc<ClusterBoard>,
@@ -328,20 +327,20 @@ impl Worker {
         }
     }
 
-    /// True if content should be asked for before it is read.
+    /// Returns true if readahead pays for the content.
     pub(crate) fn is_cold(&self) -> bool {
         self.ahead.is_cold()
     }
 
-    /// Asks for content that will be read soon.
+    /// Issues readahead for content that will be read soon.
     pub(super) fn ask(&mut self, wanted: &[PrefetchRange]) {
         self.ahead.issue(wanted);
     }
 
-    /// Does a job. `data` is an empty buffer to fill.
+    /// Runs a job. `data` is an empty buffer to fill.
     pub(crate) fn run(&mut self, job: Job, mut data: BlockBuffer) -> Result<JobOut> {
         self.lz4_clusters = 0;
-        // Whatever becomes of this job, nobody waits for it for ever.
+        // However this job ends, no later job waits forever.
         let _posts = Posts {
             board: Arc::clone(&self.board),
             keys: job.parts.iter().filter_map(Part::post).collect(),
@@ -394,7 +393,7 @@ impl Worker {
         })
     }
 
-    /// An encoder, to be put back.
+    /// Takes an encoder, to be returned later.
     fn encoder(&mut self, spec: EncoderSpec) -> Result<Box<dyn EncodeFit>> {
         if self.encoders.len() >= ENCODERS_MAX && !self.encoders.contains_key(&spec) {
             self.encoders.clear();
@@ -443,7 +442,7 @@ impl Worker {
             segment.pieces.push(end);
             segment.tail = Tail::Later(part.end_len);
         }
-        // Clusters that others were promised must stay.
+        // Clusters that other parts were promised must stay.
         let kept = plan.post.is_some();
         if whole && !kept && !self.pays(part, &segment.pieces, &segment.tail) {
             data.truncate(start);
@@ -474,8 +473,8 @@ impl Worker {
         })
     }
 
-    /// True if the encoded file is enough smaller than the stored one. A fragment is never looked at: it is compressed
-    /// elsewhere.
+    /// Returns true if the encoded file is enough smaller than the stored one. Fragments are compressed elsewhere and
+    /// not considered.
     fn pays(&self, part: &Part, pieces: &[ShortPiece], tail: &Tail) -> bool {
         let raw_tail = part.len % self.block;
         let flat = if raw_tail <= part.policy.inline_max {
@@ -557,15 +556,15 @@ impl Worker {
         (tried, fit)
     }
 }
-/// No file up to this length is cut into segments. Unit: bytes.
+/// Files up to this number of bytes are not split into segments.
 const SEGMENT_MIN: u64 = 8 << 20;
 
-/// Files longer than this are encoded in segments. Unit: bytes; a multiple of every block size.
+/// Returns the length in bytes of the segments of larger files, a multiple of every block size.
 pub(crate) fn segment_size(policy: &Policy) -> u64 {
     segment_for(policy.spec.map_or(0, |s| s.cluster))
 }
 
-/// The same for a size of clusters.
+/// Returns the length in bytes of segments for a cluster size.
 pub(crate) fn segment_for(cluster: usize) -> u64 {
     match cluster {
         0..=0x2_0000 => SEGMENT_MIN,
@@ -574,7 +573,7 @@ pub(crate) fn segment_for(cluster: usize) -> u64 {
     }
 }
 
-/// What a job with so much input may take: that, as much output, and a little. Unit: bytes.
+/// Returns the memory in bytes of a job with `bytes` of input: input, output and overhead.
 pub(crate) fn job_cost(bytes: u64) -> u64 {
     2 * bytes + (64 << 10)
 }

@@ -15,11 +15,11 @@ pub enum Source {
         file: PathBuf,
         /// First byte of the tar.
         offset: u64,
-        /// Length in bytes.
+        /// Length of the range in bytes.
         len: u64,
         /// SHA-256 of the plain tar. It is verified if the tar is compressed.
         unpacked: Option<[u8; 32]>,
-        /// Name in messages.
+        /// Name of the file in messages.
         name: String,
     },
     /// A tar on standard input, plain or compressed, or cpio archives.

@@ -45,7 +45,7 @@ pub(crate) struct WalkOptions<'a> {
     pub(crate) exclude: &'a (dyn Fn(&[u8]) -> bool + Sync),
     /// Do not enter directories on other filesystems; they stay as empty directories.
     pub(crate) one_file_system: bool,
-    /// Store extended attributes.
+    /// Write extended attributes of the sources.
     pub(crate) xattrs: bool,
     /// Threads beside the caller's own.
     pub(crate) threads: usize,
