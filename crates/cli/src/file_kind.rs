@@ -8,13 +8,13 @@ pub(crate) const HEAD: usize = 1 << 20;
 /// Format of a file or device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileKind {
-    /// EROFS image.
+    /// Filesystem image of EROFS.
     Image,
     /// Another filesystem, by its name with an article.
     Filesystem(&'static str),
     /// Partition table or boot sector.
     Partitions(&'static str),
-    /// IPLFS volume.
+    /// Writable volume of IPLFS.
     Volume,
     /// Stream of a snapshot of a volume.
     Stream,
@@ -22,9 +22,9 @@ pub(crate) enum FileKind {
     Profile,
     /// Hash tree of dm-verity.
     HashTree,
-    /// Tar archive.
+    /// Tar archive, uncompressed.
     Tar,
-    /// Cpio archive.
+    /// Cpio archive in the newc format.
     Cpio,
     /// Compressed file of any content.
     Compressed(&'static str),

@@ -38,32 +38,32 @@ pub(crate) struct OpenArgs {
     /// Hash tree, if it is not appended to the image
     #[arg(long, requires = "verity", value_name = "FILE", help_heading = "Image")]
     pub(crate) verity_tree: Option<PathBuf>,
-    /// Who is told of blocks that the parity mends.
+    /// Callback for blocks repaired from parity.
     #[arg(skip)]
     pub(crate) on_mend: Option<OnMend>,
 }
 
-/// Told of a block that was mended: whether it is one of the hash tree, and its first byte.
+/// Callback for a repaired block: true for one of the hash tree, and its byte offset.
 pub(crate) type OnMend = Arc<dyn Fn(bool, u64) + Send + Sync>;
 
-/// Reads a root hash.
+/// Parses a root hash.
 pub(crate) fn parse_root(text: &str) -> Result<Root, String> {
     let bytes = unhex(text).and_then(|b| Root::try_from(b).ok());
     bytes.ok_or_else(|| format!("'{text}' is no root hash: 64 hexadecimal digits"))
 }
 
 impl ImageArgs {
-    /// Opens the image.
+    /// Opens the image with its devices.
     pub(crate) fn open(&self) -> Result<Image> {
         self.open.open(&self.image)
     }
 
-    /// All that is read of the image: what nothing may be written over.
+    /// Files that the image is read from, which no output may replace.
     pub(crate) fn files(&self) -> Vec<&Path> {
         self.open.files(&self.image)
     }
 
-    /// Opens the image even if its superblock has a wrong checksum, for those who report that.
+    /// Opens the image even if its superblock has a wrong checksum, for verbs that report that.
     pub(crate) fn open_unverified(&self) -> Result<Image> {
         self.open.open_with(&self.image, false)
     }
@@ -76,7 +76,7 @@ impl ImageArgs {
 }
 
 impl OpenArgs {
-    /// The image at `path`, its extra devices and its hash tree.
+    /// Files of the image at `path`: the image, its extra devices and its hash tree.
     pub(crate) fn files<'a>(&'a self, path: &'a Path) -> Vec<&'a Path> {
         let beside = self.device.iter().chain(&self.verity_tree);
         std::iter::once(path)
@@ -89,7 +89,7 @@ impl OpenArgs {
         self.open_with(path, !self.no_checksum)
     }
 
-    /// The file or device at `path`, from where the image starts.
+    /// Opens the file or device at `path` from the offset of the image.
     pub(crate) fn store(&self, path: &Path) -> Result<Arc<dyn ReadAt>> {
         let store = file(path)?;
         if self.offset > store.size() {
@@ -129,7 +129,7 @@ impl OpenArgs {
         })
     }
 
-    /// The store at `path`, verified as it is read.
+    /// Wraps a store so that every read is verified.
     pub(crate) fn verified(
         &self,
         store: Arc<dyn ReadAt>,
@@ -150,7 +150,7 @@ impl OpenArgs {
         })
     }
 
-    /// Where the hash tree of the image in `store` is: in which store, at which byte, in which file.
+    /// Locates the hash tree of the image in `store`: its store, byte offset and path.
     pub(crate) fn tree<'a>(
         &'a self,
         store: &Arc<dyn ReadAt>,

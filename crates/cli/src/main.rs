@@ -15,8 +15,8 @@
 //!
 //! Under the names of other tools, and as verbs of those names, it has their codes: 0 and 1.
 
-// Those of the standard library panic where standard error takes nothing, such as a file on a full disk. Then the exit
-// code alone tells.
+// The macros of the standard library panic if standard error cannot be written, such as to a full disk. Here only the
+// exit code remains.
 macro_rules! eprintln {
     ($($what:tt)*) => {{
         let _ = std::io::Write::write_fmt(
@@ -56,8 +56,8 @@ use std::sync::Arc;
 use tuff_erofs::Error;
 
 fn main() -> ExitCode {
-    // A limit on the length of files (ulimit -f) is an error of the write that comes to it; unhandled it ends the process,
-    // in the middle of things. Where this cannot be set that stays so.
+    // With a handler, a write past the file size limit (ulimit -f) returns an error instead of killing the process. If
+    // it cannot be registered, the default remains.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let args: Vec<OsString> = std::env::args_os().collect();
     if let Some(tool) = args.first().and_then(|program| Tool::of(program)) {
@@ -103,12 +103,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// The exit code of an error.
+/// Exit code for an error.
 fn exit_code(e: &Error) -> u8 {
     match e {
         Error::Usage(_) => 2,
         Error::Corrupt(_) | Error::Source(_) => 3,
-        // EINTR of the system is no stop that was asked for.
+        // An EINTR of the system is not a requested stop.
         Error::Io(_, e)
             if e.kind() == std::io::ErrorKind::Interrupted && e.raw_os_error().is_none() =>
         {

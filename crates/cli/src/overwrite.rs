@@ -1,5 +1,5 @@
-//! Refuses outputs that would destroy data: a file of another kind than the verb writes, a device with a filesystem or a
-//! partition table, and binary output to a terminal.
+//! Refuses outputs that would destroy data: a file of another format than the verb writes, a device with a filesystem
+//! or a partition table, and binary output to a terminal.
 
 use crate::file_kind::{FileKind, HEAD, is_image, is_tar};
 use rustix::fs::{Mode, OFlags};
@@ -17,15 +17,15 @@ const START: usize = 4096;
 /// Format of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// An EROFS image.
+    /// Filesystem image of EROFS.
     Image,
-    /// A tar.
+    /// Tar archive, uncompressed.
     Tar,
-    /// A profile of a mount.
+    /// Access profile of a mount.
     Profile,
-    /// A snapshot of a volume as a stream.
+    /// Stream of a snapshot of a volume.
     Stream,
-    /// A hash tree of dm-verity.
+    /// Hash tree of dm-verity.
     HashTree,
     /// Chunks of files without any header.
     Blob,
@@ -43,7 +43,7 @@ impl Format {
         }
     }
 
-    /// True if a file or device that begins with `head` is of this format.
+    /// Returns true if a file or device that begins with `head` is of this format.
     fn matches(self, head: &[u8]) -> bool {
         match self {
             Self::Image => is_image(head),
@@ -51,7 +51,7 @@ impl Format {
             Self::Profile => Profile::is_profile(head),
             Self::Stream => head.starts_with(b"TUFFSEND"),
             Self::HashTree => head.starts_with(b"verity\0\0"),
-            // Chunks have nothing to be recognised by.
+            // Chunks have no signature.
             Self::Blob => false,
         }
     }
@@ -77,7 +77,7 @@ pub(crate) fn check(path: &Path, format: Format) -> Result<()> {
             false => Ok(()),
         };
     }
-    // If it cannot be examined, opening it for writing fails and says why.
+    // If metadata cannot be read, opening the file for writing reports the error.
     let Ok(meta) = retry(|| std::fs::metadata(path)) else {
         return Ok(());
     };
@@ -144,7 +144,7 @@ fn is_terminal(path: &Path) -> bool {
     rustix::fs::open(path, flags, Mode::empty()).is_ok_and(|fd| fd.is_terminal())
 }
 
-/// The bytes at `offset`, at most `max`.
+/// Reads at most `max` bytes at `offset`.
 fn head(path: &Path, offset: u64, max: usize) -> Result<Vec<u8>> {
     let failed = |e| Error::io(path.display(), "cannot read what the output has", e);
     let file = File::open(path).map_err(failed)?;

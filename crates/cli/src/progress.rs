@@ -1,4 +1,4 @@
-//! Progress: a bar on a terminal, events with `--json`, silence otherwise. And ^C.
+//! Progress on a terminal or as JSON events, and handling of ^C.
 
 use crate::units::size;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -12,27 +12,27 @@ use std::time::{Duration, Instant};
 use tuff_mkfs::Progress;
 use tuff_mkfs::progress::Snapshot;
 
-/// What to show while a long work runs.
+/// Form of progress output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Show {
     /// A bar if standard error is a terminal.
     Auto,
-    /// Nothing.
+    /// No progress at all.
     Quiet,
     /// One JSON object per line on standard error.
     Json,
 }
 
-/// One line on a terminal that says what a long work is doing, gone when it is dropped.
+/// Status line on a terminal, cleared on drop.
 pub(crate) struct Bar(ProgressBar);
 
 impl Bar {
-    /// Shows something only if `wanted` and standard error is a terminal.
+    /// Creates a status line, visible only if `wanted` and standard error is a terminal.
     pub(crate) fn new(wanted: bool) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         if wanted && std::io::stderr().is_terminal() {
             bar.set_draw_target(ProgressDrawTarget::stderr());
-            // The template is a constant of ours.
+            // The template is a constant.
             if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
                 bar.set_style(style);
             }
@@ -40,7 +40,7 @@ impl Bar {
         Self(bar)
     }
 
-    /// Replaces the line.
+    /// Replaces the text of the line.
     pub(crate) fn show(&self, what: impl std::fmt::Display) {
         if !self.0.is_hidden() {
             self.0.set_message(what.to_string());
@@ -55,15 +55,15 @@ impl Drop for Bar {
     }
 }
 
-/// Is set by the first ^C or SIGTERM from now on. One that comes a second later or more ends the process at once; sooner,
-/// it is taken for the same one: who signals a process and its group sends two.
+/// Returns a flag that the first ^C or SIGTERM sets. A further signal ends the process at once, unless it follows
+/// within a second: a signal to a process and its group arrives twice.
 pub(crate) fn on_signal() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     set_on_signal(&stop);
     stop
 }
 
-/// The same for a flag that is there.
+/// Sets an existing flag on the first signal: see [`on_signal`].
 pub(crate) fn set_on_signal(stop: &Arc<AtomicBool>) {
     let stop = Arc::clone(stop);
     let (hand_over, watched) = mpsc::channel::<Signals>();
@@ -80,7 +80,7 @@ pub(crate) fn set_on_signal(stop: &Arc<AtomicBool>) {
             stop.store(true, Ordering::Relaxed);
         }
     });
-    // Signals that cannot be watched, or by nobody, end the process, as they would without this.
+    // If no thread or handler is available, signals end the process as by default.
     if watcher.is_ok()
         && let Ok(signals) = Signals::new([SIGINT, SIGTERM])
     {
@@ -88,19 +88,19 @@ pub(crate) fn set_on_signal(stop: &Arc<AtomicBool>) {
     }
 }
 
-/// Shows a build's progress until it is dropped; turns the first ^C or SIGTERM into a request to stop.
+/// Shows the progress of a build until it is dropped, and turns the first ^C or SIGTERM into a stop request.
 pub(crate) struct Watch {
     done: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watch {
-    /// Starts to watch.
+    /// Starts the display in a thread.
     pub(crate) fn start(progress: &Arc<Progress>, show: Show) -> Self {
         let done = Arc::new(AtomicBool::new(false));
         set_on_signal(&progress.stop_flag());
         let (progress, ended) = (Arc::clone(progress), Arc::clone(&done));
-        // Without it nothing is shown.
+        // Without a thread nothing is shown.
         let thread = thread::Builder::new().spawn(move || watch(&progress, show, &ended));
         Self {
             done,
@@ -131,12 +131,12 @@ fn watch(progress: &Progress, show: Show, done: &AtomicBool) {
         let s = progress.snapshot();
         if draw {
             let template = template(&s, columns());
-            // Rate and remaining time are those of this stage, from its first bytes on.
+            // Rate and remaining time refer to the current stage, from its first bytes.
             if counted.replace((s.stage, has_share(&s))) != Some((s.stage, has_share(&s))) {
                 bar.reset();
             }
             if drawn.replace(template) != Some(template) {
-                // The templates are constants of ours.
+                // The templates are constants.
                 if let Ok(style) = ProgressStyle::with_template(template) {
                     bar.set_style(style);
                 }
@@ -162,7 +162,8 @@ const MEDIUM: &str = "{msg:7} {wide_bar} {percent:>3}% eta {eta}";
 const NARROW: &str = "{msg:7} {percent:>3}%";
 const SPINNER: &str = "{spinner} {msg} {elapsed}";
 
-/// Template of the progress line for a terminal of that width: a bar only while bytes of a known total are done.
+/// Template of the progress line for a terminal width. A bar is drawn only if the total is known and some bytes are
+/// done.
 fn template(s: &Snapshot, columns: u16) -> &'static str {
     match columns {
         _ if !has_share(s) => SPINNER,
@@ -179,7 +180,7 @@ fn has_share(s: &Snapshot) -> bool {
 fn message(s: &Snapshot) -> String {
     match s {
         _ if has_share(s) => s.stage.to_owned(),
-        // All bytes are those that are to be read, or none is done.
+        // Either all bytes are done, or none.
         _ if s.total_bytes > 0 => format!("{} {}", s.stage, size(s.total_bytes)),
         _ if s.bytes > 0 => format!("{} {}", s.stage, size(s.bytes)),
         _ => format!("{} {} entries", s.stage, s.entries),
@@ -207,7 +208,7 @@ mod tests {
     #[test]
     fn a_bar_is_drawn_only_while_a_share_is_known() {
         for (s, columns, wanted, says) in [
-            // From standard input: no total.
+            // Standard input has no total.
             (at("walk", 5 << 20, 0), 80, SPINNER, "walk 5.0 MiB"),
             (at("walk", 0, 0), 80, SPINNER, "walk 7 entries"),
             (at("compare", 0, 9 << 20), 80, SPINNER, "compare 9.0 MiB"),

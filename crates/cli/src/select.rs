@@ -1,4 +1,4 @@
-//! Paths and patterns on the command line: which entries of an image they mean.
+//! Resolves paths and patterns on the command line to entries of an image.
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use std::ffi::{OsStr, OsString};
@@ -7,18 +7,19 @@ use tuff_erofs::read::Image;
 use tuff_erofs::walk::{Entry, Walk};
 use tuff_erofs::{Error, Result};
 
-/// What one argument means.
+/// Match of one argument.
 pub(crate) enum Selected {
-    /// One entry, named exactly.
+    /// Entry with exactly this path.
     Path(Entry),
-    /// The entries that match a pattern, at least one, in tree order.
+    /// Entries that match a pattern, at least one, in tree order.
     Pattern(Vec<Entry>),
 }
 
-/// Finds what `argument` means: the path of that name, or else, if it looks like a pattern, all that match it.
+/// Finds the entry with the path `argument`, or all entries that match it as a pattern.
 ///
 /// # Errors
-/// `Usage` if there is no such thing.
+///
+/// `Usage` if nothing matches.
 pub(crate) fn select(image: &Image, argument: &OsStr) -> Result<Selected> {
     let path = normal(argument.as_bytes());
     match image.resolve(&path) {
@@ -43,8 +44,7 @@ pub(crate) fn select(image: &Image, argument: &OsStr) -> Result<Selected> {
     Ok(Selected::Pattern(found))
 }
 
-/// Everything that the arguments mean, each with all below it, as one list without anything twice; the whole image if
-/// there are none.
+/// Resolves all arguments to trees without duplicates; to the whole image if there are none.
 pub(crate) fn select_trees(image: &Image, arguments: &[OsString]) -> Result<Vec<Entry>> {
     if arguments.is_empty() {
         let inode = image.root()?;
@@ -60,7 +60,7 @@ pub(crate) fn select_trees(image: &Image, arguments: &[OsString]) -> Result<Vec<
             Selected::Pattern(entries) => all.extend(entries),
         }
     }
-    // In tree order: a slash sorts before every other byte.
+    // Tree order: a slash sorts before every other byte.
     let key = |e: &Entry| {
         e.path
             .split(|b| *b == b'/')
@@ -77,7 +77,7 @@ pub(crate) fn select_trees(image: &Image, arguments: &[OsString]) -> Result<Vec<
     Ok(kept)
 }
 
-/// True if `path` is `tree` or something below it.
+/// Returns true if `path` is `tree` or lies below it.
 fn is_below(tree: &[u8], path: &[u8]) -> bool {
     if tree.is_empty() || tree == path {
         return true;
@@ -86,7 +86,7 @@ fn is_below(tree: &[u8], path: &[u8]) -> bool {
         .is_some_and(|rest| rest.first() == Some(&b'/'))
 }
 
-/// A path without slashes at its ends, without "." and empty parts.
+/// Normalizes a path: no slashes at its ends, no "." and no empty components.
 pub(crate) fn normal(path: &[u8]) -> Vec<u8> {
     let parts = path.split(|b| *b == b'/');
     let parts: Vec<&[u8]> = parts.filter(|p| !p.is_empty() && *p != b".").collect();
@@ -103,7 +103,7 @@ fn pattern(argument: &OsStr, path: &[u8]) -> Result<GlobSet> {
     };
     let text = OsString::from_vec(path.to_vec());
     let text = text.to_str().ok_or_else(|| wrong(&"patterns are UTF-8"))?;
-    // Without a slash it is about names anywhere, as everywhere in this program.
+    // Like all patterns of this program, one without a slash matches names anywhere.
     let anywhere = !argument.as_bytes().contains(&b'/');
     let text = if anywhere {
         format!("**/{text}")
@@ -121,9 +121,11 @@ fn pattern(argument: &OsStr, path: &[u8]) -> Result<GlobSet> {
         .map_err(|e| wrong(&e))
 }
 
-/// The entry that `argument` names. Symlinks on the way are followed, one at its end only if `follow` says so.
+/// Returns the entry at the path `argument`. Symlinks in the middle of the path are followed, one at its end only if
+/// `follow` is set.
 ///
 /// # Errors
+///
 /// `Usage` if there is no such path.
 pub(crate) fn entry(image: &Image, argument: &OsStr, follow: bool) -> Result<Entry> {
     let path = normal(argument.as_bytes());
@@ -143,7 +145,7 @@ pub(crate) fn entry(image: &Image, argument: &OsStr, follow: bool) -> Result<Ent
             };
             match found {
                 Some(nid) => image.inode(nid)?,
-                // For its message, which names the part that is missing.
+                // Repeated for its error, which names the missing component.
                 None => image.resolve(&path)?,
             }
         }

@@ -1,5 +1,4 @@
-//! Where a verb writes a stream: as it comes to standard output and to pipes, or into a file that has its name when it is
-//! complete.
+//! Output of a stream: directly to standard output or a pipe, or to a file that gets its name when it is complete.
 
 use crate::out;
 use crate::overwrite::{self, Format};
@@ -12,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tuff_erofs::{Error, Result};
 use tuff_store::{Output, Target, is_same, retry, takes_stream};
 
-/// A stream's end. [`finish`](Self::finish) it; dropped before, it leaves no file.
+/// Output of a stream. Without a call of [`finish`](Self::finish) it leaves no file.
 pub(crate) struct Sink {
     place: String,
     to: BufWriter<To>,
@@ -31,8 +30,8 @@ enum To {
 }
 
 impl Sink {
-    /// Opens `path`; `-` is standard output. While a file is written, ^C and SIGTERM end it with nothing left. It takes the
-    /// place of nothing in `read`, and of nothing but `format` unless `force`.
+    /// Opens `path`; `-` is standard output. ^C and SIGTERM stop the output to a file without leaving one. The output
+    /// replaces none of the files in `read`, and without `force` only a file of `format`.
     pub(crate) fn create(path: &Path, read: &[&Path], format: Format, force: bool) -> Result<Self> {
         keep(path, read)?;
         if !force {
@@ -51,7 +50,7 @@ impl Sink {
         } else if takes_stream(path) {
             To::Stream(OpenOptions::new().write(true).open(path).map_err(failed)?)
         } else {
-            // Before there is anything that a signal would leave behind.
+            // The handler is registered before anything exists that a signal would leave.
             stop = on_signal();
             let output = Output::create(&Target::Path(path.to_owned())).map_err(failed)?;
             let stop = Arc::clone(&stop);
@@ -65,13 +64,12 @@ impl Sink {
         Ok(Self { place, to, stop })
     }
 
-    /// What errors name.
+    /// Name of the output in errors.
     pub(crate) fn place(&self) -> &str {
         &self.place
     }
 
-    /// The error that an error of a write, or one that followed from it, is to be told as: that the work was stopped, if
-    /// it was.
+    /// Returns the error to report for `e`: that the work was stopped, if it was.
     pub(crate) fn told(&self, e: Error) -> Error {
         if self.stop.load(Relaxed) {
             return Error::io(&self.place, "stopped", io::ErrorKind::Interrupted.into());
@@ -79,12 +77,12 @@ impl Sink {
         e
     }
 
-    /// The same for a write's own error.
+    /// Returns the error to report for a failed write.
     pub(crate) fn failed(&self, e: io::Error) -> Error {
         self.told(Error::io(&self.place, "cannot write", e))
     }
 
-    /// All is written: gives a file its name.
+    /// Flushes the output, and gives a file its name.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.to.flush().map_err(|e| self.failed(e))?;
         let (to, _) = self.to.into_parts();
@@ -96,7 +94,7 @@ impl Sink {
     }
 }
 
-/// Fails if a file `path` would take the place of one of `read`, or of something in a directory of them.
+/// Fails if the file `path` would replace one of `read`, or lie in one of these directories.
 pub(crate) fn keep(path: &Path, read: &[&Path]) -> Result<()> {
     let is_file = path != Path::new("-") && !takes_stream(path);
     if is_file && read.iter().any(|read| takes_place(path, read)) {
@@ -114,7 +112,7 @@ fn takes_place(path: &Path, read: &Path) -> bool {
     }
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     let dir = dir.unwrap_or(Path::new("."));
-    // Where a link leads, or where the file will be.
+    // Target of a link, or the path of the new file.
     let real = |path: &Path| retry(|| path.canonicalize());
     let place = real(path).or_else(|_| real(dir));
     let within = |place: PathBuf| real(read).is_ok_and(|dir| place.starts_with(dir));
@@ -136,7 +134,7 @@ impl Write for To {
         match self {
             Self::Stdout(out) => out.write(bytes),
             Self::Stream(file) => file.write(bytes),
-            // Not `Interrupted`: a writer would try again.
+            // Not `Interrupted`, which writers retry.
             Self::File { stop, .. } if stop.load(Relaxed) => Err(io::Error::other("stopped")),
             Self::File { output, len, .. } => {
                 output.write_at(bytes, *len)?;

@@ -1,9 +1,9 @@
-//! Names, modes and times as people and scripts read them.
+//! Formats names, modes and times for users and scripts.
 
 use serde_json::{Map, Value};
 use tuff_erofs::read::FileType;
 
-/// Appends `bytes` with control characters, backslashes and what is not UTF-8 escaped as in C. One line, always.
+/// Appends `bytes` as one line: control characters, backslashes and invalid UTF-8 are escaped as in C.
 pub(crate) fn escape(bytes: &[u8], out: &mut String) {
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
@@ -27,14 +27,14 @@ pub(crate) fn escape(bytes: &[u8], out: &mut String) {
     }
 }
 
-/// `bytes` escaped: see [`escape`].
+/// Escapes `bytes`: see [`escape`].
 pub(crate) fn escaped(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     escape(bytes, &mut out);
     out
 }
 
-/// The same for a path below a directory; the directory itself is `/`.
+/// Escapes a path below a directory; the directory itself is `/`.
 pub(crate) fn escaped_path(path: &[u8]) -> String {
     match path {
         b"" => "/".to_owned(),
@@ -42,7 +42,7 @@ pub(crate) fn escaped_path(path: &[u8]) -> String {
     }
 }
 
-/// Text without what could break a line or a terminal; backslashes stay.
+/// Escapes control characters, so that the text is one line and does not affect a terminal; backslashes are kept.
 pub(crate) fn escaped_line(text: &str) -> String {
     let clean = |c: char| -> String {
         if c.is_control() {
@@ -54,7 +54,7 @@ pub(crate) fn escaped_line(text: &str) -> String {
     text.chars().map(clean).collect()
 }
 
-/// Puts bytes into a JSON object: as a string, and if they are not UTF-8 also exactly, in hexadecimal, as `KEY_hex`.
+/// Adds bytes to a JSON object as a string. Bytes that are not UTF-8 are also added in hexadecimal as `KEY_hex`.
 pub(crate) fn put_bytes(object: &mut Map<String, Value>, key: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => _ = object.insert(key.to_owned(), text.into()),
@@ -66,12 +66,12 @@ pub(crate) fn put_bytes(object: &mut Map<String, Value>, key: &str, bytes: &[u8]
     }
 }
 
-/// Two digits per byte.
+/// Formats bytes in hexadecimal, two digits each.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// The bytes that `hex` wrote.
+/// Parses the output of [`hex`].
 pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: &u8| char::from(*byte).to_digit(16);
     let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
@@ -82,7 +82,7 @@ pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
     pairs.collect()
 }
 
-/// A mode as `ls -l` shows it: `drwxr-xr-t`.
+/// Formats a mode like `ls -l`: `drwxr-xr-t`.
 pub(crate) fn mode_string(mode: u16) -> String {
     let kind = match FileType::from_mode(mode) {
         Some(FileType::File) => '-',
@@ -95,7 +95,7 @@ pub(crate) fn mode_string(mode: u16) -> String {
         None => '?',
     };
     let mut out = String::from(kind);
-    // Read, write, execute; then the letter for the special bit of this group, with and without execute.
+    // Shift, special bit, and its letter with and without execute permission.
     for (shift, special, with, without) in [
         (6, 0o4000, 's', 'S'),
         (3, 0o2000, 's', 'S'),
@@ -114,7 +114,7 @@ pub(crate) fn mode_string(mode: u16) -> String {
     out
 }
 
-/// A time in UTC: `2024-01-02 03:04:05`.
+/// Formats a time in UTC: `2024-01-02 03:04:05`.
 pub(crate) fn time(seconds: i64) -> String {
     let t = civil(seconds);
     format!(
@@ -123,7 +123,7 @@ pub(crate) fn time(seconds: i64) -> String {
     )
 }
 
-/// A time in UTC, exact: `2024-01-02T03:04:05.123456789Z`.
+/// Formats a time in UTC with nanoseconds: `2024-01-02T03:04:05.123456789Z`.
 pub(crate) fn full_time((seconds, nanos): (i64, u32)) -> String {
     let t = civil(seconds);
     format!(
@@ -132,7 +132,7 @@ pub(crate) fn full_time((seconds, nanos): (i64, u32)) -> String {
     )
 }
 
-/// A time in UTC as C writes it: `Tue Jan  2 03:04:05 2024`.
+/// Formats a time in UTC like ctime(3): `Tue Jan  2 03:04:05 2024`.
 pub(crate) fn c_time(seconds: i64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] = [
@@ -148,10 +148,10 @@ pub(crate) fn c_time(seconds: i64) -> String {
     )
 }
 
-/// Year, month, day, hour, minute and second of the Gregorian calendar, in UTC.
+/// Converts a time to year, month, day, hour, minute and second of the Gregorian calendar, in UTC.
 fn civil(seconds: i64) -> [i64; 6] {
     let (days, rest) = (seconds.div_euclid(86400), seconds.rem_euclid(86400));
-    // Years start in March here, so that the leap day is a year's last; eras are 400 years, 146,097 days.
+    // Years start in March here, so that the leap day is the last of a year; eras are 400 years, 146,097 days.
     let from_march = days + 719_468;
     let (era, day) = (
         from_march.div_euclid(146_097),

@@ -1,4 +1,4 @@
-//! Numbers as people write and read them.
+//! Formats and parses sizes and shares.
 
 /// Parses a size: a number with an optional suffix K, M, G, T (powers of 1024; a trailing B or iB is fine).
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
@@ -24,7 +24,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("'{text}' is too large"))
 }
 
-/// A size for people: three or four digits and a unit.
+/// Formats a size with three or four digits and a unit.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -40,7 +40,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// A share in percent.
+/// Formats a share in percent.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         "-".to_owned()

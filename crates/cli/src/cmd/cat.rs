@@ -1,4 +1,4 @@
-//! `tuff cat`: the bytes of files.
+//! `tuff cat`: prints files.
 
 use crate::image::ImageArgs;
 use crate::out::Out;
@@ -15,12 +15,11 @@ use tuff_erofs::{Error, Result};
 pub(crate) struct Args {
     #[command(flatten)]
     image: ImageArgs,
-    /// Files to write
+    /// Files to write, by their paths
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,
 }
 
-/// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let image = args.image.open()?;
     args.image.with_devices(&image)?;
@@ -40,7 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the bytes of a file, which messages call `name`.
+/// Writes the content of a file. Errors call the file `name`.
 pub(crate) fn copy(
     image: &Image,
     file: &Inode,

@@ -1,4 +1,4 @@
-//! `tuff check`: every structure and every cluster of an image.
+//! `tuff check`: verifies every structure and cluster of an image.
 
 use crate::image::ImageArgs;
 use crate::out::Out;
@@ -43,7 +43,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let image = args.image.open_unverified()?;
     args.image.with_devices(&image)?;

@@ -1,4 +1,4 @@
-//! `tuff diff`: what differs between two images, or an image and a directory.
+//! `tuff diff`: compares two images, or an image and a directory.
 
 use super::ls::shown;
 use crate::image::OpenArgs;
@@ -41,7 +41,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let (image_a, image_b) = (open(&args.a, &args.open)?, open(&args.b, &args.open)?);
     let mut a = side(&args.a, image_a.as_ref())?;
@@ -65,7 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!totals.same())))
 }
 
-/// The image at `path`, or `None` for a directory.
+/// Opens the image at `path`. Returns `None` for a directory.
 fn open(path: &Path, args: &OpenArgs) -> Result<Option<Image>> {
     if retry(|| path.metadata()).is_ok_and(|m| m.is_dir()) {
         return Ok(None);

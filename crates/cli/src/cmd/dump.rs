@@ -1,4 +1,4 @@
-//! `tuff dump`: every byte of an image, structure by structure.
+//! `tuff dump`: prints every byte of an image, structure by structure.
 
 use crate::image::ImageArgs;
 use crate::out::Out;
@@ -40,13 +40,12 @@ fn parse_nid(text: &str) -> Result<Nid, String> {
         .map_err(|_| format!("'{text}' is not an inode number; write 36 or metabox:36"))
 }
 
-/// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let image = args.image.open_unverified()?;
     let mut regions = match args.inode {
         Some(nid) => {
             let inode = image.inode(nid);
-            // The number came from the user, so a place outside the image is a wrong request.
+            // The user gave the number, so an invalid one is a usage error.
             let inode = inode.map_err(|e| Error::usage(format_args!("no inode there: {e}")))?;
             Regions::of_inode(&image, &inode)
         }
@@ -124,7 +123,7 @@ fn item_text(item: &Item, out: &mut Out) -> Result<()> {
     };
     for (i, bytes) in raw.chunks(16).enumerate() {
         if bytes.iter().all(|b| *b == 0) && i > 0 {
-            // Zeros follow from the range; a run of them is not worth its lines.
+            // Lines of zeros are omitted; the range implies them.
             continue;
         }
         let at = item.start + 16 * i as u64;

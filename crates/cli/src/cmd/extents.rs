@@ -1,4 +1,4 @@
-//! `tuff extents`: where the bytes of a file are.
+//! `tuff extents`: lists the extents of files.
 
 use crate::image::ImageArgs;
 use crate::out::Out;
@@ -29,7 +29,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let image = args.image.open()?;
     let mut out = Out::new();
@@ -56,11 +55,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The columns of [`Line::text`].
+/// Heading of the columns of [`Line::text`].
 pub(crate) const HEADING: &str =
     "     offset      length        physical     plength  coding      flags";
 
-/// Calls `f` with each extent of an inode, and whether it is the last.
+/// Calls `f` with each extent of an inode, and true for the last one.
 pub(crate) fn each(
     image: &Image,
     inode: &Inode,
@@ -73,7 +72,7 @@ pub(crate) fn each(
     Ok(())
 }
 
-/// An extent in columns.
+/// Extent as a row of columns.
 pub(crate) struct Line {
     offset: u64,
     len: u64,
@@ -84,7 +83,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// The columns of an extent.
+    /// Returns the row of an extent.
     pub(crate) fn of(extent: &Extent, last: bool) -> Self {
         let mut flags = Vec::new();
         let (physical, coding) = match extent.location {
@@ -136,7 +135,7 @@ impl Line {
         }
     }
 
-    /// One line of text.
+    /// Formats the row as text.
     pub(crate) fn text(&self) -> String {
         let (pos, plen) = match self.physical {
             Some((pos, plen)) => (format!("{pos:#x}"), plen.to_string()),
@@ -151,7 +150,7 @@ impl Line {
         .to_owned()
     }
 
-    /// One JSON object.
+    /// Formats the row as a JSON object.
     pub(crate) fn json(&self) -> Value {
         json!({
             "offset": self.offset, "length": self.len,
@@ -161,7 +160,7 @@ impl Line {
     }
 }
 
-/// The name of a coding.
+/// Name of a coding.
 pub(crate) fn coding_name(coding: Coding) -> &'static str {
     match coding {
         Coding::Stored => "stored",
@@ -170,7 +169,7 @@ pub(crate) fn coding_name(coding: Coding) -> &'static str {
     }
 }
 
-/// The name of an algorithm.
+/// Name of an algorithm.
 pub(crate) fn algorithm_name(id: u8) -> &'static str {
     match id {
         0 => "lz4",

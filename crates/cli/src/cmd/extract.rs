@@ -1,4 +1,4 @@
-//! `tuff extract`: an image back into a directory.
+//! `tuff extract`: extracts an image into a directory.
 
 use crate::image::ImageArgs;
 use crate::out::Out;
@@ -82,7 +82,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let image = args.image.open()?;
     args.image.with_devices(&image)?;
@@ -123,7 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     });
     drop(bar);
     let report = report.map_err(|e| match e {
-        // The whole of it was stopped, and not a file.
+        // The whole extraction was stopped, not a single file.
         Error::Io(_, ref io) if io.kind() == std::io::ErrorKind::Interrupted => {
             e.within(args.dir.display())
         }
@@ -153,10 +152,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!whole)))
 }
 
-/// What the arguments name, as paths or as patterns.
+/// Resolves the arguments to paths or patterns.
 fn wanted(image: &Image, arguments: &[OsString]) -> Result<(Vec<Vec<u8>>, Vec<String>)> {
     let (mut paths, mut globs) = (Vec::new(), Vec::new());
-    // Every argument as a pattern, names escaped. `None` once one cannot be: it is not UTF-8.
+    // Every argument as a pattern, with names escaped. `None` if a name is not UTF-8.
     let mut all_globs = Some(Vec::new());
     for argument in arguments {
         match select(image, argument)? {
@@ -171,7 +170,7 @@ fn wanted(image: &Image, arguments: &[OsString]) -> Result<(Vec<Vec<u8>>, Vec<St
                 }
                 paths.push(entry.path);
             }
-            // Not as paths: there may be as many as there are files.
+            // Patterns are not expanded to paths: they may match every file.
             Selected::Pattern(_) => {
                 let glob = String::from_utf8_lossy(argument.as_bytes()).into_owned();
                 if let Some(all) = &mut all_globs {
@@ -184,7 +183,7 @@ fn wanted(image: &Image, arguments: &[OsString]) -> Result<(Vec<Vec<u8>>, Vec<St
     match all_globs {
         _ if globs.is_empty() => Ok((paths, Vec::new())),
         _ if paths.is_empty() => Ok((Vec::new(), globs)),
-        // A path that is the root stands for everything.
+        // The root stands for everything.
         _ if paths.iter().any(Vec::is_empty) => Ok((Vec::new(), Vec::new())),
         Some(all) => Ok((Vec::new(), all)),
         None => Err(Error::usage(

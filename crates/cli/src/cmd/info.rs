@@ -1,4 +1,4 @@
-//! `tuff info`: what an image is, and what its bytes are spent on.
+//! `tuff info`: prints features, required kernel and space usage of an image.
 
 use super::extents::algorithm_name;
 use crate::image::ImageArgs;
@@ -29,10 +29,9 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// File extensions that the text shows: those with most bytes.
+/// Number of file extensions in the text output: those with most bytes.
 const EXTENSIONS_SHOWN: usize = 20;
 
-/// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let image = args.image.open_unverified()?;
     let options = LayoutStatsOptions {
@@ -54,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     out.finish()?;
-    // What could be counted was; the first thing that could not decides the exit code.
+    // Everything readable has been counted. The first error determines the exit code.
     let errors = layout.as_mut().map(|s| std::mem::take(&mut s.errors));
     let mut errors = errors.unwrap_or_default();
     if image.checksum_ok() == Some(false) {
@@ -77,13 +76,13 @@ fn needs(sb: &Superblock) -> impl Iterator<Item = Feature> {
         .filter(|f| f.is_required() && *f != Feature::LZ4)
 }
 
-/// What blocks larger than the pages of most machines ask of a kernel: pages as large. Nothing for other blocks.
+/// Page size that a kernel needs for blocks larger than usual pages. Returns `None` for other blocks.
 pub(crate) fn pages_needed(block_size: u64) -> Option<String> {
     let kib = block_size >> 10;
     (block_size > 4096).then(|| format!("with pages of {kib} KiB or more"))
 }
 
-/// A UUID as people write it.
+/// Formats a UUID with hyphens.
 pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
     let hex = crate::text::hex(bytes);
     [
@@ -96,7 +95,7 @@ pub(crate) fn uuid(bytes: &[u8; 16]) -> String {
     .join("-")
 }
 
-/// When an image was made: seconds since 1970 and nanoseconds.
+/// Build time of an image: seconds since 1970 and nanoseconds.
 pub(crate) fn build_time(sb: &Superblock) -> (i64, u32) {
     let seconds = sb.epoch.saturating_add(sb.build_time.into());
     (seconds, sb.fixed_nsec)
@@ -110,7 +109,7 @@ fn checksum(image: &Image) -> &'static str {
     }
 }
 
-/// One line per compression record: algorithm and what it announces.
+/// Returns a line per compression record: algorithm and parameters.
 fn records(image: &Image) -> Vec<(&'static str, String)> {
     let c = image.configs();
     let block = image.superblock().block_bits.size();
@@ -227,7 +226,7 @@ fn superblock_text(image: &Image, out: &mut Out) -> Result<()> {
         }
     }
     for (i, prefix) in image.prefixes().iter().enumerate() {
-        // Without a name space only the name of fingerprints is one.
+        // A prefix without a namespace can only be the name of fingerprints.
         let base: &[u8] = match prefix.base {
             0 => b"",
             base => tuff_format::xattr::prefix(base).unwrap_or(b"?"),

@@ -1,4 +1,4 @@
-//! `tuff ls`: names in an image.
+//! `tuff ls`: lists files in an image.
 
 use crate::image::ImageArgs;
 use crate::out::Out;
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// List directories themselves, not their entries
     #[arg(short, long, conflicts_with = "recursive")]
     directory: bool,
-    /// Print inode numbers
+    /// Print the inode number of each name
     #[arg(short, long)]
     inode: bool,
     /// Print times to the nanosecond (with -l)
@@ -46,7 +46,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let image = args.image.open()?;
     let mut lister = Lister {
@@ -66,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         match select(&image, path) {
             Ok(Selected::Path(entry)) => lister.path(entry)?,
             Ok(Selected::Pattern(entries)) => lister.pattern(entries)?,
-            // Perhaps it leads through a symlink. If not, the first message is the better one.
+            // The path may lead through a symlink. If not, the first error is the clearer one.
             Err(e @ Error::Usage(_)) => match entry(&image, path, false) {
                 Ok(entry) => lister.path(entry)?,
                 Err(_) => return Err(e),
@@ -75,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     lister.out.finish()?;
-    // What could be listed was listed; the first thing that could not decides the exit code.
+    // Everything readable has been listed. The first error determines the exit code.
     lister.broken.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
@@ -87,7 +86,7 @@ struct Lister<'a> {
 }
 
 impl Lister<'_> {
-    /// Something that was named exactly.
+    /// Lists a path that was named exactly.
     fn path(&mut self, entry: Entry) -> Result<()> {
         if self.args.recursive {
             return self.tree(entry);
@@ -108,7 +107,7 @@ impl Lister<'_> {
         Ok(())
     }
 
-    /// What a pattern matched.
+    /// Lists the matches of a pattern.
     fn pattern(&mut self, entries: Vec<Entry>) -> Result<()> {
         if !self.args.recursive {
             return entries
@@ -188,7 +187,7 @@ impl Lister<'_> {
     }
 }
 
-/// What every verb says of an inode in JSON.
+/// Adds the properties of an inode that every verb prints as JSON.
 pub(crate) fn put_inode(image: &Image, inode: &Inode, out: &mut Map<String, Value>) -> Result<()> {
     let (seconds, nanos) = inode.mtime();
     let kind = inode.file_type();
@@ -221,7 +220,7 @@ fn size_or_device(inode: &Inode) -> String {
     }
 }
 
-/// A path for messages and listings.
+/// Formats a path for messages and listings.
 pub(crate) fn shown(path: &[u8]) -> String {
     if path.is_empty() {
         "/".to_owned()

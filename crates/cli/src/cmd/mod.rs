@@ -1,4 +1,4 @@
-//! The verbs.
+//! Verbs of the command, one per file or directory.
 
 pub(crate) mod build_image;
 pub(crate) mod cat;

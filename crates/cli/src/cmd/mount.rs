@@ -1,4 +1,4 @@
-//! `tuff mount`: an image under a directory, until it is unmounted.
+//! `tuff mount`: serves an image through FUSE until it is unmounted.
 
 mod args;
 pub(super) mod background;
@@ -26,7 +26,6 @@ use tuff_mount::{ImageFs, Show};
 
 pub(crate) use args::Args;
 
-/// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut mounting = Mounting::default();
     for list in &args.options {
@@ -71,7 +70,7 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     let cache = || default_cache(options.budget, memory_limit());
     (options.budget, options.strategy) = (args.cache.unwrap_or_else(cache), args.decode);
     options.record = args.record.is_some();
-    // What is used from the page cache is not seen.
+    // Reads from the page cache would not be recorded.
     options.hand_on = !args.no_push && !options.record;
     if let Some(record) = &args.record {
         keep(record, &open.files(&args.image.image))?;
@@ -145,7 +144,7 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
             for line in handler.stats_text().lines() {
                 stats_log.again(line);
             }
-            // It has said what went wrong.
+            // `save` logs its errors.
             let _ = save_now();
             true
         });
@@ -174,20 +173,20 @@ fn serve(args: &Args, mounting: &Mounting, in_background: bool) -> Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// Counts blocks that the parity mends, and says of each that it was damaged.
+/// Returns a callback that counts and logs blocks repaired from parity.
 fn on_mend(mended: Arc<AtomicU64>, log: Log) -> OnMend {
     Arc::new(move |tree, at| {
         mended.fetch_add(1, Ordering::Relaxed);
         let what = if tree { "hash tree" } else { "image" };
-        // The log says each line once.
+        // The log drops repeated lines.
         log.line(format_args!(
             "the block at byte {at} of the {what} is damaged, and is mended by the parity each time that it is read; tuff verity repair mends it where it lies"
         ));
     })
 }
 
-/// The budget where none is given. Where a control group has `limit` bytes for everything in it, the page cache of what
-/// is read and other programs need some of them.
+/// Default memory budget: at most a quarter of the control group's limit, since the page cache and other programs share
+/// it.
 fn default_cache(usual: usize, limit: Option<u64>) -> usize {
     let quarter = limit.map_or(usize::MAX, |limit| {
         usize::try_from(limit / 4).unwrap_or(usize::MAX)
@@ -195,7 +194,7 @@ fn default_cache(usual: usize, limit: Option<u64>) -> usize {
     usual.min(quarter)
 }
 
-/// A stream with a byte for every signal that comes.
+/// Returns a stream that receives a byte for every signal.
 fn signals(which: &[i32]) -> Result<UnixStream> {
     let failed = |e| Error::io("signals", "cannot register", e);
     let (read, write) = UnixStream::pair().map_err(failed)?;
@@ -212,8 +211,8 @@ fn each_signal(mut signals: UnixStream, mut f: impl FnMut() -> bool) {
     while signals.read_exact(&mut byte).is_ok() && f() {}
 }
 
-/// Unmounts at the first signal. If somebody is using the mount, it leaves the tree at once and is served until they are
-/// done; a second signal ends it at once, after `save`.
+/// Unmounts at the first signal. A mount that is in use is detached at once and served until its last user is done. A
+/// second signal ends the process after `save`.
 fn end_when_told(
     stop: UnixStream,
     dir: &std::path::Path,

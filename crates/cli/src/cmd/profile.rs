@@ -1,4 +1,4 @@
-//! `tuff profile`: what a mount recorded of the use of its files.
+//! `tuff profile`: shows and merges access profiles.
 
 use crate::out::Out;
 use crate::overwrite::Format;
@@ -24,7 +24,7 @@ pub(crate) struct Args {
 enum What {
     /// List files in the order of their first use, with time, number of runs and bytes
     Show {
-        /// Profile to show
+        /// Profile to list
         file: PathBuf,
         /// List every part of a file instead of one line per file
         #[arg(long)]
@@ -32,7 +32,7 @@ enum What {
     },
     /// Merge profiles: runs are added up, and the earliest times count
     Merge {
-        /// Profiles to merge
+        /// Two or more profiles
         #[arg(required = true)]
         files: Vec<PathBuf>,
         /// Output file (default: standard output)
@@ -41,14 +41,13 @@ enum What {
     },
 }
 
-/// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
         What::Show { file, parts } => show(&read(file)?, *parts)?,
         What::Merge { files, output } => {
             let profiles: Vec<Profile> = files.iter().map(|f| read(f)).collect::<Result<_>>()?;
             let path = output.as_deref().unwrap_or(Path::new("-"));
-            // All of them are read by now: one may get what they come to.
+            // All inputs have been read, so the output may replace one of them.
             let mut sink = Sink::create(path, &[], Format::Profile, false)?;
             let written = Profile::merge(&profiles).write(&mut sink);
             written.map_err(|e| sink.failed(e))?;
@@ -58,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads a profile.
+/// Reads and parses a profile.
 pub(super) fn read(path: &Path) -> Result<Profile> {
     let text = super::build_image::options::read(path)?;
     Profile::parse(&text).map_err(|e| e.within(path.display()))
@@ -76,7 +75,7 @@ fn show(profile: &Profile, parts: bool) -> Result<()> {
         }
         return out.finish();
     }
-    // By path: earliest time, most runs, all bytes.
+    // Earliest time, most runs and total bytes by path.
     let mut files: HashMap<&[u8], (u64, u32, u64)> = HashMap::new();
     for u in &profile.uses {
         let file = files.entry(&u.path).or_insert((u.when_us, 0, 0));

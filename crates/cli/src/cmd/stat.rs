@@ -1,4 +1,4 @@
-//! `tuff stat`: everything that an image says of a path.
+//! `tuff stat`: prints inode, attributes and extents of paths.
 
 use super::extents::{self, Line};
 use super::ls::{put_inode, shown};
@@ -32,7 +32,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let image = args.image.open()?;
     let mut out = Out::new();
@@ -51,17 +50,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What an inode's data takes.
+/// Space usage of an inode's data.
 #[derive(Default)]
 pub(crate) struct Storage {
     extents: u64,
-    /// In the image, behind the inode included.
+    /// Bytes in the image, inline data included.
     pub(crate) stored_bytes: u64,
     hole_bytes: u64,
     packed_bytes: u64,
 }
 
-/// Adds up the extents of an inode.
+/// Sums the extents of an inode.
 pub(crate) fn storage(image: &Image, inode: &Inode) -> Result<Storage> {
     let mut out = Storage::default();
     extents::each(image, inode, |extent, _| {
@@ -78,7 +77,7 @@ pub(crate) fn storage(image: &Image, inode: &Inode) -> Result<Storage> {
     Ok(out)
 }
 
-/// True if an inode has data.
+/// Returns true if an inode has data.
 pub(crate) fn has_data(inode: &Inode) -> bool {
     matches!(
         inode.file_type(),
@@ -190,7 +189,7 @@ fn object(image: &Image, entry: &Entry, with_extents: bool) -> Result<Map<String
     Ok(out)
 }
 
-/// The name of a layout.
+/// Name of a data layout.
 fn layout_name(layout: Layout) -> &'static str {
     match layout {
         Layout::FlatPlain => "plain",

@@ -15,7 +15,7 @@ use tuff_fuse::handler::STATS_XATTR;
 /// who can read that directory can read them.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Mount point
+    /// Mount point of an image or volume
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// Print one JSON object
@@ -23,7 +23,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let dir = mounted(&args.dir)?;
     let failed = |e: rustix::io::Errno| match e {
@@ -33,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         )),
         e => Error::io(dir.display(), "cannot ask for counters", e.into()),
     };
-    // The most that an attribute can hold.
+    // Largest value of an attribute.
     let mut value = vec![0; 64 << 10];
     let n = rustix::fs::getxattr(&dir, STATS_XATTR, &mut value[..]).map_err(failed)?;
     let text = String::from_utf8_lossy(&value[..n]);

@@ -18,7 +18,7 @@ use tuff_mkfs::{KernelVersion, Options, Progress};
 /// A random read is one of 4 KiB with a cold cache.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directory to sample
+    /// Directory to take the sample from
     dir: PathBuf,
     /// Oldest Linux that must mount the image
     #[arg(long, default_value_t = Options::default().kernel, value_parser = parse_kernel)]
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// Size of the sample
     #[arg(long, default_value = "32M", value_parser = parse_size, value_name = "SIZE")]
     sample: u64,
-    /// Print no progress
+    /// Do not print progress
     #[arg(short, long)]
     quiet: bool,
     /// Print one JSON object
@@ -34,7 +34,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let bar = Bar::new(!args.quiet && !args.json);
     let request = Request {
@@ -113,7 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The recommended ones: the fastest to read in order, the smallest, and the smallest of those that read at least half as fast as
+/// Recommendations: the fastest in sequential reads, the smallest, and the smallest that reads at least half as fast as
 /// the fastest.
 fn picks(all: &[Estimate]) -> Vec<(&'static str, &Estimate)> {
     let fastest = all

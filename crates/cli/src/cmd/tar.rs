@@ -1,4 +1,4 @@
-//! `tuff tar`: an image as a tar stream.
+//! `tuff tar`: converts an image to a tar stream.
 
 use crate::image::ImageArgs;
 use crate::overwrite::Format;
@@ -34,12 +34,11 @@ pub(crate) struct Args {
     /// Write holes as zeros
     #[arg(long)]
     no_sparse: bool,
-    /// Omit extended attributes
+    /// Omit extended attributes and ACLs
     #[arg(long)]
     no_xattrs: bool,
 }
 
-/// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let image = args.image.open()?;
     args.image.with_devices(&image)?;
@@ -50,7 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let mut sink = Sink::create(&args.tar, &args.image.files(), Format::Tar, args.force)?;
     let stats = write(&image, trees, options, &mut sink).map_err(|e| match e {
-        // What failed is the output, and not what a member says.
+        // The output failed, not a member.
         Error::Io(..) if e.place() == "tar" => sink.told(e.within(sink.place())),
         e => sink.told(e),
     })?;
@@ -69,7 +68,7 @@ fn write(image: &Image, trees: Vec<Entry>, options: Options, sink: &mut Sink) ->
     writer.finish()
 }
 
-/// Names what is missing.
+/// Warns about files that the tar lacks.
 fn warn(stats: &Stats) {
     for path in &stats.sockets {
         eprintln!(

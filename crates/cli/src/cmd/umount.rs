@@ -1,4 +1,4 @@
-//! `tuff umount`: takes a mount away, also one whose server is dead.
+//! `tuff umount`: unmounts images and volumes, even if their server is dead.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use tuff_fuse::mountpoint::{self, Detach, FSTYPE};
 /// serving process was killed and every access fails with "transport endpoint is not connected".
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Directories to unmount
+    /// Mount points to unmount
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
     /// Detach immediately, even while the mount is in use
@@ -21,7 +21,6 @@ pub(crate) struct Args {
     lazy: bool,
 }
 
-/// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut lost = None;
     for dir in &args.dirs {
@@ -41,13 +40,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     lost.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-/// True if somebody has the volume open for writing. What is no volume is not.
+/// Returns true if `source` is a volume that is open for writing.
 fn is_in_use(source: &Path) -> bool {
     let in_use = |e: io::Error| e.kind() == io::ErrorKind::ResourceBusy;
     source.exists() && tuff_iplfs::backend::open(source, true).is_err_and(in_use)
 }
 
-/// Waits until nobody holds what was mounted: the server of a volume writes for a moment after the mount is gone. An error if it left the volume as a crash does.
+/// Waits until the server has closed the volume, which it writes for a moment after the unmount. Returns an error if it
+/// was not closed cleanly.
 fn until_closed(source: &Path) -> Result<()> {
     while is_in_use(source) {
         std::thread::sleep(Duration::from_millis(5));
@@ -65,7 +65,7 @@ fn until_closed(source: &Path) -> Result<()> {
     ))
 }
 
-/// The mount point that `dir` names, if it is one of ours.
+/// Returns the mount point at `dir`, if it is a mount of tuff.
 pub(super) fn mounted(dir: &Path) -> Result<PathBuf> {
     let failed = |e: io::Error| Error::io(dir.display(), "cannot look at it", e);
     for place in [without_asking_it(dir), std::fs::canonicalize(dir)] {
@@ -88,7 +88,7 @@ pub(super) fn mounted(dir: &Path) -> Result<PathBuf> {
     )))
 }
 
-/// The absolute path of `dir` without asking what is mounted there, which may be dead.
+/// Returns the absolute path of `dir` without accessing the mount itself, whose server may be dead.
 fn without_asking_it(dir: &Path) -> io::Result<PathBuf> {
     let dir = std::path::absolute(dir)?;
     match (dir.parent(), dir.file_name()) {

@@ -1,4 +1,4 @@
-//! `tuff verity`: hash trees of dm-verity, for images that are there.
+//! `tuff verity`: dm-verity hash trees of existing images.
 
 use super::build_image::summary::{tree_json, tree_text};
 use super::build_image::{Salt, parse_salt, parse_verity_block};
@@ -111,7 +111,7 @@ struct Proof {
 }
 
 impl Proof {
-    /// The image, verified; its tree's top must be what the root hash stands for.
+    /// Opens the image for verification. The root hash must match the top of the tree.
     fn open(&self) -> Result<Verified> {
         let open = OpenArgs {
             verity_tree: self.tree.clone(),
@@ -161,7 +161,6 @@ impl Work {
     }
 }
 
-/// Runs the verb.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     match &args.what {
         What::Add {
@@ -302,7 +301,7 @@ fn repair(place: &Proof, work: &Work) -> Result<ExitCode> {
     report(place, work, &verified, &left, mended)
 }
 
-/// A bar, and ^C.
+/// Progress bar and stop flag of a scan.
 struct Watched {
     bar: Bar,
     stop: Arc<AtomicBool>,
@@ -312,7 +311,7 @@ struct Watched {
 
 impl Watched {
     fn new(work: &Work, verified: &Verified) -> Self {
-        // All is read once more for the parity.
+        // Verifying the parity reads everything once more.
         let rounds = 1 + u64::from(verified.roots().is_some());
         Self {
             bar: Bar::new(work.show() == Show::Auto),
@@ -336,7 +335,7 @@ impl Watched {
     }
 }
 
-/// Says what is damaged, and what of the image that is.
+/// Reports the damage, and the files that it affects.
 fn report(
     place: &Proof,
     work: &Work,
@@ -356,7 +355,7 @@ fn report(
         }
     }
     if !damage.data.is_empty() {
-        // By what the image says about itself, damaged as it is.
+        // The files are found through the image's metadata, which may itself be damaged.
         let plain = OpenArgs {
             no_checksum: true,
             ..OpenArgs::default()
@@ -381,7 +380,7 @@ fn report(
     report.finish(damage)
 }
 
-/// What a check says: lines, or one object at the end.
+/// Output of a check: lines, or one JSON object at the end.
 struct Report<'a> {
     out: Out,
     work: &'a Work,
@@ -448,7 +447,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Not all that is damaged could be named.
+    /// Notes that the list of affected files is incomplete.
     fn rest(&mut self, why: &Error) -> Result<()> {
         if self.work.json {
             self.rest = Some(why.to_string());

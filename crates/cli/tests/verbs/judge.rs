@@ -298,5 +298,5 @@ fn pages_and_completions_name_every_verb() {
     }
     // Options that the short help hides are explained in the page.
     let page = fs::read_to_string(place.path("pages/tuff-build.1")).unwrap();
-    assert!(page.contains("Omit extended attributes"), "{page}");
+    assert!(page.contains("Omit extended attributes and ACLs"), "{page}");
 }

@@ -187,7 +187,7 @@ pub(crate) struct Args {
         help_heading = "Metadata"
     )]
     pub(super) mount_point: PathBuf,
-    /// Omit extended attributes
+    /// Omit extended attributes and ACLs
     #[arg(long, help_heading = "Metadata")]
     pub(super) no_xattrs: bool,
     /// Store an attribute in the shared area if more than N inodes have it

@@ -1,7 +1,7 @@
-//! `tuff build`: sources to an image; `tuff patch`: to one that is there.
+//! Verbs that write images: `tuff build` and `tuff patch`.
 //!
-//! `args` says what can be asked for, `places` and `options` turn that into what the library takes, `others` says what images that
-//! the new one refers to have to do with it, `summary` what came of it.
+//! `args` defines the arguments, `paths` and `options` convert them to those of the library, `referenced_images`
+//! supplies defaults from base images, and `summary` prints the result.
 
 mod args;
 mod choices;
@@ -58,7 +58,6 @@ pub(crate) struct BuildArgs {
     force: bool,
 }
 
-/// Runs the verb.
 pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
     let BuildArgs { mut args, force } = args;
     if !force {
@@ -76,7 +75,7 @@ pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
         options.kernel = options.kernel.max(others.kernel());
     }
     options.dedupe.bases = bases;
-    // A summary must not land in an image that goes to standard output.
+    // The summary must not be mixed into an image on standard output.
     let to_stdout = target == Target::Stdout;
     let archives = paths::archives(args.source_type, &sources);
     report(&args, to_stdout, |progress| {
@@ -85,7 +84,7 @@ pub(crate) fn run(args: BuildArgs) -> Result<ExitCode> {
     })
 }
 
-/// Works and shows progress; also says how many seconds it took.
+/// Runs `work` while it shows progress. Returns the result and the elapsed seconds.
 pub(crate) fn watched(
     progress: &Arc<Progress>,
     show: Show,
@@ -98,7 +97,7 @@ pub(crate) fn watched(
     Ok((result?, start.elapsed().as_secs_f64()))
 }
 
-/// Works, shows progress, and says what came of it: on standard error if `aside`.
+/// Runs `work` while it shows progress, then prints the summary: to standard error if `aside`.
 fn report(
     args: &Args,
     aside: bool,

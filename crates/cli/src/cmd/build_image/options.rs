@@ -1,4 +1,4 @@
-//! Arguments to the options that the library takes.
+//! Converts arguments to the options of the library.
 
 use super::args::{Args, MaybeCompression, parse_compression};
 use crate::units::parse_size;
@@ -13,7 +13,6 @@ use tuff_mkfs::{
 };
 use tuff_store::open_text;
 
-/// The hash tree that is asked for.
 fn verity(args: &Args) -> Result<Option<Verity>> {
     let default = Verity::default();
     let more =
@@ -31,7 +30,7 @@ fn verity(args: &Args) -> Result<Option<Verity>> {
     }))
 }
 
-/// The library's options: for the kernel that was asked for, or one that can have what was.
+/// Returns the options of the library, for `--kernel` or the oldest kernel that supports the other options.
 pub(super) fn options(args: &Args) -> Result<Options> {
     let mut options = as_asked(args)?;
     if args.kernel.is_none() {
@@ -108,7 +107,7 @@ fn as_asked(args: &Args) -> Result<Options> {
         o.layout.fragment_cluster = narrow(cluster, "--fragment-cluster")?;
         o.layout.similar_cluster_max = o.layout.fragment_cluster;
     }
-    // Either of the two takes the ends of files; asking for one alone is asking the other to go.
+    // Fragments and tail packing both store tails. Enabling one alone disables the other.
     match (args.fragments, args.tail_packing) {
         (None, Some(true)) => (o.layout.fragments, o.layout.tail_packing) = (Fragments::Off, true),
         (_, Some(tail_packing)) => o.layout.tail_packing = tail_packing,
@@ -128,12 +127,12 @@ fn as_asked(args: &Args) -> Result<Options> {
     if args.tar_index {
         o.index_a_tar();
     }
-    // `--auto=size` may want it; ends behind inodes are asked for by name.
+    // `--auto=size` may enable it, but tail packing was requested explicitly.
     o.layout.unaligned = args.unaligned || o.layout.unaligned && !o.layout.tail_packing;
     o.layout.compact_index = args.index;
     o.metadata.inodes = args.inodes;
     if args.unaligned {
-        // Their kernels read it, too.
+        // Every kernel with byte-packed clusters reads the short form.
         o.metadata.form = Metadata::Short;
     }
     if let Some(metadata) = args.metadata {
@@ -210,7 +209,7 @@ pub(crate) fn source_date_epoch() -> Result<Option<i64>> {
     })
 }
 
-/// Where the image will be mounted, as the library takes it.
+/// Converts a mount point to the form of the library: empty, or with a leading slash.
 pub(crate) fn mount_point(path: &[u8]) -> Vec<u8> {
     match path.strip_prefix(b"/").unwrap_or(path) {
         [] => Vec::new(),
@@ -218,20 +217,20 @@ pub(crate) fn mount_point(path: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The labels of a `file_contexts` file.
+/// Reads SELinux labels from a `file_contexts` file.
 pub(crate) fn contexts(file: &Path) -> Result<Contexts> {
     Contexts::parse(&file.display().to_string(), &read(file)?)
 }
 
-/// The owners of a canned `fs_config` file.
+/// Reads owners and modes from a canned `fs_config` file.
 pub(crate) fn fs_config(file: &Path) -> Result<FsConfig> {
     FsConfig::parse(&file.display().to_string(), &read(file)?)
 }
 
-/// The paths of a list, or of a profile, in their order.
+/// Reads the paths of a list or a profile, in order.
 fn order(file: &Path) -> Result<Vec<Vec<u8>>> {
     let text = read(file)?;
-    // One of another version is no list either.
+    // A profile of another version is not a list either.
     if text.starts_with(b"tuff profile ") {
         let profile = Profile::parse(&text).map_err(|e| e.within(file.display()))?;
         return Ok(profile.paths());
@@ -243,10 +242,10 @@ fn order(file: &Path) -> Result<Vec<Vec<u8>>> {
     Ok(lines(file)?.into_iter().map(path).collect())
 }
 
-/// No list, table or profile is longer. Unit: bytes.
+/// Largest list, table or profile. Unit: bytes.
 const TEXT_MAX: u64 = 1 << 28;
 
-/// A list, table or profile.
+/// Reads a list, table or profile.
 pub(crate) fn read(file: &Path) -> Result<Vec<u8>> {
     let failed = |e| Error::io(file.display(), "cannot read", e);
     let open = open_text(file).map_err(failed)?;
@@ -271,7 +270,7 @@ fn lines(file: &Path) -> Result<Vec<String>> {
         .collect())
 }
 
-/// A pattern without a slash matches a name anywhere; with one, a path from the root.
+/// Anchors a pattern: without a slash it matches names anywhere, with one it matches paths from the root.
 fn anchored(pattern: &str) -> String {
     let pattern = pattern.trim_end_matches('/');
     match pattern.trim_start_matches("./").strip_prefix('/') {

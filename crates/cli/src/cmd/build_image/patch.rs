@@ -1,4 +1,4 @@
-//! `tuff patch`: an image is made to hold another tree.
+//! `tuff patch`: updates an image in place.
 
 use super::args::Args;
 use super::{options, paths, report};
@@ -26,7 +26,6 @@ pub(crate) struct PatchArgs {
     build: Args,
 }
 
-/// Runs the verb.
 pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
     let mut args = args.build;
     let paths::BuildPaths {
@@ -59,7 +58,7 @@ pub(crate) fn run(args: PatchArgs) -> Result<ExitCode> {
     })
 }
 
-/// Fails if what is asked for cannot be had, since what is there stays.
+/// Fails for arguments that contradict properties that a patch cannot change.
 fn stays(args: &Args, like: &Options) -> std::result::Result<(), String> {
     let block = like.block.size();
     if let Some(asked) = args.block_size.filter(|asked| *asked != block) {
@@ -76,7 +75,7 @@ fn stays(args: &Args, like: &Options) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// The options, with those of the image where nothing is said.
+/// Returns the options, with defaults from the image.
 fn of_image(args: &mut Args, like: &Options) -> Result<Options> {
     args.kernel = Some(like.kernel);
     args.block_size = Some(like.block.size());
@@ -85,7 +84,7 @@ fn of_image(args: &mut Args, like: &Options) -> Result<Options> {
     if args.label.is_empty() {
         options.metadata.label.clone_from(&like.metadata.label);
     }
-    // A tree that says nothing of what is new is none; another salt may be asked for.
+    // A hash tree must cover the appended data, so it is written again with its parameters.
     if !args.verity {
         options.output.verity.clone_from(&like.output.verity);
     }

@@ -1,4 +1,4 @@
-//! Arguments to sources and a target.
+//! Converts paths on the command line to sources, bases and a target.
 
 use super::args::{Args, SourceType};
 use crate::image::OpenArgs;
@@ -12,14 +12,14 @@ use tuff_format::superblock;
 use tuff_mkfs::{BaseImage, Container, Source, container_layers};
 use tuff_store::Target;
 
-/// Where the tree comes from, where the image goes, and what it refers to.
+/// Sources of the tree, target of the image, and its base images.
 pub(super) struct BuildPaths {
     pub(super) sources: Vec<Source>,
     pub(super) target: Target,
     pub(super) bases: Vec<BaseImage>,
 }
 
-/// The path of the image, and those of the sources.
+/// Separates the path of the image from those of the sources.
 pub(super) fn split(args: &Args) -> Result<(&PathBuf, &[PathBuf])> {
     if let Some(image) = &args.output {
         return Ok((image, &args.paths));
@@ -30,7 +30,7 @@ pub(super) fn split(args: &Args) -> Result<(&PathBuf, &[PathBuf])> {
     }
 }
 
-/// Fails if the build would replace something other than an image it may replace.
+/// Fails if the build would overwrite anything but an image or an empty file.
 pub(super) fn check_outputs(args: &Args) -> Result<()> {
     let (image, _) = split(args)?;
     overwrite::check(image, Format::Image)?;
@@ -40,7 +40,7 @@ pub(super) fn check_outputs(args: &Args) -> Result<()> {
     }
 }
 
-/// True if `image` has one extra device, which is as long as the file `blob`.
+/// Returns true if `image` has one extra device with the length of the file `blob`.
 fn is_blob_of(blob: &Path, image: &Path) -> bool {
     let len = std::fs::metadata(blob).ok().filter(|m| m.is_file());
     let image = OpenArgs::default().open(image);
@@ -50,7 +50,7 @@ fn is_blob_of(blob: &Path, image: &Path) -> bool {
     })
 }
 
-/// The places that the arguments name.
+/// Resolves the paths of the command line.
 pub(super) fn resolve(args: &Args) -> Result<BuildPaths> {
     let (image, sources) = split(args)?;
     let dash = Path::new("-");
@@ -100,7 +100,7 @@ pub(super) fn resolve(args: &Args) -> Result<BuildPaths> {
     })
 }
 
-/// Sources that are read as archives because they are nothing else, without having been called so.
+/// Sources that are read as archives only because no other kind was detected.
 pub(super) fn archives(kind: Option<SourceType>, sources: &[Source]) -> Vec<&Path> {
     let is_guess = kind.is_none();
     let archives = sources.iter().filter_map(|source| match source {
@@ -110,7 +110,7 @@ pub(super) fn archives(kind: Option<SourceType>, sources: &[Source]) -> Vec<&Pat
     archives.collect()
 }
 
-/// One source of the kind that it is, or that it is said to be.
+/// Returns the source at `path`, of the given or the detected kind.
 fn source(
     path: &Path,
     kind: Option<SourceType>,
@@ -134,7 +134,7 @@ fn source(
     })
 }
 
-/// The next of `devices`, as many as the image has slots for, if it needs any: data of some lies behind the image.
+/// Takes as many of `devices` as the image has slots, if it has data outside of its own file.
 fn devices_of(path: &Path, devices: &mut Iter<'_, PathBuf>) -> Result<Vec<PathBuf>> {
     if devices.len() == 0 {
         return Ok(Vec::new());
@@ -147,14 +147,15 @@ fn devices_of(path: &Path, devices: &mut Iter<'_, PathBuf>) -> Result<Vec<PathBu
     Ok(devices.take(slots).cloned().collect())
 }
 
-/// What words in front of a path say of it.
+/// Prefixes of paths that name container images.
 const CONTAINERS: [(&str, Container); 3] = [
     ("oci:", Container::Oci),
     ("oci-archive:", Container::OciArchive),
     ("docker-archive:", Container::DockerArchive),
 ];
 
-/// Kind, place and name of `oci:DIR`, `oci-archive:FILE:NAME` and the like, unless that is the name of a file.
+/// Splits `oci:DIR`, `oci-archive:FILE:NAME` and the like into kind, path and name. Returns `None` for an existing file
+/// of that name.
 fn container(path: &Path) -> Option<(Container, PathBuf, Option<&str>)> {
     let text = path.to_str()?;
     let known = |(word, kind)| Some((text.strip_prefix(word)?, kind));
@@ -166,7 +167,7 @@ fn container(path: &Path) -> Option<(Container, PathBuf, Option<&str>)> {
         Container::Oci => Path::new(place).is_dir(),
         _ => Path::new(place).exists(),
     };
-    // Both may have colons.
+    // Path and name may both contain colons.
     let splits = rest
         .match_indices(':')
         .map(|(at, _)| (&rest[..at], &rest[at + 1..]));
@@ -177,7 +178,7 @@ fn container(path: &Path) -> Option<(Container, PathBuf, Option<&str>)> {
     }
 }
 
-/// True for a file or block device with the superblock of an image.
+/// Returns true for a file or block device with the superblock of an image.
 pub(crate) fn is_image(path: &Path, meta: &std::fs::Metadata) -> Result<bool> {
     if !(meta.is_file() || meta.file_type().is_block_device()) {
         return Ok(false);
@@ -186,7 +187,7 @@ pub(crate) fn is_image(path: &Path, meta: &std::fs::Metadata) -> Result<bool> {
     let file = std::fs::File::open(path).map_err(|e| cannot_open(path, e))?;
     match file.read_exact_at(&mut magic, superblock::OFFSET) {
         Ok(()) => Ok(u32::from_le_bytes(magic) == superblock::MAGIC),
-        // Too short for one.
+        // Too short for a superblock.
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
         Err(e) => Err(Error::io(path.display(), "cannot read the source", e)),
     }

@@ -1,4 +1,4 @@
-//! Images that the new one refers to: what it takes over from them where nothing is said.
+//! Images that the new image refers to: they supply defaults for its options.
 
 use super::args::{Args, MaybeCompression};
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use tuff_format::features::Feature;
 use tuff_mkfs::{BaseImage, KernelVersion, Options, Source};
 use tuff_store::{FileStore, ReadAt};
 
-/// The images that the new one refers to, as far as they can be opened: what is wrong with one is an error of the build.
+/// Referenced images, except those that do not open: the build reports these.
 pub(crate) struct ReferencedImages(Vec<(PathBuf, Image)>);
 
 impl ReferencedImages {
-    /// The bases, then the sources whose data stays where it is, if it does.
+    /// Opens the bases, and the source images if their data stays `in_place`.
     pub(crate) fn open(bases: &[BaseImage], sources: &[Source], in_place: bool) -> Self {
         let bases = bases.iter().map(|base| (&base.path, &base.devices));
         let sources = sources.iter().filter_map(|source| match source {
@@ -28,7 +28,7 @@ impl ReferencedImages {
         )
     }
 
-    /// The oldest kernel that reads them all.
+    /// Returns the oldest kernel that reads all of them.
     pub(crate) fn kernel(&self) -> KernelVersion {
         let kernels = self
             .0
@@ -37,7 +37,7 @@ impl ReferencedImages {
         kernels.max().unwrap_or(KernelVersion::FIRST)
     }
 
-    /// What the first of them seems to be made with, for this kernel or what it needs.
+    /// Options that the first image was apparently built with, for `kernel` or a newer one that it needs.
     pub(crate) fn like(&self, kernel: KernelVersion) -> Result<Option<Options>> {
         let like = |(path, image): &(PathBuf, Image)| {
             tuff_mkfs::like(image, kernel).map_err(|e| e.within(path.display()))
@@ -45,8 +45,8 @@ impl ReferencedImages {
         self.0.first().map(like).transpose()
     }
 
-    /// Block size and algorithm, and whether clusters begin anywhere, are those of the first where nothing is said: no other
-    /// would do for what is shared.
+    /// Sets block size, algorithm and alignment of clusters to those of the first image unless given: shared data
+    /// requires equal values.
     pub(super) fn settings(&self, args: &mut Args) -> Result<()> {
         let kernel = args.kernel.unwrap_or(Options::default().kernel);
         let Some(like) = self.like(kernel)? else {
@@ -54,7 +54,7 @@ impl ReferencedImages {
         };
         args.block_size.get_or_insert(like.block.size());
         let chosen = args.auto.is_some() || args.size_budget.is_some();
-        // A base that is stored says nothing of what is new.
+        // An uncompressed base gives no default algorithm.
         if !chosen && (args.image_index || like.compression.default.is_some()) {
             args.compress
                 .get_or_insert(MaybeCompression(like.compression.default));

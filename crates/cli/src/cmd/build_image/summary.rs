@@ -1,4 +1,4 @@
-//! What `tuff build` says when it is done.
+//! Summary that `tuff build` prints.
 
 use super::preset;
 use crate::cmd::info::pages_needed;
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use tuff_erofs::verity::HashTree;
 use tuff_mkfs::Summary;
 
-/// Names of stages, and how long each took.
+/// Names and durations of stages.
 pub(crate) type Stages = [(&'static str, std::time::Duration)];
 
-/// The summary as lines. Where `image` has extra devices, the last one is a command that mounts it.
+/// Formats the summary as lines. For an image with extra devices the last line is a command that mounts it.
 pub(crate) fn text(
     summary: &Summary,
     seconds: f64,
@@ -167,7 +167,7 @@ pub(crate) fn text(
     out
 }
 
-/// A command for a shell that mounts `image` on `DIR`: by the kernel if that can, through FUSE otherwise.
+/// Returns a shell command that mounts `image` on `DIR`: in the kernel if possible, else through FUSE.
 fn mount_command(image: &Path, devices: &[PathBuf]) -> String {
     use std::fmt::Write;
     let mut command = "tuff mount --kernel".to_owned();
@@ -179,7 +179,7 @@ fn mount_command(image: &Path, devices: &[PathBuf]) -> String {
     command
 }
 
-/// A path as one word of a shell's command line.
+/// Quotes a path for a shell.
 fn shell_word(path: &Path) -> String {
     let text = path.to_string_lossy();
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+:=@%,".contains(c);
@@ -190,7 +190,7 @@ fn shell_word(path: &Path) -> String {
     }
 }
 
-/// How large a hash tree is, and where it lies.
+/// Formats size and position of a hash tree.
 pub(crate) fn tree_text(tree: &HashTree) -> String {
     let len = size(tree.end - tree.hash_offset);
     match tree.parity {
@@ -202,7 +202,7 @@ pub(crate) fn tree_text(tree: &HashTree) -> String {
     }
 }
 
-/// A hash tree as a JSON object: what a reader of it needs.
+/// Formats a hash tree as a JSON object, with everything that a reader of it needs.
 pub(crate) fn tree_json(tree: &HashTree) -> serde_json::Value {
     let header = &tree.header;
     serde_json::json!({
@@ -215,7 +215,7 @@ pub(crate) fn tree_json(tree: &HashTree) -> serde_json::Value {
     })
 }
 
-/// The summary as one JSON object.
+/// Formats the summary as one JSON object.
 pub(super) fn json(summary: &Summary, seconds: f64, stages: &Stages) -> serde_json::Value {
     let s = &summary.stats;
     let algorithms: serde_json::Map<String, serde_json::Value> = tuff_mkfs::stats::ALGORITHM_NAMES

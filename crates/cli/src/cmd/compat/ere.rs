@@ -1,13 +1,13 @@
-//! POSIX extended regular expressions, as the C library of GNU reads them, to those of the library.
+//! Translates POSIX extended regular expressions, as glibc reads them, to the syntax of the regex crate.
 //!
-//! What differs: inside brackets a backslash is a character; braces that are no interval are characters; an operator without
-//! anything before it is left out; a second operator repeats the first's result; `\<` and `\>` are a word's ends. Back references are
-//! refused.
+//! Backslashes inside brackets and braces that form no interval are literal. An operator with nothing before it is
+//! dropped, and a second operator repeats the result of the first. `\<` and `\>` are word boundaries. Back references
+//! are rejected.
 
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::Paths;
 
-/// The paths in which an expression of an option matches somewhere.
+/// Returns a filter for paths in which the expression of `option` matches anywhere.
 pub(super) fn paths(option: &str, expression: &str) -> Result<Paths> {
     let wrong = |what: &dyn std::fmt::Display| {
         Error::usage(format_args!("{option}: expression '{expression}': {what}"))
@@ -16,7 +16,7 @@ pub(super) fn paths(option: &str, expression: &str) -> Result<Paths> {
     Paths::expression(&ours).map_err(|e| wrong(&e.what()))
 }
 
-/// What may stand between `[:` and `:]`.
+/// Character classes: names between `[:` and `:]`.
 const CLASSES: [&str; 12] = [
     "alnum", "alpha", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space",
     "upper", "xdigit",
@@ -24,7 +24,7 @@ const CLASSES: [&str; 12] = [
 
 fn translated(expression: &str) -> Result<String, &'static str> {
     let mut out = String::new();
-    // Where groups begin that are open, and where the last thing does that an operator may follow.
+    // Start positions of the open groups, and of the last atom that an operator may follow.
     let (mut groups, mut atom) = (Vec::new(), None);
     let mut repeated = false;
     let mut rest = expression;
@@ -94,7 +94,7 @@ fn translated(expression: &str) -> Result<String, &'static str> {
     Ok(out)
 }
 
-/// What a brace begins, if it is an interval: its length, and how it is written here.
+/// Parses an interval. Returns its length and its translation, or `None` for a literal brace.
 fn interval(text: &str) -> Option<(usize, String)> {
     let inside = text[1..].split_once('}')?.0;
     let (low, high) = inside.split_once(',').unwrap_or((inside, inside));
@@ -110,7 +110,7 @@ fn interval(text: &str) -> Option<(usize, String)> {
     Some((inside.len() + 2, text))
 }
 
-/// Writes a bracket expression; how long it is.
+/// Translates a bracket expression. Returns its length.
 fn bracket(text: &str, out: &mut String) -> Result<usize, &'static str> {
     const OPEN: &str = "a bracket is not closed";
     let mut at = 1;
@@ -140,7 +140,7 @@ fn bracket(text: &str, out: &mut String) -> Result<usize, &'static str> {
             continue;
         }
         match c {
-            // Between two others it is a range.
+            // Between two characters it denotes a range.
             '-' if at > first && !rest[1..].starts_with(']') => out.push('-'),
             c => literal(c, out),
         }
@@ -148,7 +148,7 @@ fn bracket(text: &str, out: &mut String) -> Result<usize, &'static str> {
     }
 }
 
-/// Writes what a backslash and a character mean.
+/// Translates an escape sequence.
 fn escape(c: char, out: &mut String) -> Result<(), &'static str> {
     match c {
         '1'..='9' => return Err("back references are not known here"),
@@ -163,7 +163,7 @@ fn escape(c: char, out: &mut String) -> Result<(), &'static str> {
 }
 
 fn literal(c: char, out: &mut String) {
-    // A backslash before these two would make them a word's ends.
+    // A backslash before these two would make them word boundaries.
     if c.is_ascii_punctuation() && c != '<' && c != '>' {
         out.push('\\');
     }

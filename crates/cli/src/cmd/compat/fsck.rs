@@ -1,4 +1,4 @@
-//! `fsck.erofs`: a check, or an extraction, with its command line.
+//! `fsck.erofs`: checks or extracts an image.
 
 use super::dump::number;
 use super::getopt::{self, OptionTable, Token};
@@ -26,16 +26,16 @@ static OPTIONS: OptionTable = OptionTable {
     optional: b"\0extract\0",
 };
 
-/// What was asked for.
+/// Parsed arguments of `fsck.erofs`.
 struct FsckArgs {
     help: bool,
     version: bool,
     level: u8,
     ratio: bool,
-    /// Read all data.
+    /// Also read all file data.
     data: bool,
     to: Option<PathBuf>,
-    /// Only what is there and below. A path goes before a number.
+    /// Limits the work to this path and everything below it. A path takes precedence over a number.
     path: Option<PathBuf>,
     nid: Option<Nid>,
     xattrs: bool,
@@ -46,7 +46,6 @@ struct FsckArgs {
     image: ImageArgs,
 }
 
-/// Does what the words ask for.
 pub(super) fn run(raw: &[OsString]) -> Result<ExitCode> {
     let mut args = read_args(getopt::parse(raw, &OPTIONS)?)?;
     if args.version {
@@ -63,7 +62,7 @@ pub(super) fn run(raw: &[OsString]) -> Result<ExitCode> {
     if args.image.image.as_os_str().is_empty() {
         return Err(Error::usage("IMAGE is missing"));
     }
-    // A wrong checksum is found by the check.
+    // The check reports a wrong checksum itself.
     let checks = args.to.is_none();
     let image = match checks {
         true => args.image.open_unverified()?,
@@ -164,7 +163,7 @@ impl FsckArgs {
     }
 }
 
-/// The first path of an inode, from the root on.
+/// Returns the first path of an inode.
 fn path_of(image: &Image, nid: Nid) -> Result<PathBuf> {
     let named = Walk::root(image)?.flatten();
     let found = named.into_iter().find(|entry| entry.inode.nid() == nid);
@@ -173,7 +172,7 @@ fn path_of(image: &Image, nid: Nid) -> Result<PathBuf> {
     Ok(OsString::from_vec([&b"/"[..], &entry.path].concat()).into())
 }
 
-/// Checks an image and lists its errors; true if there are none.
+/// Checks an image and prints its errors. Returns true if there are none.
 fn checked(image: &Image, args: &FsckArgs, out: &mut Out) -> Result<bool> {
     if let Some(path) = &args.path {
         image.resolve(path.as_os_str().as_bytes().trim_ascii())?;
@@ -220,7 +219,7 @@ fn checked(image: &Image, args: &FsckArgs, out: &mut Out) -> Result<bool> {
     Ok(true)
 }
 
-/// Extracts an image; true if all is as in it.
+/// Extracts an image. Returns true if everything was restored.
 fn extracted(image: &Image, dir: &Path, args: &FsckArgs) -> Result<bool> {
     if !args.force && std::fs::canonicalize(dir).is_ok_and(|d| d == Path::new("/")) {
         return Err(Error::usage("--extract=/ needs --force"));

@@ -1,34 +1,35 @@
-//! Arguments as getopt_long reads them: options and places in any order, values glued or apart, long names shortened.
+//! Parses arguments like getopt_long: options and operands in any order, values attached or separate, abbreviated long
+//! names.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use tuff_erofs::{Error, Result};
 
-/// The options of a tool. Lists of long names have a zero byte before, between and behind them: some callers look for names of
-/// options in the program's bytes, as C has them.
+/// Options of a tool. Lists of long names are delimited by zero bytes, because some callers search the binary for
+/// option names as C stores them.
 pub(super) struct OptionTable {
-    /// Letters without a value.
+    /// Letters of options without a value.
     pub(super) letters: &'static str,
-    /// Letters with one.
+    /// Letters of options with a value.
     pub(super) valued_letters: &'static str,
-    /// Long names without a value.
+    /// Long options without a value.
     pub(super) flags: &'static [u8],
-    /// Long names with one, behind `=` or apart.
+    /// Long options with a value, after `=` or as the next argument.
     pub(super) valued: &'static [u8],
-    /// Long names that may have one, behind `=` only.
+    /// Long options with an optional value, after `=` only.
     pub(super) optional: &'static [u8],
 }
 
-/// What an argument is.
+/// Result of parsing one argument.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Token {
-    /// An option by its whole name, with dashes, and its value.
+    /// Option by its full name, with dashes, and its value.
     Option(String, Option<OsString>),
-    /// Anything else.
+    /// Argument that is not an option.
     Operand(OsString),
 }
 
-/// Reads all arguments.
+/// Parses `arguments` by the options of `grammar`.
 pub(super) fn parse(arguments: &[OsString], grammar: &OptionTable) -> Result<Vec<Token>> {
     let mut tokens = Vec::new();
     let mut rest = arguments.iter();
@@ -74,7 +75,7 @@ impl OptionTable {
         Ok(Token::Option(option, value))
     }
 
-    /// The name that `name` is or begins, if it is one alone.
+    /// Returns the option that `name` is, or abbreviates unambiguously.
     fn whole(&self, name: &[u8]) -> Result<&'static [u8]> {
         let lists = [self.flags, self.valued, self.optional];
         let all = || lists.into_iter().flat_map(names);
@@ -123,7 +124,7 @@ impl OptionTable {
     }
 }
 
-/// The names of a list.
+/// Iterates over the names of a list.
 fn names(list: &'static [u8]) -> impl Iterator<Item = &'static [u8]> {
     list.split(|b| *b == 0).filter(|name| !name.is_empty())
 }

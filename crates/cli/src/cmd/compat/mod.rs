@@ -1,8 +1,8 @@
-//! Command lines of other tools' callers: `mkfs.erofs`, `fsck.erofs` and `dump.erofs`, as verbs and as names that `tuff` is
-//! started under.
+//! Command lines of `mkfs.erofs`, `fsck.erofs` and `dump.erofs`, as verbs and as names of the program.
 //!
-//! `words` reads options as getopt_long does, `mkfs`, `fsck` and `dump` turn them into what the library takes, `ere` turns POSIX
-//! expressions into ours. What an option asks for is done or refused; docs/reference/mkfs.md lists which. Exit codes are theirs: 0 and 1.
+//! `getopt` parses options like getopt_long. `mkfs`, `fsck` and `dump` convert them to options of the library, and
+//! `ere` translates POSIX expressions. Each option is implemented or rejected, as docs/reference/mkfs.md lists. Exit
+//! codes are those of erofs-utils: 0 and 1.
 
 mod dump;
 mod ere;
@@ -34,10 +34,10 @@ pub(crate) fn run(tool: Tool, args: &[OsString]) -> ExitCode {
     }
 }
 
-/// A command line of one of these tools, from the first word on.
+/// Uninterpreted arguments of one of these tools.
 #[derive(clap::Args)]
 pub(crate) struct RawArgs {
-    /// Options of that tool, and what it works on
+    /// Options and operands of the tool
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,

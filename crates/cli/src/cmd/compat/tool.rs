@@ -6,22 +6,19 @@ use std::path::Path;
 use std::process::ExitCode;
 use tuff_erofs::Result;
 
-/// The version whose options are understood. Callers compare it with what they need.
+/// Version of erofs-utils whose options are understood. Callers compare it with the version they need.
 const ERA: &str = "1.9.3";
 
-/// A tool whose command line is understood.
+/// Tool whose command line is understood.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tool {
-    /// `mkfs.erofs`.
     Mkfs,
-    /// `fsck.erofs`.
     Fsck,
-    /// `dump.erofs`.
     Dump,
 }
 
 impl Tool {
-    /// The tool with this name, perhaps behind a path.
+    /// Returns the tool with this name or path.
     pub(crate) fn of(program: &OsStr) -> Option<Self> {
         let name = Path::new(program).file_name()?;
         [Self::Mkfs, Self::Fsck, Self::Dump]
@@ -37,7 +34,7 @@ impl Tool {
         }
     }
 
-    /// Says what this is: a line, and perhaps a list, as callers parse them, and a line for people.
+    /// Prints the version: a line and an optional list that callers parse, then a line for users.
     pub(super) fn version(self, list: Option<&str>) -> Result<ExitCode> {
         let mut out = out::Out::new();
         let ours = env!("CARGO_PKG_VERSION");

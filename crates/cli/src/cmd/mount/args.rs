@@ -44,8 +44,8 @@ pub(crate) struct Args {
     /// Transport of FUSE requests: dev (/dev/fuse), uring (io_uring), or auto (io_uring if the kernel supports it)
     #[arg(long, default_value = "auto", value_name = "HOW")]
     pub(super) transport: Transport,
-    /// Keep processors from halting while requests come one after another, which costs their time but shortens the way to
-    /// the mount and back where waking them is slow: on, off, or auto: in virtual machines of up to 16 processors
+    /// Keep CPUs out of deep idle states between requests, which costs CPU time but reduces latency where wake-ups are
+    /// slow: on, off, or auto (in virtual machines of up to 16 CPUs)
     #[arg(long, default_value = "auto", value_name = "WHEN")]
     pub(super) keep_awake: KeepAwake,
     /// Record which parts of files are read, and write this profile at unmount and on SIGUSR1 (see tuff profile)

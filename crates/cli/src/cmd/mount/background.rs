@@ -1,5 +1,5 @@
-//! The serving process behind the terminal: started as a second run of this program, so that nothing is forked after
-//! threads exist; it says "ready" on its standard output when the mount answers.
+//! Background server: the program runs itself a second time, so that nothing forks after threads exist. The server
+//! prints "ready" on its standard output when the mount is ready.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
@@ -12,16 +12,16 @@ use std::sync::Mutex;
 use tuff_erofs::{Error, Result};
 use tuff_fuse::Log;
 
-/// In the environment of the serving process.
+/// Environment variable that marks the serving process.
 const MARK: &str = "TUFF_MOUNT_IN_BACKGROUND";
 const READY: &str = "ready";
 
-/// What this process is to do.
+/// Role of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cmd) enum Role {
-    /// Start the serving process, wait for it to be ready, end.
+    /// Starts the server, waits until it is ready, and exits.
     Starter,
-    /// Serve.
+    /// Serves the mount until it is unmounted.
     Server { in_background: bool },
 }
 
@@ -41,7 +41,7 @@ impl Role {
     }
 }
 
-/// Runs this program again and waits until it serves, or fails as it fails.
+/// Runs this program again and waits until it serves. Returns its exit code if it fails.
 pub(in crate::cmd) fn start() -> Result<ExitCode> {
     let failed = |e| Error::io("tuff mount", "cannot start the serving process", e);
     let mut args = std::env::args_os();
@@ -63,20 +63,20 @@ pub(in crate::cmd) fn start() -> Result<ExitCode> {
     if line.trim_end() == READY {
         return Ok(ExitCode::SUCCESS);
     }
-    // It has said why.
+    // The server has printed the error.
     let status = child.wait().map_err(failed)?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::from(5), ExitCode::from))
 }
 
-/// A session of its own, so that the terminal's signals do not reach it.
+/// Starts a new session, so that signals of the terminal do not reach the process.
 pub(in crate::cmd) fn leave_terminal() {
-    // Fails only for the leader of a group, which a child just started is not.
+    // Fails only for a process group leader, which a new child is not.
     let _ = rustix::process::setsid();
 }
 
-/// Says that the mount answers: to the service manager, if one asked, and in the background to the waiting process;
-/// then lets go of the terminal and of the working directory.
+/// Reports that the mount is ready to the service manager and to the starting process, then detaches from the terminal
+/// and the working directory.
 pub(in crate::cmd) fn ready(in_background: bool) -> Result<()> {
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET") {
         let message = format!("READY=1\nMAINPID={}\n", std::process::id());
@@ -104,7 +104,7 @@ pub(in crate::cmd) fn ready(in_background: bool) -> Result<()> {
         .map_err(|e| failed(e.into()))
 }
 
-/// A path, or "@name" for a socket without one.
+/// Sends a message to a socket: a path, or "@name" for an abstract one.
 fn notify(socket: &Path, message: &[u8]) -> io::Result<()> {
     let ours = UnixDatagram::unbound()?;
     let text = socket.as_os_str().as_encoded_bytes();
@@ -115,7 +115,7 @@ fn notify(socket: &Path, message: &[u8]) -> io::Result<()> {
     ours.send_to_addr(message, &address).map(|_| ())
 }
 
-/// Where the mount's lines go.
+/// Opens the log: `file`, the system log in the background, or standard error.
 pub(in crate::cmd) fn log(file: Option<&Path>, in_background: bool) -> Result<Log> {
     if let Some(path) = file {
         let opened = OpenOptions::new().append(true).create(true).open(path);
@@ -143,7 +143,7 @@ pub(in crate::cmd) fn log(file: Option<&Path>, in_background: bool) -> Result<Lo
 fn system_log() -> Option<UnixDatagram> {
     let socket = UnixDatagram::unbound().ok()?;
     socket.connect("/dev/log").ok()?;
-    // A log that is full must not stop the mount either.
+    // A full log must not stop the mount either.
     socket.set_nonblocking(true).ok()?;
     Some(socket)
 }

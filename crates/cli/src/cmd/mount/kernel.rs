@@ -1,4 +1,4 @@
-//! `--kernel`: the kernel's own EROFS, straight from the file where it can (Linux 6.12), else through a loop device.
+//! `--kernel`: mounts with the kernel's EROFS, directly from the file (Linux 6.12) or through a loop device.
 
 use super::args::Args;
 use super::options::Mounting;
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use tuff_fuse::mountpoint::FLAG_NAMES;
 
-/// Mounts, and says how; or says why not.
+/// Mounts the image. Returns the method, or the reason for the failure.
 pub(super) fn mount(args: &Args, mounting: &Mounting) -> Result<&'static str, String> {
     if mounting.uid.is_some() || mounting.gid.is_some() {
         return Err(
@@ -65,7 +65,7 @@ pub(super) fn mount(args: &Args, mounting: &Mounting) -> Result<&'static str, St
     }
 }
 
-/// Says so, if the image's blocks are larger than this kernel's pages.
+/// Returns an error if the blocks of the image are larger than the pages of this kernel.
 fn too_large_blocks(open: &OpenArgs, image: &Path) -> Option<String> {
     let page = rustix::param::page_size() as u64; // fits: a page has some KiB
     let block = open.open(image).ok()?.superblock().block_bits.size();
@@ -91,14 +91,14 @@ fn directly(image: &Path, dir: &Path, flags: MountFlags, data: &str) -> Result<(
     })
 }
 
-/// A loop device over a file, detached when the value goes; a mount keeps it for as long as it needs it.
+/// Loop device over a file, detached on drop; a mount keeps it alive while needed.
 struct Loop {
     path: String,
     ours: bool,
 }
 
 impl Loop {
-    /// For a block device that one itself: nothing is attached, and nothing detached.
+    /// Returns a block device as it is, without attaching or detaching anything.
     fn over(file: &Path) -> Result<Self, String> {
         let is_block = std::fs::metadata(file).is_ok_and(|m| m.file_type().is_block_device());
         if is_block {
@@ -114,7 +114,7 @@ impl Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         if self.ours {
-            // What cannot be detached stays, which is no reason to fail.
+            // A loop device that cannot be detached remains, which is not an error.
             let _ = losetup(&["--detach"], Path::new(&self.path));
         }
     }

@@ -1,4 +1,4 @@
-//! `-o`: what fstab, mount(8) and users of other FUSE filesystems write.
+//! `-o`: mount options of fstab, mount(8) and other FUSE filesystems.
 
 use crate::image::{OpenArgs, parse_root};
 use crate::units::parse_size;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tuff_erofs::verity::Root;
 use tuff_erofs::{Error, Result};
 
-/// What all `-o` lists together ask for.
+/// Result of all `-o` lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mounting {
     pub(super) allow_other: bool,
@@ -24,7 +24,7 @@ pub(super) struct Mounting {
 impl Default for Mounting {
     fn default() -> Self {
         Self {
-            // Permissions are checked by the kernel, so root's mounts can be for everybody.
+            // The kernel checks permissions, so root's mounts may be open to all users.
             allow_other: rustix::process::geteuid().is_root(),
             uid: None,
             gid: None,
@@ -39,7 +39,7 @@ impl Default for Mounting {
 }
 
 impl Mounting {
-    /// Takes one list: names, and names with values, between commas.
+    /// Applies one list: names and `name=value` pairs, separated by commas.
     pub(super) fn add(&mut self, list: &str) -> Result<()> {
         for option in list.split(',').filter(|o| !o.is_empty()) {
             let (name, value) = match option.split_once('=') {
@@ -65,7 +65,7 @@ impl Mounting {
         match name {
             "uid" => self.uid = Some(number("user")?),
             "gid" => self.gid = Some(number("group")?),
-            // The names that mount(8) has for them.
+            // Names as in mount(8).
             "verity.roothash" => self.verity = Some(parse_root(text()?)?),
             "verity.hashdevice" => self.verity_tree = Some(text()?.into()),
             "offset" | "fsoffset" => self.offset = Some(parse_size(text()?)?),
@@ -89,7 +89,7 @@ impl Mounting {
         Ok(())
     }
 
-    /// What concerns the image.
+    /// Applies the options that concern the image.
     pub(super) fn apply(&self, open: &mut OpenArgs) {
         if let Some(offset) = self.offset {
             open.offset = offset;
@@ -102,8 +102,8 @@ impl Mounting {
     }
 }
 
-/// Taken without a word: they ask for what is so in any case, or are meant for others. "rw" comes with fstab's
-/// "defaults"; as for other read-only filesystems, the mount is read-only all the same.
+/// Ignored options: they request what is always so, or concern other programs. "rw" comes with "defaults" of fstab;
+/// like other read-only filesystems, the mount is read-only nevertheless.
 const KEPT: &[&str] = &[
     "ro",
     "rw",

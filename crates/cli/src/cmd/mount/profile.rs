@@ -1,4 +1,4 @@
-//! `--record` and `--pin`: what was read, and what will be.
+//! Profiles of `--record` and `--pin`.
 
 use crate::cmd::profile::read;
 use crate::overwrite::{self, Format};
@@ -8,18 +8,18 @@ use tuff_erofs::serve::{Profile, Server};
 use tuff_erofs::{Error, Result};
 use tuff_store::{Output, Target};
 
-/// A profile and how much of it is pinned.
+/// Profile, and the budget for pinned data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pin {
     path: PathBuf,
-    /// Unit: bytes.
+    /// Budget of pinned data. Unit: bytes.
     budget: Option<usize>,
 }
 
 impl std::str::FromStr for Pin {
     type Err = String;
 
-    /// `FILE` or `FILE,BYTES`. A comma in a name needs a size behind it.
+    /// Parses `FILE` or `FILE,BYTES`. A file name with a comma requires a size.
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let (path, budget) = match text.rsplit_once(',') {
             Some((path, bytes)) => (path, Some(parse_size(bytes)?)),
@@ -36,12 +36,12 @@ impl std::str::FromStr for Pin {
 }
 
 impl Pin {
-    /// The profile.
+    /// Reads the profile to pin.
     pub(super) fn read(&self) -> Result<Profile> {
         read(&self.path)
     }
 
-    /// Decodes and pins the hottest of it; a sentence says what that came to.
+    /// Decodes and pins the hottest data. Returns a summary for the log.
     pub(super) fn apply(&self, server: &Server, profile: &Profile) -> String {
         let mut session = server.session();
         let pinned = server.pin(&mut session, profile, self.budget.unwrap_or(usize::MAX));
@@ -56,26 +56,26 @@ impl Pin {
     }
 }
 
-/// Where what was read is written when the mount ends.
+/// Output file of a recording.
 pub(super) struct Recording(PathBuf);
 
 impl Recording {
-    /// Writes an empty profile, to see now whether that works.
+    /// Writes an empty profile, so that errors show before the mount.
     pub(super) fn start(path: &Path) -> Result<Self> {
         let failed = |e| Error::io(path.display(), "cannot write", e);
         overwrite::check(path, Format::Profile)?;
-        // The process in the background leaves the directory that it was started in.
+        // The background process changes its working directory.
         let this = Self(std::path::absolute(path).map_err(failed)?);
         this.write(&Profile::default())?;
         Ok(this)
     }
 
-    /// Writes what `server` recorded.
+    /// Writes the profile recorded by `server`.
     pub(super) fn save(&self, server: &Server) -> Result<()> {
         self.write(&server.profile()?)
     }
 
-    /// There is a whole profile at any time.
+    /// Replaces the file atomically.
     fn write(&self, profile: &Profile) -> Result<()> {
         let failed = |e| Error::io(self.0.display(), "cannot write", e);
         let mut text = Vec::new();

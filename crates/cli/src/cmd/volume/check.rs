@@ -1,4 +1,4 @@
-//! `tuff volume check`: every node, entry, address and count of a volume.
+//! `tuff volume check`: checks and repairs a volume.
 
 use super::failure::{At, Result};
 use super::open::{bytes, device};
@@ -44,7 +44,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the verb.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.repair || args.rebuild {
         return mend(args);

@@ -1,4 +1,4 @@
-//! `tuff volume create`: an empty volume.
+//! `tuff volume create`: creates an empty volume.
 
 use super::failure::{At, Failure, Result};
 use super::open::{now, random, uuid};
@@ -14,7 +14,7 @@ use tuff_iplfs::backend::{FileDevice, ZoneDir};
 use tuff_iplfs::{BLOCK_SIZE, BlockDevice, Caller, FormatOptions, Geometry, Volume};
 use tuff_store::retry;
 
-/// Smallest quota: two packs, the reserve, and something to put in it.
+/// Smallest quota: two checkpoint packs, the reserve and some data.
 const SIZE_MIN: u64 = 16 << 20;
 
 /// Create an empty volume
@@ -54,7 +54,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the verb.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     if args.size < SIZE_MIN {
         let what = format!(
@@ -71,7 +70,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let made = make(args, zone_blocks);
     let (device, reach) = made.inspect_err(|_| {
         if !was_there {
-            // If it is empty: it is another's otherwise.
+            // Removes only an empty directory.
             let _ = std::fs::remove_dir(&args.path);
         }
     })?;
@@ -120,7 +119,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is to hold the volume, and the most bits that addresses inside an area can have there.
+/// Creates the backing device. Returns it with its largest number of address bits per area.
 fn make(args: &Args, zone_blocks: u64) -> Result<(Arc<dyn BlockDevice>, u8)> {
     let place = args.path.display();
     if is_block(&args.path) {
@@ -145,7 +144,7 @@ fn make(args: &Args, zone_blocks: u64) -> Result<(Arc<dyn BlockDevice>, u8)> {
     }
 }
 
-/// Blocks of a zone of so many bytes.
+/// Number of blocks in a zone of `bytes` bytes.
 pub(super) fn zone_blocks(bytes: u64) -> Result<u64> {
     let blocks = bytes / BLOCK_SIZE as u64;
     if !bytes.is_power_of_two() || !(1 << 8..=1 << 24).contains(&blocks) {
@@ -155,7 +154,7 @@ pub(super) fn zone_blocks(bytes: u64) -> Result<u64> {
     Ok(blocks)
 }
 
-/// Takes away a volume that was half made. A directory or device that was there before stays.
+/// Removes a partially created volume. An existing directory or device is kept.
 pub(super) fn unmake(path: &Path, was_there: bool) {
     if retry(|| path.metadata()).is_ok_and(|m| m.is_dir()) {
         ZoneDir::unmake(path);

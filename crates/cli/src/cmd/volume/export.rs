@@ -1,4 +1,4 @@
-//! `tuff volume export`: a volume, or a snapshot of it, as a tar.
+//! `tuff volume export`: converts a volume or snapshot to a tar stream.
 
 use super::failure::{Failure, Result};
 use super::open::mount;
@@ -29,7 +29,6 @@ pub(crate) struct Args {
     force: bool,
 }
 
-/// Runs the verb.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let mut volume = mount(&args.path, true)?;
     if let Some(name) = &args.snapshot {

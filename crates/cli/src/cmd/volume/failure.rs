@@ -4,15 +4,15 @@ use std::fmt::Display;
 use std::io;
 use tuff_iplfs::{Errno, Error};
 
-/// Why a verb stopped.
+/// Failure of a verb.
 pub(super) enum Failure {
     /// Wrong arguments, or a request that makes no sense.
     Usage(String),
-    /// The host failed, at a place.
+    /// I/O error of the host, with the path.
     Host(String, io::Error),
-    /// The volume at a place said so.
+    /// Error of the volume at a path.
     Volume(String, Error),
-    /// Standard output, or a file of ours.
+    /// Error of an output.
     Other(tuff_erofs::Error),
 }
 
@@ -24,7 +24,7 @@ impl From<tuff_erofs::Error> for Failure {
     }
 }
 
-/// The exit code of an error of a volume, as the table in `main.rs` has it.
+/// Exit code for an error of a volume, as in the table of `main.rs`.
 pub(super) fn code(e: &Error) -> u8 {
     match e {
         Error::Usage(_) => 2,
@@ -35,7 +35,7 @@ pub(super) fn code(e: &Error) -> u8 {
     }
 }
 
-/// Says at which volume an error happened.
+/// Adds the path of the volume to an error.
 pub(super) trait At<T> {
     fn at(self, place: impl Display) -> Result<T>;
 }

@@ -1,4 +1,4 @@
-//! `tuff volume import`: a directory of the host into a volume.
+//! `tuff volume import`: copies a directory of the host into a volume.
 
 use super::failure::{At, Failure, Result};
 use super::open::mount;
@@ -20,9 +20,9 @@ use tuff_iplfs::disk::xattr::{self, Xattrs};
 use tuff_iplfs::{Caller, Errno, Error, Nid, SetAttr, SetXattr, Time, Volume, acl, mode};
 use tuff_store::retry;
 
-/// Bytes read from a file at once.
+/// Size of a read. Unit: bytes.
 const STEP: usize = 1 << 20;
-/// Zeros of this length become a hole. Unit: bytes.
+/// Granularity of hole detection. Unit: bytes.
 const BLOCK: usize = 64 << 10;
 
 /// Copy a directory of the host into a volume
@@ -40,7 +40,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the verb.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let is_dir = match retry(|| fs::metadata(&args.source)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => false,
@@ -52,7 +51,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             args.source.display()
         )));
     }
-    // It would be copied while it grows.
+    // A volume inside the source would be copied while it grows.
     let at = |path: &Path| retry(|| path.canonicalize()).at(path.display());
     let (volume, source) = (at(&args.path)?, at(&args.source)?);
     if volume.starts_with(&source) || source.starts_with(&volume) {
@@ -69,7 +68,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         files: 0,
         bytes: 0,
     };
-    // Directories still to copy. Their times are set when all that is in them is there.
+    // Directories left to copy. Their times are set after their entries exist.
     let mut todo = vec![(args.source.clone(), Nid::ROOT)];
     let mut times = Vec::new();
     while let Some((path, dir)) = todo.pop() {
@@ -78,7 +77,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
             .at(path.display())?;
         copy.attributes(&path, dir, &stat)?;
         times.push((dir, stat));
-        // Again from the start: after an error the iterator ends.
+        // Retries from the start: the iterator ends after an error.
         let list = || {
             let entries = fs::read_dir(&path)?;
             entries.map(|e| e.map(|e| e.file_name())).collect()
@@ -113,14 +112,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 struct Copy {
     volume: Volume,
     place: String,
-    /// Inodes of the host with several names: device and number there, number here.
+    /// Hard-linked inodes: device and inode number of the host, and the number in the volume.
     links: HashMap<(u64, u64), Nid>,
     files: u64,
     bytes: u64,
 }
 
 impl Copy {
-    /// Copies one entry. A directory is returned for the caller to fill.
+    /// Copies one entry. Returns a directory for the caller to fill.
     fn entry(&mut self, dir: Nid, name: &[u8], path: &Path) -> Result<Option<Nid>> {
         let stat = retry(|| lstat(path))
             .map_err(io::Error::from)
@@ -180,7 +179,7 @@ impl Copy {
         Ok(None)
     }
 
-    /// Holes stay holes, and zeros in whole blocks become some.
+    /// Copies the content. Holes are kept, and blocks of zeros become holes.
     fn content(&mut self, ino: Nid, path: &Path) -> Result<()> {
         // The file may have been replaced by a pipe since it was examined.
         let flags = OFlags::NONBLOCK.bits() as i32;
@@ -193,7 +192,7 @@ impl Copy {
             let data = match retry(|| seek(&file, SeekFrom::Data(at))) {
                 Ok(data) => data,
                 Err(HostErrno::NXIO) => break,
-                // A file that knows no holes, such as the kernel's own ones.
+                // A file without SEEK_DATA, such as those of procfs.
                 Err(HostErrno::INVAL) => at,
                 Err(e) => return Err(io::Error::from(e)).at(path.display()),
             };
@@ -203,7 +202,7 @@ impl Copy {
                 break;
             }
         }
-        // A hole at the end has no data behind it.
+        // A hole at the end is not followed by data.
         let at = at.max(retry(|| file.metadata()).at(path.display())?.len());
         self.bytes += at;
         let set = SetAttr {
@@ -216,7 +215,7 @@ impl Copy {
         Ok(())
     }
 
-    /// Copies a range of a file. Returns where it ends, which is sooner if the file does.
+    /// Copies a range of a file. Returns its end, or the end of the file if that comes first.
     fn data(
         &mut self,
         ino: Nid,
@@ -227,7 +226,7 @@ impl Copy {
     ) -> Result<u64> {
         let mut at = range.start;
         while at < range.end {
-            // Fits: at most the buffer's length.
+            // Fits: at most the buffer length.
             let want = (range.end - at).min(buf.len() as u64) as usize;
             let mut n = 0;
             while n < want {
@@ -258,7 +257,7 @@ impl Copy {
     }
 
     fn attributes(&mut self, path: &Path, ino: Nid, stat: &Stat) -> Result<()> {
-        // Inherited, or of a directory that was there. Before the mode, which would become part of the list.
+        // Removes inherited ACLs first: setting the mode would change them.
         for list in [acl::ACCESS, acl::DEFAULT] {
             match self.volume.remove_xattr(ino, list, super::open::now()) {
                 Ok(()) | Err(Error::Posix(Errno::NoAttribute)) => {}
@@ -299,7 +298,7 @@ impl Copy {
     }
 }
 
-/// The extended attributes of a file of the host. An error if a volume has no room for so much.
+/// Reads the extended attributes of a host file. Fails if they exceed the limit of a volume.
 fn host_attributes(path: &Path) -> Result<Xattrs> {
     let mut names = vec![0; 64 << 10];
     let len = match retry(|| llistxattr(path, &mut names[..])) {
@@ -330,7 +329,7 @@ fn host_attributes(path: &Path) -> Result<Xattrs> {
     Ok(all)
 }
 
-/// A device number in the 32 bits in which Linux hands it to filesystems.
+/// Device number in the 32-bit encoding that Linux passes to filesystems.
 fn rdev(dev: u64) -> u32 {
     let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
     minor & 0xff | (major & 0xfff) << 8 | (minor & 0xfff00) << 12

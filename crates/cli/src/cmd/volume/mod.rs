@@ -47,7 +47,7 @@ enum Verb {
     Snapshot(snapshot::Verb),
 }
 
-/// Runs the verb.
+/// Runs a verb of `tuff volume`, and maps its errors to exit codes.
 pub(crate) fn run(args: &Args) -> tuff_erofs::Result<ExitCode> {
     let result = match &args.verb {
         Verb::Create(args) => create::run(args),

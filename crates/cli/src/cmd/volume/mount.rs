@@ -1,4 +1,4 @@
-//! `tuff volume mount`: a volume under a directory, until it is unmounted.
+//! `tuff volume mount`: serves a volume through FUSE until it is unmounted.
 
 use super::failure::{At, Failure, Result};
 use super::open::device;
@@ -17,11 +17,11 @@ use tuff_fuse::{KeepAwake, Log, Serving};
 use tuff_iplfs::{Error, Volume};
 use tuff_mount::volume::{SYNC_EVERY, VolumeMount, VolumeServer};
 
-/// Dirty pages that wait for more to lie beside them: 1 MiB. Who writes the last one waits for all.
+/// Dirty pages that are gathered into one write: 1 MiB. The write that completes them waits for all.
 const WRITE_BEHIND_PAGES: u64 = 256;
-/// Changed nodes that are kept in memory: 128 MiB. A checkpoint begins at half of it, so that nobody has to wait for one.
+/// Dirty nodes in memory: 128 MiB. A checkpoint begins at half of it, so that writers do not wait for one.
 const DIRTY_NODES: u64 = 32768;
-/// A megabyte made ready for fsyncs to come.
+/// Blocks preallocated for future fsyncs: 1 MiB.
 const PREPARE_BLOCKS: u64 = 256;
 
 /// Mount a volume for reading and writing
@@ -61,13 +61,12 @@ pub(crate) struct Args {
     /// Transport of FUSE requests: dev (/dev/fuse), uring (io_uring), or auto (io_uring if the kernel supports it)
     #[arg(long, value_name = "HOW", default_value = "auto")]
     transport: Transport,
-    /// Keep processors from halting while requests come one after another, which costs their time but shortens the way to
-    /// the mount and back where waking them is slow: on, off, or auto: in virtual machines of up to 16 processors
+    /// Keep CPUs out of deep idle states between requests, which costs CPU time but reduces latency where wake-ups are
+    /// slow: on, off, or auto (in virtual machines of up to 16 CPUs)
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     keep_awake: KeepAwake,
 }
 
-/// Runs the verb.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let Role::Server { in_background } = Role::of_this_process(args.foreground) else {
         return Ok(background::start()?);
@@ -115,7 +114,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         .at(args.dir.display())?;
     background::ready(in_background)?;
     if let Err(e) = served.wait() {
-        // In the background nobody sees the exit code.
+        // In the background the exit code is lost, so the error is logged.
         if in_background {
             log.line(format_args!("{}: {e}", args.path.display()));
         }
@@ -124,7 +123,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the volume; for reading only if its host takes no writes.
+/// Opens the volume, read-only if its host does not accept writes.
 fn open(args: &Args, how: tuff_iplfs::MountOptions, log: &Log) -> Result<Volume> {
     let place = args.path.display();
     let only_reading = tuff_iplfs::MountOptions {
@@ -154,7 +153,7 @@ fn open(args: &Args, how: tuff_iplfs::MountOptions, log: &Log) -> Result<Volume>
     read_only()
 }
 
-/// A stream with a byte for every signal that asks us to end.
+/// Returns a stream that receives a byte for every signal that ends the mount.
 fn signals() -> io::Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair()?;
     for signal in [SIGTERM, SIGINT, SIGHUP] {

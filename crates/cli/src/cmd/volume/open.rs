@@ -1,4 +1,4 @@
-//! Opening of volumes, and values that new ones need.
+//! Opens volumes, and supplies times and random numbers.
 
 use super::failure::{At, Result};
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tuff_iplfs::{BlockDevice, Error, MountOptions, Time, Volume, backend};
 
-/// Opens what holds a volume.
+/// Opens the backing device of a volume.
 pub(super) fn device(path: &Path, read_only: bool) -> Result<Arc<dyn BlockDevice>> {
     let place = path.display();
     match backend::open(path, read_only) {
@@ -19,7 +19,7 @@ pub(super) fn device(path: &Path, read_only: bool) -> Result<Arc<dyn BlockDevice
     }
 }
 
-/// Opens a volume. Read-only, nothing is written, not even what a recovery would.
+/// Opens a volume. Read-only, nothing is written, not even for recovery.
 pub(super) fn mount(path: &Path, read_only: bool) -> Result<Volume> {
     let options = MountOptions {
         read_only,
@@ -28,9 +28,9 @@ pub(super) fn mount(path: &Path, read_only: bool) -> Result<Volume> {
     Volume::mount(device(path, read_only)?, options).at(path.display())
 }
 
-/// The present.
+/// Returns the current time.
 pub(super) fn now() -> Time {
-    // A clock before 1970 is as good as none.
+    // A clock before 1970 counts as 1970.
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -40,23 +40,23 @@ pub(super) fn now() -> Time {
     }
 }
 
-/// Random bytes.
+/// Returns 16 random bytes.
 pub(super) fn random() -> io::Result<[u8; 16]> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes)
 }
 
-/// A random identity.
+/// Returns a random UUID.
 pub(super) fn uuid() -> io::Result<[u8; 16]> {
     let mut uuid = random()?;
-    // The bits that say "random" in a UUID.
+    // Version 4, variant 1: a random UUID.
     uuid[6] = uuid[6] & 0x0f | 0x40;
     uuid[8] = uuid[8] & 0x3f | 0x80;
     Ok(uuid)
 }
 
-/// Bytes of so many blocks.
+/// Size of `blocks` blocks. Unit: bytes.
 pub(super) fn bytes(blocks: u64) -> u64 {
     blocks.saturating_mul(tuff_iplfs::BLOCK_SIZE as u64)
 }

@@ -41,7 +41,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Whose limits to set.
+    /// Returns the user, group or project whose limits are set.
     fn subject(&self) -> Option<Subject> {
         let user = self.user.map(Subject::User);
         let group = self.group.map(Subject::Group);
@@ -49,7 +49,6 @@ impl Args {
     }
 }
 
-/// Runs the verb.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let place = args.path.display();
     if let Some(subject) = args.subject() {

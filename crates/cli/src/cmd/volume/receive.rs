@@ -1,4 +1,4 @@
-//! `tuff volume receive`: a stream becomes a volume, or takes one from a snapshot to the next.
+//! `tuff volume receive`: applies streams to a new or existing copy.
 
 use super::create::{is_block, unmake, zone_blocks};
 use super::failure::{At, Failure, Result};
@@ -42,7 +42,6 @@ pub(crate) struct Args {
     verbose: bool,
 }
 
-/// Runs the verb.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let mut source: Box<dyn Read> = if args.input == Path::new("-") {
         if io::stdin().is_terminal() {
@@ -100,7 +99,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is to hold a new volume.
+/// Creates the backing device of a new volume.
 fn make(args: &Args, stream: &Stream<'_>) -> Result<Arc<dyn BlockDevice>> {
     let place = args.path.display();
     if !args.file && !is_block(&args.path) {
@@ -129,11 +128,11 @@ fn make(args: &Args, stream: &Stream<'_>) -> Result<Arc<dyn BlockDevice>> {
     Ok(Arc::new(device))
 }
 
-/// A file that is there for a new volume. What it holds is somebody's, unless it is empty.
+/// Uses an existing file for a new volume, if it is empty or `--force` is given.
 fn take_over(args: &Args, stream: &Stream<'_>) -> Result<Arc<dyn BlockDevice>> {
     let place = args.path.display();
     let device = FileDevice::open(&args.path, false).at(&place)?;
-    // A volume that is there already is told of by who receives.
+    // Receiving reports an existing volume itself.
     if tuff_iplfs::read_superblock(&device).is_err() {
         let len = retry(|| args.path.metadata()).at(&place)?.len();
         if len > 0 && !args.force {
@@ -149,7 +148,7 @@ fn take_over(args: &Args, stream: &Stream<'_>) -> Result<Arc<dyn BlockDevice>> {
     Ok(Arc::new(device))
 }
 
-/// An error if a stream has addresses that a file or device does not reach.
+/// Fails if the stream has addresses that the device does not reach.
 fn reaches(args: &Args, stream: &Stream<'_>, device: &FileDevice) -> Result<()> {
     let place = args.path.display();
     let needed = stream.superblock().geometry.area_bits;

@@ -1,4 +1,4 @@
-//! `tuff volume send`: a snapshot as a stream.
+//! `tuff volume send`: writes a snapshot as a stream.
 
 use super::failure::{Failure, Result};
 use super::open::{bytes, mount};
@@ -33,7 +33,6 @@ pub(crate) struct Args {
     verbose: bool,
 }
 
-/// Runs the verb.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let place = args.path.display();
     let mut volume = mount(&args.path, true)?;

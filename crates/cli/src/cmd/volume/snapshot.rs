@@ -1,4 +1,4 @@
-//! `tuff volume snapshot`: make, list and delete snapshots.
+//! `tuff volume snapshot`: creates, lists and deletes snapshots.
 
 use super::failure::{At, Failure, Result};
 use super::open::{bytes, mount, now};
@@ -40,7 +40,6 @@ pub(crate) struct ListArgs {
     json: bool,
 }
 
-/// Runs the verb.
 pub(super) fn run(verb: &Verb) -> Result<ExitCode> {
     match verb {
         Verb::Create(args) => {
@@ -90,7 +89,7 @@ fn list(args: &ListArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the errno of a snapshot means.
+/// Converts the error of a snapshot operation to a message.
 pub(super) fn told(path: &Path, name: &str, e: Error) -> Failure {
     let place = path.display();
     match e {

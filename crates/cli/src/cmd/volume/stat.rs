@@ -1,4 +1,4 @@
-//! `tuff volume stat`: what a volume is and how full.
+//! `tuff volume stat`: prints identity and usage of a volume.
 
 use super::failure::{At, Result};
 use super::open::{bytes, device};
@@ -20,7 +20,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the verb.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let place = args.path.display();
     let device = device(&args.path, true)?;
@@ -111,7 +110,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Blocks that the host holds for the volume, packs and superblocks included. `None` if it cannot tell.
+/// Number of blocks allocated on the host, packs and superblocks included. `None` if it is unknown.
 fn allocated(device: &dyn BlockDevice, area_blocks: u64) -> std::io::Result<Option<u64>> {
     if !device.knows_allocated() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! A volume's files as a tar stream.
+//! Converts the files of a volume to a tar stream.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -6,10 +6,10 @@ use std::ops::Range;
 use tuff_erofs::tar::{Header, Kind, Stream, xattr_records};
 use tuff_iplfs::{Attr, Errno, Error, Nid, Volume, mode};
 
-/// Bytes read from a file at once.
+/// Size of a read. Unit: bytes.
 const STEP: u64 = 1 << 20;
 
-/// Which side failed.
+/// Error of the volume or of the output.
 pub(super) enum Failed {
     Volume(Error),
     Out(io::Error),
@@ -27,10 +27,10 @@ impl From<io::Error> for Failed {
     }
 }
 
-/// Writes members in the order of the directories' names.
+/// Tar writer that visits directories in the order of their names.
 pub(super) struct TarWriter<W: Write> {
     out: Stream<W>,
-    /// First name of every inode that has several.
+    /// First path of every inode with several links.
     names: HashMap<Nid, Vec<u8>>,
     sockets: Vec<Vec<u8>>,
 }
@@ -44,9 +44,9 @@ impl<W: Write> TarWriter<W> {
         }
     }
 
-    /// Every file of a volume, the root first.
+    /// Writes every file of a volume, the root first.
     pub(super) fn volume(&mut self, volume: &mut Volume) -> Result<(), Failed> {
-        // Directories still to list, the next one last.
+        // Directories left to list, the next one last.
         let mut todo = vec![(Nid::ROOT, b".".to_vec())];
         self.member(volume, Nid::ROOT, b"./")?;
         while let Some((dir, path)) = todo.pop() {
@@ -67,7 +67,7 @@ impl<W: Write> TarWriter<W> {
         Ok(())
     }
 
-    /// The end of the stream. Returns the sockets, which are not in it.
+    /// Writes the end of the stream. Returns the paths of sockets, which are not in it.
     pub(super) fn finish(self) -> Result<Vec<Vec<u8>>, Failed> {
         self.out.finish()?;
         Ok(self.sockets)
@@ -84,7 +84,7 @@ impl<W: Write> TarWriter<W> {
             size: 0,
             mtime: (attr.mtime.sec, attr.mtime.nsec),
             link: b"",
-            // As Linux packs device numbers in 32 bits: minor 8, major 12, minor 12.
+            // Linux encodes device numbers in 32 bits: minor 8, major 12, minor 12.
             device: (
                 attr.rdev >> 8 & 0xfff,
                 attr.rdev & 0xff | attr.rdev >> 12 & 0xf_ff00,
@@ -163,7 +163,7 @@ impl<W: Write> TarWriter<W> {
     }
 }
 
-/// Where a file has data.
+/// Returns the ranges of a file that have data.
 fn data_runs(volume: &mut Volume, attr: &Attr) -> Result<Vec<Range<u64>>, Error> {
     let mut runs = Vec::new();
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! `tuff volume trim`: what the host holds and nothing needs.
+//! `tuff volume trim`: returns unreferenced blocks to the host.
 
 use super::failure::{At, Result};
 use super::open::{bytes, mount};
@@ -21,7 +21,6 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the verb.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let place = args.path.display();
     let mut volume = mount(&args.path, false)?;

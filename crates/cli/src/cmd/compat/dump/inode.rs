@@ -1,4 +1,4 @@
-//! One inode: what it says, what is in it, where its data is, and the data.
+//! Output for one inode: fields, directory entries, extents and content.
 
 use super::Dump;
 use crate::cmd::cat::copy;
@@ -12,7 +12,7 @@ use tuff_format::chunk;
 use tuff_format::units::round_up;
 
 impl Dump<'_> {
-    /// The first name of an inode, if it has one.
+    /// Returns the first path of an inode, if it has one.
     pub(super) fn name(&mut self, inode: &Inode) -> Result<Option<Entry>> {
         for entry in Walk::root(self.image)? {
             match entry {
@@ -24,7 +24,7 @@ impl Dump<'_> {
         Ok(None)
     }
 
-    /// What an inode says.
+    /// Prints the fields of an inode.
     pub(super) fn inode(&mut self, path: &str, inode: &Inode) -> Result<()> {
         let size = inode.size();
         let stored = stored_bytes(self.image, inode)?;
@@ -58,7 +58,7 @@ impl Dump<'_> {
         out.line(format_args!("Timestamp: {}.{nanos:09}", time(seconds)))
     }
 
-    /// What is in a directory. Of other inodes there is only the heading.
+    /// Prints the entries of a directory; for other inodes only the heading.
     pub(super) fn list(&mut self, inode: &Inode) -> Result<()> {
         self.out.line("\n       NID TYPE  FILENAME")?;
         if !inode.is_dir() {
@@ -75,7 +75,7 @@ impl Dump<'_> {
         Ok(())
     }
 
-    /// Where an inode's data is.
+    /// Prints the extents of an inode.
     pub(super) fn extents(&mut self, path: &str, inode: &Inode) -> Result<()> {
         self.out
             .line("\n Ext:   logical offset   |  length :     physical offset    |  length")?;
@@ -90,7 +90,7 @@ impl Dump<'_> {
         self.out.line(format_args!("{path}: {count} extents found"))
     }
 
-    /// A file's data, or where a symlink leads.
+    /// Writes the content of a file or the target of a symlink.
     pub(super) fn cat(&mut self, inode: &Inode) -> Result<()> {
         match inode.file_type() {
             FileType::Symlink => {
@@ -110,10 +110,10 @@ impl Dump<'_> {
     }
 }
 
-/// The ranges whose extents are listed: of a file in chunks each chunk, where the library takes those together that lie side
-/// by side, and of others all.
+/// Ranges whose extents are listed. A file in chunks is listed chunk by chunk, as the library would merge adjacent
+/// ones.
 fn pieces(image: &Image, inode: &Inode) -> Result<impl Iterator<Item = Range<u64>>> {
-    // Without data there is no table of chunks that a size has to fit.
+    // An inode without data has no chunk table to validate.
     let size = if has_data(inode) { inode.size() } else { 0 };
     let step = match inode.layout() {
         Layout::ChunkBased => {
@@ -128,8 +128,8 @@ fn pieces(image: &Image, inode: &Inode) -> Result<impl Iterator<Item = Range<u64
     Ok(pieces.map(move |i| i * step..size.min((i + 1).saturating_mul(step))))
 }
 
-/// The columns of an extent: all of its last block, unless that is compressed or behind the inode. What has no blocks of its
-/// own, holes and fragments, is nowhere.
+/// Formats an extent. Its length includes the whole last block, except for compressed and inline data. Holes and
+/// fragments have no address.
 fn line(extent: &Extent, inode: &Inode, image: &Image) -> String {
     let block = image.superblock().block_bits.size();
     let whole = match extent.location {
@@ -156,7 +156,7 @@ fn line(extent: &Extent, inode: &Inode, image: &Image) -> String {
     )
 }
 
-/// What an inode's data takes: of a compressed file the blocks that it counts, of others what is not a hole. Unit: bytes.
+/// Size of the data in the image: counted blocks for a compressed file, else everything but holes. Unit: bytes.
 pub(super) fn stored_bytes(image: &Image, inode: &Inode) -> Result<u64> {
     if is_compressed(inode) {
         let block = image.superblock().block_bits.size();
@@ -165,13 +165,13 @@ pub(super) fn stored_bytes(image: &Image, inode: &Inode) -> Result<u64> {
     Ok(storage(image, inode)?.stored_bytes)
 }
 
-/// True if an inode has an index of clusters.
+/// Returns true if an inode has a cluster index.
 pub(super) fn is_compressed(inode: &Inode) -> bool {
     let layout = inode.layout();
     matches!(layout, Layout::CompressedFull | Layout::CompressedCompact)
 }
 
-/// A share in percent; of nothing, all.
+/// Share in percent; 100 if `whole` is 0.
 pub(super) fn percent(part: u64, whole: u64) -> f64 {
     match whole {
         0 => 100.0,
@@ -179,7 +179,7 @@ pub(super) fn percent(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// What lines call a type.
+/// Name of a file type in the output.
 pub(super) fn type_name(kind: FileType) -> &'static str {
     match kind {
         FileType::File => "regular file",

@@ -1,6 +1,6 @@
-//! `dump.erofs`: what an image says of itself and its files, line by line as scripts expect it.
+//! `dump.erofs`: prints an image line by line, in the form that scripts expect.
 //!
-//! `superblock`, `statistics` and `inode` are the parts of its output, in their order there.
+//! `superblock`, `statistics` and `inode` are the parts of its output, in order.
 
 mod inode;
 mod statistics;
@@ -27,7 +27,7 @@ static OPTIONS: OptionTable = OptionTable {
     optional: b"",
 };
 
-/// What was asked for.
+/// Parsed arguments of `dump.erofs`.
 #[derive(Default)]
 struct DumpArgs {
     help: bool,
@@ -44,14 +44,13 @@ struct DumpArgs {
     open: OpenArgs,
 }
 
-/// An image, where what is asked of it goes, and what was wrong on the way.
+/// Output for one image. The first error that does not stop it is kept for the end.
 struct Dump<'a> {
     image: &'a Image,
     out: Out,
     broken: Option<Error>,
 }
 
-/// Does what the words ask for.
 pub(super) fn run(raw: &[OsString]) -> Result<ExitCode> {
     let args = DumpArgs::read(getopt::parse(raw, &OPTIONS)?)?;
     if args.version {
@@ -77,7 +76,7 @@ pub(super) fn run(raw: &[OsString]) -> Result<ExitCode> {
         dump.wrong(e);
     }
     dump.out.finish()?;
-    // What could be shown was; the last thing that was wrong is said as every error is.
+    // Everything readable has been printed. The last error determines the exit code.
     dump.broken.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
@@ -120,7 +119,7 @@ impl DumpArgs {
         Ok(())
     }
 
-    /// Where the image is, if all that is asked can be answered.
+    /// Validates the arguments and returns those that open the image.
     fn image(&self) -> Result<ImageArgs> {
         let image = self.image.clone();
         let image = image.ok_or_else(|| Error::usage("IMAGE is missing"))?;
@@ -142,27 +141,27 @@ impl DumpArgs {
         Ok(ImageArgs { image, open })
     }
 
-    /// True if it is about one inode.
+    /// Returns true if the arguments select one inode.
     fn one(&self) -> bool {
         self.path.is_some() || self.nid.is_some()
     }
 }
 
-/// A number as C reads it: decimal, hexadecimal behind `0x`, octal behind `0`; or a size with its unit.
+/// Parses a number as C does: decimal, hexadecimal with `0x`, octal with `0`; or a size with a unit.
 pub(super) fn number(text: &str) -> Result<u64, String> {
     let (digits, base) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
         None if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),
         None => return parse_size(text),
     };
-    // `from_str_radix` would take a sign.
+    // `from_str_radix` would accept a sign.
     let plain = digits.bytes().all(|b| b.is_ascii_alphanumeric());
     let number = u64::from_str_radix(digits, base).ok().filter(|_| plain);
     number.ok_or_else(|| format!("'{text}' is not a number"))
 }
 
 impl Dump<'_> {
-    /// All that was asked for.
+    /// Prints everything that the arguments select.
     fn all(&mut self, args: &DumpArgs) -> Result<()> {
         if self.image.checksum_ok() == Some(false) {
             let what = "the checksum does not match the bytes it covers";
@@ -191,7 +190,7 @@ impl Dump<'_> {
         }
     }
 
-    /// All that was asked of an inode, whose name is known or not.
+    /// Prints everything that the arguments select of an inode.
     fn one(&mut self, args: &DumpArgs, found: Option<&Entry>, inode: &Inode) -> Result<()> {
         if args.cat {
             return self.cat(inode);
@@ -210,7 +209,7 @@ impl Dump<'_> {
         Ok(())
     }
 
-    /// Something is wrong that does not end this.
+    /// Records an error that does not stop the output.
     fn wrong(&mut self, e: Error) {
         if let Some(before) = self.broken.replace(e) {
             eprintln!("{}: {before}", Tool::Dump.name());

@@ -1,4 +1,4 @@
-//! All files of an image in numbers. Names are counted, so what has two counts twice.
+//! Statistics of all files of an image. They count names, so a file with two hard links counts twice.
 
 use super::Dump;
 use super::inode::{is_compressed, percent, stored_bytes, type_name};
@@ -6,7 +6,7 @@ use tuff_erofs::Result;
 use tuff_erofs::read::{FileType, Inode};
 use tuff_erofs::walk::{Entry, Walk};
 
-/// Types of files, in the order of their lines.
+/// File types in the order of the output.
 const TYPES: [FileType; 7] = [
     FileType::File,
     FileType::Dir,
@@ -17,18 +17,18 @@ const TYPES: [FileType; 7] = [
     FileType::Symlink,
 ];
 
-/// Endings of names that are counted by themselves.
+/// File extensions with a row of their own.
 const ENDINGS: [&str; 9] = [
     ".txt", ".so", ".xml", ".apk", ".odex", ".vdex", ".oat", ".rc", ".otf",
 ];
 
-/// Rows of a distribution of sizes: below 1 KiB, below 2, and so on; the last has no end.
+/// Rows of the size histogram: below 1 KiB, below 2 KiB, and so on; the last is open.
 const SIZES: usize = 17;
 
 /// Width of a bar that stands for all. Unit: characters.
 const BAR_LEN: usize = 50;
 
-/// What was counted.
+/// Counters of all inodes and names.
 #[derive(Default)]
 struct Counts {
     types: [u64; TYPES.len()],
@@ -38,12 +38,11 @@ struct Counts {
     stored_bytes: u64,
     sizes: [u64; SIZES],
     stored_sizes: [u64; SIZES],
-    /// The last are all others.
+    /// The last element counts all other extensions.
     endings: [u64; ENDINGS.len() + 1],
 }
 
 impl Dump<'_> {
-    /// Statistics of all names.
     pub(super) fn statistics(&mut self) -> Result<()> {
         let counts = self.counts()?;
         self.totals(&counts)?;
@@ -68,7 +67,7 @@ impl Dump<'_> {
                 Err(e) => self.wrong(e),
             }
         }
-        // What files have in common takes room, though it is no file.
+        // The packed inode takes space, though it is no file.
         if let Some(packed) = image.packed() {
             self.count_stored(packed, &mut counts);
         }
@@ -112,7 +111,7 @@ impl Dump<'_> {
                 .line(format_args!("Filesystem {what} count:\t\t{value}"))
         };
         line("total file", all)?;
-        // There are no others: an inode of another type is corrupt.
+        // An inode of any other type is corrupt.
         line("unknown type", 0)?;
         for (kind, count) in TYPES.into_iter().zip(counts.types) {
             line(type_name(kind), count)?;
@@ -168,14 +167,14 @@ impl Counts {
     }
 }
 
-/// The row of a size.
+/// Row of a size in the histogram.
 fn size_row(size: u64) -> usize {
     // Fits: at most 64.
     let bits = (u64::BITS - (size >> 10).leading_zeros()) as usize;
     bits.min(SIZES - 1)
 }
 
-/// The row of a name.
+/// Row of a name's extension.
 fn ending(name: &[u8]) -> usize {
     let ends = |ending: &&str| name.ends_with(ending.as_bytes());
     ENDINGS.iter().position(ends).unwrap_or(ENDINGS.len())

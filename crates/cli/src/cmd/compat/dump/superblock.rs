@@ -1,4 +1,4 @@
-//! The superblock, as dump.erofs prints it, and as udev takes it.
+//! Output of the superblock: lines of dump.erofs, and variables for udev.
 
 use super::Dump;
 use crate::cmd::extents::algorithm_name;
@@ -8,16 +8,16 @@ use tuff_erofs::Result;
 use tuff_format::features::{Feature, KernelVersion, flags_of, incompat};
 use tuff_format::superblock::{BASE_LEN, MAGIC, Superblock};
 
-/// Unit of what follows the first bytes of a superblock. Unit: bytes.
+/// Unit of the superblock's extension slots. Unit: bytes.
 const SLOT_LEN: usize = 16;
 
 impl Dump<'_> {
-    /// A line for each field.
+    /// Prints a line for each field.
     pub(super) fn superblock(&mut self) -> Result<()> {
         let sb = self.image.superblock();
         self.field("magic number", format_args!("0x{MAGIC:08X}"))?;
         self.field("blocksize", sb.block_bits.size())?;
-        // Those of further devices are counted, too.
+        // Blocks of extra devices are included.
         let further = self.image.slots().iter().map(|slot| slot.blocks);
         self.field("blocks", further.fold(sb.blocks, u64::saturating_add))?;
         self.field("inode metadata start block", sb.meta_blkaddr)?;
@@ -52,7 +52,7 @@ impl Dump<'_> {
         self.out.line(format_args!("{name:<45} {value}"))
     }
 
-    /// Variables for udev.
+    /// Prints the variables that udev imports.
     pub(super) fn udev(&mut self) -> Result<()> {
         let uuid = uuid(&self.image.superblock().uuid);
         self.out.line(format_args!("ID_FS_UUID={uuid}"))?;
@@ -67,7 +67,7 @@ fn algorithms(sb: &Superblock) -> String {
     ids.map(algorithm_name).collect::<Vec<_>>().join(", ")
 }
 
-/// The names of features as this tool has them, each with a space behind it.
+/// Feature names as dump.erofs spells them, each followed by a space.
 fn names(features: impl Iterator<Item = Feature>) -> String {
     let names = features.map(|f| match f {
         Feature::SB_CHKSUM => "sb_csum ".to_owned(),

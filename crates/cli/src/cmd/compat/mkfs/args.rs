@@ -6,17 +6,17 @@ use tuff_mkfs::{
     Compression, CompressionOptions, Dedupe, DedupeOptions, Fragments, LayoutOptions, Options,
 };
 
-/// What was asked for.
+/// Parsed arguments of `mkfs.erofs`.
 pub(super) struct MkfsArgs {
     pub(super) help: bool,
     pub(super) version: bool,
     pub(super) quiet: bool,
-    /// A device is overwritten whatever it holds.
+    /// Overwrite a device whatever it contains.
     pub(super) force: bool,
-    /// As far as one option says it all.
+    /// Options that a single argument determines.
     pub(super) options: Options,
     pub(super) block: Option<u64>,
-    /// Of `-z`, in its order.
+    /// Algorithms of `-z`, in order.
     pub(super) algorithms: Vec<Compression>,
     pub(super) cluster: Option<u64>,
     pub(super) fragment_cluster: Option<u64>,
@@ -28,35 +28,35 @@ pub(super) struct MkfsArgs {
     pub(super) mkfs_time: bool,
     pub(super) ignore_mtime: bool,
     pub(super) tar: bool,
-    /// Of a tar, only the metadata.
+    /// Store only metadata of a tar, and refer to its data.
     pub(super) index: bool,
-    /// Of images, all data, too.
+    /// Copy the data of source images.
     pub(super) data: bool,
     pub(super) aufs: bool,
     pub(super) strip_overlay: bool,
-    /// Where a descriptor of the disk goes.
+    /// Path of the VMDK descriptor.
     pub(super) vmdk: Option<PathBuf>,
-    /// Where a list of blocks by file goes.
+    /// Path of the block list.
     pub(super) block_list: Option<PathBuf>,
     pub(super) offset: u64,
     pub(super) align_blocks: u64,
-    /// What people should know.
+    /// Notes for the user.
     pub(super) notes: Vec<String>,
-    /// `--product-out`, which needs a table of owners to mean something.
+    /// `--product-out` was given; it takes effect only with a table of owners.
     pub(super) product_out: bool,
-    /// `FILE` and what follows it.
+    /// `FILE` and the sources.
     pub(super) operands: Vec<OsString>,
 }
 
 impl MkfsArgs {
-    /// Values without any option.
+    /// Returns the values of an empty command line.
     pub(super) fn new() -> Self {
         Self {
             help: false,
             version: false,
             quiet: false,
             force: false,
-            // What callers get who ask for nothing.
+            // Defaults of mkfs.erofs, which differ from those of the library.
             options: Options {
                 compression: CompressionOptions {
                     default: None,

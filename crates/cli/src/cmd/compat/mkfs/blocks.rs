@@ -1,12 +1,12 @@
-//! `--block-list-file`: which blocks of an image hold which file, for those who make updates of it block by block.
+//! `--block-list-file`: lists the blocks of each file, for tools that create block-level updates.
 //!
 //! ```text
 //!  /system/app/Clock/Clock.apk 40027-40064 40101
 //! ```
 //!
-//! A line for each file with blocks of its own, under the first of its names: the path from the mount point on, then runs of
-//! blocks in the order of the file, the last one included. What lies behind inodes, in the packed inode or on another device
-//! has no block here. Blocks that files share are listed for each of them.
+//! Each line has the first path of a file, from the mount point on, and its block ranges in file order, both ends
+//! included. Inline data, fragments and data on other devices have no blocks in the image. Blocks shared by several
+//! files are listed for each of them.
 //!
 //! Source: Android's `releasetools`, `sparse_img.py` (`LoadFileBlockMap`), which reads it.
 
@@ -18,11 +18,12 @@ use tuff_erofs::Result;
 use tuff_erofs::read::{FileType, Image, Inode, Location};
 use tuff_erofs::walk::Walk;
 
-/// Writes the list of the image that begins at `offset` of `file` to `path`. Returns how many files are left out since white space in
-/// their paths, as which control characters count there, would end them.
+/// Writes the list of the image at `offset` of `file` to `path`. Returns the number of omitted files: the format cannot
+/// express white space or control characters in a path.
 ///
 /// # Errors
-/// What reading the image and writing the list gives.
+///
+/// Errors of reading the image and writing the list.
 pub(super) fn list(path: &Path, file: &Path, offset: u64, mount_point: &[u8]) -> Result<usize> {
     let open = OpenArgs {
         offset,
@@ -67,7 +68,7 @@ fn text(image: &Image, mount_point: &[u8]) -> Result<(Vec<u8>, usize)> {
     Ok((out, left_out))
 }
 
-/// The first and the last block of each run of a file's blocks, in the order of the file.
+/// Returns the first and last block of each run of a file's blocks, in file order.
 fn runs(image: &Image, inode: &Inode) -> Result<Vec<(u64, u64)>> {
     let sb = image.superblock();
     let bits = sb.block_bits.get();
@@ -80,12 +81,12 @@ fn runs(image: &Image, inode: &Inode) -> Result<Vec<(u64, u64)>> {
             _ => continue,
         };
         let (first, last) = (pos >> bits, (pos + len).saturating_sub(1) >> bits);
-        // What clusters have on other devices is counted from behind the image.
+        // Addresses on other devices follow those of the image.
         if last >= sb.blocks {
             continue;
         }
         match runs.last_mut() {
-            // The next one, or the block that the one before ends in.
+            // Adjacent to the previous range, or in its last block.
             Some(run) if first == run.1 + 1 || first == run.1 => run.1 = last,
             _ => runs.push((first, last)),
         }

@@ -1,11 +1,11 @@
-//! What `-E` and `--zfeature-bits` ask for.
+//! Features of `-E` and `--zfeature-bits`.
 
 use super::args::MkfsArgs;
 use crate::units::parse_size;
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::{Dedupe, Fragments, InodeForm, Metadata};
 
-/// The features of `--zfeature-bits`, from bit 0 on.
+/// Features of `--zfeature-bits`, from bit 0.
 const BITS: [&str; 8] = [
     "legacy-compress",
     "ztailpacking",
@@ -17,7 +17,7 @@ const BITS: [&str; 8] = [
     "dot-omitted",
 ];
 
-/// Takes a list of `-E`.
+/// Applies a list of `-E`.
 pub(super) fn list(args: &mut MkfsArgs, list: &str) -> Result<()> {
     for word in list.split(',').filter(|word| !word.is_empty()) {
         let (name, value) = match word.split_once('=') {
@@ -32,7 +32,7 @@ pub(super) fn list(args: &mut MkfsArgs, list: &str) -> Result<()> {
     Ok(())
 }
 
-/// Takes the features of a mask.
+/// Applies the features of a bit mask.
 pub(super) fn bits(args: &mut MkfsArgs, mask: u64) -> Result<()> {
     if mask >> BITS.len() != 0 {
         return Err(Error::usage(format_args!(

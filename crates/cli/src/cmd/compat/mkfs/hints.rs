@@ -1,4 +1,5 @@
-//! A file of compression hints: cluster size, perhaps the number of an algorithm, and an expression; the first that matches wins.
+//! Compression hints: lines of a cluster size, an optional algorithm number and an expression. The first matching line
+//! wins.
 
 use super::super::ere;
 use crate::cmd::build_image::options;
@@ -6,7 +7,7 @@ use std::path::Path;
 use tuff_erofs::{Error, Result};
 use tuff_mkfs::{Compression, Rule};
 
-/// The rules of a file. Lines whose cluster is no multiple of `block` are left out, and noted.
+/// Reads the rules of a file. Lines whose cluster size is not a multiple of `block` are skipped with a note.
 pub(super) fn rules(
     file: &Path,
     algorithms: &[Compression],

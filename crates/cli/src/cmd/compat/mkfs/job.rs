@@ -1,4 +1,4 @@
-//! What was asked for, as the library takes it.
+//! Converts the arguments of `mkfs.erofs` to sources and options of the library.
 
 use super::args::MkfsArgs;
 use super::hints;
@@ -13,25 +13,25 @@ use tuff_mkfs::{
     Dedupe, Fragments, KernelVersion, Metadata, Options, Source, SparsePolicy, Whiteouts,
 };
 
-/// An image to build.
+/// Everything needed to build one image.
 pub(super) struct Job {
     pub(super) sources: Vec<Source>,
     pub(super) image: PathBuf,
     pub(super) options: Options,
-    /// Where in `image` it begins. Unit: bytes.
+    /// Offset of the image in the file `image`. Unit: bytes.
     pub(super) offset: u64,
-    /// Its length is a multiple of so many, rounded up to a power of two.
+    /// Alignment of the image length, rounded up to a power of two. Unit: blocks.
     pub(super) align_blocks: u64,
-    /// Where a descriptor of the disk goes.
+    /// Path of the VMDK descriptor.
     pub(super) vmdk: Option<PathBuf>,
-    /// Where a list of blocks by file goes.
+    /// Path of the block list.
     pub(super) block_list: Option<PathBuf>,
     pub(super) quiet: bool,
     pub(super) force: bool,
     pub(super) notes: Vec<String>,
 }
 
-/// The job that was asked for.
+/// Creates the job of a command line.
 pub(super) fn job(mut args: MkfsArgs) -> Result<Job> {
     let (image, sources) = places(&args)?;
     let mut o = args.options.clone();
@@ -72,7 +72,7 @@ pub(super) fn job(mut args: MkfsArgs) -> Result<Job> {
             list.display()
         )));
     }
-    // What follows in the unified address space begins behind what aligns.
+    // Extra devices follow the image in the unified address space, so the image is aligned instead of padded.
     if args.index || o.layout.blob.is_some() || o.dedupe.image_index {
         let align = u32::try_from(std::mem::replace(&mut args.align_blocks, 1));
         o.layout.align_blocks = align.map_err(Error::usage)?;
@@ -81,7 +81,7 @@ pub(super) fn job(mut args: MkfsArgs) -> Result<Job> {
     o.sources.whiteouts = Some(match (args.aufs, args.strip_overlay) {
         (false, false) => Whiteouts::Keep,
         (true, false) => Whiteouts::Convert,
-        // Below the only source there is nothing that they could delete: they go.
+        // With a single source there is nothing to delete: whiteouts are dropped.
         (false, true) => Whiteouts::Overlay,
         (true, true) => Whiteouts::Both,
     });
@@ -111,7 +111,7 @@ pub(super) fn job(mut args: MkfsArgs) -> Result<Job> {
     }
     o.kernel = o.oldest_kernel().max(layers.kernel());
     o.check()?;
-    // With an offset the build writes another file first.
+    // With an offset the build writes a temporary file first.
     o.sources.outputs = [&args.vmdk, &args.block_list]
         .into_iter()
         .flatten()
@@ -132,7 +132,7 @@ pub(super) fn job(mut args: MkfsArgs) -> Result<Job> {
     })
 }
 
-/// What layers have in forms of their own can be referred to in these forms alone.
+/// Data that layers store in other forms can be referred to only in the same forms.
 fn like_layers(args: &MkfsArgs, like: &Options, o: &mut Options) {
     if !args.algorithms.is_empty() {
         return;
@@ -150,7 +150,7 @@ fn like_layers(args: &MkfsArgs, like: &Options, o: &mut Options) {
     }
 }
 
-/// Where the image goes, and what it is made of.
+/// Returns the path of the image and its sources.
 fn places(args: &MkfsArgs) -> Result<(PathBuf, Vec<Source>)> {
     let source = |path: &PathBuf| {
         let is_stdin = |name| path.as_os_str() == name;
@@ -201,7 +201,7 @@ fn places(args: &MkfsArgs) -> Result<(PathBuf, Vec<Source>)> {
     }
 }
 
-/// Blocks are a tar's, whatever `-b` says, and nothing is there to compress, as with the original.
+/// Uses the block size of a tar, whatever `-b` is, and no compression, as mkfs.erofs does.
 fn index(args: &mut MkfsArgs, o: &mut Options) -> Result<()> {
     if o.layout.blob.is_some() {
         return Err(refused("--blobdev with --tar=i", "leave one of them out"));
@@ -236,7 +236,7 @@ fn compression(args: &mut MkfsArgs, o: &mut Options) -> Result<()> {
         .transpose()?
         .unwrap_or(o.compression.cluster);
     o.layout.similar_cluster_max = o.layout.fragment_cluster;
-    // As there: whatever does not fill a cluster.
+    // As in mkfs.erofs: every tail that does not fill a cluster.
     o.layout.fragment_end_max = Some(usize::MAX);
     if o.metadata.form == Metadata::Compressed {
         if o.compression.default.is_none() {
@@ -247,9 +247,9 @@ fn compression(args: &mut MkfsArgs, o: &mut Options) -> Result<()> {
         }
         o.metadata.cluster = o.metadata.cluster.max(o.block.size_usize());
     }
-    // Without compression there is nothing for the kernel to decode from a packed inode.
+    // Without compression the kernel cannot decode a packed inode.
     if o.compression.default.is_none() {
-        // Holes need not be read to be holes.
+        // Holes are detected without reading them.
         if o.layout.chunk.is_some() {
             o.layout.sparse = SparsePolicy::Keep;
         }
@@ -274,14 +274,14 @@ fn compression(args: &mut MkfsArgs, o: &mut Options) -> Result<()> {
     Ok(())
 }
 
-/// Times of inodes. With SOURCE_DATE_EPOCH they stay as far as they are not later, whatever `-T` says.
+/// Sets the times of inodes. With SOURCE_DATE_EPOCH, earlier times are kept, whatever `-T` is.
 fn times(args: &mut MkfsArgs, o: &mut Options) -> Result<()> {
     let epoch = source_date_epoch()?;
     let fixed = epoch.or(args.time);
     if args.ignore_mtime {
         let now = || {
             let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-            // Before 1970 a clock is wrong.
+            // A clock before 1970 is wrong.
             since.map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX))
         };
         o.metadata.timestamp = Some(fixed.unwrap_or_else(now));

@@ -1,5 +1,7 @@
-//! `mkfs.erofs`: `asked` reads its options, `extended` those of `-E`, `job` makes of them what the library takes, `place` puts an
-//! image where it was asked for, `vmdk` says what disk it is.
+//! `mkfs.erofs`: builds an image.
+//!
+//! `parse` reads the options into `args`, `extended` those of `-E`. `job` converts them to options of the library,
+//! `placement` writes the image to its offset, and `vmdk` and `blocks` write the files that accompany it.
 
 mod args;
 mod blocks;
@@ -33,7 +35,6 @@ static OPTIONS: OptionTable = OptionTable {
     optional: b"\0MZ\0clean\0gzinfo\0gzip\0incremental\0oci\0ovlfs-strip\0tar\0ungzip\0unlzma\0unxz\0xattr-inode-digest\0zD\0",
 };
 
-/// Does what the words ask for.
 pub(super) fn run(raw: &[OsString]) -> Result<ExitCode> {
     let args = MkfsArgs::read(&getopt::parse(raw, &OPTIONS)?)?;
     if args.version {

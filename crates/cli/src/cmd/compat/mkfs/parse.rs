@@ -1,4 +1,4 @@
-//! The options of `mkfs.erofs`, one by one.
+//! Parses the options of `mkfs.erofs`.
 
 use super::super::ere;
 use super::super::getopt::Token;
@@ -14,7 +14,7 @@ use tuff_erofs::{Error, Result, THREADS_MAX};
 use tuff_mkfs::{Compression, Metadata, Method, Paths};
 
 impl MkfsArgs {
-    /// Reads all words.
+    /// Applies all parsed arguments.
     pub(super) fn read(tokens: &[Token]) -> Result<Self> {
         let mut args = Self::new();
         for token in tokens {
@@ -62,7 +62,7 @@ impl MkfsArgs {
 
     fn take(&mut self, name: &str, value: Option<&str>) -> Result<()> {
         let o = &mut self.options;
-        // Options that must have a value have one.
+        // Options that require a value have one.
         let text = value.unwrap_or_default();
         match name {
             "-h" | "--help" => self.help = true,
@@ -130,10 +130,10 @@ impl MkfsArgs {
                 "0" => self.strip_overlay = false,
                 _ => return Err(said(name, "0 or 1")),
             },
-            // Files of a tar lie in its order, whatever this says: nobody waits for the end of a stream.
+            // Files of a tar always keep its order, because a stream is written as it is read.
             "--sort" if matches!(text, "none" | "path") => {}
             "--sort" => return Err(said(name, &format!("'{text}' is neither none nor path"))),
-            // Compression of a tar is seen by its first bytes.
+            // The compression of a tar is detected from its first bytes.
             "--ungzip" | "--gzip" | "--unxz" | "--unlzma" if value.is_none() => {}
             "--ungzip" | "--gzip" | "--unxz" | "--unlzma" => {
                 return Err(refused(
@@ -193,7 +193,7 @@ impl MkfsArgs {
 
     fn metadata(&mut self, text: &str) -> Result<()> {
         let (cluster, algorithm) = text.split_once(':').unwrap_or((text, "0"));
-        // With an algorithm of its own it would have a second one.
+        // A separate algorithm would be a second one.
         if algorithm != "0" {
             return Err(refused(
                 "-m with an algorithm of its own",
@@ -235,7 +235,7 @@ fn is_path(name: &str) -> bool {
     )
 }
 
-/// One algorithm of `-z`: `lz4hc`, `lzma,9`, `zstd,level=22,dictsize=1m`.
+/// Parses one algorithm of `-z`: `lz4hc`, `lzma,9`, `zstd,level=22,dictsize=1m`.
 fn algorithm(text: &str) -> Result<Compression> {
     let wrong = |what: &str| Error::usage(format_args!("-z {text}: {what}"));
     let mut parts = text.split(',');
@@ -260,7 +260,7 @@ fn algorithm(text: &str) -> Result<Compression> {
             _ => return Err(wrong(&format!("'{key}' is no setting of an algorithm"))),
         }
     }
-    // Their lowest levels that are none here.
+    // Lowest levels of mkfs.erofs that do not exist here.
     let level = match (name, level) {
         ("lz4hc", Some(0 | 1)) => Some(2),
         ("deflate", Some(0)) => Some(1),
@@ -276,7 +276,7 @@ fn algorithm(text: &str) -> Result<Compression> {
     compression.dict = match (compression.method, dict) {
         (_, None) => None,
         (Method::Lzma | Method::Zstd, Some(dict)) => Some(to_usize("-z dictsize", dict)?),
-        // What it has anyway.
+        // The size that deflate always has.
         (Method::Deflate, Some(32768)) => None,
         (Method::Deflate, Some(_)) => return Err(wrong("its dictionary has 32768 bytes here")),
         (Method::Lz4 | Method::Lz4hc, Some(_)) => return Err(wrong("it has no dictionary")),
@@ -291,7 +291,7 @@ fn random() -> Result<[u8; 16]> {
     std::fs::File::open(source)
         .and_then(|mut f| f.read_exact(&mut uuid))
         .map_err(|e| Error::io(source, "cannot read", e))?;
-    // Version 4, variant 1: a random one.
+    // Version 4, variant 1: a random UUID.
     uuid[6] = uuid[6] & 0x0f | 0x40;
     uuid[8] = uuid[8] & 0x3f | 0x80;
     Ok(uuid)
@@ -314,7 +314,7 @@ fn size(name: &str, text: &str) -> Result<u64> {
     parse_size(text).map_err(|e| said(name, &e))
 }
 
-/// As the library takes sizes.
+/// Converts a size to `usize`.
 pub(super) fn to_usize(name: &str, size: u64) -> Result<usize> {
     usize::try_from(size).map_err(|_| said(name, &format!("{size} is too large")))
 }
@@ -323,7 +323,7 @@ fn said(name: &str, what: &str) -> Error {
     Error::usage(format_args!("{name}: {what}"))
 }
 
-/// An option that is not done here, and what to do instead.
+/// Returns the error for an unsupported option, with an alternative.
 pub(super) fn refused(what: &str, instead: &str) -> Error {
     Error::usage(format_args!("{what} is not done here: {instead}"))
 }

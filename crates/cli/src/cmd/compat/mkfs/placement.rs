@@ -1,4 +1,4 @@
-//! Where the image goes: a file or device, perhaps behind so many bytes of it, perhaps with room behind it.
+//! Writes the image to a file or device, at an offset and with padding if requested.
 
 use super::job::Job;
 use std::fs::File;
@@ -8,10 +8,10 @@ use tuff_erofs::{Error, Result};
 use tuff_mkfs::Summary;
 use tuff_store::{Output, Target};
 
-/// What is copied at a time. Unit: bytes.
+/// Size of a copy step. Unit: bytes.
 const PIECE: usize = 1 << 20;
 
-/// Builds the image, and puts it into its place.
+/// Builds the image, and copies it to its offset if necessary.
 pub(super) fn write_image(
     job: &Job,
     build: impl FnOnce(&Target) -> Result<Summary>,
@@ -20,7 +20,7 @@ pub(super) fn write_image(
         let name = job.image.display().to_string();
         move |e| Error::io(name, what, e)
     };
-    // One, or more.
+    // At least one block.
     let step = job.align_blocks.max(1).next_power_of_two() * job.options.block.size();
     let is_device = std::fs::metadata(&job.image).is_ok_and(|m| m.file_type().is_block_device());
     let target = Target::Path(job.image.clone());
@@ -32,10 +32,10 @@ pub(super) fn write_image(
     let from = File::open(&beside.0).map_err(failed("cannot read what goes into it"))?;
     let output = Output::create(&target).map_err(failed("cannot create"))?;
     let mut piece = vec![0; PIECE];
-    // The superblock last, so that what a device has is no image before it is whole.
+    // The superblock is copied last: a partial copy is not an image.
     for n in (0..summary.image_bytes.div_ceil(PIECE as u64)).rev() {
         let at = n * PIECE as u64;
-        // Fits: a piece at most.
+        // Fits: at most `PIECE`.
         let n = (summary.image_bytes - at).min(PIECE as u64) as usize;
         from.read_exact_at(&mut piece[..n], at)
             .map_err(failed("cannot read what goes into it"))?;
@@ -48,7 +48,7 @@ pub(super) fn write_image(
     Ok(summary)
 }
 
-/// A file that is gone when this is.
+/// Temporary file, removed on drop.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -63,7 +63,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // Nothing to report to: a build that failed has left none.
+        // A failed build leaves no file to remove.
         let _ = std::fs::remove_file(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! `--vmdk-desc`: a text that makes a disk of an image and the files it refers to, one behind the other, for virtual machines.
+//! `--vmdk-desc`: writes a VMDK descriptor that concatenates an image and its devices to one disk for virtual machines.
 //!
 //! Source: VMware's "Virtual Disk Format 5.0", the descriptor of flat extents.
 
@@ -8,20 +8,21 @@ use std::path::{Path, PathBuf, absolute};
 use tuff_erofs::read::Image;
 use tuff_erofs::{Error, Result};
 
-/// Unit: bytes.
+/// Sector size. Unit: bytes.
 const SECTOR: u64 = 512;
-/// No extent is longer. Unit: sectors; 2 GiB.
+/// Longest extent, 2 GiB. Unit: sectors.
 const EXTENT: u64 = 1 << 22;
-/// Of the geometry that tools without a BIOS to ask write down.
+/// Heads of the geometry that tools write when there is no BIOS.
 const HEADS: u64 = 16;
 const TRACK: u64 = 63;
 const CYLINDERS: u64 = 16_383;
 
-/// Writes the descriptor of the disk that `image` is together with `devices` to `path`.
+/// Writes the descriptor of the disk that consists of `image` and `devices` to `path`.
 ///
 /// # Errors
-/// `Usage` if a device has no name that a descriptor can say, or no place right behind the one before it; what reading the
-/// image and writing the text gives.
+///
+/// `Usage` for a device name that a descriptor cannot express, or a device that does not directly follow its
+/// predecessor; errors of reading the image and writing the text.
 pub(super) fn describe(path: &Path, image: &Path, devices: &[PathBuf]) -> Result<()> {
     let opened = OpenArgs::default().open(image)?;
     let text = text(path, image, devices, &opened)?;
@@ -65,7 +66,7 @@ fn text(path: &Path, image: &Path, devices: &[PathBuf], opened: &Image) -> Resul
     Ok(out)
 }
 
-/// How the descriptor at `path` names a file: its readers begin where it lies.
+/// Name of a file in the descriptor at `path`: relative to its directory if possible.
 fn name(path: &Path, file: &Path) -> Result<String> {
     let beside = path.parent().is_none_or(|dir| dir.as_os_str().is_empty());
     let named = match beside {
