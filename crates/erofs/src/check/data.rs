@@ -1,4 +1,4 @@
-//! All data, once: which extents are new, sorted by position.
+//! Collection of all data extents, each read once, in order of position.
 
 use super::finding::Rule;
 use super::marks::{DataMap, Owner};
@@ -18,26 +18,26 @@ use std::sync::{Arc, Mutex};
 use std::thread::Scope;
 use tuff_format::cluster::Coding;
 
-/// Jobs that are sorted together.
+/// Number of jobs that are sorted together.
 const BATCH: usize = 4096;
-/// Bytes that one worker takes at once. Unit: bytes in the image.
+/// Number of image bytes that one worker takes at a time.
 const ITEM: u64 = 1 << 20;
-/// Longest piece of raw data in a job. Unit: bytes.
+/// Longest range of raw data in a job, in bytes.
 const RAW: u64 = 1 << 20;
-/// Prefixes that wait for somebody to have all of their cluster.
+/// Largest number of cluster prefixes that wait for an extent of the whole cluster.
 const PREFIXES: usize = 1 << 18;
 
-/// Who reads data and sees whether it decodes.
+/// Readers of the data.
 enum Readers<'a> {
-    /// Nobody: data is not asked for.
+    /// Data is not read.
     Nobody,
-    /// Workers, from this queue.
+    /// Workers, fed by this queue.
     Workers(SyncSender<Item>),
-    /// The walk itself: no thread could be started.
+    /// The walk itself, because no thread could be started.
     Walk(Box<Work<'a>>),
 }
 
-/// Where the walk puts extents.
+/// Queue of extents that the walk has found.
 pub(super) struct Jobs<'a> {
     image: &'a Image,
     shared: &'a Shared,
@@ -46,7 +46,7 @@ pub(super) struct Jobs<'a> {
     readers: Readers<'a>,
     map: DataMap,
     near: Near<'a>,
-    /// Of the walk, since they were last added to the common ones.
+    /// Counters of the walk that are not yet added to the shared ones.
     pub(super) totals: Totals,
 }
 
@@ -65,7 +65,7 @@ impl<'a> Readers<'a> {
         match threads::start(scope, "check", count, move || work().run(&receive)) {
             0 => Self::Walk(Box::new(work())),
             started => {
-                // None has ended: the queue is open.
+                // No worker has ended: the queue is open.
                 shared.workers.store(started, Relaxed);
                 Self::Workers(send)
             }
@@ -98,7 +98,7 @@ impl<'a> Jobs<'a> {
         }
     }
 
-    /// As [`Image::inode`]. What lies behind it is read ahead by workers that have nothing to do.
+    /// Returns an inode, like [`Image::inode`]. Idle workers read ahead after it.
     pub(super) fn inode(&mut self, nid: Nid) -> Result<Inode> {
         let (readers, items) = (&self.readers, &self.shared.items);
         self.near.inode(nid, |windows| {
@@ -110,11 +110,11 @@ impl<'a> Jobs<'a> {
         })
     }
 
-    /// Takes an extent of `nid`: marks its blocks, and has it read if nobody did.
+    /// Adds an extent of `nid`: marks its blocks, and queues it if it is new.
     pub(super) fn add(&mut self, nid: Nid, extent: Extent, last: bool) {
         match extent.location {
             Location::Hole | Location::Fragment { .. } => {}
-            // Nothing to decode, and next to the inode, which was just read: not worth a job.
+            // Nothing to decode, and the bytes follow the inode, which was just read.
             Location::Inline {
                 space,
                 pos,
@@ -179,7 +179,7 @@ impl<'a> Jobs<'a> {
         }
     }
 
-    /// Marks blocks of raw data. True if one of them is new.
+    /// Marks blocks of raw data. Returns true if one of them is new.
     fn take_raw(&mut self, nid: Nid, spot: Spot, len: u64) -> bool {
         let bits = self.image.superblock().block_bits;
         let mut new = false;
@@ -267,7 +267,7 @@ impl<'a> Jobs<'a> {
         } else {
             self.map.set(spot.store, first, owner);
         }
-        // Bytes of encoded extents may share a block with their neighbours: only whole blocks have one owner.
+        // Clusters of encoded extents may share a block with their neighbours. Only whole blocks have one owner.
         let rest = first + 1..blocks.end;
         let whole = aligned && bits.within(cluster.len.into()) == 0;
         if before == Owner::Free && whole {
@@ -296,7 +296,7 @@ impl<'a> Jobs<'a> {
         }
     }
 
-    /// Hands out the batch in runs by position.
+    /// Queues the batch in runs by position.
     fn flush(&mut self) {
         self.batch.sort_unstable_by_key(|job| place_of(&job.extent));
         let mut rest = &self.batch[..];
@@ -320,7 +320,7 @@ impl<'a> Jobs<'a> {
         self.batch.clear();
     }
 
-    /// Of prefixes of one cluster only the longest is decoded, and none if somebody has it all.
+    /// Queues the longest prefix of each cluster that no extent covers as a whole.
     fn flush_prefixes(&mut self) {
         let mut prefixes = std::mem::take(&mut self.prefixes);
         let key = |job: &Job| (place_of(&job.extent), std::cmp::Reverse(job.extent.len));
@@ -352,7 +352,7 @@ impl<'a> Jobs<'a> {
         }
     }
 
-    /// Ends the queue. The workers end when it is empty.
+    /// Closes the queue. The workers end when it is empty.
     pub(super) fn finish(mut self) -> DataMap {
         self.flush_prefixes();
         self.flush();
@@ -361,7 +361,7 @@ impl<'a> Jobs<'a> {
     }
 }
 
-/// Where an extent's bytes are, as a key for sorting.
+/// Returns the sort key of an extent's bytes.
 fn place_of(extent: &Extent) -> (u8, u16, u64) {
     match extent.location {
         Location::Raw { device, pos } => (0, device, pos),
@@ -373,7 +373,7 @@ fn place_of(extent: &Extent) -> (u8, u16, u64) {
 
 fn weight(extent: &Extent) -> u64 {
     match extent.location {
-        // What is decoded costs more than what is only read.
+        // Decoding costs more than reading.
         Location::Cluster(cluster) => u64::from(cluster.len).max(extent.len / 4),
         _ => extent.len,
     }

@@ -1,15 +1,15 @@
-//! What a check finds: which rule is broken, how bad it is, where, and what was there instead.
+//! Findings of a check: the violated rule, its severity, the place, and what was found.
 
 use std::fmt;
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Worth knowing: nothing reads wrong because of it.
+    /// Information: no reader is affected.
     Note,
-    /// Against the rules, but kernels read the image as it was meant.
+    /// Violation that kernels tolerate: they read the image as intended.
     Warning,
-    /// Some reader fails, or reads something else than was meant.
+    /// Violation that makes some reader fail or return other data.
     Error,
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for Severity {
 
 macro_rules! rules {
     ($($(#[$doc:meta])* $name:ident $text:literal,)*) => {
-        /// A rule of the format, named as in reports.
+        /// Rule of the format, with its name in reports.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Rule {
@@ -33,10 +33,10 @@ macro_rules! rules {
         }
 
         impl Rule {
-            /// Every rule.
+            /// All rules of the format.
             pub const ALL: &[Rule] = &[$(Self::$name,)*];
 
-            /// The name, in lower case with hyphens.
+            /// Returns the name, in lower case with hyphens.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
@@ -47,71 +47,71 @@ macro_rules! rules {
 }
 
 rules! {
-    /// The superblock's checksum covers what is there.
+    /// The checksum of the superblock matches its bytes.
     Checksum "checksum",
-    /// What is reserved is zero.
+    /// Reserved fields are zero.
     Reserved "reserved",
-    /// A feature that is used has its bit, and a bit that is set is used.
+    /// Every used feature has its bit, and every set bit is used.
     Features "features",
-    /// The image is as long as the superblock says.
+    /// The image has the length that the superblock states.
     ImageSize "image-size",
-    /// The superblock's count of inodes is the number of inodes there are.
+    /// The superblock states the number of inodes.
     InodeCount "inode-count",
-    /// Compression records cover what clusters use.
+    /// Compression records cover the settings of all clusters.
     Config "config",
-    /// The root is a directory, and its own parent.
+    /// The root is a directory and its own parent.
     Root "root",
-    /// ".." names the directory that names this one, "." this one itself, each once.
+    /// Every directory has one "." for itself and one ".." for its parent.
     Dots "dots",
-    /// Every directory has one name, and none is inside itself.
+    /// Every directory has one name, and none contains itself.
     TreeShape "tree-shape",
     /// Directories are not nested deeper than the limit.
     Depth "depth",
-    /// A directory block is well-formed, zero behind its last name.
+    /// A directory block is well-formed, and zero after its last name.
     DirBlock "dir-block",
-    /// Names ascend, none comes twice.
+    /// Names are in ascending order without duplicates.
     NameOrder "name-order",
     /// Names have 1 to 255 bytes, no slash and no NUL.
     Name "name",
-    /// An entry's type is its inode's type.
+    /// The type of an entry is that of its inode.
     EntryType "entry-type",
-    /// The inode lies inside the image and is well-formed.
+    /// The inode is inside the image and well-formed.
     Inode "inode",
-    /// Link counts are the number of names.
+    /// Link counts equal the number of names.
     LinkCount "link-count",
     /// Nanoseconds are below 10^9.
     Time "time",
     /// Devices, fifos and sockets have no data.
     SpecialFile "special-file",
-    /// A symlink's target has 1 to 4095 bytes and no NUL.
+    /// The target of a symlink has 1 to 4095 bytes and no NUL.
     Symlink "symlink",
-    /// What belongs to different inodes does not overlap, and data does not overlap metadata.
+    /// Metadata of different inodes does not overlap, and data does not overlap metadata.
     Overlap "overlap",
-    /// The attribute body is well-formed and exactly filled.
+    /// The xattr body is well-formed and filled exactly.
     XattrBody "xattr-body",
-    /// Attributes have names that users see, no two the same.
+    /// Attributes have unique names that users see.
     XattrName "xattr-name",
     /// The name filter hides no attribute.
     XattrFilter "xattr-filter",
-    /// A digest that a file has as an attribute is that of its content.
+    /// A fingerprint equals the digest of the content.
     Fingerprint "fingerprint",
     /// ACLs are well-formed.
     Acl "acl",
-    /// Data lies inside its device.
+    /// Data is inside its device.
     DataRange "data-range",
-    /// What is behind the end of a file in its last block is zero.
+    /// The last block of a file is zero after its end.
     Padding "padding",
-    /// The index of clusters covers the file, and its distances agree with its heads.
+    /// The cluster index covers the file, and its distances agree with its heads.
     Index "index",
     /// A cluster decodes to exactly its extent.
     Cluster "cluster",
-    /// Fragments lie inside the packed inode.
+    /// Fragments are inside the packed inode.
     Fragment "fragment",
-    /// The count of blocks in an inode is the number of blocks its clusters have.
+    /// An inode states the number of blocks of its clusters.
     BlockCount "block-count",
-    /// The image can be read at all.
+    /// The image can be read.
     Io "io",
-    /// The image asks for no more than the limits allow.
+    /// The image stays below the limits of the reader.
     Limit "limit",
 }
 
@@ -121,16 +121,16 @@ impl fmt::Display for Rule {
     }
 }
 
-/// One broken rule.
+/// One violated rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity of the violation.
     pub severity: Severity,
-    /// Which rule.
+    /// Rule that is violated.
     pub rule: Rule,
-    /// Where: path, inode, byte.
+    /// Path, inode and byte.
     pub place: String,
-    /// What was found, and what was expected.
+    /// Found and expected values.
     pub what: String,
 }
 

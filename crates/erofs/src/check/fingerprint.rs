@@ -1,4 +1,4 @@
-//! Fingerprints: what files say their digests are, compared with what is in them.
+//! Comparison of fingerprints with the contents of files.
 
 use super::finding::Rule;
 use super::shared::Shared;
@@ -11,12 +11,12 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 
-/// Reads all files that have a fingerprint of a known form, on so many threads.
+/// Reads all files that have a fingerprint of a known form, with `count` threads.
 pub(super) fn check(image: &Image, count: usize, shared: &Shared) {
     if image.fingerprint_name().is_none() {
         return;
     }
-    // What cannot be walked was found before.
+    // The walk has reported what cannot be read.
     let Ok(walk) = Walk::root(image) else { return };
     let walk = Mutex::new((walk, HashSet::new()));
     let next = || {
@@ -43,7 +43,7 @@ pub(super) fn check(image: &Image, count: usize, shared: &Shared) {
     });
 }
 
-/// What is wrong.
+/// Returns the difference between fingerprint and content, if there is one.
 fn compare(image: &Image, inode: &Inode) -> Result<Option<String>> {
     let Some(said) = image.fingerprint(inode)?.as_deref().and_then(digest) else {
         return Ok(None);
@@ -69,7 +69,7 @@ fn compare(image: &Image, inode: &Inode) -> Result<Option<String>> {
     }))
 }
 
-/// The digest in an attribute, raw or in hexadecimal.
+/// Returns the digest in an attribute, raw or in hexadecimal.
 fn digest(value: &[u8]) -> Option<Vec<u8>> {
     let digest = value.strip_prefix(PREFIX)?;
     match digest.len() {

@@ -11,7 +11,7 @@ use tuff_format::inode::Layout;
 use tuff_format::units::round_up;
 
 impl Walk<'_, '_> {
-    /// All rules that need nothing but the inode, its attributes and its data.
+    /// Checks the rules that need only the inode, its attributes and its data.
     pub(super) fn check_inode(&mut self, inode: &Inode) {
         let shared = self.shared;
         let (raw, kind) = (inode.raw(), inode.file_type());
@@ -55,7 +55,7 @@ impl Walk<'_, '_> {
         self.check_data(inode, &map);
     }
 
-    /// Marks the bytes of an inode and of what follows it.
+    /// Marks the bytes of an inode and of its inline metadata.
     fn take(&mut self, inode: &Inode, end: u64) {
         let map = match inode.space() {
             Space::Image => &mut self.marks.image,
@@ -135,7 +135,7 @@ impl Walk<'_, '_> {
         let counted = map
             .clusters()
             .is_some_and(|c| matches!(c.map.form, Form::Full | Form::Compact(_)));
-        // A cluster that another file has, too, may be counted there only.
+        // A cluster that another file shares may be counted there only.
         let shares = self
             .image
             .superblock()
@@ -162,7 +162,7 @@ impl Walk<'_, '_> {
         used.inline_cluster |= c.map.inline_len() != 0;
         used.big_cluster |= c.map.advise() & (BIG_1 | BIG_2) != 0
             && matches!(c.map.form, Form::Full | Form::Compact(_));
-        // A second algorithm is looked for only where one is named.
+        // The second algorithm is checked only where one is named.
         if c.map.algorithms().1 != c.map.algorithms().0 && !used.head2 {
             used.head2 = (0..c.map.lclusters()).any(|n| {
                 matches!(
@@ -177,7 +177,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Position behind all that belongs to an inode. Unit: bytes.
+/// Returns the end in bytes of the metadata of an inode.
 fn end_of(inode: &Inode, map: &FileMap) -> u64 {
     let after = inode.payload_position();
     match map {

@@ -1,15 +1,15 @@
-//! Which bytes of an image belong to what: two maps that take memory only where something is.
+//! Maps of used bytes, whose memory grows only with used ranges.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
-/// Pages of `N` values by key, which exist only once something is in them. Who asks twice for the same page finds it at
-/// once: what is marked lies mostly side by side.
+/// Pages of `N` values by key, allocated on first use. The last page is found without a look-up, because neighbours are
+/// mostly marked together.
 struct Pages<K, T, const N: usize> {
     places: HashMap<K, u32>,
     pages: Vec<Box<[T; N]>>,
-    /// The last one that was found.
+    /// Page that was used last.
     last: Cell<Option<(K, u32)>>,
 }
 
@@ -59,21 +59,21 @@ impl<K: Copy + Eq + Hash, T: Copy + Default, const N: usize> Pages<K, T, N> {
     }
 }
 
-/// Blocks in one page of the data map.
+/// Number of blocks in one page of the data map.
 const PAGE: usize = 512;
 
-/// What a block of data belongs to.
+/// Use of a data block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// Nothing yet.
+    /// The block is not used.
     Free,
-    /// Data as it is, which files may share in any way.
+    /// Raw data, which files may share in any way.
     Raw,
-    /// The middle of a cluster.
+    /// Middle of a cluster.
     Inside,
-    /// The start of a cluster of which only prefixes are known.
+    /// Start of a cluster of which only prefixes are known.
     Partial,
-    /// The start of a cluster that decodes to so many bytes, as somebody says.
+    /// Start of a cluster with this decoded length, by the first extent that states it.
     Whole(u32),
 }
 
@@ -100,11 +100,11 @@ impl Owner {
     }
 }
 
-/// Owners of blocks, four bytes each, in pages that exist only once something in them is owned.
+/// Uses of data blocks, four bytes each.
 #[derive(Default)]
 pub(crate) struct DataMap {
     pages: Pages<(u16, u64), u32, PAGE>,
-    /// Clusters that do not start at a block, as encoded extents may have them.
+    /// Clusters that do not start at a block, as encoded extents allow.
     odd: HashMap<u64, Owner>,
 }
 
@@ -131,23 +131,23 @@ impl DataMap {
     }
 }
 
-/// The unit in which inodes are placed. Unit: bytes.
+/// Unit of inode positions in bytes.
 const SLOT: u64 = 32;
-/// The part of a space that one word of the slot map covers. Unit: bytes.
+/// Bytes of a space that one word of the slot map covers.
 const SPAN: u64 = 128 * SLOT;
-/// Words in one page of the slot map.
+/// Number of words in one page of the slot map.
 const SPANS: usize = 8;
 
-/// Slots of 32 bytes that inodes and what follows them take, and slots at which inodes start.
+/// Slots of 32 bytes that inodes and their inline metadata use, and slots at which inodes start.
 #[derive(Default)]
 pub(crate) struct SlotMap {
-    /// Slots that are taken, and slots that are starts.
+    /// Used slots, and slots at which inodes start.
     pages: Pages<u64, [u128; 2], SPANS>,
-    /// Units of [`OTHER`] bytes that hold metadata that is no inode's own: shared attributes.
+    /// Units of [`OTHER`] bytes that hold shared attributes.
     other: HashSet<u64>,
 }
 
-/// The smallest block there is: a larger unit would blame its neighbours. Unit: bytes.
+/// The smallest block size in bytes. A larger unit would include neighbours.
 const OTHER: u64 = 512;
 
 impl SlotMap {
@@ -157,7 +157,7 @@ impl SlotMap {
         &mut page[(span % SPANS as u64) as usize]
     }
 
-    /// Marks the start of an inode at `pos`. True if it is new.
+    /// Marks the start of an inode at `pos`. Returns true if it is new.
     pub(crate) fn start(&mut self, pos: u64) -> bool {
         let bit = 1u128 << (pos % SPAN / SLOT);
         let [_, word] = self.span(pos / SPAN);
@@ -166,7 +166,7 @@ impl SlotMap {
         new
     }
 
-    /// Takes `[start, end)` in whole slots. The first slot of it that was taken before, if there is one.
+    /// Marks `[start, end)` in whole slots. Returns the first slot that was used before.
     pub(crate) fn take(&mut self, start: u64, end: u64) -> Option<u64> {
         let mut found = None;
         let mut slot = start / SLOT;
@@ -187,12 +187,12 @@ impl SlotMap {
         found
     }
 
-    /// Marks `[start, end)` as metadata that any number of inodes may have in common.
+    /// Marks `[start, end)` as metadata that any number of inodes may share.
     pub(crate) fn share(&mut self, start: u64, end: u64) {
         self.other.extend(start / OTHER..end.div_ceil(OTHER));
     }
 
-    /// Runs of bytes, at least as long as a slot, that hold metadata.
+    /// Iterates over ranges of metadata, each at least a slot long.
     pub(crate) fn spans(&self) -> impl Iterator<Item = (u64, u64)> {
         let other = self.other.iter().map(|n| (n * OTHER, (n + 1) * OTHER));
         let words = self.pages.iter().flat_map(|(page, words)| {

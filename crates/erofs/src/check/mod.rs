@@ -1,18 +1,18 @@
-//! Checking images: every structure, every rule, every cluster once, on all cores.
+//! Check of images: every structure, every rule, every cluster once, on all CPUs.
 //!
 //! ```text
-//!  walk    one thread: directories, inodes, attributes, indexes      walk.rs near.rs inode.rs xattr.rs superblock.rs
+//! walk    one thread: directories, inodes, attributes, indexes      walk.rs near.rs inode.rs xattr.rs superblock.rs
 //!    └► jobs    clusters not seen yet, sorted by position            data.rs, marks.rs
-//!         └► workers   fetch, see whether it decodes, forget         work.rs
-//! files   all cores: what digests that files have say, if asked     fingerprint.rs
+//!         └► workers   read, decode, discard                         work.rs
+//! files   all CPUs: fingerprints, if requested                      fingerprint.rs
 //! ```
 //!
-//! A finding never stops the check: what hangs on a broken structure is left out, everything else goes on.
+//! A finding never stops the check. Everything below a broken structure is skipped, and the rest is checked.
 //!
 //! Invariants:
 //!
 //! * Memory does not grow with the number of files, only by some bytes per block of metadata and four bytes per block
-//!   of data, for the map that says what belongs to what.
+//!   of data.
 //! * The findings do not depend on the number of threads.
 
 mod data;
@@ -36,10 +36,10 @@ use shared::Shared;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::Duration;
 
-/// Checks an image, which is best opened without
-/// [`verify_checksum`](crate::read::OpenOptions::verify_checksum): a wrong one is a finding then.
+/// Checks an image. Open it without [`verify_checksum`](crate::read::OpenOptions::verify_checksum), so that a wrong
+/// checksum becomes a finding.
 ///
-/// `progress` is called now and then by the calling thread, and once at the end.
+/// The calling thread calls `progress` regularly and once at the end.
 pub fn check(image: &Image, options: &Options, mut progress: impl FnMut(&Totals)) -> Report {
     let shared = Shared::new(options);
     let marks = std::thread::scope(|scope| {

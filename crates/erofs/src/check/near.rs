@@ -1,7 +1,7 @@
-//! Metadata as a walk reads it: mostly from front to back.
+//! Metadata reads of the walk, which are mostly sequential.
 //!
-//! The last window is at hand without asking the cache that all threads share. Once some windows came one after the
-//! other, those that follow are asked for in advance: a worker that has nothing else to do reads them.
+//! The last window is kept outside the cache that all threads share. After a few sequential windows the next ones are
+//! requested in advance, and idle workers read them.
 
 use crate::Result;
 use crate::read::fetch::WINDOW;
@@ -9,20 +9,20 @@ use crate::read::{Bytes, Image, Inode, Nid, Space};
 use std::ops::Range;
 use tuff_format::inode::EXTENDED_LEN;
 
-/// Windows that are asked for at once. Unit: windows.
+/// Number of windows per request.
 const PART: u64 = 16;
 
-/// The most windows that are asked for in advance: a quarter of the cache. Unit: windows.
+/// Largest number of windows requested in advance: a quarter of the cache.
 const AHEAD: u64 = 64;
 
-/// The walk's own way to metadata.
+/// Metadata reader of the walk.
 pub(super) struct Near<'a> {
     image: &'a Image,
-    /// The last window: where it is, its number, its bytes.
+    /// Last window: space, number and bytes.
     last: Option<(Space, u64, Bytes)>,
-    /// How many windows came one after the other.
+    /// Number of sequential windows.
     streak: u64,
-    /// Windows in front of this one were asked for.
+    /// First window that was not requested yet.
     asked: u64,
 }
 
@@ -36,7 +36,7 @@ impl<'a> Near<'a> {
         }
     }
 
-    /// As [`Image::inode`]. `ahead` is told which windows will be wanted soon.
+    /// Returns an inode, like [`Image::inode`]. `ahead` receives the windows to read in advance.
     pub(super) fn inode(&mut self, nid: Nid, ahead: impl FnOnce(Range<u64>)) -> Result<Inode> {
         let (space, pos) = self.image.inode_position(nid)?;
         let n = pos / WINDOW;
@@ -49,7 +49,7 @@ impl<'a> Near<'a> {
         }
     }
 
-    /// Fails if bytes cannot be read.
+    /// Fails if the bytes cannot be read.
     pub(super) fn look(&self, space: Space, pos: u64, len: usize) -> Result<()> {
         match self.held(space, pos, len) {
             Some(_) => Ok(()),
@@ -70,7 +70,7 @@ impl<'a> Near<'a> {
         if !follows {
             self.asked = 0;
         }
-        // What is asked for in vain is at most what was of use before.
+        // At most as many windows are requested as were sequential so far: a limit for useless reads.
         let until = n + 1 + self.streak.min(AHEAD);
         let from = self.asked.max(n + 1);
         if space == Space::Image && until >= from + PART {

@@ -2,18 +2,18 @@
 
 use super::finding::{Finding, Severity};
 
-/// What to check.
+/// Options of a check.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Read all data and decode all clusters, not only the structures. Default: true.
+    /// Read all data and decode all clusters. Default: true.
     pub data: bool,
-    /// Find out how many LZ4 clusters can be decoded in place. Default: false.
+    /// Count the LZ4 clusters that can be decoded in place. Default: false.
     pub in_place: bool,
-    /// Compare digests that files have as an attribute with their contents, which are read once more for that. Default: false.
+    /// Compare fingerprints with contents, which reads all these files once more. Default: false.
     pub fingerprints: bool,
-    /// Threads that decode. 0, the default: one for each core.
+    /// Number of threads that decode. 0, the default, uses all available CPUs.
     pub threads: usize,
-    /// Findings that are kept; further ones are only counted. Default: 10,000.
+    /// Largest number of findings in the report; others are only counted. Default: 10,000.
     pub findings: usize,
 }
 
@@ -38,49 +38,49 @@ impl Options {
     }
 }
 
-/// What was checked so far, or in all.
+/// Counters of a check, for progress and for the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Totals {
-    /// Inodes, each counted once, hidden ones too.
+    /// Inodes, each counted once, hidden inodes included.
     pub inodes: u64,
-    /// Directories among them.
+    /// Directories among the inodes.
     pub directories: u64,
-    /// Sizes of all regular files, each inode counted once. Unit: bytes.
+    /// Sizes in bytes of all regular files, each inode counted once.
     pub file_bytes: u64,
-    /// Clusters decoded, each once.
+    /// Decoded clusters, each counted once.
     pub clusters: u64,
-    /// Length of these clusters in the image. Unit: bytes.
+    /// Length in bytes of these clusters in the image.
     pub encoded_bytes: u64,
-    /// What they decode to. Unit: bytes.
+    /// Decoded length in bytes of these clusters.
     pub decoded_bytes: u64,
-    /// Bytes read that are not encoded. Unit: bytes.
+    /// Raw data in bytes.
     pub raw_bytes: u64,
     /// LZ4 clusters among the decoded ones.
     pub lz4_clusters: u64,
-    /// Those that can be decoded in place, if that was asked for.
+    /// LZ4 clusters that can be decoded in place, if requested.
     pub lz4_in_place: u64,
 }
 
-/// What a check found.
+/// Report of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Broken rules, the worst first, then by place.
+    /// Findings by severity, the most severe first, then by place.
     pub findings: Vec<Finding>,
-    /// Findings beyond [`Options::findings`], which are not kept.
+    /// Number of findings over [`Options::findings`].
     pub dropped: u64,
-    /// What was checked.
+    /// Final counters.
     pub totals: Totals,
 }
 
 impl Report {
-    /// The number of findings of a severity among those kept.
+    /// Returns the number of kept findings of a severity.
     pub fn count(&self, severity: Severity) -> usize {
         let of = |f: &&Finding| f.severity == severity;
         self.findings.iter().filter(of).count()
     }
 
-    /// True if there is nothing but notes.
+    /// Returns true if all findings are notes.
     pub fn is_clean(&self) -> bool {
         self.dropped == 0 && self.findings.iter().all(|f| f.severity == Severity::Note)
     }

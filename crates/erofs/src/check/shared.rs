@@ -7,20 +7,20 @@ use std::sync::atomic::{Ordering::Relaxed, Ordering::Release};
 use std::sync::{Mutex, PoisonError};
 use std::thread::Thread;
 
-/// What all threads of a check write to.
+/// Shared state of the walk and the workers.
 pub(super) struct Shared {
     pub(super) findings: Mutex<Vec<Finding>>,
     pub(super) limit: usize,
     pub(super) dropped: AtomicU64,
     pub(super) totals: AtomicTotals,
-    /// Items of work that are not yet done.
+    /// Number of unfinished items of work.
     pub(super) items: AtomicUsize,
-    /// Workers that are not yet done, and who waits for them.
+    /// Number of running workers.
     pub(super) workers: AtomicUsize,
     pub(super) waiting: Thread,
 }
 
-/// Counts as a worker as long as it lives.
+/// Guard that counts a running worker.
 pub(super) struct AtWork<'a>(&'a Shared);
 
 impl Drop for AtWork<'_> {
@@ -84,7 +84,7 @@ impl Shared {
         }
     }
 
-    /// Marks the end of a worker that [`workers`](Self::workers) counted when it was started.
+    /// Returns the guard of a worker that [`workers`](Self::workers) counts already.
     pub(super) fn worker(&self) -> AtWork<'_> {
         AtWork(self)
     }
@@ -117,7 +117,7 @@ impl Shared {
         self.add(Severity::Warning, rule, place, what);
     }
 
-    /// An error of a decoder as a finding. Failures of the host and limits are their own rules.
+    /// Reports an error of the reader. Failures of the host and limits are rules of their own.
     pub(super) fn failed(&self, rule: Rule, path: &str, error: &crate::Error) {
         let rule = match error {
             crate::Error::Io(..) => Rule::Io,

@@ -1,4 +1,4 @@
-//! Rules of the superblock, most of them against what the walk found.
+//! Rules of the superblock, mostly compared with the results of the walk.
 
 use super::finding::{Rule, Severity};
 use super::shared::Shared;
@@ -9,7 +9,7 @@ use tuff_format::features::{Feature, flags_of, incompat};
 use tuff_format::superblock::OFFSET;
 
 const PLACE: &str = "superblock (byte 0x400)";
-/// Linux refuses images that announce larger LZ4 clusters. Unit: blocks.
+/// Largest LZ4 cluster in blocks that Linux accepts in the compression record.
 const LZ4_BLOCKS_MAX: u16 = 256;
 
 pub(super) fn check(image: &Image, shared: &Shared, marks: &Marks) {
@@ -61,7 +61,7 @@ pub(super) fn check(image: &Image, shared: &Shared, marks: &Marks) {
     configs(image, shared, marks);
 }
 
-/// Each feature that is used has its bit. A bit without use is only worth a note.
+/// Checks that each used feature has its bit. An unused bit is a note.
 fn features(image: &Image, shared: &Shared, marks: &Marks) {
     let (sb, used) = (image.superblock(), &marks.used);
     let uses = [

@@ -1,4 +1,4 @@
-//! The tree: every directory, every entry, every inode once.
+//! Walk over the tree: every directory, entry and inode once.
 
 use super::data::Jobs;
 use super::finding::Rule;
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use tuff_format::dirent::{Dirent, in_order, is_name};
 use tuff_format::superblock::OFFSET;
 
-/// What the walk learns for rules that need all of the image.
+/// Results of the walk for rules that need the whole image.
 #[derive(Default)]
 pub(super) struct Marks {
     pub(super) image: SlotMap,
@@ -21,7 +21,7 @@ pub(super) struct Marks {
     pub(super) used: Used,
 }
 
-/// Features that are used.
+/// Features that the image uses.
 #[derive(Default)]
 pub(super) struct Used {
     pub(super) compressed: bool,
@@ -36,11 +36,11 @@ pub(super) struct Used {
     pub(super) long_prefix: bool,
     pub(super) bit48: bool,
     pub(super) metabox: bool,
-    /// Longest LZ4 cluster. Unit: bytes.
+    /// Longest LZ4 cluster in bytes.
     pub(super) lz4_len: u64,
 }
 
-/// A walk over the tree.
+/// Walk over the tree.
 pub(super) struct Walk<'a, 'p> {
     pub(super) image: &'a Image,
     pub(super) shared: &'a Shared,
@@ -49,30 +49,30 @@ pub(super) struct Walk<'a, 'p> {
     progress: &'p mut dyn FnMut(&Totals),
     /// Directories from the root to the current one.
     stack: Vec<Frame>,
-    /// Path of what is looked at, for findings.
+    /// Path of the current entry, for findings.
     path: Vec<u8>,
-    /// Names seen and link count, for files that have or say to have more than one.
+    /// Seen names and link count of files with several names.
     links: HashMap<Nid, (u32, u32)>,
     names: WorkBudget,
 }
 
-/// A directory that is being walked.
+/// Directory on the stack of the walk.
 struct Frame {
     inode: Inode,
     parent: Nid,
     block: u64,
     index: usize,
-    /// Length of the path before this directory's name was added.
+    /// Length of the path without the name of this directory.
     path_len: usize,
     last_name: Vec<u8>,
     subdirs: u64,
-    /// Blocks that could not be read.
+    /// Number of unreadable blocks.
     bad_blocks: u32,
     dot: bool,
     dotdot: bool,
 }
 
-/// Blocks of one directory that may be unreadable before the rest of it is given up.
+/// Number of unreadable blocks after which the rest of a directory is skipped.
 const BAD_BLOCKS: u32 = 64;
 
 impl<'a, 'p> Walk<'a, 'p> {
@@ -95,12 +95,12 @@ impl<'a, 'p> Walk<'a, 'p> {
         }
     }
 
-    /// The path of what is looked at.
+    /// Returns the path of the current entry.
     pub(super) fn path(&self) -> String {
         format!("/{}", String::from_utf8_lossy(&shortened(&self.path)))
     }
 
-    /// Path and inode, as findings name them.
+    /// Returns path and inode, for findings.
     pub(super) fn place(&self, inode: &Inode) -> String {
         format!("{}: {}", self.path(), inode.place())
     }
@@ -163,7 +163,7 @@ impl<'a, 'p> Walk<'a, 'p> {
         });
     }
 
-    /// Goes on in a directory until there is a directory to enter, or nothing left.
+    /// Continues in a directory until a subdirectory or the end.
     fn step(&mut self, frame: &mut Frame) -> Step {
         let dir = match self.image.dir(&frame.inode) {
             Ok(dir) => dir,
@@ -230,7 +230,7 @@ impl<'a, 'p> Walk<'a, 'p> {
         )
     }
 
-    /// Checks an entry and its inode. A directory that is new is returned with the path's length before it.
+    /// Checks an entry and its inode. Returns a new directory with the length of the path before it.
     fn entry(&mut self, frame: &mut Frame, entry: &Dirent<'_>) -> Option<(Inode, usize)> {
         let shared = self.shared;
         if !frame.last_name.is_empty() && !in_order(&frame.last_name, entry.name) {
@@ -330,7 +330,7 @@ impl<'a, 'p> Walk<'a, 'p> {
         Some(inode)
     }
 
-    /// Checks an inode that was not seen before. False if it was.
+    /// Checks an inode. Returns false if it was checked before.
     fn visit(&mut self, inode: &Inode) -> bool {
         let map = match inode.space() {
             Space::Image => &mut self.marks.image,
@@ -343,7 +343,7 @@ impl<'a, 'p> Walk<'a, 'p> {
         totals.inodes += 1;
         match inode.file_type() {
             FileType::Dir => totals.directories += 1,
-            // A damaged image may claim more than there can be.
+            // A damaged image may claim any size.
             FileType::File => totals.file_bytes = totals.file_bytes.wrapping_add(inode.size()),
             _ => {}
         }
@@ -368,14 +368,14 @@ impl<'a, 'p> Walk<'a, 'p> {
             shared.error(Rule::Dots, place(), "there is no \"..\"");
         }
         let (nlink, wanted) = (u64::from(frame.inode.nlink()), frame.subdirs + 2);
-        // 1 stands for "not counted".
+        // 1 means "not counted".
         if nlink != wanted && nlink != 1 {
             let what = format_args!("link count {nlink}, expected {wanted}");
             shared.warning(Rule::LinkCount, place(), what);
         }
     }
 
-    /// Waits for nothing, but ends the queue of jobs; then looks at what needs all of the image.
+    /// Closes the queue of jobs without waiting, then checks the rules that need the whole image.
     pub(super) fn finish(self) -> Marks {
         for (nid, (found, nlink)) in &self.links {
             if found != nlink {
@@ -398,7 +398,7 @@ enum Step {
     End,
 }
 
-/// No block of data holds metadata.
+/// Checks that no block of data holds metadata.
 fn data_in_metadata(image: &Image, shared: &Shared, marks: &Marks, data: &DataMap) {
     let bits = image.superblock().block_bits;
     let end = OFFSET + image.superblock().len() as u64;

@@ -1,7 +1,7 @@
-//! Workers: they read, see whether it decodes, and forget.
+//! Workers that read and decode data and discard it.
 //!
-//! Nobody gets the bytes, so what need not be written is not: LZ4 clusters are walked in runs, data that is stored as it
-//! is has its pages touched. What a walk does not accept is decoded alone, for the message.
+//! Because the bytes are discarded, LZ4 clusters are verified in runs without output, and the pages of raw data are
+//! only touched. A cluster that fails in a run is decoded alone for the message.
 
 use super::finding::Rule;
 use super::report::Totals;
@@ -17,43 +17,43 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, PoisonError};
 
-/// Raw data up to this long is read together with what lies behind it; longer data is touched where it is. Unit: bytes.
+/// Raw data up to this number of bytes is read together with the data that follows. Longer data is touched in place.
 const SMALL: u64 = 16 << 10;
 
-/// Most clusters that are looked at together.
+/// Largest number of clusters that are verified together.
 const SEVERAL: usize = 64;
 
-/// Most bytes that are touched at once. Unit: bytes.
+/// Largest number of bytes that are touched at a time.
 const TOUCH_MAX: u64 = 16 << 20;
 
-/// An extent whose bytes are to be read.
+/// Extent whose bytes are to be read.
 #[derive(Clone, Copy)]
 pub(super) struct Job {
-    /// Of the first inode that has it, for messages.
+    /// First inode with this extent, for messages.
     pub(super) nid: Nid,
     pub(super) extent: Extent,
-    /// Bytes behind the data that should be zero: the rest of its last block.
+    /// Number of bytes after the data that should be zero: the rest of its last block.
     pub(super) padding: u32,
 }
 
-/// What a worker takes at once.
+/// Unit of work.
 pub(super) enum Item {
-    /// Data, in order of position.
+    /// Data in order of position.
     Jobs(Vec<Job>),
-    /// Windows of metadata that the walk will want soon.
+    /// Windows of metadata that the walk will need.
     Ahead(Range<u64>),
 }
 
-/// What one thread needs for its jobs.
+/// State of one worker.
 pub(super) struct Work<'a> {
     image: &'a Image,
     shared: &'a Shared,
     in_place: bool,
     worker: Worker,
     out: Vec<u8>,
-    /// The last run of bytes that was touched: device, start and end.
+    /// Range that was touched last: device, start and end.
     touched: (u16, u64, u64),
-    /// Since they were last added to the common ones.
+    /// Counters that are not yet added to the shared ones.
     totals: Totals,
 }
 
@@ -70,7 +70,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Takes items until there are no more.
+    /// Takes items until the queue ends.
     pub(super) fn run(mut self, queue: &Mutex<Receiver<Item>>) {
         let _here = self.shared.worker();
         loop {
@@ -82,7 +82,7 @@ impl<'a> Work<'a> {
                 }
                 Ok(Item::Ahead(windows)) => {
                     for n in windows {
-                        // The walk finds the error where it matters.
+                        // The walk reports the error if it needs the window.
                         let _ = self.image.window_of(Space::Image, n);
                     }
                 }
@@ -91,7 +91,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Does jobs in order of position.
+    /// Runs jobs in order of position.
     pub(super) fn jobs(&mut self, jobs: &[Job]) {
         let mut rest = jobs;
         while !rest.is_empty() {
@@ -142,7 +142,7 @@ impl<'a> Work<'a> {
         let devices = &self.image.devices;
         let len = job.extent.len;
         let both = len + u64::from(job.padding);
-        // The padding of the last block may be missing where the image ends.
+        // The padding of the last block may be missing at the end of the image.
         let padding = match devices.has(device, pos, both) {
             Ok(()) => job.padding as usize,
             Err(_) => 0,
@@ -170,7 +170,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Has bytes read of which only that matters: with them those that lie behind them and are of the same kind.
+    /// Reads bytes whose values do not matter, together with the next jobs of the same kind.
     fn touch(&mut self, device: u16, pos: u64, len: u64, later: &[Job]) -> Result<(), Error> {
         let (on, start, end) = self.touched;
         if on == device && start <= pos && pos + len <= end {
@@ -178,7 +178,7 @@ impl<'a> Work<'a> {
         }
         let devices = &self.image.devices;
         let run = plain_from(device, pos, len, later);
-        // An error somewhere in the run is not one of this job.
+        // An error elsewhere in the run does not concern this job.
         if run > len && devices.touch(device, pos, run).is_ok() {
             self.touched = (device, pos, pos + run);
             return Ok(());
@@ -186,8 +186,7 @@ impl<'a> Work<'a> {
         devices.touch(device, pos, len)
     }
 
-    /// LZ4 clusters side by side, of which nothing but that they decode is of interest. False if one of them must be
-    /// looked at alone.
+    /// Verifies consecutive LZ4 clusters without output. Returns false if one of them must be decoded alone.
     fn several(&mut self, jobs: &[Job]) -> bool {
         let form = self.image.form();
         if self.in_place || !form.right_aligned {
@@ -264,7 +263,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// The cluster of a job that is LZ4 and wanted whole.
+/// Returns the cluster of a job that is LZ4 and decoded as a whole.
 fn whole_lz4(job: &Job) -> Option<Cluster> {
     match job.extent.location {
         Location::Cluster(c) if c.coding == ClusterCoding::Compressed(0) && !c.partial => Some(c),
@@ -272,7 +271,7 @@ fn whole_lz4(job: &Job) -> Option<Cluster> {
     }
 }
 
-/// How many jobs from the first on are such clusters, side by side, and worth reading at once.
+/// Returns the number of first jobs that are consecutive LZ4 clusters and worth reading at once.
 fn lz4_run(jobs: &[Job]) -> usize {
     let mut run: Option<(u64, u64)> = None;
     let next = |job: &&Job| {
@@ -292,7 +291,7 @@ fn lz4_run(jobs: &[Job]) -> usize {
     jobs.iter().take(SEVERAL).take_while(next).count()
 }
 
-/// True for a cluster that holds its extent's bytes as they are, and as many as there should be.
+/// Returns true for a cluster that stores the bytes of its extent, with the expected length.
 fn is_plain(job: &Job) -> bool {
     match job.extent.location {
         Location::Cluster(c) => {
@@ -302,7 +301,7 @@ fn is_plain(job: &Job) -> bool {
     }
 }
 
-/// Bytes from `pos` on that nobody looks at: the `len` of a job, and those of the jobs behind it.
+/// Returns the number of bytes from `pos` on, over this job and the following ones, that are only touched.
 fn plain_from(device: u16, pos: u64, len: u64, later: &[Job]) -> u64 {
     let mut end = pos + len;
     for job in later {
@@ -313,7 +312,7 @@ fn plain_from(device: u16, pos: u64, len: u64, later: &[Job]) -> u64 {
             Location::Cluster(c) if device == 0 && is_plain(job) => (c.pos, c.len.into()),
             _ => break,
         };
-        // The padding of a last block may lie between.
+        // The padding of a last block may be between two ranges.
         if at < end || at - end > SMALL || at + len - pos > TOUCH_MAX {
             break;
         }
@@ -322,7 +321,7 @@ fn plain_from(device: u16, pos: u64, len: u64, later: &[Job]) -> u64 {
     end - pos
 }
 
-/// Bytes from `pos` on that are worth reading at once: short raw data side by side, with its padding.
+/// Returns the number of bytes from `pos` on that are worth reading at once: short raw data side by side, with padding.
 fn raw_from(device: u16, pos: u64, len: u64, later: &[Job]) -> u64 {
     let mut end = pos + len;
     for job in later {
@@ -346,7 +345,7 @@ fn room(out: &mut Vec<u8>, len: usize) -> &mut [u8] {
     &mut out[..len]
 }
 
-/// Bytes from `cluster` on that are worth fetching at once: clusters side by side.
+/// Returns the number of bytes from `cluster` on that are worth reading at once: consecutive clusters.
 fn run_from(cluster: Cluster, later: &[Job]) -> u64 {
     let mut end = cluster.pos + u64::from(cluster.len);
     for job in later {
@@ -360,7 +359,7 @@ fn run_from(cluster: Cluster, later: &[Job]) -> u64 {
     end - cluster.pos
 }
 
-/// The window of a Zstandard frame is no larger than the image announces.
+/// Checks that the window of a Zstandard frame is not larger than the image states.
 fn check_window(image: &Image, shared: &Shared, job: &Job, cluster: Cluster, stream: &[u8]) {
     let Some(log) = image.configs().zstd_window_log else {
         return;
@@ -379,7 +378,7 @@ fn check_window(image: &Image, shared: &Shared, job: &Job, cluster: Cluster, str
     }
 }
 
-/// The window that a frame's header asks for; `content` stands for the content size of a single segment.
+/// Returns the window size in a frame's header. `content` is the content size of a single segment.
 fn zstd_window(frame: &[u8], content: u64) -> Option<u64> {
     let (descriptor, rest) = frame.get(4..)?.split_first()?;
     if descriptor & 0x20 != 0 {

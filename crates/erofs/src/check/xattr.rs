@@ -7,7 +7,8 @@ use std::collections::HashSet;
 use tuff_format::xattr::{Body, Entry, LONG_PREFIX, filter_bit, prefix};
 
 impl Walk<'_, '_> {
-    /// Body filled exactly, names unique and known, filter right, ACLs well-formed.
+    /// Checks that the body is filled exactly, names are unique and known, the filter is correct, and ACLs are
+    /// well-formed.
     pub(super) fn check_xattrs(&mut self, inode: &Inode) {
         if !inode.has_xattrs() {
             return;
@@ -82,7 +83,7 @@ impl Walk<'_, '_> {
         let rest = [infix, name].concat();
         seen.bits |= filter_bit(base, &rest);
         let Some(prefix) = prefix(base) else {
-            // Fingerprints may hide behind index 0.
+            // Fingerprints may use index 0.
             if base != 0 {
                 let what = format_args!("name index {base} is not known");
                 shared.add(Severity::Warning, Rule::XattrName, self.place(inode), what);
@@ -110,11 +111,11 @@ impl Walk<'_, '_> {
 #[derive(Default)]
 struct Seen {
     names: HashSet<Vec<u8>>,
-    /// Bits of the filter that must be clear.
+    /// Filter bits that must be clear.
     bits: u32,
 }
 
-/// An ACL as the kernel takes it: version 2, then owner, users, group, groups, mask, other, in this order.
+/// Checks an ACL like the kernel: version 2, then owner, users, group, groups, mask, other, in this order.
 fn check_acl(value: &[u8]) -> Result<(), String> {
     let Some((version, entries)) = value.split_first_chunk::<4>() else {
         return Err(format!("{} bytes, expected at least 4", value.len()));
@@ -136,7 +137,7 @@ fn check_acl(value: &[u8]) -> Result<(), String> {
     let mut named = false;
     for &[t0, t1, p0, p1, ..] in entries {
         let (tag, perm) = (u16::from_le_bytes([t0, t1]), u16::from_le_bytes([p0, p1]));
-        // Tags are ascending powers of two; only named users (2) and groups (8) may come more than once.
+        // Tags are ascending powers of two; only named users (2) and groups (8) may repeat.
         let again = matches!(tag, 2 | 8) && tag == last;
         if !matches!(tag, 1 | 2 | 4 | 8 | 0x10 | 0x20) || tag <= last && !again {
             return Err(format!("tag {tag:#x} after tag {last:#x}"));
