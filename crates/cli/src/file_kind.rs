@@ -22,7 +22,7 @@ pub(crate) enum FileKind {
     Profile,
     /// Hash tree of dm-verity.
     HashTree,
-    /// Tar archive, uncompressed.
+    /// Tar archive that is not compressed.
     Tar,
     /// Cpio archive in the newc format.
     Cpio,

@@ -19,7 +19,7 @@ const START: usize = 4096;
 pub(crate) enum Format {
     /// Filesystem image of EROFS.
     Image,
-    /// Tar archive, uncompressed.
+    /// Tar archive that is not compressed.
     Tar,
     /// Access profile of a mount.
     Profile,

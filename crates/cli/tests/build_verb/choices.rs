@@ -1,4 +1,4 @@
-//! What a build chooses for itself, or is told about content: methods, a budget, an order.
+//! Choices of a build: methods by content, presets for a size budget, and data order.
 
 use crate::common::{Place, code, run, sixteen_letters, tuff};
 
@@ -64,7 +64,7 @@ fn auto_stores_what_does_not_shrink_and_makes_the_same_image_on_any_number_of_th
     }
 }
 
-/// A tree whose image shrinks from setting to setting.
+/// Creates a tree whose image shrinks from preset to preset.
 fn letters(place: &Place) {
     let mut seed = 5u64;
     let letters: Vec<u8> = (0..600_000)
@@ -100,7 +100,7 @@ fn a_size_budget_is_kept_by_the_first_settings_that_can() {
         done["settings"].as_str().unwrap().to_owned()
     };
     assert_eq!(settings("64M", 64 << 20), "-z lz4 -C 64K");
-    // Two bits for a letter: LZ4 cannot.
+    // Two bits per letter, which LZ4 cannot reach.
     assert_eq!(settings("220K", 220 << 10), "--auto balanced");
     std::fs::remove_file(place.0.join("i")).unwrap();
     let (exit, says) = code(&build("20K"));
@@ -176,7 +176,7 @@ fn names_of_an_order_that_are_not_there_are_told() {
     );
 }
 
-/// Seen: a `lastlog` of 1 TB without a megabyte of data was what the sample was made of.
+/// Regression: the sample consisted of a 1 TB `lastlog` with less than a megabyte of data.
 #[test]
 fn holes_are_no_content_to_sample() {
     let place = Place::new("suggest-holes");

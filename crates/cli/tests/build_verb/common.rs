@@ -1,4 +1,4 @@
-//! Runs of the binary in a directory with a small tree.
+//! Runs the binary in a directory with a small tree.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -13,7 +13,7 @@ pub(crate) fn run(args: &[&str], dir: &Path) -> Output {
     tuff().current_dir(dir).args(args).output().unwrap()
 }
 
-/// Exit code, and what was said on standard error.
+/// Returns exit code and standard error.
 pub(crate) fn code(out: &Output) -> (i32, String) {
     (
         out.status.code().unwrap_or(-1),
@@ -21,7 +21,7 @@ pub(crate) fn code(out: &Output) -> (i32, String) {
     )
 }
 
-/// A directory with a small tree in `tree`.
+/// Temporary directory with a small tree in `tree`.
 pub(crate) struct Place(pub(crate) PathBuf);
 
 impl Place {
@@ -52,7 +52,7 @@ impl Drop for Place {
     }
 }
 
-/// Letters of sixteen, in no order: half of it is gone by counting them, and next to nothing repeats.
+/// Random letters of an alphabet of sixteen: entropy coding halves them, and almost nothing repeats.
 pub(crate) fn sixteen_letters(len: usize) -> Vec<u8> {
     let mut seed = 1u64;
     (0..len)
@@ -65,7 +65,7 @@ pub(crate) fn sixteen_letters(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Manifests in the place, by name and lines.
+/// Writes manifests, given by name and lines.
 pub(crate) fn manifests(place: &Place, all: &[(&str, &str)]) {
     for (name, lines) in all {
         std::fs::write(place.0.join(name), format!("#mtree\n{lines}\n")).unwrap();

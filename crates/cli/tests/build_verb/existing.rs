@@ -1,11 +1,11 @@
-//! Existing outputs: which are replaced, and that none is packed into itself.
+//! Existing outputs: rules for replacing them, and exclusion of the output from its sources.
 
 use crate::common::{Place, code, run};
 use std::fs;
 use std::process::{Command, Stdio};
 use tuff_testkit::skipped;
 
-/// An ext4 superblock's magic where it lies, and nothing else.
+/// Bytes of a device with the magic number of ext4 and nothing else.
 fn ext4() -> Vec<u8> {
     let mut bytes = vec![0; 1 << 20];
     bytes[0x438..0x43a].copy_from_slice(&[0x53, 0xef]);
@@ -29,7 +29,7 @@ fn files_that_are_no_image_are_replaced_only_by_force() {
     fs::write(place.0.join("disk"), ext4()).unwrap();
     fs::write(place.0.join("noise"), [0xff; 100]).unwrap();
     for (args, name, what) in [
-        // IMAGE is forgotten.
+        // The user forgot IMAGE.
         (&["base.tar", "layer.tar"][..], "layer.tar", "is a tar"),
         (&["tree", "thesis.txt"], "thesis.txt", "is a text file"),
         (
@@ -154,7 +154,7 @@ fn an_output_is_not_packed_into_itself() {
         }
     }
     fs::remove_file(tree.join("out.erofs")).unwrap();
-    // A file that the shell makes for standard output, and a list beside the image.
+    // The redirected standard output and a list are files in the tree.
     let file = fs::File::create(tree.join("shell.erofs")).unwrap();
     let out = crate::common::tuff()
         .current_dir(&tree)
@@ -191,7 +191,7 @@ fn devices_that_hold_something_are_overwritten_only_by_force() {
         let (status, said) = verb(&["mkfs.erofs", "--quiet", device, "tree"]);
         assert_eq!(status, 1, "{said}");
         assert!(said.contains("ext4") && said.contains("--force"), "{said}");
-        // Behind a partition table there may be an image.
+        // An image may follow a partition table.
         assert_eq!(
             verb(&["mkfs.erofs", "--quiet", "--offset=524288", device, "tree"]).0,
             0
@@ -201,7 +201,7 @@ fn devices_that_hold_something_are_overwritten_only_by_force() {
             verb(&["mkfs.erofs", "--quiet", "--force", device, "tree"]).0,
             0
         );
-        // It holds an image: that may be replaced.
+        // An image may be replaced.
         assert_eq!(verb(&["build", "-q", "tree", device]), (0, String::new()));
         assert_eq!(verb(&["mkfs.erofs", "--quiet", device, "tree"]).0, 0);
     });

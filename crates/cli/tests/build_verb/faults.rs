@@ -1,4 +1,4 @@
-//! Sources that are damaged, a full disk, and ^C: what is said, and nothing left behind.
+//! Damaged sources, a full disk and ^C: messages, exit codes, and no partial output.
 
 use crate::common::{Place, code, run, sixteen_letters, tuff};
 use std::process::Command;
@@ -29,7 +29,7 @@ fn a_damaged_tar_names_itself_with_code_3() {
 #[test]
 fn a_stopped_build_leaves_nothing() {
     let place = Place::new("stop");
-    // Long enough to be stopped in the middle: hard to compress, and the slowest method.
+    // Slow enough to be stopped: incompressible data and the slowest method.
     let big = sixteen_letters(24 << 20);
     for i in 0..4 {
         std::fs::write(place.0.join(format!("tree/big{i}")), &big[i..]).unwrap();
@@ -86,7 +86,7 @@ fn a_full_disk_is_named_and_leaves_nothing() {
 
 #[test]
 fn a_terminal_log_on_a_full_disk_is_an_error_and_no_panic() {
-    // Seen: exit code 101, and a panic for a message. Cause: println! and eprintln!, which panic where nothing can be written.
+    // Regression: println! and eprintln! panic if the output cannot be written.
     let place = Place::new("dev-full");
     let full = || std::fs::File::options().write(true).open("/dev/full");
     if full().is_err() {

@@ -1,9 +1,10 @@
-//! Several layers in one image, one as a layer of an overlay, and an image over a base.
+//! Merged layers, a layer of an overlay, and images over a base.
 
 use crate::common::{Place, code, manifests, run, tuff};
 use std::process::Command;
 
-/// Who names no kernel gets an image for those of the base; it was one for 6.1, which has no Zstandard and shared nothing.
+/// Without `--kernel` the image is for the kernels of its base. Regression: it was for 6.1, which lacks Zstandard, and
+/// shared nothing.
 #[test]
 fn an_image_over_a_base_is_for_its_kernels() {
     let place = Place::new("base-kernel");
@@ -23,7 +24,7 @@ fn an_image_over_a_base_is_for_its_kernels() {
     );
 }
 
-/// A tar from standard input, too: its files are looked for in the base like any other's.
+/// Files of a tar on standard input are looked up in the base like any others.
 #[test]
 fn an_image_over_a_base_needs_it_and_says_so() {
     let place = Place::new("base");
@@ -77,7 +78,7 @@ fn an_image_over_a_base_needs_it_and_says_so() {
     assert_eq!(summary["base_files"], 1, "{}", code(&out).1);
 }
 
-/// Settings that only the first image can know are its own; each layer is a device, in the order of the sources.
+/// The first image supplies its own settings. Each layer is a device, in the order of the sources.
 #[test]
 fn layers_in_images_are_merged_where_they_are() {
     let place = Place::new("image-index");
@@ -106,7 +107,7 @@ fn layers_in_images_are_merged_where_they_are() {
     assert_eq!(cat("new").stdout, text.as_bytes());
     let hello = std::fs::read(place.0.join("tree/hello")).unwrap();
     assert_eq!(cat("hello").stdout, hello);
-    // A directory with them: what it has is stored, and its copies of what they have are not.
+    // The new data of an additional directory is stored, duplicates of the layers are not.
     let with = json(&["--image-index", "lower", "tree", "upper", "with"]);
     assert_eq!(with["devices"], merged["devices"]);
     assert!(with["image_bytes"].as_u64() < Some(13_000), "{with}");
@@ -130,7 +131,7 @@ fn layers_in_images_are_merged_where_they_are() {
         let (exit, said) = code(&out);
         assert!(exit == 2 && said.contains(what), "{args:?}: {said}");
     }
-    // Over images that are over others themselves: those come with their devices.
+    // Layers with bases of their own are given with their devices.
     let over = json(&[
         "--base",
         "merged",
@@ -181,12 +182,12 @@ fn a_layer_that_needs_another_names_what_it_is() {
         let listed = run(&["ls", "w", "d"], &place.0);
         assert_eq!(String::from_utf8_lossy(&listed.stdout), "");
     }
-    // A source alone is kept as it is.
+    // A single source is not merged.
     let out = run(&["build", "-q", "upper.mtree", "i"], &place.0);
     assert!(out.status.success(), "{}", code(&out).1);
 }
 
-/// Layers of OCI without an option, and one as a layer of an overlay.
+/// OCI layers merged by default, and converted to a layer of an overlay.
 #[test]
 fn layers_of_oci_delete_and_become_layers_of_an_overlay() {
     let place = Place::new("oci");

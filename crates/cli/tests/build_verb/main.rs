@@ -1,4 +1,4 @@
-//! `tuff build` as people and scripts meet it: arguments, exit codes, faults, and nothing left behind.
+//! Behaviour of `tuff build`: arguments, exit codes, failures, and no partial output.
 
 mod choices;
 mod common;

@@ -1,4 +1,4 @@
-//! Trees at the edge, manifests and tars: links, attributes and depth.
+//! Extreme trees, manifests and tars: links, attributes and depth.
 
 use crate::common::{Place, code, manifests, run};
 use std::process::Command;
@@ -165,7 +165,8 @@ make('through.tar', [('s', tarfile.SYMTYPE, 'd'), ('s/f', tarfile.REGTYPE, '')])
     );
 }
 
-/// More than fits behind an inode lies where shared attributes are; what fits nowhere names its path.
+/// Attributes that do not fit inline are stored in the shared area. Attributes that fit nowhere are reported with their
+/// path.
 #[test]
 fn attributes_that_are_too_many_or_have_no_place_name_their_path() {
     let place = Place::new("attributes");
@@ -230,7 +231,7 @@ fn attributes_that_are_too_many_or_have_no_place_name_their_path() {
     );
 }
 
-/// What no reader would take is not written.
+/// A tree that no reader accepts is not written.
 #[test]
 fn a_tree_that_is_too_deep_is_refused_with_its_limit() {
     let place = Place::new("deep");

@@ -1,8 +1,8 @@
-//! Labels and owners by tables, as Android has them.
+//! Tables of labels and owners, as Android uses them.
 
 use crate::common::{Place, code, manifests, run};
 
-/// Labels and owners as Android has them, by tables: no host has the labels of another system.
+/// No host has the labels of another system, so they come from tables.
 #[test]
 fn labels_and_owners_come_from_tables() {
     let place = Place::new("tables");
@@ -69,7 +69,7 @@ fn labels_and_owners_come_from_tables() {
         code(&run(&["check", "-q", "a"], &place.0)),
         (0, String::new())
     );
-    // A path without an owner is an error, as it is to the tools of Android.
+    // A path without an owner is an error, as for the tools of Android.
     write("owners", "system 0 0 0755\nsystem/bin 0 2000 0751\n");
     assert_eq!(
         build(&tables),

@@ -1,4 +1,4 @@
-//! Arguments and what a build says: exit codes, a summary, the same bytes wherever they go.
+//! Arguments and output of a build: exit codes, summary, and identical bytes for every kind of target.
 
 use crate::common::{Place, code, manifests, run, tuff};
 
@@ -103,7 +103,7 @@ fn wrong_arguments_are_one_sentence_and_code_2() {
     }
 }
 
-/// The image is the last path wherever options stand.
+/// The last path is the image, wherever options stand.
 #[test]
 fn options_may_stand_before_between_and_behind_the_paths() {
     let place = Place::new("order");
@@ -153,7 +153,7 @@ fn the_same_tree_gives_the_same_bytes_by_file_and_by_stdout() {
     );
 }
 
-/// Who asks for something newer, and names no kernel, gets it.
+/// Without `--kernel`, options that need a newer kernel raise it.
 #[test]
 fn the_image_is_for_the_oldest_kernel_that_has_what_was_asked_for() {
     let place = Place::new("kernel");
@@ -213,7 +213,7 @@ fn source_date_epoch_is_an_upper_bound_and_an_option_wins() {
     assert_eq!(build("d", "soon", &[]).0, Some(2));
 }
 
-/// What follows the highest id is root: an offset of 2^32 - 1 made 999 of 1000.
+/// Regression: an offset of 2^32 - 1 turned owner 1000 into 999.
 #[test]
 fn offsets_that_lead_beyond_the_highest_owner_are_refused() {
     let place = Place::new("offsets");

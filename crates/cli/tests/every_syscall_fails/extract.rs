@@ -1,4 +1,4 @@
-//! extract: a tree that is whole, or an error, and no file with content that is wrong.
+//! Faults during `extract`: the tree is complete or the error is reported, and no file has wrong content.
 
 use crate::inject::{Fault, Run};
 use crate::sweep::{Dir, Scene, interrupt, sweep};
@@ -7,8 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// True if a file never has its final name before its content is complete. Otherwise only files that have their full
-/// length are compared.
+/// True if files get their final names only when complete. Otherwise only files of full length are compared.
 const NAMES_ARE_FINAL: bool = true;
 
 struct Extract {
@@ -52,7 +51,7 @@ impl Scene for Extract {
         let _ = fs::remove_dir_all(self.dir.path("out"));
     }
 
-    /// 1: not all is as in the image.
+    /// 1: something could not be restored.
     fn codes(&self) -> &'static [i32] {
         &[1, 5]
     }

@@ -1,4 +1,4 @@
-//! build and patch: an image is there in whole or not at all.
+//! Faults during `build` and `patch`: the image is complete or absent.
 
 use crate::inject::{Fault, Run};
 use crate::sweep::{Dir, Scene, interrupt, sweep};
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Runs the binary without faults.
+/// Runs the binary without faults; it must succeed.
 fn good(dir: &Dir, args: &[&str]) {
     let out = Command::new(env!("CARGO_BIN_EXE_tuff"))
         .current_dir(&dir.0)
@@ -19,19 +19,19 @@ fn good(dir: &Dir, args: &[&str]) {
     assert!(out.status.success(), "{args:?}: {said}");
 }
 
-/// A verb that writes `out/image`.
+/// Scene of a verb that writes `out/image`.
 struct Image<'a> {
     dir: &'a Dir,
     args: &'static [&'static str],
-    /// The image as it was before. None if there was none.
+    /// Image before the run, if there was one.
     old: Option<Vec<u8>>,
     new: Vec<u8>,
-    /// True if the old image is written to.
+    /// True if the verb appends to the old image.
     grows: bool,
 }
 
 impl<'a> Image<'a> {
-    /// Takes `out/image` for the old image, if it is there, and finds out what the new one is.
+    /// Uses an existing `out/image` as the old image, and determines the new one.
     fn new(dir: &'a Dir, args: &'static [&'static str]) -> Self {
         let old = fs::read(dir.path("out/image")).ok();
         good(dir, args);
@@ -72,14 +72,14 @@ impl Scene for Image<'_> {
     fn judge(&self, fault: &Fault, run: &Run) -> Result<(), String> {
         let found = fs::read(self.dir.path("out/image")).ok();
         let is_new = found.as_ref() == Some(&self.new);
-        // Where truncation or writing fails, the image is longer, and as valid as before.
+        // A failed truncation or write leaves a longer image, as valid as before.
         let is_old = found == self.old
             || self.grows
                 && (fault.lasting || run.failed_call("ftruncate("))
                 && found
                     .as_ref()
                     .is_some_and(|found| found.starts_with(self.old.as_ref().unwrap()));
-        // The image has its name already when its directory is synced and when the summary is written.
+        // The image has its name before its directory is synced and the summary is written.
         let is_late = run.failed_call("sync(") || run.failed_call("write(1<");
         match run.succeeded() {
             true if !is_new => return Err("exit code 0, but not the image".to_owned()),
@@ -102,7 +102,7 @@ impl Scene for Image<'_> {
     }
 }
 
-/// A directory with a tree in `tree`, its tar in `tree.tar`, and room for the image in `out`.
+/// Creates a directory with a tree in `tree`, its tar in `tree.tar`, and `out` for the image.
 fn place(name: &str) -> Dir {
     let dir = Dir::new(name);
     tree::make(&dir.path("tree"));

@@ -1,4 +1,4 @@
-//! volume import: what was acknowledged stays, and what was not leaves a volume that can be used.
+//! Faults during `volume import`: acknowledged data stays, and the volume remains usable.
 
 use crate::inject::{Fault, Run, is_possible};
 use crate::sweep::{Dir, Scene, interrupt, run_all, sweep};
@@ -23,7 +23,7 @@ pub(crate) fn good(dir: &Path, args: &[&str]) {
     assert!(out.status.success(), "{args:?}: {said}");
 }
 
-/// A check finds nothing to repair, or all there is: the one behind it finds nothing.
+/// Checks and repairs a volume; a second check must find nothing.
 pub(crate) fn check(dir: &Path) -> Result<(), String> {
     let said = |out: &Output| {
         let bytes = [&out.stdout[..], &out.stderr[..]].concat();
@@ -46,7 +46,7 @@ pub(crate) fn check(dir: &Path) -> Result<(), String> {
     }
 }
 
-/// Content of the volume, through `volume export` and tar.
+/// Reads the content of the volume through `volume export` and tar.
 pub(crate) fn contents(dir: &Path) -> Result<Contents, String> {
     let _ = fs::remove_dir_all(dir.join("out"));
     fs::create_dir(dir.join("out")).unwrap();
@@ -73,7 +73,7 @@ pub(crate) fn contents(dir: &Path) -> Result<Contents, String> {
     Ok(tree::contents(&dir.join("out")))
 }
 
-/// Puts a copy of a volume in the place of `v`.
+/// Replaces `v` by a copy of a volume.
 pub(crate) fn copy_volume(dir: &Path, from: &str) {
     let _ = fs::remove_dir_all(dir.join("v"));
     let out = Command::new("cp")
@@ -157,7 +157,7 @@ fn import_keeps_what_was_in_the_volume() {
 
 #[test]
 fn a_host_without_room_is_not_taken_for_a_limit_of_the_volume() {
-    // Seen: exit code 4, and "no space left in the volume", of which most was free.
+    // Regression: exit code 4 and "no space left in the volume", though most of it was free.
     if !is_possible() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Runs of the binary under `strace`, which makes system calls fail.
+//! Runs the binary under `strace`, which injects failures of system calls.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,21 +9,21 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tuff_testkit::skipped;
 
-/// A run that takes longer hangs. Healthy ones take a hundredth of a second.
+/// Timeout of a run. Healthy runs take about 10 ms.
 const HANG: Duration = Duration::from_secs(30);
 
-/// A call that fails.
+/// Fault: a system call that fails.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
-    /// Name of the system call.
+    /// Name of the call, such as `openat`.
     pub(crate) call: &'static str,
-    /// Name of the error.
+    /// Name of the error, such as `EIO`.
     pub(crate) error: &'static str,
-    /// Which call of this name fails, counted in each thread from 1.
+    /// Index of the failing call of this name, counted per thread from 1.
     pub(crate) n: usize,
-    /// True if all later ones fail, too.
+    /// True if all later calls fail too.
     pub(crate) lasting: bool,
-    /// True if only calls count that concern certain files. Then those of the dynamic loader do not.
+    /// True if only calls on certain files count. This excludes those of the dynamic loader.
     pub(crate) on_files: bool,
 }
 
@@ -35,17 +35,17 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Result of a run under `strace`.
+/// Result of a run under `strace`: status, output and injected faults.
 pub(crate) struct Run {
-    /// None if it did not end in time.
+    /// None after a timeout.
     status: Option<ExitStatus>,
     pub(crate) stderr: String,
-    /// The calls that were made to fail, with their arguments.
+    /// Failed calls with their arguments.
     pub(crate) injected: Vec<String>,
 }
 
 impl Run {
-    /// Waits for a process that has its standard error in `said`.
+    /// Waits for a process whose standard error goes to the file `said`.
     pub(crate) fn after(dir: &Path, child: Child) -> Self {
         let status = wait(child);
         let log = fs::read(dir.join("trace")).unwrap();
@@ -60,27 +60,26 @@ impl Run {
         self.status.is_some_and(|s| s.success())
     }
 
-    /// True if a call with this text among its arguments or in its name was made to fail.
+    /// Returns true if a failed call has this text in its name or arguments.
     pub(crate) fn failed_call(&self, text: &str) -> bool {
         self.injected.iter().any(|line| line.contains(text))
     }
 
-    /// Checks what holds for every run: it ends, does not panic, and a failure has a documented exit code and says one
-    /// sentence.
+    /// Checks every run: it ends, does not panic, and a failure has a documented exit code and a one-line message.
     pub(crate) fn check_manners(&self, codes: &[i32]) -> Result<(), String> {
         let Some(status) = self.status else {
             return Err("did not end".to_owned());
         };
         let stderr = self.stderr.trim_end();
         if status.success() {
-            // A mount on a full host is read-only, and says so.
+            // A mount on a full host is read-only and prints that.
             let is_fine = stderr.is_empty() || stderr.contains(": mounted for reading only: ");
             return match is_fine {
                 true => Ok(()),
                 false => Err(format!("exit code 0, but said: {stderr}")),
             };
         }
-        // Rust's standard library aborts where an allocation fails.
+        // The Rust runtime aborts if an allocation fails.
         let out_of_memory = status.signal() == Some(rustix::process::Signal::ABORT.as_raw())
             && stderr.starts_with("memory allocation of ");
         let code = status.code();
@@ -88,7 +87,7 @@ impl Run {
             return Err(format!("ended with {status}: {stderr}"));
         }
         let no_voice = self.failed_call("write(2<");
-        // Where several things are not as in an image each is named.
+        // `extract` lists every entry that it could not restore.
         let is_list = code == Some(1);
         let ours = stderr.lines().all(|line| line.starts_with("tuff: "));
         let lines = stderr.lines().count();
@@ -100,7 +99,7 @@ impl Run {
     }
 }
 
-/// The binary under `strace`, in `dir`, with whatever `options` say.
+/// Command that runs the binary under `strace` in `dir` with `options`.
 pub(crate) fn command(dir: &Path, options: &[String], args: &[&str]) -> Command {
     let mut command = Command::new("strace");
     command
@@ -111,16 +110,16 @@ pub(crate) fn command(dir: &Path, options: &[String], args: &[&str]) -> Command 
         .arg(env!("CARGO_BIN_EXE_tuff"))
         .args(args)
         .stdin(Stdio::null())
-        // Of its own group, so that it can be ended with the process it traces.
+        // A separate process group, so that the traced process can be killed too.
         .process_group(0);
     command
 }
 
-/// Options of `strace` for a fault.
+/// Options of `strace` that inject a fault.
 pub(crate) fn options(fault: &Fault) -> Vec<String> {
     let plus = if fault.lasting { "+" } else { "" };
     let Fault { call, error, n, .. } = fault;
-    // This one says that it failed by another break than the one asked for, and the C library takes its word.
+    // A failed `brk` returns the old break instead of an error.
     let how = match *call {
         "brk" => "retval=0".to_owned(),
         _ => format!("error={error}"),
@@ -133,13 +132,13 @@ pub(crate) fn options(fault: &Fault) -> Vec<String> {
     ]
 }
 
-/// Options of `strace` for calls that concern certain files only.
+/// Options of `strace` that limit it to calls on certain files.
 pub(crate) fn only<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> Vec<String> {
     let options = |path: &PathBuf| ["-P".to_owned(), path.display().to_string()];
     files.into_iter().flat_map(options).collect()
 }
 
-/// Runs the binary in `dir` with a fault, which may be one for calls on `files` only.
+/// Runs the binary in `dir` with a fault, which may be limited to calls on `files`.
 pub(crate) fn run(dir: &Path, fault: &Fault, files: &[PathBuf], args: &[&str]) -> Run {
     let said = File::create(dir.join("said")).unwrap();
     let mut all = options(fault);
@@ -154,7 +153,7 @@ pub(crate) fn run(dir: &Path, fault: &Fault, files: &[PathBuf], args: &[&str]) -
     Run::after(dir, child)
 }
 
-/// Waits for a process, and ends its group if that takes too long.
+/// Waits for a process, and kills its group after a timeout.
 fn wait(mut child: Child) -> Option<ExitStatus> {
     let start = Instant::now();
     loop {
@@ -169,14 +168,14 @@ fn wait(mut child: Child) -> Option<ExitStatus> {
     }
 }
 
-/// Ends a process and what it traces.
+/// Kills a process and the one it traces.
 pub(crate) fn kill_group(child: &mut Child) {
     let group = rustix::process::Pid::from_child(child);
     let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     let _ = child.wait();
 }
 
-/// The calls that a log says were made to fail. Where another thread came between, a call takes two lines.
+/// Returns the injected failures in a log. A call interrupted by another thread takes two lines.
 pub(crate) fn injected(log: &str) -> Vec<String> {
     let mut begun = HashMap::new();
     let mut calls = Vec::new();
@@ -193,14 +192,14 @@ pub(crate) fn injected(log: &str) -> Vec<String> {
     calls
 }
 
-/// Number of times that each call is made in a run without faults.
+/// Number of uses of each call in a run without faults.
 pub(crate) struct Census {
-    /// By name of the call: number of the last one before `main`, and of the last one of the thread that makes most.
+    /// By call: number of uses before `main`, and the largest number of any thread.
     counts: HashMap<String, (usize, usize)>,
 }
 
 impl Census {
-    /// Counts the calls of a run of the binary, which must succeed.
+    /// Counts the calls of a successful run of the binary.
     pub(crate) fn take(dir: &Path, args: &[&str]) -> Self {
         let out = command(dir, &[], args).output().unwrap();
         assert!(
@@ -219,7 +218,7 @@ impl Census {
         let mut is_ours = false;
         for line in log.lines() {
             let (thread, what) = line.split_once(' ').unwrap_or(("", line));
-            // Ends of calls begun before, and of threads, are no calls.
+            // Resumed calls and exits of threads are not new calls.
             let Some((call, _)) = what.trim_start().split_once('(') else {
                 continue;
             };
@@ -230,7 +229,7 @@ impl Census {
             *nth += 1;
             let (before, last) = counts.entry(call.to_owned()).or_default();
             *last = (*nth).max(*last);
-            // The first call of `main`.
+            // Marks the first call of `main`.
             is_ours |= what.contains("SIGXFSZ");
             if thread == first && !is_ours {
                 *before = *nth;
@@ -239,7 +238,7 @@ impl Census {
         Self { counts }
     }
 
-    /// Counts the calls of a run whose log has only those that concern certain files.
+    /// Counts the calls of a run whose log is limited to certain files.
     pub(crate) fn of_files(dir: &Path) -> Self {
         let mut census = Self::of_log(&fs::read_to_string(dir.join("trace")).unwrap());
         census
@@ -249,24 +248,24 @@ impl Census {
         census
     }
 
-    /// The numbers of a call's uses, without those of the dynamic loader.
+    /// Indices of a call, without those of the dynamic loader.
     pub(crate) fn range(&self, call: &str) -> std::ops::RangeInclusive<usize> {
         let (before, last) = self.counts.get(call).copied().unwrap_or((0, 0));
         before + 1..=last
     }
 
-    /// Number of calls that the dynamic loader makes. Faults with these numbers are tried on named files only.
+    /// Number of calls by the dynamic loader. Faults with these indices are limited to named files.
     pub(crate) fn by_loader(&self, call: &str) -> usize {
         self.counts.get(call).map_or(0, |(before, _)| *before)
     }
 
-    /// The calls that a run makes.
+    /// Iterates over the names of the calls.
     pub(crate) fn calls(&self) -> impl Iterator<Item = &str> {
         self.counts.keys().map(String::as_str)
     }
 }
 
-/// False, said aloud, if `strace` cannot make calls fail here.
+/// Returns false, with a note, if `strace` cannot inject faults here.
 pub(crate) fn is_possible() -> bool {
     let tried = Command::new("strace")
         .args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync"])

@@ -1,7 +1,8 @@
-//! Every system call of a verb fails, one after another: nothing acknowledged is lost, nothing is half done.
+//! Fault injection: every system call of a verb fails, one run at a time. Acknowledged data must survive, and no output
+//! may be partial.
 //!
-//! `strace` makes the n-th call of a kind fail, once or from then on, for each n that a healthy run reaches. By default
-//! the errors that tell most are tried for every n, and a fixed sample of the rest; `TUFF_EVERY_SYSCALL=all` tries all.
+//! `strace` makes the n-th call of a kind fail, once or permanently, for each n of a healthy run. By default the most
+//! revealing errors are injected for every n, and the others for a fixed sample. `TUFF_EVERY_SYSCALL=all` injects all.
 
 mod extract;
 mod image;

@@ -1,4 +1,4 @@
-//! A mounted volume: what fsync acknowledged is there after a crash, and errors are told to who is concerned.
+//! Faults of a mounted volume: data acknowledged by fsync survives a crash, and errors reach the client.
 
 use crate::import::{check, contents, copy_volume, good};
 use crate::inject::{Census, Fault, Run, command, is_possible, kill_group, only, options};
@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// A run that takes longer is taken for a hang.
+/// Timeout of a run.
 const HANG: Duration = Duration::from_secs(30);
 
 /// Way in which a mount ends.
@@ -26,13 +26,13 @@ enum End {
 /// Results that the client of a mount received.
 #[derive(Default)]
 struct Client {
-    /// Files with their whole contents that were acknowledged, by path.
+    /// Acknowledged files and their contents, by path.
     durable: Vec<(&'static str, Vec<u8>)>,
     errors: Vec<(&'static str, io::Error)>,
 }
 
 impl Client {
-    /// Works on a mount. What fails does not keep it from going on.
+    /// Performs operations on a mount, and continues after errors.
     fn work(m: &Path) -> Self {
         let mut client = Self::default();
         let bytes = tree::bytes;
@@ -62,7 +62,7 @@ impl Client {
         client
     }
 
-    /// Writes a file and has it made durable.
+    /// Writes a file and syncs it.
     fn put(&mut self, m: &Path, path: &'static str, content: Vec<u8>) {
         let put = || {
             let mut file = File::create_new(m.join(&path[1..]))?;
@@ -81,15 +81,15 @@ impl Client {
         is_done
     }
 
-    /// True if no operation failed.
+    /// Returns true if no operation failed.
     fn saw_no_error(&self) -> bool {
         self.errors.is_empty()
     }
 
-    /// Errors are those of a disk, and not of a server that is gone.
+    /// Checks that errors are those of a disk, not of a missing server.
     fn check_errors(&self) -> Result<(), String> {
         let is_known = |e: &io::Error| {
-            // EIO, ENOMEM, EROFS, ENOSPC, ENOENT of what could not be made before.
+            // EIO, ENOMEM, EROFS, ENOSPC, and ENOENT for files that could not be created.
             matches!(e.raw_os_error(), Some(2 | 5 | 12 | 28 | 30))
         };
         match self.errors.iter().find(|(_, e)| !is_known(e)) {
@@ -99,15 +99,15 @@ impl Client {
     }
 }
 
-/// A volume with some files, of which each round has a copy.
+/// Volume with some files, copied for each round.
 struct Place {
     dir: Dir,
-    /// The files that hold the volume, before and after a round.
+    /// Files of the volume before and after a round.
     files: BTreeSet<PathBuf>,
 }
 
 impl Place {
-    /// A volume, and how often each call is made on its files. None, said aloud, where that is not possible.
+    /// Creates a volume and counts the calls on its files. Returns None, with a note, if that is not possible.
     fn new(name: &str) -> Option<(Self, Census)> {
         if !is_possible() {
             return None;
@@ -133,7 +133,7 @@ impl Place {
         let mut place = Self { dir, files };
         copy_volume(&place.dir.0, "old");
         place.note_files();
-        // The first round makes files; the second knows which ones.
+        // The first round creates the files whose calls the second one counts.
         for _ in 0..2 {
             let (_, verdict) = place.round(None, End::Unmount);
             assert_eq!(verdict, Ok(()));
@@ -150,7 +150,7 @@ impl Place {
         self.files.extend(zones.map(|entry| entry.unwrap().path()));
     }
 
-    /// Serves `v` on `m`, with only calls that concern the files of the volume in the log.
+    /// Serves `v` on `m`, and logs only calls on the files of the volume.
     fn start(&self, options: &[String]) -> Child {
         let v = self.dir.path("v").display().to_string();
         let options = [only(&self.files), options.to_vec()].concat();
@@ -185,7 +185,7 @@ impl Place {
             .any(|line| line.split(' ').nth(4) == Some(&m))
     }
 
-    /// Works on a mount with a fault, ends it, and looks at what is left.
+    /// Runs the client on a mount with a fault, ends the mount, and checks the volume.
     fn round(&self, fault: Option<&Fault>, end: End) -> (Option<Run>, Result<(), String>) {
         copy_volume(&self.dir.0, "old");
         let mut server = self.start(&fault.map_or_else(Vec::new, options));
@@ -207,11 +207,11 @@ impl Place {
             .arg(self.dir.path("m"))
             .stderr(Stdio::null())
             .status();
-        // An interrupted call is made again.
+        // An interrupted call is retried.
         let may_fail = fault.is_some_and(|fault| fault.error != "EINTR");
         let verdict = client.and_then(|client| {
             unmounted?;
-            // A server that ends early never had a client.
+            // A server that ends early has no client.
             if let (true, Some(client)) = (had_end, &client) {
                 return Err(format!(
                     "the server ended, of {} errors",
@@ -234,7 +234,7 @@ impl Place {
         (run, verdict)
     }
 
-    /// Waits for the end of a server that was killed: only the process that traced it is our child.
+    /// Waits for the end of a killed server, which is a child of `strace`.
     fn wait_until_free(&self) {
         let file = File::open(self.dir.path("v/volume")).unwrap();
         let start = Instant::now();
@@ -244,7 +244,7 @@ impl Place {
         }
     }
 
-    /// Has a client work on the mount, once there is one. None if the server ends before.
+    /// Runs the client once the mount is ready. Returns None if the server ends first.
     fn served(&self, server: &mut Child) -> Result<Option<Client>, String> {
         let start = Instant::now();
         while !self.is_mounted() {
@@ -273,7 +273,7 @@ impl Place {
             let said = String::from_utf8_lossy(&out.stderr);
             match out.status.success() {
                 true => return Ok(()),
-                // Another test that starts a command has our files until it is one.
+                // A concurrent test inherits our files until its child executes a command.
                 false if said.contains("busy") && start.elapsed() < HANG => {}
                 false => return Err(format!("umount: {said}")),
             }
@@ -281,7 +281,7 @@ impl Place {
         }
     }
 
-    /// Compares acknowledged data, and data from before the mount that was not changed, with the volume.
+    /// Compares acknowledged and unchanged data with the volume.
     fn check_content(&self, client: &Client) -> Result<(), String> {
         let found = contents(&self.dir.0)?;
         let content = |path: &str| found.get(path).map(|entry| &entry.content[..]);

@@ -1,9 +1,9 @@
-//! All faults of a run, one after another.
+//! Runs a scene with every fault, one after another.
 
 use crate::inject::{Census, Fault, Run, is_possible, run};
 use std::path::{Path, PathBuf};
 
-/// Calls and their errors, the one that tells most first.
+/// Calls and their errors, the most revealing first.
 const ERRORS: &[(&str, &[&str])] = &[
     ("read", &["EIO", "ENOMEM"]),
     ("pread64", &["EIO", "ENOMEM"]),
@@ -101,7 +101,7 @@ const ERRORS: &[(&str, &[&str])] = &[
     ("uname", &["EPERM"]),
 ];
 
-/// Calls that do not fail on files of a disk, and those of which a failure says nothing about files.
+/// Calls that cannot fail on disk files, or whose failure concerns no file.
 const MACHINERY: &[&str] = &[
     "close",
     "futex",
@@ -134,12 +134,12 @@ const MACHINERY: &[&str] = &[
     "sendto",
 ];
 
-/// A verb, the state it starts from, and what must hold after it.
+/// Verb under test, its initial state and its invariants.
 pub(crate) trait Scene {
-    /// Arguments of the binary.
+    /// Arguments of the run.
     fn args(&self) -> Vec<&'static str>;
 
-    /// Makes the directory as it is before a run.
+    /// Restores the state before a run.
     fn reset(&self);
 
     /// Files and directories that the verb reads and writes.
@@ -150,11 +150,11 @@ pub(crate) trait Scene {
         &[5]
     }
 
-    /// Says what is wrong with what a run left.
+    /// Returns a description of a violated invariant after a run.
     fn judge(&self, fault: &Fault, run: &Run) -> Result<(), String>;
 }
 
-/// The directory of a test, gone when it is dropped.
+/// Directory of a test, removed on drop.
 pub(crate) struct Dir(pub(crate) PathBuf);
 
 impl Dir {
@@ -176,12 +176,12 @@ impl Drop for Dir {
     }
 }
 
-/// True if all faults are wanted, which takes minutes.
+/// Returns true if all faults are requested, which takes minutes.
 pub(crate) fn is_full() -> bool {
     std::env::var_os("TUFF_EVERY_SYSCALL").is_some_and(|v| v == "all")
 }
 
-/// All faults for the calls that were counted; by default every n of the most telling errors, and a sample of the rest.
+/// All faults for the counted calls; by default the most revealing error for every n, and a sample of the rest.
 pub(crate) fn faults(census: &Census) -> Vec<Fault> {
     let mut chance = Chance(30);
     let mut all = Vec::new();
@@ -202,7 +202,7 @@ pub(crate) fn faults(census: &Census) -> Vec<Fault> {
                 }
             }
         }
-        // Threads have calls of these numbers, too.
+        // Threads make calls with these indices too.
         let early = 1..=census.by_loader(call);
         all.extend(early.filter(|_| ON_FILES.contains(call)).map(|n| Fault {
             call,
@@ -215,10 +215,10 @@ pub(crate) fn faults(census: &Census) -> Vec<Fault> {
     all
 }
 
-/// Calls on files that the dynamic loader makes, too.
+/// Calls that the dynamic loader also makes on files.
 const ON_FILES: &[&str] = &["read", "pread64", "open", "openat", "newfstatat", "statx"];
 
-/// Calls that a signal, or the server of a remote filesystem, may interrupt.
+/// Calls that a signal or a remote filesystem may interrupt.
 const INTERRUPTIBLE: &[&str] = &[
     "read",
     "pread64",
@@ -275,7 +275,7 @@ const INTERRUPTIBLE: &[&str] = &[
     "flistxattr",
 ];
 
-/// Interruptions of all calls that were counted, one at a time.
+/// Interruptions of all counted calls, one at a time.
 pub(crate) fn interruptions(census: &Census) -> Vec<Fault> {
     let all = INTERRUPTIBLE.iter().flat_map(|call| {
         let ns = census.range(call);
@@ -290,7 +290,7 @@ pub(crate) fn interruptions(census: &Census) -> Vec<Fault> {
     all.collect()
 }
 
-/// Runs a scene with every interruption; each must be as if it had not been.
+/// Runs a scene with every interruption; the result must be that of an undisturbed run.
 pub(crate) fn interrupt(dir: &Path, scene: &dyn Scene) {
     if !is_possible() {
         return;
@@ -300,7 +300,7 @@ pub(crate) fn interrupt(dir: &Path, scene: &dyn Scene) {
     run_all(dir, &Retried(scene), &interruptions(&census));
 }
 
-/// A scene that must succeed.
+/// Scene that must succeed despite the fault.
 struct Retried<'a>(&'a dyn Scene);
 
 impl Scene for Retried<'_> {
@@ -325,7 +325,7 @@ impl Scene for Retried<'_> {
     }
 }
 
-/// The same numbers every time.
+/// Deterministic pseudo-random numbers: the same in every run.
 struct Chance(u64);
 
 impl Chance {
@@ -338,14 +338,14 @@ impl Chance {
     }
 }
 
-/// Runs a scene with every fault; says all that is wrong at the end.
+/// Runs a scene with every fault, and reports all violations at the end.
 pub(crate) fn sweep(dir: &Path, scene: &dyn Scene) {
     if !is_possible() {
         return;
     }
     scene.reset();
     let census = Census::take(dir, &scene.args());
-    // Which calls a run makes depends on the state of the page cache and on the kernel.
+    // The calls of a run depend on the page cache and the kernel.
     for call in census.calls() {
         let is_known = ERRORS.iter().any(|(known, _)| *known == call) || MACHINERY.contains(&call);
         if !is_known {
@@ -355,7 +355,7 @@ pub(crate) fn sweep(dir: &Path, scene: &dyn Scene) {
     run_all(dir, scene, &faults(&census));
 }
 
-/// Runs a scene with each of the faults.
+/// Runs a scene with each of the given faults.
 pub(crate) fn run_all(dir: &Path, scene: &dyn Scene, faults: &[Fault]) {
     let mut wrong = Vec::new();
     let files = scene.files();
@@ -382,6 +382,6 @@ pub(crate) fn run_all(dir: &Path, scene: &dyn Scene, faults: &[Fault]) {
     );
     println!("{}: {summary}", scene.args().join(" "));
     assert!(wrong.is_empty(), "{summary}\n{}", wrong.join("\n"));
-    // The run before counted the calls; few may come to nothing.
+    // The calls were counted beforehand, so most faults must occur.
     assert!(hits * 4 >= tries * 3, "{summary}");
 }

@@ -1,4 +1,4 @@
-//! A tree with one of everything, and what is in a tree.
+//! Test tree with every kind of entry, and comparison of trees.
 
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, lgetxattr, llistxattr, lsetxattr, mknodat};
 use std::collections::BTreeMap;
@@ -6,7 +6,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Makes a tree: large and small files, equal ones, a hole, hard links, a symbolic link, attributes, a pipe, directories.
+/// Creates a tree: large and small files, duplicates, a hole, hard links, a symlink, attributes, a FIFO and
+/// directories.
 pub(crate) fn make(dir: &Path) {
     fs::create_dir_all(dir.join("sub/deep")).unwrap();
     fs::write(dir.join("big"), bytes(300_000, 1)).unwrap();
@@ -27,7 +28,7 @@ pub(crate) fn make(dir: &Path) {
     )
     .unwrap();
     fs::set_permissions(dir.join("big"), fs::Permissions::from_mode(0o600)).unwrap();
-    // Where the filesystem takes none the tree has none.
+    // A filesystem without attributes gives a tree without them.
     let _ = lsetxattr(dir.join("big"), "user.colour", b"blue", XattrFlags::empty());
     let _ = lsetxattr(
         dir.join("sub"),
@@ -38,7 +39,7 @@ pub(crate) fn make(dir: &Path) {
     set_times(dir);
 }
 
-/// Gives everything a time that does not depend on when the test runs.
+/// Sets fixed times, independent of the time of the test.
 fn set_times(path: &Path) {
     let meta = fs::symlink_metadata(path).unwrap();
     if meta.is_dir() {
@@ -57,7 +58,7 @@ fn set_times(path: &Path) {
     rustix::fs::utimensat(CWD, path, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).unwrap();
 }
 
-/// Bytes in no order.
+/// Pseudo-random bytes of a given seed.
 pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
     (0..len)
@@ -70,7 +71,7 @@ pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// A file or directory, and all below it but symbolic links.
+/// Lists a file or directory and everything below it, except symlinks.
 pub(crate) fn paths(root: &Path) -> Vec<PathBuf> {
     let mut all = vec![root.to_owned()];
     let mut seen = 0;
@@ -85,7 +86,7 @@ pub(crate) fn paths(root: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// One entry of a tree.
+/// Entry of a tree with its metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) mode: u32,
@@ -100,7 +101,7 @@ pub(crate) struct Entry {
 /// Content of a tree, by path.
 pub(crate) type Contents = BTreeMap<String, Entry>;
 
-/// Lists a tree with all that is in it.
+/// Reads a whole tree.
 pub(crate) fn contents(root: &Path) -> Contents {
     let mut all = Contents::new();
     let mut todo = vec![(String::new(), root.to_owned())];
@@ -149,7 +150,7 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
         .collect()
 }
 
-/// The first difference between two trees.
+/// Returns the first difference between two trees.
 pub(crate) fn difference(wanted: &Contents, found: &Contents) -> Option<String> {
     for (path, entry) in wanted {
         match found.get(path) {

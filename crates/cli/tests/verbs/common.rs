@@ -1,4 +1,4 @@
-//! A tree with one of everything, images of it, and runs of the binary.
+//! Test tree with every kind of entry, images of it, and runs of the binary.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, SystemTime};
 pub(crate) use tuff_testkit::skipped;
 
-/// Everything that does not need a host that can have it.
+/// Entries that not every host can store.
 const MANIFEST: &str = r"#mtree
 /set type=file uid=0 gid=0 mode=0644 time=1700000000.000000000
 .                   type=dir mode=0755
@@ -26,11 +26,11 @@ const MANIFEST: &str = r"#mtree
 ./many/copy         contents=../text
 ";
 
-/// A directory that vanishes with the test.
+/// Temporary directory, removed on drop.
 pub(crate) struct Place(pub(crate) PathBuf);
 
 impl Place {
-    /// An empty directory.
+    /// Creates an empty directory.
     pub(crate) fn new(name: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("tuff-verbs-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
@@ -38,7 +38,7 @@ impl Place {
         Self(dir)
     }
 
-    /// A directory with an image `i` of the tree.
+    /// Creates a directory with an image `i` of the tree.
     pub(crate) fn with_image(name: &str) -> Self {
         let place = Self::new(name);
         place.image("i", &["-z", "lz4", "-C", "16K"]);
@@ -76,12 +76,12 @@ impl Place {
         assert!(out.status.success(), "{}", stderr(&out));
     }
 
-    /// Runs the binary here.
+    /// Runs the binary in the directory.
     pub(crate) fn run(&self, args: &[&str]) -> Output {
         self.command(args).output().unwrap()
     }
 
-    /// The binary, to be run here.
+    /// Command that runs the binary in the directory.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tuff"));
         command
@@ -91,14 +91,14 @@ impl Place {
         command
     }
 
-    /// What the binary prints, which must succeed and say nothing else.
+    /// Returns the standard output of a run that must succeed without messages.
     pub(crate) fn text(&self, args: &[&str]) -> String {
         let out = self.run(args);
         assert_eq!((code(&out), stderr(&out).as_str()), (0, ""), "{args:?}");
         String::from_utf8(out.stdout).unwrap()
     }
 
-    /// What the binary prints, line by line as JSON.
+    /// Returns the standard output, parsed as one JSON value per line.
     pub(crate) fn json(&self, args: &[&str]) -> Vec<serde_json::Value> {
         let text = self.text(args);
         text.lines()
@@ -110,7 +110,7 @@ impl Place {
         self.0.join(name)
     }
 
-    /// A copy of the image `i` with one byte changed.
+    /// Writes a copy of the image `i` with one byte changed.
     pub(crate) fn damage(&self, name: &str, at: usize, change: impl FnOnce(u8) -> u8) {
         let mut bytes = fs::read(self.path("i")).unwrap();
         bytes[at] = change(bytes[at]);
@@ -124,7 +124,7 @@ impl Drop for Place {
     }
 }
 
-/// Compressible, longer than some clusters.
+/// Compressible text of several clusters.
 pub(crate) fn text() -> String {
     (0..20_000)
         .map(|i| format!("line {i} of some text\n"))
@@ -144,7 +144,7 @@ pub(crate) fn is_root() -> bool {
     id.is_ok_and(|o| o.stdout == b"0\n")
 }
 
-/// Runs a tool of the host. `None`, said aloud, if it is not there.
+/// Runs a tool of the host. Returns `None`, with a note, if it is missing.
 pub(crate) fn tool(dir: &Path, name: &str, args: &[&str]) -> Option<Output> {
     match Command::new(name).current_dir(dir).args(args).output() {
         Ok(out) => Some(out),

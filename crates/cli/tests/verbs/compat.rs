@@ -1,4 +1,4 @@
-//! Command lines of callers of mkfs.erofs and fsck.erofs, word by word as they write them: as verbs, and under those names.
+//! Command lines of real callers of mkfs.erofs and fsck.erofs, as verbs and as program names.
 
 use crate::common::{Place, code, is_root, skipped, stderr, text, tool};
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
-/// systemd-repart, its derivatives, image builders, containers and microVM tools, with a directory.
+/// Callers with a directory: systemd-repart, its derivatives, image builders, containers and microVM tools.
 const DIRECTORIES: &[&str] = &[
     "-U 11111111-2222-3333-4444-555555555555 --quiet -zlz4hc,level=12 OUT SRC",
     "-U 11111111-2222-3333-4444-555555555555 --quiet OUT SRC -zlz4hc,12 -C65536 -Efragments,ztailpacking",
@@ -68,7 +68,7 @@ fn tree(place: &Place) {
     }
 }
 
-/// What a tree has, as far as images keep it: by path, what `with` makes of the rest is left to it.
+/// Lists a tree as far as images store it, by path; `with` formats the remaining properties.
 fn listing(root: &Path, with: &dyn Fn(&fs::Metadata) -> String) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut todo = vec![root.to_owned()];
@@ -96,7 +96,7 @@ fn times(meta: &fs::Metadata) -> String {
     format!("{}.{} ", meta.mtime(), meta.mtime_nsec())
 }
 
-/// The program under another name.
+/// Command that runs the program under another name.
 fn under(place: &Place, name: &str) -> Command {
     let link = place.path(name);
     if !link.is_symlink() {
@@ -123,7 +123,7 @@ fn done(out: &Output, line: &str) {
     }
 }
 
-/// Mounts an image by the kernel and looks at it. False, said aloud, where it cannot be.
+/// Mounts an image in the kernel and inspects it. Returns false, with a note, if that is not possible.
 fn mounted(place: &Place, image: &str, look: &dyn Fn(&Path)) -> bool {
     if !is_root() {
         skipped("no mount by the kernel: not root");
@@ -145,7 +145,7 @@ fn mounted(place: &Place, image: &str, look: &dyn Fn(&Path)) -> bool {
         return false;
     }
     let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| look(&at)));
-    // Another test may just be starting a command, which has our files until it is one.
+    // A concurrent test inherits our files until its child executes a command.
     let gone = tool(&place.0, "umount", &["-l", "mnt"]).unwrap();
     assert!(gone.status.success(), "{}", stderr(&gone));
     if let Err(panic) = looked {
@@ -222,7 +222,7 @@ fn owners_times_labels_and_uuids_are_those_asked_for() {
         let meta = fs::metadata(at.join("dir")).unwrap();
         assert_eq!((meta.uid(), meta.gid(), meta.mtime()), (100, 0, 5));
     });
-    // It bounds times that stay, and keeps those that are earlier, also where another was asked for.
+    // SOURCE_DATE_EPOCH bounds unchanged times, and earlier ones are kept even with another `-T`.
     for (epoch, line, expected) in [
         (1_000_000_000, "o src", 1_000_000_000),
         (1_000_000_000, "-T5 --mkfs-time o src", 1_000_000_000),
@@ -240,7 +240,7 @@ fn owners_times_labels_and_uuids_are_those_asked_for() {
     }
 }
 
-/// Whatever says that two names are one file, and though a tar is packed while it comes.
+/// With every kind of source, even for a tar that is packed as it arrives.
 #[test]
 fn hard_links_are_taken_apart() {
     let place = Place::new("compat-links");
@@ -287,7 +287,7 @@ fn hard_links_are_taken_apart() {
             );
         });
     }
-    // They share their data.
+    // The separate files share their data.
     let size = |options: &[&str]| {
         place.text(&[&["build", "-q"], options, &["src", "o"]].concat());
         fs::metadata(place.path("o")).unwrap().len()
@@ -366,7 +366,7 @@ fn callers_with_a_tar_get_its_tree() {
             .spawn()
             .unwrap();
         let mut stdin = child.stdin.take().unwrap();
-        // What comes behind the archive is taken, and means nothing; where the tar is a file nobody reads.
+        // Bytes after the archive are accepted and ignored. A tar given as a file is not read to its end.
         let written = stdin
             .write_all(&tar.stdout)
             .and_then(|()| stdin.write_all(&[7; 100_000]));
@@ -385,7 +385,7 @@ fn callers_with_a_tar_get_its_tree() {
         mounted(&place, "o", &|at| {
             let of = |root: &Path| {
                 let mut all = listing(root, &times);
-                // The top has another time since something was put there, and the kernel makes no device a file to read.
+                // The root has a newer time, and the kernel presents devices as devices.
                 all.retain(|name, _| !name.is_empty() && !name.contains("gone"));
                 all
             };
@@ -396,7 +396,8 @@ fn callers_with_a_tar_get_its_tree() {
     }
 }
 
-/// containerd, and Kata behind it: an index from a pipe that is copied on the way, the copy appended, all mounted as one file.
+/// containerd and Kata: an index from a pipe that is copied meanwhile; the copy is appended, and both are mounted as
+/// one file.
 #[test]
 fn an_index_with_its_tar_behind_it_is_the_tree() {
     let place = Place::new("compat-index");
@@ -411,7 +412,7 @@ fn an_index_with_its_tar_behind_it_is_the_tree() {
         return;
     };
     let mut bytes = tar.stdout;
-    // What comes behind the archive is taken, too.
+    // Bytes after the archive are accepted and ignored. A tar given as a file is not read to its end.
     bytes.resize(bytes.len() + 300_000, 7);
     fs::write(place.path("t.tar"), &bytes).unwrap();
     let mut images = Vec::new();
@@ -439,7 +440,7 @@ fn an_index_with_its_tar_behind_it_is_the_tree() {
             code(&place.run(&["check", "-q", "--device", "t.tar", "o"])),
             0
         );
-        // Alone it says where the data would be.
+        // Without the tar the index still names the addresses.
         let dump = place.text(&["dump", "o"]);
         assert!(
             dump.contains("device=\"not given\"") && !dump.contains("broken"),
@@ -527,7 +528,8 @@ fn data_can_lie_on_a_second_device() {
     assert!(!place.path("b").exists());
 }
 
-/// As containerd merges layers: their data stays in them. What others refuse, as compressed layers, is merged, too.
+/// Merging of layers as in containerd: their data stays in them. Compressed layers, which mkfs.erofs rejects, are
+/// merged too.
 #[test]
 fn layers_are_merged_where_they_are() {
     let place = Place::new("compat-merge");
@@ -553,7 +555,7 @@ fn layers_are_merged_where_they_are() {
         assert_eq!(code(&out), 0, "{below}: {}", stderr(&out));
         let size = |name: &str| fs::metadata(place.path(name)).unwrap().len();
         assert!(size("o") < size("whole") / 2, "{below}");
-        // The disk that the descriptor describes is all of them in one.
+        // The described disk is the concatenation of all files.
         let text = fs::read_to_string(place.path("disk")).unwrap();
         let mut disk = Vec::new();
         for line in text.lines().filter(|line| line.starts_with("RW ")) {
@@ -575,7 +577,7 @@ fn layers_are_merged_where_they_are() {
     }
 }
 
-/// The lines of a list of blocks: paths below `/system`, and all blocks of each.
+/// Parses a block list: paths below `/system`, and the blocks of each.
 fn block_list(place: &Place) -> BTreeMap<String, Vec<usize>> {
     let list = fs::read_to_string(place.path("list")).unwrap();
     let line = |line: &str| {
@@ -670,7 +672,7 @@ fn a_full_disk_behind_an_offset_leaves_what_was_there() {
         return;
     };
     fs::create_dir(place.path("src")).unwrap();
-    // The image alone fits; the image and its copy do not.
+    // The image fits, but not a second copy of it.
     fs::write(place.path("src/f"), vec![7; 140 << 10]).unwrap();
     fs::write(small.0.join("o"), "what was there").unwrap();
     let out = mkfs(&place, "--quiet --offset=4096 small/o src");
@@ -784,7 +786,7 @@ fn probes_of_callers_find_what_they_look_for() {
         );
         assert!(lines[2].starts_with("this is Tuff "), "{version}");
     }
-    // Some look into the program instead of running it.
+    // Some callers search the binary instead of running it.
     let program = fs::read(env!("CARGO_BIN_EXE_tuff")).unwrap();
     for name in [&b"\0mkfs-time\0"[..], b"\0sort\0"] {
         assert!(program.windows(name.len()).any(|w| w == name));

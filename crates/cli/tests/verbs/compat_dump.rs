@@ -1,4 +1,4 @@
-//! Command lines of callers of dump.erofs: its lines as scripts read them, and beside the real one where that is installed.
+//! Command lines of callers of dump.erofs: output as scripts parse it, compared with the original tool where installed.
 
 use crate::common::{Place, code, skipped, stderr};
 use std::fs::{self, File};
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, SystemTime};
 
-/// The program under the name of the other.
+/// Runs the program as dump.erofs.
 fn dump(place: &Place, line: &str) -> Output {
     let link = place.path("dump.erofs");
     if !link.is_symlink() {
@@ -21,7 +21,7 @@ fn dump(place: &Place, line: &str) -> Output {
         .unwrap()
 }
 
-/// What it prints, which must succeed and say nothing else.
+/// Returns the output of a run that must succeed without messages.
 fn lines(place: &Place, line: &str) -> String {
     let out = dump(place, line);
     assert_eq!((code(&out), stderr(&out).as_str()), (0, ""), "{line}");
@@ -34,14 +34,14 @@ fn text() -> String {
         .collect()
 }
 
-/// A file in it that is mostly holes.
+/// Creates a file that is mostly holes.
 fn holes(place: &Place) {
     let holes = File::create(place.path("src/holes")).unwrap();
     holes.set_len(300_000).unwrap();
     holes.write_all_at(b"data", 8192).unwrap();
 }
 
-/// A tree in `src` that takes nothing from the host but the owner of what it makes, who is left out of images.
+/// Creates a tree in `src` that depends on nothing of the host but the owner, which images omit.
 fn tree(place: &Place) {
     let src = place.path("src");
     fs::create_dir_all(src.join("dir")).unwrap();
@@ -66,7 +66,7 @@ fn tree(place: &Place) {
         .unwrap();
 }
 
-/// An image `i` of the tree, with these options.
+/// Builds an image `i` of the tree with these options.
 fn image(place: &Place, options: &str) {
     let uuid = "-U11111111-2222-3333-4444-555555555555 --quiet --force-uid=7 --force-gid=8";
     let line = format!("mkfs.erofs {uuid} {options} i src");
@@ -74,7 +74,7 @@ fn image(place: &Place, options: &str) {
     assert_eq!(code(&out), 0, "{options}: {}", stderr(&out));
 }
 
-/// The number of an inode.
+/// Returns the inode number of a path.
 fn nid(place: &Place, path: &str) -> u64 {
     place.json(&["stat", "--json", "i", path])[0]["nid"]
         .as_u64()
@@ -88,7 +88,7 @@ fn the_superblock_is_shown_field_by_field() {
     image(&place, "-T951782400 -b1024");
     let root = nid(&place, "/");
     let blocks = fs::metadata(place.path("i")).unwrap().len() / 1024;
-    // Where the superblock says it.
+    // Position in the superblock.
     let raw = fs::read(place.path("i")).unwrap();
     let word = |at: usize| u32::from_le_bytes(raw[at..at + 4].try_into().unwrap());
     let (meta, xattrs) = (word(1024 + 0x28), word(1024 + 0x2c));
@@ -159,7 +159,7 @@ fn features_and_algorithms_have_the_names_of_that_tool() {
             true => assert!(root.parse::<u64>().unwrap() >= 1 << 63, "{root}"),
             false => assert_eq!(root, nid(&place, "/").to_string()),
         }
-        // Of all devices.
+        // Sum over all devices.
         let len = |name: &str| fs::metadata(place.path(name)).map_or(0, |m| m.len());
         let blocks = (len("i") + len("blob")) / 4096;
         assert_eq!(
@@ -216,7 +216,7 @@ Filesystem total original file size:    {bytes} Bytes
         );
     }
     assert_eq!(shown.lines().count(), 67);
-    // Nothing is all of nothing.
+    // An empty tree has shares of 100 percent.
     fs::remove_dir_all(place.path("src")).unwrap();
     fs::create_dir(place.path("src")).unwrap();
     image(&place, "");
@@ -263,7 +263,7 @@ Timestamp: 2020-09-13 12:26:40.000000005
         lines(&place, &format!("--nid={root} i")).lines().next(),
         Some("Path : /")
     );
-    // In whole blocks.
+    // Rounded up to whole blocks.
     let extent = &place.json(&["extents", "--json", "i", "dir/text"])[0];
     let pos = extent["physical"].as_u64().unwrap();
     let whole = size.next_multiple_of(4096) as u64;
@@ -278,7 +278,7 @@ Timestamp: 2020-09-13 12:26:40.000000005
     assert_eq!(lines(&place, "-e --path=/dir/text i"), expected);
 }
 
-/// Seen: dump.erofs 1.9.3 shows holes as data at block 2^32-1, and counts them as stored.
+/// Regression of dump.erofs 1.9.3: it shows holes as data at block 2^32-1, and counts them as stored.
 #[test]
 fn holes_are_nowhere_and_take_nothing() {
     let place = Place::new("dump-holes");
@@ -350,7 +350,7 @@ fn an_inode_without_a_name_is_shown_without_one() {
     let shown = lines(&place, &format!("-e --nid={packed} i"));
     assert!(shown.starts_with("Path : (not found)\nSize: "), "{shown}");
     assert!(shown.contains("\n(not found): "), "{shown}");
-    // What is in it is nowhere by itself.
+    // Fragments have no blocks of their own.
     let size = text().len();
     let expected =
         format!("   0:        0..{size:>8} | {size:>7} :          0..         0 |       0\n");
@@ -386,7 +386,7 @@ fn what_cannot_be_shown_is_said_in_a_sentence() {
             "--cat --path=/dir i",
             "is a directory, expected a file or a symlink",
         ),
-        // 1.9.3 says so and exits with 0.
+        // dump.erofs 1.9.3 prints this and exits with 0.
         ("--path=/missing i", "\"missing\" does not exist"),
         ("--ls --path=/missing i", "\"missing\" does not exist"),
         ("--nid=2 i", "nid 2"),
@@ -412,7 +412,7 @@ fn of_a_damaged_image_all_is_shown_that_can_be() {
     assert_eq!(code(&out), 1);
     assert!(stderr(&out).contains("checksum"), "{}", stderr(&out));
     assert!(out.stdout.ends_with(b"\n") && out.stdout.starts_with(b"Filesystem magic number:"));
-    // An inode whose mode is none.
+    // An inode with an invalid mode.
     let at = place.json(&["stat", "--json", "i", "dir"])[0]["position"]
         .as_u64()
         .unwrap();
@@ -427,14 +427,14 @@ fn of_a_damaged_image_all_is_shown_that_can_be() {
     );
     assert!(stderr(&out).contains("/dir"), "{}", stderr(&out));
     assert_eq!(shown.lines().count(), 67, "{shown}");
-    // What is wrong first is not lost behind what is wrong last.
+    // The first error is not hidden by the last one.
     place.damage("bad", 1024 + 48, |b| b ^ 1);
     let said = stderr(&dump(&place, "--path=/missing bad"));
     assert!(
         said.contains("checksum") && said.contains("missing"),
         "{said}"
     );
-    // No byte of the metadata can do worse than that.
+    // No damaged metadata byte may cause worse than an error.
     let image = fs::read(place.path("i")).unwrap();
     for i in 0..60 {
         let at = 1024 + (i * 97) % (image.len().min(8192) - 1024);
@@ -452,7 +452,7 @@ fn of_a_damaged_image_all_is_shown_that_can_be() {
     }
 }
 
-/// Seen while this was written: a loop over the chunks of a device whose size says that there are 2^49.
+/// Regression: a loop over the chunks of a device whose size claims 2^49 of them.
 #[test]
 fn a_device_in_chunks_has_none() {
     let place = Place::new("dump-chunks");
@@ -498,7 +498,7 @@ fn probes_of_callers_find_what_they_look_for() {
     assert_eq!(lines(&place, "--version"), version);
 }
 
-/// Compares with the dump.erofs of the host, of whatever version: what it shows and ours both know must be the same.
+/// Compares with the installed dump.erofs of any version: lines that both know must be equal.
 #[test]
 fn the_real_tool_shows_the_same() {
     let place = Place::new("dump-real");
@@ -536,7 +536,7 @@ fn the_real_tool_shows_the_same() {
             "--path=/link -e i",
         ] {
             let theirs = real(line).unwrap();
-            // An old one does not know every feature, and says so while it exits with 0.
+            // An old version rejects some features on standard error, and exits with 0.
             if !theirs.stderr.is_empty() {
                 continue;
             }
@@ -553,7 +553,7 @@ fn the_real_tool_shows_the_same() {
     assert!(seen > 300, "{seen} lines were compared");
 }
 
-/// False for lines that versions word otherwise, or that show what some have wrong.
+/// Returns false for lines whose wording or value differs between versions.
 fn comparable(line: &str) -> bool {
     let new = [
         "Filesystem blocksize:",

@@ -1,9 +1,9 @@
-//! tar and extract: what goes out comes back the same.
+//! tar and extract: the tree survives a round trip.
 
 use crate::common::{Place, code, is_root, skipped, stderr, tool};
 use std::fs;
 
-/// Compares an image with a directory; without root, only what anyone can make.
+/// Compares an image with a directory; without root only what every user can create.
 fn assert_same(place: &Place, image: &str, dir: &str) {
     let mut args = vec!["diff", image, dir];
     if !is_root() {
@@ -89,7 +89,7 @@ fn parts_of_a_tree_keep_their_paths() {
     let Some(out) = tool(&place.0, "tar", &["-tf", "t.tar"]) else {
         return;
     };
-    // The second name of an inode is a link to the first one that is there.
+    // The second path of an inode is a link to the first one present.
     assert_eq!(
         String::from_utf8_lossy(&out.stdout),
         "dir/hello-again\nhello\nmany/\nmany/copy\n"
@@ -117,7 +117,7 @@ fn sockets_are_named() {
     );
 }
 
-/// Extracts, all of it as root; else what owners and attributes do not let be restored is only said.
+/// Extracts an image. Without root, owners and attributes that cannot be restored are only reported.
 fn extract(place: &Place, args: &[&str]) {
     let out = place.run(&[&["extract", "-q"], args].concat());
     if is_root() {
@@ -227,7 +227,7 @@ fn acls_come_back_as_acls_and_as_attributes() {
     }
 }
 
-/// Seen: without root, files of mode 0444 and directories of mode 0555 lost their attributes: the mode came first.
+/// Regression: without root, read-only files and directories lost their attributes, because the mode was set first.
 #[test]
 fn attributes_of_what_is_read_only_come_back_without_root() {
     let place = Place::new("extract-read-only");
@@ -257,7 +257,7 @@ fn attributes_of_what_is_read_only_come_back_without_root() {
     }
 }
 
-/// Seen: what belongs to 4294967295 was root's after an extraction, and nothing said so: to chown it means "as it is".
+/// Regression: files of owner 4294967295 silently became root's, because chown takes that number as "unchanged".
 #[test]
 fn an_owner_that_nobody_can_be_is_named() {
     if !is_root() {

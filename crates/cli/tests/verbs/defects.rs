@@ -1,11 +1,10 @@
-//! What went wrong with another tool, found by using it; the list is in `docs/defects.md`. Each of these would have failed
-//! there.
+//! Defects found in another tool; `docs/defects.md` lists them. It would fail each of these tests.
 
 use crate::common::{Place, code, stderr};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// A directory `src` of three files with holes: at the end, everywhere, on both sides of data.
+/// Creates a directory `src` of three files with holes: at the end, everywhere, and on both sides of data.
 fn with_holes(name: &str) -> Place {
     let place = Place::new(name);
     fs::create_dir(place.path("src")).unwrap();
@@ -67,7 +66,7 @@ fn holes_are_read_as_holes_and_extracted_as_holes() {
     }
 }
 
-/// Also the holes of files that a manifest names.
+/// Holes of files named by a manifest are kept too.
 #[test]
 fn a_manifests_files_keep_their_holes() {
     let place = with_holes("manifest-holes");
@@ -130,7 +129,7 @@ fn an_empty_attribute_value_leaves_the_others() {
     assert!(!said.contains("user."), "{said}");
 }
 
-/// Options that are on or off: each does what its word says.
+/// Options of the form on/off do what they are named.
 #[test]
 fn off_is_off_and_on_is_on() {
     let place = Place::new("on-off");
@@ -213,7 +212,7 @@ fn what_is_asked_for_is_printed_without_being_louder() {
     assert!(!place.text(&["dump", "--summary", "i"]).is_empty());
 }
 
-/// Each ends with code 2 and says which value it is; of an algorithm and of a word it says which are known.
+/// Each exits with code 2 and names the value; for an algorithm or keyword it lists the known ones.
 #[test]
 fn values_that_mean_nothing_are_refused() {
     let place = Place::new("values");
@@ -243,7 +242,7 @@ fn values_that_mean_nothing_are_refused() {
         assert!(!said.contains("os error"), "{said}");
         assert!(!place.path("i").exists());
     }
-    // A time before 1970 is a time.
+    // A time before 1970 is valid.
     fs::write(place.path("src/f"), "f").unwrap();
     assert_eq!(
         code(&place.run(&["build", "-q", "--timestamp=-5", "src", "i"])),
@@ -252,7 +251,7 @@ fn values_that_mean_nothing_are_refused() {
     assert_eq!(place.json(&["stat", "--json", "i", "f"])[0]["mtime"], -5);
 }
 
-/// Where nobody watches, a line per file is noise.
+/// Without a terminal, a line per file would be noise.
 #[test]
 fn output_does_not_grow_with_the_number_of_files() {
     let place = Place::new("quiet");

@@ -1,4 +1,4 @@
-//! A host that fails while an image is read or copied: one sentence, an exit code, and nothing in part.
+//! Host failures while an image is read or copied: a one-line message, an exit code, and no partial output.
 
 use crate::common::{Place, code, is_root, skipped, stderr};
 use std::fs;
@@ -6,11 +6,11 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// A small filesystem in memory, unmounted with the value.
+/// Small filesystem in memory, unmounted on drop.
 pub(crate) struct Small(pub(crate) std::path::PathBuf);
 
 impl Small {
-    /// `None`, said aloud, without root.
+    /// Returns `None`, with a note, without root.
     pub(crate) fn new(place: &Place, name: &str) -> Option<Self> {
         let dir = place.path(name);
         fs::create_dir(&dir).unwrap();
@@ -34,7 +34,7 @@ impl Drop for Small {
     }
 }
 
-/// Regular files below a directory, as paths from there on.
+/// Lists regular files below a directory, as relative paths.
 fn files(dir: &Path) -> Vec<std::path::PathBuf> {
     let (mut out, mut todo) = (Vec::new(), vec![dir.to_owned()]);
     while let Some(at) = todo.pop() {
@@ -90,7 +90,7 @@ fn a_full_disk_ends_a_tar_without_a_file() {
     assert_eq!(fs::read_dir(&small.0).unwrap().count(), 0);
 }
 
-/// An image of many files, which take a while to make.
+/// Builds an image of many files, so that extraction takes a while.
 fn many(place: &Place) -> usize {
     let count = 30_000;
     fs::write(place.path("content"), "complete\n".repeat(100)).unwrap();
@@ -138,13 +138,13 @@ fn a_stopped_extraction_says_so_and_leaves_whole_files() {
     for file in &made {
         assert!(fs::read(place.path("out").join(file)).unwrap() == wanted);
     }
-    // What is there is no obstacle to going on.
+    // Existing files do not prevent the continuation.
     let again = place.run(&["extract", "-q", "--overwrite", "i", "out"]);
     assert_eq!(code(&again), 0, "{}", stderr(&again));
     assert_eq!(files(&place.path("out")).len(), count);
 }
 
-/// Below `dir`: how many regular files have their final name. All of them must have this content.
+/// Counts the regular files below `dir` with their final name; all must have this content.
 fn whole_files(dir: &Path, wanted: &[u8]) -> usize {
     let is_temporary = |file: &Path| {
         let mut parts = file.components().map(|c| c.as_os_str().as_encoded_bytes());
@@ -161,14 +161,14 @@ fn whole_files(dir: &Path, wanted: &[u8]) -> usize {
     made.len()
 }
 
-/// Seen: 33 of 50 killed extractions left files in part under their final names.
+/// Regression: 33 of 50 killed extractions left partial files under their final names.
 #[test]
 fn a_killed_extraction_leaves_no_file_in_part_under_its_name() {
     let place = Place::new("kill-extract");
     let wanted = "complete\n".repeat(120_000).into_bytes();
     fs::write(place.path("content"), &wanted).unwrap();
     let count = 21;
-    // In a directory of the image, and right in the target.
+    // In a directory of the image, and directly in the target.
     let lines: String = (0..count)
         .map(|i| {
             let dir = ["", "d/", "d/e/"][i % 3];
@@ -189,7 +189,7 @@ fn a_killed_extraction_leaves_no_file_in_part_under_its_name() {
     fs::create_dir(place.path("in")).unwrap();
     let out = place.path("in/out");
     let mut partial_trees = 0;
-    // A target that is new, one that is there, and one whose files are replaced.
+    // A new target, an existing one, and one whose files are replaced.
     for state in 0..3 {
         for delay in 0..12 {
             let _ = fs::remove_dir_all(&out);
@@ -210,7 +210,7 @@ fn a_killed_extraction_leaves_no_file_in_part_under_its_name() {
             let there = whole_files(&out, &wanted);
             assert!(there <= count);
             partial_trees += usize::from(ended.code().is_none());
-            // The next one takes what was left, and leaves nothing itself.
+            // The next extraction reuses what was left, and leaves no temporary file.
             let how = if delay % 2 == 0 {
                 "--update"
             } else {
@@ -248,8 +248,8 @@ fn a_stopped_tar_leaves_nothing() {
     assert!(files(&place.path("to")).is_empty());
 }
 
-/// Two signals at once, as from who signals a process and its group, are one; and an output that is not complete has no
-/// name that could stay, whatever ends the process.
+/// A signal to a process and its group arrives twice and counts as one. An incomplete output has no name, whatever ends
+/// the process.
 #[test]
 fn nothing_stays_after_two_signals_or_a_kill() {
     for signals in [&["-INT", "-INT"][..], &["-TERM", "-INT"], &["-KILL"]] {
@@ -281,7 +281,7 @@ fn nothing_stays_after_two_signals_or_a_kill() {
     }
 }
 
-/// Waits until a process has a file open in `dir`, whether it has a name or not.
+/// Waits until a process has a file open in `dir`, named or not.
 fn wait_for_file_in(child: &Child, dir: &Path) {
     let descriptors = format!("/proc/{}/fd", child.id());
     let start = Instant::now();
@@ -302,7 +302,7 @@ fn signal(child: &Child, how: &str) {
     assert!(kill.unwrap().success());
 }
 
-/// What is no image, cannot be read, or ends too early is named.
+/// Files that are not images, cannot be read, or end too early are reported by name.
 #[test]
 fn an_image_that_cannot_be_read_is_named() {
     let place = Place::with_image("unreadable");
@@ -350,7 +350,7 @@ fn an_image_that_cannot_be_read_is_named() {
     }
 }
 
-/// Seen: `tuff tar i i` and `tuff verity add i --into i` ended well, and the image was gone; so did a mount's record.
+/// Regression: `tuff tar i i`, `tuff verity add i --into i` and a mount's record replaced the image.
 #[test]
 fn nothing_takes_the_place_of_what_it_is_made_from() {
     let place = Place::with_image("itself");
@@ -400,7 +400,7 @@ fn nothing_takes_the_place_of_what_it_is_made_from() {
     );
 }
 
-/// Seen: every verb waited for somebody to write into the pipe, some of them past ^C.
+/// Regression: every verb waited for a writer of the pipe, some of them past ^C.
 #[test]
 fn a_pipe_is_no_image_and_nobody_waits_for_it() {
     let place = Place::with_image("pipe");
@@ -430,7 +430,7 @@ fn a_pipe_is_no_image_and_nobody_waits_for_it() {
         &["volume", "mount", "-f", "pipe", "dir"],
         &["volume", "trim", "pipe"],
     ] {
-        // So long only where something waits.
+        // The timeout is reached only if the verb blocks.
         let out = std::process::Command::new("timeout")
             .args(["-s", "KILL", "60", env!("CARGO_BIN_EXE_tuff")])
             .args(args)
@@ -450,7 +450,7 @@ fn a_pipe_is_no_image_and_nobody_waits_for_it() {
     }
 }
 
-/// Seen: the process was ended by SIGXFSZ, without a word, and half a volume stayed.
+/// Regression: SIGXFSZ killed the process without a message, and left half a volume.
 #[test]
 fn a_limit_on_the_length_of_files_is_an_error_of_what_is_written() {
     let place = Place::with_image("limited");

@@ -1,4 +1,4 @@
-//! Images that claim more than they hold: every verb ends, soon, with a documented code, and a signal ends it at once.
+//! Images that claim more than they contain: every verb ends soon with a documented code, and at once on a signal.
 
 use crate::common::{Place, code, stderr};
 use crate::shapes;
@@ -7,12 +7,12 @@ use std::os::unix::fs::FileExt;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Far more than any of this takes; a verb that does not end is stopped then.
+/// Timeout, far above the time of a healthy run.
 const HANG: Duration = Duration::from_secs(60);
-/// From a signal to the end of the process.
+/// Limit from a signal to the end of the process.
 const STOP: Duration = Duration::from_secs(1);
 
-/// Command lines for the image `i`.
+/// Command lines of the verbs for the image `i`.
 const VERBS: [&[&str]; 12] = [
     &["check", "-q", "i"],
     &["extract", "-q", "i", "out"],
@@ -30,7 +30,7 @@ const VERBS: [&[&str]; 12] = [
     &["ls", "-l", "-R", "i"],
 ];
 
-/// Runs a verb, which must end by itself, and returns its output.
+/// Runs a verb, which must end on its own. Returns its output.
 fn run(place: &Place, args: &[&str]) -> Output {
     for made in ["out", "built", "t.tar"] {
         let path = place.path(made);
@@ -83,7 +83,7 @@ fn every_verb_ends_on_files_of_any_claimed_size() {
                 "{name}: {args:?}: {}, {said}",
                 out.status
             );
-            // One sentence, unless it goes on after damage.
+            // One line, unless the verb continues after damage.
             let goes_on = args.contains(&"-k") || args[0] == "dump";
             assert!(
                 goes_on || said.lines().count() <= 1,
@@ -102,14 +102,14 @@ fn a_hole_of_a_source_image_stays_a_hole_in_every_layout() {
     assert!(fs::metadata(place.path("built")).unwrap().len() < 8 << 20);
     let diff = place.run(&["diff", "--content-only", "i", "built"]);
     assert_eq!((code(&diff), stderr(&diff).as_str()), (0, ""));
-    // Written as zeros they would be longer than the limit allows.
+    // Written as zeros they would exceed the limit.
     let out = run(&place, &["build", "-q", "--sparse", "fill", "i", "built"]);
     let said = stderr(&out);
     assert_eq!(code(&out), 4, "{said}");
     assert!(said.contains("content_per_byte"), "{said}");
 }
 
-/// A hash tree of 1 TiB of zeros was made for it.
+/// Regression: a hash tree was built for 1 TiB of zeros.
 #[test]
 fn verity_refuses_an_image_that_is_shorter_than_its_superblock_says() {
     let place = Place::new("short-verity");
@@ -130,7 +130,7 @@ fn deep_trees_take_time_by_their_length() {
     let place = Place::new("deep");
     put(&place, &shapes::deep(10_000, 1));
     for args in VERBS {
-        // A listing has each directory's path, which is as much output.
+        // A listing contains each directory's path, so its size is quadratic.
         if args[0] == "ls" {
             continue;
         }
@@ -150,7 +150,7 @@ fn names_that_directories_share_end_at_a_limit() {
     let place = Place::new("shared");
     put(&place, &shapes::shared(300, 3_000));
     for args in VERBS {
-        // These make the files, as many as the limit allows.
+        // These create files up to the limit.
         if ["extract", "fsck.erofs", "build"].contains(&args[0]) || args[0] == "verity" {
             continue;
         }

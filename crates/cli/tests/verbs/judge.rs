@@ -1,4 +1,4 @@
-//! check, diff, exit codes, and who reads standard output.
+//! check, diff, exit codes, and readers that close standard output early.
 
 use crate::common::{Place, code, stderr};
 use std::fs;
@@ -202,7 +202,7 @@ fn a_directory_inside_itself_ends_every_walk() {
         .unwrap();
     let items = place.json(&["dump", "--json", "--inode", &nid.to_string(), "i"]);
     let block = items.iter().find(|i| i["rows"][2]["name"] == "b").unwrap();
-    // The third entry of "a" is "b": now it is "a" itself.
+    // The third entry of "a" is "b"; it is changed to "a" itself.
     let at = block["start"].as_u64().unwrap() as usize + 2 * 12;
     let mut bytes = fs::read(place.path("i")).unwrap();
     bytes[at..at + 8].copy_from_slice(&nid.to_le_bytes());
@@ -219,7 +219,7 @@ fn a_directory_inside_itself_ends_every_walk() {
         let out = place.run(args);
         assert_eq!(code(&out), expected, "{args:?}: {}", stderr(&out));
     }
-    // What is not broken is listed all the same.
+    // Undamaged entries are listed all the same.
     let out = place.run(&["ls", "-R", "i"]);
     assert_eq!(String::from_utf8_lossy(&out.stdout), "/\na\na/b\na/z\n");
     assert!(stderr(&out).contains("/a/b"), "{}", stderr(&out));

@@ -1,4 +1,4 @@
-//! The verbs over an image, as people and scripts meet them: what they print, their exit codes, and what they leave.
+//! Behaviour of the verbs over an image: output, exit codes, and files left on the host.
 
 #[path = "../../../erofs/tests/assemble/mod.rs"]
 mod assemble;

@@ -1,4 +1,4 @@
-//! `mount`, `umount` and `stats`: from the command to the end of the serving process.
+//! `mount`, `umount` and `stats`, from the command to the end of the server.
 
 use crate::common::{Place, code, is_root, skipped, stderr, text};
 use std::fs::{self, File};
@@ -9,12 +9,12 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-/// Error numbers.
+/// Error numbers of Linux.
 const EIO: i32 = 5;
 const ECONNABORTED: i32 = 103;
 const ENOTCONN: i32 = 107;
 
-/// True if this user can mount through FUSE; says so aloud if not.
+/// Returns true if this user can mount through FUSE, with a note if not.
 pub(crate) fn can_mount() -> bool {
     let helper = || Command::new("fusermount3").arg("-V").output().is_ok();
     let can = Path::new("/dev/fuse").exists() && (is_root() || helper());
@@ -24,11 +24,11 @@ pub(crate) fn can_mount() -> bool {
     can
 }
 
-/// An image `i` and a directory `mnt` to mount it on, which is not mounted any more when the value goes.
+/// Image `i` and a mount point `mnt`, unmounted on drop.
 struct Stage(Place);
 
 impl Stage {
-    /// `None`, aloud, if nothing can be mounted here.
+    /// Returns `None`, with a note, if nothing can be mounted here.
     fn new(name: &str) -> Option<Self> {
         if !can_mount() {
             return None;
@@ -46,7 +46,7 @@ impl Stage {
         self.kind().is_some()
     }
 
-    /// The type of what is mounted.
+    /// Filesystem type of the mount, if there is one.
     fn kind(&self) -> Option<String> {
         let table = fs::read_to_string("/proc/self/mounts").unwrap();
         let dir = fs::canonicalize(&self.0.0).unwrap().join("mnt");
@@ -55,7 +55,7 @@ impl Stage {
         line.split(' ').nth(2).map(str::to_owned)
     }
 
-    /// Mounts in the foreground, and waits until the mount says that it is ready.
+    /// Mounts in the foreground, and waits for the readiness message.
     fn foreground(&self, args: &[&str]) -> Child {
         let socket = self.0.path("ready");
         let _ = fs::remove_file(&socket);
@@ -75,7 +75,7 @@ impl Stage {
         child
     }
 
-    /// Unmounts it, which is the command's to do. While another test starts a command, that has our files until it is one.
+    /// Unmounts with `tuff umount`. A concurrent test inherits our files until its child executes a command.
     fn unmount(&self) {
         let mut out = self.0.run(&["umount", "mnt"]);
         for _ in 0..1000 {
@@ -221,7 +221,7 @@ fn what_was_read_is_recorded_and_pinned_by_the_next_mount() {
     assert!(pinned("profile") >= text().len() as u64 / 2);
     assert_eq!(pinned("profile,1K"), 0, "nothing fits");
 
-    // What cannot be done is said before anything is mounted.
+    // Invalid requests are reported before the mount.
     for args in [["--record", "none/profile"], ["--pin", "none"]] {
         let out = stage.0.run(&["mount", "-f", args[0], args[1], "i", "mnt"]);
         assert_eq!(code(&out), 5, "{}", stderr(&out));
@@ -267,7 +267,7 @@ fn a_killed_server_is_an_error_and_umount_cleans_up() {
     child.wait().unwrap();
     let mut buf = [0; 100];
     let first = file.read_at(&mut buf, 300_000).unwrap_err();
-    // The kernel may still be taking the rings away.
+    // The kernel may still be releasing the rings.
     let aborted = matches!(first.raw_os_error(), Some(ECONNABORTED | ENOTCONN));
     assert!(aborted, "{first}");
     assert_eq!(
@@ -279,7 +279,7 @@ fn a_killed_server_is_an_error_and_umount_cleans_up() {
     assert!(!stage.mounted());
 }
 
-/// Reads page by page; which of them fail, and how.
+/// Reads a file page by page, and returns the result of each page.
 fn pages(path: &Path) -> Vec<Result<Vec<u8>, i32>> {
     let file = File::open(path).unwrap();
     let size = file.metadata().unwrap().len();
@@ -387,7 +387,7 @@ fn counters_are_logged_at_a_signal_and_served_to_prometheus() {
     let bytes: u64 = line.unwrap().rsplit(' ').next().unwrap().parse().unwrap();
     assert!(bytes >= text().len() as u64);
     assert!(get("/").starts_with("HTTP/1.1 404 "));
-    // Seen: each connection that says nothing held up all others for two seconds.
+    // Regression: each silent connection blocked all others for two seconds.
     let connect = || std::net::TcpStream::connect(port).unwrap();
     let idle: Vec<_> = (0..200).map(|_| connect()).collect();
     let mut client = connect();
@@ -450,13 +450,13 @@ fn users_without_rights_mount_through_the_helper() {
         skipped("no fusermount3 on PATH");
         return;
     }
-    // fusermount3 opens the device as the user. Where no udev opened it to users, this test does.
+    // fusermount3 opens the device as the user. If udev did not allow that, this test does.
     let device = fs::metadata("/dev/fuse").unwrap().mode();
     if is_root() && device & 0o006 != 0o006 {
         let all = std::os::unix::fs::PermissionsExt::from_mode(0o666);
         fs::set_permissions("/dev/fuse", all).unwrap();
     }
-    // The binary may lie where only this user gets.
+    // The binary may lie in a directory that other users cannot enter.
     let binary = stage.0.path("tuff");
     fs::copy(env!("CARGO_BIN_EXE_tuff"), &binary).unwrap();
     let nobody = if is_root() { Some(65534) } else { None };

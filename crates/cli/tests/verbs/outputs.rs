@@ -1,4 +1,4 @@
-//! Outputs of verbs other than `build`: what they may replace; and that an image with devices is mounted as its build says.
+//! Outputs of verbs other than `build`: rules for replacing files, and the mount command of an image with devices.
 
 use crate::common::{Place, code, is_root, stderr, text};
 use std::fs;
@@ -30,7 +30,7 @@ fn outputs_replace_only_their_own_kind_unless_forced() {
         if forced {
             place.text(&[args, &["--force"]].concat());
             assert_ne!(fs::read(place.path("README")).unwrap(), before);
-            // Its own kind needs no force.
+            // A file of the same format needs no `--force`.
             place.text(args);
             fs::write(place.path("README"), before).unwrap();
         }
@@ -85,7 +85,7 @@ fn an_image_with_devices_is_mounted_as_its_build_says() {
         assert!(command.ends_with(" DIR"), "{command}");
         is_mounted_by(&command.replace("DIR", "mnt"));
     }
-    // As docs/design/delta-images.md has it, for those without Tuff.
+    // As documented for systems without Tuff.
     place.text(&["build", "-q", "--base", "base", "new tree", "new"]);
     is_mounted_by(
         "base=$(losetup -r -f --show base) && mount -t erofs -o ro,loop,device=$base new mnt && losetup -d $base",

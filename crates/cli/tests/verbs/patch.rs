@@ -1,11 +1,11 @@
-//! patch: an image comes to hold another tree, and what it had stays where it was.
+//! patch: the image gets a new tree, and its old data stays in place.
 
 use crate::common::{Place, code, skipped, stderr};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Words in no order.
+/// Pseudo-random words of a given seed.
 fn text(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut bytes = Vec::with_capacity(len + 20);
@@ -19,7 +19,7 @@ fn text(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// A tree with large and small files, and the same with a few changes.
+/// Creates a tree with large and small files, and a copy with a few changes.
 fn trees(place: &Place) {
     for dir in ["old", "new"] {
         fs::create_dir_all(place.path(dir).join("sub")).unwrap();
@@ -54,7 +54,7 @@ fn len(path: &Path) -> usize {
     fs::metadata(path).unwrap().len() as usize
 }
 
-/// The kernel's mount of the image has the same content as the tree.
+/// Checks that a kernel mount of the image has the content of the tree.
 fn kernel_agrees(place: &Place, image: &str, tree: &str) {
     fs::create_dir_all(place.path("mnt")).unwrap();
     let mounted = Command::new("mount")
@@ -120,13 +120,13 @@ fn an_update_lies_behind_what_was_there() {
         place.text(&["patch", "-q", "--verify", "-j", "3", "new", "i"]);
         let patched = fs::read(place.path("i")).unwrap();
         assert!(patched[4096..old.len()] == old[4096..], "{options:?}");
-        // Not what is packed as a whole, and a stored file as a whole.
+        // Not for fragments of whole files or uncompressed files.
         if !options.contains(&"all") && !options.contains(&"none") {
             let more = patched.len() - old.len();
             assert!(more < len(&place.path("alone")) / 3, "{options:?}: {more}");
         }
         assert_eq!(place.text(&["diff", "i", "alone"]), "", "{options:?}");
-        // Metadata in the form that it had.
+        // Metadata keeps its form.
         let form = |image| {
             let info = place.text(&["info", "--json", image]);
             ["metabox", "48bit"].map(|name| info.contains(name))
@@ -135,13 +135,13 @@ fn an_update_lies_behind_what_was_there() {
         let checked = place.run(&["check", "-q", "i"]);
         assert_eq!(code(&checked), 0, "{options:?}: {}", stderr(&checked));
         kernel_agrees(&place, "i", "new");
-        // The same at any number of threads.
+        // The bytes do not depend on the number of threads.
         place.text(&["patch", "-q", "-j", "1", "new", "again"]);
         assert!(
             fs::read(place.path("again")).unwrap() == patched,
             "{options:?}"
         );
-        // And on: what there is, is there already.
+        // A second patch finds everything present.
         place.text(&["patch", "-q", "new", "i"]);
         let metadata = 1 << 20;
         assert!(
@@ -153,7 +153,7 @@ fn an_update_lies_behind_what_was_there() {
     }
 }
 
-/// An image whose inodes lie behind the superblock, and one shorter than a usual block.
+/// An image whose inodes follow the superblock, and one shorter than a usual block.
 #[test]
 fn the_smallest_images_are_patched() {
     let place = Place::new("patch-small");
@@ -203,7 +203,7 @@ fn a_patch_that_fails_leaves_the_image_as_it_was() {
         assert!(said.contains(what), "{args:?}: {said}");
         assert!(fs::read(place.path("i")).unwrap() == old, "{args:?}");
     }
-    // Another that patches it.
+    // A concurrent patch holds the lock.
     let lock = fs::File::open(place.path("i")).unwrap();
     lock.lock().unwrap();
     let out = place.run(&["patch", "-q", "new", "i"]);
@@ -212,7 +212,7 @@ fn a_patch_that_fails_leaves_the_image_as_it_was() {
     assert_eq!(stderr(&out), says);
     drop(lock);
     assert!(fs::read(place.path("i")).unwrap() == old);
-    // One that was killed: the image is the old one, with something behind it.
+    // A killed patch leaves the old image with trailing bytes.
     let killed = [&old[..], &text(123_456, 5)].concat();
     fs::write(place.path("i"), killed).unwrap();
     let json = place.text(&["patch", "--json", "new", "i"]);

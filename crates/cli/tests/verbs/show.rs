@@ -1,4 +1,4 @@
-//! ls, cat, stat, extents, info and dump.
+//! Output of ls, cat, stat, extents, info and dump.
 
 use crate::common::{Place, code, skipped, stderr, text, tool};
 use std::collections::HashSet;
@@ -32,7 +32,7 @@ lrwxrwxrwx   1     0     0        300 2023-11-14T22:13:20.000000000Z {long}/{lon
 "
     );
     let owner = place.text(&["ls", "-lR", "--full-time", "i"]);
-    // The sparse file belongs to whoever runs the test.
+    // The sparse file belongs to the user of the test.
     let shown: Vec<&str> = owner.lines().collect();
     let wanted: Vec<&str> = expected.lines().collect();
     assert_eq!(shown[..shown.len() - 1], wanted[..wanted.len() - 1]);
@@ -141,12 +141,12 @@ fn extents_cover_the_file_without_gaps() {
                 .contains(&"last".into())
         );
     }
-    // A name that is not text is there byte by byte, too, as in `ls`.
+    // A name that is not UTF-8 is printed exactly, as in `ls`.
     let odd = OsStr::from_bytes(b"dir/odd\xff");
     let out = place.command(&["extents", "--json", "i"]).arg(odd).output();
     let extent: serde_json::Value = serde_json::from_slice(&out.unwrap().stdout).unwrap();
     assert_eq!(extent["path_hex"], "6469722f6f6464ff");
-    // Identical files have their clusters in one place.
+    // Identical files share their clusters.
     let physical = |path: &str| -> Vec<_> {
         let lines = place.json(&["extents", "--json", "i", path]);
         lines.iter().map(|l| l["physical"].clone()).collect()
@@ -253,7 +253,7 @@ fn dump_accounts_for_every_byte() {
             assert_eq!(item["start"], at, "{options:?}: {item}");
             at = item["end"].as_u64().unwrap();
             assert!(item.get("error").is_none(), "{options:?}: {item}");
-            // What our writer writes is said by fields and digests alone.
+            // Images of this builder need no raw bytes in the dump.
             assert!(item.get("raw_hex").is_none(), "{options:?}: {item}");
         }
         assert_eq!(at, size);
@@ -266,7 +266,7 @@ fn dump_accounts_for_every_byte() {
     assert!(text.starts_with("0x0..0x400 boot area content=zero\n0x400..0x480 superblock "));
     assert!(text.contains("type=file name=\"hello-again\"\n"));
     assert!(text.contains("name=\"user.a=b%c\" value=\"\\xff\\x00\"\n"));
-    // Without bytes, the same table.
+    // The summary is the same table.
     assert!(text.ends_with(&place.text(&["dump", "--summary", "i"])));
 }
 
@@ -289,7 +289,7 @@ const FORMS: &[&[&str]] = &[
     ],
 ];
 
-/// One tree in the forms that the options make.
+/// Builds one tree in all forms.
 #[test]
 fn images_of_all_forms_are_clean_and_accounted_for() {
     let place = Place::with_image("forms");
@@ -308,14 +308,14 @@ fn images_of_all_forms_are_clean_and_accounted_for() {
             if item["device"] != at.0 {
                 at = (item["device"].clone(), 0);
             }
-            // Data that several files use in parts may come twice, nothing is left out.
+            // Data shared in parts may appear twice, but nothing is omitted.
             assert!(item["start"].as_u64().unwrap() <= at.1, "{image}: {item}");
             assert!(item.get("error").is_none(), "{image}: {item}");
             at.1 = at.1.max(item["end"].as_u64().unwrap());
         }
         place.text(&["info", "--files", image]);
         place.text(&["ls", "-lR", image]);
-        // A tar of it holds the same tree.
+        // Its tar contains the same tree.
         place.text(&["tar", image, "t.tar"]);
         place.text(&[
             "build", "-q", "--kernel", "6.18", "--sparse", "keep", "t.tar", "again",
@@ -385,7 +385,7 @@ fn any_changed_byte_changes_the_dump() {
     let place = Place::with_image("injective");
     let before = place.run(&["dump", "i"]).stdout;
     let size = std::fs::metadata(place.path("i")).unwrap().len() as usize;
-    // Two thirds metadata: the first block, and the last ones.
+    // Mostly metadata: the first block and the last ones.
     let metadata = (0..60)
         .map(|i| 1024 + i * 7)
         .chain((0..120).map(|i| size - 1 - i * 137));
@@ -429,7 +429,7 @@ fn profiles_are_shown_merged_and_order_a_build() {
         "{}",
         stderr(&out)
     );
-    // One of a later version is no list of paths, and a file of any length is not read to its end.
+    // A profile of a later version is rejected, and a file of any length is not read to its end.
     write("later", "tuff profile 2\n3 1 4096 4096 /hello\n");
     let long = std::fs::File::create(place.0.join("long")).unwrap();
     long.set_len((1 << 28) + 1).unwrap();

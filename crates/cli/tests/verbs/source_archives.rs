@@ -1,4 +1,4 @@
-//! Archives of container images as sources.
+//! Container archives as sources.
 
 use crate::common::{Place, code, stderr, tool};
 use crate::source_oci::{Layout, named};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::symlink;
 
-/// A tar of what is below a directory, as `tuff tar` writes it.
+/// Creates a tar of a directory with `tuff tar`.
 fn archive(place: &Place, dir: &str, tar: &str) {
     let out = place.run(&["build", "-q", dir, "t"]);
     assert_eq!(code(&out), 0, "{}", stderr(&out));
@@ -15,7 +15,7 @@ fn archive(place: &Place, dir: &str, tar: &str) {
     fs::write(place.path(tar), out.stdout).unwrap();
 }
 
-/// Two layers with a file that goes, and one that is large enough for many clusters.
+/// Creates two layers: one file is deleted, and one spans many clusters.
 fn layers(layout: &Layout) -> [Value; 2] {
     let large = "what a layer says ".repeat(20_000);
     [
@@ -24,13 +24,13 @@ fn layers(layout: &Layout) -> [Value; 2] {
     ]
 }
 
-/// Hexadecimal digits of what refers to a blob.
+/// Hexadecimal digest of a descriptor.
 fn digits(blob: &Value) -> String {
     let digest = blob["digest"].as_str().unwrap();
     digest.strip_prefix("sha256:").unwrap().to_owned()
 }
 
-/// The bytes of the image that a source gives, which are the same on one thread and on seven.
+/// Builds an image of a source, with equal bytes on one and seven threads.
 fn image(place: &Place, source: &str) -> Vec<u8> {
     let mut images = ["1", "7"].map(|threads| {
         place.text(&["build", "-q", "-z", "lz4", "-j", threads, source, "i"]);
@@ -86,7 +86,7 @@ fn a_tar_of_a_layout_gives_the_bytes_of_the_layout() {
     );
 }
 
-/// A directory `d` as docker save makes it, of the image whose layers are given.
+/// Creates a directory `d` like docker save, of an image with the given layers.
 fn saved(layout: &Layout, layers: &[Value]) -> (String, Value) {
     let place = &layout.0;
     let _ = fs::remove_dir_all(place.path("d"));
@@ -136,7 +136,7 @@ fn what_docker_saves_gives_the_bytes_of_its_layers() {
     ] {
         assert!(image(place, source) == wanted, "{source}");
     }
-    // As links to layers that are there already.
+    // As links to existing layers.
     fs::rename(place.path("d/layer0/layer.tar"), place.path("d/first.tar")).unwrap();
     symlink("../first.tar", place.path("d/layer0/layer.tar")).unwrap();
     let layer1 = place.path("d/layer1");
@@ -171,7 +171,7 @@ fn what_docker_saves_gives_the_bytes_of_its_layers() {
         "{}",
         stderr(&out)
     );
-    // Layers may be compressed; their digests are those of what is in them.
+    // Layers may be compressed; digests refer to the uncompressed content.
     if tool(&place.0, "gzip", &["-n", "d/first.tar"]).is_some() {
         fs::rename(place.path("d/first.tar.gz"), place.path("d/first.tar")).unwrap();
         archive(place, "d", "d.tar");
@@ -246,14 +246,14 @@ fn a_hostile_archive_is_refused_in_a_sentence() {
         archive(place, "d", "d.tar");
         fails(place, source, wanted, exit);
     }
-    // A config that is not what it is named.
+    // A config that does not match its digest.
     fs::write(place.path("d").join(&config), "{}").unwrap();
     write_manifest(place, &good);
     fails(place, source, "its digest is another than its name", 3);
     fs::write(place.path("d/config"), "{}").unwrap();
     write_manifest(place, &of("config", json!([])));
     fails(place, source, "no digests of layers", 3);
-    // Which of two members of one name would it be?
+    // Two members of one name are ambiguous.
     let tar = fs::read(place.path("d.tar")).unwrap();
     let end = tar.len() - tar.iter().rev().take_while(|b| **b == 0).count();
     let twice = [&tar[..end.next_multiple_of(512)], &tar[..]].concat();

@@ -1,4 +1,4 @@
-//! Archives of cpio as sources, made by the tool of that name.
+//! Cpio archives as sources, created by the tool cpio.
 
 use crate::common::{Place, code, stderr, tool};
 use std::fs::{self, File};
@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Stdio;
 
-/// A tree `t`, and what cpio makes of it, in `DIALECT.cpio`. False, aloud, where there is no cpio.
+/// Creates a tree `t` and archives of it in `DIALECT.cpio`. Returns false, with a note, without cpio.
 fn archives(place: &Place) -> bool {
     let tree = place.path("t");
     fs::create_dir_all(tree.join("dir/below")).unwrap();
@@ -19,7 +19,7 @@ fn archives(place: &Place) -> bool {
     }
     fs::hard_link(tree.join("empty"), tree.join("dir/below/empty")).unwrap();
     symlink("dir/text", tree.join("link")).unwrap();
-    // Where that is not allowed there are none.
+    // Without permission the tree has no device.
     let _ = tool(&place.0, "mkfifo", &["t/fifo"]);
     let _ = tool(&place.0, "mknod", &["t/null", "c", "1", "3"]);
     for dialect in ["newc", "crc"] {
@@ -35,7 +35,7 @@ fn archives(place: &Place) -> bool {
     true
 }
 
-/// The bytes of the image that a source gives, which are the same on one thread and on seven.
+/// Builds an image of a source, with equal bytes on one and seven threads.
 fn image(place: &Place, source: &str, stdin: Option<&str>) -> Vec<u8> {
     let mut images = ["1", "7"].map(|threads| {
         let mut command = place.command(&["build", "-q", "-z", "lz4", "-j", threads, source, "i"]);
@@ -59,11 +59,11 @@ fn an_image_of_a_cpio_is_its_tree() {
     }
     let wanted = image(place, "newc.cpio", None);
     fs::create_dir(place.path("x")).unwrap();
-    // It leaves times of directories and links as they come.
+    // cpio does not restore times of directories and links.
     let script = "cd x && cpio -idm < ../newc.cpio && find . -exec touch -h -d @1700000000 {} +";
     if let Some(out) = tool(&place.0, "sh", &["-c", script]) {
         assert_eq!(code(&out), 0, "{}", stderr(&out));
-        // What differs is printed.
+        // The difference is printed.
         let out = place.run(&["diff", "i", "x"]);
         assert_eq!((code(&out), stderr(&out).as_str()), (0, ""), "{out:?}");
     }
@@ -128,7 +128,7 @@ fn an_initramfs_of_several_archives_is_one_tree() {
     }
 }
 
-/// Seen: `header checksum is not a number`, as of a damaged tar; `cpio -o` alone writes binary headers.
+/// Regression: "header checksum is not a number", as for a damaged tar; `cpio -o` writes binary headers by default.
 #[test]
 fn a_cpio_in_a_form_that_is_not_read_is_called_that() {
     let place = &Place::new("cpio-forms");

@@ -1,13 +1,11 @@
-//! Sources that fail or change while an image is built from them: one sentence that names the place, an exit code, and neither
-//! an image nor a temporary file.
+//! Sources that fail or change during a build: a one-line message with the path, an exit code, and neither an image nor
+//! a temporary file.
 //!
-//! ```text
-//!  tuff build ──► source ──► a filesystem of this test, through FUSE: it says what is asked, and answers as it likes
-//!                   └──────► files beside it, which change when it is asked
-//! ```
+//! A filesystem of this test, mounted through FUSE, answers the requests of the build, and changes files next to it on
+//! a request.
 //!
-//! With one thread a directory's entries are examined before the first of them is read, in the order of their names. So what
-//! happens when `a` is read happens between the examination of `b` and its reading.
+//! With one thread, the entries of a directory are examined in the order of their names before the first file is read.
+//! So a change during the read of `a` happens between the examination of `b` and its read.
 
 use crate::common::{Place, code, is_root, skipped, stderr};
 use rustix::io::Errno;
@@ -22,13 +20,13 @@ use tuff_fuse::protocol::{Attr, ROOT, StatfsOut};
 use tuff_fuse::transport::Transport;
 use tuff_fuse::{Handler, Log, Mount, Serving};
 
-/// Length of the files that the filesystem below has: the kernel reads a megabyte at most at a time. Unit: bytes.
+/// Length of the files of the filesystem below; the kernel reads at most a megabyte at a time. Unit: bytes.
 const LEN: u64 = 3_000_000;
 
-/// Length of the files beside it. Unit: bytes.
+/// Length of the files on the host. Unit: bytes.
 const BESIDE: usize = 300_000;
 
-/// What the kernel asks, and about which name (the root's is empty).
+/// Request of the kernel, with the name (empty for the root).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ask {
     Examine,
@@ -38,10 +36,10 @@ enum Ask {
     Attributes,
 }
 
-/// What happens when something is asked: an error, fewer bytes than there should be, or nothing.
+/// Answer to a request: an error, fewer bytes than expected, or none.
 type Answer = dyn Fn(Ask, &str) -> Result<Option<usize>> + Send + Sync;
 
-/// Names in the root, and how each question is answered.
+/// Filesystem with a fixed list of names and an answer for each request.
 struct Odd {
     names: Vec<(&'static str, u32)>,
     answer: Box<Answer>,
@@ -159,14 +157,14 @@ impl Reader for OddReader {
     }
 }
 
-/// It, served until the value goes.
+/// Mount of the filesystem, ended on drop.
 struct Served {
     mount: Option<Mount>,
     bound: Vec<PathBuf>,
 }
 
 impl Served {
-    /// Serves at `dir`. `None`, said aloud, where nothing can be mounted.
+    /// Serves at `dir`. Returns `None`, with a note, if nothing can be mounted.
     fn new(
         dir: &Path,
         names: &[(&'static str, u32)],
@@ -208,7 +206,7 @@ impl Served {
         }
     }
 
-    /// Makes one of its names appear at `to`, too. `None`, said aloud, without root.
+    /// Bind-mounts one of its names at `to`. Returns `None`, with a note, without root.
     fn bind(&mut self, name: &str, to: &Path) -> Option<()> {
         let from = self.mount.as_ref().unwrap().dir().join(name);
         let done = Command::new("mount")
@@ -231,13 +229,13 @@ impl Drop for Served {
         }
         if let Some(mount) = self.mount.take() {
             let _ = mountpoint::detach(mount.dir(), Detach::Lazily);
-            // Hangs if a thread does.
+            // Blocks if a thread does not end.
             mount.wait();
         }
     }
 }
 
-/// Names in `out`, which is where images would be.
+/// Lists the names in `out`, the directory of images.
 fn left_over(place: &Place) -> Vec<String> {
     let entries = fs::read_dir(place.path("out")).unwrap();
     entries
@@ -245,7 +243,7 @@ fn left_over(place: &Place) -> Vec<String> {
         .collect()
 }
 
-/// Ways in which files come into an image in the order of their names, on one thread.
+/// Options under which files are packed in the order of their names, on one thread.
 const WAYS: &[&[&str]] = &[
     &["-j", "1", "--fragments", "off", "--dedupe", "off"],
     &[
@@ -270,7 +268,7 @@ const WAYS: &[&[&str]] = &[
     ],
 ];
 
-/// Builds an image of `src` and expects it to end in this sentence, with nothing left over.
+/// Builds an image of `src`, which must fail with this message and leave nothing.
 fn fails(place: &Place, options: &[&str], sentence: &str) {
     let args = [&["build"], options, &["src", "out/i"]].concat();
     let out = place.run(&args);
@@ -351,7 +349,7 @@ fn what_a_source_answers_with_an_error_is_named() {
     }
 }
 
-/// Seen: a call that ended with EINTR ended the build with exit code 130, as if it had been stopped.
+/// Regression: a call that returned EINTR ended the build with exit code 130, as after a signal.
 #[test]
 fn what_a_signal_interrupts_is_asked_again() {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -395,7 +393,7 @@ fn what_a_signal_interrupts_is_asked_again() {
     }
 }
 
-/// A file that the device cannot read to its end, and one that ends before its size says so.
+/// A file with an unreadable end, and one that ends before its size.
 #[test]
 fn a_failing_or_short_read_names_the_file_and_where() {
     let place = place("reads");
@@ -430,7 +428,7 @@ fn a_failing_or_short_read_names_the_file_and_where() {
         _ => Ok(None),
     };
     let names = [("bad", FILE), ("good", FILE)];
-    // The kernel remembers the size that it saw, so each way wants a new mount.
+    // The kernel caches the size, so each way needs a new mount.
     for options in WAYS {
         let Some(_served) = Served::new(&place.path("src"), &names, short) else {
             return;
@@ -441,7 +439,7 @@ fn a_failing_or_short_read_names_the_file_and_where() {
     }
 }
 
-/// Makes `src/a`, which is read first, and `src/b`, to which `change` happens then.
+/// Creates `src/a`, which is read first, and `src/b`, which `change` modifies meanwhile.
 fn meanwhile(name: &str, change: impl Fn(&Path) + Send + Sync + Copy + 'static, sentence: &str) {
     let place = place(name);
     for options in WAYS {
@@ -506,7 +504,7 @@ fn a_file_that_is_replaced_by_one_of_its_size_is_named() {
         |b| {
             let new = b.with_file_name("new");
             fs::write(&new, vec![b'n'; BESIDE]).unwrap();
-            // In the same second as the old one.
+            // With the time of the old file to the second.
             let time = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(1);
             let times = fs::FileTimes::new().set_modified(time);
             let file = fs::File::options().write(true).open(&new).unwrap();
@@ -526,7 +524,7 @@ fn a_file_that_vanishes_after_it_was_examined_is_named() {
     );
 }
 
-/// Opening it must not wait for somebody who writes into it.
+/// Opening the FIFO must not wait for a writer.
 #[test]
 fn a_file_that_becomes_a_fifo_is_named() {
     meanwhile(
@@ -540,7 +538,7 @@ fn a_file_that_becomes_a_fifo_is_named() {
     );
 }
 
-/// What the link leads to was never in the tree.
+/// The target of the link was never in the tree.
 #[test]
 fn a_file_that_becomes_a_link_is_not_followed() {
     meanwhile(
@@ -609,7 +607,7 @@ fn a_manifests_file_that_changes_is_named() {
     assert!(left_over(&place).is_empty());
 }
 
-/// As somebody who may not read everything: root may.
+/// As a user without permission, since root may read everything.
 #[test]
 fn what_may_not_be_read_is_named() {
     let place = place("unreadable-source");
@@ -618,7 +616,7 @@ fn what_may_not_be_read_is_named() {
     fs::write(place.path("src/secret"), "secret").unwrap();
     let mut tuff = PathBuf::from(env!("CARGO_BIN_EXE_tuff"));
     if is_root() {
-        // Where it is built may be closed to others.
+        // Other users may be unable to enter the build directory.
         let copy = place.path("tuff");
         fs::hard_link(&tuff, &copy)
             .or_else(|_| fs::copy(&tuff, &copy).map(drop))
@@ -657,7 +655,8 @@ fn what_may_not_be_read_is_named() {
     }
 }
 
-/// ^C while directories are listed, attributes and links are read, and files are read: nothing is left, also on many threads.
+/// ^C while directories are listed, attributes and links are read, and files are read: nothing is left, with many
+/// threads too.
 #[test]
 fn a_stopped_build_leaves_nothing() {
     let names = [
@@ -682,11 +681,11 @@ fn a_stopped_build_leaves_nothing() {
             let tuff = Arc::new(Mutex::new(None::<u32>));
             let known = tuff.clone();
             let answer = move |ask: Ask, name: &str| {
-                // Once: the second time ends it there and then.
+                // Only once: a second signal ends the process at once.
                 if (ask, name) == moment
                     && let Some(pid) = known.lock().unwrap().take()
                 {
-                    // Taken when the question is answered, which is when its asker goes on.
+                    // The pid is taken when the request is answered.
                     let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
                     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
                 }
@@ -695,7 +694,7 @@ fn a_stopped_build_leaves_nothing() {
             let Some(_served) = Served::new(&place.path("src"), &names, answer) else {
                 return;
             };
-            // Held, so that nothing is answered before it is known who asks.
+            // The lock delays answers until the pid is known.
             let mut pid = tuff.lock().unwrap();
             let child = place
                 .command(&["build", "-j", threads, "src", "out/i"])
@@ -718,7 +717,7 @@ fn a_stopped_build_leaves_nothing() {
     }
 }
 
-/// A disk that is too small for the image: a file beside it, a temporary file, and a block device.
+/// A disk too small for the image: a regular file, a temporary file, and a block device.
 #[test]
 fn a_full_disk_ends_a_build_without_a_file() {
     let place = place("full");
@@ -772,7 +771,7 @@ fn a_full_disk_ends_a_build_without_a_file() {
             .file_type()
             .is_block_device()
     );
-    // What fits is there.
+    // An image that fits is written.
     fs::write(place.path("src/noise"), "little").unwrap();
     let out = place.run(&["build", "-q", "--force", "src", &device.0]);
     assert_eq!((code(&out), stderr(&out).as_str()), (0, ""));
@@ -795,11 +794,11 @@ fn a_full_disk_ends_a_build_without_a_file() {
     assert!(said.contains("busy"), "{said}");
 }
 
-/// A block device over a file; detached with the value.
+/// Loop device over a file, detached on drop.
 struct LoopDevice(String);
 
 impl LoopDevice {
-    /// `None`, said aloud, where there is none to be had.
+    /// Returns `None`, with a note, if there is no loop device.
     fn new(place: &Place, len: u64) -> Option<Self> {
         let file = fs::File::create(place.path("disk")).unwrap();
         file.set_len(len).unwrap();

@@ -1,4 +1,4 @@
-//! Images as sources of others.
+//! Images as sources of other images.
 
 use crate::common::{Place, code, is_root, skipped, stderr};
 use std::fs;
@@ -23,7 +23,7 @@ fn an_image_gives_what_its_tree_gives() {
         place.text(&args);
         let [first, second] = ["first", "second"].map(|i| fs::read(place.path(i)).unwrap());
         assert!(first == second, "{options:?}");
-        // Another form, over itself.
+        // Another form, with the image as its own base.
         place.text(&[
             "build", "-q", "-z", "deflate", "--kernel", "6.6", "second", "second",
         ]);
@@ -34,7 +34,7 @@ fn an_image_gives_what_its_tree_gives() {
     assert!(!place.path("o").exists());
 }
 
-/// Seen: `0 bytes reach past the end`, since a file without blocks of its own has no address.
+/// Regression: "0 bytes reach past the end", since a file without blocks has no address.
 #[test]
 fn a_file_that_is_all_inline_is_read() {
     let place = Place::new("source-inline");
@@ -74,7 +74,7 @@ fn layers_that_are_images_are_merged() {
     place.text(&["build", "-q", "1", "2", "both"]);
     assert_eq!(place.text(&["ls", "both"]), "b\nc\nd\ne\nf\n");
     assert!(place.text(&["cat", "both", "b"]).starts_with("b of two\n"));
-    // With a directory above, and what is left out.
+    // With a directory on top, and with excluded paths.
     fs::create_dir(place.path("three")).unwrap();
     fs::write(place.path("three/g"), "g").unwrap();
     place.text(&["build", "-q", "--exclude", "e", "both", "three", "all"]);
@@ -111,7 +111,7 @@ fn a_damaged_image_is_no_source() {
         assert!(said.contains(wanted), "{said}");
         assert!(!place.path("o").exists());
     }
-    // One whose data is elsewhere.
+    // An image whose data is on a device.
     fs::create_dir(place.path("t")).unwrap();
     fs::copy(place.path("text"), place.path("t/text")).unwrap();
     place.text(&["build", "-q", "--base", "i", "t", "over"]);
@@ -194,7 +194,7 @@ fn an_image_whose_data_is_elsewhere_is_a_source_with_its_devices() {
         let [one, seven] = ["o1", "o7"].map(|i| fs::read(place.path(i)).unwrap());
         assert!(one == seven, "{image}");
     }
-    // Several, in their order; some need none.
+    // Several images in order, some without devices.
     let devices = ["--source-device", "t.tar", "--source-device", "blob"];
     let out = build(&[&devices[..], &["first", "index", "chunks", "o"]].concat());
     assert_eq!((code(&out), stderr(&out).as_str()), (0, ""));

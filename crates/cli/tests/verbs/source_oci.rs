@@ -1,14 +1,14 @@
-//! Container images in layouts of OCI as sources.
+//! Container images in OCI layouts as sources.
 
 use crate::common::{Place, code, stderr, tool};
 use serde_json::{Value, json};
 use std::fs;
 
-/// A layout `l`, which grows by images of layers that are directories.
+/// OCI layout `l`, to which images and layers are added.
 pub(crate) struct Layout(pub(crate) Place);
 
 impl Layout {
-    /// `None`, aloud, if digests cannot be made here.
+    /// Returns `None`, with a note, if digests cannot be computed here.
     pub(crate) fn new(name: &str) -> Option<Self> {
         let place = Place::new(name);
         fs::create_dir_all(place.path("l/blobs/sha256")).unwrap();
@@ -26,7 +26,7 @@ impl Layout {
         Some(Self(place))
     }
 
-    /// Puts a blob in its place; returns what refers to it.
+    /// Stores a blob and returns its descriptor.
     pub(crate) fn blob(&self, bytes: &[u8], media: &str) -> Value {
         fs::write(self.0.path("blob"), bytes).unwrap();
         let sum = tool(&self.0.0, "sha256sum", &["blob"]).unwrap();
@@ -35,7 +35,7 @@ impl Layout {
         json!({"mediaType": media, "digest": format!("sha256:{hex}"), "size": bytes.len()})
     }
 
-    /// A layer with these files: paths and contents.
+    /// Adds a layer with these files: paths and contents.
     pub(crate) fn layer(&self, files: &[(&str, &str)]) -> Value {
         let dir = self.0.path("tree");
         let _ = fs::remove_dir_all(&dir);
@@ -129,7 +129,7 @@ fn a_platform_that_only_the_config_states_must_match() {
     );
     assert!(!place.path("i").exists());
     place.text(&["build", "-q", "--platform=linux/s390x", "oci:l", "i"]);
-    // Without --platform the only image is taken.
+    // Without --platform the only image is used.
     place.text(&["build", "-q", "oci:l", "i"]);
     layout.index(&[layout.manifest(&layers)]);
     let silent = place.run(&["build", "-q", "--platform=linux/s390x", "oci:l", "i"]);
@@ -177,7 +177,7 @@ fn one_of_several_is_chosen() {
         assert_eq!(code(&out), 2, "{args:?}: {}", stderr(&out));
         assert!(stderr(&out).contains(wanted), "{args:?}: {}", stderr(&out));
     }
-    // The only one, for another processor.
+    // The only image, for another architecture.
     layout.index(&[platform(arm, "linux", "somewhere")]);
     place.text(&["build", "-q", "oci:l", "i"]);
     assert_eq!(place.text(&["cat", "i", "which"]), "arm");
@@ -221,7 +221,7 @@ fn what_is_no_layout_is_said_and_nothing_is_written() {
     fails("EOF while parsing", 3);
     fs::write(place.path("l/index.json"), "[]").unwrap();
     fails("no list of manifests", 3);
-    // A layer that is not what its digest says, of the same length.
+    // A layer that does not match its digest, of the same length.
     layout.index(std::slice::from_ref(&manifest));
     let hex = layer["digest"]
         .as_str()
@@ -237,7 +237,7 @@ fn what_is_no_layout_is_said_and_nothing_is_written() {
     fails("cannot open", 5);
 }
 
-/// Seen: a layer whose `diff_id` was another was accepted.
+/// Regression: a layer with another `diff_id` was accepted.
 #[test]
 fn a_layer_with_another_diff_id_is_refused() {
     let Some(layout) = Layout::new("oci-diff-id") else {
@@ -279,7 +279,7 @@ fn a_layer_with_another_diff_id_is_refused() {
     }
 }
 
-/// Seen: a build waited for a pipe, and read from a device without end.
+/// Regression: a build waited for a pipe, and read a device without end.
 #[test]
 fn blobs_that_are_no_files_are_refused() {
     let Some(layout) = Layout::new("oci-odd-files") else {

@@ -1,11 +1,12 @@
-//! The same input and options give the same bytes at any number of threads, in every mode in which threads share work.
+//! Determinism: the same input and options give the same bytes for any number of threads, in every mode with shared
+//! work.
 
 use crate::common::{Place, code, is_root, skipped, stderr, tool};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 
-/// Files that share parts, are alike, are equal, have holes, are small, and do not shrink.
+/// Creates files that share parts, are similar, equal, sparse, small or incompressible.
 fn tree(place: &Place) {
     let src = place.path("src");
     for dir in ["a", "b", "small"] {
@@ -43,7 +44,7 @@ fn tree(place: &Place) {
     }
 }
 
-/// Builds with each number of threads, one of them with memory that makes jobs wait, and compares. Returns the image.
+/// Builds with several numbers of threads, once with little memory, and compares. Returns the image.
 fn same(place: &Place, options: &[&str], source: &str) -> Vec<u8> {
     let mut first = None;
     for threads in ["1", "2", "7", "16"] {
@@ -121,7 +122,7 @@ fn bytes_do_not_depend_on_threads_in_any_mode() {
     }
 }
 
-/// A tar as a file, compressed, and from a pipe. What is packed on the way makes an image of its own of the same tree.
+/// A tar as a file, compressed, and from a pipe. A tar packed as it arrives gives another image of the same tree.
 #[test]
 fn a_tar_makes_the_same_bytes_whatever_way_it_comes() {
     let place = Place::new("threads-tar");
@@ -153,8 +154,8 @@ fn a_tar_makes_the_same_bytes_whatever_way_it_comes() {
     }
 }
 
-/// Seen: where no thread could be started, `extract` waited for ever, `build` and `check` panicked, and `-j 20000` aborted.
-/// Cause: workers began to wait before anything was sure to tell them the end; threads were started by what panics.
+/// Regression: without any thread, `extract` waited forever, `build` and `check` panicked, and `-j 20000` aborted.
+/// Workers waited before their end was guaranteed, and threads were started by a function that panics.
 #[test]
 fn verbs_go_on_with_as_many_threads_as_can_be_started() {
     let place = Place::with_image("threads-few");
@@ -172,7 +173,7 @@ fn verbs_go_on_with_as_many_threads_as_can_be_started() {
     for allowed in 2..=6 {
         let run = |args: &[&str]| {
             let mut command = std::process::Command::new("setpriv");
-            // A user that nothing else runs as.
+            // A user without other processes.
             command
                 .args([
                     "--reuid=54322",
@@ -205,7 +206,7 @@ fn verbs_go_on_with_as_many_threads_as_can_be_started() {
         assert_eq!(code(&out), 0, "{allowed}: {}", stderr(&out));
         let image = format!("i-{allowed}");
         let out = run(&["build", "-q", "-j", "4", "--verify", "src", &image]);
-        // One thread waits for signals, one shows progress, and one at least is to encode.
+        // One thread for signals, one for progress, and at least one to encode.
         if allowed > 4 {
             assert_eq!(code(&out), 0, "{allowed}: {}", stderr(&out));
             let alone = place.run(&["build", "-q", "-j", "4", "src", "alone"]);
@@ -243,7 +244,7 @@ fn more_threads_than_a_mount_may_have_are_a_wrong_argument() {
     assert!(!place.path("made").exists());
 }
 
-/// What a comparison says at any number of threads: exit code, lines and message.
+/// Output of a comparison for any number of threads: exit code, lines and message.
 fn compared(place: &Place, a: &str, b: &str) -> (i32, String, String) {
     let mut first = None;
     for threads in ["1", "2", "7", "16"] {
@@ -261,7 +262,7 @@ fn a_comparison_says_the_same_in_the_same_order() {
     let place = Place::new("threads-diff");
     tree(&place);
     let big = place.path("src/a/zz-big");
-    // Compared in three parts, of which the second and the third differ.
+    // Compared in three parts; the second and third differ.
     let mut bytes: Vec<u8> = (0..20u32 << 20).map(|i| (i >> 7) as u8).collect();
     fs::write(&big, &bytes).unwrap();
     place.text(&["build", "-q", "-z", "lz4", "-C", "64K", "src", "one"]);
@@ -299,7 +300,7 @@ fn a_comparison_says_the_same_in_the_same_order() {
     assert_eq!((code, said.as_str()), (0, ""));
     let total: serde_json::Value = serde_json::from_str(lines.trim_end()).unwrap();
     assert!(total["content_bytes"].as_u64().unwrap() > 20 << 20);
-    // Damage ends it at the same place, behind the same lines.
+    // Damage ends the comparison at the same place, after the same lines.
     for path in ["a/zz-big", "a/version-2"] {
         let extents = place.json(&["extents", "--json", "one", path]);
         let extent = &extents[extents.len() * 3 / 4];
@@ -310,13 +311,13 @@ fn a_comparison_says_the_same_in_the_same_order() {
         image[at..at + len].fill(0xFF);
         fs::write(place.path("bad"), image).unwrap();
         let (code, _, said) = compared(&place, "bad", "two");
-        // What lies behind the first difference does not count.
+        // Damage after the first difference does not matter.
         assert_eq!(code, if path == "a/zz-big" { 1 } else { 3 }, "{said}");
         assert!(code == 1 || said.contains(path), "{said}");
     }
 }
 
-/// Those who compare keep files of the host open until it is their turn, but not more than a process may have.
+/// Comparing threads keep host files open until their turn, but no more than a process may have.
 #[test]
 fn a_diff_opens_no_more_files_than_it_may() {
     let place = Place::new("diff-open");
@@ -334,8 +335,8 @@ fn a_diff_opens_no_more_files_than_it_may() {
     assert_eq!((code(&out), stderr(&out)), (0, String::new()));
 }
 
-/// Seen: a comparison without end of a file of 2^60 bytes, all of them a hole, which was cut into parts of 8 MiB. Holes are skipped
-/// before parts are cut.
+/// Regression: the comparison of a 2^60 byte hole, cut into parts of 8 MiB, did not end. Holes are skipped before files
+/// are cut.
 #[test]
 fn holes_take_no_time_to_compare() {
     let place = Place::new("threads-holes");

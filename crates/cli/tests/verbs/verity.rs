@@ -1,11 +1,11 @@
-//! Hash trees of dm-verity: made with an image, later, and anew by a patch; read through; judged by veritysetup.
+//! dm-verity hash trees: created with an image, later, and by a patch; verified; and checked by veritysetup.
 
 use crate::common::{Place, code, is_root, skipped, stderr, text};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What `verity show` says.
+/// Output of `verity show`.
 struct Tree {
     root: String,
     offset: u64,
@@ -20,14 +20,14 @@ impl Tree {
         }
     }
 
-    /// Another root hash.
+    /// Root hash with one digit changed.
     fn wrong(&self) -> String {
         let first = if self.root.starts_with('0') { "1" } else { "0" };
         format!("{first}{}", &self.root[1..])
     }
 }
 
-/// veritysetup finds the data to be what the root hash stands for, or says aloud that there is no veritysetup.
+/// Checks that veritysetup verifies the data, or notes that it is missing.
 fn others_agree(place: &Place, image: &str, tree: &str, root: &str, offset: u64) {
     let run = Command::new("veritysetup")
         .current_dir(&place.0)
@@ -112,7 +112,7 @@ fn salts_blocks_and_images_of_small_blocks() {
         place.text(&["verity", "check", "-q", &image, &tree.root]);
         place.text(&["check", "-q", "--verity", &tree.root, &image]);
     }
-    // The tree counts: it takes at least a header and a block more than the image.
+    // With the tree, the file is at least a header and a block longer.
     let len = fs::metadata(place.path("i4")).unwrap().len();
     let exact = len.to_string();
     place.image("exact", &["--verity", "--size-budget", &exact]);
@@ -121,8 +121,8 @@ fn salts_blocks_and_images_of_small_blocks() {
     assert!(fs::metadata(place.path("less")).unwrap().len() < len);
 }
 
-/// Seen: the tree of an image over a base that is smaller than the tree was looked for behind the base's blocks, as if they
-/// lay in the image's file.
+/// Regression: for an image over a small base, the tree was looked for after the blocks of the base, as if they were in
+/// the image's file.
 #[test]
 fn a_tree_behind_an_image_whose_data_is_elsewhere_is_found() {
     let place = Place::new("verity-base");
@@ -194,7 +194,7 @@ fn damage_is_found_named_and_never_read() {
         "hello\n"
     );
 
-    // The root hash of something else.
+    // A root hash of another image.
     let wrong = tree.wrong();
     for args in [
         &["verity", "check", "i", &wrong][..],
@@ -207,7 +207,7 @@ fn damage_is_found_named_and_never_read() {
         assert_eq!(code(&out), 3, "{args:?}: {said}");
         assert!(said.contains("root hash"), "{args:?}: {said}");
     }
-    // Part of the tree: data that it stands for is not known.
+    // Damage in the tree: the data it covers is unknown.
     fs::copy(place.path("i"), place.path("t")).unwrap();
     let len = fs::metadata(place.path("t")).unwrap().len() as usize;
     flip(&place.path("t"), len - 4096);
@@ -279,7 +279,7 @@ fn parity_mends_what_is_read_and_what_is_there() {
     let said = place.text(&["verity", "repair", "i", &tree.root]);
     assert!(said.starts_with("blocks mended: 1\nall "), "{said}");
     assert!(fs::read(place.path("i")).unwrap() == good);
-    // Too much, in a file of its own: what can be mended is.
+    // Too much damage, with a separate tree: everything repairable is repaired.
     place.text(&["verity", "add", "-q", "--fec", "2", "i", "--into", "tree"]);
     let blocks = tree.offset as usize / 4096;
     for block in 0..3.min(blocks) {
@@ -302,7 +302,7 @@ fn parity_mends_what_is_read_and_what_is_there() {
     assert!(stderr(&out).contains("no parity"), "{}", stderr(&out));
 }
 
-/// Seen: where block 0 was damaged, no verb found the tree, and `verity repair` said that this is no image.
+/// Regression: with block 0 damaged, no verb found the tree, and `verity repair` did not recognise the image.
 #[test]
 fn a_damaged_superblock_hides_no_tree() {
     let place = Place::new("verity-superblock");
@@ -370,7 +370,7 @@ fn what_makes_no_sense_is_said() {
         assert_eq!(code(&out), 2, "{args:?}: {said}");
         assert!(said.contains(wanted), "{args:?}: {said}");
     }
-    // Something else is behind the image, or a tree.
+    // Other bytes, or a tree, follow the image.
     let mut bytes = fs::read(place.path("i")).unwrap();
     bytes.extend_from_slice(b"signature");
     fs::write(place.path("i"), &bytes).unwrap();
@@ -446,7 +446,7 @@ fn a_mount_gives_out_what_the_root_hash_stands_for() {
     assert_eq!(other.unwrap(), b"hello\n");
     let log = fs::read_to_string(place.path("log")).unwrap();
     assert!(log.contains("does not match the root hash"), "{log}");
-    // With parity: counted, and said once.
+    // With parity: counted, and logged once.
     flip(&place.path("i"), at + 50);
     place.text(&["verity", "add", "-q", "--replace", "--fec", "2", "i"]);
     flip(&place.path("i"), at + 50);

@@ -91,7 +91,7 @@ fn a_truncated_image_is_called_truncated() {
     let place = Place::new("truncated");
     fs::create_dir(place.path("src")).unwrap();
     for i in 0..4u64 {
-        // Not compressible, so that the directory lies far behind.
+        // Incompressible, so that the directory lies far from the start.
         let bytes: Vec<u8> = (0..20_000u64)
             .map(|n| (n.wrapping_mul(n ^ 0x9e37_79b9_7f4a_7c15).wrapping_add(i) >> 23) as u8)
             .collect();

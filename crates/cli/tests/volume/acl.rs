@@ -1,4 +1,4 @@
-//! Access control lists in a volume.
+//! Access control lists of files in a volume.
 
 use crate::common::{Mounted, Place, good};
 use std::fs;
@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-/// An access control list as the kernel takes it: tag, permissions, id.
+/// Encodes an access control list for the kernel: tag, permissions, id.
 fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
@@ -44,7 +44,7 @@ fn access_control_lists_decide_and_are_inherited() {
         (32, 0, NONE),
     ]);
     setxattr(&d, DEFAULT, &default, XattrFlags::empty()).unwrap();
-    // The mode that is asked for limits what is inherited, and the umask does not.
+    // The requested mode limits the inherited list, and the umask does not.
     let file = d.join("file");
     fs::write(&file, "secret").unwrap();
     assert_eq!(mode(&file), 0o660);
@@ -79,7 +79,7 @@ fn access_control_lists_decide_and_are_inherited() {
         (0o644, Err(rustix::io::Errno::NODATA))
     );
     assert!(setxattr(&file, ACCESS, &plain[..9], XattrFlags::empty()).is_err());
-    // The kernel asks the list: user 1234 may read what others may not.
+    // The kernel applies the list: user 1234 may read what others may not.
     let shared = acl(&[
         (1, 6, NONE),
         (2, 4, 1234),
@@ -112,8 +112,8 @@ fn access_control_lists_decide_and_are_inherited() {
     good(&place.0, &["check", "--data", "v"]);
 }
 
-/// Seen: a file that nobody else could read was given to whom its directory's default list names. Cause: what is made in
-/// such a directory inherits, as from a mount.
+/// Regression: a private file became readable by the users of its directory's default list, because imported files
+/// inherit it as on a mount.
 #[test]
 fn what_is_imported_has_the_access_control_lists_of_its_source() {
     use rustix::fs::{XattrFlags, getxattr, setxattr};

@@ -1,4 +1,4 @@
-//! Runs of the binary in a directory with two volumes, and one that is mounted.
+//! Runs the binary in a directory with two volumes, and on a mounted one.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +15,7 @@ pub(crate) fn tuff(dir: &Path, args: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Runs a verb that must succeed; what it printed.
+/// Runs a verb that must succeed. Returns its output.
 pub(crate) fn good(dir: &Path, args: &[&str]) -> Vec<u8> {
     let out = tuff(dir, args);
     assert!(
@@ -26,7 +26,7 @@ pub(crate) fn good(dir: &Path, args: &[&str]) -> Vec<u8> {
     out.stdout
 }
 
-/// Runs a verb that must fail: its exit code and the one line it said.
+/// Runs a verb that must fail. Returns its exit code and its one-line message.
 pub(crate) fn bad(dir: &Path, args: &[&str]) -> (i32, String) {
     let out = tuff(dir, args);
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -41,7 +41,7 @@ pub(crate) fn json(bytes: &[u8]) -> serde_json::Value {
 pub(crate) struct Place(pub(crate) PathBuf);
 
 impl Place {
-    /// A directory with a small tree in `src`, a volume in zone files `v` and one in a file `f`.
+    /// Creates a directory with a small tree in `src`, a volume in zone files `v` and one in a file `f`.
     pub(crate) fn new(name: &str) -> Self {
         let dir =
             std::env::temp_dir().join(format!("tuff-cli-volume-{name}-{}", std::process::id()));
@@ -65,16 +65,16 @@ impl Drop for Place {
     }
 }
 
-/// A volume that is mounted. Dropping it kills the server, as a crash would, and takes the mount away.
+/// Mounted volume. Dropping it kills the server, like a crash, and removes the mount.
 pub(crate) struct Mounted(pub(crate) PathBuf, Child);
 
 impl Mounted {
-    /// Mounts `v` of a place on `m`. `None` where that is not possible.
+    /// Mounts `v` of a place on `m`. Returns `None` if that is not possible.
     pub(crate) fn new(place: &Place) -> Option<Self> {
         Self::with(place, &[])
     }
 
-    /// The same with more options of `volume mount`.
+    /// Like [`new`](Self::new), with more options of `volume mount`.
     pub(crate) fn with(place: &Place, options: &[&str]) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
             tuff_testkit::skipped("mounting needs root and /dev/fuse");
@@ -96,13 +96,13 @@ impl Mounted {
         Some(Self(dir, child))
     }
 
-    /// The serving process.
+    /// Process id of the server.
     pub(crate) fn server(&self) -> u32 {
         self.1.id()
     }
 
-    /// Unmounts in an orderly way; the server must end well. While another test starts a command, that has our files until
-    /// it is one.
+    /// Unmounts cleanly; the server must exit with 0. A concurrent test inherits our files until its child executes a
+    /// command.
     pub(crate) fn end(mut self) {
         let umount = || Command::new("umount").arg(&self.0).output().unwrap();
         let mut out = umount();

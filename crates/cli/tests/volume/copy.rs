@@ -1,4 +1,4 @@
-//! Import, export and streams of snapshots: what goes in comes out.
+//! Import, export and snapshot streams: files survive a round trip.
 
 use crate::common::{Place, bad, good, json};
 use std::fs;
@@ -41,7 +41,7 @@ fn what_is_imported_comes_out_as_it_was_from_both_kinds_of_device() {
     assert!(out.join("sub").join("n".repeat(200)).exists());
 }
 
-/// Seen: holes were read, 1.4 s a GiB.
+/// Regression: holes were read, at 1.4 s per GiB.
 #[test]
 fn holes_are_not_read_and_stay_holes() {
     use std::os::unix::fs::FileExt;
@@ -128,7 +128,7 @@ fn a_snapshot_sent_is_received_whole_and_in_steps() {
         good(dir, &["check", "--data", "copy"]);
         let was = good(dir, &["export", "copy"]);
         assert!(was == good(dir, &["export", "f", "--snapshot", "one"]));
-        // What does not fit is one sentence, and changes nothing.
+        // A stream that does not apply gives a one-line message and changes nothing.
         fs::write(
             dir.join("cut"),
             &fs::read(dir.join("two")).unwrap()[..1 << 20],
@@ -147,7 +147,7 @@ fn a_snapshot_sent_is_received_whole_and_in_steps() {
         let (code, said) = bad(dir, &["receive", "copy", "-i", "two"]);
         assert_eq!((code, said.contains("continues")), (2, true), "{said}");
     }
-    // Seen: whatever file had the name was written over, zeros and blocks of the volume. Cause: only block devices were asked about.
+    // Regression: any file of that name was overwritten, because only block devices were checked.
     let theirs = vec![b'x'; 100_000];
     fs::write(dir.join("theirs"), &theirs).unwrap();
     for file in [&["--file"][..], &[]] {
@@ -168,7 +168,7 @@ fn a_snapshot_sent_is_received_whole_and_in_steps() {
     assert!(!dir.join("x").exists());
 }
 
-/// A tar or a stream that a full disk cuts off leaves what had the name before; a pipe gets it as it comes.
+/// A tar or stream cut off by a full disk keeps the old file of that name; a pipe receives it as it is written.
 #[test]
 fn a_stream_has_its_name_when_it_is_complete() {
     let place = Place::new("whole-streams");

@@ -1,4 +1,4 @@
-//! Damaged volumes: exit codes of check and repair, and that a second run finds nothing.
+//! Damaged volumes: exit codes of check and repair; a second run finds nothing.
 
 use crate::common::{Place, bad, good, json, tuff};
 use std::fs;
@@ -18,7 +18,7 @@ fn flip(file: &Path, at: u64) {
     file.write_all(&[byte[0] ^ 1]).unwrap();
 }
 
-/// The exit codes of a check, a repair, another check and another repair.
+/// Exit codes of a check, a repair, another check and another repair.
 fn codes(dir: &Path, volume: &str) -> [Option<i32>; 4] {
     let verbs: [&[&str]; 4] = [&["-q"], &["--repair"], &["-q"], &["--repair"]];
     verbs.map(|args| {
@@ -28,7 +28,7 @@ fn codes(dir: &Path, volume: &str) -> [Option<i32>; 4] {
     })
 }
 
-/// Seen: one flipped byte in `v/volume`, and every verb ended with "is no volume in zone files".
+/// Regression: one flipped byte in `v/volume` made every verb fail with "is no volume in zone files".
 #[test]
 fn a_damaged_header_or_superblock_is_reported_and_repaired() {
     let place = Place::new("damage");
@@ -74,7 +74,7 @@ fn a_damaged_header_or_superblock_is_reported_and_repaired() {
     assert_eq!((code, said.contains("`volume.copy`")), (3, true), "{said}");
 }
 
-/// Seen: a repair ended with 1 each time it ran while what was damaged was used by a snapshot alone.
+/// Regression: repairs kept returning 1 for damage that only a snapshot used.
 #[test]
 fn damage_that_only_a_snapshot_has_is_reported_once() {
     let place = Place::new("snapshot-damage");
@@ -86,7 +86,7 @@ fn damage_that_only_a_snapshot_has_is_reported_once() {
     let bytes = fs::read(&nodes).unwrap();
     let is_root = |block: &[u8]| block[4056..4060] == 1u32.to_le_bytes();
     let root = bytes.chunks_exact(4096).rposition(is_root).unwrap() as u64;
-    // From here on it is the snapshot's alone.
+    // After this the block belongs to the snapshot alone.
     good(dir, &["quota", "v", "--user", "7", "--space", "1M"]);
     flip(&nodes, root * 4096 + 100);
     let codes = codes(dir, "v");

@@ -1,4 +1,4 @@
-//! Limits, errors in one sentence, volumes in use, and repair.
+//! Limits, one-line errors, volumes in use, and repair.
 
 use crate::common::{Place, bad, good, json, tuff};
 use std::fs;
@@ -40,7 +40,7 @@ fn limits_are_set_shown_and_taken_away() {
     ] {
         assert_eq!(tuff(dir, args).status.code(), Some(2));
     }
-    // Seen: `v: Quota (errno 122)`, which names no file and says it in no words.
+    // Regression: "v: Quota (errno 122)" names no file and explains nothing.
     let owner = fs::metadata(dir.join("src/hello"))
         .unwrap()
         .uid()
@@ -92,14 +92,14 @@ fn errors_are_one_sentence_with_the_documented_code() {
     assert_eq!((code, said.contains("superblock")), (3, true), "{said}");
 }
 
-/// Seen: `src/hello: TooBig (errno 7)`.
+/// Regression: "src/hello: TooBig (errno 7)".
 #[test]
 fn attributes_that_do_not_fit_are_named_with_the_limit() {
     use rustix::fs::{XattrFlags, setxattr};
     let place = Place::new("import-attribute");
     let file = place.0.join("src/hello");
     let set = |name: &str, len| setxattr(&file, name, &vec![b'x'; len], XattrFlags::empty());
-    // Not every filesystem takes as much in one; all of them together are too much, too.
+    // Not every filesystem accepts this much in one attribute; all of them together exceed the limit too.
     let len = [10_000, 4010]
         .into_iter()
         .find(|len| set("user.big", *len).is_ok());
@@ -124,7 +124,7 @@ fn a_volume_that_is_in_use_is_refused() {
         let (code, said) = bad(dir, &["stat", volume]);
         assert_eq!((code, said.contains("in use")), (5, true), "{said}");
         drop(held);
-        // Another test's child may still hold a copy of the descriptor, until it becomes another program.
+        // A concurrent test's child may hold a copy of the descriptor until it executes a command.
         let free = (0..500).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(10));
             tuff(dir, &["stat", volume]).status.success()
@@ -176,7 +176,7 @@ fn a_repair_that_goes_back_says_so_in_words_and_in_json() {
         .write(true)
         .open(dir.join("f"))
         .unwrap();
-    // Two copies of the seal begin each of the packs.
+    // Each pack begins with two copies of the seal.
     for pack in [16, 16 + 256] {
         let mut seals = vec![0; 8192];
         file.read_exact_at(&mut seals, pack * 4096).unwrap();
@@ -211,7 +211,7 @@ fn a_repair_that_goes_back_says_so_in_words_and_in_json() {
     }
 }
 
-/// Seen: a create that failed took away the directory that it was to use.
+/// Regression: a failed create removed the existing directory.
 #[test]
 fn a_directory_that_was_there_stays_when_no_volume_is_made_in_it() {
     use std::os::unix::fs::PermissionsExt;
@@ -226,7 +226,7 @@ fn a_directory_that_was_there_stays_when_no_volume_is_made_in_it() {
     assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
     good(&place.0, &["create", "mine", "-s", "64M"]);
-    // What was not there is not there again.
+    // A path that did not exist does not exist afterwards.
     for more in [&["new"][..], &["new", "--file"]] {
         let args = [&["create", "-s", "64M", "--label", &label], more].concat();
         assert_eq!(bad(&place.0, &args).0, 2);
@@ -239,7 +239,7 @@ fn a_directory_that_was_there_stays_when_no_volume_is_made_in_it() {
     assert_eq!((code, said.contains("power of two")), (2, true), "{said}");
 }
 
-/// Seen: `tuff volume export f f` ended well, and the volume was gone.
+/// Regression: `tuff volume export f f` replaced the volume.
 #[test]
 fn nothing_takes_the_place_of_the_volume_that_it_is_made_from() {
     let place = Place::new("itself");
@@ -267,7 +267,7 @@ fn nothing_takes_the_place_of_the_volume_that_it_is_made_from() {
     assert!(!dir.join("v/tar").exists());
 }
 
-/// Seen: zones were copied while they grew by what was copied, 8 TiB of a volume in a file.
+/// Regression: zones were copied while they grew by the copied data, up to 8 TiB.
 #[test]
 fn a_volume_is_not_copied_into_itself() {
     let place = Place::new("within");
@@ -294,7 +294,7 @@ fn exports_and_streams_replace_only_their_own_kind_unless_forced() {
         );
         assert_eq!(fs::read(dir.join("notes")).unwrap(), b"Do not lose this.\n");
         good(dir, &[args, &["--force"]].concat());
-        // Its own kind needs no force.
+        // A file of the same format needs no `--force`.
         good(dir, args);
     }
 }

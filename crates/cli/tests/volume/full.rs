@@ -1,4 +1,4 @@
-//! Hosts that are filled to their last block, and other hosts that take no more: small filesystems of their own, as root.
+//! Full and failing hosts: small filesystems, created as root.
 
 use crate::common::{Mounted, Place, bad, good, tuff};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -10,7 +10,7 @@ fn run(program: &str, args: &[&str]) -> Option<Output> {
     Command::new(program).args(args).output().ok()
 }
 
-/// A small filesystem, mounted on `h` of a place.
+/// Small filesystem, mounted on `h` of a place.
 struct Host {
     dir: PathBuf,
     fillers: usize,
@@ -32,7 +32,7 @@ impl Host {
             run("mount", &["-t", kind, "-o", "size=300M", "none", &dir_name])
         } else {
             File::create(&image).unwrap().set_len(320 << 20).unwrap();
-            // Blocks of 1 KiB, as ext4 has by itself at that size, leave too little room for addresses in one file.
+            // Blocks of 1 KiB, the default of ext4 at this size, limit the length of a file too much.
             let blocks: &[&str] = if kind == "ext4" { &["-b", "4096"] } else { &[] };
             let args: Vec<&str> = ["-q"].iter().chain(blocks).copied().chain([&*at]).collect();
             match run(&format!("mkfs.{kind}"), &args) {
@@ -47,7 +47,7 @@ impl Host {
         }
     }
 
-    /// Takes every block that there is, what is kept for root too.
+    /// Allocates every block, including those reserved for root.
     fn fill(&mut self) {
         let mut len = 64 << 20;
         while len >= 1024 {
@@ -77,7 +77,7 @@ impl Drop for Host {
     }
 }
 
-/// A volume mounted in the background on `m`, until this goes.
+/// Volume mounted in the background on `m`, unmounted on drop.
 struct Background(PathBuf);
 
 impl Background {
@@ -89,7 +89,7 @@ impl Background {
     }
 
     fn umount(&self) -> (Option<i32>, String) {
-        // Another test that starts a command may hold a file of it for a moment.
+        // A concurrent test may hold a file of it for a moment.
         for _ in 0..50 {
             let out = Command::new(env!("CARGO_BIN_EXE_tuff"))
                 .arg("umount")
@@ -115,7 +115,7 @@ impl Background {
         File::open(path)?.sync_all()
     }
 
-    /// Deletes files, durably.
+    /// Deletes files and syncs their directory.
     fn delete(&self, files: std::ops::Range<usize>) {
         for n in files {
             fs::remove_file(self.0.join(format!("f{n}"))).unwrap();
@@ -123,7 +123,7 @@ impl Background {
         File::open(&self.0).unwrap().sync_all().unwrap();
     }
 
-    /// Files that are there, each as it was written.
+    /// Counts the files, each of which must have its content.
     fn files(&self) -> usize {
         let files = (0..FILES).filter(|n| match fs::read(self.0.join(format!("f{n}"))) {
             Ok(bytes) => {
@@ -159,7 +159,7 @@ fn a_full_host(kind: &str) {
             m.put(&format!("f{n}"), FILE_LEN).unwrap();
         }
         host.fill();
-        // Some filesystems keep a little for files that grow.
+        // Some filesystems reserve space for growing files.
         let full = (0..100).find_map(|n| m.put(&format!("more{n}"), FILE_LEN).err());
         assert_eq!(full.and_then(|e| e.raw_os_error()), Some(28));
         host.fill();
@@ -190,8 +190,9 @@ fn a_full_host(kind: &str) {
     }
 }
 
-/// Seen: a volume on a full host could not be mounted, since a file was written to learn whether the host punches holes; deletes were lost, because what was given
-/// up for them others took, and a volume in one file had nothing to give; `tuff umount` said 0. Now there is room ahead of the heads.
+/// Regressions: a volume on a full host could not be mounted, because a file was written to test hole punching. Deletes
+/// were lost, because other files took the space released for them. `tuff umount` exited with 0. Space is preallocated
+/// ahead of the log heads to prevent this.
 #[test]
 fn a_volume_lives_on_a_full_tmpfs() {
     a_full_host("tmpfs");
@@ -207,7 +208,7 @@ fn a_volume_lives_on_a_full_xfs() {
     a_full_host("xfs");
 }
 
-/// Btrfs needs new room for what is written again: packs could not be written, until files were told to stay where they are.
+/// Btrfs needs new space to overwrite data: packs could not be written until their files were set to no copy-on-write.
 #[test]
 fn a_volume_lives_on_a_full_btrfs() {
     a_full_host("btrfs");
@@ -241,7 +242,7 @@ fn a_read_only_host_gets_a_mount_for_reading() {
         good(dir, &[verb, "h/v"]);
     }
     assert_eq!(bad(dir, &["trim", "h/v"]).0, 5);
-    // The same when it is asked for.
+    // The same with `--read-only`.
     let rw = run("mount", &["-o", "remount,rw", &at]);
     assert!(rw.is_some_and(|out| out.status.success()));
     good(dir, &["mount", "--read-only", "h/v", "m"]);
@@ -250,14 +251,14 @@ fn a_read_only_host_gets_a_mount_for_reading() {
     m.end();
 }
 
-/// Seen: exit code 0 from an unmount whose last checkpoint failed.
+/// Regression: exit code 0 from an unmount whose last checkpoint failed.
 #[test]
 fn an_unmount_says_that_the_last_checkpoint_failed() {
     let place = Place::new("umount-fails");
     let Some(m) = Mounted::new(&place) else {
         return;
     };
-    // From here on the server can write to no file.
+    // After this the server can write to no file.
     let limited = run("prlimit", &["--fsize=0", "--pid", &m.server().to_string()]);
     if !limited.is_some_and(|out| out.status.success()) {
         tuff_testkit::skipped("no prlimit");

@@ -1,4 +1,4 @@
-//! `tuff volume` as people and scripts meet it: what goes in comes out, exit codes, and one sentence on errors.
+//! Behaviour of `tuff volume`: round trips, exit codes, and one-line errors.
 
 mod acl;
 mod common;

@@ -1,4 +1,4 @@
-//! A volume that is mounted, and one whose server dies.
+//! Mounted volumes, and mounts whose server dies.
 
 use crate::common::{Mounted, Place, bad, good, json};
 use std::fs;
@@ -36,7 +36,7 @@ fn a_mounted_volume_behaves_as_a_filesystem_and_gives_its_space_back() {
     file.read_exact_at(&mut buf, 100_000).unwrap();
     assert_eq!((&buf, file.metadata().unwrap().nlink()), (b"still here", 0));
     drop(file);
-    // One that never had a name gets one.
+    // A file created without a name gets one.
     let temporary = open(&m, OFlags::TMPFILE | OFlags::RDWR, Mode::RUSR | Mode::WUSR).unwrap();
     rustix::io::write(&temporary, b"temporary").unwrap();
     let link = format!(
@@ -60,7 +60,7 @@ fn a_mounted_volume_behaves_as_a_filesystem_and_gives_its_space_back() {
         (fs::read(&b).unwrap(), fs::metadata(&a).unwrap().rdev()),
         (b"2".to_vec(), 0)
     );
-    // Attributes, also those that overlay filesystems need.
+    // Attributes, including those of overlay filesystems.
     setxattr(
         m.join("d"),
         "trusted.overlay.opaque",
@@ -161,7 +161,8 @@ fn what_was_synced_survives_the_death_of_the_server() {
     }
 }
 
-/// The kernel writes its page cache back and says no more, so this holds some seconds after `sync`, as the help says.
+/// sync writes the page cache back without notifying the server, so durability follows seconds later, as the help
+/// states.
 #[test]
 fn what_sync_wrote_back_is_durable_seconds_later() {
     use std::os::unix::fs::FileExt;

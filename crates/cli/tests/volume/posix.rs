@@ -1,4 +1,4 @@
-//! Test suites of others on a mounted volume. `.ci/packages` installs them.
+//! POSIX test suites on a mounted volume: pjdfstest and fsx.
 
 use crate::common::{Mounted, Place, good};
 use std::env;
@@ -45,7 +45,7 @@ naptime = 0.02
 entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 "#;
 
-/// A program that `.ci/packages` builds, or that the host has.
+/// Path of a program built by `.ci/packages` or installed on the host.
 fn program(name: &str) -> Option<PathBuf> {
     let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/bin");
     let path = env::var_os("PATH").unwrap_or_default();
@@ -59,7 +59,8 @@ fn program(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// Runs `suite` in the folder of a place whose volume is mounted on `m`, through each transport; what it printed the last time.
+/// Runs `suite` in a directory with a volume mounted on `m`, through each transport. Returns the output of the last
+/// run.
 fn on_a_volume(name: &str, suite: &mut Command, config: &str) -> Option<String> {
     let mut printed = None;
     for transport in TRANSPORTS {
