@@ -1,4 +1,5 @@
-//! Images over a base: what both together hold is the tree that went in, for this reader and for the kernel.
+//! Delta images: an image with its base contains the source tree, for this reader and for the
+//! kernel.
 
 #[path = "../../erofs/tests/common/mod.rs"]
 mod common;
@@ -17,7 +18,7 @@ use tuff_mkfs::{
 use tuff_mkfs::{DedupeOptions, LayoutOptions};
 use tuff_store::{FileStore, ReadAt, Target};
 
-/// What both trees have: every form of data.
+/// Files of every layout that both trees contain.
 fn shared(root: &Path) {
     fs::create_dir_all(root.join("sub")).unwrap();
     for (name, bytes) in [
@@ -38,7 +39,7 @@ fn shared(root: &Path) {
     }
 }
 
-/// The base has what the new tree has not, before and between what both have.
+/// Tree of the base, with additional files before and between the common ones.
 fn old_tree(root: &Path) {
     shared(root);
     for (name, n) in [
@@ -51,7 +52,8 @@ fn old_tree(root: &Path) {
     }
 }
 
-/// Further files, one of the base's twice and under other names, changed ones of the same size, one that stays sparse.
+/// Tree of the image: more files, copies of the base's files, modified files of equal size, and a
+/// sparse file.
 fn new_tree(root: &Path) {
     shared(root);
     fs::hard_link(root.join("small"), root.join("small-link")).unwrap();
@@ -84,7 +86,7 @@ fn open_both(image: &Path, base: &Path) -> tuff_erofs::Result<Image> {
     Image::open(FileStore::open(image).unwrap(), options)
 }
 
-/// What the source's filesystem decides for itself.
+/// Properties that depend on the source's filesystem.
 fn ignore() -> Ignore {
     Ignore {
         dir_size: true,
@@ -115,13 +117,13 @@ fn newest(method: Option<Method>, cluster: usize, fragments: Fragments) -> Optio
     o
 }
 
-struct Place {
+struct TestTrees {
     scratch: Scratch,
     old: PathBuf,
     new: PathBuf,
 }
 
-impl Place {
+impl TestTrees {
     fn new(name: &str) -> Self {
         let scratch = Scratch::new(name);
         let (old, new) = (scratch.path().join("old"), scratch.path().join("new"));
@@ -136,8 +138,8 @@ impl Place {
 }
 
 #[test]
-fn what_the_base_has_is_referred_to_and_comes_back() {
-    let place = Place::new("base");
+fn shared_files_refer_to_the_base() {
+    let place = TestTrees::new("base");
     let wanted = host_tree(&place.new);
     let (base, image) = (place.path("base"), place.path("image"));
     let lz4 = Some(Method::Lz4);
@@ -150,9 +152,11 @@ fn what_the_base_has_is_referred_to_and_comes_back() {
         kernel: KernelVersion(5, 16),
         ..Options::for_kernel(KernelVersion(5, 16))
     };
-    // All 48 files that both trees have, unless compression or ends would have to be the image's own, or an end lies in a
-    // piece of the packed inode that is shorter than a block, as one does at the end of a segment, or behind an inode, where an
-    // unaligned image has none.
+    // All 48 common files are shared, with these exceptions:
+    //
+    // * Compression or tails have to be those of the image.
+    // * A tail's cluster of the packed inode is shorter than a block, as at the end of a segment.
+    // * A tail is inline, which an unaligned image does not support.
     let settings = [
         ("lz4 64K", two(newest(lz4, 64 << 10, Fragments::Tails)), 47),
         ("lz4 4K", two(newest(lz4, 4 << 10, Fragments::Off)), 48),
@@ -264,8 +268,8 @@ fn what_the_base_has_is_referred_to_and_comes_back() {
 }
 
 #[test]
-fn one_store_holds_both_behind_each_other() {
-    let place = Place::new("base-flat");
+fn image_and_base_can_be_concatenated() {
+    let place = TestTrees::new("base-flat");
     let (base, image) = (place.path("base"), place.path("image"));
     let mut options = newest(Some(Method::Lz4), 64 << 10, Fragments::Tails);
     make(&place.old, &base, &options).unwrap();
@@ -276,7 +280,7 @@ fn one_store_holds_both_behind_each_other() {
     assert_same("flat", &host_tree(&place.new), &image_tree(&flat), ignore());
 }
 
-/// Files of which the base has most: with bytes changed, inserted and left out, turned round, and twice alike.
+/// Modified versions of the base's files: bytes changed, inserted, removed, rotated and repeated.
 fn changed_trees(root: &Path) -> (PathBuf, PathBuf) {
     let (old, new) = (root.join("old-large"), root.join("new-large"));
     fs::create_dir_all(&old).unwrap();
@@ -306,7 +310,7 @@ fn changed_trees(root: &Path) -> (PathBuf, PathBuf) {
 }
 
 #[test]
-fn parts_that_the_base_has_are_referred_to() {
+fn shared_parts_refer_to_the_base() {
     let scratch = Scratch::new("base-parts");
     let (old, new) = changed_trees(scratch.path());
     let path = |name: &str| scratch.path().join(name);
@@ -314,7 +318,7 @@ fn parts_that_the_base_has_are_referred_to() {
     let wanted = host_tree(&new);
     let [lz4, zstd] = [Method::Lz4, Method::Zstd].map(Some);
     let two = |options: Options| (options.clone(), options);
-    // At least so many hundredths of the content are clusters of the base.
+    // Minimum share of the content in clusters of the base. Unit: percent.
     let settings = [
         ("lz4 4K", two(newest(lz4, 4 << 10, Fragments::Off)), 80),
         ("lz4 64K", two(newest(lz4, 64 << 10, Fragments::Tails)), 60),
@@ -385,7 +389,7 @@ fn parts_that_the_base_has_are_referred_to() {
             assert!(fs::read(&image).unwrap() == bytes, "{name}: {threads}");
         }
     }
-    // Whole files only, if no more is asked for.
+    // With `Dedupe::Files` only whole files are shared.
     let mut whole = newest(lz4, 16 << 10, Fragments::Off);
     make(&old, &base, &whole).unwrap();
     whole.dedupe.bases = vec![base.clone().into()];
@@ -394,10 +398,10 @@ fn parts_that_the_base_has_are_referred_to() {
     assert_eq!(stats.base_part_bytes, 0);
 }
 
-/// Other writers' images: whatever of them is shared comes back.
+/// Images of mkfs.erofs as bases.
 #[test]
-fn images_of_others_are_bases_too() {
-    let place = Place::new("base-mkfs");
+fn images_of_mkfs_erofs_can_be_bases() {
+    let place = TestTrees::new("base-mkfs");
     let wanted = host_tree(&place.new);
     let (base, image) = (place.path("base"), place.path("image"));
     for (i, options) in MKFS_OPTIONS.iter().enumerate() {
@@ -415,7 +419,7 @@ fn images_of_others_are_bases_too() {
         let summary = make(&place.new, &image, &new).unwrap();
         let name = format!("{options:?}: {} of 48 files", summary.stats.base_files);
         println!("{name}");
-        // Plain files, whatever else there is; the last ones are compressed.
+        // Plain files are always shared; the last variants are compressed.
         assert!(summary.stats.base_files > 0 || i > 4, "{name}");
         let both = open_both(&image, &base).unwrap();
         assert_same(&name, &wanted, &image_tree(&both), ignore());
@@ -432,7 +436,7 @@ fn images_of_others_are_bases_too() {
 
 #[test]
 fn bytes_over_a_base_do_not_depend_on_threads() {
-    let place = Place::new("base-threads");
+    let place = TestTrees::new("base-threads");
     let base = place.path("base");
     for fragments in [Fragments::Off, Fragments::Tails, Fragments::All] {
         let mut options = newest(Some(Method::Lz4), 16 << 10, fragments);
@@ -452,10 +456,10 @@ fn bytes_over_a_base_do_not_depend_on_threads() {
     }
 }
 
-/// A rule that files be stored is not undone by a base that has them compressed.
+/// A rule for uncompressed storage prevents the use of compressed files in a base.
 #[test]
-fn what_is_to_be_stored_is_not_taken_compressed() {
-    let place = Place::new("base-rule");
+fn rules_for_storage_apply_to_base_files() {
+    let place = TestTrees::new("base-rule");
     let (base, image) = (place.path("base"), place.path("image"));
     let mut options = newest(Some(Method::Lz4), 16 << 10, Fragments::Off);
     make(&place.old, &base, &options).unwrap();
@@ -477,8 +481,8 @@ fn what_is_to_be_stored_is_not_taken_compressed() {
 }
 
 #[test]
-fn a_base_that_cannot_be_one_is_refused() {
-    let place = Place::new("base-refused");
+fn unsuitable_bases_are_rejected() {
+    let place = TestTrees::new("base-refused");
     let (base, image) = (place.path("base"), place.path("image"));
     let plain = newest(Some(Method::Lz4), 16 << 10, Fragments::Off);
     make(&place.old, &base, &plain).unwrap();
@@ -494,7 +498,7 @@ fn a_base_that_cannot_be_one_is_refused() {
         other => panic!("{other:?}"),
     };
     make(&place.new, &image, &over(&base)).unwrap();
-    // Another block size; a base whose base was not given; an old kernel.
+    // Another block size; a base whose own base is missing; an old kernel.
     let mut blocks = over(&base);
     blocks.block = tuff_format::BlockBits::new(10).unwrap();
     assert!(refused(&blocks).contains("blocks of 4096 bytes"));
@@ -511,7 +515,7 @@ fn a_base_that_cannot_be_one_is_refused() {
     assert!(refused(&old).contains("Linux 5.16"));
     let itself = make(&place.new, &base, &over(&base));
     assert!(matches!(itself, Err(Error::Usage(what)) if what.to_string().contains("its base")));
-    // One that is not the base, when it is read.
+    // Opening with the wrong base fails.
     let other = place.path("other");
     make(&place.new, &other, &plain).unwrap();
     assert!(
@@ -519,10 +523,10 @@ fn a_base_that_cannot_be_one_is_refused() {
     );
 }
 
-/// A damaged base is an error of the build, at the latest where a file is compared with one of its.
+/// A damaged base fails the build, at the latest when a file is compared.
 #[test]
 fn a_damaged_base_is_named() {
-    let place = Place::new("base-damaged");
+    let place = TestTrees::new("base-damaged");
     let (base, image) = (place.path("base"), place.path("image"));
     let mut options = newest(Some(Method::Zstd), 16 << 10, Fragments::Off);
     make(&place.old, &base, &options).unwrap();

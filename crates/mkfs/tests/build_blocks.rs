@@ -1,5 +1,7 @@
-//! Images with blocks of 8 to 64 KiB, for kernels whose pages are so large: this machine's kernel mounts none of them, so
-//! they are judged by this reader, by the checker, and by the kernel's refusal where its pages are too small.
+//! Images with blocks of 8 to 64 KiB, for kernels with pages of that size.
+//!
+//! A kernel with smaller pages mounts none of them. They are verified by this reader and the
+//! checker; kernels with large enough pages compare the tree, too.
 
 #[path = "../../erofs/tests/common/mod.rs"]
 mod common;
@@ -21,7 +23,7 @@ fn options(block_log2: u8, method: Option<Method>) -> Options {
     o
 }
 
-/// Every layout that a block size can matter to.
+/// Layouts that depend on the block size.
 fn variants(block_log2: u8) -> Vec<(String, Options)> {
     let plain = |method| options(block_log2, Some(method));
     let mut large = plain(Method::Lz4);
@@ -54,7 +56,7 @@ fn variants(block_log2: u8) -> Vec<(String, Options)> {
 }
 
 #[test]
-fn a_tree_in_large_blocks_comes_back() {
+fn images_with_large_blocks_contain_the_tree() {
     let scratch = Scratch::new("blocks");
     let at = |name: &str| scratch.path().join(name);
     fs::create_dir(at("tree")).unwrap();
@@ -74,7 +76,7 @@ fn a_tree_in_large_blocks_comes_back() {
 
 #[test]
 #[cfg_attr(target_arch = "x86_64", ignore = "has pages of 4096 bytes only")]
-fn a_kernel_with_pages_so_large_agrees() {
+fn a_kernel_with_large_pages_agrees() {
     let page = rustix::param::page_size();
     if page == 4096 {
         let why = "this kernel has pages of 4096 bytes, and mounts no larger blocks";

@@ -1,5 +1,5 @@
-//! Images whose files consist of chunks, in the image or in a file of their own: for this reader and for the kernel they
-//! are the tree that went in.
+//! Chunk-based images, with data inside or in a chunk file: this reader and the kernel see the
+//! source tree.
 
 #[path = "../../erofs/tests/common/mod.rs"]
 mod common;
@@ -21,7 +21,7 @@ use tuff_mkfs::{
 };
 use tuff_store::Target;
 
-/// Everything is stored, in chunks.
+/// Options for uncompressed chunks.
 fn options(chunk: usize, blob: Option<PathBuf>) -> Options {
     Options {
         compression: CompressionOptions {
@@ -55,7 +55,7 @@ fn make(source: &Path, image: &Path, options: &Options) -> tuff_erofs::Result<Su
 }
 
 #[test]
-fn a_tree_in_chunks_comes_back() {
+fn chunk_based_images_contain_the_tree() {
     let scratch = Scratch::new("chunks");
     let at = |name: &str| scratch.path().join(name);
     fs::create_dir(at("tree")).unwrap();
@@ -156,7 +156,7 @@ fn equal_chunks_are_stored_once_and_zeros_not_at_all() {
         &options(4096, Some(blob.clone())),
     )
     .unwrap();
-    // Ten blocks of the content, and another last one.
+    // Ten blocks of the content, and a different last one.
     assert_eq!(fs::metadata(&blob).unwrap().len(), 11 * 4096);
     assert_eq!(
         (made.stats.blob_bytes, made.stats.external_bytes),
@@ -214,7 +214,7 @@ fn bytes_do_not_depend_on_threads() {
 }
 
 #[test]
-fn a_build_that_fails_leaves_both_files_as_they_were() {
+fn a_failed_build_preserves_both_files() {
     let scratch = Scratch::new("chunks-fail");
     let at = |name: &str| scratch.path().join(name);
     fs::create_dir(at("tree")).unwrap();
@@ -236,7 +236,7 @@ fn a_build_that_fails_leaves_both_files_as_they_were() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_refused() {
+fn conflicting_options_are_rejected() {
     let scratch = Scratch::new("chunks-refused");
     let at = |name: &str| scratch.path().join(name);
     fs::create_dir(at("tree")).unwrap();

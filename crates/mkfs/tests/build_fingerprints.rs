@@ -1,4 +1,5 @@
-//! Digests of files as an attribute: every file that is not empty has its own, however it is stored, and users do not see it.
+//! Fingerprint attributes: every file that is not empty has its digest in any layout, and users do
+//! not see it.
 
 #[path = "../../erofs/tests/common/mod.rs"]
 mod common;
@@ -39,7 +40,7 @@ fn make(source: Source, image: &Path, options: &Options) {
     build(&[source], options, &target, &Progress::default()).unwrap();
 }
 
-/// How many files have the digest that is their content's; every one that is not empty has.
+/// Checks the digest of every file and returns the number of files with one.
 fn digests(image: &Image, tree: &Path) -> usize {
     let mut count = 0;
     for entry in Walk::root(image).unwrap() {
@@ -59,7 +60,7 @@ fn digests(image: &Image, tree: &Path) -> usize {
 }
 
 #[test]
-fn every_file_has_its_digest_and_nobody_sees_it() {
+fn every_file_has_a_hidden_digest() {
     let scratch = Scratch::new("fingerprints");
     let at = |name: &str| scratch.path().join(name);
     fs::create_dir(at("tree")).unwrap();
@@ -153,7 +154,7 @@ fn every_file_has_its_digest_and_nobody_sees_it() {
 }
 
 #[test]
-fn a_patch_is_told_of_them() {
+fn a_patch_adds_fingerprints() {
     let scratch = Scratch::new("fingerprint-patch");
     let at = |name: &str| scratch.path().join(name);
     fs::create_dir(at("tree")).unwrap();
@@ -171,7 +172,7 @@ fn a_patch_is_told_of_them() {
 }
 
 #[test]
-fn a_digest_that_is_not_the_contents_is_found() {
+fn a_wrong_digest_is_found() {
     let scratch = Scratch::new("fingerprint-wrong");
     let at = |name: &str| scratch.path().join(name);
     fs::create_dir(at("tree")).unwrap();

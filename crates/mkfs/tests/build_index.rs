@@ -1,5 +1,5 @@
-//! Images whose data stays outside of them, in the tar that they are made of: with that behind them or beside them they
-//! are its tree, for this reader and for the kernel.
+//! Tar indexes: with the tar appended or as a device they contain its tree, for this reader and for
+//! the kernel.
 
 #[path = "../../erofs/tests/common/mod.rs"]
 mod common;
@@ -15,7 +15,7 @@ use tuff_mkfs::{KernelVersion, Metadata, Options, Progress, Source, Whiteouts, b
 use tuff_mkfs::{LayoutOptions, MetadataOptions, ResourceOptions, SourceOptions};
 use tuff_store::Target;
 
-/// What an index is made with.
+/// Options of a tar index.
 fn options() -> Options {
     let mut options = Options::for_kernel(KernelVersion(6, 4));
     options.block = tuff_format::BlockBits::new(9).unwrap();
@@ -72,7 +72,7 @@ fn an_index_and_its_tar_are_the_tree() {
         if !tar(&at("tree"), &file, format) {
             return;
         }
-        // What a copy of the data gives.
+        // Expected tree, from an image that copies the data.
         let plain = Options::for_kernel(KernelVersion(6, 4));
         make(&file, &at("copy"), &plain).unwrap();
         let expected = image_tree(&open(&at("copy")));
@@ -92,9 +92,9 @@ fn an_index_and_its_tar_are_the_tree() {
     }
 }
 
-/// One device of the tar's length behind the image; tables with a device in each entry, a chunk for each file.
+/// The device table has one device of the tar's length after the image, and each file one chunk.
 #[test]
-fn the_tar_is_the_device_behind_the_image() {
+fn the_tar_is_the_device_after_the_image() {
     let scratch = Scratch::new("index-slot");
     let (file, image) = (scratch.path().join("t.tar"), scratch.path().join("i"));
     let content = noise(100_000, 1);
@@ -124,7 +124,8 @@ fn the_tar_is_the_device_behind_the_image() {
         );
         assert_eq!(slot.tag, [0; 64]);
         let raw = fs::read(&image).unwrap();
-        // 128 KiB and 512 bytes; block 1, and behind two headers and 196 blocks.
+        // Chunks of 128 KiB and of 512 bytes; block 1, and the block after two headers and 196
+        // blocks.
         for (format, entry) in [
             (0x28u32, [0, 0, 1, 0, 1, 0, 0, 0]),
             (0x20, [0, 0, 1, 0, 198, 0, 0, 0]),
@@ -136,10 +137,10 @@ fn the_tar_is_the_device_behind_the_image() {
     }
 }
 
-/// A member of a tar that is put together here.
+/// Member of a tar assembled in this test.
 enum Member<'a> {
     File(&'a str, &'a [u8]),
-    /// Size, and runs of data by position.
+    /// Name, size, and data runs by position.
     Sparse(&'a str, u64, &'a [(u64, &'a [u8])]),
 }
 
@@ -182,14 +183,15 @@ fn archive(members: &[Member<'_>]) -> Vec<u8> {
     out
 }
 
-/// Runs that begin and end at blocks are referred to; a file with others is copied into the image.
+/// Runs that begin and end at blocks stay in the tar. A file with other runs is copied into the
+/// image.
 #[test]
 fn sparse_members_keep_their_holes_or_are_copied() {
     let scratch = Scratch::new("index-sparse");
     let at = |name: &str| scratch.path().join(name);
     let (long, odd) = (noise(4096, 1), noise(700, 2));
     type Runs<'a> = &'a [(u64, &'a [u8])];
-    // Name, size, runs, and if they are referred to.
+    // Name, size, runs, and whether the data stays in the tar.
     let cases: [(&str, u64, Runs<'_>, bool); 7] = [
         (
             "even",
@@ -273,7 +275,7 @@ fn sparse_members_keep_their_holes_or_are_copied() {
     assert!(fs::read(at("piped")).unwrap() == fs::read(at("i")).unwrap());
 }
 
-/// Builds an index of a tar that comes by once.
+/// Builds an index of a tar from a pipe.
 fn through_a_pipe(bytes: &[u8], image: &Path, options: &Options) -> tuff_erofs::Result<()> {
     let pipe = image.with_extension("fifo");
     let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
@@ -291,7 +293,7 @@ fn through_a_pipe(bytes: &[u8], image: &Path, options: &Options) -> tuff_erofs::
 }
 
 #[test]
-fn bytes_depend_neither_on_threads_nor_on_how_the_tar_comes() {
+fn bytes_depend_neither_on_threads_nor_on_the_input() {
     let scratch = Scratch::new("index-same");
     let at = |name: &str| scratch.path().join(name);
     fs::create_dir(at("tree")).unwrap();
@@ -345,7 +347,7 @@ fn whiteouts_become_those_of_overlayfs() {
 }
 
 #[test]
-fn what_cannot_be_referred_to_is_refused() {
+fn unsuitable_tars_are_rejected() {
     let scratch = Scratch::new("index-refused");
     let at = |name: &str| scratch.path().join(name);
     let whole = archive(&[Member::File("a", &noise(1000, 1))]);

@@ -1,4 +1,4 @@
-//! The kernel is the judge: what `build` makes, mounted, is the tree that went in; and this library's reader agrees.
+//! Built images, mounted by the kernel, contain the source tree, and this library's reader agrees.
 
 #[path = "../../erofs/tests/common/mod.rs"]
 mod common;
@@ -21,7 +21,7 @@ use tuff_mkfs::{
 };
 use tuff_store::Target;
 
-/// How an image can be mounted here. Empty, aloud, if it cannot.
+/// Available ways to mount an image. Reports a skip if there is none.
 fn ways_to_mount() -> Vec<&'static str> {
     if !is_root() {
         tuff_testkit::skipped("mounting needs root");
@@ -44,13 +44,13 @@ fn ways_to_mount() -> Vec<&'static str> {
     ways
 }
 
-/// The version of this kernel.
+/// Version of the running kernel.
 fn running() -> KernelVersion {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     KernelVersion::from_release(release.trim_end()).unwrap()
 }
 
-/// True, aloud, for an image that this kernel is too old for.
+/// True, with a reported skip, if the running kernel is too old for the image.
 fn is_too_new(name: &str, image: &Path) -> bool {
     let needs = min_kernel(flags_of(0, open(image).superblock().incompat));
     let too_new = needs > running();
@@ -60,7 +60,7 @@ fn is_too_new(name: &str, image: &Path) -> bool {
     too_new
 }
 
-/// A mount that must work.
+/// Mounted image, unmounted on drop.
 struct Mount(PathBuf);
 
 impl Mount {
@@ -89,12 +89,13 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Another test that starts a command may hold a file of it for a moment.
+        // A concurrent test that spawns a command may briefly hold a file of the mount, so unmount
+        // lazily.
         let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
     }
 }
 
-/// The image as the kernel shows it, by every way to mount it, is the tree that is expected.
+/// Asserts that the kernel shows the expected tree by every way to mount.
 fn kernel_agrees(name: &str, image: &Path, expected: &[Record], ignore: Ignore) {
     if is_too_new(name, image) {
         return;
@@ -135,7 +136,7 @@ fn the_kernel_reads_back_what_was_built() {
                 &kernel,
                 ignore,
             );
-            // Between the two readers of one image nothing may differ, but before 6.13 the kernel shows no holes.
+            // The two readers must agree, except that kernels before 6.13 show no holes.
             assert_same(
                 &format!("{name}: {way} and this reader"),
                 &kernel,
@@ -153,9 +154,9 @@ fn the_kernel_reads_back_what_was_built() {
     }
 }
 
-/// Debian's fsck.erofs decodes everything, where it knows the format.
+/// Extracts with Debian's fsck.erofs, if it supports the format.
 fn check_by_incumbent(image: &Path, name: &str, options: &Options) {
-    // 1.5 takes blocks below 4 KiB for damage.
+    // Version 1.5 reports blocks below 4 KiB as damage.
     if options.block.get() != 12 {
         return;
     }
@@ -186,7 +187,7 @@ fn check_by_incumbent(image: &Path, name: &str, options: &Options) {
 }
 
 #[test]
-fn holes_survive() {
+fn holes_are_preserved() {
     let scratch = Scratch::new("build-holes");
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
@@ -238,11 +239,10 @@ fn holes_survive() {
     kernel_agrees("holes", &image, &expected, ignore);
 }
 
-/// Seen: the kernel refused an image of small blocks whose clusters begin anywhere, with a file of noise a little longer than 128 KiB
-/// (found by the campaign on images). Cost: an image that nobody can mount. Cause: what is stored in one piece counted as a cluster that LZ4
-/// has to decode. Cure: it counts up to what kernels take.
+/// Regression: the kernel rejected an unaligned image with small blocks and a file of 128 KiB of
+/// noise. Uncompressed clusters were limited by LZ4's limit only, not by that of the kernel.
 #[test]
-fn what_is_stored_is_no_cluster_that_is_too_large() {
+fn uncompressed_clusters_respect_the_limit_of_the_kernel() {
     let scratch = Scratch::new("build-stored");
     let (source, image) = (scratch.path().join("source"), scratch.path().join("image"));
     std::fs::create_dir(&source).unwrap();
@@ -266,11 +266,11 @@ fn what_is_stored_is_no_cluster_that_is_too_large() {
 
 /// The largest clusters of each block size, which kernels limit in blocks.
 #[test]
-fn the_largest_clusters_come_back() {
+fn the_largest_clusters_are_readable() {
     let scratch = Scratch::new("build-largest");
     let (source, image) = (scratch.path().join("source"), scratch.path().join("image"));
     std::fs::create_dir(&source).unwrap();
-    // Shrinks little, so that clusters are filled.
+    // Data of low redundancy, so that clusters are filled.
     let letters = noise(5 << 20, 1).iter().map(|b| b & 31).collect::<Vec<_>>();
     std::fs::write(source.join("letters"), letters).unwrap();
     std::fs::write(source.join("text"), common::text(4 << 20, 2)).unwrap();
@@ -304,10 +304,10 @@ fn the_largest_clusters_come_back() {
     }
 }
 
-/// Metadata that fits lies behind the superblock, and content that is less than half a block behind its inode. A file more
-/// at a time shows both sides of either border.
+/// Metadata that fits is placed after the superblock, and content below half a block inline. Adding
+/// one file at a time covers both sides of each limit.
 #[test]
-fn what_is_little_lies_in_the_first_block() {
+fn small_images_fit_in_the_first_block() {
     let scratch = Scratch::new("build-little");
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
@@ -388,7 +388,7 @@ fn bytes_do_not_depend_on_threads_or_output() {
                 };
                 options.compression.default = compression(Method::Lz4, 1);
                 options.compression.cluster = 16 << 10;
-                // A budget that makes the submitter wait, for one of them.
+                // One of them has a budget that makes the submitter wait.
                 options.resources.memory = (threads == 7).then_some(1 << 20);
                 build_dir(&source, &image, &options);
                 std::fs::read(image).unwrap()
@@ -399,7 +399,7 @@ fn bytes_do_not_depend_on_threads_or_output() {
 }
 
 #[test]
-fn a_real_tree_comes_back() {
+fn a_real_tree_is_read_back() {
     let source = ["/usr/share/perl", "/usr/lib/python3", "/usr/share/doc"]
         .map(Path::new)
         .into_iter()
@@ -429,7 +429,7 @@ fn a_real_tree_comes_back() {
     }
 }
 
-/// Sixteen versions of some files side by side, each with a few edits; and files that are hard to share from.
+/// Sixteen versions of some files, each with a few edits, and files that are difficult to share.
 fn versions(root: &Path) {
     let mut text = common::text(700_000, 11);
     let mut binary = common::mixed(300_000, 12);
@@ -443,7 +443,7 @@ fn versions(root: &Path) {
         std::fs::write(dir.join("noise"), &noise).unwrap();
         std::fs::write(dir.join("small"), &small).unwrap();
         std::fs::write(dir.join("same"), common::text(70_000, 15)).unwrap();
-        // A line is added, a stretch goes, bytes change; two edits lie closer together than a block.
+        // Inserts a line, removes a range and changes bytes. Two edits are closer than a block.
         let at = |len: usize, n: u64| (version * 7919 + n * 104_729) as usize % (len - 5000);
         let (a, b) = (at(text.len(), 1), at(binary.len(), 2));
         text.splice(a..a, common::text(60 + version as usize, version));
@@ -454,7 +454,8 @@ fn versions(root: &Path) {
         let d = at(small.len(), 4);
         small[d] ^= 2;
     }
-    // What repeats itself; what has a segment of its own, shifted; the beginning and the end of another file.
+    // A file that repeats itself; a shifted copy of a multi-segment file; prefix and suffix of
+    // another file.
     let repeats = [text.clone(), common::noise(100, 5), text.clone()].concat();
     std::fs::write(root.join("w-repeats"), &repeats).unwrap();
     let large = common::mixed((9 << 20) + 77, 16);
@@ -465,7 +466,7 @@ fn versions(root: &Path) {
 }
 
 #[test]
-fn versions_share_their_parts_and_come_back() {
+fn versions_of_files_share_parts() {
     let scratch = Scratch::new("build-versions");
     let source = scratch.path().join("source");
     std::fs::create_dir(&source).unwrap();
@@ -508,7 +509,7 @@ fn versions_share_their_parts_and_come_back() {
             assert!(summary.stats.shared_bytes > 1 << 20, "{name}");
             assert!(summary.image_bytes < files, "{name}");
         }
-        // The texts of sixteen versions, but for the first at most.
+        // All but the first of sixteen versions have a similar tail.
         if fragments == Fragments::Tails {
             assert!(summary.stats.similar_tails > 14, "{name}");
         }

@@ -1,4 +1,4 @@
-//! Images whose data stays in several others: bases, bases of bases, and sources that are images.
+//! Images whose data stays in several others: bases, bases of bases, and source images.
 
 #[path = "../../erofs/tests/common/mod.rs"]
 mod common;
@@ -20,7 +20,7 @@ use tuff_mkfs::{
 };
 use tuff_store::Target;
 
-/// Holes may come back filled.
+/// Holes may be read back as data.
 const HOLES: Ignore = Ignore {
     dir_nlink: false,
     dir_size: true,
@@ -70,7 +70,7 @@ fn stored() -> Options {
     }
 }
 
-/// An image that refers to the sources that are images.
+/// Options of an image that refers to its source images.
 fn index(options: Options) -> Options {
     Options {
         dedupe: DedupeOptions {
@@ -85,7 +85,8 @@ fn index(options: Options) -> Options {
     }
 }
 
-/// Files of every form of data, others for each number, some of the layer below changed and one deleted.
+/// Creates files of every layout. Each number has its own files, changes some of the layer below
+/// and deletes one.
 fn layer(root: &Path, number: u64) -> PathBuf {
     let dir = root.join(format!("tree-{number}"));
     fs::create_dir_all(dir.join("sub")).unwrap();
@@ -99,7 +100,7 @@ fn layer(root: &Path, number: u64) -> PathBuf {
         ("empty", Vec::new()),
     ] {
         fs::write(dir.join(format!("sub/{name}-{number}")), &bytes).unwrap();
-        // The same name in each.
+        // The same path in every layer.
         fs::write(dir.join(name), &bytes).unwrap();
     }
     for n in 0..20 {
@@ -119,7 +120,7 @@ fn layer(root: &Path, number: u64) -> PathBuf {
     dir
 }
 
-/// Layers in images with these options, and as sources.
+/// Builds one layer image per element of `options`. Returns their paths, and them as sources.
 fn layers(scratch: &Scratch, options: &[Options]) -> (Vec<PathBuf>, Vec<Source>) {
     let mut paths = Vec::new();
     for (options, number) in options.iter().zip(0..) {
@@ -136,14 +137,14 @@ fn refs(paths: &[PathBuf]) -> Vec<&Path> {
     paths.iter().map(PathBuf::as_path).collect()
 }
 
-/// What copying the data of all gives.
+/// Expected tree, from an image that copies all data.
 fn copied(scratch: &Scratch, sources: &[Source]) -> Vec<common::Record> {
     let copy = scratch.path().join("copy");
     make(sources, &copy, &Options::for_kernel(KernelVersion(6, 18))).unwrap();
     image_tree(&open(&copy))
 }
 
-/// Layers of every kind in one, which holds next to nothing itself.
+/// Merges layers of every layout into an image that stores almost no data.
 #[test]
 fn images_in_place_are_one_tree() {
     let scratch = Scratch::new("merge");
@@ -202,22 +203,22 @@ fn images_in_place_are_one_tree() {
         let s = &summary.stats;
         println!("{what}: {} of {} files in place", s.base_files, s.files);
         match options.output.verity {
-            // Behind it lies its tree.
+            // The hash tree follows the image.
             Some(_) => {
                 let shown = image_tree(&open_with(&merged, &refs(&paths)).unwrap());
                 assert_same(what, &expected, &shown, HOLES);
             }
             None => all_agree(what, &merged, &refs(&paths), &expected, HOLES),
         }
-        // What lies in packed inodes is copied where there is none of their algorithm.
+        // Fragments are copied if no packed inode with their algorithm exists.
         assert!(s.base_bytes > s.content_bytes / 2, "{what}");
-        // All but six that are empty.
+        // All files but six empty ones.
         let same = matches!(what, "LZ4" | "compressed");
         assert!(!same || s.base_files + 6 == s.files, "{what}");
     }
 }
 
-/// Tables of devices that go on behind the first blocks; the same bytes on any number of threads.
+/// Device tables of several blocks; the result does not depend on the number of threads.
 #[test]
 fn many_layers_are_one_tree() {
     let scratch = Scratch::new("merge-many");
@@ -255,7 +256,7 @@ fn many_layers_are_one_tree() {
     }
 }
 
-/// Layers with devices of their own: a base below, chunks in a file, a tar beside and behind.
+/// Layers with devices of their own: a base, a chunk file, and a tar as a device or appended.
 #[test]
 fn devices_of_layers_are_devices_of_the_image() {
     let scratch = Scratch::new("merge-devices");
@@ -291,7 +292,7 @@ fn devices_of_layers_are_devices_of_the_image() {
     make(&sources, &merged, &index(plain.clone())).unwrap();
     let devices = ["over", "bottom", "apart", "blob"].map(at);
     all_agree("beside", &merged, &refs(&devices), &expected, HOLES);
-    // The same two as bases of their own tree.
+    // The same two images as bases of their own tree.
     let bases = [("over", "bottom"), ("apart", "blob")].map(|(name, device)| BaseImage {
         path: at(name),
         devices: vec![at(device)],
@@ -310,11 +311,11 @@ fn devices_of_layers_are_devices_of_the_image() {
     let again = [Source::Dir(trees[1].clone()), Source::Dir(trees[2].clone())];
     let summary = make(&again, &merged, &options).unwrap();
     let s = summary.stats;
-    // All but three that are empty and two that stay sparse.
+    // All files but three empty and two sparse ones.
     assert_eq!(s.base_files + 5, s.files);
     let expected = copied(&scratch, &again);
     all_agree("bases", &merged, &refs(&devices), &expected, HOLES);
-    // A device that lies behind its image is no device of its own.
+    // A device that is appended to its image is not a separate device.
     let both = [
         fs::read(at("over")).unwrap(),
         fs::read(at("bottom")).unwrap(),
@@ -325,14 +326,14 @@ fn devices_of_layers_are_devices_of_the_image() {
     make(&sources, &merged, &index(plain.clone())).unwrap();
     let devices = ["both", "apart", "blob"].map(at);
     all_agree("behind", &merged, &refs(&devices), &expected, HOLES);
-    // Without its device it is not one.
+    // An image without its device is rejected.
     let refused = make(&[image(&at("over"))], &merged, &index(plain));
     assert!(matches!(refused, Err(Error::Usage(what)) if what.to_string().contains("not given")));
 }
 
-/// What other writers made, and indexes of tars.
+/// Layers of mkfs.erofs and tar indexes.
 #[test]
-fn layers_of_others_are_merged() {
+fn layers_of_mkfs_erofs_are_merged() {
     let scratch = Scratch::new("merge-mkfs");
     let trees = [0, 1].map(|n| layer(scratch.path(), n));
     let at = |name: &str| scratch.path().join(name);
@@ -373,12 +374,12 @@ fn layers_of_others_are_merged() {
     let block = BlockBits::new(9).unwrap();
     let summary = make(&sources, &merged, &index(Options { block, ..stored() })).unwrap();
     let s = summary.stats;
-    // All that is not empty.
+    // All files that are not empty.
     assert_eq!((s.base_files, s.base_bytes), (s.files - 3, s.content_bytes));
     all_agree("tars", &merged, &refs(&paths), &expected, HOLES);
 }
 
-/// A layer that is damaged is found where its data is read, and named; one that is another is not taken for it.
+/// A damaged layer is reported by name when its data is read, and a wrong layer is rejected.
 #[test]
 fn a_damaged_layer_is_named() {
     let scratch = Scratch::new("merge-damaged");
@@ -401,9 +402,9 @@ fn a_damaged_layer_is_named() {
     assert!(itself.to_string().contains("cannot take the place"));
 }
 
-/// The tree is the same whichever way it was put together.
+/// The tree does not depend on the order of merging.
 #[test]
-fn an_image_over_an_index_of_others_is_the_tree() {
+fn an_index_of_an_index_contains_the_tree() {
     let scratch = Scratch::new("merge-twice");
     let lz4 = method(Method::Lz4, 16 << 10, Fragments::Tails);
     let (paths, sources) = layers(&scratch, &[lz4.clone(), lz4.clone(), lz4.clone()]);

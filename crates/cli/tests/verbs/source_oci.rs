@@ -203,9 +203,9 @@ fn what_is_no_layout_is_said_and_nothing_is_written() {
         layout.index(&[entry]);
     };
     with("digest", json!("sha256:../../../../etc/passwd"));
-    fails("is no digest of SHA-256", 3);
+    fails("is not a SHA-256 digest", 3);
     with("digest", json!("sha512:00"));
-    fails("is no digest of SHA-256", 3);
+    fails("is not a SHA-256 digest", 3);
     with("digest", json!(format!("sha256:{}", "0".repeat(64))));
     fails("cannot open", 5);
     with("size", json!(7));
@@ -213,7 +213,7 @@ fn what_is_no_layout_is_said_and_nothing_is_written() {
     let mut odd = layer.clone();
     odd["mediaType"] = json!("application/vnd.oci.image.layer.v1.tar+encrypted");
     layout.index(&[layout.manifest(&[odd])]);
-    fails("which is no tar", 3);
+    fails("which is not a tar", 3);
     let text = layout.blob(b"{\"schemaVersion\": 2}", "");
     layout.index(&[text]);
     fails("neither an index nor a manifest", 3);
@@ -232,7 +232,7 @@ fn what_is_no_layout_is_said_and_nothing_is_written() {
     let mut bytes = fs::read(&path).unwrap();
     bytes[600] ^= 1;
     fs::write(&path, bytes).unwrap();
-    fails("its digest is another", 3);
+    fails("its digest differs", 3);
     fs::remove_file(place.path("l/index.json")).unwrap();
     fails("cannot open", 5);
 }

@@ -117,7 +117,7 @@ impl Loader<'_> {
         let store = Window::part(store, start, len);
         let mut tar = tar::scan_file(name, &store);
         while let Some(mut entry) = tar.next_entry().map_err(Error::from)? {
-            entry.content = entry.content.behind(start);
+            entry.content = entry.content.shifted_by(start);
             self.add(entry, tree, progress)
                 .map_err(|e| in_source(e, name))?;
         }

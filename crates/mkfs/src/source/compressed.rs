@@ -1,6 +1,6 @@
-//! Compressed streams: which format it is, and a reader of what was compressed.
+//! Compressed streams: detection of the format, and decompression.
 //!
-//! Decompression runs in a thread of its own, ahead of the consumer by a few buffers.
+//! Decompression runs in a separate thread, a few buffers ahead of the consumer.
 
 use super::error::SourceError;
 use flate2::bufread::GzDecoder;
@@ -9,37 +9,39 @@ use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::{self, JoinHandle};
 
-/// As many bytes of a file as [`Compression::detect`] wants to see. Unit: bytes.
+/// Number of leading bytes that [`Compression::detect`] examines. Unit: bytes.
 pub const MAGIC_LEN: usize = 10;
 
-/// How a stream is compressed.
+/// Compression format of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// Data without a known compression format.
     Plain,
     /// gzip (RFC 1952), one or several members.
     Gzip,
     /// xz, one or several streams.
     Xz,
-    /// Zstandard (RFC 8878), one or several frames, also skippable ones.
+    /// Zstandard (RFC 8878), one or several frames, including skippable ones.
     Zstd,
 }
 
 impl Compression {
-    /// Tells from the first [`MAGIC_LEN`] bytes (fewer if the file is shorter). Whatever is not known is plain.
+    /// Detects the format from the first [`MAGIC_LEN`] bytes, or fewer if the file is shorter.
+    /// Unknown data is plain.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](super::error::SourceErrorKind::Unsupported) for formats that are known not to be a tar and that cannot be read: bzip2,
-    /// lzip, LZ4 and compress.
+    /// [`Unsupported`](super::error::SourceErrorKind::Unsupported) for known formats that cannot be
+    /// read: bzip2, lzip, LZ4 and compress.
     pub fn detect(magic: &[u8]) -> Result<Self, SourceError> {
         let other = match magic {
             [0x1f, 0x8b, ..] => return Ok(Self::Gzip),
             [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => return Ok(Self::Xz),
             [0x28, 0xb5, 0x2f, 0xfd, ..] => return Ok(Self::Zstd),
-            // A frame to be skipped, which may come first.
+            // A skippable frame, which may come first.
             [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => return Ok(Self::Zstd),
-            // With the magic of the first block: the text alone could be the name of a tar's first member.
+            // Includes the magic of the first block, because the text alone could be the name of a
+            // tar's first member.
             [
                 b'B',
                 b'Z',
@@ -54,7 +56,7 @@ impl Compression {
                 ..,
             ] => "bzip2",
             [b'L', b'Z', b'I', b'P', 1, ..] => "lzip",
-            // A frame, and what an initramfs has.
+            // The frame format, and the legacy format of an initramfs.
             [0x04, 0x22, 0x4d, 0x18, ..] | [0x02, 0x21, 0x4c, 0x18, ..] => "LZ4",
             [0x1f, 0x9d, ..] => "compress",
             _ => return Ok(Self::Plain),
@@ -64,7 +66,7 @@ impl Compression {
         )))
     }
 
-    /// The bound on what a stream may ask for. Unit: bytes.
+    /// Memory limit of the decoder. Unit: bytes.
     fn memory_max(self) -> u64 {
         match self {
             Self::Plain | Self::Gzip => u64::MAX,
@@ -73,7 +75,7 @@ impl Compression {
         }
     }
 
-    /// The format's name.
+    /// Name of the format.
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -84,21 +86,21 @@ impl Compression {
     }
 }
 
-/// Looks at the first bytes of `reader` and decompresses it if need be. `source` names it in messages.
+/// Detects the format of `reader` and decompresses it if necessary. `source` names it in messages.
 ///
-/// The reader that comes back gives a [`SourceError`] within an [`io::Error`] where the stream is damaged or ends early;
-/// [`SourceError::from`] takes it out. A plain stream is read in the caller's thread.
+/// The returned reader wraps a [`SourceError`] in an [`io::Error`] if the stream is damaged or ends
+/// early; [`SourceError::from`] extracts it. A plain stream is read in the caller's thread.
 ///
 /// # Errors
 ///
-/// The first bytes cannot be read, or are of a format that cannot be read.
+/// The first bytes cannot be read, or the format is unsupported.
 pub fn open(
     source: &str,
     mut reader: impl Read + Send + 'static,
 ) -> Result<(Compression, Box<dyn Read + Send>), SourceError> {
     let mut magic = Vec::with_capacity(MAGIC_LEN);
     let context = |error: SourceError| error.at_byte(0).in_source(source);
-    // `read_to_end` tries again when it is interrupted.
+    // `read_to_end` retries after an interruption.
     (&mut reader)
         .take(MAGIC_LEN as u64)
         .read_to_end(&mut magic)
@@ -108,36 +110,37 @@ pub fn open(
     if compression == Compression::Plain {
         return Ok((compression, Box::new(whole)));
     }
-    let input = Counted {
+    let input = CountedInput {
         inner: BufReader::with_capacity(INPUT_BUFFER, whole),
         position: 0,
     };
     let decoder = Decoder::new(compression, input).map_err(|e| context(e.into()))?;
-    let ahead = Readahead::spawn(decoder, source.to_owned()).map_err(|e| context(e.into()))?;
+    let ahead =
+        BackgroundDecoder::spawn(decoder, source.to_owned()).map_err(|e| context(e.into()))?;
     Ok((compression, Box::new(ahead)))
 }
 
 const INPUT_BUFFER: usize = 256 << 10;
 
-/// Decompressed bytes travel in pieces of this size. Unit: bytes.
-const PIECE: usize = 1 << 20;
+/// Size of a buffer of decompressed data. Unit: bytes.
+const BUFFER_LEN: usize = 1 << 20;
 
-/// So many full pieces may wait for the consumer.
-const PIECES_AHEAD: usize = 3;
+/// Number of full buffers that may wait for the consumer.
+const FULL_BUFFERS_MAX: usize = 3;
 
-/// Dictionaries that need more memory than this are refused. `xz -9` needs 65 MiB. Unit: bytes.
+/// Limit of the decoder's memory. `xz -9` needs 65 MiB. Unit: bytes.
 const XZ_MEMORY_MAX: u64 = 256 << 20;
 
-/// Windows beyond this are refused, as the `zstd` command does without `--long=31`. Unit: base-2 logarithm of bytes.
+/// Maximum window, as of the `zstd` command without `--long=31`. Unit: base-2 logarithm of bytes.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
-/// The compressed input, with a note of how much of it was used.
-struct Counted<R> {
+/// Compressed input that counts the bytes consumed.
+struct CountedInput<R> {
     inner: BufReader<Chain<Cursor<Vec<u8>>, R>>,
     position: u64,
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountedInput<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read(buf)?;
         self.position += n as u64;
@@ -145,7 +148,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-impl<R: Read> BufRead for Counted<R> {
+impl<R: Read> BufRead for CountedInput<R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         self.inner.fill_buf()
     }
@@ -158,12 +161,12 @@ impl<R: Read> BufRead for Counted<R> {
 
 enum Decoder<R: Read> {
     Gzip(Gzip<R>),
-    Xz(XzDecoder<Counted<R>>),
-    Zstd(zstd::Decoder<'static, Counted<R>>),
+    Xz(XzDecoder<CountedInput<R>>),
+    Zstd(zstd::Decoder<'static, CountedInput<R>>),
 }
 
 impl<R: Read> Decoder<R> {
-    fn new(compression: Compression, input: Counted<R>) -> io::Result<Self> {
+    fn new(compression: Compression, input: CountedInput<R>) -> io::Result<Self> {
         Ok(match compression {
             Compression::Plain => unreachable!("a plain stream needs no decoder"),
             Compression::Gzip => Self::Gzip(Gzip::Member(Box::new(GzDecoder::new(input)))),
@@ -191,7 +194,7 @@ impl<R: Read> Decoder<R> {
         }
     }
 
-    /// How many compressed bytes were used.
+    /// Number of compressed bytes consumed.
     fn input_position(&self) -> u64 {
         match self {
             Self::Gzip(Gzip::Member(decoder)) => decoder.get_ref().position,
@@ -212,14 +215,15 @@ impl<R: Read> Read for Decoder<R> {
     }
 }
 
-/// One gzip member, xz stream or Zstandard frame. At its end the input stands behind it.
-pub(crate) enum One<R: BufRead> {
+/// Decoder of a single gzip member, xz stream or Zstandard frame. At its end, the input is
+/// positioned after it.
+pub(crate) enum SingleStream<R: BufRead> {
     Gzip(Box<GzDecoder<R>>),
     Xz(XzDecoder<R>),
     Zstd(zstd::Decoder<'static, R>),
 }
 
-impl<R: BufRead> One<R> {
+impl<R: BufRead> SingleStream<R> {
     pub(crate) fn new(compression: Compression, input: R) -> io::Result<Self> {
         Ok(match compression {
             Compression::Plain => unreachable!("a plain stream needs no decoder"),
@@ -264,7 +268,7 @@ impl<R: BufRead> One<R> {
     }
 }
 
-impl<R: BufRead> Read for One<R> {
+impl<R: BufRead> Read for SingleStream<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Gzip(decoder) => decoder.read(buf),
@@ -274,11 +278,12 @@ impl<R: BufRead> Read for One<R> {
     }
 }
 
-/// Members one after the other. Zeros after the last one are padding, as tapes and block devices add.
+/// Decoder of consecutive members. Zeros after the last one are padding, as added by tapes and
+/// block devices.
 enum Gzip<R> {
-    Member(Box<GzDecoder<Counted<R>>>),
+    Member(Box<GzDecoder<CountedInput<R>>>),
     Ended {
-        /// How many compressed bytes were used.
+        /// Number of compressed bytes consumed.
         position: u64,
     },
 }
@@ -326,29 +331,29 @@ fn only_zeros(input: &mut impl BufRead) -> io::Result<()> {
     }
 }
 
-/// What the decoding thread sends.
+/// Message from the decoding thread.
 enum Message {
-    Piece(Vec<u8>),
+    Buffer(Vec<u8>),
     Failed(SourceError),
     End,
 }
 
-/// Reads what a thread decodes.
+/// Reader of the data that a thread decodes.
 ///
-/// The thread ends when it is done or when this is dropped. It is waited for behind the stream's end or an error, when it has
-/// nothing left to do, but not when this is dropped before, since it may hang on a pipe.
-struct Readahead {
+/// The thread ends after its last message, or after this is dropped. It is joined at the end of the
+/// stream or after an error, but not on an early drop, since it may block on a pipe.
+struct BackgroundDecoder {
     thread: Option<JoinHandle<()>>,
     full: Receiver<Message>,
     empty: Sender<Vec<u8>>,
-    piece: Vec<u8>,
+    buffer: Vec<u8>,
     at: usize,
     ended: bool,
 }
 
-impl Readahead {
+impl BackgroundDecoder {
     fn spawn<R: Read + Send + 'static>(decoder: Decoder<R>, source: String) -> io::Result<Self> {
-        let (send_full, full) = sync_channel(PIECES_AHEAD);
+        let (send_full, full) = sync_channel(FULL_BUFFERS_MAX);
         let (empty, receive_empty) = channel();
         let thread = thread::Builder::new()
             .name("decompress".to_owned())
@@ -358,14 +363,14 @@ impl Readahead {
             thread: Some(thread),
             full,
             empty,
-            piece: Vec::new(),
+            buffer: Vec::new(),
             at: 0,
             ended: false,
         })
     }
 }
 
-/// The thread: fills pieces until the end. Whoever does not listen any more needs no message.
+/// Body of the thread: fills buffers until the end. Stops when the receiver is gone.
 fn decode<R: Read>(
     mut decoder: Decoder<R>,
     source: &str,
@@ -373,37 +378,37 @@ fn decode<R: Read>(
     empty: &Receiver<Vec<u8>>,
 ) {
     loop {
-        let mut piece = empty.try_recv().unwrap_or_default();
-        piece.resize(PIECE, 0);
+        let mut buffer = empty.try_recv().unwrap_or_default();
+        buffer.resize(BUFFER_LEN, 0);
         let mut len = 0;
         let mut last = None;
-        while len < PIECE && last.is_none() {
-            match decoder.read(&mut piece[len..]) {
+        while len < BUFFER_LEN && last.is_none() {
+            match decoder.read(&mut buffer[len..]) {
                 Ok(0) => last = Some(Message::End),
                 Ok(n) => len += n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => {
-                    let failed = failure(decoder.format(), decoder.input_position(), e);
+                    let failed = decode_error(decoder.format(), decoder.input_position(), e);
                     last = Some(Message::Failed(failed.in_source(source)));
                 }
             }
         }
-        piece.truncate(len);
-        if len > 0 && full.send(Message::Piece(piece)).is_err() {
+        buffer.truncate(len);
+        if len > 0 && full.send(Message::Buffer(buffer)).is_err() {
             return;
         }
         if let Some(last) = last {
-            // A consumer that is gone needs no end.
+            // The receiver may be gone.
             let _ = full.send(last);
             return;
         }
     }
 }
 
-/// What a decoder's error says, `near` so many compressed bytes.
-pub(crate) fn failure(format: Compression, near: u64, error: io::Error) -> SourceError {
+/// Converts a decoder's error. `near` is the number of compressed bytes consumed.
+pub(crate) fn decode_error(format: Compression, near: u64, error: io::Error) -> SourceError {
     let name = format.name();
-    // An error of the system came through from the reader below; all others are the decoder's.
+    // System errors come from the underlying reader, all others from the decoder.
     if error.raw_os_error().is_some() {
         return SourceError::io("cannot read", error);
     }
@@ -424,23 +429,23 @@ pub(crate) fn failure(format: Compression, near: u64, error: io::Error) -> Sourc
 fn wants_too_much_memory(error: &io::Error) -> bool {
     let inner = error.get_ref();
     let xz = inner.and_then(|inner| inner.downcast_ref::<liblzma::stream::Error>());
-    // Zstandard's errors come as text only.
+    // Zstandard reports errors as text only.
     matches!(xz, Some(liblzma::stream::Error::MemLimit))
         || error.to_string().contains("requires too much memory")
 }
 
-impl Read for Readahead {
+impl Read for BackgroundDecoder {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        while self.at == self.piece.len() {
+        while self.at == self.buffer.len() {
             if self.ended || buf.is_empty() {
                 return Ok(0);
             }
-            // The thread takes it back if it is still there.
-            let _ = self.empty.send(std::mem::take(&mut self.piece));
+            // Returns the buffer to the thread, which may be gone.
+            let _ = self.empty.send(std::mem::take(&mut self.buffer));
             self.at = 0;
             let message = self.full.recv();
-            if let Ok(Message::Piece(piece)) = message {
-                self.piece = piece;
+            if let Ok(Message::Buffer(buffer)) = message {
+                self.buffer = buffer;
                 continue;
             }
             let whole = self.thread.take().is_none_or(|t| t.join().is_ok());
@@ -450,8 +455,8 @@ impl Read for Readahead {
                 _ => return Err(io::Error::other("the decompression thread is gone")),
             }
         }
-        let n = buf.len().min(self.piece.len() - self.at);
-        buf[..n].copy_from_slice(&self.piece[self.at..self.at + n]);
+        let n = buf.len().min(self.buffer.len() - self.at);
+        buf[..n].copy_from_slice(&self.buffer[self.at..self.at + n]);
         self.at += n;
         Ok(n)
     }

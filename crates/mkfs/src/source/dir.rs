@@ -1,4 +1,4 @@
-//! A directory of the host as a source.
+//! Host directory as a source.
 
 mod walk;
 
@@ -14,17 +14,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use tuff_store::retry;
 
-/// Paths up to this long are handed to the kernel in one piece.
-const PATH_PIECE: usize = 4000;
+/// Maximum length of a path in one system call. Unit: bytes.
+const PATH_PART_MAX: usize = 4000;
 
-/// An open source directory.
+/// Source directory that is open.
 pub struct DirSource {
     root: OwnedFd,
     name: PathBuf,
 }
 
 impl DirSource {
-    /// Opens a directory.
+    /// Opens a directory as a source.
     pub fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = retry(|| rustix::fs::open(path, flags, Mode::empty()))
@@ -43,10 +43,11 @@ impl DirSource {
         format!("{}/{}", self.name.display(), lossy(path))
     }
 
-    /// Opens a regular file below the root for reading. Follows no link in the last component.
+    /// Opens a regular file below the root for reading. Does not follow a symbolic link in the last
+    /// component.
     pub fn open_file(&self, path: &[u8]) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        // NOATIME is for owners and root only; it spares the source a write per file.
+        // `O_NOATIME` avoids a write per file, but only owners and root may use it.
         let fd = match self.open_at(path, flags | OFlags::NOATIME) {
             Err(Errno::PERM) => self.open_at(path, flags)?,
             other => other?,
@@ -54,13 +55,13 @@ impl DirSource {
         Ok(File::from(fd))
     }
 
-    /// Opens `path` however long it is: in pieces, each relative to the one before.
+    /// Opens a path of any length in parts, each relative to the one before.
     fn open_at(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         let mut at: Option<OwnedFd> = None;
         let mut rest = path;
-        while rest.len() > PATH_PIECE {
+        while rest.len() > PATH_PART_MAX {
             // A component has at most 255 bytes, so there is a slash.
-            let cut = rest[..PATH_PIECE]
+            let cut = rest[..PATH_PART_MAX]
                 .iter()
                 .rposition(|b| *b == b'/')
                 .ok_or(Errno::NAMETOOLONG)?;

@@ -1,48 +1,48 @@
-//! What can go wrong while a source is read, said in one sentence that names the place.
+//! Errors of sources, each with its place in the source.
 
 use std::fmt;
 use std::io;
 
-/// The five cases that a caller may want to tell apart.
+/// Category of an error, for callers that treat them differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceErrorKind {
     /// The source breaks its own format.
     Corrupt,
-    /// The source uses something that is not known here.
+    /// The source uses an unknown feature.
     Unsupported,
     /// A named limit was exceeded.
     Limit,
-    /// The operating system could not read.
+    /// The operating system reported a read error.
     Io,
-    /// The caller asked for something that makes no sense.
+    /// The request is invalid.
     Usage,
 }
 
-/// A source could not be read.
+/// Error while reading a source.
 ///
-/// Printed as `SOURCE: byte N: member "PATH": what is wrong`; parts that are not known are left out. Byte positions in
-/// a compressed tar count decompressed bytes.
-pub struct SourceError(Box<Detail>);
+/// It is displayed as `SOURCE: byte N: member "PATH": cause`; unknown parts are left out. Byte
+/// positions in a compressed tar count decompressed bytes.
+pub struct SourceError(Box<ErrorDetail>);
 
-struct Detail {
+struct ErrorDetail {
     kind: SourceErrorKind,
     source: Option<String>,
-    place: Option<Place>,
+    place: Option<ErrorPlace>,
     member: Option<Vec<u8>>,
     what: String,
     cause: Option<io::Error>,
 }
 
 #[derive(Clone, Copy)]
-enum Place {
+enum ErrorPlace {
     Byte(u64),
     Line(u64),
 }
 
 impl SourceError {
-    /// An error that knows no place yet. `what` starts in lower case and ends without a period.
+    /// Creates an error without a place. `what` starts in lower case and ends without a period.
     pub fn new(kind: SourceErrorKind, what: impl Into<String>) -> Self {
-        Self(Box::new(Detail {
+        Self(Box::new(ErrorDetail {
             kind,
             source: None,
             place: None,
@@ -57,7 +57,7 @@ impl SourceError {
         Self::new(SourceErrorKind::Corrupt, what)
     }
 
-    /// [`SourceErrorKind::Unsupported`]: the source uses something that is not known here.
+    /// [`SourceErrorKind::Unsupported`]: the source uses an unknown feature.
     pub fn unsupported(what: impl Into<String>) -> Self {
         Self::new(SourceErrorKind::Unsupported, what)
     }
@@ -67,68 +67,68 @@ impl SourceError {
         Self::new(SourceErrorKind::Limit, what)
     }
 
-    /// [`SourceErrorKind::Usage`]: the caller asked for something that makes no sense.
+    /// [`SourceErrorKind::Usage`]: the request is invalid.
     pub fn usage(what: impl Into<String>) -> Self {
         Self::new(SourceErrorKind::Usage, what)
     }
 
-    /// [`SourceErrorKind::Io`]: `what` could not be done because of `cause`.
+    /// [`SourceErrorKind::Io`]: `what` failed because of `cause`.
     pub fn io(what: impl Into<String>, cause: io::Error) -> Self {
         let mut error = Self::new(SourceErrorKind::Io, what);
         error.0.cause = Some(cause);
         error
     }
 
-    /// Adds the name of the source, unless it is known already.
+    /// Adds the name of the source, unless it has one already.
     #[must_use]
     pub fn in_source(mut self, name: &str) -> Self {
         self.0.source.get_or_insert_with(|| name.to_owned());
         self
     }
 
-    /// Adds a byte position, unless a place is known already.
+    /// Adds a byte position, unless the error has a place already.
     #[must_use]
     pub fn at_byte(mut self, byte: u64) -> Self {
-        self.0.place.get_or_insert(Place::Byte(byte));
+        self.0.place.get_or_insert(ErrorPlace::Byte(byte));
         self
     }
 
-    /// Adds a line number, counted from 1, unless a place is known already.
+    /// Adds a line number, counted from 1, unless the error has a place already.
     #[must_use]
     pub fn at_line(mut self, line: u64) -> Self {
-        self.0.place.get_or_insert(Place::Line(line));
+        self.0.place.get_or_insert(ErrorPlace::Line(line));
         self
     }
 
-    /// Adds the path of the member, unless it is known already.
+    /// Adds the path of the member, unless it has one already.
     #[must_use]
     pub fn in_member(mut self, path: &[u8]) -> Self {
         self.0.member.get_or_insert_with(|| path.to_vec());
         self
     }
 
-    /// Which of the five cases this is.
+    /// Category of the error.
     pub fn kind(&self) -> SourceErrorKind {
         self.0.kind
     }
 
-    /// Where in the source, if it is a tar. Unit: bytes.
+    /// Byte position in the source, if it is an archive. Unit: bytes.
     pub fn byte(&self) -> Option<u64> {
         match self.0.place {
-            Some(Place::Byte(byte)) => Some(byte),
+            Some(ErrorPlace::Byte(byte)) => Some(byte),
             _ => None,
         }
     }
 
-    /// Where in the source, if it is a manifest. Counted from 1.
+    /// Line in the source, if it is a manifest. Counted from 1.
     pub fn line(&self) -> Option<u64> {
         match self.0.place {
-            Some(Place::Line(line)) => Some(line),
+            Some(ErrorPlace::Line(line)) => Some(line),
             _ => None,
         }
     }
 
-    /// The member or path that was being read.
+    /// Path of the member that was read.
     pub fn member(&self) -> Option<&[u8]> {
         self.0.member.as_deref()
     }
@@ -141,8 +141,8 @@ impl fmt::Display for SourceError {
             write!(f, "{source}: ")?;
         }
         match detail.place {
-            Some(Place::Byte(byte)) => write!(f, "byte {byte}: ")?,
-            Some(Place::Line(line)) => write!(f, "line {line}: ")?,
+            Some(ErrorPlace::Byte(byte)) => write!(f, "byte {byte}: ")?,
+            Some(ErrorPlace::Line(line)) => write!(f, "line {line}: ")?,
             None => {}
         }
         if let Some(member) = &detail.member {
@@ -171,7 +171,8 @@ impl std::error::Error for SourceError {
     }
 }
 
-/// A member's data is read through [`io::Read`], which can only carry an [`io::Error`]. This takes the error out again.
+/// A member's data is read through [`io::Read`], which returns only [`io::Error`]. This extracts
+/// the source error from it.
 impl From<io::Error> for SourceError {
     fn from(error: io::Error) -> Self {
         match error.downcast::<SourceError>() {
@@ -197,10 +198,10 @@ impl From<SourceError> for io::Error {
     }
 }
 
-/// Bytes of a source, quoted for a message: text as text, other bytes escaped, long ones cut.
+/// Bytes of a source, quoted for a message: invalid UTF-8 is escaped, and long names are cut.
 pub(crate) struct Quoted<'a>(pub(crate) &'a [u8]);
 
-/// More than this of a name does not help anyone who reads a message.
+/// Maximum number of bytes that a message shows of a name.
 const QUOTED_BYTES_MAX: usize = 256;
 
 impl fmt::Display for Quoted<'_> {

@@ -1,4 +1,4 @@
-//! Images as sources: their entries in order, and the bytes of their files.
+//! Images as sources: their entries in order, and the content of their files.
 
 use super::{Content, DataRun, Device, Entry, Kind, Meta};
 use crate::{Error, Remedy, Result};
@@ -13,19 +13,22 @@ use tuff_format::Nid;
 use tuff_format::inode::FileType;
 use tuff_store::{FileStore, ReadAt};
 
-/// An image that another one is built from. Many threads read it at once; neighbours in its packed inode are decoded once.
+/// Source image. Many threads read it at once; neighbours in its packed inode are decoded once.
 pub(crate) struct ImageSource {
     server: Server,
     name: String,
-    /// Of threads that do not read just now.
+    /// Sessions of idle threads.
     sessions: Mutex<Vec<Session>>,
 }
 
 impl ImageSource {
-    /// Opens the image at `path`, whose data is also on these devices. At most `budget` bytes of it are kept decoded.
+    /// Opens the image at `path` with its extra devices. Caches at most `budget` bytes of decoded
+    /// data.
     ///
     /// # Errors
-    /// What opening an image gives; `Usage` for one with data on a device that was not given.
+    ///
+    /// * Errors of opening the image.
+    /// * `Usage`: a device is missing.
     pub(crate) fn open(path: &Path, devices: &[PathBuf], budget: usize) -> Result<Self> {
         let name = path.display().to_string();
         let open = |path: &Path| {
@@ -54,12 +57,12 @@ impl ImageSource {
         })
     }
 
-    /// A counter of the bytes that are read of it.
+    /// Budget that limits the content read from the image.
     pub(crate) fn content_budget(&self) -> WorkBudget {
         self.server.image().content_budget()
     }
 
-    /// Calls `take` with each entry, parents first, names of one inode after its first.
+    /// Calls `take` with each entry, parents first. Further names of an inode come as hard links.
     pub(crate) fn each(&self, take: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
         let image = self.server.image();
         let mut firsts: HashMap<Nid, Vec<u8>> = HashMap::new();
@@ -145,7 +148,7 @@ fn entry(image: &Image, inode: &Inode, path: &[u8]) -> Result<Entry> {
         FileType::File => {
             let size = inode.size();
             if size > 0 {
-                content = place(image, inode)?;
+                content = content_of(image, inode)?;
             }
             Kind::File { size }
         }
@@ -171,8 +174,8 @@ fn entry(image: &Image, inode: &Inode, path: &[u8]) -> Result<Entry> {
     })
 }
 
-/// Where the bytes of a file are: by the number of its inode, with the runs that are not holes if there are holes.
-fn place(image: &Image, inode: &Inode) -> Result<Content> {
+/// Location of a file's content: its nid, and the data runs if it has holes.
+fn content_of(image: &Image, inode: &Inode) -> Result<Content> {
     let nid = inode.nid().0;
     if !image.may_have_holes(inode)? {
         return Ok(Content::Range { offset: nid });

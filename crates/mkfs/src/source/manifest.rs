@@ -1,7 +1,9 @@
-//! Manifests: trees described line by line, in the form of BSD's mtree(5) with a few keywords more.
+//! Manifests: file trees described line by line, in the format of BSD's mtree(5) with additional
+//! keywords.
 //!
-//! `docs/reference/manifest.md` is the format. What holds for every [`Entry`] that comes out is what holds for a tar's: a path has
-//! no `.`, `..` or empty component, and only a directory can be the root. Entries come in the manifest's order.
+//! The format is in `docs/reference/manifest.md`. A path of an [`Entry`] has no `.`, `..` or empty
+//! component, and only a directory can be the root, as for tars. Entries come in the order of the
+//! manifest.
 
 mod attrs;
 mod lines;
@@ -21,15 +23,15 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use vis::unvis;
 
-/// Longest path. Unit: bytes.
+/// Maximum length of a path. Unit: bytes.
 ///
-/// Lines that name one component each can pile up a path much longer than the manifest.
+/// Lines that name one component each can add up to a path much longer than the manifest.
 const PATH_BYTES_MAX: usize = 1 << 20;
 
-/// How the size of a content file is found. Unit: bytes.
+/// Function that returns the size of a content file. Unit: bytes.
 pub type StatFn = fn(&Path) -> io::Result<u64>;
 
-/// Reads a manifest.
+/// Reader of a manifest from any input.
 ///
 /// ```
 /// use std::path::Path;
@@ -48,13 +50,13 @@ pub struct ManifestReader<R> {
     dir: PathBuf,
     content_root: PathBuf,
     stat: StatFn,
-    /// What `/set` said.
+    /// Current values of `/set`.
     defaults: Attrs,
-    /// The directory that relative lines are in.
+    /// Current directory of relative lines.
     open_dir: Vec<u8>,
-    /// How long `open_dir` was before each directory that is open.
+    /// Length of `open_dir` before each open directory was entered.
     open_lengths: Vec<usize>,
-    /// Where the last path was said.
+    /// Line of the last path.
     line: u64,
     failed: bool,
 }
@@ -78,7 +80,7 @@ impl ManifestReader<File> {
 }
 
 impl<R: Read> ManifestReader<R> {
-    /// A reader of `reader`, which `source` names in messages. `dir` is where relative `contents=` begin.
+    /// Creates a reader; `source` names it in messages. Relative `contents=` start at `dir`.
     pub fn new(source: impl Into<String>, reader: R, dir: &Path) -> Self {
         Self {
             source: source.into(),
@@ -94,7 +96,7 @@ impl<R: Read> ManifestReader<R> {
         }
     }
 
-    /// Where the files are that have no `contents=`: each at its own path below `root`.
+    /// Sets the directory of files without `contents=`: each is at its own path below `root`.
     #[must_use]
     pub fn with_content_root(mut self, root: &Path) -> Self {
         root.clone_into(&mut self.content_root);
@@ -108,11 +110,12 @@ impl<R: Read> ManifestReader<R> {
         self
     }
 
-    /// The next path, `None` at the end.
+    /// Returns the next entry, or `None` at the end.
     ///
     /// # Errors
     ///
-    /// Names the line, the keyword, what was expected and what was found. Nothing can be read afterwards.
+    /// Names the line, the keyword, the expected and the actual value. Nothing can be read
+    /// afterwards.
     pub fn next_entry(&mut self) -> Result<Option<Entry>, SourceError> {
         if self.failed {
             return Err(
@@ -125,7 +128,7 @@ impl<R: Read> ManifestReader<R> {
         entry
     }
 
-    /// The line of the path that came last, counted from 1.
+    /// Line of the last entry, counted from 1.
     pub fn line(&self) -> u64 {
         self.line
     }
@@ -199,7 +202,7 @@ impl<R: Read> ManifestReader<R> {
         let is_full = name.contains(&b'/');
         let mut path = normalise(name, "path")?;
         if !is_full && !self.open_dir.is_empty() {
-            // The directory itself, if the name is ".".
+            // The name "." is the directory itself.
             let below = match path.is_empty() {
                 true => &b""[..],
                 false => b"/",
@@ -294,12 +297,12 @@ impl<R: Read> ManifestReader<R> {
         Ok((kind, Content::None))
     }
 
-    /// A regular file: where its bytes are, and how many.
+    /// Location and size of a regular file's content.
     fn file(&self, path: &[u8], attrs: &Attrs) -> Result<(Kind, Content), SourceError> {
         let below = |root: &Path, path: &[u8]| root.join(OsString::from_vec(path.to_vec()));
         let contents = match (&attrs.contents, attrs.size) {
             (Some(contents), _) => below(&self.dir, contents),
-            // Nothing to take, and so nothing that must be there.
+            // An empty file needs no content file.
             (None, Some(0)) => return Ok((Kind::File { size: 0 }, Content::None)),
             (None, _) => below(&self.content_root, path),
         };
@@ -325,7 +328,7 @@ impl<R: Read> ManifestReader<R> {
     }
 }
 
-/// Ends after the first error.
+/// Iterates until the first error.
 impl<R: Read> Iterator for ManifestReader<R> {
     type Item = Result<Entry, SourceError>;
 

@@ -1,13 +1,14 @@
-//! Paths as tars and manifests write them, brought into the form of [`Entry::path`](super::Entry::path).
+//! Normalisation of paths in archives and manifests to the form of
+//! [`Entry::path`](super::Entry::path).
 
 use super::error::{Quoted, SourceError};
 
-/// Drops leading, trailing and doubled slashes and `.` components. The root comes out empty.
+/// Removes leading, trailing and doubled slashes and `.` components. The root becomes the empty
+/// path.
 ///
 /// # Errors
 ///
-/// `what` names the path in messages. A `..` component, a zero byte, and a path of no bytes at all are corrupt: what they would name is not below the
-/// root, or nothing.
+/// Rejects a `..` component, a zero byte and an empty path. `what` names the path in messages.
 pub(super) fn normalise(raw: &[u8], what: &str) -> Result<Vec<u8>, SourceError> {
     if raw.is_empty() {
         return Err(SourceError::corrupt(format!("{what} is empty")));
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_leave_the_root_are_refused_by_name() {
+    fn paths_outside_the_root_are_rejected_by_name() {
         for raw in ["..", "../a", "a/../b", "/..", "a/.."] {
             let error = normalise(raw.as_bytes(), "path").unwrap_err();
             assert_eq!(error.to_string(), format!("path {raw:?} contains \"..\""));
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_zero_bytes_are_no_path() {
+    fn empty_paths_and_zero_bytes_are_rejected() {
         assert!(normalise(b"", "path").is_err());
         assert!(normalise(b"a\0b", "path").is_err());
     }

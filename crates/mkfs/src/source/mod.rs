@@ -1,7 +1,7 @@
-//! Where trees come from: directories, tar streams, archives of cpio, manifests, images.
+//! Sources of a file tree: directories, tar streams, cpio archives, manifests and images.
 //!
-//! A source turns its input into [`Entry`] values, one per path, in any order. What it means that two sources name the
-//! same path is decided in the tree, not here.
+//! A source turns its input into [`Entry`] values, one per path, in any order. The tree decides how
+//! entries of the same path combine.
 
 pub mod compressed;
 pub(crate) mod container;
@@ -18,56 +18,58 @@ mod text;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// One path with everything that an image stores of it.
+/// One path with everything that an image stores about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// Path below the root: components joined by `/`, no leading or trailing slash, no `.` or `..`. Empty: the root itself.
+    /// Path below the root: components joined by `/`, without leading or trailing slash, `.` or
+    /// `..`. Empty for the root itself.
     pub path: Vec<u8>,
-    /// What it is.
+    /// Type of the entry.
     pub kind: Kind,
-    /// Owner, times and the rest. Ignored for [`Kind::Hardlink`].
+    /// Mode, owner and modification time. Ignored for [`Kind::Hardlink`].
     pub meta: Meta,
-    /// Extended attributes, full names. Sorted by name; no name twice.
+    /// Extended attributes with full names, sorted by name without duplicates.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The bytes of a regular file.
+    /// Content of a regular file.
     pub content: Content,
 }
 
-/// The type of an entry.
+/// Type of an entry, with the data of that type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A regular file of so many bytes.
+    /// Regular file with its size.
     File {
-        /// Unit: bytes.
+        /// File size. Unit: bytes.
         size: u64,
     },
-    /// A directory.
+    /// Directory, whose entries follow separately.
     Dir,
-    /// A symbolic link to this target.
+    /// Symbolic link with its target.
     Symlink(Vec<u8>),
-    /// A character device.
+    /// Character device with its number.
     Char(Device),
-    /// A block device.
+    /// Block device with its number.
     Block(Device),
-    /// A named pipe.
+    /// Named pipe, also called FIFO.
     Fifo,
-    /// A socket.
+    /// Socket in the Unix domain.
     Socket,
-    /// Another name of the entry at this path (same form as [`Entry::path`]), which came earlier; in a manifest, anywhere.
+    /// Hard link to the entry at this path, in the form of [`Entry::path`]. The entry comes
+    /// earlier, except in a manifest, where it may be anywhere.
     Hardlink(Vec<u8>),
 }
 
-/// A device number.
+/// Device number of a special file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// 12 bits in EROFS.
+    /// Major number, 12 bits in EROFS.
     pub major: u32,
-    /// 20 bits in EROFS.
+    /// Minor number, 20 bits in EROFS.
     pub minor: u32,
 }
 
 impl Device {
-    /// A number that EROFS can hold.
+    /// Returns a device number, or `None` if EROFS cannot hold it.
     pub(super) fn new(major: u64, minor: u64) -> Option<Self> {
         let fits = |n: u64, bits: u32| u32::try_from(n).ok().filter(|n| n >> bits == 0);
         Some(Self {
@@ -80,11 +82,11 @@ impl Device {
 /// Attributes that every inode has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {
-    /// Permission bits with set-id and sticky bits, 0..=0o7777. The type is in [`Kind`].
+    /// Permission, set-id and sticky bits, 0..=0o7777. The type is in [`Kind`].
     pub mode: u16,
-    /// Owner.
+    /// User ID of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group ID of the owner.
     pub gid: u32,
     /// Modification time. Unit: seconds since 1970, may be negative.
     pub mtime: i64,
@@ -92,47 +94,49 @@ pub struct Meta {
     pub mtime_nsec: u32,
 }
 
-/// Where the bytes of a regular file are.
+/// Location of a regular file's content.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
-    /// Not a regular file, or an empty one.
+    /// No content: an empty file, or not a regular file.
     None,
-    /// The bytes themselves.
+    /// Content that is in memory.
     Bytes(Arc<[u8]>),
-    /// A file of the host.
+    /// File of the host.
     Path(PathBuf),
-    /// A file of the host with holes.
+    /// File of the host with holes.
     SparsePath(Arc<SparsePath>),
-    /// The file at the entry's own path below a source directory. Used by the directory walk.
+    /// File at the entry's own path below a source directory. Used by the directory walk.
     InSource,
-    /// A run of bytes of the source's own file (an uncompressed tar that can be read at any position), or a file of an image.
+    /// Range of the source's own file, an uncompressed tar that can be read at any position; or a
+    /// file of an image.
     Range {
-        /// Byte position in the tar file, or the number of the inode in the image.
+        /// Byte position in the tar file, or the inode's nid in the image.
         offset: u64,
     },
-    /// A run of bytes of the file that the source's data was copied to.
+    /// Range of the file into which the source's data was copied.
     Copied {
-        /// Byte position there.
+        /// Byte position in the copy.
         offset: u64,
     },
-    /// Like `Range` for a file with holes: the runs that hold data, ascending; everything between them is zero.
+    /// Like `Range` for a file with holes. The ascending runs hold data, and everything between
+    /// them is zero.
     Sparse(Arc<[DataRun]>),
-    /// A file of an image, with holes.
+    /// File of an image with holes.
     SparseInode {
-        /// Its number there.
+        /// Nid of the inode in the image.
         nid: u64,
-        /// As for `Sparse`.
+        /// Ascending data runs, as for `Sparse`.
         runs: Arc<[DataRun]>,
     },
-    /// The bytes come next from the stream that the entry came from, and only now.
+    /// Next bytes of the stream that the entry came from; they must be read before the next entry.
     Stream,
-    /// Like `Stream`, for a file with holes: the stream gives the runs back to back.
+    /// Like `Stream` for a file with holes. The stream contains the runs back to back.
     SparseStream(Arc<[DataRun]>),
 }
 
 impl Content {
-    /// The same in a source's file that has so many bytes in front of it.
-    pub(super) fn behind(self, start: u64) -> Self {
+    /// Shifts positions by `start` bytes, for a source that is a part of a file.
+    pub(super) fn shifted_by(self, start: u64) -> Self {
         match self {
             _ if start == 0 => self,
             Self::Range { offset } => Self::Range {
@@ -150,22 +154,22 @@ impl Content {
     }
 }
 
-/// A file of the host with holes.
+/// File of the host with holes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SparsePath {
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The runs that hold data, ascending; everything between them is zero.
+    /// Ascending data runs; everything between them is zero.
     pub runs: Arc<[DataRun]>,
 }
 
-/// One run of data of a sparse file.
+/// Data run of a sparse file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataRun {
     /// Position in the file. Unit: bytes.
     pub file_offset: u64,
     /// Position in the tar file, for [`Content::Sparse`]; 0 for a stream or an image.
     pub source_offset: u64,
-    /// Unit: bytes.
+    /// Length of the run. Unit: bytes.
     pub len: u64,
 }

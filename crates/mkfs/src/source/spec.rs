@@ -5,32 +5,33 @@ use std::path::PathBuf;
 /// Source of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A directory.
+    /// Directory to walk recursively.
     Dir(PathBuf),
-    /// A tar file, plain or compressed with gzip, xz or zstd; or cpio archives, the form of an initramfs.
+    /// Tar file, plain or compressed with gzip, xz or zstd; or cpio archives in the form of an
+    /// initramfs.
     Tar(PathBuf),
-    /// A tar inside a file, plain or compressed: a layer of an archive.
+    /// Tar inside a file, plain or compressed, for example a layer of an archive.
     TarWithin {
-        /// The file.
+        /// File that contains the tar.
         file: PathBuf,
         /// First byte of the tar.
         offset: u64,
-        /// Length of the range in bytes.
+        /// Length of the tar. Unit: bytes.
         len: u64,
         /// SHA-256 of the plain tar. It is verified if the tar is compressed.
         unpacked: Option<[u8; 32]>,
-        /// Name of the file in messages.
+        /// Name of the source in messages.
         name: String,
     },
-    /// A tar on standard input, plain or compressed, or cpio archives.
+    /// Tar on standard input, plain or compressed, or cpio archives.
     TarStdin,
-    /// A manifest; see `docs/reference/manifest.md`.
+    /// Manifest in the format of `docs/reference/manifest.md`.
     Manifest(PathBuf),
-    /// An EROFS image.
+    /// EROFS image with its devices.
     Image {
         /// File or block device that holds it.
         path: PathBuf,
-        /// Its extra devices, in the order of its device table.
+        /// Extra devices in the order of the image's device table.
         devices: Vec<PathBuf>,
     },
 }

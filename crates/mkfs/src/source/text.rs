@@ -1,6 +1,6 @@
-//! Bytes written as text: the encodings that tar records and manifests use for names and values.
+//! Text encodings that tar records and manifests use for names and values.
 
-/// Decodes base64 (standard alphabet). Padding may be missing. `None` if it is not base64.
+/// Decodes base64 of the standard alphabet. Padding is optional. Returns `None` for invalid text.
 pub(super) fn base64(text: &[u8]) -> Option<Vec<u8>> {
     let body = match text {
         [body @ .., b'=', b'='] if text.len().is_multiple_of(4) => body,
@@ -36,7 +36,7 @@ fn base64_digit(c: u8) -> Option<u8> {
     }
 }
 
-/// The value of a hexadecimal digit.
+/// Value of a hexadecimal digit.
 pub(super) fn hex_digit(c: u8) -> Option<u8> {
     match c {
         b'0'..=b'9' => Some(c - b'0'),
@@ -46,9 +46,10 @@ pub(super) fn hex_digit(c: u8) -> Option<u8> {
     }
 }
 
-/// Decodes `%XX`. A percent sign without two hexadecimal digits stands for itself.
+/// Decodes `%XX`. A percent sign without two hexadecimal digits is kept.
 ///
-/// `which` says which decoded bytes count: GNU tar encodes only `%` and `=`, and leaves any other `%41` alone.
+/// `which` selects the decoded bytes that count: GNU tar encodes only `%` and `=`, and keeps any
+/// other `%41`.
 pub(super) fn percent(text: &[u8], which: impl Fn(u8) -> bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -68,7 +69,7 @@ pub(super) fn percent(text: &[u8], which: impl Fn(u8) -> bool) -> Vec<u8> {
     out
 }
 
-/// A number of decimal digits only, no sign, at least one digit, at most 2^63 - 1.
+/// Parses a decimal number without a sign, at most 2^63 - 1.
 pub(super) fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_base64_is_refused() {
+    fn invalid_base64_is_rejected() {
         for text in [
             "Z", "Zg=", "Zg===", "Z g=", "Zh==", "Zm9", "=", "====", "Zm9v\n", "_-_-",
         ] {
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn percent_decodes_only_what_it_is_told() {
+    fn percent_decodes_only_the_selected_bytes() {
         assert_eq!(
             percent(b"a%3Db%25%41%", |b| b == b'=' || b == b'%'),
             b"a=b%%41%"

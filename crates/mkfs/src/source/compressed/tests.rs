@@ -31,7 +31,7 @@ fn compress(format: Compression, data: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Several pieces long, and not all the same.
+/// Data of several buffers with different content.
 fn sample() -> Vec<u8> {
     (0..700_000u32)
         .flat_map(|i| format!("{} ", i.wrapping_mul(2_654_435_761) >> 12).into_bytes())
@@ -46,7 +46,7 @@ fn read(compressed: &[u8]) -> Result<Vec<u8>, SourceError> {
 }
 
 #[test]
-fn every_format_is_told_from_its_first_bytes() {
+fn every_format_is_detected_by_its_first_bytes() {
     for format in FORMATS {
         let (found, _) = open("test", Cursor::new(compress(format, b"data"))).unwrap();
         assert_eq!(found, format);
@@ -71,9 +71,9 @@ fn formats_that_cannot_be_read_are_named() {
 }
 
 #[test]
-fn what_was_compressed_comes_back() {
+fn compressed_data_is_read_back() {
     let data = sample();
-    assert!(data.len() > 4 * PIECE);
+    assert!(data.len() > 4 * BUFFER_LEN);
     for format in [&FORMATS[..], &[Compression::Plain]].concat() {
         assert!(
             read(&compress(format, &data)).unwrap() == data,
@@ -86,7 +86,7 @@ fn what_was_compressed_comes_back() {
 }
 
 #[test]
-fn streams_one_after_the_other_are_one() {
+fn concatenated_streams_are_one() {
     for format in FORMATS {
         let parts = [&b"first "[..], b"", b"second ", &vec![b'x'; 3 << 20]];
         let all: Vec<u8> = parts
@@ -135,7 +135,7 @@ fn every_truncation_is_an_error() {
 }
 
 #[test]
-fn no_flipped_bit_changes_the_data_in_silence() {
+fn every_flipped_bit_is_an_error_or_harmless() {
     for format in FORMATS {
         let data = b"some data that is not very long, that is not";
         let mut stream = compress(format, data);
@@ -153,10 +153,10 @@ fn no_flipped_bit_changes_the_data_in_silence() {
 }
 
 #[test]
-fn windows_beyond_the_limit_are_refused() {
-    // A frame with a window of 2 GiB and one raw block of one byte.
+fn windows_beyond_the_limit_are_rejected() {
+    // Frame with a window of 2 GiB and one raw block of one byte.
     let zstd = b"\x28\xb5\x2f\xfd\x00\xa8\x09\x00\x00x";
-    // A block header that asks for a dictionary of 4 GiB.
+    // Block header that requires a dictionary of 4 GiB.
     let mut block = vec![2, 0, 0x21, 1, 40, 0, 0, 0];
     let mut crc = flate2::Crc::new();
     crc.update(&block);
@@ -170,12 +170,12 @@ fn windows_beyond_the_limit_are_refused() {
     }
 }
 
-/// Tells when it is dropped.
+/// Reader that signals when it is dropped.
 struct Endless(mpsc::Sender<()>);
 
 impl Read for Endless {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        // Stored blocks of deflate would do; empty skippable frames are simpler.
+        // Empty skippable frames, which never end the stream.
         let frame = b"\x50\x2a\x4d\x18\0\0\0\0";
         let len = buf.len().min(frame.len());
         buf[..len].copy_from_slice(&frame[..len]);
@@ -190,7 +190,7 @@ impl Drop for Endless {
 }
 
 #[test]
-fn the_thread_ends_when_nobody_listens() {
+fn the_thread_ends_when_the_reader_is_dropped() {
     let (sender, dropped) = mpsc::channel();
     let frame = compress(Compression::Zstd, &vec![0; 16 << 20]);
     let reader = Cursor::new(frame).chain(Endless(sender));
@@ -202,7 +202,7 @@ fn the_thread_ends_when_nobody_listens() {
         .expect("the thread lets go of its input");
 }
 
-/// Fails as a disk does.
+/// Reader that fails like a disk.
 struct Broken;
 
 impl Read for Broken {

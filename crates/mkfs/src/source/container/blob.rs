@@ -1,4 +1,4 @@
-//! Blobs of container images, their platforms and their verification.
+//! Verification of blobs in container images, and platform names.
 
 use super::digest::OTHER_DIFF_ID;
 use super::document::broken;
@@ -13,18 +13,19 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tuff_erofs::threads;
 
-/// A file and what it should be.
+/// File with its expected digest.
 pub(super) struct Blob {
     pub(super) member: Member,
     pub(super) digest: String,
     pub(super) size: Option<u64>,
-    /// The digest is of what it is when unpacked.
+    /// The digest is of the uncompressed data.
     pub(super) unpacked: bool,
-    /// The digest of a layer as a plain tar.
+    /// Digest of a layer as a plain tar.
     pub(super) diff_id: Option<String>,
 }
 
-/// Compares blobs with their digests, several at a time. Of several errors that of the first blob counts.
+/// Verifies the digests of blobs on several threads. Of several errors, returns that of the first
+/// blob.
 pub(super) fn verify(blobs: &[Blob], threads: usize) -> Result<()> {
     let next = AtomicUsize::new(0);
     let failed: Mutex<Option<(usize, Error)>> = Mutex::default();
@@ -33,7 +34,7 @@ pub(super) fn verify(blobs: &[Blob], threads: usize) -> Result<()> {
             let n = next.fetch_add(1, Ordering::Relaxed);
             blobs.get(n).map(|blob| (n, blob))
         } {
-            if let Err(e) = is_whole(blob) {
+            if let Err(e) = verify_blob(blob) {
                 let mut failed = failed.lock().unwrap_or_else(|e| e.into_inner());
                 if failed.as_ref().is_none_or(|(first, _)| n < *first) {
                     *failed = Some((n, e));
@@ -50,7 +51,7 @@ pub(super) fn verify(blobs: &[Blob], threads: usize) -> Result<()> {
     failed.map_or(Ok(()), |(_, e)| Err(e))
 }
 
-pub(super) fn is_whole(blob: &Blob) -> Result<()> {
+pub(super) fn verify_blob(blob: &Blob) -> Result<()> {
     let name = &blob.member.name;
     let mut reader: Box<dyn Read> = Box::new(blob.member.open()?);
     if blob.unpacked {
@@ -65,7 +66,7 @@ pub(super) fn is_whole(blob: &Blob) -> Result<()> {
             Ok(0) => break,
             Ok(n) => n,
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-            // A decoder's error says where; one of the host comes from a file that was opened.
+            // The error has the position in the source.
             Err(e) => return Err(Error::from(SourceError::from(e).in_source(name))),
         };
         hash.update(&buf[..n]);
@@ -75,19 +76,16 @@ pub(super) fn is_whole(blob: &Blob) -> Result<()> {
     }
     let found: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
     if blob.size.is_some_and(|size| size != len) {
-        return Err(broken(
-            name,
-            "its length is not the one that it should have",
-        ));
+        return Err(broken(name, "its length differs from the descriptor"));
     }
     if found != blob.digest {
         let what = match blob.unpacked {
-            false => "its digest is another than its name",
-            true => "its digest is another than the one that the image has for it",
+            false => "its digest differs from its name",
+            true => "its digest differs from that in the config",
         };
         return Err(broken(name, what));
     }
-    // One that is compressed is compared when it is unpacked.
+    // A compressed layer is compared when it is decompressed.
     let is_plain = Compression::detect(&magic).is_ok_and(|c| c == Compression::Plain);
     match &blob.diff_id {
         Some(id) if is_plain && *id != found => Err(broken(name, OTHER_DIFF_ID)),
@@ -95,7 +93,7 @@ pub(super) fn is_whole(blob: &Blob) -> Result<()> {
     }
 }
 
-/// Linux on this processor, by the names that Go has for them.
+/// Linux on the current processor, by the architecture names of Go.
 pub(super) fn this_platform() -> String {
     let arch = match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -108,7 +106,7 @@ pub(super) fn this_platform() -> String {
     format!("linux/{arch}")
 }
 
-/// Platform of an entry or a config: `linux/arm64/v8`.
+/// Platform of an index entry or a config, such as `linux/arm64/v8`.
 pub(super) fn platform_of(platform: &Value) -> Option<String> {
     let part = |name| platform.get(name).and_then(Value::as_str);
     let mut text = format!("{}/{}", part("os")?, part("architecture")?);
@@ -119,7 +117,7 @@ pub(super) fn platform_of(platform: &Value) -> Option<String> {
     Some(text)
 }
 
-/// Whether something for `platform` is wanted: a variant counts only if one was asked for.
+/// True if `platform` satisfies the requested one. A variant counts only if it was requested.
 pub(super) fn is_for(wanted: &str, platform: &str) -> bool {
     let rest = platform.strip_prefix(wanted);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

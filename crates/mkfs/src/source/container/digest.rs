@@ -1,4 +1,4 @@
-//! Digest of a layer while it is unpacked.
+//! Verification of a layer's digest during decompression.
 
 use crate::source::error::SourceError;
 use sha2::{Digest, Sha256};
@@ -6,21 +6,21 @@ use std::io::Read;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
-/// A plain tar while it is read: another SHA-256 than the one it should have is an error at its end.
+/// Reader that verifies the SHA-256 of a plain tar at its end.
 pub(crate) struct Digested<R> {
     inner: R,
-    /// `None` once it was compared.
-    hash: Option<Hash>,
+    /// `None` after the comparison.
+    hash: Option<Hasher>,
     wanted: [u8; 32],
 }
 
 impl<R: Read> Digested<R> {
-    /// Computes the digest in a thread of its own if there may be several.
+    /// Creates the reader. The digest is computed in a separate thread if there may be several.
     pub(crate) fn new(inner: R, wanted: [u8; 32], threads: usize) -> Self {
-        let hash = (threads > 1).then(Hash::in_thread).flatten();
+        let hash = (threads > 1).then(Hasher::in_thread).flatten();
         Self {
             inner,
-            hash: Some(hash.unwrap_or_else(|| Hash::Here(Sha256::new()))),
+            hash: Some(hash.unwrap_or_else(|| Hasher::Here(Sha256::new()))),
             wanted,
         }
     }
@@ -43,42 +43,42 @@ impl<R: Read> Read for Digested<R> {
     }
 }
 
-/// Bytes that are handed to the thread at once.
-const PIECE: usize = 256 << 10;
+/// Size of a buffer that is sent to the thread. Unit: bytes.
+const BUFFER_LEN: usize = 256 << 10;
 
-/// Full pieces that may wait for the thread.
-const PIECES_AHEAD: usize = 4;
+/// Number of full buffers that may wait for the thread.
+const FULL_BUFFERS_MAX: usize = 4;
 
-/// SHA-256 of bytes that come in parts.
-enum Hash {
+/// Incremental SHA-256, in this thread or another.
+enum Hasher {
     Here(Sha256),
     Thread {
-        piece: Vec<u8>,
+        buffer: Vec<u8>,
         full: SyncSender<Vec<u8>>,
-        /// Pieces to be filled again.
+        /// Buffers returned for reuse.
         empty: Receiver<Vec<u8>>,
         thread: JoinHandle<[u8; 32]>,
     },
 }
 
-impl Hash {
-    /// `None` where the system allows no more threads. The thread ends with what it is sent.
+impl Hasher {
+    /// Returns `None` if no thread can be created. The thread ends when the channel closes.
     fn in_thread() -> Option<Self> {
-        let (full, receive_full) = sync_channel::<Vec<u8>>(PIECES_AHEAD);
+        let (full, receive_full) = sync_channel::<Vec<u8>>(FULL_BUFFERS_MAX);
         let (send_empty, empty) = channel();
         let work = move || {
             let mut hash = Sha256::new();
-            for mut piece in receive_full {
-                hash.update(&piece);
-                piece.clear();
-                // The sender may be done.
-                let _ = send_empty.send(piece);
+            for mut buffer in receive_full {
+                hash.update(&buffer);
+                buffer.clear();
+                // The sender may be gone.
+                let _ = send_empty.send(buffer);
             }
             hash.finalize().into()
         };
         let thread = Builder::new().name("digest".to_owned()).spawn(work);
         Some(Self::Thread {
-            piece: Vec::with_capacity(PIECE),
+            buffer: Vec::with_capacity(BUFFER_LEN),
             full,
             empty,
             thread: thread.ok()?,
@@ -89,17 +89,20 @@ impl Hash {
         match self {
             Self::Here(hash) => hash.update(bytes),
             Self::Thread {
-                piece, full, empty, ..
+                buffer,
+                full,
+                empty,
+                ..
             } => {
                 while !bytes.is_empty() {
-                    let (now, rest) = bytes.split_at(bytes.len().min(PIECE - piece.len()));
-                    piece.extend_from_slice(now);
+                    let (now, rest) = bytes.split_at(bytes.len().min(BUFFER_LEN - buffer.len()));
+                    buffer.extend_from_slice(now);
                     bytes = rest;
-                    if piece.len() == PIECE {
+                    if buffer.len() == BUFFER_LEN {
                         let next = empty.try_recv();
-                        let next = next.unwrap_or_else(|_| Vec::with_capacity(PIECE));
-                        // A thread that is gone is noticed when its result is taken.
-                        let _ = full.send(std::mem::replace(piece, next));
+                        let next = next.unwrap_or_else(|_| Vec::with_capacity(BUFFER_LEN));
+                        // A failed thread is reported when its result is taken.
+                        let _ = full.send(std::mem::replace(buffer, next));
                     }
                 }
             }
@@ -110,12 +113,12 @@ impl Hash {
         match self {
             Self::Here(hash) => Ok(hash.finalize().into()),
             Self::Thread {
-                piece,
+                buffer,
                 full,
                 thread,
                 ..
             } => {
-                let _ = full.send(piece);
+                let _ = full.send(buffer);
                 drop(full);
                 let gone = |_| std::io::Error::other("the digest thread is gone");
                 thread.join().map_err(gone)
@@ -125,7 +128,7 @@ impl Hash {
 }
 
 pub(super) const OTHER_DIFF_ID: &str =
-    "unpacked, its digest is another than the one that the image has for it (rootfs.diff_ids)";
+    "the digest of the uncompressed layer differs from that in the config (rootfs.diff_ids)";
 
 #[cfg(test)]
 mod tests {
@@ -133,7 +136,14 @@ mod tests {
 
     #[test]
     fn a_digest_is_the_same_in_a_thread_and_without() {
-        for len in [0, 1, PIECE - 1, PIECE, 3 * PIECE + 7, 20 * PIECE] {
+        for len in [
+            0,
+            1,
+            BUFFER_LEN - 1,
+            BUFFER_LEN,
+            3 * BUFFER_LEN + 7,
+            20 * BUFFER_LEN,
+        ] {
             let bytes: Vec<u8> = (0..len).map(|n| (n % 251) as u8).collect();
             let wanted: [u8; 32] = Sha256::digest(&bytes).into();
             for threads in [1, 2] {

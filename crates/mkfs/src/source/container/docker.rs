@@ -1,12 +1,13 @@
-//! Archives of `docker save`, and what others write like it.
+//! Archives of `docker save` and compatible tools.
 //!
 //! ```text
-//!  manifest.json   [{Config, RepoTags, Layers}, ..]
-//!    Config        a document whose rootfs.diff_ids has the digests of the layers as they are unpacked
-//!    Layers        tars, or links to those of images above
+//! manifest.json   [{Config, RepoTags, Layers}, ..]
+//! Config        a document whose rootfs.diff_ids has the digests of the uncompressed layers
+//! Layers        tars, or links to those of other images
 //! ```
 //!
-//! Source: the Docker Image Specification v1.2, "Combined Image JSON + Filesystem Changeset Format".
+//! Source: the Docker Image Specification v1.2, "Combined Image JSON + Filesystem Changeset
+//! Format".
 
 use super::blob::{Blob, is_for, platform_of, verify};
 use super::document::{broken, digest, hex, parse};
@@ -14,7 +15,7 @@ use super::files::Files;
 use crate::{Error, Result};
 use serde_json::Value;
 
-/// The layers of an image of the archive, lowest first.
+/// Layers of one image of the archive, lowest first.
 pub(super) fn layers(
     files: &Files,
     name: Option<&str>,
@@ -48,7 +49,7 @@ pub(super) fn layers(
     let config =
         text(image.get("Config")).ok_or_else(|| broken(place, "an image without config"))?;
     let member = files.find(config)?;
-    // A config is named by its digest, with an extension or without.
+    // A config is named by its digest, with or without an extension.
     let stem = config.rsplit('/').next().unwrap_or(config);
     if let Some(hex) = hex(stem.strip_suffix(".json").unwrap_or(stem)) {
         let blob = Blob {
@@ -102,7 +103,7 @@ fn tags(image: &Value) -> impl Iterator<Item = &str> {
     tags.into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// Whether a tag is what was asked for: the host, and a tag of `latest`, may be left out.
+/// True if a tag matches a name. The registry host and the tag `latest` may be omitted.
 fn is_named(tag: &str, name: &str) -> bool {
     let short = |text| str::strip_prefix(text, "docker.io/").unwrap_or(text);
     let short = |text| short(text).strip_prefix("library/").unwrap_or(short(text));

@@ -1,20 +1,20 @@
-//! Documents of container images: JSON, digests in text, and what is wrong with them.
+//! JSON documents of container images, and digests in them.
 
 use crate::source::error::SourceError;
 use crate::{Error, Result};
 use serde_json::Value;
 
-/// 64 digits of a digest of SHA-256.
+/// Returns the text if it is 64 hexadecimal digits of a SHA-256.
 pub(super) fn hex(text: &str) -> Option<&str> {
     let is_hex = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
     (text.len() == 64 && text.bytes().all(is_hex)).then_some(text)
 }
 
-/// The same behind `sha256:`, as documents have it. `place` is the document.
+/// Hexadecimal digits of a `sha256:` digest in the document `place`.
 pub(super) fn digest<'a>(place: &str, digest: Option<&'a Value>) -> Result<&'a str> {
     let digest = digest.and_then(Value::as_str).unwrap_or_default();
     digest.strip_prefix("sha256:").and_then(hex).ok_or_else(|| {
-        let what = format!("'{digest}' is no digest of SHA-256");
+        let what = format!("'{digest}' is not a SHA-256 digest");
         broken(place, &what)
     })
 }

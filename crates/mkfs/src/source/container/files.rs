@@ -1,4 +1,4 @@
-//! Where the files of a container image are: in a directory, or within a tar, where they stay.
+//! Files of a container image: in a directory, or within a tar, where they are read in place.
 
 use super::super::compressed::{Compression, MAGIC_LEN};
 use super::super::error::{Quoted, SourceError};
@@ -14,61 +14,63 @@ use std::io::{self, Read, Seek, SeekFrom, Take};
 use std::path::{Path, PathBuf};
 use tuff_store::{FileStore, ReadAt, open_regular, retry};
 
-/// Indexes and manifests are not longer, as registries have it. Unit: bytes.
+/// Maximum length of an index or manifest, as in registries. Unit: bytes.
 const DOCUMENT_MAX: u64 = 4 << 20;
 
-/// Links that lead to links.
+/// Maximum length of a chain of links.
 const LINKS_MAX: usize = 8;
 
-/// An archive has a few members for each layer.
+/// Maximum number of members. An archive has a few for each layer.
 const MEMBERS_MAX: usize = 100_000;
 
-/// Files by their names.
+/// Files of a container image, by name.
 pub(super) enum Files {
-    /// Below a directory. Names come from us, or are digests.
+    /// Directory with the files. Their names are constants or digests.
     Dir(PathBuf),
-    /// Members of a tar.
+    /// Tar that contains the files.
     Archive {
-        /// The tar.
+        /// Path of the tar.
         path: PathBuf,
-        /// What it has by each path that is no directory.
-        members: HashMap<Vec<u8>, Place>,
+        /// Members by path, without directories.
+        members: HashMap<Vec<u8>, MemberContent>,
     },
 }
 
-/// What a tar has by a name.
-pub(super) enum Place {
-    /// Bytes of it.
+/// Member of a tar.
+pub(super) enum MemberContent {
+    /// File with its offset and length in the tar.
     Range(u64, u64),
-    /// A link of either kind, by the path that it names, if it names one within the tar.
+    /// Hard or symbolic link with its target, if that is within the tar.
     Link(Option<Vec<u8>>),
-    /// A file with holes, or none.
+    /// Sparse file or special file.
     Other,
-    /// More than one thing.
+    /// Several members with the same path.
     Several,
 }
 
-/// A file that was found.
+/// File of a container image.
 #[derive(Clone)]
 pub(super) struct Member {
-    /// For messages.
+    /// Name of the file in messages.
     pub(super) name: String,
     path: PathBuf,
-    /// Where it is within the file, if it is not all of it: offset and length. Unit: bytes.
+    /// Offset and length within the file, unless it is the whole file. Unit: bytes.
     part: Option<(u64, u64)>,
 }
 
 impl Files {
-    /// The members of a tar.
+    /// Indexes the members of a tar.
     ///
     /// # Errors
-    /// As reading a tar; `Source` for one that is compressed or no file, since its members are read where they are.
+    ///
+    /// Errors of reading a tar; `Source` if it is compressed or not a regular file, because members
+    /// are read in place.
     pub(super) fn archive(path: &Path) -> Result<Self> {
         let name = path.display().to_string();
         let failed = |what| move |e| Error::io(path.display(), what, e);
         let meta = retry(|| std::fs::metadata(path)).map_err(failed("cannot open the source"))?;
         if !meta.is_file() {
-            let what = "an archive of container images is a file, and this is none";
+            let what = "an archive of container images must be a regular file";
             return Err(Error::usage(format_args!("{name}: {what}")));
         }
         let store = FileStore::open(path).map_err(failed("cannot open the source"))?;
@@ -83,7 +85,7 @@ impl Files {
         let compression = compression.map_err(|e| Error::from(e.in_source(&name)))?;
         if compression != Compression::Plain {
             let what = format!(
-                "compressed with {}, but layers are read where they are in an archive: decompress it first",
+                "compressed with {}, but layers are read in place: decompress the archive first",
                 compression.name()
             );
             return Err(Error::from(SourceError::unsupported(what).in_source(&name)));
@@ -93,14 +95,18 @@ impl Files {
         while let Some(entry) = tar.next_entry().map_err(Error::from)? {
             let place = match (&entry.kind, &entry.content) {
                 (Kind::Dir, _) => continue,
-                (Kind::File { size }, Content::Range { offset }) => Place::Range(*offset, *size),
-                (Kind::File { size: 0 }, _) => Place::Range(0, 0),
-                (Kind::Hardlink(target), _) => Place::Link(Some(target.clone())),
-                (Kind::Symlink(target), _) => Place::Link(beside(&entry.path, target)),
-                _ => Place::Other,
+                (Kind::File { size }, Content::Range { offset }) => {
+                    MemberContent::Range(*offset, *size)
+                }
+                (Kind::File { size: 0 }, _) => MemberContent::Range(0, 0),
+                (Kind::Hardlink(target), _) => MemberContent::Link(Some(target.clone())),
+                (Kind::Symlink(target), _) => {
+                    MemberContent::Link(resolve_symlink(&entry.path, target))
+                }
+                _ => MemberContent::Other,
             };
             let place = if members.contains_key(&entry.path) {
-                Place::Several
+                MemberContent::Several
             } else {
                 place
             };
@@ -116,7 +122,7 @@ impl Files {
         })
     }
 
-    /// How the source is written on a command line.
+    /// Notation of the source on the command line.
     pub(super) fn written(&self) -> &'static str {
         match self {
             Self::Dir(_) => "oci:DIR",
@@ -127,7 +133,7 @@ impl Files {
         }
     }
 
-    /// The file with this name. That of a directory need not be there.
+    /// Returns the file with this name. In a directory, it may be missing.
     pub(super) fn find(&self, name: &str) -> Result<Member> {
         let (path, members) = match self {
             Self::Dir(dir) => {
@@ -150,27 +156,29 @@ impl Files {
                 Err(e) => return Err(Error::from(e.in_source(&archive))),
             };
             at = match members.get(&wanted) {
-                Some(Place::Range(offset, len)) => {
+                Some(MemberContent::Range(offset, len)) => {
                     return Ok(Member {
                         name: format!("{archive}: {name}"),
                         path: path.clone(),
                         part: Some((*offset, *len)),
                     });
                 }
-                Some(Place::Link(Some(target))) => Ok(target.clone()),
-                Some(Place::Link(None)) => return fails("is a link that leads out of the archive"),
-                Some(Place::Other) => return fails("is no plain file"),
-                Some(Place::Several) => return fails("is there more than once"),
+                Some(MemberContent::Link(Some(target))) => Ok(target.clone()),
+                Some(MemberContent::Link(None)) => {
+                    return fails("is a link to a path outside of the archive");
+                }
+                Some(MemberContent::Other) => return fails("is not a plain file"),
+                Some(MemberContent::Several) => return fails("occurs more than once"),
                 None if wanted == name.as_bytes() => return fails("is missing"),
                 None => return fails(&format!("leads to {}, which is missing", Quoted(&wanted))),
             };
         }
-        fails("is a link that leads to a link, and so on")
+        fails("is the start of too long a chain of links")
     }
 }
 
-/// The path that a symbolic link names, if it is one within the archive.
-fn beside(link: &[u8], target: &[u8]) -> Option<Vec<u8>> {
+/// Target of a symbolic link, if it is within the archive.
+fn resolve_symlink(link: &[u8], target: &[u8]) -> Option<Vec<u8>> {
     if target.starts_with(b"/") {
         return None;
     }
@@ -199,7 +207,7 @@ impl Member {
         open().map_err(|e| Error::io(&self.name, "cannot open the source", e))
     }
 
-    /// All of it, if it is not too long for an index or manifest.
+    /// Reads an index or manifest, up to the maximum length.
     pub(super) fn document(&self) -> Result<Vec<u8>> {
         let mut text = Vec::new();
         let read = self.open()?.take(DOCUMENT_MAX + 1).read_to_end(&mut text);
@@ -212,7 +220,7 @@ impl Member {
 }
 
 impl Member {
-    /// The tar in it, which has this SHA-256 when it is plain.
+    /// Converts the member to a source. `unpacked` is the SHA-256 of the plain tar.
     pub(super) fn source(self, unpacked: Option<[u8; 32]>) -> Result<Source> {
         let (offset, len) = match self.part {
             Some(part) => part,

@@ -1,13 +1,13 @@
-//! Container images: which tars their layers are, in a layout of OCI or an archive.
+//! Container images: the layers of an OCI layout or a Docker archive.
 //!
 //! ```text
-//!  oci      index.json ──► manifest, or another index by platform ──► layers, lowest first
-//!  docker   manifest.json ──► config, which has the digests of layers as they are unpacked
-//!  files    a directory, or members of a tar, which stay where they are
+//! oci      index.json ──► manifest, or another index by platform ──► layers, lowest first
+//! docker   manifest.json ──► config, which has the digests of uncompressed layers
+//! files    a directory, or members of a tar, which are read in place
 //! ```
 //!
-//! Everything is compared with its digest before anything is built from it, but for the digest (`diff_id`) that the config of an OCI
-//! image has for a compressed layer as it is unpacked: that is compared while it is read.
+//! Every blob is verified by its digest before the build starts. The digest of an uncompressed
+//! layer (`diff_id`) is verified while the layer is read.
 
 mod blob;
 mod digest;
@@ -26,24 +26,29 @@ use blob::{Blob, verify};
 use files::Files;
 use std::path::Path;
 
-/// How a container image is kept.
+/// Storage form of a container image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Container {
-    /// A layout of OCI in a directory, as skopeo and buildah write it.
+    /// OCI layout in a directory, as written by skopeo and buildah.
     Oci,
-    /// A tar of one.
+    /// OCI layout in a tar.
     OciArchive,
-    /// What `docker save` writes.
+    /// Archive of `docker save`.
     DockerArchive,
 }
 
-/// The layers of the container image at `path`, lowest first: of the one with this name, if one is given, and for this platform
-/// (`linux/arm64`, perhaps with a variant), by default Linux on this machine's processor. An archive of Docker is asked for its
-/// platform only if one is given.
+/// Layers of the container image at `path`, lowest first.
+///
+/// `name` selects an image of several. `platform` selects a platform such as `linux/arm64`,
+/// optionally with a variant; the default is Linux on the current processor. The platform of a
+/// Docker archive is checked only if it is given.
 ///
 /// # Errors
-/// `Source` for what is no such image, or what has another digest; `Usage` if there are several images and none is chosen; `Limit`
-/// for an archive of too many members; `Io` for what cannot be read.
+///
+/// * `Source`: not such an image, or a digest differs.
+/// * `Usage`: there are several images and none is selected.
+/// * `Limit`: an archive has too many members.
+/// * `Io`: a file cannot be read.
 pub fn container_layers(
     kind: Container,
     path: &Path,
@@ -66,16 +71,16 @@ pub fn container_layers(
     layers.into_iter().map(source).collect()
 }
 
-/// What to tell somebody who builds an image of a container image's files instead of what it holds.
+/// Warning for a tree that holds the files of a container image rather than its content.
 pub(crate) fn hint(tree: &Tree) -> Option<String> {
     let has = |wanted: &[u8]| {
         let mut names = tree.children(ROOT).iter().map(|entry| tree.name(entry));
         names.any(|name| name == wanted)
     };
     let what = if has(b"oci-layout") && has(b"index.json") && has(b"blobs") {
-        "a layout of OCI, with container images as blobs; an image of what they hold comes from its directory, as oci:DIR, or a tar of it, as oci-archive:FILE"
+        "an OCI layout with container images as blobs; to build from their content, pass its directory as oci:DIR or a tar of it as oci-archive:FILE"
     } else if has(b"manifest.json") && has(b"repositories") {
-        "an archive of docker save; an image of what it holds comes from its tar, as docker-archive:FILE"
+        "an archive of docker save; to build from its content, pass its tar as docker-archive:FILE"
     } else {
         return None;
     };

@@ -1,11 +1,12 @@
-//! Layouts of OCI images.
+//! OCI image layouts.
 //!
 //! ```text
-//!  index.json ──► manifest, or another index by platform ──► layers, lowest first
-//!                 blobs/sha256/DIGEST                        blobs/sha256/DIGEST
+//! index.json ──► manifest, or another index by platform ──► layers, lowest first
+//!                blobs/sha256/DIGEST                        blobs/sha256/DIGEST
 //! ```
 //!
-//! Source: the OCI Image Format Specification, `image-layout.md`, `image-index.md` and `manifest.md`.
+//! Source: the OCI Image Format Specification, `image-layout.md`, `image-index.md` and
+//! `manifest.md`.
 
 use super::blob::{Blob, is_for, platform_of, this_platform, verify};
 use super::document::{broken, digest, parse};
@@ -14,19 +15,19 @@ use crate::source::error::SourceError;
 use crate::{Error, Result};
 use serde_json::Value;
 
-/// Indexes within indexes.
+/// Maximum depth of nested indexes.
 const DEPTH_MAX: usize = 8;
 
 /// Annotation with the name of an image in a layout.
 const NAME: &str = "org.opencontainers.image.ref.name";
 
-/// The layers of an image of the layout, lowest first.
+/// Layers of one image of the layout, lowest first.
 pub(super) fn layers(
     files: &Files,
     name: Option<&str>,
     platform: Option<&str>,
 ) -> Result<Vec<Blob>> {
-    let layout = Layout {
+    let layout = OciLayout {
         files,
         name,
         platform: platform.map_or_else(this_platform, str::to_owned),
@@ -35,25 +36,25 @@ pub(super) fn layers(
     layout.layers()
 }
 
-struct Layout<'a> {
+struct OciLayout<'a> {
     files: &'a Files,
     name: Option<&'a str>,
     platform: String,
-    /// Nobody asked for a platform: if there is only one image, it is that.
+    /// No platform was given: a single image is taken whatever its platform.
     any: bool,
 }
 
-impl Layout<'_> {
+impl OciLayout<'_> {
     fn layers(&self) -> Result<Vec<Blob>> {
         let top = self.files.find("index.json")?;
         let index = document(&top)?;
-        let (mut at, mut has_platform) = self.chosen(&top.name, &index, true)?;
+        let (mut at, mut has_platform) = self.select_manifest(&top.name, &index, true)?;
         for _ in 0..DEPTH_MAX {
             verify(std::slice::from_ref(&at), 1)?;
             let place = &at.member.name;
             let document = document(&at.member)?;
             if document.get("manifests").is_some() {
-                (at, has_platform) = self.chosen(place, &document, false)?;
+                (at, has_platform) = self.select_manifest(place, &document, false)?;
                 continue;
             }
             let layers = document.get("layers").and_then(Value::as_array);
@@ -69,7 +70,7 @@ impl Layout<'_> {
         Err(broken(&top.name, "indexes within indexes"))
     }
 
-    /// Fails unless the config of the manifest at `place` says that the image is for the platform.
+    /// Fails unless the config of the manifest at `place` states the requested platform.
     fn check_config(&self, place: &str, manifest: &Value) -> Result<()> {
         let config = manifest.get("config");
         let config = config.ok_or_else(|| broken(place, "a manifest without config"))?;
@@ -86,8 +87,9 @@ impl Layout<'_> {
         }
     }
 
-    /// The image that an index has for the name and platform, and whether its entry states a platform.
-    fn chosen(&self, place: &str, index: &Value, top: bool) -> Result<(Blob, bool)> {
+    /// Selects the image of an index by name and platform. Also returns whether its entry states a
+    /// platform.
+    fn select_manifest(&self, place: &str, index: &Value, top: bool) -> Result<(Blob, bool)> {
         let all = index.get("manifests").and_then(Value::as_array);
         let all = all.ok_or_else(|| broken(place, "no list of manifests"))?;
         let name_of = |entry: &Value| {
@@ -98,7 +100,7 @@ impl Layout<'_> {
         let named =
             |entry: &&Value| wanted.is_none_or(|name| name_of(entry).as_deref() == Some(name));
         let found: Vec<&Value> = all.iter().filter(named).collect();
-        // Attestations say that they are for no platform.
+        // Attestations have a platform that matches nothing.
         let of_platform =
             |entry: &&&Value| platform(entry).is_none_or(|p| is_for(&self.platform, &p));
         let mut fitting: Vec<&Value> = found.iter().filter(of_platform).copied().collect();
@@ -135,7 +137,8 @@ impl Layout<'_> {
         }
     }
 
-    /// Gives layers the digests that the config has for them as plain tars. One of another kind than an image's has none.
+    /// Adds to layers the digests of their plain tars from the config. Configs of other types have
+    /// none.
     fn add_diff_ids(&self, place: &str, manifest: &Value, layers: &mut [Blob]) -> Result<()> {
         let Some(config) = manifest.get("config") else {
             return Ok(());
@@ -168,14 +171,14 @@ impl Layout<'_> {
             || media.ends_with(".tar+gzip")
             || media.ends_with(".tar+zstd");
         if !is_tar {
-            let what = format!("a layer of type '{media}', which is no tar");
+            let what = format!("a layer of type '{media}', which is not a tar");
             let error = SourceError::unsupported(what).in_source(place);
             return Err(Error::from(error));
         }
         self.blob(place, layer)
     }
 
-    /// The blob that an entry of the document at `place` names.
+    /// Blob that a descriptor in the document at `place` names.
     fn blob(&self, place: &str, entry: &Value) -> Result<Blob> {
         let hex = digest(place, entry.get("digest"))?;
         Ok(Blob {

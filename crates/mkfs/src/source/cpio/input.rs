@@ -1,6 +1,6 @@
-//! Where the bytes of archives come from: plain stretches of a stream or a file, and compressed ones.
+//! Input of cpio archives: plain and compressed sections of a stream or a file.
 
-use super::super::compressed::{Compression, MAGIC_LEN, One, failure};
+use super::super::compressed::{Compression, MAGIC_LEN, SingleStream, decode_error};
 use super::super::error::SourceError;
 use super::header::{HEADER_LEN, is_header};
 use std::io::{self, BufRead, BufReader, Read};
@@ -8,48 +8,49 @@ use tuff_store::ReadAt;
 
 const STREAM_BUFFER: usize = 64 << 10;
 
-/// As much is read around a header.
+/// Buffer size of reads around a header. Unit: bytes.
 const STORE_BUFFER: usize = 4 << 10;
 
-/// How much of a stream [`begins`] wants to see: the first bytes of a block of any compression come out of it. Unit: bytes.
-const START: u64 = 256 << 10;
+/// Length of the stream's start that [`begins`] examines: enough for the first bytes of any
+/// compressed block. Unit: bytes.
+const START_LEN: u64 = 256 << 10;
 
 pub(super) enum Input<'a> {
-    Plain(Raw<'a>),
+    Plain(RawInput<'a>),
     Compressed {
         reader: BufReader<Frame<'a>>,
-        /// Decoded bytes so far.
+        /// Number of decoded bytes.
         position: u64,
-        /// Where it begins in the source.
+        /// Start of the section in the source. Unit: bytes.
         start: u64,
     },
-    /// Only while it becomes another.
-    Moving,
+    /// Placeholder while the state changes.
+    Taken,
 }
 
-/// The source's own bytes.
-pub(super) struct Raw<'a> {
-    reader: Reader<'a>,
-    /// Bytes that were looked at in advance.
+/// Unmodified bytes of the source.
+pub(super) struct RawInput<'a> {
+    reader: RawReader<'a>,
+    /// Bytes that were peeked.
     back: Vec<u8>,
     back_at: usize,
     position: u64,
 }
 
-enum Reader<'a> {
+enum RawReader<'a> {
     Stream(BufReader<Box<dyn Read + Send + 'a>>),
-    Store(BufReader<FromStore<'a>>),
+    Store(BufReader<StoreReader<'a>>),
 }
 
-struct FromStore<'a> {
+struct StoreReader<'a> {
     store: &'a dyn ReadAt,
     at: u64,
 }
 
-/// A gzip member, xz stream or Zstandard frame.
-pub(super) struct Frame<'a>(One<Raw<'a>>);
+/// Single gzip member, xz stream or Zstandard frame.
+pub(super) struct Frame<'a>(SingleStream<RawInput<'a>>);
 
-impl Read for FromStore<'_> {
+impl Read for StoreReader<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.store.read_at(buf, self.at)?;
         self.at += n as u64;
@@ -63,12 +64,12 @@ impl Read for Frame<'_> {
             if e.kind() == io::ErrorKind::Interrupted {
                 return e;
             }
-            failure(self.0.format(), self.0.input().position, e).into()
+            decode_error(self.0.format(), self.0.input().position, e).into()
         })
     }
 }
 
-impl Read for Raw<'_> {
+impl Read for RawInput<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let have = self.fill_buf()?;
         let n = have.len().min(buf.len());
@@ -78,14 +79,14 @@ impl Read for Raw<'_> {
     }
 }
 
-impl BufRead for Raw<'_> {
+impl BufRead for RawInput<'_> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.back_at < self.back.len() {
             return Ok(&self.back[self.back_at..]);
         }
         match &mut self.reader {
-            Reader::Stream(reader) => reader.fill_buf(),
-            Reader::Store(reader) => reader.fill_buf(),
+            RawReader::Stream(reader) => reader.fill_buf(),
+            RawReader::Store(reader) => reader.fill_buf(),
         }
     }
 
@@ -96,15 +97,15 @@ impl BufRead for Raw<'_> {
             return;
         }
         match &mut self.reader {
-            Reader::Stream(reader) => reader.consume(n),
-            Reader::Store(reader) => reader.consume(n),
+            RawReader::Stream(reader) => reader.consume(n),
+            RawReader::Store(reader) => reader.consume(n),
         }
     }
 }
 
-impl Raw<'_> {
-    /// The next bytes, which stay where they are.
-    fn look(&mut self, len: usize) -> io::Result<&[u8]> {
+impl RawInput<'_> {
+    /// Returns the next bytes without consuming them.
+    fn peek(&mut self, len: usize) -> io::Result<&[u8]> {
         let mut bytes = vec![0; len];
         let n = fill(self, &mut bytes)?;
         bytes.truncate(n);
@@ -114,22 +115,22 @@ impl Raw<'_> {
         Ok(&self.back[..n])
     }
 
-    /// How many bytes are left, where that is known.
+    /// Number of remaining bytes, if known.
     fn left(&self) -> Option<u64> {
         match &self.reader {
-            Reader::Stream(_) => None,
-            Reader::Store(reader) => {
+            RawReader::Stream(_) => None,
+            RawReader::Store(reader) => {
                 let store = reader.get_ref().store;
                 Some(store.size().saturating_sub(self.position))
             }
         }
     }
 
-    /// Passes over what need not be read. Returns how much of `count` that was.
+    /// Skips bytes by seeking. Returns how many of `count` were skipped.
     fn jump(&mut self, count: u64) -> u64 {
         let Some(left) = self.left() else { return 0 };
         let count = count.min(left);
-        let Reader::Store(reader) = &mut self.reader else {
+        let RawReader::Store(reader) = &mut self.reader else {
             return 0;
         };
         let buffered = reader.buffer().len() as u64;
@@ -146,16 +147,19 @@ impl Raw<'_> {
 impl<'a> Input<'a> {
     pub(super) fn stream(reader: Box<dyn Read + Send + 'a>) -> Self {
         let reader = BufReader::with_capacity(STREAM_BUFFER, reader);
-        Self::raw(Reader::Stream(reader))
+        Self::raw(RawReader::Stream(reader))
     }
 
     pub(super) fn store(store: &'a dyn ReadAt) -> Self {
-        let store = FromStore { store, at: 0 };
-        Self::raw(Reader::Store(BufReader::with_capacity(STORE_BUFFER, store)))
+        let store = StoreReader { store, at: 0 };
+        Self::raw(RawReader::Store(BufReader::with_capacity(
+            STORE_BUFFER,
+            store,
+        )))
     }
 
-    fn raw(reader: Reader<'a>) -> Self {
-        Self::Plain(Raw {
+    fn raw(reader: RawReader<'a>) -> Self {
+        Self::Plain(RawInput {
             reader,
             back: Vec::new(),
             back_at: 0,
@@ -167,20 +171,20 @@ impl<'a> Input<'a> {
         match self {
             Self::Plain(raw) => raw,
             Self::Compressed { reader, .. } => reader,
-            Self::Moving => unreachable!("nobody sees it move"),
+            Self::Taken => unreachable!("the placeholder is replaced before it is used"),
         }
     }
 
-    /// Position in the source, or in what a compressed stretch of it decodes to. Unit: bytes.
+    /// Position in the source, or in the decoded data of a compressed section. Unit: bytes.
     pub(super) fn position(&self) -> u64 {
         match self {
             Self::Plain(raw) => raw.position,
             Self::Compressed { position, .. } => *position,
-            Self::Moving => 0,
+            Self::Taken => 0,
         }
     }
 
-    /// Where the compressed stretch begins that is being read.
+    /// Start of the current compressed section.
     pub(super) fn compressed_at(&self) -> Option<u64> {
         match self {
             Self::Compressed { start, .. } => Some(*start),
@@ -188,12 +192,12 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Where the next bytes are in the source, if they can be read there later.
+    /// Position of the next bytes in the source, if they can be read there later.
     pub(super) fn offset(&self) -> Option<u64> {
         self.left().map(|_| self.position())
     }
 
-    /// How many bytes are left, where that is known.
+    /// Number of remaining bytes, if known.
     pub(super) fn left(&self) -> Option<u64> {
         match self {
             Self::Plain(raw) => raw.left(),
@@ -201,7 +205,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Fills `buf`. Returns how many bytes it got; fewer than asked for only at the end.
+    /// Fills `buf`. Returns the number of bytes read, which is smaller only at the end.
     pub(super) fn fill(&mut self, buf: &mut [u8]) -> Result<usize, SourceError> {
         let mut done = 0;
         loop {
@@ -216,14 +220,14 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Passes over `count` bytes. Returns how many there were; fewer than asked for only at the end.
+    /// Skips `count` bytes. Returns the number skipped, which is smaller only at the end.
     pub(super) fn skip(&mut self, count: u64) -> Result<u64, SourceError> {
         let mut done = match self {
             Self::Plain(raw) => raw.jump(count),
             _ => 0,
         };
         while done < count {
-            let have = some(self.reader())?.len();
+            let have = fill_buffer(self.reader())?.len();
             let left = usize::try_from(count - done).unwrap_or(usize::MAX);
             let n = have.min(left);
             self.reader().consume(n);
@@ -238,10 +242,10 @@ impl<'a> Input<'a> {
         Ok(done)
     }
 
-    /// Passes over zeros to the next archive; false at the end of the source.
+    /// Skips zeros up to the next archive. Returns false at the end of the source.
     pub(super) fn next_archive(&mut self) -> Result<bool, SourceError> {
         loop {
-            let have = some(self.reader())?;
+            let have = fill_buffer(self.reader())?;
             let zeros = have.iter().take_while(|b| **b == 0).count();
             let (len, at_end) = (have.len(), have.is_empty());
             self.reader().consume(zeros);
@@ -253,7 +257,7 @@ impl<'a> Input<'a> {
                     return Ok(true);
                 };
                 let at = raw.position;
-                let magic = raw.look(MAGIC_LEN)?;
+                let magic = raw.peek(MAGIC_LEN)?;
                 let compression = Compression::detect(magic).map_err(|e| e.at_byte(at))?;
                 if compression == Compression::Plain {
                     return Ok(true);
@@ -262,7 +266,7 @@ impl<'a> Input<'a> {
                 continue;
             }
             if at_end {
-                match std::mem::replace(self, Self::Moving) {
+                match std::mem::replace(self, Self::Taken) {
                     Self::Compressed { reader, .. } => {
                         *self = Self::Plain(reader.into_inner().0.into_input());
                     }
@@ -275,9 +279,10 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Where a frame ended within an archive: the next one, if there is one of the same kind.
+    /// Continues with the next frame after one that ends within an archive. Returns false if there
+    /// is none of the same format.
     fn next_frame(&mut self) -> Result<bool, SourceError> {
-        let (format, at, position) = match std::mem::replace(self, Self::Moving) {
+        let (format, at, position) = match std::mem::replace(self, Self::Taken) {
             Self::Compressed {
                 reader,
                 position,
@@ -296,8 +301,8 @@ impl<'a> Input<'a> {
         let Self::Plain(raw) = self else {
             return Ok(false);
         };
-        let next = Compression::detect(raw.look(MAGIC_LEN)?);
-        // What is none is told as the archive's early end.
+        let next = Compression::detect(raw.peek(MAGIC_LEN)?);
+        // Other data is reported as an early end of the archive.
         if next.is_ok_and(|next| next == format) {
             self.decode(format, at, position)?;
             return Ok(true);
@@ -311,9 +316,9 @@ impl<'a> Input<'a> {
         start: u64,
         position: u64,
     ) -> Result<(), SourceError> {
-        if let Self::Plain(raw) = std::mem::replace(self, Self::Moving) {
-            let one =
-                One::new(compression, raw).map_err(|e| SourceError::from(e).at_byte(start))?;
+        if let Self::Plain(raw) = std::mem::replace(self, Self::Taken) {
+            let one = SingleStream::new(compression, raw)
+                .map_err(|e| SourceError::from(e).at_byte(start))?;
             *self = Self::Compressed {
                 reader: BufReader::with_capacity(STREAM_BUFFER, Frame(one)),
                 position,
@@ -337,8 +342,8 @@ fn fill(reader: &mut dyn BufRead, buf: &mut [u8]) -> io::Result<usize> {
     Ok(done)
 }
 
-/// Buffered bytes, none at the end.
-fn some(reader: &mut dyn BufRead) -> io::Result<&[u8]> {
+/// Returns buffered bytes, or none at the end.
+fn fill_buffer(reader: &mut dyn BufRead) -> io::Result<&[u8]> {
     loop {
         match reader.fill_buf() {
             Ok(_) => break,
@@ -349,18 +354,19 @@ fn some(reader: &mut dyn BufRead) -> io::Result<&[u8]> {
     reader.fill_buf()
 }
 
-/// Whether a stream begins with a header of cpio, plain or compressed. What was read of it goes into `start`.
+/// True if a stream begins with a cpio header, plain or compressed. The bytes read are appended to
+/// `start`.
 pub(crate) fn begins(reader: &mut dyn Read, start: &mut Vec<u8>) -> io::Result<bool> {
     reader.take(HEADER_LEN as u64).read_to_end(start)?;
     match Compression::detect(start) {
         Ok(Compression::Plain) => Ok(is_header(start)),
-        // Whoever reads it says so.
+        // The caller reports the unsupported format.
         Err(_) => Ok(false),
         Ok(compression) => {
-            reader.take(START).read_to_end(start)?;
+            reader.take(START_LEN).read_to_end(start)?;
             let mut head = Vec::new();
-            let frame = One::new(compression, &start[..]);
-            // What does not decode is no cpio so far.
+            let frame = SingleStream::new(compression, &start[..]);
+            // Data that cannot be decoded is not a cpio.
             let decoded = frame.and_then(|one| one.take(HEADER_LEN as u64).read_to_end(&mut head));
             Ok(decoded.is_ok() && is_header(&head))
         }

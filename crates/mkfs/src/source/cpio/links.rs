@@ -1,44 +1,44 @@
-//! Names of one file within an archive.
+//! Hard links within an archive.
 
 use super::super::{Content, Entry, Kind};
 use super::header::Inode;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 
-/// What is known of files with several names.
+/// State of files with several names.
 #[derive(Default)]
-pub(super) struct Links {
-    /// The name that came first of what is there already.
+pub(super) struct LinkTracker {
+    /// First name of each file that was returned.
     firsts: HashMap<Inode, Vec<u8>>,
-    /// Names without data, as they came; `None` for those that are done.
+    /// Names without data, in order; `None` for those already returned.
     waiting: Vec<Option<(Inode, Entry)>>,
     by_inode: HashMap<Inode, Vec<usize>>,
     by_path: HashMap<Vec<u8>, usize>,
 }
 
-impl Links {
-    /// The first name of a file, if it came.
+impl LinkTracker {
+    /// First name of a file, if it was returned.
     pub(super) fn first(&self, inode: Inode) -> Option<&Vec<u8>> {
         self.firsts.get(&inode)
     }
 
-    /// Keeps a name until there is data for it.
-    pub(super) fn wait(&mut self, inode: Inode, entry: Entry) {
+    /// Keeps a name until its data arrives.
+    pub(super) fn defer(&mut self, inode: Inode, entry: Entry) {
         let n = self.waiting.len();
         self.by_inode.entry(inode).or_default().push(n);
         self.by_path.insert(entry.path.clone(), n);
         self.waiting.push(Some((inode, entry)));
     }
 
-    /// A member has this path now: what waited under it is replaced.
-    pub(super) fn give_way(&mut self, path: &[u8]) {
+    /// Drops a waiting name that a member with the same path replaces.
+    pub(super) fn remove_replaced(&mut self, path: &[u8]) {
         if let Some(n) = self.by_path.remove(path) {
             self.waiting[n] = None;
         }
     }
 
-    /// The file is there, under this name. Returns those that waited for it.
-    pub(super) fn found(&mut self, inode: Inode, path: &[u8]) -> VecDeque<Entry> {
+    /// Registers a file under this name. Returns the names that waited for it as hard links.
+    pub(super) fn resolve(&mut self, inode: Inode, path: &[u8]) -> VecDeque<Entry> {
         self.firsts.insert(inode, path.to_vec());
         let names = self.by_inode.remove(&inode).unwrap_or_default();
         let mut links = VecDeque::new();
@@ -53,7 +53,7 @@ impl Links {
         links
     }
 
-    /// The archive ends. Returns what still waits: empty files, and their names.
+    /// Ends the archive. Returns the names that still wait: empty files with their hard links.
     pub(super) fn end(&mut self) -> Vec<Entry> {
         let mut left = std::mem::take(self);
         let mut entries = Vec::new();
@@ -61,7 +61,7 @@ impl Links {
             if let Some((inode, entry)) = left.waiting[n].take() {
                 let path = entry.path.clone();
                 entries.push(entry);
-                entries.extend(left.found(inode, &path));
+                entries.extend(left.resolve(inode, &path));
             }
         }
         entries

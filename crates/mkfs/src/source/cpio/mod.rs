@@ -1,21 +1,25 @@
-//! Archives of cpio with ASCII headers: newc (`070701`) and crc (`070702`), one or several behind each other, as an initramfs is.
+//! Cpio archives with ASCII headers: newc (`070701`) and crc (`070702`). An initramfs is a sequence
+//! of them.
 //!
 //! ```text
-//!  archive ─► zeros ─► archive ─► zeros ─► archive, compressed ─► end
-//!     └─ header, name, data; header, name, data; ..; "TRAILER!!!"
+//! archive ─► zeros ─► archive ─► zeros ─► archive, compressed ─► end
+//!    └─ header, name, data; header, name, data; ..; "TRAILER!!!"
 //! ```
 //!
-//! [`CpioReader`] reads a stream once, front to back, or a file that can be read at any position, of whose plain archives it
-//! visits only the headers. Both give the same entries.
+//! [`CpioReader`] reads a stream once, front to back. From a file that can be read at any position,
+//! it visits only the headers of plain archives. Both give the same entries.
 //!
-//! * A file with several names has its data at one of them, mostly the last. Names in front of it come behind it, as links; of a
-//!   file that never gets data the first is an empty file. What comes with data again is another name of what came first.
-//! * A later archive's entries are behind an earlier one's, which they replace. Links do not lead from one into another.
-//! * The sum of a regular file's data in crc archives is compared.
+//! * A file with several names has its data at one of them, mostly the last. Earlier names follow
+//!   it as hard links. If a file never gets data, its first name becomes an empty file. Further
+//!   names with data are hard links to the first.
+//! * Entries of a later archive replace those of an earlier one. Hard links do not cross archives.
+//! * The checksum of regular files in crc archives is verified.
 //!
-//! What is passed over in silence: numbers of inodes, and data of what is no regular file or symbolic link.
+//! Ignored without a warning: inode numbers, and data of members that are neither regular files nor
+//! symbolic links.
 //!
-//! Sources: `cpio(5)` of FreeBSD; Linux, "initramfs buffer format" (`early-userspace/buffer-format.rst`).
+//! Sources: `cpio(5)` of FreeBSD; Linux, "initramfs buffer format"
+//! (`early-userspace/buffer-format.rst`).
 
 mod header;
 mod input;
@@ -31,61 +35,61 @@ use super::member_path::normalise;
 use super::{Content, Device, Entry, Kind, Meta};
 use header::{Header, TRAILER};
 use input::Input;
-use links::Links;
+use links::LinkTracker;
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use tuff_store::ReadAt;
 
-/// Longest name. Unit: bytes.
+/// Maximum length of a name. Unit: bytes.
 const NAME_BYTES_MAX: u32 = 64 << 10;
 
-/// Longest target of a symbolic link, with a zero byte. Unit: bytes.
+/// Maximum length of a symbolic link target with its zero byte. Unit: bytes.
 const TARGET_BYTES_MAX: u32 = 4096;
 
-/// Reads archives of cpio. See the [module](self).
+/// Reader of cpio archives; see the [module](self).
 pub struct CpioReader<'a> {
     input: Input<'a>,
     source: String,
-    links: Links,
-    /// Links whose turn has come.
+    links: LinkTracker,
+    /// Hard links to return next.
     ready: VecDeque<Entry>,
-    current: Option<Current>,
-    state: State,
+    current: Option<CurrentMember>,
+    state: ReaderState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// In front of the first archive.
+enum ReaderState {
+    /// Before the first archive.
     Fresh,
-    /// Within an archive.
+    /// Between two members of an archive.
     Within,
-    /// Behind the trailer of one.
+    /// After the trailer of an archive.
     Between,
     Ended,
     Failed,
 }
 
-/// The member whose data comes next.
-struct Current {
+/// Member whose data comes next.
+struct CurrentMember {
     path: Vec<u8>,
     header_at: u64,
     stored: u64,
     left: u64,
     padding: u64,
-    /// The data belongs to the entry that was given last.
+    /// The data belongs to the last entry returned.
     readable: bool,
-    /// What its bytes must add up to, and what they did so far.
+    /// Expected checksum, and the sum of the bytes read.
     sum: Option<(u32, u32)>,
 }
 
 impl<'a> CpioReader<'a> {
-    /// A reader of a stream. `source` names it in messages. Reads are buffered here.
+    /// Creates a reader of a stream. `source` names it in messages. Reads are buffered here.
     pub fn new(source: impl Into<String>, reader: impl Read + Send + 'a) -> Self {
         Self::with(source.into(), Input::stream(Box::new(reader)))
     }
 
-    /// A reader of what can be read at any position. Regular files of plain archives come with [`Content::Range`], those of
-    /// compressed ones with [`Content::Stream`].
+    /// Creates a reader of a file that can be read at any position. Regular files of plain archives
+    /// come with [`Content::Range`], those of compressed ones with [`Content::Stream`].
     pub fn of_store(source: impl Into<String>, store: &'a dyn ReadAt) -> Self {
         Self::with(source.into(), Input::store(store))
     }
@@ -94,36 +98,38 @@ impl<'a> CpioReader<'a> {
         Self {
             input,
             source,
-            links: Links::default(),
+            links: LinkTracker::default(),
             ready: VecDeque::new(),
             current: None,
-            state: State::Fresh,
+            state: ReaderState::Fresh,
         }
     }
 
-    /// The next member, `None` at the end of the last archive.
+    /// Returns the next member, or `None` at the end of the last archive.
     ///
     /// # Errors
-    /// Says where the archive is broken, or what of it is not supported. Nothing can be read afterwards.
+    ///
+    /// An archive is damaged or uses an unsupported feature. Nothing can be read afterwards.
     pub fn next_entry(&mut self) -> Result<Option<Entry>, SourceError> {
-        if self.state == State::Failed {
+        if self.state == ReaderState::Failed {
             let what = "nothing can be read after an error in the archive";
             return Err(SourceError::usage(what).in_source(&self.source));
         }
         let entry = self.advance();
         entry.map_err(|e| {
-            self.state = State::Failed;
-            self.placed(e)
+            self.state = ReaderState::Failed;
+            self.with_archive(e)
         })
     }
 
-    /// The data of the member that [`next_entry`](Self::next_entry) gave last, if it came with [`Content::Stream`].
+    /// Data of the last member from [`next_entry`](Self::next_entry), if it came with
+    /// [`Content::Stream`].
     pub fn data(&mut self) -> MemberData<'_, 'a> {
         MemberData { cpio: self }
     }
 
-    /// Says of an error which archive it is in.
-    fn placed(&self, error: SourceError) -> SourceError {
+    /// Adds the archive to an error.
+    fn with_archive(&self, error: SourceError) -> SourceError {
         match self.input.compressed_at() {
             Some(at) => error.in_source(&format!("{}: archive at byte {at}", self.source)),
             None => error.in_source(&self.source),
@@ -140,17 +146,17 @@ impl<'a> CpioReader<'a> {
             }
             self.pass_over_current()?;
             match self.state {
-                State::Fresh | State::Between => {
+                ReaderState::Fresh | ReaderState::Between => {
                     if !self.input.next_archive()? {
-                        if self.state == State::Fresh {
-                            return Err(SourceError::corrupt("nothing is there").at_byte(0));
+                        if self.state == ReaderState::Fresh {
+                            return Err(SourceError::corrupt("the source is empty").at_byte(0));
                         }
-                        self.state = State::Ended;
+                        self.state = ReaderState::Ended;
                         continue;
                     }
                 }
-                State::Within => {}
-                State::Ended | State::Failed => return Ok(None),
+                ReaderState::Within => {}
+                ReaderState::Ended | ReaderState::Failed => return Ok(None),
             }
             if let Some(entry) = self.member()? {
                 return Ok(Some(entry));
@@ -158,14 +164,14 @@ impl<'a> CpioReader<'a> {
         }
     }
 
-    /// One member, unless it is a trailer or a name that waits for its data.
+    /// Reads one member. `None` for a trailer, or a name that waits for its data.
     fn member(&mut self) -> Result<Option<Entry>, SourceError> {
         let at = self.input.position();
         let mut head = [0; HEADER_LEN];
         let n = self.input.fill(&mut head)?;
-        let between = self.state != State::Within;
+        let between = self.state != ReaderState::Within;
         if between && !head[..n].starts_with(b"0707") && !header::is_header(&head[..n]) {
-            let what = "neither an archive of cpio nor zeros";
+            let what = "neither a cpio archive nor zeros";
             return Err(SourceError::corrupt(what).at_byte(at));
         }
         if n < HEADER_LEN {
@@ -176,13 +182,13 @@ impl<'a> CpioReader<'a> {
             return Err(SourceError::corrupt(what).at_byte(at));
         }
         let header = Header::parse(&head).map_err(|e| e.at_byte(at))?;
-        self.state = State::Within;
+        self.state = ReaderState::Within;
         let raw = self.name(&header).map_err(|e| e.at_byte(at))?;
         self.begin(&header, &raw, at);
         if raw == TRAILER {
             self.pass_over_current()?;
             self.ready.extend(self.links.end());
-            self.state = State::Between;
+            self.state = ReaderState::Between;
             return Ok(None);
         }
         let entry = self.entry(&header, &raw);
@@ -195,7 +201,7 @@ impl<'a> CpioReader<'a> {
             let what = format!("name of {len} bytes, at most {NAME_BYTES_MAX} are read");
             return Err(SourceError::limit(what));
         }
-        // Fits, as do all below: at most NAME_BYTES_MAX.
+        // Fits, as all lengths below: at most `NAME_BYTES_MAX`.
         let mut name = vec![0; len as usize];
         if self.input.fill(&mut name)? < name.len() {
             return Err(SourceError::corrupt("name is cut short"));
@@ -209,17 +215,17 @@ impl<'a> CpioReader<'a> {
         Ok(name)
     }
 
-    /// Makes what comes next the data of a member.
+    /// Starts the data of a member.
     fn begin(&mut self, header: &Header, raw: &[u8], at: u64) {
         let stored = u64::from(header.size);
-        self.current = Some(Current {
+        self.current = Some(CurrentMember {
             path: raw.to_vec(),
             header_at: at,
             stored,
             left: stored,
             padding: padding(stored),
             readable: false,
-            // Of a symbolic link some writers give one and some none.
+            // Writers disagree about checksums of symbolic links.
             sum: header.sum.filter(|_| header.is_file()).map(|sum| (sum, 0)),
         });
     }
@@ -234,7 +240,7 @@ impl<'a> CpioReader<'a> {
             mtime: header.mtime.into(),
             mtime_nsec: 0,
         };
-        self.links.give_way(&path);
+        self.links.remove_replaced(&path);
         let device = || {
             let (major, minor) = header.rdev;
             Device::new(major.into(), minor.into()).ok_or_else(|| {
@@ -275,19 +281,19 @@ impl<'a> CpioReader<'a> {
             return Ok(Some(entry));
         }
         if is_linked && entry.kind == (Kind::File { size: 0 }) {
-            self.links.wait(header.inode, entry);
+            self.links.defer(header.inode, entry);
             return Ok(None);
         }
         if matches!(entry.kind, Kind::File { size: 1.. }) {
             entry.content = self.content()?;
         }
         if is_linked {
-            self.ready = self.links.found(header.inode, &entry.path);
+            self.ready = self.links.resolve(header.inode, &entry.path);
         }
         Ok(Some(entry))
     }
 
-    /// Where the current member's data is.
+    /// Location of the current member's data.
     fn content(&mut self) -> Result<Content, SourceError> {
         let Some(current) = &mut self.current else {
             return Ok(Content::None);
@@ -319,7 +325,7 @@ impl<'a> CpioReader<'a> {
                 n => done += n,
             }
         }
-        // Some writers count the zero byte behind it.
+        // Some writers include the terminating zero byte.
         if target.last() == Some(&0) {
             target.pop();
         }
@@ -332,7 +338,7 @@ impl<'a> CpioReader<'a> {
         Ok(target)
     }
 
-    /// Reads data of the current member. 0 only at its end or for an empty `buf`.
+    /// Reads data of the current member. Returns 0 only at its end or for an empty `buf`.
     fn read(&mut self, buf: &mut [u8]) -> Result<usize, SourceError> {
         let Some(current) = &mut self.current else {
             return Ok(0);
@@ -363,7 +369,7 @@ impl<'a> CpioReader<'a> {
         }
     }
 
-    /// Reads what is left of the current member's data, for its sum.
+    /// Reads the rest of the current member's data to verify its checksum.
     fn pass_over_data(&mut self) -> Result<(), SourceError> {
         let mut buf = vec![0; 64 << 10];
         while self.read(&mut buf)? > 0 {}
@@ -381,13 +387,13 @@ impl<'a> CpioReader<'a> {
         if passed < current.left {
             return Err(current.truncated(current.stored - current.left + passed));
         }
-        // Padding that is missing at the end of the source is no loss.
+        // Padding may be missing at the end of the source.
         self.input.skip(current.padding)?;
         Ok(())
     }
 }
 
-impl Current {
+impl CurrentMember {
     fn truncated(&self, found: u64) -> SourceError {
         SourceError::corrupt(format!(
             "stored bytes end early, expected {}, found {found}",
@@ -398,12 +404,12 @@ impl Current {
     }
 }
 
-/// Zeros up to a multiple of 4, from the header on.
+/// Number of zeros up to a multiple of 4, counted from the header.
 fn padding(len: u64) -> u64 {
     len.next_multiple_of(4) - len
 }
 
-/// The data of one member. See [`CpioReader::data`].
+/// Data of one member; see [`CpioReader::data`].
 pub struct MemberData<'r, 'a> {
     cpio: &'r mut CpioReader<'a>,
 }
@@ -411,13 +417,13 @@ pub struct MemberData<'r, 'a> {
 impl Read for MemberData<'_, '_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match &self.cpio.current {
-            Some(current) if current.readable && self.cpio.state == State::Within => {}
+            Some(current) if current.readable && self.cpio.state == ReaderState::Within => {}
             _ => return Ok(0),
         }
         let read = self.cpio.read(buf);
         Ok(read.map_err(|e| {
-            self.cpio.state = State::Failed;
-            self.cpio.placed(e)
+            self.cpio.state = ReaderState::Failed;
+            self.cpio.with_archive(e)
         })?)
     }
 }

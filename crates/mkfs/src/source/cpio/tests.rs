@@ -1,14 +1,14 @@
-//! Archives by hand: what comes out, and what is refused.
+//! Archives assembled by hand: their entries, and rejected ones.
 
 use super::*;
 use crate::source::error::SourceErrorKind;
 use tuff_store::MemStore;
 
-/// An archive that grows by members.
+/// Builder of an archive.
 #[derive(Clone, Default)]
 struct Archive(Vec<u8>);
 
-/// What a member's header says.
+/// Fields of a member's header.
 #[derive(Clone, Copy)]
 struct Head<'a> {
     magic: &'a str,
@@ -85,7 +85,7 @@ impl Archive {
     }
 }
 
-/// Path, what it is, and its data or target.
+/// Path, type and mode, and data or target.
 type Got = (String, String, Vec<u8>);
 
 fn got(cpio: &mut CpioReader<'_>, whole: &[u8]) -> Result<Vec<Got>, SourceError> {
@@ -115,7 +115,7 @@ fn got(cpio: &mut CpioReader<'_>, whole: &[u8]) -> Result<Vec<Got>, SourceError>
     Ok(all)
 }
 
-/// What an archive has, as a stream and as a file.
+/// Entries of an archive, read as a stream and as a file.
 fn read(bytes: &[u8]) -> Result<Vec<Got>, SourceError> {
     let streamed = got(&mut CpioReader::new("a.cpio", bytes), bytes);
     let store = MemStore::new(bytes);
@@ -159,7 +159,7 @@ fn zstd(data: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_type_comes_out() {
+fn every_file_type_is_read() {
     let device = |mode, path| Head {
         rdev: (8, 300),
         ..head(mode, path)
@@ -207,7 +207,7 @@ fn names_that_come_before_their_data_are_links_to_it() {
         .linked(8, "left", b"")
         .linked(8, "left too", b"")
         .end()
-        // Numbers of another archive are others.
+        // Inode numbers of another archive are independent.
         .linked(7, "f", b"new")
         .end()
         .0;
@@ -247,7 +247,7 @@ fn archives_follow_each_other_with_zeros_between_and_compressed_or_not() {
         ]
         .concat(),
         [&zstd(&a)[..], &zstd(&b), &c, &zeros, &gzip(&d)].concat(),
-        // Cut anywhere into frames of one kind.
+        // Split at any position into frames of one format.
         {
             let all = [&a[..], &b, &c, &d].concat();
             [zstd(&all[..57]), zstd(&all[57..300]), zstd(&all[300..])].concat()
@@ -262,14 +262,14 @@ fn archives_follow_each_other_with_zeros_between_and_compressed_or_not() {
 }
 
 #[test]
-fn sums_are_compared() {
+fn checksums_are_verified() {
     let with = |sum| {
         let head = Head {
             magic: "070702",
             sum,
             ..head(0o100_600, "f")
         };
-        // Of a link nobody gives one.
+        // Writers store no sum for a symbolic link.
         let link = Head {
             mode: 0o120_777,
             path: "l",
@@ -288,10 +288,10 @@ fn sums_are_compared() {
 }
 
 #[test]
-fn what_is_broken_is_said() {
+fn damaged_archives_have_their_message() {
     let file = Archive::default().file("f", b"hello");
-    fails(b"", "nothing is there");
-    fails(&[0; 600], "nothing is there");
+    fails(b"", "the source is empty");
+    fails(&[0; 600], "the source is empty");
     fails(&file.0, "the archive ends without a trailer");
     fails(
         &file.0[..60],
@@ -304,11 +304,11 @@ fn what_is_broken_is_said() {
     );
     fails(
         &file.clone().end().raw(b"junk").0,
-        "neither an archive of cpio nor zeros",
+        "neither a cpio archive nor zeros",
     );
     fails(
         &file.clone().raw(b"junk").end().0,
-        "no header of cpio, found \"junk07\"",
+        "not a cpio header, found \"junk07\"",
     );
     fails(
         &file.clone().end().raw(b"BZh91AY&SY").0,
@@ -324,7 +324,7 @@ fn what_is_broken_is_said() {
     );
     fails(
         &Archive::default().raw(b"070707").raw(&[b'0'; 200]).0,
-        "cpio -H newc writes what is read",
+        "not supported; create it with cpio -H newc",
     );
     for (path, wanted) in [("../f", "contains \"..\""), ("", "path is empty")] {
         fails(&Archive::default().file(path, b"x").end().0, wanted);
@@ -358,7 +358,7 @@ fn what_is_broken_is_said() {
     );
     let mut bytes = file.clone().end().0;
     bytes[20] = b'x';
-    fails(&bytes, "no hexadecimal number");
+    fails(&bytes, "invalid hexadecimal number");
     let mut bytes = file.clone().end().0;
     bytes[111] = b'g';
     fails(&bytes, "only zero byte");

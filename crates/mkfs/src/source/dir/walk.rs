@@ -1,19 +1,19 @@
-//! A directory and all below it, listed on several threads and seen in one order.
+//! Parallel walk of a directory tree in deterministic order.
 //!
 //! ```text
-//!  directories to list ──► [threads] ──► chunks of entries, by directory ──► the caller, in the order of the tree
-//!          ▲                   │
-//!          └── subdirectories ─┘
+//! directories to list ──► [threads] ──► chunks of entries, by directory ──► the caller, in the order of the tree
+//!       ▲                   │
+//!       └── subdirectories ─┘
 //! ```
 //!
 //! Invariants:
 //!
-//! * The caller sees each directory before what lies in it, names ascending, a directory's entries together and before
-//!   what lies deeper, directories in depth-first order: what one thread would see. So the first error it sees is
-//!   the same, too.
-//! * A directory that nobody has begun when the caller needs it is listed by the caller. So the walk goes on whatever
-//!   the threads do, and without threads it is the serial walk.
-//! * No more than [`AHEAD_MAX`] entries wait for the caller, and no more descriptors are open than there are threads.
+//! * The caller sees the order of a serial walk: a directory before its entries, which come
+//!   together and by name; directories in depth-first order. The first error is the same, too.
+//! * If no thread has begun a directory that the caller needs, the caller lists it. The walk
+//!   therefore makes progress without any threads, as the serial walk.
+//! * At most [`QUEUED_ENTRIES_MAX`] entries wait for the caller, and each thread has at most one
+//!   open directory.
 
 use super::DirSource;
 use crate::progress::Progress;
@@ -32,28 +32,28 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tuff_erofs::threads;
 use tuff_store::{FileId, retry};
 
-/// Entries that may wait for the caller. A test gets there with fewer.
-const AHEAD_MAX: usize = if cfg!(test) { 1 << 10 } else { 32 << 10 };
-/// Entries of a directory that are handed over together.
-const CHUNK: usize = if cfg!(test) { 1 << 5 } else { 1 << 10 };
-/// Buffer for names from the kernel. Unit: bytes.
+/// Maximum number of entries that wait for the caller. Tests use fewer.
+const QUEUED_ENTRIES_MAX: usize = if cfg!(test) { 1 << 10 } else { 32 << 10 };
+/// Number of entries of a directory that are handed over together.
+const CHUNK_ENTRIES: usize = if cfg!(test) { 1 << 5 } else { 1 << 10 };
+/// Buffer for `getdents64`. Unit: bytes.
 const NAMES_BUFFER: usize = 32 << 10;
 
-/// What to leave out of a walk, and how to do it.
+/// Options of a walk.
 pub(crate) struct WalkOptions<'a> {
-    /// Called with the path of each entry; true leaves it out, with all below it.
+    /// Called with the path of each entry. Returning true excludes it with everything below.
     pub(crate) exclude: &'a (dyn Fn(&[u8]) -> bool + Sync),
     /// Do not enter directories on other filesystems; they stay as empty directories.
     pub(crate) one_file_system: bool,
-    /// Write extended attributes of the sources.
+    /// Include extended attributes of entries.
     pub(crate) xattrs: bool,
-    /// Threads beside the caller's own.
+    /// Number of threads besides the caller's own.
     pub(crate) threads: usize,
     /// Files that are being written, which the walk leaves out.
     pub(crate) outputs: &'a Outputs,
 }
 
-/// The files that a build writes or replaces.
+/// Files that a build writes or replaces.
 #[derive(Default)]
 pub(crate) struct Outputs {
     files: Vec<FileId>,
@@ -67,7 +67,7 @@ impl Outputs {
         Self { files, found }
     }
 
-    /// True for one of the files, which is noted.
+    /// True if the file is an output; its path is recorded.
     fn has(&self, stat: &Stat, path: &[u8]) -> bool {
         let is_output = self.files.contains(&(stat.st_dev, stat.st_ino));
         if is_output {
@@ -79,7 +79,7 @@ impl Outputs {
         is_output
     }
 
-    /// The paths that were found since the last call, ascending.
+    /// Returns the paths recorded since the last call, ascending.
     pub(crate) fn take(&self) -> Vec<Vec<u8>> {
         let found = self.found.lock();
         let mut found = std::mem::take(&mut *found.unwrap_or_else(PoisonError::into_inner));
@@ -88,35 +88,35 @@ impl Outputs {
     }
 }
 
-/// One entry of a directory.
-struct Found {
-    /// Where its name lies in the chunk's names, without the NUL.
+/// Listed entry of a directory.
+struct ListedEntry {
+    /// Range of its name in the chunk's names, without the NUL.
     name: std::ops::Range<usize>,
     kind: Kind,
     meta: Meta,
     xattrs: Pairs,
     content: Content,
-    /// Device and inode number, if it has several names.
+    /// Device and inode number of a file with several names.
     links: Option<(u64, u64)>,
-    /// It is a directory to be listed.
+    /// The entry is a directory to be listed.
     enter: bool,
 }
 
-/// Some entries of a directory, names ascending.
+/// Consecutive entries of a directory, by ascending name.
 struct Chunk {
     names: Vec<u8>,
-    entries: Vec<Found>,
-    /// Number of the first directory to be listed among them; the others follow.
+    entries: Vec<ListedEntry>,
+    /// Number of the first directory among them to be listed; the others follow.
     first_dir: u64,
 }
 
-/// A directory to be listed: the path of its parent, and its name.
-struct Task {
+/// Directory to be listed: path of its parent, and its name.
+struct PendingDir {
     parent: Arc<[u8]>,
     name: Box<[u8]>,
 }
 
-impl Task {
+impl PendingDir {
     fn path(&self) -> Vec<u8> {
         let mut path = self.parent.to_vec();
         if !path.is_empty() {
@@ -127,79 +127,80 @@ impl Task {
     }
 }
 
-/// A directory on its way from unknown to seen.
-enum Slot {
-    /// Nobody has begun.
-    Waiting(Task),
-    /// A thread lists it; chunks that the caller has not seen.
+/// State of a directory's listing.
+enum Listing {
+    /// The listing has not begun.
+    Waiting(PendingDir),
+    /// A thread lists the directory. Holds chunks that the caller has not taken.
     Begun(VecDeque<Chunk>),
-    /// All of it is there, or what went wrong.
+    /// The listing ended with this result.
     Listed(VecDeque<Chunk>, Result<()>),
 }
 
 #[derive(Default)]
-struct State {
-    /// By number. The caller takes away what it has seen.
-    slots: HashMap<u64, Slot>,
-    /// Numbers of directories that are waiting; those already taken by the caller are among them.
+struct WalkState {
+    /// Listings by number. The caller removes them as it takes them.
+    listings: HashMap<u64, Listing>,
+    /// Numbers of directories to be listed, including some already taken by the caller.
     stack: Vec<u64>,
     next_dir: u64,
-    /// Entries that wait for the caller.
-    ahead: usize,
-    /// What the caller waits for.
-    wanted: Option<u64>,
+    /// Number of entries that wait for the caller.
+    queued: usize,
+    /// Directory that the caller waits for.
+    awaited: Option<u64>,
     closed: bool,
 }
 
-impl State {
-    /// Gives the directories of a chunk numbers and puts them up for listing.
+impl WalkState {
+    /// Assigns numbers to the directories of a chunk and queues them for listing.
     fn open(&mut self, path: &Arc<[u8]>, chunk: &mut Chunk) -> usize {
         chunk.first_dir = self.next_dir;
         for found in chunk.entries.iter().filter(|f| f.enter) {
-            let task = Task {
+            let task = PendingDir {
                 parent: Arc::clone(path),
                 name: chunk.names[found.name.clone()].into(),
             };
-            self.slots.insert(self.next_dir, Slot::Waiting(task));
+            self.listings.insert(self.next_dir, Listing::Waiting(task));
             self.next_dir += 1;
         }
-        // The first of them on top: it is needed first.
+        // The first directory is on top, because it is needed first.
         self.stack.extend((chunk.first_dir..self.next_dir).rev());
         (self.next_dir - chunk.first_dir) as usize
     }
 }
 
-impl State {
-    /// True if the caller waits for this directory and has nothing of it.
-    fn starves(&self, id: u64) -> bool {
-        let nothing = matches!(self.slots.get(&id), Some(Slot::Begun(chunks)) if chunks.is_empty());
-        self.wanted == Some(id) && nothing
+impl WalkState {
+    /// True if the caller waits for this directory and no chunk is ready.
+    fn is_starving(&self, id: u64) -> bool {
+        let nothing =
+            matches!(self.listings.get(&id), Some(Listing::Begun(chunks)) if chunks.is_empty());
+        self.awaited == Some(id) && nothing
     }
 }
 
-struct Shared {
-    state: Mutex<State>,
-    /// For the threads: a directory waits, there is room again, or it is over.
+struct WalkShared {
+    state: Mutex<WalkState>,
+    /// Signals the threads: a directory is queued, the queue has shrunk, or the walk has ended.
     work: Condvar,
-    /// For the caller: something of what it wants is there.
+    /// Signals the caller: a chunk of the directory it waits for is ready.
     ready: Condvar,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that can panic runs under the lock but allocation.
+impl WalkShared {
+    fn lock(&self) -> MutexGuard<'_, WalkState> {
+        // Only allocation can panic under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn wait<'a>(on: &Condvar, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+fn wait<'a>(on: &Condvar, state: MutexGuard<'a, WalkState>) -> MutexGuard<'a, WalkState> {
     on.wait(state).unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells the threads that it is over, however the caller ends.
-struct Close<'a>(&'a Shared);
+/// Ends the threads when the caller returns for any reason.
+struct CloseOnDrop<'a>(&'a WalkShared);
 
-impl Drop for Close<'_> {
+impl Drop for CloseOnDrop<'_> {
     fn drop(&mut self) {
         self.0.lock().closed = true;
         self.0.work.notify_all();
@@ -207,8 +208,8 @@ impl Drop for Close<'_> {
 }
 
 impl DirSource {
-    /// Adds the root and everything below it to `tree`, and calls `file` after each regular file that came with its first
-    /// name.
+    /// Adds the root and everything below it to `tree`. Calls `file` after the first name of each
+    /// regular file.
     pub(crate) fn walk(
         &self,
         options: &WalkOptions<'_>,
@@ -220,13 +221,13 @@ impl DirSource {
             .map_err(|e| self.fail(b"", "cannot examine", e))?;
         let mut xattrs = Pairs::new();
         if options.xattrs {
-            xattrs = Attributes::default()
+            xattrs = XattrReader::default()
                 .of(self.root.as_fd(), None)
                 .map_err(|e| self.fail(b"", "cannot read attributes", e))?;
         }
         tree.describe(ROOT, meta(&root), xattrs)?;
         progress.add_entry();
-        let shared = Shared {
+        let shared = WalkShared {
             state: Mutex::default(),
             work: Condvar::new(),
             ready: Condvar::new(),
@@ -235,21 +236,21 @@ impl DirSource {
             source: self,
             options,
             device: root.st_dev,
-            attributes: Attributes::default(),
+            attributes: XattrReader::default(),
             buffer: Vec::with_capacity(NAMES_BUFFER),
         };
-        let root = Task {
+        let root = PendingDir {
             parent: Arc::from(&[][..]),
             name: Box::default(),
         };
         {
             let mut state = shared.lock();
-            state.slots.insert(0, Slot::Waiting(root));
+            state.listings.insert(0, Listing::Waiting(root));
             state.stack.push(0);
             state.next_dir = 1;
         }
         std::thread::scope(|scope| {
-            let _close = Close(&shared);
+            let _close = CloseOnDrop(&shared);
             threads::start(scope, "walk", options.threads, || {
                 let mut lister = lister();
                 if options.xattrs {
@@ -257,7 +258,7 @@ impl DirSource {
                 }
                 work(&shared, lister);
             });
-            let mut merge = Merge {
+            let mut merge = OrderedMerge {
                 tree,
                 progress,
                 file,
@@ -273,14 +274,14 @@ impl DirSource {
     }
 }
 
-/// A thread: lists what waits, as far ahead of the caller as it may.
-fn work(shared: &Shared, mut lister: Lister<'_>) {
+/// Body of a thread: lists queued directories until the queue of entries is full.
+fn work(shared: &WalkShared, mut lister: Lister<'_>) {
     let mut state = shared.lock();
     loop {
         if state.closed {
             return;
         }
-        let next = if state.ahead < AHEAD_MAX {
+        let next = if state.queued < QUEUED_ENTRIES_MAX {
             state.stack.pop()
         } else {
             None
@@ -289,11 +290,12 @@ fn work(shared: &Shared, mut lister: Lister<'_>) {
             state = wait(&shared.work, state);
             continue;
         };
-        let Some(slot @ Slot::Waiting(_)) = state.slots.get_mut(&id) else {
-            // The caller was faster.
+        let Some(listing @ Listing::Waiting(_)) = state.listings.get_mut(&id) else {
+            // The caller has taken this directory.
             continue;
         };
-        let Slot::Waiting(task) = std::mem::replace(slot, Slot::Begun(VecDeque::new())) else {
+        let Listing::Waiting(task) = std::mem::replace(listing, Listing::Begun(VecDeque::new()))
+        else {
             unreachable!("matched above")
         };
         drop(state);
@@ -301,18 +303,19 @@ fn work(shared: &Shared, mut lister: Lister<'_>) {
         let listed = catch_unwind(AssertUnwindSafe(|| {
             lister.list(&path, &mut |mut chunk| {
                 let mut state = shared.lock();
-                // Another directory may be wanted before this one, and take all the room.
-                while state.ahead >= AHEAD_MAX && !state.starves(id) && !state.closed {
+                // Another directory may be needed first and fill the queue.
+                while state.queued >= QUEUED_ENTRIES_MAX && !state.is_starving(id) && !state.closed
+                {
                     state = wait(&shared.work, state);
                 }
                 if state.open(&path, &mut chunk) > 0 {
                     shared.work.notify_all();
                 }
-                state.ahead += chunk.entries.len();
-                if let Some(Slot::Begun(chunks)) = state.slots.get_mut(&id) {
+                state.queued += chunk.entries.len();
+                if let Some(Listing::Begun(chunks)) = state.listings.get_mut(&id) {
                     chunks.push_back(chunk);
                 }
-                if state.wanted == Some(id) {
+                if state.awaited == Some(id) {
                     shared.ready.notify_one();
                 }
                 Ok(!state.closed)
@@ -321,40 +324,40 @@ fn work(shared: &Shared, mut lister: Lister<'_>) {
         let listed = listed.unwrap_or_else(|_| {
             Err(Error::limit(
                 "build",
-                "a walking thread failed for a reason of its own; this is a bug",
+                "a thread of the directory walk panicked; this is a bug",
             ))
         });
         state = shared.lock();
-        if let Some(slot) = state.slots.get_mut(&id)
-            && let Slot::Begun(chunks) = slot
+        if let Some(listing) = state.listings.get_mut(&id)
+            && let Listing::Begun(chunks) = listing
         {
             let chunks = std::mem::take(chunks);
-            *slot = Slot::Listed(chunks, listed);
+            *listing = Listing::Listed(chunks, listed);
         }
-        if state.wanted == Some(id) {
+        if state.awaited == Some(id) {
             shared.ready.notify_one();
         }
     }
 }
 
 /// The caller's side: takes directories in the order of the tree.
-struct Merge<'a> {
+struct OrderedMerge<'a> {
     tree: &'a mut Tree,
     progress: &'a Progress,
     file: &'a mut dyn FnMut(&Tree, InodeId) -> Result<()>,
-    /// First inode of each file of the source that has several names.
+    /// First inode of each source file that has several names.
     links: HashMap<(u64, u64), InodeId>,
-    /// Directories to come, the next one last. Without an inode: below one that was a whiteout.
+    /// Stack of pending directories. Those below a whiteout have no inode.
     dirs: Vec<(u64, Option<InodeId>)>,
 }
 
-impl Merge<'_> {
-    fn run(&mut self, shared: &Shared, mut lister: Lister<'_>) -> Result<()> {
+impl OrderedMerge<'_> {
+    fn run(&mut self, shared: &WalkShared, mut lister: Lister<'_>) -> Result<()> {
         while let Some((id, dir)) = self.dirs.pop() {
             let before = self.dirs.len();
             let mut state = shared.lock();
-            match state.slots.remove(&id) {
-                Some(Slot::Waiting(task)) => {
+            match state.listings.remove(&id) {
+                Some(Listing::Waiting(task)) => {
                     drop(state);
                     let path: Arc<[u8]> = task.path().into();
                     lister.list(&path, &mut |mut chunk| {
@@ -366,10 +369,10 @@ impl Merge<'_> {
                     })?;
                 }
                 begun => {
-                    if let Some(slot) = begun {
-                        state.slots.insert(id, slot);
+                    if let Some(listing) = begun {
+                        state.listings.insert(id, listing);
                     }
-                    state.wanted = Some(id);
+                    state.awaited = Some(id);
                     drop(state);
                     self.take(shared, id, dir)?;
                 }
@@ -380,18 +383,18 @@ impl Merge<'_> {
     }
 
     /// Takes a directory that a thread lists, chunk by chunk.
-    fn take(&mut self, shared: &Shared, id: u64, dir: Option<InodeId>) -> Result<()> {
+    fn take(&mut self, shared: &WalkShared, id: u64, dir: Option<InodeId>) -> Result<()> {
         let mut state = shared.lock();
         loop {
-            let slot = state.slots.get_mut(&id);
-            let chunk = match slot {
-                Some(Slot::Begun(chunks) | Slot::Listed(chunks, _)) => chunks.pop_front(),
+            let listing = state.listings.get_mut(&id);
+            let chunk = match listing {
+                Some(Listing::Begun(chunks) | Listing::Listed(chunks, _)) => chunks.pop_front(),
                 _ => None,
             };
             if let Some(chunk) = chunk {
-                let full = state.ahead >= AHEAD_MAX;
-                state.ahead -= chunk.entries.len();
-                if full && state.ahead < AHEAD_MAX {
+                let full = state.queued >= QUEUED_ENTRIES_MAX;
+                state.queued -= chunk.entries.len();
+                if full && state.queued < QUEUED_ENTRIES_MAX {
                     shared.work.notify_all();
                 }
                 drop(state);
@@ -399,13 +402,13 @@ impl Merge<'_> {
                 state = shared.lock();
                 continue;
             }
-            if let Some(Slot::Listed(..)) = state.slots.get(&id) {
-                state.wanted = None;
-                if let Some(Slot::Listed(_, end)) = state.slots.remove(&id) {
+            if let Some(Listing::Listed(..)) = state.listings.get(&id) {
+                state.awaited = None;
+                if let Some(Listing::Listed(_, end)) = state.listings.remove(&id) {
                     return end;
                 }
             }
-            // It may wait for room although it is the one that is wanted.
+            // The thread may be blocked by the limit although its directory is needed.
             shared.work.notify_all();
             state = wait(&shared.ready, state);
         }
@@ -444,18 +447,18 @@ impl Merge<'_> {
     }
 }
 
-/// Lists directories.
+/// Reader of directories, with reusable buffers.
 struct Lister<'a> {
     source: &'a DirSource,
     options: &'a WalkOptions<'a>,
-    /// The root's filesystem.
+    /// Device of the root's filesystem.
     device: u64,
-    attributes: Attributes,
+    attributes: XattrReader,
     buffer: Vec<u8>,
 }
 
 impl Lister<'_> {
-    /// Calls `each` with the entries of a directory until it says false.
+    /// Calls `each` with the entries of a directory until it returns false.
     fn list(&mut self, dir_path: &[u8], each: &mut dyn FnMut(Chunk) -> Result<bool>) -> Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = self
@@ -475,7 +478,7 @@ impl Lister<'_> {
             path.push(b'/');
         }
         let stem = path.len();
-        for part in order.chunks(CHUNK) {
+        for part in order.chunks(CHUNK_ENTRIES) {
             let mut chunk = Chunk {
                 names: Vec::new(),
                 entries: Vec::with_capacity(part.len()),
@@ -502,7 +505,7 @@ impl Lister<'_> {
         Ok(())
     }
 
-    /// The names in a directory, each with a NUL behind it, and where they begin.
+    /// NUL-terminated names of a directory, and the start of each.
     fn names_of(&mut self, dir: &OwnedFd) -> Result<(Vec<u8>, Vec<u32>), Errno> {
         let (mut names, mut starts) = (Vec::new(), Vec::new());
         let mut list = RawDir::new(dir, self.buffer.spare_capacity_mut());
@@ -520,14 +523,14 @@ impl Lister<'_> {
         Ok((names, starts))
     }
 
-    /// The entry, unless it is an output of the build.
+    /// Reads the metadata of an entry. `None` if it is an output of the build.
     fn examine(
         &mut self,
         dir: &OwnedFd,
         name: &CStr,
         range: std::ops::Range<usize>,
         path: &[u8],
-    ) -> Result<Option<Found>> {
+    ) -> Result<Option<ListedEntry>> {
         let fail = |what: &str, e: Errno| self.source.fail(path, what, e);
         let stat = retry(|| rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW))
             .map_err(|e| fail("vanished or cannot be examined", e))?;
@@ -544,7 +547,7 @@ impl Lister<'_> {
         }
         let content = match kind {
             Kind::File { size } if size > 0 => {
-                // Fewer blocks than its size: it may have holes.
+                // Fewer blocks than the size requires: the file may have holes.
                 let mut content = Content::InSource;
                 if (stat.st_blocks as u64).saturating_mul(512) < size {
                     let runs = data_runs(dir, name, size).map_err(|e| fail("cannot read", e))?;
@@ -556,7 +559,7 @@ impl Lister<'_> {
             }
             _ => Content::None,
         };
-        Ok(Some(Found {
+        Ok(Some(ListedEntry {
             name: range,
             links: (stat.st_nlink > 1 && kind != Kind::Dir).then_some((stat.st_dev, stat.st_ino)),
             enter: kind == Kind::Dir
@@ -605,7 +608,7 @@ fn data_runs(dir: &OwnedFd, name: &CStr, size: u64) -> Result<Vec<DataRun>, Errn
     runs_of(&file, size)
 }
 
-/// The runs of a file that hold data. Where the filesystem cannot tell, all of it.
+/// Data runs of a file. If the filesystem does not support `SEEK_DATA`, the whole file is one run.
 pub(crate) fn runs_of(file: impl AsFd, size: u64) -> Result<Vec<DataRun>, Errno> {
     let mut runs = Vec::new();
     let mut at = 0;
@@ -634,40 +637,43 @@ pub(crate) fn runs_of(file: impl AsFd, size: u64) -> Result<Vec<DataRun>, Errno>
     Ok(runs)
 }
 
-/// Reads attributes, with buffers that are used again.
+/// Reader of extended attributes, with reusable buffers.
 ///
-/// There is no call of old that takes a directory and a name, so a path has to lead there: a name alone, where this thread has a
-/// working directory to itself and is in that one; else by the directory's handle, which takes three times as long.
+/// The system calls have no `*at` variants, so entries need a path. A name alone suffices where the
+/// thread has its own working directory and changed to the parent. Otherwise the path goes through
+/// `/proc/self/fd`, which takes three times as long.
 #[derive(Default)]
-struct Attributes {
-    /// The thread's working directory is nobody else's.
+struct XattrReader {
+    /// The thread has a working directory of its own.
     owns_directory: bool,
-    /// It is the directory whose entries are asked for.
+    /// The working directory is the directory being listed.
     is_inside: bool,
     path: Vec<u8>,
     names: Vec<u8>,
     value: Vec<u8>,
 }
 
-/// Longest list of names, and longest value, that Linux gives. Unit: bytes.
+/// Maximum length of a name list and of a value in Linux. Unit: bytes.
 const XATTR_MAX: usize = 65536;
 
-impl Attributes {
-    /// Gives the calling thread, which does nothing but list, a working directory of its own. Where that is not allowed, all goes by handles.
+impl XattrReader {
+    /// Gives the calling thread its own working directory. If that is not permitted, paths go
+    /// through `/proc/self/fd`.
     #[expect(
         deprecated,
-        reason = "what is unsafe is to part with open files, which is not asked for"
+        reason = "only unsharing of file descriptors is unsafe, which is not requested"
     )]
     fn own_directory(&mut self) {
         self.owns_directory = rustix::thread::unshare(UnshareFlags::FS).is_ok();
     }
 
-    /// The entries of `dir` come next.
+    /// Prepares for reading attributes of entries in `dir`.
     fn enter(&mut self, dir: &OwnedFd) {
         self.is_inside = self.owns_directory && rustix::process::fchdir(dir).is_ok();
     }
 
-    /// All attributes of `name` in `dir`, which was [`enter`](Self::enter)ed, or of `dir` itself, sorted.
+    /// Sorted attributes of `name` in the directory that was [`enter`](Self::enter)ed, or of `dir`
+    /// itself.
     fn of(&mut self, dir: BorrowedFd<'_>, name: Option<&CStr>) -> Result<Pairs, Errno> {
         self.path.clear();
         if name.is_none() || !self.is_inside {
@@ -682,7 +688,7 @@ impl Attributes {
         self.names.resize(1024, 0);
         let path = &self.path[..];
         let list = |names: &mut [u8]| match name {
-            // Follows the link that stands for the handle, and no other.
+            // Follows the `/proc` link, but no other link.
             None => retry(|| rustix::fs::listxattr(path, &mut *names)),
             Some(_) => retry(|| rustix::fs::llistxattr(path, &mut *names)),
         };
@@ -706,7 +712,7 @@ impl Attributes {
                     self.value.resize(XATTR_MAX, 0);
                     get(&mut self.value[..])?
                 }
-                // Taken away between the two calls, or one that only some may read.
+                // The attribute was removed in between, or needs privileges.
                 Err(Errno::NODATA) => continue,
                 other => other?,
             };
@@ -724,7 +730,7 @@ mod tests {
     use std::path::Path;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-    /// Directories `d0` and so on with so many files in each.
+    /// Creates directories `d0`, `d1`, ... with `files` files each.
     fn directories(dirs: usize, files: usize) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for d in 0..dirs {
@@ -737,7 +743,7 @@ mod tests {
         root
     }
 
-    /// Walks, and returns the paths of files in the order in which they came.
+    /// Walks a tree and returns the paths of its files in order.
     fn walk(
         root: &Path,
         threads: usize,
@@ -767,27 +773,27 @@ mod tests {
         current.name().is_some_and(|n| n.starts_with("walk-"))
     }
 
-    /// The caller stands still at the first file until the threads are as far ahead as they may be; they never get further,
-    /// and everything comes in the order of one thread.
+    /// The caller stops at the first file until the threads reach the limit. They never exceed it,
+    /// and the order is that of one thread.
     #[test]
-    fn threads_stay_within_their_lead() {
+    fn threads_do_not_exceed_the_queue_limit() {
         let root = directories(6, 600);
         let all = walk(root.path(), 0, &|_| false, &Progress::default(), &mut || ()).unwrap();
         assert_eq!(all.len(), 3600);
         for threads in [1, 3] {
             let (listed, progress) = (AtomicUsize::new(0), Progress::default());
-            // A chunk that each examines, also the caller; one that goes over the edge, one that the caller needs in spite
-            // of it, and one that it is at.
-            let most = AHEAD_MAX + (threads + 4) * CHUNK;
+            // The limit, plus chunks in progress: one per thread and caller, one that exceeds the
+            // limit, one that the caller needs in spite of it, and the current one.
+            let most = QUEUED_ENTRIES_MAX + (threads + 4) * CHUNK_ENTRIES;
             let exclude = |_: &[u8]| {
-                let ahead = listed.fetch_add(1, SeqCst) + 1;
-                let ahead = ahead - (progress.snapshot().entries as usize).min(ahead);
-                assert!(ahead <= most, "{ahead} of {most}");
+                let queued = listed.fetch_add(1, SeqCst) + 1;
+                let queued = queued - (progress.snapshot().entries as usize).min(queued);
+                assert!(queued <= most, "{queued} of {most}");
                 false
             };
             let mut first = true;
             let paths = walk(root.path(), threads, &exclude, &progress, &mut || {
-                while first && listed.load(SeqCst) < AHEAD_MAX {
+                while first && listed.load(SeqCst) < QUEUED_ENTRIES_MAX {
                     std::thread::yield_now();
                 }
                 first = false;
@@ -796,10 +802,10 @@ mod tests {
         }
     }
 
-    /// Files vanish between their listing and their examination, in two directories: the error is the first in the order of
-    /// the tree, whoever met which first.
+    /// Files in two directories vanish between listing and examination. The error is the first in
+    /// the order of the tree, independent of timing.
     #[test]
-    fn the_first_error_in_the_order_of_the_tree_is_the_one() {
+    fn the_first_error_in_tree_order_is_reported() {
         for threads in [0, 1, 3] {
             for _ in 0..20 {
                 let root = directories(8, 3);
@@ -824,7 +830,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_gone_is_an_error_of_the_walk() {
+    fn a_vanished_directory_is_an_error() {
         let root = directories(2, 1);
         let exclude = |path: &[u8]| {
             if path == b"d0/f0" {
@@ -837,9 +843,9 @@ mod tests {
         assert!(said.contains("/d1: cannot open directory: "), "{said}");
     }
 
-    /// An error of the caller's own, and a request to stop, end it with threads at work.
+    /// An error of the callback and a stop request both end the walk while threads run.
     #[test]
-    fn the_callers_error_and_a_stop_end_the_walk() {
+    fn a_callback_error_and_a_stop_request_end_the_walk() {
         let root = directories(6, 600);
         for threads in [0, 3] {
             let progress = Progress::default();
@@ -870,7 +876,7 @@ mod tests {
 
     /// The caller waits in the first directory until a thread has failed in another one.
     #[test]
-    fn a_thread_that_panics_is_an_error_of_the_walk() {
+    fn a_panicking_thread_is_an_error() {
         let root = directories(8, 3);
         let failed = AtomicBool::new(false);
         let exclude = |path: &[u8]| {
@@ -885,6 +891,9 @@ mod tests {
         };
         let end = walk(root.path(), 2, &exclude, &Progress::default(), &mut || ());
         let said = end.unwrap_err().to_string();
-        assert!(said.contains("a walking thread failed"), "{said}");
+        assert!(
+            said.contains("a thread of the directory walk panicked"),
+            "{said}"
+        );
     }
 }

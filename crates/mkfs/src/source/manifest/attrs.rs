@@ -1,4 +1,4 @@
-//! Keywords: what a line, or `/set`, says about a path.
+//! Keywords of a line or of `/set`.
 
 use super::super::Device;
 use super::super::error::{Quoted, SourceError};
@@ -6,19 +6,19 @@ use super::super::text::{base64, decimal, signed_decimal};
 use super::vis::{hex, unvis};
 use std::collections::BTreeMap;
 
-/// Bound on names and values of xattrs that `/set` gives to all paths: every entry gets a copy. Unit: bytes.
+/// Limit of the names and values of xattrs in `/set`, which are copied to every entry. Unit: bytes.
 const SET_XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// Where a keyword stands.
+/// Position of a keyword.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// After a path.
+    /// After a path, for that path.
     Line,
-    /// After `/set`.
+    /// After `/set`, for following paths.
     Set,
 }
 
-/// The values of `type=`.
+/// Values of the keyword `type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Type {
     File,
@@ -31,7 +31,7 @@ pub(super) enum Type {
 }
 
 impl Type {
-    /// As it is written.
+    /// Name in the manifest.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::File => "file",
@@ -45,16 +45,16 @@ impl Type {
     }
 }
 
-/// What keywords say. `None`: nothing.
+/// Values of keywords; `None` where there is none.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Attrs {
     pub(super) kind: Option<Type>,
     pub(super) mode: Option<u16>,
     pub(super) uid: Option<u32>,
     pub(super) gid: Option<u32>,
-    /// Seconds since 1970 and nanoseconds.
+    /// Seconds since 1970, and nanoseconds.
     pub(super) time: Option<(i64, u32)>,
-    /// Unit: bytes.
+    /// File size. Unit: bytes.
     pub(super) size: Option<u64>,
     pub(super) link: Option<Vec<u8>>,
     pub(super) device: Option<Device>,
@@ -64,7 +64,7 @@ pub(super) struct Attrs {
 }
 
 impl Attrs {
-    /// Takes one word: `KEYWORD` or `KEYWORD=VALUE`. The same keyword again replaces its value.
+    /// Parses one word: `KEYWORD` or `KEYWORD=VALUE`. A repeated keyword replaces its value.
     pub(super) fn take(&mut self, word: &[u8], scope: Scope) -> Result<(), SourceError> {
         let (keyword, value) = match word.iter().position(|&c| c == b'=') {
             Some(equals) => (&word[..equals], Some(&word[equals + 1..])),
@@ -124,7 +124,7 @@ impl Attrs {
         Ok(())
     }
 
-    /// Forgets what a keyword said.
+    /// Removes the value of a keyword.
     pub(super) fn forget(&mut self, keyword: &[u8]) -> Result<(), SourceError> {
         match keyword {
             b"all" => *self = Self::default(),
@@ -174,7 +174,7 @@ impl Attrs {
     }
 }
 
-/// Keywords of other programs that say nothing about an image, or nothing that could be used.
+/// Keywords of other programs that do not affect an image.
 fn is_ignored(keyword: &[u8]) -> bool {
     matches!(
         keyword,
@@ -272,7 +272,7 @@ fn parse_id(value: &[u8]) -> Option<u32> {
     u32::try_from(decimal(value)?).ok()
 }
 
-/// What follows the point counts nanoseconds, as in every mtree: `1.5` is 5 ns after second 1.
+/// The number after the point counts nanoseconds, as in every mtree: `1.5` is 5 ns after second 1.
 fn parse_time(value: &[u8]) -> Option<(i64, u32)> {
     let (seconds, nanos) = match value.iter().position(|&c| c == b'.') {
         Some(dot) => (&value[..dot], decimal(&value[dot + 1..])?),
@@ -282,13 +282,13 @@ fn parse_time(value: &[u8]) -> Option<(i64, u32)> {
     Some((signed_decimal(seconds)?, nanos))
 }
 
-/// The names that mtree(5) knows for ways to pack a device number. Two numbers mean the same in all of them.
+/// Names of device number formats in mtree(5). Two numbers mean the same in all of them.
 const DEVICE_FORMATS: [&[u8]; 16] = [
     b"native", b"386bsd", b"4bsd", b"bsdos", b"freebsd", b"hpux", b"isc", b"linux", b"netbsd",
     b"osf1", b"sco", b"solaris", b"sunos", b"svr3", b"svr4", b"ultrix",
 ];
 
-/// Major and minor, of any size.
+/// Major and minor number, of any size.
 fn parse_device(value: &[u8]) -> Option<(u64, u64)> {
     let parts: Vec<&[u8]> = value.split(|&c| c == b',').take(4).collect();
     let (major, minor) = match parts[..] {
@@ -300,14 +300,14 @@ fn parse_device(value: &[u8]) -> Option<(u64, u64)> {
     Some((c_number(major)?, c_number(minor)?))
 }
 
-/// A `dev_t` of Linux: the low 8 bits of the minor, 12 of the major, then the rest of each.
+/// Decodes a `dev_t` of Linux: the low 8 bits of the minor, 12 of the major, then the rest of each.
 fn unpack_device(packed: u64) -> (u64, u64) {
     let major = (packed >> 8 & 0xfff) | (packed >> 32 & 0xffff_f000);
     let minor = (packed & 0xff) | (packed >> 12 & 0xffff_ff00);
     (major, minor)
 }
 
-/// A number as C writes it: `0x` hexadecimal, `0` octal, else decimal.
+/// Parses a number in C notation: `0x` for hexadecimal, `0` for octal, otherwise decimal.
 fn c_number(value: &[u8]) -> Option<u64> {
     match value {
         [b'0', b'x' | b'X', digits @ ..] => radix(digits, 16),
@@ -317,7 +317,7 @@ fn c_number(value: &[u8]) -> Option<u64> {
 }
 
 fn radix(digits: &[u8], radix: u32) -> Option<u64> {
-    // A sign would be understood, but is not meant.
+    // `from_str_radix` would accept a sign.
     if !digits.first()?.is_ascii_alphanumeric() {
         return None;
     }

@@ -1,22 +1,22 @@
-//! Logical lines: without comments and empty lines, and with continued ones joined.
+//! Logical lines of a manifest: comments and empty lines removed, continued lines joined.
 
 use super::super::error::SourceError;
 use std::io::{BufRead, BufReader, Read};
 
-/// Longest logical line. Unit: bytes.
+/// Maximum length of a logical line. Unit: bytes.
 ///
-/// The largest xattrs that an image can hold take a quarter of it.
+/// The largest xattrs that an image can hold need a quarter of it.
 const LINE_BYTES_MAX: usize = 4 << 20;
 
-/// A line that says something.
+/// Logical line that is neither empty nor a comment.
 pub(super) struct Line {
-    /// Of its first physical line, counted from 1.
+    /// Number of its first physical line, counted from 1.
     pub(super) number: u64,
     pub(super) text: Vec<u8>,
 }
 
 impl Line {
-    /// What blanks separate. The first word is there in every line that [`Lines::next_line`] gives.
+    /// Words separated by blanks. Every line from [`Lines::next_line`] has at least one.
     pub(super) fn words(&self) -> impl Iterator<Item = &[u8]> {
         self.text
             .split(u8::is_ascii_whitespace)
@@ -37,7 +37,7 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// The next line that is neither empty nor a comment.
+    /// Returns the next line that is neither empty nor a comment.
     pub(super) fn next_line(&mut self) -> Result<Option<Line>, SourceError> {
         loop {
             let mut text = Vec::new();
@@ -65,12 +65,12 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// Appends one line without its newline. `false` at the end.
+    /// Appends one physical line without its newline. Returns `false` at the end.
     fn append_physical(&mut self, text: &mut Vec<u8>) -> Result<bool, SourceError> {
         self.number += 1;
-        let room = LINE_BYTES_MAX + 1 - text.len();
+        let remaining = LINE_BYTES_MAX + 1 - text.len();
         let got = (&mut self.inner)
-            .take(room as u64)
+            .take(remaining as u64)
             .read_until(b'\n', text)
             .map_err(|e| SourceError::from(e).at_line(self.number))?;
         if text.len() > LINE_BYTES_MAX {
@@ -89,7 +89,7 @@ impl<R: Read> Lines<R> {
     }
 }
 
-/// Whether the last backslash is not itself escaped.
+/// True if the last backslash is not itself escaped.
 fn ends_in_backslash(text: &[u8]) -> bool {
     let backslashes = text.iter().rev().take_while(|&&c| c == b'\\').count();
     backslashes % 2 == 1

@@ -1,11 +1,11 @@
-//! Manifests as other programs write them, as people write them, and wrong ones.
+//! Manifests of other programs, manifests written by hand, and invalid ones.
 
 use super::*;
 use crate::source::Device;
 use crate::source::error::SourceErrorKind;
 use std::process::Command;
 
-/// Every content file has as many bytes as its path; one is missing.
+/// Stub: the size of a content file is the length of its path, and one file is missing.
 fn stat(path: &Path) -> io::Result<u64> {
     match path.to_str() {
         Some(path) if path.ends_with("missing") => Err(io::ErrorKind::NotFound.into()),
@@ -70,7 +70,7 @@ fn every_attribute_can_be_given() {
 }
 
 #[test]
-fn what_is_not_given_has_a_default() {
+fn missing_attributes_have_defaults() {
     let entries =
         read("./d type=dir\n./f type=file\n./l type=link link=t\n./p type=fifo\n./s type=socket\n");
     let modes: Vec<_> = entries.iter().map(|entry| entry.meta.mode).collect();
@@ -151,13 +151,13 @@ fn relative_lines_open_directories_and_two_dots_close_them() {
 }
 
 #[test]
-fn full_paths_begin_at_the_root_wherever_they_stand() {
+fn full_paths_always_begin_at_the_root() {
     let text = ". type=dir\nusr type=dir\n./etc/x type=fifo\nbin/y type=fifo\nlocal type=fifo\n";
     assert_eq!(paths(text), ["", "usr", "etc/x", "bin/y", "usr/local"]);
 }
 
 #[test]
-fn a_dot_names_the_directory_that_is_open() {
+fn a_dot_names_the_current_directory() {
     let text = "a type=dir\n. type=dir mode=0700\nb type=fifo\n..\n..\nc type=fifo\n";
     assert_eq!(paths(text), ["a", "a", "a/b", "c"]);
 }
@@ -275,7 +275,7 @@ fn sizes_are_those_of_the_contents() {
 }
 
 #[test]
-fn real_files_are_measured_and_other_things_refused() {
+fn files_are_measured_and_other_types_rejected() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("full"), "12345").unwrap();
     fs::write(dir.path().join("empty"), "").unwrap();
@@ -304,7 +304,7 @@ fn real_files_are_measured_and_other_things_refused() {
 }
 
 #[test]
-fn every_wrong_line_says_what_is_wrong() {
+fn every_invalid_line_has_its_message() {
     for (line, message) in [
         (
             "./a uid=5",
@@ -355,7 +355,7 @@ fn every_wrong_line_says_what_is_wrong() {
             "member \"./a\": device: expected a major number below 4096 and a minor below 1048576, found \"0,1048576\"",
         ),
         (
-            // The packed form of 0,1048576.
+            // Packed form of 0,1048576.
             "./a type=char device=4294967296",
             "member \"./a\": device: expected a major number below 4096 and a minor below 1048576, found \"4294967296\"",
         ),
@@ -441,7 +441,7 @@ fn every_wrong_line_says_what_is_wrong() {
 }
 
 #[test]
-fn absurd_lengths_stop_at_limits() {
+fn excessive_lengths_are_limit_errors() {
     let long = format!("./a type=fifo uname={}", "x".repeat(5 << 20));
     assert!(fails(&long).contains("line has more than 4194304 bytes"));
     let long = "x \\\n".repeat(3 << 20);
@@ -457,7 +457,7 @@ const RICH: &[u8] = b"#mtree\n/set type=file uid=0 mode=0644\n. type=dir time=1.
     dev type=block device=native,8,1 \\\n    mode=0600\n  ..\n./x/y hardlink=d/dev\n\
     /unset uid\n./l type=link link=\\M-a\\^A\\001\n..\n";
 
-/// What is promised of every entry.
+/// Checks the invariants of every entry.
 fn survive(text: &[u8]) -> bool {
     let mut reader = reader(text);
     loop {
@@ -501,7 +501,7 @@ fn every_flipped_bit_ends_in_entries_or_an_error() {
     }
 }
 
-/// Compares with bsdtar's own reading of the tree that it describes.
+/// Compares with bsdtar's own listing of the tree.
 #[test]
 fn manifests_of_bsdtar_are_read() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,12 +1,13 @@
-//! Bytes written as text in a manifest: vis(3) escapes, and hexadecimal.
+//! Text encodings in manifests: vis(3) escapes and hexadecimal.
 
 use super::super::text::hex_digit;
 
-/// Decodes what vis(3) writes: `\ooo`, `\n` and its kin, `\^X`, `\M-x`, `\M^X`, and a backslash before punctuation.
+/// Decodes escapes of vis(3): `\ooo`, `\n` and similar, `\^X`, `\M-x`, `\M^X`, and a backslash
+/// before punctuation.
 ///
 /// # Errors
 ///
-/// The position of a backslash that begins no such escape.
+/// Returns the position of a backslash that begins no valid escape.
 pub(super) fn unvis(text: &[u8]) -> Result<Vec<u8>, usize> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -23,7 +24,7 @@ pub(super) fn unvis(text: &[u8]) -> Result<Vec<u8>, usize> {
     Ok(out)
 }
 
-/// One escape after its backslash: the byte, and what follows.
+/// Decodes one escape after its backslash. Returns the byte and the rest.
 fn escape(text: &[u8]) -> Option<(u8, &[u8])> {
     let (&first, tail) = text.split_first()?;
     let plain = match first {
@@ -57,7 +58,7 @@ fn escape(text: &[u8]) -> Option<(u8, &[u8])> {
     Some((plain, tail))
 }
 
-/// One to three octal digits, at most 255.
+/// Parses one to three octal digits, at most 255.
 fn octal(text: &[u8]) -> Option<(u8, &[u8])> {
     let mut value = 0u16;
     let mut used = 0;
@@ -71,7 +72,7 @@ fn octal(text: &[u8]) -> Option<(u8, &[u8])> {
     Some((u8::try_from(value).ok()?, &text[used..]))
 }
 
-/// The control character that `^c` stands for.
+/// Control character of the notation `^c`.
 fn control(c: u8) -> Option<u8> {
     match c {
         b'?' => Some(0x7f),
@@ -81,7 +82,7 @@ fn control(c: u8) -> Option<u8> {
     }
 }
 
-/// Decodes pairs of hexadecimal digits. `None` if it is not that.
+/// Decodes pairs of hexadecimal digits. Returns `None` for other text.
 pub(super) fn hex(text: &[u8]) -> Option<Vec<u8>> {
     let (pairs, rest) = text.as_chunks::<2>();
     if !rest.is_empty() {
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hex_wants_pairs() {
+    fn hex_requires_pairs() {
         assert_eq!(hex(b"00fFaB"), Some(vec![0x00, 0xff, 0xab]));
         assert_eq!(hex(b""), Some(vec![]));
         assert_eq!(hex(b"abc"), None);
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn unvis_knows_every_form_of_vis() {
+    fn unvis_decodes_every_form_of_vis() {
         for (text, bytes) in [
             ("plain", &b"plain"[..]),
             (r"a\040b", b"a b"),
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn unvis_points_at_the_backslash_that_is_wrong() {
+    fn unvis_reports_the_invalid_backslash() {
         assert_eq!(unvis(br"ab\q"), Err(2));
         assert_eq!(unvis(br"ab\"), Err(2));
         assert_eq!(unvis(br"\400"), Err(0));

@@ -1,25 +1,26 @@
-//! ACLs in words, as `SCHILY.acl.*` records have them, and as an attribute holds them.
+//! ACLs as text, from `SCHILY.acl.*` records, and their conversion to an extended attribute.
 //!
 //! ```text
-//! user::rw-,user:77:rwx,group::r--,mask::rwx,other::r--        u32 version (2) | u16 tag, u16 permissions, u32 id | ...
+//! user::rw-,user:77:rwx,group::r--,mask::rwx,other::r--
+//!        u32 version (2) | u16 tag, u16 permissions, u32 id | ...
 //! ```
 //!
-//! Entries end with a comma or a newline; a `#` begins a comment. An entry for a name has the name's number behind its
-//! permissions, if the writer knew it: `user:name:rw-:77`. The permission bits of a file with an ACL show the mask where
-//! its group's would be.
+//! Entries end with a comma or a newline; `#` starts a comment. An entry for a name has its number
+//! after the permissions, if the writer knew it: `user:name:rw-:77`. The group bits of the mode of
+//! a file with an ACL show the mask.
 //!
-//! Sources: star(5) for the records, acl(5) for the words.
+//! Sources: star(5) for the records, acl(5) for the text form.
 
 use super::super::error::{Quoted, SourceError};
 use super::super::text::decimal;
 use std::collections::BTreeMap;
 
-/// The attribute that decides about a file.
+/// Attribute with the access ACL.
 pub(super) const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The attribute that what is made in a directory inherits.
+/// Attribute with the default ACL, which new entries of a directory inherit.
 pub(super) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// The id of entries that name nobody.
+/// ID of entries that refer to no user or group.
 const NO_ID: u32 = u32::MAX;
 
 mod tag {
@@ -31,17 +32,17 @@ mod tag {
     pub(super) const OTHER: u16 = 0x20;
 }
 
-/// An access control list.
+/// Access control list in parsed form.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Acl {
-    /// Permissions by tag and id: the order in which they are stored.
+    /// Permissions by tag and ID, in the order in which they are stored.
     entries: BTreeMap<(u16, u32), u16>,
-    /// Names whose number nobody told; they have no entry.
+    /// Names without a number, which are left out.
     pub(super) names: Vec<Vec<u8>>,
 }
 
 impl Acl {
-    /// Reads words. `key` names the record in messages.
+    /// Parses the text form. `key` names the record in messages.
     pub(super) fn parse(words: &[u8], key: &str) -> Result<Self, SourceError> {
         let mut acl = Self {
             entries: BTreeMap::new(),
@@ -103,7 +104,8 @@ impl Acl {
         old.is_none().then_some(())
     }
 
-    /// Where somebody is named there is a mask; without one it is what all of the group class may do.
+    /// Adds the mask that a list with named entries requires: the union of the permissions in the
+    /// group class.
     fn add_mask(&mut self) {
         let class = |tag| matches!(tag, tag::USER | tag::GROUP_OBJ | tag::GROUP);
         let is_minimal = self.is_minimal();
@@ -114,19 +116,19 @@ impl Acl {
         }
     }
 
-    /// True for a list that says no more than permission bits do.
+    /// True for a list that is equivalent to permission bits.
     pub(super) fn is_minimal(&self) -> bool {
         self.entries.len() == 3
     }
 
-    /// Permission bits as the kernel shows them beside this list: those of the group are the mask's.
+    /// Permission bits that the kernel shows for this list. The group bits are those of the mask.
     pub(super) fn mode_bits(&self) -> u16 {
         let of = |tag| self.entries.get(&(tag, NO_ID)).copied();
         let group = of(tag::MASK).or(of(tag::GROUP_OBJ)).unwrap_or(0);
         of(tag::USER_OBJ).unwrap_or(0) << 6 | group << 3 | of(tag::OTHER).unwrap_or(0)
     }
 
-    /// The attribute's value.
+    /// Value of the extended attribute.
     pub(super) fn value(&self) -> Vec<u8> {
         let mut out = 2u32.to_le_bytes().to_vec();
         for ((tag, id), permissions) in &self.entries {
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn words_become_entries_in_the_order_of_tag_and_id() {
+    fn text_becomes_entries_in_the_order_of_tag_and_id() {
         let acl = parse("other::r--,mask::rw-,group::r--,user:77:rw-,user:5:--x,user::rwx");
         let entries: Vec<_> = acl.entries.iter().map(|((t, i), p)| (*t, *i, *p)).collect();
         assert_eq!(
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn newlines_comments_short_words_and_numbers_behind_names_are_understood() {
+    fn newlines_comments_abbreviations_and_trailing_numbers_are_accepted() {
         let acl = parse("u::rw-\nuser:tux:rw-:77\t#effective:r--\ng::r--\nmask:r--\nother:---\n\n");
         assert_eq!(
             acl,
@@ -188,10 +190,10 @@ mod tests {
     }
 
     #[test]
-    fn names_without_a_number_are_left_out_and_told() {
+    fn names_without_a_number_are_left_out_and_listed() {
         let acl = parse("user::rw-,user:tux:rwx,group::r--,group:7:-w-,other::---");
         assert_eq!(acl.names, [b"tux"]);
-        // Without a mask, it is what all may do that are left.
+        // A missing mask is the union of the remaining entries.
         assert_eq!(acl.mode_bits(), 0o660);
         let minimal = parse("user::rw-,group::r--,other::r--");
         assert!(minimal.is_minimal());
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused() {
+    fn invalid_lists_are_rejected() {
         for words in [
             "user::rw-,group::r--",
             "user::rw-,group::r--,other::r--,other::r--",

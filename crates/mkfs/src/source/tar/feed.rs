@@ -1,27 +1,28 @@
-//! Where the bytes of a tar come from: a stream, or a file that can be read at any position.
+//! Input of the tar parser: a stream, or a file that can be read at any position.
 
 use std::io::{self, BufRead, BufReader, Read};
 use tuff_store::ReadAt;
 
-/// Bytes in order, with a way to pass over some.
+/// Sequential input with a way to skip bytes.
 pub(super) trait Feed {
-    /// Fills `buf`. Returns how many bytes it got; fewer than asked for only at the end.
+    /// Fills `buf`. Returns the number of bytes read, which is smaller only at the end.
     fn fill(&mut self, buf: &mut [u8]) -> io::Result<usize>;
 
-    /// Passes over `count` bytes. Returns how many there were; fewer than asked for only at the end.
+    /// Skips `count` bytes. Returns the number skipped, which is smaller only at the end.
     fn skip(&mut self, count: u64) -> io::Result<u64>;
 
-    /// How many bytes were filled and passed over so far.
+    /// Number of bytes read and skipped.
     fn position(&self) -> u64;
 
-    /// How many bytes are left, where that is known.
+    /// Number of remaining bytes, if known.
     fn left(&self) -> Option<u64>;
 }
 
-/// Headers are small and members often are; one read from the system should serve many.
+/// Buffer size of a stream. Headers and many members are small, so one system call should serve
+/// several.
 const STREAM_BUFFER: usize = 64 << 10;
 
-/// A reader.
+/// Input from a reader.
 pub(super) struct Stream<R> {
     inner: BufReader<R>,
     position: u64,
@@ -80,10 +81,11 @@ impl<R: Read> Feed for Stream<R> {
     }
 }
 
-/// As much is read at once around a header: it costs the same as a header alone, and small members fit in.
+/// Length of a read around a header. It costs the same as the header alone and often covers small
+/// members.
 const WINDOW: usize = 4 << 10;
 
-/// A file, read where headers are.
+/// Input from a file, read only at headers.
 pub(super) struct Positional<'a, S: ?Sized> {
     store: &'a S,
     position: u64,
@@ -103,7 +105,7 @@ impl<'a, S: ReadAt + ?Sized> Positional<'a, S> {
         }
     }
 
-    /// The bytes of the window from the current position on.
+    /// Bytes of the window from the current position on.
     fn in_window(&self) -> &[u8] {
         let ahead = self.position.checked_sub(self.window_at);
         let ahead = ahead.and_then(|ahead| usize::try_from(ahead).ok());

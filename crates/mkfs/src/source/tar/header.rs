@@ -9,19 +9,20 @@
 //! GNU, extension block of a sparse header: 0 sparse[21][24]  504 extended
 //! ```
 //!
-//! Numbers are octal text ended by a space, a zero byte or the end of the field; or, when the first bit is set, two's
-//! complement big-endian ("base-256").
+//! Numbers are octal text that ends at a space, a zero byte or the end of the field. If the first
+//! bit is set, they are two's complement big-endian ("base-256").
 //!
-//! Sources: POSIX.1-2017, pax, "ustar Interchange Format"; GNU tar manual, "Basic Tar Format"; star(5).
+//! Sources: POSIX.1-2017, pax, "ustar Interchange Format"; GNU tar manual, "Basic Tar Format";
+//! star(5).
 
 use super::super::error::SourceError;
-use super::sparse::Run;
+use super::sparse::SparseRun;
 use std::ops::Range;
 
-/// Everything in a tar is a multiple of this. Unit: bytes.
+/// Block size of a tar. Unit: bytes.
 pub(super) const BLOCK: usize = 512;
 
-/// A block as it lies in the file.
+/// Raw block of a tar.
 pub(super) type Block = [u8; BLOCK];
 
 const NAME: Range<usize> = 0..100;
@@ -46,29 +47,29 @@ const EXTENSION_SPARSE: Range<usize> = 0..504;
 const EXTENSION_EXTENDED: usize = 504;
 const SPARSE_ENTRY: usize = 24;
 
-/// Which rules hold for the bytes after the link name.
+/// Format of the bytes after the link name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
-    /// No magic: the bytes mean nothing.
+    /// No magic: the bytes are undefined.
     V7,
-    /// POSIX, also under PAX.
+    /// POSIX ustar, also used with PAX.
     Ustar,
-    /// Jörg Schilling's: a shorter prefix.
+    /// Jörg Schilling's star, with a shorter prefix.
     Star,
-    /// GNU's own: no prefix.
+    /// GNU tar's own format, without a prefix.
     Gnu,
 }
 
-/// A header whose checksum is right.
+/// Header with a valid checksum.
 pub(super) struct Header {
     block: Block,
     dialect: Dialect,
 }
 
 impl Header {
-    /// Checks the sum.
+    /// Verifies the checksum.
     ///
-    /// Some old systems added the bytes as signed numbers; their sum is accepted too.
+    /// Some old systems added the bytes as signed numbers; their sum is accepted, too.
     pub(super) fn verify(block: Block) -> Result<Self, SourceError> {
         let found = octal(&block[CHECKSUM]).ok_or_else(|| {
             SourceError::corrupt(format!(
@@ -103,12 +104,12 @@ impl Header {
         self.dialect
     }
 
-    /// The type flag.
+    /// Type flag of the member.
     pub(super) fn flag(&self) -> u8 {
         self.block[TYPE]
     }
 
-    /// Prefix and name, as they are written.
+    /// Prefix and name, not normalised.
     pub(super) fn path(&self) -> Vec<u8> {
         let name = text(&self.block[NAME]);
         let prefix = match self.dialect {
@@ -127,7 +128,7 @@ impl Header {
         text(&self.block[LINK]).to_vec()
     }
 
-    /// Permission bits. Some writers put the file type above them; it is cut off.
+    /// Permission bits. The file type, which some writers store above them, is cut off.
     pub(super) fn mode(&self) -> Result<u16, SourceError> {
         let mode = number(&self.block[MODE], "mode")?;
         Ok((mode & 0o7777) as u16)
@@ -141,17 +142,17 @@ impl Header {
         number(&self.block[GID], "gid")
     }
 
-    /// Unit: bytes.
+    /// Size of the data. Unit: bytes.
     pub(super) fn size(&self) -> Result<u64, SourceError> {
         unsigned_number(&self.block[SIZE], "size")
     }
 
-    /// Unit: seconds since 1970.
+    /// Modification time. Unit: seconds since 1970.
     pub(super) fn mtime(&self) -> Result<i64, SourceError> {
         number(&self.block[MTIME], "mtime")
     }
 
-    /// Major and minor device number. Zero in the dialect that has none.
+    /// Major and minor device number. Zero in the V7 format.
     pub(super) fn device(&self) -> Result<(i64, i64), SourceError> {
         match self.dialect {
             Dialect::V7 => Ok((0, 0)),
@@ -162,31 +163,36 @@ impl Header {
         }
     }
 
-    /// The size with holes, for a GNU sparse member (type `S`). Unit: bytes.
+    /// File size including holes, for a GNU sparse member (type `S`). Unit: bytes.
     pub(super) fn sparse_real_size(&self) -> Result<u64, SourceError> {
         unsigned_number(&self.block[SPARSE_REAL_SIZE], "real size")
     }
 
-    /// Appends the runs that the header holds; says whether an extension block follows.
-    pub(super) fn sparse_runs(&self, runs: &mut Vec<Run>) -> Result<bool, SourceError> {
+    /// Appends the runs in the header. Returns true if an extension block follows.
+    pub(super) fn sparse_runs(&self, runs: &mut Vec<SparseRun>) -> Result<bool, SourceError> {
         old_sparse_runs(&self.block[SPARSE], self.block[SPARSE_EXTENDED], runs)
     }
 }
 
-/// The same for an extension block.
+/// Appends the runs in an extension block. Returns true if another one follows.
 pub(super) fn extension_sparse_runs(
     block: &Block,
-    runs: &mut Vec<Run>,
+    runs: &mut Vec<SparseRun>,
 ) -> Result<bool, SourceError> {
     old_sparse_runs(&block[EXTENSION_SPARSE], block[EXTENSION_EXTENDED], runs)
 }
 
-fn old_sparse_runs(table: &[u8], extended: u8, runs: &mut Vec<Run>) -> Result<bool, SourceError> {
+fn old_sparse_runs(
+    table: &[u8],
+    extended: u8,
+    runs: &mut Vec<SparseRun>,
+) -> Result<bool, SourceError> {
     let extended = extended != 0;
     for entry in table.chunks_exact(SPARSE_ENTRY) {
         let (offset, len) = entry.split_at(SPARSE_ENTRY / 2);
         if len[0] == 0 {
-            // An empty slot ends the map. Readers disagree about what follows one, so nothing may follow.
+            // An empty entry ends the map. Readers disagree about entries after it, so there must
+            // be none.
             if extended {
                 return Err(SourceError::corrupt(
                     "sparse map has an empty entry before an extension block",
@@ -194,7 +200,7 @@ fn old_sparse_runs(table: &[u8], extended: u8, runs: &mut Vec<Run>) -> Result<bo
             }
             break;
         }
-        runs.push(Run {
+        runs.push(SparseRun {
             offset: unsigned_number(offset, "sparse offset")?,
             len: unsigned_number(len, "sparse length")?,
         });
@@ -202,12 +208,12 @@ fn old_sparse_runs(table: &[u8], extended: u8, runs: &mut Vec<Run>) -> Result<bo
     Ok(extended)
 }
 
-/// Whether the block looks like a header: its checksum is right, and it is not empty.
+/// True for a block with a valid header checksum.
 pub(super) fn is_header(block: &Block) -> bool {
     Header::verify(*block).is_ok()
 }
 
-/// A field of text, without what follows its first zero byte.
+/// Text of a field up to its first zero byte.
 fn text(field: &[u8]) -> &[u8] {
     let end = field.iter().position(|&c| c == 0).unwrap_or(field.len());
     &field[..end]
@@ -231,7 +237,7 @@ fn number(field: &[u8], what: &str) -> Result<i64, SourceError> {
     })
 }
 
-/// Octal text. An empty field is zero.
+/// Parses octal text. An empty field is zero.
 fn octal(field: &[u8]) -> Option<i64> {
     let start = field.iter().position(|&c| c != b' ').unwrap_or(field.len());
     let mut value = 0i64;
@@ -246,11 +252,11 @@ fn octal(field: &[u8]) -> Option<i64> {
     Some(value)
 }
 
-/// Two's complement, big-endian, one bit short: the highest bit only marks the encoding, the next one is the sign.
+/// Two's complement, big-endian. The highest bit marks the encoding, and the next one is the sign.
 fn base256(field: &[u8]) -> Option<i64> {
     let (&first, rest) = field.split_first()?;
     let negative = first & 0x40 != 0;
-    // At most 12 bytes: 95 bits fit.
+    // Fits: at most 12 bytes, which are 95 bits.
     let mut value = i128::from(first & 0x7f) - if negative { 0x80 } else { 0 };
     for &byte in rest {
         value = value << 8 | i128::from(byte);

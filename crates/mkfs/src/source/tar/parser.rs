@@ -1,9 +1,10 @@
-//! The one parser under both ways of reading.
+//! Parser shared by both readers.
 //!
-//! * Between two calls of [`Parser::next_entry`] the feed stands somewhere in the data of the current member, `left`
-//!   bytes before its end; [`Parser::read_data`] moves it, the next call passes over the rest.
-//! * After an error the parser stays closed: what follows a broken header cannot be trusted.
-//! * Memory is bounded by named limits, whatever the headers say: buffers grow only as bytes arrive.
+//! * Between two calls of [`Parser::next_entry`] the feed is within the data of the current member,
+//!   `left` bytes before its end. [`Parser::read_data`] advances it, and the next call skips the
+//!   rest.
+//! * After an error the parser stays closed, since data after a damaged header cannot be trusted.
+//! * Memory is bounded by named limits: buffers grow only as bytes arrive.
 
 mod member;
 
@@ -14,57 +15,57 @@ use super::header::{BLOCK, Block, Header, is_header};
 use super::pax::{Field, PAX_BYTES_MAX, Pax, Scope};
 use crate::tally::AffectedPaths;
 
-/// Longest name or link target in a GNU `L` or `K` record. Unit: bytes.
+/// Maximum length of a name or link target in a GNU `L` or `K` record. Unit: bytes.
 pub(super) const LONG_NAME_BYTES_MAX: u64 = 1 << 20;
 
-/// Largest piece of an extended header that is allocated before it was seen to exist. Unit: bytes.
+/// Size of the steps in which an extended header is allocated while it is read. Unit: bytes.
 const READ_STEP: usize = 64 << 10;
 
-/// What begins with zeros is an archive without members if so much behind them is zeros, too. Unit: bytes.
+/// Length of leading zeros that identify an archive without members. Unit: bytes.
 const BLANK_BYTES: usize = 128 << 10;
 
 pub(super) struct Parser<F> {
     feed: F,
     source: String,
     global: Pax,
-    peeked: Option<Read>,
-    current: Option<Current>,
-    state: State,
-    /// There was a header.
+    peeked: Option<BlockRead>,
+    current: Option<CurrentMember>,
+    state: ParserState,
+    /// A header was read.
     begun: bool,
-    /// Members with an ACL for names whose number is not known.
-    nameless: AffectedPaths,
+    /// Members whose ACL has names without a number.
+    unnumbered_acls: AffectedPaths,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ParserState {
     Reading,
     Ended,
     Failed,
 }
 
-/// A block as far as the source had it.
-struct Read {
+/// Block as read from the source.
+struct BlockRead {
     block: Block,
     /// Less than a block only at the end of the source.
     len: usize,
 }
 
-/// The member whose data comes next.
-struct Current {
+/// Member whose data comes next.
+struct CurrentMember {
     path: Vec<u8>,
     header_at: u64,
-    /// Bytes in the archive, without padding.
+    /// Length of its data in the archive, without padding. Unit: bytes.
     stored: u64,
-    /// How many of them lie ahead.
+    /// Number of its bytes that were not read. Unit: bytes.
     left: u64,
-    /// Zeros after them.
+    /// Number of zeros after the data. Unit: bytes.
     padding: u64,
-    /// Whether the data belongs to the entry; a hard link's does not.
+    /// The data belongs to the entry; that of a hard link does not.
     readable: bool,
 }
 
-impl Current {
+impl CurrentMember {
     fn truncated(&self, found: u64) -> SourceError {
         SourceError::corrupt(format!(
             "stored bytes end early, expected {}, found {found}",
@@ -75,9 +76,9 @@ impl Current {
     }
 }
 
-/// What headers in front of a member say about it.
+/// Extended headers that precede a member.
 #[derive(Default)]
-struct Pending {
+struct PendingHeaders {
     first_at: Option<u64>,
     has_pax: bool,
     pax: Pax,
@@ -93,47 +94,47 @@ impl<F: Feed> Parser<F> {
             global: Pax::default(),
             peeked: None,
             current: None,
-            state: State::Reading,
+            state: ParserState::Reading,
             begun: false,
-            nameless: AffectedPaths::default(),
+            unnumbered_acls: AffectedPaths::default(),
         }
     }
 
-    /// What was left out of the members so far.
+    /// Warning about parts of members that were left out.
     pub(super) fn warning(&self) -> Option<String> {
-        let warning = self.nameless.warning(
+        let warning = self.unnumbered_acls.warning(
             "ACL entries for names, without a number, were left out (tar --numeric-owner writes numbers)",
         )?;
         Some(format!("{}: {warning}", self.source))
     }
 
-    /// The next member; `None` at the end of the archive.
+    /// Returns the next member, or `None` at the end of the archive.
     pub(super) fn next_entry(&mut self) -> Result<Option<Entry>, SourceError> {
         match self.state {
-            State::Ended => return Ok(None),
-            State::Failed => {
+            ParserState::Ended => return Ok(None),
+            ParserState::Failed => {
                 return Err(SourceError::usage(
                     "nothing can be read after an error in the archive",
                 )
                 .in_source(&self.source));
             }
-            State::Reading => {}
+            ParserState::Reading => {}
         }
-        // Holds for every early return below.
-        self.state = State::Failed;
+        // Every early return below leaves the parser closed.
+        self.state = ParserState::Failed;
         let entry = self.advance().map_err(|e| e.in_source(&self.source))?;
         self.state = match entry {
-            Some(_) => State::Reading,
-            None => State::Ended,
+            Some(_) => ParserState::Reading,
+            None => ParserState::Ended,
         };
         Ok(entry)
     }
 
     pub(super) fn has_failed(&self) -> bool {
-        self.state == State::Failed
+        self.state == ParserState::Failed
     }
 
-    /// Reads the data of the current member. 0 only at its end or for an empty `buf`.
+    /// Reads data of the current member. Returns 0 only at its end or for an empty `buf`.
     pub(super) fn read_data(&mut self, buf: &mut [u8]) -> Result<usize, SourceError> {
         let Some(current) = self.current.as_mut().filter(|current| current.readable) else {
             return Ok(0);
@@ -158,7 +159,7 @@ impl<F: Feed> Parser<F> {
         Ok(got)
     }
 
-    /// How many bytes of the current member can still be read.
+    /// Number of bytes of the current member that can still be read.
     pub(super) fn data_left(&self) -> u64 {
         match &self.current {
             Some(current) if current.readable => current.left,
@@ -166,7 +167,7 @@ impl<F: Feed> Parser<F> {
         }
     }
 
-    /// Reads the source to its end. Returns how many bytes that were.
+    /// Reads the source to its end. Returns the number of bytes.
     pub(super) fn drain(&mut self) -> Result<u64, SourceError> {
         let at = self.feed.position();
         self.feed
@@ -176,7 +177,7 @@ impl<F: Feed> Parser<F> {
 
     fn advance(&mut self) -> Result<Option<Entry>, SourceError> {
         self.pass_over_current()?;
-        let mut pending = Pending::default();
+        let mut pending = PendingHeaders::default();
         loop {
             let at = self.position();
             let Some(block) = self.read_header_block(at)? else {
@@ -198,12 +199,12 @@ impl<F: Feed> Parser<F> {
                 b'g' => {
                     let (body_at, body) = self.read_extension(&header, at, PAX_BYTES_MAX)?;
                     self.global.take(&body, body_at, Scope::Global)?;
-                    // Stands alone: git writes one and nothing else for an empty tree.
+                    // May stand alone: git writes only this header for an empty tree.
                     continue;
                 }
                 b'L' => pending.long_path = Some(self.read_long_name(&header, at)?),
                 b'K' => pending.long_link = Some(self.read_long_name(&header, at)?),
-                // A volume's label, and Solaris ACLs as text.
+                // A volume label, and Solaris ACLs as text.
                 b'V' | b'A' => {
                     self.begin(
                         &header.path(),
@@ -226,11 +227,11 @@ impl<F: Feed> Parser<F> {
         }
     }
 
-    /// Makes what comes next the data of a member.
+    /// Starts the data of a member.
     fn begin(&mut self, raw_path: &[u8], at: u64, stored: u64, readable: bool) {
         let block = BLOCK as u64;
         let padding = (block - stored % block) % block;
-        let mut current = Current {
+        let mut current = CurrentMember {
             path: raw_path.to_vec(),
             header_at: at,
             stored,
@@ -238,7 +239,7 @@ impl<F: Feed> Parser<F> {
             padding,
             readable,
         };
-        // Only a hard link's first block is ever looked at in advance, and here it turned out to be data.
+        // Only the first block after a hard link is peeked, and here it turned out to be data.
         if stored > 0 && self.peeked.take().is_some() {
             current.left = stored.saturating_sub(block);
             if stored <= block {
@@ -258,12 +259,12 @@ impl<F: Feed> Parser<F> {
         if passed < current.left {
             return Err(current.truncated(current.stored - current.left + passed));
         }
-        // Padding that is missing at the end of the source is no loss.
+        // Padding may be missing at the end of the source.
         self.feed.skip(current.padding).map_err(failed)?;
         Ok(())
     }
 
-    /// The body of an extended header, and where it begins.
+    /// Body of an extended header, and its position.
     fn read_extension(
         &mut self,
         header: &Header,
@@ -293,7 +294,7 @@ impl<F: Feed> Parser<F> {
         Ok((body_at, body))
     }
 
-    /// The body of an `L` or `K` header: a name with a zero byte after it.
+    /// Body of an `L` or `K` header: a name with a terminating zero byte.
     fn read_long_name(&mut self, header: &Header, at: u64) -> Result<Vec<u8>, SourceError> {
         let (_, mut name) = self.read_extension(header, at, LONG_NAME_BYTES_MAX)?;
         if let Some(end) = name.iter().position(|&c| c == 0) {
@@ -302,7 +303,7 @@ impl<F: Feed> Parser<F> {
         Ok(name)
     }
 
-    /// The next block that is a header. `None` at the end of the archive.
+    /// Returns the next header block, or `None` at the end of the archive.
     fn read_header_block(&mut self, at: u64) -> Result<Option<Block>, SourceError> {
         let read = self.read_block()?;
         let bytes = &read.block[..read.len];
@@ -317,10 +318,10 @@ impl<F: Feed> Parser<F> {
             self.begun = true;
             return Ok(Some(read.block));
         }
-        // Two blocks of zeros end an archive. What follows them is nobody's business, and one of them, or none, is
-        // enough at the end of the source; but one between two members means that something went wrong.
+        // Two blocks of zeros end an archive, and data after them is ignored. At the end of the
+        // source, one or none is enough; one between two members is an error.
         if !self.begun && read.len == 0 {
-            let what = "nothing is there; an archive without members has blocks of zeros";
+            let what = "the archive is empty; an archive without members has blocks of zeros";
             return Err(SourceError::corrupt(what).at_byte(at));
         }
         if read.len == BLOCK {
@@ -331,11 +332,12 @@ impl<F: Feed> Parser<F> {
                 )
                 .at_byte(at));
             }
-            // An image of a filesystem begins with zeros, too.
+            // A filesystem image begins with zeros, too.
             let mut looked = 0;
             while !self.begun && second.len == BLOCK && looked < BLANK_BYTES {
                 if second.block.iter().any(|&c| c != 0) {
-                    let what = "zeros where the first member should be, and other bytes behind them: this is no tar";
+                    let what =
+                        "zeros instead of the first member, followed by other bytes: not a tar";
                     return Err(SourceError::corrupt(what).at_byte(at));
                 }
                 second = self.read_block()?;
@@ -345,7 +347,7 @@ impl<F: Feed> Parser<F> {
         Ok(None)
     }
 
-    fn read_block(&mut self) -> Result<Read, SourceError> {
+    fn read_block(&mut self) -> Result<BlockRead, SourceError> {
         if let Some(read) = self.peeked.take() {
             return Ok(read);
         }
@@ -355,18 +357,18 @@ impl<F: Feed> Parser<F> {
             .feed
             .fill(&mut block)
             .map_err(|e| SourceError::from(e).at_byte(at))?;
-        Ok(Read { block, len })
+        Ok(BlockRead { block, len })
     }
 
-    /// Where the next block begins.
+    /// Position of the next block.
     pub(super) fn position(&self) -> u64 {
         let peeked = self.peeked.as_ref().map_or(0, |read| read.len as u64);
         self.feed.position() - peeked
     }
 }
 
-/// The member's name: what tells more counts before what tells less.
-fn raw_path(header: &Header, pending: &Pending) -> Vec<u8> {
+/// Name of the member by precedence: sparse name, PAX path, GNU long name, header.
+fn raw_path(header: &Header, pending: &PendingHeaders) -> Vec<u8> {
     if let Some(name) = pending.pax.sparse.name() {
         return name.to_vec();
     }

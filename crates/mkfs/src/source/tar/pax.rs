@@ -1,56 +1,60 @@
-//! Extended headers: records of the form `LENGTH KEY=VALUE\n`, where LENGTH counts the whole record.
+//! PAX extended headers: records of the form `LENGTH KEY=VALUE\n`, where LENGTH counts the whole
+//! record.
 //!
-//! Values are read by length, so that they may hold any byte. Keys that are not known here are passed over.
+//! Values are read by length, so that they may contain any byte. Unknown keys are ignored.
 //!
-//! Sources: POSIX.1-2017, pax, "pax Extended Header"; star(5) for `SCHILY.*`; libarchive's tar(5) for `LIBARCHIVE.*`.
+//! Sources: POSIX.1-2017, pax, "pax Extended Header"; star(5) for `SCHILY.*`; libarchive's tar(5)
+//! for `LIBARCHIVE.*`.
 
 use super::super::error::{Quoted, SourceError};
 use super::super::text::{base64, decimal, percent, signed_decimal};
 use super::sparse::SparseRecords;
 use std::collections::BTreeMap;
 
-/// Largest extended header. Unit: bytes.
+/// Maximum size of an extended header. Unit: bytes.
 ///
-/// Linux allows 64 KiB for one xattr value and about as much for all names of a file; maps of sparse files are longer.
+/// Linux allows 64 KiB for one xattr value and about as much for all names of a file; maps of
+/// sparse files are longer.
 pub(super) const PAX_BYTES_MAX: u64 = 16 << 20;
 
-/// Bound on the names and values of one member's xattrs. Unit: bytes.
+/// Limit of the names and values of one member's xattrs. Unit: bytes.
 const XATTR_BYTES_MAX: usize = 16 << 20;
 
-/// The same for xattrs given to all members: every entry gets a copy. Unit: bytes.
+/// Limit of the xattrs in global headers, which are copied to every entry. Unit: bytes.
 const GLOBAL_XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// No record length has more digits than this.
+/// Maximum number of digits in a record length.
 const LENGTH_DIGITS_MAX: usize = 19;
 
-/// The record that decides about a file.
+/// Record with the access ACL.
 pub(super) const ACL_ACCESS: &str = "SCHILY.acl.access";
-/// The record that what is made in a directory inherits.
+/// Record with the default ACL.
 pub(super) const ACL_DEFAULT: &str = "SCHILY.acl.default";
 
-/// Whom a header is about.
+/// Members that an extended header applies to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// The next member.
+    /// The next member only.
     Local,
     /// All members that follow.
     Global,
 }
 
-/// What extended headers say about one attribute.
+/// Value of one attribute in extended headers.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Field<T> {
-    /// Nothing.
+    /// There is no record.
     #[default]
     Absent,
-    /// An empty value: what the plain header says holds again.
+    /// An empty value, which restores that of the plain header.
     Cleared,
-    /// This.
+    /// A record with this value.
     Set(T),
 }
 
 impl<T: Clone> Field<T> {
-    /// A member's own record counts before a global one. `None`: the plain header decides.
+    /// Combines a member's own record with a global one, which has lower precedence. `None` selects
+    /// the plain header.
     pub(super) fn resolve(&self, global: &Self) -> Option<T> {
         match (self, global) {
             (Self::Set(value), _) | (Self::Absent, Self::Set(value)) => Some(value.clone()),
@@ -62,7 +66,7 @@ impl<T: Clone> Field<T> {
 /// Seconds since 1970 and nanoseconds below 10^9, as in [`Meta`](super::super::Meta).
 pub(super) type Time = (i64, u32);
 
-/// The records of one or several extended headers.
+/// Records of one or several extended headers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pax {
     pub(super) path: Field<Vec<u8>>,
@@ -73,9 +77,9 @@ pub(super) struct Pax {
     pub(super) mtime: Field<Time>,
     pub(super) dev_major: Field<i64>,
     pub(super) dev_minor: Field<i64>,
-    /// In words.
+    /// Access ACL as text.
     pub(super) acl_access: Field<Vec<u8>>,
-    /// In words.
+    /// Default ACL as text.
     pub(super) acl_default: Field<Vec<u8>>,
     pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(super) sparse: SparseRecords,
@@ -83,12 +87,13 @@ pub(super) struct Pax {
 }
 
 impl Pax {
-    /// Takes all records of `body`, which lies at byte `at` of the tar. Later records replace earlier ones.
+    /// Adds all records of `body`, which is at byte `at` of the tar. Later records replace earlier
+    /// ones.
     pub(super) fn take(&mut self, body: &[u8], at: u64, scope: Scope) -> Result<(), SourceError> {
         let mut rest = body;
         while !rest.is_empty() {
             let place = at + (body.len() - rest.len()) as u64;
-            let (key, value, after) = split(rest).map_err(|e| e.at_byte(place))?;
+            let (key, value, after) = split_record(rest).map_err(|e| e.at_byte(place))?;
             self.record(key, value, scope)
                 .map_err(|e| e.at_byte(place))?;
             rest = after;
@@ -98,7 +103,8 @@ impl Pax {
 
     fn record(&mut self, key: &[u8], value: &[u8], scope: Scope) -> Result<(), SourceError> {
         if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-            // GNU tar writes these two as %25 and %3D, since a key ends at the first equals sign.
+            // GNU tar escapes these two as %25 and %3D, because a key ends at the first equals
+            // sign.
             let name = percent(name, |byte| matches!(byte, b'%' | b'='));
             return self.xattr(name, value.to_vec(), scope);
         }
@@ -171,11 +177,11 @@ impl Pax {
     }
 }
 
-/// Key, value, and what follows the record.
-type Split<'a> = (&'a [u8], &'a [u8], &'a [u8]);
+/// Key, value, and the data after the record.
+type SplitRecord<'a> = (&'a [u8], &'a [u8], &'a [u8]);
 
-/// Takes the first record off `body`.
-fn split(body: &[u8]) -> Result<Split<'_>, SourceError> {
+/// Splits the first record off `body`.
+fn split_record(body: &[u8]) -> Result<SplitRecord<'_>, SourceError> {
     let space = body
         .iter()
         .take(LENGTH_DIGITS_MAX + 1)
@@ -227,7 +233,7 @@ fn field<T>(
     })
 }
 
-/// `[-]SECONDS[.FRACTION]`, rounded down to nanoseconds.
+/// Parses `[-]SECONDS[.FRACTION]`, rounded down to nanoseconds.
 fn parse_time(text: &[u8]) -> Option<Time> {
     let (negative, magnitude) = match text {
         [b'-', rest @ ..] => (true, rest),
@@ -258,7 +264,7 @@ fn parse_time(text: &[u8]) -> Option<Time> {
     if !negative {
         return Some((seconds, nanos));
     }
-    // Down means away from zero here.
+    // For negative times, down means away from zero.
     nanos += u32::from(dropped.iter().any(|&c| c != b'0'));
     if nanos > 0 {
         seconds = seconds.checked_add(1)?;
@@ -306,7 +312,7 @@ mod tests {
 
     #[test]
     fn values_may_hold_any_byte() {
-        let (key, value, after) = split(b"19 key=a\n9 b=\0\xff\n==\nrest").unwrap();
+        let (key, value, after) = split_record(b"19 key=a\n9 b=\0\xff\n==\nrest").unwrap();
         assert_eq!(
             (key, value, after),
             (&b"key"[..], &b"a\n9 b=\0\xff\n=="[..], &b"rest"[..])
@@ -314,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_lie_about_their_length_are_refused() {
+    fn records_with_a_wrong_length_are_rejected() {
         for record in [
             &b""[..],
             b"x",
@@ -330,12 +336,12 @@ mod tests {
             b"-6 a=b\n",
             b"99999999999999999999999 a=b\n",
         ] {
-            assert!(split(record).is_err(), "{}", record.escape_ascii());
+            assert!(split_record(record).is_err(), "{}", record.escape_ascii());
         }
     }
 
     #[test]
-    fn an_empty_value_gives_the_plain_header_its_say_again() {
+    fn an_empty_value_restores_that_of_the_plain_header() {
         let mut global = Pax::default();
         global.take(b"8 uid=5\n", 0, Scope::Global).unwrap();
         let mut local = Pax::default();
@@ -356,7 +362,7 @@ mod tests {
 
         let mut global = Pax::default();
         for _ in 0..10 {
-            // The same name again takes no more room.
+            // Repeating a name needs no more memory.
             global
                 .take(record(0, 50_000).as_bytes(), 0, Scope::Global)
                 .unwrap();

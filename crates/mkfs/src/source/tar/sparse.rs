@@ -1,35 +1,40 @@
-//! Files with holes: which runs of a file a member stores.
+//! Maps of sparse files: the runs that a member stores.
 //!
-//! Four ways to write the same list. GNU's old headers (type `S`) are decoded in [`super::header`]; PAX records carry
-//! version 0.0 (repeated `GNU.sparse.offset` and `GNU.sparse.numbytes`) and 0.1 (`GNU.sparse.map`); version 1.0 puts the
-//! list as text into the member's data, padded to a block. Whatever the way, [`checked`] sees the list before it is used.
+//! There are four encodings of the same list:
+//!
+//! * GNU's old headers (type `S`), decoded in [`super::header`].
+//! * PAX version 0.0: repeated `GNU.sparse.offset` and `GNU.sparse.numbytes`.
+//! * PAX version 0.1: `GNU.sparse.map`.
+//! * PAX version 1.0: text before the member's data, padded to a block.
+//!
+//! Every list is validated by [`checked`] before it is used.
 //!
 //! Source: GNU tar manual, "Storing Sparse Files".
 
 use super::super::error::{Quoted, SourceError};
 use super::super::text::decimal;
 
-/// More runs than this are refused: the list is held in memory.
+/// Maximum number of runs, which are held in memory.
 pub(super) const SPARSE_RUNS_MAX: usize = 1 << 20;
 
-/// One run of stored bytes.
+/// Run of stored bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct SparseRun {
     /// Position in the file. Unit: bytes.
     pub(super) offset: u64,
-    /// Unit: bytes.
+    /// Length of the run. Unit: bytes.
     pub(super) len: u64,
 }
 
-/// Checks a list against the file's size and the number of bytes that are stored, and drops empty runs.
+/// Validates a list against the file size and the number of stored bytes, and drops empty runs.
 ///
-/// What holds afterwards: runs are ascending, do not touch the same byte twice, end within the file, and their lengths
-/// add up to `stored`.
+/// Afterwards runs are ascending and disjoint, end within the file, and their lengths add up to
+/// `stored`.
 pub(super) fn checked(
-    runs: Vec<Run>,
+    runs: Vec<SparseRun>,
     real_size: u64,
     stored: u64,
-) -> Result<Vec<Run>, SourceError> {
+) -> Result<Vec<SparseRun>, SourceError> {
     let mut end = 0u64;
     let mut sum = 0u64;
     for (index, run) in runs.iter().enumerate() {
@@ -49,7 +54,7 @@ pub(super) fn checked(
                     run.offset, run.len
                 ))
             })?;
-        // Cannot overflow: the runs so far lie side by side within `real_size`.
+        // Cannot overflow: the runs are disjoint within `real_size`.
         sum += run.len;
     }
     if sum != stored {
@@ -62,7 +67,7 @@ pub(super) fn checked(
     Ok(runs)
 }
 
-/// Fails if one more run would be too many.
+/// Fails if there are too many runs.
 pub(super) fn within_limit(runs: usize) -> Result<(), SourceError> {
     if runs > SPARSE_RUNS_MAX {
         return Err(SourceError::limit(format!(
@@ -72,7 +77,7 @@ pub(super) fn within_limit(runs: usize) -> Result<(), SourceError> {
     Ok(())
 }
 
-/// What the records of an extended header say about holes.
+/// Sparse records of an extended header.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SparseRecords {
     used: bool,
@@ -82,28 +87,28 @@ pub(super) struct SparseRecords {
     size: Option<u64>,
     blocks: Option<u64>,
     pending_offset: Option<u64>,
-    runs: Vec<Run>,
+    runs: Vec<SparseRun>,
 }
 
-/// Where the list of runs is.
+/// Location of the list of runs.
 #[derive(Debug, PartialEq)]
-pub(super) enum Plan {
-    /// Here.
+pub(super) enum SparseMap {
+    /// The list is in the extended header.
     Listed {
-        /// The size with holes. Unit: bytes.
+        /// File size including holes. Unit: bytes.
         real_size: u64,
-        /// Not checked yet.
-        runs: Vec<Run>,
+        /// List that is not validated yet.
+        runs: Vec<SparseRun>,
     },
-    /// In front of the member's data.
+    /// The list precedes the member's data.
     InData {
-        /// The size with holes. Unit: bytes.
+        /// File size including holes. Unit: bytes.
         real_size: u64,
     },
 }
 
 impl SparseRecords {
-    /// Takes the record `GNU.sparse.<key>`. Unknown keys are passed over.
+    /// Adds the record `GNU.sparse.<key>`. Unknown keys are ignored.
     pub(super) fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), SourceError> {
         let number = || {
             decimal(value).ok_or_else(|| {
@@ -132,7 +137,7 @@ impl SparseRecords {
                     SourceError::corrupt("GNU.sparse.numbytes without a GNU.sparse.offset before")
                 })?;
                 within_limit(self.runs.len() + 1)?;
-                self.runs.push(Run {
+                self.runs.push(SparseRun {
                     offset,
                     len: number()?,
                 });
@@ -144,18 +149,18 @@ impl SparseRecords {
         Ok(())
     }
 
-    /// Whether any record was taken.
+    /// True if there was any record.
     pub(super) fn is_used(&self) -> bool {
         self.used
     }
 
-    /// The name that the file has in truth, where the member's own name is made up.
+    /// Real name of the file, if the name in the header is artificial.
     pub(super) fn name(&self) -> Option<&[u8]> {
         self.name.as_deref()
     }
 
-    /// What all records together mean. `None`: the file has no holes.
-    pub(super) fn plan(self) -> Result<Option<Plan>, SourceError> {
+    /// Combines all records. `None` if the file has no holes.
+    pub(super) fn plan(self) -> Result<Option<SparseMap>, SourceError> {
         if !self.used {
             return Ok(None);
         }
@@ -163,7 +168,7 @@ impl SparseRecords {
             .size
             .ok_or_else(|| SourceError::corrupt("sparse file without GNU.sparse.realsize"))?;
         match (self.major.unwrap_or(0), self.minor.unwrap_or(0)) {
-            (1, 0) => return Ok(Some(Plan::InData { real_size })),
+            (1, 0) => return Ok(Some(SparseMap::InData { real_size })),
             (0, 0 | 1) => {}
             (major, minor) => {
                 return Err(SourceError::unsupported(format!(
@@ -184,15 +189,15 @@ impl SparseRecords {
                 self.runs.len()
             )));
         }
-        Ok(Some(Plan::Listed {
+        Ok(Some(SparseMap::Listed {
             real_size,
             runs: self.runs,
         }))
     }
 }
 
-/// `offset,length,offset,length,...`
-fn parse_map(value: &[u8]) -> Result<Vec<Run>, SourceError> {
+/// Parses a map of the form `offset,length,offset,length,...`.
+fn parse_map(value: &[u8]) -> Result<Vec<SparseRun>, SourceError> {
     let mut runs = Vec::new();
     if value.is_empty() {
         return Ok(runs);
@@ -210,7 +215,7 @@ fn parse_map(value: &[u8]) -> Result<Vec<Run>, SourceError> {
             .next()
             .ok_or_else(|| SourceError::corrupt("GNU.sparse.map ends after an offset"))?;
         within_limit(runs.len() + 1)?;
-        runs.push(Run {
+        runs.push(SparseRun {
             offset: offset?,
             len: len?,
         });
@@ -218,19 +223,19 @@ fn parse_map(value: &[u8]) -> Result<Vec<Run>, SourceError> {
     Ok(runs)
 }
 
-/// The list of version 1.0, taken byte by byte: decimal numbers, each ended by a newline; first how many runs, then an
-/// offset and a length for each.
+/// Incremental parser of the version 1.0 list: decimal numbers, each followed by a newline. The
+/// first is the number of runs; then come an offset and a length for each.
 #[derive(Default)]
 pub(super) struct MapText {
     number: Option<u64>,
     expected: Option<usize>,
     pending_offset: Option<u64>,
-    runs: Vec<Run>,
+    runs: Vec<SparseRun>,
 }
 
 impl MapText {
-    /// Takes the bytes of one block. `Some` when the list is complete; the rest of the block is padding.
-    pub(super) fn feed(&mut self, block: &[u8]) -> Result<Option<Vec<Run>>, SourceError> {
+    /// Parses one block. Returns the list when it is complete; the rest of the block is padding.
+    pub(super) fn feed(&mut self, block: &[u8]) -> Result<Option<Vec<SparseRun>>, SourceError> {
         for &c in block {
             if c != b'\n' {
                 self.number = Some(self.digit(c)?);
@@ -247,7 +252,7 @@ impl MapText {
                     self.expected = Some(count);
                 }
                 (Some(_), None) => self.pending_offset = Some(number),
-                (Some(_), Some(offset)) => self.runs.push(Run {
+                (Some(_), Some(offset)) => self.runs.push(SparseRun {
                     offset,
                     len: number,
                 }),
@@ -279,8 +284,8 @@ impl MapText {
 mod tests {
     use super::*;
 
-    fn run(offset: u64, len: u64) -> Run {
-        Run { offset, len }
+    fn run(offset: u64, len: u64) -> SparseRun {
+        SparseRun { offset, len }
     }
 
     #[test]
@@ -305,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_map_text_may_be_cut_anywhere() {
+    fn map_text_may_be_split_anywhere() {
         let text = b"2\n0\n512\n1048576\n7\n";
         for cut in 0..text.len() {
             let mut map = MapText::default();
@@ -321,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn map_text_is_refused_when_it_is_not_numbers() {
+    fn map_text_with_invalid_numbers_is_rejected() {
         for text in [
             &b"\n"[..],
             b"x\n",

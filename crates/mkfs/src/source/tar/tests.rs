@@ -1,4 +1,4 @@
-//! Every feature in a tar put together by hand; read both ways, with the same answer.
+//! Tests with tars assembled by hand, each read as a stream and by position with equal results.
 
 mod archive;
 mod attributes;
@@ -14,23 +14,23 @@ use super::*;
 use crate::source::{Content, DataRun, Kind, Meta};
 use tuff_store::MemStore;
 
-/// An entry with its bytes.
+/// Entry with its content.
 #[derive(Clone, Debug, PartialEq)]
-struct Got {
+struct ReadEntry {
     path: String,
     kind: Kind,
     meta: Meta,
     xattrs: Vec<(String, Vec<u8>)>,
-    /// Holes filled with zeros.
+    /// Content with holes filled with zeros.
     bytes: Vec<u8>,
-    /// Where the data runs are.
+    /// Data runs of a sparse file.
     runs: Option<Vec<(u64, u64)>>,
 }
 
-/// Files in tests are not larger than this; hostile sizes are not filled with zeros.
+/// Maximum size of a file with holes that tests fill with zeros.
 const FILL_MAX: u64 = 64 << 20;
 
-impl Got {
+impl ReadEntry {
     fn new(entry: Entry, stored: &[u8]) -> Self {
         let runs = match &entry.content {
             Content::Sparse(runs) | Content::SparseStream(runs) => Some(runs),
@@ -67,8 +67,8 @@ fn fill(size: u64, runs: &[DataRun], stored: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// All entries up to the end or the first error, from a stream.
-fn by_stream(tar: &[u8]) -> (Vec<Got>, Option<SourceError>) {
+/// Entries of a stream up to its end or the first error.
+fn by_stream(tar: &[u8]) -> (Vec<ReadEntry>, Option<SourceError>) {
     let mut reader = TarReader::new("test.tar", tar);
     let mut got = Vec::new();
     loop {
@@ -86,12 +86,12 @@ fn by_stream(tar: &[u8]) -> (Vec<Got>, Option<SourceError>) {
             return (got, Some(error.into()));
         }
         check(&entry, stored.len() as u64);
-        got.push(Got::new(entry, &stored));
+        got.push(ReadEntry::new(entry, &stored));
     }
 }
 
-/// The same by positions.
-fn by_position(tar: &[u8]) -> (Vec<Got>, Option<SourceError>) {
+/// Entries read by position up to the end or the first error.
+fn by_position(tar: &[u8]) -> (Vec<ReadEntry>, Option<SourceError>) {
     let store = MemStore::new(tar);
     let mut got = Vec::new();
     for entry in scan_file("test.tar", &store) {
@@ -113,12 +113,12 @@ fn by_position(tar: &[u8]) -> (Vec<Got>, Option<SourceError>) {
             other => panic!("not readable by position: {other:?}"),
         }
         check(&entry, stored.len() as u64);
-        got.push(Got::new(entry, &stored));
+        got.push(ReadEntry::new(entry, &stored));
     }
     (got, None)
 }
 
-/// What is promised of every entry.
+/// Checks the invariants of every entry.
 fn check(entry: &Entry, stored: u64) {
     let path = &entry.path;
     assert!(!path.contains(&0));
@@ -148,8 +148,8 @@ fn check(entry: &Entry, stored: u64) {
     }
 }
 
-/// Reads a tar that is fine.
-fn read(tar: &[u8]) -> Vec<Got> {
+/// Reads a valid tar both ways.
+fn read(tar: &[u8]) -> Vec<ReadEntry> {
     let (got, error) = by_stream(tar);
     assert!(error.is_none(), "{error:?}");
     let (by_position, error) = by_position(tar);
@@ -158,7 +158,7 @@ fn read(tar: &[u8]) -> Vec<Got> {
     got
 }
 
-/// Reads a tar that is not fine: the message, the same both ways.
+/// Reads an invalid tar both ways and returns the error.
 fn fails(tar: &[u8]) -> SourceError {
     let (_, stream) = by_stream(tar);
     let (_, position) = by_position(tar);
@@ -168,7 +168,7 @@ fn fails(tar: &[u8]) -> SourceError {
     stream
 }
 
-fn one(tar: &[u8]) -> Got {
+fn one(tar: &[u8]) -> ReadEntry {
     let mut got = read(tar);
     assert_eq!(got.len(), 1);
     got.remove(0)

@@ -1,4 +1,4 @@
-//! One member: from its header, and what extended headers said, to an [`Entry`].
+//! Conversion of one member, from its header and extended headers, to an [`Entry`].
 
 use super::super::super::error::{Quoted, SourceError};
 use super::super::super::member_path::normalise;
@@ -7,14 +7,14 @@ use super::super::acl::{self, Acl};
 use super::super::feed::Feed;
 use super::super::header::{BLOCK, Dialect, Header, extension_sparse_runs, is_header};
 use super::super::pax::{ACL_ACCESS, ACL_DEFAULT, Field, Pax};
-use super::super::sparse::{MapText, Plan, Run, checked, within_limit};
-use super::{Parser, Pending};
+use super::super::sparse::{MapText, SparseMap, SparseRun, checked, within_limit};
+use super::{Parser, PendingHeaders};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a member is, as far as its type flag tells.
+/// Type of a member, according to its type flag.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum MemberType {
     File,
     OldSparse,
     Dir,
@@ -26,17 +26,17 @@ enum Class {
 }
 
 impl<F: Feed> Parser<F> {
-    /// One member, from its header and what was said in front of it.
+    /// Converts one member from its header and the extended headers before it.
     pub(super) fn member(
         &mut self,
         header: &Header,
         at: u64,
-        pending: Pending,
+        pending: PendingHeaders,
         raw_path: &[u8],
     ) -> Result<Entry, SourceError> {
         let pax = &pending.pax;
         let path = normalise(raw_path, "path")?;
-        let (class, has_data) = self.classify(header, raw_path, &pending)?;
+        let (member_type, has_data) = self.classify(header, raw_path, &pending)?;
         let stored = match has_data {
             false => 0,
             true => match pax.size.resolve(&self.global.size) {
@@ -47,31 +47,31 @@ impl<F: Feed> Parser<F> {
         let mut meta = self.meta(header, pax)?;
         let mut xattrs = self.global.xattrs.clone();
         xattrs.extend(pax.xattrs.clone());
-        if !matches!(class, Class::Symlink | Class::Hardlink) {
+        if !matches!(member_type, MemberType::Symlink | MemberType::Hardlink) {
             let (access, default) = (pax.acl_access.clone(), pax.acl_default.clone());
             if let Some(acl) = self.acl(&access, ACL_ACCESS, acl::ACCESS, raw_path, &mut xattrs)? {
                 meta.mode = meta.mode & 0o7000 | acl.mode_bits();
             }
-            if class == Class::Dir {
+            if member_type == MemberType::Dir {
                 self.acl(&default, ACL_DEFAULT, acl::DEFAULT, raw_path, &mut xattrs)?;
             }
         }
-        if path.is_empty() && class != Class::Dir {
+        if path.is_empty() && member_type != MemberType::Dir {
             return Err(SourceError::corrupt(
                 "the root is given as something that is not a directory",
             ));
         }
 
-        let is_sparse = pax.sparse.is_used() || class == Class::OldSparse;
+        let is_sparse = pax.sparse.is_used() || member_type == MemberType::OldSparse;
         self.begin(
             raw_path,
             at,
             stored,
-            matches!(class, Class::File | Class::OldSparse),
+            matches!(member_type, MemberType::File | MemberType::OldSparse),
         );
         let mut content = Content::None;
-        let kind = match class {
-            Class::File | Class::OldSparse if is_sparse => {
+        let kind = match member_type {
+            MemberType::File | MemberType::OldSparse if is_sparse => {
                 let (size, runs) = self.sparse(header, pending.pax)?;
                 if size > 0 {
                     content = self.sparse_content(&runs);
@@ -83,7 +83,7 @@ impl<F: Feed> Parser<F> {
                     "sparse records for something that is not a regular file",
                 ));
             }
-            Class::File | Class::OldSparse => {
+            MemberType::File | MemberType::OldSparse => {
                 if stored > 0 {
                     content = match self.feed.left() {
                         Some(_) => Content::Range {
@@ -94,11 +94,11 @@ impl<F: Feed> Parser<F> {
                 }
                 Kind::File { size: stored }
             }
-            Class::Dir => Kind::Dir,
-            Class::Fifo => Kind::Fifo,
-            Class::Char => Kind::Char(self.device(header, pax)?),
-            Class::Block => Kind::Block(self.device(header, pax)?),
-            Class::Symlink => {
+            MemberType::Dir => Kind::Dir,
+            MemberType::Fifo => Kind::Fifo,
+            MemberType::Char => Kind::Char(self.device(header, pax)?),
+            MemberType::Block => Kind::Block(self.device(header, pax)?),
+            MemberType::Symlink => {
                 let target = raw_link(header, &pending);
                 if target.is_empty() || target.contains(&0) {
                     return Err(SourceError::corrupt(format!(
@@ -108,7 +108,7 @@ impl<F: Feed> Parser<F> {
                 }
                 Kind::Symlink(target)
             }
-            Class::Hardlink => {
+            MemberType::Hardlink => {
                 let target = raw_link(header, &pending);
                 Kind::Hardlink(normalise(&target, "hard link target")?)
             }
@@ -123,7 +123,8 @@ impl<F: Feed> Parser<F> {
         })
     }
 
-    /// An ACL in words, which becomes the attribute `name` if there is none. `key` is the record's.
+    /// Parses an ACL record and stores it as the attribute `name`, unless there is one. `key` names
+    /// the record in messages.
     fn acl(
         &mut self,
         words: &Field<Vec<u8>>,
@@ -140,9 +141,10 @@ impl<F: Feed> Parser<F> {
         }
         let acl = Acl::parse(words, key)?;
         if !acl.names.is_empty() {
-            self.nameless.add(|| raw_path.to_vec());
+            self.unnumbered_acls.add(|| raw_path.to_vec());
         }
-        // What is in the permission bits is not said twice; a directory's default is nowhere else.
+        // An access ACL that is equivalent to the mode is redundant; a default ACL is always
+        // stored.
         if name != acl::ACCESS || !acl.is_minimal() {
             xattrs.insert(name.to_vec(), acl.value());
         }
@@ -164,27 +166,30 @@ impl<F: Feed> Parser<F> {
         })
     }
 
-    /// What the type flag means, and whether data follows the header.
+    /// Interprets the type flag. Returns the type, and whether data follows the header.
     fn classify(
         &mut self,
         header: &Header,
         raw_path: &[u8],
-        pending: &Pending,
-    ) -> Result<(Class, bool), SourceError> {
+        pending: &PendingHeaders,
+    ) -> Result<(MemberType, bool), SourceError> {
         Ok(match header.flag() {
-            // Before there was a flag for directories, a slash at the end told them.
-            b'0' | 0 if raw_path.ends_with(b"/") => (Class::Dir, true),
-            b'0' | 0 | b'7' => (Class::File, true),
-            b'S' => (Class::OldSparse, true),
-            b'1' => (Class::Hardlink, self.hard_link_has_data(header, pending)?),
-            b'2' => (Class::Symlink, false),
-            b'3' => (Class::Char, false),
-            b'4' => (Class::Block, false),
-            // Some writers put a size here, but nobody puts data.
-            b'5' => (Class::Dir, false),
-            b'6' => (Class::Fifo, false),
+            // Old formats mark directories by a trailing slash.
+            b'0' | 0 if raw_path.ends_with(b"/") => (MemberType::Dir, true),
+            b'0' | 0 | b'7' => (MemberType::File, true),
+            b'S' => (MemberType::OldSparse, true),
+            b'1' => (
+                MemberType::Hardlink,
+                self.hard_link_has_data(header, pending)?,
+            ),
+            b'2' => (MemberType::Symlink, false),
+            b'3' => (MemberType::Char, false),
+            b'4' => (MemberType::Block, false),
+            // Some writers store a size here, but none stores data.
+            b'5' => (MemberType::Dir, false),
+            b'6' => (MemberType::Fifo, false),
             // GNU incremental backups: the data lists the directory.
-            b'D' => (Class::Dir, true),
+            b'D' => (MemberType::Dir, true),
             b'M' => {
                 return Err(SourceError::unsupported(
                     "member continues from another volume; multi-volume archives are not read",
@@ -199,13 +204,15 @@ impl<F: Feed> Parser<F> {
         })
     }
 
-    /// Old writers give a hard link the size of its file and no data; PAX writers may store data with it.
+    /// True if data follows a hard link. Old writers store the size of its file but no data; PAX
+    /// writers may store data.
     ///
-    /// Without an extended header to tell, what follows decides: a header or the end of the archive means no data.
+    /// Without an extended header, the next block decides: a header or the end of the archive means
+    /// no data.
     fn hard_link_has_data(
         &mut self,
         header: &Header,
-        pending: &Pending,
+        pending: &PendingHeaders,
     ) -> Result<bool, SourceError> {
         if pending.has_pax {
             return Ok(true);
@@ -240,8 +247,8 @@ impl<F: Feed> Parser<F> {
         })
     }
 
-    /// The real size and the runs of a sparse member. Leaves the feed at its first data byte.
-    fn sparse(&mut self, header: &Header, pax: Pax) -> Result<(u64, Vec<Run>), SourceError> {
+    /// File size and runs of a sparse member. Leaves the feed at its first data byte.
+    fn sparse(&mut self, header: &Header, pax: Pax) -> Result<(u64, Vec<SparseRun>), SourceError> {
         let plan = pax.sparse.plan()?;
         let (real_size, runs) = match (header.flag() == b'S', plan) {
             (true, None) => {
@@ -252,22 +259,24 @@ impl<F: Feed> Parser<F> {
                 }
                 (header.sparse_real_size()?, self.old_sparse_runs(header)?)
             }
-            (false, Some(Plan::Listed { real_size, runs })) => (real_size, runs),
-            (false, Some(Plan::InData { real_size })) => (real_size, self.sparse_map_in_data()?),
+            (false, Some(SparseMap::Listed { real_size, runs })) => (real_size, runs),
+            (false, Some(SparseMap::InData { real_size })) => {
+                (real_size, self.sparse_map_in_data()?)
+            }
             (true, Some(_)) => {
                 return Err(SourceError::corrupt(
                     "sparse map given by the header and by records",
                 ));
             }
-            // Not called for these.
+            // Not reached for other members.
             (false, None) => (0, Vec::new()),
         };
         let left = self.current.as_ref().map_or(0, |current| current.left);
         Ok((real_size, checked(runs, real_size, left)?))
     }
 
-    /// The map of a GNU header and of the blocks that extend it.
-    fn old_sparse_runs(&mut self, header: &Header) -> Result<Vec<Run>, SourceError> {
+    /// Reads the map of a GNU header and its extension blocks.
+    fn old_sparse_runs(&mut self, header: &Header) -> Result<Vec<SparseRun>, SourceError> {
         let mut runs = Vec::new();
         let mut extended = header.sparse_runs(&mut runs)?;
         while extended {
@@ -286,8 +295,8 @@ impl<F: Feed> Parser<F> {
         Ok(runs)
     }
 
-    /// The map in front of the data, version 1.0.
-    fn sparse_map_in_data(&mut self) -> Result<Vec<Run>, SourceError> {
+    /// Reads the map before the data, version 1.0.
+    fn sparse_map_in_data(&mut self) -> Result<Vec<SparseRun>, SourceError> {
         let mut map = MapText::default();
         loop {
             let at = self.position();
@@ -305,7 +314,7 @@ impl<F: Feed> Parser<F> {
         }
     }
 
-    fn sparse_content(&self, runs: &[Run]) -> Content {
+    fn sparse_content(&self, runs: &[SparseRun]) -> Content {
         let positional = self.feed.left().is_some();
         let mut source_offset = self.feed.position();
         let mut data = Vec::with_capacity(runs.len());
@@ -315,7 +324,8 @@ impl<F: Feed> Parser<F> {
                 source_offset: if positional { source_offset } else { 0 },
                 len: run.len,
             });
-            // Cannot overflow: lengths add up to the stored size, which has 63 bits, as has the position.
+            // Cannot overflow: the lengths add up to the stored size, which has 63 bits, like the
+            // position.
             source_offset += run.len;
         }
         match positional {
@@ -324,7 +334,7 @@ impl<F: Feed> Parser<F> {
         }
     }
 
-    /// Where the source knows its size, a member that reaches beyond it is told at once.
+    /// If the size of the source is known, reports truncated data at once.
     fn data_must_exist(&self) -> Result<(), SourceError> {
         match (&self.current, self.feed.left()) {
             (Some(current), Some(have)) if current.left > have => {
@@ -335,8 +345,8 @@ impl<F: Feed> Parser<F> {
     }
 }
 
-/// The same for the target of a link.
-fn raw_link(header: &Header, pending: &Pending) -> Vec<u8> {
+/// Link target by precedence: PAX, GNU long link, header.
+fn raw_link(header: &Header, pending: &PendingHeaders) -> Vec<u8> {
     match (pending.pax.link.resolve(&Field::Absent), &pending.long_link) {
         (Some(link), _) => link,
         (None, Some(link)) => link.clone(),
@@ -344,7 +354,7 @@ fn raw_link(header: &Header, pending: &Pending) -> Vec<u8> {
     }
 }
 
-/// Negative ids are how some systems write the highest ones: -2 is `nobody`.
+/// Some systems write the highest IDs as negative numbers: -2 stands for 4294967294.
 fn id(
     record: Option<i64>,
     header: impl Fn() -> Result<i64, SourceError>,

@@ -1,4 +1,4 @@
-//! Tars put together by hand, block by block.
+//! Builder of tars, block by block.
 
 use super::super::header::BLOCK;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 pub(super) const USTAR: &[u8; 8] = b"ustar\x0000";
 pub(super) const GNU: &[u8; 8] = b"ustar  \0";
 
-/// A header; everything that is not given is zero or, for numbers, `0`.
+/// Creates a header; other fields are zero or, for numbers, `0`.
 #[derive(Clone)]
 pub(super) struct Head([u8; BLOCK]);
 
@@ -22,7 +22,7 @@ impl Head {
             .magic(USTAR)
     }
 
-    /// Writes a field as it is; the rest of it stays.
+    /// Writes raw bytes at the start of a field.
     pub(super) fn put(mut self, field: Range<usize>, bytes: &[u8]) -> Self {
         self.0[field][..bytes.len()].copy_from_slice(bytes);
         self
@@ -37,7 +37,7 @@ impl Head {
         self.octal(100..108, mode)
     }
 
-    /// User and group alike.
+    /// Sets user and group ID.
     pub(super) fn uid(self, id: u64) -> Self {
         self.octal(108..116, id).octal(116..124, id)
     }
@@ -62,26 +62,26 @@ impl Head {
         self.octal(329..337, major).octal(337..345, minor)
     }
 
-    /// With its checksum.
+    /// Header block with its checksum.
     pub(super) fn block(mut self) -> [u8; BLOCK] {
         seal(&mut self.0);
         self.0
     }
 }
 
-/// Makes the checksum of a header right.
+/// Updates the checksum of a header.
 pub(super) fn seal(block: &mut [u8; BLOCK]) {
     block[148..156].fill(b' ');
     let sum: u32 = block.iter().map(|&byte| u32::from(byte)).sum();
     block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
 }
 
-/// The entry of an old GNU sparse map.
+/// Entry of an old GNU sparse map.
 pub(super) fn sparse_entry(offset: u64, len: u64) -> Vec<u8> {
     format!("{offset:011o}\0{len:011o}\0").into_bytes()
 }
 
-/// `LENGTH KEY=VALUE\n`, with the length that fits.
+/// PAX record `LENGTH KEY=VALUE\n` with its length.
 pub(super) fn record(key: &str, value: &[u8]) -> Vec<u8> {
     let rest = key.len() + value.len() + 3;
     let mut len = rest + 1;
@@ -91,11 +91,11 @@ pub(super) fn record(key: &str, value: &[u8]) -> Vec<u8> {
     [format!("{len} {key}=").as_bytes(), value, b"\n"].concat()
 }
 
-/// An archive that grows at its end.
+/// Builder that appends members to an archive.
 #[derive(Clone, Default)]
 pub(super) struct Archive {
     pub(super) bytes: Vec<u8>,
-    /// Where the headers are.
+    /// Positions of the headers.
     pub(super) headers: Vec<usize>,
 }
 
@@ -104,14 +104,14 @@ impl Archive {
         Self::default()
     }
 
-    /// A header with the size that it has.
+    /// Appends a header without changing its size field.
     pub(super) fn head(mut self, head: Head) -> Self {
         self.headers.push(self.bytes.len());
         self.bytes.extend(head.block());
         self
     }
 
-    /// A header with the size of `data`, then `data` and its padding.
+    /// Appends a header with the size of `data`, then `data` and its padding.
     pub(super) fn member(self, head: Head, data: &[u8]) -> Self {
         self.head(head.size(data.len() as u64)).raw(data).pad()
     }
@@ -125,7 +125,7 @@ impl Archive {
         self
     }
 
-    /// Zeros up to the next block.
+    /// Appends zeros up to the next block.
     pub(super) fn pad(mut self) -> Self {
         self.bytes
             .resize(self.bytes.len().next_multiple_of(BLOCK), 0);
@@ -148,13 +148,13 @@ impl Archive {
         self.member(Head::new(flag, "PaxHeaders/x"), &body)
     }
 
-    /// GNU's `L` or `K`.
+    /// Appends a GNU `L` or `K` record.
     pub(super) fn long(self, flag: u8, name: &[u8]) -> Self {
         let head = Head::new(flag, "././@LongLink").magic(GNU);
         self.member(head, &[name, b"\0"].concat())
     }
 
-    /// The two blocks of zeros.
+    /// Appends the two blocks of zeros.
     pub(super) fn end(self) -> Vec<u8> {
         self.raw(&[0; 2 * BLOCK]).bytes
     }

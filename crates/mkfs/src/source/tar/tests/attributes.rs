@@ -1,10 +1,10 @@
-//! Attributes and access control lists, as the archivers write them.
+//! Extended attributes and ACLs, as archivers write them.
 
 use super::super::TarReader;
 use super::archive::{Archive, Head};
 use super::{fails, one};
 
-/// Seen in mkfs.erofs's reader: one xattr with an empty value made all others of the inode vanish.
+/// A defect of mkfs.erofs's reader: one xattr with an empty value removed all others of the inode.
 #[test]
 fn xattrs_are_binary_safe_and_may_be_empty() {
     let value: Vec<u8> = (0..=255).collect();
@@ -31,9 +31,9 @@ fn xattrs_are_binary_safe_and_may_be_empty() {
     );
 }
 
-/// The header's group bits are the mask; without the list the group would have its rights.
+/// The group bits of the header are the mask. Without the list the group would get its permissions.
 #[test]
-fn acls_in_words_are_attributes_and_permission_bits() {
+fn text_acls_become_attributes_and_permission_bits() {
     let acl = |tar: &[u8]| {
         let got = one(tar);
         let mut names: Vec<_> = got.xattrs.iter().map(|(name, _)| name.clone()).collect();
@@ -61,11 +61,11 @@ fn acls_in_words_are_attributes_and_permission_bits() {
         .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
         .collect();
     assert_eq!(one(&tar).xattrs[0].1, value);
-    // What the permission bits say is not said twice.
+    // An ACL that is equivalent to the mode is not stored.
     assert_eq!(acl(&file(&[("SCHILY.acl.access", minimal)])), ["4644"]);
     let tar = dir(&[("SCHILY.acl.default", minimal)]);
     assert_eq!(acl(&tar), ["755", default]);
-    // An attribute counts before words.
+    // An attribute takes precedence over text.
     let key = "SCHILY.xattr.system.posix_acl_access";
     let tar = file(&[("SCHILY.acl.access", words), (key, b"attribute")]);
     assert_eq!(acl(&tar), ["4660", access]);
@@ -78,7 +78,7 @@ fn acls_in_words_are_attributes_and_permission_bits() {
 }
 
 #[test]
-fn names_in_acls_that_nobody_knows_are_told() {
+fn unknown_names_in_acls_are_reported() {
     let words = |name: &str| format!("user::rw-,{name},group::r--,mask::rw-,other::r--");
     let tar = Archive::new()
         .pax(&[("SCHILY.acl.access", words("user:tux:rw-:77").as_bytes())])

@@ -1,4 +1,4 @@
-//! Where an archive ends, and where it ends too early.
+//! End of an archive, and truncated archives.
 
 use super::super::{TarReader, scan_file};
 use super::archive::{Archive, Head};
@@ -17,21 +17,21 @@ fn the_end_may_be_marked_twice_once_or_not_at_all() {
     assert_eq!(paths(&[0; 512]), [""; 0]);
 }
 
-/// Seen: images of EROFS and ext4, whose first 1024 bytes are zeros, and what a pipe holds whose writer had failed, were
-/// archives without members. Cost: an empty image and exit code 0. Cause: what follows the end of an archive is not looked
-/// at. Cure: where no member came before the end, it is.
+/// Regression: EROFS and ext4 images, which begin with 1024 zeros, and empty pipes of failed
+/// writers counted as empty archives. Data after the end was ignored, so the result was an empty
+/// image and exit code 0.
 #[test]
-fn what_is_no_tar_is_not_an_empty_one() {
+fn other_data_is_not_an_empty_tar() {
     assert_eq!(
         fails_at(b""),
-        "test.tar: byte 0: nothing is there; an archive without members has blocks of zeros"
+        "test.tar: byte 0: the archive is empty; an archive without members has blocks of zeros"
     );
     for at in [600, 1024 + 1080, 65536 + 64] {
         let mut image = vec![0; 100_000];
         image[at] = 1;
         assert_eq!(
             fails_at(&image),
-            "test.tar: byte 0: zeros where the first member should be, and other bytes behind them: this is no tar"
+            "test.tar: byte 0: zeros instead of the first member, followed by other bytes: not a tar"
         );
     }
 }
@@ -52,7 +52,7 @@ fn padding_may_be_missing_at_the_end() {
 }
 
 #[test]
-fn whatever_follows_the_end_is_passed_over() {
+fn data_after_the_end_is_ignored() {
     let mut tar = Archive::new().file("a", b"1").end();
     tar.extend(b"garbage".repeat(1000));
     assert_eq!(paths(&tar), ["a"]);
@@ -62,7 +62,7 @@ fn whatever_follows_the_end_is_passed_over() {
 }
 
 #[test]
-fn zeros_between_members_are_a_loss_and_an_error() {
+fn zeros_between_members_are_an_error() {
     let tar = Archive::new()
         .file("a", b"1")
         .raw(&[0; 512])
@@ -75,7 +75,7 @@ fn zeros_between_members_are_a_loss_and_an_error() {
 }
 
 #[test]
-fn a_member_that_is_cut_short_is_named_with_what_is_missing() {
+fn a_truncated_member_is_named_with_its_lengths() {
     let tar = Archive::new().file("a", b"1").file("b/c", &[2; 5000]).bytes;
     let cut = &tar[..1536 + 123];
     assert_eq!(
@@ -96,7 +96,7 @@ fn a_member_that_is_cut_short_is_named_with_what_is_missing() {
 }
 
 #[test]
-fn a_header_that_is_cut_short_is_an_error() {
+fn a_truncated_header_is_an_error() {
     let tar = Archive::new().file("a", b"").file("b", b"").bytes;
     assert_eq!(
         fails(&tar[..600]).to_string(),
@@ -105,7 +105,7 @@ fn a_header_that_is_cut_short_is_an_error() {
 }
 
 #[test]
-fn absurd_sizes_stop_at_limits_without_memory() {
+fn excessive_sizes_are_limit_errors_without_allocation() {
     for (flag, size) in [
         (b'x', 17 << 20),
         (b'g', 17 << 20),
@@ -116,7 +116,7 @@ fn absurd_sizes_stop_at_limits_without_memory() {
         let error = fails(&tar);
         assert_eq!(error.kind(), SourceErrorKind::Limit, "{error}");
     }
-    // Within the limit, but not there: found out after what there is.
+    // Within the limit but truncated: detected after reading the available data.
     let tar = Archive::new()
         .head(Head::new(b'x', "x").size(16 << 20))
         .end();
@@ -136,7 +136,7 @@ fn absurd_sizes_stop_at_limits_without_memory() {
     );
 }
 
-/// A reader whose disk fails.
+/// Reader that fails like a disk.
 struct Broken<'a>(&'a [u8]);
 
 impl Read for Broken<'_> {
@@ -149,7 +149,7 @@ impl Read for Broken<'_> {
 }
 
 #[test]
-fn errors_of_the_system_say_where_they_struck() {
+fn system_errors_have_their_position() {
     let tar = Archive::new().file("a", &[1; 5000]).bytes;
     let mut reader = TarReader::new("test.tar", Broken(&tar[..2048]));
     reader.next_entry().unwrap();

@@ -1,7 +1,7 @@
-//! Headers of every kind: names, types, numbers and checksums.
+//! Headers of every format: names, types, numbers and checksums.
 
 use super::archive::{Archive, GNU, Head};
-use super::{Got, fails, paths, read};
+use super::{ReadEntry, fails, paths, read};
 use crate::source::error::SourceErrorKind;
 use crate::source::{Device, Kind, Meta};
 
@@ -19,7 +19,7 @@ fn v7_headers_have_no_prefix_and_tell_directories_by_a_slash() {
     assert_eq!(got[0].path, "dir");
     assert_eq!(
         got[1],
-        Got {
+        ReadEntry {
             path: "dir/file".into(),
             kind: Kind::File { size: 4 },
             meta: Meta {
@@ -143,7 +143,7 @@ fn base_256_numbers_are_read_everywhere() {
 }
 
 #[test]
-fn numbers_that_cannot_be_are_refused() {
+fn invalid_numbers_are_rejected() {
     let bad = |field: std::ops::Range<usize>, bytes: &[u8]| {
         let head = Head::new(b'3', "dev").put(field, bytes);
         fails(&Archive::new().head(head).end()).to_string()
@@ -151,7 +151,8 @@ fn numbers_that_cannot_be_are_refused() {
     assert!(bad(100..108, b"rw-r--r-").contains("mode is not a number"));
     assert!(bad(108..116, &number(1 << 40)).contains("uid 1099511627776 does not fit"));
     assert!(bad(329..337, &[0xff; 8]).contains("device number -1,0"));
-    // EROFS has 12 bits and 20. What is cut off there would be another device: 0,0 is a whiteout in an overlay.
+    // EROFS has 12 and 20 bits. Truncation would give another device, and 0,0 is a whiteout in an
+    // overlay.
     assert!(bad(329..337, &number(4096)).ends_with(
         "member \"dev\": device number 4096,0: expected a major below 4096 and a minor below 1048576"
     ));
@@ -171,7 +172,7 @@ fn number(value: i64) -> [u8; 8] {
 }
 
 #[test]
-fn volume_labels_and_acl_text_are_passed_over() {
+fn volume_labels_and_acl_text_are_skipped() {
     let tar = Archive::new()
         .head(Head::new(b'V', "label").magic(GNU))
         .member(Head::new(b'A', "acl"), b"user::rwx")
@@ -181,7 +182,7 @@ fn volume_labels_and_acl_text_are_passed_over() {
 }
 
 #[test]
-fn what_is_not_known_is_refused_by_name() {
+fn unknown_types_are_rejected_by_name() {
     let tar = Archive::new()
         .file("a", b"")
         .head(Head::new(b'Q', "odd"))

@@ -1,9 +1,9 @@
-//! Broken and malicious bytes: an error or an end, never a panic, never a hang.
+//! Damaged and malicious archives: an error or an end, never a panic, never a hang.
 
 use super::archive::{Archive, GNU, Head, seal, sparse_entry};
-use super::{Got, by_position, by_stream, read};
+use super::{ReadEntry, by_position, by_stream, read};
 
-/// Small, with every feature in it.
+/// Small archive that uses every feature.
 fn rich() -> Archive {
     let mut map = b"2\n0\n5\n8192\n3\n".to_vec();
     map.resize(512, 0);
@@ -54,12 +54,13 @@ fn rich() -> Archive {
         .head(Head::new(b'6', "fifo"))
 }
 
-/// Reads both ways; both come to an end, and to the same one.
-fn survive(tar: &[u8]) -> (Vec<Got>, bool) {
+/// Reads both ways, which must end with the same result.
+fn survive(tar: &[u8]) -> (Vec<ReadEntry>, bool) {
     let (stream, stream_error) = by_stream(tar);
     let (position, position_error) = by_position(tar);
     assert_eq!(stream_error.is_some(), position_error.is_some());
-    // Where data is missing that nobody reads, such as a hard link's, a stream learns it one member later.
+    // Truncation of unread data, such as that of a hard link, is detected one member later in a
+    // stream.
     let late = stream.len() - position.len();
     assert!(late == 0 || late == 1 && stream_error.is_some());
     assert_eq!(stream[..position.len()], position);
@@ -67,7 +68,7 @@ fn survive(tar: &[u8]) -> (Vec<Got>, bool) {
 }
 
 #[test]
-fn every_truncation_gives_a_beginning_of_the_entries() {
+fn every_truncation_gives_a_prefix_of_the_entries() {
     let tar = rich().end();
     let whole = read(&tar);
     assert_eq!(whole.len(), 10);
@@ -100,7 +101,7 @@ fn every_flipped_bit_ends_in_entries_or_an_error() {
     }
 }
 
-/// xorshift64*, so that a failure can be repeated.
+/// Next number of xorshift64*, which is reproducible.
 struct Random(u64);
 
 impl Random {
@@ -117,7 +118,7 @@ impl Random {
 }
 
 #[test]
-fn random_changes_under_right_checksums_end_in_entries_or_an_error() {
+fn random_changes_with_valid_checksums_end_in_entries_or_an_error() {
     let archive = rich();
     let headers = archive.headers.clone();
     let original = archive.end();
@@ -126,7 +127,7 @@ fn random_changes_under_right_checksums_end_in_entries_or_an_error() {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut tar = original.clone();
         for _ in 0..=random.below(6) {
-            // Most bytes are padding; half of the changes aim at headers' fields.
+            // Most bytes are padding, so half of the changes go to header fields.
             let at = match random.below(2) {
                 0 => headers[random.below(headers.len())] + random.below(500),
                 _ => random.below(tar.len()),

@@ -1,4 +1,4 @@
-//! Members: their paths, hard links, and the bytes behind them.
+//! Members: paths, hard links and data.
 
 use super::super::TarReader;
 use super::archive::{Archive, Head};
@@ -29,7 +29,7 @@ fn paths_are_normalised_and_the_root_is_empty() {
 }
 
 #[test]
-fn paths_with_dot_dot_are_refused_by_name() {
+fn paths_with_dot_dot_are_rejected_by_name() {
     let tar = Archive::new().file("a/../../b", b"").end();
     assert_eq!(
         fails(&tar).to_string(),
@@ -53,7 +53,7 @@ fn the_root_is_a_directory_or_an_error() {
 }
 
 #[test]
-fn members_that_come_again_are_passed_on_in_order() {
+fn repeated_members_are_returned_in_order() {
     let tar = Archive::new()
         .file("a", b"1")
         .file("a", b"2")
@@ -82,7 +82,7 @@ fn hard_links_with_a_size_but_no_data_do_not_swallow_the_next_member() {
 }
 
 #[test]
-fn hard_links_with_data_pass_over_it() {
+fn data_of_hard_links_is_skipped() {
     for size in [1, 511, 512, 513, 5000] {
         let data = vec![b'x'; size];
         let link = Head::new(b'1', "hard").link("file");
@@ -103,7 +103,7 @@ fn hard_links_with_data_pass_over_it() {
 }
 
 #[test]
-fn unread_data_is_passed_over() {
+fn unread_data_is_skipped() {
     let tar = Archive::new()
         .file("a", &[1; 5000])
         .file("b", &[2; 100])

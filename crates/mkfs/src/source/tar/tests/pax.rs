@@ -1,4 +1,4 @@
-//! Extended headers: POSIX records, global ones, and GNU's long names.
+//! Extended headers: POSIX records, global headers, and GNU long names.
 
 use super::archive::{Archive, GNU, Head, record};
 use super::{fails, one, paths, read};
@@ -41,7 +41,7 @@ fn pax_records_replace_what_the_header_says() {
 }
 
 #[test]
-fn pax_link_paths_count_for_both_kinds_of_link() {
+fn pax_link_paths_apply_to_both_kinds_of_link() {
     let target = "t/".repeat(200) + "end";
     let tar = Archive::new()
         .pax(&[("linkpath", target.as_bytes())])
@@ -101,7 +101,7 @@ fn an_archive_of_one_global_header_is_empty() {
 }
 
 #[test]
-fn global_records_that_fit_one_member_only_are_refused() {
+fn global_records_of_a_single_member_are_rejected() {
     for key in ["path", "linkpath", "size", "GNU.sparse.major"] {
         let tar = Archive::new().global(&[(key, b"1")]).file("a", b"").end();
         assert_eq!(fails(&tar).kind(), SourceErrorKind::Unsupported, "{key}");
@@ -161,7 +161,7 @@ fn gnu_long_names_and_links_of_any_length() {
 }
 
 #[test]
-fn a_pax_path_counts_before_a_gnu_long_name() {
+fn a_pax_path_takes_precedence_over_a_gnu_long_name() {
     let tar = Archive::new()
         .pax(&[("path", b"pax")])
         .long(b'L', b"gnu")

@@ -1,7 +1,7 @@
-//! Files with holes, in each of the four ways to write them.
+//! Sparse files in each of the four encodings.
 
 use super::archive::{Archive, GNU, Head, sparse_entry};
-use super::{Got, fails, one, read};
+use super::{ReadEntry, fails, one, read};
 use crate::source::Kind;
 use crate::source::error::SourceErrorKind;
 
@@ -12,8 +12,8 @@ fn holes_data() -> Vec<u8> {
     [vec![b'a'; 600], b"end".to_vec()].concat()
 }
 
-/// The file that all ways of writing holes mean.
-fn assert_holes(got: &Got) {
+/// Asserts the content that all encodings describe.
+fn assert_holes(got: &ReadEntry) {
     assert_eq!(got.path, "real/name");
     assert_eq!(got.kind, Kind::File { size: HOLES_SIZE });
     assert_eq!(got.runs.as_deref(), Some(&HOLES[..]));
@@ -168,7 +168,7 @@ fn a_file_that_is_one_hole_has_no_runs() {
 }
 
 #[test]
-fn sparse_maps_that_lie_are_refused() {
+fn inconsistent_sparse_maps_are_rejected() {
     let listed = |records: &[(&str, &[u8])]| {
         let tar = Archive::new().pax(records).file("f", b"123").end();
         fails(&tar).to_string()
@@ -213,7 +213,7 @@ fn sparse_maps_that_lie_are_refused() {
 }
 
 #[test]
-fn empty_slots_before_a_sparse_extension_are_refused() {
+fn empty_entries_before_a_sparse_extension_are_rejected() {
     let head = Head::new(b'S', "f")
         .magic(GNU)
         .put(386..482, &sparse_entry(0, 0)[..12])

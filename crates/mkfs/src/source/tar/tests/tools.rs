@@ -1,6 +1,6 @@
-//! Tars made by the tools that are installed. A tool that is missing is said aloud.
+//! Tars of the installed tools. A missing tool is reported as skipped.
 
-use super::{Got, read};
+use super::{ReadEntry, read};
 use crate::source::{Device, Kind};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -10,7 +10,7 @@ use std::process::Command;
 const XATTR: &[u8] = b"\0binary\n=\xff";
 const SPARSE_SIZE: u64 = 4 << 20;
 
-/// Whether a tool runs at all.
+/// True if a tool can be run.
 fn have(tool: &str) -> bool {
     let found = Command::new(tool)
         .arg("--version")
@@ -31,14 +31,14 @@ fn run(command: &mut Command) {
     );
 }
 
-/// What the tree holds beyond plain files, directories and links.
+/// Features of the test tree beyond plain files, directories and links.
 #[derive(Clone, Copy, PartialEq)]
 struct Holds {
-    /// Names and targets beyond any header field.
+    /// Names and targets longer than any header field.
     long_names: bool,
-    /// Named pipes and, for root, devices and large ids.
+    /// Named pipes and, for root, devices and large IDs.
     special: bool,
-    /// Times before 1970.
+    /// Modification times before 1970.
     old: bool,
     xattrs: bool,
 }
@@ -51,7 +51,7 @@ fn long_target() -> String {
     "t/".repeat(150)
 }
 
-/// Makes the tree. `false` if the file system cannot hold it.
+/// Creates the tree. Returns `false` if the file system does not support it.
 fn make_tree(root: &Path, holds: Holds) -> bool {
     fs::create_dir(root.join("dir")).unwrap();
     fs::write(root.join("dir/file"), "hello\n").unwrap();
@@ -92,8 +92,8 @@ fn touch(path: &Path, time: &str) {
     run(Command::new("touch").args(["-d", time]).arg(path));
 }
 
-/// Compares with the tree, and the tree with what [`make_tree`] was to make.
-fn assert_is_tree(got: &[Got], root: &Path, holds: Holds, nanoseconds: bool, holes: bool) {
+/// Compares entries with the tree, and the tree with the intention of [`make_tree`].
+fn assert_is_tree(got: &[ReadEntry], root: &Path, holds: Holds, nanoseconds: bool, holes: bool) {
     let find = |path: &str| {
         got.iter()
             .find(|got| got.path == path)
@@ -140,7 +140,7 @@ fn assert_is_tree(got: &[Got], root: &Path, holds: Holds, nanoseconds: bool, hol
     assert_eq!(find("empty").meta.mtime, 1_700_000_000);
     assert_eq!(find("sym").kind, Kind::Symlink(b"dir/file".to_vec()));
 
-    // Whichever name comes first has the bytes.
+    // The data is at the name that comes first.
     let (file, link) = match &find("hard").kind {
         Kind::Hardlink(_) => (find("dir/file"), find("hard")),
         _ => (find("hard"), find("dir/file")),
@@ -250,7 +250,7 @@ fn gnu_tar_in_every_format() {
     }
 }
 
-/// What GNU tar says in words is what the kernel says in attributes, and the mode is the one it shows.
+/// GNU tar's text ACLs match the kernel's attributes, and the mode is the one that it shows.
 #[test]
 fn gnu_tar_acls_are_those_of_the_tree() {
     if !have("tar") || !have("setfacl") {
@@ -278,7 +278,7 @@ fn gnu_tar_acls_are_those_of_the_tree() {
             return;
         }
     }
-    // With and without the words' own attributes, which count before them.
+    // With and without the attributes, which take precedence over text.
     for options in [&["--acls"][..], &["--acls", "--xattrs"]] {
         let tar = dir.path().join("out.tar");
         run(Command::new("tar")
@@ -309,8 +309,8 @@ fn gnu_tar_acls_are_those_of_the_tree() {
     }
 }
 
-/// Without times before 1970: libarchive writes the fraction of a negative time as if it counted upwards, so that
-/// -1000.25 comes out as -1001.75.
+/// Excludes times before 1970: libarchive writes the fraction of a negative time as if it counted
+/// upwards, so that -1000.25 becomes -1001.75.
 #[test]
 fn bsdtar_in_every_format() {
     if !have("bsdtar") {
@@ -343,7 +343,7 @@ fn bsdtar_in_every_format() {
     }
 }
 
-/// Names and numbers that a file system would not let us make.
+/// Names and numbers that the file system does not support.
 #[test]
 fn python_tarfile_in_every_format() {
     if !have("python3") {
