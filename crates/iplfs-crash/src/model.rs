@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use tuff_iplfs::{BLOCK_SIZE, Errno, Error, Nid, Result, Volume, mode};
 
 /// Number of an object in the model. It never changes and is never reused.
-pub type Id = u32;
+pub type ObjectId = u32;
 
 /// Content of a file with holes. Only blocks that are not zero are stored.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -86,7 +86,7 @@ pub struct Object {
     /// Content of a file, or target of a link.
     pub bytes: Sparse,
     /// Entries of a directory, by name.
-    pub entries: BTreeMap<Vec<u8>, Id>,
+    pub entries: BTreeMap<Vec<u8>, ObjectId>,
     /// Extended attributes, by name.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Time of the last change of content, counted in operations.
@@ -105,9 +105,9 @@ impl Object {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Model {
     /// Objects by number. The root is 1.
-    pub objects: BTreeMap<Id, Object>,
+    pub objects: BTreeMap<ObjectId, Object>,
     /// Number of the next object.
-    pub next: Id,
+    pub next: ObjectId,
     /// Trees of snapshots, by name.
     pub snapshots: BTreeMap<String, Tree>,
 }
@@ -148,7 +148,7 @@ impl Default for Model {
 
 impl Model {
     /// Returns the object at a path such as `/d/c`.
-    pub fn at(&self, path: &str) -> Option<Id> {
+    pub fn at(&self, path: &str) -> Option<ObjectId> {
         let mut id = 1;
         for name in path.split('/').filter(|name| !name.is_empty()) {
             id = *self.objects.get(&id)?.entries.get(name.as_bytes())?;
@@ -157,7 +157,7 @@ impl Model {
     }
 
     /// Splits a path into its directory and its last name.
-    pub fn parent(&self, path: &str) -> Option<(Id, Vec<u8>)> {
+    pub fn parent(&self, path: &str) -> Option<(ObjectId, Vec<u8>)> {
         let (dir, name) = path.rsplit_once('/')?;
         let id = self.at(dir)?;
         self.objects
@@ -167,7 +167,7 @@ impl Model {
     }
 
     /// Adds an object under a name.
-    pub fn add(&mut self, dir: Id, name: &[u8], object: Object) -> Id {
+    pub fn add(&mut self, dir: ObjectId, name: &[u8], object: Object) -> ObjectId {
         let id = self.next;
         self.next += 1;
         self.objects.insert(id, object);
@@ -176,12 +176,12 @@ impl Model {
     }
 
     /// Returns an object that exists.
-    pub fn object(&mut self, id: Id) -> &mut Object {
+    pub fn object(&mut self, id: ObjectId) -> &mut Object {
         self.objects.entry(id).or_default()
     }
 
     /// Returns every name of an object.
-    pub fn names(&self, id: Id) -> Vec<(Id, Vec<u8>)> {
+    pub fn names(&self, id: ObjectId) -> Vec<(ObjectId, Vec<u8>)> {
         let mut names = Vec::new();
         for (dir, object) in &self.objects {
             names.extend(
@@ -198,7 +198,7 @@ impl Model {
     /// Removes objects without a name.
     pub fn sweep(&mut self) {
         loop {
-            let named: Vec<Id> = self
+            let named: Vec<ObjectId> = self
                 .objects
                 .values()
                 .flat_map(|o| o.entries.values().copied())
@@ -227,12 +227,18 @@ impl Model {
     /// Visible state without the snapshots.
     pub fn present(&self) -> Tree {
         let mut tree = Tree::new();
-        let mut first: BTreeMap<Id, String> = BTreeMap::new();
+        let mut first: BTreeMap<ObjectId, String> = BTreeMap::new();
         self.visit(1, "/", &mut tree, &mut first);
         tree
     }
 
-    fn visit(&self, id: Id, path: &str, tree: &mut Tree, first: &mut BTreeMap<Id, String>) {
+    fn visit(
+        &self,
+        id: ObjectId,
+        path: &str,
+        tree: &mut Tree,
+        first: &mut BTreeMap<ObjectId, String>,
+    ) {
         let object = &self.objects[&id];
         let same_as = first.entry(id).or_insert_with(|| path.to_string()).clone();
         let nlink = if object.is_dir() {

@@ -8,7 +8,7 @@
 //! fsync after `k`, for some `k` not before the last completed sync. An fsync in progress may or may not be included.
 
 use crate::disk::{CrashDisk, Event, Written};
-use crate::model::{Id, Model, Tree, difference, tree_of};
+use crate::model::{Model, ObjectId, Tree, difference, tree_of};
 use crate::states::states;
 use crate::workload::{Op, PERSISTS, Persist, Step, alphabet, at, base, dependent};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ struct RecordedRun {
     /// Positions in the record at which each step began and its persistence completed.
     marks: Vec<(usize, usize)>,
     /// File that the persistence of each step guarantees.
-    files: Vec<Option<Id>>,
+    files: Vec<Option<ObjectId>>,
     /// Positions in the record from which on a number of steps is guaranteed.
     kept: Vec<(usize, usize)>,
 }
@@ -219,8 +219,8 @@ impl Campaign {
 
     /// Runs a workload and verifies every state. A sequence with an impossible operation is skipped.
     pub fn workload(&mut self, steps: &[Step]) -> Result<(), Failure> {
-        let told = |e: String| format!("{steps:?}: {e}");
-        let Some(run) = self.record(steps).map_err(told)? else {
+        let with_steps = |e: String| format!("{steps:?}: {e}");
+        let Some(run) = self.record(steps).map_err(with_steps)? else {
             return Ok(());
         };
         self.tally.workloads += 1;
@@ -246,7 +246,7 @@ impl Campaign {
             self.examine(allowed, blocks, written, nested)
                 .map_err(|e| format!("crash after event {from} of {}{e}", run.events.len()))
         })
-        .map_err(told)
+        .map_err(with_steps)
     }
 
     fn record(&mut self, steps: &[Step]) -> Result<Option<RecordedRun>, Failure> {
@@ -584,7 +584,7 @@ fn allowed_trees(run: &RecordedRun, from: usize) -> Vec<Tree> {
     let floor = kept.map(|(_, steps)| *steps).max().unwrap_or(0);
     let mut trees = Vec::new();
     for k in floor..=begun {
-        let fsyncs: Vec<(usize, Id)> = (k..begun)
+        let fsyncs: Vec<(usize, ObjectId)> = (k..begun)
             .filter_map(|step| run.files[step].map(|id| (step, id)))
             .collect();
         let must = fsyncs.iter().filter(|(step, _)| done(*step)).count();
@@ -603,7 +603,7 @@ fn allowed_trees(run: &RecordedRun, from: usize) -> Vec<Tree> {
 
 /// Overlays an older state with a file as it was at its fsync. Returns false if that is impossible: then a correct
 /// volume made a checkpoint instead.
-fn overlay(old: &mut Model, then: &Model, id: Id) -> bool {
+fn overlay(old: &mut Model, then: &Model, id: ObjectId) -> bool {
     let Some(object) = then.objects.get(&id) else {
         return false;
     };

@@ -1,6 +1,6 @@
 //! Operations of the crash workloads, on a volume and on the model.
 
-use crate::model::{Id, Model, Object};
+use crate::model::{Model, Object, ObjectId};
 use tuff_iplfs::{
     Allocate, Caller, Error, Nid, Rename, Result, SetAttr, SetXattr, Time, Volume, mode,
 };
@@ -335,7 +335,7 @@ fn gone(m: &mut Model, path: &str, want_dir: bool, now: i64) -> Option<()> {
     Some(())
 }
 
-fn under(m: &Model, dir: Id, top: Id) -> bool {
+fn under(m: &Model, dir: ObjectId, top: ObjectId) -> bool {
     dir == top || m.names(dir).iter().any(|(up, _)| under(m, *up, top))
 }
 
@@ -343,7 +343,7 @@ fn rename(m: &mut Model, a: &str, b: &str, how: Rename, now: i64) -> Option<()> 
     let id = m.at(a)?;
     let (from, name) = m.parent(a)?;
     let (to, new) = m.parent(b)?;
-    let is_dir = |m: &Model, id: Id| m.objects[&id].mode & mode::TYPE == mode::DIR;
+    let is_dir = |m: &Model, id: ObjectId| m.objects[&id].mode & mode::TYPE == mode::DIR;
     if is_dir(m, id) && under(m, to, id) {
         return None;
     }

@@ -176,8 +176,8 @@ impl Volume {
                 nids(&member.body),
             );
             let kept: HashSet<Nid> = new_nids.iter().map(|(nid, _)| *nid).collect();
-            for (gone, level) in old_nids.into_iter().filter(|(nid, _)| !kept.contains(nid)) {
-                self.forget_subtree(gone, level, adopted)?;
+            for (removed, level) in old_nids.into_iter().filter(|(nid, _)| !kept.contains(nid)) {
+                self.forget_subtree(removed, level, adopted)?;
             }
             let width = old_slots.len().max(new_slots.len());
             for at in 0..width {

@@ -240,10 +240,10 @@ fn read_body(
 ) -> Result<(CheckpointBody, DamagedParts)> {
     let g = &sb.geometry;
     let place = || format!("checkpoint {}", seal.version);
-    let (body_blocks, room) = (seal.body_blocks(), u64::from(g.pack_blocks) - SEALS);
+    let (body_blocks, capacity) = (seal.body_blocks(), u64::from(g.pack_blocks) - SEALS);
     let blocks = body_blocks + u64::from(seal.copy_blocks);
-    let in_pack = blocks.min(room);
-    if body_blocks.saturating_sub(room) != u64::from(seal.overflow_blocks)
+    let in_pack = blocks.min(capacity);
+    if body_blocks.saturating_sub(capacity) != u64::from(seal.overflow_blocks)
         || seal.overflow_blocks > 1 << 16
         || u64::from(seal.copy_blocks) > body_blocks
     {

@@ -62,11 +62,11 @@ impl PageCache {
 
     /// Removes the pages from `first` on.
     pub(crate) fn truncate(&mut self, ino: Nid, first: u64) {
-        let gone: Vec<u64> = match self.files.get(&ino) {
+        let removed: Vec<u64> = match self.files.get(&ino) {
             Some(file) => file.pages.range(first..).map(|(index, _)| *index).collect(),
             None => return,
         };
-        for index in gone {
+        for index in removed {
             self.remove(ino, index);
         }
     }

@@ -148,12 +148,12 @@ impl Salvage {
             }
         }
         let orphans = self.v.orphans.clone();
-        let gone = |ino: &Nid| !alive.contains(ino) && !orphans.contains(ino);
-        for ino in self.inos.clone().into_iter().filter(gone) {
+        let is_deleted = |ino: &Nid| !alive.contains(ino) && !orphans.contains(ino);
+        for ino in self.inos.clone().into_iter().filter(is_deleted) {
             self.v.inode_mut(ino)?.nlink = 0;
             self.v.orphans.insert(ino);
         }
-        entries.retain(|(dir, _, _)| !gone(dir));
+        entries.retain(|(dir, _, _)| !is_deleted(dir));
         Ok(())
     }
 

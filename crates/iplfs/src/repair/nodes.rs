@@ -85,13 +85,13 @@ impl Salvage {
             }
             self.v.shrink_caches();
         }
-        let gone: Vec<Nid> = self
+        let unused: Vec<Nid> = self
             .table
             .keys()
             .copied()
             .filter(|nid| !self.kept.contains(nid))
             .collect();
-        for nid in gone {
+        for nid in unused {
             let ino = self.table[&nid].ino;
             if !self.stale && nid != ino {
                 self.note(

@@ -74,9 +74,10 @@ impl SnapshotDelta {
             if old.addr.is_mapped() {
                 dead.push(old.addr.0);
                 let (body, _) = base.read_node_at(old.addr)?;
-                let gone = slots(&body).iter().map(|slot| slot.addr);
+                let removed = slots(&body).iter().map(|slot| slot.addr);
                 dead.extend(
-                    gone.filter(|addr| addr.is_mapped() && !kept.contains(addr))
+                    removed
+                        .filter(|addr| addr.is_mapped() && !kept.contains(addr))
                         .map(|addr| addr.0),
                 );
             }

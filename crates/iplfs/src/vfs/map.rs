@@ -260,16 +260,16 @@ impl Volume {
                     "is not a direct node",
                 ));
             };
-            let gone: Vec<Slot> = slots[from as usize..]
+            let removed: Vec<Slot> = slots[from as usize..]
                 .iter()
                 .copied()
                 .filter(|slot| slot.counts())
                 .collect();
-            for slot in &gone {
+            for slot in &removed {
                 self.free_slot_of(ino, *slot)?;
             }
             if from > 0 {
-                if !gone.is_empty()
+                if !removed.is_empty()
                     && let NodeBody::Direct(slots) = &mut self.node_mut(nid)?.body
                 {
                     slots[from as usize..].fill(Slot::HOLE);

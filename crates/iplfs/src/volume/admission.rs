@@ -129,11 +129,11 @@ impl Volume {
             return Ok(Err(Errno::HostFull));
         }
         // Other programs take space on the host too.
-        let room = self
+        let free = self
             .host_free()
             .map_err(|e| Error::io(e, "querying the free space of the host"))?;
-        let is_enough = |room| room >= blocks + self.buffered_blocks_max() + HOST_RESERVE;
-        Ok(match room.is_none_or(is_enough) {
+        let is_enough = |free| free >= blocks + self.buffered_blocks_max() + HOST_RESERVE;
+        Ok(match free.is_none_or(is_enough) {
             true => Ok(()),
             false => Err(Errno::HostFull),
         })

@@ -303,7 +303,7 @@ impl Volume {
         died: &DeadBlocks,
         again: bool,
     ) -> Result<(Seal, Range<u64>, Vec<Range<u64>>)> {
-        let room = (self.body_capacity() / BLOCK_SIZE) as u64;
+        let capacity = (self.body_capacity() / BLOCK_SIZE) as u64;
         let mut fresh = died.runs();
         let mut body = CheckpointBody {
             snapshots: self.snapshots.records.clone(),
@@ -317,7 +317,7 @@ impl Volume {
             discards: self.log_entries(&fresh),
         };
         let block = BLOCK_SIZE as u64;
-        let extra = |blocks: u64| blocks.saturating_sub(room);
+        let extra = |blocks: u64| blocks.saturating_sub(capacity);
         let blocks = |len: usize| (len as u64).div_ceil(block);
         let (body_blocks, mut copy) = (blocks(body.byte_len()), blocks(body.copied_len()));
         let mut overflow = 0..0;
@@ -325,7 +325,7 @@ impl Volume {
         // A small pack has no copy: body and copy would always overflow, and each overflow would be in the next
         // discard log. If nothing may be appended, a checkpoint of an earlier version keeps its overflow and gets no
         // copy either.
-        if 2 * copy + 1 > room || again && extra(body_blocks + copy) != old {
+        if 2 * copy + 1 > capacity || again && extra(body_blocks + copy) != old {
             copy = 0;
         }
         let want = extra(body_blocks + copy);
@@ -342,7 +342,7 @@ impl Volume {
             let placed = if want > self.options.overflow_blocks_max || !self.options.rules.hold(8) {
                 None
             } else {
-                self.append(Log::Meta, &bytes[(room * block) as usize..])
+                self.append(Log::Meta, &bytes[(capacity * block) as usize..])
                     .ok()
             };
             match placed {
@@ -352,7 +352,7 @@ impl Volume {
                     // than a leak.
                     copy = 0;
                     let must = body.copied_len() as u64;
-                    let keep = (room * block).checked_sub(must).ok_or_else(|| {
+                    let keep = (capacity * block).checked_sub(must).ok_or_else(|| {
                         Error::Limit("the checkpoint does not fit its pack".to_string())
                     })? / 16;
                     if body.discards.len() as u64 > keep {
@@ -373,7 +373,7 @@ impl Volume {
             overflow_blocks: extra(blocks(body.byte_len())) as u32,
         };
         let seal = self.seal(phase, &body, &sums, &overflow);
-        let in_pack = &bytes[..bytes.len().min((room * block) as usize)];
+        let in_pack = &bytes[..bytes.len().min((capacity * block) as usize)];
         if !in_pack.is_empty() {
             let start = self.sb.geometry.pack_start(1 - self.checkpoint.pack);
             if let Err(e) = self.write_fixed(BlockAddr(start.0 + SEALS), in_pack) {
@@ -463,11 +463,11 @@ impl Volume {
     fn leak_beyond(&mut self, keep: usize, fresh: &mut Vec<Range<u64>>) {
         self.needs_trim |= self.options.rules.hold(8);
         let old = self.discard_log.iter().flat_map(to_entries).count();
-        let room = keep.saturating_sub(old);
-        if fresh.len() > room {
+        let remaining = keep.saturating_sub(old);
+        if fresh.len() > remaining {
             // Keep the longest runs.
             fresh.sort_by_key(|run| std::cmp::Reverse(run.end - run.start));
-            fresh.truncate(room);
+            fresh.truncate(remaining);
             fresh.sort_by_key(|run| run.start);
         }
         if old > keep {

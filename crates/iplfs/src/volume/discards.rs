@@ -42,9 +42,9 @@ impl Discards {
             return None;
         }
         // A refused run stays in the log and is retried: a failed discard is a delay, not damage.
-        let told = |run: &Range<u64>| self.device.discard(run.clone()).is_ok();
+        let is_issued = |run: &Range<u64>| self.device.discard(run.clone()).is_ok();
         Some(Discarded {
-            runs: next.into_iter().filter(told).collect(),
+            runs: next.into_iter().filter(is_issued).collect(),
             zones: 0,
         })
     }
@@ -55,9 +55,9 @@ impl Discards {
         let Some(zone_blocks) = self.device.zone_blocks() else {
             return Ok(Discarded::default());
         };
-        let asking = |e| Error::io(e, "listing zones");
+        let failed = |e| Error::io(e, "listing zones");
         for zones in self.left {
-            self.zones.extend(self.device.zones(zones).map_err(asking)?);
+            self.zones.extend(self.device.zones(zones).map_err(failed)?);
         }
         let mut released = 0;
         for zone in self.zones {
@@ -66,7 +66,7 @@ impl Discards {
                 continue;
             };
             let below = first + zone_blocks <= self.scan[log.index()];
-            let empty = self.device.allocated(blocks).map_err(asking)?.is_empty();
+            let empty = self.device.allocated(blocks).map_err(failed)?.is_empty();
             // A zone that could not be released stays empty, and the next trim tries again.
             if (below && empty || !self.only_whole) && self.device.release_zone(zone).is_ok() {
                 released += 1;

@@ -29,7 +29,7 @@ const NODES_MAX: usize = 64;
 /// Number of fsyncs since the last checkpoint from which on blocks are prepared. A rare fsync does not need them.
 const PREPARE_FROM: u64 = 1;
 /// Free space required on the volume and the host, as a multiple of the prepared blocks.
-const PREPARE_ROOM: u64 = 16;
+const PREPARE_FREE_FACTOR: u64 = 16;
 
 /// Step that makes a file durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -213,9 +213,9 @@ impl Volume {
         }
         let start = marks.head.max(self.logs.prepared);
         let end = (marks.head + blocks).min(marks.limit);
-        let roomy = |room: u64| room > PREPARE_ROOM * blocks;
+        let is_ample = |free: u64| free > PREPARE_FREE_FACTOR * blocks;
         let host = self.dev.free_blocks().ok().flatten();
-        if start >= end || !roomy(self.space().available()) || !host.is_none_or(roomy) {
+        if start >= end || !is_ample(self.space().available()) || !host.is_none_or(is_ample) {
             return;
         }
         let range = self.sb.geometry.range(Log::WarmNode, start..end);
@@ -234,8 +234,8 @@ impl Volume {
             // If the discard fails, the blocks are used when the head reaches them.
             let _ = self.dev.discard(range);
             // Prepared blocks were preallocated, too.
-            let room = &mut self.logs.preallocated[Log::WarmNode.index()];
-            *room = (*room).min(head);
+            let preallocated = &mut self.logs.preallocated[Log::WarmNode.index()];
+            *preallocated = (*preallocated).min(head);
             self.maintain_preallocation();
         }
     }

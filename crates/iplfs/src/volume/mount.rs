@@ -20,13 +20,13 @@ impl Volume {
     /// Formats a device with an empty volume. Anything on the device is lost.
     pub fn format(dev: Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<()> {
         let mut label = [0; 64];
-        let Some(room) = label.get_mut(..options.label.len()) else {
+        let Some(field) = label.get_mut(..options.label.len()) else {
             return Err(Error::Usage(format!(
                 "label of {} bytes, at most 64 fit",
                 options.label.len()
             )));
         };
-        room.copy_from_slice(options.label.as_bytes());
+        field.copy_from_slice(options.label.as_bytes());
         let sb = Superblock {
             incompat: GROUPS_WITH_DATA,
             uuid: options.uuid,
@@ -145,10 +145,10 @@ impl Volume {
         // A trim finds the blocks of the lost discard log, and the other blocks of the body.
         volume.needs_trim = seal.needs_trim || damage.body;
         if !damage.body {
-            let room = u64::from(volume.sb.geometry.pack_blocks) - SEALS;
+            let capacity = u64::from(volume.sb.geometry.pack_blocks) - SEALS;
             let blocks = seal.body_blocks() + u64::from(seal.copy_blocks);
             volume.checkpoint.overflow =
-                seal.overflow.0..seal.overflow.0 + blocks.saturating_sub(room);
+                seal.overflow.0..seal.overflow.0 + blocks.saturating_sub(capacity);
         }
         volume.checkpoint.body_crc = seal.body_crc;
         volume.orphans = body.orphans.into_iter().collect();

@@ -57,7 +57,7 @@ impl Volume {
     /// Preallocates the next `blocks` of a log if the host is nearly full, so that a failed write does not use up
     /// addresses. Repeated attempts would otherwise exhaust the log.
     pub(crate) fn preallocate_if_low(&mut self, log: Log, blocks: u64) -> Result<()> {
-        let asking = |e| {
+        let failed = |e| {
             Error::io(
                 e,
                 format_args!("reserving {blocks} blocks of the {log:?} log"),
@@ -69,7 +69,7 @@ impl Volume {
         }
         match self.host_free() {
             Ok(Some(free)) if free < blocks + LOW_SPACE => {
-                self.reserve(log, blocks).map_err(asking)
+                self.reserve(log, blocks).map_err(failed)
             }
             _ => Ok(()),
         }
@@ -87,12 +87,12 @@ impl Volume {
     pub(crate) fn shrink_preallocation(&mut self) {
         for log in Log::ALL {
             let end = self.logs.marks[log.index()].head + PREALLOCATED_UNMOUNTED[log.index()];
-            let room = self.logs.preallocated[log.index()];
-            if end < room {
+            let preallocated = self.logs.preallocated[log.index()];
+            if end < preallocated {
                 // If this fails the next mount uses it.
                 let _ = self
                     .dev
-                    .release_preallocated(self.sb.geometry.range(log, end..room));
+                    .release_preallocated(self.sb.geometry.range(log, end..preallocated));
             }
         }
     }

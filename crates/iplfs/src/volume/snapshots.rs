@@ -105,7 +105,7 @@ impl Volume {
             }
             None => self.references()?.addrs().collect(),
         };
-        let gone: Vec<BlockAddr> = mine
+        let freed: Vec<BlockAddr> = mine
             .addrs()
             .filter(|addr| !newer.contains(addr))
             .map(BlockAddr)
@@ -114,7 +114,7 @@ impl Volume {
         self.needs_trim |= !mine.damage.is_empty();
         self.mutate(|v| {
             v.snapshots.records.remove(at);
-            for addr in gone {
+            for addr in freed {
                 v.snapshots.held_blocks = v.snapshots.held_blocks.saturating_sub(1);
                 v.dead.insert(addr);
             }
